@@ -1,0 +1,36 @@
+// The main() of every test binary. A binary whose tests all skipped exits with 77, which ctest shows as "Skipped"; with
+// GoogleTest's own main it would count as passed. Each reason is printed on one line that tools/dev collects.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <string>
+
+namespace {
+
+constexpr int kSkipped = 77;
+
+class SkipReporter : public testing::EmptyTestEventListener {
+  void OnTestEnd(const testing::TestInfo& info) override {
+    if (!info.result()->Skipped()) return;
+    for (int i = 0; i < info.result()->total_part_count(); ++i) {
+      const testing::TestPartResult& part = info.result()->GetTestPartResult(i);
+      if (!part.skipped()) continue;
+      std::string reason = part.message();
+      while (!reason.empty() && reason.back() == '\n') reason.pop_back();
+      std::printf("skipped: %s.%s: %s\n", info.test_suite_name(), info.name(), reason.c_str());
+    }
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  testing::UnitTest::GetInstance()->listeners().Append(new SkipReporter);
+  const int result = RUN_ALL_TESTS();
+  const testing::UnitTest& unit = *testing::UnitTest::GetInstance();
+  if (result == 0 && unit.skipped_test_count() > 0 && unit.skipped_test_count() == unit.test_to_run_count()) {
+    return kSkipped;
+  }
+  return result;
+}

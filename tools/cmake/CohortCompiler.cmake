@@ -1,0 +1,47 @@
+# How every target of this repository is compiled: the hidden interface target `cohort_options` (warnings, sanitizers,
+# version), the compiler cache and the linker. Nothing here is exported to dependants.
+include_guard(GLOBAL)
+
+add_library(cohort_options INTERFACE)
+target_compile_options(cohort_options INTERFACE -Wall -Wextra $<$<BOOL:${COHORT_WERROR}>:-Werror>)
+target_compile_definitions(cohort_options INTERFACE COHORT_VERSION="${PROJECT_VERSION}")
+
+# Source locations in messages read "comm/x.cc", whatever the clone's path. The second form is what the compiler sees
+# behind ccache, which makes paths relative to the build folder.
+file(RELATIVE_PATH COHORT_SOURCE_FROM_BINARY ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+target_compile_options(cohort_options INTERFACE
+  "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=" "-fmacro-prefix-map=${COHORT_SOURCE_FROM_BINARY}/=")
+
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # The lock annotations of runtime/ are only checked by clang.
+  target_compile_options(cohort_options INTERFACE -Wthread-safety)
+endif()
+
+foreach(sanitizer IN LISTS COHORT_SANITIZE)
+  target_compile_options(cohort_options INTERFACE -fsanitize=${sanitizer})
+  add_link_options(-fsanitize=${sanitizer})
+  if(sanitizer STREQUAL "undefined") # its reports are failures, not remarks
+    target_compile_options(cohort_options INTERFACE -fno-sanitize-recover=all)
+  endif()
+endforeach()
+if(COHORT_FUZZ)
+  target_compile_options(cohort_options INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+if("thread" IN_LIST COHORT_SANITIZE)
+  # g++ warns that TSan ignores std::atomic_thread_fence; the code is annotated where that matters.
+  target_compile_options(cohort_options INTERFACE -Wno-tsan)
+endif()
+
+# The base folder and the ignored working directory let several build folders and clones share cache hits.
+find_program(COHORT_CCACHE ccache)
+if(COHORT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${COHORT_CCACHE})
+endif()
+
+find_program(COHORT_MOLD mold)
+if(COHORT_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+find_package(Threads REQUIRED)

@@ -1,0 +1,154 @@
+# Finds what the folders build against and decides COHORT_HAVE_<X> for each COHORT_WITH_<X>=AUTO|ON|OFF.
+#
+#   UCX, CUDA, NCCL  headers only (cohort::ucx_headers, cohort::cuda_headers, cohort::nccl_headers): the libraries are
+#                    opened at run time, so that one binary also runs where they are absent
+#   TORCH            the trainer
+#   GRPC             the rendezvous and dlaunch
+#
+# ON and missing is an error that names the remedy; AUTO and missing is a line of the summary. A folder chooses the
+# source or the stub file by COHORT_HAVE_<X>; no shared code has an #ifdef.
+include_guard(GLOBAL)
+
+set(COHORT_SUMMARY "" CACHE INTERNAL "")
+
+# cohort_resolve(<X> FOUND <bool> WHAT <text> REMEDY <text>): sets COHORT_HAVE_<X>.
+function(cohort_resolve name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "FOUND;WHAT;REMEDY" "")
+  set(wanted ${COHORT_WITH_${name}})
+  if(arg_FOUND)
+    set(have ON)
+    set(line "yes  ${arg_WHAT}")
+  elseif(wanted STREQUAL "ON")
+    message(FATAL_ERROR "COHORT_WITH_${name}=ON, but it was not found. ${arg_REMEDY}, or set COHORT_WITH_${name}=OFF.")
+  elseif(wanted STREQUAL "AUTO")
+    set(have OFF)
+    set(line "no   not found. ${arg_REMEDY}.")
+  else()
+    set(have OFF)
+    set(line "no   COHORT_WITH_${name}=OFF")
+  endif()
+  set(COHORT_HAVE_${name} ${have} PARENT_SCOPE)
+  string(SUBSTRING "${name}        " 0 8 label)
+  set_property(GLOBAL APPEND PROPERTY COHORT_SUMMARY "  ${label}${line}")
+endfunction()
+
+foreach(name IN ITEMS UCX CUDA NCCL TORCH GRPC)
+  set(COHORT_WITH_${name} AUTO CACHE STRING "Build with ${name}: AUTO, ON or OFF")
+  set_property(CACHE COHORT_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
+  string(TOUPPER "${COHORT_WITH_${name}}" COHORT_WITH_${name})
+  if(NOT COHORT_WITH_${name} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "COHORT_WITH_${name}=${COHORT_WITH_${name}}: choose AUTO, ON or OFF.")
+  endif()
+endforeach()
+
+# cohort_find_headers(<name> <X> HEADER <header> [HINTS <folder>...]): the interface target cohort::<name>_headers.
+function(cohort_find_headers name option)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "HEADER" "HINTS")
+  set(COHORT_HEADERS_FOUND OFF PARENT_SCOPE)
+  if(COHORT_WITH_${option} STREQUAL "OFF")
+    return()
+  endif()
+  find_path(COHORT_${option}_INCLUDE_DIR ${arg_HEADER} HINTS ${arg_HINTS} PATH_SUFFIXES include)
+  mark_as_advanced(COHORT_${option}_INCLUDE_DIR)
+  if(COHORT_${option}_INCLUDE_DIR)
+    add_library(cohort_${name}_headers INTERFACE)
+    add_library(cohort::${name}_headers ALIAS cohort_${name}_headers)
+    target_include_directories(cohort_${name}_headers SYSTEM INTERFACE ${COHORT_${option}_INCLUDE_DIR})
+    set(COHORT_HEADERS_FOUND ON PARENT_SCOPE)
+  endif()
+endfunction()
+
+# cohort_read_version(<variable> <file> <macro>...): joins the numbers of #define lines.
+function(cohort_read_version variable file)
+  set(version "")
+  foreach(macro IN LISTS ARGN)
+    file(STRINGS ${file} line REGEX "^#[ ]*define[ ]+${macro}[ ]+\"?[0-9]+" LIMIT_COUNT 1)
+    string(REGEX MATCH "[0-9]+\"?$|[0-9]+[ ]*$" number "${line}")
+    string(REGEX REPLACE "[^0-9]" "" number "${number}")
+    list(APPEND version "${number}")
+  endforeach()
+  string(REPLACE ";" "." version "${version}")
+  set(${variable} "${version}" PARENT_SCOPE)
+endfunction()
+
+cohort_find_headers(ucx UCX HEADER ucp/api/ucp.h)
+set(version "")
+if(COHORT_HEADERS_FOUND)
+  cohort_read_version(version ${COHORT_UCX_INCLUDE_DIR}/ucp/api/ucp_version.h UCP_API_MAJOR UCP_API_MINOR)
+endif()
+cohort_resolve(UCX FOUND ${COHORT_HEADERS_FOUND} WHAT "API ${version}, ${COHORT_UCX_INCLUDE_DIR}"
+  REMEDY "Install libucx-dev or set CMAKE_PREFIX_PATH to UCX")
+
+file(GLOB COHORT_CUDA_HINTS LIST_DIRECTORIES true /usr/local/cuda /usr/local/cuda-*)
+cohort_find_headers(cuda CUDA HEADER cuda_runtime_api.h HINTS $ENV{CUDA_HOME} $ENV{CUDA_PATH} ${COHORT_CUDA_HINTS})
+set(version "")
+if(COHORT_HEADERS_FOUND)
+  cohort_read_version(version ${COHORT_CUDA_INCLUDE_DIR}/cuda_runtime_api.h CUDART_VERSION)
+endif()
+cohort_resolve(CUDA FOUND ${COHORT_HEADERS_FOUND} WHAT "${version}, ${COHORT_CUDA_INCLUDE_DIR}"
+  REMEDY "Install the CUDA toolkit's headers or set CUDA_HOME")
+
+cohort_find_headers(nccl NCCL HEADER nccl.h
+  HINTS $ENV{NCCL_HOME} ${COHORT_CUDA_INCLUDE_DIR} ${COHORT_CUDA_HINTS})
+set(version "")
+if(COHORT_HEADERS_FOUND AND NOT COHORT_HAVE_CUDA)
+  set(COHORT_HEADERS_FOUND OFF) # nccl.h includes CUDA's headers
+elseif(COHORT_HEADERS_FOUND)
+  cohort_read_version(version ${COHORT_NCCL_INCLUDE_DIR}/nccl.h NCCL_MAJOR NCCL_MINOR NCCL_PATCH)
+  target_link_libraries(cohort_nccl_headers INTERFACE cohort_cuda_headers)
+endif()
+cohort_resolve(NCCL FOUND ${COHORT_HEADERS_FOUND} WHAT "${version}, ${COHORT_NCCL_INCLUDE_DIR}"
+  REMEDY "Install NCCL's header (libnccl-dev) beside the CUDA toolkit or set NCCL_HOME")
+
+if(NOT COHORT_WITH_TORCH STREQUAL "OFF")
+  # Its configuration warns about optional parts that are not used here, and adds flags to every target of the caller.
+  set(flags "${CMAKE_CXX_FLAGS}")
+  find_package(Torch QUIET)
+  set(CMAKE_CXX_FLAGS "${flags}")
+endif()
+cohort_resolve(TORCH FOUND "${Torch_FOUND}" WHAT "${Torch_VERSION}"
+  REMEDY "Install libtorch-dev or set CMAKE_PREFIX_PATH to libtorch")
+
+# Newer protobuf ships a configuration and needs it (for Abseil); Debian 12's has only CMake's module.
+find_package(absl CONFIG REQUIRED)
+find_package(Protobuf CONFIG QUIET)
+if(NOT Protobuf_FOUND)
+  find_package(Protobuf 3.21 REQUIRED)
+endif()
+if(NOT COHORT_WITH_GRPC STREQUAL "OFF")
+  find_package(gRPC CONFIG QUIET)
+endif()
+cohort_resolve(GRPC FOUND "${gRPC_FOUND}" WHAT "${gRPC_VERSION}, protobuf ${Protobuf_VERSION}"
+  REMEDY "Install libgrpc++-dev and protobuf-compiler-grpc")
+
+# Used by single folders; a folder that needs one names it in DEPS and fails at configure time where it is missing.
+find_package(PkgConfig QUIET)
+if(PKG_CONFIG_FOUND)
+  pkg_check_modules(HWLOC QUIET IMPORTED_TARGET hwloc) # PkgConfig::HWLOC
+endif()
+find_package(hwy QUIET)           # hwy::hwy
+find_package(spdlog QUIET)        # spdlog::spdlog
+find_package(nlohmann_json QUIET) # nlohmann_json::nlohmann_json
+find_package(CLI11 QUIET)         # CLI11::CLI11
+find_package(OpenSSL QUIET)       # OpenSSL::Crypto, OpenSSL::SSL
+find_package(benchmark QUIET)     # benchmark::benchmark
+if(COHORT_BUILD_TESTS)
+  find_package(GTest CONFIG QUIET) # GTest::gtest, GTest::gmock
+  if(NOT GTest_FOUND)
+    message(FATAL_ERROR "GoogleTest was not found. Install libgtest-dev and libgmock-dev, or set COHORT_BUILD_TESTS=OFF.")
+  endif()
+  find_package(rapidcheck CONFIG QUIET) # rapidcheck, rapidcheck_gtest
+endif()
+
+function(cohort_print_summary)
+  get_property(lines GLOBAL PROPERTY COHORT_SUMMARY)
+  get_property(libraries GLOBAL PROPERTY COHORT_LIBRARIES)
+  get_property(programs GLOBAL PROPERTY COHORT_PROGRAMS)
+  get_property(tests GLOBAL PROPERTY COHORT_TESTS)
+  list(LENGTH tests tests)
+  list(JOIN lines "\n" lines)
+  list(JOIN libraries " " libraries)
+  list(JOIN programs " " programs)
+  message(STATUS "cohort ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE} ${COHORT_SANITIZE}, in ${CMAKE_BINARY_DIR}\n"
+    "${lines}\n  libraries: ${libraries}\n  programs: ${programs}\n  tests: ${tests}")
+endfunction()

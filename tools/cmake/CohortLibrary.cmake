@@ -1,0 +1,152 @@
+# The functions a folder's CMakeLists.txt is written with. A list of sources and dependencies is all a folder states;
+# warnings, include paths, installation and sanitizers follow.
+#
+# A library `cohort_comm` with alias `cohort::comm`, included as "comm/communicator.h" here and where it is installed.
+# HDRS are the public headers (installed); private ones go to SRCS. PRIVATE_DEPS are used by the .cc files only.
+# PCH names headers to precompile: worth it from about five files that share one slow header.
+#
+#   cohort_library(NAME comm
+#     HDRS communicator.h work.h
+#     SRCS communicator.cc internal/cache.h internal/cache.cc
+#     DEPS cohort::runtime absl::statusor
+#     PRIVATE_DEPS hwy::hwy cohort::ucx_headers      # *_headers: needed to compile, never by dependants
+#     [EXCLUDE_FROM_INSTALL] [PCH <vector>])
+#
+# Messages generated from .proto files beside the calling CMakeLists.txt; included as "cohort/v1/agent.pb.h". With GRPC
+# the services too (`agent.grpc.pb.h`). PROTOS are relative to the calling folder and so are their imports.
+#
+#   cohort_proto_library(NAME proto PROTOS cohort/v1/agent.proto)
+#   cohort_proto_library(NAME proto_grpc GRPC PROTOS cohort/v1/rendezvous.proto DEPS cohort::proto)
+#
+# A program in <build>/bin, installed unless it says otherwise (CohortProgram.cmake):
+#
+#   cohort_program(NAME dlaunch SRCS main.cc DEPS cohort::launcher [EXCLUDE_FROM_INSTALL])
+#
+# A GoogleTest binary, one ctest entry named after it (CohortTest.cmake has the details). One entry per binary unless
+# DISCOVER asks for one per test; a binary all of whose tests skip is shown as skipped.
+#
+#   cohort_test(NAME comm_selector_test
+#     SRCS selector_test.cc
+#     DEPS cohort::comm GTest::gmock
+#     [LABELS multiprocess netns slurm gpu nightly] [TIMEOUT 120] [ENV A=1 B=2] [RUN_SERIAL] [DISCOVER])
+#
+# A fuzz target, source with LLVMFuzzerTestOneInput: libFuzzer in preset `fuzz`, else a test that replays the corpus.
+#
+#   cohort_fuzzer(NAME launcher_token_fuzz SRCS token_fuzz.cc DEPS cohort::launcher [CORPUS corpus/token])
+include_guard(GLOBAL)
+
+# A dependency that only compiles is hidden from the export set; all others are linked by whoever links the library.
+function(cohort_link_private target)
+  foreach(dep IN LISTS ARGN)
+    if(dep MATCHES "_headers$")
+      target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:${dep}>)
+    else()
+      target_link_libraries(${target} PRIVATE ${dep})
+    endif()
+  endforeach()
+endfunction()
+
+# cohort_check_deps(<name> <target>...): a missing dependency is named here rather than at link time as "-lfoo::foo".
+function(cohort_check_deps name)
+  foreach(dep IN LISTS ARGN)
+    if(dep MATCHES "::" AND NOT dep MATCHES "[$]<" AND NOT TARGET ${dep})
+      message(FATAL_ERROR "${name} needs ${dep}, which was not found. `tools/dev setup` installs what is missing.")
+    endif()
+  endforeach()
+endfunction()
+
+function(cohort_library)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "EXCLUDE_FROM_INSTALL" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS;PCH")
+  cohort_check_arguments("cohort_library")
+  set(target cohort_${arg_NAME})
+  cohort_check_deps(${target} ${arg_DEPS} ${arg_PRIVATE_DEPS})
+  if(arg_SRCS)
+    add_library(${target} STATIC ${arg_SRCS})
+    set(scope PUBLIC)
+    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:cohort_options>)
+    cohort_link_private(${target} ${arg_PRIVATE_DEPS})
+    if(arg_PCH)
+      target_precompile_headers(${target} PRIVATE ${arg_PCH})
+      target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>) # or ccache gives up
+    endif()
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  add_library(cohort::${arg_NAME} ALIAS ${target})
+  target_compile_features(${target} ${scope} cxx_std_20)
+  target_include_directories(${target} ${scope} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  target_link_libraries(${target} ${scope} ${arg_DEPS})
+  if(arg_HDRS)
+    target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${arg_HDRS})
+  endif()
+  if(NOT arg_EXCLUDE_FROM_INSTALL)
+    cohort_install_library(${arg_NAME} "${arg_DEPS};${arg_PRIVATE_DEPS}")
+  endif()
+endfunction()
+
+function(cohort_proto_library)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "GRPC;EXCLUDE_FROM_INSTALL" "NAME" "PROTOS;DEPS")
+  cohort_check_arguments("cohort_proto_library")
+  set(target cohort_${arg_NAME})
+  set(generated_dir ${CMAKE_CURRENT_BINARY_DIR}/generated)
+  file(MAKE_DIRECTORY ${generated_dir})
+  set(generated "")
+  foreach(proto IN LISTS arg_PROTOS)
+    string(REGEX REPLACE "\\.proto$" "" stem ${proto})
+    set(outputs ${generated_dir}/${stem}.pb.h ${generated_dir}/${stem}.pb.cc)
+    set(command protobuf::protoc --cpp_out=${generated_dir} -I${CMAKE_CURRENT_SOURCE_DIR})
+    if(arg_GRPC)
+      list(APPEND outputs ${generated_dir}/${stem}.grpc.pb.h ${generated_dir}/${stem}.grpc.pb.cc)
+      list(APPEND command --grpc_out=${generated_dir}
+        --plugin=protoc-gen-grpc=$<TARGET_FILE:gRPC::grpc_cpp_plugin>)
+    endif()
+    # Imported .proto files are dependencies too, which protoc lists itself.
+    string(REPLACE "/" "_" depfile ${CMAKE_CURRENT_BINARY_DIR}/${stem}.d)
+    set(depfile ${generated_dir}/${stem}.d)
+    add_custom_command(OUTPUT ${outputs}
+      COMMAND ${command} --dependency_out=${depfile} ${proto}
+      WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}
+      DEPENDS ${proto} DEPFILE ${depfile} COMMENT "Generating ${stem}.pb" VERBATIM)
+    list(APPEND generated ${outputs})
+  endforeach()
+  cohort_check_deps(${target} ${arg_DEPS})
+  add_library(${target} STATIC ${generated})
+  add_library(cohort::${arg_NAME} ALIAS ${target})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  # SYSTEM: the warnings of generated code are not ours to fix.
+  target_include_directories(${target} SYSTEM PUBLIC $<BUILD_INTERFACE:${generated_dir}>)
+  target_link_libraries(${target} PUBLIC protobuf::libprotobuf ${arg_DEPS})
+  set(deps protobuf::libprotobuf ${arg_DEPS})
+  if(arg_GRPC)
+    target_link_libraries(${target} PUBLIC gRPC::grpc++)
+    list(APPEND deps gRPC::grpc++)
+  endif()
+  if(NOT arg_EXCLUDE_FROM_INSTALL)
+    cohort_install_library(${arg_NAME} "${deps}")
+  endif()
+endfunction()
+
+# A misspelt keyword is an error here rather than a source file that nobody compiled.
+macro(cohort_check_arguments function)
+  if(NOT arg_NAME)
+    message(FATAL_ERROR "${function} needs NAME")
+  endif()
+  if(arg_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "${function}(${arg_NAME}): unknown arguments ${arg_UNPARSED_ARGUMENTS}")
+  endif()
+endmacro()
+
+# Adds the library to the exported set and remembers its dependencies for CohortInstall.cmake.
+function(cohort_install_library name deps)
+  set(target cohort_${name})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+  get_target_property(header_sets ${target} INTERFACE_HEADER_SETS)
+  set(files "")
+  if(header_sets)
+    set(files FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/cohort)
+  endif()
+  install(TARGETS ${target} EXPORT cohortTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} ${files})
+  set_property(GLOBAL APPEND PROPERTY COHORT_LIBRARIES ${name})
+  set_property(GLOBAL APPEND PROPERTY COHORT_LIBRARY_DEPS ${deps})
+endfunction()

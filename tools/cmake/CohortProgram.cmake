@@ -1,0 +1,15 @@
+# cohort_program: see the head of CohortLibrary.cmake.
+include_guard(GLOBAL)
+
+function(cohort_program)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "EXCLUDE_FROM_INSTALL" "NAME" "SRCS;DEPS")
+  cohort_check_arguments("cohort_program")
+  cohort_check_deps(${arg_NAME} ${arg_DEPS})
+  add_executable(${arg_NAME} ${arg_SRCS})
+  target_include_directories(${arg_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${arg_NAME} PRIVATE cohort_options ${arg_DEPS})
+  set_property(GLOBAL APPEND PROPERTY COHORT_PROGRAMS ${arg_NAME})
+  if(NOT arg_EXCLUDE_FROM_INSTALL)
+    install(TARGETS ${arg_NAME} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  endif()
+endfunction()

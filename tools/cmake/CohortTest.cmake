@@ -1,0 +1,82 @@
+# cohort_test and cohort_fuzzer: see the head of CohortLibrary.cmake for their use.
+#
+# Test binaries lie in <build>/tests/bin and link `cohort::test_main`, whose main() exits with 77 when every test it ran
+# skipped itself, so that ctest says "Skipped" and never hides a failure behind a skip. Each test finds
+# COHORT_TEST_BIN_DIR (the programs), COHORT_TEST_HELPER_DIR (the test binaries) and COHORT_TEST_SOURCE_DIR (the
+# repository) in its environment.
+include_guard(GLOBAL)
+
+set(COHORT_TEST_OUTPUT_DIR ${CMAKE_BINARY_DIR}/tests/bin)
+set(COHORT_TEST_ENV COHORT_TEST_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
+  COHORT_TEST_HELPER_DIR=${COHORT_TEST_OUTPUT_DIR} COHORT_TEST_SOURCE_DIR=${PROJECT_SOURCE_DIR})
+if("thread" IN_LIST COHORT_SANITIZE)
+  # UCX's memory hooks run after the sanitizer's thread state is gone, and crash there.
+  list(APPEND COHORT_TEST_ENV UCX_MEM_EVENTS=n
+    "TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp")
+endif()
+if("undefined" IN_LIST COHORT_SANITIZE)
+  list(APPEND COHORT_TEST_ENV UBSAN_OPTIONS=print_stacktrace=1)
+endif()
+
+# Sets the properties that ctest entry <test> gets, whoever created it.
+set(COHORT_TEST_SKIP_CODE 77)
+
+# cohort_add_test_executable(<name> SRCS ... DEPS ...): a helper program of tests, in <build>/tests/bin, not a test.
+function(cohort_test_program)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;DEPS")
+  cohort_check_arguments("cohort_test_program")
+  cohort_check_deps(${arg_NAME} ${arg_DEPS})
+  add_executable(${arg_NAME} ${arg_SRCS})
+  set_target_properties(${arg_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${COHORT_TEST_OUTPUT_DIR})
+  target_include_directories(${arg_NAME} PRIVATE ${PROJECT_SOURCE_DIR})
+  target_link_libraries(${arg_NAME} PRIVATE cohort_options ${arg_DEPS})
+endfunction()
+
+function(cohort_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL;DISCOVER" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENV")
+  cohort_check_arguments("cohort_test")
+  cohort_test_program(NAME ${arg_NAME} SRCS ${arg_SRCS} DEPS ${arg_DEPS} cohort::test_main)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  set(properties TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE ${COHORT_TEST_SKIP_CODE} LABELS "${arg_LABELS}"
+    ENVIRONMENT "${COHORT_TEST_ENV};${arg_ENV}")
+  if(arg_RUN_SERIAL)
+    list(APPEND properties RUN_SERIAL ON)
+  endif()
+  if(arg_DISCOVER)
+    include(GoogleTest)
+    # TEST_LIST-free: PRE_TEST asks the binary when ctest starts, so cross builds and sanitizers need no run at build.
+    string(REPLACE ";" "\\;" labels "${arg_LABELS}")
+    string(REPLACE ";" "\\;" environment "${COHORT_TEST_ENV};${arg_ENV}")
+    set(discovered TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE ${COHORT_TEST_SKIP_CODE} LABELS "${labels}"
+      ENVIRONMENT "${environment}")
+    if(arg_RUN_SERIAL)
+      list(APPEND discovered RUN_SERIAL ON)
+    endif()
+    gtest_discover_tests(${arg_NAME} TEST_PREFIX ${arg_NAME}. DISCOVERY_MODE PRE_TEST PROPERTIES ${discovered})
+  else()
+    add_test(NAME ${arg_NAME} COMMAND ${arg_NAME})
+    set_tests_properties(${arg_NAME} PROPERTIES ${properties})
+  endif()
+  set_property(GLOBAL APPEND PROPERTY COHORT_TESTS ${arg_NAME})
+endfunction()
+
+function(cohort_fuzzer)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME;CORPUS" "SRCS;DEPS")
+  cohort_check_arguments("cohort_fuzzer")
+  set(corpus "")
+  if(arg_CORPUS)
+    set(corpus ${CMAKE_CURRENT_SOURCE_DIR}/${arg_CORPUS})
+  endif()
+  if(COHORT_FUZZ)
+    cohort_test_program(NAME ${arg_NAME} SRCS ${arg_SRCS} DEPS ${arg_DEPS})
+    target_link_options(${arg_NAME} PRIVATE -fsanitize=fuzzer)
+    add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} -max_total_time=20 -print_final_stats=1 -runs=200000)
+  else()
+    cohort_test_program(NAME ${arg_NAME} SRCS ${arg_SRCS} DEPS ${arg_DEPS} cohort::fuzz_main)
+    add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} ${corpus})
+  endif()
+  set_tests_properties(${arg_NAME} PROPERTIES TIMEOUT 120 LABELS fuzz ENVIRONMENT "${COHORT_TEST_ENV}")
+  set_property(GLOBAL APPEND PROPERTY COHORT_TESTS ${arg_NAME})
+endfunction()
