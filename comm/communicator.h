@@ -1,0 +1,115 @@
+// Communicator: an immutable, ordered group of ranks and the collective operations among them.
+//
+// Every operation is asynchronous: it returns a Work (already failed if it was refused) and is complete when the Work
+// is done. Wait() on the Work drives progress in the calling thread; with RuntimeOptions::progress_thread, or while any
+// other thread waits, operations progress in the background too. All members must call the same operations in the same
+// order; a call that differs in kind, type, count, op, root or algorithm from its peers' fails the group with an error
+// that names both calls, on every member. Errors are sticky: after a failure every pending and later Work of the group
+// completes with the first error.
+//
+// A Communicator is used by one thread at a time; different communicators by different threads.
+//
+// Buffers belong to the caller and must stay valid (inputs: unchanged) until the Work is done. Counts are elements. A
+// count of 0 is legal everywhere. In place as in NCCL: all-reduce, broadcast, reduce: out == in; all-gather:
+// in == out + rank * count; reduce-scatter: out == in + rank * count; gather (root): in == out + rank * count; scatter
+// (root): out == in + rank * count; all-to-all: out == in. Other overlaps are refused.
+//
+// Errors common to all operations: kInvalidArgument (caller's arguments, decided locally, nothing sent),
+// kFailedPrecondition (calls of the members do not match; names them), kUnavailable (a member died; names it),
+// kDeadlineExceeded (CallOptions::timeout; names who is absent), kUnimplemented (nothing can serve this, with the
+// remedy), kAborted (Abort was called).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <source_location>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/request.h"
+#include "comm/types.h"
+#include "runtime/runtime.h"
+#include "runtime/work.h"
+
+namespace cohort::comm {
+
+using runtime::Deadline;
+using runtime::Work;
+
+class Group;
+
+struct CommunicatorOptions {
+  // The time that creation may take (address exchange); operations have their own timeouts.
+  std::chrono::nanoseconds init_timeout = std::chrono::seconds(60);
+  // Restricts transports by name ("shm,ucx"); empty: all that fit. For tests and measurements.
+  std::string transports;
+};
+
+class Communicator {
+ public:
+  // The group of all ranks of `runtime`, which must outlive it. Collective, but local: does not talk to peers.
+  static absl::StatusOr<std::unique_ptr<Communicator>> World(runtime::Runtime& runtime,
+                                                             const CommunicatorOptions& options = {});
+  // Waits for nothing: pending works complete with kCancelled. Peers are not told; finish operations first.
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  int rank() const;  // in this group
+  int size() const;
+  uint64_t id() const;
+  // World ranks of the members, in group-rank order.
+  const std::vector<int>& members() const;
+  // OK, or the sticky error.
+  absl::Status status() const;
+
+  using Site = std::source_location;
+
+  // out[i] = op over all ranks of in[i]. in.count == out.count elements.
+  Work AllReduce(ConstBuffer in, Buffer out, ReduceOp op, const CallOptions& options = {}, Site site = Site::current());
+  // Like AllReduce, but only root's out is written; elsewhere out may be empty.
+  Work Reduce(ConstBuffer in, Buffer out, ReduceOp op, int root, const CallOptions& options = {},
+              Site site = Site::current());
+  // Root's buffer is copied into everyone's.
+  Work Broadcast(Buffer buffer, int root, const CallOptions& options = {}, Site site = Site::current());
+  // out at root is [size * in.count]: rank r's in at r * in.count. Elsewhere out may be empty.
+  Work Gather(ConstBuffer in, Buffer out, int root, const CallOptions& options = {}, Site site = Site::current());
+  // in at root is [size * out.count]: rank r gets the elements from r * out.count. Elsewhere in may be empty.
+  Work Scatter(ConstBuffer in, Buffer out, int root, const CallOptions& options = {}, Site site = Site::current());
+  // out is [size * in.count] on every rank.
+  Work AllGather(ConstBuffer in, Buffer out, const CallOptions& options = {}, Site site = Site::current());
+  // in is [size * out.count]; rank r gets block r of the elementwise op.
+  Work ReduceScatter(ConstBuffer in, Buffer out, ReduceOp op, const CallOptions& options = {},
+                     Site site = Site::current());
+  // in and out are [size * count]: block s of rank r's in becomes block r of rank s's out.
+  Work AllToAll(ConstBuffer in, Buffer out, const CallOptions& options = {}, Site site = Site::current());
+  // Done on no rank before every rank has called it.
+  Work Barrier(const CallOptions& options = {}, Site site = Site::current());
+  // Ordered per pair and direction, on channels of their own: independent of collectives. Counts and types must agree.
+  Work Send(ConstBuffer in, int peer, const CallOptions& options = {}, Site site = Site::current());
+  Work Recv(Buffer out, int peer, const CallOptions& options = {}, Site site = Site::current());
+
+  // Ranks with equal color form a group, ordered by (key, rank). Collective: exchanges colors. color < 0: no group
+  // (null). Blocks.
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, Site site = Site::current());
+  // The group of the given group ranks, in that order. Called by its members only, with equal lists; local: talks to
+  // nobody. Repeated calls with equal lists give different groups, as long as all members make them equally often.
+  absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(std::span<const int> ranks, Site site = Site::current());
+
+  // What would serve this call and why: provider, algorithm, predicted time, runner-up.
+  std::string Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost) const;
+
+  // Fails the group here and on its other members with kAborted.
+  void Abort(const std::string& reason);
+
+ private:
+  friend class Group;
+  explicit Communicator(std::unique_ptr<Group> group);
+  std::unique_ptr<Group> group_;
+};
+
+}  // namespace cohort::comm

@@ -1,0 +1,92 @@
+// A plan: what one rank does in one collective operation, as data. Built by algorithms (pure functions), executed by
+// the runner over any transport, proved by the checker, drawn by the printer, timed by the simulator.
+//
+// Units. Every operation has a block of n elements (see CollectiveRequest::count) and cuts it into `pieces` pieces of
+// nearly equal length: piece p is elements [p*n/pieces, (p+1)*n/pieces). A buffer of b blocks thus has b*pieces
+// chunks; chunk i is piece i % pieces of block i / pieces. The same chunk number has the same length in every buffer
+// whose chunk has the same piece, which is what lets data move between buffers. Lengths are bound at run time, so one
+// plan serves all counts.
+//
+//   kIn, kOut   the user's buffers, as many blocks as the operation gives them on this rank
+//   kScratch    `scratch_chunks` chunks of the plan's own; chunk i has the length of piece i % pieces
+//
+// Order. A plan is a list of lanes; lanes run independently and touch disjoint memory. In a lane, steps start in
+// order. kSend and kPublish are only *posted* by their turn (they must not wait for the receiver, or two ranks that
+// send to each other would stand still); they complete in order. Every other step is finished before the next starts.
+// `sends_before` of a step is the number of this lane's posted sends and publishes that must be complete before it
+// starts, because it overwrites what they read; PlanBuilder computes it, the checker verifies it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "comm/types.h"
+
+namespace cohort::comm {
+
+enum class BufferId : uint8_t { kIn = 0, kOut = 1, kScratch = 2 };
+
+struct Slice {
+  BufferId buffer = BufferId::kIn;
+  int32_t first = 0;   // chunk
+  int32_t chunks = 0;  // contiguous; 0: empty
+};
+
+enum class StepKind : uint8_t {
+  kSend,        // src to peer
+  kRecv,        // from peer into dst
+  kRecvReduce,  // dst = src op (what peer sent); src may equal dst
+  kReduce,      // dst = src op src2
+  kCopy,        // dst = src
+  kPublish,     // src, once, to all other members of the group, each of whom has a matching published Recv/RecvReduce
+  kPut,         // src into the peer's window
+};
+
+struct Step {
+  StepKind kind = StepKind::kCopy;
+  // kRecv, kRecvReduce: comes from the peer's publish and not from a send.
+  bool published = false;
+  // kRecvReduce: the incoming data is the left operand (dst = incoming op src). Fixes the association for bit-equal
+  // results; for commutative ops the value is the same.
+  bool incoming_first = false;
+  int32_t peer = -1;  // group rank
+  Slice src;
+  Slice src2;
+  Slice dst;
+  int32_t sends_before = 0;
+};
+
+struct Lane {
+  std::vector<Step> steps;
+};
+
+struct Plan {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  std::string algorithm;
+  int size = 1;
+  int rank = 0;
+  int root = -1;
+  bool in_place = false;
+  int32_t pieces = 1;
+  int32_t scratch_chunks = 0;
+  std::vector<Lane> lanes;
+
+  // For people: one line a step.
+  std::string DebugString() const;
+};
+
+// What an algorithm may look at.
+struct PlanRequest {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  int size = 1;
+  int rank = 0;
+  int root = -1;
+  bool in_place = false;
+  int32_t pieces = 1;
+};
+
+// Chunks of a buffer on this rank, for the given kind: 0 where the operation has no such buffer here.
+int32_t ChunksOf(BufferId buffer, const PlanRequest& request);
+
+}  // namespace cohort::comm

@@ -1,0 +1,118 @@
+// A transport moves bytes between two ranks over ordered links. It knows nothing of collectives: the plan runner tells
+// both sides how long every message is, so there is no matching and no unexpected length; only the signature of the
+// operation is compared, before any user memory is touched.
+//
+// All calls are made by the engine's owner. Nothing blocks: Try* are called again until they say kDone or kFailed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/engine.h"
+#include "runtime/segment/call_record.h"
+
+namespace cohort::comm {
+
+enum class Progress : uint8_t {
+  kDone,     // finished: memory may be reused (sends), or data is in place (receives)
+  kMoved,    // something moved, not finished
+  kBlocked,  // nothing could be done now
+  kFailed,   // see the operation's `error`
+};
+
+// dst[i] = a[i] op b[i] for `count` elements; dst may equal a or b. Pure; from comm/reduce.
+using ReduceKernel = void (*)(void* dst, const void* a, const void* b, size_t count);
+
+// One message under way. The runner fills the upper part and keeps the object in place until it is kDone or kFailed.
+struct SendOperation {
+  const std::byte* data = nullptr;
+  size_t bytes = 0;
+  uint64_t signature = 0;                     // HashSignature of the operation; sent along
+  const runtime::CallRecord* call = nullptr;  // the operation's record: for transports that have room to send it
+
+  // The transport's own progress; zero at first.
+  size_t moved = 0;
+  void* state = nullptr;
+  absl::Status error;
+};
+
+struct RecvOperation {
+  std::byte* data = nullptr;            // where the result goes
+  const std::byte* operand = nullptr;   // with `reduce`: the other operand (may equal data)
+  ReduceKernel reduce = nullptr;        // null: plain copy
+  size_t element_bytes = 1;             // reductions act on whole elements
+  bool incoming_first = false;          // reduce(dst, incoming, operand) instead of reduce(dst, operand, incoming)
+  size_t bytes = 0;
+  uint64_t signature = 0;               // what the message must carry
+  const runtime::CallRecord* call = nullptr;
+
+  size_t moved = 0;
+  void* state = nullptr;
+  absl::Status error;
+  // Set with kFailed when the peer's message belongs to another call: its signature, and its record if it came along.
+  bool mismatch = false;
+  uint64_t peer_signature = 0;
+  runtime::CallRecord peer_call;
+};
+
+// Names one ordered pair of byte streams, one in each direction.
+struct LinkSpec {
+  uint64_t group = 0;
+  uint32_t epoch = 0;
+  int32_t group_rank = 0;  // of the caller
+  int32_t peer = 0;        // group rank of the other side
+  int32_t peer_world_rank = 0;
+  uint16_t lane = 0;       // collective lanes from 0; kPointToPointLane for send/recv
+};
+inline constexpr uint16_t kPointToPointLane = 0xffff;
+
+class Link {
+ public:
+  virtual ~Link() = default;
+  // Messages of one direction are sent, and received, in the order in which their first Try call was made; a later
+  // message may be tried while an earlier one is unfinished (it is then kBlocked until its turn).
+  virtual Progress TrySend(SendOperation& operation) = 0;
+  virtual Progress TryRecv(RecvOperation& operation) = 0;
+};
+
+// One writer, all other members read: what kPublish and published receives run on.
+struct FanoutSpec {
+  uint64_t group = 0;
+  uint32_t epoch = 0;
+  int32_t group_rank = 0;
+  std::vector<int32_t> world_ranks;  // by group rank
+  uint16_t lane = 0;
+};
+class Fanout {
+ public:
+  virtual ~Fanout() = default;
+  virtual Progress TryPublish(SendOperation& operation) = 0;
+  virtual Progress TryRecv(int32_t peer, RecvOperation& operation) = 0;
+  // The longest message that may be published, in bytes; longer ones go as sends (all members decide alike).
+  virtual size_t max_bytes() const = 0;
+};
+
+class Transport : public runtime::ProgressSource {
+ public:
+  virtual std::string_view name() const = 0;
+  // True when this transport can connect this process to `world_rank`. A pure function of the identities.
+  virtual bool Reaches(int world_rank) const = 0;
+  // Makes this side of a link. Local: the other side may come later, and messages wait for it. kUnavailable and
+  // kResourceExhausted with the cause.
+  virtual absl::StatusOr<std::unique_ptr<Link>> Connect(const LinkSpec& spec) = 0;
+  // A fan-out for the whole group, or kUnimplemented: the runner then publishes by sends over links.
+  virtual absl::StatusOr<std::unique_ptr<Fanout>> ConnectFanout(const FanoutSpec& spec) {
+    (void)spec;
+    return absl::UnimplementedError("no fan-out");
+  }
+  // A peer is gone: complete everything on links to it with `status`.
+  virtual void OnPeerLost(int world_rank, const absl::Status& status) = 0;
+};
+
+}  // namespace cohort::comm

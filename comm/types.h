@@ -1,0 +1,108 @@
+// The values that collective calls are made of.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace cohort::comm {
+
+enum class CollectiveKind : uint8_t {
+  kBroadcast = 1,
+  kReduce,
+  kAllReduce,
+  kGather,
+  kScatter,
+  kAllGather,
+  kReduceScatter,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kRecv,
+};
+inline constexpr int kCollectiveKinds = 12;  // one past the last value
+// "all_reduce", "send", ...
+std::string_view Name(CollectiveKind kind);
+
+enum class DataType : uint8_t {
+  kInt8 = 1,
+  kUint8,
+  kInt16,
+  kUint16,
+  kInt32,
+  kUint32,
+  kInt64,
+  kUint64,
+  kFloat16,
+  kBFloat16,
+  kFloat32,
+  kFloat64,
+};
+inline constexpr int kDataTypes = 13;  // one past the last value
+std::string_view Name(DataType dtype);  // "float32", ...
+// Bytes of one element; 0 for a value that is no DataType.
+size_t SizeOf(DataType dtype);
+
+enum class ReduceOp : uint8_t {
+  kSum = 1,
+  kProduct,
+  kMin,
+  kMax,
+  kAvg,  // sum divided by the number of ranks; integers truncate towards zero
+};
+inline constexpr int kReduceOps = 6;  // one past the last value
+std::string_view Name(ReduceOp op);  // "sum", ...
+
+enum class MemoryKind : uint8_t { kHost = 0, kCuda = 1 };
+
+template <typename T>
+struct DataTypeOf;  // kValue: the DataType of a C++ arithmetic type
+#define COHORT_DATA_TYPE(type, value)                         \
+  template <>                                                 \
+  struct DataTypeOf<type> {                                   \
+    static constexpr DataType kValue = DataType::value;       \
+  }
+COHORT_DATA_TYPE(int8_t, kInt8);
+COHORT_DATA_TYPE(uint8_t, kUint8);
+COHORT_DATA_TYPE(int16_t, kInt16);
+COHORT_DATA_TYPE(uint16_t, kUint16);
+COHORT_DATA_TYPE(int32_t, kInt32);
+COHORT_DATA_TYPE(uint32_t, kUint32);
+COHORT_DATA_TYPE(int64_t, kInt64);
+COHORT_DATA_TYPE(uint64_t, kUint64);
+COHORT_DATA_TYPE(float, kFloat32);
+COHORT_DATA_TYPE(double, kFloat64);
+#undef COHORT_DATA_TYPE
+
+// Memory that a call reads: `count` elements. Never owned: it must stay valid and unchanged until the Work is done.
+struct ConstBuffer {
+  const void* data = nullptr;
+  int64_t count = 0;
+  DataType dtype = DataType::kFloat32;
+  MemoryKind memory = MemoryKind::kHost;
+  int device = 0;  // CUDA ordinal in this process; 0 for host memory
+
+  ConstBuffer() = default;
+  ConstBuffer(const void* data, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost, int device = 0)
+      : data(data), count(count), dtype(dtype), memory(memory), device(device) {}
+  template <typename T>
+  ConstBuffer(const T* data, int64_t count) : data(data), count(count), dtype(DataTypeOf<T>::kValue) {}
+};
+
+// Memory that a call writes (and, where in and out are the same memory, reads).
+struct Buffer {
+  void* data = nullptr;
+  int64_t count = 0;
+  DataType dtype = DataType::kFloat32;
+  MemoryKind memory = MemoryKind::kHost;
+  int device = 0;
+
+  Buffer() = default;
+  Buffer(void* data, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost, int device = 0)
+      : data(data), count(count), dtype(dtype), memory(memory), device(device) {}
+  template <typename T>
+  Buffer(T* data, int64_t count) : data(data), count(count), dtype(DataTypeOf<T>::kValue) {}
+  operator ConstBuffer() const { return ConstBuffer(data, count, dtype, memory, device); }  // NOLINT: a view
+};
+
+}  // namespace cohort::comm

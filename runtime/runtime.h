@@ -1,0 +1,73 @@
+// Runtime: what any rank needs before it communicates. One object per process and epoch; everything else refers to it.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/bootstrap.h"
+#include "runtime/engine.h"
+#include "runtime/segment/segment.h"
+
+namespace cohort::runtime {
+
+struct RuntimeOptions {
+  std::chrono::nanoseconds init_timeout = std::chrono::seconds(60);
+  // Drive operations in a thread of their own while the program computes (overlap).
+  bool progress_thread = false;
+  // How to join; chosen from the environment when null (COHORT_AGENT: the agent; else a world of one).
+  std::unique_ptr<Bootstrap> bootstrap;
+};
+
+// Who hears of failures: communicators, transports. Called by the engine's owner.
+using MembershipListener = BootstrapListener;
+
+class Runtime {
+ public:
+  // Blocks until this rank knows who it is. kDeadlineExceeded, kUnavailable or kFailedPrecondition with the cause and
+  // the remedy.
+  static absl::StatusOr<std::unique_ptr<Runtime>> Init(RuntimeOptions options = {});
+  // Ends in order, as Finalize does, if that was not called; errors are then lost.
+  ~Runtime();
+
+  const Identity& identity() const;
+  int rank() const { return identity().rank; }
+  int world_size() const { return identity().world_size; }
+  int node() const { return identity().node; }
+  int local_rank() const { return identity().local_rank; }
+  int local_world_size() const { return identity().local_world_size; }
+  int node_count() const { return static_cast<int>(identity().nodes.size()); }
+  const std::vector<Device>& devices() const { return identity().devices; }
+  // The node of a world rank, and its local rank there.
+  int node_of(int rank) const;
+  int local_rank_of(int rank) const;
+
+  Engine& engine();
+  Segment& segment();
+  // The job's key-value store, for addresses. Blocking; may be called with or without engine ownership.
+  absl::Status Put(std::string_view key, std::string_view value, Deadline deadline);
+  absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline);
+
+  // Why `rank` can't be reached any more, or OK. Sticky within an epoch.
+  absl::Status rank_status(int rank) const;
+  void AddListener(MembershipListener* listener);
+  void RemoveListener(MembershipListener* listener);
+  void ReportStall(uint64_t group, uint64_t sequence, const RankSet& members, bool expired);
+  void ReportGroupFailure(const GroupFailure& failure);
+  // Failures of groups that arrived after this rank's calls had already returned success and were not reported since.
+  void NoteUnreportedFailure(const absl::Status& status);
+
+  // Ends in order: stops the progress thread, says goodbye. Returns a failure that no call has reported yet.
+  absl::Status Finalize();
+
+ private:
+  Runtime();
+  struct Rep;
+  std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace cohort::runtime

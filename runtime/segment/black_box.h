@@ -1,0 +1,46 @@
+// A rank's black box: a ring of its latest calls, written at about 20 ns a call, readable by others at any time.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "runtime/segment/call_record.h"
+
+namespace cohort::runtime {
+
+inline constexpr int kBlackBoxRecords = 512;  // a power of two
+
+struct BlackBoxMemory;  // its layout, in black_box.cc
+
+// The owner's side. One call at a time writes (the engine's owner); not thread-safe beyond that.
+class BlackBoxWriter {
+ public:
+  explicit BlackBoxWriter(BlackBoxMemory* memory) : memory_(memory) {}
+  // Writes a record in state kStarted, start_ns filled in, and returns its ticket.
+  uint64_t Start(const CallRecord& record);
+  // Marks it done or failed. A record that the ring has since overwritten is left alone.
+  void Finish(uint64_t ticket, CallState state);
+
+ private:
+  BlackBoxMemory* memory_;
+};
+
+// Anyone's side: consistent copies (per-record sequence lock), never blocking, never trusting the contents.
+class BlackBoxReader {
+ public:
+  explicit BlackBoxReader(const BlackBoxMemory* memory) : memory_(memory) {}
+  // The newest record, or nothing when there was no call.
+  std::optional<CallRecord> Latest() const;
+  // The record of this operation, if the ring still holds it.
+  std::optional<CallRecord> Find(uint64_t group, uint32_t epoch, uint64_t sequence) const;
+  // The newest record of a group.
+  std::optional<CallRecord> LatestOf(uint64_t group, uint32_t epoch) const;
+  // All records, oldest first.
+  std::vector<CallRecord> All() const;
+
+ private:
+  const BlackBoxMemory* memory_;
+};
+
+}  // namespace cohort::runtime

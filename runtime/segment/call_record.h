@@ -1,0 +1,59 @@
+// One collective call in words that a peer, an agent or a later reader can compare: the signature of what must agree,
+// and the black-box record around it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace cohort::runtime {
+
+// What all members of a group must agree on for one operation. Plain bytes: compared with memcmp, hashed, sent.
+struct CallSignature {
+  uint64_t group = 0;     // group id (a hash of parent, members and creation order; equal on all members)
+  uint64_t sequence = 0;  // of the operation in its group, from 1; send/recv count per direction and peer
+  uint64_t count = 0;     // elements as the call defines them, or a hash of the counts
+  uint32_t epoch = 0;
+  int32_t root = -1;       // group rank; -1 where the call has none
+  uint16_t kind = 0;       // comm::CollectiveKind
+  uint16_t dtype = 0;      // comm::DataType
+  uint16_t op = 0;         // comm::ReduceOp, 0 where the call has none
+  uint16_t algorithm = 0;  // index in algorithms.def
+  uint64_t tuning = 0;     // hash of the tuning table in force
+
+  friend bool operator==(const CallSignature& a, const CallSignature& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
+};
+static_assert(sizeof(CallSignature) == 48 && std::is_trivially_copyable_v<CallSignature>);
+
+// A 64-bit hash of the signature, never 0. Travels with every message of the operation.
+inline uint64_t HashSignature(const CallSignature& signature) {
+  uint64_t words[sizeof(CallSignature) / 8];
+  std::memcpy(words, &signature, sizeof words);
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  for (uint64_t word : words) {
+    hash ^= word;
+    hash *= 0xff51afd7ed558ccdu;
+    hash ^= hash >> 32;
+  }
+  return hash | 1;
+}
+
+enum class CallState : uint32_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed = 3 };
+
+// One record of a rank's black box: who called what, where, when, how far it got. 192 bytes, written by its rank only,
+// read by the agent and local peers at any moment, also after the rank's death.
+struct CallRecord {
+  CallSignature signature;
+  uint64_t bytes = 0;          // moved into or out of this rank's buffers, for people
+  uint64_t start_ns = 0;       // steady clock
+  uint64_t end_ns = 0;         // 0 while running
+  CallState state = CallState::kEmpty;
+  int32_t group_rank = -1;     // of the caller in its group
+  int32_t peer = -1;           // send/recv: the other side, as group rank
+  int32_t group_size = 0;
+  char site[104] = {};         // "train.cc:88", the tail of the path when too long; NUL-terminated
+};
+static_assert(sizeof(CallRecord) == 192 && std::is_trivially_copyable_v<CallRecord>);
+
+}  // namespace cohort::runtime

@@ -1,0 +1,92 @@
+// Work: the handle of an operation that was started. Value type, one pointer; copies name the same operation.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "runtime/base/deadline.h"
+
+namespace cohort::runtime {
+
+// The shared state behind a Work. Its producer (a communicator) derives from it, drives it from the engine, and calls
+// Complete exactly once. Intrusively counted, so that producers can recycle states without allocating.
+class WorkState {
+ public:
+  virtual ~WorkState() = default;
+
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  // Valid once done().
+  const absl::Status& status() const { return status_; }
+
+  void AddReference() { references_.fetch_add(1, std::memory_order_relaxed); }
+  void DropReference() {
+    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) Recycle();
+  }
+
+ protected:
+  // Stores the result and runs the callbacks, on the calling thread. Called once, by the engine's owner.
+  void Complete(absl::Status status);
+  // Makes a recycled state new again.
+  void Reset();
+  // The last reference is gone: delete this, or put it back into a pool.
+  virtual void Recycle() { delete this; }
+
+ private:
+  friend class Work;
+  // Blocks, driving progress, until done() or the deadline.
+  virtual void Wait(Deadline deadline) = 0;
+  // Makes `stream` (a cudaStream_t) wait for the operation. The default waits on the host.
+  virtual absl::Status WaitOnStream(void* stream);
+
+  std::atomic<uint32_t> references_{0};
+  std::atomic<bool> done_{false};
+  absl::Status status_;
+  struct Callbacks;
+  std::atomic<Callbacks*> callbacks_{nullptr};
+};
+
+class [[nodiscard]] Work {
+ public:
+  Work() = default;  // names no operation: done, OK
+  // An operation that was refused or had nothing to do.
+  static Work Finished(absl::Status status);
+  explicit Work(WorkState* state) : state_(state) {
+    if (state_ != nullptr) state_->AddReference();
+  }
+  Work(const Work& other) : Work(other.state_) {}
+  Work(Work&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
+  Work& operator=(Work other) noexcept {
+    std::swap(state_, other.state_);
+    return *this;
+  }
+  // Detaches: the operation goes on, its buffers must stay valid until it is done.
+  ~Work() {
+    if (state_ != nullptr) state_->DropReference();
+  }
+
+  // Blocks until the operation is done, in the calling thread, which drives the progress of all operations of the
+  // process meanwhile. Returns the operation's status, or kDeadlineExceeded when `deadline` passes first: then the
+  // operation is still pending and its buffers are still in use.
+  absl::Status Wait(Deadline deadline = Deadline::Infinite());
+  absl::Status Wait(std::chrono::nanoseconds timeout) { return Wait(Deadline::After(timeout)); }
+
+  // True when the result is in place and the buffers may be reused, or the operation has failed. Does not progress.
+  bool Done() const { return state_ == nullptr || state_->done(); }
+  // The operation's status; kUnavailable("pending") while it is not Done().
+  absl::Status status() const;
+  // Calls fn once with the status: at once when done, else on the thread that completes the operation. fn must not
+  // block and must not wait on other works.
+  void Then(std::function<void(const absl::Status&)> fn);
+  // CUDA operations: makes `stream` (a cudaStream_t) wait; returns without waiting. Host operations: waits here.
+  absl::Status WaitOnStream(void* stream);
+
+ private:
+  WorkState* state_ = nullptr;
+};
+
+}  // namespace cohort::runtime
