@@ -9,6 +9,7 @@ target_compile_definitions(cohort_options INTERFACE COHORT_VERSION="${PROJECT_VE
 # Source locations in messages read "comm/x.cc", whatever the clone's path. The second form is what the compiler sees
 # behind ccache, which makes paths relative to the build folder.
 file(RELATIVE_PATH COHORT_SOURCE_FROM_BINARY ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR})
+string(REGEX REPLACE "/$" "" COHORT_SOURCE_FROM_BINARY ${COHORT_SOURCE_FROM_BINARY})
 target_compile_options(cohort_options INTERFACE
   "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=" "-fmacro-prefix-map=${COHORT_SOURCE_FROM_BINARY}/=")
 

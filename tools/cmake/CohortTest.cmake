@@ -18,10 +18,7 @@ if("undefined" IN_LIST COHORT_SANITIZE)
   list(APPEND COHORT_TEST_ENV UBSAN_OPTIONS=print_stacktrace=1)
 endif()
 
-# Sets the properties that ctest entry <test> gets, whoever created it.
-set(COHORT_TEST_SKIP_CODE 77)
-
-# cohort_add_test_executable(<name> SRCS ... DEPS ...): a helper program of tests, in <build>/tests/bin, not a test.
+# cohort_test_program(NAME <name> SRCS ... DEPS ...): a helper program of tests, in <build>/tests/bin, not a test.
 function(cohort_test_program)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;DEPS")
   cohort_check_arguments("cohort_test_program")
@@ -39,25 +36,23 @@ function(cohort_test)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
-  set(properties TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE ${COHORT_TEST_SKIP_CODE} LABELS "${arg_LABELS}"
-    ENVIRONMENT "${COHORT_TEST_ENV};${arg_ENV}")
+  string(CONCAT properties "TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS \"${arg_LABELS}\" "
+    "ENVIRONMENT \"${COHORT_TEST_ENV};${arg_ENV}\"")
   if(arg_RUN_SERIAL)
-    list(APPEND properties RUN_SERIAL ON)
+    string(APPEND properties " RUN_SERIAL ON")
   endif()
   if(arg_DISCOVER)
+    # PRE_TEST asks the binary when ctest starts. gtest_discover_tests cannot pass properties that are lists, so they
+    # follow in a script of our own, read after the one it generates.
     include(GoogleTest)
-    # TEST_LIST-free: PRE_TEST asks the binary when ctest starts, so cross builds and sanitizers need no run at build.
-    string(REPLACE ";" "\\;" labels "${arg_LABELS}")
-    string(REPLACE ";" "\\;" environment "${COHORT_TEST_ENV};${arg_ENV}")
-    set(discovered TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE ${COHORT_TEST_SKIP_CODE} LABELS "${labels}"
-      ENVIRONMENT "${environment}")
-    if(arg_RUN_SERIAL)
-      list(APPEND discovered RUN_SERIAL ON)
-    endif()
-    gtest_discover_tests(${arg_NAME} TEST_PREFIX ${arg_NAME}. DISCOVERY_MODE PRE_TEST PROPERTIES ${discovered})
+    gtest_discover_tests(${arg_NAME} TEST_PREFIX ${arg_NAME}. DISCOVERY_MODE PRE_TEST TEST_LIST ${arg_NAME}_TESTS)
+    set(script ${CMAKE_CURRENT_BINARY_DIR}/${arg_NAME}_properties.cmake)
+    file(WRITE ${script} "foreach(test IN LISTS ${arg_NAME}_TESTS)\n"
+      "  set_tests_properties(\"\${test}\" PROPERTIES ${properties})\nendforeach()\n")
+    set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${script})
   else()
     add_test(NAME ${arg_NAME} COMMAND ${arg_NAME})
-    set_tests_properties(${arg_NAME} PROPERTIES ${properties})
+    cmake_language(EVAL CODE "set_tests_properties(${arg_NAME} PROPERTIES ${properties})")
   endif()
   set_property(GLOBAL APPEND PROPERTY COHORT_TESTS ${arg_NAME})
 endfunction()
