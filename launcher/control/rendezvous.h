@@ -1,0 +1,91 @@
+// The rendezvous of a job: who has joined, what everybody is told, when and why the job ends. A state machine without
+// I/O: whoever owns it feeds it events with the time and carries out the actions it returns, so that thousands of
+// simulated nodes with seeded faults run in one thread, and the same code serves gRPC (launcher/rpc/).
+//
+//   gathering ── every planned node joined ──► running ── failure, stop request ──► stopping ─┐
+//       │                                          └──────── every node done ────────────────┴─► finished
+//       └── timeout, stop request, an agent lost ────────────────────────────────────────────┘
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// The version of rendezvous.proto's conversation: NodeOffer.protocol must equal it.
+inline constexpr uint32_t kRendezvousProtocol = 1;
+
+// Both sides send at least one message in every interval; a side silent for the timeout is taken for lost.
+inline constexpr std::chrono::milliseconds kBeatInterval{1000};
+inline constexpr std::chrono::milliseconds kSilenceTimeout{3500};
+
+using TimePoint = std::chrono::steady_clock::time_point;
+// One stream of one agent; never used again after its end.
+using ConnectionId = uint64_t;
+
+// --- events ---
+
+// A message arrived. The first of a connection must be `join`. Whoever owns the machine has already checked that the
+// connection's certificate belongs to the node that the offer names.
+struct Received {
+  ConnectionId from = 0;
+  v1::FromAgent message;
+};
+// The connection has ended; nothing more comes from it.
+struct Disconnected {
+  ConnectionId from = 0;
+  std::string reason;
+};
+// The user or the host agent wants the job to end with `exit_code`, e.g. {"stopped by SIGINT", 130}.
+struct StopRequested {
+  std::string reason;
+  int exit_code = 1;
+};
+using Event = std::variant<Received, Disconnected, StopRequested>;
+
+// --- actions, to be carried out in order ---
+
+struct Send {
+  ConnectionId to = 0;
+  std::shared_ptr<const v1::ToAgent> message;  // shared by all receivers of a broadcast
+};
+// End the connection when what was sent to it has been written.
+struct Close {
+  ConnectionId connection = 0;
+};
+// The job is over. The last action ever; later events are answered by nothing or by a refusal.
+struct Finish {
+  v1::JobReport report;
+};
+using Action = std::variant<Send, Close, Finish>;
+
+// Not thread-safe. Never blocks, never fails: what a peer may send wrongly ends that peer's connection, named cause
+// included, and so its node.
+class Rendezvous {
+ public:
+  // The plan's placements must be of nodes 0..n-1 in order with ranks counted through; CheckPlan tells.
+  Rendezvous(v1::JobPlan plan, TimePoint now);
+  ~Rendezvous();
+  Rendezvous(const Rendezvous&) = delete;
+  Rendezvous& operator=(const Rendezvous&) = delete;
+
+  std::vector<Action> Handle(Event event, TimePoint now);
+  // Lets time pass: beats, timeouts. To be called at NextTick() or earlier, after the events that have arrived by then;
+  // a call that comes much later than asked means that this process itself was stopped, and nobody is blamed for it.
+  std::vector<Action> Tick(TimePoint now);
+  TimePoint NextTick() const;
+
+  bool finished() const;
+
+ private:
+  class Machine;
+  std::unique_ptr<Machine> machine_;
+};
+
+}  // namespace cohort::launcher

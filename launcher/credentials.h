@@ -1,0 +1,54 @@
+// The job's own certificate authority. dlaunch makes it in memory, gives every agent a certificate over the agent's
+// standard input, and forgets the authority's key: nothing touches a disk, an environment or an argument list, and
+// nobody outside the job can present a certificate that its members accept.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace cohort::launcher {
+
+// The name that the rendezvous' certificate carries, whatever its address.
+inline constexpr char kRendezvousName[] = "cohort-rendezvous";
+// The name of an agent's certificate: "cohort-agent-3".
+std::string AgentCertificateName(uint32_t node);
+
+// What one side of a mutual-TLS connection needs, all PEM.
+struct TlsIdentity {
+  std::string ca_certificate;
+  std::string certificate;
+  std::string private_key;
+};
+
+// A certificate authority with a fresh P-256 key. Thread-compatible.
+class JobAuthority {
+ public:
+  // `validity`: how long its certificates last. Handshakes happen when agents join, so this bounds joining, not the
+  // job's length. Certificates are valid from an hour ago, since clocks of nodes differ. kInternal when OpenSSL fails.
+  static absl::StatusOr<JobAuthority> Create(std::chrono::seconds validity = std::chrono::hours(7 * 24));
+  JobAuthority(JobAuthority&&) noexcept;
+  JobAuthority& operator=(JobAuthority&&) noexcept;
+  ~JobAuthority();
+
+  // A new key and certificate for the agent of `node`, whose subject and alternative name is AgentCertificateName. With
+  // `hosts_rendezvous` it names kRendezvousName as well and so may serve as the rendezvous. About 0.2 ms.
+  absl::StatusOr<TlsIdentity> IssueAgent(uint32_t node, bool hosts_rendezvous = false) const;
+  // A certificate for kRendezvousName alone.
+  absl::StatusOr<TlsIdentity> IssueRendezvous() const;
+
+  const std::string& ca_certificate() const;
+
+ private:
+  struct Rep;
+  explicit JobAuthority(std::unique_ptr<Rep> rep);
+  std::unique_ptr<Rep> rep_;
+};
+
+// 32 random bytes from the system: JobSpec.job_secret. kInternal when the system has no randomness to give.
+absl::StatusOr<std::string> NewJobSecret();
+
+}  // namespace cohort::launcher

@@ -1,0 +1,29 @@
+// The last words of a job that failed, for people: root cause first.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+struct DiagnosisOptions {
+  bool colour = false;         // the output is a terminal
+  size_t last_lines = 20;      // of the culprit's log, at the most
+  size_t others = 32;          // lines on other ranks, at the most
+};
+
+// The text to print at the end of the job, lines ended by '\n'; empty when the job succeeded. Pure. Text that came from
+// ranks or other hosts is shown with control characters escaped, so that it can't steer a terminal. Like
+//
+//   dlaunch: rank 3 (node1, pid 4711) killed by SIGKILL
+//     nobody here sent that signal: the kernel's out-of-memory killer or an operator did ("dmesg" tells)
+//     last lines of rank 3 (log/rank3.log):
+//       | step 41 loss 0.31
+//     the others:
+//       rank 0 (node0): in all_reduce #42 at train.cc:88 for 120 ms
+//   dlaunch: exit status 137
+std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& options = {});
+
+}  // namespace cohort::launcher

@@ -1,0 +1,55 @@
+// An agent's side of the stream to the rendezvous.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/credentials.h"
+#include "runtime/base/deadline.h"
+
+namespace cohort::launcher {
+
+// Sends and expects the beats itself: callers neither send nor see them.
+class RendezvousClient {
+ public:
+  // Both are called from a thread of gRPC or of the client, never at the same time, never after the destructor began to
+  // return; they must not block and must not destroy the client.
+  struct Callbacks {
+    std::function<void(v1::ToAgent)> on_message;
+    // Once at the most: the stream has ended, and why. Not called after Close() or the destructor. A stream that ends
+    // after `report` or `refused` also ends here, with OK.
+    std::function<void(absl::Status)> on_lost;
+  };
+
+  // Connects to `address` ("127.0.0.1:40123"), proves to be the agent of offer.node, checks that the other side is this
+  // job's rendezvous, and sends the offer. Returns when the stream stands; the assignment comes by on_message. Blocks
+  // until the deadline at most. kUnauthenticated: one side does not accept the other's certificate; kDeadlineExceeded
+  // or kUnavailable: nobody answers there, with the last error.
+  static absl::StatusOr<std::unique_ptr<RendezvousClient>> Connect(const std::string& address,
+                                                                   const TlsIdentity& identity,
+                                                                   const v1::NodeOffer& offer, Callbacks callbacks,
+                                                                   runtime::Deadline deadline);
+  // Ends the stream at once, within two seconds at most.
+  ~RendezvousClient();
+  RendezvousClient(const RendezvousClient&) = delete;
+  RendezvousClient& operator=(const RendezvousClient&) = delete;
+
+  // Queues a message; order is kept. Any thread, never blocks. kUnavailable when the stream has ended,
+  // kResourceExhausted when 64 MiB wait unsent, kInvalidArgument when the message is larger than the limit.
+  absl::Status Send(const v1::FromAgent& message);
+
+  // Writes what is queued, says goodbye to the server and waits for its end of the stream until the deadline, then ends
+  // it. No callback comes afterwards.
+  void Close(runtime::Deadline deadline);
+
+ private:
+  class Stream;
+  explicit RendezvousClient(std::unique_ptr<Stream> stream);
+  std::unique_ptr<Stream> stream_;
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,46 @@
+// The rendezvous behind a port: gRPC with mutual TLS around the state machine of launcher/control/.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/credentials.h"
+
+namespace cohort::launcher {
+
+class RendezvousServer {
+ public:
+  struct Options {
+    std::string host = "127.0.0.1";  // the address to bind, never a wildcard unless asked for
+    int port = 0;                    // 0: any free one
+    TlsIdentity identity;            // must name kRendezvousName
+  };
+  // Called once, from the server's own thread, after the agents were told: must return soon and not destroy the server.
+  using OnFinished = std::function<void(v1::JobReport)>;
+
+  // Listens and starts the job's clock (JobPlan.join_timeout_ms). kInvalidArgument: the plan or the identity is
+  // malformed; kUnavailable: the address can't be bound.
+  static absl::StatusOr<std::unique_ptr<RendezvousServer>> Start(v1::JobPlan plan, Options options,
+                                                                 OnFinished on_finished);
+  // Ends all streams at once, within two seconds at most. Agents see the rendezvous as lost unless they had the report.
+  ~RendezvousServer();
+  RendezvousServer(const RendezvousServer&) = delete;
+  RendezvousServer& operator=(const RendezvousServer&) = delete;
+
+  // "127.0.0.1:40123", as agents dial it.
+  const std::string& address() const;
+
+  // Ends the job: agents end their ranks, then OnFinished. Any thread; never blocks. Twice does nothing more.
+  void RequestStop(std::string reason, int exit_code);
+
+ private:
+  class Rep;
+  explicit RendezvousServer(std::unique_ptr<Rep> rep);
+  std::unique_ptr<Rep> rep_;
+};
+
+}  // namespace cohort::launcher
