@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,10 +65,16 @@ class Runtime {
   // Ends in order: stops the progress thread, says goodbye. Returns a failure that no call has reported yet.
   absl::Status Finalize();
 
+  // One object that the layer above keeps per runtime (comm: its transports). Destroyed before the engine and the
+  // segment. Set once, with engine ownership.
+  void set_attachment(std::shared_ptr<void> attachment) { attachment_ = std::move(attachment); }
+  void* attachment() const { return attachment_.get(); }
+
  private:
   Runtime();
   struct Rep;
   std::unique_ptr<Rep> rep_;
+  std::shared_ptr<void> attachment_;  // after rep_: destroyed before it
 };
 
 }  // namespace cohort::runtime

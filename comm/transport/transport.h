@@ -74,6 +74,8 @@ inline constexpr uint16_t kPointToPointLane = 0xffff;
 
 class Link {
  public:
+  // Abandons what is under way: the transport never again touches the operations that were tried on this link, nor
+  // their memory. (Links are destroyed early when their group fails, so that users may free their buffers.)
   virtual ~Link() = default;
   // Messages of one direction are sent, and received, in the order in which their first Try call was made; a later
   // message may be tried while an earlier one is unfinished (it is then kBlocked until its turn).
@@ -91,7 +93,7 @@ struct FanoutSpec {
 };
 class Fanout {
  public:
-  virtual ~Fanout() = default;
+  virtual ~Fanout() = default;  // abandons, as a link does
   virtual Progress TryPublish(SendOperation& operation) = 0;
   virtual Progress TryRecv(int32_t peer, RecvOperation& operation) = 0;
   // The longest message that may be published, in bytes; longer ones go as sends (all members decide alike).
