@@ -1,0 +1,202 @@
+// What DistributedDataParallel promises, seen from inside a job: run as `dlaunch --nproc-per-node N <this>`, every rank
+// runs all tests. Expected values are computed by each rank for itself.
+#include <chrono>
+#include <memory>
+
+#include "comm/communicator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/runtime.h"
+#include "torch/torch.h"
+#include "trainer/distributed_data_parallel.h"
+#include "trainer/error.h"
+
+namespace cohort::trainer {
+namespace {
+
+using std::chrono::steady_clock;
+using testing::HasSubstr;
+
+std::unique_ptr<runtime::Runtime> job;
+std::unique_ptr<comm::Communicator> world;
+
+// Two linear layers and a buffer; weights differ per rank until DDP makes them rank 0's.
+struct Net : torch::nn::Module {
+  explicit Net(int64_t hidden = 5) {
+    torch::manual_seed(100 + world->rank());
+    first = register_module("first", torch::nn::Linear(4, hidden));
+    second = register_module("second", torch::nn::Linear(hidden, 3));
+    count = register_buffer("count", torch::full({2}, world->rank(), torch::kFloat32));
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  at::Tensor count;
+};
+
+at::Tensor InputOf(int rank, int step = 0) {
+  return torch::randn({6, 4}, at::detail::createCPUGenerator(1000 + 10 * rank + step));
+}
+
+// The mean over all ranks of the gradients of `model` on their inputs, computed here.
+std::vector<at::Tensor> ExpectedGradients(Net& model, int step = 0) {
+  std::vector<at::Tensor> sums;
+  for (int rank = 0; rank < world->size(); ++rank) {
+    const auto grads = torch::autograd::grad({model.forward(InputOf(rank, step)).pow(2).mean()}, model.parameters());
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (rank == 0) sums.push_back(torch::zeros_like(grads[i]));
+      sums[i] += grads[i] / world->size();
+    }
+  }
+  return sums;
+}
+
+void ExpectGradients(Net& model, const std::vector<at::Tensor>& expected) {
+  const auto parameters = model.parameters();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_TRUE(parameters[i].grad().defined());
+    EXPECT_TRUE(torch::allclose(parameters[i].grad(), expected[i], 1e-5, 1e-7))
+        << parameters[i].grad() << "\nexpected\n" << expected[i];
+  }
+}
+
+TEST(DistributedDataParallel, StartsFromRankZerosWeightsAndBuffers) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  torch::manual_seed(100);
+  torch::nn::Linear reference(4, 5);
+  EXPECT_TRUE(torch::equal(model->first->weight, reference->weight));
+  EXPECT_TRUE(torch::equal(model->count, torch::zeros({2})));
+}
+
+TEST(DistributedDataParallel, AveragesGradientsAlsoAfterTheRebuild) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallelOptions options;
+  options.buckets = {.first_bytes = 8, .cap_bytes = 70};  // several buckets
+  DistributedDataParallel<Net> ddp(model, *world, options);
+  EXPECT_GT(ddp.reducer().buckets().size(), 1u);
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    const auto expected = ExpectedGradients(*model, step);
+    ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    ExpectGradients(*model, expected);
+    EXPECT_EQ(ddp.reducer().rebuilt(), step > 0);
+  }
+}
+
+TEST(DistributedDataParallel, NoSyncAccumulatesAndTheNextBackwardAverages) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  auto expected = ExpectedGradients(*model, 0);
+  const auto second = ExpectedGradients(*model, 1);
+  const auto local = torch::autograd::grad({model->forward(InputOf(world->rank())).pow(2).mean()}, model->parameters());
+  {
+    const auto guard = ddp.no_sync();
+    ddp.forward(InputOf(world->rank(), 0)).pow(2).mean().backward();
+    ExpectGradients(*model, local);
+  }
+  ddp.forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  for (size_t i = 0; i < expected.size(); ++i) expected[i] += second[i];
+  ExpectGradients(*model, expected);
+}
+
+TEST(DistributedDataParallel, BuffersFollowRankZeroInTrainingOnly) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  model->count.fill_(7 + world->rank());
+  model->eval();
+  {
+    const torch::NoGradGuard no_grad;
+    ddp.forward(InputOf(0));
+  }
+  EXPECT_EQ(model->count[0].item<float>(), 7 + world->rank());
+  model->train();
+  ddp.forward(InputOf(0)).sum().backward();
+  EXPECT_EQ(model->count[0].item<float>(), 7);
+}
+
+TEST(DistributedDataParallel, PartsOnSeveralDevicesHaveBucketsOfTheirOwn) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallelOptions options;
+  options.parts = {{model->first.get(), LocalDevice{0}}, {model->second.get(), LocalDevice{1}}};
+  DistributedDataParallel<Net> ddp(model, *world, options);
+  EXPECT_EQ(ddp.reducer().buckets().size(), 2u);
+  const auto expected = ExpectedGradients(*model);
+  ddp.forward(InputOf(world->rank())).pow(2).mean().backward();
+  ExpectGradients(*model, expected);
+}
+
+TEST(DistributedDataParallel, EvaluationInBetweenIsLeftAlone) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  const auto expected = ExpectedGradients(*model);
+  const at::Tensor loss = ddp.forward(InputOf(world->rank())).pow(2).mean();
+  loss.backward();
+  {
+    const torch::NoGradGuard no_grad;
+    ddp.forward(InputOf(3));
+  }
+  ExpectGradients(*model, expected);
+}
+
+TEST(DistributedDataParallel, DifferentModulesAreRefusedOnEveryRank) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks to differ";
+  auto model = std::make_shared<Net>(world->rank() == 1 ? 6 : 5);
+  try {
+    DistributedDataParallel<Net> ddp(model, *world);
+    FAIL() << "accepted";
+  } catch (const DistributedError& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank 1"));
+    if (world->rank() == 1) EXPECT_THAT(error.what_without_backtrace(), HasSubstr("first.weight"));
+  }
+}
+
+// One rank leaves a layer out of its loss: everyone must hear of it, by name, instead of waiting ten minutes.
+TEST(DistributedDataParallel, AParameterWithoutGradientIsAnErrorEverywhere) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks to differ";
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  const auto start = steady_clock::now();
+  try {
+    const at::Tensor output = ddp.forward(InputOf(world->rank()));
+    const at::Tensor loss = world->rank() == 1 ? model->first->forward(InputOf(1)).sum() : output.sum();
+    loss.backward();
+    FAIL() << "rank " << world->rank() << " noticed nothing";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("second.weight"));
+  }
+  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+TEST(DistributedDataParallel, AFrozenModuleIsRefused) {
+  auto model = std::make_shared<Net>();
+  for (auto& parameter : model->parameters()) parameter.requires_grad_(false);
+  EXPECT_THROW(DistributedDataParallel<Net>(model, *world), c10::Error);
+}
+
+}  // namespace
+}  // namespace cohort::trainer
+
+int main(int argc, char** argv) {
+  using cohort::comm::Communicator;
+  using cohort::runtime::Runtime;
+  testing::InitGoogleTest(&argc, argv);
+  cohort::runtime::RuntimeOptions options;
+  options.progress_thread = true;
+  auto job = Runtime::Init(std::move(options));
+  if (!job.ok()) {
+    std::cerr << job.status() << "\n";
+    return 1;
+  }
+  cohort::trainer::job = *std::move(job);
+  auto world = Communicator::World(*cohort::trainer::job);
+  if (!world.ok()) {
+    std::cerr << world.status() << "\n";
+    return 1;
+  }
+  cohort::trainer::world = *std::move(world);
+  const int result = RUN_ALL_TESTS();
+  cohort::trainer::world.reset();
+  cohort::trainer::job.reset();
+  return result;
+}

@@ -1,0 +1,77 @@
+#include "trainer/distributed_sampler.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "c10/util/Exception.h"
+#include "gtest/gtest.h"
+
+namespace cohort::trainer {
+namespace {
+
+using Indices = std::vector<int64_t>;
+
+TEST(DistributedSampler, WithoutShufflePadsWithTheHead) {
+  const DistributedSamplerOptions options = {.shuffle = false};
+  EXPECT_EQ(DistributedSampler(5, 2, 0, options).indices(), (Indices{0, 2, 4}));
+  EXPECT_EQ(DistributedSampler(5, 2, 1, options).indices(), (Indices{1, 3, 0}));
+}
+
+TEST(DistributedSampler, DropLastTruncates) {
+  const DistributedSamplerOptions options = {.shuffle = false, .drop_last = true};
+  EXPECT_EQ(DistributedSampler(5, 2, 0, options).indices(), (Indices{0, 2}));
+  EXPECT_EQ(DistributedSampler(5, 2, 1, options).indices(), (Indices{1, 3}));
+  EXPECT_EQ(DistributedSampler(2, 3, 1, options).num_samples(), 0);
+}
+
+TEST(DistributedSampler, SmallDatasetsAreRepeated) {
+  const DistributedSamplerOptions options = {.shuffle = false};
+  for (int rank = 0; rank < 7; ++rank) {
+    EXPECT_EQ(DistributedSampler(2, 7, rank, options).indices(), Indices{rank % 2});
+  }
+}
+
+// Python: torch.randperm(10, generator=torch.Generator().manual_seed(0)) = [4, 1, 7, 5, 3, 9, 0, 8, 6, 2].
+TEST(DistributedSampler, ShufflesAsPythonDoes) {
+  EXPECT_EQ(DistributedSampler(10, 1, 0).indices(), (Indices{4, 1, 7, 5, 3, 9, 0, 8, 6, 2}));
+  EXPECT_EQ(DistributedSampler(10, 3, 0).indices(), (Indices{4, 5, 0, 2}));
+  EXPECT_EQ(DistributedSampler(10, 3, 1).indices(), (Indices{1, 3, 8, 4}));
+  EXPECT_EQ(DistributedSampler(10, 3, 2).indices(), (Indices{7, 9, 6, 1}));
+}
+
+TEST(DistributedSampler, EpochAndSeedAddUp) {
+  DistributedSampler by_epoch(100, 4, 2, {.seed = 3});
+  by_epoch.set_epoch(5);
+  EXPECT_EQ(by_epoch.indices(), DistributedSampler(100, 4, 2, {.seed = 8}).indices());
+  EXPECT_NE(by_epoch.indices(), DistributedSampler(100, 4, 2, {.seed = 3}).indices());
+}
+
+TEST(DistributedSampler, RanksShareTheDatasetEvenly) {
+  for (int64_t size : {1, 2, 7, 24, 25}) {
+    for (int ranks = 1; ranks <= 9; ++ranks) {
+      std::map<int64_t, int> times;
+      for (int rank = 0; rank < ranks; ++rank) {
+        const DistributedSampler sampler(size, ranks, rank, {.seed = 11});
+        const Indices mine = sampler.indices();
+        EXPECT_EQ(static_cast<int64_t>(mine.size()), (size + ranks - 1) / ranks);
+        for (int64_t index : mine) ++times[index];
+      }
+      EXPECT_EQ(static_cast<int64_t>(times.size()), size) << "an example is left out";
+      const auto [least, most] = std::minmax_element(times.begin(), times.end(),
+                                                     [](auto& a, auto& b) { return a.second < b.second; });
+      EXPECT_LE(most->second - least->second, 1);
+    }
+  }
+}
+
+TEST(DistributedSampler, RefusesNonsense) {
+  EXPECT_THROW(DistributedSampler(0, 1, 0), c10::Error);
+  EXPECT_THROW(DistributedSampler(5, 0, 0), c10::Error);
+  EXPECT_THROW(DistributedSampler(5, 2, 2), c10::Error);
+  EXPECT_THROW(DistributedSampler(5, 2, -1), c10::Error);
+}
+
+}  // namespace
+}  // namespace cohort::trainer

@@ -1,0 +1,214 @@
+// Trains a small network on handwritten digits, data-parallel over all ranks of the job:
+//
+//   dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train_digits
+//
+// or in one process, for comparison: train_digits --single
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "CLI/CLI.hpp"
+#include "comm/communicator.h"
+#include "runtime/runtime.h"
+#include "torch/torch.h"
+#include "trainer/distributed_data_parallel.h"
+#include "trainer/distributed_sampler.h"
+#include "trainer/error.h"
+#include "trainer/examples/digits_data.h"
+#include "trainer/examples/digits_net.h"
+
+namespace cohort::examples {
+namespace {
+
+using trainer::ThrowUnlessOk;
+
+struct Options {
+  uint64_t seed = 0;
+  int64_t epochs = 8;
+  int64_t batch_size = 48;  // of all ranks together; divisible by up to 4 and by 6, 8, 12 ranks
+  double learning_rate = 0.05;
+  bool single = false;
+  std::string data;
+  std::string save;
+};
+
+// What one process has: the job (absent with --single), the network on its devices, its share of the data.
+struct Trainer {
+  Options options;
+  std::unique_ptr<runtime::Runtime> runtime;
+  std::unique_ptr<comm::Communicator> world;
+  std::shared_ptr<DigitsNet> net;
+  std::unique_ptr<trainer::DistributedDataParallel<DigitsNet>> ddp;
+  DigitsSplit data;
+
+  int rank() const { return world == nullptr ? 0 : world->rank(); }
+  int size() const { return world == nullptr ? 1 : world->size(); }
+  bool prints() const { return rank() == 0; }
+  at::Tensor Forward(const at::Tensor& images) { return ddp == nullptr ? net->forward(images) : ddp->forward(images); }
+};
+
+std::string Devices(const std::vector<trainer::LocalDevice>& devices) {
+  std::string text;
+  for (const auto& device : devices) text += (text.empty() ? "" : ", ") + device.device.str();
+  return text;
+}
+
+void SetUp(Trainer& trainer) {
+  const Options& options = trainer.options;
+  std::vector<trainer::LocalDevice> devices(1);
+  if (!options.single) {
+    runtime::RuntimeOptions runtime_options;
+    runtime_options.progress_thread = true;  // buckets move while backward computes
+    auto runtime = runtime::Runtime::Init(std::move(runtime_options));
+    ThrowUnlessOk(runtime.status(), "joining the job");
+    trainer.runtime = *std::move(runtime);
+    auto world = comm::Communicator::World(*trainer.runtime);
+    ThrowUnlessOk(world.status(), "making the world communicator");
+    trainer.world = *std::move(world);
+    devices = trainer::LocalDevices(*trainer.runtime);
+  }
+  TORCH_CHECK(options.batch_size % trainer.size() == 0, "the global batch of ", options.batch_size,
+              " can't be shared evenly by ", trainer.size(), " ranks; choose a --batch-size that is a multiple of ",
+              trainer.size());
+  trainer.data = LoadDigits(options.data.empty() ? FindDigits() : options.data, options.seed);
+  TORCH_CHECK(trainer.data.train.count() >= options.batch_size, "the training set of ", trainer.data.train.count(),
+              " images is smaller than one batch of ", options.batch_size);
+  torch::manual_seed(options.seed);
+  trainer.net = std::make_shared<DigitsNet>(devices.front(), devices.back());
+  if (trainer.world != nullptr) {
+    trainer::DistributedDataParallelOptions ddp;
+    ddp.parts = {{trainer.net->features.get(), devices.front()}, {trainer.net->classifier.get(), devices.back()}};
+    trainer.ddp = std::make_unique<trainer::DistributedDataParallel<DigitsNet>>(trainer.net, *trainer.world, ddp);
+  }
+  if (trainer.prints()) {
+    std::printf("train_digits: %lld training and %lld test images, %d rank%s on %d node%s, devices of rank 0: %s, "
+                "global batch %lld\n",
+                static_cast<long long>(trainer.data.train.count()), static_cast<long long>(trainer.data.test.count()),
+                trainer.size(), trainer.size() == 1 ? "" : "s", trainer.runtime ? trainer.runtime->node_count() : 1,
+                trainer.runtime && trainer.runtime->node_count() > 1 ? "s" : "", Devices(devices).c_str(),
+                static_cast<long long>(options.batch_size));
+  }
+}
+
+// Adds `values` up over the ranks.
+void Sum(Trainer& trainer, std::vector<double>& values) {
+  if (trainer.world == nullptr) return;
+  const comm::Buffer buffer(values.data(), static_cast<int64_t>(values.size()));
+  ThrowUnlessOk(trainer.world->AllReduce(buffer, buffer, comm::ReduceOp::kSum).Wait(), "adding up statistics");
+}
+
+// One pass over the training set; returns the mean loss over all ranks.
+double TrainEpoch(Trainer& trainer, torch::optim::SGD& optimizer, int64_t epoch) {
+  const Digits& train = trainer.data.train;
+  trainer::DistributedSampler sampler(train.count(), trainer.size(), trainer.rank(),
+                                      {.shuffle = true, .seed = trainer.options.seed});
+  sampler.set_epoch(static_cast<uint64_t>(epoch));
+  const at::Tensor indices = torch::tensor(sampler.indices());
+  const int64_t local_batch = trainer.options.batch_size / trainer.size();
+  const int64_t steps = train.count() / trainer.options.batch_size;  // the last, partial batch is dropped
+  trainer.net->train();
+  std::vector<double> loss_sum(1, 0.0);
+  for (int64_t step = 0; step < steps; ++step) {
+    const at::Tensor rows = indices.narrow(0, step * local_batch, local_batch);
+    optimizer.zero_grad();
+    const at::Tensor output = trainer.Forward(train.images.index_select(0, rows));
+    const at::Tensor loss = torch::nll_loss(output, train.labels.index_select(0, rows).to(output.device()));
+    loss.backward();
+    optimizer.step();
+    loss_sum[0] += loss.item<double>();
+  }
+  Sum(trainer, loss_sum);
+  return loss_sum[0] / static_cast<double>(steps * trainer.size());
+}
+
+// The share of the test set that is recognised; every rank looks at its part.
+double TestAccuracy(Trainer& trainer) {
+  const torch::NoGradGuard no_grad;
+  const Digits& test = trainer.data.test;
+  trainer.net->eval();
+  const at::Tensor mine = torch::arange(trainer.rank(), test.count(), trainer.size());
+  std::vector<double> counts(2, 0.0);
+  if (mine.numel() > 0) {
+    const at::Tensor guess = trainer.net->forward(test.images.index_select(0, mine)).argmax(1).to(torch::kCPU);
+    counts[0] = guess.eq(test.labels.index_select(0, mine)).sum().item<double>();
+    counts[1] = static_cast<double>(mine.numel());
+  }
+  Sum(trainer, counts);
+  return counts[0] / counts[1];
+}
+
+// Writes to a temporary name first, so that a full disk or a kill leaves no half-written file under `path`.
+void Save(const Trainer& trainer, const std::string& path) {
+  const std::string partial = path + ".partial";
+  torch::save(std::static_pointer_cast<torch::nn::Module>(trainer.net), partial);
+  std::filesystem::rename(partial, path);
+}
+
+void Run(Trainer& trainer) {
+  SetUp(trainer);
+  torch::optim::SGD optimizer(trainer.net->parameters(),
+                              torch::optim::SGDOptions(trainer.options.learning_rate).momentum(0.9));
+  double accuracy = 0;
+  for (int64_t epoch = 0; epoch < trainer.options.epochs; ++epoch) {
+    const auto start = std::chrono::steady_clock::now();
+    const double loss = TrainEpoch(trainer, optimizer, epoch);
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    accuracy = TestAccuracy(trainer);
+    if (trainer.prints()) {
+      const int64_t batches = trainer.data.train.count() / trainer.options.batch_size;
+      std::printf("epoch %2lld/%lld  loss %.4f  test accuracy %.4f  %6.0f images/s\n",
+                  static_cast<long long>(epoch + 1), static_cast<long long>(trainer.options.epochs), loss, accuracy,
+                  static_cast<double>(batches * trainer.options.batch_size) / seconds.count());
+      std::fflush(stdout);
+    }
+  }
+  if (trainer.prints()) {
+    if (!trainer.options.save.empty()) Save(trainer, trainer.options.save);
+    std::printf("test accuracy %.4f\n", accuracy);
+  }
+  if (trainer.runtime != nullptr) {
+    trainer.ddp.reset();
+    trainer.world.reset();
+    ThrowUnlessOk(trainer.runtime->Finalize(), "ending");
+  }
+}
+
+int Main(int argc, char** argv) {
+  Trainer trainer;
+  Options& options = trainer.options;
+  CLI::App app("Trains a small convolutional network on 8x8 handwritten digits, data-parallel over the ranks.");
+  app.footer("Examples:\n  train_digits --single\n  dlaunch --nproc-per-node 2 train_digits --epochs 4\n"
+             "  dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train_digits");
+  app.add_option("--seed", options.seed, "of the split, the initial weights and the order of images")
+      ->capture_default_str();
+  app.add_option("--epochs", options.epochs, "passes over the training set")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{100000}));
+  app.add_option("--batch-size", options.batch_size, "images per step, of all ranks together")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
+  app.add_option("--lr", options.learning_rate, "learning rate of SGD with momentum 0.9")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
+  app.add_flag("--single", options.single, "train in this process alone, without a job");
+  app.add_option("--data", options.data, "the digits file, if not the one that comes along");
+  app.add_option("--save", options.save, "rank 0 writes the final weights here (torch::save)");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    Run(trainer);
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "train_digits: %s\n", error.what_without_backtrace());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_digits: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cohort::examples
+
+int main(int argc, char** argv) { return cohort::examples::Main(argc, argv); }
