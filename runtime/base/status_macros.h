@@ -7,10 +7,10 @@
 #include "absl/status/statusor.h"
 
 // Returns from the enclosing function when `expression` is not OK.
-#define COHORT_RETURN_IF_ERROR(expression)                    \
-  do {                                                        \
-    absl::Status cohort_status = (expression);                \
-    if (!cohort_status.ok()) return cohort_status;            \
+#define COHORT_RETURN_IF_ERROR(expression)         \
+  do {                                             \
+    absl::Status cohort_status = (expression);     \
+    if (!cohort_status.ok()) return cohort_status; \
   } while (false)
 
 #define COHORT_STATUS_CONCAT_INNER(a, b) a##b

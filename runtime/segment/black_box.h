@@ -5,13 +5,14 @@
 #include <optional>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/segment/call_record.h"
 
 namespace cohort::runtime {
 
 inline constexpr int kBlackBoxRecords = 512;  // a power of two
 
-struct BlackBoxMemory;  // its layout, in black_box.cc
+struct BlackBoxMemory;  // its layout, in layout.h
 
 // The owner's side. One call at a time writes (the engine's owner); not thread-safe beyond that.
 class BlackBoxWriter {
@@ -24,6 +25,7 @@ class BlackBoxWriter {
 
  private:
   BlackBoxMemory* memory_;
+  FastClock clock_;
 };
 
 // Anyone's side: consistent copies (per-record sequence lock), never blocking, never trusting the contents.
@@ -32,8 +34,11 @@ class BlackBoxReader {
   explicit BlackBoxReader(const BlackBoxMemory* memory) : memory_(memory) {}
   // The newest record, or nothing when there was no call.
   std::optional<CallRecord> Latest() const;
-  // The record of this operation, if the ring still holds it.
+  // The record of this collective, if the ring still holds it. Sends and receives, which count their sequence per peer,
+  // are never found.
   std::optional<CallRecord> Find(uint64_t group, uint32_t epoch, uint64_t sequence) const;
+  // The highest sequence among the collectives of a group that the ring holds; 0: none.
+  uint64_t Reached(uint64_t group, uint32_t epoch) const;
   // The newest record of a group.
   std::optional<CallRecord> LatestOf(uint64_t group, uint32_t epoch) const;
   // All records, oldest first.

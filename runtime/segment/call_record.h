@@ -45,14 +45,14 @@ enum class CallState : uint32_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed =
 // read by the agent and local peers at any moment, also after the rank's death.
 struct CallRecord {
   CallSignature signature;
-  uint64_t bytes = 0;          // moved into or out of this rank's buffers, for people
-  uint64_t start_ns = 0;       // steady clock
-  uint64_t end_ns = 0;         // 0 while running
+  uint64_t bytes = 0;     // moved into or out of this rank's buffers, for people
+  uint64_t start_ns = 0;  // steady clock
+  uint64_t end_ns = 0;    // 0 while running
   CallState state = CallState::kEmpty;
-  int32_t group_rank = -1;     // of the caller in its group
-  int32_t peer = -1;           // send/recv: the other side, as group rank
+  int32_t group_rank = -1;  // of the caller in its group
+  int32_t peer = -1;        // send/recv: the other side, as group rank
   int32_t group_size = 0;
-  char site[104] = {};         // "train.cc:88", the tail of the path when too long; NUL-terminated
+  char site[104] = {};  // "train.cc:88", the tail of the path when too long; NUL-terminated
 };
 static_assert(sizeof(CallRecord) == 192 && std::is_trivially_copyable_v<CallRecord>);
 

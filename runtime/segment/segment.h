@@ -29,14 +29,14 @@ inline constexpr int kMaxLocalRanks = 1024;
 
 // The words by which others wake a rank. Cache-line sized and aligned: the parked word is read after every publish.
 struct alignas(128) RankControl {
-  // Non-zero while the rank sleeps or is about to (bit 0: on `wake` by futex). Written by the rank.
+  // How many of the rank's threads sleep, or are about to, until `wake` changes. Written by the rank.
   std::atomic<uint32_t> parked;
   // Futex word. Whoever wants the rank's attention and sees `parked` set increments it and wakes.
   std::atomic<uint32_t> wake;
   // Incremented by the agent whenever it has sent the rank a message: the rank then reads its agent socket.
   alignas(64) std::atomic<uint32_t> events;
   std::atomic<int32_t> pid;
-  // 0 absent, 1 attached, 2 finalised, 3 lost (set by the agent, before anyone is told).
+  // 0 absent, 1 attached (by Attach), 2 finalised, 3 lost (set by the agent, before anyone is told).
   std::atomic<uint32_t> state;
 };
 
@@ -48,6 +48,7 @@ struct SegmentBlock {
 
 class BlackBoxReader;
 class BlackBoxWriter;
+struct NoticeMemory;
 
 class Segment {
  public:
@@ -59,7 +60,8 @@ class Segment {
   // Makes a new segment. kResourceExhausted when there is no memory for the fixed part.
   static absl::StatusOr<std::unique_ptr<Segment>> Create(const Options& options);
   // Maps the segment behind `fd` (taken over). `local_rank` is the caller's own, or -1 for an agent, which only reads
-  // black boxes and writes control words. kInvalidArgument when fd is no segment of this version.
+  // black boxes and writes control words. kInvalidArgument when fd is no segment of this version;
+  // kFailedPrecondition when `local_rank` has already attached.
   static absl::StatusOr<std::unique_ptr<Segment>> Attach(int fd, int local_rank);
   ~Segment();
   Segment(const Segment&) = delete;
@@ -71,6 +73,8 @@ class Segment {
   uint64_t epoch() const;
 
   RankControl& control(int local_rank);
+  // Where a rank tells its local peers what an agent would tell them: see notice_board.h.
+  NoticeMemory* notices(int local_rank);
 
   // Wakes `local_rank` if it sleeps. Call after publishing with release or stronger order: contains the full fence
   // that makes "publish, then look at parked" safe. Costs a few ns when nobody sleeps.

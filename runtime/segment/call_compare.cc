@@ -1,0 +1,157 @@
+#include "runtime/segment/call_compare.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/clock.h"
+#include "runtime/segment/call_names.h"
+
+namespace cohort::runtime {
+namespace {
+
+constexpr size_t kVariantsShown = 8;
+
+// The ranks that made one and the same call.
+struct Variant {
+  const CallView* example;
+  std::vector<int> ranks;
+};
+
+std::string At(const CallView& view) { return view.site.empty() ? view.call : view.call + " at " + view.site; }
+
+std::string OperationName(uint64_t group, uint64_t sequence) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  for (int shift = 60; shift >= 0; shift -= 4) hex += kDigits[(group >> shift) & 15];
+  return "group " + hex + ", operation " + std::to_string(sequence);
+}
+
+std::vector<const CallView*> SortedByRank(std::span<const CallView> views) {
+  std::vector<const CallView*> sorted;
+  for (const CallView& view : views) sorted.push_back(&view);
+  std::sort(sorted.begin(), sorted.end(), [](const CallView* a, const CallView* b) { return a->rank < b->rank; });
+  return sorted;
+}
+
+// In the order of their lowest ranks.
+std::vector<Variant> Variants(const std::vector<const CallView*>& views) {
+  std::vector<Variant> variants;
+  for (const CallView* view : views) {
+    if (!view->seen || view->signature == 0) continue;
+    const auto same = std::find_if(variants.begin(), variants.end(), [view](const Variant& variant) {
+      return variant.example->signature == view->signature;
+    });
+    if (same != variants.end()) {
+      same->ranks.push_back(view->rank);
+    } else {
+      variants.push_back(Variant{view, {view->rank}});
+    }
+  }
+  return variants;
+}
+
+CallVerdict Mismatch(uint64_t group, uint64_t sequence, std::vector<Variant> variants) {
+  size_t callers = 0;
+  for (const Variant& variant : variants) callers += variant.ranks.size();
+  CallVerdict verdict;
+  verdict.kind = CallVerdict::Kind::kMismatch;
+  const auto reference = std::find_if(variants.begin(), variants.end(),
+                                      [callers](const Variant& v) { return 2 * v.ranks.size() > callers; });
+  verdict.majority = reference != variants.end();
+  if (verdict.majority) std::rotate(variants.begin(), reference, reference + 1);
+
+  verdict.text = "calls do not match: ";
+  for (size_t i = 0; i < variants.size(); ++i) {
+    const Variant& variant = variants[i];
+    if (i > 0) verdict.blamed.insert(verdict.blamed.end(), variant.ranks.begin(), variant.ranks.end());
+    if (i >= kVariantsShown) continue;
+    if (i > 0) verdict.text += "; ";
+    verdict.text += DescribeRanks(variant.ranks) + " called " + At(*variant.example);
+    if (i > 0 && variant.example->call == variants[0].example->call) {
+      verdict.text += " with another algorithm or other counts";
+    }
+  }
+  if (variants.size() > kVariantsShown) {
+    verdict.text += "; and " + std::to_string(variants.size() - kVariantsShown) + " more calls";
+  }
+  verdict.text += " (" + OperationName(group, sequence) + ")";
+  std::sort(verdict.blamed.begin(), verdict.blamed.end());
+  return verdict;
+}
+
+std::string LatestCall(const CallView& view) {
+  std::string text = "rank " + std::to_string(view.rank);
+  if (!view.node.empty()) text += " (" + view.node + ")";
+  if (view.call.empty()) return text + " has made no call";
+  return text + (view.done ? " last finished " : " is in ") + At(view) + ", called " + std::to_string(view.age_ms) +
+         " ms ago";
+}
+
+}  // namespace
+
+std::string DescribeRanks(std::span<const int> ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size();) {
+    size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    if (i > 0) text += ",";
+    text += std::to_string(ranks[i]);
+    if (last > i + 1) {
+      text += "-" + std::to_string(ranks[last]);
+    } else if (last == i + 1) {
+      text += "," + std::to_string(ranks[last]);
+    }
+    i = last + 1;
+  }
+  return text;
+}
+
+CallView MakeCallView(int rank, const std::string& node, const std::optional<CallRecord>& found, bool passed,
+                      const std::optional<CallRecord>& latest) {
+  CallView view;
+  view.rank = rank;
+  view.node = node;
+  view.seen = found.has_value() || passed;
+  if (found.has_value()) view.signature = HashSignature(found->signature);
+  const std::optional<CallRecord>& shown = found.has_value() ? found : latest;
+  if (!shown.has_value()) return view;
+  view.call = DescribeCall(*shown);
+  view.site = SiteOf(*shown);
+  view.done = shown->state == CallState::kDone || shown->state == CallState::kFailed;
+  const uint64_t now = SteadyNow();
+  view.age_ms = now > shown->start_ns ? (now - shown->start_ns) / 1'000'000 : 0;
+  return view;
+}
+
+CallView InspectCall(const BlackBoxReader& box, int rank, const std::string& node, uint64_t group, uint32_t epoch,
+                     uint64_t sequence) {
+  const std::optional<CallRecord> found = box.Find(group, epoch, sequence);
+  const bool passed = found.has_value() || box.Reached(group, epoch) > sequence;
+  return MakeCallView(rank, node, found, passed, box.Latest());
+}
+
+CallVerdict CompareCalls(uint64_t group, uint64_t sequence, std::span<const CallView> views) {
+  const std::vector<const CallView*> sorted = SortedByRank(views);
+  std::vector<Variant> variants = Variants(sorted);
+  if (variants.size() > 1) return Mismatch(group, sequence, std::move(variants));
+  CallVerdict verdict;
+  if (variants.empty()) return verdict;
+
+  std::string latest;
+  for (const CallView* view : sorted) {
+    if (view->seen) continue;
+    verdict.blamed.push_back(view->rank);
+    if (verdict.blamed.size() <= kVariantsShown) latest += "; " + LatestCall(*view);
+  }
+  if (verdict.blamed.empty()) return verdict;
+  verdict.kind = CallVerdict::Kind::kAbsent;
+  const Variant& callers = variants[0];
+  verdict.text = DescribeRanks(verdict.blamed) + (verdict.blamed.size() == 1 ? " has" : " have") +
+                 " not made the call that " + DescribeRanks(callers.ranks) +
+                 (callers.ranks.size() == 1 ? " waits in: " : " wait in: ") + At(*callers.example) + " (" +
+                 OperationName(group, sequence) + ")" + latest;
+  return verdict;
+}
+
+}  // namespace cohort::runtime

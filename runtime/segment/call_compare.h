@@ -1,0 +1,59 @@
+// The second net against calls that do not match: what several ranks' black boxes say of one operation, compared. Used
+// by local ranks among themselves, by an agent, and by the rendezvous across nodes; plain data, no I/O.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/segment/black_box.h"
+#include "runtime/segment/call_record.h"
+
+namespace cohort::runtime {
+
+// What one rank's black box says of operation `sequence` of a group.
+struct CallView {
+  int rank = -1;     // in the world
+  std::string node;  // its node's name; may be empty
+  // True when the rank has made this call. `signature` is 0 when it did so too long ago for its ring to know how.
+  bool seen = false;
+  uint64_t signature = 0;  // HashSignature; equal exactly when calls agree
+  // The call, or, when it was not seen, the rank's latest call in any group; empty when it has made none.
+  std::string call;  // DescribeCall
+  std::string site;
+  bool done = false;
+  uint64_t age_ms = 0;  // since the call started
+};
+
+// From a black box, or from the records found in one: `found` is the operation's record, `reached` the highest
+// sequence of the group, `latest` the newest record of all.
+CallView InspectCall(const BlackBoxReader& box, int rank, const std::string& node, uint64_t group, uint32_t epoch,
+                     uint64_t sequence);
+CallView MakeCallView(int rank, const std::string& node, const std::optional<CallRecord>& found, bool passed,
+                      const std::optional<CallRecord>& latest);
+
+struct CallVerdict {
+  enum class Kind {
+    kNone,      // all have made the same call, or nobody is known to have made it
+    kMismatch,  // calls differ
+    kAbsent,    // calls agree, but some ranks have not made theirs
+  };
+  Kind kind = Kind::kNone;
+  // One line for people: ranks, calls, call sites. Empty for kNone.
+  std::string text;
+  // kMismatch: the ranks whose call is not the reference; kAbsent: those who have not called. Ascending.
+  std::vector<int> blamed;
+  // kMismatch: whether more than half of the callers made the reference call. Otherwise the reference is the lowest
+  // rank's, and nobody can tell who is wrong.
+  bool majority = false;
+};
+
+// Compares the views of a group's members (at most one a rank; in any order).
+CallVerdict CompareCalls(uint64_t group, uint64_t sequence, std::span<const CallView> views);
+
+// "rank 3", "ranks 0-2,5"; ascending input.
+std::string DescribeRanks(std::span<const int> ranks);
+
+}  // namespace cohort::runtime

@@ -1,0 +1,57 @@
+#include "runtime/segment/call_names.h"
+
+#include <cstring>
+
+namespace cohort::runtime {
+namespace {
+
+// Index: the value of the enumeration in comm/types.h.
+constexpr std::string_view kKinds[] = {"?",          "broadcast",      "reduce",     "all_reduce", "gather", "scatter",
+                                       "all_gather", "reduce_scatter", "all_to_all", "barrier",    "send",   "recv"};
+constexpr std::string_view kTypes[] = {"?",     "int8",   "uint8",   "int16",    "uint16",  "int32",  "uint32",
+                                       "int64", "uint64", "float16", "bfloat16", "float32", "float64"};
+constexpr std::string_view kOps[] = {"?", "sum", "product", "min", "max", "avg"};
+constexpr uint16_t kBarrier = 9;
+constexpr uint16_t kSend = 10;
+constexpr uint16_t kRecv = 11;
+
+template <size_t N>
+std::string_view NameIn(const std::string_view (&names)[N], uint16_t value) {
+  return value < N ? names[value] : names[0];
+}
+
+}  // namespace
+
+std::string_view CallKindName(uint16_t kind) { return NameIn(kKinds, kind); }
+std::string_view DataTypeName(uint16_t dtype) { return NameIn(kTypes, dtype); }
+std::string_view ReduceOpName(uint16_t op) { return NameIn(kOps, op); }
+
+bool IsPointToPoint(uint16_t kind) { return kind == kSend || kind == kRecv; }
+
+std::string DescribeCall(const CallRecord& record) {
+  const CallSignature& call = record.signature;
+  std::string text(CallKindName(call.kind));
+  if (call.kind == kBarrier) return text + "()";
+  text += "(";
+  if (call.op != 0) text.append(ReduceOpName(call.op)).append(", ");
+  text.append(DataTypeName(call.dtype)).append(", ").append(std::to_string(call.count));
+  if (call.root >= 0) text += ", root " + std::to_string(call.root);
+  if (call.kind == kSend) text += ", to " + std::to_string(record.peer);
+  if (call.kind == kRecv) text += ", from " + std::to_string(record.peer);
+  return text + ")";
+}
+
+std::string SiteOf(const CallRecord& record) {
+  std::string site(record.site, strnlen(record.site, sizeof record.site));
+  for (char& c : site) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // it may go to a terminal
+  }
+  return site;
+}
+
+std::string DescribeCallAndSite(const CallRecord& record) {
+  const std::string site = SiteOf(record);
+  return site.empty() ? DescribeCall(record) : DescribeCall(record) + " at " + site;
+}
+
+}  // namespace cohort::runtime

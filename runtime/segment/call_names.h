@@ -1,0 +1,31 @@
+// The names of what call records hold as numbers. comm's enumerations own the values (comm/types.h); the names live
+// here because agents print records without knowing comm.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "runtime/segment/call_record.h"
+
+namespace cohort::runtime {
+
+// "all_reduce", "send", ...; "?" for a number that names nothing.
+std::string_view CallKindName(uint16_t kind);
+// "float32", ...
+std::string_view DataTypeName(uint16_t dtype);
+// "sum", ...
+std::string_view ReduceOpName(uint16_t op);
+
+// True for send and receive, whose sequence counts per direction and peer.
+bool IsPointToPoint(uint16_t kind);
+
+// The call in words: "all_reduce(sum, float32, 1024)", "broadcast(float32, 1024, root 0)", "barrier()",
+// "send(float32, 16, to 3)".
+std::string DescribeCall(const CallRecord& record);
+// The record's call site, bounded and without control characters, whatever the record holds.
+std::string SiteOf(const CallRecord& record);
+// The call and its place: "all_reduce(sum, float32, 1024) at train.cc:88".
+std::string DescribeCallAndSite(const CallRecord& record);
+
+}  // namespace cohort::runtime

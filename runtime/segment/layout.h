@@ -1,0 +1,77 @@
+// The segment's layout. Everything in it may be read by other processes at any time and lives at fixed offsets that
+// follow from the number of local ranks alone.
+//
+//   [Header, 4 KiB] [RankPart 0] ... [RankPart n-1] [arena 0] ... [arena n-1]
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "runtime/segment/black_box.h"
+#include "runtime/segment/call_record.h"
+#include "runtime/segment/segment.h"
+
+namespace cohort::runtime {
+
+inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
+inline constexpr uint32_t kSegmentVersion = 1;
+inline constexpr uint64_t kPage = 4096;
+
+struct SegmentHeader {
+  uint64_t magic;
+  uint32_t version;
+  uint32_t local_ranks;
+  uint64_t epoch;
+  uint64_t arena_bytes;  // of each rank
+  char job_id[64];
+};
+
+// One entry of a directory. `version` is odd while the owner changes the entry.
+struct DirectoryEntry {
+  std::atomic<uint64_t> version;
+  std::atomic<uint64_t> key;  // 0: never used; kDeletedKey: free again
+  std::atomic<uint64_t> offset;
+  std::atomic<uint64_t> bytes;
+};
+inline constexpr uint64_t kDeletedKey = ~uint64_t{0};
+inline constexpr uint32_t kDirectoryEntries = 4096;  // a power of two
+
+// One record of a black box, as words so that a reader beside the writer is no data race. `version` is
+// 4 * ticket + {1 being written, 2 started, 3 being finished, 4 finished}; 0: never used.
+inline constexpr int kRecordWords = sizeof(CallRecord) / 8;
+struct alignas(64) BlackBoxSlot {
+  std::atomic<uint64_t> version;
+  std::atomic<uint64_t> words[kRecordWords];
+};
+struct BlackBoxMemory {
+  alignas(64) std::atomic<uint64_t> tickets;  // handed out so far
+  BlackBoxSlot slots[kBlackBoxRecords];
+};
+
+// What one rank tells all local peers when there is no agent to tell them: see notice_board.h.
+inline constexpr int kNotices = 16;
+inline constexpr int kNoticeWords = 96;
+struct NoticeSlot {
+  std::atomic<uint64_t> version;  // 2 * ticket, odd while being written
+  std::atomic<uint64_t> words[kNoticeWords];
+};
+struct NoticeMemory {
+  alignas(64) std::atomic<uint64_t> tickets;
+  NoticeSlot slots[kNotices];
+};
+
+struct alignas(kPage) RankPart {
+  RankControl control;
+  alignas(kPage) DirectoryEntry directory[kDirectoryEntries];
+  alignas(kPage) BlackBoxMemory black_box;
+  NoticeMemory notices;
+};
+static_assert(sizeof(RankPart) % kPage == 0);
+static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
+
+constexpr uint64_t RankPartOffset(int local_rank) {
+  return kPage + static_cast<uint64_t>(local_rank) * sizeof(RankPart);
+}
+constexpr uint64_t FixedBytes(int local_ranks) { return RankPartOffset(local_ranks); }
+
+}  // namespace cohort::runtime

@@ -1,0 +1,374 @@
+#include "runtime/segment/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <new>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/errno_status.h"
+#include "runtime/base/file_descriptor.h"
+#include "runtime/base/futex.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/segment/arena.h"
+#include "runtime/segment/black_box.h"
+#include "runtime/segment/directory.h"
+#include "runtime/segment/layout.h"
+#include "runtime/segment/memory_limits.h"
+
+namespace cohort::runtime {
+namespace {
+
+// All arenas together: addresses, not memory. A process has 128 TiB of them.
+constexpr uint64_t kAllArenasBytes = uint64_t{1} << 43;
+constexpr uint64_t kPagedBytes = 64 * 1024;  // blocks from here on have pages of their own
+constexpr uint64_t kPoolBytes = 256 * 1024;  // small blocks are cut from pieces of this size
+constexpr uint64_t kLineBytes = 128;
+constexpr uint64_t kCheckMemoryBytes = 16 << 20;  // from here on, memory is looked at before it is asked for
+
+uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
+
+std::string Mebibytes(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+
+// Twice the machine's memory for every rank, as long as the sum stays in bounds.
+absl::StatusOr<uint64_t> ArenaBytes(int local_ranks) {
+  const uint64_t share = std::bit_floor(kAllArenasBytes / static_cast<uint64_t>(local_ranks));
+  uint64_t arena = std::min(share, std::bit_ceil(2 * std::max(TotalMemory(), uint64_t{1} << 30)));
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    const uint64_t fixed = FixedBytes(local_ranks);
+    const uint64_t left = limit.rlim_cur > fixed ? (limit.rlim_cur - fixed) / static_cast<uint64_t>(local_ranks) : 0;
+    arena = std::min(arena, left / kPage * kPage);
+    if (arena < kPoolBytes) {
+      return absl::ResourceExhaustedError("the node segment does not fit under the limit on file sizes (ulimit -f), " +
+                                          Mebibytes(limit.rlim_cur) + "; raise it");
+    }
+  }
+  return arena;
+}
+
+absl::Status Reserve(int fd, uint64_t offset, uint64_t bytes) {
+  int result = 0;
+  do {
+    result = fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset), static_cast<off_t>(bytes));
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? absl::OkStatus()
+                     : ErrnoStatus(errno, "no memory for " + Mebibytes(bytes) + " of the node segment");
+}
+
+}  // namespace
+
+struct Segment::Rep {
+  ~Rep() {
+    if (base != nullptr) munmap(base, total_bytes);
+  }
+
+  uint64_t arena_offset(int rank) const { return FixedBytes(local_ranks) + static_cast<uint64_t>(rank) * arena_bytes; }
+  RankPart& part(int rank) const { return *reinterpret_cast<RankPart*>(base + RankPartOffset(rank)); }
+
+  absl::Status Open(int rank);
+  absl::Status MapPages(uint64_t offset, uint64_t bytes) COHORT_REQUIRES(map_mutex);
+  absl::Status EnsureMapped(uint64_t offset, uint64_t bytes);
+  absl::StatusOr<SegmentBlock> TakePages(uint64_t bytes) COHORT_REQUIRES(arena_mutex);
+  absl::StatusOr<SegmentBlock> TakeSmall(uint64_t bytes, uint64_t alignment) COHORT_REQUIRES(arena_mutex);
+
+  FileDescriptor fd;
+  int local_ranks = 0;
+  int local_rank = -1;
+  uint64_t epoch = 0;
+  uint64_t arena_bytes = 0;
+  uint64_t total_bytes = 0;
+  // The whole segment's address range. Pages that nobody has asked for are reserved and not accessible, so that a
+  // block lies at base + offset for as long as the segment lives.
+  char* base = nullptr;
+
+  Mutex map_mutex;
+  std::map<uint64_t, uint64_t> mapped COHORT_GUARDED_BY(map_mutex);  // disjoint: start to end
+
+  Mutex arena_mutex;
+  RangeAllocator pages COHORT_GUARDED_BY(arena_mutex);
+  RangeAllocator small COHORT_GUARDED_BY(arena_mutex);
+
+  std::unique_ptr<BlackBoxWriter> writer;
+};
+
+Segment::Segment() : rep_(std::make_unique<Rep>()) {}
+Segment::~Segment() = default;
+
+// Maps the fixed part and prepares the own arena. The descriptor and the sizes are known.
+absl::Status Segment::Rep::Open(int rank) {
+  local_rank = rank;
+  void* reserved = mmap(nullptr, total_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (reserved == MAP_FAILED) {
+    return ErrnoStatus(
+        errno, "cannot reserve " + Mebibytes(total_bytes) + " of addresses for the node segment (check ulimit -v)");
+  }
+  base = static_cast<char*>(reserved);
+  COHORT_RETURN_IF_ERROR(EnsureMapped(0, FixedBytes(local_ranks)));
+  if (rank >= 0) {
+    MutexLock lock(arena_mutex);
+    pages.Add(arena_offset(rank), arena_bytes);
+    writer = std::make_unique<BlackBoxWriter>(&part(rank).black_box);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Segment::Rep::MapPages(uint64_t offset, uint64_t bytes) {
+  // Populated at once: page faults in the middle of a collective cost more than the collective.
+  void* at = mmap(base + offset, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd.get(),
+                  static_cast<off_t>(offset));
+  if (at == MAP_FAILED) return ErrnoStatus(errno, "cannot map " + Mebibytes(bytes) + " of the node segment");
+  return absl::OkStatus();
+}
+
+absl::Status Segment::Rep::EnsureMapped(uint64_t offset, uint64_t bytes) {
+  uint64_t start = offset / kPage * kPage;
+  uint64_t end = RoundUp(offset + bytes, kPage);
+  MutexLock lock(map_mutex);
+  auto range = mapped.upper_bound(start);
+  if (range != mapped.begin() && std::prev(range)->second >= end) return absl::OkStatus();
+  // Fill the gaps of [start, end), then make one range of everything that touches it.
+  if (range != mapped.begin() && std::prev(range)->second >= start) --range;
+  for (uint64_t at = start; at < end;) {
+    auto next = mapped.upper_bound(at);
+    if (next != mapped.begin() && std::prev(next)->second > at) {
+      at = std::prev(next)->second;
+      continue;
+    }
+    const uint64_t gap_end = next == mapped.end() ? end : std::min(end, next->first);
+    COHORT_RETURN_IF_ERROR(MapPages(at, gap_end - at));
+    at = gap_end;
+  }
+  while (range != mapped.end() && range->first <= end) {
+    start = std::min(start, range->first);
+    end = std::max(end, range->second);
+    range = mapped.erase(range);
+  }
+  mapped[start] = end;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const Options& options) {
+  if (options.local_ranks < 1 || options.local_ranks > kMaxLocalRanks) {
+    return absl::InvalidArgumentError("a node segment serves 1 to 1024 local ranks, not " +
+                                      std::to_string(options.local_ranks));
+  }
+  std::unique_ptr<Segment> segment(new Segment);
+  Rep& rep = *segment->rep_;
+  COHORT_ASSIGN_OR_RETURN(rep.arena_bytes, ArenaBytes(options.local_ranks));
+  rep.local_ranks = options.local_ranks;
+  rep.epoch = options.epoch;
+  const uint64_t fixed = FixedBytes(rep.local_ranks);
+  rep.total_bytes = fixed + rep.arena_bytes * static_cast<uint64_t>(rep.local_ranks);
+  rep.fd = FileDescriptor(memfd_create("cohort-segment", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!rep.fd.valid()) return ErrnoStatus(errno, "cannot create the node segment");
+  if (ftruncate(rep.fd.get(), static_cast<off_t>(rep.total_bytes)) != 0) {
+    return ErrnoStatus(errno, "cannot size the node segment");
+  }
+  COHORT_RETURN_IF_ERROR(Reserve(rep.fd.get(), 0, fixed));
+  COHORT_RETURN_IF_ERROR(rep.Open(-1));
+
+  auto* header = new (rep.base) SegmentHeader{};
+  header->version = kSegmentVersion;
+  header->local_ranks = static_cast<uint32_t>(rep.local_ranks);
+  header->epoch = options.epoch;
+  header->arena_bytes = rep.arena_bytes;
+  std::strncpy(header->job_id, options.job_id.c_str(), sizeof header->job_id - 1);
+  header->magic = kSegmentMagic;
+  if (fcntl(rep.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return ErrnoStatus(errno, "cannot seal the node segment");
+  }
+  return segment;
+}
+
+absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank) {
+  std::unique_ptr<Segment> segment(new Segment);
+  Rep& rep = *segment->rep_;
+  rep.fd = FileDescriptor(fd);
+  const auto foreign = [](const std::string& why) {
+    return absl::InvalidArgumentError("the descriptor is no node segment of this version of cohort: " + why);
+  };
+  const int seals = fcntl(fd, F_GET_SEALS);
+  if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
+    return foreign("it is not a sealed memfd");
+  }
+  struct stat info{};
+  if (fstat(fd, &info) != 0) return ErrnoStatus(errno, "cannot look at the node segment");
+  const auto size = static_cast<uint64_t>(info.st_size);
+  SegmentHeader header;
+  if (pread(fd, &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header)) return foreign("it is too short");
+  if (header.magic != kSegmentMagic) return foreign("its first bytes are others");
+  if (header.version != kSegmentVersion) {
+    return foreign("version " + std::to_string(header.version) + ", not " + std::to_string(kSegmentVersion));
+  }
+  if (header.local_ranks < 1 || header.local_ranks > kMaxLocalRanks || header.arena_bytes % kPage != 0 ||
+      header.arena_bytes > size) {
+    return foreign("its header is damaged");
+  }
+  rep.local_ranks = static_cast<int>(header.local_ranks);
+  rep.epoch = header.epoch;
+  rep.arena_bytes = header.arena_bytes;
+  rep.total_bytes = size;
+  if (size != FixedBytes(rep.local_ranks) + rep.arena_bytes * header.local_ranks) return foreign("its size is wrong");
+  if (local_rank < -1 || local_rank >= rep.local_ranks) {
+    return absl::InvalidArgumentError("local rank " + std::to_string(local_rank) + " in a node segment of " +
+                                      std::to_string(rep.local_ranks) + " ranks");
+  }
+  COHORT_RETURN_IF_ERROR(rep.Open(local_rank));
+  if (local_rank >= 0) {
+    RankControl& control = rep.part(local_rank).control;
+    uint32_t absent = 0;
+    if (!control.state.compare_exchange_strong(absent, 1)) {
+      return absl::FailedPreconditionError("local rank " + std::to_string(local_rank) +
+                                           " has already joined this epoch; a rank joins once");
+    }
+    control.pid.store(getpid(), std::memory_order_release);
+  }
+  return segment;
+}
+
+int Segment::fd() const { return rep_->fd.get(); }
+int Segment::local_ranks() const { return rep_->local_ranks; }
+int Segment::local_rank() const { return rep_->local_rank; }
+uint64_t Segment::epoch() const { return rep_->epoch; }
+
+RankControl& Segment::control(int local_rank) {
+  COHORT_CHECK(local_rank >= 0 && local_rank < rep_->local_ranks);
+  return rep_->part(local_rank).control;
+}
+
+NoticeMemory* Segment::notices(int local_rank) {
+  COHORT_CHECK(local_rank >= 0 && local_rank < rep_->local_ranks);
+  return &rep_->part(local_rank).notices;
+}
+
+void Segment::Wake(int local_rank) {
+  RankControl& control = rep_->part(local_rank).control;
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (control.parked.load(std::memory_order_relaxed) == 0) [[likely]]
+    return;
+  control.wake.fetch_add(1, std::memory_order_release);
+  FutexWake(control.wake, FutexScope::kShared);
+}
+
+absl::StatusOr<SegmentBlock> Segment::Rep::TakePages(uint64_t bytes) {
+  const uint64_t size = RoundUp(bytes, kPage);
+  if (size >= kCheckMemoryBytes && size > AvailableMemory()) {
+    return absl::ResourceExhaustedError("no memory for " + Mebibytes(size) + " of the node segment: " +
+                                        Mebibytes(AvailableMemory()) + " are available on this machine");
+  }
+  const std::optional<uint64_t> offset = pages.Take(size, kPage);
+  if (!offset.has_value()) {
+    return absl::ResourceExhaustedError("no room for " + Mebibytes(size) + " in this rank's arena of " +
+                                        Mebibytes(arena_bytes) + ": the largest free range has " +
+                                        Mebibytes(pages.largest()));
+  }
+  absl::Status status = Reserve(fd.get(), *offset, size);
+  if (status.ok()) status = EnsureMapped(*offset, size);
+  if (!status.ok()) {
+    pages.Add(*offset, size);
+    return status;
+  }
+  return SegmentBlock{*offset, size};
+}
+
+absl::StatusOr<SegmentBlock> Segment::Rep::TakeSmall(uint64_t bytes, uint64_t alignment) {
+  std::optional<uint64_t> offset = small.Take(bytes, alignment);
+  if (!offset.has_value()) {
+    COHORT_ASSIGN_OR_RETURN(const SegmentBlock pool, TakePages(kPoolBytes));
+    small.Add(pool.offset, pool.bytes);
+    offset = small.Take(bytes, alignment);
+    COHORT_CHECK(offset.has_value());
+  }
+  std::memset(base + *offset, 0, bytes);
+  return SegmentBlock{*offset, bytes};
+}
+
+absl::StatusOr<SegmentBlock> Segment::Allocate(uint64_t bytes, uint64_t alignment) {
+  COHORT_CHECK(rep_->local_rank >= 0);
+  if (!std::has_single_bit(alignment) || alignment > kPage) {
+    return absl::InvalidArgumentError("alignment " + std::to_string(alignment) +
+                                      " is no power of two between 1 and 4096");
+  }
+  if (bytes > rep_->arena_bytes) {
+    return absl::ResourceExhaustedError("no room for " + Mebibytes(bytes) + " in this rank's arena of " +
+                                        Mebibytes(rep_->arena_bytes));
+  }
+  MutexLock lock(rep_->arena_mutex);
+  if (bytes >= kPagedBytes) return rep_->TakePages(bytes);
+  return rep_->TakeSmall(RoundUp(std::max<uint64_t>(bytes, 1), kLineBytes), std::max(alignment, kLineBytes));
+}
+
+void Segment::Free(SegmentBlock block) {
+  if (block.bytes == 0) return;
+  COHORT_CHECK(rep_->local_rank >= 0);
+  MutexLock lock(rep_->arena_mutex);
+  if (block.bytes < kPagedBytes) {
+    rep_->small.Add(block.offset, RoundUp(block.bytes, kLineBytes));
+    return;
+  }
+  const uint64_t size = RoundUp(block.bytes, kPage);
+  // Gives the pages back; what is read there later is zero.
+  if (fallocate(rep_->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(block.offset),
+                static_cast<off_t>(size)) != 0) {
+    std::memset(rep_->base + block.offset, 0, size);
+  }
+  rep_->pages.Add(block.offset, size);
+}
+
+absl::StatusOr<void*> Segment::Map(SegmentBlock block) {
+  const uint64_t first = FixedBytes(rep_->local_ranks);
+  if (block.offset < first || block.bytes > rep_->total_bytes || block.offset > rep_->total_bytes - block.bytes) {
+    return absl::InvalidArgumentError("a block of " + std::to_string(block.bytes) + " bytes at offset " +
+                                      std::to_string(block.offset) + " lies outside the node segment");
+  }
+  COHORT_RETURN_IF_ERROR(rep_->EnsureMapped(block.offset, block.bytes));
+  return static_cast<void*>(rep_->base + block.offset);
+}
+
+std::optional<uint64_t> Segment::OffsetOf(const void* pointer, uint64_t bytes) const {
+  const auto offset = reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(rep_->base);
+  if (offset < FixedBytes(rep_->local_ranks) || offset >= rep_->total_bytes || bytes > rep_->total_bytes - offset) {
+    return std::nullopt;
+  }
+  return offset;
+}
+
+absl::Status Segment::Publish(uint64_t key, SegmentBlock block) {
+  COHORT_CHECK(rep_->local_rank >= 0);
+  MutexLock lock(rep_->arena_mutex);
+  return DirectoryInsert(rep_->part(rep_->local_rank).directory, key, block);
+}
+
+void Segment::Unpublish(uint64_t key) {
+  COHORT_CHECK(rep_->local_rank >= 0);
+  MutexLock lock(rep_->arena_mutex);
+  DirectoryErase(rep_->part(rep_->local_rank).directory, key);
+}
+
+std::optional<SegmentBlock> Segment::LookUp(int local_rank, uint64_t key) const {
+  COHORT_CHECK(local_rank >= 0 && local_rank < rep_->local_ranks);
+  return DirectoryFind(rep_->part(local_rank).directory, key);
+}
+
+BlackBoxWriter& Segment::black_box() {
+  COHORT_CHECK(rep_->writer != nullptr);
+  return *rep_->writer;
+}
+
+BlackBoxReader Segment::black_box_of(int local_rank) const {
+  COHORT_CHECK(local_rank >= 0 && local_rank < rep_->local_ranks);
+  return BlackBoxReader(&rep_->part(local_rank).black_box);
+}
+
+}  // namespace cohort::runtime
