@@ -147,7 +147,9 @@ TEST(DistributedDataParallel, DifferentModulesAreRefusedOnEveryRank) {
   } catch (const DistributedError& error) {
     EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank 1"));
-    if (world->rank() == 1) EXPECT_THAT(error.what_without_backtrace(), HasSubstr("first.weight"));
+    if (world->rank() == 1) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("first.weight"));
+    }
   }
 }
 

@@ -70,7 +70,9 @@ TEST(GradientBuckets, RandomModelsKeepTheInvariants) {
         bytes += parameters[i].bytes;
       }
       const int64_t limit = seen[kind] == 0 ? limits.first_bytes : limits.cap_bytes;
-      if (++seen[kind] < buckets_of_kind[kind]) EXPECT_GE(bytes, limit);
+      if (++seen[kind] < buckets_of_kind[kind]) {
+        EXPECT_GE(bytes, limit);
+      }
       EXPECT_LT(bytes - parameters[bucket.back()].bytes, limit);
     }
     EXPECT_EQ(found, expected);
