@@ -1,0 +1,139 @@
+#include "launcher/control/call_comparison.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <unordered_map>
+
+#include "absl/status/status.h"
+#include "launcher/control/describe.h"
+
+namespace cohort::launcher {
+namespace {
+
+// Members whose calls of the operation agree.
+struct CallClass {
+  std::vector<uint32_t> ranks;
+  const v1::CallState* call = nullptr;  // of its first member
+};
+
+struct Sorted {
+  std::vector<CallClass> classes;  // largest first
+  std::vector<const InspectedMember*> absent;
+  bool waiting = false;  // someone's call is not done
+};
+
+// Whether a record shows that the rank has already left the operation behind.
+bool Passed(const v1::CallState& call, uint64_t group, uint64_t epoch, uint64_t sequence) {
+  return call.present() && call.group() == group && call.epoch() == epoch && call.sequence() > sequence;
+}
+
+Sorted Sort(uint64_t group, uint64_t epoch, uint64_t sequence, const std::vector<InspectedMember>& members) {
+  Sorted sorted;
+  std::unordered_map<uint64_t, size_t> class_of;
+  for (const InspectedMember& member : members) {
+    const v1::CallState& call = member.call;
+    if (member.answered && call.present() && call.sequence_seen()) {
+      const auto [found, fresh] = class_of.emplace(call.signature(), sorted.classes.size());
+      if (fresh) sorted.classes.push_back({{}, &call});
+      sorted.classes[found->second].ranks.push_back(member.rank);
+      sorted.waiting |= !call.done();
+    } else if (!member.answered || !Passed(call, group, epoch, sequence)) {
+      sorted.absent.push_back(&member);
+    }
+  }
+  std::stable_sort(sorted.classes.begin(), sorted.classes.end(),
+                   [](const CallClass& a, const CallClass& b) { return a.ranks.size() > b.ranks.size(); });
+  return sorted;
+}
+
+CallVerdict Mismatch(const std::vector<CallClass>& classes, uint64_t sequence) {
+  CallVerdict verdict;
+  verdict.code = static_cast<int>(absl::StatusCode::kFailedPrecondition);
+  verdict.text = "mismatched collective calls: as operation #" + std::to_string(sequence) + " of one group, ";
+  constexpr size_t kShown = 8;
+  bool same_words = true;
+  for (size_t i = 0; i < std::min(classes.size(), kShown); ++i) {
+    if (i > 0) verdict.text += i + 1 == classes.size() ? ", but " : ", ";
+    verdict.text += RankNames(classes[i].ranks) + " called " + CallAndSite(*classes[i].call);
+    same_words &= classes[i].call->call() == classes[0].call->call();
+  }
+  if (classes.size() > kShown) verdict.text += ", and " + std::to_string(classes.size() - kShown) + " other ways";
+  if (same_words) verdict.text += " (they differ in what is not shown: counts per rank, algorithm or tuning table)";
+  // Only a single rank against a majority stands out.
+  if (classes.size() == 2 && classes[1].ranks.size() == 1 && classes[0].ranks.size() > 1) {
+    verdict.blamed_rank = static_cast<int>(classes[1].ranks[0]);
+  }
+  return verdict;
+}
+
+// "all_reduce(sum, float32, 8) at a.cc:1 (operation #42), which ranks 0-2 wait in".
+std::string WaitedFor(const std::vector<CallClass>& classes, uint64_t sequence) {
+  if (classes.empty()) return "operation #" + std::to_string(sequence) + " of a group";
+  return CallAndSite(*classes[0].call) + " (operation #" + std::to_string(sequence) + "), which " +
+         RankNames(classes[0].ranks) + " called";
+}
+
+// "rank 3 (node1) never called X: it is in broadcast #7 at b.cc:2 for 4 s; ..."
+std::string Absentees(const std::vector<const InspectedMember*>& absent, const std::string& waited_for) {
+  std::vector<uint32_t> ranks;
+  for (const InspectedMember* member : absent) ranks.push_back(member->rank);
+  std::string text = RankNames(ranks) + " never called " + waited_for + ":";
+  constexpr size_t kShown = 8;
+  for (size_t i = 0; i < std::min(absent.size(), kShown); ++i) {
+    const InspectedMember& member = *absent[i];
+    text += (i > 0 ? "; " : " ") + NameRank(member.rank, member.node, 0) + " ";
+    if (member.ended) {
+      text += member.end;
+    } else if (!member.answered) {
+      text += "is unknown, its agent did not answer";
+    } else {
+      text += "is " + DescribeCall(member.call);
+    }
+  }
+  if (absent.size() > kShown) text += "; and " + std::to_string(absent.size() - kShown) + " more";
+  return text;
+}
+
+CallVerdict Expired(const Sorted& sorted, uint64_t sequence) {
+  CallVerdict verdict;
+  verdict.code = static_cast<int>(absl::StatusCode::kDeadlineExceeded);
+  if (sorted.absent.empty()) {
+    verdict.text = "deadline exceeded in " + WaitedFor(sorted.classes, sequence) +
+                   "; no member is absent: the data itself did not arrive in time";
+    return verdict;
+  }
+  verdict.text = "deadline exceeded: " + Absentees(sorted.absent, WaitedFor(sorted.classes, sequence));
+  if (sorted.absent.size() == 1) verdict.blamed_rank = static_cast<int>(sorted.absent[0]->rank);
+  return verdict;
+}
+
+}  // namespace
+
+CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
+                            const std::vector<InspectedMember>& members, bool expired) {
+  const Sorted sorted = Sort(group, epoch, sequence, members);
+  CallComparison result;
+  if (sorted.classes.size() > 1) {
+    result.verdict = Mismatch(sorted.classes, sequence);
+    return result;
+  }
+  std::vector<const InspectedMember*> ended;
+  for (const InspectedMember* member : sorted.absent) {
+    if (member->ended) ended.push_back(member);
+  }
+  if (!ended.empty() && sorted.waiting) {
+    result.verdict = CallVerdict{static_cast<int>(absl::StatusCode::kUnavailable),
+                                 Absentees(ended, WaitedFor(sorted.classes, sequence)),
+                                 ended.size() == 1 ? static_cast<int>(ended[0]->rank) : -1};
+    return result;
+  }
+  if (expired) {
+    result.verdict = Expired(sorted, sequence);
+    return result;
+  }
+  // Also without a record of the operation: the reporter's agent may not have answered in time.
+  result.undecided = !sorted.absent.empty() && (sorted.waiting || sorted.classes.empty());
+  return result;
+}
+
+}  // namespace cohort::launcher

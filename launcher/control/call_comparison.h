@@ -1,0 +1,43 @@
+// Compares what the members of a group say of one operation, and decides whether that explains why it does not move.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// One member of the group and what is known of it.
+struct InspectedMember {
+  uint32_t rank = 0;
+  std::string node;
+  bool answered = false;  // false: its agent said nothing of it in time; `call` is then empty
+  v1::CallState call;
+  bool ended = false;  // the rank has exited; `end` says how ("exited with code 0")
+  std::string end;
+};
+
+// A decision: the group is to fail with this.
+struct CallVerdict {
+  int code = 0;  // absl::StatusCode
+  std::string text;
+  int blamed_rank = -1;  // world rank, -1 when no single one stands out
+};
+
+struct CallComparison {
+  std::optional<CallVerdict> verdict;
+  bool undecided = false;  // someone who called waits for someone who has not: worth asking again
+};
+
+// Pure. `sequence` is the operation's number in `group` and `epoch`; with `expired` its deadline has passed and there
+// is a verdict in any case.
+//   kFailedPrecondition  two members called differently; names all ranks, both calls and both call sites
+//   kUnavailable         a member has exited without calling
+//   kDeadlineExceeded    only when expired: names who never called and what they were doing instead
+CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
+                            const std::vector<InspectedMember>& members, bool expired);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,90 @@
+#include "launcher/control/describe.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <cstring>
+
+namespace cohort::launcher {
+namespace {
+
+// "120 ms", "4.5 s".
+std::string Duration(uint64_t milliseconds) {
+  if (milliseconds < 1000) return std::to_string(milliseconds) + " ms";
+  return std::to_string(milliseconds / 1000) + "." + std::to_string(milliseconds % 1000 / 100) + " s";
+}
+
+// "all_reduce" of "all_reduce(sum, float32, 1024)".
+std::string ShortCall(const std::string& call) { return call.substr(0, call.find('(')); }
+
+std::string At(const std::string& site) { return site.empty() ? "" : " at " + site; }
+
+}  // namespace
+
+std::string SignalName(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name != nullptr ? std::string("SIG") + name : "signal " + std::to_string(signal);
+}
+
+std::string RankNames(std::vector<uint32_t> ranks) {
+  if (ranks.empty()) return "no rank";
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  std::vector<std::string> spans;
+  for (size_t i = 0; i < ranks.size();) {
+    size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - i == 2) {
+      spans.push_back(std::to_string(ranks[i]));
+      spans.push_back(std::to_string(ranks[i + 1]));
+    } else {
+      spans.push_back(std::to_string(ranks[i]));
+      if (end - i > 2) spans.back() += "-" + std::to_string(ranks[end - 1]);
+    }
+    i = end;
+  }
+  std::string names = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < spans.size(); ++i) {
+    if (i > 0) names += i + 1 == spans.size() ? " and " : ", ";
+    names += spans[i];
+  }
+  return names;
+}
+
+std::string NameRank(uint32_t rank, const std::string& node, int32_t pid) {
+  std::string name = "rank " + std::to_string(rank) + " (" + node;
+  if (pid != 0) name += ", pid " + std::to_string(pid);
+  return name + ")";
+}
+
+bool IsFailure(const v1::RankExit& exit) {
+  if (exit.lost() || !exit.started()) return true;
+  if (exit.killed_by_us()) return !exit.error().empty();
+  return exit.signal() != 0 || exit.exit_code() != 0;
+}
+
+std::string DescribeEnd(const v1::RankExit& exit) {
+  if (exit.lost()) return "lost: " + exit.error();
+  if (!exit.started()) return "could not be started: " + (exit.error().empty() ? "no reason given" : exit.error());
+  if (exit.killed_by_us() && !exit.error().empty()) return "killed by its agent: " + exit.error();
+  if (exit.signal() != 0) return "killed by " + SignalName(exit.signal());
+  return "exited with code " + std::to_string(exit.exit_code());
+}
+
+int ExitCode(const v1::RankExit& exit) {
+  if (exit.lost()) return 1;
+  if (!exit.started()) return exit.exit_code() != 0 ? exit.exit_code() : 127;
+  if (exit.signal() != 0) return 128 + exit.signal();
+  return exit.exit_code();
+}
+
+std::string DescribeCall(const v1::CallState& call) {
+  if (!call.present()) return "in no collective call";
+  const std::string what = ShortCall(call.call()) + " #" + std::to_string(call.sequence()) + At(call.site());
+  if (call.done()) return "after " + what + " (done " + Duration(call.age_ms()) + " earlier)";
+  return "in " + what + " for " + Duration(call.age_ms());
+}
+
+std::string CallAndSite(const v1::CallState& call) { return call.call() + At(call.site()); }
+
+}  // namespace cohort::launcher

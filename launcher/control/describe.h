@@ -1,0 +1,38 @@
+// Words for what happens to ranks, as people read them in errors and in the final report.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// "SIGKILL"; "signal 77" for one without a name.
+std::string SignalName(int signal);
+
+// "rank 3", "ranks 0-2 and 5"; numbers in any order, "no rank" for none.
+std::string RankNames(std::vector<uint32_t> ranks);
+
+// "rank 3 (node1, pid 4711)"; without the pid when it is 0.
+std::string NameRank(uint32_t rank, const std::string& node, int32_t pid);
+
+// Whether the rank ended in a way that counts as failure of its own: by a signal or with a status that we did not
+// cause, never started, lost with its agent, or killed by its agent for a reason given in `error` (it was frozen).
+bool IsFailure(const v1::RankExit& exit);
+
+// "killed by SIGKILL", "exited with code 1", "could not be started: ...", "lost: the agent of node1 is gone".
+std::string DescribeEnd(const v1::RankExit& exit);
+
+// What a shell would say of it: 128 + n for signal n; 127 for what could not be started, 1 for what was lost.
+int ExitCode(const v1::RankExit& exit);
+
+// "in all_reduce #42 at train.cc:88 for 120 ms", "after all_reduce #42 at train.cc:88 (done 120 ms earlier)", "in no
+// collective call".
+std::string DescribeCall(const v1::CallState& call);
+
+// "all_reduce(sum, float32, 1024) at train.cc:88".
+std::string CallAndSite(const v1::CallState& call);
+
+}  // namespace cohort::launcher

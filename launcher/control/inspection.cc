@@ -1,0 +1,116 @@
+#include "launcher/control/inspection.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cohort::launcher {
+
+void Inspections::Report(const OperationId& operation, std::vector<uint32_t> members, bool expired, TimePoint now) {
+  const auto found = inquiries_.find(operation);
+  if (found == inquiries_.end()) {
+    if (inquiries_.size() >= kMaxOperations && !expired) return;
+    Inquiry inquiry;
+    inquiry.members = std::move(members);
+    inquiry.expired = expired;
+    inquiry.due = now;
+    inquiries_.emplace(operation, std::move(inquiry));
+    return;
+  }
+  Inquiry& inquiry = found->second;
+  const bool newly_expired = expired && !inquiry.expired;
+  inquiry.expired |= expired;
+  inquiry.interval = kMinInterval;
+  if (inquiry.request != 0) {
+    inquiry.reported_again = true;
+  } else {
+    inquiry.due = newly_expired ? now : std::min(inquiry.due, std::max(now, inquiry.last_start + kMinInterval));
+  }
+}
+
+std::vector<OperationId> Inspections::Due(TimePoint now) const {
+  std::vector<OperationId> due;
+  for (const auto& [operation, inquiry] : inquiries_) {
+    if (inquiry.request == 0 && inquiry.due <= now) due.push_back(operation);
+  }
+  return due;
+}
+
+const std::vector<uint32_t>& Inspections::MembersOf(const OperationId& operation) const {
+  return inquiries_.at(operation).members;
+}
+
+uint64_t Inspections::Begin(const OperationId& operation, std::unordered_set<ConnectionId> asked, TimePoint now) {
+  Inquiry& inquiry = inquiries_.at(operation);
+  inquiry.request = next_request_++;
+  inquiry.awaited = std::move(asked);
+  inquiry.calls.clear();
+  inquiry.reported_again = false;
+  inquiry.last_start = now;
+  inquiry.due = now + kReplyTimeout;
+  by_request_[inquiry.request] = operation;
+  return inquiry.request;
+}
+
+void Inspections::Reply(ConnectionId from, const v1::InspectReply& reply) {
+  const auto found = by_request_.find(reply.request());
+  if (found == by_request_.end()) return;  // too late
+  Inquiry& inquiry = inquiries_.at(found->second);
+  if (inquiry.awaited.erase(from) == 0) return;
+  for (const v1::CallState& call : reply.calls()) inquiry.calls[call.rank()] = call;
+}
+
+void Inspections::Forget(ConnectionId connection) {
+  for (auto& [operation, inquiry] : inquiries_) inquiry.awaited.erase(connection);
+}
+
+std::vector<Inspections::Round> Inspections::TakeFinished(TimePoint now) {
+  std::vector<Round> rounds;
+  for (auto& [operation, inquiry] : inquiries_) {
+    if (inquiry.request == 0 || (!inquiry.awaited.empty() && now < inquiry.due)) continue;
+    by_request_.erase(inquiry.request);
+    inquiry.request = 0;
+    inquiry.due = TimePoint::max();  // until AskAgain
+    rounds.push_back({operation, inquiry.members, inquiry.expired, std::move(inquiry.calls)});
+    inquiry.calls.clear();
+  }
+  return rounds;
+}
+
+void Inspections::AskAgain(const OperationId& operation, TimePoint now) {
+  Inquiry& inquiry = inquiries_.at(operation);
+  inquiry.due = std::max(now, inquiry.last_start + inquiry.interval);
+  inquiry.interval = std::min(2 * inquiry.interval, kMaxInterval);
+}
+
+void Inspections::Drop(const OperationId& operation) {
+  const auto found = inquiries_.find(operation);
+  if (found == inquiries_.end()) return;
+  Inquiry& inquiry = found->second;
+  if (inquiry.reported_again) {  // by someone whose call this round may not have seen
+    inquiry.reported_again = false;
+    inquiry.due = inquiry.last_start + kMinInterval;
+    return;
+  }
+  inquiries_.erase(found);
+}
+
+void Inspections::DropGroup(uint64_t group, uint64_t epoch) {
+  const auto begin = inquiries_.lower_bound({group, epoch, 0});
+  auto end = begin;
+  while (end != inquiries_.end() && end->first.group == group && end->first.epoch == epoch) {
+    if (end->second.request != 0) by_request_.erase(end->second.request);
+    ++end;
+  }
+  inquiries_.erase(begin, end);
+}
+
+std::optional<Inspections::TimePoint> Inspections::NextDue() const {
+  std::optional<TimePoint> next;
+  for (const auto& [operation, inquiry] : inquiries_) {
+    const TimePoint due = inquiry.request != 0 && inquiry.awaited.empty() ? TimePoint::min() : inquiry.due;
+    if (!next.has_value() || due < *next) next = due;
+  }
+  return next;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,86 @@
+// Which stalled operations are being asked about, and when to ask (again). Equal reports are one question; a question
+// whose answer leaves someone absent is put again at growing intervals, since the absent may yet call something else
+// and never stall themselves.
+#pragma once
+
+#include <chrono>
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// One operation of a group.
+struct OperationId {
+  uint64_t group = 0;
+  uint64_t epoch = 0;
+  uint64_t sequence = 0;
+  auto operator<=>(const OperationId&) const = default;
+};
+
+class Inspections {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  using ConnectionId = uint64_t;
+
+  static constexpr std::chrono::milliseconds kReplyTimeout{200};
+  static constexpr std::chrono::milliseconds kMinInterval{100};  // between two rounds of one operation
+  static constexpr std::chrono::milliseconds kMaxInterval{800};
+  static constexpr size_t kMaxOperations = 4096;  // further ones wait until they are reported again
+
+  // A round that is over: everyone asked has answered, or the time is up.
+  struct Round {
+    OperationId operation;
+    std::vector<uint32_t> members;
+    bool expired = false;
+    std::unordered_map<uint32_t, v1::CallState> calls;  // by world rank
+  };
+
+  // A rank reports a stall; `members` are the group's world ranks.
+  void Report(const OperationId& operation, std::vector<uint32_t> members, bool expired, TimePoint now);
+
+  // The operations whose next round is due; each must be answered by Begin.
+  std::vector<OperationId> Due(TimePoint now) const;
+  const std::vector<uint32_t>& MembersOf(const OperationId& operation) const;
+  // Starts a round that asks `asked`; returns the request number to send.
+  uint64_t Begin(const OperationId& operation, std::unordered_set<ConnectionId> asked, TimePoint now);
+
+  void Reply(ConnectionId from, const v1::InspectReply& reply);
+  // The connection will not answer any more.
+  void Forget(ConnectionId connection);
+
+  std::vector<Round> TakeFinished(TimePoint now);
+  // After a finished round: ask again later, or drop the operation until it is reported anew.
+  void AskAgain(const OperationId& operation, TimePoint now);
+  void Drop(const OperationId& operation);
+  // The group has failed: no more questions about it.
+  void DropGroup(uint64_t group, uint64_t epoch);
+
+  std::optional<TimePoint> NextDue() const;
+
+ private:
+  struct Inquiry {
+    std::vector<uint32_t> members;
+    bool expired = false;
+    bool reported_again = false;  // during the round
+    uint64_t request = 0;         // of the round under way, 0 between rounds
+    TimePoint due;                // of the next round, or of the end of this one
+    TimePoint last_start;
+    std::chrono::milliseconds interval = kMinInterval;
+    std::unordered_set<ConnectionId> awaited;
+    std::unordered_map<uint32_t, v1::CallState> calls;
+  };
+
+  std::map<OperationId, Inquiry> inquiries_;
+  std::unordered_map<uint64_t, OperationId> by_request_;
+  uint64_t next_request_ = 1;
+};
+
+}  // namespace cohort::launcher

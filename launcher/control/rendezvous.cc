@@ -1,0 +1,385 @@
+#include "launcher/control/rendezvous.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "launcher/control/describe.h"
+#include "launcher/control/rendezvous_machine.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Being called this much later than asked means that this process was stopped or starved: no verdicts then.
+constexpr milliseconds kOwnStall{500};
+constexpr milliseconds kLookInterval{250};
+constexpr milliseconds kDefaultJoinTimeout{300'000};
+// Between the first failure and the order to stop: deaths that caused it are still seen as such, and ranks that are
+// told of the loss have a moment to end in their own words.
+constexpr milliseconds kSettle{100};
+// How long agents may take beyond the grace they were given.
+constexpr milliseconds kStopSlack{5000};
+
+}  // namespace
+
+Rendezvous::Rendezvous(v1::JobPlan plan, TimePoint now) : machine_(std::make_unique<Machine>(std::move(plan), now)) {}
+Rendezvous::~Rendezvous() = default;
+std::vector<Action> Rendezvous::Handle(Event event, TimePoint now) { return machine_->Handle(std::move(event), now); }
+std::vector<Action> Rendezvous::Tick(TimePoint now) { return machine_->Tick(now); }
+TimePoint Rendezvous::NextTick() const { return machine_->NextTick(); }
+bool Rendezvous::finished() const { return machine_->finished(); }
+
+Rendezvous::Machine::Machine(v1::JobPlan plan, TimePoint now) : roster_(std::move(plan)), now_(now) {
+  connection_of_.resize(roster_.node_count());
+  const milliseconds timeout(roster_.plan().join_timeout_ms());
+  join_deadline_ = now + (timeout > milliseconds(0) ? timeout : kDefaultJoinTimeout);
+  next_beat_ = now + kBeatInterval;
+  next_look_ = now + kLookInterval;
+  promised_ = NextDue();
+}
+
+std::vector<Action> Rendezvous::Machine::Handle(Event event, TimePoint now) {
+  Begin(now);
+  std::visit([this](const auto& it) { On(it); }, event);
+  LetTimePass();
+  return End();
+}
+
+std::vector<Action> Rendezvous::Machine::Tick(TimePoint now) {
+  Begin(now);
+  LetTimePass();
+  return End();
+}
+
+void Rendezvous::Machine::Begin(TimePoint now) {
+  if (now > promised_ + kOwnStall) {
+    paused_ += now - promised_;
+    // What the agents sent meanwhile may not have been read yet.
+    for (uint32_t node = 0; node < roster_.node_count(); ++node) roster_.node(node).heard = now - paused_;
+  }
+  // Strictly increasing, so that times also tell the order of events.
+  now_ = std::max(now - paused_, now_ + std::chrono::nanoseconds(1));
+}
+
+std::vector<Action> Rendezvous::Machine::End() {
+  promised_ = NextDue() + paused_;
+  return std::exchange(actions_, {});
+}
+
+TimePoint Rendezvous::Machine::NextDue() const {
+  TimePoint due = std::min(next_beat_, next_look_);
+  if (phase_ == Phase::kGathering) due = std::min(due, join_deadline_);
+  for (const std::optional<TimePoint>& other :
+       {stop_due_, end_deadline_, store_.NextExpiry(), inspections_.NextDue()}) {
+    if (other.has_value()) due = std::min(due, *other);
+  }
+  return std::max(due, now_);
+}
+
+void Rendezvous::Machine::LetTimePass() {
+  if (phase_ == Phase::kFinished) {
+    next_beat_ = next_look_ = now_ + std::chrono::hours(1);
+    return;
+  }
+  if (now_ >= next_beat_) {
+    v1::ToAgent message;
+    message.mutable_beat();
+    Broadcast(std::move(message));
+    next_beat_ = now_ + kBeatInterval;
+  }
+  for (const KeyValueStore::Waiter& waiter : store_.Expire(now_)) {
+    v1::ToAgent message;
+    message.mutable_get()->set_request(waiter.request);
+    SendTo(waiter.connection, std::move(message));
+  }
+  ConcludeInspections();
+  StartInspections();
+  ConcludeInspections();
+  if (now_ >= next_look_) {
+    next_look_ = now_ + kLookInterval;
+    FindSilentNodes();
+  }
+  if (phase_ == Phase::kGathering && now_ >= join_deadline_) {
+    std::string missing;
+    for (uint32_t i = 0; i < roster_.node_count(); ++i) {
+      const Roster::Node& node = roster_.node(i);
+      if (node.joined) continue;
+      if (!missing.empty()) missing += ", ";
+      missing += node.name;
+      if (!node.refusal.empty()) missing += " (was refused: " + node.refusal + ")";
+    }
+    FinishUnstarted("not every node has joined in time; missing: " + missing, 1);
+  }
+  if (phase_ == Phase::kRunning && stop_due_.has_value() && now_ >= *stop_due_) {
+    const v1::JobReport so_far = FindRootCause(roster_, failures_, stop_);
+    StopAll(so_far.headline(), so_far.exit_code());
+  }
+  if (phase_ == Phase::kStopping && now_ >= *end_deadline_) Finish(FindRootCause(roster_, failures_, stop_));
+  FinishIfDone();
+}
+
+void Rendezvous::Machine::FindSilentNodes() {
+  for (uint32_t i = 0; i < roster_.node_count(); ++i) {
+    const Roster::Node& node = roster_.node(i);
+    if (!connection_of_[i].has_value() || now_ - node.heard < kSilenceTimeout) continue;
+    const ConnectionId connection = *connection_of_[i];
+    LoseNode(i, "it was silent for 3.5 s", node.heard);
+    actions_.push_back(Close{connection});
+    if (phase_ == Phase::kFinished) return;
+  }
+}
+
+void Rendezvous::Machine::On(const Received& event) {
+  const auto known = node_of_.find(event.from);
+  if (known == node_of_.end()) {
+    if (event.message.has_join()) {
+      OnJoin(event.from, event.message.join());
+    } else {
+      Refuse(event.from, "the first message of a connection must be an offer to join");
+    }
+    return;
+  }
+  const uint32_t node = known->second;
+  roster_.node(node).heard = now_;
+  if (phase_ == Phase::kFinished) return;
+  if (phase_ == Phase::kGathering && !event.message.has_beat() && !event.message.has_stop()) {
+    Violate(event.from, node, "it spoke of ranks before it was given any");
+    return;
+  }
+  OnMessage(event.from, node, event.message);
+}
+
+void Rendezvous::Machine::On(const Disconnected& event) {
+  const auto known = node_of_.find(event.from);
+  if (known == node_of_.end()) return;
+  LoseNode(known->second, event.reason.empty() ? "its connection has ended" : event.reason, now_);
+}
+
+void Rendezvous::Machine::On(const StopRequested& event) {
+  if (stop_.has_value() || phase_ == Phase::kFinished) return;
+  if (phase_ == Phase::kGathering) {
+    FinishUnstarted(event.reason, event.exit_code);
+    return;
+  }
+  stop_ = ReportedStop{event.reason, event.exit_code, now_};
+  if (phase_ == Phase::kRunning) StopAll(event.reason, event.exit_code);
+}
+
+void Rendezvous::Machine::OnJoin(ConnectionId from, const v1::NodeOffer& offer) {
+  std::string why = roster_.WhyUnfit(offer);
+  if (why.empty()) {
+    Roster::Node& node = roster_.node(offer.node());
+    if (node.joined) {
+      why = node.name + " has already joined, from " + node.address + "; another agent at " + offer.address() +
+            " claims to be it as well";
+    } else if (phase_ != Phase::kGathering) {
+      why = "the job is over";
+    } else {
+      node.joined = true;
+      if (!offer.name().empty()) node.name = offer.name();
+      node.address = offer.address();
+      node.master_port = offer.master_port();
+      node.heard = now_;
+      node_of_[from] = offer.node();
+      connection_of_[offer.node()] = from;
+      if (node_of_.size() == roster_.node_count()) AssignAll();
+      return;
+    }
+  }
+  if (offer.node() < roster_.node_count()) roster_.node(offer.node()).refusal = why;
+  Refuse(from, why);
+}
+
+void Rendezvous::Machine::AssignAll() {
+  phase_ = Phase::kRunning;
+  for (uint32_t node = 0; node < roster_.node_count(); ++node) {
+    v1::ToAgent message;
+    *message.mutable_assignment() = roster_.MakeAssignment(node, 1);
+    SendTo(*connection_of_[node], std::move(message));
+  }
+}
+
+void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::FromAgent& message) {
+  switch (message.kind_case()) {
+    case v1::FromAgent::kJoin:
+      Violate(from, node, "it joined twice");
+      break;
+    case v1::FromAgent::kStarted:
+      OnStarted(from, node, message.started());
+      break;
+    case v1::FromAgent::kExit:
+      OnExit(from, node, message.exit());
+      break;
+    case v1::FromAgent::kPut:
+      OnPut(from, message.put());
+      break;
+    case v1::FromAgent::kGet:
+      OnGet(from, message.get());
+      break;
+    case v1::FromAgent::kStall:
+      OnStall(message.stall());
+      break;
+    case v1::FromAgent::kGroupFailure:
+      OnGroupFailure(node, message.group_failure());
+      break;
+    case v1::FromAgent::kInspect:
+      inspections_.Reply(from, message.inspect());
+      break;
+    case v1::FromAgent::kDone:
+      roster_.node(node).done = true;
+      break;
+    case v1::FromAgent::kStop:
+      On(StopRequested{message.stop().reason(), message.stop().exit_code()});
+      break;
+    case v1::FromAgent::kBeat:
+    case v1::FromAgent::KIND_NOT_SET:  // a kind of a later version: of no concern here
+      break;
+  }
+}
+
+bool Rendezvous::Machine::IsOn(uint32_t node, uint32_t rank) const {
+  return rank < roster_.rank_count() && roster_.rank(rank).node == node;
+}
+
+void Rendezvous::Machine::OnStarted(ConnectionId from, uint32_t node, const v1::RanksStarted& started) {
+  for (const auto& [rank, pid] : started.pids()) {
+    if (IsOn(node, rank)) roster_.rank(rank).pid = pid;
+  }
+  for (const v1::RankExit& failed : started.failed()) {
+    v1::RankExit exit = failed;
+    exit.set_started(false);
+    OnExit(from, node, exit);
+    if (node_of_.find(from) == node_of_.end()) return;
+  }
+}
+
+void Rendezvous::Machine::OnExit(ConnectionId from, uint32_t node, const v1::RankExit& exit) {
+  if (!IsOn(node, exit.rank())) {
+    Violate(from, node, "it reported the end of rank " + std::to_string(exit.rank()) + ", which is not its own");
+    return;
+  }
+  if (roster_.rank(exit.rank()).exit.has_value()) return;
+  v1::RankExit reported = exit;
+  reported.set_lost(false);  // only we say that of a rank
+  RecordExit(reported, now_);
+  if (IsFailure(exit) || (exit.killed_by_us() && phase_ == Phase::kRunning)) {
+    AnnounceLoss({exit.rank()}, roster_.Name(exit.rank()) + " " + DescribeEnd(exit));
+  }
+}
+
+void Rendezvous::Machine::RecordExit(const v1::RankExit& exit, TimePoint gone_at) {
+  Roster::Rank& rank = roster_.rank(exit.rank());
+  rank.exit = exit;
+  if (exit.pid() != 0) rank.pid = exit.pid();
+  rank.exit->set_pid(rank.pid);
+  rank.gone_at = gone_at;
+  const std::optional<TimePoint>& told = roster_.node_of(exit.rank()).latest_told;
+  rank.told = told.has_value() && *told < gone_at && gone_at - *told < kConsequenceTime;
+}
+
+void Rendezvous::Machine::AnnounceLoss(const std::vector<uint32_t>& ranks, const std::string& text) {
+  if (phase_ != Phase::kRunning) return;  // everybody has been told to stop already
+  v1::ToAgent message;
+  for (uint32_t rank : ranks) message.mutable_ranks_lost()->add_ranks(rank);
+  message.mutable_ranks_lost()->set_text(text);
+  Broadcast(std::move(message));
+  for (uint32_t node = 0; node < roster_.node_count(); ++node) MarkTold(node);
+  if (roster_.plan().job().on_failure() != "continue" && !stop_due_.has_value()) stop_due_ = now_ + kSettle;
+}
+
+void Rendezvous::Machine::LoseNode(uint32_t index, const std::string& how, TimePoint gone_at) {
+  Roster::Node& node = roster_.node(index);
+  const ConnectionId connection = *connection_of_[index];
+  node_of_.erase(connection);
+  connection_of_[index].reset();
+  inspections_.Forget(connection);
+  store_.Forget(connection);
+  if (phase_ == Phase::kFinished) return;
+  const std::string text = "the agent of " + node.name + " is gone: " + how;
+  if (phase_ == Phase::kGathering) {
+    FinishUnstarted(text + ", before the job had started", 1);
+    return;
+  }
+  if (node.done) return;
+  node.done = node.lost = true;
+  std::vector<uint32_t> lost;
+  for (uint32_t rank = node.first_rank; rank < node.first_rank + node.rank_count; ++rank) {
+    if (roster_.rank(rank).exit.has_value()) continue;
+    v1::RankExit exit;
+    exit.set_rank(rank);
+    exit.set_started(true);
+    exit.set_lost(true);
+    exit.set_error(text);
+    RecordExit(exit, gone_at);
+    lost.push_back(rank);
+  }
+  if (!lost.empty()) AnnounceLoss(lost, RankNames(lost) + " (" + node.name + ") lost: " + text);
+}
+
+void Rendezvous::Machine::StopAll(const std::string& reason, int exit_code) {
+  phase_ = Phase::kStopping;
+  stop_due_.reset();
+  const milliseconds grace(roster_.plan().job().grace_ms());
+  end_deadline_ = now_ + grace + kStopSlack;
+  v1::ToAgent message;
+  message.mutable_stop()->set_reason(reason);
+  message.mutable_stop()->set_exit_code(exit_code);
+  message.mutable_stop()->set_grace_ms(roster_.plan().job().grace_ms());
+  Broadcast(std::move(message));
+  for (uint32_t node = 0; node < roster_.node_count(); ++node) MarkTold(node);
+}
+
+void Rendezvous::Machine::FinishIfDone() {
+  if (phase_ != Phase::kRunning && phase_ != Phase::kStopping) return;
+  for (uint32_t node = 0; node < roster_.node_count(); ++node) {
+    if (!roster_.node(node).done) return;
+  }
+  Finish(FindRootCause(roster_, failures_, stop_));
+}
+
+void Rendezvous::Machine::FinishUnstarted(const std::string& headline, int exit_code) {
+  v1::JobReport report;
+  report.set_exit_code(exit_code);
+  report.set_headline(headline);
+  report.set_culprit_rank(-1);
+  Finish(std::move(report));
+}
+
+void Rendezvous::Machine::Finish(v1::JobReport report) {
+  phase_ = Phase::kFinished;
+  stop_due_.reset();
+  end_deadline_.reset();
+  v1::ToAgent message;
+  *message.mutable_report() = report;
+  Broadcast(std::move(message));
+  for (const std::optional<ConnectionId>& connection : connection_of_) {
+    if (connection.has_value()) actions_.push_back(Close{*connection});
+  }
+  actions_.push_back(launcher::Finish{std::move(report)});
+}
+
+void Rendezvous::Machine::SendTo(ConnectionId to, v1::ToAgent message) {
+  actions_.push_back(Send{to, std::make_shared<const v1::ToAgent>(std::move(message))});
+}
+
+void Rendezvous::Machine::Broadcast(v1::ToAgent message) {
+  const auto shared = std::make_shared<const v1::ToAgent>(std::move(message));
+  for (const std::optional<ConnectionId>& connection : connection_of_) {
+    if (connection.has_value()) actions_.push_back(Send{*connection, shared});
+  }
+}
+
+void Rendezvous::Machine::Refuse(ConnectionId connection, const std::string& why) {
+  v1::ToAgent message;
+  message.set_refused(why);
+  SendTo(connection, std::move(message));
+  actions_.push_back(Close{connection});
+}
+
+void Rendezvous::Machine::Violate(ConnectionId from, uint32_t node, const std::string& what) {
+  Refuse(from, what);
+  LoseNode(node, what, now_);
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,101 @@
+// The inside of Rendezvous: see rendezvous.h.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "launcher/control/call_comparison.h"
+#include "launcher/control/inspection.h"
+#include "launcher/control/key_value_store.h"
+#include "launcher/control/rendezvous.h"
+#include "launcher/control/root_cause.h"
+#include "launcher/control/roster.h"
+
+namespace cohort::launcher {
+
+class Rendezvous::Machine {
+ public:
+  Machine(v1::JobPlan plan, TimePoint now);
+
+  std::vector<Action> Handle(Event event, TimePoint now);
+  std::vector<Action> Tick(TimePoint now);
+  TimePoint NextTick() const { return promised_; }
+  bool finished() const { return phase_ == Phase::kFinished; }
+
+ private:
+  enum class Phase { kGathering, kRunning, kStopping, kFinished };
+
+  // Time. All members hold the machine's own time, which stands still while the process is stopped.
+  void Begin(TimePoint now);
+  std::vector<Action> End();
+  TimePoint NextDue() const;
+  void LetTimePass();
+  void FindSilentNodes();
+
+  // What agents say.
+  void On(const Received& event);
+  void On(const Disconnected& event);
+  void On(const StopRequested& event);
+  void OnJoin(ConnectionId from, const v1::NodeOffer& offer);
+  void OnMessage(ConnectionId from, uint32_t node, const v1::FromAgent& message);
+  void OnStarted(ConnectionId from, uint32_t node, const v1::RanksStarted& started);
+  void OnExit(ConnectionId from, uint32_t node, const v1::RankExit& exit);
+  void OnPut(ConnectionId from, const v1::PutRequest& put);
+  void OnGet(ConnectionId from, const v1::GetRequest& get);
+  void OnStall(const v1::StallReport& stall);
+  void OnGroupFailure(uint32_t node, const v1::GroupFailure& failure);
+
+  // Membership and the end.
+  void AssignAll();
+  bool IsOn(uint32_t node, uint32_t rank) const;
+  void RecordExit(const v1::RankExit& exit, TimePoint gone_at);
+  void AnnounceLoss(const std::vector<uint32_t>& ranks, const std::string& text);
+  void LoseNode(uint32_t node, const std::string& how, TimePoint gone_at);
+  void StopAll(const std::string& reason, int exit_code);
+  void FinishIfDone();
+  void FinishUnstarted(const std::string& headline, int exit_code);
+  void Finish(v1::JobReport report);
+
+  // Stalled operations.
+  void StartInspections();
+  void ConcludeInspections();
+  std::vector<InspectedMember> MembersOf(const Inspections::Round& round) const;
+  void AnnounceFailure(v1::GroupFailure failure, std::vector<uint32_t> members);
+
+  // Sending.
+  void SendTo(ConnectionId to, v1::ToAgent message);
+  void Broadcast(v1::ToAgent message);
+  void MarkTold(uint32_t node) { roster_.node(node).latest_told = now_; }
+  void Refuse(ConnectionId connection, const std::string& why);
+  void Violate(ConnectionId from, uint32_t node, const std::string& what);
+
+  Phase phase_ = Phase::kGathering;
+  Roster roster_;
+  KeyValueStore store_;
+  Inspections inspections_;
+  std::unordered_map<ConnectionId, uint32_t> node_of_;
+  std::vector<std::optional<ConnectionId>> connection_of_;  // by node
+
+  std::vector<ReportedFailure> failures_;
+  std::set<std::pair<uint64_t, uint64_t>> failed_groups_;  // group, epoch
+  std::optional<ReportedStop> stop_;
+
+  std::chrono::nanoseconds paused_{0};  // how far the machine's time is behind the caller's
+  TimePoint now_;
+  TimePoint promised_;  // the caller's time by which we are to be called again
+  TimePoint next_beat_;
+  TimePoint next_look_;  // for silent nodes
+  TimePoint join_deadline_;
+  std::optional<TimePoint> stop_due_;      // after a failure: when Stop is sent
+  std::optional<TimePoint> end_deadline_;  // after Stop: when we no longer wait for agents
+  std::vector<Action> actions_;
+};
+
+}  // namespace cohort::launcher

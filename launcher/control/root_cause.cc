@@ -1,0 +1,265 @@
+#include "launcher/control/root_cause.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstddef>
+#include <tuple>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "launcher/control/describe.h"
+
+namespace cohort::launcher {
+namespace {
+
+using TimePoint = std::chrono::steady_clock::time_point;
+
+// More announced failures than this say nothing new about the first cause.
+constexpr size_t kMaxFailuresWeighed = 64;
+constexpr size_t kMaxOthersOneByOne = 64;
+
+// A failure that nothing else explains: exactly one of the three is set.
+struct Candidate {
+  std::optional<uint32_t> rank;
+  const ReportedFailure* failure = nullptr;
+  const ReportedStop* stop = nullptr;
+  bool told = false;
+  TimePoint at;
+};
+
+// Whether the failure stands for itself, whatever happened to the rank that it names.
+bool IsVerdict(const v1::GroupFailure& failure) {
+  const auto code = static_cast<absl::StatusCode>(failure.code());
+  return code == absl::StatusCode::kFailedPrecondition || code == absl::StatusCode::kDeadlineExceeded;
+}
+
+class Search {
+ public:
+  Search(const Roster& roster, const std::vector<ReportedFailure>& failures, const std::optional<ReportedStop>& stop)
+      : roster_(roster), stop_(stop) {
+    for (uint32_t rank = 0; rank < roster.rank_count(); ++rank) {
+      const auto& exit = roster.rank(rank).exit;
+      if (exit.has_value() && IsFailure(*exit)) failed_.push_back(rank);
+    }
+    for (const ReportedFailure& failure : failures) {
+      const v1::GroupFailure& said = failure.failure;
+      if (failure.announced && announced_.size() < kMaxFailuresWeighed) {
+        announced_.push_back({&failure, {failure.members.begin(), failure.members.end()}});
+      }
+      if (said.from_rank() >= 0 && Failed(said.blamed_rank()) && said.from_rank() != said.blamed_rank()) {
+        blames_.emplace(said.from_rank(), said.blamed_rank());
+      }
+    }
+  }
+
+  const std::vector<uint32_t>& failed() const { return failed_; }
+
+  std::optional<Candidate> Find() const {
+    std::vector<Candidate> candidates;
+    if (stop_.has_value()) candidates.push_back({{}, nullptr, &*stop_, false, stop_->at});
+    for (const Announced& announced : announced_) {
+      const bool has_victim = std::any_of(failed_.begin(), failed_.end(),
+                                          [this, &announced](uint32_t rank) { return IsVictim(rank, announced); });
+      if (!has_victim || Explained(announced)) continue;  // without a victim, the program has coped with it
+      candidates.push_back({{}, announced.failure, nullptr, announced.failure->told, announced.failure->at});
+    }
+    bool some_rank = false;
+    for (uint32_t rank : failed_) {
+      if (Explained(rank)) continue;
+      candidates.push_back(OfRank(rank));
+      some_rank = true;
+    }
+    // Ranks that blame each other in a circle: take the first of them.
+    if (candidates.empty() && !some_rank) {
+      for (uint32_t rank : failed_) candidates.push_back(OfRank(rank));
+    }
+    if (candidates.empty()) return std::nullopt;
+    return First(candidates);
+  }
+
+ private:
+  struct Announced {
+    const ReportedFailure* failure = nullptr;
+    std::unordered_set<uint32_t> members;
+  };
+
+  bool Failed(int32_t rank) const {
+    return rank >= 0 && std::binary_search(failed_.begin(), failed_.end(), static_cast<uint32_t>(rank));
+  }
+  bool Before(uint32_t rank, const ReportedFailure& failure) const { return roster_.rank(rank).gone_at < failure.at; }
+
+  // Whether the failure of a group is the fault of the rank that it blames.
+  bool Explained(const Announced& announced) const {
+    const v1::GroupFailure& said = announced.failure->failure;
+    if (!Failed(said.blamed_rank())) return false;
+    return !IsVerdict(said) || Before(static_cast<uint32_t>(said.blamed_rank()), *announced.failure);
+  }
+  bool Explained(uint32_t rank) const {
+    if (blames_.count(static_cast<int32_t>(rank)) > 0) return true;
+    return std::any_of(announced_.begin(), announced_.end(), [this, rank](const Announced& announced) {
+      const ReportedFailure& failure = *announced.failure;
+      return IsVictim(rank, announced) &&
+             (IsVerdict(failure.failure) || failure.failure.blamed_rank() != static_cast<int32_t>(rank));
+    });
+  }
+  // Whether the rank failed as a member of the group, soon after the group did.
+  bool IsVictim(uint32_t rank, const Announced& announced) const {
+    const ReportedFailure& failure = *announced.failure;
+    return announced.members.count(rank) > 0 && !Before(rank, failure) &&
+           roster_.rank(rank).gone_at - failure.at < kConsequenceTime;
+  }
+  Candidate OfRank(uint32_t rank) const {
+    return {rank, nullptr, nullptr, roster_.rank(rank).told, roster_.rank(rank).gone_at};
+  }
+
+  Candidate First(const std::vector<Candidate>& candidates) const {
+    const auto earlier = [](const Candidate& a, const Candidate& b) {
+      return std::tuple(a.told, a.at) < std::tuple(b.told, b.at);
+    };
+    const Candidate first = *std::min_element(candidates.begin(), candidates.end(), earlier);
+    if (!first.rank.has_value()) return first;
+    const v1::RankExit& exit = *roster_.rank(*first.rank).exit;
+    if (exit.signal() != 0 || !exit.started() || exit.lost()) return first;
+    std::optional<Candidate> killed;
+    for (const Candidate& other : candidates) {
+      if (!other.rank.has_value() || other.at > first.at + kLateDeath) continue;
+      if (roster_.rank(*other.rank).exit->signal() != SIGKILL) continue;
+      if (!killed.has_value() || other.at < killed->at) killed = other;
+    }
+    return killed.value_or(first);
+  }
+
+  const Roster& roster_;
+  const std::optional<ReportedStop>& stop_;
+  std::vector<uint32_t> failed_;  // ascending
+  std::vector<Announced> announced_;
+  std::unordered_multimap<int32_t, int32_t> blames_;  // of failed ranks only
+};
+
+// What the rank itself said went wrong, or empty.
+std::string OwnWords(const std::vector<ReportedFailure>& failures, uint32_t rank) {
+  for (const ReportedFailure& failure : failures) {
+    if (failure.failure.from_rank() == static_cast<int32_t>(rank)) return failure.failure.text();
+  }
+  return "";
+}
+
+std::string RankHeadline(const Roster& roster, const std::vector<ReportedFailure>& failures, uint32_t rank) {
+  const v1::RankExit& exit = *roster.rank(rank).exit;
+  if (!exit.started() && !exit.lost()) {
+    std::vector<uint32_t> alike;  // a program that is missing here is often missing everywhere
+    for (uint32_t other = 0; other < roster.rank_count(); ++other) {
+      const auto& end = roster.rank(other).exit;
+      if (end.has_value() && !end->started() && !end->lost() && end->error() == exit.error()) alike.push_back(other);
+    }
+    return (alike.size() > 1 ? RankNames(alike) : roster.Name(rank)) + " " + DescribeEnd(exit);
+  }
+  if (exit.lost()) {
+    std::vector<uint32_t> with_it;
+    for (uint32_t other = 0; other < roster.rank_count(); ++other) {
+      const auto& end = roster.rank(other).exit;
+      if (end.has_value() && end->lost() && roster.rank(other).node == roster.rank(rank).node) with_it.push_back(other);
+    }
+    return RankNames(with_it) + " (" + roster.node_of(rank).name + ") " + DescribeEnd(exit);
+  }
+  std::string text = roster.Name(rank) + " " + DescribeEnd(exit);
+  const std::string own_words = OwnWords(failures, rank);
+  if (!own_words.empty()) {
+    text += ": " + own_words;
+  } else if (exit.doing().present() && !exit.doing().done()) {
+    text += " while " + DescribeCall(exit.doing());
+  }
+  return text;
+}
+
+std::string FailureHeadline(const Roster& roster, const v1::GroupFailure& failure) {
+  if (failure.from_rank() < 0 || failure.from_rank() >= static_cast<int32_t>(roster.rank_count())) {
+    return failure.text();
+  }
+  return roster.Name(static_cast<uint32_t>(failure.from_rank())) + ": " + failure.text();
+}
+
+std::string DescribeOther(const Roster& roster, uint32_t rank) {
+  const auto& exit = roster.rank(rank).exit;
+  const std::string name = NameRank(rank, roster.node_of(rank).name, 0) + ": ";
+  if (!exit.has_value()) return name + "unknown, its agent did not report its end in time";
+  if (exit->lost() || !exit->started()) return name + DescribeEnd(*exit);
+  std::string text = name + DescribeCall(exit->doing());
+  if (exit->killed_by_us()) return text + (exit->signal() == SIGKILL ? ", did not end when asked and was killed" : "");
+  return text + ", " + DescribeEnd(*exit);
+}
+
+void AddOthers(const Roster& roster, int culprit, v1::JobReport* report) {
+  size_t listed = 0;
+  for (uint32_t rank = 0; rank < roster.rank_count(); ++rank) {
+    if (static_cast<int>(rank) == culprit) continue;
+    if (listed++ < kMaxOthersOneByOne) report->add_others(DescribeOther(roster, rank));
+  }
+  if (listed > kMaxOthersOneByOne) {
+    report->add_others("and " + std::to_string(listed - kMaxOthersOneByOne) + " more ranks");
+  }
+}
+
+// Nobody failed. That is success unless ranks are missing or were ended all the same.
+void ReportWithoutCause(const Roster& roster, v1::JobReport* report) {
+  if (report->exits_size() < static_cast<int>(roster.rank_count())) {
+    report->set_exit_code(1);
+    report->set_headline("the job ended without word from some of its ranks");
+    AddOthers(roster, -1, report);
+    return;
+  }
+  for (const v1::RankExit& exit : report->exits()) {
+    if (!exit.killed_by_us()) continue;
+    report->set_exit_code(std::max(1, ExitCode(exit)));
+    report->set_headline(roster.Name(exit.rank()) + " was ended by its agent, which gave no reason");
+    AddOthers(roster, -1, report);
+    return;
+  }
+}
+
+}  // namespace
+
+v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFailure>& failures,
+                            const std::optional<ReportedStop>& stop) {
+  const Search search(roster, failures, stop);
+  v1::JobReport report;
+  report.set_culprit_rank(-1);
+  for (uint32_t rank = 0; rank < roster.rank_count(); ++rank) {
+    if (roster.rank(rank).exit.has_value()) *report.add_exits() = *roster.rank(rank).exit;
+  }
+  const std::optional<Candidate> cause = search.Find();
+  if (!cause.has_value()) {
+    ReportWithoutCause(roster, &report);
+    return report;
+  }
+  // The culprit's status, else that of the first rank that failed.
+  const auto earliest =
+      std::min_element(search.failed().begin(), search.failed().end(),
+                       [&roster](uint32_t a, uint32_t b) { return roster.rank(a).gone_at < roster.rank(b).gone_at; });
+  report.set_exit_code(earliest == search.failed().end() ? 1 : ExitCode(*roster.rank(*earliest).exit));
+  if (cause->rank.has_value()) {
+    report.set_culprit_rank(static_cast<int>(*cause->rank));
+    report.set_exit_code(ExitCode(*roster.rank(*cause->rank).exit));
+    report.set_headline(RankHeadline(roster, failures, *cause->rank));
+  } else if (cause->failure != nullptr) {
+    const v1::GroupFailure& failure = cause->failure->failure;
+    report.set_culprit_rank(failure.blamed_rank() >= 0 ? failure.blamed_rank() : failure.from_rank());
+    report.set_headline(FailureHeadline(roster, failure));
+  } else {
+    report.set_exit_code(cause->stop->exit_code);
+    report.set_headline(cause->stop->reason);
+  }
+  const int speaker = report.culprit_rank() >= 0  ? report.culprit_rank()
+                      : cause->failure != nullptr ? static_cast<int>(*earliest)
+                                                  : -1;
+  if (speaker >= 0 && speaker < static_cast<int>(roster.rank_count())) {
+    const auto& exit = roster.rank(static_cast<uint32_t>(speaker)).exit;
+    if (exit.has_value()) *report.mutable_last_lines() = exit->last_lines();
+  }
+  AddOthers(roster, cause->rank.has_value() ? report.culprit_rank() : -1, &report);
+  return report;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,116 @@
+#include "launcher/control/roster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "launcher/control/describe.h"
+#include "launcher/control/rendezvous.h"
+
+namespace cohort::launcher {
+namespace {
+
+std::string PlannedName(const v1::NodePlacement& placement) {
+  return placement.name().empty() ? "node" + std::to_string(placement.node()) : placement.name();
+}
+
+}  // namespace
+
+absl::Status CheckPlan(const v1::JobPlan& plan) {
+  if (plan.placements().empty()) return absl::InvalidArgumentError("the job's plan has no node");
+  uint32_t next_rank = 0;
+  for (int i = 0; i < plan.placements_size(); ++i) {
+    const v1::NodePlacement& placement = plan.placements(i);
+    if (placement.node() != static_cast<uint32_t>(i)) {
+      return absl::InvalidArgumentError("the job's plan lists node " + std::to_string(placement.node()) +
+                                        " in place of node " + std::to_string(i));
+    }
+    if (placement.ranks().empty()) {
+      return absl::InvalidArgumentError("the job's plan gives " + PlannedName(placement) + " no rank");
+    }
+    for (const v1::RankPlacement& rank : placement.ranks()) {
+      if (rank.rank() != next_rank++) {
+        return absl::InvalidArgumentError("the job's plan numbers ranks out of order: " + std::to_string(rank.rank()) +
+                                          " in place of " + std::to_string(next_rank - 1) + " on " +
+                                          PlannedName(placement));
+      }
+    }
+  }
+  const std::string& on_failure = plan.job().on_failure();
+  if (!on_failure.empty() && on_failure != "end" && on_failure != "continue") {
+    return absl::InvalidArgumentError("on_failure is '" + on_failure + "'; it must be 'end' or 'continue'");
+  }
+  return absl::OkStatus();
+}
+
+Roster::Roster(v1::JobPlan plan) : plan_(std::move(plan)) {
+  for (const v1::NodePlacement& placement : plan_.placements()) {
+    Node node;
+    node.name = PlannedName(placement);
+    node.first_rank = rank_count();
+    node.rank_count = static_cast<uint32_t>(placement.ranks_size());
+    Rank rank;
+    rank.node = node_count();
+    ranks_.insert(ranks_.end(), node.rank_count, rank);
+    nodes_.push_back(std::move(node));
+  }
+}
+
+std::string Roster::WhyUnfit(const v1::NodeOffer& offer) const {
+  if (offer.protocol() != kRendezvousProtocol) {
+    return "the agent speaks version " + std::to_string(offer.protocol()) +
+           " of the rendezvous protocol, this job's rendezvous speaks version " + std::to_string(kRendezvousProtocol) +
+           ": use the same dlaunch on every node";
+  }
+  if (offer.node() >= node_count()) {
+    return "node " + std::to_string(offer.node()) + " does not belong to this job, which has " +
+           std::to_string(node_count()) + " (counted from 0)";
+  }
+  if (offer.devices().empty()) return "";  // an agent that does not count its devices
+  for (const v1::RankPlacement& rank : plan_.placements(static_cast<int>(offer.node())).ranks()) {
+    for (const v1::Device& device : rank.devices()) {
+      const bool offered = std::any_of(offer.devices().begin(), offer.devices().end(), [&device](const auto& other) {
+        return other.kind() == device.kind() && other.node_index() == device.node_index();
+      });
+      if (offered) continue;
+      return "rank " + std::to_string(rank.rank()) + " is to have device " + std::to_string(device.node_index()) +
+             " of " + nodes_[offer.node()].name + ", which offers " + std::to_string(offer.devices_size()) +
+             " devices without it";
+    }
+  }
+  return "";
+}
+
+v1::Assignment Roster::MakeAssignment(uint32_t node, uint64_t epoch) const {
+  v1::Assignment assignment;
+  assignment.set_epoch(epoch);
+  *assignment.mutable_job() = plan_.job();
+  *assignment.mutable_placement() = plan_.placements(static_cast<int>(node));
+  for (uint32_t i = 0; i < node_count(); ++i) {
+    v1::Node& entry = *assignment.add_nodes();
+    entry.set_index(i);
+    entry.set_name(nodes_[i].name);
+    entry.set_first_rank(nodes_[i].first_rank);
+    entry.set_rank_count(nodes_[i].rank_count);
+  }
+  assignment.set_world_size(rank_count());
+  assignment.set_master_address(nodes_[0].address);
+  assignment.set_master_port(nodes_[0].master_port);
+  return assignment;
+}
+
+std::optional<std::vector<uint32_t>> Roster::Members(const v1::RankSet& set) const {
+  std::vector<uint32_t> members;
+  if (set.everyone()) {
+    for (uint32_t rank = 0; rank < rank_count(); ++rank) members.push_back(rank);
+    return members;
+  }
+  members.assign(set.ranks().begin(), set.ranks().end());
+  std::sort(members.begin(), members.end());
+  members.erase(std::unique(members.begin(), members.end()), members.end());
+  if (members.empty() || members.back() >= rank_count()) return std::nullopt;
+  return members;
+}
+
+std::string Roster::Name(uint32_t rank) const { return NameRank(rank, node_of(rank).name, ranks_[rank].pid); }
+
+}  // namespace cohort::launcher

@@ -1,0 +1,72 @@
+// Who belongs to the job and how each is doing: the plan, indexed, with what has happened so far.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// OK when a rendezvous can work from the plan: nodes 0..n-1 in order, each with at least one rank, ranks counted
+// through from 0 over the nodes, a known on_failure. kInvalidArgument names what is wrong.
+absl::Status CheckPlan(const v1::JobPlan& plan);
+
+class Roster {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  struct Rank {
+    uint32_t node = 0;
+    int32_t pid = 0;                   // 0: not known
+    std::optional<v1::RankExit> exit;  // once it is gone
+    TimePoint gone_at;                 // as nearly as is known
+    bool told = false;                 // a failure or a stop had been announced to its node before
+  };
+  struct Node {
+    std::string name;
+    uint32_t first_rank = 0;
+    uint32_t rank_count = 0;
+    bool joined = false;
+    bool done = false;  // all its ranks are gone and reported, or it is lost
+    bool lost = false;
+    std::string address;
+    uint32_t master_port = 0;
+    TimePoint heard;                       // its latest message
+    std::optional<TimePoint> latest_told;  // when a failure or a stop was last announced to it
+    std::string refusal;                   // why an agent that wanted to be this node was turned away
+  };
+
+  explicit Roster(v1::JobPlan plan);  // a plan that passes CheckPlan
+
+  uint32_t node_count() const { return static_cast<uint32_t>(nodes_.size()); }
+  uint32_t rank_count() const { return static_cast<uint32_t>(ranks_.size()); }
+  const v1::JobPlan& plan() const { return plan_; }
+  Node& node(uint32_t index) { return nodes_[index]; }
+  const Node& node(uint32_t index) const { return nodes_[index]; }
+  Rank& rank(uint32_t index) { return ranks_[index]; }
+  const Rank& rank(uint32_t index) const { return ranks_[index]; }
+  const Node& node_of(uint32_t rank) const { return nodes_[ranks_[rank].node]; }
+
+  // Why this offer can't be taken, or empty. Looks at what the plan says, not at who has joined.
+  std::string WhyUnfit(const v1::NodeOffer& offer) const;
+  // What the agent of `node` must run. Every node has joined.
+  v1::Assignment MakeAssignment(uint32_t node, uint64_t epoch) const;
+
+  // The world ranks that a set names, ascending; nothing when it names one that does not exist or none at all.
+  std::optional<std::vector<uint32_t>> Members(const v1::RankSet& set) const;
+
+  // "rank 3 (node1, pid 4711)".
+  std::string Name(uint32_t rank) const;
+
+ private:
+  v1::JobPlan plan_;
+  std::vector<Node> nodes_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace cohort::launcher
