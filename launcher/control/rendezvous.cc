@@ -125,7 +125,7 @@ void Rendezvous::Machine::FindSilentNodes() {
     if (!connection_of_[i].has_value() || now_ - node.heard < kSilenceTimeout) continue;
     const ConnectionId connection = *connection_of_[i];
     LoseNode(i, "it was silent for 3.5 s", node.heard);
-    actions_.push_back(Close{connection});
+    actions_.emplace_back(Close{connection});
     if (phase_ == Phase::kFinished) return;
   }
 }
@@ -354,19 +354,19 @@ void Rendezvous::Machine::Finish(v1::JobReport report) {
   *message.mutable_report() = report;
   Broadcast(std::move(message));
   for (const std::optional<ConnectionId>& connection : connection_of_) {
-    if (connection.has_value()) actions_.push_back(Close{*connection});
+    if (connection.has_value()) actions_.emplace_back(Close{*connection});
   }
-  actions_.push_back(launcher::Finish{std::move(report)});
+  actions_.emplace_back(launcher::Finish{std::move(report)});
 }
 
 void Rendezvous::Machine::SendTo(ConnectionId to, v1::ToAgent message) {
-  actions_.push_back(Send{to, std::make_shared<const v1::ToAgent>(std::move(message))});
+  actions_.emplace_back(Send{to, std::make_shared<const v1::ToAgent>(std::move(message))});
 }
 
 void Rendezvous::Machine::Broadcast(v1::ToAgent message) {
   const auto shared = std::make_shared<const v1::ToAgent>(std::move(message));
   for (const std::optional<ConnectionId>& connection : connection_of_) {
-    if (connection.has_value()) actions_.push_back(Send{*connection, shared});
+    if (connection.has_value()) actions_.emplace_back(Send{*connection, shared});
   }
 }
 
@@ -374,7 +374,7 @@ void Rendezvous::Machine::Refuse(ConnectionId connection, const std::string& why
   v1::ToAgent message;
   message.set_refused(why);
   SendTo(connection, std::move(message));
-  actions_.push_back(Close{connection});
+  actions_.emplace_back(Close{connection});
 }
 
 void Rendezvous::Machine::Violate(ConnectionId from, uint32_t node, const std::string& what) {

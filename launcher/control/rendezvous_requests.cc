@@ -80,7 +80,7 @@ void Rendezvous::Machine::AnnounceFailure(v1::GroupFailure failure, std::vector<
   for (uint32_t rank : members) on_node[roster_.rank(rank).node] = true;
   for (uint32_t node = 0; node < roster_.node_count(); ++node) {
     if (!on_node[node] || !connection_of_[node].has_value()) continue;
-    actions_.push_back(Send{*connection_of_[node], shared});
+    actions_.emplace_back(Send{*connection_of_[node], shared});
     MarkTold(node);
   }
   if (failures_.size() < kMaxFailures) failures_.push_back({std::move(failure), std::move(members), true, told, now_});
@@ -106,7 +106,7 @@ void Rendezvous::Machine::StartInspections() {
     }
     request.set_request(inspections_.Begin(operation, asked, now_));
     const auto shared = std::make_shared<const v1::ToAgent>(std::move(message));
-    for (ConnectionId connection : asked) actions_.push_back(Send{connection, shared});
+    for (ConnectionId connection : asked) actions_.emplace_back(Send{connection, shared});
   }
 }
 
