@@ -2,7 +2,7 @@
 # warnings, include paths, installation and sanitizers follow.
 #
 # A library `cohort_comm` with alias `cohort::comm`, included as "comm/communicator.h" here and where it is installed.
-# HDRS are the public headers (installed); private ones go to SRCS. PRIVATE_DEPS are used by the .cc files only.
+# HDRS are the public headers, installed if the folder is proto, runtime, comm or trainer; private ones go to SRCS. PRIVATE_DEPS are used by the .cc files only.
 # PCH names headers to precompile: worth it from about five files that share one slow header.
 #
 #   cohort_library(NAME comm
@@ -29,6 +29,15 @@
 #     SRCS selector_test.cc
 #     DEPS cohort::comm GTest::gmock
 #     [LABELS multiprocess netns slurm gpu nightly] [TIMEOUT 120] [ENV A=1 B=2] [RUN_SERIAL] [DISCOVER])
+#
+# Any other command as a test; exit status 77 means skipped, with a line "skipped: <what>: <why>" in its output. The
+# programs it names are built before.
+#
+#   cohort_command_test(NAME job_kill_test
+#     COMMAND python3 ${CMAKE_CURRENT_SOURCE_DIR}/kill_test.py $<TARGET_FILE:dlaunch>
+#     [LABELS ...] [TIMEOUT 120] [ENV ...] [RUN_SERIAL])
+#
+# A helper program of tests, in <build>/tests/bin, not a test itself: cohort_test_program(NAME ... SRCS ... DEPS ...)
 #
 # A fuzz target, source with LLVMFuzzerTestOneInput: libFuzzer in preset `fuzz`, else a test that replays the corpus.
 #
@@ -80,7 +89,8 @@ function(cohort_library)
   if(arg_HDRS)
     target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${arg_HDRS})
   endif()
-  if(NOT arg_EXCLUDE_FROM_INSTALL)
+  cohort_is_installed(installed)
+  if(installed)
     cohort_install_library(${arg_NAME} "${arg_DEPS};${arg_PRIVATE_DEPS}")
   endif()
 endfunction()
@@ -122,10 +132,21 @@ function(cohort_proto_library)
     target_link_libraries(${target} PUBLIC gRPC::grpc++)
     list(APPEND deps gRPC::grpc++)
   endif()
-  if(NOT arg_EXCLUDE_FROM_INSTALL)
+  cohort_is_installed(installed)
+  if(installed)
     cohort_install_library(${arg_NAME} "${deps}")
   endif()
 endfunction()
+
+# Users link the libraries of these folders; those of the others are parts of programs.
+macro(cohort_is_installed variable)
+  file(RELATIVE_PATH ${variable} ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  if(${variable} MATCHES "^(proto|runtime|comm|trainer)(/|$)" AND NOT arg_EXCLUDE_FROM_INSTALL)
+    set(${variable} ON)
+  else()
+    set(${variable} OFF)
+  endif()
+endmacro()
 
 # A misspelt keyword is an error here rather than a source file that nobody compiled.
 macro(cohort_check_arguments function)

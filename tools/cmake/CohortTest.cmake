@@ -1,4 +1,5 @@
-# cohort_test and cohort_fuzzer: see the head of CohortLibrary.cmake for their use.
+# cohort_test, cohort_command_test, cohort_test_program and cohort_fuzzer: the head of CohortLibrary.cmake shows their
+# use.
 #
 # Test binaries lie in <build>/tests/bin and link `cohort::test_main`, whose main() exits with 77 when every test it ran
 # skipped itself, so that ctest says "Skipped" and never hides a failure behind a skip. Each test finds
@@ -12,13 +13,12 @@ set(COHORT_TEST_ENV COHORT_TEST_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
 if("thread" IN_LIST COHORT_SANITIZE)
   # UCX's memory hooks run after the sanitizer's thread state is gone, and crash there.
   list(APPEND COHORT_TEST_ENV UCX_MEM_EVENTS=n
-    "TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/tests/support/tsan.supp")
+    TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:second_deadlock_stack=1)
 endif()
 if("undefined" IN_LIST COHORT_SANITIZE)
   list(APPEND COHORT_TEST_ENV UBSAN_OPTIONS=print_stacktrace=1)
 endif()
 
-# cohort_test_program(NAME <name> SRCS ... DEPS ...): a helper program of tests, in <build>/tests/bin, not a test.
 function(cohort_test_program)
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "NAME" "SRCS;DEPS")
   cohort_check_arguments("cohort_test_program")
@@ -29,18 +29,23 @@ function(cohort_test_program)
   target_link_libraries(${arg_NAME} PRIVATE cohort_options ${arg_DEPS})
 endfunction()
 
+# cohort_test_properties(<variable>): what a test's ctest entry gets, as code, because ENVIRONMENT and LABELS are lists.
+macro(cohort_test_properties variable)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  string(CONCAT ${variable} "TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS \"${arg_LABELS}\" "
+    "ENVIRONMENT \"${COHORT_TEST_ENV};${arg_ENV}\"")
+  if(arg_RUN_SERIAL)
+    string(APPEND ${variable} " RUN_SERIAL ON")
+  endif()
+endmacro()
+
 function(cohort_test)
   cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL;DISCOVER" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;ENV")
   cohort_check_arguments("cohort_test")
   cohort_test_program(NAME ${arg_NAME} SRCS ${arg_SRCS} DEPS ${arg_DEPS} cohort::test_main)
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 120)
-  endif()
-  string(CONCAT properties "TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS \"${arg_LABELS}\" "
-    "ENVIRONMENT \"${COHORT_TEST_ENV};${arg_ENV}\"")
-  if(arg_RUN_SERIAL)
-    string(APPEND properties " RUN_SERIAL ON")
-  endif()
+  cohort_test_properties(properties)
   if(arg_DISCOVER)
     # PRE_TEST asks the binary when ctest starts. gtest_discover_tests cannot pass properties that are lists, so they
     # follow in a script of our own, read after the one it generates.
@@ -54,6 +59,15 @@ function(cohort_test)
     add_test(NAME ${arg_NAME} COMMAND ${arg_NAME})
     cmake_language(EVAL CODE "set_tests_properties(${arg_NAME} PROPERTIES ${properties})")
   endif()
+  set_property(GLOBAL APPEND PROPERTY COHORT_TESTS ${arg_NAME})
+endfunction()
+
+function(cohort_command_test)
+  cmake_parse_arguments(PARSE_ARGV 0 arg "RUN_SERIAL" "NAME;TIMEOUT" "COMMAND;LABELS;ENV")
+  cohort_check_arguments("cohort_command_test")
+  cohort_test_properties(properties)
+  add_test(NAME ${arg_NAME} COMMAND ${arg_COMMAND})
+  cmake_language(EVAL CODE "set_tests_properties(${arg_NAME} PROPERTIES ${properties})")
   set_property(GLOBAL APPEND PROPERTY COHORT_TESTS ${arg_NAME})
 endfunction()
 

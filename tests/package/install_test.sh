@@ -1,0 +1,30 @@
+#!/bin/sh
+# install_test.sh <build folder> <program>: installs the build, moves what was installed elsewhere, and there builds and
+# runs the program with find_package and with pkg-config.
+set -eu
+build=$1 program=$2
+here=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+cmake --install "$build" --prefix "$work/first" >"$work/install.log" || { cat "$work/install.log" && exit 1; }
+mv "$work/first" "$work/moved"
+mkdir "$work/user"
+cp "$here/project/CMakeLists.txt" "$program" "$work/user"
+
+echo "== find_package"
+cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/moved"
+cmake --build "$work/user/build"
+"$work/user/build/embed"
+
+echo "== pkg-config"
+PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name cohort.pc)")
+export PKG_CONFIG_PATH
+# shellcheck disable=SC2046,SC2086
+$CXX -std=c++20 $CXXFLAGS "$work/user/embed.cc" -o "$work/user/embed" $(pkg-config --cflags --libs cohort)
+"$work/user/embed"
+
+if [ -x "$work/moved/bin/dlaunch" ]; then
+  echo "== under the installed dlaunch"
+  "$work/moved/bin/dlaunch" --nproc-per-node 2 -- "$work/user/embed"
+fi

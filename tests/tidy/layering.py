@@ -1,0 +1,156 @@
+"""Who may include whom: the layers of this repository, and the headers of vendors."""
+
+import re
+
+from tree import top
+
+# The longest matching prefix is a file's layer; what it may include besides itself.
+ALLOWED = {
+    "proto": (),
+    "runtime/base": (),
+    "runtime/segment": ("runtime/base",),
+    "runtime": ("proto", "runtime"),
+    "comm": ("runtime",),
+    "launcher": ("proto", "runtime/base", "runtime/segment"),
+    "trainer": ("runtime", "comm"),
+    "tools": ("proto", "runtime", "comm", "launcher", "trainer"),
+    "tests": ("proto", "runtime", "comm", "launcher", "trainer", "tools"),
+}
+
+# (headers, the folders that may include them, why)
+VENDORS = (
+    (r"(ucp|ucs|uct|ucm)/", ("comm/transport/ucx", "tests/comm"), "UCX"),
+    (r"nccl\.h$", ("comm/nccl", "tests/comm"), "NCCL"),
+    (r"(cuda(_\w+)?|cudaTypedefs|nvml)\.(h|hpp)$|cuda/", ("comm/cuda", "comm/nccl", "tests/comm"), "CUDA"),
+    (r"(torch|ATen|c10)/", ("trainer", "tests/trainer", "tools"), "libtorch"),
+    (r"(grpc|grpcpp|grpc\+\+)/|.*\.grpc\.pb\.h$", ("proto", "launcher", "runtime/rendezvous", "tests", "tools"),
+     "gRPC (a rank does not link it)"),
+)
+
+_TORCH = re.compile(r"(torch|ATen|c10)/")
+_CLASHING = re.compile(r"(grpc|grpcpp|grpc\+\+|absl/log)/|.*\.grpc\.pb\.h$")
+
+
+def _within(path, folder):
+    return path == folder or path.startswith(folder + "/")
+
+
+def layer_of(path):
+    fitting = [layer for layer in ALLOWED if _within(path, layer)]
+    return max(fitting, key=len, default=None)
+
+
+def target_of(header):
+    """The path in this repository that an include names, or None for a header from elsewhere."""
+    if header.startswith("cohort/v1/"):
+        return "proto/" + header
+    return header if layer_of(header) else None
+
+
+def check_layers(tree):
+    for path in tree.sources():
+        layer = layer_of(path)
+        if layer is None:
+            yield path, 1, "is in no layer; sources live in the folders of tests/tidy/layering.py"
+            continue
+        for line, header in tree.includes(path):
+            target = target_of(header)
+            if target is None:
+                sibling = "/".join(path.split("/")[:-1] + [header])
+                if sibling in tree.paths:
+                    yield path, line, f'include "{sibling}" from the root of the repository'
+                continue
+            if layer_of(target) != layer and not any(_within(target, allowed) for allowed in ALLOWED[layer]):
+                yield path, line, f"{layer} may not include {header}; allowed: {', '.join(ALLOWED[layer]) or 'none'}"
+
+
+def check_vendors(tree):
+    for path in tree.sources():
+        for line, header in tree.includes(path):
+            for pattern, folders, vendor in VENDORS:
+                if re.match(pattern, header) and not any(_within(path, folder) for folder in folders):
+                    yield path, line, f"{header}: only {', '.join(folders)} may include {vendor}"
+
+
+def _reached(tree, path, seen):
+    """All headers from elsewhere that `path` includes, itself or through headers of this repository."""
+    if path in seen:
+        return set()
+    seen.add(path)
+    found = set()
+    for _, header in tree.includes(path):
+        target = target_of(header)
+        if target and target in tree.paths:
+            found |= _reached(tree, target, seen)
+        else:
+            found.add(header)
+    return found
+
+
+def check_clashes(tree):
+    """libtorch's logging macros and those of gRPC and Abseil have the same names."""
+    for path in tree.sources():
+        reached = _reached(tree, path, set())
+        torch = sorted(h for h in reached if _TORCH.match(h))
+        clashing = sorted(h for h in reached if _CLASHING.match(h))
+        if torch and clashing:
+            yield path, 1, f"includes both {torch[0]} and {clashing[0]}, whose macros clash"
+
+
+def installed_headers(tree):
+    """The HDRS of all libraries that are installed."""
+    found = set()
+    for cmake in tree.named("CMakeLists.txt"):
+        for call in re.findall(r"cohort_library\(([^()]*)\)", re.sub(r"#[^\n]*", "", tree.text(cmake))):
+            if "EXCLUDE_FROM_INSTALL" in call:
+                continue
+            listed = re.search(r"\bHDRS\b(.*?)(?:\b(?:SRCS|DEPS|PRIVATE_DEPS|PCH|NAME)\b|$)", call, re.DOTALL)
+            for header in (listed.group(1).split() if listed else ()):
+                found.add("/".join(cmake.split("/")[:-1] + [header]))
+    return found
+
+
+def check_installed(tree):
+    """An installed header needs nothing but the standard library, Abseil's Status, libtorch (in the trainer), and other
+    installed headers."""
+    installed = installed_headers(tree)
+    for path in sorted(installed):
+        if path not in tree.paths:
+            continue  # CMake reports it, with the place
+        for line, header in tree.includes(path):
+            target = target_of(header)
+            if target and target not in installed:
+                yield path, line, f"is installed, but {header} is not: list it in HDRS of its library"
+            elif header.startswith("absl/") and header not in ("absl/status/status.h", "absl/status/statusor.h"):
+                yield path, line, f"{header}: installed headers use no Abseil but Status and StatusOr"
+
+
+def check_compiled(tree):
+    """A source that no CMakeLists.txt names is dead."""
+    lists = {p: tree.text(p) for p in tree.named("CMakeLists.txt")}
+    for path in tree.sources():
+        if not path.endswith((".cc", ".cu")) or top(path) == "":
+            continue
+        parts = path.split("/")
+        for depth in range(len(parts) - 1, 0, -1):
+            cmake = "/".join(parts[:depth] + ["CMakeLists.txt"])
+            rest = "/".join(parts[depth:])
+            words = re.split(r'[\s()"]+', lists.get(cmake, ""))
+            if any(rest == w or (rest.endswith(".cc") and w == rest[:-3]) for w in words):
+                break
+            if re.search(r"foreach|\$\{", lists.get(cmake, "")) and re.search(
+                    r"(?<![\w])" + re.escape(parts[-1].rsplit(".", 1)[0]) + r"(?![\w])", lists[cmake]):
+                break  # assembled from a list of stems
+            if "GLOB" in lists.get(cmake, ""):
+                break
+        else:
+            yield path, 1, "is compiled by no CMakeLists.txt"
+
+
+RULES = {
+    "layers": check_layers,
+    "vendors": check_vendors,
+    "clashes": check_clashes,
+    "installed": check_installed,
+    "compiled": check_compiled,
+}

@@ -1,0 +1,174 @@
+#!/usr/bin/env python3
+"""Each rule, shown something it must find and something it must let pass."""
+
+import os
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+import documents
+import functions
+import layering
+import lengths
+import tree
+import words
+
+
+class RuleTest(unittest.TestCase):
+    def tree_of(self, files):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for path, text in files.items():
+            file = os.path.join(folder.name, path)
+            os.makedirs(os.path.dirname(file), exist_ok=True)
+            with open(file, "w", encoding="utf-8") as out:
+                out.write(text)
+        return tree.Tree(folder.name, files)
+
+    def found(self, rule, files):
+        return [path for path, _, _ in rule(self.tree_of(files))]
+
+
+class Layering(RuleTest):
+    def test_lower_layers_only(self):
+        self.assertEqual(self.found(layering.check_layers, {
+            "comm/a.cc": '#include "runtime/work.h"\n#include "comm/a.h"\n#include <vector>\n',
+            "launcher/a.cc": '#include "runtime/segment/segment.h"\n#include "cohort/v1/agent.pb.h"\n',
+            "launcher/b.cc": '#include "runtime/work.h"\n',
+            "runtime/a.cc": '#include "comm/a.h"\n',
+            "runtime/segment/a.cc": '#include "runtime/work.h"\n',
+            "comm/c.cc": '#include "tests/comm/fake.h"\n',
+        }), ["comm/c.cc", "launcher/b.cc", "runtime/a.cc", "runtime/segment/a.cc"])
+
+    def test_spelling_from_the_root(self):
+        self.assertEqual(self.found(layering.check_layers, {"comm/a.cc": '#include "a.h"\n', "comm/a.h": ""}), ["comm/a.cc"])
+
+    def test_vendors(self):
+        self.assertEqual(self.found(layering.check_vendors, {
+            "comm/transport/ucx/a.cc": "#include <ucp/api/ucp.h>\n",
+            "comm/transport/a.cc": "#include <ucp/api/ucp.h>\n",
+            "comm/nccl/a.cc": "#include <nccl.h>\n#include <cuda_runtime_api.h>\n",
+            "launcher/cuda_devices.cc": '#include "launcher/cuda_devices.h"\n#include <cuda.h>\n',
+            "comm/b.cc": "#include <torch/torch.h>\n",
+            "comm/c.cc": '#include "cohort/v1/rendezvous.grpc.pb.h"\n',
+        }), ["comm/b.cc", "comm/c.cc", "comm/transport/a.cc", "launcher/cuda_devices.cc"])
+
+    def test_clashes_are_found_through_headers(self):
+        self.assertEqual(self.found(layering.check_clashes, {
+            "tools/a.cc": '#include "tools/a.h"\n#include <grpcpp/grpcpp.h>\n',
+            "tools/a.h": "#include <torch/torch.h>\n",
+        }), ["tools/a.cc"])
+
+    def test_installed_headers_are_whole(self):
+        cmake = "cohort_library(NAME comm\n  HDRS a.h b.h\n  SRCS a.cc c.h)\ncohort_library(NAME x EXCLUDE_FROM_INSTALL HDRS d.h)\n"
+        self.assertEqual(self.found(layering.check_installed, {
+            "comm/CMakeLists.txt": cmake,
+            "comm/a.h": '#include "comm/b.h"\n#include "absl/status/statusor.h"\n',
+            "comm/b.h": '#include "comm/c.h"\n#include "absl/strings/string_view.h"\n',
+            "comm/c.h": "",
+            "comm/d.h": '#include "comm/c.h"\n',
+        }), ["comm/b.h", "comm/b.h"])
+
+    def test_dead_sources(self):
+        self.assertEqual(self.found(layering.check_compiled, {
+            "comm/CMakeLists.txt": "cohort_library(NAME comm SRCS a.cc ring/b.cc)\nforeach(k IN ITEMS avx2 neon)\n",
+            "comm/a.cc": "", "comm/ring/b.cc": "", "comm/c.cc": "", "comm/neon.cc": "",
+        }), ["comm/c.cc"])
+
+
+class Functions(unittest.TestCase):
+    def names(self, text):
+        return [(name, lines) for name, _, lines in functions.find(tree.strip_literals(text))]
+
+    def test_shapes(self):
+        self.assertEqual(self.names("""
+namespace a { namespace {
+struct S : public B<int> {
+  S(int x) : x_{x}, y_(2) {
+    f([&] { return 1; });
+  }
+  int Get() const { return x_; }
+  auto Trailing() -> std::vector<int> {
+    return {1, 2};
+  }
+  bool operator()(int a) const { return a == 1'000; }
+  int x_ = 0;
+  std::array<int, 2> z_{1, 2};
+};
+}  // namespace }
+const std::map<int, int> table = {{1, f()}, {2, 3}};
+template <typename T>
+absl::StatusOr<int> C::Do(const std::string& s = "{", char c = '{') noexcept {
+  if (s.empty()) {
+    for (;;) {}
+  }
+  return R"({{{)".size();
+}
+TEST_F(Suite, Case) {
+}
+enum class E { kA, kB };
+#define M(x) { \\
+  x {
+extern "C" int main(int argc, char** argv) { return 0; }
+}
+"""), [("S", 3), ("Get", 1), ("Trailing", 3), ("operator()", 1), ("C::Do", 6), ("TEST_F(Suite, Case)", 2), ("main", 1)])
+
+    def test_function_after_statement_with_braces(self):
+        self.assertEqual(self.names("int x[] = {1, 2};\nvoid F() {\n}\nclass A final {\n public:\n  ~A() override {}\n};"),
+                         [("F", 2), ("~A", 1)])
+
+
+class Lengths(RuleTest):
+    LONG = "void F() {\n" + "  f();\n" * 80 + "}\n"
+
+    def test_long_things_are_found(self):
+        self.assertEqual(self.found(lengths.check_lengths, {
+            "comm/a.cc": self.LONG, "comm/b.h": "\n" * 501, "comm/c.cc": "void F() {\n}\n"}), ["comm/b.h", "comm/a.cc"])
+
+    def test_exceptions_shrink(self):
+        listed = "# why\nfunction comm/a.cc F\nfile comm/c.cc\n"
+        self.assertEqual(self.found(lengths.check_lengths, {
+            "comm/a.cc": self.LONG, "comm/c.cc": "", lengths.EXCEPTIONS: listed}), [lengths.EXCEPTIONS])
+
+
+class Words(RuleTest):
+    def test_banned(self):
+        self.assertEqual(self.found(words.check_banned, {
+            "comm/a.cc": 'auto x = getenv("A");\n', "runtime/env.cc": 'getenv("A");\n', "comm/b.cc": "// getenv()\n",
+            "runtime/base/mutex.h": "std::mutex m;\n", "tests/a.cc": "std::mutex m;\n", "comm/c.cc": "std::mutex m;\n",
+            "comm/d.cc": "#ifdef COHORT_HAVE_UCX\n", "trainer/a.cc": "t.detach();\n", "comm/e.cc": "static_assert(x);\n",
+        }), ["comm/a.cc", "comm/c.cc", "comm/d.cc"])
+
+    def test_words(self):
+        self.assertEqual(self.found(words.check_words, {
+            "comm/a.cc": "// TO" + "DO\n", "comm/b.md": "see /ho" + "me/me/x\n", "comm/c.md": "/proc/self, a/wo" + "rk/x\n",
+        }), ["comm/a.cc", "comm/b.md"])
+
+    def test_headers(self):
+        self.assertEqual(self.found(words.check_headers, {"comm/a.h": "#pragma once\n", "comm/b.h": "\n"}), ["comm/b.h"])
+
+
+class Documents(RuleTest):
+    def test_lists(self):
+        self.assertEqual(self.found(documents.check_lists, {
+            "comm/README.md": "`ring`: ...\n",
+            "comm/algorithm/algorithms.def": "// names\nCOHORT_ALGORITHM(ring, X)\nCOHORT_ALGORITHM(tree, X)\n",
+            "comm/empty.def": "",
+        }), ["comm/algorithm/algorithms.def", "comm/empty.def"])
+
+    def test_environment(self):
+        self.assertEqual(self.found(documents.check_environment, {
+            "runtime/README.md": "`COHORT_A` and `COHORT_GONE`\n",
+            "runtime/env.cc": 'Get("COHORT_A"); Get("COHORT_B");\n',
+        }), ["runtime/env.cc", "runtime/README.md"])
+
+    def test_links(self):
+        self.assertEqual(self.found(documents.check_links, {
+            "README.md": "[a](comm/a.h) [b](https://example.org) [c](#x)\n", "comm/a.h": "", "comm/README.md": "[a](b.h)\n",
+        }), ["comm/README.md"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,78 @@
+"""The files of the repository, as the rules see them."""
+
+import functools
+import os
+import re
+import subprocess
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LAYERS = ("proto", "runtime", "comm", "launcher", "trainer")
+FOLDERS = LAYERS + ("tests", "tools", "deploy")
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.MULTILINE)
+# Comments, raw strings, strings and characters. A quote between digits (1'000) is a separator, not a character.
+_LITERAL = re.compile(
+    r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])\'(?:\\.|[^\'\\\n])+\'',
+    re.DOTALL)
+
+
+class Tree:
+    """A folder with sources; `paths` are relative to its root, with slashes."""
+
+    def __init__(self, root, paths):
+        self.root = root
+        self.paths = sorted(paths)
+
+    @functools.lru_cache(maxsize=None)
+    def text(self, path):
+        with open(os.path.join(self.root, path), encoding="utf-8") as file:
+            return file.read()
+
+    @functools.lru_cache(maxsize=None)
+    def code(self, path):
+        """The text with comments and the insides of strings blanked, line for line."""
+        return strip_literals(self.text(path))
+
+    @functools.lru_cache(maxsize=None)
+    def includes(self, path):
+        """[(line, header)] as written."""
+        text = self.text(path)
+        return [(text.count("\n", 0, m.start()) + 1, m.group(2)) for m in _INCLUDE.finditer(text)]
+
+    def sources(self, *folders):
+        """C++ files, in the given top folders or in all."""
+        return [p for p in self.paths if p.endswith((".cc", ".h", ".cu")) and (not folders or top(p) in folders)]
+
+    def named(self, *endings):
+        return [p for p in self.paths if p.endswith(endings)]
+
+
+def strip_literals(text):
+    def blank(match):
+        found = match.group(0)
+        keep = found[0] if found[0] in "\"'" else ""
+        lines = "\n" * found.count("\n")
+        return keep + lines + keep if keep else (" " + lines if found[0] == "/" else '""' + lines)
+
+    return _LITERAL.sub(blank, text)
+
+
+def top(path):
+    return path.split("/")[0] if "/" in path else ""
+
+
+def load(root=ROOT):
+    """What git tracks or would track; without git (a source archive), every file outside build folders."""
+    try:
+        listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=root, check=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.decode().split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        listed = list(_walk(root))
+    return Tree(root, [p for p in set(listed) if p and os.path.isfile(os.path.join(root, p))])
+
+
+def _walk(root):
+    for folder, folders, files in os.walk(root):
+        folders[:] = [f for f in folders if f not in ("build", ".git", "__pycache__")]
+        for name in files:
+            yield os.path.relpath(os.path.join(folder, name), root)

@@ -1,0 +1,62 @@
+"""Things that may not be written, or only in one place."""
+
+import re
+
+from tree import top
+
+# (pattern in code without comments and strings, files it may stand in, reason). Tests may use what is marked so.
+BANNED = (
+    (r"\b(secure_)?getenv\s*\(", ("runtime/env.cc", "launcher/environment/process_environment.cc"), True,
+     "the environment is read in runtime/env.cc and launcher/environment/process_environment.cc only"),
+    (r"\bstd::(recursive_|shared_|timed_)?mutex\b|\bstd::(lock_guard|unique_lock|scoped_lock|shared_lock)\b|"
+     r"\bstd::condition_variable(_any)?\b|\babsl::Mutex\b", ("runtime/base/mutex.h",), True,
+     "use the annotated Mutex and CondVar of runtime/base/mutex.h"),
+    (r"\bCOHORT_(HAVE|WITH)_\w+", (), False, "choose a source or its stub in CMake; shared code has no #ifdef"),
+    (r"\bgoto\b", (), False, "no goto"),
+    (r"\.detach\s*\(\s*\)", ("trainer/", "tests/trainer/"), False,  # there it is a tensor's
+     "a detached thread outlives what it uses: join it"),
+    (r"\busing\s+namespace\s+(?!std::(chrono_literals|literals|string_literals|string_view_literals))", (), False,
+     "no using-directives"),
+    (r"\bdynamic_cast\b", ("trainer/",), True, "say it in the interface"),
+    (r"\b(assert)\s*\(", (), True, "assertions vanish in release builds: return a Status or use COHORT_CHECK"),
+)
+
+_UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X{3}|HAC[K])\b")
+# Paths that only exist on the machine of whoever wrote them.
+_PRIVATE = re.compile(r"(?<![\w./-])/(w[o]rk|ho[m]e|Us[e]rs)/\w|\.librar[y]/|\bshared/(b[i]n|rese[a]rch)\b")
+
+
+def check_banned(tree):
+    for path in tree.sources():
+        code = tree.code(path)
+        for pattern, files, tests_may, reason in BANNED:
+            if files and path.startswith(files):
+                continue
+            if tests_may and top(path) == "tests":
+                continue
+            for match in re.finditer(pattern, code):
+                yield path, code.count("\n", 0, match.start()) + 1, f"{match.group(0).strip()}: {reason}"
+
+
+def check_words(tree):
+    for path in tree.paths:
+        try:
+            lines = tree.text(path).splitlines()
+        except UnicodeDecodeError:
+            continue  # a data file
+        for number, line in enumerate(lines, 1):
+            found = _UNFINISHED.search(line)
+            if found:
+                yield path, number, f"{found.group(0)}: finish it, or open an issue"
+            found = _PRIVATE.search(line)
+            if found:
+                yield path, number, f"'{found.group(0)}' is a path of one machine"
+
+
+def check_headers(tree):
+    for path in tree.named(".h"):
+        if not re.search(r"^#pragma once$", tree.text(path), re.MULTILINE):
+            yield path, 1, "has no #pragma once"
+
+
+RULES = {"banned": check_banned, "words": check_words, "headers": check_headers}
