@@ -47,8 +47,8 @@ struct Identity {
   int local_world_size = 1;
   int devices_per_rank = 0;
   std::vector<Device> devices;
-  std::vector<NodeInfo> nodes;  // ordered by first_rank, covering 0 .. world_size - 1
-  std::string job_secret;       // 32 bytes, or empty in a world of one
+  std::vector<NodeInfo> nodes;    // ordered by first_rank, covering 0 .. world_size - 1
+  std::string job_secret;         // 32 bytes, or empty in a world of one
   std::string data_interface_ip;  // address that data transports bind to; empty: any
   bool nodes_share_host = false;  // simulated nodes on one machine
 };

@@ -21,13 +21,14 @@ class Segment;
 class ProgressSource {
  public:
   virtual ~ProgressSource() = default;
-  // Does a bounded amount of work (about 64 KiB). Returns true when anything moved. Called by the engine's owner.
+  // Does a bounded amount of work (about 64 KiB). Returns true when anything moved. Called by the engine's owner, also
+  // when the source is not active, so it must be quick when there is nothing to do.
   virtual bool Poll() = 0;
-  // True when the source is waiting for something and so wants the engine to be driven.
+  // True when the source is waiting for something and so wants the progress thread to drive the engine.
   virtual bool Active() const = 0;
   // Sources whose news come through a descriptor (UCX): arms it. Returns the descriptor to sleep on, or -1 when there
   // is none; sets *ready instead when there is something to poll right now. The default has none: its news come with
-  // Segment::Wake.
+  // Segment::Wake. Called by the engine's owner before every sleep, which lasts 50 ms at the most.
   virtual int Arm(bool* ready) {
     (void)ready;
     return -1;
@@ -41,16 +42,17 @@ class Engine {
   Engine(Segment* segment, int local_ranks);
   ~Engine();
 
-  // Owner only. Sources are polled in order of addition.
+  // Owner only; allowed while polling. Sources are polled in order of addition.
   void Add(ProgressSource* source);
   void Remove(ProgressSource* source);
 
-  // Polls every active source once. Owner only.
+  // Polls every source once; true when anything moved. Owner only.
   bool Poll();
 
-  // Drives the engine until `done()` (cheap, called with and without ownership) or the deadline. Returns done().
-  // Takes the ownership over from the progress thread; spins, yields, then sleeps (DESIGN: spin budget from the CPUs
-  // really available; park after about 1 ms on the rank's futex word or in epoll over armed descriptors).
+  // Drives the engine until `done()` or the deadline, and returns done(). Takes the ownership over from the progress
+  // thread; while another thread drives, sleeps until that one has made done() true or leaves. Polls at least once.
+  // Spins, yields, then sleeps: see wait_policy.h. `done` must be cheap and thread-safe: the thread that drives calls
+  // it too. Called by a thread that holds the ownership (EngineLock), it keeps it until it returns.
   template <typename Predicate>
   bool DriveUntil(Predicate done, Deadline deadline) {
     if (done()) return true;

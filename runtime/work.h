@@ -17,7 +17,7 @@ namespace cohort::runtime {
 // Complete exactly once. Intrusively counted, so that producers can recycle states without allocating.
 class WorkState {
  public:
-  virtual ~WorkState() = default;
+  virtual ~WorkState();
 
   bool done() const { return done_.load(std::memory_order_acquire); }
   // Valid once done().
@@ -29,7 +29,8 @@ class WorkState {
   }
 
  protected:
-  // Stores the result and runs the callbacks, on the calling thread. Called once, by the engine's owner.
+  // Stores the result and runs the callbacks, on the calling thread. Called once, by the engine's owner, who holds a
+  // reference until it returns.
   void Complete(absl::Status status);
   // Makes a recycled state new again.
   void Reset();
@@ -42,11 +43,13 @@ class WorkState {
   virtual void Wait(Deadline deadline) = 0;
   // Makes `stream` (a cudaStream_t) wait for the operation. The default waits on the host.
   virtual absl::Status WaitOnStream(void* stream);
+  void Then(std::function<void(const absl::Status&)> fn);
 
   std::atomic<uint32_t> references_{0};
   std::atomic<bool> done_{false};
   absl::Status status_;
   struct Callbacks;
+  struct Callback;
   std::atomic<Callbacks*> callbacks_{nullptr};
 };
 

@@ -1,0 +1,50 @@
+#include "runtime/wait_policy.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/cpu_budget.h"
+
+namespace cohort::runtime {
+namespace {
+
+constexpr int kSpinNs = 1000;
+constexpr int kSharedSpinNs = 250;
+
+double PauseNs() {
+  constexpr int kPauses = 64;
+  uint64_t best = ~uint64_t{0};
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    const uint64_t start = SteadyNow();
+    for (int i = 0; i < kPauses; ++i) Pause();
+    best = std::min(best, SteadyNow() - start);
+  }
+  return std::max(1.0, static_cast<double>(best) / kPauses);
+}
+
+}  // namespace
+
+WaitPolicy MakeWaitPolicy(int local_ranks) {
+  WaitPolicy policy;
+  const int budget = Oversubscribed(local_ranks) ? kSharedSpinNs : kSpinNs;
+  policy.spins = std::clamp(static_cast<int>(budget / PauseNs()), 4, 200);
+  return policy;
+}
+
+void Backoff::Wait() {
+  constexpr int kSpins = 16;
+  constexpr int kYields = 2000;
+  ++rounds_;
+  if (rounds_ <= kSpins) {
+    Pause();
+  } else if (rounds_ <= kYields) {
+    sched_yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+}
+
+}  // namespace cohort::runtime
