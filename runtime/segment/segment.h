@@ -55,7 +55,7 @@ class Segment {
   struct Options {
     int local_ranks = 1;
     uint64_t epoch = 1;
-    std::string job_id;
+    std::string job_id = {};
   };
   // Makes a new segment. kResourceExhausted when there is no memory for the fixed part.
   static absl::StatusOr<std::unique_ptr<Segment>> Create(const Options& options);

@@ -1,0 +1,146 @@
+#include "runtime/segment/black_box.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+
+#include "runtime/base/clock.h"
+#include "runtime/base/deadline.h"
+#include "runtime/segment/call_names.h"
+#include "runtime/segment/segment.h"
+
+namespace cohort::runtime {
+namespace {
+
+class BlackBoxTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto created = Segment::Create({});
+    ASSERT_TRUE(created.ok()) << created.status();
+    agent_ = *std::move(created);
+    auto attached = Segment::Attach(dup(agent_->fd()), 0);
+    ASSERT_TRUE(attached.ok()) << attached.status();
+    rank_ = *std::move(attached);
+  }
+
+  static CallRecord Record(uint64_t group, uint64_t sequence, const std::string& site = "train.cc:88") {
+    CallRecord record;
+    record.signature.group = group;
+    record.signature.epoch = 1;
+    record.signature.sequence = sequence;
+    record.signature.kind = 3;
+    record.signature.dtype = 11;
+    record.signature.op = 1;
+    record.signature.count = 1024;
+    std::strncpy(record.site, site.c_str(), sizeof record.site - 1);
+    return record;
+  }
+
+  std::unique_ptr<Segment> agent_;
+  std::unique_ptr<Segment> rank_;
+};
+
+TEST_F(BlackBoxTest, RemembersTheLatestCalls) {
+  BlackBoxWriter& writer = rank_->black_box();
+  const BlackBoxReader reader = agent_->black_box_of(0);
+  EXPECT_FALSE(reader.Latest().has_value());
+  EXPECT_TRUE(reader.All().empty());
+
+  const uint64_t before = SteadyNow();
+  const uint64_t ticket = writer.Start(Record(5, 1, std::string(200, 'x')));
+  auto latest = reader.Latest();
+  ASSERT_TRUE(latest.has_value());
+  EXPECT_EQ(latest->state, CallState::kStarted);
+  EXPECT_EQ(std::string(latest->site), std::string(103, 'x'));
+  EXPECT_GE(latest->start_ns + 100'000, before);
+  EXPECT_EQ(latest->end_ns, 0u);
+  writer.Finish(ticket, CallState::kDone);
+  latest = reader.Latest();
+  EXPECT_EQ(latest->state, CallState::kDone);
+  EXPECT_GE(latest->end_ns + 100'000, latest->start_ns);
+
+  for (uint64_t sequence = 2; sequence <= 2 * kBlackBoxRecords; ++sequence) writer.Start(Record(5, sequence));
+  writer.Finish(ticket, CallState::kFailed);  // overwritten since: left alone
+  EXPECT_EQ(reader.All().size(), static_cast<size_t>(kBlackBoxRecords));
+  EXPECT_EQ(reader.All().front().signature.sequence, static_cast<uint64_t>(kBlackBoxRecords + 1));
+  EXPECT_EQ(reader.Latest()->signature.sequence, static_cast<uint64_t>(2 * kBlackBoxRecords));
+  EXPECT_EQ(std::string(reader.Latest()->site), "train.cc:88");
+  EXPECT_FALSE(reader.Find(5, 1, 1).has_value());
+  EXPECT_TRUE(reader.Find(5, 1, kBlackBoxRecords + 1).has_value());
+  EXPECT_FALSE(reader.Find(6, 1, kBlackBoxRecords + 1).has_value());
+  EXPECT_FALSE(reader.Find(5, 2, kBlackBoxRecords + 1).has_value());
+  EXPECT_EQ(reader.Reached(5, 1), static_cast<uint64_t>(2 * kBlackBoxRecords));
+  EXPECT_EQ(reader.Reached(6, 1), 0u);
+}
+
+TEST_F(BlackBoxTest, SendsAreNotMistakenForCollectives) {
+  CallRecord send = Record(5, 9);
+  send.signature.kind = 10;
+  send.peer = 3;
+  rank_->black_box().Start(send);
+  const BlackBoxReader reader = agent_->black_box_of(0);
+  EXPECT_FALSE(reader.Find(5, 1, 9).has_value());
+  EXPECT_EQ(reader.Reached(5, 1), 0u);
+  ASSERT_TRUE(reader.LatestOf(5, 1).has_value());
+  EXPECT_EQ(DescribeCallAndSite(*reader.LatestOf(5, 1)), "send(sum, float32, 1024, to 3) at train.cc:88");
+}
+
+// Every field of a record is derived from its sequence, so that a reader notices a mixture of two.
+TEST_F(BlackBoxTest, ReadersBesideTheWriterSeeWholeRecords) {
+  std::atomic<bool> stop{false};
+  std::atomic<int> bad{0};
+  std::atomic<int> seen{0};
+  std::thread reader([&] {
+    const BlackBoxReader box = agent_->black_box_of(0);
+    while (!stop.load()) {
+      for (const CallRecord& record : box.All()) {
+        const uint64_t sequence = record.signature.sequence;
+        const bool whole = record.signature.group == sequence * 3 && record.bytes == sequence * 5 &&
+                           record.peer == static_cast<int32_t>(sequence % 1000) &&
+                           record.site == "s" + std::to_string(sequence) &&
+                           (record.state == CallState::kStarted) == (record.end_ns == 0);
+        if (!whole) bad.fetch_add(1);
+        seen.fetch_add(1);
+      }
+    }
+  });
+  BlackBoxWriter& writer = rank_->black_box();
+  for (uint64_t sequence = 1; sequence < 100'000 || seen.load() < 1000; ++sequence) {
+    CallRecord record = Record(sequence * 3, sequence, "s" + std::to_string(sequence));
+    record.bytes = sequence * 5;
+    record.peer = static_cast<int32_t>(sequence % 1000);
+    const uint64_t ticket = writer.Start(record);
+    if (sequence % 3 != 0) writer.Finish(ticket, CallState::kDone);
+  }
+  stop.store(true);
+  reader.join();
+  EXPECT_EQ(bad.load(), 0);
+}
+
+TEST_F(BlackBoxTest, SurvivesAnyContents) {
+  const BlackBoxReader reader = agent_->black_box_of(0);
+  CallRecord record;
+  std::memset(static_cast<void*>(&record), 0xff, sizeof record);
+  rank_->black_box().Start(record);
+  ASSERT_TRUE(reader.Latest().has_value());
+  EXPECT_EQ(DescribeCall(*reader.Latest()).substr(0, 9), "?(?, ?, 1");
+  std::memset(record.site, '\033', sizeof record.site);
+  EXPECT_EQ(SiteOf(record), std::string(sizeof record.site, '?'));
+}
+
+TEST(FastClockTest, FollowsTheSteadyClock) {
+  FastClock clock;
+  const Deadline deadline = Deadline::After(std::chrono::milliseconds(20));
+  while (!deadline.passed()) {
+    const uint64_t before = SteadyNow();
+    const uint64_t now = clock.Now();
+    const uint64_t after = SteadyNow();
+    ASSERT_GE(now + 50'000, before);
+    ASSERT_LE(now, after + 50'000);
+  }
+}
+
+}  // namespace
+}  // namespace cohort::runtime
