@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/types.h"
@@ -51,9 +52,9 @@ struct Step {
   // results; for commutative ops the value is the same.
   bool incoming_first = false;
   int32_t peer = -1;  // group rank
-  Slice src;
-  Slice src2;
-  Slice dst;
+  Slice src = {};
+  Slice src2 = {};
+  Slice dst = {};
   int32_t sends_before = 0;
 };
 
@@ -86,7 +87,28 @@ struct PlanRequest {
   int32_t pieces = 1;
 };
 
-// Chunks of a buffer on this rank, for the given kind: 0 where the operation has no such buffer here.
+// Chunks of a buffer on this rank, for the given kind: 0 where the operation has no such buffer here, and for kScratch,
+// which is the plan's own.
 int32_t ChunksOf(BufferId buffer, const PlanRequest& request);
+
+// In place, one of the user's buffers is a part of the other: the same chunk has two names. Gives every chunk one name,
+// that of the larger buffer, so that slices overlap if and only if their canonical forms do. Whether a call is in place
+// is known to its own rank only, so plans of one operation may differ in it.
+Slice Canonical(const Slice& slice, const PlanRequest& request);
+
+// True when the slices, both canonical, share a chunk.
+inline bool Overlap(const Slice& a, const Slice& b) {
+  return a.chunks > 0 && b.chunks > 0 && a.buffer == b.buffer && a.first < b.first + b.chunks &&
+         b.first < a.first + a.chunks;
+}
+
+// What the plan was made for.
+PlanRequest RequestOf(const Plan& plan);
+
+// "in", "out", "scratch"; "send", "recv_reduce", ...
+std::string_view Name(BufferId buffer);
+std::string_view Name(StepKind kind);
+// One line for people, such as "recv_reduce  out[3] = in[3] op rank 2".
+std::string ToString(const Step& step);
 
 }  // namespace cohort::comm

@@ -1,0 +1,44 @@
+// Flat all-to-all: every rank sends all its blocks at once and then takes what comes.
+//
+// One message time and the least volume; all messages are under way together, so it is for small blocks or few ranks.
+// In place the blocks arrive in scratch memory, because their places are sent from.
+//
+//   every rank     send block j to rank j; out block j from rank j; own block copied
+//
+// Cost, blocks of n bytes: 1 round; (p-1) n bytes out of and into every rank.
+// Any size. Source: textbook (linear all-to-all).
+#include <utility>
+
+#include "comm/algorithm/pattern.h"
+#include "comm/algorithm/registry.h"
+#include "comm/plan/plan_builder.h"
+
+namespace cohort::comm {
+
+Plan BuildAllToAllFlat(const PlanRequest& request) {
+  PlanBuilder builder(request);
+  const int size = request.size;
+  for (int i = 1; i < size; ++i) {
+    const int peer = Modulo(request.rank + i, size);
+    builder.Send(peer, builder.In(peer));
+  }
+  builder.Copy(builder.Out(request.rank), builder.In(request.rank));
+  const bool aside = builder.Aliased(builder.In(), builder.Out());
+  const Slice scratch = aside ? builder.NewScratch(size - 1) : PlanBuilder::Nothing();
+  for (int i = 1; i < size; ++i) {
+    const int peer = Modulo(request.rank - i, size);
+    builder.Recv(peer, aside ? Part(scratch, i - 1, size - 1) : builder.Out(peer));
+  }
+  for (int i = 1; aside && i < size; ++i) {
+    builder.Copy(builder.Out(Modulo(request.rank - i, size)), Part(scratch, i - 1, size - 1));
+  }
+  return std::move(builder).Build();
+}
+
+AlgorithmCost CostOfAllToAllFlat(const CostQuery& query) {
+  if (query.size == 1) return {};
+  const int64_t all = int64_t{query.size - 1} * query.pieces;
+  return {.rounds = 1, .messages = query.size - 1, .chunks = all, .critical = all, .reduced = 0};
+}
+
+}  // namespace cohort::comm

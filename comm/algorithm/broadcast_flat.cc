@@ -1,0 +1,35 @@
+// Flat broadcast: the root publishes its block once and every other rank reads it.
+//
+// Where publishing is one write that all can read (shared memory), nothing beats it for small blocks: one message time
+// whatever the size. Where it is not, the root sends the block to each rank, and a tree is better.
+//
+//   rank 0 (root)  publish x
+//   rank 1..3      read x from 0
+//
+// Cost, n bytes: 1 round; n bytes out of the root (as often as there are readers where publishes are sends).
+// Any size and root. Source: the flat trees of XHC (IEEE Cluster 2022).
+#include <utility>
+
+#include "comm/algorithm/pattern.h"
+#include "comm/algorithm/registry.h"
+#include "comm/plan/plan_builder.h"
+
+namespace cohort::comm {
+
+Plan BuildBroadcastFlat(const PlanRequest& request) {
+  PlanBuilder builder(request);
+  if (request.rank == request.root) {
+    if (request.size > 1) builder.Publish(builder.In());
+    builder.Copy(builder.Out(), builder.In());
+  } else {
+    builder.RecvPublished(request.root, builder.Out());
+  }
+  return std::move(builder).Build();
+}
+
+AlgorithmCost CostOfBroadcastFlat(const CostQuery& query) {
+  if (query.size == 1) return {};
+  return {.rounds = 1, .messages = 1, .chunks = query.pieces, .critical = query.pieces, .reduced = 0};
+}
+
+}  // namespace cohort::comm

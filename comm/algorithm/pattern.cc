@@ -1,0 +1,39 @@
+#include "comm/algorithm/pattern.h"
+
+namespace cohort::comm {
+
+void ReduceInRankOrder(PlanBuilder& builder, const PlanRequest& request, const Slice& own, const Slice& result,
+                       bool published) {
+  const int rank = request.rank;
+  // Until `own` has been used, nothing may be gathered where it lies.
+  const bool aside = rank >= 2 && builder.Aliased(own, result);
+  const Slice early = aside ? builder.NewScratchLike(own) : result;
+  const auto receive = [&](int peer, const Slice& dst) {
+    published ? builder.RecvPublished(peer, dst) : builder.Recv(peer, dst);
+  };
+  const auto receive_reduce = [&](int peer, const Slice& dst, const Slice& src) {
+    published ? builder.RecvReducePublished(peer, dst, src) : builder.RecvReduce(peer, dst, src);
+  };
+  Slice sum = own;
+  int next = 1;  // the first contribution that `sum` does not hold yet
+  if (rank == 1) {
+    published ? builder.RecvReducePublishedFirst(0, result, own) : builder.RecvReduceFirst(0, result, own);
+    sum = result;
+    next = 2;
+  } else if (rank >= 2) {
+    receive(0, early);
+    sum = early;
+  }
+  for (int peer = next; peer < request.size; ++peer) {
+    const Slice& target = peer < rank ? early : result;
+    if (peer == rank) {
+      builder.Reduce(target, sum, own);
+    } else {
+      receive_reduce(peer, target, sum);
+    }
+    sum = target;
+  }
+  if (request.size == 1) builder.Copy(result, own);
+}
+
+}  // namespace cohort::comm

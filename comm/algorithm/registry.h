@@ -1,0 +1,67 @@
+// The list of algorithms (algorithms.def) as a table. An algorithm is a pure function from a PlanRequest to a Plan, a
+// cost formula and a few declared facts; whoever chooses algorithms reads only this table.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/plan/plan.h"
+#include "comm/types.h"
+
+namespace cohort::comm {
+
+// What the formulas of an algorithm look at.
+struct CostQuery {
+  int size = 1;
+  int32_t pieces = 1;
+};
+
+// What a plan costs, as a formula in the head comment of its file. Data are counted in chunks (a chunk is 1/pieces of
+// the operation's block); a maximum is taken over the ranks. The tests compare `rounds` and `chunks` with what the
+// checker counts in the plans themselves, and the rest with the simulator's times.
+struct AlgorithmCost {
+  int64_t rounds = 0;    // messages in the longest chain of messages that wait for one another
+  int64_t messages = 0;  // of the busiest rank in its busier direction; an estimate where ranks differ
+  int64_t chunks = 0;    // sent or received by the busiest rank in its busier direction; a publish is sent once
+  int64_t critical = 0;  // on the wire one after another along the slowest path, with one port per rank
+  int64_t reduced = 0;   // combined by the busiest rank, along that path
+};
+
+struct AlgorithmTraits {
+  bool power_of_two = false;  // group sizes it can serve
+  int min_ranks = 1;
+  int max_ranks = std::numeric_limits<int>::max();
+  bool uses_publish = false;
+  bool parts_by_rank = false;  // cuts the block into a part for each rank: wants a multiple of `size` pieces
+  bool pipelined = false;      // gains from more pieces than it needs
+};
+
+struct AlgorithmInfo {
+  CollectiveKind kind;
+  std::string_view name;
+  uint16_t index;  // line number in algorithms.def, from 1: what signatures carry. 0 is no algorithm
+  Plan (*build)(const PlanRequest&);
+  AlgorithmCost (*cost)(const CostQuery&);
+  AlgorithmTraits traits;
+};
+
+// All of them, in the order of the list.
+std::span<const AlgorithmInfo> Algorithms();
+// Null where there is none.
+const AlgorithmInfo* FindAlgorithm(CollectiveKind kind, std::string_view name);
+const AlgorithmInfo* FindAlgorithm(uint16_t index);
+// "binomial, flat, ring": the names for a kind, in the order of the list.
+std::string AlgorithmNames(CollectiveKind kind);
+
+// OK when the algorithm can serve groups of this size; else kInvalidArgument with the requirement it misses.
+absl::Status CheckRequirements(const AlgorithmInfo& algorithm, int size);
+
+// The plan for one rank. kInvalidArgument when kind, requirements, rank, root or pieces do not fit.
+absl::StatusOr<Plan> BuildPlan(const AlgorithmInfo& algorithm, const PlanRequest& request);
+
+}  // namespace cohort::comm

@@ -1,0 +1,147 @@
+#include "comm/plan/plan.h"
+
+namespace cohort::comm {
+namespace {
+
+std::string ToString(const Slice& slice) {
+  if (slice.chunks == 0) return "nothing";
+  std::string text = std::string(Name(slice.buffer)) + "[" + std::to_string(slice.first);
+  if (slice.chunks > 1) text += ".." + std::to_string(slice.first + slice.chunks - 1);
+  return text + "]";
+}
+
+std::string PeerOf(const Step& step) {
+  return "rank " + std::to_string(step.peer) + (step.published ? " (published)" : "");
+}
+
+}  // namespace
+
+std::string_view Name(BufferId buffer) {
+  switch (buffer) {
+    case BufferId::kIn:
+      return "in";
+    case BufferId::kOut:
+      return "out";
+    case BufferId::kScratch:
+      return "scratch";
+  }
+  return "unknown_buffer";
+}
+
+std::string_view Name(StepKind kind) {
+  switch (kind) {
+    case StepKind::kSend:
+      return "send";
+    case StepKind::kRecv:
+      return "recv";
+    case StepKind::kRecvReduce:
+      return "recv_reduce";
+    case StepKind::kReduce:
+      return "reduce";
+    case StepKind::kCopy:
+      return "copy";
+    case StepKind::kPublish:
+      return "publish";
+    case StepKind::kPut:
+      return "put";
+  }
+  return "unknown_step";
+}
+
+std::string ToString(const Step& step) {
+  std::string text(Name(step.kind));
+  text.resize(13, ' ');
+  const std::string src = ToString(step.src);
+  const std::string dst = ToString(step.dst);
+  switch (step.kind) {
+    case StepKind::kSend:
+    case StepKind::kPut:
+      text += src + " to " + PeerOf(step);
+      break;
+    case StepKind::kPublish:
+      text += src + " to all";
+      break;
+    case StepKind::kRecv:
+      text += dst + " = " + PeerOf(step);
+      break;
+    case StepKind::kRecvReduce:
+      text += dst + " = " + (step.incoming_first ? PeerOf(step) + " op " + src : src + " op " + PeerOf(step));
+      break;
+    case StepKind::kReduce:
+      text += dst + " = " + src + " op " + ToString(step.src2);
+      break;
+    case StepKind::kCopy:
+      text += dst + " = " + src;
+      break;
+  }
+  if (step.sends_before > 0) text += ", after its first " + std::to_string(step.sends_before) + " sends";
+  return text;
+}
+
+std::string Plan::DebugString() const {
+  std::string text = std::string(Name(kind)) + " " + algorithm + ": rank " + std::to_string(rank) + " of " +
+                     std::to_string(size) + (root >= 0 ? ", root " + std::to_string(root) : "") +
+                     (in_place ? ", in place" : "") + ", " + std::to_string(pieces) + " pieces, " +
+                     std::to_string(scratch_chunks) + " scratch chunks\n";
+  for (size_t l = 0; l < lanes.size(); ++l) {
+    if (lanes.size() > 1) text += "lane " + std::to_string(l) + "\n";
+    for (size_t s = 0; s < lanes[l].steps.size(); ++s) {
+      const std::string number = std::to_string(s);
+      text += std::string(number.size() < 5 ? 5 - number.size() : 0, ' ') + number + "  " +
+              ToString(lanes[l].steps[s]) + "\n";
+    }
+  }
+  return text;
+}
+
+int32_t ChunksOf(BufferId buffer, const PlanRequest& request) {
+  const bool at_root = request.rank == request.root;
+  const int32_t one = request.pieces;
+  const int32_t all = request.pieces * request.size;
+  const bool in = buffer == BufferId::kIn;
+  if (buffer == BufferId::kScratch) return 0;
+  switch (request.kind) {
+    case CollectiveKind::kBroadcast:
+      return in ? (at_root ? one : 0) : one;
+    case CollectiveKind::kReduce:
+      return in ? one : (at_root ? one : 0);
+    case CollectiveKind::kAllReduce:
+      return one;
+    case CollectiveKind::kGather:
+      return in ? one : (at_root ? all : 0);
+    case CollectiveKind::kScatter:
+      return in ? (at_root ? all : 0) : one;
+    case CollectiveKind::kAllGather:
+      return in ? one : all;
+    case CollectiveKind::kReduceScatter:
+      return in ? all : one;
+    case CollectiveKind::kAllToAll:
+      return all;
+    case CollectiveKind::kBarrier:
+      return 0;
+    case CollectiveKind::kSend:
+      return in ? one : 0;
+    case CollectiveKind::kRecv:
+      return in ? 0 : one;
+  }
+  return 0;
+}
+
+Slice Canonical(const Slice& slice, const PlanRequest& request) {
+  if (!request.in_place || slice.buffer == BufferId::kScratch) return slice;
+  const int32_t in = ChunksOf(BufferId::kIn, request);
+  const int32_t out = ChunksOf(BufferId::kOut, request);
+  if (in == 0 || out == 0) return slice;
+  const BufferId larger = in > out ? BufferId::kIn : BufferId::kOut;
+  if (slice.buffer == larger) return slice;
+  // Equal buffers start together; a smaller one is this rank's block of the larger.
+  const bool block_kind = request.kind == CollectiveKind::kGather || request.kind == CollectiveKind::kScatter ||
+                          request.kind == CollectiveKind::kAllGather || request.kind == CollectiveKind::kReduceScatter;
+  return {larger, slice.first + (block_kind ? request.rank * request.pieces : 0), slice.chunks};
+}
+
+PlanRequest RequestOf(const Plan& plan) {
+  return {plan.kind, plan.size, plan.rank, plan.root, plan.in_place, plan.pieces};
+}
+
+}  // namespace cohort::comm

@@ -1,0 +1,124 @@
+#include "comm/plan/plan_builder.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace cohort::comm {
+
+Slice Parts(const Slice& whole, int index, int count, int parts) {
+  const auto begin = static_cast<int32_t>(int64_t{whole.chunks} * index / parts);
+  const auto end = static_cast<int32_t>(int64_t{whole.chunks} * (index + count) / parts);
+  return {whole.buffer, whole.first + begin, end - begin};
+}
+
+Slice Part(const Slice& whole, int index, int parts) { return Parts(whole, index, 1, parts); }
+
+PlanBuilder::PlanBuilder(const PlanRequest& request) : request_(request) {
+  plan_.kind = request.kind;
+  plan_.size = request.size;
+  plan_.rank = request.rank;
+  plan_.root = request.root;
+  plan_.in_place = request.in_place;
+  plan_.pieces = request.pieces;
+  UseLane(0);
+}
+
+Slice PlanBuilder::In(int block, int blocks) const {
+  return {BufferId::kIn, block * request_.pieces, blocks * request_.pieces};
+}
+
+Slice PlanBuilder::Out(int block, int blocks) const {
+  return {BufferId::kOut, block * request_.pieces, blocks * request_.pieces};
+}
+
+Slice PlanBuilder::NewScratch(int blocks) {
+  const Slice slice{BufferId::kScratch, plan_.scratch_chunks, blocks * request_.pieces};
+  plan_.scratch_chunks += slice.chunks;
+  return slice;
+}
+
+Slice PlanBuilder::NewScratchLike(const Slice& slice) {
+  const int32_t skip = slice.first % request_.pieces;
+  const int32_t blocks = (skip + slice.chunks + request_.pieces - 1) / request_.pieces;
+  return {BufferId::kScratch, NewScratch(blocks).first + skip, slice.chunks};
+}
+
+PlanBuilder& PlanBuilder::UseLane(int lane) {
+  lane_ = static_cast<size_t>(lane);
+  if (lane_ >= lanes_.size()) {
+    lanes_.resize(lane_ + 1);
+    plan_.lanes.resize(lane_ + 1);
+  }
+  return *this;
+}
+
+bool PlanBuilder::Aliased(const Slice& a, const Slice& b) const {
+  return Overlap(Canonical(a, request_), Canonical(b, request_));
+}
+
+void PlanBuilder::Add(Step step) {
+  LaneState& lane = lanes_[lane_];
+  if (step.kind == StepKind::kSend || step.kind == StepKind::kPublish) {
+    lane.posted.push_back(Canonical(step.src, request_));
+  } else {
+    const Slice dst = Canonical(step.dst, request_);
+    auto needed = static_cast<int32_t>(lane.posted.size());
+    while (needed > lane.fenced && !Overlap(lane.posted[static_cast<size_t>(needed) - 1], dst)) --needed;
+    if (needed > lane.fenced) lane.fenced = step.sends_before = needed;
+  }
+  plan_.lanes[lane_].steps.push_back(step);
+}
+
+PlanBuilder& PlanBuilder::Send(int peer, const Slice& src) {
+  Add({.kind = StepKind::kSend, .peer = peer, .src = src});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::Recv(int peer, const Slice& dst) {
+  Add({.kind = StepKind::kRecv, .peer = peer, .dst = dst});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::RecvReduce(int peer, const Slice& dst, const Slice& src) {
+  Add({.kind = StepKind::kRecvReduce, .peer = peer, .src = src, .dst = dst});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::RecvReduceFirst(int peer, const Slice& dst, const Slice& src) {
+  Add({.kind = StepKind::kRecvReduce, .incoming_first = true, .peer = peer, .src = src, .dst = dst});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::Reduce(const Slice& dst, const Slice& a, const Slice& b) {
+  if (dst.chunks > 0) Add({.kind = StepKind::kReduce, .src = a, .src2 = b, .dst = dst});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::Copy(const Slice& dst, const Slice& src) {
+  if (dst.chunks > 0 && !Aliased(dst, src)) Add({.kind = StepKind::kCopy, .src = src, .dst = dst});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::Publish(const Slice& src) {
+  Add({.kind = StepKind::kPublish, .src = src});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::RecvPublished(int peer, const Slice& dst) {
+  Add({.kind = StepKind::kRecv, .published = true, .peer = peer, .dst = dst});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::RecvReducePublished(int peer, const Slice& dst, const Slice& src) {
+  Add({.kind = StepKind::kRecvReduce, .published = true, .peer = peer, .src = src, .dst = dst});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::RecvReducePublishedFirst(int peer, const Slice& dst, const Slice& src) {
+  Add({.kind = StepKind::kRecvReduce, .published = true, .incoming_first = true, .peer = peer, .src = src, .dst = dst});
+  return *this;
+}
+
+Plan PlanBuilder::Build() && { return std::move(plan_); }
+
+}  // namespace cohort::comm

@@ -1,0 +1,67 @@
+// PlanBuilder: how algorithms write plans. Slices are named by blocks and parts, steps are added in order, and the
+// fences that keep a step from overwriting what an earlier send still reads (Step::sends_before) follow by themselves.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/plan/plan.h"
+
+namespace cohort::comm {
+
+// Part `index` of `parts` nearly equal parts of a slice, in whole chunks; empty where there are fewer chunks than
+// parts.
+Slice Part(const Slice& whole, int index, int parts);
+// Parts [index, index + count) of `parts`, which are contiguous.
+Slice Parts(const Slice& whole, int index, int count, int parts);
+
+// For one rank and one plan. Empty slices are dropped by Copy and Reduce; in messages they are kept, because the other
+// side expects them (skip them on both sides where they mean nothing).
+class PlanBuilder {
+ public:
+  explicit PlanBuilder(const PlanRequest& request);
+
+  // Blocks of the user's buffers, and scratch blocks of the plan's own that no other call gets.
+  Slice In(int block = 0, int blocks = 1) const;
+  Slice Out(int block = 0, int blocks = 1) const;
+  Slice NewScratch(int blocks = 1);
+  // Scratch that a slice's data fit into: chunk by chunk of the same lengths.
+  Slice NewScratchLike(const Slice& slice);
+  static Slice Nothing() { return {BufferId::kScratch, 0, 0}; }
+
+  // The steps that follow belong to this lane; lane 0 at first.
+  PlanBuilder& UseLane(int lane);
+
+  PlanBuilder& Send(int peer, const Slice& src);
+  PlanBuilder& Recv(int peer, const Slice& dst);
+  // dst = src op incoming, and dst = incoming op src.
+  PlanBuilder& RecvReduce(int peer, const Slice& dst, const Slice& src);
+  PlanBuilder& RecvReduceFirst(int peer, const Slice& dst, const Slice& src);
+  // dst = a op b.
+  PlanBuilder& Reduce(const Slice& dst, const Slice& a, const Slice& b);
+  // Dropped where both are the same memory, as in place.
+  PlanBuilder& Copy(const Slice& dst, const Slice& src);
+  PlanBuilder& Publish(const Slice& src);
+  PlanBuilder& RecvPublished(int peer, const Slice& dst);
+  PlanBuilder& RecvReducePublished(int peer, const Slice& dst, const Slice& src);
+  PlanBuilder& RecvReducePublishedFirst(int peer, const Slice& dst, const Slice& src);
+
+  // True when the slices share memory, which only in-place calls make hard to see.
+  bool Aliased(const Slice& a, const Slice& b) const;
+
+  Plan Build() &&;
+
+ private:
+  struct LaneState {
+    std::vector<Slice> posted;  // canonical sources of the sends and publishes so far
+    int32_t fenced = 0;         // how many of them are complete for sure
+  };
+  void Add(Step step);
+
+  PlanRequest request_;
+  Plan plan_;
+  std::vector<LaneState> lanes_;
+  size_t lane_ = 0;
+};
+
+}  // namespace cohort::comm
