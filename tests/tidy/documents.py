@@ -27,12 +27,12 @@ def check_links(tree):
 
 
 def entries(text):
-    """[(line, name)] of a .def list: the first argument of each MACRO(...) line."""
+    """[(line, name)] of a .def list: the first string of each MACRO(...) line, or else its first argument."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
-        match = re.match(r"^[A-Z][A-Z0-9_]*\(\s*\"?([\w.-]+)", line)
+        match = re.match(r'^[A-Z][A-Z0-9_]*\((?:[^")]*"([^"]+)"|\s*([\w.-]+))', line)
         if match:
-            found.append((number, match.group(1)))
+            found.append((number, match.group(1) or match.group(2)))
     return found
 
 

@@ -154,7 +154,7 @@ class Documents(RuleTest):
     def test_lists(self):
         self.assertEqual(self.found(documents.check_lists, {
             "comm/README.md": "`ring`: ...\n",
-            "comm/algorithm/algorithms.def": "// names\nCOHORT_ALGORITHM(ring, X)\nCOHORT_ALGORITHM(tree, X)\n",
+            "comm/algorithm/algorithms.def": "// names\nCOHORT_ALGORITHM(kSum, \"ring\", X)\nCOHORT_ALGORITHM(tree, X)\n",
             "comm/empty.def": "",
         }), ["comm/algorithm/algorithms.def", "comm/empty.def"])
 
