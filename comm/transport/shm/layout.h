@@ -1,0 +1,144 @@
+// What lies in shared memory for one endpoint of a link or fan-out. An endpoint is one block in its owner's arena:
+//
+//   [header, 256 B] [acks, 16 B for each source] [slots, 128 B each]
+//
+// The owner sends through the slots and says in `acks` how far it has read each of its sources. Peers write one thing
+// only: `peers_done`, when they will never touch the block again. Areas for payloads longer than a line are blocks of
+// their own, made when first needed and named by every message that uses them.
+//
+// A slot uses one cache line of 128 bytes: two slots in one pair of lines cost 60 ns a call, because the adjacent-line
+// prefetcher takes the line away that the owner writes next. Payload, signature and sequence share the line, since a
+// second line costs 15 to 25 ns; the payload comes first and the sequence last.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/transport/transport.h"
+#include "runtime/segment/segment.h"
+
+namespace cohort::comm::shm {
+
+inline constexpr uint64_t kEndpointMagic = 0x3130'4d48'5354'5243;  // "CRTSHM01": changes with the layout
+inline constexpr size_t kSlotStride = 128;
+inline constexpr size_t kInlineBytes = 48;
+inline constexpr uint32_t kLinkSlots = 16;
+inline constexpr uint32_t kFanoutSlots = 32;
+
+// A ring of bytes: each payload is copied in once and copied (or reduced) out once.
+inline constexpr size_t kEagerBytes = 8 * 1024;
+inline constexpr size_t kEagerRingBytes = 32 * 1024;
+// A reader confirms eager messages at the latest after this many bytes. Room for one more message is then always
+// found: unconfirmed (< 8 KiB) + skipped at the end of the ring (< 8 KiB) + the message (<= 8 KiB) < 32 KiB.
+inline constexpr size_t kEagerAckBytes = 8 * 1024;
+
+// Payloads in the ring keep off each other's pairs of lines.
+constexpr uint64_t PaddedEagerBytes(uint64_t bytes) { return (bytes + kSlotStride - 1) / kSlotStride * kSlotStride; }
+
+// Bounce: chunks through a few buffers, copied in by the sender while the receiver reduces the previous one. Below
+// 32 KiB a step the flags dominate; from 128 KiB on there is nothing to gain, and four buffers beat two.
+inline constexpr size_t kBounceBuffers = 4;
+inline constexpr size_t kSmallChunkBytes = 32 * 1024;
+inline constexpr size_t kLargeChunkBytes = 256 * 1024;
+inline constexpr size_t kLargeChunkFrom = 512 * 1024;
+
+// From here on a message whose memory lies in the segment is read in place: two copies less for one confirmation more.
+inline constexpr size_t kDirectFrom = 2 * 1024;
+// The same for private memory, where the kernel permits it. Below, bouncing is as fast and spares the kernel call.
+inline constexpr size_t kPrivateFrom = 32 * 1024;
+// One step of a direct read or of process_vm_readv: bounds the time of one Try call and the staging buffer.
+inline constexpr size_t kPieceBytes = 256 * 1024;
+
+// Stores that bypass the cache: worth it for copied output that does not fit in it anyway.
+inline constexpr size_t kStreamFrom = 4 * 1024 * 1024;
+
+enum class MessageKind : uint8_t {
+  kInline = 0,   // payload in the line
+  kEager = 1,    // payload in the eager ring
+  kBounce = 2,   // one chunk of a longer message
+  kDirect = 3,   // payload lies in the segment; read there, then confirmed
+  kPrivate = 4,  // payload lies in the sender's private memory; read by process_vm_readv, then confirmed
+};
+
+// The payload of every kind but kInline. Written by a peer: nothing in it is trusted.
+struct Descriptor {
+  uint64_t total = 0;        // bytes of the whole message
+  uint64_t length = 0;       // bytes of this part
+  uint64_t area_offset = 0;  // kEager, kBounce: the area in the segment; kDirect: the payload
+  uint64_t area_bytes = 0;
+  uint64_t position = 0;  // kEager, kBounce: of this part in the area; kPrivate: the sender's address
+};
+static_assert(sizeof(Descriptor) <= kInlineBytes);
+
+struct alignas(64) Line {
+  std::byte payload[kInlineBytes];
+  uint64_t signature;
+  // [kind: 4 | inline bytes: 8 | number of the message in its stream, from 1: 48]. Stored last, with release order:
+  // what precedes it in the line is valid once a reader finds the number it waits for.
+  std::atomic<uint64_t> stamp;
+};
+static_assert(sizeof(Line) == 64);
+static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<uint64_t>) == 8);
+
+struct alignas(kSlotStride) Slot {
+  Line line;
+};
+static_assert(sizeof(Slot) == kSlotStride);
+
+inline constexpr uint64_t kNumberMask = (uint64_t{1} << 48) - 1;
+inline constexpr uint64_t Stamp(uint64_t number, MessageKind kind, size_t inline_bytes) {
+  return (number & kNumberMask) | static_cast<uint64_t>(inline_bytes) << 48 | static_cast<uint64_t>(kind) << 56;
+}
+inline constexpr MessageKind KindOf(uint64_t stamp) { return static_cast<MessageKind>(stamp >> 56); }
+inline constexpr size_t InlineBytesOf(uint64_t stamp) { return stamp >> 48 & 0xff; }
+
+// How far the owner of the endpoint has read one of its sources.
+struct Ack {
+  std::atomic<uint64_t> messages;       // all up to and including this number are finished with
+  std::atomic<uint64_t> reads_private;  // 1: the owner can read the source's private memory
+};
+
+struct alignas(kSlotStride) EndpointHeader {
+  uint64_t magic;
+  uint64_t key;
+  uint32_t slots;
+  uint32_t sources;
+  int32_t pid;
+  uint32_t unused;
+  uint64_t probe_address;  // of probe_value in the owner's private memory
+  uint64_t probe_value;
+  // Written by peers: a bit for each that will never touch this block again.
+  alignas(kSlotStride) std::atomic<uint64_t> peers_done[runtime::kMaxLocalRanks / 64];
+};
+static_assert(sizeof(EndpointHeader) == 2 * kSlotStride);
+
+constexpr size_t AckBytes(uint32_t sources) {
+  return (sources * sizeof(Ack) + kSlotStride - 1) / kSlotStride * kSlotStride;
+}
+constexpr size_t EndpointBytes(uint32_t slots, uint32_t sources) {
+  return sizeof(EndpointHeader) + AckBytes(sources) + slots * sizeof(Slot);
+}
+
+// Directory keys: a hash of what both sides know. Never 0 or ~0, which the directory keeps for itself.
+inline uint64_t EndpointKey(uint64_t group, uint32_t epoch, int32_t owner, int32_t other, uint16_t lane) {
+  const uint64_t words[] = {kEndpointMagic, group, epoch,
+                            static_cast<uint64_t>(static_cast<uint32_t>(owner)) << 32 | static_cast<uint32_t>(other),
+                            lane};
+  uint64_t hash = 0x9e3779b97f4a7c15u;
+  for (uint64_t word : words) {
+    hash ^= word;
+    hash *= 0xff51afd7ed558ccdu;
+    hash ^= hash >> 32;
+  }
+  return (hash | 1) == ~uint64_t{0} ? 1 : hash | 1;
+}
+inline uint64_t LinkKey(const LinkSpec& spec, int32_t owner, int32_t other) {
+  return EndpointKey(spec.group, spec.epoch, owner, other, spec.lane);
+}
+// `other` is no rank: a fan-out has all members on its other side.
+inline uint64_t FanoutKey(const FanoutSpec& spec, int32_t owner) {
+  return EndpointKey(spec.group, spec.epoch, owner, -1, spec.lane);
+}
+
+}  // namespace cohort::comm::shm

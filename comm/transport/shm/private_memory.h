@@ -1,0 +1,47 @@
+// Reads of a local peer's private memory (process_vm_readv, "cross-memory attach"), where the kernel permits them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "comm/transport/shm/endpoint.h"
+
+namespace cohort::comm::shm {
+
+enum class ReadResult : uint8_t {
+  kRead,
+  kGone,     // the process has ended, or is another one by now
+  kRefused,  // not permitted, or no such memory there
+};
+
+class PrivateMemory {
+ public:
+  // enabled: false behaves as if every peer refused.
+  PrivateMemory(int local_ranks, bool enabled);
+
+  // The own process's probe word, for endpoints.
+  OwnEndpoint::Probe probe() const;
+  // Whether this process can read the memory of the peer behind this endpoint. Asks the kernel once per peer.
+  bool Readable(const PeerEndpoint& peer);
+  // Copies `bytes` from `address` in the peer's memory. The probe word is read along with every piece, so that a new
+  // process under the old one's number is not mistaken for it.
+  ReadResult Read(const PeerEndpoint& peer, uint64_t address, std::byte* to, size_t bytes);
+
+  // kPieceBytes of memory, for reductions of what was read.
+  std::byte* staging();
+
+ private:
+  struct Peer {
+    enum class Access : uint8_t { kUnknown, kYes, kNo } access = Access::kUnknown;
+    int32_t pid = 0;
+    OwnEndpoint::Probe probe;
+  };
+  std::unique_ptr<uint64_t> probe_word_;
+  std::vector<Peer> peers_;  // by local rank
+  bool enabled_;
+  std::unique_ptr<std::byte[]> staging_;
+};
+
+}  // namespace cohort::comm::shm

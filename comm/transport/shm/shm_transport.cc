@@ -1,0 +1,209 @@
+#include "comm/transport/shm/shm_transport.h"
+
+#include <algorithm>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "comm/transport/shm/endpoint.h"
+#include "comm/transport/shm/layout.h"
+#include "comm/transport/shm/private_memory.h"
+#include "comm/transport/shm/stream_reader.h"
+#include "comm/transport/shm/stream_writer.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::comm {
+namespace {
+
+using shm::OwnEndpoint;
+using shm::PeerEndpoint;
+
+// From this many local ranks on, the large bounce buffers would cost more memory than they are worth.
+constexpr int kManyLocalRanks = 16;
+
+// What OnPeerLost needs to know of a link or fan-out.
+class LossTarget {
+ public:
+  virtual ~LossTarget() = default;
+  virtual void OnLost(int world_rank, const absl::Status& status) = 0;
+};
+
+}  // namespace
+
+struct ShmTransport::State {
+  State(runtime::Segment& segment, int world_rank, LocalRankOf local_rank_of, ShmOptions options)
+      : segment(segment),
+        world_rank(world_rank),
+        local_rank_of(std::move(local_rank_of)),
+        memory(segment.local_ranks(), options.private_reads) {}
+
+  runtime::Segment& segment;
+  int world_rank;
+  LocalRankOf local_rank_of;
+  shm::PrivateMemory memory;
+  shm::Graveyard graveyard;
+  std::unordered_set<LossTarget*> targets;
+  std::vector<std::pair<int, absl::Status>> lost;
+
+  bool many_ranks() const { return segment.local_ranks() >= kManyLocalRanks; }
+};
+
+namespace {
+
+class ShmLink final : public Link, public LossTarget {
+ public:
+  ShmLink(std::shared_ptr<ShmTransport::State> state, std::unique_ptr<OwnEndpoint> own, PeerEndpoint peer)
+      : state_(std::move(state)),
+        own_(std::move(own)),
+        peers_{std::move(peer)},
+        writer_(state_->segment, *own_, peers_, SIZE_MAX, state_->many_ranks()),
+        reader_(state_->segment, *own_, peers_.front(), &state_->memory) {
+    state_->targets.insert(this);
+    for (const auto& [rank, status] : state_->lost) OnLost(rank, status);
+  }
+  ~ShmLink() override {
+    state_->targets.erase(this);
+    state_->graveyard.Bury(std::move(own_), std::move(peers_));
+  }
+
+  Progress TrySend(SendOperation& operation) override {
+    return lost_.ok() ? writer_.TrySend(operation) : FailLost(operation.error);
+  }
+  Progress TryRecv(RecvOperation& operation) override {
+    return lost_.ok() ? reader_.TryRecv(operation) : FailLost(operation.error);
+  }
+  void OnLost(int world_rank, const absl::Status& status) override {
+    if (world_rank == peers_.front().address().world_rank && lost_.ok()) lost_ = status;
+  }
+
+ private:
+  Progress FailLost(absl::Status& error) const {
+    error = lost_;
+    return Progress::kFailed;
+  }
+
+  std::shared_ptr<ShmTransport::State> state_;
+  std::unique_ptr<OwnEndpoint> own_;
+  std::vector<PeerEndpoint> peers_;  // one
+  shm::StreamWriter writer_;
+  shm::StreamReader reader_;
+  absl::Status lost_;
+};
+
+class ShmFanout final : public Fanout, public LossTarget {
+ public:
+  // `peers`: all other members, in the order of their group ranks.
+  ShmFanout(std::shared_ptr<ShmTransport::State> state, std::unique_ptr<OwnEndpoint> own, int group_rank,
+            std::vector<PeerEndpoint> peers)
+      : state_(std::move(state)),
+        own_(std::move(own)),
+        group_rank_(group_rank),
+        peers_(std::move(peers)),
+        writer_(state_->segment, *own_, peers_, shm::kEagerBytes, state_->many_ranks()) {
+    readers_.reserve(peers_.size());
+    for (PeerEndpoint& peer : peers_) readers_.emplace_back(state_->segment, *own_, peer, nullptr);
+    state_->targets.insert(this);
+    for (const auto& [rank, status] : state_->lost) OnLost(rank, status);
+  }
+  ~ShmFanout() override {
+    state_->targets.erase(this);
+    state_->graveyard.Bury(std::move(own_), std::move(peers_));
+  }
+
+  Progress TryPublish(SendOperation& operation) override {
+    return lost_.ok() ? writer_.TrySend(operation) : FailLost(operation.error);
+  }
+  Progress TryRecv(int32_t peer, RecvOperation& operation) override {
+    if (!lost_.ok()) return FailLost(operation.error);
+    return readers_[static_cast<size_t>(peer < group_rank_ ? peer : peer - 1)].TryRecv(operation);
+  }
+  size_t max_bytes() const override { return shm::kEagerBytes; }
+  void OnLost(int world_rank, const absl::Status& status) override {
+    const bool member = std::any_of(peers_.begin(), peers_.end(), [world_rank](const PeerEndpoint& peer) {
+      return peer.address().world_rank == world_rank;
+    });
+    if (member && lost_.ok()) lost_ = status;
+  }
+
+ private:
+  Progress FailLost(absl::Status& error) const {
+    error = lost_;
+    return Progress::kFailed;
+  }
+
+  std::shared_ptr<ShmTransport::State> state_;
+  std::unique_ptr<OwnEndpoint> own_;
+  int group_rank_;
+  std::vector<PeerEndpoint> peers_;
+  shm::StreamWriter writer_;
+  std::vector<shm::StreamReader> readers_;
+  absl::Status lost_;
+};
+
+absl::Status OtherNode(int world_rank) {
+  return absl::UnavailableError("rank " + std::to_string(world_rank) +
+                                " lives on another node: shared memory cannot reach it");
+}
+
+}  // namespace
+
+ShmTransport::ShmTransport(runtime::Segment& segment, int world_rank, LocalRankOf local_rank_of, ShmOptions options)
+    : state_(std::make_shared<State>(segment, world_rank, std::move(local_rank_of), options)) {}
+
+ShmTransport::~ShmTransport() { state_->graveyard.Sweep(); }
+
+bool ShmTransport::Reaches(int world_rank) const {
+  return world_rank != state_->world_rank && state_->local_rank_of(world_rank) >= 0;
+}
+
+absl::StatusOr<std::unique_ptr<Link>> ShmTransport::Connect(const LinkSpec& spec) {
+  const int local_rank = state_->local_rank_of(spec.peer_world_rank);
+  if (local_rank < 0) return OtherNode(spec.peer_world_rank);
+  state_->graveyard.Sweep();
+  const uint64_t own_key = shm::LinkKey(spec, state_->world_rank, spec.peer_world_rank);
+  const uint64_t peer_key = shm::LinkKey(spec, spec.peer_world_rank, state_->world_rank);
+  COHORT_ASSIGN_OR_RETURN(
+      std::unique_ptr<OwnEndpoint> own,
+      OwnEndpoint::Create(state_->segment, own_key, shm::kLinkSlots, /*sources=*/1, state_->memory.probe()));
+  PeerEndpoint peer(state_->segment, {.world_rank = spec.peer_world_rank,
+                                      .local_rank = local_rank,
+                                      .key = peer_key,
+                                      .slots = shm::kLinkSlots,
+                                      .sources = 1});
+  return std::unique_ptr<Link>(std::make_unique<ShmLink>(state_, std::move(own), std::move(peer)));
+}
+
+absl::StatusOr<std::unique_ptr<Fanout>> ShmTransport::ConnectFanout(const FanoutSpec& spec) {
+  const auto members = static_cast<int>(spec.world_ranks.size());
+  std::vector<PeerEndpoint> peers;
+  for (int member = 0; member < members; ++member) {
+    const int world_rank = spec.world_ranks[static_cast<size_t>(member)];
+    const int local_rank = state_->local_rank_of(world_rank);
+    if (local_rank < 0) return absl::UnimplementedError(std::string(OtherNode(world_rank).message()));
+    if (member == spec.group_rank) continue;
+    peers.emplace_back(state_->segment, PeerEndpoint::Address{.world_rank = world_rank,
+                                                              .local_rank = local_rank,
+                                                              .key = shm::FanoutKey(spec, world_rank),
+                                                              .slots = shm::kFanoutSlots,
+                                                              .sources = static_cast<uint32_t>(members),
+                                                              .source = spec.group_rank,
+                                                              .own_source = member});
+  }
+  state_->graveyard.Sweep();
+  COHORT_ASSIGN_OR_RETURN(
+      std::unique_ptr<OwnEndpoint> own,
+      OwnEndpoint::Create(state_->segment, shm::FanoutKey(spec, state_->world_rank), shm::kFanoutSlots,
+                          static_cast<uint32_t>(members), state_->memory.probe()));
+  return std::unique_ptr<Fanout>(
+      std::make_unique<ShmFanout>(state_, std::move(own), spec.group_rank, std::move(peers)));
+}
+
+void ShmTransport::OnPeerLost(int world_rank, const absl::Status& status) {
+  state_->lost.emplace_back(world_rank, status);
+  for (LossTarget* target : state_->targets) target->OnLost(world_rank, status);
+}
+
+size_t ShmTransport::unreleased_blocks() const { return state_->graveyard.size(); }
+
+}  // namespace cohort::comm

@@ -1,0 +1,216 @@
+#include "comm/transport/shm/stream_reader.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "comm/transport/shm/memory_ops.h"
+#include "comm/transport/shm/operation_state.h"
+#include "runtime/segment/black_box.h"
+
+namespace cohort::comm::shm {
+namespace {
+
+Progress Fail(RecvOperation& operation, absl::Status status) {
+  operation.error = std::move(status);
+  return Progress::kFailed;
+}
+
+// The peer's record of the call whose signature it sent, as far as its black box still knows it.
+std::optional<runtime::CallRecord> FindCall(const runtime::BlackBoxReader& box, uint64_t signature,
+                                            const runtime::CallRecord* own) {
+  std::vector<runtime::CallRecord> records = box.All();
+  const auto found = std::find_if(records.rbegin(), records.rend(), [signature](const runtime::CallRecord& record) {
+    return runtime::HashSignature(record.signature) == signature;
+  });
+  if (found != records.rend()) return *found;
+  if (own == nullptr) return std::nullopt;
+  const runtime::CallSignature& call = own->signature;
+  if (std::optional<runtime::CallRecord> same = box.Find(call.group, call.epoch, call.sequence)) return same;
+  return box.LatestOf(call.group, call.epoch);
+}
+
+}  // namespace
+
+StreamReader::StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndpoint& peer, PrivateMemory* memory)
+    : segment_(segment),
+      own_(own),
+      peer_(peer),
+      memory_(memory),
+      ack_(own.ack(peer.address().own_source)),
+      slot_count_(peer.address().slots) {}
+
+Progress StreamReader::TryRecv(RecvOperation& operation) {
+  OperationState state = OperationState::Load(operation.state);
+  if (state.phase == Phase::kNew) {
+    state = {Phase::kWaiting, ++tickets_};
+    state.Store(operation.state);
+  }
+  if (state.value != turn_) return Progress::kBlocked;
+  if (slots_ == nullptr) [[unlikely]] {
+    if (const Progress attached = Attach(operation); attached != Progress::kDone) return attached;
+  }
+  const Line& line = slots_[taken_ % slot_count_].line;
+  const uint64_t stamp = line.stamp.load(std::memory_order_acquire);
+  if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return Progress::kBlocked;
+  const uint64_t signature = line.signature;
+  if (signature != operation.signature) [[unlikely]]
+    return FailMismatch(operation, signature);
+  const MessageKind kind = KindOf(stamp);
+  if (kind != MessageKind::kInline) return TakeLarge(operation, kind, line);
+
+  const size_t bytes = InlineBytesOf(stamp);
+  if (bytes != operation.bytes || bytes > kInlineBytes) [[unlikely]]
+    return FailLength(operation, bytes);
+  if (operation.reduce == nullptr) {
+    CopySmall(operation.data, line.payload, bytes);
+  } else {
+    Deliver(operation, line.payload, bytes);
+  }
+  NextMessage();
+  if (taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
+  ++turn_;
+  return Progress::kDone;
+}
+
+Progress StreamReader::Attach(RecvOperation& operation) {
+  const Progress attached = peer_.Attach();
+  if (attached == Progress::kFailed) return Fail(operation, peer_.error());
+  if (attached != Progress::kDone) return attached;
+  slots_ = peer_.slots();
+  if (memory_ != nullptr && memory_->Readable(peer_)) ack_.reads_private.store(1, std::memory_order_relaxed);
+  return Progress::kDone;
+}
+
+Progress StreamReader::TakeLarge(RecvOperation& operation, MessageKind kind, const Line& line) {
+  Descriptor descriptor;
+  std::memcpy(&descriptor, line.payload, sizeof descriptor);
+  if (descriptor.total != operation.bytes) return FailLength(operation, descriptor.total);
+  switch (kind) {
+    case MessageKind::kEager:
+    case MessageKind::kBounce:
+      return TakeFromArea(operation, kind, descriptor);
+    case MessageKind::kDirect:
+      return TakeDirect(operation, descriptor);
+    case MessageKind::kPrivate:
+      return TakePrivate(operation, descriptor);
+    default:
+      return FailDamaged(operation);
+  }
+}
+
+Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor) {
+  const uint64_t length = descriptor.length;
+  const bool eager = kind == MessageKind::kEager;
+  const bool known_area = eager ? descriptor.area_bytes == kEagerRingBytes
+                                : descriptor.area_bytes == kBounceBuffers * kSmallChunkBytes ||
+                                      descriptor.area_bytes == kBounceBuffers * kLargeChunkBytes;
+  if (!known_area || length == 0 || length > operation.bytes - operation.moved ||
+      (eager && length != operation.bytes) || descriptor.position > descriptor.area_bytes ||
+      length > descriptor.area_bytes - descriptor.position || length % operation.element_bytes != 0) {
+    return FailDamaged(operation);
+  }
+  if (descriptor.area_offset != area_.offset || descriptor.area_bytes != area_.bytes) {
+    const runtime::SegmentBlock area{.offset = descriptor.area_offset, .bytes = descriptor.area_bytes};
+    absl::StatusOr<void*> data = segment_.Map(area);
+    if (!data.ok()) return FailDamaged(operation);
+    area_ = area;
+    area_data_ = static_cast<const std::byte*>(*data);
+  }
+  Deliver(operation, area_data_ + descriptor.position, length);
+  NextMessage();
+  if (eager) eager_unacknowledged_ += PaddedEagerBytes(length);
+  if (!eager || eager_unacknowledged_ >= kEagerAckBytes || taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
+  if (operation.moved < operation.bytes) return Progress::kMoved;
+  ++turn_;
+  return Progress::kDone;
+}
+
+Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& descriptor) {
+  absl::StatusOr<void*> data = segment_.Map({.offset = descriptor.area_offset, .bytes = operation.bytes});
+  if (!data.ok()) return FailDamaged(operation);
+  const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
+  if (length % operation.element_bytes != 0) return FailDamaged(operation);
+  Deliver(operation, static_cast<const std::byte*>(*data) + operation.moved, length);
+  if (operation.moved < operation.bytes) return Progress::kMoved;
+  NextMessage();
+  Acknowledge();
+  ++turn_;
+  return Progress::kDone;
+}
+
+Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& descriptor) {
+  const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
+  if (memory_ == nullptr || length % operation.element_bytes != 0) return FailDamaged(operation);
+  std::byte* to = operation.reduce == nullptr ? operation.data + operation.moved : memory_->staging();
+  switch (memory_->Read(peer_, descriptor.position + operation.moved, to, length)) {
+    case ReadResult::kRead:
+      break;
+    case ReadResult::kGone:
+      return Progress::kBlocked;  // the control plane reports the death, with its cause
+    case ReadResult::kRefused:
+      // A sender that has closed its link has given up, and its memory may be gone.
+      if (own_.PeerDone(peer_.address().own_source)) return Progress::kBlocked;
+      return Fail(operation,
+                  absl::UnavailableError(
+                      "the memory of rank " + std::to_string(peer_.address().world_rank) +
+                      " cannot be read any more: it freed a buffer that an operation still uses, or changed its "
+                      "permissions (user, dumpable flag, ptrace scope) while running"));
+  }
+  if (operation.reduce == nullptr) {
+    operation.moved += length;
+  } else {
+    Deliver(operation, to, length);
+  }
+  if (operation.moved < operation.bytes) return Progress::kMoved;
+  NextMessage();
+  Acknowledge();
+  ++turn_;
+  return Progress::kDone;
+}
+
+void StreamReader::Deliver(RecvOperation& operation, const std::byte* payload, size_t bytes) {
+  std::byte* to = operation.data + operation.moved;
+  if (operation.reduce != nullptr) {
+    const std::byte* operand = operation.operand + operation.moved;
+    const std::byte* left = operation.incoming_first ? payload : operand;
+    const std::byte* right = operation.incoming_first ? operand : payload;
+    operation.reduce(to, left, right, bytes / operation.element_bytes);
+  } else if (operation.bytes >= kStreamFrom) {
+    StreamCopy(to, payload, bytes);
+  } else {
+    std::memcpy(to, payload, bytes);
+  }
+  operation.moved += bytes;
+}
+
+void StreamReader::Acknowledge() {
+  acknowledged_ = taken_;
+  eager_unacknowledged_ = 0;
+  ack_.messages.store(taken_, std::memory_order_release);
+  PublishFence();
+  peer_.WakeAfterFence();
+}
+
+Progress StreamReader::FailMismatch(RecvOperation& operation, uint64_t peer_signature) {
+  operation.mismatch = true;
+  operation.peer_signature = peer_signature;
+  const runtime::BlackBoxReader box = segment_.black_box_of(peer_.address().local_rank);
+  if (std::optional<runtime::CallRecord> call = FindCall(box, peer_signature, operation.call)) {
+    operation.peer_call = *call;
+  }
+  return Fail(operation, absl::FailedPreconditionError("rank " + std::to_string(peer_.address().world_rank) +
+                                                       " takes part in another call"));
+}
+
+Progress StreamReader::FailDamaged(RecvOperation& operation) { return Fail(operation, peer_.error()); }
+
+Progress StreamReader::FailLength(RecvOperation& operation, uint64_t bytes) {
+  return Fail(operation, absl::InternalError("rank " + std::to_string(peer_.address().world_rank) + " sent " +
+                                             std::to_string(bytes) + " bytes where its call has " +
+                                             std::to_string(operation.bytes)));
+}
+
+}  // namespace cohort::comm::shm

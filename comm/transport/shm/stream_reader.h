@@ -1,0 +1,59 @@
+// The receiving half of a link, or of one member's fan-out: reads a peer's stream of messages in order.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/transport/shm/endpoint.h"
+#include "comm/transport/shm/layout.h"
+#include "comm/transport/shm/private_memory.h"
+#include "comm/transport/transport.h"
+#include "runtime/segment/segment.h"
+
+namespace cohort::comm::shm {
+
+class StreamReader {
+ public:
+  // All references outlive the reader. It says in `own` how far it has read, as the peer's `own_source`. `memory` is
+  // null where messages never lie in the peer's private memory.
+  StreamReader(runtime::Segment& segment, OwnEndpoint& own, PeerEndpoint& peer, PrivateMemory* memory);
+
+  // See Link::TryRecv.
+  Progress TryRecv(RecvOperation& operation);
+
+ private:
+  Progress Attach(RecvOperation& operation);
+  Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Line& line);
+  Progress TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor);
+  Progress TakeDirect(RecvOperation& operation, const Descriptor& descriptor);
+  Progress TakePrivate(RecvOperation& operation, const Descriptor& descriptor);
+  // Puts `bytes` bytes of payload where they belong, after those that are there already.
+  void Deliver(RecvOperation& operation, const std::byte* payload, size_t bytes);
+
+  Progress FailMismatch(RecvOperation& operation, uint64_t peer_signature);
+  Progress FailDamaged(RecvOperation& operation);
+  Progress FailLength(RecvOperation& operation, uint64_t bytes);
+
+  // Finished with the current message.
+  void NextMessage() { ++taken_; }
+  void Acknowledge();
+
+  runtime::Segment& segment_;
+  OwnEndpoint& own_;
+  PeerEndpoint& peer_;
+  PrivateMemory* memory_;
+  Ack& ack_;
+  const Slot* slots_ = nullptr;  // the peer's, once attached
+  uint64_t slot_count_;
+
+  uint64_t tickets_ = 0;
+  uint64_t turn_ = 1;
+  uint64_t taken_ = 0;                 // messages finished with
+  uint64_t acknowledged_ = 0;          // of those, the ones the writer knows of
+  uint64_t eager_unacknowledged_ = 0;  // bytes
+
+  // The payload area used last: a writer has few and keeps them.
+  runtime::SegmentBlock area_;
+  const std::byte* area_data_ = nullptr;
+};
+
+}  // namespace cohort::comm::shm

@@ -1,0 +1,192 @@
+#include "comm/transport/shm/stream_writer.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "comm/transport/shm/memory_ops.h"
+#include "comm/transport/shm/operation_state.h"
+
+namespace cohort::comm::shm {
+namespace {
+
+Progress Fail(SendOperation& operation, absl::Status status) {
+  operation.error = std::move(status);
+  return Progress::kFailed;
+}
+
+}  // namespace
+
+StreamWriter::StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers,
+                           size_t longest, bool small_chunks_only)
+    : segment_(segment),
+      own_(own),
+      readers_(readers),
+      longest_(longest),
+      slots_(own.slots()),
+      slot_count_(own.slot_count()),
+      ring_head_at_(own.slot_count()) {
+  small_.chunk_bytes = kSmallChunkBytes;
+  large_.chunk_bytes = small_chunks_only ? kSmallChunkBytes : kLargeChunkBytes;
+}
+
+Progress StreamWriter::TrySend(SendOperation& operation) {
+  OperationState state = OperationState::Load(operation.state);
+  if (state.phase == Phase::kNew) {
+    state = {Phase::kWaiting, ++tickets_};
+    state.Store(operation.state);
+  }
+  if (state.phase == Phase::kPosted) return CheckConfirmed(operation, state.value);
+  if (state.phase == Phase::kWaiting && state.value != turn_) return Progress::kBlocked;
+  if (!HasSlot()) [[unlikely]] {
+    if (!Refresh(operation)) return Progress::kFailed;
+    if (!HasSlot()) return Progress::kBlocked;
+  }
+  if (operation.bytes > kInlineBytes) return SendLarge(operation);
+  Publish(MessageKind::kInline, operation.data, operation.bytes, operation.signature, operation.bytes);
+  ++turn_;
+  return Progress::kDone;
+}
+
+Progress StreamWriter::SendLarge(SendOperation& operation) {
+  if (operation.bytes > longest_) {
+    return Fail(operation, absl::InternalError("a message of " + std::to_string(operation.bytes) +
+                                               " bytes where at most " + std::to_string(longest_) + " are allowed"));
+  }
+  Bounce& bounce = operation.bytes < kLargeChunkFrom ? small_ : large_;
+  if (OperationState::Load(operation.state).phase == Phase::kMoving) return SendChunk(operation, bounce);
+  if (operation.bytes >= kDirectFrom) {
+    if (const std::optional<uint64_t> offset = segment_.OffsetOf(operation.data, operation.bytes)) {
+      return Announce(operation, MessageKind::kDirect,
+                      {.total = operation.bytes, .length = operation.bytes, .area_offset = *offset});
+    }
+  }
+  if (operation.bytes <= kEagerBytes) return SendEager(operation);
+  if (operation.bytes >= kPrivateFrom && MayReadPrivate()) {
+    return Announce(
+        operation, MessageKind::kPrivate,
+        {.total = operation.bytes, .length = operation.bytes, .position = reinterpret_cast<uintptr_t>(operation.data)});
+  }
+  return SendChunk(operation, bounce);
+}
+
+// The readers take the payload from where it lies; the operation is finished when all have confirmed.
+Progress StreamWriter::Announce(SendOperation& operation, MessageKind kind, const Descriptor& descriptor) {
+  Publish(kind, &descriptor, sizeof descriptor, operation.signature, 0);
+  OperationState{Phase::kPosted, published_}.Store(operation.state);
+  ++turn_;
+  return Progress::kMoved;
+}
+
+Progress StreamWriter::CheckConfirmed(SendOperation& operation, uint64_t number) {
+  if (confirmed_ >= number) return Progress::kDone;
+  if (!Refresh(operation)) return Progress::kFailed;
+  return confirmed_ >= number ? Progress::kDone : Progress::kBlocked;
+}
+
+bool StreamWriter::MayReadPrivate() const {
+  return std::all_of(readers_.begin(), readers_.end(), [](PeerEndpoint& reader) {
+    return reader.Attach() == Progress::kDone && reader.ack().reads_private.load(std::memory_order_relaxed) == 1;
+  });
+}
+
+Progress StreamWriter::SendEager(SendOperation& operation) {
+  if (ring_.data == nullptr) {
+    absl::StatusOr<Area> area = own_.AllocateArea(kEagerRingBytes);
+    if (!area.ok()) return Fail(operation, area.status());
+    ring_ = *area;
+  }
+  const uint64_t bytes = PaddedEagerBytes(operation.bytes);
+  const uint64_t at = ring_head_ % kEagerRingBytes;
+  const uint64_t start = at + bytes > kEagerRingBytes ? ring_head_ + (kEagerRingBytes - at) : ring_head_;
+  if (start + bytes - ring_tail_ > kEagerRingBytes) {
+    if (!Refresh(operation)) return Progress::kFailed;
+    if (start + bytes - ring_tail_ > kEagerRingBytes) return Progress::kBlocked;
+  }
+  const uint64_t position = start % kEagerRingBytes;
+  std::memcpy(ring_.data + position, operation.data, operation.bytes);
+  ring_head_ = start + bytes;
+  const Descriptor descriptor{.total = operation.bytes,
+                              .length = operation.bytes,
+                              .area_offset = ring_.block.offset,
+                              .area_bytes = kEagerRingBytes,
+                              .position = position};
+  Publish(MessageKind::kEager, &descriptor, sizeof descriptor, operation.signature, 0);
+  ++turn_;
+  return Progress::kDone;
+}
+
+Progress StreamWriter::SendChunk(SendOperation& operation, Bounce& bounce) {
+  const size_t area_bytes = kBounceBuffers * bounce.chunk_bytes;
+  if (bounce.area.data == nullptr) {
+    absl::StatusOr<Area> area = own_.AllocateArea(area_bytes);
+    if (!area.ok()) return Fail(operation, area.status());
+    bounce.area = *area;
+  }
+  const uint64_t buffer = bounce.next % kBounceBuffers;
+  if (confirmed_ < bounce.used_by[buffer]) {
+    if (!Refresh(operation)) return Progress::kFailed;
+    if (confirmed_ < bounce.used_by[buffer]) return Progress::kBlocked;
+  }
+  const size_t length = std::min(bounce.chunk_bytes, operation.bytes - operation.moved);
+  const uint64_t position = buffer * bounce.chunk_bytes;
+  std::memcpy(bounce.area.data + position, operation.data + operation.moved, length);
+  const Descriptor descriptor{.total = operation.bytes,
+                              .length = length,
+                              .area_offset = bounce.area.block.offset,
+                              .area_bytes = area_bytes,
+                              .position = position};
+  Publish(MessageKind::kBounce, &descriptor, sizeof descriptor, operation.signature, 0);
+  bounce.used_by[buffer] = published_;
+  ++bounce.next;
+  operation.moved += length;
+  if (operation.moved == operation.bytes) {
+    ++turn_;
+    return Progress::kDone;
+  }
+  OperationState{Phase::kMoving, 0}.Store(operation.state);
+  return Progress::kMoved;
+}
+
+bool StreamWriter::Refresh(SendOperation& operation) {
+  uint64_t confirmed = published_;
+  for (PeerEndpoint& reader : readers_) {
+    switch (reader.Attach()) {
+      case Progress::kDone:
+        break;
+      case Progress::kFailed:
+        operation.error = reader.error();
+        return false;
+      default:
+        return true;  // not there yet: has read nothing
+    }
+    const uint64_t messages = reader.ack().messages.load(std::memory_order_acquire);
+    if (messages > published_) {
+      operation.error = reader.error();
+      return false;
+    }
+    confirmed = std::min(confirmed, messages);
+  }
+  if (confirmed > confirmed_) {
+    confirmed_ = confirmed;
+    ring_tail_ = ring_head_at_[(confirmed - 1) % slot_count_];
+  }
+  return true;
+}
+
+void StreamWriter::Publish(MessageKind kind, const void* payload, size_t payload_bytes, uint64_t signature,
+                           size_t inline_bytes) {
+  const uint64_t index = published_ % slot_count_;
+  Line& line = slots_[index].line;
+  CopySmall(line.payload, static_cast<const std::byte*>(payload), payload_bytes);
+  line.signature = signature;
+  line.stamp.store(Stamp(++published_, kind, inline_bytes), std::memory_order_release);
+  ring_head_at_[index] = ring_head_;
+  PublishFence();
+  PrefetchForWrite(&slots_[published_ % slot_count_]);
+  for (const PeerEndpoint& reader : readers_) reader.WakeAfterFence();
+}
+
+}  // namespace cohort::comm::shm

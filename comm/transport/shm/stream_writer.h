@@ -1,0 +1,68 @@
+// The sending half of a link or fan-out: one ordered stream of messages, read by one peer or by several.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "comm/transport/shm/endpoint.h"
+#include "comm/transport/shm/layout.h"
+#include "comm/transport/transport.h"
+#include "runtime/segment/segment.h"
+
+namespace cohort::comm::shm {
+
+class StreamWriter {
+ public:
+  // The endpoint, whose slots this writer owns, and the views of its readers outlive it. Messages of more than
+  // `longest` bytes are refused.
+  StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers, size_t longest,
+               bool small_chunks_only);
+
+  // See Link::TrySend.
+  Progress TrySend(SendOperation& operation);
+
+ private:
+  // A payload ring or a set of bounce buffers.
+  struct Bounce {
+    Area area;
+    size_t chunk_bytes = 0;
+    uint64_t used_by[kBounceBuffers] = {};  // message that last used the buffer
+    uint64_t next = 0;                      // buffers used so far
+  };
+
+  Progress SendLarge(SendOperation& operation);
+  Progress Announce(SendOperation& operation, MessageKind kind, const Descriptor& descriptor);
+  Progress SendEager(SendOperation& operation);
+  Progress SendChunk(SendOperation& operation, Bounce& bounce);
+  Progress CheckConfirmed(SendOperation& operation, uint64_t number);
+  bool MayReadPrivate() const;
+
+  // Reads the readers' acks. False, and the operation's error, when one of them is impossible.
+  bool Refresh(SendOperation& operation);
+  bool HasSlot() const { return published_ - confirmed_ < slot_count_; }
+
+  void Publish(MessageKind kind, const void* payload, size_t payload_bytes, uint64_t signature, size_t inline_bytes);
+
+  runtime::Segment& segment_;
+  OwnEndpoint& own_;
+  std::vector<PeerEndpoint>& readers_;
+  size_t longest_;
+  Slot* slots_;
+  uint64_t slot_count_;
+
+  uint64_t tickets_ = 0;    // operations seen so far
+  uint64_t turn_ = 1;       // the operation that may put messages into the stream
+  uint64_t published_ = 0;  // messages in the stream so far
+  uint64_t confirmed_ = 0;  // messages that all readers are finished with
+
+  // The eager ring: bytes used and given back since the beginning, and how many were used up to each message.
+  Area ring_;
+  uint64_t ring_head_ = 0;
+  uint64_t ring_tail_ = 0;
+  std::vector<uint64_t> ring_head_at_;
+
+  Bounce small_;
+  Bounce large_;
+};
+
+}  // namespace cohort::comm::shm
