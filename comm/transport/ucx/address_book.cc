@@ -1,0 +1,84 @@
+#include "comm/transport/ucx/address_book.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace cohort::comm::ucx {
+namespace {
+
+// How long one call to the store may wait for a peer that has not published. All wanted peers are asked in turn, so
+// many absent ones get less each, lest one that is there waits for them.
+constexpr std::chrono::milliseconds kAttempt(200);
+constexpr std::chrono::milliseconds kShortestAttempt(5);
+
+}  // namespace
+
+AddressBook::AddressBook(runtime::KeyValueStore* store, uint64_t epoch, std::function<void()> notify)
+    : store_(store), epoch_(epoch), notify_(std::move(notify)) {}
+
+AddressBook::~AddressBook() {
+  {
+    runtime::MutexLock lock(mutex_);
+    stop_ = true;
+    changed_.NotifyAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+std::string AddressBook::Key(int world_rank) const {
+  return "ucx/address/" + std::to_string(epoch_) + "/" + std::to_string(world_rank);
+}
+
+absl::Status AddressBook::Publish(int world_rank, const std::string& value) {
+  return store_->Put(Key(world_rank), value);
+}
+
+void AddressBook::LookUp(int world_rank) {
+  runtime::MutexLock lock(mutex_);
+  wanted_.push_back(world_rank);
+  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  changed_.NotifyAll();
+}
+
+void AddressBook::Forget(int world_rank) {
+  runtime::MutexLock lock(mutex_);
+  wanted_.erase(std::remove(wanted_.begin(), wanted_.end(), world_rank), wanted_.end());
+}
+
+std::vector<AddressBook::Answer> AddressBook::Take() {
+  runtime::MutexLock lock(mutex_);
+  return std::exchange(answers_, {});
+}
+
+void AddressBook::Run() {
+  while (true) {
+    int rank = -1;
+    std::chrono::milliseconds attempt = kAttempt;
+    {
+      runtime::MutexLock lock(mutex_);
+      while (!stop_ && wanted_.empty()) changed_.Wait(mutex_);
+      if (stop_) return;
+      rank = wanted_.front();
+      wanted_.pop_front();
+      attempt = std::max(kShortestAttempt, kAttempt / static_cast<int>(wanted_.size() + 1));
+      wanted_.push_back(rank);  // asked again after the others, unless this attempt succeeds
+    }
+    absl::StatusOr<std::string> value = store_->Get(Key(rank), runtime::Deadline::After(attempt));
+    const bool again = absl::IsDeadlineExceeded(value.status()) || absl::IsNotFound(value.status());
+    {
+      runtime::MutexLock lock(mutex_);
+      const auto found = std::find(wanted_.begin(), wanted_.end(), rank);
+      if (found == wanted_.end()) continue;  // forgotten meanwhile
+      if (again) {
+        // A store whose Get returns at once must not make this a tight loop.
+        if (!stop_) changed_.Wait(mutex_, runtime::Deadline::After(kShortestAttempt));
+        continue;
+      }
+      wanted_.erase(found);
+      answers_.push_back({rank, std::move(value)});
+    }
+    notify_();
+  }
+}
+
+}  // namespace cohort::comm::ucx

@@ -1,0 +1,59 @@
+// Looks peers' worker addresses up in the job's key-value store without ever stopping the engine: the store's calls
+// block, so a thread of the book's own makes them. A peer publishes when it makes its transport, which may be later
+// than our first message to it; the lookup then goes on until it does.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "runtime/base/mutex.h"
+#include "runtime/bootstrap.h"
+
+namespace cohort::comm::ucx {
+
+class AddressBook {
+ public:
+  struct Answer {
+    int world_rank = -1;
+    absl::StatusOr<std::string> value;  // what the peer has published, or why it can't be had
+  };
+
+  // Keys are "ucx/address/<epoch>/<rank>". `store` must outlive the book and bear calls from another thread. `notify`
+  // is called on the book's thread when there is an answer to take; it must not block.
+  AddressBook(runtime::KeyValueStore* store, uint64_t epoch, std::function<void()> notify);
+  // Waits for a call to the store that is under way: at most kAttempt.
+  ~AddressBook();
+  AddressBook(const AddressBook&) = delete;
+  AddressBook& operator=(const AddressBook&) = delete;
+
+  // Makes `value` this rank's address. Blocks as the store does.
+  absl::Status Publish(int world_rank, const std::string& value);
+  // Starts to look for `world_rank`. Once a rank.
+  void LookUp(int world_rank);
+  // Stops looking for `world_rank`.
+  void Forget(int world_rank);
+  // Answers that have come since the last call.
+  std::vector<Answer> Take();
+
+ private:
+  void Run();
+  std::string Key(int world_rank) const;
+
+  runtime::KeyValueStore* const store_;
+  const uint64_t epoch_;
+  const std::function<void()> notify_;
+  runtime::Mutex mutex_;
+  runtime::CondVar changed_;
+  bool stop_ COHORT_GUARDED_BY(mutex_) = false;
+  std::deque<int> wanted_ COHORT_GUARDED_BY(mutex_);
+  std::vector<Answer> answers_ COHORT_GUARDED_BY(mutex_);
+  std::thread thread_;  // started by the first lookup
+};
+
+}  // namespace cohort::comm::ucx

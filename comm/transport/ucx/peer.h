@@ -1,0 +1,46 @@
+// What the transport knows of one other process.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "comm/transport/ucx/wire.h"
+#include "comm/transport/ucx/worker.h"
+
+namespace cohort::comm::ucx {
+
+class LinkState;
+class PeerKeeper;
+
+enum class PeerState : uint8_t { kUnknown, kLookingUp, kConnected, kFailed };
+
+struct Peer {
+  int world_rank = -1;
+  PeerKeeper* keeper = nullptr;
+  PeerState state = PeerState::kUnknown;
+  MessageKey send_key = {};
+  MessageKey receive_key = {};
+  ucp_ep_h endpoint = nullptr;
+  Worker::ErrorHandler error_handler;
+  absl::Status status;  // why, in kFailed
+  std::chrono::steady_clock::time_point failed_at;
+  size_t unclaimed_links = 0;  // that it has sent to and that we have not made
+};
+
+// What links ask of the transport.
+class PeerKeeper {
+ public:
+  virtual ~PeerKeeper() = default;
+  // Starts to find the peer's address unless it is known or being looked for.
+  virtual void WantConnection(Peer& peer) = 0;
+  // The peer can't be used any more. Its endpoint is closed from the next Poll on. The first status stays.
+  virtual void FailPeer(Peer& peer, const absl::Status& status) = 0;
+  // link.ReportConsumed() could not report yet: calls it again from Poll, until it does.
+  virtual void ReportLater(LinkState& link) = 0;
+  // Closes what FailPeer left open, at once. Not from within callbacks of the worker.
+  virtual void CloseFailed() = 0;
+};
+
+}  // namespace cohort::comm::ucx

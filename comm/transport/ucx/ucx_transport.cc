@@ -1,0 +1,343 @@
+#include "comm/transport/ucx/ucx_transport.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "comm/transport/ucx/address_book.h"
+#include "comm/transport/ucx/buffer_pool.h"
+#include "comm/transport/ucx/link_state.h"
+#include "comm/transport/ucx/net_interface.h"
+#include "comm/transport/ucx/peer.h"
+#include "comm/transport/ucx/wire.h"
+#include "comm/transport/ucx/worker.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::comm {
+namespace ucx {
+namespace {
+
+// Rounds of ucp_worker_progress per Poll; a round moves at most a few segments per connection.
+constexpr int kRoundsPerPoll = 8;
+// Links that a peer may have sent to before this rank makes them.
+constexpr size_t kMostUnclaimedLinks = 4096;
+// Links remembered after their end, so that late messages to them are dropped and not kept.
+constexpr size_t kMostClosedLinks = 1 << 16;
+// How long the end waits for connections to close in order.
+constexpr std::chrono::milliseconds kCloseLimit(500);
+
+class UcxTransport;
+
+class UcxLink : public Link {
+ public:
+  UcxLink(UcxTransport* transport, LinkState* state) : transport_(transport), state_(state) {}
+  ~UcxLink() override;
+  Progress TrySend(SendOperation& operation) override { return state_->TrySend(operation); }
+  Progress TryRecv(RecvOperation& operation) override { return state_->TryRecv(operation); }
+
+ private:
+  UcxTransport* const transport_;
+  LinkState* const state_;
+};
+
+class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
+ public:
+  UcxTransport(const runtime::Identity& identity, runtime::KeyValueStore* store)
+      : identity_(identity),
+        peers_(static_cast<size_t>(identity.world_size)),
+        book_(store, identity.epoch, [this] { worker_->Signal(); }) {}
+  ~UcxTransport() override;
+
+  absl::Status Init(const UcxOptions& options, std::string* description);
+
+  bool Poll() override;
+  bool Active() const override;
+  int Arm(bool* ready) override { return worker_->Arm(ready); }
+
+  std::string_view name() const override { return "ucx"; }
+  bool Reaches(int world_rank) const override;
+  absl::StatusOr<std::unique_ptr<Link>> Connect(const LinkSpec& spec) override;
+  void OnPeerLost(int world_rank, const absl::Status& status) override;
+
+  bool OnMessage(const void* header, size_t header_bytes, void* data, size_t bytes, bool rendezvous) override;
+  void WantConnection(Peer& peer) override;
+  void FailPeer(Peer& peer, const absl::Status& status) override;
+  void ReportLater(LinkState& link) override;
+  void CloseFailed() override;
+
+  void Release(LinkState* state);
+
+ private:
+  // The peer's entry, made on first use; null when there is no such rank or its key can't be made.
+  Peer* FindPeer(int world_rank);
+  bool TakeAnswers();
+  void ConnectTo(Peer& peer, const std::string& published);
+  LinkState* FindOrMakeLink(const LinkKey& key, Peer& peer);
+  bool ReportConsumed();
+  std::string ToPublish() const;
+
+  const runtime::Identity identity_;
+  std::unique_ptr<Worker> worker_;
+  BufferPool buffers_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by world rank
+  std::vector<Peer*> to_close_;
+  size_t looking_up_ = 0;
+  size_t pending_operations_ = 0;
+  std::unordered_map<LinkKey, std::unique_ptr<LinkState>, LinkKeyHash> links_;
+  std::vector<LinkState*> reports_due_;
+  std::unordered_set<LinkKey, LinkKeyHash> closed_;
+  std::deque<LinkKey> closed_order_;
+  AddressBook book_;  // last: its thread signals the worker
+};
+
+UcxLink::~UcxLink() { transport_->Release(state_); }
+
+absl::Status UcxTransport::Init(const UcxOptions& options, std::string* description) {
+  WorkerOptions worker_options;
+  worker_options.library = options.library;
+  worker_options.only_tcp = identity_.nodes_share_host;
+  worker_options.expected_peers = static_cast<size_t>(std::max(1, identity_.world_size - identity_.local_world_size));
+  if (!identity_.data_interface_ip.empty()) {
+    COHORT_ASSIGN_OR_RETURN(worker_options.interface, InterfaceOf(identity_.data_interface_ip));
+  }
+  COHORT_ASSIGN_OR_RETURN(worker_, Worker::Create(worker_options, this));
+  if (description != nullptr) {
+    const UcpApi& api = worker_->api();
+    *description =
+        "UCX " + std::to_string(api.version_major) + "." + std::to_string(api.version_minor) + " on " +
+        (worker_options.interface.empty() ? std::string("all interfaces")
+                                          : worker_options.interface + " (" + identity_.data_interface_ip + ")") +
+        (worker_options.only_tcp ? ", TCP only: nodes share this host" : "");
+  }
+  return book_.Publish(identity_.rank, ToPublish());
+}
+
+// "<major>.<minor> " and the worker address.
+std::string UcxTransport::ToPublish() const {
+  const UcpApi& api = worker_->api();
+  return std::to_string(api.version_major) + "." + std::to_string(api.version_minor) + " " + worker_->address();
+}
+
+UcxTransport::~UcxTransport() {
+  if (worker_ == nullptr) return;
+  for (auto& [key, state] : links_) state->Abandon();
+  links_.clear();
+  CloseFailed();
+  for (auto& peer : peers_) {
+    if (peer != nullptr && peer->endpoint != nullptr) worker_->Close(std::exchange(peer->endpoint, nullptr), false);
+  }
+  const runtime::Deadline deadline = runtime::Deadline::After(kCloseLimit);
+  while (true) {
+    worker_->ReapClosed();
+    if ((worker_->closing() == 0 && worker_->transfers_under_way() == 0) || deadline.passed()) break;
+    if (!worker_->Progress(kRoundsPerPoll)) worker_->Sleep(std::chrono::milliseconds(5));
+  }
+}
+
+bool UcxTransport::Reaches(int world_rank) const {
+  if (world_rank < 0 || world_rank >= identity_.world_size || world_rank == identity_.rank) return false;
+  const runtime::NodeInfo& own = identity_.nodes[static_cast<size_t>(identity_.node)];
+  return world_rank < own.first_rank || world_rank >= own.first_rank + own.rank_count;
+}
+
+Peer* UcxTransport::FindPeer(int world_rank) {
+  if (world_rank < 0 || world_rank >= identity_.world_size || world_rank == identity_.rank) return nullptr;
+  std::unique_ptr<Peer>& peer = peers_[static_cast<size_t>(world_rank)];
+  if (peer == nullptr) {
+    const auto key = [&](int from, int to) {
+      return MakeKey(identity_.job_secret, identity_.job_id, identity_.epoch, from, to);
+    };
+    const absl::StatusOr<MessageKey> send = key(identity_.rank, world_rank);
+    const absl::StatusOr<MessageKey> receive = key(world_rank, identity_.rank);
+    if (!send.ok() || !receive.ok()) return nullptr;
+    peer = std::make_unique<Peer>();
+    peer->world_rank = world_rank;
+    peer->keeper = this;
+    peer->send_key = *send;
+    peer->receive_key = *receive;
+  }
+  return peer.get();
+}
+
+LinkState* UcxTransport::FindOrMakeLink(const LinkKey& key, Peer& peer) {
+  std::unique_ptr<LinkState>& state = links_[key];
+  if (state == nullptr) {
+    state =
+        std::make_unique<LinkState>(key, identity_.rank, &peer, worker_.get(), &buffers_, this, &pending_operations_);
+  }
+  return state.get();
+}
+
+absl::StatusOr<std::unique_ptr<Link>> UcxTransport::Connect(const LinkSpec& spec) {
+  if (!Reaches(spec.peer_world_rank)) {
+    return absl::InvalidArgumentError("rank " + std::to_string(spec.peer_world_rank) + " is not on another node");
+  }
+  Peer* peer = FindPeer(spec.peer_world_rank);
+  if (peer == nullptr) return absl::InternalError("OpenSSL could not make the key of a connection");
+  if (peer->state == PeerState::kFailed) return peer->status;
+  const LinkKey key = {spec.group, spec.epoch, spec.lane, spec.peer_world_rank};
+  const bool came_first = links_.contains(key);  // its messages did
+  LinkState* state = FindOrMakeLink(key, *peer);
+  if (state->claimed) return absl::InternalError("a link was made twice");
+  state->claimed = true;
+  if (came_first) --peer->unclaimed_links;
+  return std::make_unique<UcxLink>(this, state);
+}
+
+void UcxTransport::Release(LinkState* state) {
+  state->Abandon();
+  reports_due_.erase(std::remove(reports_due_.begin(), reports_due_.end(), state), reports_due_.end());
+  const LinkKey key = state->key();
+  links_.erase(key);
+  if (closed_.insert(key).second) closed_order_.push_back(key);
+  if (closed_order_.size() > kMostClosedLinks) {
+    closed_.erase(closed_order_.front());
+    closed_order_.pop_front();
+  }
+}
+
+bool UcxTransport::OnMessage(const void* header, size_t header_bytes, void* data, size_t bytes, bool rendezvous) {
+  ParsedHeader message;
+  if (!ParseHeader(header, header_bytes, &message).ok()) return false;
+  Peer* peer = FindPeer(message.header.from);
+  if (peer == nullptr || !SameKey(message.header.key, peer->receive_key)) return false;
+  // From here on the sender is the rank that it says it is.
+  if (peer->state == PeerState::kFailed) return false;
+  const bool credit = (message.header.flags & kCreditOnly) != 0;
+  if (!credit && (bytes != message.header.piece_bytes || (!rendezvous && bytes > kEagerBytes))) return false;
+  const LinkKey key = {message.header.group, message.header.epoch, message.header.lane, message.header.from};
+  if (closed_.contains(key)) return false;
+  auto found = links_.find(key);
+  if (found == links_.end()) {
+    if (credit || peer->unclaimed_links >= kMostUnclaimedLinks) return false;
+    ++peer->unclaimed_links;
+    FindOrMakeLink(key, *peer);
+    found = links_.find(key);
+  }
+  LinkState* state = found->second.get();
+  return state->OnMessage(message, data, rendezvous);
+}
+
+bool UcxTransport::Poll() {
+  bool moved = worker_->Progress(kRoundsPerPoll);
+  if (looking_up_ > 0) moved |= TakeAnswers();
+  if (!to_close_.empty()) {
+    CloseFailed();
+    moved = true;
+  }
+  if (!reports_due_.empty()) moved |= ReportConsumed();
+  if (worker_->closing() > 0) worker_->ReapClosed();
+  return moved;
+}
+
+bool UcxTransport::Active() const {
+  return pending_operations_ > 0 || looking_up_ > 0 || worker_->transfers_under_way() > 0 || !reports_due_.empty() ||
+         !to_close_.empty() || worker_->closing() > 0;
+}
+
+void UcxTransport::ReportLater(LinkState& link) {
+  if (std::exchange(link.report_queued, true)) return;
+  reports_due_.push_back(&link);
+}
+
+bool UcxTransport::ReportConsumed() {
+  const auto reported = [](LinkState* link) {
+    if (!link->ReportConsumed()) return false;
+    link->report_queued = false;
+    return true;
+  };
+  const size_t before = reports_due_.size();
+  reports_due_.erase(std::remove_if(reports_due_.begin(), reports_due_.end(), reported), reports_due_.end());
+  return reports_due_.size() != before;
+}
+
+void UcxTransport::WantConnection(Peer& peer) {
+  if (peer.state != PeerState::kUnknown) return;
+  peer.state = PeerState::kLookingUp;
+  ++looking_up_;
+  book_.LookUp(peer.world_rank);
+}
+
+bool UcxTransport::TakeAnswers() {
+  std::vector<AddressBook::Answer> answers = book_.Take();
+  for (AddressBook::Answer& answer : answers) {
+    Peer& peer = *peers_[static_cast<size_t>(answer.world_rank)];
+    if (peer.state != PeerState::kLookingUp) continue;
+    --looking_up_;
+    if (answer.value.ok()) {
+      ConnectTo(peer, *answer.value);
+    } else {
+      FailPeer(peer, absl::UnavailableError("the address of rank " + std::to_string(peer.world_rank) +
+                                            " can't be had: " + std::string(answer.value.status().message())));
+    }
+  }
+  return !answers.empty();
+}
+
+void UcxTransport::ConnectTo(Peer& peer, const std::string& published) {
+  const UcpApi& api = worker_->api();
+  const std::string own = std::to_string(api.version_major) + "." + std::to_string(api.version_minor);
+  const size_t space = published.find(' ');
+  const std::string version = published.substr(0, space);
+  peer.state = PeerState::kUnknown;
+  if (space == std::string::npos || version != own) {
+    FailPeer(peer, absl::FailedPreconditionError("rank " + std::to_string(peer.world_rank) + " uses UCX " + version +
+                                                 ", this rank " + own +
+                                                 "; releases do not understand each other: install the same"));
+    return;
+  }
+  peer.error_handler.argument = &peer;
+  peer.error_handler.call = [](void* argument, const UcpApi& used, ucs_status_t status) {
+    auto* lost = static_cast<Peer*>(argument);
+    const std::string text = "lost the connection to rank " + std::to_string(lost->world_rank);
+    lost->keeper->FailPeer(*lost, ToStatus(used, status, text));
+  };
+  absl::StatusOr<ucp_ep_h> endpoint = worker_->Connect(published.substr(space + 1), &peer.error_handler);
+  if (!endpoint.ok()) {
+    FailPeer(peer, absl::UnavailableError("rank " + std::to_string(peer.world_rank) +
+                                          " can't be reached: " + std::string(endpoint.status().message())));
+    return;
+  }
+  peer.endpoint = *endpoint;
+  peer.state = PeerState::kConnected;
+}
+
+void UcxTransport::FailPeer(Peer& peer, const absl::Status& status) {
+  if (peer.state == PeerState::kFailed) return;
+  if (peer.state == PeerState::kLookingUp) {
+    --looking_up_;
+    book_.Forget(peer.world_rank);
+  }
+  peer.state = PeerState::kFailed;
+  peer.status = status;
+  peer.failed_at = std::chrono::steady_clock::now();
+  if (peer.endpoint != nullptr) to_close_.push_back(&peer);
+}
+
+void UcxTransport::CloseFailed() {
+  for (Peer* peer : std::exchange(to_close_, {})) {
+    if (peer->endpoint != nullptr) worker_->Close(std::exchange(peer->endpoint, nullptr), /*force=*/true);
+  }
+}
+
+void UcxTransport::OnPeerLost(int world_rank, const absl::Status& status) {
+  if (Peer* peer = FindPeer(world_rank); peer != nullptr) FailPeer(*peer, status);
+}
+
+}  // namespace
+}  // namespace ucx
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeUcxTransport(const runtime::Identity& identity,
+                                                            runtime::KeyValueStore* store, const UcxOptions& options,
+                                                            std::string* description) {
+  auto transport = std::make_unique<ucx::UcxTransport>(identity, store);
+  COHORT_RETURN_IF_ERROR(transport->Init(options, description));
+  return transport;
+}
+
+}  // namespace cohort::comm

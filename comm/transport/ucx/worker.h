@@ -1,0 +1,125 @@
+// One UCX context and worker: configuration, progress, sleep, endpoints and the single operations on them. Knows
+// nothing of links.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/transport/ucx/ucp_api.h"
+#include "comm/transport/ucx/wire.h"
+
+namespace cohort::comm::ucx {
+
+// "Endpoint timeout" and so on, as a status about a peer.
+absl::Status ToStatus(const UcpApi& api, ucs_status_t status, const std::string& doing);
+
+// One UCX operation under way. Holds the header that UCX reads until the operation completes. Pooled by the worker.
+struct Transfer {
+  struct Wire {
+    MessageHeader header;
+    runtime::CallRecord record;
+  } wire;
+  size_t header_bytes = 0;
+
+  // Whom to tell: called once, from within Worker::Progress or Worker's own calls below, then the transfer is reused.
+  void (*done)(void* owner, Transfer* transfer, ucs_status_t status) = nullptr;
+  void* owner = nullptr;
+  size_t index = 0;  // the owner's own note
+
+  class Worker* worker = nullptr;
+  Transfer* next = nullptr;
+};
+
+// What arrives. Called from within Worker::Progress; must not call Progress.
+class MessageSink {
+ public:
+  virtual ~MessageSink() = default;
+  // `data` is the payload when !rendezvous, else a descriptor for Worker::Receive. Returns true when the sink keeps the
+  // descriptor (rendezvous only) and will hand it to Receive or Discard.
+  virtual bool OnMessage(const void* header, size_t header_bytes, void* data, size_t bytes, bool rendezvous) = 0;
+};
+
+struct WorkerOptions {
+  std::string library;    // COHORT_UCX_LIBRARY
+  std::string interface;  // network device; empty: all of them
+  bool only_tcp = false;  // nodes share a host: their traffic must not go through UCX's shared memory
+  size_t expected_peers = 1;
+};
+
+class Worker {
+ public:
+  static absl::StatusOr<std::unique_ptr<Worker>> Create(const WorkerOptions& options, MessageSink* sink);
+  // All endpoints must have been closed.
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  const UcpApi& api() const { return api_; }
+  const std::string& address() const { return address_; }
+
+  // Up to `rounds` rounds of ucp_worker_progress; true when anything happened.
+  bool Progress(int rounds);
+  // See runtime::ProgressSource::Arm.
+  int Arm(bool* ready);
+  // Sleeps until there is something to progress, for `limit` at most.
+  void Sleep(std::chrono::milliseconds limit);
+  // Makes a sleeping owner look again. Any thread.
+  void Signal();
+
+  // `call` is made from within Progress when the peer is gone. The handler must outlive the endpoint.
+  struct ErrorHandler {
+    void (*call)(void* argument, const UcpApi& api, ucs_status_t status) = nullptr;
+    void* argument = nullptr;
+    const UcpApi* api = nullptr;  // set by Connect
+  };
+  absl::StatusOr<ucp_ep_h> Connect(const std::string& address, ErrorHandler* handler);
+  // Starts closing; `force` abandons what is queued. Finished when Closing() is 0.
+  void Close(ucp_ep_h endpoint, bool force);
+  size_t closing() const { return closing_.size(); }
+  // Drops the finished ones from closing().
+  void ReapClosed();
+
+  Transfer* NewTransfer();
+  // Sends wire.header (and the record when flagged) and `data`. Returns UCS_OK when it was finished at once (`done` is
+  // not called, the transfer is reused), UCS_INPROGRESS (`done` will be called), or an error (as UCS_OK).
+  ucs_status_t Send(ucp_ep_h endpoint, Transfer* transfer, const void* data, size_t bytes);
+  // Moves an announced piece to `data`. Results as Send.
+  ucs_status_t Receive(Transfer* transfer, void* descriptor, void* data, size_t bytes);
+  // Waits until what was sent so far has left this process. Results as Send.
+  ucs_status_t Flush(ucp_ep_h endpoint, Transfer* transfer);
+  // Gives up an announced piece; its sender takes it for delivered.
+  void Discard(void* descriptor);
+  // Transfers whose `done` has not been called.
+  size_t transfers_under_way() const { return under_way_; }
+
+ private:
+  Worker(const UcpApi& api, MessageSink* sink) : api_(api), sink_(sink) {}
+  absl::Status Init(const WorkerOptions& options);
+  absl::Status Configure(const WorkerOptions& options, ucp_config_t* config);
+  ucs_status_t Started(Transfer* transfer, ucs_status_ptr_t request);
+  void Release(Transfer* transfer);
+  static ucs_status_t OnActiveMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                      const ucp_am_recv_param_t* parameters);
+  static void OnSent(void* request, ucs_status_t status, void* transfer);
+  static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* transfer);
+
+  const UcpApi& api_;
+  MessageSink* const sink_;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int descriptor_ = -1;
+  std::string address_;
+  std::vector<void*> closing_;
+  std::vector<std::unique_ptr<Transfer>> transfers_;
+  Transfer* free_ = nullptr;
+  size_t under_way_ = 0;
+};
+
+}  // namespace cohort::comm::ucx
