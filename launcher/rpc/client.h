@@ -16,8 +16,8 @@ namespace cohort::launcher {
 // Sends and expects the beats itself: callers neither send nor see them.
 class RendezvousClient {
  public:
-  // Both are called from a thread of gRPC or of the client, never at the same time, never after the destructor began to
-  // return; they must not block and must not destroy the client.
+  // Both are called from a thread of gRPC, never at the same time, perhaps before Connect has returned, never after the
+  // destructor has; they must not block and must not destroy or close the client.
   struct Callbacks {
     std::function<void(v1::ToAgent)> on_message;
     // Once at the most: the stream has ended, and why. Not called after Close() or the destructor. A stream that ends
@@ -48,8 +48,8 @@ class RendezvousClient {
 
  private:
   class Stream;
-  explicit RendezvousClient(std::unique_ptr<Stream> stream);
-  std::unique_ptr<Stream> stream_;
+  explicit RendezvousClient(std::shared_ptr<Stream> stream);
+  std::shared_ptr<Stream> stream_;  // gRPC may let go of it later than we
 };
 
 }  // namespace cohort::launcher

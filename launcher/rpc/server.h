@@ -1,7 +1,6 @@
 // The rendezvous behind a port: gRPC with mutual TLS around the state machine of launcher/control/.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>

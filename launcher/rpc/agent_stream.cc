@@ -1,0 +1,147 @@
+#include "launcher/rpc/agent_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "launcher/credentials.h"
+#include "launcher/rpc/grpc_settings.h"
+
+namespace cohort::launcher {
+namespace {
+
+std::vector<std::string> CertifiedNames(const grpc::ServerContextBase& context) {
+  std::vector<std::string> names;
+  for (const grpc::string_ref& name : context.auth_context()->FindPropertyValues("x509_subject_alternative_name")) {
+    names.emplace_back(name.data(), name.size());
+  }
+  return names;
+}
+
+// "127.0.0.1" of "ipv4:127.0.0.1:4711", "::1" of "ipv6:%5B::1%5D:4711".
+std::string HostOf(const std::string& peer) {
+  const size_t scheme = peer.find(':');
+  const size_t port = peer.rfind(':');
+  if (scheme == std::string::npos || port <= scheme) return peer;
+  std::string host = peer.substr(scheme + 1, port - scheme - 1);
+  for (const char* bracket : {"%5B", "%5D", "[", "]"}) {
+    if (const size_t at = host.find(bracket); at != std::string::npos) host.erase(at, std::string(bracket).size());
+  }
+  return host;
+}
+
+}  // namespace
+
+AgentStream::AgentStream(Owner* owner, ConnectionId id, grpc::CallbackServerContext* context)
+    : owner_(owner), id_(id), context_(context), certified_names_(CertifiedNames(*context)) {}
+
+grpc::Status AgentStream::Check(v1::NodeOffer* offer) const {
+  const std::string claimed = AgentCertificateName(offer->node());
+  if (std::find(certified_names_.begin(), certified_names_.end(), claimed) == certified_names_.end()) {
+    const std::string own = certified_names_.empty() ? "nobody" : certified_names_.front();
+    return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
+                        "an agent with the certificate of " + own + " claims to be " + claimed);
+  }
+  if (offer->address().empty()) offer->set_address(HostOf(context_->peer()));
+  return grpc::Status::OK;
+}
+
+void AgentStream::ReadNext() {
+  const runtime::MutexLock lock(mutex_);
+  if (!finished_) StartRead(&incoming_);
+}
+
+void AgentStream::Send(std::shared_ptr<const v1::ToAgent> message) {
+  bool too_slow = false;
+  {
+    const runtime::MutexLock lock(mutex_);
+    if (finished_ || closing_) return;
+    queued_bytes_ += message->ByteSizeLong();
+    too_slow = queued_bytes_ > kMaxQueuedBytes;
+    outgoing_.push_back(std::move(message));
+    if (!writing_) WriteNext();
+  }
+  if (too_slow) Abort();
+}
+
+void AgentStream::Close() {
+  {
+    const runtime::MutexLock lock(mutex_);
+    if (finished_) return;
+    closing_ = true;
+    if (writing_) return;  // OnWriteDone goes on
+  }
+  End(grpc::Status::OK, "the rendezvous ended the connection");
+}
+
+void AgentStream::Abort() {
+  const runtime::MutexLock lock(mutex_);
+  if (!gone_) context_->TryCancel();
+}
+
+void AgentStream::WriteNext() {
+  writing_ = true;
+  StartWrite(outgoing_.front().get());
+}
+
+void AgentStream::OnReadDone(bool ok) {
+  if (!ok) {
+    End(grpc::Status::OK, "its connection was closed");
+    return;
+  }
+  if (!joined_) {
+    const grpc::Status status = incoming_.has_join() ? Check(incoming_.mutable_join())
+                                                     : grpc::Status(grpc::StatusCode::FAILED_PRECONDITION,
+                                                                    "the first message must be an offer to join");
+    if (!status.ok()) {
+      End(status, "");
+      return;
+    }
+    const runtime::MutexLock lock(mutex_);
+    if (finished_) return;
+    joined_ = true;
+    StartSendInitialMetadata();  // tells the agent that it is in
+  }
+  owner_->OnEvent(Received{id_, std::move(incoming_)});
+  incoming_.Clear();
+}
+
+void AgentStream::OnWriteDone(bool ok) {
+  bool end = false;
+  {
+    const runtime::MutexLock lock(mutex_);
+    queued_bytes_ -= outgoing_.front()->ByteSizeLong();
+    outgoing_.pop_front();
+    writing_ = false;
+    if (finished_) return;
+    if (ok && !outgoing_.empty()) {
+      WriteNext();
+    } else {
+      end = !ok || closing_;
+    }
+  }
+  if (end) End(grpc::Status::OK, "its connection was closed");
+}
+
+void AgentStream::OnCancel() { End(grpc::Status::CANCELLED, "its connection broke"); }
+
+void AgentStream::End(const grpc::Status& status, const std::string& reason) {
+  bool joined = false;
+  {
+    const runtime::MutexLock lock(mutex_);
+    if (finished_) return;
+    finished_ = true;
+    joined = joined_;
+  }
+  if (joined) owner_->OnEvent(Disconnected{id_, reason});
+  Finish(status);
+}
+
+void AgentStream::OnDone() {
+  {
+    const runtime::MutexLock lock(mutex_);
+    gone_ = true;
+  }
+  owner_->OnStreamGone(id_);
+}
+
+}  // namespace cohort::launcher

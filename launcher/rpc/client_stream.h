@@ -1,0 +1,75 @@
+// The inside of RendezvousClient: one stream, with its queue, its beats and its end.
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "cohort/v1/rendezvous.grpc.pb.h"
+#include "launcher/credentials.h"
+#include "launcher/rpc/client.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/mutex.h"
+
+namespace cohort::launcher {
+
+// gRPC keeps using it until OnDone, so it keeps itself alive until then; its owner may let go earlier.
+class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v1::ToAgent>,
+                                 public std::enable_shared_from_this<Stream> {
+ public:
+  Stream(std::string address, const TlsIdentity& identity, Callbacks callbacks);
+  ~Stream() override;
+
+  // Dials once and sends the offer. OK when the rendezvous has let us in, else why the attempt failed.
+  absl::Status Open(const v1::NodeOffer& offer, runtime::Deadline deadline);
+  absl::Status Send(const v1::FromAgent& message);
+  // After it no callback is called. With a grace, what is queued is written and the server's end is awaited that long.
+  void Shut(runtime::Deadline grace);
+
+ private:
+  void OnReadInitialMetadataDone(bool ok) override;
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnDone(const grpc::Status& status) override;
+
+  void StartLocked() COHORT_REQUIRES(mutex_);
+  void WriteNext() COHORT_REQUIRES(mutex_);
+  void DropHold() COHORT_REQUIRES(mutex_);
+  // Sends beats and notices silence, in a thread of its own.
+  void Watch();
+  absl::Status WhyEnded(const grpc::Status& status) const COHORT_REQUIRES(mutex_);
+
+  const std::string address_;
+  const std::unique_ptr<v1::Rendezvous::Stub> stub_;
+  grpc::ClientContext context_;
+  v1::ToAgent incoming_;
+  std::shared_ptr<Stream> self_;  // until OnDone
+
+  // Held while a callback runs, so that Shut can wait for it to return.
+  runtime::Mutex callback_mutex_;
+  Callbacks callbacks_ COHORT_GUARDED_BY(callback_mutex_);
+
+  mutable runtime::Mutex mutex_;
+  runtime::CondVar changed_;
+  std::deque<v1::FromAgent> outgoing_ COHORT_GUARDED_BY(mutex_);
+  size_t queued_bytes_ COHORT_GUARDED_BY(mutex_) = 0;
+  bool writing_ COHORT_GUARDED_BY(mutex_) = false;
+  bool leaving_ COHORT_GUARDED_BY(mutex_) = false;  // Shut: nothing more is queued
+  bool held_ COHORT_GUARDED_BY(mutex_) = false;     // writes may be started from any thread
+  bool let_in_ COHORT_GUARDED_BY(mutex_) = false;
+  bool told_the_end_ COHORT_GUARDED_BY(mutex_) = false;  // a report or a refusal has come
+  bool silent_ COHORT_GUARDED_BY(mutex_) = false;        // we ended the stream since nothing came
+  std::optional<grpc::Status> ended_ COHORT_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point heard_ COHORT_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point spoke_ COHORT_GUARDED_BY(mutex_);
+  std::thread watcher_;
+};
+
+}  // namespace cohort::launcher

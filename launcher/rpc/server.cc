@@ -1,0 +1,223 @@
+#include "launcher/rpc/server.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/v1/rendezvous.grpc.pb.h"
+#include "launcher/control/rendezvous.h"
+#include "launcher/control/roster.h"
+#include "launcher/rpc/agent_stream.h"
+#include "launcher/rpc/grpc_settings.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// How long what was sent to a closed stream may take to be written.
+constexpr std::chrono::milliseconds kCloseTimeout{1000};
+constexpr std::chrono::milliseconds kLastWordsTimeout{1000};
+
+// "127.0.0.1:0", "[::1]:0".
+std::string HostAndPort(const std::string& host, int port) {
+  const bool bare_v6 = host.find(':') != std::string::npos && host.front() != '[';
+  return (bare_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+}
+
+}  // namespace
+
+// gRPC's threads put events into a queue; one thread takes them out, runs the state machine and carries its actions
+// out.
+class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public AgentStream::Owner {
+ public:
+  Rep(v1::JobPlan plan, OnFinished on_finished)
+      : machine_(std::move(plan), Clock::now()), on_finished_(std::move(on_finished)) {}
+  ~Rep() override;
+
+  absl::Status Listen(const Options& options);
+  void OnEvent(Event event) override;
+  void OnStreamGone(ConnectionId id) override;
+
+  std::string address;
+
+ private:
+  grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent>* Join(grpc::CallbackServerContext* context) override;
+
+  void Run();
+  void Carry(std::vector<Action> actions);
+  std::shared_ptr<AgentStream> StreamOf(ConnectionId id);
+  void AbortSlowClosers(TimePoint now);
+
+  launcher::Rendezvous machine_;  // of the thread alone, as are the next two
+  OnFinished on_finished_;
+  std::map<TimePoint, ConnectionId> closing_;
+
+  runtime::Mutex mutex_;
+  runtime::CondVar changed_;
+  std::deque<Event> events_ COHORT_GUARDED_BY(mutex_);
+  bool stopping_ COHORT_GUARDED_BY(mutex_) = false;
+  bool finished_ COHORT_GUARDED_BY(mutex_) = false;
+  std::unordered_map<ConnectionId, std::shared_ptr<AgentStream>> streams_ COHORT_GUARDED_BY(mutex_);
+  ConnectionId next_id_ COHORT_GUARDED_BY(mutex_) = 1;
+
+  std::unique_ptr<grpc::Server> server_;
+  std::thread thread_;
+};
+
+absl::Status RendezvousServer::Rep::Listen(const Options& options) {
+  grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  tls.pem_root_certs = options.identity.ca_certificate;
+  tls.pem_key_cert_pairs.push_back({options.identity.private_key, options.identity.certificate});
+
+  grpc::ServerBuilder builder;
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // or a second server could take half of the agents
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  builder.SetMaxSendMessageSize(-1);
+  int port = 0;
+  builder.AddListeningPort(HostAndPort(options.host, options.port), grpc::SslServerCredentials(tls), &port);
+  builder.RegisterService(this);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    return absl::UnavailableError("the rendezvous could not listen on " + HostAndPort(options.host, options.port) +
+                                  ": the address is not of this machine, the port is in use, or the certificate is "
+                                  "malformed");
+  }
+  address = HostAndPort(options.host, port);
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
+}
+
+RendezvousServer::Rep::~Rep() {
+  bool finished = false;
+  {
+    const runtime::MutexLock lock(mutex_);
+    stopping_ = true;
+    finished = finished_;
+  }
+  changed_.NotifyAll();
+  if (thread_.joinable()) thread_.join();
+  if (server_ == nullptr) return;
+  // After the end of the job its report may still be on its way; Shutdown returns as soon as it has arrived.
+  server_->Shutdown(std::chrono::system_clock::now() + (finished ? kLastWordsTimeout : std::chrono::milliseconds(0)));
+  server_->Wait();
+}
+
+grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent>* RendezvousServer::Rep::Join(grpc::CallbackServerContext* context) {
+  std::shared_ptr<AgentStream> stream;
+  {
+    const runtime::MutexLock lock(mutex_);
+    const ConnectionId id = next_id_++;
+    stream = std::make_shared<AgentStream>(this, id, context);
+    streams_[id] = stream;
+  }
+  stream->Start();
+  return stream.get();
+}
+
+void RendezvousServer::Rep::OnEvent(Event event) {
+  {
+    const runtime::MutexLock lock(mutex_);
+    if (stopping_) return;
+    events_.push_back(std::move(event));
+  }
+  changed_.NotifyOne();
+}
+
+void RendezvousServer::Rep::OnStreamGone(ConnectionId id) {
+  std::shared_ptr<AgentStream> last;  // destroyed after the lock is released
+  const runtime::MutexLock lock(mutex_);
+  const auto found = streams_.find(id);
+  if (found == streams_.end()) return;
+  last = std::move(found->second);
+  streams_.erase(found);
+}
+
+std::shared_ptr<AgentStream> RendezvousServer::Rep::StreamOf(ConnectionId id) {
+  const runtime::MutexLock lock(mutex_);
+  const auto found = streams_.find(id);
+  return found == streams_.end() ? nullptr : found->second;
+}
+
+void RendezvousServer::Rep::Run() {
+  while (true) {
+    std::deque<Event> events;
+    {
+      const runtime::MutexLock lock(mutex_);
+      TimePoint wake = machine_.NextTick();
+      if (!closing_.empty()) wake = std::min(wake, closing_.begin()->first);
+      while (events_.empty() && !stopping_ && changed_.Wait(mutex_, runtime::Deadline(wake))) {
+      }
+      if (stopping_) return;
+      events.swap(events_);
+    }
+    // What had arrived comes before the time that has passed, so that nobody is called silent whose message was here.
+    for (Event& event : events) {
+      const Received* const received = std::get_if<Received>(&event);
+      const ConnectionId from = received != nullptr ? received->from : 0;
+      Carry(machine_.Handle(std::move(event), Clock::now()));
+      if (from == 0) continue;
+      if (const std::shared_ptr<AgentStream> stream = StreamOf(from)) stream->ReadNext();
+    }
+    const TimePoint now = Clock::now();
+    if (now >= machine_.NextTick()) Carry(machine_.Tick(now));
+    AbortSlowClosers(now);
+  }
+}
+
+void RendezvousServer::Rep::Carry(std::vector<Action> actions) {
+  for (Action& action : actions) {
+    if (Send* const send = std::get_if<Send>(&action)) {
+      if (const std::shared_ptr<AgentStream> stream = StreamOf(send->to)) stream->Send(std::move(send->message));
+    } else if (const Close* const close = std::get_if<Close>(&action)) {
+      if (const std::shared_ptr<AgentStream> stream = StreamOf(close->connection)) stream->Close();
+      TimePoint deadline = Clock::now() + kCloseTimeout;
+      while (!closing_.emplace(deadline, close->connection).second) deadline += std::chrono::nanoseconds(1);
+    } else {
+      {
+        const runtime::MutexLock lock(mutex_);
+        finished_ = true;
+      }
+      if (on_finished_) on_finished_(std::move(std::get<Finish>(action).report));
+    }
+  }
+}
+
+void RendezvousServer::Rep::AbortSlowClosers(TimePoint now) {
+  while (!closing_.empty() && closing_.begin()->first <= now) {
+    if (const std::shared_ptr<AgentStream> stream = StreamOf(closing_.begin()->second)) stream->Abort();
+    closing_.erase(closing_.begin());
+  }
+}
+
+absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::Start(v1::JobPlan plan, Options options,
+                                                                          OnFinished on_finished) {
+  QuietGrpc();
+  COHORT_RETURN_IF_ERROR(CheckPlan(plan));
+  auto rep = std::make_unique<Rep>(std::move(plan), std::move(on_finished));
+  COHORT_RETURN_IF_ERROR(rep->Listen(options));
+  return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(rep)));
+}
+
+RendezvousServer::RendezvousServer(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+RendezvousServer::~RendezvousServer() = default;
+
+const std::string& RendezvousServer::address() const { return rep_->address; }
+
+void RendezvousServer::RequestStop(std::string reason, int exit_code) {
+  rep_->OnEvent(StopRequested{std::move(reason), exit_code});
+}
+
+}  // namespace cohort::launcher
