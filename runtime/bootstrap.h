@@ -77,6 +77,7 @@ class BootstrapListener {
   virtual void OnGroupFailure(const GroupFailure& failure) = 0;
 };
 
+// Made by one thread; Poll, Look, Report* and Goodbye are called by the engine's owner.
 class Bootstrap {
  public:
   virtual ~Bootstrap() = default;
@@ -86,11 +87,14 @@ class Bootstrap {
     std::unique_ptr<Segment> segment;
   };
   virtual absl::StatusOr<Joined> Join(Deadline deadline) = 0;
-  // The job's key-value store: a key is written once, by one rank. Get blocks until it is there.
+  // The job's key-value store: a key is written once, by one rank; values have at most 48 KiB. Get blocks until it is
+  // there. kDeadlineExceeded, kUnavailable (the agent has gone), kInvalidArgument, kAlreadyExists. Any thread.
   virtual absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) = 0;
   virtual absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline) = 0;
   // Delivers pending news to the listener. Cheap when there is none (one relaxed load). True when anything came.
   virtual bool Poll(BootstrapListener& listener) = 0;
+  // Called before this rank sleeps: looks for what cannot wake it, the end of the connection. True when there is news.
+  virtual bool Look() { return false; }
   // Second net: an operation does not move; see StallReport in agent.proto. The answer, if any, is an OnGroupFailure.
   virtual void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) = 0;
   // First net and transports: tells every other member.
@@ -100,7 +104,7 @@ class Bootstrap {
 };
 
 // A key-value store that a program with its own launcher (MPI, a scheduler's PMI, a file) brings along. Both calls may
-// block; keys are short ASCII, values at most 64 KiB, each key is put once.
+// block, and may come from several threads at once; keys are short ASCII, values at most 48 KiB, each key is put once.
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;
@@ -110,8 +114,11 @@ class KeyValueStore {
 
 std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank);
 std::unique_ptr<Bootstrap> BootstrapWorldOfOne();
-// Joins rank `rank` of `world_size` through `store`, which must outlive the bootstrap. Ranks with equal boot id and
-// user share a node; the first of them makes the segment. Peers' deaths on this node are seen by pidfd.
+// Joins rank `rank` of `world_size` through `store`, which must outlive the bootstrap and serve one Join per rank.
+// Consecutive ranks with equal boot id, user and pid namespace share a node; the first of them makes the segment.
+// Peers' deaths on this node are seen by pidfd, calls that do not match by comparing black boxes; on other nodes only
+// the transports' errors and deadlines tell. Ranks of one host that are not numbered consecutively are treated as
+// several nodes, which talk over the network.
 std::unique_ptr<Bootstrap> BootstrapFromStore(KeyValueStore* store, int rank, int world_size);
 
 }  // namespace cohort::runtime

@@ -55,6 +55,8 @@ class Runtime {
 
   // Why `rank` can't be reached any more, or OK. Sticky within an epoch.
   absl::Status rank_status(int rank) const;
+  // Takes engine ownership. A new listener is told at once of the epoch's earlier group failures (the latest 64), of
+  // which its group may be one; it asks rank_status for ranks lost earlier.
   void AddListener(MembershipListener* listener);
   void RemoveListener(MembershipListener* listener);
   void ReportStall(uint64_t group, uint64_t sequence, const RankSet& members, bool expired);
@@ -62,7 +64,8 @@ class Runtime {
   // Failures of groups that arrived after this rank's calls had already returned success and were not reported since.
   void NoteUnreportedFailure(const absl::Status& status);
 
-  // Ends in order: stops the progress thread, says goodbye. Returns a failure that no call has reported yet.
+  // Ends in order: stops the progress thread, says goodbye. Returns a failure that no call has reported yet. Afterwards
+  // only the accessors may be used.
   absl::Status Finalize();
 
   // One object that the layer above keeps per runtime (comm: its transports). Destroyed before the engine and the

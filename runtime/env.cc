@@ -1,0 +1,65 @@
+#include "runtime/env.h"
+
+#include <charconv>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/segment/segment.h"
+
+namespace cohort::runtime {
+namespace {
+
+constexpr size_t kMaxAddress = 107;  // sun_path without its first byte
+constexpr size_t kMaxPath = 4095;
+
+std::string_view Variable(const char* name) {
+  const char* value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): nothing here changes the environment
+  return value == nullptr ? std::string_view() : std::string_view(value);
+}
+
+absl::Status Refuse(const char* name, std::string_view value, const std::string& allowed) {
+  return absl::InvalidArgumentError(std::string(name) + "=" + std::string(value.substr(0, 200)) + ": must be " +
+                                    allowed);
+}
+
+absl::StatusOr<std::optional<int64_t>> Number(const char* name, int64_t low, int64_t high) {
+  const std::string_view value = Variable(name);
+  if (value.empty()) return std::optional<int64_t>();
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (error != std::errc() || end != value.data() + value.size() || number < low || number > high) {
+    return Refuse(name, value, "a whole number from " + std::to_string(low) + " to " + std::to_string(high));
+  }
+  return std::optional<int64_t>(number);
+}
+
+absl::StatusOr<std::string> Library(const char* name) {
+  const std::string_view value = Variable(name);
+  if (value.size() > kMaxPath) return Refuse(name, value, "the path or soname of a library, at most 4095 bytes");
+  return std::string(value);
+}
+
+}  // namespace
+
+absl::StatusOr<Environment> Environment::Read() {
+  Environment environment;
+  const std::string_view agent = Variable("COHORT_AGENT");
+  if (!agent.empty() && (agent[0] != '@' || agent.size() < 2 || agent.size() > kMaxAddress)) {
+    return Refuse("COHORT_AGENT", agent, "'@' and the name of an abstract socket, 2 to 107 bytes, as dlaunch sets it");
+  }
+  environment.agent = std::string(agent);
+  COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> local_rank, Number("COHORT_LOCAL_RANK", 0, kMaxLocalRanks - 1));
+  if (local_rank.has_value()) environment.local_rank = static_cast<int>(*local_rank);
+  COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> timeout, Number("COHORT_INIT_TIMEOUT_MS", 1, 86'400'000));
+  if (timeout.has_value()) environment.init_timeout = std::chrono::milliseconds(*timeout);
+  COHORT_ASSIGN_OR_RETURN(environment.ucx_library, Library("COHORT_UCX_LIBRARY"));
+  COHORT_ASSIGN_OR_RETURN(environment.nccl_library, Library("COHORT_NCCL_LIBRARY"));
+  COHORT_ASSIGN_OR_RETURN(environment.cuda_library, Library("COHORT_CUDA_LIBRARY"));
+  return environment;
+}
+
+}  // namespace cohort::runtime

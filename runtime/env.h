@@ -1,0 +1,29 @@
+// The environment variables that ranks obey; the table is in README.md. This is the only place that reads them.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace cohort::runtime {
+
+struct Environment {
+  // COHORT_AGENT: '@' and the abstract name of the agent's socket; set by dlaunch. Empty: no agent.
+  std::string agent;
+  // COHORT_LOCAL_RANK: which of the node's ranks this is, 0 to 1023; set by dlaunch.
+  std::optional<int> local_rank;
+  // COHORT_INIT_TIMEOUT_MS: how long Runtime::Init may take, 1 to 86400000. Overrides RuntimeOptions.
+  std::optional<std::chrono::milliseconds> init_timeout;
+  // COHORT_UCX_LIBRARY, COHORT_NCCL_LIBRARY, COHORT_CUDA_LIBRARY: path or soname of the library to open instead of the
+  // usual one (libucp.so.0, libnccl.so.2, libcudart.so). Empty: the usual one.
+  std::string ucx_library;
+  std::string nccl_library;
+  std::string cuda_library;
+
+  // Reads them all. kInvalidArgument names the variable, its value and what is allowed. An empty value counts as unset.
+  static absl::StatusOr<Environment> Read();
+};
+
+}  // namespace cohort::runtime

@@ -1,0 +1,188 @@
+#include "runtime/runtime.h"
+
+#include <algorithm>
+#include <deque>
+#include <utility>
+
+#include "runtime/base/check.h"
+#include "runtime/base/mutex.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/env.h"
+
+namespace cohort::runtime {
+namespace {
+
+// Failures of groups that nobody here knew yet are kept for communicators that are about to be made.
+constexpr size_t kFailuresKept = 64;
+
+}  // namespace
+
+// The runtime's own ear: remembers what happened, then tells the listeners.
+struct Runtime::Rep final : BootstrapListener, ProgressSource {
+  // ProgressSource: news are looked at whenever anybody drives, but keep nobody awake.
+  bool Poll() override { return bootstrap->Poll(*this); }
+  bool Active() const override { return false; }
+  int Arm(bool* ready) override {
+    if (bootstrap->Look()) *ready = true;
+    return -1;
+  }
+
+  void OnRanksLost(const std::vector<int>& ranks, const std::string& text) override {
+    {
+      MutexLock lock(mutex);
+      for (int rank : ranks) {
+        if (rank < 0 || rank >= identity.world_size) continue;
+        absl::Status& status = lost[static_cast<size_t>(rank)];
+        if (status.ok()) status = absl::UnavailableError(text);
+      }
+    }
+    ForEachListener([&](MembershipListener* listener) { listener->OnRanksLost(ranks, text); });
+  }
+
+  void OnGroupFailure(const GroupFailure& failure) override {
+    failures.push_back(failure);
+    if (failures.size() > kFailuresKept) failures.pop_front();
+    ForEachListener([&](MembershipListener* listener) { listener->OnGroupFailure(failure); });
+  }
+
+  // A listener may add or remove listeners.
+  template <typename Function>
+  void ForEachListener(Function function) {
+    ++telling;
+    for (size_t i = 0; i < listeners.size(); ++i) {
+      if (listeners[i] != nullptr) function(listeners[i]);
+    }
+    if (--telling == 0) std::erase(listeners, nullptr);
+  }
+
+  Identity identity;
+  std::unique_ptr<Segment> segment;  // the others refer to it
+  std::unique_ptr<Bootstrap> bootstrap;
+  std::unique_ptr<Engine> engine;
+  bool finalized = false;
+
+  // With engine ownership.
+  std::vector<MembershipListener*> listeners;
+  int telling = 0;
+  std::deque<GroupFailure> failures;
+
+  Mutex mutex;
+  std::vector<absl::Status> lost COHORT_GUARDED_BY(mutex);  // by world rank
+  absl::Status unreported COHORT_GUARDED_BY(mutex);
+};
+
+Runtime::Runtime() : rep_(std::make_unique<Rep>()) {}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
+  COHORT_ASSIGN_OR_RETURN(const Environment environment, Environment::Read());
+  const auto timeout = environment.init_timeout.has_value() ? *environment.init_timeout : options.init_timeout;
+  if (timeout <= std::chrono::nanoseconds(0)) {
+    return absl::InvalidArgumentError("RuntimeOptions::init_timeout must be positive");
+  }
+  if (options.bootstrap == nullptr && environment.agent.empty()) {
+    options.bootstrap = BootstrapWorldOfOne();
+  } else if (options.bootstrap == nullptr) {
+    if (!environment.local_rank.has_value()) {
+      return absl::FailedPreconditionError(
+          "COHORT_AGENT is set but COHORT_LOCAL_RANK is not; dlaunch sets both, so something on the way to this "
+          "program has removed one");
+    }
+    options.bootstrap = BootstrapFromAgent(environment.agent, *environment.local_rank);
+  }
+  COHORT_ASSIGN_OR_RETURN(Bootstrap::Joined joined, options.bootstrap->Join(Deadline::After(timeout)));
+
+  std::unique_ptr<Runtime> runtime(new Runtime);
+  Rep& rep = *runtime->rep_;
+  rep.identity = std::move(joined.identity);
+  rep.segment = std::move(joined.segment);
+  rep.bootstrap = std::move(options.bootstrap);
+  {
+    MutexLock lock(rep.mutex);
+    rep.lost.resize(static_cast<size_t>(rep.identity.world_size));
+  }
+  rep.engine = std::make_unique<Engine>(rep.segment.get(), rep.identity.local_world_size);
+  {
+    EngineLock lock(*rep.engine);
+    rep.engine->Add(&rep);
+  }
+  if (options.progress_thread) rep.engine->StartProgressThread();
+  return runtime;
+}
+
+Runtime::~Runtime() { Finalize().IgnoreError(); }
+
+absl::Status Runtime::Finalize() {
+  Rep& rep = *rep_;
+  if (!rep.finalized && rep.engine != nullptr) {
+    rep.engine->StopProgressThread();
+    EngineLock lock(*rep.engine);
+    rep.bootstrap->Look();
+    rep.engine->Poll();  // news that came after the last wait
+    rep.engine->Remove(&rep);
+    rep.bootstrap->Goodbye();
+    rep.finalized = true;
+  }
+  MutexLock lock(rep.mutex);
+  return std::exchange(rep.unreported, absl::OkStatus());
+}
+
+const Identity& Runtime::identity() const { return rep_->identity; }
+Engine& Runtime::engine() { return *rep_->engine; }
+Segment& Runtime::segment() { return *rep_->segment; }
+
+int Runtime::node_of(int rank) const {
+  COHORT_CHECK(rank >= 0 && rank < world_size());
+  const std::vector<NodeInfo>& nodes = identity().nodes;
+  const auto after = std::upper_bound(nodes.begin(), nodes.end(), rank,
+                                      [](int value, const NodeInfo& node) { return value < node.first_rank; });
+  return static_cast<int>(after - nodes.begin()) - 1;
+}
+
+int Runtime::local_rank_of(int rank) const {
+  return rank - identity().nodes[static_cast<size_t>(node_of(rank))].first_rank;
+}
+
+absl::Status Runtime::Put(std::string_view key, std::string_view value, Deadline deadline) {
+  return rep_->bootstrap->Put(key, value, deadline);
+}
+
+absl::StatusOr<std::string> Runtime::Get(std::string_view key, Deadline deadline) {
+  return rep_->bootstrap->Get(key, deadline);
+}
+
+absl::Status Runtime::rank_status(int rank) const {
+  COHORT_CHECK(rank >= 0 && rank < world_size());
+  MutexLock lock(rep_->mutex);
+  return rep_->lost[static_cast<size_t>(rank)];
+}
+
+void Runtime::AddListener(MembershipListener* listener) {
+  EngineLock lock(*rep_->engine);
+  rep_->listeners.push_back(listener);
+  const std::deque<GroupFailure> earlier = rep_->failures;
+  for (const GroupFailure& failure : earlier) listener->OnGroupFailure(failure);
+}
+
+void Runtime::RemoveListener(MembershipListener* listener) {
+  EngineLock lock(*rep_->engine);
+  auto& listeners = rep_->listeners;
+  std::replace(listeners.begin(), listeners.end(), listener, static_cast<MembershipListener*>(nullptr));
+  if (rep_->telling == 0) std::erase(listeners, nullptr);
+}
+
+void Runtime::ReportStall(uint64_t group, uint64_t sequence, const RankSet& members, bool expired) {
+  EngineLock lock(*rep_->engine);
+  rep_->bootstrap->ReportStall(group, identity().epoch, sequence, members, expired);
+}
+
+void Runtime::ReportGroupFailure(const GroupFailure& failure) {
+  EngineLock lock(*rep_->engine);
+  rep_->bootstrap->ReportGroupFailure(failure);
+}
+
+void Runtime::NoteUnreportedFailure(const absl::Status& status) {
+  MutexLock lock(rep_->mutex);
+  if (rep_->unreported.ok()) rep_->unreported = status;
+}
+
+}  // namespace cohort::runtime
