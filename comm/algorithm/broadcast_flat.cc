@@ -29,7 +29,9 @@ Plan BuildBroadcastFlat(const PlanRequest& request) {
 
 AlgorithmCost CostOfBroadcastFlat(const CostQuery& query) {
   if (query.size == 1) return {};
-  return {.rounds = 1, .messages = 1, .chunks = query.pieces, .critical = query.pieces, .reduced = 0};
+  const int sends = query.fanout ? 1 : query.size - 1;
+  const int64_t all = int64_t{sends} * query.pieces;
+  return {.rounds = 1, .messages = sends, .chunks = all, .critical = all, .reduced = 0};
 }
 
 }  // namespace cohort::comm

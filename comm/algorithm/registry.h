@@ -19,6 +19,8 @@ namespace cohort::comm {
 struct CostQuery {
   int size = 1;
   int32_t pieces = 1;
+  // A publish is one write that all members read; otherwise one send to each of them.
+  bool fanout = true;
 };
 
 // What a plan costs, as a formula in the head comment of its file. Data are counted in chunks (a chunk is 1/pieces of

@@ -1,0 +1,109 @@
+#include "comm/selector.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace cohort::comm {
+namespace {
+
+// The number of pieces with the least predicted time: what the algorithm needs, doubled while pieces stay long enough.
+Choice BestPieces(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopology& topology, const Tuning& tuning) {
+  const int32_t least = algorithm.traits.parts_by_rank ? topology.size : 1;
+  const int64_t piece_bytes = topology.nodes > 1 ? tuning.remote_piece_bytes : tuning.local_piece_bytes;
+  Choice best;
+  for (int64_t cuts = 1; cuts <= tuning.max_pieces; cuts *= 2) {
+    if (cuts > 1 && (!algorithm.traits.pipelined || bytes / (least * cuts) < piece_bytes)) break;
+    const auto pieces = static_cast<int32_t>(least * cuts);
+    const double time = PredictMicroseconds(algorithm, pieces, bytes, topology, tuning);
+    if (best.algorithm == nullptr || time < best.predicted_us) {
+      best = {.algorithm = &algorithm, .pieces = pieces, .predicted_us = time, .runner_up = nullptr, .runner_up_us = 0};
+    }
+  }
+  return best;
+}
+
+absl::StatusOr<Choice> Forced(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
+                              std::string_view name) {
+  const AlgorithmInfo* algorithm = FindAlgorithm(kind, name);
+  if (algorithm == nullptr) {
+    return absl::InvalidArgumentError(std::string(Name(kind)) + " has no algorithm \"" + std::string(name) +
+                                      "\"; choose one of " + AlgorithmNames(kind));
+  }
+  if (absl::Status status = CheckRequirements(*algorithm, topology.size); !status.ok()) return status;
+  return BestPieces(*algorithm, bytes, topology, tuning);
+}
+
+std::string Line(const Choice& choice) {
+  char text[96];
+  std::snprintf(text, sizeof text, "%-20.*s %6d pieces %12.2f us", static_cast<int>(choice.algorithm->name.size()),
+                choice.algorithm->name.data(), choice.pieces, choice.predicted_us);
+  return text;
+}
+
+}  // namespace
+
+double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64_t bytes, const GroupTopology& topology,
+                           const Tuning& tuning) {
+  const bool local = topology.nodes <= 1;
+  const LevelTuning& level = local ? tuning.local : tuning.remote;
+  const AlgorithmCost cost = algorithm.cost(
+      {.size = topology.size, .pieces = pieces, .fanout = local && bytes / pieces <= tuning.fanout_bytes});
+  const double share = std::max(1.0, topology.ranks_per_cpu);  // ranks that take turns share their CPU's time
+  const double switching = share > 1.0 ? tuning.switch_us * share : 0;
+  const double chunk = static_cast<double>(bytes) / pieces;
+  const double more = static_cast<double>(std::max<int64_t>(0, cost.messages - cost.rounds));
+  return (level.alpha_us + switching) * static_cast<double>(cost.rounds) + level.message_us * share * more +
+         chunk * share * static_cast<double>(cost.critical) / (level.gigabytes_s * 1e3) +
+         chunk * share * static_cast<double>(cost.reduced) / (tuning.reduce_gigabytes_s * 1e3);
+}
+
+absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
+                              std::string_view forced) {
+  if (!forced.empty()) return Forced(kind, bytes, topology, tuning, forced);
+  Choice best;
+  for (const AlgorithmInfo& algorithm : Algorithms()) {
+    if (algorithm.kind != kind || !CheckRequirements(algorithm, topology.size).ok()) continue;
+    const Choice candidate = BestPieces(algorithm, bytes, topology, tuning);
+    if (best.algorithm == nullptr || candidate.predicted_us < best.predicted_us) {
+      const Choice second = best;
+      best = candidate;
+      best.runner_up = second.algorithm;
+      best.runner_up_us = second.predicted_us;
+    } else if (best.runner_up == nullptr || candidate.predicted_us < best.runner_up_us) {
+      best.runner_up = candidate.algorithm;
+      best.runner_up_us = candidate.predicted_us;
+    }
+  }
+  if (best.algorithm == nullptr) {
+    return absl::UnimplementedError("no algorithm serves " + std::string(Name(kind)));
+  }
+  return best;
+}
+
+std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning) {
+  const absl::StatusOr<Choice> choice = Select(kind, bytes, topology, tuning);
+  if (!choice.ok()) return std::string(choice.status().message());
+  std::string text = std::string(Name(kind)) + " of " + std::to_string(bytes) + " bytes among " +
+                     std::to_string(topology.size) + " ranks on " + std::to_string(topology.nodes) +
+                     " hosts, predicted:\n";
+  for (const AlgorithmInfo& algorithm : Algorithms()) {
+    if (algorithm.kind != kind) continue;
+    const absl::Status fits = CheckRequirements(algorithm, topology.size);
+    text += &algorithm == choice->algorithm ? "  * " : "    ";
+    text += fits.ok() ? Line(BestPieces(algorithm, bytes, topology, tuning)) : std::string(fits.message());
+    text += "\n";
+  }
+  return text;
+}
+
+absl::StatusOr<Choice> Selector::Choose(CollectiveKind kind, int64_t bytes, std::string_view forced) {
+  if (!forced.empty()) return Select(kind, bytes, topology_, tuning_, forced);
+  const uint64_t hash = (static_cast<uint64_t>(bytes) * 16 + static_cast<uint64_t>(kind)) * 0x9e3779b97f4a7c15u;
+  Entry& entry = entries_[hash >> 58];
+  if (entry.kind == kind && entry.bytes == bytes) return entry.choice;
+  absl::StatusOr<Choice> choice = Select(kind, bytes, topology_, tuning_);
+  if (choice.ok()) entry = {.kind = kind, .bytes = bytes, .choice = *choice};
+  return choice;
+}
+
+}  // namespace cohort::comm

@@ -1,0 +1,69 @@
+// The selector chooses the algorithm of a collective: the registered one with the least predicted time. A pure function
+// of what all members share (kind, bytes, the group's topology, the tuning table), so that all choose alike; never of
+// buffers' addresses or of anything measured on the way.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "comm/algorithm/registry.h"
+#include "comm/tuning.h"
+#include "comm/types.h"
+
+namespace cohort::comm {
+
+// What the selector knows about a group: equal on all of its members.
+struct GroupTopology {
+  int size = 1;
+  int nodes = 1;               // hosts with members
+  double ranks_per_cpu = 1.0;  // on the fullest host; above 1 the ranks take turns
+};
+
+struct Choice {
+  const AlgorithmInfo* algorithm = nullptr;
+  int32_t pieces = 1;
+  double predicted_us = 0;
+  // The best of the other algorithms; null where there is none or the algorithm was forced.
+  const AlgorithmInfo* runner_up = nullptr;
+  double runner_up_us = 0;
+};
+
+// The predicted time of one algorithm with `pieces` pieces on a block of `bytes` bytes.
+double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64_t bytes, const GroupTopology& topology,
+                           const Tuning& tuning);
+
+// The choice for a block of `bytes` bytes (CollectiveRequest::count elements). With `forced` not empty that algorithm,
+// with its best number of pieces. kInvalidArgument: no algorithm of that name (the error lists them), or it cannot
+// serve this group; kUnimplemented: the kind has no algorithm at all (send, recv).
+absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
+                              std::string_view forced = {});
+
+// The choice and every alternative with its predicted time, one line each, for people.
+std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning);
+
+// Select with a memory: what a communicator calls for every operation. One per group; one thread at a time. Looks up
+// in a few nanoseconds and allocates nothing when the call is as an earlier one.
+class Selector {
+ public:
+  Selector(const GroupTopology& topology, const Tuning& tuning) : topology_(topology), tuning_(tuning) {}
+
+  const GroupTopology& topology() const { return topology_; }
+  const Tuning& tuning() const { return tuning_; }
+
+  absl::StatusOr<Choice> Choose(CollectiveKind kind, int64_t bytes, std::string_view forced = {});
+
+ private:
+  struct Entry {
+    CollectiveKind kind = CollectiveKind::kBarrier;
+    int64_t bytes = -1;
+    Choice choice;
+  };
+  GroupTopology topology_;
+  Tuning tuning_;
+  std::array<Entry, 64> entries_;
+};
+
+}  // namespace cohort::comm
