@@ -1,0 +1,16 @@
+// `dlaunch agent`, hidden: the process that stands for one node. Lives exactly as long as the job.
+//
+//   standard input   v1::ToNode messages from dlaunch; its end means that dlaunch is gone: everything ends at once
+//   standard output  v1::FromNode messages to dlaunch
+//
+//   NodeStart ──► [host the rendezvous] ──► join ──► assignment: segment, socket, ranks ──► relay, watch ──►
+//   all ranks gone, swept, reported ──► the rendezvous' report ──► end
+#pragma once
+
+namespace cohort::launcher {
+
+// Runs the agent until the job's end. `argc` and `argv` are main's: the sentinel's name is written over them. Returns
+// the process' exit status: 0 also when ranks failed, kExitLauncher when the agent itself could not go on.
+int RunAgent(int argc, char** argv);
+
+}  // namespace cohort::launcher

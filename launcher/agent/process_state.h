@@ -1,0 +1,33 @@
+// What /proc says of a process. Reads files of /proc only; cheap (about 5 us).
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cohort::launcher {
+
+struct ProcessState {
+  char state = '?';  // R, S, D, T (stopped), t (traced), Z, X
+  pid_t parent = 0;
+  pid_t group = 0;
+  bool exiting = false;               // the kernel is tearing it down; pidfd and wait() may lag behind by a second
+  int exit_status = 0;                // as wait() would give it; valid while exiting, where the kernel tells
+  unsigned long long start_time = 0;  // ticks since boot: with the pid it names the process for good
+  long resident_bytes = 0;
+};
+
+// Nothing when there is no such process.
+std::optional<ProcessState> ReadProcessState(pid_t pid);
+// The pure part: the contents of /proc/PID/stat.
+std::optional<ProcessState> ParseProcessStat(const std::string& text);
+// True while a debugger is attached.
+bool IsTraced(pid_t pid);
+// All processes that /proc shows.
+std::vector<pid_t> ListProcesses();
+// The environment that `pid` was started with, entries separated by NULs; empty when it may not be read.
+std::string ReadProcessEnvironment(pid_t pid);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,113 @@
+#include "launcher/agent/rank_output.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace cohort::launcher {
+
+RankOutput::RankOutput(EventLoop* loop, Options options, UniqueFd output, UniqueFd error)
+    : loop_(loop), options_(std::move(options)) {
+  streams_.reserve(2);
+  for (UniqueFd* fd : {&output, &error}) {
+    const bool is_error = fd == &error;
+    streams_.push_back({.fd = std::move(*fd),
+                        .is_error = is_error,
+                        .watched = false,
+                        .splitter = LineSplitter(
+                            [this, is_error](std::string_view text, bool partial) { OnLine(is_error, text, partial); }),
+                        .log_path = "",
+                        .log = UniqueFd()});
+    if (!options_.log_directory.empty()) OpenLog(&streams_.back());
+  }
+  for (Stream& stream : streams_) SetWatched(&stream, true);
+}
+
+RankOutput::~RankOutput() {
+  for (Stream& stream : streams_) SetWatched(&stream, false);
+}
+
+void RankOutput::OpenLog(Stream* stream) {
+  stream->log_path =
+      options_.log_directory + "/rank-" + std::to_string(options_.rank) + (stream->is_error ? ".err" : ".out");
+  stream->log.reset(::open(stream->log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!stream->log) {
+    options_.on_problem("can't write " + stream->log_path + ": " + std::strerror(errno) +
+                        "; the job goes on without it");
+  }
+}
+
+void RankOutput::WriteLog(Stream* stream, std::string_view bytes) {
+  while (stream->log && !bytes.empty()) {
+    const ssize_t n = ::write(stream->log.get(), bytes.data(), bytes.size());
+    if (n >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(n));
+    } else if (errno != EINTR) {
+      options_.on_problem("can't write " + stream->log_path + ": " + std::strerror(errno) +
+                          "; the job goes on, the file is incomplete");
+      stream->log.reset();
+    }
+  }
+}
+
+void RankOutput::OnLine(bool is_error, std::string_view text, bool partial) {
+  tail_.emplace_back(text.substr(0, kTailLineBytes));
+  if (tail_.size() > kTailLines) tail_.pop_front();
+  v1::OutputLine line;
+  line.set_rank(options_.rank);
+  line.set_standard_error(is_error);
+  line.set_text(text.data(), text.size());
+  line.set_partial(partial);
+  options_.on_line(line);
+}
+
+bool RankOutput::ReadSome(Stream* stream) {
+  if (!stream->fd) return false;
+  char buffer[64u << 10];
+  const ssize_t n = ::read(stream->fd.get(), buffer, sizeof buffer);
+  if (n > 0) {
+    const std::string_view bytes(buffer, static_cast<size_t>(n));
+    WriteLog(stream, bytes);
+    stream->splitter.Append(bytes);
+    return true;
+  }
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  SetWatched(stream, false);
+  stream->fd.reset();
+  stream->splitter.Finish();
+  return false;
+}
+
+void RankOutput::SetWatched(Stream* stream, bool watched) {
+  if (!stream->fd || stream->watched == watched) return;
+  stream->watched = watched;
+  if (watched) {
+    loop_->Watch(stream->fd.get(), EPOLLIN, [this, stream](uint32_t) { ReadSome(stream); });
+  } else {
+    loop_->Unwatch(stream->fd.get());
+  }
+}
+
+void RankOutput::Pause() {
+  if (std::exchange(paused_, true)) return;
+  for (Stream& stream : streams_) SetWatched(&stream, false);
+}
+
+void RankOutput::Resume() {
+  if (!std::exchange(paused_, false)) return;
+  for (Stream& stream : streams_) SetWatched(&stream, true);
+}
+
+void RankOutput::Drain(bool final) {
+  for (Stream& stream : streams_) {
+    // A process that outlives the rank may write for ever: take what a pipe can hold, not more.
+    for (int reads = 0; reads < 32 && ReadSome(&stream);) ++reads;
+    if (final) stream.splitter.Finish();
+  }
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,68 @@
+// What one rank prints: cut into lines, kept in a file where that is wanted, its tail remembered, passed on.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/line_splitter.h"
+#include "launcher/base/event_loop.h"
+#include "launcher/base/unique_fd.h"
+
+namespace cohort::launcher {
+
+class RankOutput {
+ public:
+  static constexpr size_t kTailLines = 20;
+  static constexpr size_t kTailLineBytes = 2000;  // of each remembered line
+
+  struct Options {
+    uint32_t rank = 0;
+    std::string log_directory;  // empty: no files
+    std::function<void(const v1::OutputLine&)> on_line;
+    // A log file can't be written: called once a file, with path, cause and what follows.
+    std::function<void(const std::string&)> on_problem;
+  };
+
+  // Reads from the two descriptors (non-blocking) as they become ready.
+  RankOutput(EventLoop* loop, Options options, UniqueFd output, UniqueFd error);
+  ~RankOutput();
+  RankOutput(const RankOutput&) = delete;
+  RankOutput& operator=(const RankOutput&) = delete;
+
+  // Stops reading, so that the rank blocks when its pipe is full, and starts again.
+  void Pause();
+  void Resume();
+  // Takes what is in the pipes now. `final`: nothing more will come; an unfinished line is passed on.
+  void Drain(bool final);
+
+  std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
+  const std::string& log_path() const { return streams_[1].log_path; }
+
+ private:
+  struct Stream {
+    UniqueFd fd;
+    bool is_error = false;
+    bool watched = false;
+    LineSplitter splitter;
+    std::string log_path;
+    UniqueFd log;
+  };
+  void OpenLog(Stream* stream);
+  void WriteLog(Stream* stream, std::string_view bytes);
+  void OnLine(bool is_error, std::string_view text, bool partial);
+  // Reads once; false when there is nothing to read now or ever.
+  bool ReadSome(Stream* stream);
+  void SetWatched(Stream* stream, bool watched);
+
+  EventLoop* loop_;
+  Options options_;
+  std::deque<std::string> tail_;
+  bool paused_ = false;
+  std::vector<Stream> streams_;
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,155 @@
+#include "launcher/agent/rank_process.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "absl/status/status.h"
+
+namespace cohort::launcher {
+namespace {
+
+enum class Step : int { kWorkingDirectory, kStandardStreams, kParentGone, kExec };
+
+struct Failure {
+  Step step;
+  int error;
+};
+
+// Everything the child needs, prepared before the fork: the parent has threads, so the child may only make system
+// calls.
+struct ChildPlan {
+  std::vector<char*> argv;
+  std::vector<char*> environment;
+  const char* path = nullptr;
+  const char* working_directory = nullptr;
+  cpu_set_t* cpus = nullptr;
+  size_t cpu_bytes = 0;
+  int output = -1;
+  int error = -1;
+  int exec_error = -1;
+  pid_t parent = 0;
+};
+
+std::vector<char*> Pointers(const std::vector<std::string>& strings) {
+  std::vector<char*> pointers;
+  for (const std::string& text : strings) pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+[[noreturn]] void Fail(const ChildPlan& plan, Step step) {
+  const Failure failure{step, errno};
+  (void)!::write(plan.exec_error, &failure, sizeof failure);
+  ::_exit(127);
+}
+
+[[noreturn]] void RunChild(const ChildPlan& plan) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != plan.parent) Fail(plan, Step::kParentGone);  // it died before the line above
+  sigset_t none;
+  ::sigemptyset(&none);
+  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (plan.cpus != nullptr) ::sched_setaffinity(0, plan.cpu_bytes, plan.cpus);  // a hint: cpusets may have changed
+  const int null = ::open("/dev/null", O_RDONLY);
+  if (null < 0 || ::dup2(null, 0) < 0 || ::dup2(plan.output, 1) < 0 || ::dup2(plan.error, 2) < 0) {
+    Fail(plan, Step::kStandardStreams);
+  }
+  constexpr unsigned kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
+  ::syscall(SYS_close_range, 3, ~0U, kCloexec);
+  if (::chdir(plan.working_directory) != 0) Fail(plan, Step::kWorkingDirectory);
+  ::execve(plan.path, plan.argv.data(), plan.environment.data());
+  Fail(plan, Step::kExec);
+}
+
+bool MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+  read_end->reset(ends[0]);
+  // Above the standard streams, so that the child's dup2 calls can't run into each other.
+  write_end->reset(ends[1] > 2 ? ends[1] : ::fcntl(ends[1], F_DUPFD_CLOEXEC, 3));
+  return static_cast<bool>(*write_end);
+}
+
+}  // namespace
+
+absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
+  RankProcess process;
+  UniqueFd output, error, exec_error;
+  if (!MakePipe(&process.output, &output) || !MakePipe(&process.error, &error) ||
+      !MakePipe(&process.exec_error, &exec_error)) {
+    return absl::ResourceExhaustedError(std::string("no descriptors for a rank's pipes: ") + std::strerror(errno) +
+                                        "; raise ulimit -n or run fewer ranks on a node");
+  }
+  for (const UniqueFd* fd : {&process.output, &process.error}) {
+    ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
+  }
+  ChildPlan plan;
+  plan.argv = Pointers(command.argv);
+  plan.environment = Pointers(command.environment);
+  plan.path = command.path.c_str();
+  plan.working_directory = command.working_directory.c_str();
+  plan.output = output.get();
+  plan.error = error.get();
+  plan.exec_error = exec_error.get();
+  plan.parent = ::getpid();
+  if (!command.cpus.empty()) {
+    const int limit = *std::max_element(command.cpus.begin(), command.cpus.end()) + 1;
+    plan.cpus = CPU_ALLOC(limit);
+    plan.cpu_bytes = CPU_ALLOC_SIZE(limit);
+    CPU_ZERO_S(plan.cpu_bytes, plan.cpus);
+    for (const int cpu : command.cpus) CPU_SET_S(cpu, plan.cpu_bytes, plan.cpus);
+  }
+  const pid_t pid = ::fork();
+  if (pid == 0) RunChild(plan);
+  const int fork_errno = errno;
+  if (plan.cpus != nullptr) CPU_FREE(plan.cpus);
+  if (pid < 0) {
+    return absl::ResourceExhaustedError(std::string("no process for a rank: ") + std::strerror(fork_errno) +
+                                        "; raise ulimit -u or the cgroup's pids.max");
+  }
+  ::setpgid(pid, pid);  // here too, so that the group exists before either side goes on
+  process.pid = pid;
+  process.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  return process;
+}
+
+absl::Status WaitForExec(RankProcess* process, const RankCommand& command) {
+  Failure failure{};
+  ssize_t n = 0;
+  do {
+    n = ::read(process->exec_error.get(), &failure, sizeof failure);
+  } while (n < 0 && errno == EINTR);
+  process->exec_error.reset();
+  if (n != sizeof failure) return absl::OkStatus();
+  const std::string cause = std::strerror(failure.error);
+  switch (failure.step) {
+    case Step::kWorkingDirectory:
+      return absl::InternalError("can't enter the working directory " + command.working_directory + ": " + cause);
+    case Step::kStandardStreams:
+      return absl::InternalError("can't set up the standard streams: " + cause);
+    case Step::kParentGone:
+      return absl::AbortedError("the agent ended while the rank was being started");
+    case Step::kExec:
+      break;
+  }
+  const std::string text = "can't execute " + command.path + ": " + cause;
+  if (failure.error == ENOENT) return absl::NotFoundError(text + " (the program, or the interpreter in its #! line)");
+  if (failure.error == EACCES) return absl::PermissionDeniedError(text);
+  if (failure.error == ENOEXEC) {
+    return absl::PermissionDeniedError(text + "; a script needs a first line such as #!/bin/sh");
+  }
+  if (failure.error == E2BIG) return absl::InternalError(text + "; shorten the arguments or the environment");
+  return absl::InternalError(text);
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,39 @@
+// Starting one rank: fork, make it ours for good, exec.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/base/unique_fd.h"
+
+namespace cohort::launcher {
+
+struct RankCommand {
+  std::vector<std::string> argv;  // argv[0] is what the program sees as its name
+  std::string path;               // what is executed
+  std::vector<std::string> environment;
+  std::string working_directory;
+  std::vector<int> cpus;  // empty: not bound
+};
+
+struct RankProcess {
+  pid_t pid = -1;  // also its process group
+  UniqueFd pidfd;
+  UniqueFd output;  // read ends of its standard output and error, non-blocking
+  UniqueFd error;
+  UniqueFd exec_error;  // see WaitForExec
+};
+
+// Forks. The child leads a process group of its own, dies with the calling thread (so call it from one that lives as
+// long as the agent), has default signal handling, reads /dev/null, and inherits no other descriptor.
+// kResourceExhausted when there are no descriptors or processes left.
+absl::StatusOr<RankProcess> StartRank(const RankCommand& command);
+
+// Waits until the program runs (OK), or could not be executed: kNotFound, kPermissionDenied or kInternal with step and
+// cause. Blocks for as long as the kernel takes to execute a program.
+absl::Status WaitForExec(RankProcess* process, const RankCommand& command);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,294 @@
+#include "launcher/agent/rank_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "launcher/agent/call_state.h"
+#include "launcher/agent/process_state.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/segment/black_box.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr uint32_t kStateLost = 3;  // RankControl::state
+constexpr uint32_t kStateFinalised = 2;
+
+// True when `pid` is `ancestor` or one of its descendants: programs are often started through a wrapper.
+bool DescendsFrom(pid_t pid, pid_t ancestor) {
+  for (int depth = 0; depth < 64 && pid > 1; ++depth) {
+    if (pid == ancestor) return true;
+    const auto state = ReadProcessState(pid);
+    if (!state) return false;
+    if (state->group == ancestor) return true;
+    pid = state->parent;
+  }
+  return false;
+}
+
+bool Includes(const v1::RankSet& set, uint32_t rank) {
+  return set.everyone() || std::find(set.ranks().begin(), set.ranks().end(), rank) != set.ranks().end();
+}
+
+}  // namespace
+
+RankService::RankService(EventLoop* loop, const v1::Assignment& assignment, std::string data_interface_ip,
+                         Callbacks callbacks)
+    : assignment_(assignment),
+      data_interface_ip_(std::move(data_interface_ip)),
+      callbacks_(std::move(callbacks)),
+      socket_(loop, {[this](RankSocket::PeerId from, const std::string& packet) { OnPacket(from, packet); },
+                     [this](RankSocket::PeerId from) { OnClosed(from); }}),
+      peer_of_rank_(assignment.placement().ranks_size(), 0) {}
+
+absl::Status RankService::Start(const std::string& address) {
+  const int ranks = assignment_.placement().ranks_size();
+  runtime::Segment::Options options;
+  options.local_ranks = ranks;
+  options.epoch = assignment_.epoch();
+  options.job_id = assignment_.job().job_id();
+  COHORT_ASSIGN_OR_RETURN(segment_, runtime::Segment::Create(options));
+  // A few more than ranks, so that strangers are told why they are refused.
+  return socket_.Listen(address, ranks + 16);
+}
+
+void RankService::SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd) {
+  socket_.Send(to, message.SerializeAsString(), fd);
+}
+
+void RankService::SendToRank(int local_rank, const v1::AgentMessage& message) {
+  const RankSocket::PeerId peer = peer_of_rank_[local_rank];
+  if (peer == 0) return;
+  SendTo(peer, message);
+  segment_->control(local_rank).events.fetch_add(1, std::memory_order_release);
+  segment_->Wake(local_rank);
+}
+
+int RankService::LocalRankOf(uint32_t rank) const {
+  const auto& ranks = assignment_.placement().ranks();
+  if (ranks.empty() || rank < ranks[0].rank() || rank - ranks[0].rank() >= static_cast<uint32_t>(ranks.size())) {
+    return -1;
+  }
+  return static_cast<int>(rank - ranks[0].rank());
+}
+
+void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
+  v1::RankMessage message;
+  const auto peer = peers_.find(from);
+  if (!message.ParseFromString(packet) || (peer == peers_.end() && !message.has_hello())) {
+    v1::AgentMessage refusal;
+    refusal.set_refused("this is no message of a rank, or not the one that comes first (hello)");
+    SendTo(from, refusal);
+    socket_.Close(from);
+    return;
+  }
+  v1::FromAgent up;
+  switch (message.kind_case()) {
+    case v1::RankMessage::kHello:
+      OnHello(from, message.hello());
+      break;
+    case v1::RankMessage::kNodes:
+      OnNodes(from, message.nodes());
+      break;
+    case v1::RankMessage::kPut:
+      OnPut(from, message.put());
+      break;
+    case v1::RankMessage::kGet:
+      OnGet(from, message.get());
+      break;
+    case v1::RankMessage::kStall:
+      *up.mutable_stall() = message.stall();
+      callbacks_.to_rendezvous(up);
+      break;
+    case v1::RankMessage::kGroupFailure:
+      *up.mutable_group_failure() = message.group_failure();
+      callbacks_.to_rendezvous(up);
+      break;
+    case v1::RankMessage::kGoodbye:
+      peer->second.goodbye = true;
+      callbacks_.on_goodbye(peer->second.local_rank);
+      break;
+    case v1::RankMessage::KIND_NOT_SET:
+      break;
+  }
+}
+
+void RankService::OnClosed(RankSocket::PeerId from) {
+  const auto found = peers_.find(from);
+  if (found == peers_.end()) return;
+  const Peer peer = found->second;
+  peers_.erase(found);
+  peer_of_rank_[peer.local_rank] = 0;
+  std::erase_if(pending_, [&](const auto& entry) { return entry.second.peer == from; });
+  if (!peer.goodbye) callbacks_.on_vanished(peer.local_rank, peer.pid);
+}
+
+std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) const {
+  if (hello.protocol() != kAgentProtocol) {
+    return "the program speaks version " + std::to_string(hello.protocol()) + " of the agent's protocol and dlaunch " +
+           std::to_string(kAgentProtocol) + "; build both from one version of cohort";
+  }
+  if (hello.local_rank() >= peer_of_rank_.size()) {
+    return "there is no local rank " + std::to_string(hello.local_rank()) +
+           " on this node; COHORT_LOCAL_RANK was changed";
+  }
+  const int local_rank = static_cast<int>(hello.local_rank());
+  if (socket_.UserOf(from) != ::getuid()) return "another user's process";
+  const pid_t pid = socket_.PidOf(from);
+  const pid_t group = callbacks_.group_of(local_rank);
+  if (group == 0 || !DescendsFrom(pid, group)) {
+    return "process " + std::to_string(pid) + " does not belong to local rank " + std::to_string(local_rank);
+  }
+  if (peer_of_rank_[local_rank] != 0) {
+    return "process " + std::to_string(peers_.at(peer_of_rank_[local_rank]).pid) + " is local rank " +
+           std::to_string(local_rank) + " already; a rank is one process";
+  }
+  return "";
+}
+
+void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
+  std::string why = peers_.contains(from) ? "a second hello" : WhyRefused(from, hello);
+  if (!why.empty()) {
+    v1::AgentMessage refusal;
+    refusal.set_refused(std::move(why));
+    SendTo(from, refusal);
+    socket_.Close(from);
+    return;
+  }
+  const int local_rank = static_cast<int>(hello.local_rank());
+  peers_[from] = {local_rank, socket_.PidOf(from), false};
+  peer_of_rank_[local_rank] = from;
+  Welcome(from, local_rank);
+}
+
+void RankService::Welcome(RankSocket::PeerId to, int local_rank) {
+  const v1::RankPlacement& rank = assignment_.placement().ranks(local_rank);
+  v1::AgentMessage message;
+  v1::Welcome& welcome = *message.mutable_welcome();
+  welcome.set_protocol(kAgentProtocol);
+  welcome.set_job_id(assignment_.job().job_id());
+  welcome.set_epoch(assignment_.epoch());
+  welcome.set_rank(rank.rank());
+  welcome.set_world_size(assignment_.world_size());
+  welcome.set_node(assignment_.placement().node());
+  welcome.set_local_rank(rank.local_rank());
+  welcome.set_local_world_size(assignment_.placement().ranks_size());
+  welcome.set_devices_per_rank(assignment_.job().devices_per_rank());
+  *welcome.mutable_devices() = rank.devices();
+  welcome.set_node_count(assignment_.nodes_size());
+  for (int i = 0; i < std::min(assignment_.nodes_size(), kNodesPerPage); ++i) {
+    *welcome.add_nodes() = assignment_.nodes(i);
+  }
+  welcome.set_job_secret(assignment_.job().job_secret());
+  welcome.set_data_interface_ip(data_interface_ip_);
+  welcome.set_nodes_share_host(assignment_.job().nodes_share_host());
+  SendTo(to, message, segment_->fd());
+}
+
+void RankService::OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request) {
+  v1::AgentMessage message;
+  v1::NodesReply& reply = *message.mutable_nodes();
+  reply.set_request(request.request());
+  for (uint64_t i = request.first(); i < static_cast<uint64_t>(assignment_.nodes_size()); ++i) {
+    if (reply.nodes_size() == kNodesPerPage) break;
+    *reply.add_nodes() = assignment_.nodes(static_cast<int>(i));
+  }
+  SendToRank(peers_.at(from).local_rank, message);
+}
+
+void RankService::OnPut(RankSocket::PeerId from, const v1::PutRequest& request) {
+  const uint64_t id = next_request_++;
+  pending_[id] = {from, request.request(), ""};
+  v1::FromAgent up;
+  *up.mutable_put() = request;
+  up.mutable_put()->set_request(id);
+  callbacks_.to_rendezvous(up);
+}
+
+void RankService::OnGet(RankSocket::PeerId from, const v1::GetRequest& request) {
+  const auto cached = cache_.find(request.key());
+  if (cached != cache_.end()) {
+    v1::AgentMessage message;
+    message.mutable_get()->set_request(request.request());
+    message.mutable_get()->set_found(true);
+    message.mutable_get()->set_value(cached->second);
+    SendToRank(peers_.at(from).local_rank, message);
+    return;
+  }
+  const uint64_t id = next_request_++;
+  pending_[id] = {from, request.request(), request.key()};
+  v1::FromAgent up;
+  *up.mutable_get() = request;
+  up.mutable_get()->set_request(id);
+  callbacks_.to_rendezvous(up);
+}
+
+void RankService::OnPutReply(const v1::PutReply& reply) {
+  const auto node = pending_.extract(reply.request());
+  if (node.empty()) return;  // its rank has gone
+  v1::AgentMessage message;
+  *message.mutable_put() = reply;
+  message.mutable_put()->set_request(node.mapped().request);
+  SendToRank(peers_.at(node.mapped().peer).local_rank, message);
+}
+
+void RankService::OnGetReply(const v1::GetReply& reply) {
+  const auto node = pending_.extract(reply.request());
+  if (node.empty()) return;
+  const size_t bytes = node.mapped().key.size() + reply.value().size();
+  if (reply.found() && cache_bytes_ + bytes <= kMaxCacheBytes &&
+      cache_.emplace(node.mapped().key, reply.value()).second) {
+    cache_bytes_ += bytes;
+  }
+  v1::AgentMessage message;
+  *message.mutable_get() = reply;
+  message.mutable_get()->set_request(node.mapped().request);
+  SendToRank(peers_.at(node.mapped().peer).local_rank, message);
+}
+
+void RankService::OnGroupFailure(const v1::GroupFailure& failure) {
+  v1::AgentMessage message;
+  *message.mutable_group_failure() = failure;
+  for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
+    if (static_cast<int64_t>(rank.rank()) == failure.from_rank() || !Includes(failure.members(), rank.rank())) continue;
+    SendToRank(static_cast<int>(rank.local_rank()), message);
+  }
+}
+
+void RankService::OnRanksLost(const v1::RanksLost& lost) {
+  for (const uint32_t rank : lost.ranks()) {
+    if (const int local_rank = LocalRankOf(rank); local_rank >= 0) MarkLost(local_rank);
+  }
+  v1::AgentMessage message;
+  *message.mutable_ranks_lost() = lost;
+  for (size_t local_rank = 0; local_rank < peer_of_rank_.size(); ++local_rank) {
+    SendToRank(static_cast<int>(local_rank), message);
+  }
+}
+
+v1::InspectReply RankService::Inspect(const v1::InspectRequest& request) {
+  v1::InspectReply reply;
+  reply.set_request(request.request());
+  for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
+    if (!Includes(request.members(), rank.rank())) continue;
+    *reply.add_calls() = InspectOperation(segment_->black_box_of(static_cast<int>(rank.local_rank())), rank.rank(),
+                                          request.group(), request.epoch(), request.sequence());
+  }
+  return reply;
+}
+
+void RankService::MarkLost(int local_rank) {
+  segment_->control(local_rank).state.store(kStateLost, std::memory_order_seq_cst);
+}
+
+void RankService::MarkEnded(int local_rank) {
+  segment_->control(local_rank).state.store(kStateFinalised, std::memory_order_seq_cst);
+}
+
+v1::CallState RankService::LatestCallOf(int local_rank) {
+  return LatestCall(segment_->black_box_of(local_rank), assignment_.placement().ranks(local_rank).rank());
+}
+
+}  // namespace cohort::launcher

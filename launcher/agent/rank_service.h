@@ -1,0 +1,95 @@
+// What an agent does for its ranks over their socket: tells each who it is, hands out the node segment, carries their
+// requests to the rendezvous and the answers back, and passes on news. See proto/cohort/v1/agent.proto.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/rank_socket.h"
+#include "launcher/base/event_loop.h"
+#include "runtime/segment/segment.h"
+
+namespace cohort::launcher {
+
+// The version of agent.proto's conversation.
+inline constexpr uint32_t kAgentProtocol = 1;
+
+class RankService {
+ public:
+  struct Callbacks {
+    std::function<void(const v1::FromAgent&)> to_rendezvous;
+    // The process group of a local rank, 0 when it is not running; decides who may say hello for it.
+    std::function<pid_t(int local_rank)> group_of;
+    std::function<void(int local_rank)> on_goodbye;
+    // A rank that had said hello, and no goodbye, has closed its connection. `pid`: the process that had said it.
+    std::function<void(int local_rank, pid_t pid)> on_vanished;
+  };
+
+  RankService(EventLoop* loop, const v1::Assignment& assignment, std::string data_interface_ip, Callbacks callbacks);
+
+  // Makes the node segment and listens at `address`.
+  absl::Status Start(const std::string& address);
+
+  // What the rendezvous sends for ranks.
+  void OnPutReply(const v1::PutReply& reply);
+  void OnGetReply(const v1::GetReply& reply);
+  void OnGroupFailure(const v1::GroupFailure& failure);
+  void OnRanksLost(const v1::RanksLost& lost);
+  v1::InspectReply Inspect(const v1::InspectRequest& request);
+
+  // Marks a local rank as gone, before anyone is told.
+  void MarkLost(int local_rank);
+  // Marks it as ended in order.
+  void MarkEnded(int local_rank);
+  v1::CallState LatestCallOf(int local_rank);
+
+ private:
+  static constexpr int kNodesPerPage = 400;
+  static constexpr size_t kMaxCacheBytes = 64u << 20;
+
+  struct Peer {
+    int local_rank = -1;  // until its hello
+    pid_t pid = 0;
+    bool goodbye = false;
+  };
+  struct Pending {
+    RankSocket::PeerId peer = 0;
+    uint64_t request = 0;  // the rank's number for it
+    std::string key;
+  };
+
+  void OnPacket(RankSocket::PeerId from, const std::string& packet);
+  void OnClosed(RankSocket::PeerId from);
+  void OnHello(RankSocket::PeerId from, const v1::RankHello& hello);
+  std::string WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) const;
+  void Welcome(RankSocket::PeerId to, int local_rank);
+  void OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request);
+  void OnPut(RankSocket::PeerId from, const v1::PutRequest& request);
+  void OnGet(RankSocket::PeerId from, const v1::GetRequest& request);
+  void SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd = -1);
+  void SendToRank(int local_rank, const v1::AgentMessage& message);
+  int LocalRankOf(uint32_t rank) const;  // -1: of another node
+
+  const v1::Assignment& assignment_;
+  const std::string data_interface_ip_;
+  Callbacks callbacks_;
+  RankSocket socket_;
+  std::unique_ptr<runtime::Segment> segment_;
+  std::unordered_map<RankSocket::PeerId, Peer> peers_;
+  std::vector<RankSocket::PeerId> peer_of_rank_;  // 0: not connected
+  uint64_t next_request_ = 1;
+  std::unordered_map<uint64_t, Pending> pending_;
+  std::unordered_map<std::string, std::string> cache_;  // of the key-value store: keys are written once
+  size_t cache_bytes_ = 0;
+};
+
+}  // namespace cohort::launcher

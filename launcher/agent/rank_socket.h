@@ -1,0 +1,75 @@
+// The agent's socket for its ranks: an abstract SOCK_SEQPACKET address with a random name, so that nothing lies in a
+// file system and nobody can guess it. Moves packets; RankService gives them meaning.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <string>
+
+#include "absl/status/status.h"
+#include "launcher/base/event_loop.h"
+#include "launcher/base/unique_fd.h"
+
+namespace cohort::launcher {
+
+inline constexpr size_t kMaxRankPacket = 64u << 10;
+
+class RankSocket {
+ public:
+  using PeerId = uint64_t;
+  struct Callbacks {
+    std::function<void(PeerId, const std::string& packet)> on_packet;
+    std::function<void(PeerId)> on_closed;  // the peer has gone, or was dropped for a packet too large
+  };
+
+  RankSocket(EventLoop* loop, Callbacks callbacks);
+  ~RankSocket();
+  RankSocket(const RankSocket&) = delete;
+  RankSocket& operator=(const RankSocket&) = delete;
+
+  // Listens at `address`: '@' and the abstract name. At most `max_peers` connections at a time, others are closed.
+  absl::Status Listen(const std::string& address, int max_peers);
+
+  // Sends a packet, with a descriptor (not taken over) or -1. What does not fit now is kept, 4 MiB a peer; a peer that
+  // lets more pile up is dropped.
+  void Send(PeerId peer, const std::string& packet, int fd = -1);
+  void Close(PeerId peer);
+
+  // The process at the other end, as the kernel knows it.
+  pid_t PidOf(PeerId peer) const;
+  uid_t UserOf(PeerId peer) const;
+
+ private:
+  struct Unsent {
+    std::string packet;
+    UniqueFd fd;
+  };
+  struct Peer {
+    UniqueFd fd;
+    pid_t pid = 0;
+    uid_t user = 0;
+    std::deque<Unsent> unsent;
+    size_t unsent_bytes = 0;
+  };
+  void Accept();
+  void OnReady(PeerId id, uint32_t events);
+  bool SendNow(const Peer& peer, const std::string& packet, int fd, bool* gone);
+  void SendUnsent(PeerId id);
+  void Drop(PeerId id);
+
+  EventLoop* loop_;
+  Callbacks callbacks_;
+  UniqueFd listener_;
+  int max_peers_ = 0;
+  PeerId next_peer_ = 1;
+  std::map<PeerId, Peer> peers_;
+};
+
+// "@cohort-" and 32 random hexadecimal digits.
+std::string NewSocketAddress();
+
+}  // namespace cohort::launcher

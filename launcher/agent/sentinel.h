@@ -1,0 +1,43 @@
+// The sentinel: a tiny process beside each agent, in a session of its own, that does nothing until the agent is gone,
+// however it went. Then it kills what the agent has left behind and ends. It never outlives the job.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+#include "launcher/base/unique_fd.h"
+
+namespace cohort::launcher {
+
+class Sentinel {
+ public:
+  // `mark`: the variable (NAME=VALUE) that all of this agent's ranks carry. Call from the agent's main thread.
+  explicit Sentinel(std::string mark);
+  // Lets it sweep once more, and waits for its end (two seconds at most).
+  ~Sentinel();
+  Sentinel(const Sentinel&) = delete;
+  Sentinel& operator=(const Sentinel&) = delete;
+
+  // main's arguments, over which the sentinel writes its own name, so that it does not look like an agent in lists of
+  // processes.
+  static void RememberArguments(int argc, char** argv);
+
+  // Forks it; again after its death. False when the system gives no process; the job can go on without.
+  bool Start();
+  pid_t pid() const { return pid_; }
+  int pidfd() const { return pidfd_.get(); }
+  // Its process groups: killed at the end as well, whatever their members' environment.
+  void AddGroup(pid_t group);
+  void RemoveGroup(pid_t group);
+
+ private:
+  void Tell(pid_t value);
+
+  std::string mark_;
+  pid_t pid_ = -1;
+  UniqueFd pidfd_;
+  UniqueFd pipe_;  // its end is how the sentinel sees ours
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,234 @@
+#include "launcher/agent/supervisor.h"
+
+#include <sys/wait.h>
+
+#include <csignal>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "launcher/agent/process_state.h"
+#include "launcher/options.h"
+#include "launcher/placement.h"
+
+namespace cohort::launcher {
+namespace {
+
+uint64_t UnixTimeNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  if (absl::IsNotFound(status)) return kExitNotFound;
+  return absl::IsPermissionDenied(status) ? kExitNotExecutable : kExitLauncher;
+}
+
+}  // namespace
+
+Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, Callbacks callbacks)
+    : loop_(loop), sentinel_(sentinel), callbacks_(std::move(callbacks)) {}
+
+Supervisor::~Supervisor() {
+  loop_->Cancel(look_timer_);
+  for (Rank& rank : ranks_) loop_->Cancel(rank.kill_timer);
+}
+
+v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
+                                   const std::vector<std::vector<std::string>>& environments) {
+  v1::RanksStarted started;
+  const v1::JobSpec& job = assignment.job();
+  ranks_.resize(assignment.placement().ranks_size());
+  std::vector<absl::Status> forks(ranks_.size());
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    rank.placement = assignment.placement().ranks(static_cast<int>(i));
+    rank.command = {.argv = {job.command().begin(), job.command().end()},
+                    .path = job.command_size() > 0 ? job.command(0) : "",
+                    .environment = environments[i],
+                    .working_directory = job.working_directory(),
+                    .cpus = ParseCpuList(rank.placement.cpus()).value_or(std::vector<int>())};
+    auto process = StartRank(rank.command);
+    if (!process.ok()) {
+      forks[i] = process.status();
+      continue;
+    }
+    rank.process = *std::move(process);
+    rank.running = true;
+    ++living_;
+    sentinel_->AddGroup(rank.process.pid);
+  }
+  started_ = true;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    const absl::Status status = rank.running ? WaitForExec(&rank.process, rank.command) : forks[i];
+    if (!status.ok()) {
+      ReportUnstarted(i, status, &started);
+      continue;
+    }
+    (*started.mutable_pids())[rank.placement.rank()] = rank.process.pid;
+    rank.output = std::make_unique<RankOutput>(loop_,
+                                               RankOutput::Options{.rank = rank.placement.rank(),
+                                                                   .log_directory = job.log_directory(),
+                                                                   .on_line = callbacks_.on_line,
+                                                                   .on_problem = callbacks_.on_notice},
+                                               std::move(rank.process.output), std::move(rank.process.error));
+    if (output_paused_) rank.output->Pause();
+  }
+  last_look_ = EventLoop::Clock::now();
+  look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
+  loop_->Post([this] { CheckAllGone(); });
+  return started;
+}
+
+void Supervisor::ReportUnstarted(size_t index, const absl::Status& status, v1::RanksStarted* started) {
+  ranks_[index].reported = true;
+  v1::RankExit& exit = *started->add_failed();
+  exit.set_rank(ranks_[index].placement.rank());
+  exit.set_exit_code(ExitCodeOf(status));
+  exit.set_started(false);
+  exit.set_error(std::string(status.message()));
+  exit.set_unix_time_ns(UnixTimeNs());
+}
+
+void Supervisor::Look() {
+  look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
+  const auto now = EventLoop::Clock::now();
+  if (now - last_look_ > kSelfStall) {
+    for (Rank& rank : ranks_) rank.stopped_since = {};
+  }
+  last_look_ = now;
+  const bool everyone = looks_++ % kLooksPerSmallLook == 0;
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].running && !ranks_[i].reported && (everyone || ranks_[i].large)) LookAt(i, now);
+  }
+}
+
+void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
+  Rank& rank = ranks_[index];
+  const auto state = ReadProcessState(rank.process.pid);
+  if (!state) return;
+  rank.large = state->resident_bytes > kLargeBytes;
+  if (state->exiting && state->state != 'Z' && state->exit_status != 0) {
+    Report(index, state->exit_status);
+    return;
+  }
+  if (state->state != 'T' || IsTraced(rank.process.pid)) {
+    rank.stopped_since = {};
+  } else if (rank.stopped_since == EventLoop::Clock::time_point{}) {
+    rank.stopped_since = now;
+  } else if (now - rank.stopped_since >= kFrozenAfter && rank.own_fault.empty()) {
+    if (!rank.told_to_end) rank.own_fault = "it stayed stopped (SIGSTOP)";
+    Kill(&rank);
+  }
+}
+
+void Supervisor::Stop(std::chrono::milliseconds grace) {
+  for (Rank& rank : ranks_) {
+    if (!rank.running) continue;
+    loop_->Cancel(rank.kill_timer);
+    if (grace.count() <= 0) {
+      Kill(&rank);
+      continue;
+    }
+    if (!std::exchange(rank.told_to_end, true)) ::kill(rank.process.pid, SIGTERM);
+    rank.kill_timer = loop_->After(grace, [this, &rank] { Kill(&rank); });
+  }
+}
+
+void Supervisor::Kill(Rank* rank) {
+  if (!rank->running) return;
+  rank->told_to_end = true;
+  ::kill(-rank->process.pid, SIGKILL);
+  ::kill(rank->process.pid, SIGKILL);  // it may have made a group of its own
+}
+
+void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
+  Rank& rank = ranks_[local_rank];
+  if (!rank.running || rank.told_to_end || rank.process.pid == program) return;
+  rank.kill_timer = loop_->After(std::chrono::seconds(1), [this, &rank, program] {
+    if (!rank.running || rank.told_to_end) return;
+    rank.own_fault = "its program (pid " + std::to_string(program) + ") had ended without goodbye, its wrapper had not";
+    Kill(&rank);
+  });
+}
+
+bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    if (!rank.running || rank.process.pid != pid) continue;
+    rank.running = false;
+    --living_;
+    loop_->Cancel(rank.kill_timer);
+    // What a failed rank leaves in its group would hold on to its devices.
+    if (wait_status != 0 || rank.told_to_end) ::kill(-pid, SIGKILL);
+    if (::kill(-pid, 0) != 0) sentinel_->RemoveGroup(pid);
+    if (!rank.reported) Report(i, wait_status);
+    CheckAllGone();
+    return true;
+  }
+  return false;
+}
+
+void Supervisor::Report(size_t index, int wait_status) {
+  Rank& rank = ranks_[index];
+  rank.reported = true;
+  rank.output->Drain(false);
+  v1::RankExit exit;
+  exit.set_rank(rank.placement.rank());
+  exit.set_pid(rank.process.pid);
+  exit.set_started(true);
+  exit.set_unix_time_ns(UnixTimeNs());
+  if (WIFSIGNALED(wait_status)) {
+    exit.set_signal(WTERMSIG(wait_status));
+  } else {
+    exit.set_exit_code(WEXITSTATUS(wait_status));
+  }
+  // After our signal any end is our doing, except by a signal that we never send.
+  const bool our_signal = exit.signal() == 0 || exit.signal() == SIGTERM || exit.signal() == SIGKILL;
+  exit.set_killed_by_us(rank.told_to_end && our_signal);
+  if (exit.killed_by_us()) exit.set_error(rank.own_fault);
+  for (const std::string& line : rank.output->tail()) exit.add_last_lines(line);
+  exit.set_log_path(rank.output->log_path());
+  callbacks_.on_exit(static_cast<int>(index), std::move(exit));
+}
+
+void Supervisor::CheckAllGone() {
+  if (!all_gone() || std::exchange(told_all_gone_, true)) return;
+  loop_->Cancel(look_timer_);
+  callbacks_.on_all_gone();
+}
+
+void Supervisor::PauseOutput() {
+  output_paused_ = true;
+  for (Rank& rank : ranks_) {
+    if (rank.output) rank.output->Pause();
+  }
+}
+
+void Supervisor::ResumeOutput() {
+  output_paused_ = false;
+  for (Rank& rank : ranks_) {
+    if (rank.output) rank.output->Resume();
+  }
+}
+
+void Supervisor::DrainOutput() {
+  for (Rank& rank : ranks_) {
+    if (rank.output) rank.output->Drain(true);
+  }
+}
+
+pid_t Supervisor::GroupOf(int local_rank) const {
+  const Rank& rank = ranks_[local_rank];
+  return rank.running ? rank.process.pid : 0;
+}
+
+std::vector<pid_t> Supervisor::pids() const {
+  std::vector<pid_t> pids;
+  for (const Rank& rank : ranks_) {
+    if (rank.running) pids.push_back(rank.process.pid);
+  }
+  return pids;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,100 @@
+// The ranks of a node as processes: started, watched, ended, their ends reported once each.
+//
+// A death is known by SIGCHLD at once, and earlier still for large processes, whose memory the kernel tears down first:
+// their exiting flag in /proc is looked at every 20 ms. A rank that stays stopped (SIGSTOP) is killed and reported.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/rank_output.h"
+#include "launcher/agent/rank_process.h"
+#include "launcher/agent/sentinel.h"
+#include "launcher/base/event_loop.h"
+
+namespace cohort::launcher {
+
+class Supervisor {
+ public:
+  struct Callbacks {
+    std::function<void(const v1::OutputLine&)> on_line;
+    std::function<void(const std::string&)> on_notice;  // a line for the user
+    // A rank has ended, or can't do anything any more. Everything but `doing` and `finalized` is filled in.
+    std::function<void(int local_rank, v1::RankExit exit)> on_exit;
+    // Every rank has ended and was reported.
+    std::function<void()> on_all_gone;
+  };
+
+  Supervisor(EventLoop* loop, Sentinel* sentinel, Callbacks callbacks);
+  ~Supervisor();
+
+  // Starts all ranks of the assignment. Ranks that can't be executed are in `failed`. Call from the main thread.
+  v1::RanksStarted Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments);
+
+  // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
+  void Stop(std::chrono::milliseconds grace);
+  // A rank's program has gone while the wrapper around it lives on: it gets a second to end, then it is ended.
+  void OnProgramVanished(int local_rank, pid_t program);
+
+  // A child process has ended. False when it is none of the ranks.
+  bool OnChildEnded(pid_t pid, int wait_status);
+
+  void PauseOutput();
+  void ResumeOutput();
+  // Passes on what is left in the pipes, unfinished lines too: after the last process that could write has gone.
+  void DrainOutput();
+
+  // 0 when it is not running.
+  pid_t GroupOf(int local_rank) const;
+  bool all_gone() const { return started_ && living_ == 0; }
+  std::vector<pid_t> pids() const;
+
+ private:
+  static constexpr std::chrono::milliseconds kLookInterval{20};
+  static constexpr int kLooksPerSmallLook = 10;  // small processes' ends are seen at once anyway
+  static constexpr long kLargeBytes = 64l << 20;
+  static constexpr std::chrono::milliseconds kFrozenAfter{3200};
+  static constexpr std::chrono::milliseconds kSelfStall{500};  // my own timer was late: I know nothing of others
+
+  struct Rank {
+    v1::RankPlacement placement;
+    RankCommand command;
+    RankProcess process;
+    std::unique_ptr<RankOutput> output;
+    bool running = false;
+    bool reported = false;
+    bool large = false;
+    bool told_to_end = false;  // we sent a signal
+    std::string own_fault;     // why we did, where the rank gave cause
+    EventLoop::Clock::time_point stopped_since{};
+    EventLoop::TimerId kill_timer = 0;
+  };
+
+  void Look();
+  void LookAt(size_t index, EventLoop::Clock::time_point now);
+  void Kill(Rank* rank);
+  void Report(size_t index, int wait_status);
+  void ReportUnstarted(size_t index, const absl::Status& status, v1::RanksStarted* started);
+  void CheckAllGone();
+
+  EventLoop* loop_;
+  Sentinel* sentinel_;
+  Callbacks callbacks_;
+  std::vector<Rank> ranks_;
+  bool started_ = false;
+  size_t living_ = 0;  // not yet reaped
+  bool told_all_gone_ = false;
+  bool output_paused_ = false;
+  EventLoop::TimerId look_timer_ = 0;
+  EventLoop::Clock::time_point last_look_{};
+  int looks_ = 0;
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,27 @@
+// Killing everything that a job has started, also what left its rank's process group: every process of ours that
+// carries the job's mark in the environment it was started with, and orphans that this process has adopted.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace cohort::launcher {
+
+// The children of this process, dead ones that were not waited for included.
+std::vector<pid_t> ListChildren();
+
+// Sends SIGKILL to every process whose environment has `mark` (NAME=VALUE), except this one and `spared`. Returns how
+// many there were (dying ones not counted).
+int KillMarked(const std::string& mark, const std::vector<pid_t>& spared);
+
+// Sends SIGKILL to every living child of this process except `spared`. Returns how many there were.
+int KillChildren(const std::vector<pid_t>& spared);
+
+// Repeats both until a pass finds nothing or the time is over: a process may fork while it is being looked for. An
+// empty mark is skipped. Reaps dead children that are not spared. True when nothing is left.
+bool Sweep(const std::string& mark, const std::vector<pid_t>& spared, bool children, std::chrono::milliseconds timeout);
+
+}  // namespace cohort::launcher

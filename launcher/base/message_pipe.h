@@ -1,0 +1,71 @@
+// Protobuf messages over a byte stream, each preceded by its length (a varint, as protobuf's own delimited format).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "google/protobuf/message_lite.h"
+#include "launcher/base/event_loop.h"
+#include "launcher/base/unique_fd.h"
+
+namespace cohort::launcher {
+
+// A plan for 10,000 ranks is about 1 MiB.
+inline constexpr size_t kMaxPipeMessage = 64u << 20;
+
+// Cuts a stream into messages.
+class MessageReader {
+ public:
+  void Append(const char* data, size_t size) { buffer_.append(data, size); }
+  // Parses the next complete message into `message`. False: more bytes are needed. kInvalidArgument: the stream is
+  // broken (a length above kMaxPipeMessage, or bytes that are no such message) and nothing after it can be read.
+  absl::StatusOr<bool> Next(google::protobuf::MessageLite* message);
+  // Bytes of an unfinished message.
+  size_t pending() const { return buffer_.size() - consumed_; }
+
+ private:
+  std::string buffer_;
+  size_t consumed_ = 0;
+};
+
+void AppendDelimited(const google::protobuf::MessageLite& message, std::string* out);
+
+// Writes messages to a pipe from an event loop without ever blocking it: what does not fit waits in memory, and the
+// sources of bulk data look at full() and on_drained.
+class MessageWriter {
+ public:
+  static constexpr size_t kHighWater = 1u << 20;
+
+  // fd is made non-blocking and taken over.
+  MessageWriter(EventLoop* loop, UniqueFd fd);
+  ~MessageWriter();
+  MessageWriter(const MessageWriter&) = delete;
+  MessageWriter& operator=(const MessageWriter&) = delete;
+
+  // Accepts every message; false once the other end has gone.
+  bool Write(const google::protobuf::MessageLite& message);
+  bool full() const { return pending_.size() - written_ >= kHighWater; }
+  bool empty() const { return written_ == pending_.size(); }
+  bool broken() const { return broken_; }
+  // Called after full() has become false again, and when everything was written.
+  void set_on_drained(std::function<void()> fn) { on_drained_ = std::move(fn); }
+  // Closes the stream; what was not written yet is lost.
+  void Close();
+  // Blocks until everything is written, the other end has gone, or the time is over.
+  void Flush(std::chrono::milliseconds timeout);
+
+ private:
+  void WriteSome();
+
+  EventLoop* loop_;
+  UniqueFd fd_;
+  std::string pending_;
+  size_t written_ = 0;
+  bool armed_ = false;
+  bool broken_ = false;
+  std::function<void()> on_drained_;
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,31 @@
+// The only place of launcher/ that reads environment variables, and the one that decides what ranks find in theirs.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// A variable of this process. Call before other threads exist.
+std::optional<std::string> GetVariable(const char* name);
+// All of them, as NAME=VALUE.
+std::vector<std::string> InheritedEnvironment();
+
+// Everything that a rank's variables are made of.
+struct RankEnvironment {
+  const v1::Assignment* assignment = nullptr;
+  const v1::RankPlacement* rank = nullptr;
+  int node = 0;
+  std::string agent_address;
+  int cpu_share = 1;  // for OMP_NUM_THREADS
+};
+
+// The variables of one rank: those inherited, without what other launchers left there; then the job's own (--env); then
+// what names this rank, which nothing overrides. Pure.
+std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& inherited, const RankEnvironment& rank);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,31 @@
+#include "launcher/environment/simulated_nodes.h"
+
+#include "absl/status/status.h"
+#include "launcher/environment/cpus.h"
+#include "launcher/environment/this_machine.h"
+
+namespace cohort::launcher {
+
+absl::StatusOr<JobNodes> SimulatedNodes::Find(const Options& options) const {
+  const int count = *options.simulate_nodes;
+  if (options.nodes && *options.nodes != count) {
+    return absl::InvalidArgumentError("--nnodes " + std::to_string(*options.nodes) + " and --simulate-nodes " +
+                                      std::to_string(count) + " contradict each other; leave --nnodes out");
+  }
+  JobNodes found{.source = std::to_string(count) + " simulated node" + (count > 1 ? "s" : "") + " on this machine",
+                 .spawner = "local",
+                 .share_host = true,
+                 .nodes = {}};
+  const std::vector<int> cpus = AvailableCpus();
+  for (int i = 0; i < count; ++i) {
+    const bool share = cpus.size() < static_cast<size_t>(count);
+    const size_t begin = share ? 0 : i * cpus.size() / count;
+    const size_t end = share ? cpus.size() : (i + 1) * cpus.size() / count;
+    found.nodes.push_back({.name = "node" + std::to_string(i),
+                           .devices = SimulatedDevices(options.simulate_gpus.value_or(0)),
+                           .cpus = {cpus.begin() + begin, cpus.begin() + end}});
+  }
+  return found;
+}
+
+}  // namespace cohort::launcher

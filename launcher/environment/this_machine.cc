@@ -1,0 +1,47 @@
+#include "launcher/environment/this_machine.h"
+
+#include <unistd.h>
+
+#include "absl/status/status.h"
+#include "launcher/environment/cpus.h"
+#include "launcher/environment/cuda_devices.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+
+std::string HostName() {
+  char name[256] = {};
+  if (::gethostname(name, sizeof name - 1) != 0 || name[0] == '\0') return "localhost";
+  return name;
+}
+
+std::vector<v1::Device> SimulatedDevices(int count) {
+  std::vector<v1::Device> devices(count);
+  for (int i = 0; i < count; ++i) {
+    devices[i].set_kind(v1::Device::KIND_SIMULATED);
+    devices[i].set_node_index(i);
+    devices[i].set_id("sim:" + std::to_string(i));
+  }
+  return devices;
+}
+
+absl::StatusOr<JobNodes> ThisMachine::Find(const Options& options) const {
+  const int wanted = options.nodes.value_or(1);
+  if (wanted > 1) {
+    return absl::InvalidArgumentError("--nnodes " + std::to_string(wanted) +
+                                      ": there is one node here, this machine; to let it stand for " +
+                                      std::to_string(wanted) + ", add --simulate-nodes " + std::to_string(wanted) +
+                                      "; for more ranks on it, use --nproc-per-node");
+  }
+  JobNodes found{.source = "this machine", .spawner = "local", .share_host = false, .nodes = {}};
+  NodeResources node{.name = HostName(), .devices = {}, .cpus = AvailableCpus()};
+  if (options.simulate_gpus) {
+    node.devices = SimulatedDevices(*options.simulate_gpus);
+  } else {
+    COHORT_ASSIGN_OR_RETURN(node.devices, FindCudaDevices());
+  }
+  found.nodes.push_back(std::move(node));
+  return found;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,466 @@
+#include "launcher/front_end.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/random.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/sweep.h"
+#include "launcher/base/event_loop.h"
+#include "launcher/base/message_pipe.h"
+#include "launcher/control/describe.h"
+#include "launcher/credentials.h"
+#include "launcher/diagnosis.h"
+#include "launcher/output_printer.h"
+#include "launcher/spawn/spawner.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr seconds kJoinTimeout{60};
+constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their sentinels sweep
+constexpr seconds kStopSlack{10};            // beyond the grace, before everything is killed
+constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
+constexpr seconds kBlameAgentAfter{3};       // for the rendezvous to notice the loss of an agent by itself
+constexpr size_t kMaxHeldBytes = 8u << 20;
+
+std::string NewJobId() {
+  unsigned char bytes[8] = {};
+  (void)!::getrandom(bytes, sizeof bytes, 0);
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string id = "job-";
+  for (const unsigned char byte : bytes) {
+    id += kDigits[byte >> 4];
+    id += kDigits[byte & 15];
+  }
+  return id;
+}
+
+class FrontEnd {
+ public:
+  explicit FrontEnd(const Job& job);
+  int Run();
+
+ private:
+  struct Agent {
+    AgentProcess process;
+    std::unique_ptr<MessageWriter> writer;
+    MessageReader reader;
+    TlsIdentity identity;
+    bool reading = false;
+    bool output_ended = false;
+    bool exited = false;
+    int wait_status = 0;
+    std::string failed;  // it said why it can't go on
+    bool ended() const { return output_ended && exited; }
+  };
+
+  absl::Status StartAgents();
+  v1::NodeStart MakeStart(size_t index) const;
+  v1::JobPlan MakePlan() const;
+  void OnSignal();
+  void OnUserSignal(int signal);
+  void OnReadable(size_t index);
+  void OnMessage(size_t index, const v1::FromNode& message);
+  void OnOutput(const v1::OutputLine& line);
+  void OnLost(const std::string& text);
+  void OnReport(const v1::JobReport& report);
+  void OnAgentEnded(size_t index);
+  void OnHostEnded();
+  void ReapAgents();
+  void RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone);
+  void KillAgents();
+  void ReleaseHeld();
+  void SetReading(bool reading);
+  void QuitWhenDone();
+  std::string NameAgent(size_t index) const;
+  std::string DescribeAgentEnd(size_t index) const;
+  void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + text + "\n"); }
+
+  const Job& job_;
+  const std::string job_id_ = NewJobId();
+  std::string secret_;
+  EventLoop loop_;
+  OutputPrinter printer_;
+  UniqueFd signals_;
+  std::vector<Agent> agents_;
+  std::string rendezvous_address_;
+  std::optional<v1::JobReport> report_;
+  std::optional<std::string> lost_;  // the first loss of ranks
+  bool user_stop_ = false;
+  bool killed_ = false;
+  bool agent_died_ = false;
+  std::string held_output_;  // lines after a failure, until its cause is told; each begins with its descriptor
+  bool holding_ = true;
+};
+
+FrontEnd::FrontEnd(const Job& job)
+    : job_(job),
+      printer_({.on_drained = [this] { loop_.Post([this] { SetReading(true); }); },
+                .on_closed =
+                    [this](int fd) {
+                      loop_.Post([this, fd] {
+                        // As a program dies of SIGPIPE: `dlaunch ... | head` must come to an end.
+                        if (fd == STDOUT_FILENO && !report_) {
+                          RequestStop("nobody reads the standard output", 128 + SIGPIPE, job_.options.grace, false);
+                        }
+                      });
+                    }}) {}
+
+v1::JobPlan FrontEnd::MakePlan() const {
+  v1::JobPlan plan;
+  v1::JobSpec& spec = *plan.mutable_job();
+  spec.set_job_id(job_id_);
+  spec.add_command(job_.program.path);
+  for (size_t i = 1; i < job_.options.command.size(); ++i) spec.add_command(job_.options.command[i]);
+  for (const auto& [name, value] : job_.options.environment) spec.add_environment(name + "=" + value);
+  spec.set_working_directory(job_.working_directory);
+  spec.set_grace_ms(static_cast<uint32_t>(job_.options.grace.count()));
+  spec.set_on_failure(job_.options.on_failure == OnFailure::kEnd ? "end" : "continue");
+  spec.set_log_directory(job_.log_directory);
+  spec.set_devices_per_rank(static_cast<uint32_t>(job_.placement.devices_per_rank));
+  spec.set_job_secret(secret_);
+  spec.set_nodes_share_host(job_.nodes.share_host);
+  *plan.mutable_placements() = {job_.placement.nodes.begin(), job_.placement.nodes.end()};
+  plan.set_join_timeout_ms(static_cast<uint32_t>(milliseconds(kJoinTimeout).count()));
+  return plan;
+}
+
+v1::NodeStart FrontEnd::MakeStart(size_t index) const {
+  v1::NodeStart start;
+  start.set_node(static_cast<uint32_t>(index));
+  start.set_name(job_.nodes.nodes[index].name);
+  start.set_host_rendezvous(index == 0);
+  if (index == 0) *start.mutable_plan() = MakePlan();
+  start.set_rendezvous_address(rendezvous_address_);
+  start.set_ca_certificate(agents_[index].identity.ca_certificate);
+  start.set_certificate(agents_[index].identity.certificate);
+  start.set_private_key(agents_[index].identity.private_key);
+  start.set_simulated_node(job_.nodes.share_host);
+  start.set_simulated_devices(static_cast<uint32_t>(job_.options.simulate_gpus.value_or(0)));
+  return start;
+}
+
+absl::Status FrontEnd::StartAgents() {
+  COHORT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::Create());
+  COHORT_ASSIGN_OR_RETURN(secret_, NewJobSecret());
+  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Spawner> spawner, MakeSpawner(job_.nodes.spawner));
+  agents_.resize(job_.nodes.nodes.size());
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    Agent& agent = agents_[i];
+    COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i), i == 0));
+    COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), job_.nodes.nodes[i].name));
+    agent.writer = std::make_unique<MessageWriter>(&loop_, std::move(agent.process.input));
+    ::fcntl(agent.process.output.get(), F_SETFL, ::fcntl(agent.process.output.get(), F_GETFL) | O_NONBLOCK);
+  }
+  SetReading(true);
+  v1::ToNode message;
+  *message.mutable_start() = MakeStart(0);
+  agents_[0].writer->Write(message);
+  return absl::OkStatus();
+}
+
+int FrontEnd::Run() {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a killed agent leaves behind comes to us
+  const std::vector<pid_t> older_children = ListChildren();
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action{};
+    ::sigaction(signal, nullptr, &action);
+    const bool ignored = action.sa_handler == SIG_IGN && signal != SIGCHLD;  // nohup: stays so
+    if (!ignored) ::sigaddset(&handled, signal);
+  }
+  ::signal(SIGCHLD, SIG_DFL);
+  ::signal(SIGPIPE, SIG_IGN);
+  signals_.reset(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
+  int exit_code = kExitLauncher;
+  if (const absl::Status started = StartAgents(); started.ok()) {
+    loop_.Run();
+    if (report_) exit_code = report_->exit_code();
+  } else {
+    Say("can't start the agents: " + std::string(started.message()));
+    KillAgents();
+  }
+  ReleaseHeld();
+  Sweep("COHORT_JOB_ID=" + job_id_, older_children, agent_died_ || killed_, seconds(2));
+  printer_.Finish(killed_ ? milliseconds(500) : std::chrono::hours(24));
+  return exit_code;
+}
+
+void FrontEnd::SetReading(bool reading) {
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    Agent& agent = agents_[i];
+    if (agent.output_ended || agent.reading == reading) continue;
+    agent.reading = reading;
+    if (reading) {
+      loop_.Watch(agent.process.output.get(), EPOLLIN, [this, i](uint32_t) { OnReadable(i); });
+    } else {
+      loop_.Unwatch(agent.process.output.get());
+    }
+  }
+}
+
+void FrontEnd::OnReadable(size_t index) {
+  Agent& agent = agents_[index];
+  char buffer[64u << 10];
+  const ssize_t n = ::read(agent.process.output.get(), buffer, sizeof buffer);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  absl::Status broken;
+  if (n > 0) {
+    agent.reader.Append(buffer, static_cast<size_t>(n));
+    for (v1::FromNode message;;) {
+      const absl::StatusOr<bool> next = agent.reader.Next(&message);
+      if (next.ok() && *next) {
+        OnMessage(index, message);
+        continue;
+      }
+      broken = next.status();
+      break;
+    }
+    if (broken.ok()) {
+      if (printer_.full()) SetReading(false);
+      return;
+    }
+    agent.failed = "it sent " + std::string(broken.message());
+    ::kill(agent.process.pid, SIGKILL);
+  }
+  loop_.Unwatch(agent.process.output.get());
+  agent.output_ended = true;
+  agent.process.output.reset();
+  if (agent.exited) OnAgentEnded(index);
+}
+
+void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
+  switch (message.kind_case()) {
+    case v1::FromNode::kListening:
+      rendezvous_address_ = message.listening();
+      for (size_t i = 1; i < agents_.size(); ++i) {
+        v1::ToNode start;
+        *start.mutable_start() = MakeStart(i);
+        agents_[i].writer->Write(start);
+      }
+      break;
+    case v1::FromNode::kOutput:
+      OnOutput(message.output());
+      break;
+    case v1::FromNode::kReport:
+      OnReport(message.report());
+      break;
+    case v1::FromNode::kFailed:
+      agents_[index].failed = message.failed();
+      break;
+    case v1::FromNode::kNotice:
+      Say(message.notice());
+      break;
+    case v1::FromNode::kLost:
+      OnLost(message.lost());
+      break;
+    case v1::FromNode::kDone:
+    case v1::FromNode::KIND_NOT_SET:
+      break;
+  }
+}
+
+void FrontEnd::OnOutput(const v1::OutputLine& line) {
+  std::string text = "[" + std::to_string(line.rank()) + "] " + line.text() + "\n";
+  const int fd = line.standard_error() ? STDERR_FILENO : STDOUT_FILENO;
+  const bool hold =
+      holding_ && !report_ && !user_stop_ && line.after_failure() && job_.options.on_failure == OnFailure::kEnd;
+  if (!hold) {
+    printer_.Print(fd, text);
+    return;
+  }
+  held_output_ += static_cast<char>(fd);
+  held_output_ += text;
+  if (held_output_.size() > kMaxHeldBytes) ReleaseHeld();
+}
+
+void FrontEnd::ReleaseHeld() {
+  holding_ = false;
+  for (size_t at = 0; at < held_output_.size();) {
+    const size_t end = held_output_.find('\n', at) + 1;
+    printer_.Print(held_output_[at], std::string_view(held_output_).substr(at + 1, end - at - 1));
+    at = end;
+  }
+  held_output_.clear();
+}
+
+void FrontEnd::OnLost(const std::string& text) {
+  if (job_.options.on_failure == OnFailure::kContinue) {
+    Say(text + "; the job goes on");
+  } else if (!lost_ && !user_stop_) {
+    loop_.After(kHeadlineAfter, [this, text] {
+      if (report_ || user_stop_) return;
+      Say(text);
+      Say("ending the other ranks");
+      ReleaseHeld();
+    });
+  }
+  if (!lost_) lost_ = text;
+}
+
+void FrontEnd::OnReport(const v1::JobReport& report) {
+  if (report_) return;
+  report_ = report;
+  DiagnosisOptions options;
+  options.colour = ::isatty(STDERR_FILENO) == 1;
+  printer_.Print(STDERR_FILENO, FormatReport(report, options));
+  ReleaseHeld();
+  loop_.After(kAgentsEndAfterReport, [this] { KillAgents(); });
+  QuitWhenDone();
+}
+
+void FrontEnd::OnSignal() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo == SIGCHLD) {
+      ReapAgents();
+    } else {
+      OnUserSignal(static_cast<int>(info.ssi_signo));
+    }
+  }
+}
+
+void FrontEnd::OnUserSignal(int signal) {
+  const std::string name = SignalName(signal);
+  if (report_ && !user_stop_) {
+    user_stop_ = true;
+    return;
+  }
+  if (!std::exchange(user_stop_, true)) {
+    Say(name + ": ending the job; a second time ends it at once");
+    ReleaseHeld();
+    RequestStop("stopped by " + name, 128 + signal, job_.options.grace, false);
+    loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
+    return;
+  }
+  Say(name + ": ending the job at once");
+  RequestStop("stopped by " + name, 128 + signal, milliseconds(0), true);
+  if (!report_) {
+    v1::JobReport report;
+    report.set_exit_code(128 + signal);
+    report.set_culprit_rank(-1);
+    report_ = report;
+  }
+  loop_.After(seconds(1), [this] { KillAgents(); });
+}
+
+void FrontEnd::RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone) {
+  v1::ToNode message;
+  message.mutable_stop()->set_reason(reason);
+  message.mutable_stop()->set_exit_code(exit_code);
+  message.mutable_stop()->set_grace_ms(static_cast<uint32_t>(grace.count()));
+  for (size_t i = 0; i < agents_.size() && (everyone || i == 0); ++i) {
+    if (agents_[i].writer) agents_[i].writer->Write(message);
+  }
+}
+
+void FrontEnd::ReapAgents() {
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    Agent& agent = agents_[i];
+    if (agent.exited || agent.process.pid <= 0) continue;
+    if (::waitpid(agent.process.pid, &agent.wait_status, WNOHANG) != agent.process.pid) continue;
+    agent.exited = true;
+    // Its end of the pipe is closed; what is in it must still be read, unless our own output is stuck.
+    if (agent.output_ended) OnAgentEnded(i);
+  }
+}
+
+std::string FrontEnd::NameAgent(size_t index) const {
+  return "the agent of " + job_.nodes.nodes[index].name + " (pid " + std::to_string(agents_[index].process.pid) + ")";
+}
+
+std::string FrontEnd::DescribeAgentEnd(size_t index) const {
+  const Agent& agent = agents_[index];
+  if (!agent.failed.empty()) return NameAgent(index) + " gave up: " + agent.failed;
+  if (WIFSIGNALED(agent.wait_status)) {
+    return NameAgent(index) + " was killed by " + SignalName(WTERMSIG(agent.wait_status));
+  }
+  return NameAgent(index) + " ended with status " + std::to_string(WEXITSTATUS(agent.wait_status));
+}
+
+void FrontEnd::OnAgentEnded(size_t index) {
+  const Agent& agent = agents_[index];
+  const bool in_order = agent.failed.empty() && agent.wait_status == 0;
+  if (!in_order) agent_died_ = true;
+  if (index == 0) {
+    OnHostEnded();
+  } else if (!in_order && !report_) {
+    if (agent.failed.empty()) {
+      lost_ = DescribeAgentEnd(index);  // better than what the rendezvous can know
+      Say(*lost_);
+    }
+    // An agent that never joined is nothing that the rendezvous could miss.
+    loop_.After(kBlameAgentAfter, [this, text = DescribeAgentEnd(index)] {
+      const bool known = job_.options.on_failure == OnFailure::kContinue && lost_;
+      if (!report_ && !known) RequestStop(text, kExitLauncher, job_.options.grace, false);
+    });
+  }
+  QuitWhenDone();
+}
+
+void FrontEnd::OnHostEnded() {
+  if (!report_) {
+    v1::JobReport report;
+    report.set_headline(DescribeAgentEnd(0) + "; it hosted the rendezvous, without which the job can't go on");
+    report.set_culprit_rank(-1);
+    const int status = agents_[0].wait_status;
+    report.set_exit_code(WIFSIGNALED(status) && agents_[0].failed.empty() ? 128 + WTERMSIG(status) : kExitLauncher);
+    OnReport(report);
+  }
+  RequestStop("the rendezvous is gone", kExitLauncher, milliseconds(0), true);
+}
+
+void FrontEnd::KillAgents() {
+  killed_ = true;
+  for (const Agent& agent : agents_) {
+    if (agent.process.pid > 0 && !agent.exited) ::kill(agent.process.pid, SIGKILL);
+  }
+  if (!report_) {
+    v1::JobReport report;
+    report.set_exit_code(kExitLauncher);
+    report.set_headline("the agents did not end in time and were killed");
+    report.set_culprit_rank(-1);
+    OnReport(report);
+  }
+  SetReading(true);
+}
+
+void FrontEnd::QuitWhenDone() {
+  bool others_ended = true;
+  for (size_t i = 1; i < agents_.size(); ++i) others_ended = others_ended && agents_[i].ended();
+  if (others_ended && report_) agents_[0].writer->Close();  // lets the host of the rendezvous go
+  if (others_ended && agents_[0].ended()) loop_.Quit();
+}
+
+}  // namespace
+
+int RunJob(const Job& job) {
+  // Before any thread exists, so that every thread has it.
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&handled, signal);
+  ::sigprocmask(SIG_BLOCK, &handled, nullptr);
+  FrontEnd front_end(job);
+  return front_end.Run();
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,136 @@
+// dlaunch: starts a program as the ranks of one job.
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "launcher/agent/agent.h"
+#include "launcher/environment/node_source.h"
+#include "launcher/environment/process_environment.h"
+#include "launcher/front_end.h"
+#include "launcher/options.h"
+#include "launcher/placement.h"
+#include "launcher/program.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+// Text for people, to a stream that may be closed already: that is no error of ours.
+void PrintText(FILE* stream, const std::string& text) {
+  std::fwrite(text.data(), 1, text.size(), stream);
+  std::fflush(stream);
+}
+
+int Refuse(const absl::Status& status, int exit_code) {
+  PrintText(stderr, "dlaunch: " + std::string(status.message()) + "\n");
+  return exit_code;
+}
+
+std::string OwnFolder() {
+  char path[PATH_MAX];
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
+  return n <= 0 ? "." : std::filesystem::path(std::string(path, static_cast<size_t>(n))).parent_path().string();
+}
+
+absl::StatusOr<std::string> MakeLogDirectory(const std::string& folder) {
+  if (folder.empty()) return std::string();
+  std::error_code error;
+  const std::filesystem::path path = std::filesystem::absolute(folder, error);
+  std::filesystem::create_directories(path, error);
+  if (error || !std::filesystem::is_directory(path) || ::access(path.c_str(), W_OK | X_OK) != 0) {
+    return absl::InvalidArgumentError("--log-dir " + folder + ": " +
+                                      (error ? error.message() : "not a folder that can be written") +
+                                      "; give a folder where files can be made");
+  }
+  return path.string();
+}
+
+absl::StatusOr<Job> PlanJob(const Options& options) {
+  Job job;
+  job.options = options;
+  std::error_code error;
+  job.working_directory = std::filesystem::current_path(error).string();
+  if (error) return absl::InvalidArgumentError("the working directory is gone: " + error.message());
+  if (const auto agent = GetVariable("COHORT_AGENT")) {
+    return absl::InvalidArgumentError(
+        "this is a rank of another dlaunch already (COHORT_AGENT is set); to start a job of its own from it, use "
+        "env -u COHORT_AGENT dlaunch ...");
+  }
+  COHORT_ASSIGN_OR_RETURN(job.nodes, FindNodes(options));
+  COHORT_ASSIGN_OR_RETURN(job.placement, Place(job.nodes.nodes, {.ranks_per_node = options.ranks_per_node,
+                                                                 .devices_per_rank = options.gpus_per_rank}));
+  COHORT_ASSIGN_OR_RETURN(job.program, FindProgram(options.command[0], GetVariable("PATH").value_or("/usr/bin:/bin"),
+                                                   job.working_directory, OwnFolder()));
+  return job;
+}
+
+std::string Plural(int count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+// "4 ranks on 2 simulated nodes on this machine, 2 GPUs each: /usr/bin/env (in PATH)"
+std::string Summary(const Job& job) {
+  std::string text = Plural(job.placement.world_size, "rank") + " on " + job.nodes.source;
+  if (job.placement.devices_per_rank > 0) {
+    const bool simulated = job.options.simulate_gpus.has_value();
+    text += ", " + Plural(job.placement.devices_per_rank, simulated ? "simulated GPU" : "GPU") + " each";
+  }
+  text += ": " + job.program.path;
+  if (!job.program.where.empty()) text += " (" + job.program.where + ")";
+  return text + "\n";
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  if (absl::IsNotFound(status)) return kExitNotFound;
+  if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
+  return absl::IsInvalidArgument(status) ? kExitUsage : kExitLauncher;
+}
+
+int Launch(const std::vector<std::string>& argv) {
+  const absl::StatusOr<CommandLine> command_line = ParseCommandLine(argv);
+  if (!command_line.ok()) return Refuse(command_line.status(), kExitUsage);
+  if (command_line->print) {
+    PrintText(stdout, *command_line->print);
+    return 0;
+  }
+  absl::StatusOr<Job> job = PlanJob(command_line->options);
+  if (!job.ok()) return Refuse(job.status(), ExitCodeOf(job.status()));
+  if (job->options.dry_run) {
+    PrintText(stdout, "dry run, nothing is started: " + Summary(*job) + "\n" + FormatPlacement(job->placement));
+    return 0;
+  }
+  absl::StatusOr<std::string> log_directory = MakeLogDirectory(job->options.log_directory);
+  if (!log_directory.ok()) return Refuse(log_directory.status(), kExitUsage);
+  job->log_directory = *std::move(log_directory);
+  PrintText(stderr, "dlaunch: " + Summary(*job));
+  return RunJob(*job);
+}
+
+// Programs may be started with standard streams closed; what is opened later must not take their place.
+void OpenStandardStreams() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    struct stat info{};
+    if (::fstat(fd, &info) != 0) (void)!::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+  }
+}
+
+}  // namespace
+}  // namespace cohort::launcher
+
+int main(int argc, char** argv) {
+  cohort::launcher::OpenStandardStreams();
+  if (argc >= 2 && std::strcmp(argv[1], "agent") == 0 && argc >= 3 && std::strncmp(argv[2], "--node=", 7) == 0) {
+    return cohort::launcher::RunAgent(argc, argv);
+  }
+  return cohort::launcher::Launch({argv, argv + argc});
+}

@@ -1,0 +1,263 @@
+#include "launcher/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <memory>
+#include <set>
+#include <string_view>
+
+#include "CLI/App.hpp"
+#include "CLI/Config.hpp"
+#include "CLI/Formatter.hpp"
+#include "absl/status/status.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr char kExamples[] = R"(Examples:
+  dlaunch --nproc-per-node 4 train --epochs 3      four ranks on this machine
+  dlaunch --gpus-per-rank 2 train                  one rank for every two GPUs of this machine
+  dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train
+                                                   two pretended nodes with four pretended GPUs each: 4 ranks
+  dlaunch --nproc-per-node 2 --dry-run train       shows the plan and starts nothing
+  dlaunch --nproc-per-node 2 -- python3 script.py  any program: RANK, WORLD_SIZE, MASTER_ADDR, ... are set
+
+Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
+working directory, then beside dlaunch. Underscores in options may stand for dashes.
+
+Exit status: 0 when every rank ended with 0; else the first failed rank's, 128 + n where signal n ended it; 130 and 143
+after Ctrl-C and SIGTERM; 2 for a command line that can't work; 125 where dlaunch itself failed; 126 and 127 for a
+program that can't be executed or was not found.)";
+
+// What the parser fills: text, so that one strict reader gives every message.
+struct RawOptions {
+  std::string nodes, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
+  std::string on_failure, log_directory, grace;
+  std::vector<std::string> environment;
+  bool dry_run = false;
+  bool version = false;
+};
+
+// Prints each option by its first name: the others differ only in underscores.
+class Formatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: dlaunch [options] [--] program [arguments]\n";
+  }
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    if (is_positional) return CLI::Formatter::make_option_name(option, true);
+    const std::string help = option->check_name("--help") ? "-h, " : "";
+    return help + "--" + option->get_lnames().front();
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_type_size() == 0 ? "" : " " + option->get_type_name();
+  }
+};
+
+CLI::Option* AddOption(CLI::App* app, const std::string& name, std::string* value, const std::string& type,
+                       const std::string& help) {
+  std::string names = "--" + name;
+  if (name.find('-') != std::string::npos) {
+    std::string underscored = name;
+    std::replace(underscored.begin(), underscored.end(), '-', '_');
+    names += ",--" + underscored;
+  }
+  return app->add_option(names, *value, help)->type_name(type);
+}
+
+std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
+  auto app = std::make_unique<CLI::App>("Starts a program as the ranks of one job.", "dlaunch");
+  app->formatter(std::make_shared<Formatter>());
+  app->get_formatter()->column_width(26);
+  app->prefix_command();
+  app->set_help_flag("-h,--help", "Show this and exit");
+  app->footer(kExamples);
+  AddOption(app.get(), "nnodes", &raw->nodes, "N", "Nodes of the job (1)");
+  AddOption(app.get(), "nproc-per-node", &raw->ranks_per_node, "N",
+            "Ranks on each node (one for each --gpus-per-rank GPUs, or 1); alone, ranks see all GPUs and own none");
+  AddOption(app.get(), "gpus-per-rank", &raw->gpus_per_rank, "N", "GPUs that each rank owns (1 where there are GPUs)");
+  AddOption(app.get(), "simulate-nodes", &raw->simulate_nodes, "N", "Let this machine stand for N nodes");
+  AddOption(app.get(), "simulate-gpus", &raw->simulate_gpus, "N",
+            "Give each node N pretended GPUs, in host memory, instead of its own");
+  AddOption(app.get(), "on-failure", &raw->on_failure, "WHAT",
+            "After a rank's failure: end the job, or continue without the rank (end)");
+  AddOption(app.get(), "grace", &raw->grace, "SECONDS", "From a rank's SIGTERM to its SIGKILL (10)");
+  app->add_option("--env", raw->environment, "Set a variable for the ranks; may be repeated")
+      ->type_name("NAME=VALUE")
+      ->expected(1)
+      ->allow_extra_args(false)
+      ->take_all();
+  AddOption(app.get(), "log-dir", &raw->log_directory, "FOLDER",
+            "Also write each rank's output to rank-<n>.out and rank-<n>.err there");
+  app->add_flag("--dry-run,--dry_run", raw->dry_run, "Print nodes, ranks, device groups and CPUs; start nothing");
+  app->add_flag("--version", raw->version, "Print the version and exit");
+  return app;
+}
+
+absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
+
+absl::Status ReadCount(const std::string& option, const std::string& text, int max, std::optional<int>* out) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= max) {
+    *out = value;
+    return absl::OkStatus();
+  }
+  return Invalid("--" + option + " '" + text + "': give a whole number from 1 to " + std::to_string(max));
+}
+
+absl::Status ReadGrace(const std::string& text, std::chrono::milliseconds* out) {
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds, std::chars_format::fixed);
+  if (error == std::errc() && end == text.data() + text.size() && seconds >= 0 && seconds <= 86400) {
+    *out = std::chrono::milliseconds(std::llround(seconds * 1000));
+    return absl::OkStatus();
+  }
+  return Invalid("--grace '" + text + "': give seconds from 0 to 86400, such as 2.5");
+}
+
+absl::Status ReadEnvironment(const std::vector<std::string>& texts, Options* options) {
+  for (const std::string& text : texts) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      return Invalid("--env '" + text + "': give NAME=VALUE, such as --env OMP_NUM_THREADS=2");
+    }
+    const std::string name = text.substr(0, equals);
+    if (name.starts_with("COHORT_AGENT") || name == "COHORT_LOCAL_RANK" || name == "COHORT_JOB_ID") {
+      return Invalid("--env '" + text + "': dlaunch sets " + name + " itself, by which a rank finds its agent");
+    }
+    options->environment.emplace_back(name, text.substr(equals + 1));
+  }
+  return absl::OkStatus();
+}
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
+    }
+  }
+  return row[b.size()];
+}
+
+// Names that users of other launchers type.
+std::string Familiar(const std::string& name) {
+  static const std::pair<const char*, const char*> kFamiliar[] = {{"-n", "--nproc-per-node"},
+                                                                  {"--np", "--nproc-per-node"},
+                                                                  {"-np", "--nproc-per-node"},
+                                                                  {"--ppn", "--nproc-per-node"},
+                                                                  {"-ppn", "--nproc-per-node"},
+                                                                  {"-N", "--nnodes"},
+                                                                  {"--nodes", "--nnodes"},
+                                                                  {"--gpus-per-task", "--gpus-per-rank"},
+                                                                  {"-x", "--env"},
+                                                                  {"--gpus-per-proc", "--gpus-per-rank"}};
+  for (const auto& [theirs, ours] : kFamiliar) {
+    if (name == theirs) return ours;
+  }
+  return "";
+}
+
+absl::Status UnknownOption(const CLI::App& app, const std::string& argument) {
+  const std::string name = argument.substr(0, argument.find('='));
+  std::string best = Familiar(name);
+  size_t best_distance = 4;
+  if (best.empty()) {
+    for (const CLI::Option* option : app.get_options()) {
+      for (const std::string& known : option->get_lnames()) {
+        const size_t distance = EditDistance(name, "--" + known);
+        if (distance >= best_distance) continue;
+        best_distance = distance;
+        best = "--" + option->get_lnames().front();
+      }
+    }
+  }
+  return Invalid("unknown option '" + argument + "'" + (best.empty() ? "" : "; did you mean " + best + "?") +
+                 " (dlaunch --help lists the options; options of the program follow its name)");
+}
+
+absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* options) {
+  struct Count {
+    const char* name;
+    const std::string& text;
+    int max;
+    std::optional<int>* out;
+  };
+  const Count counts[] = {
+      {"nnodes", raw.nodes, kMaxNodes, &options->nodes},
+      {"nproc-per-node", raw.ranks_per_node, kMaxRanksPerNode, &options->ranks_per_node},
+      {"gpus-per-rank", raw.gpus_per_rank, kMaxDevicesPerNode, &options->gpus_per_rank},
+      {"simulate-nodes", raw.simulate_nodes, 1024, &options->simulate_nodes},
+      {"simulate-gpus", raw.simulate_gpus, kMaxDevicesPerNode, &options->simulate_gpus},
+  };
+  for (const Count& count : counts) {
+    if (app.get_option(std::string("--") + count.name)->count() == 0) continue;
+    COHORT_RETURN_IF_ERROR(ReadCount(count.name, count.text, count.max, count.out));
+  }
+  if (app.get_option("--on-failure")->count() > 0) {
+    if (raw.on_failure != "end" && raw.on_failure != "continue") {
+      return Invalid("--on-failure '" + raw.on_failure + "': give end or continue");
+    }
+    options->on_failure = raw.on_failure == "end" ? OnFailure::kEnd : OnFailure::kContinue;
+  }
+  if (app.get_option("--grace")->count() > 0) COHORT_RETURN_IF_ERROR(ReadGrace(raw.grace, &options->grace));
+  if (app.get_option("--log-dir")->count() > 0 && raw.log_directory.empty()) {
+    return Invalid("--log-dir '': give a folder");
+  }
+  options->log_directory = raw.log_directory;
+  options->dry_run = raw.dry_run;
+  return ReadEnvironment(raw.environment, options);
+}
+
+// Where the program was forgotten, the likeliest reason is an option's value: "dlaunch --nnodes train".
+absl::Status CheckCommand(const std::vector<std::string>& command) {
+  if (command.empty()) {
+    return Invalid("no program given; use: dlaunch [options] [--] program [arguments] (dlaunch --help has examples)");
+  }
+  if (command[0].empty())
+    return Invalid("the program's name is empty; use: dlaunch [options] [--] program [arguments]");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& argv) {
+  RawOptions raw;
+  const std::unique_ptr<CLI::App> app = MakeParser(&raw);
+  std::vector<std::string> reversed(argv.rbegin(), argv.rend());  // as CLI11 wants them
+  if (!reversed.empty()) reversed.pop_back();
+  CommandLine result;
+  try {
+    app->parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    result.print = app->help();
+    return result;
+  } catch (const CLI::ParseError& error) {
+    return Invalid(std::string(error.what()) + " (dlaunch --help lists the options)");
+  }
+  if (raw.version) {
+    result.print = "dlaunch (cohort) " COHORT_VERSION "\n";
+    return result;
+  }
+  std::vector<std::string> command = app->remaining();
+  if (!command.empty() && command[0] == "--") {
+    command.erase(command.begin());
+  } else if (!command.empty() && command[0].size() > 1 && command[0][0] == '-') {
+    return UnknownOption(*app, command[0]);
+  }
+  COHORT_RETURN_IF_ERROR(ReadOptions(raw, *app, &result.options));
+  COHORT_RETURN_IF_ERROR(CheckCommand(command));
+  result.options.command = std::move(command);
+  return result;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,50 @@
+// dlaunch's command line.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace cohort::launcher {
+
+// Exit statuses of dlaunch itself; otherwise it is the failed rank's, or 128 + n after signal n.
+inline constexpr int kExitUsage = 2;            // the command line can't work; nothing was started
+inline constexpr int kExitLauncher = 125;       // dlaunch or an agent failed; the message says how
+inline constexpr int kExitNotExecutable = 126;  // as in a shell
+inline constexpr int kExitNotFound = 127;       // as in a shell
+
+inline constexpr int kMaxNodes = 65536;
+inline constexpr int kMaxRanksPerNode = 1024;
+inline constexpr int kMaxDevicesPerNode = 1024;
+
+enum class OnFailure { kEnd, kContinue };
+
+struct Options {
+  std::optional<int> nodes;
+  std::optional<int> ranks_per_node;
+  std::optional<int> gpus_per_rank;
+  std::optional<int> simulate_nodes;
+  std::optional<int> simulate_gpus;
+  OnFailure on_failure = OnFailure::kEnd;
+  bool dry_run = false;
+  std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order
+  std::string log_directory;                                     // empty: no files
+  std::chrono::milliseconds grace = std::chrono::seconds(10);
+  std::vector<std::string> command;  // the program and its arguments, never empty
+};
+
+struct CommandLine {
+  // Text to print instead of running anything (--help, --version).
+  std::optional<std::string> print;
+  Options options;
+};
+
+// Parses what the user typed (argv[0] is skipped). Pure: looks at nothing but its arguments. kInvalidArgument names the
+// argument, the allowed values and what would work.
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& argv);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,124 @@
+#include "launcher/output_printer.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <deque>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "runtime/base/mutex.h"
+
+namespace cohort::launcher {
+
+using runtime::CondVar;
+using runtime::Deadline;
+using runtime::Mutex;
+using runtime::MutexLock;
+
+struct OutputPrinter::Shared {
+  struct Chunk {
+    int fd;
+    std::string text;
+  };
+  Mutex mutex;
+  CondVar changed;
+  Callbacks callbacks COHORT_GUARDED_BY(mutex);
+  std::deque<Chunk> queue COHORT_GUARDED_BY(mutex);
+  size_t queued_bytes COHORT_GUARDED_BY(mutex) = 0;
+  bool was_full COHORT_GUARDED_BY(mutex) = false;
+  bool writing COHORT_GUARDED_BY(mutex) = false;
+  bool stop COHORT_GUARDED_BY(mutex) = false;
+  bool closed[3] COHORT_GUARDED_BY(mutex) = {};
+};
+
+namespace {
+
+// False when nobody reads the other end.
+bool WriteAll(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(fd, text.data(), text.size());
+    if (n > 0) {
+      text.remove_prefix(static_cast<size_t>(n));
+    } else if (n < 0 && errno == EAGAIN) {
+      ::usleep(1000);  // someone made the terminal non-blocking
+    } else if (n == 0 || errno != EINTR) {
+      return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+OutputPrinter::OutputPrinter(Callbacks callbacks) : shared_(std::make_shared<Shared>()) {
+  {
+    MutexLock lock(shared_->mutex);
+    shared_->callbacks = std::move(callbacks);
+  }
+  std::thread([shared = shared_] { Run(shared); }).detach();
+}
+
+OutputPrinter::~OutputPrinter() {
+  MutexLock lock(shared_->mutex);
+  shared_->stop = true;
+  shared_->callbacks = {};
+  shared_->changed.NotifyAll();
+}
+
+void OutputPrinter::Print(int fd, std::string_view text) {
+  MutexLock lock(shared_->mutex);
+  if (text.empty() || shared_->closed[fd]) return;
+  if (shared_->queue.empty() || shared_->queue.back().fd != fd || shared_->queue.back().text.size() > (256u << 10)) {
+    shared_->queue.push_back({fd, std::string(text)});
+  } else {
+    shared_->queue.back().text.append(text);
+  }
+  shared_->queued_bytes += text.size();
+  shared_->changed.NotifyAll();
+}
+
+bool OutputPrinter::full() {
+  MutexLock lock(shared_->mutex);
+  if (shared_->queued_bytes >= kHighWater) shared_->was_full = true;
+  return shared_->was_full;
+}
+
+bool OutputPrinter::Finish(std::chrono::milliseconds timeout) {
+  const Deadline deadline = Deadline::After(timeout);
+  MutexLock lock(shared_->mutex);
+  while ((!shared_->queue.empty() || shared_->writing) && !deadline.passed()) {
+    shared_->changed.Wait(shared_->mutex, deadline);
+  }
+  shared_->callbacks = {};
+  return shared_->queue.empty() && !shared_->writing;
+}
+
+void OutputPrinter::Run(const std::shared_ptr<Shared>& shared) {
+  Mutex& mutex = shared->mutex;
+  for (;;) {
+    Shared::Chunk chunk;
+    {
+      MutexLock lock(mutex);
+      shared->writing = false;
+      if (shared->was_full && shared->queued_bytes < kHighWater / 2) {
+        shared->was_full = false;
+        if (shared->callbacks.on_drained) shared->callbacks.on_drained();
+      }
+      shared->changed.NotifyAll();
+      while (shared->queue.empty() && !shared->stop) shared->changed.Wait(mutex);
+      if (shared->stop) return;
+      chunk = std::move(shared->queue.front());
+      shared->queue.pop_front();
+      shared->writing = true;
+    }
+    const bool written = WriteAll(chunk.fd, chunk.text);
+    MutexLock lock(mutex);
+    shared->queued_bytes -= chunk.text.size();
+    if (written || std::exchange(shared->closed[chunk.fd], true)) continue;
+    if (shared->callbacks.on_closed) shared->callbacks.on_closed(chunk.fd);
+  }
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,187 @@
+#include "launcher/placement.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "launcher/options.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+std::string DeviceNames(const std::vector<v1::Device>& devices, size_t first) {
+  std::string names;
+  for (size_t i = first; i < devices.size(); ++i) {
+    if (!names.empty()) names += ", ";
+    names += "GPU " + std::to_string(devices[i].node_index()) + " (" + devices[i].id() + ")";
+  }
+  return names;
+}
+
+struct Counts {
+  int ranks = 0;
+  int devices_per_rank = 0;
+};
+
+absl::StatusOr<Counts> CountWithDevices(const NodeResources& node, const PlacementOptions& options) {
+  const int have = static_cast<int>(node.devices.size());
+  const int each = *options.devices_per_rank;
+  if (have == 0) {
+    return absl::InvalidArgumentError("--gpus-per-rank " + std::to_string(each) + ": " + node.name +
+                                      " has no GPU; add --simulate-gpus " + std::to_string(each * 2) +
+                                      " to pretend some, or leave it out and use --nproc-per-node");
+  }
+  const int ranks = options.ranks_per_node.value_or(have / each);
+  if (ranks == 0 || int64_t{ranks} * each > have) {
+    const int wanted = std::max(ranks, 1);
+    return absl::InvalidArgumentError(
+        std::to_string(wanted) + " rank" + (wanted > 1 ? "s" : "") + " of " + std::to_string(each) + " GPUs need " +
+        std::to_string(int64_t{wanted} * each) + " GPUs, but " + node.name + " has " + std::to_string(have) +
+        "; lower --gpus-per-rank" + (options.ranks_per_node ? " or --nproc-per-node" : ""));
+  }
+  if (!options.ranks_per_node && have % each != 0) {
+    return absl::InvalidArgumentError(
+        node.name + " has " + std::to_string(have) + " GPUs, which --gpus-per-rank " + std::to_string(each) +
+        " does not divide: " + DeviceNames(node.devices, static_cast<size_t>(ranks) * each) +
+        " would be left over; hide them with CUDA_VISIBLE_DEVICES, or add --nproc-per-node " + std::to_string(ranks));
+  }
+  return Counts{ranks, each};
+}
+
+absl::StatusOr<Counts> Count(const NodeResources& node, const PlacementOptions& options) {
+  if (options.devices_per_rank) return CountWithDevices(node, options);
+  const bool simulated = !node.devices.empty() && node.devices[0].kind() == v1::Device::KIND_SIMULATED;
+  if (node.devices.empty() || (options.ranks_per_node && !simulated))
+    return Counts{options.ranks_per_node.value_or(1), 0};
+  PlacementOptions one = options;
+  one.devices_per_rank = 1;
+  return CountWithDevices(node, one);
+}
+
+v1::NodePlacement PlaceNode(const NodeResources& node, int index, const Counts& counts, int first_rank) {
+  v1::NodePlacement placement;
+  placement.set_node(index);
+  placement.set_name(node.name);
+  const size_t cpus = node.cpus.size();
+  const size_t ranks = static_cast<size_t>(counts.ranks);
+  for (size_t local = 0; local < ranks; ++local) {
+    v1::RankPlacement* rank = placement.add_ranks();
+    rank->set_rank(first_rank + static_cast<int>(local));
+    rank->set_local_rank(local);
+    for (int k = 0; k < counts.devices_per_rank; ++k) {
+      v1::Device* device = rank->add_devices();
+      *device = node.devices[local * counts.devices_per_rank + k];
+      device->set_index(k);
+    }
+    const bool share = cpus < ranks;
+    const size_t begin = share ? 0 : local * cpus / ranks;
+    const size_t end = share ? cpus : (local + 1) * cpus / ranks;
+    rank->set_cpus(FormatCpuList({node.cpus.begin() + begin, node.cpus.begin() + end}));
+  }
+  return placement;
+}
+
+}  // namespace
+
+absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const PlacementOptions& options) {
+  if (nodes.empty()) return absl::InvalidArgumentError("there are no nodes to run on");
+  Placement placement;
+  std::optional<Counts> first;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    COHORT_ASSIGN_OR_RETURN(const Counts counts, Count(nodes[i], options));
+    if (counts.ranks > kMaxRanksPerNode) {
+      return absl::InvalidArgumentError(std::to_string(counts.ranks) + " ranks on " + nodes[i].name +
+                                        "; the limit is " + std::to_string(kMaxRanksPerNode));
+    }
+    if (!first) first = counts;
+    if (counts.devices_per_rank != first->devices_per_rank) {
+      return absl::InvalidArgumentError(nodes[0].name + " gives its ranks " + std::to_string(first->devices_per_rank) +
+                                        " GPUs and " + nodes[i].name + " " + std::to_string(counts.devices_per_rank) +
+                                        "; give --gpus-per-rank");
+    }
+    placement.nodes.push_back(PlaceNode(nodes[i], static_cast<int>(i), counts, placement.world_size));
+    placement.world_size += counts.ranks;
+  }
+  placement.devices_per_rank = first->devices_per_rank;
+  return placement;
+}
+
+std::string FormatCpuList(std::vector<int> cpus) {
+  std::sort(cpus.begin(), cpus.end());
+  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
+  std::string text;
+  for (size_t i = 0; i < cpus.size();) {
+    size_t end = i + 1;
+    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) ++end;
+    if (!text.empty()) text += ",";
+    text += std::to_string(cpus[i]);
+    if (end - i > 1) text += "-" + std::to_string(cpus[end - 1]);
+    i = end;
+  }
+  return text;
+}
+
+absl::StatusOr<std::vector<int>> ParseCpuList(const std::string& text) {
+  const auto bad = [&] { return absl::InvalidArgumentError("'" + text + "' is no CPU list such as 0-3,8"); };
+  std::vector<int> cpus;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto number = [&](int* value) {
+    const auto [next, error] = std::from_chars(at, end, *value);
+    at = next;
+    return error == std::errc() && *value >= 0 && *value <= 65535;
+  };
+  while (at != end) {
+    int first = 0;
+    if (!number(&first)) return bad();
+    int last = first;
+    if (at != end && *at == '-') {
+      ++at;
+      if (!number(&last) || last < first) return bad();
+    }
+    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+    if (at == end) break;
+    if (*at != ',' || ++at == end) return bad();
+  }
+  std::sort(cpus.begin(), cpus.end());
+  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
+  return cpus;
+}
+
+std::string FormatPlacement(const Placement& placement) {
+  std::vector<std::vector<std::string>> rows;
+  rows.push_back({"node", "name", "rank", "local"});
+  for (int k = 0; k < placement.devices_per_rank; ++k) rows[0].push_back("group " + std::to_string(k));
+  rows[0].push_back("CPUs");
+  for (const v1::NodePlacement& node : placement.nodes) {
+    for (const v1::RankPlacement& rank : node.ranks()) {
+      std::vector<std::string> row = {std::to_string(node.node()), node.name(), std::to_string(rank.rank()),
+                                      std::to_string(rank.local_rank())};
+      for (const v1::Device& device : rank.devices()) {
+        const bool simulated = device.kind() == v1::Device::KIND_SIMULATED;
+        row.push_back(simulated ? device.id() : "GPU " + std::to_string(device.node_index()));
+      }
+      row.push_back(rank.cpus().empty() ? "any" : rank.cpus());
+      rows.push_back(std::move(row));
+    }
+  }
+  std::vector<size_t> widths(rows[0].size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += row[i];
+      if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
+    }
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,50 @@
+// Which ranks run where: nodes x devices x options -> ranks, device groups, CPU sets. Pure.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// What a node has to give.
+struct NodeResources {
+  std::string name;
+  std::vector<v1::Device> devices;  // in PCI order; node_index, kind and id filled in
+  std::vector<int> cpus;            // that this job may use, neighbours next to each other
+};
+
+struct PlacementOptions {
+  std::optional<int> ranks_per_node;
+  std::optional<int> devices_per_rank;
+};
+
+struct Placement {
+  std::vector<v1::NodePlacement> nodes;  // ranks counted through, in the order of the nodes
+  int world_size = 0;
+  int devices_per_rank = 0;
+};
+
+// Rank r of a node owns devices r*g .. r*g+g-1 of it; the k-th devices of all ranks form device group k.
+//
+//   devices_per_rank g given    ranks per node = devices / g; left-over devices are refused by name unless
+//                               ranks_per_node is given too and needs fewer
+//   only ranks_per_node given   simulated devices: one each; real ones: none, the ranks see all of them
+//   neither                     one rank for each device, or one rank where there are none
+//
+// A node's CPUs are split evenly, neighbours staying together; where there are fewer CPUs than ranks, all share all.
+// kInvalidArgument names the node, what is missing and the option that would work.
+absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const PlacementOptions& options);
+
+// "0-3,8" for {0,1,2,3,8}: Linux's list format, sorted.
+std::string FormatCpuList(std::vector<int> cpus);
+// The inverse. kInvalidArgument for anything that is no such list, and for CPUs above 65,535.
+absl::StatusOr<std::vector<int>> ParseCpuList(const std::string& text);
+
+// The plan as a table for people: a line for each rank, a column for each device group.
+std::string FormatPlacement(const Placement& placement);
+
+}  // namespace cohort::launcher

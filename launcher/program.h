@@ -1,0 +1,21 @@
+// Finding the program that a user named.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+namespace cohort::launcher {
+
+struct Program {
+  std::string path;   // absolute
+  std::string where;  // "in PATH", "in the working directory", "beside dlaunch"; empty where the name had a slash
+};
+
+// A name without a slash is looked up in `path` (colon-separated folders), then in the working directory, then in
+// `own_folder`. kNotFound names the places; kPermissionDenied: there is something, but it can't be executed (no
+// permission, a folder).
+absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& path,
+                                    const std::string& working_directory, const std::string& own_folder);
+
+}  // namespace cohort::launcher

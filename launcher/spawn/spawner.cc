@@ -1,0 +1,16 @@
+#include "launcher/spawn/spawner.h"
+
+#include "absl/status/status.h"
+#include "launcher/spawn/local_spawner.h"
+
+namespace cohort::launcher {
+
+absl::StatusOr<std::unique_ptr<Spawner>> MakeSpawner(std::string_view name) {
+#define COHORT_SPAWNER(known, Class) \
+  if (name == known) return std::unique_ptr<Spawner>(std::make_unique<Class>());
+#include "launcher/spawn/spawners.def"
+#undef COHORT_SPAWNER
+  return absl::NotFoundError("there is no way to start agents called '" + std::string(name) + "'");
+}
+
+}  // namespace cohort::launcher
