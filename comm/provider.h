@@ -1,28 +1,73 @@
-// A provider serves whole collective calls. `nccl` (CUDA memory) enqueues one NCCL call; `plan` (everything else) runs a
-// plan over transports. The selector chooses; adding a provider is one folder and one line in providers.def.
+// A provider serves whole collective calls. `nccl` (CUDA memory) enqueues one NCCL call; `plan` (everything else) runs
+// a plan over transports. Adding a provider is one folder and one line in providers.def.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "comm/request.h"
+#include "runtime/runtime.h"
 #include "runtime/segment/call_record.h"
 #include "runtime/work.h"
 
 namespace cohort::comm {
 
+// What a provider may know of its group. Constant for the group's life, which is longer than the provider's.
+struct GroupContext {
+  uint64_t id = 0;
+  uint32_t epoch = 0;
+  int rank = 0;  // of the caller in the group
+  int size = 1;
+  std::vector<int> members;  // world ranks, by group rank
+  runtime::Runtime* runtime = nullptr;
+  std::string transports;  // CommunicatorOptions::transports
+  // Fails the group here and tells its other members. blamed: a group rank, or -1. Called with engine ownership, by
+  // providers that have found the failure themselves; ends in their Fail.
+  std::function<void(const absl::Status& status, int blamed)> fail;
+};
+
+// How a call will be served. `algorithm` goes into the signature.
+struct ServicePlan {
+  uint16_t algorithm = 0;  // index in algorithms.def; 0 where the provider has none
+  int32_t pieces = 1;      // that the block is cut into
+};
+
+// An accepted call: validated, numbered, in the black box.
+struct AcceptedCall {
+  CollectiveRequest request;
+  std::chrono::nanoseconds timeout = std::chrono::minutes(10);
+  void* stream = nullptr;
+  ServicePlan service;         // what Choose returned
+  runtime::CallRecord record;  // started
+  uint64_t ticket = 0;         // for BlackBoxWriter::Finish, which the provider calls when the call is done
+};
+
 class Provider {
  public:
   virtual ~Provider() = default;
   virtual std::string_view name() const = 0;
-  // Pure in what all members share (kind, dtype, op, memory kind): every member must decide alike.
-  virtual absl::Status Supports(const CollectiveRequest& request) const = 0;
-  // Starts the validated request. `record` is its black-box record, started. Called with engine ownership.
-  virtual runtime::Work Launch(const CollectiveRequest& request, const CallOptions& options,
-                               const runtime::CallRecord& record) = 0;
-  // The group has failed: complete everything with `status`, bounded in time, and refuse what comes later.
+  // How the call will be served, or why it can't be: kUnimplemented or kInvalidArgument, with the remedy. Pure in what
+  // all members share (kind, count, dtype, op, root, memory kind, the group's topology, CallOptions::algorithm): every
+  // member must decide alike.
+  virtual absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) = 0;
+  // Starts the call. Called with engine ownership.
+  virtual runtime::Work Launch(const AcceptedCall& call) = 0;
+  // Does a bounded amount of work; true when anything moved.
+  virtual bool Poll() = 0;
+  // True while something is under way that only Poll can finish.
+  virtual bool Active() const = 0;
+  // The group has failed: complete everything with `status`, bounded in time, and touch no user memory afterwards.
   virtual void Fail(const absl::Status& status) = 0;
+  // The oldest call that is under way, for messages to people; null when there is none.
+  virtual const runtime::CallRecord* Pending() const = 0;
+  // "ring (predicted 12.3 us; runner-up flat, 15.0 us)": what would serve a call, for people.
+  virtual std::string Explain(const CollectiveRequest& request) = 0;
 };
 
 }  // namespace cohort::comm

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "comm/types.h"
 
 namespace cohort::comm {
@@ -39,5 +40,41 @@ struct CollectiveRequest {
   // True where input and output are the same memory in the way that NCCL defines for the kind.
   bool in_place = false;
 };
+
+// True for the kinds that combine elements, and so have an op.
+constexpr bool Reduces(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce ||
+         kind == CollectiveKind::kReduceScatter;
+}
+constexpr bool IsRooted(CollectiveKind kind) {
+  return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kScatter;
+}
+constexpr bool IsPointToPoint(CollectiveKind kind) {
+  return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
+}
+
+// Blocks of `count` elements in the input and output of this rank; 0 where the kind has none here.
+struct BufferBlocks {
+  int in = 0;
+  int out = 0;
+};
+BufferBlocks BlocksOf(CollectiveKind kind, bool is_root, int size);
+
+// What a caller passed, as it was passed. Broadcast: `in` and `out` are the one buffer.
+struct CallArguments {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  ConstBuffer in;
+  Buffer out;
+  ReduceOp op = ReduceOp::kSum;
+  int root = -1;
+  int peer = -1;
+  std::source_location site;
+};
+
+// Checks the arguments of a call by rank `rank` of `size` and makes the request of them. Local: kInvalidArgument with
+// the argument's name, what was passed and what would be right. Buffers that the call does not use on this rank are
+// ignored.
+absl::StatusOr<CollectiveRequest> MakeRequest(const CallArguments& arguments, int rank, int size);
 
 }  // namespace cohort::comm

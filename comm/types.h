@@ -38,7 +38,7 @@ enum class DataType : uint8_t {
   kFloat32,
   kFloat64,
 };
-inline constexpr int kDataTypes = 13;  // one past the last value
+inline constexpr int kDataTypes = 13;   // one past the last value
 std::string_view Name(DataType dtype);  // "float32", ...
 // Bytes of one element; 0 for a value that is no DataType.
 size_t SizeOf(DataType dtype);
@@ -51,16 +51,16 @@ enum class ReduceOp : uint8_t {
   kAvg,  // sum divided by the number of ranks; integers truncate towards zero
 };
 inline constexpr int kReduceOps = 6;  // one past the last value
-std::string_view Name(ReduceOp op);  // "sum", ...
+std::string_view Name(ReduceOp op);   // "sum", ...
 
 enum class MemoryKind : uint8_t { kHost = 0, kCuda = 1 };
 
 template <typename T>
 struct DataTypeOf;  // kValue: the DataType of a C++ arithmetic type
-#define COHORT_DATA_TYPE(type, value)                         \
-  template <>                                                 \
-  struct DataTypeOf<type> {                                   \
-    static constexpr DataType kValue = DataType::value;       \
+#define COHORT_DATA_TYPE(type, value)                   \
+  template <>                                           \
+  struct DataTypeOf<type> {                             \
+    static constexpr DataType kValue = DataType::value; \
   }
 COHORT_DATA_TYPE(int8_t, kInt8);
 COHORT_DATA_TYPE(uint8_t, kUint8);

@@ -1,0 +1,146 @@
+#include "comm/communicator.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "comm/group.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::comm {
+namespace {
+
+// What tells the ways apart in which a group's id is derived from its parent's.
+constexpr uint64_t kWorldTag = 1;
+constexpr uint64_t kSubgroupTag = 2;
+constexpr uint64_t kSplitTag = 3;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runtime& runtime,
+                                                                  const CommunicatorOptions& options) {
+  std::vector<int> members(runtime.world_size());
+  std::iota(members.begin(), members.end(), 0);
+  uint64_t sequence;
+  {
+    runtime::EngineLock lock(runtime.engine());
+    sequence = TransportSet::Of(runtime).NextWorld();
+  }
+  const uint64_t id = Group::MakeId(0, kWorldTag, sequence, members, runtime.identity().epoch);
+  return std::unique_ptr<Communicator>(
+      new Communicator(std::make_unique<Group>(runtime, std::move(members), id, options.transports)));
+}
+
+Communicator::Communicator(std::unique_ptr<Group> group) : group_(std::move(group)) {}
+Communicator::~Communicator() = default;
+
+int Communicator::rank() const { return group_->context().rank; }
+int Communicator::size() const { return group_->context().size; }
+uint64_t Communicator::id() const { return group_->context().id; }
+const std::vector<int>& Communicator::members() const { return group_->context().members; }
+absl::Status Communicator::status() const { return group_->status(); }
+
+Work Communicator::AllReduce(ConstBuffer in, Buffer out, ReduceOp op, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kAllReduce, in, out, op, -1, -1, site}, options);
+}
+
+Work Communicator::Reduce(ConstBuffer in, Buffer out, ReduceOp op, int root, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kReduce, in, out, op, root, -1, site}, options);
+}
+
+Work Communicator::Broadcast(Buffer buffer, int root, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kBroadcast, buffer, buffer, ReduceOp::kSum, root, -1, site}, options);
+}
+
+Work Communicator::Gather(ConstBuffer in, Buffer out, int root, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kGather, in, out, ReduceOp::kSum, root, -1, site}, options);
+}
+
+Work Communicator::Scatter(ConstBuffer in, Buffer out, int root, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kScatter, in, out, ReduceOp::kSum, root, -1, site}, options);
+}
+
+Work Communicator::AllGather(ConstBuffer in, Buffer out, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kAllGather, in, out, ReduceOp::kSum, -1, -1, site}, options);
+}
+
+Work Communicator::ReduceScatter(ConstBuffer in, Buffer out, ReduceOp op, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kReduceScatter, in, out, op, -1, -1, site}, options);
+}
+
+Work Communicator::AllToAll(ConstBuffer in, Buffer out, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kAllToAll, in, out, ReduceOp::kSum, -1, -1, site}, options);
+}
+
+Work Communicator::Barrier(const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kBarrier, {}, {}, ReduceOp::kSum, -1, -1, site}, options);
+}
+
+Work Communicator::Send(ConstBuffer in, int peer, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kSend, in, {}, ReduceOp::kSum, -1, peer, site}, options);
+}
+
+Work Communicator::Recv(Buffer out, int peer, const CallOptions& options, Site site) {
+  return group_->Submit({CollectiveKind::kRecv, {}, out, ReduceOp::kSum, -1, peer, site}, options);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int key, Site site) {
+  const int32_t mine[2] = {color, key};
+  std::vector<int32_t> all(2 * static_cast<size_t>(size()));
+  COHORT_RETURN_IF_ERROR(AllGather(ConstBuffer(mine, 2), Buffer(all.data(), 2 * int64_t{size()}), {}, site).Wait());
+  const uint64_t split = group_->NextSplit();
+  if (color < 0) return nullptr;
+  std::vector<std::pair<int32_t, int>> order;  // key, rank
+  for (int i = 0; i < size(); ++i) {
+    if (all[2 * static_cast<size_t>(i)] == color) order.emplace_back(all[2 * static_cast<size_t>(i) + 1], i);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<int> chosen;
+  for (const auto& [unused, rank] : order) chosen.push_back(members()[rank]);
+  runtime::Runtime& runtime = group_->runtime();
+  const uint64_t id = Group::MakeId(group_->context().id, kSplitTag, split, chosen, runtime.identity().epoch);
+  return std::unique_ptr<Communicator>(
+      new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports)));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<const int> ranks, Site site) {
+  (void)site;
+  const std::string list = "subgroup: the list of ranks ";
+  std::vector<int> chosen;
+  std::vector<bool> seen(size());
+  for (const int rank : ranks) {
+    if (rank < 0 || rank >= size()) {
+      return absl::InvalidArgumentError(list + "holds " + std::to_string(rank) + "; the group's ranks are 0 to " +
+                                        std::to_string(size() - 1));
+    }
+    if (seen[rank]) return absl::InvalidArgumentError(list + "holds " + std::to_string(rank) + " twice");
+    seen[rank] = true;
+    chosen.push_back(members()[rank]);
+  }
+  if (!seen[rank()]) {
+    return absl::InvalidArgumentError(list + "lacks the caller, rank " + std::to_string(rank()) +
+                                      "; only members make a subgroup");
+  }
+  runtime::Runtime& runtime = group_->runtime();
+  const uint64_t sequence = group_->NextChild(chosen);
+  const uint64_t id = Group::MakeId(group_->context().id, kSubgroupTag, sequence, chosen, runtime.identity().epoch);
+  return std::unique_ptr<Communicator>(
+      new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports)));
+}
+
+std::string Communicator::Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory) const {
+  CollectiveRequest request;
+  request.kind = kind;
+  request.count = count;
+  request.dtype = dtype;
+  request.memory = memory;
+  return std::string(Name(kind)) + "(" + std::string(Name(dtype)) + ", " + std::to_string(count) +
+         "): " + group_->Explain(request);
+}
+
+void Communicator::Abort(const std::string& reason) {
+  group_->FailEverywhere(
+      absl::AbortedError("rank " + std::to_string(group_->runtime().rank()) + " aborted the group: " + reason), rank());
+}
+
+}  // namespace cohort::comm

@@ -1,0 +1,248 @@
+#include "comm/group.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <utility>
+
+#include "comm/local_call.h"
+#include "comm/mismatch.h"
+#include "comm/plan_provider.h"
+#include "comm/point_to_point.h"
+#include "runtime/segment/black_box.h"
+
+namespace cohort::comm {
+namespace {
+
+uint64_t Mix(uint64_t hash, uint64_t word) {
+  hash ^= word + 0x9e3779b97f4a7c15u;
+  hash *= 0xff51afd7ed558ccdu;
+  return hash ^ (hash >> 33);
+}
+
+}  // namespace
+
+uint64_t Group::MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const std::vector<int>& members,
+                       uint64_t epoch) {
+  uint64_t hash = Mix(Mix(Mix(Mix(0, parent), tag), sequence), epoch);
+  for (const int member : members) hash = Mix(hash, static_cast<uint64_t>(member));
+  return hash == 0 ? 1 : hash;
+}
+
+Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports)
+    : sites_(kSites) {
+  context_.id = id;
+  context_.epoch = static_cast<uint32_t>(runtime.identity().epoch);
+  context_.size = static_cast<int>(members.size());
+  context_.rank = static_cast<int>(std::find(members.begin(), members.end(), runtime.rank()) - members.begin());
+  context_.members = std::move(members);
+  context_.runtime = &runtime;
+  context_.transports = std::move(transports);
+  context_.fail = [this](const absl::Status& status, int blamed) { FailEverywhere(status, blamed); };
+  runtime::EngineLock lock(runtime.engine());
+  runtime.engine().Add(this);
+  runtime.AddListener(this);
+  for (const int member : context_.members) {
+    if (const absl::Status lost = runtime.rank_status(member); !lost.ok() && status_.ok()) status_ = lost;
+  }
+}
+
+Group::~Group() {
+  runtime::EngineLock lock(runtime().engine());
+  runtime().RemoveListener(this);
+  runtime().engine().Remove(this);
+  nccl_.reset();
+  point_to_point_.reset();
+  plan_.reset();
+}
+
+absl::Status Group::status() {
+  runtime::EngineLock lock(runtime().engine());
+  return status_;
+}
+
+absl::StatusOr<std::unique_ptr<Link>> Group::MakeLink(int peer, uint16_t lane) {
+  const int world_rank = context_.members[peer];
+  absl::StatusOr<Transport*> transport = TransportSet::Of(runtime()).For(world_rank, context_.transports);
+  if (!transport.ok()) return transport.status();
+  LinkSpec spec;
+  spec.group = context_.id;
+  spec.epoch = context_.epoch;
+  spec.group_rank = context_.rank;
+  spec.peer = peer;
+  spec.peer_world_rank = world_rank;
+  spec.lane = lane;
+  return (*transport)->Connect(spec);
+}
+
+absl::StatusOr<std::unique_ptr<Fanout>> Group::MakeFanout(uint16_t lane) {
+  // Only where one transport reaches everybody, which all members see alike.
+  Transport* common = nullptr;
+  for (int i = 0; i < context_.size; ++i) {
+    if (i == context_.rank) continue;
+    absl::StatusOr<Transport*> transport = TransportSet::Of(runtime()).For(context_.members[i], context_.transports);
+    if (!transport.ok()) return transport.status();
+    if (common != nullptr && common != *transport) return nullptr;
+    common = *transport;
+  }
+  FanoutSpec spec;
+  spec.group = context_.id;
+  spec.epoch = context_.epoch;
+  spec.group_rank = context_.rank;
+  spec.world_ranks.assign(context_.members.begin(), context_.members.end());
+  spec.lane = lane;
+  absl::StatusOr<std::unique_ptr<Fanout>> fanout = common->ConnectFanout(spec);
+  if (absl::IsUnimplemented(fanout.status())) return nullptr;
+  return fanout;
+}
+
+absl::StatusOr<Provider*> Group::ProviderFor(const CollectiveRequest& request) {
+  if (request.memory == MemoryKind::kCuda) {
+    return absl::UnimplementedError(
+        std::string(Name(request.kind)) +
+        " of CUDA memory needs the NCCL provider, which this build does not have: configure "
+        "with COHORT_WITH_NCCL=ON, or copy to host memory");
+  }
+  if (IsPointToPoint(request.kind)) {
+    if (point_to_point_ == nullptr) point_to_point_ = std::make_unique<PointToPoint>(&context_, this);
+    return point_to_point_.get();
+  }
+  if (plan_ == nullptr) plan_ = std::make_unique<PlanProvider>(&context_, this);
+  return plan_.get();
+}
+
+const Group::SiteMemo& Group::SiteOf(const std::source_location& site) {
+  const char* file = site.file_name();
+  SiteMemo& memo = sites_[(reinterpret_cast<uintptr_t>(file) / 8 + site.line()) & (kSites - 1)];
+  if (memo.file == file && memo.line == site.line()) return memo;
+  memo.file = file;
+  memo.line = site.line();
+  const char* slash = std::strrchr(file, '/');
+  const char* name = slash == nullptr ? file : slash + 1;
+  // The tail of a name that is too long: its end says more than its beginning.
+  constexpr size_t kLongest = sizeof(runtime::CallRecord::site) - 12;
+  const size_t length = std::strlen(name);
+  if (length > kLongest) name += length - kLongest;
+  std::snprintf(memo.text.data(), memo.text.size(), "%s:%u", name, site.line());
+  return memo;
+}
+
+uint64_t Group::NextSequence(const CollectiveRequest& request) {
+  if (!IsPointToPoint(request.kind)) return ++sequence_;
+  std::vector<uint64_t>& sequences = request.kind == CollectiveKind::kSend ? sent_ : received_;
+  sequences.resize(context_.size);
+  return ++sequences[request.peer];
+}
+
+void Group::FillRecord(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record) {
+  runtime::CallSignature& signature = record->signature;
+  signature.group = context_.id;
+  signature.sequence = NextSequence(request);
+  signature.count = static_cast<uint64_t>(request.count);
+  signature.epoch = context_.epoch;
+  signature.root = request.root;
+  signature.kind = static_cast<uint16_t>(request.kind);
+  signature.dtype = static_cast<uint16_t>(request.dtype);
+  signature.op = Reduces(request.kind) ? static_cast<uint16_t>(request.op) : 0;
+  signature.algorithm = service.algorithm;
+  const BufferBlocks blocks = BlocksOf(request.kind, request.root == context_.rank, context_.size);
+  record->bytes = signature.count * SizeOf(request.dtype) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
+  record->group_rank = context_.rank;
+  record->peer = request.peer;
+  record->group_size = context_.size;
+  std::memcpy(record->site, SiteOf(request.site).text.data(), sizeof record->site);
+}
+
+runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& options) {
+  absl::StatusOr<CollectiveRequest> request = MakeRequest(arguments, context_.rank, context_.size);
+  if (!request.ok()) return runtime::Work::Finished(request.status());
+  runtime::EngineLock lock(runtime().engine());
+  if (!status_.ok()) return runtime::Work::Finished(status_);
+  if (context_.size == 1 && request->memory == MemoryKind::kHost) {
+    RunLocalCall(*request);
+    return runtime::Work::Finished(absl::OkStatus());
+  }
+  const absl::StatusOr<Provider*> provider = ProviderFor(*request);
+  if (!provider.ok()) return runtime::Work::Finished(provider.status());
+  const absl::StatusOr<ServicePlan> service = (*provider)->Choose(*request, options.algorithm);
+  if (!service.ok()) return runtime::Work::Finished(service.status());
+  AcceptedCall& call = call_;
+  call.request = *request;
+  call.timeout = options.timeout;
+  call.stream = options.stream;
+  call.service = *service;
+  FillRecord(*request, *service, &call.record);
+  call.ticket = runtime().segment().black_box().Start(call.record);
+  runtime::Work work = (*provider)->Launch(call);
+  if (!work.Done()) runtime().engine().Kick();
+  return work;
+}
+
+std::string Group::Explain(const CollectiveRequest& request) {
+  runtime::EngineLock lock(runtime().engine());
+  if (context_.size == 1 && request.memory == MemoryKind::kHost) return "local copy: the group has one rank";
+  const absl::StatusOr<Provider*> provider = ProviderFor(request);
+  if (!provider.ok()) return std::string(provider.status().message());
+  return "provider " + std::string((*provider)->name()) + ": " + (*provider)->Explain(request);
+}
+
+bool Group::Poll() {
+  bool moved = plan_ != nullptr && plan_->Poll();
+  if (point_to_point_ != nullptr) moved = point_to_point_->Poll() || moved;
+  if (nccl_ != nullptr) moved = nccl_->Poll() || moved;
+  return moved;
+}
+
+bool Group::Active() const {
+  return (plan_ != nullptr && plan_->Active()) || (point_to_point_ != nullptr && point_to_point_->Active()) ||
+         (nccl_ != nullptr && nccl_->Active());
+}
+
+const runtime::CallRecord* Group::Pending() const {
+  for (const auto& provider : {plan_.get(), nccl_.get(), point_to_point_.get()}) {
+    if (provider == nullptr) continue;
+    if (const runtime::CallRecord* record = provider->Pending(); record != nullptr) return record;
+  }
+  return nullptr;
+}
+
+void Group::FailHere(const absl::Status& status) {
+  if (!status_.ok()) return;
+  status_ = status;
+  if (Pending() == nullptr) runtime().NoteUnreportedFailure(status);
+  for (Provider* provider : {plan_.get(), nccl_.get(), point_to_point_.get()}) {
+    if (provider != nullptr) provider->Fail(status);
+  }
+}
+
+void Group::FailEverywhere(const absl::Status& status, int blamed) {
+  runtime::EngineLock lock(runtime().engine());
+  if (!status_.ok()) return;
+  runtime::GroupFailure failure;
+  failure.group = context_.id;
+  failure.epoch = context_.epoch;
+  failure.members.ranks = context_.members;
+  failure.status = status;
+  failure.blamed_rank = blamed < 0 ? -1 : context_.members[blamed];
+  failure.from_rank = runtime().rank();
+  FailHere(status);
+  runtime().ReportGroupFailure(failure);
+}
+
+bool Group::HasMember(int world_rank) const {
+  return std::find(context_.members.begin(), context_.members.end(), world_rank) != context_.members.end();
+}
+
+void Group::OnRanksLost(const std::vector<int>& ranks, const std::string& text) {
+  if (!status_.ok() || std::none_of(ranks.begin(), ranks.end(), [this](int rank) { return HasMember(rank); })) return;
+  const runtime::CallRecord* pending = Pending();
+  FailHere(
+      absl::UnavailableError(pending == nullptr ? text : text + " while others were in " + DescribePending(*pending)));
+}
+
+void Group::OnGroupFailure(const runtime::GroupFailure& failure) {
+  if (failure.group != context_.id || failure.epoch != context_.epoch || failure.status.ok()) return;
+  FailHere(failure.status);
+}
+
+}  // namespace cohort::comm

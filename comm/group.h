@@ -1,0 +1,91 @@
+// Group: what is behind a Communicator. Identity, order and numbering of the calls, the providers that serve them, and
+// the one sticky failure.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/plan/runner.h"
+#include "comm/provider.h"
+#include "comm/request.h"
+#include "comm/transport/transport_set.h"
+#include "runtime/engine.h"
+#include "runtime/runtime.h"
+
+namespace cohort::comm {
+
+// Serves one call at a time; entered with engine ownership, which its public functions take themselves.
+class Group final : public runtime::ProgressSource, public runtime::MembershipListener, public LinkSource {
+ public:
+  // `members` are world ranks in group order, the caller among them. `id` is equal on all members and differs from
+  // every other group of the epoch.
+  Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports);
+  ~Group() override;
+
+  // The id of a group made from `parent`: a hash, never 0. `tag` and `sequence` tell apart groups with equal members.
+  static uint64_t MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const std::vector<int>& members,
+                         uint64_t epoch);
+
+  const GroupContext& context() const { return context_; }
+  runtime::Runtime& runtime() { return *context_.runtime; }
+  absl::Status status();
+
+  // Numbers the call, records it, and hands it to its provider.
+  runtime::Work Submit(const CallArguments& arguments, const CallOptions& options);
+  std::string Explain(const CollectiveRequest& request);
+  // Fails the group here and on all other members.
+  void FailEverywhere(const absl::Status& status, int blamed);
+  // The number of this group's earlier subgroups with these members, plus one.
+  uint64_t NextChild(const std::vector<int>& members) { return ++children_[members]; }
+  uint64_t NextSplit() { return ++splits_; }
+
+  // LinkSource
+  absl::StatusOr<std::unique_ptr<Link>> MakeLink(int peer, uint16_t lane) override;
+  absl::StatusOr<std::unique_ptr<Fanout>> MakeFanout(uint16_t lane) override;
+  // ProgressSource
+  bool Poll() override;
+  bool Active() const override;
+  // MembershipListener
+  void OnRanksLost(const std::vector<int>& ranks, const std::string& text) override;
+  void OnGroupFailure(const runtime::GroupFailure& failure) override;
+
+ private:
+  // The text of a call site, made once per place: "train.cc:88".
+  struct SiteMemo {
+    const char* file = nullptr;
+    uint32_t line = 0;
+    std::array<char, sizeof(runtime::CallRecord::site)> text{};
+  };
+  static constexpr size_t kSites = 64;  // a power of two
+
+  // The provider that serves the request, made when first needed.
+  absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);
+  void FillRecord(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record);
+  uint64_t NextSequence(const CollectiveRequest& request);
+  const SiteMemo& SiteOf(const std::source_location& site);
+  void FailHere(const absl::Status& status);
+  // The oldest call that is under way, or null.
+  const runtime::CallRecord* Pending() const;
+  bool HasMember(int world_rank) const;
+
+  GroupContext context_;
+  uint64_t sequence_ = 0;
+  std::vector<uint64_t> sent_;  // by peer; empty before the first send or receive
+  std::vector<uint64_t> received_;
+  std::map<std::vector<int>, uint64_t> children_;
+  uint64_t splits_ = 0;
+  std::vector<SiteMemo> sites_;
+  AcceptedCall call_;  // of the Submit under way; here so that it is not cleared for each
+  std::unique_ptr<Provider> plan_;
+  std::unique_ptr<Provider> point_to_point_;
+  std::unique_ptr<Provider> nccl_;
+  absl::Status status_;
+};
+
+}  // namespace cohort::comm

@@ -1,0 +1,96 @@
+#include "comm/mismatch.h"
+
+#include <cstdio>
+#include <optional>
+#include <vector>
+
+#include "runtime/segment/black_box.h"
+#include "runtime/segment/call_compare.h"
+#include "runtime/segment/call_names.h"
+
+namespace cohort::comm {
+namespace {
+
+using runtime::CallRecord;
+using runtime::CallView;
+
+std::string NodeOf(const runtime::Runtime& runtime, int world_rank) {
+  const int node = runtime.node_of(world_rank);
+  for (const runtime::NodeInfo& info : runtime.identity().nodes) {
+    if (info.index == node) return info.name;
+  }
+  return "";
+}
+
+bool CameAlong(const RunnerFailure& failure) { return failure.peer_call.signature.kind != 0; }
+
+std::string PointToPointText(const GroupContext& group, const CallRecord& mine, const RunnerFailure& failure) {
+  const std::string peer = "rank " + std::to_string(group.members[failure.peer]);
+  std::string text = "calls do not match: rank " + std::to_string(group.members[group.rank]) + ": " +
+                     runtime::DescribeCallAndSite(mine) + "; " + peer + ": ";
+  return text + (CameAlong(failure) ? runtime::DescribeCallAndSite(failure.peer_call)
+                                    : "a send of another count or type (it can't be seen from here)");
+}
+
+// What is known of the operation: this rank's and the peer's call, and the black boxes of the members on this node.
+std::vector<CallView> Views(const GroupContext& group, const CallRecord& mine, const RunnerFailure& failure) {
+  runtime::Runtime& runtime = *group.runtime;
+  std::vector<CallView> views;
+  for (int i = 0; i < group.size; ++i) {
+    const int world_rank = group.members[i];
+    const std::string node = NodeOf(runtime, world_rank);
+    if (i == group.rank) {
+      views.push_back(runtime::MakeCallView(world_rank, node, mine, true, mine));
+    } else if (i == failure.peer && CameAlong(failure) &&
+               failure.peer_call.signature.sequence == mine.signature.sequence) {
+      views.push_back(runtime::MakeCallView(world_rank, node, failure.peer_call, true, failure.peer_call));
+    } else if (runtime.node_of(world_rank) == runtime.node()) {
+      const runtime::BlackBoxReader box = runtime.segment().black_box_of(runtime.local_rank_of(world_rank));
+      CallView view = runtime::InspectCall(box, world_rank, node, group.id, group.epoch, mine.signature.sequence);
+      if (view.seen) views.push_back(std::move(view));  // who has not called yet is no evidence
+    }
+  }
+  return views;
+}
+
+}  // namespace
+
+std::string DescribePending(const CallRecord& record) {
+  std::string text(runtime::CallKindName(record.signature.kind));
+  text += " #" + std::to_string(record.signature.sequence);
+  const std::string site = runtime::SiteOf(record);
+  return site.empty() ? text : text + " at " + site;
+}
+
+absl::Status MismatchError(const GroupContext& group, const CallRecord& mine, const RunnerFailure& failure) {
+  if (runtime::IsPointToPoint(mine.signature.kind)) {
+    return absl::FailedPreconditionError(PointToPointText(group, mine, failure));
+  }
+  const std::vector<CallView> views = Views(group, mine, failure);
+  const runtime::CallVerdict verdict = runtime::CompareCalls(group.id, mine.signature.sequence, views);
+  if (verdict.kind == runtime::CallVerdict::Kind::kMismatch) return absl::FailedPreconditionError(verdict.text);
+  std::string text = "calls do not match: rank " + std::to_string(group.members[group.rank]) + ": " +
+                     runtime::DescribeCallAndSite(mine) + "; rank " + std::to_string(group.members[failure.peer]) +
+                     ": ";
+  text += CameAlong(failure) ? runtime::DescribeCallAndSite(failure.peer_call)
+                             : std::string("another call, which can't be seen from here");
+  return absl::FailedPreconditionError(text);
+}
+
+absl::Status TimeoutError(const GroupContext& group, const CallRecord& mine, std::chrono::nanoseconds timeout,
+                          const std::vector<int>& waiting_for) {
+  char seconds[32];
+  std::snprintf(seconds, sizeof seconds, "%.3g", std::chrono::duration<double>(timeout).count());
+  std::string text = runtime::DescribeCall(mine) + " #" + std::to_string(mine.signature.sequence);
+  const std::string site = runtime::SiteOf(mine);
+  if (!site.empty()) text += " at " + site;
+  text += " was not complete after " + std::string(seconds) + " s";
+  std::vector<int> ranks;
+  for (const int peer : waiting_for) ranks.push_back(group.members[peer]);
+  if (!ranks.empty()) {
+    text += ": rank " + std::to_string(group.members[group.rank]) + " waits for " + runtime::DescribeRanks(ranks);
+  }
+  return absl::DeadlineExceededError(text);
+}
+
+}  // namespace cohort::comm

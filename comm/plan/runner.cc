@@ -1,0 +1,309 @@
+#include "comm/plan/runner.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/check.h"
+
+namespace cohort::comm {
+namespace {
+
+// Local copies and reductions of more than this are spread over several calls of Advance.
+constexpr size_t kLocalBytesAtOnce = 256 * 1024;
+
+}  // namespace
+
+PlanRunner::PlanRunner(LinkSource* source, int rank, int size) : source_(source), rank_(rank), size_(size) {}
+PlanRunner::~PlanRunner() = default;
+
+size_t PlanRunner::OffsetOf(uint32_t chunk) const {
+  size_t elements;
+  if (pieces_ == 1) {
+    elements = chunk * binding_.count;
+  } else {
+    const uint32_t block = chunk / pieces_;
+    const uint32_t piece = chunk - block * pieces_;
+    elements = block * binding_.count + piece * binding_.count / pieces_;
+  }
+  return elements * binding_.element_bytes;
+}
+
+PlanRunner::Range PlanRunner::Bind(const Slice& slice) const {
+  if (slice.chunks == 0) return {buffers_[static_cast<int>(slice.buffer)], 0};
+  const size_t begin = OffsetOf(static_cast<uint32_t>(slice.first));
+  const size_t end = OffsetOf(static_cast<uint32_t>(slice.first + slice.chunks));
+  // A null buffer is legal where there is nothing in it, and must not be moved from null.
+  std::byte* base = buffers_[static_cast<int>(slice.buffer)];
+  return {end == begin ? base : base + begin, end - begin};
+}
+
+void PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
+  plan_ = &plan;
+  binding_ = binding;
+  pieces_ = static_cast<uint32_t>(plan.pieces);
+  lanes_in_use_ = plan.lanes.size();
+  while (lanes_.size() < lanes_in_use_) {
+    auto state = std::make_unique<LaneState>();
+    state->lane = static_cast<uint16_t>(lanes_.size());
+    state->links.resize(size_);
+    lanes_.push_back(std::move(state));
+  }
+  for (size_t i = 0; i < lanes_in_use_; ++i) {
+    LaneState& lane = *lanes_[i];
+    lane.cursor = plan.lanes[i].steps.data();
+    lane.end = lane.cursor + plan.lanes[i].steps.size();
+    lane.receiving = false;
+    lane.local_moved = 0;
+    lane.posted = 0;
+    lane.head = lane.tail = 0;
+  }
+  if (plan.scratch_chunks > 0) {
+    const size_t bytes = OffsetOf(static_cast<uint32_t>(plan.scratch_chunks));
+    if (scratch_.size() < bytes) scratch_.resize(bytes);
+  }
+  // Inputs are never written: the checker refuses plans that do.
+  buffers_[0] = const_cast<std::byte*>(static_cast<const std::byte*>(binding.in));
+  buffers_[1] = static_cast<std::byte*>(binding.out);
+  buffers_[2] = scratch_.data();
+}
+
+Progress PlanRunner::Advance() {
+  bool moved = false;
+  bool done = true;
+  for (size_t i = 0; i < lanes_in_use_; ++i) {
+    LaneState& lane = *lanes_[i];
+    if (lane.head != lane.tail && !TrySends(lane, &moved)) return Progress::kFailed;
+    if (lane.cursor != lane.end && !RunSteps(lane, &moved)) return Progress::kFailed;
+    done = done && lane.cursor == lane.end && lane.head == lane.tail;
+  }
+  if (done) return Progress::kDone;
+  return moved ? Progress::kMoved : Progress::kBlocked;
+}
+
+int32_t PlanRunner::CompletedSends(const LaneState& lane) const {
+  return lane.head == lane.tail ? lane.posted : lane.slots[lane.head]->index;
+}
+
+bool PlanRunner::TrySlot(SendSlot& slot, bool* moved) {
+  const Progress progress =
+      slot.fanout != nullptr ? slot.fanout->TryPublish(slot.operation) : slot.link->TrySend(slot.operation);
+  switch (progress) {
+    case Progress::kDone:
+      slot.done = true;
+      *moved = true;
+      return true;
+    case Progress::kMoved:
+      *moved = true;
+      return true;
+    case Progress::kBlocked:
+      return true;
+    case Progress::kFailed:
+      break;
+  }
+  Fail(std::move(slot.operation.error), slot.peer);
+  return false;
+}
+
+bool PlanRunner::TrySends(LaneState& lane, bool* moved) {
+  for (uint32_t i = lane.head; i != lane.tail; ++i) {
+    SendSlot& slot = *lane.slots[i];
+    if (!slot.done && !TrySlot(slot, moved)) return false;
+  }
+  while (lane.head != lane.tail && lane.slots[lane.head]->done) ++lane.head;
+  if (lane.head == lane.tail) lane.head = lane.tail = 0;
+  return true;
+}
+
+bool PlanRunner::PostTo(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved) {
+  if (lane.tail == lane.slots.size()) lane.slots.push_back(std::make_unique<SendSlot>());
+  SendSlot& slot = *lane.slots[lane.tail];
+  slot.link = link;
+  slot.fanout = fanout;
+  slot.peer = peer;
+  slot.index = lane.posted;
+  slot.done = false;
+  SendOperation& operation = slot.operation;
+  operation.data = range.data;
+  operation.bytes = range.bytes;
+  operation.signature = binding_.signature;
+  operation.call = binding_.call;
+  operation.moved = 0;
+  operation.state = nullptr;
+  if (!TrySlot(slot, moved)) return false;
+  // Only what is unfinished is kept; a finished one in front of nothing leaves no trace.
+  if (!slot.done || lane.head != lane.tail) ++lane.tail;
+  return true;
+}
+
+bool PlanRunner::Post(LaneState& lane, const Step& step, bool* moved) {
+  const Range range = Bind(step.src);
+  if (step.kind == StepKind::kSend) {
+    Link* link = LinkTo(lane, step.peer);
+    if (link == nullptr || !PostTo(lane, range, link, nullptr, step.peer, moved)) return false;
+  } else {
+    Fanout* fanout = nullptr;
+    if (!FanoutOf(lane, &fanout)) return false;
+    if (fanout != nullptr && range.bytes <= fanout->max_bytes()) {
+      if (!PostTo(lane, range, nullptr, fanout, -1, moved)) return false;
+    } else {
+      // From the next rank on, so that not all ranks begin with the same one.
+      for (int i = 1; i < size_; ++i) {
+        const int peer = rank_ + i < size_ ? rank_ + i : rank_ + i - size_;
+        Link* link = LinkTo(lane, peer);
+        if (link == nullptr || !PostTo(lane, range, link, nullptr, peer, moved)) return false;
+      }
+    }
+  }
+  ++lane.posted;
+  return true;
+}
+
+Progress PlanRunner::Receive(LaneState& lane, const Step& step) {
+  RecvOperation& operation = lane.receive;
+  if (!lane.receiving) {
+    const Range range = Bind(step.dst);
+    operation.data = range.data;
+    operation.bytes = range.bytes;
+    operation.element_bytes = binding_.element_bytes;
+    operation.signature = binding_.signature;
+    operation.call = binding_.call;
+    operation.moved = 0;
+    operation.state = nullptr;
+    operation.mismatch = false;
+    if (step.kind == StepKind::kRecvReduce) {
+      operation.reduce = binding_.kernel;
+      operation.operand = Bind(step.src).data;
+      operation.incoming_first = step.incoming_first;
+    } else {
+      operation.reduce = nullptr;
+      operation.operand = nullptr;
+    }
+    lane.receiving = true;
+  }
+  Progress progress;
+  Fanout* fanout = nullptr;
+  if (step.published && !FanoutOf(lane, &fanout)) return Progress::kFailed;
+  if (fanout != nullptr && operation.bytes <= fanout->max_bytes()) {
+    progress = fanout->TryRecv(step.peer, operation);
+  } else {
+    Link* link = LinkTo(lane, step.peer);
+    if (link == nullptr) return Progress::kFailed;
+    progress = link->TryRecv(operation);
+  }
+  if (progress == Progress::kFailed) {
+    failure_.mismatch = operation.mismatch;
+    failure_.peer_signature = operation.peer_signature;
+    failure_.peer_call = operation.peer_call;
+    Fail(std::move(operation.error), step.peer);
+  }
+  return progress;
+}
+
+Progress PlanRunner::RunLocal(LaneState& lane, const Step& step) {
+  const Range dst = Bind(step.dst);
+  const Range src = Bind(step.src);
+  size_t bytes = dst.bytes - lane.local_moved;
+  const size_t at = lane.local_moved;
+  if (bytes > kLocalBytesAtOnce) bytes = kLocalBytesAtOnce / binding_.element_bytes * binding_.element_bytes;
+  if (bytes > 0) {
+    if (step.kind == StepKind::kReduce) {
+      const Range src2 = Bind(step.src2);
+      binding_.kernel(dst.data + at, src.data + at, src2.data + at, bytes / binding_.element_bytes);
+    } else if (dst.data != src.data) {
+      std::memcpy(dst.data + at, src.data + at, bytes);
+    }
+  }
+  lane.local_moved += bytes;
+  return lane.local_moved == dst.bytes ? Progress::kDone : Progress::kMoved;
+}
+
+bool PlanRunner::RunSteps(LaneState& lane, bool* moved) {
+  while (lane.cursor != lane.end) {
+    const Step& step = *lane.cursor;
+    if (step.sends_before > CompletedSends(lane)) return true;
+    Progress progress = Progress::kDone;
+    switch (step.kind) {
+      case StepKind::kSend:
+      case StepKind::kPublish:
+        if (!Post(lane, step, moved)) return false;
+        break;
+      case StepKind::kRecv:
+      case StepKind::kRecvReduce:
+        progress = Receive(lane, step);
+        break;
+      case StepKind::kReduce:
+      case StepKind::kCopy:
+        progress = RunLocal(lane, step);
+        break;
+      case StepKind::kPut:
+        Fail(absl::UnimplementedError("this build's runner has no windows to put into: choose another algorithm"),
+             step.peer);
+        return false;
+    }
+    if (progress == Progress::kFailed) return false;
+    if (progress != Progress::kDone) {
+      *moved = *moved || progress == Progress::kMoved;
+      return true;
+    }
+    *moved = true;
+    lane.receiving = false;
+    lane.local_moved = 0;
+    ++lane.cursor;
+  }
+  return true;
+}
+
+Link* PlanRunner::LinkTo(LaneState& lane, int peer) {
+  if (Link* link = lane.links[peer].get(); link != nullptr) [[likely]]
+    return link;
+  absl::StatusOr<std::unique_ptr<Link>> made = source_->MakeLink(peer, lane.lane);
+  if (!made.ok()) {
+    Fail(made.status(), peer);
+    return nullptr;
+  }
+  lane.links[peer] = *std::move(made);
+  return lane.links[peer].get();
+}
+
+bool PlanRunner::FanoutOf(LaneState& lane, Fanout** out) {
+  if (!lane.fanout_asked) [[unlikely]] {
+    absl::StatusOr<std::unique_ptr<Fanout>> made = source_->MakeFanout(lane.lane);
+    if (!made.ok()) {
+      Fail(made.status(), -1);
+      return false;
+    }
+    lane.fanout = *std::move(made);
+    lane.fanout_asked = true;
+  }
+  *out = lane.fanout.get();
+  return true;
+}
+
+void PlanRunner::Fail(absl::Status status, int peer) {
+  failure_.status = status.ok() ? absl::InternalError("a transport failed without saying why") : std::move(status);
+  failure_.peer = peer;
+}
+
+std::vector<int> PlanRunner::WaitingFor() const {
+  std::vector<int> peers;
+  for (size_t i = 0; i < lanes_in_use_; ++i) {
+    const LaneState& lane = *lanes_[i];
+    for (uint32_t s = lane.head; s != lane.tail; ++s) {
+      const SendSlot& slot = *lane.slots[s];
+      if (!slot.done && slot.peer >= 0) peers.push_back(slot.peer);
+    }
+    if (lane.cursor != lane.end && lane.receiving) peers.push_back(lane.cursor->peer);
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+void PlanRunner::Reset() {
+  lanes_.clear();
+  lanes_in_use_ = 0;
+  plan_ = nullptr;
+}
+
+}  // namespace cohort::comm

@@ -1,0 +1,129 @@
+// The runner executes one rank's plan over links. It is the hot path of every collective that is not NCCL's: no virtual
+// call but the transport's one per step, no allocation once a plan of that shape has run, no clock.
+//
+// Order within a lane is the plan's (comm/plan/plan.h). Sends and publishes are posted at their turn and tried again at
+// every Advance until they are done; everything else is finished before the next step starts. A step of zero bytes is
+// still a message, so that the two calls are compared even when there is nothing to move.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/plan/plan.h"
+#include "comm/transport/transport.h"
+#include "runtime/segment/call_record.h"
+
+namespace cohort::comm {
+
+// Where the runner gets its links from: the group. Called once per (lane, peer); links stay until Reset.
+class LinkSource {
+ public:
+  virtual ~LinkSource() = default;
+  virtual absl::StatusOr<std::unique_ptr<Link>> MakeLink(int peer, uint16_t lane) = 0;
+  // Null where the group has no fan-out: publishes then go as sends. Every member must get the same kind of answer.
+  virtual absl::StatusOr<std::unique_ptr<Fanout>> MakeFanout(uint16_t lane) = 0;
+};
+
+// What one operation binds a plan to. Buffers may be null where the plan does not touch them or the count is 0.
+struct PlanBinding {
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t count = 0;  // elements per block
+  size_t element_bytes = 1;
+  ReduceKernel kernel = nullptr;  // for plans with reductions
+  uint64_t signature = 0;
+  const runtime::CallRecord* call = nullptr;  // outlives the operation
+};
+
+// Why an operation failed: what the transport said, and the peer's call when it was another one.
+struct RunnerFailure {
+  absl::Status status;
+  int peer = -1;  // group rank, or -1
+  bool mismatch = false;
+  uint64_t peer_signature = 0;
+  runtime::CallRecord peer_call;  // zero unless it came along
+};
+
+class PlanRunner {
+ public:
+  // `source` outlives the runner. The group has `size` ranks, the caller is `rank`.
+  PlanRunner(LinkSource* source, int rank, int size);
+  ~PlanRunner();
+  PlanRunner(const PlanRunner&) = delete;
+  PlanRunner& operator=(const PlanRunner&) = delete;
+
+  // Begins an operation; the previous one is done. `plan` must stay valid until then.
+  void Start(const Plan& plan, const PlanBinding& binding);
+  // Moves what can be moved, boundedly. kDone: the result is in place and the buffers may be reused. kFailed: see
+  // failure(); the runner must be Reset.
+  Progress Advance();
+  const RunnerFailure& failure() const { return failure_; }
+  // Group ranks that the operation is waiting for, ascending; for messages to people.
+  std::vector<int> WaitingFor() const;
+  // Destroys all links and fan-outs: what is under way is abandoned.
+  void Reset();
+
+ private:
+  // A posted send or publish. Slots are reused; the address is stable while a message is under way.
+  struct SendSlot {
+    SendOperation operation;
+    Link* link = nullptr;      // or
+    Fanout* fanout = nullptr;  // (a publish)
+    int32_t peer = -1;
+    int32_t index = 0;  // which of the lane's sends and publishes, in steps
+    bool done = false;
+  };
+  struct LaneState {
+    const Step* cursor = nullptr;
+    const Step* end = nullptr;
+    uint16_t lane = 0;
+    bool receiving = false;  // `receive` is under way for the step at the cursor
+    size_t local_moved = 0;  // bytes of a local step already done
+    int32_t posted = 0;      // sends and publishes begun
+    uint32_t head = 0;       // first slot that is not done
+    uint32_t tail = 0;       // one past the last slot in use
+    std::vector<std::unique_ptr<SendSlot>> slots;
+    RecvOperation receive;
+    std::vector<std::unique_ptr<Link>> links;  // by peer, made when first needed
+    std::unique_ptr<Fanout> fanout;
+    bool fanout_asked = false;
+  };
+  struct Range {
+    std::byte* data;
+    size_t bytes;
+  };
+
+  size_t OffsetOf(uint32_t chunk) const;  // bytes
+  Range Bind(const Slice& slice) const;
+  int32_t CompletedSends(const LaneState& lane) const;
+
+  // Each returns false when the operation has failed.
+  bool TrySends(LaneState& lane, bool* moved);
+  bool RunSteps(LaneState& lane, bool* moved);
+  bool Post(LaneState& lane, const Step& step, bool* moved);
+  bool PostTo(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved);
+  bool TrySlot(SendSlot& slot, bool* moved);
+  Progress Receive(LaneState& lane, const Step& step);
+  Progress RunLocal(LaneState& lane, const Step& step);
+  Link* LinkTo(LaneState& lane, int peer);       // null: failed
+  bool FanoutOf(LaneState& lane, Fanout** out);  // null: there is none
+  void Fail(absl::Status status, int peer);
+
+  LinkSource* source_;
+  int rank_;
+  int size_;
+  const Plan* plan_ = nullptr;
+  PlanBinding binding_;
+  uint32_t pieces_ = 1;
+  size_t lanes_in_use_ = 0;
+  std::vector<std::unique_ptr<LaneState>> lanes_;
+  std::vector<std::byte> scratch_;
+  std::byte* buffers_[3] = {};
+  RunnerFailure failure_;
+};
+
+}  // namespace cohort::comm

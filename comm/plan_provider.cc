@@ -1,0 +1,193 @@
+#include "comm/plan_provider.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "comm/algorithm/registry.h"
+#include "comm/mismatch.h"
+#include "comm/reduce/reduce.h"
+
+namespace cohort::comm {
+namespace {
+
+constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+// How long a transport's complaint about a peer waits for the news of its death.
+constexpr uint64_t kSuspicionTime = 1'000'000'000;
+
+}  // namespace
+
+PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
+    : group_(group),
+      pool_(new OperationPool(&group->runtime->engine())),
+      runner_(links, group->rank, group->size),
+      plans_(group->rank, group->size),
+      choices_(kChoices),
+      earliest_deadline_(kNever) {}
+
+PlanProvider::~PlanProvider() {
+  Fail(absl::CancelledError("the communicator was destroyed"));
+  pool_->Close();
+}
+
+absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& request,
+                                                 const std::string& forced_algorithm) {
+  if (request.memory != MemoryKind::kHost) return absl::UnimplementedError("plans move host memory only");
+  uint64_t hash = static_cast<uint64_t>(request.count) * 0x9e3779b97f4a7c15u;
+  hash = (hash >> 32) + static_cast<uint64_t>(request.kind) * 31 + static_cast<uint64_t>(request.dtype) * 7;
+  Choice& choice = choices_[hash & (kChoices - 1)];
+  const bool free = forced_algorithm.empty();
+  if (free && choice.count == request.count && choice.kind == request.kind && choice.dtype == request.dtype) {
+    return choice.service;
+  }
+  const AlgorithmInfo* algorithm = FindAlgorithm(request.kind, free ? "flat" : forced_algorithm);
+  if (algorithm == nullptr) {
+    return absl::InvalidArgumentError(std::string(Name(request.kind)) + " has no algorithm \"" + forced_algorithm +
+                                      "\"; it has: " + AlgorithmNames(request.kind));
+  }
+  if (const absl::Status fits = CheckRequirements(*algorithm, group_->size); !fits.ok()) return fits;
+  const ServicePlan service{algorithm->index, algorithm->traits.parts_by_rank ? group_->size : 1};
+  if (free) choice = {request.kind, request.dtype, request.count, service};
+  return service;
+}
+
+runtime::Work PlanProvider::Launch(const AcceptedCall& call) {
+  if (!failed_.ok()) return runtime::Work::Finished(failed_);
+  Operation* operation = pool_->Take();
+  operation->call = call;
+  operation->signature = runtime::HashSignature(call.record.signature);
+  operation->deadline_ns = DeadlineAfter(CoarseNow(), call.timeout);
+  earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
+  runtime::Work work(operation);
+  const bool first = queue_.empty();
+  queue_.push(operation);
+  if (first && !advancing_) Advance();
+  return work;
+}
+
+bool PlanProvider::Begin() {
+  const Operation& first = *queue_.front();
+  const CollectiveRequest& request = first.call.request;
+  const absl::StatusOr<const Plan*> plan = plans_.Find(request.kind, first.call.service.algorithm, request.root,
+                                                       request.in_place, first.call.service.pieces);
+  if (!plan.ok()) {
+    group_->fail(plan.status(), -1);
+    return false;
+  }
+  PlanBinding binding;
+  binding.in = request.in;
+  binding.out = request.out;
+  binding.count = static_cast<size_t>(request.count);
+  binding.element_bytes = SizeOf(request.dtype);
+  if (Reduces(request.kind)) binding.kernel = FindReduceKernel(request.dtype, request.op);
+  binding.signature = first.signature;
+  binding.call = &first.call.record;
+  runner_.Start(**plan, binding);
+  begun_ = true;
+  return true;
+}
+
+void PlanProvider::FinishFirst() {
+  const CollectiveRequest& request = queue_.front()->call.request;
+  if (request.op == ReduceOp::kAvg && Reduces(request.kind) && request.out != nullptr) {
+    DivideBy(request.dtype, request.out, static_cast<size_t>(request.count), group_->size);
+  }
+  begun_ = false;
+  Operation* operation = queue_.pop();
+  if (queue_.empty()) earliest_deadline_ = kNever;
+  watch_.Clear();
+  operation->Finish(group_->runtime->segment().black_box(), absl::OkStatus());
+}
+
+bool PlanProvider::Advance() {
+  bool moved = false;
+  advancing_ = true;
+  while (!queue_.empty()) {
+    if (!begun_ && !Begin()) break;
+    const Progress progress = runner_.Advance();
+    if (progress == Progress::kFailed) {
+      OnRunnerFailed();
+      break;
+    }
+    moved = moved || progress != Progress::kBlocked;
+    if (progress != Progress::kDone) break;
+    FinishFirst();
+  }
+  advancing_ = false;
+  return moved;
+}
+
+bool PlanProvider::Poll() {
+  if (queue_.empty()) return false;
+  if (!suspicion_.ok()) {
+    if (CoarseNow() >= suspicion_until_) group_->fail(suspicion_, suspect_);
+    return false;
+  }
+  const bool moved = Advance();
+  if (moved) {
+    watch_.Moved();
+  } else if (!queue_.empty() && suspicion_.ok()) {
+    OnBlocked();
+  }
+  return moved;
+}
+
+void PlanProvider::OnRunnerFailed() {
+  const RunnerFailure& failure = runner_.failure();
+  if (failure.mismatch) {
+    group_->fail(MismatchError(*group_, queue_.front()->call.record, failure), -1);
+  } else if (absl::IsUnavailable(failure.status) && failure.peer >= 0) {
+    suspicion_ = failure.status;
+    suspect_ = failure.peer;
+    suspicion_until_ = CoarseNow() + kSuspicionTime;
+  } else {
+    group_->fail(failure.status, -1);
+  }
+}
+
+void PlanProvider::OnBlocked() {
+  const StallWatch::Event event = watch_.Blocked(earliest_deadline_);
+  if (event == StallWatch::Event::kNone) return;
+  const Operation* late = queue_.front();
+  for (const Operation* operation = late; operation != nullptr; operation = operation->next) {
+    if (operation->deadline_ns < late->deadline_ns) late = operation;
+  }
+  if (event == StallWatch::Event::kStalled) {
+    ReportStall(*queue_.front(), false);
+    return;
+  }
+  earliest_deadline_ = late->deadline_ns;
+  if (CoarseNow() < late->deadline_ns) {  // what was due has been completed
+    watch_.Clear();
+  } else if (event == StallWatch::Event::kOverdue) {
+    ReportStall(*queue_.front(), true);
+  } else {
+    group_->fail(TimeoutError(*group_, late->call.record, late->call.timeout, runner_.WaitingFor()), -1);
+  }
+}
+
+void PlanProvider::ReportStall(const Operation& operation, bool expired) {
+  runtime::RankSet members;
+  members.ranks = group_->members;
+  group_->runtime->ReportStall(group_->id, operation.call.record.signature.sequence, members, expired);
+}
+
+void PlanProvider::Fail(const absl::Status& status) {
+  if (!failed_.ok()) return;
+  failed_ = status;
+  runner_.Reset();
+  begun_ = false;
+  OperationQueue queue = std::exchange(queue_, OperationQueue());
+  while (!queue.empty()) queue.pop()->Finish(group_->runtime->segment().black_box(), status);
+}
+
+const runtime::CallRecord* PlanProvider::Pending() const {
+  return queue_.empty() ? nullptr : &queue_.front()->call.record;
+}
+
+std::string PlanProvider::Explain(const CollectiveRequest& request) {
+  return "flat (" + AlgorithmNames(request.kind) + ")";
+}
+
+}  // namespace cohort::comm

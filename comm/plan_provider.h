@@ -1,0 +1,69 @@
+// The plan provider: serves calls on host memory by running plans. One operation at a time per group, in the order of
+// the calls; the first is advanced by whoever submits it and then by the engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/operation.h"
+#include "comm/plan/plan_cache.h"
+#include "comm/plan/runner.h"
+#include "comm/provider.h"
+#include "comm/stall_watch.h"
+
+namespace cohort::comm {
+
+class PlanProvider : public Provider {
+ public:
+  // Both outlive it.
+  PlanProvider(const GroupContext* group, LinkSource* links);
+  ~PlanProvider() override;
+
+  std::string_view name() const override { return "plan"; }
+  absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
+  runtime::Work Launch(const AcceptedCall& call) override;
+  bool Poll() override;
+  bool Active() const override { return !queue_.empty(); }
+  void Fail(const absl::Status& status) override;
+  const runtime::CallRecord* Pending() const override;
+  std::string Explain(const CollectiveRequest& request) override;
+
+ private:
+  // The selector's answers to the calls of late, so that a training loop's calls are chosen once.
+  struct Choice {
+    CollectiveKind kind{};
+    DataType dtype{};
+    int64_t count = -1;
+    ServicePlan service;
+  };
+  static constexpr size_t kChoices = 64;  // a power of two
+
+  // Begins the first of the queue. False: it could not be begun, and the group has failed.
+  bool Begin();
+  // Advances the first of the queue, and what follows while operations finish. True when anything moved.
+  bool Advance();
+  void FinishFirst();
+  void OnRunnerFailed();
+  void OnBlocked();
+  void ReportStall(const Operation& operation, bool expired);
+
+  const GroupContext* const group_;
+  OperationPool* const pool_;
+  PlanRunner runner_;
+  PlanCache plans_;
+  std::vector<Choice> choices_;
+  OperationQueue queue_;
+  bool begun_ = false;              // the runner runs the first of the queue
+  bool advancing_ = false;          // a callback may submit: it must not advance what is being advanced
+  uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones
+  StallWatch watch_;
+  // A transport has failed; the reason may be a death that is about to be told, which is the better answer.
+  absl::Status suspicion_;
+  int suspect_ = -1;
+  uint64_t suspicion_until_ = 0;
+  absl::Status failed_;
+};
+
+}  // namespace cohort::comm

@@ -1,0 +1,235 @@
+#include "comm/point_to_point.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "comm/mismatch.h"
+
+namespace cohort::comm {
+namespace {
+
+constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+// What both sides must agree on: the pair and its direction, the number of the message, count and type.
+uint64_t WireSignature(const runtime::CallRecord& record) {
+  runtime::CallSignature signature = record.signature;
+  const bool sends = signature.kind == static_cast<uint16_t>(CollectiveKind::kSend);
+  signature.kind = static_cast<uint16_t>(CollectiveKind::kSend);
+  signature.root = sends ? record.group_rank : record.peer;
+  return runtime::HashSignature(signature);
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(const GroupContext* group, LinkSource* links)
+    : group_(group),
+      links_(links),
+      pool_(new OperationPool(&group->runtime->engine())),
+      peers_(group->size),
+      earliest_deadline_(kNever) {}
+
+PointToPoint::~PointToPoint() {
+  Fail(absl::CancelledError("the communicator was destroyed"));
+  pool_->Close();
+}
+
+absl::StatusOr<ServicePlan> PointToPoint::Choose(const CollectiveRequest& request,
+                                                 const std::string& forced_algorithm) {
+  if (request.memory != MemoryKind::kHost) {
+    return absl::UnimplementedError("send and receive of CUDA memory need the NCCL provider: copy to the host first");
+  }
+  if (!forced_algorithm.empty()) {
+    return absl::InvalidArgumentError("send and receive have no algorithms; clear CallOptions::algorithm (\"" +
+                                      forced_algorithm + "\")");
+  }
+  return ServicePlan();
+}
+
+std::string PointToPoint::Explain(const CollectiveRequest&) { return "one message over a link of its own"; }
+
+runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
+  const int rank = call.request.peer;
+  if (peers_[rank] == nullptr) peers_[rank] = std::make_unique<Peer>();
+  Peer& peer = *peers_[rank];
+  Operation* operation = pool_->Take();
+  operation->call = call;
+  operation->signature = WireSignature(call.record);
+  operation->deadline_ns = DeadlineAfter(CoarseNow(), call.timeout);
+  earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
+  runtime::Work work(operation);
+  if (!peer.active) active_.push_back(rank);
+  peer.active = true;
+  (call.request.kind == CollectiveKind::kSend ? peer.sends : peer.receives).push(operation);
+  ++pending_;
+  if (!draining_) Drain(rank);
+  return work;
+}
+
+bool PointToPoint::Connect(int rank, Peer& peer) {
+  if (peer.link != nullptr) return true;
+  absl::StatusOr<std::unique_ptr<Link>> link = links_->MakeLink(rank, kPointToPointLane);
+  if (!link.ok()) {
+    group_->fail(link.status(), -1);
+    return false;
+  }
+  peer.link = *std::move(link);
+  return true;
+}
+
+Progress PointToPoint::TrySend(int rank, Peer& peer) {
+  if (peer.sends.empty()) return Progress::kBlocked;
+  if (!Connect(rank, peer)) return Progress::kFailed;
+  const Operation& head = *peer.sends.front();
+  if (!peer.sending) {
+    peer.send = SendOperation();
+    peer.send.data = static_cast<const std::byte*>(head.call.request.in);
+    peer.send.bytes = static_cast<size_t>(head.call.request.count) * SizeOf(head.call.request.dtype);
+    peer.send.signature = head.signature;
+    peer.send.call = &head.call.record;
+    peer.sending = true;
+  }
+  const Progress progress = peer.link->TrySend(peer.send);
+  if (progress == Progress::kDone) peer.sending = false;
+  if (progress == Progress::kFailed) group_->fail(peer.send.error, rank);
+  return progress;
+}
+
+Progress PointToPoint::TryReceive(int rank, Peer& peer) {
+  if (peer.receives.empty()) return Progress::kBlocked;
+  if (!Connect(rank, peer)) return Progress::kFailed;
+  const Operation& head = *peer.receives.front();
+  if (!peer.receiving) {
+    peer.receive = RecvOperation();
+    peer.receive.data = static_cast<std::byte*>(head.call.request.out);
+    peer.receive.bytes = static_cast<size_t>(head.call.request.count) * SizeOf(head.call.request.dtype);
+    peer.receive.signature = head.signature;
+    peer.receive.call = &head.call.record;
+    peer.receiving = true;
+  }
+  const Progress progress = peer.link->TryRecv(peer.receive);
+  if (progress == Progress::kDone) peer.receiving = false;
+  if (progress == Progress::kFailed) {
+    if (peer.receive.mismatch) {
+      RunnerFailure failure;
+      failure.peer = rank;
+      failure.mismatch = true;
+      failure.peer_call = peer.receive.peer_call;
+      group_->fail(MismatchError(*group_, head.call.record, failure), -1);
+    } else {
+      group_->fail(peer.receive.error, rank);
+    }
+  }
+  return progress;
+}
+
+void PointToPoint::Finish(OperationQueue& queue) {
+  --pending_;
+  if (pending_ == 0) earliest_deadline_ = kNever;
+  watch_.Clear();
+  queue.pop()->Finish(group_->runtime->segment().black_box(), absl::OkStatus());
+}
+
+// True when anything moved.
+bool PointToPoint::Drain(int rank) {
+  bool moved = false;
+  bool again = true;
+  draining_ = true;
+  while (again && failed_.ok()) {
+    again = false;
+    Peer& peer = *peers_[rank];
+    const Progress sent = TrySend(rank, peer);
+    const Progress received = sent == Progress::kFailed ? sent : TryReceive(rank, peer);
+    if (received == Progress::kFailed) break;
+    moved = moved || sent != Progress::kBlocked || received != Progress::kBlocked;
+    // Callbacks may submit new operations, so the queues are looked at anew.
+    if (sent == Progress::kDone) {
+      Finish(peer.sends);
+      again = true;
+    }
+    if (received == Progress::kDone && failed_.ok()) {
+      Finish(peer.receives);
+      again = true;
+    }
+  }
+  draining_ = false;
+  return moved || !failed_.ok();
+}
+
+bool PointToPoint::Poll() {
+  if (pending_ == 0) return false;
+  bool moved = false;
+  for (size_t i = 0; i < active_.size() && failed_.ok();) {
+    const int rank = active_[i];
+    moved = Drain(rank) || moved;
+    if (!failed_.ok()) return true;
+    if (peers_[rank]->sends.empty() && peers_[rank]->receives.empty()) {
+      peers_[rank]->active = false;
+      active_[i] = active_.back();
+      active_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+  if (moved) {
+    watch_.Moved();
+  } else if (pending_ > 0) {
+    Blocked();
+  }
+  return moved;
+}
+
+Operation* PointToPoint::Earliest(int* rank) const {
+  Operation* earliest = nullptr;
+  for (const int i : active_) {
+    for (Operation* head : {peers_[i]->sends.front(), peers_[i]->receives.front()}) {
+      for (Operation* operation = head; operation != nullptr; operation = operation->next) {
+        if (earliest != nullptr && operation->deadline_ns >= earliest->deadline_ns) continue;
+        earliest = operation;
+        *rank = i;
+      }
+    }
+  }
+  return earliest;
+}
+
+// There is no second net for single messages: the peer may have nothing to say for as long as it likes.
+void PointToPoint::Blocked() {
+  const StallWatch::Event event = watch_.Blocked(earliest_deadline_);
+  if (event != StallWatch::Event::kOverdue && event != StallWatch::Event::kExpired) return;
+  int rank = -1;
+  const Operation* late = Earliest(&rank);
+  if (late == nullptr) return;
+  earliest_deadline_ = late->deadline_ns;
+  if (CoarseNow() < late->deadline_ns) {  // whatever was due has been completed
+    watch_.Clear();
+    return;
+  }
+  group_->fail(TimeoutError(*group_, late->call.record, late->call.timeout, {rank}), -1);
+}
+
+void PointToPoint::Fail(const absl::Status& status) {
+  if (!failed_.ok()) return;
+  failed_ = status;
+  std::vector<OperationQueue> queues;
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    peer->link.reset();
+    queues.push_back(std::exchange(peer->sends, OperationQueue()));
+    queues.push_back(std::exchange(peer->receives, OperationQueue()));
+  }
+  active_.clear();
+  pending_ = 0;
+  for (OperationQueue& queue : queues) {
+    while (!queue.empty()) queue.pop()->Finish(group_->runtime->segment().black_box(), status);
+  }
+}
+
+const runtime::CallRecord* PointToPoint::Pending() const {
+  int rank = -1;
+  const Operation* earliest = Earliest(&rank);
+  return earliest == nullptr ? nullptr : &earliest->call.record;
+}
+
+}  // namespace cohort::comm

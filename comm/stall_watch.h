@@ -1,0 +1,39 @@
+// Watches a queue of operations for standing still: asks for a comparison of the members' calls when nothing has moved
+// for a while (the second net against mismatched calls) and ends operations whose time is up. Costs one read of the
+// coarse clock (a few ns) in a poll that moved nothing, and nothing in one that did.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace cohort::comm {
+
+// Milliseconds-coarse steady time, in nanoseconds; cheap.
+uint64_t CoarseNow();
+// `now` plus `timeout`; the end of time when that is too far away.
+uint64_t DeadlineAfter(uint64_t now, std::chrono::nanoseconds timeout);
+
+class StallWatch {
+ public:
+  enum class Event {
+    kNone,
+    kStalled,  // nothing has moved for 50 ms, and again after growing intervals of at most a second
+    kOverdue,  // the earliest deadline has passed: ask for a verdict
+    kExpired,  // and no verdict came for half a second: give up
+  };
+
+  // Something moved.
+  void Moved() { since_ = 0; }
+  // Nothing moved, and `deadline_ns` is the earliest deadline of what is pending.
+  Event Blocked(uint64_t deadline_ns);
+  // The operation that was overdue is gone.
+  void Clear() { since_ = overdue_ = 0; }
+
+ private:
+  uint64_t since_ = 0;  // of the first poll that moved nothing; 0: the last one moved
+  uint64_t next_report_ = 0;
+  uint64_t interval_ = 0;
+  uint64_t overdue_ = 0;
+};
+
+}  // namespace cohort::comm

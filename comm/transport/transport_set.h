@@ -1,0 +1,68 @@
+// The transports of a process: made when first needed, shared by all communicators of a runtime, kept until it ends.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/transport/transport.h"
+#include "runtime/runtime.h"
+
+namespace cohort::comm {
+
+// Makes this process' side of a transport. `runtime` and its `store` outlive it. kUnavailable or kUnimplemented, with
+// the cause and the remedy, where it can't work here.
+using TransportFactory = absl::StatusOr<std::unique_ptr<Transport>> (*)(runtime::Runtime& runtime,
+                                                                        runtime::KeyValueStore& store);
+
+// The transports of this build, in the order of preference (transports.def).
+struct TransportEntry {
+  std::string_view name;
+  TransportFactory make;
+};
+const std::vector<TransportEntry>& RegisteredTransports();
+
+// Used with engine ownership, but for Put and Get.
+class TransportSet : public runtime::MembershipListener, private runtime::KeyValueStore {
+ public:
+  // The set of `runtime`, made on the first call.
+  static TransportSet& Of(runtime::Runtime& runtime);
+  explicit TransportSet(runtime::Runtime& runtime);
+  ~TransportSet() override;
+
+  // Adds a transport before the registered ones; for tests.
+  void Add(std::unique_ptr<Transport> transport);
+
+  // The first transport that reaches `world_rank`. `allowed` restricts by name ("shm,ucx"); empty: all.
+  // kUnimplemented when nothing does, naming what was tried and why not.
+  absl::StatusOr<Transport*> For(int world_rank, const std::string& allowed);
+
+  // How many communicators of the whole world were made of this runtime, this one included.
+  uint64_t NextWorld() { return ++worlds_; }
+
+  void OnRanksLost(const std::vector<int>& ranks, const std::string& text) override;
+  void OnGroupFailure(const runtime::GroupFailure& failure) override;
+
+ private:
+  struct Made {
+    std::string name;
+    std::unique_ptr<Transport> transport;  // null: could not be made
+    absl::Status status;
+  };
+  // The job's store as transports see it. Any thread.
+  absl::Status Put(std::string_view key, std::string_view value) override;
+  absl::StatusOr<std::string> Get(std::string_view key, runtime::Deadline deadline) override;
+  Made& MakeIfNeeded(const TransportEntry& entry);
+
+  runtime::Runtime& runtime_;
+  std::vector<std::unique_ptr<Made>> made_;
+  size_t added_ = 0;  // the first so many of made_ were added
+  uint64_t worlds_ = 0;
+};
+
+}  // namespace cohort::comm
