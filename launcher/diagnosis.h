@@ -9,17 +9,17 @@
 namespace cohort::launcher {
 
 struct DiagnosisOptions {
-  bool colour = false;         // the output is a terminal
-  size_t last_lines = 20;      // of the culprit's log, at the most
-  size_t others = 32;          // lines on other ranks, at the most
+  bool colour = false;     // the output is a terminal
+  size_t last_lines = 20;  // of the culprit's log, at the most
+  size_t others = 32;      // lines on other ranks, at the most
 };
 
 // The text to print at the end of the job, lines ended by '\n'; empty when the job succeeded. Pure. Text that came from
 // ranks or other hosts is shown with control characters escaped, so that it can't steer a terminal. Like
 //
-//   dlaunch: rank 3 (node1, pid 4711) killed by SIGKILL
-//     nobody here sent that signal: the kernel's out-of-memory killer or an operator did ("dmesg" tells)
-//     last lines of rank 3 (log/rank3.log):
+//   dlaunch: rank 3 (node1, pid 4711) killed by SIGKILL while in all_reduce #42 at train.cc:88 for 10 ms
+//     dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg), or a person
+//     last lines of rank 3 (log/rank3.err):
 //       | step 41 loss 0.31
 //     the others:
 //       rank 0 (node0): in all_reduce #42 at train.cc:88 for 120 ms

@@ -13,12 +13,19 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// gRPC tells only in words that a handshake failed. A server that does not accept our certificate says so after its own
-// handshake has succeeded, which looks like a broken connection.
+// gRPC tells only in words that a handshake failed.
 bool IsHandshakeFailure(const absl::Status& status) {
+  if (status.code() != absl::StatusCode::kUnavailable) return false;
   const std::string text(status.message());
   return text.find("handshake failed") != std::string::npos || text.find("certificate") != std::string::npos;
 }
+
+// A server that does not accept our certificate ends the connection after our side of the handshake has succeeded.
+bool IsClosedOnUs(const absl::Status& status) {
+  const std::string text(status.message());
+  return text.find("Socket closed") != std::string::npos || text.find("Connection reset") != std::string::npos;
+}
+constexpr int kMaxTimesClosedOnUs = 3;
 
 }  // namespace
 
@@ -28,6 +35,7 @@ absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::Connect(cons
                                                                             Callbacks callbacks,
                                                                             runtime::Deadline deadline) {
   QuietGrpc();
+  int times_closed = 0;
   for (std::chrono::nanoseconds pause = milliseconds(50);;
        pause = std::min<std::chrono::nanoseconds>(2 * pause, milliseconds(500))) {
     auto stream = std::make_shared<Stream>(address, identity, callbacks);
@@ -36,6 +44,9 @@ absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::Connect(cons
     const std::string cause = "could not join the rendezvous at " + address + ": " + std::string(status.message());
     if (IsHandshakeFailure(status)) {
       return absl::UnauthenticatedError(cause + " (is it another job's?)");
+    }
+    if (IsClosedOnUs(status) && ++times_closed == kMaxTimesClosedOnUs) {
+      return absl::UnauthenticatedError(cause + " (whoever listens there does not accept this agent's certificate)");
     }
     // Only a listener that is not there yet is worth another try.
     if (status.code() != absl::StatusCode::kUnavailable || deadline.left() <= pause) {
