@@ -38,13 +38,8 @@ absl::Status Worker::Configure(const WorkerOptions& options, ucp_config_t* confi
   if (!options.interface.empty()) {
     COHORT_RETURN_IF_ERROR(SetOption(api_, config, "NET_DEVICES", options.interface));
   }
-  // Notices a silent peer on an idle connection; with data in flight only the job's own heartbeats do.
-  const std::pair<const char*, const char*> wanted[] = {
-      {"KEEPALIVE_INTERVAL", "1s"}, {"TCP_KEEPIDLE", "2s"}, {"TCP_KEEPINTVL", "1s"}, {"TCP_KEEPCNT", "3"}};
-  for (const auto& [name, value] : wanted) {
-    // Names of single transports come and go between UCX releases; their defaults are good enough then.
-    (void)api_.ucp_config_modify(config, name, value);
-  }
+  // UCX's TCP asks the kernel for keepalives itself; its own rounds are for transports that have none.
+  COHORT_RETURN_IF_ERROR(SetOption(api_, config, "KEEPALIVE_INTERVAL", "1s"));
   return absl::OkStatus();
 }
 
@@ -169,6 +164,7 @@ Transfer* Worker::NewTransfer() {
   transfer->next = nullptr;
   transfer->done = nullptr;
   transfer->owner = nullptr;
+  transfer->index = 0;
   return transfer;
 }
 
