@@ -1,0 +1,218 @@
+// Latency and bandwidth of the shared-memory transport alone, by hand-written calls of its links and fan-outs: what a
+// communicator's calls are compared with. Two processes, one per CPU.
+#include <sched.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/reduce/reduce.h"
+#include "comm/transport/shm/shm_transport.h"
+#include "comm/types.h"
+#include "tools/bench/pinned_pair.h"
+
+namespace {
+
+using namespace cohort;         // NOLINT: a program
+using namespace cohort::comm;   // NOLINT
+using namespace cohort::bench;  // NOLINT
+
+constexpr uint64_t kSignature = 42;
+
+template <typename Attempt>
+void Drive(const absl::Status& error, Attempt attempt) {
+  for (int spins = 0;; ++spins) {
+    const Progress progress = attempt();
+    if (progress == Progress::kDone) return;
+    if (progress == Progress::kFailed) {
+      std::fprintf(stderr, "benchmark: %s\n", error.ToString().c_str());
+      std::exit(1);
+    }
+    if (spins > 2000) sched_yield();
+  }
+}
+
+std::unique_ptr<ShmTransport> MakeTransport(const Side& side, ShmOptions options = {}) {
+  return std::make_unique<ShmTransport>(side.segment, side.rank(), [](int rank) { return rank; }, options);
+}
+
+// A rank's end of a link, with buffers in private or in segment memory.
+struct LinkEnd {
+  LinkEnd(Side& side, size_t bytes, bool window, ShmOptions options) : transport(MakeTransport(side, options)) {
+    auto made = transport->Connect({.group = 1,
+                                    .epoch = 1,
+                                    .group_rank = side.rank(),
+                                    .peer = 1 - side.rank(),
+                                    .peer_world_rank = 1 - side.rank()});
+    if (!made.ok()) std::exit(1);
+    link = std::move(*made);
+    if (window) {
+      auto block = side.segment.Allocate(2 * bytes + 4096);
+      if (!block.ok()) std::exit(1);
+      out = static_cast<std::byte*>(*side.segment.Map(*block));
+    } else {
+      storage.resize(2 * bytes + 4096, std::byte{1});
+      out = storage.data();
+    }
+    in = out + bytes;
+  }
+  void Send(size_t bytes) {
+    SendOperation send;
+    send.data = out;
+    send.bytes = bytes;
+    send.signature = kSignature;
+    Drive(send.error, [&] { return link->TrySend(send); });
+  }
+  void Recv(size_t bytes) {
+    RecvOperation recv;
+    recv.data = in;
+    recv.bytes = bytes;
+    recv.signature = kSignature;
+    Drive(recv.error, [&] { return link->TryRecv(recv); });
+  }
+  // Both at once, as an exchange does.
+  void Exchange(size_t bytes, bool reduce) {
+    SendOperation send;
+    send.data = out;
+    send.bytes = bytes;
+    send.signature = kSignature;
+    RecvOperation recv;
+    recv.data = in;
+    recv.bytes = bytes;
+    recv.signature = kSignature;
+    if (reduce) {
+      recv.reduce = FindReduceKernel(DataType::kFloat32, ReduceOp::kSum);
+      recv.element_bytes = sizeof(float);
+      recv.operand = out;
+    }
+    bool sent = false, received = false;
+    Drive(recv.error, [&] {
+      if (!sent) sent = link->TrySend(send) == Progress::kDone;
+      if (!received) received = link->TryRecv(recv) == Progress::kDone;
+      return sent && received ? Progress::kDone : Progress::kBlocked;
+    });
+  }
+
+  std::unique_ptr<ShmTransport> transport;
+  std::unique_ptr<Link> link;
+  std::vector<std::byte> storage;
+  std::byte* out = nullptr;
+  std::byte* in = nullptr;
+};
+
+Statistics PingPong(size_t bytes, bool window, int calls) {
+  return RunPair([=](Side& side) {
+    LinkEnd end(side, bytes, window, {});
+    // A round trip is two messages: half of its time is recorded.
+    for (int i = 0; i < calls; ++i) {
+      const uint64_t begin = Ticks();
+      if (side.rank() == 0) end.Send(bytes);
+      end.Recv(bytes);
+      if (side.rank() == 1) end.Send(bytes);
+      side.Record(side.rank() == 0 ? (Ticks() - begin) / 2 : 0);
+    }
+  });
+}
+
+Statistics Exchange(size_t bytes, bool window, bool reduce, ShmOptions options, int calls) {
+  return RunPair([=](Side& side) {
+    LinkEnd end(side, bytes, window, options);
+    for (int i = 0; i < 5; ++i) end.Exchange(bytes, reduce);
+    side.TimeGated(calls, [&] { end.Exchange(bytes, reduce); });
+  });
+}
+
+Statistics OneWay(size_t bytes, bool window, ShmOptions options, int calls) {
+  return RunPair([=](Side& side) {
+    LinkEnd end(side, bytes, window, options);
+    for (int i = 0; i < 5; ++i) end.Exchange(bytes, false);
+    side.TimeGated(calls, [&] { side.rank() == 0 ? end.Send(bytes) : end.Recv(bytes); });
+  });
+}
+
+// An all-reduce of floats as a plan does it: publish the own input, add the other's.
+Statistics PublishAllReduce(size_t bytes, bool window, bool gated, int calls) {
+  return RunPair([=](Side& side) {
+    auto transport = MakeTransport(side);
+    auto fanout = *transport->ConnectFanout(
+        {.group = 1, .epoch = 1, .group_rank = side.rank(), .world_ranks = {0, 1}, .lane = 0});
+    std::vector<std::byte> storage(2 * bytes + 64);
+    std::byte* in = storage.data();
+    if (window) in = static_cast<std::byte*>(*side.segment.Map(*side.segment.Allocate(2 * bytes)));
+    std::byte* out = in + bytes;
+    // Kept and filled in again, as the plan runner does.
+    SendOperation send;
+    RecvOperation recv;
+    recv.reduce = FindReduceKernel(DataType::kFloat32, ReduceOp::kSum);
+    recv.element_bytes = sizeof(float);
+    const auto call = [&] {
+      send.data = in;
+      recv.data = out;
+      recv.operand = in;
+      send.bytes = recv.bytes = bytes;
+      send.signature = recv.signature = kSignature;
+      send.moved = recv.moved = 0;
+      send.state = recv.state = nullptr;
+      const bool sent = fanout->TryPublish(send) == Progress::kDone;
+      Drive(recv.error, [&] { return fanout->TryRecv(1 - side.rank(), recv); });
+      if (!sent) Drive(send.error, [&] { return fanout->TryPublish(send); });
+    };
+    for (int i = 0; i < 100; ++i) call();
+    if (gated) {
+      side.TimeGated(calls, call);
+    } else {
+      side.TimeBackToBack(calls, call);
+    }
+  });
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Latency and bandwidth of the shared-memory transport between two pinned processes"};
+  int calls = 50'000;
+  std::string only;
+  app.add_option("--calls", calls, "Timed calls per row of small messages")->check(CLI::Range(100, kMostSamples));
+  app.add_option("--only", only, "Only tables whose title contains this");
+  CLI11_PARSE(app, argc, argv);
+  const auto table = [&only](const std::string& title) {
+    if (title.find(only) == std::string::npos) return false;
+    PrintHeader(title);
+    return true;
+  };
+  const auto few = [calls](size_t bytes) {
+    return std::max<int>(20, static_cast<int>(calls * 4096.0 / (bytes + 4096)));
+  };
+
+  if (table("gate")) {
+    PrintRow("empty call", 0, RunPair([=](Side& side) { side.TimeGated(calls, [] {}); }));
+    PrintRow("second gate", 0, RunPair([=](Side& side) { side.TimeGated(calls, [&] { side.Gate(); }); }));
+  }
+  if (table("publish all-reduce")) {
+    for (size_t bytes : {8, 48, 64, 256, 1024, 4096, 8192}) {
+      PrintRow("gated", bytes, PublishAllReduce(bytes, false, true, calls));
+      PrintRow("back to back", bytes, PublishAllReduce(bytes, false, false, calls));
+    }
+    for (size_t bytes : {2048, 4096, 8192}) {
+      PrintRow("gated, segment memory", bytes, PublishAllReduce(bytes, true, true, calls));
+    }
+  }
+  if (table("ping-pong, one way")) {
+    for (size_t bytes : {8, 48, 64, 256, 1024, 4096}) PrintRow("private", bytes, PingPong(bytes, false, calls));
+    for (size_t bytes : {2048, 4096}) PrintRow("segment", bytes, PingPong(bytes, true, calls));
+  }
+  if (table("large messages")) {
+    for (size_t bytes : {16 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20}) {
+      for (const auto& [name, window, options] :
+           {std::tuple{"segment", true, ShmOptions{}}, std::tuple{"private", false, ShmOptions{}},
+            std::tuple{"bounce", false, ShmOptions{.private_reads = false}}}) {
+        PrintRow(std::string("one way, ") + name, bytes, OneWay(bytes, window, options, few(bytes)));
+        PrintRow(std::string("exchange + reduce, ") + name, bytes, Exchange(bytes, window, true, options, few(bytes)));
+      }
+    }
+  }
+}
