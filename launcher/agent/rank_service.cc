@@ -8,10 +8,13 @@
 #include "launcher/agent/call_state.h"
 #include "launcher/agent/process_state.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/segment/agent_protocol.h"
 #include "runtime/segment/black_box.h"
 
 namespace cohort::launcher {
 namespace {
+
+using runtime::kAgentProtocol;
 
 constexpr uint32_t kStateLost = 3;  // RankControl::state
 constexpr uint32_t kStateFinalised = 2;

@@ -20,9 +20,6 @@
 
 namespace cohort::launcher {
 
-// The version of agent.proto's conversation.
-inline constexpr uint32_t kAgentProtocol = 1;
-
 class RankService {
  public:
   struct Callbacks {
