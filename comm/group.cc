@@ -145,6 +145,7 @@ void Group::FillRecord(const CollectiveRequest& request, const ServicePlan& serv
   signature.dtype = static_cast<uint16_t>(request.dtype);
   signature.op = Reduces(request.kind) ? static_cast<uint16_t>(request.op) : 0;
   signature.algorithm = service.algorithm;
+  signature.tuning = service.tuning;
   const BufferBlocks blocks = BlocksOf(request.kind, request.root == context_.rank, context_.size);
   record->bytes = signature.count * SizeOf(request.dtype) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
   record->group_rank = context_.rank;

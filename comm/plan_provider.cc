@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,20 @@ constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 // How long a transport's complaint about a peer waits for the news of its death.
 constexpr uint64_t kSuspicionTime = 1'000'000'000;
 
+int64_t BytesOf(const CollectiveRequest& request) {
+  return request.count * static_cast<int64_t>(SizeOf(request.dtype));
+}
+
+// Only what all members see alike: how they are spread over nodes.
+GroupTopology TopologyOf(const GroupContext& group) {
+  std::map<int, int> ranks_of_node;
+  for (const int member : group.members) ++ranks_of_node[group.runtime->node_of(member)];
+  GroupTopology topology;
+  topology.size = group.size;
+  topology.nodes = static_cast<int>(ranks_of_node.size());
+  return topology;
+}
+
 }  // namespace
 
 PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
@@ -23,7 +38,8 @@ PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
       pool_(new OperationPool(&group->runtime->engine())),
       runner_(links, group->rank, group->size),
       plans_(group->rank, group->size),
-      choices_(kChoices),
+      selector_(TopologyOf(*group), Tuning()),
+      tuning_hash_(selector_.tuning().Hash()),
       earliest_deadline_(kNever) {}
 
 PlanProvider::~PlanProvider() {
@@ -34,22 +50,9 @@ PlanProvider::~PlanProvider() {
 absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& request,
                                                  const std::string& forced_algorithm) {
   if (request.memory != MemoryKind::kHost) return absl::UnimplementedError("plans move host memory only");
-  uint64_t hash = static_cast<uint64_t>(request.count) * 0x9e3779b97f4a7c15u;
-  hash = (hash >> 32) + static_cast<uint64_t>(request.kind) * 31 + static_cast<uint64_t>(request.dtype) * 7;
-  Choice& choice = choices_[hash & (kChoices - 1)];
-  const bool free = forced_algorithm.empty();
-  if (free && choice.count == request.count && choice.kind == request.kind && choice.dtype == request.dtype) {
-    return choice.service;
-  }
-  const AlgorithmInfo* algorithm = FindAlgorithm(request.kind, free ? "flat" : forced_algorithm);
-  if (algorithm == nullptr) {
-    return absl::InvalidArgumentError(std::string(Name(request.kind)) + " has no algorithm \"" + forced_algorithm +
-                                      "\"; it has: " + AlgorithmNames(request.kind));
-  }
-  if (const absl::Status fits = CheckRequirements(*algorithm, group_->size); !fits.ok()) return fits;
-  const ServicePlan service{algorithm->index, algorithm->traits.parts_by_rank ? group_->size : 1};
-  if (free) choice = {request.kind, request.dtype, request.count, service};
-  return service;
+  const absl::StatusOr<Choice> choice = selector_.Choose(request.kind, BytesOf(request), forced_algorithm);
+  if (!choice.ok()) return choice.status();
+  return ServicePlan{choice->algorithm->index, choice->pieces, tuning_hash_};
 }
 
 runtime::Work PlanProvider::Launch(const AcceptedCall& call) {
@@ -187,7 +190,7 @@ const runtime::CallRecord* PlanProvider::Pending() const {
 }
 
 std::string PlanProvider::Explain(const CollectiveRequest& request) {
-  return "flat (" + AlgorithmNames(request.kind) + ")";
+  return ExplainSelection(request.kind, BytesOf(request), selector_.topology(), selector_.tuning());
 }
 
 }  // namespace cohort::comm

@@ -11,6 +11,7 @@
 #include "comm/plan/plan_cache.h"
 #include "comm/plan/runner.h"
 #include "comm/provider.h"
+#include "comm/selector.h"
 #include "comm/stall_watch.h"
 
 namespace cohort::comm {
@@ -31,15 +32,6 @@ class PlanProvider : public Provider {
   std::string Explain(const CollectiveRequest& request) override;
 
  private:
-  // The selector's answers to the calls of late, so that a training loop's calls are chosen once.
-  struct Choice {
-    CollectiveKind kind{};
-    DataType dtype{};
-    int64_t count = -1;
-    ServicePlan service;
-  };
-  static constexpr size_t kChoices = 64;  // a power of two
-
   // Begins the first of the queue. False: it could not be begun, and the group has failed.
   bool Begin();
   // Advances the first of the queue, and what follows while operations finish. True when anything moved.
@@ -53,7 +45,8 @@ class PlanProvider : public Provider {
   OperationPool* const pool_;
   PlanRunner runner_;
   PlanCache plans_;
-  std::vector<Choice> choices_;
+  Selector selector_;
+  const uint64_t tuning_hash_;
   OperationQueue queue_;
   bool begun_ = false;              // the runner runs the first of the queue
   bool advancing_ = false;          // a callback may submit: it must not advance what is being advanced

@@ -32,10 +32,11 @@ struct GroupContext {
   std::function<void(const absl::Status& status, int blamed)> fail;
 };
 
-// How a call will be served. `algorithm` goes into the signature.
+// How a call will be served.
 struct ServicePlan {
-  uint16_t algorithm = 0;  // index in algorithms.def; 0 where the provider has none
+  uint16_t algorithm = 0;  // index in algorithms.def, for the signature; 0 where there is none
   int32_t pieces = 1;      // that the block is cut into
+  uint64_t tuning = 0;     // hash of the figures that the choice was made with; goes into the signature too
 };
 
 // An accepted call: validated, numbered, in the black box.
