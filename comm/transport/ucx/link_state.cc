@@ -127,8 +127,7 @@ Progress LinkState::SendResult(PostedSend& send) {
     Forget(send);
     return Progress::kFailed;
   }
-  if (send.finished == send.pieces) FinishSend(send);
-  if (send.finished == send.pieces && send.flushed) {
+  if (send.finished == send.pieces) {
     Forget(send);
     return Progress::kDone;
   }
@@ -189,24 +188,6 @@ bool LinkState::StartPiece(PostedSend& send) {
   return true;
 }
 
-// UCX takes a short message for sent while a part of it may still be in its own buffer; it would stay there when the
-// program computes and nobody drives the worker. So a message is done when it has left this process.
-void LinkState::FinishSend(PostedSend& send) {
-  if (send.flushed || send.InFlight()) return;
-  Transfer* transfer = worker_->NewTransfer();
-  transfer->done = &LinkState::OnSendDone;
-  transfer->owner = &send;
-  transfer->index = 1;  // a flush
-  const ucs_status_t status = worker_->Flush(peer_->endpoint, transfer);
-  if (status == UCS_OK) {
-    send.flushed = true;
-  } else if (status == UCS_INPROGRESS) {
-    send.AddTransfer(transfer);
-  } else {
-    TransferFailed(send, status);
-  }
-}
-
 // The transfer's owner is the posted operation, which knows no link; Forget() detaches it before it is reused.
 void LinkState::OnSendDone(void* owner, Transfer* transfer, ucs_status_t status) {
   auto* send = static_cast<PostedSend*>(owner);
@@ -214,8 +195,6 @@ void LinkState::OnSendDone(void* owner, Transfer* transfer, ucs_status_t status)
   send->moved = true;
   if (status != UCS_OK) {
     send->failed = true;
-  } else if (transfer->index == 1) {
-    send->flushed = true;
   } else {
     ++send->finished;
   }

@@ -83,7 +83,6 @@ class LinkState {
   };
   struct PostedSend : Posted {
     SendOperation* operation = nullptr;
-    bool flushed = false;
   };
   struct Stage {
     BufferPool::Block block;
@@ -104,7 +103,6 @@ class LinkState {
 
   void PumpSends();
   bool StartPiece(PostedSend& send);
-  void FinishSend(PostedSend& send);
   Progress SendResult(PostedSend& send);
 
   bool AdvanceRecv(PostedRecv& receive);

@@ -27,7 +27,6 @@
   F(ucp_worker_set_am_recv_handler) \
   F(ucp_ep_create)                  \
   F(ucp_ep_close_nbx)               \
-  F(ucp_ep_flush_nbx)               \
   F(ucp_am_send_nbx)                \
   F(ucp_am_recv_data_nbx)           \
   F(ucp_am_data_release)            \

@@ -38,8 +38,6 @@ absl::Status Worker::Configure(const WorkerOptions& options, ucp_config_t* confi
   if (!options.interface.empty()) {
     COHORT_RETURN_IF_ERROR(SetOption(api_, config, "NET_DEVICES", options.interface));
   }
-  // UCX's TCP asks the kernel for keepalives itself; its own rounds are for transports that have none.
-  COHORT_RETURN_IF_ERROR(SetOption(api_, config, "KEEPALIVE_INTERVAL", "1s"));
   return absl::OkStatus();
 }
 
@@ -197,14 +195,6 @@ ucs_status_t Worker::Receive(Transfer* transfer, void* descriptor, void* data, s
   parameters.cb.recv_am = &Worker::OnReceived;
   parameters.user_data = transfer;
   return Started(transfer, api_.ucp_am_recv_data_nbx(worker_, descriptor, data, bytes, &parameters));
-}
-
-ucs_status_t Worker::Flush(ucp_ep_h endpoint, Transfer* transfer) {
-  ucp_request_param_t parameters = {};
-  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  parameters.cb.send = &Worker::OnSent;
-  parameters.user_data = transfer;
-  return Started(transfer, api_.ucp_ep_flush_nbx(endpoint, &parameters));
 }
 
 void Worker::Discard(void* descriptor) { api_.ucp_am_data_release(worker_, descriptor); }

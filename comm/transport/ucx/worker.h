@@ -92,8 +92,6 @@ class Worker {
   ucs_status_t Send(ucp_ep_h endpoint, Transfer* transfer, const void* data, size_t bytes);
   // Moves an announced piece to `data`. Results as Send.
   ucs_status_t Receive(Transfer* transfer, void* descriptor, void* data, size_t bytes);
-  // Waits until what was sent so far has left this process. Results as Send.
-  ucs_status_t Flush(ucp_ep_h endpoint, Transfer* transfer);
   // Gives up an announced piece; its sender takes it for delivered.
   void Discard(void* descriptor);
   // Transfers whose `done` has not been called.
