@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/process_state.h"
 #include "launcher/agent/sweep.h"
 #include "launcher/base/event_loop.h"
 #include "launcher/base/message_pipe.h"
@@ -38,6 +39,8 @@ constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their 
 constexpr seconds kStopSlack{10};            // beyond the grace, before everything is killed
 constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
 constexpr seconds kBlameAgentAfter{3};       // for the rendezvous to notice the loss of an agent by itself
+constexpr milliseconds kLookInterval{400};   // at the agents' states
+constexpr milliseconds kFrozenAfter{3000};   // an agent that stays stopped is killed, and its sentinel sweeps
 constexpr size_t kMaxHeldBytes = 8u << 20;
 
 std::string NewJobId() {
@@ -67,7 +70,9 @@ class FrontEnd {
     bool output_ended = false;
     bool exited = false;
     int wait_status = 0;
-    std::string failed;  // it said why it can't go on
+    std::string failed;  // it said why it can't go on, or we know
+    bool frozen = false;
+    EventLoop::Clock::time_point stopped_since{};
     bool ended() const { return output_ended && exited; }
   };
 
@@ -84,6 +89,7 @@ class FrontEnd {
   void OnAgentEnded(size_t index);
   void OnHostEnded();
   void ReapAgents();
+  void LookForFrozenAgents();
   void RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone);
   void KillAgents();
   void ReleaseHeld();
@@ -106,6 +112,7 @@ class FrontEnd {
   bool user_stop_ = false;
   bool killed_ = false;
   bool agent_died_ = false;
+  EventLoop::Clock::time_point last_look_{};
   std::string held_output_;  // lines after a failure, until its cause is told; each begins with its descriptor
   bool holding_ = true;
 };
@@ -193,6 +200,8 @@ int FrontEnd::Run() {
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
   int exit_code = kExitLauncher;
   if (const absl::Status started = StartAgents(); started.ok()) {
+    last_look_ = EventLoop::Clock::now();
+    LookForFrozenAgents();
     loop_.Run();
     if (report_) exit_code = report_->exit_code();
   } else {
@@ -384,6 +393,26 @@ void FrontEnd::ReapAgents() {
   }
 }
 
+void FrontEnd::LookForFrozenAgents() {
+  loop_.After(kLookInterval, [this] { LookForFrozenAgents(); });
+  const auto now = EventLoop::Clock::now();
+  const bool stalled = now - last_look_ > 3 * kLookInterval;  // I was stopped myself, and know nothing of others
+  last_look_ = now;
+  for (Agent& agent : agents_) {
+    if (agent.exited || !agent.failed.empty()) continue;
+    const auto state = ReadProcessState(agent.process.pid);
+    if (!state || state->state != 'T' || IsTraced(agent.process.pid) || stalled) {
+      agent.stopped_since = {};
+    } else if (agent.stopped_since == EventLoop::Clock::time_point{}) {
+      agent.stopped_since = now;
+    } else if (now - agent.stopped_since >= kFrozenAfter) {
+      agent.failed = "it stayed stopped (SIGSTOP) and was killed";
+      agent.frozen = true;
+      ::kill(agent.process.pid, SIGKILL);
+    }
+  }
+}
+
 std::string FrontEnd::NameAgent(size_t index) const {
   return "the agent of " + job_.nodes.nodes[index].name + " (pid " + std::to_string(agents_[index].process.pid) + ")";
 }
@@ -404,7 +433,7 @@ void FrontEnd::OnAgentEnded(size_t index) {
   if (index == 0) {
     OnHostEnded();
   } else if (!in_order && !report_) {
-    if (agent.failed.empty()) {
+    if (agent.failed.empty() || agent.frozen) {
       lost_ = DescribeAgentEnd(index);  // better than what the rendezvous can know
       Say(*lost_);
     }

@@ -98,6 +98,7 @@ class Agent {
 
  private:
   void OnInput();
+  void OnInputEnded();
   void OnSignal();
   void OnToNode(const v1::ToNode& message);
   void OnStart(const v1::NodeStart& start);
@@ -148,7 +149,7 @@ int Agent::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGCHLD, SIGTERM}) ::sigaddset(&handled, signal);
+  for (const int signal : {SIGCHLD, SIGTERM, kLauncherGoneSignal}) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);  // before any thread exists
   for (const int signal : {SIGPIPE, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
   sentinel_.Start();
@@ -168,13 +169,7 @@ void Agent::OnInput() {
   char buffer[64u << 10];
   const ssize_t n = ::read(STDIN_FILENO, buffer, sizeof buffer);
   if (n < 0 && (errno == EINTR || errno == EAGAIN)) return;
-  if (n <= 0) {
-    loop_.Unwatch(STDIN_FILENO);
-    input_ended_ = true;
-    StopRanks(std::chrono::milliseconds(0));  // nothing to stop after an orderly end
-    EndWhenDone();
-    return;
-  }
+  if (n <= 0) return OnInputEnded();
   input_.Append(buffer, static_cast<size_t>(n));
   for (v1::ToNode message;;) {
     const absl::StatusOr<bool> next = input_.Next(&message);
@@ -184,10 +179,18 @@ void Agent::OnInput() {
   }
 }
 
+void Agent::OnInputEnded() {
+  if (std::exchange(input_ended_, true)) return;
+  loop_.Unwatch(STDIN_FILENO);
+  StopRanks(std::chrono::milliseconds(0));  // nothing to stop after an orderly end
+  EndWhenDone();
+}
+
 void Agent::OnSignal() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) ReapChildren();
+    if (info.ssi_signo == static_cast<uint32_t>(kLauncherGoneSignal)) OnInputEnded();
     if (info.ssi_signo == SIGTERM) {
       Notice("the agent of " + start_.name() + " got SIGTERM and ends its ranks");
       if (server_) server_->RequestStop("the agent of " + start_.name() + " got SIGTERM", 128 + SIGTERM);
@@ -419,7 +422,7 @@ void Agent::OnReport(const v1::JobReport&) {
   StopRanks(std::chrono::milliseconds(0));  // whoever the rendezvous has given up on
   if (!supervisor_) ranks_done_ = true;
   // dlaunch closes our input when the other agents have gone.
-  if (server_) loop_.After(kHostLinger, [this] { input_ended_ = true, EndWhenDone(); });
+  if (server_) loop_.After(kHostLinger, [this] { OnInputEnded(); });
   EndWhenDone();
 }
 

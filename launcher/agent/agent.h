@@ -7,7 +7,13 @@
 //   all ranks gone, swept, reported ──► the rendezvous' report ──► end
 #pragma once
 
+#include <csignal>
+
 namespace cohort::launcher {
+
+// What an agent gets as parent-death signal. Not SIGKILL: it then ends its ranks, and finds also those processes that
+// have left both their group and their environment behind.
+inline constexpr int kLauncherGoneSignal = SIGUSR2;
 
 // Runs the agent until the job's end. `argc` and `argv` are main's: the sentinel's name is written over them. Returns
 // the process' exit status: 0 also when ranks failed, kExitLauncher when the agent itself could not go on.

@@ -19,6 +19,7 @@ namespace cohort::launcher {
 namespace {
 
 constexpr std::chrono::seconds kSweepLimit{5};
+constexpr int kStuckAfterMs = 3000;
 
 char* arguments_begin = nullptr;
 size_t arguments_size = 0;
@@ -31,30 +32,47 @@ void Rename() {
   std::memcpy(arguments_begin, kName, sizeof kName);
 }
 
-// Nothing of the agent's must stay open here, or its peers would not see its end.
-void CloseEverythingBut(int keep) {
-  ::syscall(SYS_close_range, 0, keep - 1, 0);
-  ::syscall(SYS_close_range, keep + 1, ~0U, 0);
-  for (int fd = 0; fd < 3; ++fd) {
-    if (fd != keep) (void)!::open("/dev/null", O_RDWR);
-  }
+// Nothing of the agent's must stay open here, or its peers would not see its end. The two descriptors become 3 and 4.
+void KeepOnly(int* pipe, int* launcher) {
+  const int high_pipe = ::fcntl(*pipe, F_DUPFD, 10);
+  const int high_launcher = ::fcntl(*launcher, F_DUPFD, 10);
+  *pipe = ::dup2(high_pipe, 3);
+  *launcher = high_launcher < 0 ? -1 : ::dup2(high_launcher, 4);
+  ::syscall(SYS_close_range, 5, ~0U, 0);
+  if (*launcher < 0) ::close(4);
+  const int null = ::open("/dev/null", O_RDWR);
+  for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
+  if (null > 4) ::close(null);
 }
 
-[[noreturn]] void RunSentinel(int pipe, const std::string& mark) {
-  ::setsid();
-  Rename();
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
-  CloseEverythingBut(pipe);
+// Reads which groups there are, until the agent has gone. Should dlaunch go and the agent stay, the agent is stuck.
+std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent) {
   std::set<pid_t> groups;
+  bool launcher_gone = launcher < 0;
   for (;;) {
+    pollfd fds[] = {{pipe, POLLIN, 0}, {launcher_gone ? -1 : launcher, POLLIN, 0}};
+    const bool hurry = launcher >= 0 && launcher_gone;
+    const int ready = ::poll(fds, 2, hurry ? kStuckAfterMs : -1);
+    if (ready < 0 && errno == EINTR) continue;
+    if (ready == 0) ::kill(agent, SIGKILL);  // its end of the pipe is open, so it is still the agent
+    if (fds[1].revents != 0) launcher_gone = true;
+    if (fds[0].revents == 0) continue;
     pid_t value = 0;
     const ssize_t n = ::read(pipe, &value, sizeof value);
     if (n < 0 && errno == EINTR) continue;
-    if (n != sizeof value) break;
+    if (n != sizeof value) return groups;
     if (value > 1) groups.insert(value);
     if (value < -1) groups.erase(-value);
   }
-  for (const pid_t group : groups) ::kill(-group, SIGKILL);
+}
+
+[[noreturn]] void RunSentinel(int pipe, int launcher, pid_t agent, const std::string& mark) {
+  ::setsid();
+  ::prctl(PR_SET_PDEATHSIG, 0);
+  Rename();
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
+  KeepOnly(&pipe, &launcher);
+  for (const pid_t group : WatchAgent(pipe, launcher, agent)) ::kill(-group, SIGKILL);
   Sweep(mark, {}, false, kSweepLimit);
   ::_exit(0);
 }
@@ -66,7 +84,8 @@ void Sentinel::RememberArguments(int argc, char** argv) {
   arguments_size = static_cast<size_t>(argv[argc - 1] + std::strlen(argv[argc - 1]) + 1 - argv[0]);
 }
 
-Sentinel::Sentinel(std::string mark) : mark_(std::move(mark)) {}
+Sentinel::Sentinel(std::string mark)
+    : mark_(std::move(mark)), launcher_(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0))) {}
 
 Sentinel::~Sentinel() {
   pipe_.reset();
@@ -79,12 +98,9 @@ Sentinel::~Sentinel() {
 bool Sentinel::Start() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+  const pid_t agent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid == 0) {
-    int read_end = ends[0];
-    if (read_end < 3) read_end = ::fcntl(ends[0], F_DUPFD, 3);
-    RunSentinel(read_end, mark_);
-  }
+  if (pid == 0) RunSentinel(ends[0], launcher_.get(), agent, mark_);
   ::close(ends[0]);
   if (pid < 0) {
     ::close(ends[1]);

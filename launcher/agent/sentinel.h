@@ -35,6 +35,7 @@ class Sentinel {
   void Tell(pid_t value);
 
   std::string mark_;
+  UniqueFd launcher_;  // the process that started us: a pidfd
   pid_t pid_ = -1;
   UniqueFd pidfd_;
   UniqueFd pipe_;  // its end is how the sentinel sees ours

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/status/status.h"
+#include "launcher/agent/agent.h"
 
 namespace cohort::launcher {
 namespace {
@@ -31,7 +32,7 @@ struct Pipe {
 
 [[noreturn]] void RunChild(pid_t parent, int input, int output, char* const* argv) {
   ::setpgid(0, 0);  // Ctrl-C is for dlaunch, which tells its agents what it means
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  ::prctl(PR_SET_PDEATHSIG, kLauncherGoneSignal);
   if (::getppid() != parent) ::_exit(1);
   sigset_t none;
   ::sigemptyset(&none);
