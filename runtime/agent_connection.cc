@@ -1,6 +1,7 @@
 #include "runtime/agent_connection.h"
 
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -21,12 +22,13 @@ namespace {
 
 constexpr size_t kMaxUnsent = 1024;  // messages; beyond them the oldest news would help nobody
 
-// Waits for events on fd; false when the deadline passes first.
-bool Await(int fd, short events, Deadline deadline) {  // NOLINT(google-runtime-int): poll's type
-  pollfd entry{fd, events, 0};
+// Waits for events on `fd`, or until `interrupt` (an eventfd, or -1) is written to; false when the deadline passes
+// first.
+bool Await(int fd, short events, Deadline deadline, int interrupt = -1) {  // NOLINT(google-runtime-int): poll's type
+  pollfd entries[2] = {{fd, events, 0}, {interrupt, POLLIN, 0}};
   while (true) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left()).count();
-    const int result = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left, 60'000)));
+    const int result = poll(entries, 2, static_cast<int>(std::min<int64_t>(left, 60'000)));
     if (result > 0 || (result < 0 && errno != EINTR)) return true;
     if (deadline.passed()) return false;
   }
@@ -56,7 +58,8 @@ absl::Status AgentConnection::Open(const std::string& address, Deadline deadline
   std::memcpy(name.sun_path + 1, address.data() + 1, address.size() - 1);
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size());
   socket_ = FileDescriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket_.valid()) return ErrnoStatus(errno, "cannot make a socket to the agent");
+  interrupt_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!socket_.valid() || !interrupt_.valid()) return ErrnoStatus(errno, "cannot make a socket to the agent");
   while (connect(socket_.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
     if (errno == EINTR) continue;
     if (errno != EAGAIN) {
@@ -141,9 +144,12 @@ absl::StatusOr<v1::AgentMessage> AgentConnection::Call(const v1::RankMessage& me
     }
     reading_ = true;
     mutex_.Unlock();
-    Await(socket_.get(), POLLIN, deadline);
+    Await(socket_.get(), POLLIN, deadline, interrupt_.get());
     mutex_.Lock();
     reading_ = false;
+    uint64_t count = 0;
+    while (read(interrupt_.get(), &count, sizeof count) < 0 && errno == EINTR) {
+    }
     Drain();
     received_.NotifyAll();
   }
@@ -246,8 +252,16 @@ void AgentConnection::Sort(v1::AgentMessage message) {
     news_.push_back(std::move(message));
   } else if (waiting_.find(request) != waiting_.end()) {
     answers_[request] = std::move(message);
+    // It may be the answer for the thread that sleeps in poll(), and read by another.
+    if (reading_) Interrupt();
   }
   // Else an answer that came after its deadline: nobody wants it.
+}
+
+void AgentConnection::Interrupt() {
+  const uint64_t one = 1;
+  while (write(interrupt_.get(), &one, sizeof one) < 0 && errno == EINTR) {
+  }
 }
 
 void AgentConnection::Break(const std::string& why) {

@@ -53,11 +53,13 @@ class AgentConnection {
   void Drain() COHORT_REQUIRES(mutex_);
   bool ReceiveOne(FileDescriptor* descriptor) COHORT_REQUIRES(mutex_);
   void Sort(v1::AgentMessage message) COHORT_REQUIRES(mutex_);
+  void Interrupt();
   void Flush() COHORT_REQUIRES(mutex_);
   void Break(const std::string& why) COHORT_REQUIRES(mutex_);
   void UpdatePending() COHORT_REQUIRES(mutex_);
 
   FileDescriptor socket_;
+  FileDescriptor interrupt_;  // an eventfd: ends the poll() of the thread that reads for all
   int agent_pid_ = 0;
   std::atomic<uint64_t> next_request_{1};
   std::atomic<bool> pending_{false};

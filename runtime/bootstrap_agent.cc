@@ -155,6 +155,7 @@ absl::StatusOr<Bootstrap::Joined> AgentBootstrap::Join(Deadline deadline) {
 
   Joined joined;
   COHORT_ASSIGN_OR_RETURN(joined.identity, ReadWelcome(first.welcome()));
+  if (joined.identity.local_rank != local_rank_) return BadWelcome("it is for another local rank");
   COHORT_RETURN_IF_ERROR(AddNodes(first.welcome().nodes(), &joined.identity));
   COHORT_RETURN_IF_ERROR(FetchNodes(first.welcome().node_count(), &joined.identity, deadline));
   COHORT_RETURN_IF_ERROR(CheckNodes(joined.identity));

@@ -21,7 +21,7 @@ struct RuntimeOptions {
   // Drive operations in a thread of their own while the program computes (overlap).
   bool progress_thread = false;
   // How to join; chosen from the environment when null (COHORT_AGENT: the agent; else a world of one).
-  std::unique_ptr<Bootstrap> bootstrap;
+  std::unique_ptr<Bootstrap> bootstrap = nullptr;
 };
 
 // Who hears of failures: communicators, transports. Called by the engine's owner.

@@ -1,0 +1,79 @@
+#include "runtime/env.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+
+#include <string>
+
+#include "runtime/runtime.h"
+
+namespace cohort::runtime {
+namespace {
+
+constexpr const char* kVariables[] = {"COHORT_AGENT",       "COHORT_LOCAL_RANK",   "COHORT_INIT_TIMEOUT_MS",
+                                      "COHORT_UCX_LIBRARY", "COHORT_NCCL_LIBRARY", "COHORT_CUDA_LIBRARY"};
+
+class EnvironmentTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Clear(); }
+  void TearDown() override { Clear(); }
+  static void Clear() {
+    for (const char* name : kVariables) unsetenv(name);
+  }
+  static void ExpectRefused(const char* name, const std::string& value) {
+    setenv(name, value.c_str(), 1);
+    const absl::Status status = Environment::Read().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << name << "=" << value;
+    EXPECT_NE(status.message().find(name), std::string::npos) << status;
+    EXPECT_NE(status.message().find("must be"), std::string::npos) << status;
+    EXPECT_EQ(Runtime::Init().status().code(), absl::StatusCode::kInvalidArgument);
+    unsetenv(name);
+  }
+};
+
+TEST_F(EnvironmentTest, NothingIsSet) {
+  const auto environment = Environment::Read();
+  ASSERT_TRUE(environment.ok()) << environment.status();
+  EXPECT_TRUE(environment->agent.empty());
+  EXPECT_FALSE(environment->local_rank.has_value());
+  EXPECT_FALSE(environment->init_timeout.has_value());
+  EXPECT_TRUE(environment->nccl_library.empty());
+}
+
+TEST_F(EnvironmentTest, ReadsEverything) {
+  setenv("COHORT_AGENT", "@cohort-1", 1);
+  setenv("COHORT_LOCAL_RANK", "3", 1);
+  setenv("COHORT_INIT_TIMEOUT_MS", "1500", 1);
+  setenv("COHORT_UCX_LIBRARY", "/opt/libucp.so", 1);
+  setenv("COHORT_NCCL_LIBRARY", "libfake.so", 1);
+  setenv("COHORT_CUDA_LIBRARY", "", 1);
+  const auto environment = Environment::Read();
+  ASSERT_TRUE(environment.ok()) << environment.status();
+  EXPECT_EQ(environment->agent, "@cohort-1");
+  EXPECT_EQ(environment->local_rank, 3);
+  EXPECT_EQ(environment->init_timeout, std::chrono::milliseconds(1500));
+  EXPECT_EQ(environment->ucx_library, "/opt/libucp.so");
+  EXPECT_EQ(environment->nccl_library, "libfake.so");
+  EXPECT_TRUE(environment->cuda_library.empty());
+}
+
+TEST_F(EnvironmentTest, RefusesBadValues) {
+  for (const char* value : {"-1", "1024", "3x", " 3", "0x3", "99999999999999999999", "three", "1.5"}) {
+    ExpectRefused("COHORT_LOCAL_RANK", value);
+  }
+  for (const char* value : {"0", "-5", "86400001", "1s"}) ExpectRefused("COHORT_INIT_TIMEOUT_MS", value);
+  for (const std::string& value : {std::string("cohort"), std::string("@"), "@" + std::string(200, 'x')}) {
+    ExpectRefused("COHORT_AGENT", value);
+  }
+  ExpectRefused("COHORT_UCX_LIBRARY", std::string(5000, 'x'));
+}
+
+TEST_F(EnvironmentTest, AnAgentWithoutLocalRankIsRefused) {
+  setenv("COHORT_AGENT", "@cohort-nobody", 1);
+  EXPECT_EQ(Runtime::Init().status().code(), absl::StatusCode::kFailedPrecondition);
+  setenv("COHORT_LOCAL_RANK", "0", 1);
+  EXPECT_EQ(Runtime::Init().status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace cohort::runtime
