@@ -1,0 +1,168 @@
+#include "comm/plan/plan_shape.h"
+
+#include <array>
+#include <vector>
+
+#include "runtime/base/status_macros.h"
+
+namespace cohort::comm {
+namespace {
+
+struct Operands {
+  bool src = false, src2 = false, dst = false, peer = false;
+};
+
+Operands OperandsOf(StepKind kind) {
+  switch (kind) {
+    case StepKind::kSend:
+      return {.src = true, .src2 = false, .dst = false, .peer = true};
+    case StepKind::kRecv:
+      return {.src = false, .src2 = false, .dst = true, .peer = true};
+    case StepKind::kRecvReduce:
+      return {.src = true, .src2 = false, .dst = true, .peer = true};
+    case StepKind::kReduce:
+      return {.src = true, .src2 = true, .dst = true, .peer = false};
+    case StepKind::kCopy:
+      return {.src = true, .src2 = false, .dst = true, .peer = false};
+    case StepKind::kPublish:
+      return {.src = true, .src2 = false, .dst = false, .peer = false};
+    case StepKind::kPut:
+      return {};
+  }
+  return {};
+}
+
+std::string WrongSlice(const Plan& plan, const Slice& slice) {
+  const PlanRequest request = RequestOf(plan);
+  const int64_t size = slice.buffer == BufferId::kScratch ? plan.scratch_chunks : ChunksOf(slice.buffer, request);
+  if (slice.first < 0 || slice.chunks < 0 || int64_t{slice.first} + slice.chunks > size) {
+    return "reaches outside " + std::string(Name(slice.buffer)) + ", which has " + std::to_string(size) + " chunks";
+  }
+  return "";
+}
+
+// dst = a, chunk by chunk.
+std::string WrongPair(const Plan& plan, const Slice& dst, const Slice& src) {
+  if (dst.chunks != src.chunks || (dst.chunks > 0 && (dst.first - src.first) % plan.pieces != 0)) {
+    return "moves between chunks of different lengths";
+  }
+  const Slice to = Canonical(dst, RequestOf(plan));
+  const Slice from = Canonical(src, RequestOf(plan));
+  if (Overlap(to, from) && to.first != from.first) return "has operands that overlap in part";
+  return "";
+}
+
+absl::Status CheckStep(const Plan& plan, size_t lane, size_t index) {
+  const Step& step = plan.lanes[lane].steps[index];
+  const Operands operands = OperandsOf(step.kind);
+  if (!operands.src && !operands.dst) return RefuseStep(plan, lane, index, "is of a kind that cannot be checked");
+  if (operands.peer && (step.peer < 0 || step.peer >= plan.size || step.peer == plan.rank)) {
+    return RefuseStep(plan, lane, index, "names no other member of the group");
+  }
+  if (step.published && step.kind != StepKind::kRecv && step.kind != StepKind::kRecvReduce) {
+    return RefuseStep(plan, lane, index, "is no receive and can't be a published one");
+  }
+  if (operands.dst && step.dst.buffer == BufferId::kIn && step.dst.chunks > 0) {
+    return RefuseStep(plan, lane, index, "writes the caller's input");
+  }
+  std::string wrong;
+  if (operands.src) wrong = WrongSlice(plan, step.src);
+  if (wrong.empty() && operands.src2) wrong = WrongSlice(plan, step.src2);
+  if (wrong.empty() && operands.dst) wrong = WrongSlice(plan, step.dst);
+  if (wrong.empty() && operands.dst && operands.src) wrong = WrongPair(plan, step.dst, step.src);
+  if (wrong.empty() && operands.src2) wrong = WrongPair(plan, step.dst, step.src2);
+  return wrong.empty() ? absl::OkStatus() : RefuseStep(plan, lane, index, wrong);
+}
+
+absl::Status CheckSameOperation(std::span<const Plan> plans) {
+  for (size_t r = 0; r < plans.size(); ++r) {
+    const Plan& plan = plans[r];
+    const Plan& first = plans[0];
+    const std::string here = "plan " + std::to_string(r) + " ";
+    if (plan.size != static_cast<int>(plans.size()) || plan.rank != static_cast<int>(r)) {
+      return absl::InvalidArgumentError(here + "is that of rank " + std::to_string(plan.rank) + " of " +
+                                        std::to_string(plan.size) + " among " + std::to_string(plans.size()) +
+                                        " plans; they must be those of all ranks in order");
+    }
+    if (plan.kind != first.kind || plan.root != first.root || plan.pieces != first.pieces) {
+      return absl::InvalidArgumentError(here + "differs from rank 0's in kind, root or pieces");
+    }
+    if (plan.pieces < 1 || plan.scratch_chunks < 0) {
+      return absl::InvalidArgumentError(here + "has no pieces, or less than no scratch memory");
+    }
+    if (plan.lanes.size() != first.lanes.size()) {
+      return absl::InvalidArgumentError(here + "has another number of lanes than rank 0's");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Who uses a chunk: no lane, one, or several; and whether a lane writes it.
+class Usage {
+ public:
+  explicit Usage(const Plan& plan) : request_(RequestOf(plan)) {
+    users_[0].resize(static_cast<size_t>(ChunksOf(BufferId::kIn, request_)));
+    users_[1].resize(static_cast<size_t>(ChunksOf(BufferId::kOut, request_)));
+    users_[2].resize(static_cast<size_t>(plan.scratch_chunks));
+  }
+  // False when this use and another lane's do not go together.
+  bool Add(const Slice& slice, int lane, bool write) {
+    const Slice where = Canonical(slice, request_);
+    for (int32_t i = 0; i < where.chunks; ++i) {
+      User& user = users_[static_cast<size_t>(where.buffer)][static_cast<size_t>(where.first + i)];
+      if (user.lane >= 0 && user.lane != lane && (write || user.written)) return false;
+      user = {lane, user.written || write};
+    }
+    return true;
+  }
+
+ private:
+  struct User {
+    int lane = -1;  // of the last use; reads are added after all writes, so a written chunk has its writer here
+    bool written = false;
+  };
+  PlanRequest request_;
+  std::array<std::vector<User>, 3> users_;
+};
+
+absl::Status CheckLanesDisjoint(const Plan& plan) {
+  if (plan.lanes.size() < 2) return absl::OkStatus();
+  Usage usage(plan);
+  for (const bool writes : {true, false}) {  // all writes first, so that every read is compared with all of them
+    for (size_t lane = 0; lane < plan.lanes.size(); ++lane) {
+      for (size_t s = 0; s < plan.lanes[lane].steps.size(); ++s) {
+        const Step& step = plan.lanes[lane].steps[s];
+        const Operands operands = OperandsOf(step.kind);
+        const int number = static_cast<int>(lane);
+        const bool fits = writes ? (!operands.dst || usage.Add(step.dst, number, true))
+                                 : (!operands.src || usage.Add(step.src, number, false)) &&
+                                       (!operands.src2 || usage.Add(step.src2, number, false));
+        if (!fits) return RefuseStep(plan, lane, s, "touches memory that another lane writes or reads");
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RefuseStep(const Plan& plan, size_t lane, size_t step, const std::string& why) {
+  return absl::InvalidArgumentError("rank " + std::to_string(plan.rank) + ", lane " + std::to_string(lane) + ", step " +
+                                    std::to_string(step) + " (" + ToString(plan.lanes[lane].steps[step]) + ") " + why);
+}
+
+absl::Status CheckShape(std::span<const Plan> plans) {
+  if (plans.empty()) return absl::InvalidArgumentError("there are no plans to check");
+  COHORT_RETURN_IF_ERROR(CheckSameOperation(plans));
+  for (const Plan& plan : plans) {
+    for (size_t lane = 0; lane < plan.lanes.size(); ++lane) {
+      for (size_t step = 0; step < plan.lanes[lane].steps.size(); ++step) {
+        COHORT_RETURN_IF_ERROR(CheckStep(plan, lane, step));
+      }
+    }
+    COHORT_RETURN_IF_ERROR(CheckLanesDisjoint(plan));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cohort::comm
