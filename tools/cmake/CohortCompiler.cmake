@@ -14,8 +14,8 @@ target_compile_options(cohort_options INTERFACE
   "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=" "-fmacro-prefix-map=${COHORT_SOURCE_FROM_BINARY}/=")
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # The lock annotations of runtime/ are only checked by clang.
-  target_compile_options(cohort_options INTERFACE -Wthread-safety)
+  # Only clang checks the lock annotations. It also warns of std::get_temporary_buffer inside libstdc++'s stable_sort.
+  target_compile_options(cohort_options INTERFACE -Wthread-safety -Wno-deprecated-declarations)
 endif()
 
 foreach(sanitizer IN LISTS COHORT_SANITIZE)

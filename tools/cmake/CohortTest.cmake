@@ -81,7 +81,11 @@ function(cohort_fuzzer)
   if(COHORT_FUZZ)
     cohort_test_program(NAME ${arg_NAME} SRCS ${arg_SRCS} DEPS ${arg_DEPS})
     target_link_options(${arg_NAME} PRIVATE -fsanitize=fuzzer)
-    add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} -max_total_time=20 -print_final_stats=1 -runs=200000)
+    # What it learns goes to the build folder; the corpus in the repository is only read.
+    set(learned ${CMAKE_CURRENT_BINARY_DIR}/${arg_NAME}_corpus)
+    file(MAKE_DIRECTORY ${learned})
+    add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} -max_total_time=20 -print_final_stats=1
+      -artifact_prefix=${CMAKE_CURRENT_BINARY_DIR}/ ${learned} ${corpus})
   else()
     cohort_test_program(NAME ${arg_NAME} SRCS ${arg_SRCS} DEPS ${arg_DEPS} cohort::fuzz_main)
     add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} ${corpus})
