@@ -16,9 +16,16 @@ constexpr int kStartWord = offsetof(CallRecord, start_ns) / 8;
 constexpr int kEndWord = offsetof(CallRecord, end_ns) / 8;
 constexpr int kStateWord = offsetof(CallRecord, state) / 8;
 static_assert(offsetof(CallRecord, site) % 8 == 0 && offsetof(CallRecord, state) % 8 == 0);
+static_assert(kStartWord + 1 == kEndWord && kEndWord + 1 == kStateWord && kStateWord < kSiteWord);
 constexpr int kReadAttempts = 8;
 
 bool HasZeroByte(uint64_t word) { return ((word - 0x0101010101010101u) & ~word & 0x8080808080808080u) != 0; }
+
+// The word that begins with the state, with another state in it.
+uint64_t WithState(uint64_t word, CallState state) {
+  std::memcpy(&word, &state, sizeof state);
+  return word;
+}
 
 BlackBoxSlot& SlotOf(BlackBoxMemory* memory, uint64_t ticket) { return memory->slots[ticket % kBlackBoxRecords]; }
 
@@ -63,16 +70,21 @@ uint64_t BlackBoxWriter::Start(const CallRecord& record) {
   slot.version.store(4 * ticket + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
 
-  uint64_t words[kRecordWords];
-  std::memcpy(words, &record, sizeof words);
-  words[kStartWord] = clock_.Now();
-  words[kEndWord] = 0;
-  const auto started = static_cast<uint32_t>(CallState::kStarted);
-  std::memcpy(&words[kStateWord], &started, sizeof started);
-  for (int i = 0; i < kSiteWord; ++i) slot.words[i].store(words[i], std::memory_order_relaxed);
+  const auto* bytes = reinterpret_cast<const std::byte*>(&record);
+  const auto word_of = [bytes](int i) {
+    uint64_t word;
+    std::memcpy(&word, bytes + static_cast<ptrdiff_t>(i) * 8, sizeof word);
+    return word;
+  };
+  for (int i = 0; i < kStartWord; ++i) slot.words[i].store(word_of(i), std::memory_order_relaxed);
+  slot.words[kStartWord].store(clock_.Now(), std::memory_order_relaxed);
+  slot.words[kEndWord].store(0, std::memory_order_relaxed);
+  slot.words[kStateWord].store(WithState(word_of(kStateWord), CallState::kStarted), std::memory_order_relaxed);
+  for (int i = kStateWord + 1; i < kSiteWord; ++i) slot.words[i].store(word_of(i), std::memory_order_relaxed);
   for (int i = kSiteWord; i < kRecordWords; ++i) {
-    slot.words[i].store(words[i], std::memory_order_relaxed);
-    if (HasZeroByte(words[i])) break;
+    const uint64_t word = word_of(i);
+    slot.words[i].store(word, std::memory_order_relaxed);
+    if (HasZeroByte(word)) break;
   }
   slot.version.store(4 * ticket + 2, std::memory_order_release);
   memory_->tickets.store(ticket, std::memory_order_release);
@@ -85,9 +97,8 @@ void BlackBoxWriter::Finish(uint64_t ticket, CallState state) {
   slot.version.store(4 * ticket + 3, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
   slot.words[kEndWord].store(clock_.Now(), std::memory_order_relaxed);
-  uint64_t word = slot.words[kStateWord].load(std::memory_order_relaxed);
-  std::memcpy(&word, &state, sizeof state);
-  slot.words[kStateWord].store(word, std::memory_order_relaxed);
+  const uint64_t word = slot.words[kStateWord].load(std::memory_order_relaxed);
+  slot.words[kStateWord].store(WithState(word, state), std::memory_order_relaxed);
   slot.version.store(4 * ticket + 4, std::memory_order_release);
 }
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -88,6 +90,24 @@ TEST(CallCompareTest, EqualWordsWithAnotherAlgorithmAreAMismatch) {
   const CallVerdict verdict = CompareCalls(0xab, 7, views);
   EXPECT_EQ(verdict.kind, CallVerdict::Kind::kMismatch);
   EXPECT_NE(verdict.text.find("with another algorithm"), std::string::npos) << verdict.text;
+}
+
+TEST(CallSignatureTest, EveryBitCounts) {
+  const auto seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  std::set<uint64_t> hashes;
+  CallSignature signature;
+  for (int round = 0; round < 200; ++round) {
+    for (size_t bit = 0; bit < sizeof signature * 8; ++bit) {
+      CallSignature other = signature;
+      reinterpret_cast<unsigned char*>(&other)[bit / 8] ^= static_cast<unsigned char>(1u << (bit % 8));
+      ASSERT_NE(HashSignature(other), 0u);
+      ASSERT_NE(HashSignature(other), HashSignature(signature)) << "bit " << bit;
+      ASSERT_TRUE(hashes.insert(HashSignature(other)).second) << "bit " << bit;
+    }
+    for (size_t i = 0; i < sizeof signature; ++i) reinterpret_cast<unsigned char*>(&signature)[i] = random();
+  }
 }
 
 TEST(CallCompareTest, RankLists) {
