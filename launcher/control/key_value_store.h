@@ -21,7 +21,7 @@ class KeyValueStore {
   static constexpr size_t kMaxKeyBytes = 256;
   static constexpr size_t kMaxValueBytes = 64 << 10;
   static constexpr size_t kMaxKeys = 128 << 10;
-  static constexpr size_t kMaxTotalBytes = 256 << 20;  // keys and values together
+  static constexpr size_t kMaxTotalBytes = 64 << 20;  // keys and values together
   static constexpr size_t kMaxWaiters = 256 << 10;
 
   // Who waits: a connection and its request number.

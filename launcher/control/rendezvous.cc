@@ -279,13 +279,14 @@ void Rendezvous::Machine::RecordExit(const v1::RankExit& exit, TimePoint gone_at
 }
 
 void Rendezvous::Machine::AnnounceLoss(const std::vector<uint32_t>& ranks, const std::string& text) {
-  if (phase_ != Phase::kRunning) return;  // everybody has been told to stop already
+  // Everybody has been told to stop, or is about to be: the many losses that follow a first one are no news.
+  if (phase_ != Phase::kRunning || stop_due_.has_value()) return;
   v1::ToAgent message;
   for (uint32_t rank : ranks) message.mutable_ranks_lost()->add_ranks(rank);
   message.mutable_ranks_lost()->set_text(text);
   Broadcast(std::move(message));
   for (uint32_t node = 0; node < roster_.node_count(); ++node) MarkTold(node);
-  if (roster_.plan().job().on_failure() != "continue" && !stop_due_.has_value()) stop_due_ = now_ + kSettle;
+  if (roster_.plan().job().on_failure() != "continue") stop_due_ = now_ + kSettle;
 }
 
 void Rendezvous::Machine::LoseNode(uint32_t index, const std::string& how, TimePoint gone_at) {

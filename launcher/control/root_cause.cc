@@ -50,6 +50,7 @@ class Search {
       }
       if (said.from_rank() >= 0 && Failed(said.blamed_rank()) && said.from_rank() != said.blamed_rank()) {
         blames_.emplace(said.from_rank(), said.blamed_rank());
+        if (!IsVerdict(said)) accused_.insert(static_cast<uint32_t>(said.blamed_rank()));
       }
     }
   }
@@ -65,14 +66,11 @@ class Search {
       if (!has_victim || Explained(announced)) continue;  // without a victim, the program has coped with it
       candidates.push_back({{}, announced.failure, nullptr, announced.failure->told, announced.failure->at});
     }
-    bool some_rank = false;
     for (uint32_t rank : failed_) {
-      if (Explained(rank)) continue;
-      candidates.push_back(OfRank(rank));
-      some_rank = true;
+      if (!Explained(rank)) candidates.push_back(OfRank(rank));
     }
     // Ranks that blame each other in a circle: take the first of them.
-    if (candidates.empty() && !some_rank) {
+    if (candidates.empty()) {
       for (uint32_t rank : failed_) candidates.push_back(OfRank(rank));
     }
     if (candidates.empty()) return std::nullopt;
@@ -98,10 +96,9 @@ class Search {
   }
   bool Explained(uint32_t rank) const {
     if (blames_.count(static_cast<int32_t>(rank)) > 0) return true;
+    // That a rank failed after its group only suggests that it failed because of that; a peer's word weighs more.
     return std::any_of(announced_.begin(), announced_.end(), [this, rank](const Announced& announced) {
-      const ReportedFailure& failure = *announced.failure;
-      return IsVictim(rank, announced) &&
-             (IsVerdict(failure.failure) || failure.failure.blamed_rank() != static_cast<int32_t>(rank));
+      return IsVictim(rank, announced) && (IsVerdict(announced.failure->failure) || accused_.count(rank) == 0);
     });
   }
   // Whether the rank failed as a member of the group, soon after the group did.
@@ -136,6 +133,7 @@ class Search {
   std::vector<uint32_t> failed_;  // ascending
   std::vector<Announced> announced_;
   std::unordered_multimap<int32_t, int32_t> blames_;  // of failed ranks only
+  std::unordered_set<uint32_t> accused_;              // by a peer's word
 };
 
 // What the rank itself said went wrong, or empty.

@@ -1,0 +1,134 @@
+#include "launcher/control/call_comparison.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "launcher/control/describe.h"
+
+namespace cohort::launcher {
+namespace {
+
+using ::testing::HasSubstr;
+
+InspectedMember Member(uint32_t rank, uint64_t signature, bool done = false) {
+  InspectedMember member;
+  member.rank = rank;
+  member.node = "node0";
+  member.answered = true;
+  member.call.set_present(true);
+  member.call.set_sequence_seen(true);
+  member.call.set_group(1);
+  member.call.set_epoch(1);
+  member.call.set_sequence(5);
+  member.call.set_signature(signature);
+  member.call.set_call("call" + std::to_string(signature) + "(float32, 8)");
+  member.call.set_site("x.cc:" + std::to_string(signature));
+  member.call.set_done(done);
+  return member;
+}
+
+InspectedMember Absent(uint32_t rank) {
+  InspectedMember member;
+  member.rank = rank;
+  member.node = "node0";
+  member.answered = true;
+  return member;
+}
+
+TEST(CallComparison, TwoRanksThatDifferAreBothNamedAndNeitherBlamed) {
+  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 2)}, false);
+  ASSERT_TRUE(result.verdict.has_value());
+  EXPECT_EQ(result.verdict->blamed_rank, -1);
+  EXPECT_THAT(result.verdict->text, HasSubstr("rank 0 called call1(float32, 8) at x.cc:1"));
+  EXPECT_THAT(result.verdict->text, HasSubstr("rank 1 called call2(float32, 8) at x.cc:2"));
+}
+
+TEST(CallComparison, CallsThatReadTheSameAreSaidToDifferElsewhere) {
+  InspectedMember other = Member(1, 1);
+  other.call.set_signature(99);
+  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), other}, false);
+  ASSERT_TRUE(result.verdict.has_value());
+  EXPECT_THAT(result.verdict->text, HasSubstr("algorithm or tuning table"));
+}
+
+TEST(CallComparison, AMemberThatIsFurtherOnIsNotAbsent) {
+  InspectedMember ahead = Member(1, 1);
+  ahead.call.set_sequence_seen(false);
+  ahead.call.set_sequence(900);
+  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), ahead}, false);
+  EXPECT_FALSE(result.verdict.has_value());
+  EXPECT_FALSE(result.undecided);
+}
+
+TEST(CallComparison, AFinishedRankIsNoReasonToWait) {
+  InspectedMember ended = Absent(1);
+  ended.ended = true;
+  ended.end = "exited with code 0";
+  // Those who called are done: the absent one owed them nothing.
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), ended}, false).verdict.has_value());
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, false).verdict.has_value());
+}
+
+TEST(CallComparison, WithoutAnyRecordAnExpiredOperationStillGetsAnAnswer) {
+  const auto result = CompareCalls(1, 1, 5, {Absent(0), Absent(1)}, true);
+  ASSERT_TRUE(result.verdict.has_value());
+  EXPECT_THAT(result.verdict->text, HasSubstr("operation #5"));
+}
+
+// Whatever the members say: different signatures are always a mismatch that names everyone who called, equal ones
+// never; an expired operation always gets a verdict.
+TEST(CallComparison, HoldsForRandomGroups) {
+  const uint32_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const uint32_t size = 1 + random() % 12;
+    std::vector<InspectedMember> members;
+    std::vector<uint32_t> with[2];
+    uint32_t absent = 0;
+    bool waiting = false;
+    for (uint32_t rank = 0; rank < size; ++rank) {
+      const uint32_t what = random() % 8;
+      if (what == 0) {
+        members.push_back(Absent(rank));
+        members.back().answered = random() % 2 == 0;
+        ++absent;
+        continue;
+      }
+      const bool done = random() % 4 == 0;
+      const uint32_t signature = what == 1 ? 1 : 0;
+      waiting |= !done;
+      with[signature].push_back(rank);
+      members.push_back(Member(rank, 10 + signature, done));
+    }
+    const bool expired = random() % 2 == 0;
+    const auto result = CompareCalls(1, 1, 5, members, expired);
+    if (!with[0].empty() && !with[1].empty()) {
+      ASSERT_TRUE(result.verdict.has_value());
+      EXPECT_EQ(result.verdict->code, 9);
+      EXPECT_THAT(result.verdict->text, HasSubstr(RankNames(with[0]) + " called call10"));
+      EXPECT_THAT(result.verdict->text, HasSubstr(RankNames(with[1]) + " called call11"));
+    } else if (expired) {
+      ASSERT_TRUE(result.verdict.has_value());
+      EXPECT_EQ(result.verdict->code, 4);
+    } else {
+      EXPECT_FALSE(result.verdict.has_value());
+      EXPECT_EQ(result.undecided, absent > 0 && (waiting || (with[0].empty() && with[1].empty())));
+    }
+  }
+}
+
+TEST(Describe, NamesSetsOfRanks) {
+  EXPECT_EQ(RankNames({}), "no rank");
+  EXPECT_EQ(RankNames({3}), "rank 3");
+  EXPECT_EQ(RankNames({4, 3}), "ranks 3 and 4");
+  EXPECT_EQ(RankNames({2, 0, 1, 5, 5}), "ranks 0-2 and 5");
+  EXPECT_EQ(RankNames({0, 2, 4, 5, 6, 7}), "ranks 0, 2 and 4-7");
+  EXPECT_EQ(SignalName(9), "SIGKILL");
+  EXPECT_EQ(SignalName(120), "signal 120");
+}
+
+}  // namespace
+}  // namespace cohort::launcher

@@ -1,0 +1,339 @@
+// Stalled operations, failed groups, and who is to blame in the end.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "launcher/control/rendezvous.h"
+#include "tests/launcher/control/driver.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr uint32_t kUnavailable = 14;
+constexpr uint32_t kFailedPrecondition = 9;
+constexpr uint32_t kDeadlineExceeded = 4;
+
+v1::StallReport Stall(uint64_t sequence, bool expired = false) {
+  v1::StallReport stall;
+  stall.set_group(77);
+  stall.set_epoch(1);
+  stall.set_sequence(sequence);
+  stall.mutable_members()->set_everyone(true);
+  stall.set_expired(expired);
+  return stall;
+}
+
+v1::CallState Call(uint32_t rank, uint64_t sequence, const std::string& call, const std::string& site) {
+  v1::CallState state;
+  state.set_present(true);
+  state.set_rank(rank);
+  state.set_group(77);
+  state.set_epoch(1);
+  state.set_sequence(sequence);
+  state.set_call(call);
+  state.set_site(site);
+  state.set_signature(std::hash<std::string>()(call) | 1);
+  state.set_age_ms(60);
+  state.set_sequence_seen(true);
+  return state;
+}
+
+v1::CallState Elsewhere(uint32_t rank, uint64_t sequence, const std::string& call, const std::string& site) {
+  v1::CallState state = Call(rank, sequence, call, site);
+  state.set_sequence_seen(false);
+  state.set_group(5);
+  return state;
+}
+
+v1::GroupFailure Failure(int from, int blamed, uint32_t code, const std::string& text, uint64_t group = 77) {
+  v1::GroupFailure failure;
+  failure.set_group(group);
+  failure.set_epoch(1);
+  failure.mutable_members()->set_everyone(true);
+  failure.set_code(code);
+  failure.set_text(text);
+  failure.set_from_rank(from);
+  failure.set_blamed_rank(blamed);
+  return failure;
+}
+
+// A job of nodes with one rank each.
+class GroupFailures : public ::testing::Test {
+ protected:
+  explicit GroupFailures(uint32_t nodes = 4, const std::string& on_failure = "end")
+      : nodes_(nodes), job_(nodes, 1, on_failure) {
+    job_.JoinAll();
+  }
+  void Report(uint32_t rank, const v1::StallReport& stall) {
+    v1::FromAgent message;
+    *message.mutable_stall() = stall;
+    job_.Say(rank, message);
+  }
+  void Fail(uint32_t node, const v1::GroupFailure& failure) {
+    v1::FromAgent message;
+    *message.mutable_group_failure() = failure;
+    job_.Say(node, message);
+  }
+  // Answers the latest inspection for a rank.
+  void Answer(const v1::CallState& call) {
+    const v1::ToAgent* asked = job_.Last(Driver::Of(call.rank()), v1::ToAgent::kInspect);
+    ASSERT_NE(asked, nullptr);
+    v1::FromAgent message;
+    message.mutable_inspect()->set_request(asked->inspect().request());
+    *message.mutable_inspect()->add_calls() = call;
+    job_.Say(call.rank(), message);
+  }
+  int Inspections(uint32_t node) const { return job_.Count(Driver::Of(node), v1::ToAgent::kInspect); }
+  const v1::GroupFailure* Verdict(uint32_t node) const {
+    const v1::ToAgent* message = job_.Last(Driver::Of(node), v1::ToAgent::kGroupFailure);
+    return message == nullptr ? nullptr : &message->group_failure();
+  }
+  void End() {
+    job_.Pass(milliseconds(200));
+    job_.EndAllAsTold();
+    ASSERT_TRUE(job_.report().has_value());
+  }
+
+  const uint32_t nodes_;
+  Driver job_;
+};
+
+TEST_F(GroupFailures, AStallIsInspectedAndAMismatchToldToAll) {
+  Report(0, Stall(42));
+  for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "all_reduce(sum, float32, 8)", "train.cc:88"));
+  EXPECT_EQ(Verdict(0), nullptr);
+  Answer(Call(3, 42, "broadcast(float32, 8, root 0)", "train.cc:90"));
+  for (uint32_t node = 0; node < nodes_; ++node) {
+    const v1::GroupFailure* verdict = Verdict(node);
+    ASSERT_NE(verdict, nullptr);
+    EXPECT_EQ(verdict->code(), kFailedPrecondition);
+    EXPECT_EQ(verdict->blamed_rank(), 3);
+    EXPECT_EQ(verdict->from_rank(), -1);
+    EXPECT_THAT(verdict->text(), HasSubstr("ranks 0-2 called all_reduce(sum, float32, 8) at train.cc:88"));
+    EXPECT_THAT(verdict->text(), HasSubstr("rank 3 called broadcast(float32, 8, root 0) at train.cc:90"));
+  }
+  for (uint32_t rank = 0; rank < nodes_; ++rank) job_.Exit(Exited(rank, 1));
+  End();
+  EXPECT_THAT(job_.report()->headline(), HasSubstr("mismatched collective calls"));
+  EXPECT_EQ(job_.report()->culprit_rank(), 3);
+  EXPECT_EQ(job_.report()->exit_code(), 1);
+}
+
+TEST_F(GroupFailures, EqualReportsAreOneQuestion) {
+  for (uint32_t rank = 0; rank < nodes_; ++rank) Report(rank, Stall(42));
+  EXPECT_EQ(Inspections(2), 1);
+  for (uint32_t rank = 0; rank < nodes_; ++rank) Report(rank, Stall(42));
+  EXPECT_EQ(Inspections(2), 1);
+}
+
+TEST_F(GroupFailures, WhoIsAbsentIsAskedAgainUntilTheyCallSomethingElse) {
+  Report(0, Stall(42));
+  bool found = false;
+  int rounds = 0;
+  for (int step = 0; step < 300 && !found; ++step) {  // 3 s
+    if (Inspections(0) > rounds) {
+      rounds = Inspections(0);
+      for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "all_reduce(sum, float32, 8)", "a.cc:1"));
+      v1::CallState other = Call(3, 42, "broadcast(float32, 8, root 3)", "a.cc:2");
+      other.set_done(true);  // as root it did not have to wait for anybody, and so never stalls
+      Answer(rounds < 4 ? Elsewhere(3, 1, "barrier()", "b.cc:1") : other);
+    }
+    found = Verdict(0) != nullptr;
+    job_.Pass(milliseconds(10));
+  }
+  ASSERT_TRUE(found);
+  EXPECT_EQ(Verdict(1)->code(), kFailedPrecondition);
+  EXPECT_LE(rounds, 5);
+}
+
+TEST_F(GroupFailures, AgreementNeedsNoFurtherQuestions) {
+  Report(0, Stall(42));
+  for (uint32_t rank = 0; rank < nodes_; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  job_.Pass(seconds(5));
+  EXPECT_EQ(Inspections(0), 1);
+  EXPECT_EQ(Verdict(0), nullptr);
+}
+
+TEST_F(GroupFailures, AnAgentThatDoesNotAnswerIsNotWaitedForLong) {
+  Report(0, Stall(42, /*expired=*/true));
+  for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  job_.Pass(milliseconds(300));
+  ASSERT_NE(Verdict(0), nullptr);
+  EXPECT_EQ(Verdict(0)->code(), kDeadlineExceeded);
+  EXPECT_THAT(Verdict(0)->text(), HasSubstr("rank 3 (node3) is unknown, its agent did not answer"));
+}
+
+TEST_F(GroupFailures, AnExpiredOperationNamesWhoNeverCalledAndWhatItDoes) {
+  Report(1, Stall(42));
+  for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  Answer(Elsewhere(3, 7, "recv(float32, 4)", "b.cc:2"));
+  EXPECT_EQ(Verdict(0), nullptr);  // may still come
+  job_.Forget();
+  Report(1, Stall(42, /*expired=*/true));
+  for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  Answer(Elsewhere(3, 7, "recv(float32, 4)", "b.cc:2"));
+  ASSERT_NE(Verdict(2), nullptr);
+  EXPECT_EQ(Verdict(2)->code(), kDeadlineExceeded);
+  EXPECT_EQ(Verdict(2)->blamed_rank(), 3);
+  EXPECT_THAT(Verdict(2)->text(), HasSubstr("rank 3 never called barrier() at a.cc:1"));
+  EXPECT_THAT(Verdict(2)->text(), HasSubstr("is in recv #7 at b.cc:2"));
+}
+
+TEST_F(GroupFailures, ARankThatLeftWithoutCallingFailsTheGroupAtOnce) {
+  job_.Exit(Exited(3, 0));
+  Report(0, Stall(42));
+  for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  ASSERT_NE(Verdict(0), nullptr);
+  EXPECT_EQ(Verdict(0)->code(), kUnavailable);
+  EXPECT_THAT(Verdict(0)->text(), HasSubstr("rank 3 (node3) exited with code 0"));
+  for (uint32_t rank = 0; rank < 3; ++rank) job_.Exit(Exited(rank, 1));
+  End();
+  EXPECT_THAT(job_.report()->headline(), HasSubstr("exited with code 0"));
+  EXPECT_EQ(job_.report()->culprit_rank(), 3);
+  EXPECT_EQ(job_.report()->exit_code(), 1);
+}
+
+TEST_F(GroupFailures, TheFirstFailureOfAGroupIsToldOnce) {
+  Fail(1, Failure(1, -1, 13, "first"));
+  Fail(2, Failure(2, -1, 13, "second"));
+  Fail(2, Failure(2, -1, 13, "other group", 78));
+  for (uint32_t node = 0; node < nodes_; ++node) {
+    EXPECT_EQ(job_.Count(Driver::Of(node), v1::ToAgent::kGroupFailure), 2);
+    EXPECT_EQ(Verdict(node)->text(), "other group");
+  }
+  Report(3, Stall(9));  // about a failed group nothing is asked
+  EXPECT_EQ(Inspections(0), 0);
+}
+
+TEST_F(GroupFailures, OnlyTheNodesOfMembersAreTold) {
+  v1::GroupFailure failure = Failure(1, -1, 13, "boom");
+  failure.mutable_members()->set_everyone(false);
+  failure.mutable_members()->add_ranks(1);
+  failure.mutable_members()->add_ranks(2);
+  Fail(1, failure);
+  EXPECT_EQ(Verdict(0), nullptr);
+  EXPECT_NE(Verdict(1), nullptr);
+  EXPECT_NE(Verdict(2), nullptr);
+  EXPECT_EQ(Verdict(3), nullptr);
+}
+
+TEST_F(GroupFailures, NonsenseFromRanksIsIgnored) {
+  v1::GroupFailure failure = Failure(1, 99, 13, "blames nobody");
+  Fail(1, failure);
+  failure = Failure(0, -1, 13, "speaks for another node's rank");
+  Fail(1, failure);
+  failure = Failure(1, -1, 0, "no failure");
+  Fail(1, failure);
+  failure = Failure(1, -1, 13, "no such member");
+  failure.mutable_members()->set_everyone(false);
+  failure.mutable_members()->add_ranks(4);
+  Fail(1, failure);
+  v1::StallReport stall = Stall(1);
+  stall.mutable_members()->set_everyone(false);
+  Report(0, stall);
+  EXPECT_EQ(Verdict(1), nullptr);
+  EXPECT_EQ(Inspections(0), 0);
+  EXPECT_FALSE(job_.Closed(Driver::Of(1)));
+}
+
+// --- the first cause ---
+
+TEST_F(GroupFailures, VictimsThatExitBeforeTheirCulpritAreNotBlamed) {
+  Fail(0, Failure(0, 2, kUnavailable, "peer rank 2 closed its connection"));
+  job_.Exit(Exited(0, 1));
+  job_.Exit(Exited(1, 1));
+  job_.Exit(Killed(2, SIGKILL));
+  End();
+  EXPECT_EQ(job_.report()->culprit_rank(), 2);
+  EXPECT_EQ(job_.report()->exit_code(), 137);
+}
+
+TEST_F(GroupFailures, ALateSigkillComesBeforeTheExitsItCaused) {
+  // Programs that do not use Cohort's collectives: nobody says whom they blame.
+  job_.Exit(Exited(0, 1));
+  job_.Pass(milliseconds(40));
+  job_.Exit(Killed(2, SIGKILL));
+  End();
+  EXPECT_EQ(job_.report()->culprit_rank(), 2);
+}
+
+TEST_F(GroupFailures, AChainOfBlameLeadsToItsEnd) {
+  Fail(0, Failure(0, 1, kUnavailable, "peer 1 failed me", 100));
+  Fail(1, Failure(1, 2, kUnavailable, "peer 2 failed me", 101));
+  Fail(2, Failure(2, 3, kUnavailable, "peer 3 failed me", 102));
+  for (uint32_t rank = 0; rank < 3; ++rank) job_.Exit(Exited(rank, 1));
+  job_.Exit(Exited(3, 9));
+  End();
+  EXPECT_EQ(job_.report()->culprit_rank(), 3);
+  EXPECT_EQ(job_.report()->exit_code(), 9);
+}
+
+TEST_F(GroupFailures, ACircleOfBlameStillNamesSomeone) {
+  Fail(0, Failure(0, 1, kUnavailable, "peer 1 failed me", 100));
+  Fail(1, Failure(1, 0, kUnavailable, "peer 0 failed me", 101));
+  job_.Exit(Exited(0, 1));
+  job_.Exit(Exited(1, 1));
+  End();
+  EXPECT_EQ(job_.report()->culprit_rank(), 0);
+}
+
+TEST_F(GroupFailures, BlamingALivingPeerMakesTheFailureItselfTheCause) {
+  Fail(0, Failure(0, 1, kUnavailable, "the link to rank 1 broke"));
+  for (uint32_t rank = 0; rank < nodes_; ++rank) {
+    if (rank != 1) job_.Exit(Exited(rank, 1));
+  }
+  End();
+  EXPECT_THAT(job_.report()->headline(), HasSubstr("rank 0 (node0, pid 1000): the link to rank 1 broke"));
+  EXPECT_EQ(job_.report()->exit_code(), 1);
+}
+
+TEST_F(GroupFailures, WhatWeKilledIsNeverTheCulprit) {
+  job_.Exit(Exited(2, 5));
+  job_.Pass(milliseconds(150));
+  job_.Exit(Killed(0, SIGKILL, /*by_us=*/true));
+  job_.Exit(Killed(1, SIGTERM, /*by_us=*/true));
+  job_.Exit(Killed(3, SIGKILL, /*by_us=*/true));
+  End();
+  EXPECT_EQ(job_.report()->culprit_rank(), 2);
+  EXPECT_EQ(job_.report()->exit_code(), 5);
+}
+
+TEST_F(GroupFailures, ACrashInAnswerToAMismatchIsNotTheCause) {
+  Fail(1, Failure(1, -1, kFailedPrecondition, "mismatched collective calls: ..."));
+  job_.Exit(Killed(0, SIGSEGV));
+  End();
+  EXPECT_THAT(job_.report()->headline(), HasSubstr("mismatched collective calls"));
+  EXPECT_EQ(job_.report()->exit_code(), 139);
+}
+
+class CopingPrograms : public GroupFailures {
+ protected:
+  CopingPrograms() : GroupFailures(4, "continue") {}
+};
+
+TEST_F(CopingPrograms, AFailureTheyCopedWithIsNotReported) {
+  Fail(1, Failure(1, -1, kFailedPrecondition, "mismatched collective calls: ..."));
+  for (uint32_t rank = 0; rank < nodes_; ++rank) job_.Exit(Exited(rank, 0));
+  for (uint32_t node = 0; node < nodes_; ++node) job_.Done(node);
+  ASSERT_TRUE(job_.report().has_value());
+  EXPECT_EQ(job_.report()->exit_code(), 0);
+  EXPECT_EQ(job_.report()->headline(), "");
+}
+
+TEST_F(CopingPrograms, ADeathLongAfterIsItsOwn) {
+  Fail(1, Failure(1, -1, kFailedPrecondition, "mismatched collective calls: ..."));
+  job_.Pass(std::chrono::minutes(6));
+  job_.Exit(Killed(2, SIGSEGV));
+  for (uint32_t rank : {0u, 1u, 3u}) job_.Exit(Exited(rank, 0));
+  for (uint32_t node = 0; node < nodes_; ++node) job_.Done(node);
+  ASSERT_TRUE(job_.report().has_value());
+  EXPECT_EQ(job_.report()->culprit_rank(), 2);
+}
+
+}  // namespace
+}  // namespace cohort::launcher

@@ -1,0 +1,390 @@
+#include "launcher/control/rendezvous.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+#include "launcher/control/roster.h"
+#include "tests/launcher/control/driver.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(Joining, AssignsWhenEveryNodeIsThere) {
+  Driver job(3, 2);
+  v1::NodeOffer first = MakeOffer(0);
+  first.set_master_port(29500);
+  job.Join(2);
+  job.JoinAs(Driver::Of(0), first);
+  EXPECT_EQ(job.Last(Driver::Of(0), v1::ToAgent::kAssignment), nullptr);
+  job.Join(1);
+  for (uint32_t node = 0; node < 3; ++node) {
+    const v1::ToAgent* message = job.Last(Driver::Of(node), v1::ToAgent::kAssignment);
+    ASSERT_NE(message, nullptr);
+    const v1::Assignment& assignment = message->assignment();
+    EXPECT_EQ(assignment.epoch(), 1u);
+    EXPECT_EQ(assignment.world_size(), 6u);
+    EXPECT_EQ(assignment.placement().node(), node);
+    EXPECT_EQ(assignment.master_address(), "10.0.0.1");
+    EXPECT_EQ(assignment.master_port(), 29500u);
+    ASSERT_EQ(assignment.nodes_size(), 3);
+    EXPECT_EQ(assignment.nodes(1).name(), "node1");
+    EXPECT_EQ(assignment.nodes(1).first_rank(), 2u);
+    EXPECT_EQ(assignment.nodes(1).rank_count(), 2u);
+  }
+}
+
+TEST(Joining, RefusesAnotherProtocolAndNamesBoth) {
+  Driver job(1, 1);
+  v1::NodeOffer offer = MakeOffer(0);
+  offer.set_protocol(7);
+  job.JoinAs(9, offer);
+  ASSERT_NE(job.Last(9, v1::ToAgent::kRefused), nullptr);
+  EXPECT_THAT(job.Last(9, v1::ToAgent::kRefused)->refused(), HasSubstr("version 7"));
+  EXPECT_THAT(job.Last(9, v1::ToAgent::kRefused)->refused(), HasSubstr("version 1"));
+  EXPECT_TRUE(job.Closed(9));
+}
+
+TEST(Joining, RefusesUnknownNodesDuplicatesAndLatecomers) {
+  Driver job(2, 1);
+  job.JoinAs(8, MakeOffer(2));
+  EXPECT_THAT(job.Last(8, v1::ToAgent::kRefused)->refused(), HasSubstr("node 2 does not belong to this job"));
+  job.Join(0);
+  v1::NodeOffer twin = MakeOffer(0);
+  twin.set_address("10.0.0.99");
+  job.JoinAs(9, twin);
+  EXPECT_THAT(job.Last(9, v1::ToAgent::kRefused)->refused(), HasSubstr("10.0.0.1"));
+  EXPECT_THAT(job.Last(9, v1::ToAgent::kRefused)->refused(), HasSubstr("10.0.0.99"));
+  job.Join(1);
+  job.JoinAs(10, MakeOffer(1));
+  EXPECT_NE(job.Last(10, v1::ToAgent::kRefused), nullptr);
+  EXPECT_FALSE(job.report().has_value());  // nobody was disturbed
+  EXPECT_NE(job.Last(Driver::Of(1), v1::ToAgent::kAssignment), nullptr);
+}
+
+TEST(Joining, RefusesANodeWithoutTheDevicesOfThePlan) {
+  v1::JobPlan plan = MakePlan(1, 1);
+  v1::Device& device = *plan.mutable_placements(0)->mutable_ranks(0)->add_devices();
+  device.set_kind(v1::Device::KIND_CUDA);
+  device.set_node_index(3);
+  Driver job(plan);
+  v1::NodeOffer offer = MakeOffer(0);
+  offer.add_devices()->set_kind(v1::Device::KIND_CUDA);
+  job.JoinAs(1, offer);
+  ASSERT_NE(job.Last(1, v1::ToAgent::kRefused), nullptr);
+  EXPECT_THAT(job.Last(1, v1::ToAgent::kRefused)->refused(), HasSubstr("device 3 of node0"));
+}
+
+TEST(Joining, TheTimeoutNamesWhoIsMissing) {
+  Driver job(3, 1);
+  job.Join(1);
+  v1::NodeOffer wrong = MakeOffer(2);
+  wrong.set_protocol(9);
+  job.JoinAs(Driver::Of(2), wrong);
+  job.Pass(seconds(59), {1});
+  EXPECT_FALSE(job.report().has_value());
+  job.Pass(seconds(2), {1});
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_THAT(job.report()->headline(), HasSubstr("missing: node0, node2 (was refused: "));
+  EXPECT_THAT(job.report()->headline(), Not(HasSubstr("node1")));
+  EXPECT_NE(job.report()->exit_code(), 0);
+  EXPECT_NE(job.Last(Driver::Of(1), v1::ToAgent::kReport), nullptr);
+  EXPECT_TRUE(job.Closed(Driver::Of(1)));
+}
+
+TEST(Joining, AnAgentLostBeforeTheStartEndsTheJob) {
+  Driver job(2, 1);
+  job.Join(1);
+  job.Handle(Disconnected{Driver::Of(1), "its connection broke"});
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_THAT(job.report()->headline(), HasSubstr("the agent of node1 is gone: its connection broke"));
+}
+
+TEST(Joining, TheFirstMessageMustBeAnOffer) {
+  Driver job(1, 1);
+  v1::FromAgent beat;
+  beat.mutable_beat();
+  job.Handle(Received{5, beat});
+  EXPECT_NE(job.Last(5, v1::ToAgent::kRefused), nullptr);
+  EXPECT_TRUE(job.Closed(5));
+}
+
+TEST(Ending, SuccessWhenAllRanksEndWell) {
+  Driver job(2, 2);
+  job.JoinAll();
+  for (uint32_t rank = 0; rank < 4; ++rank) job.Exit(Exited(rank, 0));  // without goodbye: an ordinary program
+  job.Done(0);
+  EXPECT_FALSE(job.report().has_value());
+  job.Done(1);
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 0);
+  EXPECT_EQ(job.report()->headline(), "");
+  EXPECT_EQ(job.report()->culprit_rank(), -1);
+  EXPECT_EQ(job.Count(Driver::Of(0), v1::ToAgent::kRanksLost), 0);
+  EXPECT_TRUE(job.rendezvous().finished());
+}
+
+TEST(Ending, AKilledRankEndsTheJobAndIsNamed) {
+  Driver job(2, 2);
+  job.JoinAll();
+  v1::RankExit exit = Killed(3, SIGKILL);
+  exit.add_last_lines("step 41 loss 0.31");
+  job.Exit(exit);
+  for (uint32_t node = 0; node < 2; ++node) {
+    const v1::ToAgent* lost = job.Last(Driver::Of(node), v1::ToAgent::kRanksLost);
+    ASSERT_NE(lost, nullptr);
+    EXPECT_EQ(lost->ranks_lost().text(), "rank 3 (node1, pid 1003) killed by SIGKILL");
+    EXPECT_THAT(lost->ranks_lost().ranks(), ::testing::ElementsAre(3u));
+  }
+  job.Pass(milliseconds(200));
+  const v1::ToAgent* stop = job.Last(Driver::Of(0), v1::ToAgent::kStop);
+  ASSERT_NE(stop, nullptr);
+  EXPECT_EQ(stop->stop().grace_ms(), 2000u);
+  EXPECT_EQ(stop->stop().exit_code(), 137);
+  for (uint32_t rank : {0u, 1u, 2u}) {
+    v1::RankExit other = Killed(rank, SIGTERM, true);
+    other.mutable_doing()->set_present(true);
+    other.mutable_doing()->set_call("all_reduce(sum, float32, 8)");
+    other.mutable_doing()->set_sequence(42);
+    other.mutable_doing()->set_site("train.cc:88");
+    other.mutable_doing()->set_age_ms(120);
+    job.Exit(other);
+  }
+  job.Done(0);
+  job.Done(1);
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 137);
+  EXPECT_EQ(job.report()->culprit_rank(), 3);
+  EXPECT_EQ(job.report()->headline(), "rank 3 (node1, pid 1003) killed by SIGKILL");
+  EXPECT_THAT(job.report()->last_lines(), ::testing::ElementsAre("step 41 loss 0.31"));
+  EXPECT_THAT(job.report()->others(),
+              ::testing::ElementsAre("rank 0 (node0): in all_reduce #42 at train.cc:88 for 120 ms",
+                                     "rank 1 (node0): in all_reduce #42 at train.cc:88 for 120 ms",
+                                     "rank 2 (node1): in all_reduce #42 at train.cc:88 for 120 ms"));
+}
+
+TEST(Ending, WithContinueTheOthersGoOn) {
+  Driver job(2, 2, "continue");
+  job.JoinAll();
+  job.Exit(Exited(1, 3));
+  job.Pass(seconds(30));
+  EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kRanksLost), 1);
+  EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kStop), 0);
+  for (uint32_t rank : {0u, 2u, 3u}) job.Exit(Exited(rank, 0));
+  job.Done(0);
+  job.Done(1);
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 3);
+  EXPECT_EQ(job.report()->culprit_rank(), 1);
+}
+
+TEST(Ending, AProgramThatIsNotFoundIsNamedOnce) {
+  Driver job(2, 2);
+  job.JoinAll();
+  for (uint32_t node = 0; node < 2; ++node) {
+    v1::FromAgent message;
+    for (uint32_t i = 0; i < 2; ++i) {
+      v1::RankExit& failed = *message.mutable_started()->add_failed();
+      failed.set_rank(2 * node + i);
+      failed.set_error("main: no such file");
+    }
+    job.Say(node, message);
+    job.Done(node);
+  }
+  job.Pass(seconds(1));
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->headline(), "ranks 0-3 could not be started: main: no such file");
+  EXPECT_EQ(job.report()->exit_code(), 127);
+}
+
+TEST(Ending, AStopRequestEndsTheJobWithItsCode) {
+  Driver job(2, 1);
+  job.JoinAll();
+  job.Handle(StopRequested{"stopped by SIGINT", 130});
+  job.Handle(StopRequested{"stopped by SIGTERM", 143});
+  EXPECT_EQ(job.Count(Driver::Of(0), v1::ToAgent::kStop), 1);
+  job.Exit(Exited(0, 1));  // its own way to end on SIGTERM
+  job.EndAllAsTold();
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 130);
+  EXPECT_EQ(job.report()->headline(), "stopped by SIGINT");
+  EXPECT_EQ(job.report()->culprit_rank(), -1);
+}
+
+TEST(Ending, AStopBeforeTheStartIsAtOnce) {
+  Driver job(2, 1);
+  job.Join(0);
+  v1::FromAgent message;
+  message.mutable_stop()->set_reason("stopped by SIGTERM");
+  message.mutable_stop()->set_exit_code(143);
+  job.Say(0, message);
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 143);
+}
+
+TEST(Ending, AgentsThatDoNotReportAreNotWaitedForForever) {
+  Driver job(2, 1);
+  job.JoinAll();
+  job.Exit(Exited(0, 1));
+  job.Done(0);
+  job.Pass(seconds(10));
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->culprit_rank(), 0);
+  ASSERT_EQ(job.report()->others_size(), 1);
+  EXPECT_THAT(job.report()->others(0), HasSubstr("did not report its end in time"));
+}
+
+TEST(Ending, ARankEndedByItsAgentWithoutReasonIsNoSuccess) {
+  Driver job(1, 2);
+  job.JoinAll();
+  job.EndAllAsTold();
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_NE(job.report()->exit_code(), 0);
+  EXPECT_NE(job.report()->headline(), "");
+}
+
+TEST(Ending, AFrozenRankThatItsAgentKilledIsTheCause) {
+  Driver job(1, 2);
+  job.JoinAll();
+  v1::RankExit frozen = Killed(1, SIGKILL, true);
+  frozen.set_error("it was frozen for 3.5 s");
+  job.Exit(frozen);
+  job.Pass(milliseconds(200));
+  job.EndAllAsTold();
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->culprit_rank(), 1);
+  EXPECT_THAT(job.report()->headline(), HasSubstr("killed by its agent: it was frozen for 3.5 s"));
+}
+
+TEST(Liveness, BeatsGoOutEverySecond) {
+  Driver job(2, 1);
+  job.JoinAll();
+  job.Pass(milliseconds(10'500));
+  EXPECT_GE(job.Count(Driver::Of(1), v1::ToAgent::kBeat), 10);
+  EXPECT_LE(job.Count(Driver::Of(1), v1::ToAgent::kBeat), 11);
+}
+
+TEST(Liveness, ASilentNodeIsLostWithItsRanks) {
+  Driver job(2, 2);
+  job.JoinAll();
+  job.Pass(milliseconds(3400), {0});
+  EXPECT_EQ(job.Count(Driver::Of(0), v1::ToAgent::kRanksLost), 0);
+  job.Pass(milliseconds(500), {0});
+  const v1::ToAgent* lost = job.Last(Driver::Of(0), v1::ToAgent::kRanksLost);
+  ASSERT_NE(lost, nullptr);
+  EXPECT_THAT(lost->ranks_lost().text(), HasSubstr("ranks 2 and 3 (node1) lost: the agent of node1 is gone"));
+  EXPECT_TRUE(job.Closed(Driver::Of(1)));
+  job.Exit(Killed(0, SIGTERM, true));
+  job.Exit(Killed(1, SIGTERM, true));
+  job.Done(0);
+  job.Pass(seconds(1), {0});
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->culprit_rank(), 2);
+  EXPECT_THAT(job.report()->headline(), HasSubstr("it was silent for 3.5 s"));
+  EXPECT_NE(job.report()->exit_code(), 0);
+}
+
+TEST(Liveness, NobodyIsBlamedForOurOwnStop) {
+  Driver job(2, 1);
+  job.JoinAll();
+  job.Pass(seconds(2));
+  job.Freeze(seconds(60));
+  job.Tick();
+  EXPECT_EQ(job.Count(Driver::Of(0), v1::ToAgent::kRanksLost), 0);
+  job.Pass(seconds(5));
+  EXPECT_EQ(job.Count(Driver::Of(0), v1::ToAgent::kRanksLost), 0);
+  job.Pass(seconds(5), {0});  // who stays silent afterwards is still found
+  EXPECT_EQ(job.Count(Driver::Of(0), v1::ToAgent::kRanksLost), 1);
+}
+
+TEST(Liveness, ALostAgentWhoseRanksHadEndedIsNoFailure) {
+  Driver job(2, 1);
+  job.JoinAll();
+  job.Exit(Exited(1, 0));
+  job.Done(1);
+  job.Handle(Disconnected{Driver::Of(1), ""});
+  job.Exit(Exited(0, 0));
+  job.Done(0);
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 0);
+}
+
+TEST(Peers, AnAgentMaySpeakOnlyForItsOwnRanks) {
+  Driver job(2, 1);
+  job.JoinAll();
+  v1::FromAgent message;
+  *message.mutable_exit() = Killed(1, SIGKILL);
+  job.Say(0, message);
+  ASSERT_NE(job.Last(Driver::Of(0), v1::ToAgent::kRefused), nullptr);
+  EXPECT_THAT(job.Last(Driver::Of(0), v1::ToAgent::kRefused)->refused(), HasSubstr("rank 1"));
+  EXPECT_TRUE(job.Closed(Driver::Of(0)));
+  const v1::ToAgent* lost = job.Last(Driver::Of(1), v1::ToAgent::kRanksLost);
+  ASSERT_NE(lost, nullptr);
+  EXPECT_THAT(lost->ranks_lost().ranks(), ::testing::ElementsAre(0u));
+}
+
+TEST(Peers, UnknownKindsOfMessagesAreIgnored) {
+  Driver job(1, 1);
+  job.JoinAll();
+  job.Say(0, v1::FromAgent());
+  EXPECT_FALSE(job.Closed(Driver::Of(0)));
+}
+
+TEST(Store, AnswersAtOnceLaterOrNever) {
+  Driver job(2, 1);
+  job.JoinAll();
+  const auto get = [&job](uint64_t request, const std::string& key, uint32_t timeout_ms) {
+    v1::FromAgent message;
+    message.mutable_get()->set_request(request);
+    message.mutable_get()->set_key(key);
+    message.mutable_get()->set_timeout_ms(timeout_ms);
+    job.Say(1, message);
+  };
+  const auto put = [&job](const std::string& key, const std::string& value) {
+    v1::FromAgent message;
+    message.mutable_put()->set_request(1);
+    message.mutable_put()->set_key(key);
+    message.mutable_put()->set_value(value);
+    job.Say(0, message);
+    return job.Last(Driver::Of(0), v1::ToAgent::kPut)->put().error();
+  };
+  get(10, "a", 5000);
+  EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kGet), 0);
+  EXPECT_EQ(put("a", "x"), "");
+  ASSERT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kGet), 1);
+  EXPECT_EQ(job.Last(Driver::Of(1), v1::ToAgent::kGet)->get().request(), 10u);
+  EXPECT_EQ(job.Last(Driver::Of(1), v1::ToAgent::kGet)->get().value(), "x");
+  EXPECT_EQ(put("a", "x"), "");  // the same again
+  EXPECT_THAT(put("a", "y"), HasSubstr("written once"));
+  get(11, "b", 700);
+  job.Pass(milliseconds(600));
+  EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kGet), 1);
+  job.Pass(milliseconds(200));
+  ASSERT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kGet), 2);
+  EXPECT_EQ(job.Last(Driver::Of(1), v1::ToAgent::kGet)->get().request(), 11u);
+  EXPECT_FALSE(job.Last(Driver::Of(1), v1::ToAgent::kGet)->get().found());
+  get(12, "b", 0);
+  EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kGet), 3);
+}
+
+TEST(Plan, IsCheckedBeforeItIsUsed) {
+  EXPECT_TRUE(CheckPlan(MakePlan(3, 2)).ok());
+  EXPECT_FALSE(CheckPlan(v1::JobPlan()).ok());
+  EXPECT_FALSE(CheckPlan(MakePlan(2, 0)).ok());
+  EXPECT_FALSE(CheckPlan(MakePlan(1, 1, "panic")).ok());
+  v1::JobPlan plan = MakePlan(2, 2);
+  plan.mutable_placements(1)->mutable_ranks(0)->set_rank(7);
+  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("7 in place of 2 on node1"));
+  plan = MakePlan(2, 2);
+  plan.mutable_placements()->SwapElements(0, 1);
+  EXPECT_FALSE(CheckPlan(plan).ok());
+}
+
+}  // namespace
+}  // namespace cohort::launcher
