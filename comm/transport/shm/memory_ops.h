@@ -23,9 +23,6 @@ inline void PublishFence() {
 #endif
 }
 
-// Asks for a line that will be written soon, with ownership.
-inline void PrefetchForWrite(const void* line) { __builtin_prefetch(line, 1, 3); }
-
 // memcpy for n <= 48, by loads and stores that overlap instead of a loop or a call. Never touches a byte outside
 // [source, source + n): a masked load in front of a page-aligned buffer costs up to 100 ns.
 inline void CopySmall(std::byte* to, const std::byte* from, size_t n) {

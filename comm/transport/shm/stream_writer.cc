@@ -185,7 +185,6 @@ void StreamWriter::Publish(MessageKind kind, const void* payload, size_t payload
   line.stamp.store(Stamp(++published_, kind, inline_bytes), std::memory_order_release);
   ring_head_at_[index] = ring_head_;
   PublishFence();
-  PrefetchForWrite(&slots_[published_ % slot_count_]);
   for (const PeerEndpoint& reader : readers_) reader.WakeAfterFence();
 }
 
