@@ -101,8 +101,10 @@ void AgentStream::OnReadDone(bool ok) {
     joined_ = true;
     StartSendInitialMetadata();  // tells the agent that it is in
   }
-  owner_->OnEvent(Received{id_, std::move(incoming_)});
+  // The owner's thread may start the next read before OnEvent returns: from then on `incoming_` is gRPC's again.
+  v1::FromAgent message = std::move(incoming_);
   incoming_.Clear();
+  owner_->OnEvent(Received{id_, std::move(message)});
 }
 
 void AgentStream::OnWriteDone(bool ok) {
