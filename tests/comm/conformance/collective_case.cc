@@ -1,0 +1,360 @@
+#include "tests/comm/conformance/collective_case.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "comm/algorithm/registry.h"
+
+namespace cohort::testing {
+namespace {
+
+using comm::Buffer;
+using comm::CollectiveKind;
+using comm::ConstBuffer;
+using comm::DataType;
+using comm::ReduceOp;
+
+uint64_t Scramble(uint64_t value) {
+  value += 0x9e3779b97f4a7c15u;
+  value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+  return value ^ (value >> 27);
+}
+
+// Element `index` of rank `rank`'s whole input. Products stay powers of two; sums of 17 ranks fit into every type.
+int ValueAt(const CollectiveCase& the_case, int rank, int64_t index) {
+  const uint64_t random =
+      Scramble(the_case.salt * 1000003 + static_cast<uint64_t>(rank) * 65537 + static_cast<uint64_t>(index));
+  if (the_case.op == ReduceOp::kProduct) return random % 3 == 0 ? 2 : (random % 3 == 1 ? -1 : 1);
+  return static_cast<int>(random % 9) - 3;
+}
+
+uint16_t BFloat16Of(double value) {
+  const auto narrow = static_cast<float>(value);
+  uint32_t bits;
+  std::memcpy(&bits, &narrow, sizeof bits);
+  bits += 0x7fff + ((bits >> 16) & 1);  // nearest, ties to even; no NaN comes here
+  return static_cast<uint16_t>(bits >> 16);
+}
+
+uint16_t Float16Of(double value) {  // normal numbers and zero only
+  if (value == 0) return 0;
+  const int exponent = std::ilogb(value);
+  double mantissa = std::nearbyint(std::ldexp(std::fabs(value), 10 - exponent));
+  int biased = exponent + 15;
+  if (mantissa == 2048) {
+    mantissa = 1024;
+    ++biased;
+  }
+  const auto bits = static_cast<uint16_t>(biased * 1024 + (static_cast<int>(mantissa) - 1024));
+  return static_cast<uint16_t>(bits | (value < 0 ? 0x8000 : 0));
+}
+
+template <typename T>
+void PutAt(std::byte* at, T value) {
+  std::memcpy(at, &value, sizeof value);
+}
+
+void PutFloat(DataType dtype, std::byte* at, double value) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return PutAt(at, Float16Of(value));
+    case DataType::kBFloat16:
+      return PutAt(at, BFloat16Of(value));
+    case DataType::kFloat32:
+      return PutAt(at, static_cast<float>(value));
+    default:
+      return PutAt(at, value);
+  }
+}
+
+bool IsFloat(DataType dtype) {
+  return dtype == DataType::kFloat16 || dtype == DataType::kBFloat16 || dtype == DataType::kFloat32 ||
+         dtype == DataType::kFloat64;
+}
+
+void PutInput(DataType dtype, std::byte* at, int value) {
+  if (IsFloat(dtype)) return PutFloat(dtype, at, value);
+  switch (comm::SizeOf(dtype)) {
+    case 1:
+      return PutAt(at, static_cast<int8_t>(value));
+    case 2:
+      return PutAt(at, static_cast<int16_t>(value));
+    case 4:
+      return PutAt(at, static_cast<int32_t>(value));
+    default:
+      return PutAt(at, static_cast<int64_t>(value));
+  }
+}
+
+// Wraps around as the type does.
+template <typename T>
+T CombineIntegers(ReduceOp op, const std::vector<int>& values) {
+  T result = static_cast<T>(values[0]);
+  for (size_t i = 1; i < values.size(); ++i) {
+    const T value = static_cast<T>(values[i]);
+    switch (op) {
+      case ReduceOp::kProduct:
+        result = static_cast<T>(result * value);
+        break;
+      case ReduceOp::kMin:
+        result = std::min(result, value);
+        break;
+      case ReduceOp::kMax:
+        result = std::max(result, value);
+        break;
+      default:
+        result = static_cast<T>(result + value);
+    }
+  }
+  if (op != ReduceOp::kAvg) return result;
+  return std::is_signed_v<T> ? static_cast<T>(static_cast<int64_t>(result) / static_cast<int64_t>(values.size()))
+                             : static_cast<T>(static_cast<uint64_t>(result) / values.size());
+}
+
+void PutCombined(const CollectiveCase& the_case, std::byte* at, const std::vector<int>& values) {
+  switch (the_case.dtype) {
+    case DataType::kInt8:
+      return PutAt(at, CombineIntegers<int8_t>(the_case.op, values));
+    case DataType::kUint8:
+      return PutAt(at, CombineIntegers<uint8_t>(the_case.op, values));
+    case DataType::kInt16:
+      return PutAt(at, CombineIntegers<int16_t>(the_case.op, values));
+    case DataType::kUint16:
+      return PutAt(at, CombineIntegers<uint16_t>(the_case.op, values));
+    case DataType::kInt32:
+      return PutAt(at, CombineIntegers<int32_t>(the_case.op, values));
+    case DataType::kUint32:
+      return PutAt(at, CombineIntegers<uint32_t>(the_case.op, values));
+    case DataType::kInt64:
+      return PutAt(at, CombineIntegers<int64_t>(the_case.op, values));
+    case DataType::kUint64:
+      return PutAt(at, CombineIntegers<uint64_t>(the_case.op, values));
+    default:
+      break;
+  }
+  const auto exact = static_cast<double>(
+      CombineIntegers<int64_t>(the_case.op == ReduceOp::kAvg ? ReduceOp::kSum : the_case.op, values));
+  const double divisor = the_case.op == ReduceOp::kAvg ? static_cast<double>(values.size()) : 1;
+  // float16 and bfloat16 are divided in float32.
+  const bool narrow = comm::SizeOf(the_case.dtype) == 2;
+  PutFloat(the_case.dtype, at,
+           narrow ? static_cast<double>(static_cast<float>(exact) / static_cast<float>(divisor)) : exact / divisor);
+}
+
+// Elements [first, first + count) of a rank's input.
+std::vector<std::byte> InputOf(const CollectiveCase& the_case, int rank, int64_t first, int64_t count) {
+  const size_t element = comm::SizeOf(the_case.dtype);
+  std::vector<std::byte> bytes(static_cast<size_t>(count) * element);
+  for (int64_t i = 0; i < count; ++i) {
+    PutInput(the_case.dtype, bytes.data() + static_cast<size_t>(i) * element, ValueAt(the_case, rank, first + i));
+  }
+  return bytes;
+}
+
+std::vector<std::byte> CombinedOf(const CollectiveCase& the_case, int size, int64_t first, int64_t count) {
+  const size_t element = comm::SizeOf(the_case.dtype);
+  std::vector<std::byte> bytes(static_cast<size_t>(count) * element);
+  std::vector<int> values(static_cast<size_t>(size));
+  for (int64_t i = 0; i < count; ++i) {
+    for (int rank = 0; rank < size; ++rank) values[static_cast<size_t>(rank)] = ValueAt(the_case, rank, first + i);
+    PutCombined(the_case, bytes.data() + static_cast<size_t>(i) * element, values);
+  }
+  return bytes;
+}
+
+void Append(std::vector<std::byte>& to, const std::vector<std::byte>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
+// What the call must leave in `rank`'s output: the serial reference.
+std::vector<std::byte> Reference(const CollectiveCase& the_case, int rank, int size) {
+  const int64_t n = the_case.count;
+  std::vector<std::byte> result;
+  switch (the_case.kind) {
+    case CollectiveKind::kBroadcast:
+      return InputOf(the_case, the_case.root, 0, n);
+    case CollectiveKind::kReduce:
+    case CollectiveKind::kAllReduce:
+      return CombinedOf(the_case, size, 0, n);
+    case CollectiveKind::kGather:
+    case CollectiveKind::kAllGather:
+      for (int from = 0; from < size; ++from) Append(result, InputOf(the_case, from, 0, n));
+      return result;
+    case CollectiveKind::kScatter:
+      return InputOf(the_case, the_case.root, rank * n, n);
+    case CollectiveKind::kReduceScatter:
+      return CombinedOf(the_case, size, rank * n, n);
+    case CollectiveKind::kAllToAll:
+      for (int from = 0; from < size; ++from) Append(result, InputOf(the_case, from, rank * n, n));
+      return result;
+    case CollectiveKind::kSend:
+      return InputOf(the_case, the_case.root, 0, n);
+    default:
+      return result;
+  }
+}
+
+}  // namespace
+
+std::string CollectiveCase::ToString() const {
+  return std::string(Name(kind)) + "(" + std::string(Name(op)) + ", " + std::string(Name(dtype)) + ", count " +
+         std::to_string(count) + ", root " + std::to_string(root) + ", peer " + std::to_string(peer) +
+         (in_place ? ", in place" : "") + ", algorithm \"" + algorithm + "\", salt " + std::to_string(salt) + ")";
+}
+
+PendingCase::Memory::Memory(size_t bytes, uint8_t fill) : bytes_(bytes + 2 * kGuard, std::byte{0xa5}) {
+  std::fill(bytes_.begin() + kGuard, bytes_.end() - kGuard, std::byte{fill});
+}
+
+bool PendingCase::Memory::guards_intact() const {
+  const auto intact = [](std::byte value) { return value == std::byte{0xa5}; };
+  return std::all_of(bytes_.begin(), bytes_.begin() + kGuard, intact) &&
+         std::all_of(bytes_.end() - kGuard, bytes_.end(), intact);
+}
+
+PendingCase::PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case)
+    : case_(the_case), rank_(communicator.rank()), size_(communicator.size()) {
+  Start(communicator);
+}
+
+int PendingCase::Start(comm::Communicator& communicator) {
+  const CollectiveCase& c = case_;
+  const bool is_root = rank_ == c.root;
+  comm::BufferBlocks blocks = comm::BlocksOf(c.kind, is_root, size_);
+  if (c.kind == CollectiveKind::kSend) blocks = {is_root ? 1 : 0, rank_ == c.peer ? 1 : 0};
+  const size_t block = static_cast<size_t>(c.count) * comm::SizeOf(c.dtype);
+  if (blocks.in > 0) input_ = InputOf(c, rank_, 0, c.count * blocks.in);
+  if (blocks.out > 0) expected_ = Reference(c, rank_, size_);
+
+  const bool one_buffer = c.kind == CollectiveKind::kBroadcast || (c.in_place && blocks.in > 0 && blocks.out > 0);
+  const size_t bytes = block * static_cast<size_t>(one_buffer ? std::max(blocks.in, blocks.out) : blocks.out);
+  if (blocks.out > 0 || one_buffer) out_ = std::make_unique<Memory>(bytes, 0x5a);
+  if (blocks.in > 0 && !one_buffer) in_ = std::make_unique<Memory>(input_.size(), 0);
+  // In place, the smaller buffer is this rank's block of the larger one.
+  const size_t own = blocks.in == blocks.out ? 0 : block * static_cast<size_t>(rank_);
+  std::byte* in = in_ != nullptr ? in_->data() : nullptr;
+  std::byte* out = out_ != nullptr ? out_->data() : nullptr;
+  if (one_buffer) {
+    in = out + (blocks.in < blocks.out ? own : 0);
+    out = out + (blocks.in > blocks.out ? own : 0);
+  }
+  if (!input_.empty() && (c.kind != CollectiveKind::kBroadcast || is_root)) {
+    std::memcpy(in, input_.data(), input_.size());
+  }
+  const ConstBuffer source(in, c.count * blocks.in, c.dtype);
+  const Buffer target(out, c.count * blocks.out, c.dtype);
+  comm::CallOptions options;
+  options.algorithm = c.algorithm;
+  options.timeout = std::chrono::seconds(60);
+  switch (c.kind) {
+    case CollectiveKind::kBroadcast:
+      work_ = communicator.Broadcast(target, c.root, options);
+      break;
+    case CollectiveKind::kReduce:
+      work_ = communicator.Reduce(source, target, c.op, c.root, options);
+      break;
+    case CollectiveKind::kAllReduce:
+      work_ = communicator.AllReduce(source, target, c.op, options);
+      break;
+    case CollectiveKind::kGather:
+      work_ = communicator.Gather(source, target, c.root, options);
+      break;
+    case CollectiveKind::kScatter:
+      work_ = communicator.Scatter(source, target, c.root, options);
+      break;
+    case CollectiveKind::kAllGather:
+      work_ = communicator.AllGather(source, target, options);
+      break;
+    case CollectiveKind::kReduceScatter:
+      work_ = communicator.ReduceScatter(source, target, c.op, options);
+      break;
+    case CollectiveKind::kAllToAll:
+      work_ = communicator.AllToAll(source, target, options);
+      break;
+    case CollectiveKind::kBarrier:
+      work_ = communicator.Barrier(options);
+      break;
+    default:
+      if (is_root) work_ = communicator.Send(source, c.peer, options);
+      if (rank_ == c.peer) work_ = communicator.Recv(target, c.root, options);
+  }
+  return 0;
+}
+
+std::string PendingCase::Compare(const std::vector<std::byte>& expected, const std::byte* actual,
+                                 const char* what) const {
+  if (expected.empty() || std::memcmp(expected.data(), actual, expected.size()) == 0) return "";
+  size_t at = 0;
+  while (expected[at] == actual[at]) ++at;
+  const size_t element = comm::SizeOf(case_.dtype);
+  return case_.ToString() + ": rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + what +
+         " is wrong at element " + std::to_string(at / element);
+}
+
+std::string PendingCase::Finish() {
+  const absl::Status status = work_.Wait();
+  if (!status.ok()) {
+    return case_.ToString() + ": rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " +
+           std::string(status.message());
+  }
+  std::byte* out = out_ != nullptr ? out_->data() : nullptr;
+  const size_t own = static_cast<size_t>(rank_) * expected_.size();
+  const bool in_larger_input = out_ != nullptr && out_->size() > expected_.size();
+  if (std::string wrong = Compare(expected_, in_larger_input ? out + own : out, "the result"); !wrong.empty()) {
+    return wrong;
+  }
+  if (in_ != nullptr) {
+    if (std::string wrong = Compare(input_, in_->data(), "the input (written to)"); !wrong.empty()) return wrong;
+  }
+  if ((in_ != nullptr && !in_->guards_intact()) || (out_ != nullptr && !out_->guards_intact())) {
+    return case_.ToString() + ": rank " + std::to_string(rank_) + ": memory around a buffer was written to";
+  }
+  return "";
+}
+
+std::string RunCase(comm::Communicator& communicator, const CollectiveCase& the_case) {
+  return PendingCase(communicator, the_case).Finish();
+}
+
+std::vector<CollectiveCase> ConformanceCases(int size, uint64_t salt) {
+  std::vector<CollectiveCase> cases;
+  uint64_t turn = salt;
+  const auto add = [&](CollectiveCase the_case) {
+    the_case.salt = ++turn;
+    the_case.root = static_cast<int>(turn % static_cast<uint64_t>(size));
+    cases.push_back(the_case);
+  };
+  const auto type_of = [](uint64_t n) { return static_cast<DataType>(1 + n % (comm::kDataTypes - 1)); };
+  const auto op_of = [](uint64_t n) { return static_cast<ReduceOp>(1 + n % (comm::kReduceOps - 1)); };
+  for (int k = 1; k <= static_cast<int>(CollectiveKind::kBarrier); ++k) {
+    const auto kind = static_cast<CollectiveKind>(k);
+    std::vector<std::string> algorithms = {""};
+    for (const comm::AlgorithmInfo& info : comm::Algorithms()) {
+      if (size > 1 && info.kind == kind && comm::CheckRequirements(info, size).ok()) {
+        algorithms.emplace_back(info.name);
+      }
+    }
+    for (const std::string& algorithm : algorithms) {
+      for (const int64_t count : {0, 1, size - 1, size, size + 1, 61, 1003, 4096}) {
+        for (const bool in_place : {false, true}) {
+          add({kind, type_of(turn), op_of(turn / 12), count, 0, 0, in_place, algorithm, 0});
+        }
+      }
+    }
+    if (!comm::Reduces(kind)) continue;
+    for (int t = 0; t < comm::kDataTypes - 1; ++t) {
+      for (int o = 0; o < comm::kReduceOps - 1; ++o) {
+        add({kind, type_of(static_cast<uint64_t>(t)), op_of(static_cast<uint64_t>(o)), 37, 0, 0, o % 2 == 1, "", 0});
+      }
+    }
+  }
+  for (int from = 0; from < size && size > 1; ++from) {
+    CollectiveCase message{
+        CollectiveKind::kSend, type_of(turn), ReduceOp::kSum, 100 * from, from, 0, false, "", ++turn};
+    message.peer = (from + 1) % size;
+    cases.push_back(message);
+  }
+  return cases;
+}
+
+}  // namespace cohort::testing
