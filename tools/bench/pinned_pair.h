@@ -21,6 +21,15 @@ struct SharedState {
     uint64_t ticks[kMostSamples];  // of each timed call
   };
   Side sides[2];
+
+  // A little key-value store: entries are written once.
+  struct Entry {
+    std::atomic<uint32_t> state;  // 0 free, 1 being written, 2 there
+    uint32_t bytes;
+    char key[120];
+    char value[16 * 1024];
+  };
+  Entry entries[64];
 };
 
 // Time-stamp counter, or the steady clock where there is none.
@@ -39,6 +48,7 @@ class Side {
  public:
   Side(int rank, SharedState& shared, runtime::Segment& segment) : segment(segment), rank_(rank), shared_(shared) {}
   int rank() const { return rank_; }
+  SharedState& shared() { return shared_; }
   // Waits until the other side has come as often.
   void Gate();
   void Record(uint64_t ticks) {

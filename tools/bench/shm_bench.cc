@@ -13,6 +13,7 @@
 #include "comm/reduce/reduce.h"
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/types.h"
+#include "tools/bench/communicator_rows.h"
 #include "tools/bench/pinned_pair.h"
 
 namespace {
@@ -199,6 +200,18 @@ int main(int argc, char** argv) {
     }
     for (size_t bytes : {2048, 4096, 8192}) {
       PrintRow("gated, segment memory", bytes, PublishAllReduce(bytes, true, true, calls));
+    }
+  }
+  if (table("communicator all-reduce")) {
+    std::printf("%-34s %10s %10s\n", "", "", "overhead: median of the communicator less that of the transport");
+    for (size_t bytes : {8, 48, 64, 256, 1024, 4096, 8192}) {
+      for (bool gated : {true, false}) {
+        const Statistics transport = PublishAllReduce(bytes, false, gated, calls);
+        const Statistics communicator = CommunicatorAllReduce(bytes, gated, calls);
+        PrintRow(gated ? "gated" : "back to back", bytes, communicator);
+        std::printf("%-34s %10s %10.0f %10.0f\n", "  overhead", "", communicator.minimum - transport.minimum,
+                    communicator.median - transport.median);
+      }
     }
   }
   if (table("ping-pong, one way")) {
