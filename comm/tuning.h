@@ -13,13 +13,13 @@ namespace cohort::comm {
 // One level of the machine: ranks of one host, or ranks of different hosts.
 struct LevelTuning {
   double alpha_us = 0;     // from the start of a small message to its arrival
-  double message_us = 0;   // a rank's own time for each further message of the same round
+  double message_us = 0;   // a rank's own time to send and receive each further message of the same round
   double gigabytes_s = 1;  // of one rank's port, in one direction
 };
 
 struct Tuning {
   LevelTuning local = {.alpha_us = 0.3, .message_us = 0.1, .gigabytes_s = 5.0};
-  LevelTuning remote = {.alpha_us = 15.0, .message_us = 3.0, .gigabytes_s = 2.0};
+  LevelTuning remote = {.alpha_us = 15.0, .message_us = 6.0, .gigabytes_s = 2.0};
   // Reading operands and writing the result of a reduction, beyond the move that brought the data.
   double reduce_gigabytes_s = 10.0;
   // What a round costs on top, times the ranks per CPU, where there are more ranks than CPUs: the others have to run.

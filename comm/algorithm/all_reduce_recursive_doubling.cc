@@ -6,9 +6,11 @@
 //
 //   0 <-> 1, 2 <-> 3    0 <-> 2, 1 <-> 3        out = (x0 op x1) op (x2 op x3)
 //
-// Cost, n bytes, L = floor(log2 p): L rounds, L + 2 where p is no power of two; L n bytes out of and into each rank,
-// (L + 1) n where p is no power of two, and as many combined.
+// Cost, n bytes, L = floor(log2 p): L rounds; where p is no power of two L + 1, or L + 2 where more than half of the
+// 2^L have such a neighbour. L n bytes out of and into each rank, (L + 1) n where p is no power of two, and as many
+// combined.
 // Any size. Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005).
+#include <algorithm>
 #include <utility>
 
 #include "comm/algorithm/pattern.h"
@@ -63,7 +65,9 @@ AlgorithmCost CostOfAllReduceRecursiveDoubling(const CostQuery& query) {
   const int power = FloorPowerOfTwo(query.size);
   const int steps = CeilLog2(power);
   const int extra = query.size > power ? 1 : 0;
-  return {.rounds = steps + 2 * extra,
+  // A chain may begin with a neighbour's block, or end with a neighbour's result, or both.
+  const int both = extra == 0 ? 0 : CeilLog2(query.size - power) + 2;
+  return {.rounds = std::max(steps + extra, both),
           .messages = steps + extra,
           .chunks = int64_t{steps + extra} * query.pieces,
           .critical = int64_t{steps + 2 * extra} * query.pieces,

@@ -6,8 +6,7 @@
 //
 //   step 0: 1 <-> 3    step 1: 0 <-> 1, 2 <-> 3    step 2: 0 <-> 2    step 3: 0 <-> 3, 1 <-> 2
 //
-// Cost, blocks of n bytes: p-1 rounds for odd p and for p = 2, p for other even p; (p-1) n bytes out of and into each
-// rank.
+// Cost, blocks of n bytes: p rounds, 1 for p = 2; (p-1) n bytes out of and into each rank.
 // Any size. Source: textbook (pairwise exchange, one-factorisation of the complete graph).
 #include <utility>
 
@@ -35,8 +34,7 @@ Plan BuildAllToAllPairwise(const PlanRequest& request) {
 
 AlgorithmCost CostOfAllToAllPairwise(const CostQuery& query) {
   const int64_t others = query.size - 1;
-  const bool idle_steps = query.size > 2 && query.size % 2 == 0;
-  const int64_t steps = idle_steps ? query.size : others;
+  const int64_t steps = query.size > 2 ? query.size : others;  // in each step one or two ranks may have no partner
   return {.rounds = steps,
           .messages = others,
           .chunks = others * query.pieces,

@@ -1,0 +1,164 @@
+// Every registered algorithm, proved by the checker, with rounds and volume as its formulas say.
+#include <algorithm>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/algorithm/registry.h"
+#include "comm/plan/checker.h"
+#include "gtest/gtest.h"
+
+namespace cohort::comm {
+namespace {
+
+enum class InPlace { kNone, kAll, kMixed };
+
+std::string Describe(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, InPlace in_place) {
+  return std::string(Name(algorithm.kind)) + " " + std::string(algorithm.name) + ", " + std::to_string(size) +
+         " ranks, root " + std::to_string(root) + ", " + std::to_string(pieces) + " pieces, in place " +
+         (in_place == InPlace::kNone  ? "nowhere"
+          : in_place == InPlace::kAll ? "everywhere"
+                                      : "on odd ranks");
+}
+
+bool Rooted(CollectiveKind kind) {
+  return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kScatter;
+}
+
+std::vector<int> RootsFor(CollectiveKind kind, int size) {
+  if (!Rooted(kind)) return {-1};
+  std::vector<int> roots;
+  if (size <= 9) {
+    for (int root = 0; root < size; ++root) roots.push_back(root);
+    return roots;
+  }
+  return {0, 1, size / 2, size - 1};
+}
+
+std::vector<int> Sizes() {
+  std::vector<int> sizes;
+  for (int size = 1; size <= 17; ++size) sizes.push_back(size);
+  sizes.insert(sizes.end(), {32, 33});
+  return sizes;
+}
+
+std::vector<int32_t> PiecesFor(int size) {
+  std::set<int32_t> pieces = {1, 2, 3, size, 2 * size + 1};
+  return {pieces.begin(), pieces.end()};
+}
+
+std::vector<Plan> BuildAll(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, InPlace in_place) {
+  std::vector<Plan> plans;
+  for (int rank = 0; rank < size; ++rank) {
+    const bool here = in_place == InPlace::kAll || (in_place == InPlace::kMixed && rank % 2 == 1);
+    auto plan = BuildPlan(algorithm, {algorithm.kind, size, rank, root, here, pieces});
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    if (plan.ok()) plans.push_back(*std::move(plan));
+  }
+  return plans;
+}
+
+class AlgorithmTest : public testing::TestWithParam<AlgorithmInfo> {};
+
+TEST_P(AlgorithmTest, IsCorrectAndCostsWhatItsFormulaSays) {
+  const AlgorithmInfo& algorithm = GetParam();
+  for (const int size : Sizes()) {
+    if (!CheckRequirements(algorithm, size).ok()) continue;
+    for (const int32_t pieces : PiecesFor(size)) {
+      const AlgorithmCost cost = algorithm.cost({.size = size, .pieces = pieces, .fanout = true});
+      for (const int root : RootsFor(algorithm.kind, size)) {
+        for (const InPlace in_place : {InPlace::kNone, InPlace::kAll, InPlace::kMixed}) {
+          const std::vector<Plan> plans = BuildAll(algorithm, size, root, pieces, in_place);
+          const auto report = CheckPlans(plans);
+          ASSERT_TRUE(report.ok()) << Describe(algorithm, size, root, pieces, in_place) << ": " << report.status();
+          ASSERT_EQ(report->rounds, cost.rounds) << Describe(algorithm, size, root, pieces, in_place);
+          // Parts are unequal where the pieces are no multiple of the size; the formula then rounds up.
+          if (algorithm.traits.parts_by_rank && pieces % size != 0) {
+            ASSERT_LE(report->chunks, cost.chunks) << Describe(algorithm, size, root, pieces, in_place);
+          } else {
+            ASSERT_EQ(report->chunks, cost.chunks) << Describe(algorithm, size, root, pieces, in_place);
+          }
+          ASSERT_TRUE(report->same_association) << Describe(algorithm, size, root, pieces, in_place);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AlgorithmTest, PublishesOnlyWhereItSaysSo) {
+  const AlgorithmInfo& algorithm = GetParam();
+  bool publishes = false;
+  for (const Plan& plan : BuildAll(algorithm, 4, Rooted(algorithm.kind) ? 1 : -1, 4, InPlace::kNone)) {
+    for (const Lane& lane : plan.lanes) {
+      for (const Step& step : lane.steps) publishes = publishes || step.kind == StepKind::kPublish;
+    }
+  }
+  EXPECT_EQ(publishes, algorithm.traits.uses_publish);
+}
+
+// Whether a call is in place is its rank's own affair: nothing that others see may depend on it.
+TEST_P(AlgorithmTest, SendsTheSameMessagesInPlace) {
+  const AlgorithmInfo& algorithm = GetParam();
+  const auto messages = [](const Plan& plan) {
+    std::vector<std::string> list;
+    for (const Step& step : plan.lanes[0].steps) {
+      if (step.kind == StepKind::kReduce || step.kind == StepKind::kCopy) continue;
+      const bool send = step.kind == StepKind::kSend || step.kind == StepKind::kPublish;
+      const Slice& slice = send ? step.src : step.dst;
+      list.push_back(std::to_string(send) + " " + std::to_string(step.peer) + " " + std::to_string(slice.chunks) + " " +
+                     std::to_string(slice.first % plan.pieces));
+    }
+    return list;
+  };
+  for (const int size : {2, 4, 8}) {
+    const int root = Rooted(algorithm.kind) ? size - 1 : -1;
+    const std::vector<Plan> apart = BuildAll(algorithm, size, root, size, InPlace::kNone);
+    const std::vector<Plan> in_place = BuildAll(algorithm, size, root, size, InPlace::kAll);
+    for (size_t r = 0; r < apart.size(); ++r) EXPECT_EQ(messages(apart[r]), messages(in_place[r])) << "rank " << r;
+  }
+}
+
+std::string TestName(const testing::TestParamInfo<AlgorithmInfo>& info) {
+  return std::string(Name(info.param.kind)) + "_" + std::string(info.param.name);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, AlgorithmTest, testing::ValuesIn(Algorithms().begin(), Algorithms().end()), TestName);
+
+TEST(RegistryTest, EveryCollectiveHasAFlatAlgorithmForAnySize) {
+  for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kBarrier); ++kind) {
+    const AlgorithmInfo* flat = FindAlgorithm(static_cast<CollectiveKind>(kind), "flat");
+    ASSERT_NE(flat, nullptr) << kind;
+    EXPECT_TRUE(CheckRequirements(*flat, 7).ok());
+  }
+}
+
+TEST(RegistryTest, IndexFindsTheAlgorithm) {
+  for (const AlgorithmInfo& algorithm : Algorithms()) EXPECT_EQ(FindAlgorithm(algorithm.index), &algorithm);
+  EXPECT_EQ(FindAlgorithm(0), nullptr);
+  EXPECT_EQ(FindAlgorithm(static_cast<uint16_t>(Algorithms().size() + 1)), nullptr);
+}
+
+TEST(RegistryTest, RefusesRequestsThatDoNotFit) {
+  const AlgorithmInfo& broadcast = *FindAlgorithm(CollectiveKind::kBroadcast, "flat");
+  const PlanRequest good = {CollectiveKind::kBroadcast, 4, 1, 2, false, 1};
+  EXPECT_TRUE(BuildPlan(broadcast, good).ok());
+  PlanRequest bad = good;
+  bad.kind = CollectiveKind::kReduce;
+  EXPECT_EQ(BuildPlan(broadcast, bad).status().code(), absl::StatusCode::kInvalidArgument);
+  bad = good;
+  bad.rank = 4;
+  EXPECT_EQ(BuildPlan(broadcast, bad).status().code(), absl::StatusCode::kInvalidArgument);
+  bad = good;
+  bad.root = -1;
+  EXPECT_EQ(BuildPlan(broadcast, bad).status().code(), absl::StatusCode::kInvalidArgument);
+  bad = good;
+  bad.pieces = 0;
+  EXPECT_EQ(BuildPlan(broadcast, bad).status().code(), absl::StatusCode::kInvalidArgument);
+  const AlgorithmInfo& doubling = *FindAlgorithm(CollectiveKind::kAllGather, "recursive_doubling");
+  EXPECT_EQ(BuildPlan(doubling, {CollectiveKind::kAllGather, 6, 0, -1, false, 1}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cohort::comm

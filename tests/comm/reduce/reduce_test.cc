@@ -1,0 +1,185 @@
+// The reduction kernels against one-at-a-time definitions: every type and op, special values, odd lengths and places.
+#include "comm/reduce/reduce.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/comm/reduce/scalar_reference.h"
+
+namespace cohort::comm {
+namespace {
+
+template <typename T>
+struct Type {
+  static constexpr DataType kDataType = DataTypeOf<T>::kValue;
+};
+template <>
+struct Type<ReferenceFloat16> {
+  static constexpr DataType kDataType = DataType::kFloat16;
+};
+template <>
+struct Type<ReferenceBFloat16> {
+  static constexpr DataType kDataType = DataType::kBFloat16;
+};
+
+template <typename T>
+std::string Show(T value) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  char text[32];
+  std::snprintf(text, sizeof text, "0x%llx", static_cast<unsigned long long>(bits));
+  return text;
+}
+
+// Random bits: all magnitudes, denormals, infinities and NaNs come up; every fourth value is one of the edges.
+template <typename T>
+T RandomValue(std::mt19937_64& random) {
+  const uint64_t edges[] = {0, 1, uint64_t{1} << (8 * sizeof(T) - 1),  // -0, the most negative integer
+                            (uint64_t{1} << (8 * sizeof(T) - 1)) - 1,  // the largest integer, a NaN
+                            ~uint64_t{0}};
+  const uint64_t bits = random() % 4 == 0 ? edges[random() % 5] : random();
+  T value;
+  std::memcpy(static_cast<void*>(&value), &bits, sizeof value);
+  if constexpr (std::is_floating_point_v<T>) {
+    const T specials[] = {std::numeric_limits<T>::infinity(),
+                          -std::numeric_limits<T>::infinity(),
+                          std::numeric_limits<T>::quiet_NaN(),
+                          std::numeric_limits<T>::denorm_min(),
+                          T{1},
+                          T{-1.5}};
+    if (random() % 4 == 0) value = specials[random() % 6];
+  }
+  return value;
+}
+
+template <typename T>
+class ReduceTest : public testing::Test {};
+using Types = testing::Types<int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t, ReferenceFloat16,
+                             ReferenceBFloat16, float, double>;
+TYPED_TEST_SUITE(ReduceTest, Types);
+
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg};
+
+TYPED_TEST(ReduceTest, EqualsTheDefinitionForOddLengthsAndPlaces) {
+  using T = TypeParam;
+  const uint64_t seed = std::random_device()();
+  std::mt19937_64 random(seed);
+  for (const ReduceOp op : kOps) {
+    const ReduceKernel kernel = FindReduceKernel(Type<T>::kDataType, op);
+    ASSERT_NE(kernel, nullptr);
+    for (size_t count = 0; count < 200; count += 1 + count / 20) {
+      const size_t offset = random() % 5;  // bytes: memory of any alignment
+      std::vector<T> a(count), b(count), out(count);
+      for (size_t i = 0; i < count; ++i) {
+        a[i] = RandomValue<T>(random);
+        b[i] = RandomValue<T>(random);
+      }
+      const size_t bytes = count * sizeof(T);
+      std::vector<char> a_memory(bytes + 8), b_memory(bytes + 8), out_memory(bytes + 16, '\x5a');
+      if (count > 0) {
+        std::memcpy(a_memory.data() + offset, a.data(), bytes);
+        std::memcpy(b_memory.data() + offset, b.data(), bytes);
+      }
+      kernel(out_memory.data() + offset, a_memory.data() + offset, b_memory.data() + offset, count);
+      if (count > 0) std::memcpy(static_cast<void*>(out.data()), out_memory.data() + offset, bytes);
+      for (size_t i = 0; i < count; ++i) {
+        ASSERT_TRUE(SameValue(out[i], ReferenceOp(a[i], b[i], op)))
+            << Name(op) << " of " << Show(a[i]) << " and " << Show(b[i]) << " gave " << Show(out[i]) << " instead of "
+            << Show(ReferenceOp(a[i], b[i], op)) << ", element " << i << " of " << count << ", seed " << seed;
+      }
+      for (size_t i = 0; i < out_memory.size(); ++i) {
+        if (i < offset || i >= offset + bytes) {
+          ASSERT_EQ(out_memory[i], '\x5a') << "wrote outside, seed " << seed;
+        }
+      }
+    }
+  }
+}
+
+TYPED_TEST(ReduceTest, ResultMayReplaceEitherOperand) {
+  using T = TypeParam;
+  std::mt19937_64 random(7);
+  std::vector<T> a(77), b(77), out(77);
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i] = RandomValue<T>(random);
+    b[i] = RandomValue<T>(random);
+  }
+  for (const ReduceOp op : kOps) {
+    const ReduceKernel kernel = FindReduceKernel(Type<T>::kDataType, op);
+    std::vector<T> left = a, right = b;
+    kernel(out.data(), a.data(), b.data(), a.size());
+    kernel(left.data(), left.data(), b.data(), a.size());
+    kernel(right.data(), a.data(), right.data(), a.size());
+    for (size_t i = 0; i < a.size(); ++i) {
+      EXPECT_TRUE(SameValue(left[i], out[i])) << Name(op) << " " << i;
+      EXPECT_TRUE(SameValue(right[i], out[i])) << Name(op) << " " << i;
+    }
+  }
+}
+
+TYPED_TEST(ReduceTest, OrderOfOperandsDoesNotMatter) {
+  using T = TypeParam;
+  std::mt19937_64 random(8);
+  std::vector<T> a(1000), b(1000), ab(1000), ba(1000);
+  for (size_t i = 0; i < a.size(); ++i) {
+    a[i] = RandomValue<T>(random);
+    b[i] = RandomValue<T>(random);
+  }
+  for (const ReduceOp op : kOps) {
+    const ReduceKernel kernel = FindReduceKernel(Type<T>::kDataType, op);
+    kernel(ab.data(), a.data(), b.data(), a.size());
+    kernel(ba.data(), b.data(), a.data(), a.size());
+    for (size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(SameValue(ab[i], ba[i])) << Name(op) << " " << i;
+  }
+}
+
+TYPED_TEST(ReduceTest, DivisionEqualsTheDefinition) {
+  using T = TypeParam;
+  const uint64_t seed = std::random_device()();
+  std::mt19937_64 random(seed);
+  for (const int divisor : {1, 2, 3, 8, 300, 65536}) {
+    for (const size_t count : {0, 1, 7, 65}) {
+      std::vector<T> data(count);
+      for (T& value : data) value = RandomValue<T>(random);
+      const std::vector<T> before = data;
+      DivideBy(Type<T>::kDataType, data.data(), count, divisor);
+      for (size_t i = 0; i < count; ++i) {
+        ASSERT_TRUE(SameValue(data[i], ReferenceDivide(before[i], divisor)))
+            << Show(before[i]) << " / " << divisor << " gave " << Show(data[i]) << ", seed " << seed;
+      }
+    }
+  }
+}
+
+// All pairs of a 16-bit type are too many; every value against a few others is not.
+template <typename T>
+void EveryValue() {
+  std::vector<T> all(65536), other(65536), out(65536);
+  for (uint32_t i = 0; i < 65536; ++i) all[i].bits = static_cast<uint16_t>(i);
+  for (const uint16_t bits : {0x0000, 0x8000, 0x0001, 0x3c00, 0x3c01, 0x7bff, 0x0400, 0x03ff, 0x7c00, 0x1234}) {
+    std::fill(other.begin(), other.end(), T{bits});
+    for (const ReduceOp op : kOps) {
+      FindReduceKernel(Type<T>::kDataType, op)(out.data(), all.data(), other.data(), all.size());
+      for (size_t i = 0; i < all.size(); ++i) {
+        ASSERT_TRUE(SameValue(out[i], ReferenceOp(all[i], other[i], op)))
+            << Name(op) << " of " << Show(all[i]) << " and " << Show(other[i]) << " gave " << Show(out[i]);
+      }
+    }
+  }
+}
+TEST(ReduceHalfTest, EveryFloat16) { EveryValue<ReferenceFloat16>(); }
+TEST(ReduceHalfTest, EveryBFloat16) { EveryValue<ReferenceBFloat16>(); }
+
+TEST(ReduceLookupTest, ValuesThatAreNoTypeOrOpHaveNoKernel) {
+  EXPECT_EQ(FindReduceKernel(static_cast<DataType>(0), ReduceOp::kSum), nullptr);
+  EXPECT_EQ(FindReduceKernel(static_cast<DataType>(kDataTypes), ReduceOp::kSum), nullptr);
+  EXPECT_EQ(FindReduceKernel(DataType::kFloat32, static_cast<ReduceOp>(0)), nullptr);
+  EXPECT_EQ(FindReduceKernel(DataType::kFloat32, static_cast<ReduceOp>(kReduceOps)), nullptr);
+}
+
+}  // namespace
+}  // namespace cohort::comm

@@ -1,0 +1,109 @@
+// The reductions one element at a time, written from their definitions: what the vector kernels are compared with.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+#include "comm/types.h"
+
+namespace cohort::comm {
+
+// 16-bit floating-point numbers with `kExponent` exponent bits.
+template <int kExponent>
+struct Half {
+  static constexpr int kMantissa = 15 - kExponent;
+  static constexpr int kBias = (1 << (kExponent - 1)) - 1;
+  static constexpr int kSpecial = (1 << kExponent) - 1;
+
+  uint16_t bits = 0;
+
+  double ToDouble() const {
+    const int exponent = (bits >> kMantissa) & kSpecial;
+    const int mantissa = bits & ((1 << kMantissa) - 1);
+    const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
+    if (exponent == kSpecial) {
+      return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+    }
+    if (exponent == 0) return sign * std::ldexp(mantissa, 1 - kBias - kMantissa);
+    return sign * std::ldexp((1 << kMantissa) + mantissa, exponent - kBias - kMantissa);
+  }
+
+  // Nearest, ties to even.
+  static Half FromDouble(double value) {
+    const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000 : 0);
+    constexpr auto kInfinity = static_cast<uint16_t>(kSpecial << kMantissa);
+    if (std::isnan(value)) return {static_cast<uint16_t>(sign | kInfinity | 1)};
+    if (std::isinf(value)) return {static_cast<uint16_t>(sign | kInfinity)};
+    int exponent = value == 0 ? 1 - kBias : std::ilogb(value);
+    exponent = std::max(exponent, 1 - kBias);
+    const auto units = static_cast<int64_t>(std::nearbyint(std::ldexp(std::fabs(value), kMantissa - exponent)));
+    // Counting in units of the last place, the bits of neighbouring numbers are neighbours, into infinity.
+    const int64_t magnitude = units + (int64_t{exponent + kBias - 1} << kMantissa);
+    return {static_cast<uint16_t>(sign | std::min<int64_t>(magnitude, kInfinity))};
+  }
+};
+using ReferenceFloat16 = Half<5>;
+using ReferenceBFloat16 = Half<8>;
+
+template <typename T>
+T ReferenceFloatOp(T a, T b, ReduceOp op) {
+  if (op == ReduceOp::kProduct) return a * b;
+  if (op != ReduceOp::kMin && op != ReduceOp::kMax) return a + b;
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<T>::quiet_NaN();
+  if (a == b) return std::signbit(a) == (op == ReduceOp::kMin) ? a : b;  // of two zeros, -0 is the smaller one
+  return (a < b) == (op == ReduceOp::kMin) ? a : b;
+}
+
+template <typename T>
+T ReferenceOp(T a, T b, ReduceOp op) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return ReferenceFloatOp(a, b, op);
+  } else if constexpr (std::is_integral_v<T>) {
+    const auto left = static_cast<uint64_t>(a);
+    const auto right = static_cast<uint64_t>(b);
+    switch (op) {
+      case ReduceOp::kProduct:
+        return static_cast<T>(left * right);
+      case ReduceOp::kMin:
+        return a < b ? a : b;
+      case ReduceOp::kMax:
+        return a < b ? b : a;
+      default:
+        return static_cast<T>(left + right);
+    }
+  } else {
+    // As the kernels: in float32, then rounded once more.
+    const auto x = static_cast<float>(a.ToDouble());
+    const auto y = static_cast<float>(b.ToDouble());
+    return T::FromDouble(static_cast<double>(ReferenceFloatOp(x, y, op)));
+  }
+}
+
+template <typename T>
+T ReferenceDivide(T a, int divisor) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return a / static_cast<T>(divisor);
+  } else if constexpr (std::is_integral_v<T>) {
+    if constexpr (std::is_signed_v<T>) return static_cast<T>(int64_t{a} / divisor);
+    return static_cast<T>(static_cast<uint64_t>(a) / static_cast<uint64_t>(divisor));
+  } else {
+    return T::FromDouble(static_cast<double>(static_cast<float>(a.ToDouble()) / static_cast<float>(divisor)));
+  }
+}
+
+// Equal bits, or both NaN.
+template <typename T>
+bool SameValue(T a, T b) {
+  if constexpr (std::is_floating_point_v<T>) {
+    return (std::isnan(a) && std::isnan(b)) || (a == b && std::signbit(a) == std::signbit(b));
+  } else if constexpr (std::is_integral_v<T>) {
+    return a == b;
+  } else {
+    return a.bits == b.bits || (std::isnan(a.ToDouble()) && std::isnan(b.ToDouble()));
+  }
+}
+
+}  // namespace cohort::comm
