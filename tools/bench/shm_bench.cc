@@ -179,6 +179,8 @@ int main(int argc, char** argv) {
   std::string only;
   app.add_option("--calls", calls, "Timed calls per row of small messages")->check(CLI::Range(100, kMostSamples));
   app.add_option("--only", only, "Only tables whose title contains this");
+  std::vector<size_t> sizes = {8, 48, 64, 256, 1024, 4096, 8192};
+  app.add_option("--bytes", sizes, "Sizes of the all-reduce tables")->check(CLI::Range(4, 8192));
   CLI11_PARSE(app, argc, argv);
   const auto table = [&only](const std::string& title) {
     if (title.find(only) == std::string::npos) return false;
@@ -194,7 +196,7 @@ int main(int argc, char** argv) {
     PrintRow("second gate", 0, RunPair([=](Side& side) { side.TimeGated(calls, [&] { side.Gate(); }); }));
   }
   if (table("publish all-reduce")) {
-    for (size_t bytes : {8, 48, 64, 256, 1024, 4096, 8192}) {
+    for (size_t bytes : sizes) {
       PrintRow("gated", bytes, PublishAllReduce(bytes, false, true, calls));
       PrintRow("back to back", bytes, PublishAllReduce(bytes, false, false, calls));
     }
@@ -202,9 +204,12 @@ int main(int argc, char** argv) {
       PrintRow("gated, segment memory", bytes, PublishAllReduce(bytes, true, true, calls));
     }
   }
+  if (table("communicator alone")) {
+    for (size_t bytes : sizes) PrintRow("back to back", bytes, CommunicatorAllReduce(bytes, false, calls));
+  }
   if (table("communicator all-reduce")) {
     std::printf("%-34s %10s %10s\n", "", "", "overhead: median of the communicator less that of the transport");
-    for (size_t bytes : {8, 48, 64, 256, 1024, 4096, 8192}) {
+    for (size_t bytes : sizes) {
       for (bool gated : {true, false}) {
         const Statistics transport = PublishAllReduce(bytes, false, gated, calls);
         const Statistics communicator = CommunicatorAllReduce(bytes, gated, calls);
