@@ -397,6 +397,8 @@ void Engine::StopProgressThread() {
 
 void Engine::Kick() {
   if (rep_->has_progress.load(std::memory_order_relaxed)) rep_->Kick();
+  // A waiter that sleeps has not polled the new work yet.
+  if (rep_->registered.load(std::memory_order_relaxed) > 0) rep_->sleeper.WakeSelf();
 }
 
 void Engine::Rep::Kick() {

@@ -63,7 +63,8 @@ class Engine {
   // sleeps otherwise.
   void StartProgressThread();
   void StopProgressThread();
-  // Tells a sleeping progress thread that there is new work. Called after submissions.
+  // Tells a sleeping progress thread, or a sleeping waiter, that there is new work. Called after submissions, without
+  // ownership.
   void Kick();
 
  private:

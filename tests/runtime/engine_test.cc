@@ -171,6 +171,31 @@ TEST_F(EngineTest, NoWakeUpIsLost) {
   Remove(&source);
 }
 
+TEST_F(EngineTest, NewWorkWakesASleepingWaiter) {
+  std::atomic<int> sent{0};
+  std::atomic<int> received{0};
+  FakeSource source([&] { return received.exchange(sent.load()) != sent.load(); });
+  Add(&source);
+  constexpr int kRounds = 20;
+  std::thread waiter([&] {
+    EXPECT_TRUE(engine_->DriveUntil([&] { return received.load() == kRounds; }, Deadline::After(seconds(60))));
+  });
+  const auto start = std::chrono::steady_clock::now();
+  for (int round = 1; round <= kRounds; ++round) {
+    AwaitParked();
+    {
+      EngineLock lock(*engine_);
+      sent.store(round);
+    }
+    engine_->Kick();
+    const Deadline deadline = Deadline::After(seconds(20));
+    while (received.load() != round && !deadline.passed()) std::this_thread::yield();
+  }
+  waiter.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(kRounds * 40));
+  Remove(&source);
+}
+
 TEST_F(EngineTest, DescriptorsAndPeersBothWakeASleeper) {
   const int event = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   uint64_t count = 0;
