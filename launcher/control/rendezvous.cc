@@ -193,6 +193,9 @@ void Rendezvous::Machine::OnJoin(ConnectionId from, const v1::NodeOffer& offer) 
 
 void Rendezvous::Machine::AssignAll() {
   phase_ = Phase::kRunning;
+  v1::ToAgent table;
+  *table.mutable_nodes() = roster_.MakeNodeTable();
+  Broadcast(std::move(table));
   for (uint32_t node = 0; node < roster_.node_count(); ++node) {
     v1::ToAgent message;
     *message.mutable_assignment() = roster_.MakeAssignment(node, 1);
@@ -271,6 +274,7 @@ void Rendezvous::Machine::OnExit(ConnectionId from, uint32_t node, const v1::Ran
 void Rendezvous::Machine::RecordExit(const v1::RankExit& exit, TimePoint gone_at) {
   Roster::Rank& rank = roster_.rank(exit.rank());
   rank.exit = exit;
+  if (!IsFailure(exit)) rank.exit->clear_last_lines();  // of no interest, and large
   if (exit.pid() != 0) rank.pid = exit.pid();
   rank.exit->set_pid(rank.pid);
   rank.gone_at = gone_at;
@@ -352,7 +356,9 @@ void Rendezvous::Machine::Finish(v1::JobReport report) {
   stop_due_.reset();
   end_deadline_.reset();
   v1::ToAgent message;
-  *message.mutable_report() = report;
+  message.mutable_report()->set_exit_code(report.exit_code());
+  message.mutable_report()->set_headline(report.headline());
+  message.mutable_report()->set_culprit_rank(report.culprit_rank());
   Broadcast(std::move(message));
   for (const std::optional<ConnectionId>& connection : connection_of_) {
     if (connection.has_value()) actions_.emplace_back(Close{*connection});

@@ -19,6 +19,7 @@ using TimePoint = std::chrono::steady_clock::time_point;
 // More announced failures than this say nothing new about the first cause.
 constexpr size_t kMaxFailuresWeighed = 64;
 constexpr size_t kMaxOthersOneByOne = 64;
+constexpr int kMaxExitsWithLines = 8;
 
 // A failure that nothing else explains: exactly one of the three is set.
 struct Candidate {
@@ -200,6 +201,14 @@ void AddOthers(const Roster& roster, int culprit, v1::JobReport* report) {
   }
 }
 
+// The culprit's are already the report's own.
+void KeepFewLastLines(v1::JobReport* report) {
+  int kept = 0;
+  for (v1::RankExit& exit : *report->mutable_exits()) {
+    if (exit.last_lines_size() > 0 && kept++ >= kMaxExitsWithLines) exit.clear_last_lines();
+  }
+}
+
 // Nobody failed. That is success unless ranks are missing or were ended all the same.
 void ReportWithoutCause(const Roster& roster, v1::JobReport* report) {
   if (report->exits_size() < static_cast<int>(roster.rank_count())) {
@@ -257,6 +266,7 @@ v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFail
     if (exit.has_value()) *report.mutable_last_lines() = exit->last_lines();
   }
   AddOthers(roster, cause->rank.has_value() ? report.culprit_rank() : -1, &report);
+  KeepFewLastLines(&report);
   return report;
 }
 

@@ -85,17 +85,22 @@ v1::Assignment Roster::MakeAssignment(uint32_t node, uint64_t epoch) const {
   assignment.set_epoch(epoch);
   *assignment.mutable_job() = plan_.job();
   *assignment.mutable_placement() = plan_.placements(static_cast<int>(node));
+  assignment.set_world_size(rank_count());
+  assignment.set_master_address(nodes_[0].address);
+  assignment.set_master_port(nodes_[0].master_port);
+  return assignment;
+}
+
+v1::NodeTable Roster::MakeNodeTable() const {
+  v1::NodeTable table;
   for (uint32_t i = 0; i < node_count(); ++i) {
-    v1::Node& entry = *assignment.add_nodes();
+    v1::Node& entry = *table.add_nodes();
     entry.set_index(i);
     entry.set_name(nodes_[i].name);
     entry.set_first_rank(nodes_[i].first_rank);
     entry.set_rank_count(nodes_[i].rank_count);
   }
-  assignment.set_world_size(rank_count());
-  assignment.set_master_address(nodes_[0].address);
-  assignment.set_master_port(nodes_[0].master_port);
-  return assignment;
+  return table;
 }
 
 std::optional<std::vector<uint32_t>> Roster::Members(const v1::RankSet& set) const {

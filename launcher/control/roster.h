@@ -54,8 +54,9 @@ class Roster {
 
   // Why this offer can't be taken, or empty. Looks at what the plan says, not at who has joined.
   std::string WhyUnfit(const v1::NodeOffer& offer) const;
-  // What the agent of `node` must run. Every node has joined.
+  // What the agent of `node` must run, without the table of nodes. Every node has joined.
   v1::Assignment MakeAssignment(uint32_t node, uint64_t epoch) const;
+  v1::NodeTable MakeNodeTable() const;
 
   // The world ranks that a set names, ascending; nothing when it names one that does not exist or none at all.
   std::optional<std::vector<uint32_t>> Members(const v1::RankSet& set) const;

@@ -56,6 +56,7 @@ absl::Status RendezvousClient::Stream::Open(const v1::NodeOffer& offer, runtime:
     if (!changed_.Wait(mutex_, deadline) && !let_in_ && !ended_.has_value()) {
       context_.TryCancel();
       DropHold();
+      AwaitEnd();
       return absl::DeadlineExceededError("the rendezvous at " + address_ + " did not answer in time");
     }
   }
@@ -114,8 +115,10 @@ void RendezvousClient::Stream::OnReadDone(bool ok) {
     }
     heard_ = Clock::now();
     told_the_end_ |= incoming_.has_report() || incoming_.has_refused();
-    deliver = !incoming_.has_beat();
+    deliver = !incoming_.has_beat() && !incoming_.has_nodes();
   }
+  if (incoming_.has_nodes()) nodes_ = std::move(*incoming_.mutable_nodes());
+  if (incoming_.has_assignment()) incoming_.mutable_assignment()->mutable_nodes()->Swap(nodes_.mutable_nodes());
   if (deliver) {
     const runtime::MutexLock lock(callback_mutex_);
     if (callbacks_.on_message) callbacks_.on_message(std::move(incoming_));
@@ -148,7 +151,6 @@ absl::Status RendezvousClient::Stream::WhyEnded(const grpc::Status& status) cons
 }
 
 void RendezvousClient::Stream::OnDone(const grpc::Status& status) {
-  std::shared_ptr<Stream> self;  // *this may end with it, after the locks are released
   absl::Status why;
   bool report = false;
   {
@@ -162,9 +164,17 @@ void RendezvousClient::Stream::OnDone(const grpc::Status& status) {
     callbacks_ = {};
   }
   const runtime::MutexLock lock(mutex_);
-  self = std::move(self_);
   ended_ = status;
+  if (!abandoned_) self_.reset();  // not the last: the owner waits
   changed_.NotifyAll();
+}
+
+bool RendezvousClient::Stream::AwaitEnd() {
+  const runtime::Deadline limit = runtime::Deadline::After(kCancelTimeout);
+  while (!ended_.has_value() && changed_.Wait(mutex_, limit)) {
+  }
+  abandoned_ = !ended_.has_value();
+  return !abandoned_;
 }
 
 void RendezvousClient::Stream::Watch() {
@@ -204,10 +214,7 @@ void RendezvousClient::Stream::Shut(runtime::Deadline grace) {
     }
     if (!ended_.has_value()) context_.TryCancel();
     DropHold();
-    const runtime::Deadline limit = runtime::Deadline::After(kCancelTimeout);
-    while (!ended_.has_value() && changed_.Wait(mutex_, limit)) {
-    }
-    if (!ended_.has_value()) return;  // gRPC still owns it: OnDone frees it
+    if (!AwaitEnd()) return;
   }
   if (watcher_.joinable()) watcher_.join();
 }

@@ -20,7 +20,8 @@
 
 namespace cohort::launcher {
 
-// gRPC keeps using it until OnDone, so it keeps itself alive until then; its owner may let go earlier.
+// gRPC keeps using it until OnDone, so it keeps itself alive until then. Its owner lets go after that, since a channel
+// must not be destroyed by gRPC's own thread; if the end does not come in time, it is left alone for good.
 class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v1::ToAgent>,
                                  public std::enable_shared_from_this<Stream> {
  public:
@@ -42,6 +43,8 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
   void StartLocked() COHORT_REQUIRES(mutex_);
   void WriteNext() COHORT_REQUIRES(mutex_);
   void DropHold() COHORT_REQUIRES(mutex_);
+  // Waits for OnDone after a cancellation; false, and *this lives on, when it does not come.
+  bool AwaitEnd() COHORT_REQUIRES(mutex_);
   // Sends beats and notices silence, in a thread of its own.
   void Watch();
   absl::Status WhyEnded(const grpc::Status& status) const COHORT_REQUIRES(mutex_);
@@ -50,7 +53,7 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
   const std::unique_ptr<v1::Rendezvous::Stub> stub_;
   grpc::ClientContext context_;
   v1::ToAgent incoming_;
-  std::shared_ptr<Stream> self_;  // until OnDone
+  v1::NodeTable nodes_;  // until the assignment that it belongs to has come
 
   // Held while a callback runs, so that Shut can wait for it to return.
   runtime::Mutex callback_mutex_;
@@ -66,6 +69,8 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
   bool let_in_ COHORT_GUARDED_BY(mutex_) = false;
   bool told_the_end_ COHORT_GUARDED_BY(mutex_) = false;  // a report or a refusal has come
   bool silent_ COHORT_GUARDED_BY(mutex_) = false;        // we ended the stream since nothing came
+  bool abandoned_ COHORT_GUARDED_BY(mutex_) = false;     // the owner has let go before the end
+  std::shared_ptr<Stream> self_ COHORT_GUARDED_BY(mutex_);
   std::optional<grpc::Status> ended_ COHORT_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point heard_ COHORT_GUARDED_BY(mutex_);
   std::chrono::steady_clock::time_point spoke_ COHORT_GUARDED_BY(mutex_);

@@ -33,10 +33,12 @@ TEST(Joining, AssignsWhenEveryNodeIsThere) {
     EXPECT_EQ(assignment.placement().node(), node);
     EXPECT_EQ(assignment.master_address(), "10.0.0.1");
     EXPECT_EQ(assignment.master_port(), 29500u);
-    ASSERT_EQ(assignment.nodes_size(), 3);
-    EXPECT_EQ(assignment.nodes(1).name(), "node1");
-    EXPECT_EQ(assignment.nodes(1).first_rank(), 2u);
-    EXPECT_EQ(assignment.nodes(1).rank_count(), 2u);
+    const v1::ToAgent* table = job.Last(Driver::Of(node), v1::ToAgent::kNodes);
+    ASSERT_NE(table, nullptr);
+    ASSERT_EQ(table->nodes().nodes_size(), 3);
+    EXPECT_EQ(table->nodes().nodes(1).name(), "node1");
+    EXPECT_EQ(table->nodes().nodes(1).first_rank(), 2u);
+    EXPECT_EQ(table->nodes().nodes(1).rank_count(), 2u);
   }
 }
 

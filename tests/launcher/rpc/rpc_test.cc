@@ -1,8 +1,10 @@
 // Server and clients in one process, over real mutual TLS on the loopback interface.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -134,6 +136,7 @@ class RpcTest : public ::testing::Test {
       const auto message = ears_[node]->Next(v1::ToAgent::kAssignment);
       ASSERT_TRUE(message.has_value()) << "node " << node;
       EXPECT_EQ(message->assignment().placement().node(), node);
+      EXPECT_EQ(message->assignment().nodes_size(), static_cast<int>(nodes));
     }
   }
   // Reports a good end of all ranks of a node.
@@ -361,6 +364,34 @@ TEST_F(RpcTest, AGracefulCloseDeliversWhatWasQueued) {
   const auto report = WaitForReport();
   ASSERT_TRUE(report.has_value());
   EXPECT_EQ(report->exit_code(), 0) << report->headline();
+}
+
+// Ranks are forked while gRPC's threads run: whatever they inherit must not keep the job's sockets open.
+TEST_F(RpcTest, AChildProcessInheritsNoDescriptorOfOurs) {
+  StartServer(MakePlan(2, 1));
+  JoinAll(2);
+  int pipe_ends[2];
+  ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(pipe_ends[1], STDOUT_FILENO);
+    execl("/bin/ls", "ls", "-l", "/proc/self/fd", nullptr);
+    _exit(127);
+  }
+  ASSERT_GT(child, 0);
+  close(pipe_ends[1]);
+  std::string listing;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = read(pipe_ends[0], buffer, sizeof buffer)) > 0;) listing.append(buffer, buffer + n);
+  close(pipe_ends[0]);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  EXPECT_EQ(listing.find("socket:"), std::string::npos) << listing;
+  EXPECT_EQ(listing.find("eventpoll"), std::string::npos) << listing;
+  EXPECT_EQ(listing.find("eventfd"), std::string::npos) << listing;
+  for (uint32_t node = 0; node < 2; ++node) EndWell(node, 1);  // and the parent's connections still work
+  EXPECT_TRUE(WaitForReport().has_value());
 }
 
 TEST_F(RpcTest, ConnectingToNobodyEndsAtTheDeadline) {
