@@ -18,6 +18,7 @@ using comm::Buffer;
 using comm::CallOptions;
 using comm::Communicator;
 using comm::ConstBuffer;
+using comm::Deadline;
 using comm::ReduceOp;
 using comm::Work;
 using std::chrono::steady_clock;
@@ -97,15 +98,18 @@ int Run(const std::string& name) {
     return 2;
   }
   Memory memory;
-  absl::Status status = (*world)->Barrier().Wait();  // all are here: what follows is no start-up skew
-  if (!status.ok()) {
-    std::fprintf(stderr, "first barrier: %s\n", status.ToString().c_str());
-    return 1;
-  }
+  // All are here: what follows is no start-up skew. (A rank may hear of the others' later calls while it is still here.)
+  absl::Status status = (*world)->Barrier().Wait();
   const bool odd = (*world)->rank() == (*world)->size() - 1;
   const auto& call = odd ? found->second.odd : found->second.others;
   const auto start = steady_clock::now();
-  if (call != nullptr) status = call(**world, memory).Wait();
+  const Deadline limit = Deadline::After(kPromise * kSlack);
+  if (status.ok() && call != nullptr) status = call(**world, memory).Wait();
+  if (found->second.odd == nullptr) {
+    // The absent rank stays away until the others have given up.
+    if ((*world)->rank() == 0 && !(*job)->Put("given up", "yes", limit).ok()) return 1;
+    if (odd && !(*job)->Get("given up", limit).ok()) return 1;
+  }
   if (status.ok()) {
     // This rank's part was over before the others' call was known to differ: the next call says so. An absent rank
     // hears of the others' deadline here.
