@@ -241,6 +241,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   } catch (const CLI::CallForHelp&) {
     result.print = app->help();
     return result;
+  } catch (const CLI::ArgumentMismatch& error) {
+    return Invalid(std::string(error.what()) + "; give each option once, with its value (dlaunch --help lists them)");
   } catch (const CLI::ParseError& error) {
     return Invalid(std::string(error.what()) + " (dlaunch --help lists the options)");
   }

@@ -318,6 +318,7 @@ void Agent::OnMessage(const v1::ToAgent& message) {
     case v1::ToAgent::kReport:
       if (!server_) OnReport(message.report());
       break;
+    case v1::ToAgent::kNodes:  // RendezvousClient puts them into the assignment
     case v1::ToAgent::kBeat:
     case v1::ToAgent::KIND_NOT_SET:
       break;

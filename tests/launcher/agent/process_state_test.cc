@@ -1,0 +1,92 @@
+#include "launcher/agent/process_state.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <string>
+
+#include "launcher/agent/sweep.h"
+
+namespace cohort::launcher {
+namespace {
+
+std::string Stat(const std::string& name, char state, unsigned long flags, int exit_status) {
+  std::string text = "4711 (" + name + ") " + state + " 12 4711 4711 0 -1 " + std::to_string(flags);
+  for (int field = 10; field < 22; ++field) text += " 0";
+  text += " 987 1000 25";
+  for (int field = 25; field < 52; ++field) text += " 7";
+  return text + " " + std::to_string(exit_status) + "\n";
+}
+
+TEST(ProcessState, ReadsStatWhateverTheName) {
+  for (const char* name : {"sh", "a b", ") R 1 (", "((", ""}) {
+    const auto state = ParseProcessStat(Stat(name, 'S', 0, 0));
+    ASSERT_TRUE(state) << name;
+    EXPECT_EQ(state->state, 'S');
+    EXPECT_EQ(state->parent, 12);
+    EXPECT_EQ(state->group, 4711);
+    EXPECT_EQ(state->start_time, 987u);
+    EXPECT_EQ(state->resident_bytes, 25 * ::sysconf(_SC_PAGESIZE));
+    EXPECT_FALSE(state->exiting);
+  }
+}
+
+TEST(ProcessState, ExitingNeedsASignalOrTheEnd) {
+  EXPECT_FALSE(ParseProcessStat(Stat("x", 'R', 0x4, 0))->exiting) << "a leader thread that merely left";
+  EXPECT_TRUE(ParseProcessStat(Stat("x", 'R', 0x404, 9))->exiting);
+  EXPECT_EQ(ParseProcessStat(Stat("x", 'R', 0x404, 9))->exit_status, 9);
+  EXPECT_TRUE(ParseProcessStat(Stat("x", 'Z', 0, 256))->exiting);
+}
+
+TEST(ProcessState, RefusesWhatIsNoStat) {
+  for (const char* text : {"", "1", "1 (x", "1 (x) S", "1 (x) S a b c"}) EXPECT_FALSE(ParseProcessStat(text)) << text;
+}
+
+TEST(ProcessState, SeesThisProcessAndItsChild) {
+  EXPECT_EQ(ReadProcessState(::getpid())->parent, ::getppid());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::raise(SIGSTOP);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+  EXPECT_EQ(ReadProcessState(child)->state, 'T');
+  EXPECT_FALSE(IsTraced(child));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, &status, 0);
+  EXPECT_FALSE(ReadProcessState(child));
+}
+
+pid_t StartMarked(const char* mark) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const char* const argv[] = {"sleep", "1000", nullptr};
+    const char* const environment[] = {"A=1", mark, "PATH=/usr/bin:/bin", nullptr};
+    ::execve("/bin/sleep", const_cast<char**>(argv), const_cast<char**>(environment));
+    ::_exit(1);
+  }
+  while (ReadProcessEnvironment(child).find(mark) == std::string::npos) ::usleep(1000);  // until it has executed
+  return child;
+}
+
+TEST(Sweep, KillsExactlyTheMarked) {
+  const std::string mark = "COHORT_SWEEP_TEST=" + std::to_string(::getpid());
+  const pid_t marked = StartMarked(mark.c_str());
+  const pid_t longer = StartMarked((mark + "7").c_str());
+  const pid_t spared = StartMarked(mark.c_str());
+  EXPECT_TRUE(Sweep(mark, {spared}, false, std::chrono::seconds(20)));
+  int status = 0;
+  ASSERT_EQ(::waitpid(marked, &status, 0), marked);
+  EXPECT_EQ(WTERMSIG(status), SIGKILL);
+  for (const pid_t alive : {longer, spared}) {
+    EXPECT_EQ(::waitpid(alive, &status, WNOHANG), 0);
+    ::kill(alive, SIGKILL);
+    ::waitpid(alive, &status, 0);
+  }
+}
+
+}  // namespace
+}  // namespace cohort::launcher

@@ -1,0 +1,186 @@
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "launcher/agent/process_state.h"
+
+extern char** environ;
+
+namespace cohort::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+std::string ReadCommandLine(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline", std::ios::binary);
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  std::replace(text.begin(), text.end(), '\0', ' ');
+  return text;
+}
+
+bool HasVariable(pid_t pid, const std::string& variable) {
+  const std::string environment = std::string(1, '\0') + ReadProcessEnvironment(pid);
+  return environment.find(std::string(1, '\0') + variable + std::string(1, '\0')) != std::string::npos;
+}
+
+}  // namespace
+
+DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const Options& options) {
+  static std::atomic<int> count{0};
+  mark_ = "COHORT_DLAUNCH_TEST=" + std::to_string(::getpid()) + "." + std::to_string(++count);
+  const char* const folder = std::getenv("COHORT_TEST_BIN_DIR");
+  const std::string program = std::string(folder != nullptr ? folder : "build/release/bin") + "/dlaunch";
+  std::vector<std::string> strings = {program};
+  strings.insert(strings.end(), arguments.begin(), arguments.end());
+  std::vector<char*> argv;
+  for (std::string& text : strings) argv.push_back(text.data());
+  argv.push_back(nullptr);
+  std::vector<std::string> variables;
+  for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+  variables.insert(variables.end(), options.environment.begin(), options.environment.end());
+  variables.push_back(mark_);
+  std::vector<char*> envp;
+  for (std::string& text : variables) envp.push_back(text.data());
+  envp.push_back(nullptr);
+  int out[2];
+  int err[2];
+  if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) std::abort();
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::dup2(::open("/dev/null", O_RDONLY), 0);
+    ::dup2(out[1], 1);
+    ::dup2(err[1], 2);
+    if (!options.working_directory.empty() && ::chdir(options.working_directory.c_str()) != 0) ::_exit(99);
+    ::execve(program.c_str(), argv.data(), envp.data());
+    ::_exit(98);
+  }
+  ::close(out[1]);
+  ::close(err[1]);
+  out_fd_ = out[0];
+  err_fd_ = err[0];
+  if (options.close_output_at_once) {
+    ::close(out_fd_);
+    out_fd_ = -1;
+  }
+}
+
+DlaunchProcess::~DlaunchProcess() {
+  if (!reaped_) ::kill(pid_, SIGKILL);
+  for (const auto& [pid, command] : Processes()) {
+    if (pid != ::getpid()) ::kill(pid, SIGKILL);
+  }
+  if (!reaped_) ::waitpid(pid_, nullptr, 0);
+  if (out_fd_ >= 0) ::close(out_fd_);
+  if (err_fd_ >= 0) ::close(err_fd_);
+}
+
+void DlaunchProcess::Collect(int timeout_ms) {
+  pollfd fds[] = {{out_fd_, POLLIN, 0}, {err_fd_, POLLIN, 0}};
+  if (::poll(fds, 2, timeout_ms) <= 0) return;
+  char buffer[1 << 16];
+  for (int* fd : {&out_fd_, &err_fd_}) {
+    const pollfd& ready = fds[fd == &out_fd_ ? 0 : 1];
+    if (*fd < 0 || ready.revents == 0) continue;
+    const ssize_t n = ::read(*fd, buffer, sizeof buffer);
+    if (n > 0) {
+      (fd == &out_fd_ ? out_ : err_).append(buffer, static_cast<size_t>(n));
+    } else {
+      ::close(*fd);
+      *fd = -1;
+    }
+  }
+}
+
+bool DlaunchProcess::WaitUntil(const std::function<bool()>& condition, std::chrono::seconds timeout) {
+  const auto end = Clock::now() + timeout;
+  while (!condition()) {
+    if (Clock::now() >= end) return false;
+    Collect(10);
+    if (out_fd_ < 0 && err_fd_ < 0) ::usleep(5000);
+  }
+  return true;
+}
+
+bool DlaunchProcess::WaitForOutput(const std::string& text) {
+  return WaitUntil([&] { return out_.find(text) != std::string::npos; });
+}
+
+int DlaunchProcess::Wait(std::chrono::seconds timeout) {
+  const bool ended = WaitUntil(
+      [this] {
+        if (!reaped_) reaped_ = ::waitpid(pid_, &status_, WNOHANG) == pid_;
+        return reaped_;
+      },
+      timeout);
+  if (!ended) return -1;
+  // What was written before its end; others may hold the pipes still where something went wrong.
+  WaitUntil([this] { return out_fd_ < 0 && err_fd_ < 0; }, std::chrono::seconds(2));
+  return WIFSIGNALED(status_) ? 128 + WTERMSIG(status_) : WEXITSTATUS(status_);
+}
+
+std::map<pid_t, std::string> DlaunchProcess::Processes() const {
+  std::map<pid_t, std::string> found;
+  for (const pid_t pid : ListProcesses()) {
+    if (!HasVariable(pid, mark_)) continue;
+    const auto state = ReadProcessState(pid);
+    if (state && state->state != 'Z' && state->state != 'X') found[pid] = ReadCommandLine(pid);
+  }
+  return found;
+}
+
+std::vector<pid_t> DlaunchProcess::ProcessesWith(const std::string& text) const {
+  std::vector<pid_t> found;
+  for (const auto& [pid, command] : Processes()) {
+    if (command.find(text) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+pid_t DlaunchProcess::RankProcess(int rank) const {
+  for (const auto& [pid, command] : Processes()) {
+    const auto state = ReadProcessState(pid);
+    if (state && state->group == pid && HasVariable(pid, "RANK=" + std::to_string(rank))) return pid;
+  }
+  return 0;
+}
+
+std::string DlaunchProcess::WaitUntilGone(std::chrono::seconds timeout) {
+  std::map<pid_t, std::string> left;
+  WaitUntil([&] { return (left = Processes()).empty(); }, timeout);
+  std::ostringstream text;
+  for (const auto& [pid, command] : left) text << pid << " " << command << "\n";
+  return text.str();
+}
+
+TemporaryFolder::TemporaryFolder() {
+  std::string pattern = (std::filesystem::temp_directory_path() / "dlaunch-test-XXXXXX").string();
+  if (::mkdtemp(pattern.data()) == nullptr) std::abort();
+  path_ = pattern;
+}
+
+TemporaryFolder::~TemporaryFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TemporaryFolder::AddScript(const std::string& name, const std::string& text) const {
+  const std::string path = path_ + "/" + name;
+  std::ofstream(path) << text;
+  ::chmod(path.c_str(), 0755);
+  return path;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,75 @@
+// A real dlaunch run for tests: output collected as it comes, the processes of the job known by a mark in their
+// environment, nothing left behind.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace cohort::launcher {
+
+class DlaunchProcess {
+ public:
+  struct Options {
+    std::vector<std::string> environment;  // NAME=VALUE, added
+    std::string working_directory;
+    bool close_output_at_once = false;  // nobody reads the standard output
+  };
+  // Starts COHORT_TEST_BIN_DIR/dlaunch with these arguments.
+  explicit DlaunchProcess(const std::vector<std::string>& arguments, const Options& options = {});
+  // Kills what is left.
+  ~DlaunchProcess();
+  DlaunchProcess(const DlaunchProcess&) = delete;
+  DlaunchProcess& operator=(const DlaunchProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // Everything printed so far.
+  const std::string& out() const { return out_; }
+  const std::string& err() const { return err_; }
+
+  // Collects output until `condition` holds; false when the time was over first.
+  bool WaitUntil(const std::function<bool()>& condition, std::chrono::seconds timeout = std::chrono::seconds(60));
+  bool WaitForOutput(const std::string& text);
+  // Collects output until dlaunch has ended. Its exit status as a shell tells it; -1 when the time was over first.
+  int Wait(std::chrono::seconds timeout = std::chrono::seconds(60));
+
+  // Living processes of the job, dlaunch included: pid to command line (arguments separated by blanks).
+  std::map<pid_t, std::string> Processes() const;
+  // Those whose command line holds `text`, ascending.
+  std::vector<pid_t> ProcessesWith(const std::string& text) const;
+  // The process that has RANK=rank in its environment and leads its process group; 0 when there is none.
+  pid_t RankProcess(int rank) const;
+  // Waits until nothing of the job lives. What is left after the time, as text; empty: nothing.
+  std::string WaitUntilGone(std::chrono::seconds timeout);
+
+ private:
+  void Collect(int timeout_ms);
+
+  std::string mark_;
+  pid_t pid_ = -1;
+  int out_fd_ = -1;
+  int err_fd_ = -1;
+  bool reaped_ = false;
+  int status_ = -1;
+  std::string out_;
+  std::string err_;
+};
+
+// A folder that is removed with the object.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  const std::string& path() const { return path_; }
+  // Writes an executable file there and returns its path.
+  std::string AddScript(const std::string& name, const std::string& text) const;
+
+ private:
+  std::string path_;
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,105 @@
+// What can't work is refused at once, with a status, a cause and a remedy, and starts nothing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+struct Refusal {
+  std::vector<std::string> arguments;
+  int status;
+  std::vector<std::string> says;  // what the message must hold
+  friend std::ostream& operator<<(std::ostream& out, const Refusal& refusal) {
+    for (const std::string& argument : refusal.arguments) out << argument << " ";
+    return out;
+  }
+};
+
+class Refused : public testing::TestWithParam<Refusal> {};
+
+TEST_P(Refused, AtOnceWithARemedy) {
+  const auto start = std::chrono::steady_clock::now();
+  DlaunchProcess job(GetParam().arguments);
+  EXPECT_EQ(job.Wait(), GetParam().status) << job.err();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));  // the promise is one
+  EXPECT_EQ(job.out(), "");
+  EXPECT_TRUE(job.err().starts_with("dlaunch: ")) << job.err();
+  for (const std::string& text : GetParam().says) EXPECT_NE(job.err().find(text), std::string::npos) << job.err();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Refused,
+    testing::Values(Refusal{{}, 2, {"no program given", "dlaunch [options]"}}, Refusal{{"--"}, 2, {"no program given"}},
+                    Refusal{{"--nnodes", "0", "true"}, 2, {"--nnodes '0'", "1 to"}},
+                    Refusal{{"--nproc-per-node", "0", "true"}, 2, {"--nproc-per-node '0'"}},
+                    Refusal{{"--nproc-per-node", "-1", "true"}, 2, {"'-1'", "whole number"}},
+                    Refusal{{"--nproc-per-node", "1e3", "true"}, 2, {"'1e3'", "whole number"}},
+                    Refusal{{"--nproc-per-node", "99999999999", "true"}, 2, {"'99999999999'", "1024"}},
+                    Refusal{{"--nproc-per-node", "1025", "true"}, 2, {"'1025'", "1024"}},
+                    Refusal{{"--nproc-per-node", "", "true"}, 2, {"''", "whole number"}},
+                    Refusal{{"--nproc-per-node", " 2", "true"}, 2, {"whole number"}},
+                    Refusal{{"--nproc-per-node"}, 2, {"--nproc-per-node"}},
+                    Refusal{{"--nnodes", "2", "--nnodes", "2", "true"}, 2, {"--nnodes", "once"}},
+                    Refusal{{"-n", "4", "true"}, 2, {"'-n'", "--nproc-per-node"}},
+                    Refusal{{"--nnodess", "4", "true"}, 2, {"'--nnodess'", "did you mean --nnodes?"}},
+                    Refusal{{"--restart", "true"}, 2, {"unknown option '--restart'"}},
+                    Refusal{{"--nnodes", "2", "true"}, 2, {"--simulate-nodes 2", "--nproc-per-node"}},
+                    Refusal{{"--nnodes", "3", "--simulate-nodes", "2", "true"}, 2, {"contradict"}},
+                    Refusal{{"--simulate-nodes", "100000", "true"}, 2, {"1024"}},
+                    Refusal{{"--simulate-gpus", "5", "--gpus-per-rank", "2", "true"}, 2, {"sim:4", "left over"}},
+                    Refusal{{"--simulate-gpus", "2", "--gpus-per-rank", "4", "true"}, 2, {"lower --gpus-per-rank"}},
+                    Refusal{{"--simulate-nodes", "2", "--gpus-per-rank", "2", "true"}, 2, {"--simulate-gpus"}},
+                    Refusal{{"--on-failure", "restart", "true"}, 2, {"end or continue"}},
+                    Refusal{{"--grace", "soon", "true"}, 2, {"'soon'", "seconds"}},
+                    Refusal{{"--grace", "-1", "true"}, 2, {"seconds"}},
+                    Refusal{{"--grace", "nan", "true"}, 2, {"seconds"}},
+                    Refusal{{"--env", "NOVALUE", "true"}, 2, {"NAME=VALUE"}},
+                    Refusal{{"--env", "=x", "true"}, 2, {"NAME=VALUE"}},
+                    Refusal{{"--env", "COHORT_LOCAL_RANK=1", "true"}, 2, {"COHORT_LOCAL_RANK"}},
+                    Refusal{{"--log-dir", "/proc/nowhere", "true"}, 2, {"--log-dir /proc/nowhere"}},
+                    Refusal{{"--log-dir", "/dev/null", "true"}, 2, {"--log-dir /dev/null"}},
+                    Refusal{{"no-such-program-anywhere"}, 127, {"no-such-program-anywhere", "PATH", "give its path"}},
+                    Refusal{{"/nowhere/program"}, 127, {"/nowhere/program"}}, Refusal{{""}, 2, {"empty"}},
+                    Refusal{{"/etc/passwd"}, 126, {"not executable", "chmod"}}, Refusal{{"/usr"}, 126, {"folder"}}));
+
+TEST(Refused, InsideAnotherJob) {
+  DlaunchProcess job(
+      {"true"}, {.environment = {"COHORT_AGENT=@cohort-1"}, .working_directory = "", .close_output_at_once = false});
+  EXPECT_EQ(job.Wait(), 2);
+  EXPECT_NE(job.err().find("env -u COHORT_AGENT"), std::string::npos) << job.err();
+}
+
+TEST(Refused, ScriptWithoutInterpreterLine) {
+  const TemporaryFolder folder;
+  DlaunchProcess job({"--nproc-per-node", "2", folder.AddScript("script", "echo no interpreter\n")});
+  EXPECT_EQ(job.Wait(), 126);
+  EXPECT_NE(job.err().find("#!/bin/sh"), std::string::npos) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+TEST(Told, HelpFitsTwoScreensAndHasExamples) {
+  DlaunchProcess job({"--help"});
+  EXPECT_EQ(job.Wait(), 0);
+  EXPECT_LE(std::count(job.out().begin(), job.out().end(), '\n'), 48);
+  EXPECT_NE(job.out().find("Examples:"), std::string::npos);
+  for (const char* option : {"--nnodes", "--nproc-per-node", "--gpus-per-rank", "--simulate-nodes", "--simulate-gpus",
+                             "--on-failure", "--dry-run", "--env", "--log-dir", "--grace", "--version"}) {
+    EXPECT_NE(job.out().find(option), std::string::npos) << option;
+  }
+}
+
+TEST(Told, Version) {
+  DlaunchProcess job({"--version"});
+  EXPECT_EQ(job.Wait(), 0);
+  EXPECT_EQ(job.out(), "dlaunch (cohort) " COHORT_VERSION "\n");
+}
+
+}  // namespace
+}  // namespace cohort::launcher

@@ -1,0 +1,255 @@
+// Jobs that go well, and what they print: ranks, environment, exit statuses, output.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <set>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using std::vector;
+
+// The lines of one rank, without their prefix.
+vector<string> LinesOf(const string& text, int rank) {
+  const string prefix = "[" + std::to_string(rank) + "] ";
+  std::istringstream stream(text);
+  vector<string> lines;
+  for (string line; std::getline(stream, line);) {
+    if (line.starts_with(prefix)) lines.push_back(line.substr(prefix.size()));
+  }
+  return lines;
+}
+
+std::map<string, string> VariablesOf(const string& text, int rank) {
+  std::map<string, string> variables;
+  for (const string& line : LinesOf(text, rank)) {
+    const size_t equals = line.find('=');
+    if (equals != string::npos) variables[line.substr(0, equals)] = line.substr(equals + 1);
+  }
+  return variables;
+}
+
+string ReadFile(const string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Run, GivesEveryRankItsVariables) {
+  DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "3", "--env", "COLOUR=blue=ish", "env"},
+                     {.environment = {"SLURM_PROCID=7", "OMPI_COMM_WORLD_RANK=5", "OMPI_MCA_btl=tcp", "PMI_RANK=1",
+                                      "RANK=99", "MASTER_ADDR=elsewhere"},
+                      .working_directory = "",
+                      .close_output_at_once = false});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  std::set<string> ports, agents;
+  for (int rank = 0; rank < 6; ++rank) {
+    auto variables = VariablesOf(job.out(), rank);
+    EXPECT_EQ(variables["RANK"], std::to_string(rank));
+    EXPECT_EQ(variables["WORLD_SIZE"], "6");
+    EXPECT_EQ(variables["LOCAL_RANK"], std::to_string(rank % 3));
+    EXPECT_EQ(variables["LOCAL_WORLD_SIZE"], "3");
+    EXPECT_EQ(variables["NODE_RANK"], std::to_string(rank / 3));
+    EXPECT_EQ(variables["GROUP_RANK"], std::to_string(rank / 3));
+    EXPECT_EQ(variables["MASTER_ADDR"], "127.0.0.1");
+    EXPECT_EQ(variables["TORCHELASTIC_RESTART_COUNT"], "0");
+    EXPECT_EQ(variables["TORCHELASTIC_RUN_ID"], variables["COHORT_JOB_ID"]);
+    EXPECT_EQ(variables["COHORT_LOCAL_RANK"], std::to_string(rank % 3));
+    EXPECT_EQ(variables["COLOUR"], "blue=ish");
+    EXPECT_EQ(variables["OMPI_MCA_btl"], "tcp");
+    EXPECT_FALSE(variables["OMP_NUM_THREADS"].empty());
+    for (const char* gone : {"SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}) {
+      EXPECT_FALSE(variables.contains(gone)) << gone;
+    }
+    ports.insert(variables["MASTER_PORT"]);
+    agents.insert(variables["COHORT_AGENT"]);
+  }
+  EXPECT_EQ(ports.size(), 1u);
+  EXPECT_GT(std::stoi(*ports.begin()), 1024);
+  EXPECT_EQ(agents.size(), 2u);
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+TEST(Run, RunsAScriptThatOnlyReadsRankAndWorldSize) {
+  const TemporaryFolder folder;
+  const string script = folder.AddScript("script.sh", "#!/bin/sh\necho \"hello from $RANK of $WORLD_SIZE: $1\"\n");
+  DlaunchProcess job({"--nproc_per_node=3", script, "--nnodes"});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_EQ(LinesOf(job.out(), rank), vector<string>{"hello from " + std::to_string(rank) + " of 3: --nnodes"});
+  }
+}
+
+TEST(Run, RanksHaveNoStandardInputAndOnlyThreeDescriptors) {
+  DlaunchProcess job({"--nproc-per-node", "2", "sh", "-c", "cat; ls /proc/self/fd | tr '\\n' ' '"});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(LinesOf(job.out(), 0), vector<string>{"0 1 2 3 "});  // 3 is the listed folder itself
+}
+
+struct ExitCase {
+  const char* command;
+  int expected;
+};
+class ExitStatus : public testing::TestWithParam<ExitCase> {};
+
+TEST_P(ExitStatus, IsTheFailedRanks) {
+  DlaunchProcess job({"--nproc-per-node", "3", "--grace", "1", "sh", "-c",
+                      string("if [ $RANK = 1 ]; then ") + GetParam().command + "; else sleep 1000; fi"});
+  EXPECT_EQ(job.Wait(), GetParam().expected) << job.err();
+  EXPECT_NE(job.err().find("rank 1"), string::npos) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+INSTANTIATE_TEST_SUITE_P(Cases, ExitStatus,
+                         testing::Values(ExitCase{"exit 1", 1}, ExitCase{"exit 77", 77}, ExitCase{"exit 255", 255},
+                                         ExitCase{"kill -SEGV $$", 139}, ExitCase{"kill -TERM $$", 143},
+                                         ExitCase{"kill -ABRT $$", 134}));
+
+TEST(Run, PrintsTheRootCauseBeforeItsConsequences) {
+  // The others complain when they are told to end: that comes after the cause.
+  DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "2", "sh", "-c",
+                      "trap 'echo a consequence >&2; exit 9' TERM; echo up; "
+                      "if [ $RANK = 2 ]; then echo last words; exit 5; fi; while :; do sleep 0.05; done"});
+  ASSERT_EQ(job.Wait(), 5) << job.err();
+  const size_t cause = job.err().find("rank 2");
+  const size_t last_words = job.err().find("last words");
+  const size_t consequence = job.err().find("a consequence");
+  ASSERT_NE(cause, string::npos) << job.err();
+  ASSERT_NE(last_words, string::npos) << job.err();
+  ASSERT_NE(consequence, string::npos) << job.err();
+  EXPECT_LT(cause, last_words);
+  EXPECT_LT(last_words, consequence) << job.err();
+}
+
+TEST(Run, ContinuesWithoutTheRankWhenAskedTo) {
+  DlaunchProcess job({"--on-failure", "continue", "--nproc-per-node", "3", "sh", "-c",
+                      "if [ $RANK = 1 ]; then exit 4; fi; sleep 0.5; echo finished"});
+  job.Wait();
+  EXPECT_EQ(LinesOf(job.out(), 0), vector<string>{"finished"}) << job.err();
+  EXPECT_EQ(LinesOf(job.out(), 2), vector<string>{"finished"});
+  EXPECT_NE(job.err().find("rank 1"), string::npos) << job.err();
+}
+
+TEST(Run, LosesAndTearsNoLine) {
+  constexpr int kRanks = 16;
+  constexpr int kLines = 3000;
+  DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", std::to_string(kRanks / 2), "sh", "-c",
+                      "i=0; while [ $i -lt " + std::to_string(kLines) +
+                          " ]; do echo \"line $i of rank $RANK and some more text behind it\"; i=$((i+1)); done"});
+  ASSERT_EQ(job.Wait(std::chrono::seconds(100)), 0) << job.err();
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const vector<string> lines = LinesOf(job.out(), rank);
+    ASSERT_EQ(lines.size(), static_cast<size_t>(kLines)) << "rank " << rank;
+    for (int i = 0; i < kLines; ++i) {
+      ASSERT_EQ(lines[i],
+                "line " + std::to_string(i) + " of rank " + std::to_string(rank) + " and some more text behind it");
+    }
+  }
+}
+
+TEST(Run, LosesNothingOfMoreThanAllBuffersHold) {
+  // 24 MiB, more than every buffer on the way together.
+  DlaunchProcess job({"sh", "-c", "head -c 25165824 /dev/zero | tr '\\0' x | fold -w 1023; echo; echo the end"});
+  ASSERT_EQ(job.Wait(std::chrono::seconds(100)), 0) << job.err();
+  size_t bytes = 0;
+  for (const string& line : LinesOf(job.out(), 0)) bytes += std::count(line.begin(), line.end(), 'x');
+  EXPECT_EQ(bytes, 25165824u);
+  EXPECT_EQ(LinesOf(job.out(), 0).back(), "the end");
+}
+
+TEST(Run, PassesOnLongAndUnfinishedLines) {
+  DlaunchProcess job({"sh", "-c", "head -c 200000 /dev/zero | tr '\\0' y; printf '\\nno newline'"});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  const vector<string> lines = LinesOf(job.out(), 0);
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_EQ(lines.back(), "no newline");
+  size_t bytes = 0;
+  for (const string& line : lines) bytes += std::count(line.begin(), line.end(), 'y');
+  EXPECT_EQ(bytes, 200000u);
+}
+
+TEST(Run, WritesLogFiles) {
+  const TemporaryFolder folder;
+  const string logs = folder.path() + "/deep/logs";
+  DlaunchProcess job(
+      {"--nproc-per-node", "2", "--log-dir", logs, "sh", "-c", "echo out $RANK; echo err $RANK >&2; printf tail"});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  for (const string rank : {"0", "1"}) {
+    EXPECT_EQ(ReadFile(logs + "/rank-" + rank + ".out"), "out " + rank + "\ntail");
+    EXPECT_EQ(ReadFile(logs + "/rank-" + rank + ".err"), "err " + rank + "\n");
+  }
+}
+
+TEST(Run, GoesOnWhenALogFileCanNotBeWritten) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("/dev/full", folder.path() + "/rank-0.out");
+  DlaunchProcess job({"--nproc-per-node", "2", "--log-dir", folder.path(), "sh", "-c", "echo one; echo two"});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(LinesOf(job.out(), 0), (vector<string>{"one", "two"}));
+  EXPECT_EQ(ReadFile(folder.path() + "/rank-1.out"), "one\ntwo\n");
+  const size_t first = job.err().find("rank-0.out: No space left");
+  ASSERT_NE(first, string::npos) << job.err();
+  EXPECT_EQ(job.err().find("rank-0.out: No space left", first + 1), string::npos) << "told once";
+}
+
+TEST(Run, EndsWhenNobodyReadsItsOutput) {
+  DlaunchProcess job({"sh", "-c", "while :; do echo y; sleep 0.01; done"},
+                     {.environment = {}, .working_directory = "", .close_output_at_once = true});
+  EXPECT_EQ(job.Wait(), 141) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+TEST(Run, FindsProgramsInPathThenHereThenBesideItself) {
+  const TemporaryFolder here;
+  const TemporaryFolder path;
+  here.AddScript("both", "#!/bin/sh\necho here\n");
+  here.AddScript("mine", "#!/bin/sh\necho mine\n");
+  path.AddScript("both", "#!/bin/sh\necho path\n");
+  const DlaunchProcess::Options options{.environment = {"PATH=" + path.path() + ":/usr/bin:/bin"},
+                                        .working_directory = here.path(),
+                                        .close_output_at_once = false};
+  DlaunchProcess both({"both"}, options);
+  EXPECT_EQ(both.Wait(), 0) << both.err();
+  EXPECT_EQ(LinesOf(both.out(), 0), vector<string>{"path"});
+  EXPECT_NE(both.err().find(path.path() + "/both (in PATH)"), string::npos) << both.err();
+  DlaunchProcess mine({"mine"}, options);
+  EXPECT_EQ(mine.Wait(), 0) << mine.err();
+  EXPECT_EQ(LinesOf(mine.out(), 0), vector<string>{"mine"});
+  EXPECT_NE(mine.err().find("(in the working directory)"), string::npos) << mine.err();
+}
+
+TEST(Run, DryRunPrintsThePlanAndStartsNothing) {
+  const TemporaryFolder folder;
+  const string script = folder.AddScript("never", "#!/bin/sh\ntouch " + folder.path() + "/ran\n");
+  DlaunchProcess job(
+      {"--nnodes", "2", "--simulate-nodes", "2", "--simulate-gpus", "4", "--gpus-per-rank", "2", "--dry-run", script});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  // The CPUs are this machine's; everything before them is not.
+  std::istringstream stream(job.out());
+  vector<string> lines;
+  for (string line; std::getline(stream, line);) lines.push_back(line.substr(0, 49));
+  ASSERT_EQ(lines.size(), 7u) << job.out();
+  EXPECT_EQ(lines[2], "node  name   rank  local  group 0  group 1  CPUs");
+  EXPECT_EQ(lines[3].substr(0, 44), "0     node0  0     0      sim:0    sim:1    ");
+  EXPECT_EQ(lines[4].substr(0, 44), "0     node0  1     1      sim:2    sim:3    ");
+  EXPECT_EQ(lines[5].substr(0, 44), "1     node1  2     0      sim:0    sim:1    ");
+  EXPECT_EQ(lines[6].substr(0, 44), "1     node1  3     1      sim:2    sim:3    ");
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/ran"));
+}
+
+TEST(Run, ManyShortRanks) {
+  DlaunchProcess job({"--nproc-per-node", "64", "true"});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+}  // namespace
+}  // namespace cohort::launcher

@@ -1,0 +1,149 @@
+// What users type, and what becomes of it. Refusals are tested with the real program, in tests/launcher/dlaunch/.
+#include "launcher/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+#include <string>
+#include <vector>
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using std::vector;
+using testing::ElementsAre;
+using testing::Pair;
+
+absl::StatusOr<CommandLine> Parse(vector<string> arguments) {
+  arguments.insert(arguments.begin(), "dlaunch");
+  return ParseCommandLine(arguments);
+}
+
+Options ParseOk(const vector<string>& arguments) {
+  const absl::StatusOr<CommandLine> parsed = Parse(arguments);
+  EXPECT_TRUE(parsed.ok()) << parsed.status();
+  return parsed.ok() ? parsed->options : Options();
+}
+
+TEST(Options, DefaultsAreNotSet) {
+  const Options options = ParseOk({"train"});
+  EXPECT_FALSE(options.nodes || options.ranks_per_node || options.gpus_per_rank || options.simulate_nodes ||
+               options.simulate_gpus || options.dry_run);
+  EXPECT_EQ(options.on_failure, OnFailure::kEnd);
+  EXPECT_EQ(options.grace, std::chrono::seconds(10));
+  EXPECT_THAT(options.command, ElementsAre("train"));
+}
+
+TEST(Options, ReadsEveryOption) {
+  const Options options = ParseOk({"--nnodes",
+                                   "2",
+                                   "--nproc-per-node=3",
+                                   "--gpus-per-rank",
+                                   "4",
+                                   "--simulate-nodes",
+                                   "2",
+                                   "--simulate-gpus=12",
+                                   "--on-failure",
+                                   "continue",
+                                   "--dry-run",
+                                   "--env",
+                                   "A=1",
+                                   "--env",
+                                   "B=x=y",
+                                   "--env=C=",
+                                   "--log-dir",
+                                   "logs",
+                                   "--grace",
+                                   "2.5",
+                                   "train"});
+  EXPECT_EQ(options.nodes, 2);
+  EXPECT_EQ(options.ranks_per_node, 3);
+  EXPECT_EQ(options.gpus_per_rank, 4);
+  EXPECT_EQ(options.simulate_nodes, 2);
+  EXPECT_EQ(options.simulate_gpus, 12);
+  EXPECT_EQ(options.on_failure, OnFailure::kContinue);
+  EXPECT_TRUE(options.dry_run);
+  EXPECT_THAT(options.environment, ElementsAre(Pair("A", "1"), Pair("B", "x=y"), Pair("C", "")));
+  EXPECT_EQ(options.log_directory, "logs");
+  EXPECT_EQ(options.grace, std::chrono::milliseconds(2500));
+}
+
+TEST(Options, UnderscoresMayStandForDashes) {
+  const Options options = ParseOk({"--nproc_per_node", "3", "--simulate_gpus=6", "--log_dir", "a_b", "--dry_run", "x"});
+  EXPECT_EQ(options.ranks_per_node, 3);
+  EXPECT_EQ(options.simulate_gpus, 6);
+  EXPECT_EQ(options.log_directory, "a_b");
+  EXPECT_TRUE(options.dry_run);
+}
+
+TEST(Options, WhatFollowsTheProgramIsTheProgramsOwn) {
+  EXPECT_THAT(ParseOk({"train", "--nnodes", "7", "-x", "--", "--help"}).command,
+              ElementsAre("train", "--nnodes", "7", "-x", "--", "--help"));
+  EXPECT_FALSE(ParseOk({"train", "--nnodes", "7"}).nodes);
+  EXPECT_THAT(ParseOk({"--nnodes", "1", "--", "--odd name", "", "a b"}).command, ElementsAre("--odd name", "", "a b"));
+  EXPECT_THAT(ParseOk({"--env", "A=1", "train", "B=2"}).command, ElementsAre("train", "B=2"));
+}
+
+TEST(Options, HelpAndVersionAreTextToPrint) {
+  for (const char* option : {"--help", "-h", "--version"}) {
+    const absl::StatusOr<CommandLine> parsed = Parse({option});
+    ASSERT_TRUE(parsed.ok());
+    EXPECT_TRUE(parsed->print.has_value()) << option;
+  }
+}
+
+// Whatever is typed: an answer, never a crash; and what is accepted keeps the bounds.
+TEST(Options, AnySequenceOfWordsIsAnswered) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const vector<string> words = {"--nnodes",
+                                "--nproc-per-node",
+                                "--gpus-per-rank",
+                                "--env",
+                                "--grace",
+                                "--",
+                                "-",
+                                "train",
+                                "0",
+                                "1",
+                                "4096",
+                                "-1",
+                                "A=B",
+                                "=",
+                                "",
+                                "--dry-run",
+                                "--dry-run=1",
+                                "--help",
+                                "-h",
+                                "--nnodes=2",
+                                "--nnodes=",
+                                "--=",
+                                "---",
+                                "-nnodes",
+                                "\xff\xfe",
+                                "continue",
+                                "--on-failure",
+                                "1e9",
+                                "0x10",
+                                "--version",
+                                "\n"};
+  for (int i = 0; i < 3000; ++i) {
+    vector<string> arguments(random() % 7);
+    for (string& argument : arguments) argument = words[random() % words.size()];
+    const absl::StatusOr<CommandLine> parsed = Parse(arguments);
+    if (!parsed.ok()) {
+      EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+      EXPECT_FALSE(parsed.status().message().empty());
+    } else if (!parsed->print) {
+      EXPECT_FALSE(parsed->options.command.empty());
+      EXPECT_GE(parsed->options.nodes.value_or(1), 1);
+      EXPECT_LE(parsed->options.ranks_per_node.value_or(1), kMaxRanksPerNode);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cohort::launcher
