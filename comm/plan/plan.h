@@ -91,6 +91,12 @@ struct PlanRequest {
 // which is the plan's own.
 int32_t ChunksOf(BufferId buffer, const PlanRequest& request);
 
+// True for the kinds that have a root rank.
+constexpr bool HasRoot(CollectiveKind kind) {
+  return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
+         kind == CollectiveKind::kScatter;
+}
+
 // In place, one of the user's buffers is a part of the other: the same chunk has two names. Gives every chunk one name,
 // that of the larger buffer, so that slices overlap if and only if their canonical forms do. Whether a call is in place
 // is known to its own rank only, so plans of one operation may differ in it.

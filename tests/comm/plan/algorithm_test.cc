@@ -21,13 +21,8 @@ std::string Describe(const AlgorithmInfo& algorithm, int size, int root, int32_t
                                       : "on odd ranks");
 }
 
-bool Rooted(CollectiveKind kind) {
-  return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kScatter;
-}
-
 std::vector<int> RootsFor(CollectiveKind kind, int size) {
-  if (!Rooted(kind)) return {-1};
+  if (!HasRoot(kind)) return {-1};
   std::vector<int> roots;
   if (size <= 9) {
     for (int root = 0; root < size; ++root) roots.push_back(root);
@@ -89,7 +84,7 @@ TEST_P(AlgorithmTest, IsCorrectAndCostsWhatItsFormulaSays) {
 TEST_P(AlgorithmTest, PublishesOnlyWhereItSaysSo) {
   const AlgorithmInfo& algorithm = GetParam();
   bool publishes = false;
-  for (const Plan& plan : BuildAll(algorithm, 4, Rooted(algorithm.kind) ? 1 : -1, 4, InPlace::kNone)) {
+  for (const Plan& plan : BuildAll(algorithm, 4, HasRoot(algorithm.kind) ? 1 : -1, 4, InPlace::kNone)) {
     for (const Lane& lane : plan.lanes) {
       for (const Step& step : lane.steps) publishes = publishes || step.kind == StepKind::kPublish;
     }
@@ -112,7 +107,7 @@ TEST_P(AlgorithmTest, SendsTheSameMessagesInPlace) {
     return list;
   };
   for (const int size : {2, 4, 8}) {
-    const int root = Rooted(algorithm.kind) ? size - 1 : -1;
+    const int root = HasRoot(algorithm.kind) ? size - 1 : -1;
     const std::vector<Plan> apart = BuildAll(algorithm, size, root, size, InPlace::kNone);
     const std::vector<Plan> in_place = BuildAll(algorithm, size, root, size, InPlace::kAll);
     for (size_t r = 0; r < apart.size(); ++r) EXPECT_EQ(messages(apart[r]), messages(in_place[r])) << "rank " << r;

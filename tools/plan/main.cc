@@ -1,0 +1,219 @@
+// plan: lists, draws, proves and explains the plans that collectives run.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "comm/algorithm/registry.h"
+#include "comm/plan/checker.h"
+#include "comm/selector.h"
+#include "comm/tuning.h"
+#include "tools/plan/picture.h"
+
+namespace cohort::tools {
+namespace {
+
+using comm::AlgorithmInfo;
+using comm::CollectiveKind;
+using comm::Plan;
+
+constexpr const char* kExamples =
+    "Examples:\n"
+    "  plan list\n"
+    "  plan show all_reduce ring --ranks 4\n"
+    "  plan show broadcast binomial --ranks 6 --root 2 --rank 3\n"
+    "  plan check all_reduce --ranks 33\n"
+    "  plan explain all_reduce --bytes 65536 --ranks 16 --hosts 2\n";
+
+struct Options {
+  std::string kind;
+  std::string algorithm;
+  int ranks = 4;
+  int root = 0;
+  int rank = -1;
+  int pieces = 0;
+  bool in_place = false;
+  int64_t bytes = 1024;
+  int hosts = 1;
+  double ranks_per_cpu = 1.0;
+  std::string tuning;
+};
+
+std::vector<std::string> Kinds() {
+  std::vector<std::string> kinds;
+  for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kBarrier); ++kind) {
+    kinds.emplace_back(comm::Name(static_cast<CollectiveKind>(kind)));
+  }
+  return kinds;
+}
+
+bool Fits(const AlgorithmInfo& algorithm, const Options& options) {
+  return (options.kind.empty() || comm::Name(algorithm.kind) == options.kind) &&
+         (options.algorithm.empty() || algorithm.name == options.algorithm);
+}
+
+int Fail(const std::string& message) {
+  std::fprintf(stderr, "plan: %s\n", message.c_str());
+  return 1;
+}
+
+// Null, with a message on standard error, where the names fit nothing.
+const AlgorithmInfo* Find(const Options& options) {
+  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
+    if (Fits(algorithm, options)) return &algorithm;
+  }
+  std::string names;
+  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
+    if (comm::Name(algorithm.kind) == options.kind) names += " " + std::string(algorithm.name);
+  }
+  Fail(options.kind + " has no algorithm \"" + options.algorithm + "\"; it has:" + names);
+  return nullptr;
+}
+
+int32_t PiecesFor(const AlgorithmInfo& algorithm, const Options& options) {
+  if (options.pieces > 0) return options.pieces;
+  return algorithm.traits.parts_by_rank ? options.ranks : algorithm.traits.pipelined ? 4 : 1;
+}
+
+absl::StatusOr<std::vector<Plan>> BuildAll(const AlgorithmInfo& algorithm, const Options& options) {
+  std::vector<Plan> plans;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    absl::StatusOr<Plan> plan = comm::BuildPlan(algorithm, {algorithm.kind, options.ranks, rank, options.root,
+                                                            options.in_place, PiecesFor(algorithm, options)});
+    if (!plan.ok()) return plan.status();
+    plans.push_back(*std::move(plan));
+  }
+  return plans;
+}
+
+int List(const Options& options) {
+  std::printf("%5s  %-15s %-20s %s\n", "index", "collective", "algorithm", "traits");
+  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
+    if (!Fits(algorithm, options)) continue;
+    std::string traits;
+    if (algorithm.traits.power_of_two) traits += " power-of-two";
+    if (algorithm.traits.uses_publish) traits += " publishes";
+    if (algorithm.traits.parts_by_rank) traits += " a-part-for-each-rank";
+    if (algorithm.traits.pipelined) traits += " pipelined";
+    std::printf("%5u  %-15s %-20s%s\n", algorithm.index, std::string(comm::Name(algorithm.kind)).c_str(),
+                std::string(algorithm.name).c_str(), traits.c_str());
+  }
+  return 0;
+}
+
+// The line that says whether plans are right and what they cost; false when they are not.
+bool PrintProof(const AlgorithmInfo& algorithm, const std::vector<Plan>& plans) {
+  const auto report = comm::CheckPlans(plans);
+  const std::string name = std::string(comm::Name(algorithm.kind)) + " " + std::string(algorithm.name) + ", " +
+                           std::to_string(plans.size()) + " ranks";
+  if (!report.ok()) {
+    std::printf("%s: WRONG: %s\n", name.c_str(), std::string(report.status().message()).c_str());
+    return false;
+  }
+  std::printf("%s: right; rounds %lld, messages %lld, chunks %lld of 1/%d block, scratch %lld chunks\n", name.c_str(),
+              static_cast<long long>(report->rounds), static_cast<long long>(report->messages),
+              static_cast<long long>(report->chunks), plans[0].pieces, static_cast<long long>(report->scratch_chunks));
+  return true;
+}
+
+int Show(const Options& options) {
+  const AlgorithmInfo* algorithm = Find(options);
+  if (algorithm == nullptr) return 1;
+  const auto plans = BuildAll(*algorithm, options);
+  if (!plans.ok()) return Fail(std::string(plans.status().message()));
+  if (options.rank >= options.ranks) return Fail("--rank must be less than --ranks");
+  if (options.rank >= 0) {
+    std::printf("%s", (*plans)[static_cast<size_t>(options.rank)].DebugString().c_str());
+    return 0;
+  }
+  std::printf("%s", DrawPlans(*plans).c_str());
+  return PrintProof(*algorithm, *plans) ? 0 : 1;
+}
+
+int Check(const Options& options) {
+  int checked = 0;
+  bool right = true;
+  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
+    if (!Fits(algorithm, options)) continue;
+    ++checked;
+    if (absl::Status status = comm::CheckRequirements(algorithm, options.ranks); !status.ok()) {
+      std::printf("%s\n", std::string(status.message()).c_str());
+      continue;
+    }
+    const auto plans = BuildAll(algorithm, options);
+    if (!plans.ok()) return Fail(std::string(plans.status().message()));
+    right = PrintProof(algorithm, *plans) && right;
+  }
+  if (checked == 0) return Find(options) == nullptr ? 1 : 0;
+  return right ? 0 : 1;
+}
+
+int Explain(const Options& options) {
+  const auto tuning = comm::Tuning::Parse(options.tuning);
+  if (!tuning.ok()) return Fail(std::string(tuning.status().message()));
+  const comm::GroupTopology topology = {
+      .size = options.ranks, .nodes = options.hosts, .ranks_per_cpu = options.ranks_per_cpu};
+  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
+    if (comm::Name(algorithm.kind) != options.kind) continue;
+    std::printf("%s", comm::ExplainSelection(algorithm.kind, options.bytes, topology, *tuning).c_str());
+    break;
+  }
+  return 0;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Lists, draws, proves and explains the plans that collectives run.");
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  Options options;
+  const auto add_kind = [&](CLI::App* command, bool required) {
+    command->add_option("collective", options.kind, "such as all_reduce")
+        ->check(CLI::IsMember(Kinds()))
+        ->required(required);
+  };
+  const auto add_plan = [&](CLI::App* command) {
+    command->add_option("--ranks", options.ranks, "size of the group")
+        ->check(CLI::Range(1, 1024))
+        ->capture_default_str();
+    command->add_option("--root", options.root, "root rank")->capture_default_str();
+    command->add_option("--pieces", options.pieces, "pieces of the block; as the algorithm wants unless given")
+        ->check(CLI::PositiveNumber);
+    command->add_flag("--in-place", options.in_place, "input and output are the same memory");
+  };
+  CLI::App* list = app.add_subcommand("list", "The algorithms");
+  add_kind(list, false);
+  CLI::App* show =
+      app.add_subcommand("show", "Draw an algorithm's plans, or list the steps of one rank, and prove them");
+  add_kind(show, true);
+  show->add_option("algorithm", options.algorithm, "such as ring")->required();
+  add_plan(show);
+  show->add_option("--rank", options.rank, "list this rank's steps instead of drawing all")
+      ->check(CLI::NonNegativeNumber);
+  CLI::App* check = app.add_subcommand("check", "Prove plans, and count their rounds and data");
+  add_kind(check, false);
+  check->add_option("algorithm", options.algorithm, "such as ring; all unless given");
+  add_plan(check);
+  CLI::App* explain = app.add_subcommand("explain", "What would be chosen for a block, and why");
+  add_kind(explain, true);
+  explain->add_option("--bytes", options.bytes, "size of the block")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  explain->add_option("--ranks", options.ranks, "size of the group")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  explain->add_option("--hosts", options.hosts, "hosts they are on")->check(CLI::PositiveNumber)->capture_default_str();
+  explain->add_option("--ranks-per-cpu", options.ranks_per_cpu, "on the fullest host")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
+  CLI11_PARSE(app, argc, argv);
+  if (*list) return List(options);
+  if (*show) return Show(options);
+  if (*check) return Check(options);
+  return Explain(options);
+}
+
+}  // namespace
+}  // namespace cohort::tools
+
+int main(int argc, char** argv) { return cohort::tools::Main(argc, argv); }
