@@ -32,21 +32,22 @@ std::string PointToPointText(const GroupContext& group, const CallRecord& mine, 
                                     : "a send of another count or type (it can't be seen from here)");
 }
 
-// What is known of the operation: this rank's and the peer's call, and the black boxes of the members on this node.
-std::vector<CallView> Views(const GroupContext& group, const CallRecord& mine, const RunnerFailure& failure) {
+// Operations before the one in which a mismatch shows that are looked at: a rank whose wrong call needed nothing from
+// the others has gone on, and meets them in a later one.
+constexpr uint64_t kLookBack = 16;
+
+// What is known of operation `sequence`: from the black boxes of the members on this node, and from what came along.
+std::vector<CallView> Views(const GroupContext& group, uint64_t sequence, const RunnerFailure& failure) {
   runtime::Runtime& runtime = *group.runtime;
   std::vector<CallView> views;
   for (int i = 0; i < group.size; ++i) {
     const int world_rank = group.members[i];
     const std::string node = NodeOf(runtime, world_rank);
-    if (i == group.rank) {
-      views.push_back(runtime::MakeCallView(world_rank, node, mine, true, mine));
-    } else if (i == failure.peer && CameAlong(failure) &&
-               failure.peer_call.signature.sequence == mine.signature.sequence) {
+    if (i == failure.peer && CameAlong(failure) && failure.peer_call.signature.sequence == sequence) {
       views.push_back(runtime::MakeCallView(world_rank, node, failure.peer_call, true, failure.peer_call));
     } else if (runtime.node_of(world_rank) == runtime.node()) {
       const runtime::BlackBoxReader box = runtime.segment().black_box_of(runtime.local_rank_of(world_rank));
-      CallView view = runtime::InspectCall(box, world_rank, node, group.id, group.epoch, mine.signature.sequence);
+      CallView view = runtime::InspectCall(box, world_rank, node, group.id, group.epoch, sequence);
       if (view.seen) views.push_back(std::move(view));  // who has not called yet is no evidence
     }
   }
@@ -66,9 +67,12 @@ absl::Status MismatchError(const GroupContext& group, const CallRecord& mine, co
   if (runtime::IsPointToPoint(mine.signature.kind)) {
     return absl::FailedPreconditionError(PointToPointText(group, mine, failure));
   }
-  const std::vector<CallView> views = Views(group, mine, failure);
-  const runtime::CallVerdict verdict = runtime::CompareCalls(group.id, mine.signature.sequence, views);
-  if (verdict.kind == runtime::CallVerdict::Kind::kMismatch) return absl::FailedPreconditionError(verdict.text);
+  const uint64_t last = mine.signature.sequence;
+  for (uint64_t sequence = last > kLookBack ? last - kLookBack : 1; sequence <= last; ++sequence) {
+    const std::vector<CallView> views = Views(group, sequence, failure);
+    const runtime::CallVerdict verdict = runtime::CompareCalls(group.id, sequence, views);
+    if (verdict.kind == runtime::CallVerdict::Kind::kMismatch) return absl::FailedPreconditionError(verdict.text);
+  }
   std::string text = "calls do not match: rank " + std::to_string(group.members[group.rank]) + ": " +
                      runtime::DescribeCallAndSite(mine) + "; rank " + std::to_string(group.members[failure.peer]) +
                      ": ";

@@ -1,0 +1,58 @@
+// Every collective, algorithm, type and op between real processes: over shared memory, over UCX between simulated
+// hosts, and over both at once; 1 to 9 ranks, against a serial reference.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/comm/conformance/collective_case.h"
+#include "tests/support/process_cluster.h"
+
+namespace cohort::testing {
+namespace {
+
+struct Setting {
+  const char* transport;
+  int ranks;
+  int nodes;
+};
+
+class ProcessConformanceTest : public ::testing::TestWithParam<Setting> {};
+
+TEST_P(ProcessConformanceTest, EqualsTheSerialReference) {
+  ProcessClusterOptions options;
+  options.ranks = GetParam().ranks;
+  options.nodes = GetParam().nodes;
+  const std::vector<CollectiveCase> cases = ConformanceCases(options.ranks, static_cast<uint64_t>(options.ranks));
+  const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
+    for (const CollectiveCase& the_case : cases) {
+      std::string wrong = RunCase(*rank.world, the_case);
+      if (wrong.empty()) continue;
+      rank.world->Abort(wrong);  // or the others would wait
+      return wrong;
+    }
+    return std::string(rank.world->Barrier().Wait().message());
+  });
+  for (const RankResult& result : results) {
+    EXPECT_EQ(result.text, "");
+    EXPECT_FALSE(result.hung);
+    EXPECT_TRUE(result.exited);
+  }
+}
+
+std::vector<Setting> Settings() {
+  std::vector<Setting> settings;
+  for (int ranks = 1; ranks <= 9; ++ranks) settings.push_back({"shm", ranks, 1});
+  for (int ranks = 2; ranks <= 9; ++ranks) settings.push_back({"ucx", ranks, ranks});
+  for (int ranks = 4; ranks <= 9; ++ranks) settings.push_back({"mixed", ranks, 2});
+  return settings;
+}
+
+std::string NameOf(const ::testing::TestParamInfo<Setting>& info) {
+  return std::string(info.param.transport) + "_ranks" + std::to_string(info.param.ranks);
+}
+
+INSTANTIATE_TEST_SUITE_P(Settings, ProcessConformanceTest, ::testing::ValuesIn(Settings()), NameOf);
+
+}  // namespace
+}  // namespace cohort::testing

@@ -1,0 +1,46 @@
+// Ranks as real processes, forked by the test: they meet through a key-value store in memory that they share, with no
+// files, ports or servers, and none outlives the test.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "runtime/runtime.h"
+
+namespace cohort::testing {
+
+struct ProcessClusterOptions {
+  int ranks = 2;
+  // The ranks are spread over so many simulated hosts, evenly and in order; hosts talk over UCX.
+  int nodes = 1;
+  bool progress_thread = false;
+  // Whoever is still there after this long is killed, and its result says so.
+  std::chrono::seconds deadline{120};
+};
+
+// What a rank's program sees.
+struct ProcessRank {
+  int rank = 0;
+  int size = 1;
+  runtime::Runtime* runtime = nullptr;
+  comm::Communicator* world = nullptr;
+  // Waits until `count` ranks have called Meet(name) in all, without any help of the library under test; false when
+  // that takes longer than 30 s.
+  std::function<bool(const std::string& name, int count)> meet;
+};
+
+struct RankResult {
+  std::string text;     // what the program returned; "" is success by convention
+  bool exited = false;  // by itself, with code 0
+  int signal = 0;       // that ended it
+  bool hung = false;    // killed at the deadline
+};
+
+// Runs `program` in `options.ranks` forked processes and waits for them. The caller must have one thread.
+std::vector<RankResult> RunProcesses(const ProcessClusterOptions& options,
+                                     const std::function<std::string(ProcessRank&)>& program);
+
+}  // namespace cohort::testing
