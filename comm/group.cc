@@ -7,8 +7,10 @@
 
 #include "comm/local_call.h"
 #include "comm/mismatch.h"
+#include "comm/nccl/nccl_provider.h"
 #include "comm/plan_provider.h"
 #include "comm/point_to_point.h"
+#include "runtime/env.h"
 #include "runtime/segment/black_box.h"
 
 namespace cohort::comm {
@@ -98,10 +100,17 @@ absl::StatusOr<std::unique_ptr<Fanout>> Group::MakeFanout(uint16_t lane) {
 
 absl::StatusOr<Provider*> Group::ProviderFor(const CollectiveRequest& request) {
   if (request.memory == MemoryKind::kCuda) {
-    return absl::UnimplementedError(
-        std::string(Name(request.kind)) +
-        " of CUDA memory needs the NCCL provider, which this build does not have: configure "
-        "with COHORT_WITH_NCCL=ON, or copy to host memory");
+    if (nccl_ == nullptr) {
+      const absl::StatusOr<runtime::Environment> environment = runtime::Environment::Read();
+      if (!environment.ok()) return environment.status();
+      NcclOptions options;
+      options.nccl_library = environment->nccl_library;
+      options.cuda_library = environment->cuda_library;
+      absl::StatusOr<std::unique_ptr<Provider>> made = MakeNcclProvider(&context_, options);
+      if (!made.ok()) return made.status();
+      nccl_ = *std::move(made);
+    }
+    return nccl_.get();
   }
   if (IsPointToPoint(request.kind)) {
     if (point_to_point_ == nullptr) point_to_point_ = std::make_unique<PointToPoint>(&context_, this);

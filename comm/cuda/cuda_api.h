@@ -1,0 +1,71 @@
+// The CUDA runtime as a table of functions, opened at run time: one binary runs with and without CUDA. Only comm/cuda
+// and comm/nccl include this; device.h is for everybody.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#define COHORT_CUDA_FUNCTIONS(F) \
+  F(cudaGetDeviceCount)          \
+  F(cudaGetDevice)               \
+  F(cudaSetDevice)               \
+  F(cudaGetErrorString)          \
+  F(cudaGetLastError)            \
+  F(cudaMalloc)                  \
+  F(cudaFree)                    \
+  F(cudaMemcpyAsync)             \
+  F(cudaStreamCreateWithFlags)   \
+  F(cudaStreamDestroy)           \
+  F(cudaStreamSynchronize)       \
+  F(cudaStreamWaitEvent)         \
+  F(cudaEventCreateWithFlags)    \
+  F(cudaEventDestroy)            \
+  F(cudaEventRecord)             \
+  F(cudaEventQuery)
+
+namespace cohort::comm::cuda {
+
+struct CudaApi {
+#define COHORT_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
+  COHORT_CUDA_FUNCTIONS(COHORT_CUDA_MEMBER)
+#undef COHORT_CUDA_MEMBER
+
+  // "<doing>: an illegal memory access was encountered (CUDA)"; OK for cudaSuccess.
+  absl::Status ToStatus(cudaError_t error, const std::string& doing) const;
+};
+
+// Opens libcudart: `library` if it is not empty, else a copy that the process has already loaded (libtorch's), else the
+// newest installed of versions 13, 12 and 11. It stays loaded. Thread-safe; the first success is kept.
+// kUnimplemented when it, or one of its functions, is missing; names it and the remedy.
+absl::StatusOr<const CudaApi*> LoadCuda(const std::string& library);
+
+// Makes `device` current in this thread for a scope.
+class DeviceScope {
+ public:
+  DeviceScope(const CudaApi& api, int device) : api_(api) {
+    if (api_.cudaGetDevice(&previous_) != cudaSuccess) previous_ = -1;
+    status_ = previous_ == device
+                  ? absl::OkStatus()
+                  : api_.ToStatus(api_.cudaSetDevice(device), "choosing device " + std::to_string(device));
+    changed_ = previous_ != device && previous_ >= 0;
+  }
+  ~DeviceScope() {
+    if (changed_) api_.cudaSetDevice(previous_);
+  }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const CudaApi& api_;
+  int previous_ = -1;
+  bool changed_ = false;
+  absl::Status status_;
+};
+
+}  // namespace cohort::comm::cuda

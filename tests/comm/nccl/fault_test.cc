@@ -1,0 +1,106 @@
+// NCCL's errors, hangs and absence reach the caller as statuses, in bounded time.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "tests/comm/nccl/nccl_world.h"
+
+namespace cohort::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class NcclFault : public testing::Test {
+ protected:
+  void TearDown() override { TheFake().configure(kFakeWorks, 0, -1, false); }
+};
+
+CollectiveRequest Barrier() {
+  CollectiveRequest request;
+  request.kind = CollectiveKind::kBarrier;
+  return request;
+}
+
+// Two barriers; the second, on rank 0, goes wrong in `mode`. Returns rank 0's status and how long it took.
+struct Outcome {
+  absl::Status status;
+  absl::Status later;
+  double seconds = 0;
+};
+Outcome SecondBarrier(FakeNcclMode mode, std::chrono::nanoseconds timeout, bool abort_hangs = false) {
+  TheFake().configure(mode, 2, 0, abort_hangs);
+  Outcome outcome;
+  const std::vector<std::string> problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
+    if (const absl::Status status = self.Run(Barrier()); !status.ok()) return status.ToString();
+    const auto start = std::chrono::steady_clock::now();
+    const absl::Status status = self.Launch(Barrier(), nullptr, timeout).Wait(seconds(60));
+    if (self.rank() == 0) {
+      outcome.status = status;
+      outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      outcome.later = self.Run(Barrier());
+    }
+    return "";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+  return outcome;
+}
+
+TEST_F(NcclFault, CallErrorFailsTheGroupWithNcclsText) {
+  const Outcome outcome = SecondBarrier(kFakeCallError, milliseconds(500));
+  EXPECT_TRUE(absl::IsInvalidArgument(outcome.status)) << outcome.status;
+  EXPECT_NE(std::string(outcome.status.message()).find("said by the fake"), std::string::npos) << outcome.status;
+  EXPECT_EQ(outcome.later, outcome.status);
+}
+
+TEST_F(NcclFault, AsynchronousErrorFailsTheGroup) {
+  const Outcome outcome = SecondBarrier(kFakeAsyncError, seconds(2));
+  EXPECT_TRUE(absl::IsUnavailable(outcome.status)) << outcome.status;
+  EXPECT_EQ(outcome.later, outcome.status);
+}
+
+TEST_F(NcclFault, HangEndsAtTheCallsTimeout) {
+  for (const FakeNcclMode mode : {kFakeHang, kFakeSetupHang}) {
+    const Outcome outcome = SecondBarrier(mode, milliseconds(300));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(outcome.status)) << outcome.status;
+    EXPECT_LT(outcome.seconds, 8) << "promised: the timeout, half a second for a verdict, and the abort";
+  }
+}
+
+TEST_F(NcclFault, HangingAbortIsLeftBehind) {
+  const Outcome outcome = SecondBarrier(kFakeHang, milliseconds(100), /*abort_hangs=*/true);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(outcome.status)) << outcome.status;
+  EXPECT_LT(outcome.seconds, 25) << "the fake's abort takes 30 s, the limit is 5 s";
+}
+
+TEST_F(NcclFault, CreationThatHangsOrFailsEnds) {
+  TheFake().configure(kFakeInitHang, 0, 0, false);
+  (void)RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    const absl::Status status = self.Run(Barrier(), milliseconds(300));
+    if (self.rank() == 0) {
+      EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status;
+    }
+    return "";
+  });
+  TheFake().configure(kFakeInitError, 0, 0, false);
+  (void)RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    const absl::Status status = self.Run(Barrier(), milliseconds(300));
+    EXPECT_TRUE(self.rank() == 0 ? absl::IsUnavailable(status) : absl::IsDeadlineExceeded(status)) << status;
+    return "";
+  });
+}
+
+TEST_F(NcclFault, AbsentMemberEndsCreationAtTheCallsTimeout) {
+  TheFake().configure(kFakeWorks, 0, -1, false);
+  (void)RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    if (self.rank() == 0) return "";
+    const absl::Status status = self.Run(Barrier(), milliseconds(200));
+    EXPECT_FALSE(status.ok());
+    return "";
+  });
+}
+
+}  // namespace
+}  // namespace cohort::comm

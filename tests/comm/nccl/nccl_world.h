@@ -1,0 +1,58 @@
+// Ranks as threads of this process, each with a runtime of its own, all with the provider over the fake NCCL.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/nccl/nccl_provider.h"
+#include "comm/provider.h"
+#include "runtime/runtime.h"
+#include "tests/support/fake_nccl/fake_nccl.h"
+
+namespace cohort::comm {
+
+// One rank of a test. The fake's device memory is host memory, so that tests use vectors.
+class NcclRank {
+ public:
+  NcclRank(runtime::Runtime* runtime, std::vector<int> members, const NcclOptions& options);
+  ~NcclRank();
+
+  int rank() const { return group_.rank; }
+  int size() const { return group_.size; }
+  Provider& provider() { return *provider_; }
+  runtime::Runtime& runtime() { return *group_.runtime; }
+  // The first failure that the provider reported; OK when none.
+  const absl::Status& failure() const { return failure_; }
+
+  // Fills what is left out of `request` (device memory) and launches it as a group would.
+  runtime::Work Launch(CollectiveRequest request, void* stream = nullptr,
+                       std::chrono::nanoseconds timeout = std::chrono::seconds(30));
+  // The same, and waits for it.
+  absl::Status Run(const CollectiveRequest& request, std::chrono::nanoseconds timeout = std::chrono::seconds(30));
+
+ private:
+  // Drives the provider as the group would.
+  class Source;
+
+  GroupContext group_;
+  std::unique_ptr<Provider> provider_;
+  std::unique_ptr<Source> source_;
+  absl::Status failure_;
+  uint64_t sequence_ = 0;
+};
+
+// The control functions of the fake that the provider uses, too.
+struct FakeNccl {
+  decltype(&FakeNcclConfigure) configure;
+  decltype(&FakeNcclLiveCommunicators) live_communicators;
+};
+const FakeNccl& TheFake();
+NcclOptions FakeOptions();
+
+// Runs body(rank) in `size` threads. The fake works unless the body configures it. Returns what bodies returned: "" or
+// what was wrong.
+std::vector<std::string> RunNcclRanks(int size, const std::function<std::string(NcclRank&)>& body);
+
+}  // namespace cohort::comm

@@ -1,0 +1,39 @@
+// The arithmetic of the fake's collectives.
+#pragma once
+
+#include <nccl.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "tests/support/fake_nccl/fake_state.h"
+
+namespace fake {
+
+enum CollectiveKind { kAllReduce, kBroadcast, kReduce, kAllGather, kReduceScatter };
+
+struct CollectiveShape {
+  CollectiveKind kind = kAllReduce;
+  size_t count = 0;
+  ncclDataType_t dtype = ncclFloat32;
+  ncclRedOp_t op = ncclSum;
+  int root = -1;
+};
+// What one rank brings.
+struct Part {
+  const void* in = nullptr;
+  void* out = nullptr;
+  int rank = 0;
+  std::shared_ptr<Ticket> ticket;
+};
+struct Collective {
+  CollectiveShape shape;
+  std::vector<Part> parts;
+};
+
+size_t BytesOf(ncclDataType_t dtype);
+// All parts are there: writes every rank's output. 16-bit floats are not computed with, only moved.
+void Compute(Collective& collective);
+
+}  // namespace fake
