@@ -38,7 +38,7 @@ bool HasVariable(pid_t pid, const std::string& variable) {
 
 }  // namespace
 
-DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const Options& options) {
+DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const DlaunchSurroundings& surroundings) {
   static std::atomic<int> count{0};
   mark_ = "COHORT_DLAUNCH_TEST=" + std::to_string(::getpid()) + "." + std::to_string(++count);
   const char* const folder = std::getenv("COHORT_TEST_BIN_DIR");
@@ -50,7 +50,7 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
   argv.push_back(nullptr);
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
-  variables.insert(variables.end(), options.environment.begin(), options.environment.end());
+  variables.insert(variables.end(), surroundings.environment.begin(), surroundings.environment.end());
   variables.push_back(mark_);
   std::vector<char*> envp;
   for (std::string& text : variables) envp.push_back(text.data());
@@ -63,7 +63,7 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
     ::dup2(::open("/dev/null", O_RDONLY), 0);
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
-    if (!options.working_directory.empty() && ::chdir(options.working_directory.c_str()) != 0) ::_exit(99);
+    if (!surroundings.working_directory.empty() && ::chdir(surroundings.working_directory.c_str()) != 0) ::_exit(99);
     ::execve(program.c_str(), argv.data(), envp.data());
     ::_exit(98);
   }
@@ -71,7 +71,7 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
   ::close(err[1]);
   out_fd_ = out[0];
   err_fd_ = err[0];
-  if (options.close_output_at_once) {
+  if (surroundings.close_output_at_once) {
     ::close(out_fd_);
     out_fd_ = -1;
   }

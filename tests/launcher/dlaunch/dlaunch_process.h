@@ -12,15 +12,16 @@
 
 namespace cohort::launcher {
 
+struct DlaunchSurroundings {
+  std::vector<std::string> environment = {};  // NAME=VALUE, added
+  std::string working_directory = "";         // empty: this process'
+  bool close_output_at_once = false;          // nobody reads the standard output
+};
+
 class DlaunchProcess {
  public:
-  struct Options {
-    std::vector<std::string> environment;  // NAME=VALUE, added
-    std::string working_directory;
-    bool close_output_at_once = false;  // nobody reads the standard output
-  };
   // Starts COHORT_TEST_BIN_DIR/dlaunch with these arguments.
-  explicit DlaunchProcess(const std::vector<std::string>& arguments, const Options& options = {});
+  explicit DlaunchProcess(const std::vector<std::string>& arguments, const DlaunchSurroundings& surroundings = {});
   // Kills what is left.
   ~DlaunchProcess();
   DlaunchProcess(const DlaunchProcess&) = delete;

@@ -213,9 +213,9 @@ TEST(Run, FindsProgramsInPathThenHereThenBesideItself) {
   here.AddScript("both", "#!/bin/sh\necho here\n");
   here.AddScript("mine", "#!/bin/sh\necho mine\n");
   path.AddScript("both", "#!/bin/sh\necho path\n");
-  const DlaunchProcess::Options options{.environment = {"PATH=" + path.path() + ":/usr/bin:/bin"},
-                                        .working_directory = here.path(),
-                                        .close_output_at_once = false};
+  const DlaunchSurroundings options{.environment = {"PATH=" + path.path() + ":/usr/bin:/bin"},
+                                    .working_directory = here.path(),
+                                    .close_output_at_once = false};
   DlaunchProcess both({"both"}, options);
   EXPECT_EQ(both.Wait(), 0) << both.err();
   EXPECT_EQ(LinesOf(both.out(), 0), vector<string>{"path"});
