@@ -1,5 +1,6 @@
 """Who may include whom: the layers of this repository, and the headers of vendors."""
 
+import posixpath
 import re
 
 from tree import top
@@ -20,8 +21,9 @@ ALLOWED = {
 # (headers, the folders that may include them, why)
 VENDORS = (
     (r"(ucp|ucs|uct|ucm)/", ("comm/transport/ucx", "tests/comm"), "UCX"),
-    (r"nccl\.h$", ("comm/nccl", "tests/comm"), "NCCL"),
-    (r"(cuda(_\w+)?|cudaTypedefs|nvml)\.(h|hpp)$|cuda/", ("comm/cuda", "comm/nccl", "tests/comm"), "CUDA"),
+    (r"nccl\.h$", ("comm/nccl", "tests/comm", "tests/support"), "NCCL"),
+    (r"(cuda(_\w+)?|cudaTypedefs|nvml)\.(h|hpp)$|cuda/", ("comm/cuda", "comm/nccl", "tests/comm", "tests/support"),
+     "CUDA"),
     (r"(torch|ATen|c10)/", ("trainer", "tests/trainer", "tools"), "libtorch"),
     (r"(grpc|grpcpp|grpc\+\+)/|.*\.grpc\.pb\.h$", ("proto", "launcher", "runtime/rendezvous", "tests", "tools"),
      "gRPC (a rank does not link it)"),
@@ -125,25 +127,23 @@ def check_installed(tree):
                 yield path, line, f"{header}: installed headers use no Abseil but Status and StatusOr"
 
 
+def _named_sources(tree):
+    """One expression that matches every source which some CMakeLists.txt names, also by ${variable} or *."""
+    patterns = set()
+    for cmake in tree.named("CMakeLists.txt"):
+        folder = posixpath.dirname(cmake)
+        for word in re.findall(r"[^\s()\"]+\.(?:cc|cu)\b", re.sub(r"#[^\n]*", "", tree.text(cmake))):
+            word = word.replace("${CMAKE_CURRENT_SOURCE_DIR}", "/" + folder).replace("${PROJECT_SOURCE_DIR}", "/")
+            path = posixpath.normpath(posixpath.join("/" + folder, word)).lstrip("/")
+            patterns.add(re.sub(r"\\\$\\{\w+\\}|\\\*", r"[^/]*", re.escape(path)))
+    return re.compile("|".join(sorted(patterns)) or "(?!)")
+
+
 def check_compiled(tree):
     """A source that no CMakeLists.txt names is dead."""
-    lists = {p: tree.text(p) for p in tree.named("CMakeLists.txt")}
+    named = _named_sources(tree)
     for path in tree.sources():
-        if not path.endswith((".cc", ".cu")) or top(path) == "":
-            continue
-        parts = path.split("/")
-        for depth in range(len(parts) - 1, 0, -1):
-            cmake = "/".join(parts[:depth] + ["CMakeLists.txt"])
-            rest = "/".join(parts[depth:])
-            words = re.split(r'[\s()"]+', lists.get(cmake, ""))
-            if any(rest == w or (rest.endswith(".cc") and w == rest[:-3]) for w in words):
-                break
-            if re.search(r"foreach|\$\{", lists.get(cmake, "")) and re.search(
-                    r"(?<![\w])" + re.escape(parts[-1].rsplit(".", 1)[0]) + r"(?![\w])", lists[cmake]):
-                break  # assembled from a list of stems
-            if "GLOB" in lists.get(cmake, ""):
-                break
-        else:
+        if path.endswith((".cc", ".cu")) and top(path) and not named.fullmatch(path):
             yield path, 1, "is compiled by no CMakeLists.txt"
 
 

@@ -73,9 +73,11 @@ class Layering(RuleTest):
 
     def test_dead_sources(self):
         self.assertEqual(self.found(layering.check_compiled, {
-            "comm/CMakeLists.txt": "cohort_library(NAME comm SRCS a.cc ring/b.cc)\nforeach(k IN ITEMS avx2 neon)\n",
-            "comm/a.cc": "", "comm/ring/b.cc": "", "comm/c.cc": "", "comm/neon.cc": "",
-        }), ["comm/c.cc"])
+            "comm/CMakeLists.txt": "cohort_library(NAME comm SRCS a.cc ring/b.cc)  # c.cc\n",
+            "comm/kernel/CMakeLists.txt": "file(GLOB s ${CMAKE_CURRENT_SOURCE_DIR}/../algorithm/*.cc)\nx(k_${isa}.cc)\n",
+            "comm/a.cc": "", "comm/ring/b.cc": "", "comm/c.cc": "", "comm/kernel/k_neon.cc": "", "comm/kernel/a.cc": "",
+            "comm/algorithm/tree.cc": "",
+        }), ["comm/c.cc", "comm/kernel/a.cc"])
 
 
 class Functions(unittest.TestCase):
