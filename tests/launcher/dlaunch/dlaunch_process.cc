@@ -49,7 +49,13 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
   for (std::string& text : strings) argv.push_back(text.data());
   argv.push_back(nullptr);
   std::vector<std::string> variables;
-  for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string name = std::string(*variable).substr(0, std::string(*variable).find('=') + 1);
+    const auto replaces = [&](const std::string& other) { return other.starts_with(name); };
+    if (std::none_of(surroundings.environment.begin(), surroundings.environment.end(), replaces)) {
+      variables.emplace_back(*variable);
+    }
+  }
   variables.insert(variables.end(), surroundings.environment.begin(), surroundings.environment.end());
   variables.push_back(mark_);
   std::vector<char*> envp;
