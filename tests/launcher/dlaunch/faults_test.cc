@@ -22,14 +22,13 @@ constexpr std::chrono::seconds kGone{20};
 // Each rank has a child in its session, one in a session of its own, and an orphan.
 constexpr char kFamily[] = "(sleep 1000 &); setsid sleep 1000 & sleep 1000 & echo up; wait";
 
-std::set<string> FilesOfCohort() {
+// What stays in the places where programs leave things behind. /tmp is others' as well, so jobs get a folder of their
+// own.
+std::set<string> SharedMemoryFiles() {
   std::set<string> files;
-  for (const char* folder : {"/dev/shm", "/tmp"}) {
-    std::error_code ignored;
-    for (const auto& entry : std::filesystem::directory_iterator(folder, ignored)) {
-      const string name = entry.path().filename();
-      if (name.find("cohort") != string::npos || name.find("dlaunch") != string::npos) files.insert(entry.path());
-    }
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm", ignored)) {
+    if (entry.path().filename().string().find("cohort") != string::npos) files.insert(entry.path());
   }
   return files;
 }
@@ -39,7 +38,7 @@ class Faults : public testing::Test {
   void StartFamily(std::vector<string> options = {}) {
     const std::vector<string> command = {"--simulate-nodes", "2", "--nproc-per-node", "2", "sh", "-c", kFamily};
     options.insert(options.end(), command.begin(), command.end());
-    job_ = std::make_unique<DlaunchProcess>(options);
+    Start(options);
     for (int rank = 0; rank < 4; ++rank) {
       ASSERT_TRUE(job_->WaitForOutput("[" + std::to_string(rank) + "] up")) << job_->err();
     }
@@ -52,9 +51,19 @@ class Faults : public testing::Test {
   string Head() const { return job_->err().substr(job_->err().find('\n') + 1, 400); }
   void ExpectAllGone() { EXPECT_EQ(job_->WaitUntilGone(kGone), "") << job_->err(); }
 
-  const std::set<string> files_before_ = FilesOfCohort();
+  void Start(const std::vector<string>& arguments) {
+    DlaunchSurroundings surroundings;
+    surroundings.environment = {"TMPDIR=" + folder_.path()};
+    job_ = std::make_unique<DlaunchProcess>(arguments, surroundings);
+  }
+  void TearDown() override {
+    EXPECT_EQ(SharedMemoryFiles(), files_before_);
+    EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+  }
+
+  const TemporaryFolder folder_;
+  const std::set<string> files_before_ = SharedMemoryFiles();
   std::unique_ptr<DlaunchProcess> job_;
-  void TearDown() override { EXPECT_EQ(FilesOfCohort(), files_before_); }
 };
 
 TEST_F(Faults, KilledRank) {
@@ -122,8 +131,7 @@ TEST_F(Faults, KilledDlaunchWhoseAgentIsStuck) {
 }
 
 TEST_F(Faults, KilledSentinelIsReplacedAndTheJobGoesOn) {
-  job_ = std::make_unique<DlaunchProcess>(
-      std::vector<string>{"--nproc-per-node", "2", "--", "sh", "-c", "echo up; while :; do sleep 0.05; done"});
+  Start({"--nproc-per-node", "2", "--", "sh", "-c", "echo up; while :; do sleep 0.05; done"});
   ASSERT_TRUE(job_->WaitForOutput("[1] up"));
   const pid_t old = Sentinel(0);
   ::kill(old, SIGKILL);
@@ -147,8 +155,7 @@ TEST_F(Faults, StoppedRankIsKilledAndNamed) {
 }
 
 TEST_F(Faults, ShortlyStoppedRankIsLeftAlone) {
-  job_ = std::make_unique<DlaunchProcess>(
-      std::vector<string>{"sh", "-c", "(sleep 1; kill -CONT $$) & echo up; kill -STOP $$; wait; echo went on"});
+  Start({"sh", "-c", "(sleep 1; kill -CONT $$) & echo up; kill -STOP $$; wait; echo went on"});
   EXPECT_EQ(job_->Wait(), 0) << job_->err();
   EXPECT_NE(job_->out().find("went on"), string::npos);
 }
@@ -162,8 +169,8 @@ TEST_F(Faults, StoppedAgent) {
 }
 
 TEST_F(Faults, InterruptEndsTheJobInOrder) {
-  job_ = std::make_unique<DlaunchProcess>(std::vector<string>{
-      "--nproc-per-node", "2", "sh", "-c", "trap 'echo saving; exit 0' TERM; echo up; while :; do sleep 0.05; done"});
+  Start(
+      {"--nproc-per-node", "2", "sh", "-c", "trap 'echo saving; exit 0' TERM; echo up; while :; do sleep 0.05; done"});
   ASSERT_TRUE(job_->WaitForOutput("[0] up") && job_->WaitForOutput("[1] up"));
   ::kill(job_->pid(), SIGINT);
   EXPECT_EQ(job_->Wait(kGone), 130) << job_->err();
@@ -180,8 +187,8 @@ TEST_F(Faults, TerminateEndsTheJobInOrder) {
 }
 
 TEST_F(Faults, SecondInterruptDoesNotWaitForTheGrace) {
-  job_ = std::make_unique<DlaunchProcess>(std::vector<string>{"--grace", "3600", "--simulate-nodes", "2", "sh", "-c",
-                                                              "trap '' TERM; echo up; while :; do sleep 0.05; done"});
+  Start(
+      {"--grace", "3600", "--simulate-nodes", "2", "sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.05; done"});
   ASSERT_TRUE(job_->WaitForOutput("[0] up") && job_->WaitForOutput("[1] up"));
   ::kill(job_->pid(), SIGINT);
   ASSERT_TRUE(job_->WaitUntil([this] { return job_->err().find("SIGINT") != string::npos; }));
@@ -191,17 +198,15 @@ TEST_F(Faults, SecondInterruptDoesNotWaitForTheGrace) {
 }
 
 TEST_F(Faults, RanksThatIgnoreTermAreKilledAfterTheGrace) {
-  job_ = std::make_unique<DlaunchProcess>(std::vector<string>{
-      "--nproc-per-node", "2", "--grace", "0.3", "sh", "-c",
-      "trap '' TERM; echo up; if [ $RANK = 0 ]; then sleep 0.3; exit 3; fi; while :; do sleep 0.05; done"});
+  Start({"--nproc-per-node", "2", "--grace", "0.3", "sh", "-c",
+         "trap '' TERM; echo up; if [ $RANK = 0 ]; then sleep 0.3; exit 3; fi; while :; do sleep 0.05; done"});
   EXPECT_EQ(job_->Wait(kGone), 3) << job_->err();
   EXPECT_NE(Head().find("rank 0"), string::npos) << "not the rank that was killed by its agent: " << job_->err();
   ExpectAllGone();
 }
 
 TEST_F(Faults, BackgroundProcessesOfRanksThatEndedAreSwept) {
-  job_ = std::make_unique<DlaunchProcess>(std::vector<string>{
-      "--nproc-per-node", "2", "sh", "-c", "setsid sleep 1000 > /dev/null 2>&1 & sleep 1000 & exit 0"});
+  Start({"--nproc-per-node", "2", "sh", "-c", "setsid sleep 1000 > /dev/null 2>&1 & sleep 1000 & exit 0"});
   EXPECT_EQ(job_->Wait(kGone), 0) << job_->err();
   ExpectAllGone();
 }
