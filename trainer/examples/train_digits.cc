@@ -26,7 +26,7 @@ using trainer::ThrowUnlessOk;
 
 struct Options {
   uint64_t seed = 0;
-  int64_t epochs = 8;
+  int64_t epochs = 12;
   int64_t batch_size = 48;  // of all ranks together; divisible by up to 4 and by 6, 8, 12 ranks
   double learning_rate = 0.05;
   bool single = false;
