@@ -9,7 +9,7 @@
 namespace cohort::examples {
 
 struct Digits {
-  at::Tensor images;  // [count, 1, 8, 8] float32 in 0..1
+  at::Tensor images;  // [count, 1, 8, 8] float32, mean 0 and deviation 1
   at::Tensor labels;  // [count] int64 in 0..9
   int64_t count() const { return labels.size(0); }
 };

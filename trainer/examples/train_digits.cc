@@ -99,6 +99,14 @@ void Sum(Trainer& trainer, std::vector<double>& values) {
   ThrowUnlessOk(trainer.world->AllReduce(buffer, buffer, comm::ReduceOp::kSum).Wait(), "adding up statistics");
 }
 
+// The learning rate falls linearly from epoch to epoch, so that the last steps settle.
+void SetLearningRate(torch::optim::SGD& optimizer, const Options& options, int64_t epoch) {
+  const double left = static_cast<double>(options.epochs - epoch) / static_cast<double>(options.epochs);
+  for (auto& group : optimizer.param_groups()) {
+    static_cast<torch::optim::SGDOptions&>(group.options()).lr(options.learning_rate * left);
+  }
+}
+
 // One pass over the training set; returns the mean loss over all ranks.
 double TrainEpoch(Trainer& trainer, torch::optim::SGD& optimizer, int64_t epoch) {
   const Digits& train = trainer.data.train;
@@ -153,6 +161,7 @@ void Run(Trainer& trainer) {
   double accuracy = 0;
   for (int64_t epoch = 0; epoch < trainer.options.epochs; ++epoch) {
     const auto start = std::chrono::steady_clock::now();
+    SetLearningRate(optimizer, trainer.options, epoch);
     const double loss = TrainEpoch(trainer, optimizer, epoch);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     accuracy = TestAccuracy(trainer);
@@ -189,7 +198,7 @@ int Main(int argc, char** argv) {
   app.add_option("--batch-size", options.batch_size, "images per step, of all ranks together")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  app.add_option("--lr", options.learning_rate, "learning rate of SGD with momentum 0.9")
+  app.add_option("--lr", options.learning_rate, "learning rate of SGD with momentum 0.9 in the first epoch; falls linearly")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_flag("--single", options.single, "train in this process alone, without a job");
