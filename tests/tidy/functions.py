@@ -1,4 +1,4 @@
-"""Finds the functions of a C++ file: a brace matcher, not a parser, which needs no compiler and is right often enough."""
+"""Finds the functions of a C++ file: a brace matcher, not a parser: it needs no compiler and is right often enough."""
 
 import re
 
@@ -8,8 +8,11 @@ _ATTRIBUTE = re.compile(r"\[\[.*?\]\]", re.DOTALL)
 _TAIL = re.compile(r"(\b(const|noexcept|override|final|try|mutable|volatile)|[)\]&}])\s*$")
 
 
+_NAME = re.compile(r"((?:[A-Za-z_]\w*\s*::\s*)*~?(?:operator\s*[^\s\w(]+|operator\s*\(\s*\)|[A-Za-z_]\w*))\s*\(")
+
+
 def _name(head):
-    found = re.search(r"((?:[A-Za-z_]\w*\s*::\s*)*~?(?:operator\s*[^\s\w(]+|operator\s*\(\s*\)|[A-Za-z_]\w*))\s*\(", head)
+    found = _NAME.search(head)
     name = re.sub(r"\s", "", found.group(1)) if found else "?"
     arguments = re.match(r"^(TEST|TEST_F|TEST_P|TYPED_TEST|BENCHMARK_F)\s*\(([^)]*)\)", head.strip())
     return f"{arguments.group(1)}({', '.join(a.strip() for a in arguments.group(2).split(','))})" if arguments else name
@@ -22,7 +25,8 @@ def _kind(head, inside):
     head = _ATTRIBUTE.sub("", head).strip()
     if re.search(r"\bnamespace\b", head) or re.search(r'\bextern\s*""\s*$', head):
         return "scope"
-    if re.search(r"(^|[\s>])(class|struct|union|enum)\b", head) and not re.search(r"\)\s*(const|noexcept|override)*\s*$", head):
+    returns_one = re.search(r"\)\s*(const|noexcept|override)*\s*$", head)
+    if re.search(r"(^|[\s>])(class|struct|union|enum)\b", head) and not returns_one:
         return "scope"
     if "(" not in head:
         return "value"

@@ -12,7 +12,8 @@ FOLDERS = LAYERS + ("tests", "tools", "deploy")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.MULTILINE)
 # Comments, raw strings, strings and characters. A quote between digits (1'000) is a separator, not a character.
 _LITERAL = re.compile(
-    r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|(?<![0-9A-Za-z_])\'(?:\\.|[^\'\\\n])+\'',
+    r'//[^\n]*|/\*.*?\*/|R"(?P<tag>[^(\s]*)\(.*?\)(?P=tag)"|"(?:\\.|[^"\\\n])*"|'
+    r"(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])+'",
     re.DOTALL)
 
 

@@ -4,9 +4,10 @@ import re
 
 from tree import top
 
-# (pattern in code without comments and strings, files it may stand in, reason). Tests may use what is marked so.
+# (pattern in code without comments and strings, files it may stand in, whether tests may use it, reason)
 BANNED = (
-    (r"\b(secure_)?getenv\s*\(", ("runtime/env.cc", "launcher/environment/process_environment.cc", "comm/examples/", "trainer/examples/"), True,
+    (r"\b(secure_)?getenv\s*\(",
+     ("runtime/env.cc", "launcher/environment/process_environment.cc", "comm/examples/", "trainer/examples/"), True,
      "the environment is read in runtime/env.cc and launcher/environment/process_environment.cc only"),
     (r"\bstd::(recursive_|shared_|timed_)?mutex\b|\bstd::(lock_guard|unique_lock|scoped_lock|shared_lock)\b|"
      r"\bstd::condition_variable(_any)?\b|\babsl::Mutex\b", ("runtime/base/mutex.h",), True,
@@ -14,12 +15,13 @@ BANNED = (
     (r"\bCOHORT_(HAVE|WITH)_\w+", (), False, "choose a source or its stub in CMake; shared code has no #ifdef"),
     (r"\bgoto\b", (), False, "no goto"),
     # In the trainer it is a tensor's. The other two leave behind a thread in a call that may never return.
-    (r"\.detach\s*\(\s*\)", ("trainer/", "tests/trainer/", "comm/nccl/nccl_communicator.cc",
-                                     "launcher/output_printer.cc"), False, "a detached thread outlives what it uses: join it"),
+    (r"\.detach\s*\(\s*\)",
+     ("trainer/", "tests/trainer/", "comm/nccl/nccl_communicator.cc", "launcher/output_printer.cc"), False,
+     "a detached thread outlives what it uses: join it"),
     (r"\busing\s+namespace\s+(?!std::(chrono_literals|literals|string_literals|string_view_literals))", (), False,
      "no using-directives"),
     (r"\bdynamic_cast\b", ("trainer/",), True, "say it in the interface"),
-    (r"\b(assert)\s*\(", (), True, "assertions vanish in release builds: return a Status or use COHORT_CHECK"),
+    (r"\bassert\s*\(", (), True, "assertions vanish in release builds: return a Status or use COHORT_CHECK"),
 )
 
 _UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X{3}|HAC[K])\b")

@@ -135,7 +135,8 @@ find_package(benchmark QUIET)     # benchmark::benchmark
 if(COHORT_BUILD_TESTS)
   find_package(GTest CONFIG QUIET) # GTest::gtest, GTest::gmock
   if(NOT GTest_FOUND)
-    message(FATAL_ERROR "GoogleTest was not found. Install libgtest-dev and libgmock-dev, or set COHORT_BUILD_TESTS=OFF.")
+    message(FATAL_ERROR "GoogleTest was not found. "
+      "Install libgtest-dev and libgmock-dev, or set COHORT_BUILD_TESTS=OFF.")
   endif()
   find_package(rapidcheck CONFIG QUIET) # rapidcheck, rapidcheck_gtest
 endif()

@@ -2,7 +2,8 @@
 # warnings, include paths, installation and sanitizers follow.
 #
 # A library `cohort_comm` with alias `cohort::comm`, included as "comm/communicator.h" here and where it is installed.
-# HDRS are the public headers, installed if the folder is proto, runtime, comm or trainer; private ones go to SRCS. PRIVATE_DEPS are used by the .cc files only.
+# HDRS are the public headers, installed if the folder is proto, runtime, comm or trainer; private ones go to SRCS.
+# PRIVATE_DEPS are used by the .cc files only.
 # PCH names headers to precompile: worth it from about five files that share one slow header.
 #
 #   cohort_library(NAME comm
