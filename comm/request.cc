@@ -29,27 +29,37 @@ struct View {
   int blocks;  // the buffer holds this many blocks of the call
 };
 
+// The calls below are on every operation's path: they make texts and divide only where they must.
+int64_t BlockCount(const View& view) { return view.blocks == 1 ? view.count : view.count / view.blocks; }
+
+bool TooManyBytes(int64_t count, DataType dtype) {
+  int64_t bytes;
+  return __builtin_mul_overflow(count, static_cast<int64_t>(SizeOf(dtype)), &bytes);
+}
+
 absl::Status CheckView(const CallArguments& arguments, const View& view) {
+  const bool host_or_cuda = view.memory == MemoryKind::kHost || view.memory == MemoryKind::kCuda;
+  if (SizeOf(view.dtype) != 0 && host_or_cuda && view.count >= 0 && !TooManyBytes(view.count, view.dtype) &&
+      (view.count == 0 || view.data != nullptr)) [[likely]] {
+    return absl::OkStatus();
+  }
   const std::string name = view.name;
   if (SizeOf(view.dtype) == 0) {
     return Invalid(arguments,
                    name + " has dtype " + std::to_string(static_cast<int>(view.dtype)) + ", which is no DataType");
   }
-  if (view.memory != MemoryKind::kHost && view.memory != MemoryKind::kCuda) {
+  if (!host_or_cuda) {
     return Invalid(arguments, name + " has memory kind " + std::to_string(static_cast<int>(view.memory)) +
                                   ", which is neither host nor CUDA memory");
   }
   if (view.count < 0) {
     return Invalid(arguments, name + " has " + std::to_string(view.count) + " elements; a count is at least 0");
   }
-  if (view.count > std::numeric_limits<int64_t>::max() / static_cast<int64_t>(SizeOf(view.dtype))) {
+  if (TooManyBytes(view.count, view.dtype)) {
     return Invalid(arguments, name + " has " + std::to_string(view.count) + " elements of " + Text(Name(view.dtype)) +
                                   ": more than 2^63 bytes");
   }
-  if (view.count > 0 && view.data == nullptr) {
-    return Invalid(arguments, name + " is null but has " + std::to_string(view.count) + " elements");
-  }
-  return absl::OkStatus();
+  return Invalid(arguments, name + " is null but has " + std::to_string(view.count) + " elements");
 }
 
 // Both buffers are used: they must agree in all but the number of blocks.
@@ -62,8 +72,10 @@ absl::Status CheckPair(const CallArguments& arguments, const View& in, const Vie
     return Invalid(arguments, "in and out lie in different memory; both must be host memory or on one device");
   }
   // One of them has one block, or both have equally many.
-  const int64_t block = in.blocks <= out.blocks ? in.count / in.blocks : out.count / out.blocks;
-  if (block > std::numeric_limits<int64_t>::max() / static_cast<int64_t>(SizeOf(in.dtype)) / in.blocks / out.blocks) {
+  const int64_t block = in.blocks <= out.blocks ? BlockCount(in) : BlockCount(out);
+  int64_t all;
+  if (__builtin_mul_overflow(block, static_cast<int64_t>(in.blocks) * out.blocks, &all) ||
+      TooManyBytes(all, in.dtype)) {
     return Invalid(arguments, "in and out together have more than 2^63 bytes");
   }
   const auto expected = [](const View& view) {
@@ -87,7 +99,7 @@ absl::Status CheckOverlap(const CallArguments& arguments, const View& in, const 
   const uintptr_t in_end = in_begin + static_cast<uintptr_t>(in.count) * element;
   const uintptr_t out_end = out_begin + static_cast<uintptr_t>(out.count) * element;
   if (in.count == 0 || out.count == 0 || in_end <= out_begin || out_end <= in_begin) return absl::OkStatus();
-  const uintptr_t block = static_cast<uintptr_t>(in.count / in.blocks) * element;
+  const uintptr_t block = static_cast<uintptr_t>(BlockCount(in)) * element;
   const uintptr_t own = in.blocks == out.blocks ? 0 : block * static_cast<uintptr_t>(rank);
   *in_place = in.blocks <= out.blocks ? in_begin == out_begin + own : out_begin == in_begin + own;
   if (*in_place) return absl::OkStatus();
@@ -99,12 +111,12 @@ absl::Status CheckOverlap(const CallArguments& arguments, const View& in, const 
 
 absl::Status CheckRanks(const CallArguments& arguments, int rank, int size) {
   const auto in_range = [size](int value) { return value >= 0 && value < size; };
-  const std::string range = "; the group's ranks are 0 to " + std::to_string(size - 1);
+  const auto range = [size] { return "; the group's ranks are 0 to " + std::to_string(size - 1); };
   if (IsRooted(arguments.kind) && !in_range(arguments.root)) {
-    return Invalid(arguments, "root is " + std::to_string(arguments.root) + range);
+    return Invalid(arguments, "root is " + std::to_string(arguments.root) + range());
   }
   if (IsPointToPoint(arguments.kind)) {
-    if (!in_range(arguments.peer)) return Invalid(arguments, "peer is " + std::to_string(arguments.peer) + range);
+    if (!in_range(arguments.peer)) return Invalid(arguments, "peer is " + std::to_string(arguments.peer) + range());
     if (arguments.peer == rank) {
       return Invalid(arguments,
                      "peer is the caller, rank " + std::to_string(rank) + ", itself; copy the memory instead");
@@ -176,7 +188,7 @@ absl::StatusOr<CollectiveRequest> MakeRequest(const CallArguments& arguments, in
     request.dtype = used.dtype;
     request.memory = used.memory;
     request.device = used.device;
-    request.count = used.count / used.blocks;
+    request.count = BlockCount(used);
   }
   return request;
 }

@@ -60,28 +60,6 @@ std::string_view Name(DataType dtype) {
   return "unknown_type";
 }
 
-size_t SizeOf(DataType dtype) {
-  switch (dtype) {
-    case DataType::kInt8:
-    case DataType::kUint8:
-      return 1;
-    case DataType::kInt16:
-    case DataType::kUint16:
-    case DataType::kFloat16:
-    case DataType::kBFloat16:
-      return 2;
-    case DataType::kInt32:
-    case DataType::kUint32:
-    case DataType::kFloat32:
-      return 4;
-    case DataType::kInt64:
-    case DataType::kUint64:
-    case DataType::kFloat64:
-      return 8;
-  }
-  return 0;
-}
-
 std::string_view Name(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:

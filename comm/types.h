@@ -41,7 +41,11 @@ enum class DataType : uint8_t {
 inline constexpr int kDataTypes = 13;   // one past the last value
 std::string_view Name(DataType dtype);  // "float32", ...
 // Bytes of one element; 0 for a value that is no DataType.
-size_t SizeOf(DataType dtype);
+constexpr size_t SizeOf(DataType dtype) {
+  constexpr uint8_t kBytes[kDataTypes] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
+  const auto value = static_cast<size_t>(dtype);
+  return value < kDataTypes ? kBytes[value] : 0;
+}
 
 enum class ReduceOp : uint8_t {
   kSum = 1,
