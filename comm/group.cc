@@ -39,6 +39,7 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   context_.rank = static_cast<int>(std::find(members.begin(), members.end(), runtime.rank()) - members.begin());
   context_.members = std::move(members);
   context_.runtime = &runtime;
+  context_.source = this;
   context_.transports = std::move(transports);
   context_.fail = [this](const absl::Status& status, int blamed) { FailEverywhere(status, blamed); };
   runtime::EngineLock lock(runtime.engine());

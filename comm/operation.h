@@ -36,25 +36,28 @@ class Operation final : public runtime::WorkState {
 // Hands out operations to one owner; they come back from any thread. Outlives its owner while works are still held.
 class OperationPool {
  public:
-  explicit OperationPool(runtime::Engine* engine) : engine_(engine) {}
+  // `source` makes the operations' progress. Both outlive what is pending.
+  OperationPool(runtime::Engine* engine, runtime::ProgressSource* source) : engine_(engine), source_(source) {}
   OperationPool(const OperationPool&) = delete;
   OperationPool& operator=(const OperationPool&) = delete;
 
-  // An operation that is not done, with one reference, which Finish drops. Owner only.
+  // An operation that is not done, with two references: one that Finish drops and the caller's. Owner only.
   Operation* Take();
   // The owner is gone; all operations have been finished. Deletes the pool with its last operation.
-  void Close() { DropReference(); }
+  void Close();
 
  private:
   friend class Operation;
-  ~OperationPool();
+  ~OperationPool() = default;
   void Return(Operation* operation);
-  void DropReference();
 
   runtime::Engine* const engine_;
+  runtime::ProgressSource* const source_;
+  int64_t made_ = 0;                           // operations in all; the owner's
   Operation* free_ = nullptr;                  // the owner's
   std::atomic<Operation*> returned_{nullptr};  // pushed by any thread, taken whole by the owner
-  std::atomic<int64_t> references_{1};         // operations handed out, and the owner
+  // Once closed: operations that are still held, less those that came back since.
+  std::atomic<int64_t> held_{0};
 };
 
 // A first-in, first-out list of operations, linked through them.

@@ -35,7 +35,7 @@ GroupTopology TopologyOf(const GroupContext& group) {
 
 PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
     : group_(group),
-      pool_(new OperationPool(&group->runtime->engine())),
+      pool_(new OperationPool(&group->runtime->engine(), group->source)),
       runner_(links, group->rank, group->size),
       plans_(group->rank, group->size),
       selector_(TopologyOf(*group), Tuning()),
@@ -62,7 +62,7 @@ runtime::Work PlanProvider::Launch(const AcceptedCall& call) {
   operation->signature = runtime::HashSignature(call.record.signature);
   operation->deadline_ns = DeadlineAfter(CoarseNow(), call.timeout);
   earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
-  runtime::Work work(operation);
+  runtime::Work work = runtime::Work::Adopt(operation);
   const bool first = queue_.empty();
   queue_.push(operation);
   if (first && !advancing_) Advance();

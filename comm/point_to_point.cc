@@ -26,7 +26,7 @@ uint64_t WireSignature(const runtime::CallRecord& record) {
 PointToPoint::PointToPoint(const GroupContext* group, LinkSource* links)
     : group_(group),
       links_(links),
-      pool_(new OperationPool(&group->runtime->engine())),
+      pool_(new OperationPool(&group->runtime->engine(), group->source)),
       peers_(group->size),
       earliest_deadline_(kNever) {}
 
@@ -58,7 +58,7 @@ runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
   operation->signature = WireSignature(call.record);
   operation->deadline_ns = DeadlineAfter(CoarseNow(), call.timeout);
   earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
-  runtime::Work work(operation);
+  runtime::Work work = runtime::Work::Adopt(operation);
   if (!peer.active) active_.push_back(rank);
   peer.active = true;
   (call.request.kind == CollectiveKind::kSend ? peer.sends : peer.receives).push(operation);

@@ -26,6 +26,7 @@ struct GroupContext {
   int size = 1;
   std::vector<int> members;  // world ranks, by group rank
   runtime::Runtime* runtime = nullptr;
+  runtime::ProgressSource* source = nullptr;  // what to poll for the group's progress
   std::string transports;  // CommunicatorOptions::transports
   // Fails the group here and tells its other members. blamed: a group rank, or -1. Called with engine ownership, by
   // providers that have found the failure themselves; ends in their Fail.

@@ -29,9 +29,10 @@ const void* Me() {
 struct Waiter {
   bool (*done)(void*) = nullptr;
   void* context = nullptr;
-  bool counted = false;           // in Rep::waiting
-  bool parked = false;            // sleeps on the rank's wake word rather than on `word`
-  std::atomic<uint32_t> word{0};  // 1: wake up
+  ProgressSource* first = nullptr;  // polled alone at first
+  bool counted = false;             // in Rep::waiting
+  bool parked = false;              // sleeps on the rank's wake word rather than on `word`
+  std::atomic<uint32_t> word{0};    // 1: wake up
   Waiter* next = nullptr;
 
   bool Done() const { return done(context); }
@@ -62,6 +63,7 @@ struct Engine::Rep {
 
   // --- owner only ---
   bool PollAll();
+  bool PollFirst(const Waiter& waiter);
   bool AnyActive() const;
   bool Arm(Descriptors* armed);
 
@@ -192,6 +194,15 @@ bool Engine::Rep::AnyActive() const {
                      [](const ProgressSource* source) { return source != nullptr && source->Active(); });
 }
 
+// Polls the waiter's own source for about as long as the other processors need to answer. True when the waiter is done.
+bool Engine::Rep::PollFirst(const Waiter& waiter) {
+  for (int i = 0; i < policy.spins / 2; ++i) {
+    waiter.first->Poll();
+    if (waiter.Done()) return true;
+  }
+  return false;
+}
+
 // Collects the descriptors to sleep on; true when there is something to poll right now.
 bool Engine::Rep::Arm(Descriptors* armed) {
   bool ready = false;
@@ -204,11 +215,12 @@ bool Engine::Rep::Arm(Descriptors* armed) {
 
 // --- waiting --------------------------------------------------------------------------------------------------------
 
-bool Engine::DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline) {
+bool Engine::DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first) {
   Rep& rep = *rep_;
   Waiter waiter;
   waiter.done = done;
   waiter.context = context;
+  waiter.first = first;
   bool lost = false;
   if (rep.Owned()) return rep.Drive(waiter, deadline, /*nested=*/true, &lost);
   waiter.counted = rep.has_progress.load(std::memory_order_relaxed);
@@ -229,6 +241,10 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
   const bool look = deadline.time() == Deadline::Now().time();
   *lost = false;
   if (!nested) driving.store(true, std::memory_order_relaxed);
+  if (waiter.first != nullptr && !look && PollFirst(waiter)) {
+    if (!nested) Leave(waiter);
+    return true;
+  }
   int spins = 0;
   uint32_t rounds = 0;
   bool park_at_once = false;

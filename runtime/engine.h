@@ -53,10 +53,13 @@ class Engine {
   // thread; while another thread drives, sleeps until that one has made done() true or leaves. Polls at least once.
   // Spins, yields, then sleeps: see wait_policy.h. `done` must be cheap and thread-safe: the thread that drives calls
   // it too. Called by a thread that holds the ownership (EngineLock), it keeps it until it returns.
+  // `first`, if known, is the source that makes done() true: it is polled alone for a moment before all sources take
+  // turns, which shortens short waits. done() is true when it goes away.
   template <typename Predicate>
-  bool DriveUntil(Predicate done, Deadline deadline) {
+  bool DriveUntil(Predicate done, Deadline deadline, ProgressSource* first = nullptr) {
     if (done()) return true;
-    return DriveUntilErased([](void* context) { return (*static_cast<Predicate*>(context))(); }, &done, deadline);
+    return DriveUntilErased([](void* context) { return (*static_cast<Predicate*>(context))(); }, &done, deadline,
+                            first);
   }
 
   // Starts the progress thread (idempotent): it drives the engine whenever a source is active and nobody waits, and
@@ -69,7 +72,7 @@ class Engine {
 
  private:
   friend class EngineLock;
-  bool DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline);
+  bool DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first);
   struct Rep;
   std::unique_ptr<Rep> rep_;
 };

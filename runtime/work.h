@@ -34,6 +34,8 @@ class WorkState {
   void Complete(absl::Status status);
   // Makes a recycled state new again.
   void Reset();
+  // Sets the number of references of a state that nobody else knows of yet: cheaper than adding them one by one.
+  void SetReferences(uint32_t references) { references_.store(references, std::memory_order_relaxed); }
   // The last reference is gone: delete this, or put it back into a pool.
   virtual void Recycle() { delete this; }
 
@@ -60,6 +62,12 @@ class [[nodiscard]] Work {
   static Work Finished(absl::Status status);
   explicit Work(WorkState* state) : state_(state) {
     if (state_ != nullptr) state_->AddReference();
+  }
+  // Takes over a reference that the caller has.
+  static Work Adopt(WorkState* state) {
+    Work work;
+    work.state_ = state;
+    return work;
   }
   Work(const Work& other) : Work(other.state_) {}
   Work(Work&& other) noexcept : state_(std::exchange(other.state_, nullptr)) {}
