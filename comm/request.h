@@ -69,7 +69,7 @@ struct CallArguments {
   ReduceOp op = ReduceOp::kSum;
   int root = -1;
   int peer = -1;
-  std::source_location site;
+  std::source_location site{};
 };
 
 // Checks the arguments of a call by rank `rank` of `size` and makes the request of them. Local: kInvalidArgument with

@@ -1,0 +1,167 @@
+// Random programs: all ranks draw the same program from a seed (collectives, messages, splits, subgroups; waited for at
+// once or later, in any order) and run it over the simulated transport; every result is compared with the reference.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/comm/conformance/collective_case.h"
+#include "tests/support/process_cluster.h"
+#include "tests/support/sim_cluster.h"
+
+namespace cohort::testing {
+namespace {
+
+using comm::CollectiveKind;
+using comm::Communicator;
+
+// One rank's walk through the program of a seed. What all ranks must draw alike comes from `shared`; whether a rank
+// waits now or later from `own`.
+class Walk {
+ public:
+  Walk(Communicator* world, int rank, uint64_t seed) : shared_(seed), own_(seed * 31 + static_cast<uint64_t>(rank)) {
+    groups_.push_back({world, nullptr, world->members()});
+  }
+
+  std::string Run(int steps) {
+    for (int step = 0; step < steps; ++step) {
+      std::string wrong = Draw(shared_, 12) == 0 ? MakeGroup() : Call(step);
+      if (!wrong.empty()) return "step " + std::to_string(step) + ": " + wrong;
+      while (!pending_.empty() && (pending_.size() > 5 || Draw(own_, 3) == 0)) {
+        if (wrong = FinishOne(); !wrong.empty()) return wrong;
+      }
+    }
+    while (!pending_.empty()) {
+      if (std::string wrong = FinishOne(); !wrong.empty()) return wrong;
+    }
+    return "";
+  }
+
+ private:
+  struct GroupOf {
+    Communicator* communicator;  // null: this rank is no member
+    std::unique_ptr<Communicator> owned;
+    std::vector<int> members;  // world ranks, by group rank
+  };
+  struct Pending {
+    std::unique_ptr<CollectiveCase> the_case;
+    std::unique_ptr<PendingCase> call;
+  };
+
+  static uint64_t Draw(std::mt19937_64& random, uint64_t bound) { return random() % bound; }
+
+  std::string FinishOne() {
+    const auto chosen = pending_.begin() + static_cast<ptrdiff_t>(Draw(own_, pending_.size()));
+    Pending pending = std::move(*chosen);
+    pending_.erase(chosen);
+    return pending.call->Finish();
+  }
+
+  std::string Call(int step) {
+    GroupOf& group = groups_[Draw(shared_, groups_.size())];
+    const uint64_t size = group.members.size();
+    auto the_case = std::make_unique<CollectiveCase>();
+    the_case->kind = static_cast<CollectiveKind>(1 + Draw(shared_, 10));
+    the_case->dtype = static_cast<comm::DataType>(1 + Draw(shared_, comm::kDataTypes - 1));
+    the_case->op = static_cast<comm::ReduceOp>(1 + Draw(shared_, comm::kReduceOps - 1));
+    the_case->count = static_cast<int64_t>(Draw(shared_, 3) == 0 ? Draw(shared_, 3000) : Draw(shared_, 40));
+    the_case->root = static_cast<int>(Draw(shared_, size));
+    the_case->peer = static_cast<int>(
+        (static_cast<uint64_t>(the_case->root) + 1 + Draw(shared_, std::max<uint64_t>(1, size - 1))) % size);
+    the_case->in_place = Draw(shared_, 2) == 0;
+    the_case->salt = static_cast<uint64_t>(step);
+    if (group.communicator == nullptr || (the_case->kind == CollectiveKind::kSend && size == 1)) return "";
+    auto call = std::make_unique<PendingCase>(*group.communicator, *the_case);
+    pending_.push_back({std::move(the_case), std::move(call)});
+    return "";
+  }
+
+  std::string MakeGroup() {
+    GroupOf& parent = groups_[Draw(shared_, groups_.size())];
+    const bool split = Draw(shared_, 2) == 0;
+    const uint64_t colors = 1 + Draw(shared_, 3);
+    const uint64_t mine = Draw(shared_, colors);
+    std::vector<std::pair<int, uint64_t>> of_rank;  // key, color, by the parent's group rank
+    for (size_t i = 0; i < parent.members.size(); ++i) {
+      of_rank.emplace_back(static_cast<int>(Draw(shared_, 5)), Draw(shared_, colors));
+    }
+    // All colors become groups in a split; the program goes on with one of them.
+    std::vector<std::pair<int, int>> order;
+    for (size_t i = 0; i < of_rank.size(); ++i) {
+      if (of_rank[i].second == mine) order.emplace_back(of_rank[i].first, static_cast<int>(i));
+    }
+    std::sort(order.begin(), order.end());
+    std::vector<int> ranks;
+    GroupOf made{nullptr, nullptr, {}};
+    for (const auto& [key, rank] : order) {
+      ranks.push_back(rank);
+      made.members.push_back(parent.members[static_cast<size_t>(rank)]);
+    }
+    if (ranks.empty() || parent.communicator == nullptr) {
+      if (!ranks.empty()) groups_.push_back(std::move(made));
+      return "";
+    }
+    const int me = parent.communicator->rank();
+    const bool member = of_rank[static_cast<size_t>(me)].second == mine;
+    if (split || member) {
+      auto result = split ? parent.communicator->Split(static_cast<int>(of_rank[static_cast<size_t>(me)].second),
+                                                       of_rank[static_cast<size_t>(me)].first)
+                          : parent.communicator->Subgroup(ranks);
+      if (!result.ok()) return std::string(result.status().message());
+      if (member) {
+        made.owned = *std::move(result);
+        made.communicator = made.owned.get();
+        if (made.communicator->members() != made.members) return "the group has other members than it should";
+      }
+    }
+    groups_.push_back(std::move(made));
+    return "";
+  }
+
+  std::mt19937_64 shared_;
+  std::mt19937_64 own_;
+  std::deque<GroupOf> groups_;
+  std::deque<Pending> pending_;
+};
+
+TEST(RandomProgramTest, OverTheSimulatedTransport) {
+  for (uint64_t seed = 1; seed <= 120; ++seed) {
+    SimClusterOptions options;
+    options.ranks = 1 + static_cast<int>(seed % 7);
+    options.nodes = options.ranks >= 4 ? 2 : 1;
+    options.network.seed = seed;
+    options.network.eager_bytes = seed % 3 == 0 ? 0 : 256;
+    options.network.fanout_bytes = seed % 2 == 0 ? 0 : 512;
+    SimCluster cluster(options);
+    std::vector<std::string> wrong(static_cast<size_t>(options.ranks));
+    cluster.Run([&](SimRank& rank) {
+      std::string& mine = wrong[static_cast<size_t>(rank.rank)];
+      mine = Walk(rank.world, rank.rank, seed).Run(60);
+      if (!mine.empty()) rank.world->Abort(mine);
+    });
+    for (const std::string& text : wrong) ASSERT_EQ(text, "") << "seed " << seed;
+  }
+}
+
+TEST(RandomProgramTest, BetweenProcesses) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    ProcessClusterOptions options;
+    options.ranks = 2 + static_cast<int>(seed % 5);
+    options.nodes = seed % 4 == 0 ? 2 : 1;
+    options.progress_thread = seed % 2 == 0;
+    const std::vector<RankResult> results = RunProcesses(options, [seed](ProcessRank& rank) {
+      std::string wrong = Walk(rank.world, rank.rank, seed).Run(300);
+      if (!wrong.empty()) rank.world->Abort(wrong);
+      return wrong;
+    });
+    for (const RankResult& result : results) ASSERT_EQ(result.text, "") << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace cohort::testing

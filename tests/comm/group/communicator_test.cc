@@ -1,0 +1,191 @@
+// Communicators as values: identity, order, asynchrony, callbacks, groups of one, and a steady state without memory.
+#include "comm/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/support/count_allocations.h"
+#include "tests/support/process_cluster.h"
+#include "tests/support/sim_cluster.h"
+
+namespace cohort::testing {
+namespace {
+
+using comm::Buffer;
+using comm::Communicator;
+using comm::ConstBuffer;
+using comm::ReduceOp;
+using runtime::Work;
+
+TEST(CommunicatorTest, SteadyStateAllocatesNothing) {
+  ProcessClusterOptions options;
+  options.ranks = 2;
+  const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {
+    std::vector<float> in(4096, 1);
+    std::vector<float> out(4096);
+    const auto round = [&]() -> absl::Status {
+      for (const int64_t count : {1, 100, 4096}) {
+        absl::Status status =
+            rank.world->AllReduce(ConstBuffer(in.data(), count), Buffer(out.data(), count), ReduceOp::kAvg).Wait();
+        if (status.ok()) status = rank.world->Broadcast(Buffer(out.data(), count), 1).Wait();
+        if (status.ok()) {
+          status = rank.rank == 0 ? rank.world->Send(ConstBuffer(in.data(), count), 1).Wait()
+                                  : rank.world->Recv(Buffer(out.data(), count), 0).Wait();
+        }
+        if (!status.ok()) return status;
+      }
+      return rank.world->Barrier().Wait();
+    };
+    for (int i = 0; i < 20; ++i) {
+      if (const absl::Status status = round(); !status.ok()) return status.ToString();
+    }
+    // Now and then more operations overlap than ever before, and one more is made: but not for every call.
+    int64_t fewest = 1;
+    for (int window = 0; window < 5; ++window) {
+      const int64_t before = Allocations();
+      for (int i = 0; i < 100; ++i) {
+        if (const absl::Status status = round(); !status.ok()) return status.ToString();
+      }
+      fewest = std::min(fewest, Allocations() - before);
+    }
+    return fewest == 0 ? "" : "allocations in each of 5 times 100 rounds";
+  });
+  for (const RankResult& result : results) EXPECT_EQ(result.text, "");
+}
+
+TEST(CommunicatorTest, GroupsOfOneCopy) {
+  SimClusterOptions options;
+  options.ranks = 1;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    const std::vector<int32_t> in = {1, 2, 3};
+    std::vector<int32_t> out(3);
+    EXPECT_TRUE(rank.world->AllReduce(ConstBuffer(in.data(), 3), Buffer(out.data(), 3), ReduceOp::kAvg).Wait().ok());
+    EXPECT_EQ(out, in);
+    EXPECT_TRUE(rank.world->Barrier().Wait().ok());
+    EXPECT_NE(rank.world->Explain(comm::CollectiveKind::kAllReduce, 3, comm::DataType::kInt32).find("one rank"),
+              std::string::npos);
+  });
+}
+
+TEST(CommunicatorTest, CallbacksMaySubmit) {
+  SimClusterOptions options;
+  options.ranks = 3;
+  options.network.seed = 5;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    std::vector<int64_t> value(1000, 1);
+    std::atomic<int> left{5};
+    std::function<void(const absl::Status&)> again = [&](const absl::Status& status) {
+      EXPECT_TRUE(status.ok()) << status;
+      if (--left == 0) return;
+      rank.world->AllReduce(Buffer(value.data(), 1000), Buffer(value.data(), 1000), ReduceOp::kSum).Then(again);
+    };
+    rank.world->AllReduce(Buffer(value.data(), 1000), Buffer(value.data(), 1000), ReduceOp::kSum).Then(again);
+    rank.WaitUntil([&] { return left.load() == 0; });
+    EXPECT_EQ(value[999], 243);
+    // The others' last operation may still need this rank.
+    EXPECT_TRUE(rank.world->Barrier().Wait().ok());
+  });
+}
+
+TEST(CommunicatorTest, DestructionCancelsWhatIsPending) {
+  SimClusterOptions options;
+  options.ranks = 2;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    const std::vector<int> both = {0, 1};
+    auto group = rank.world->Subgroup(both);
+    ASSERT_TRUE(group.ok());
+    if (rank.rank == 0) {
+      std::vector<float> data(1000);
+      Work work = (*group)->AllReduce(Buffer(data.data(), 1000), Buffer(data.data(), 1000), ReduceOp::kSum);
+      Work copy = work;
+      EXPECT_FALSE(work.Done());
+      group->reset();
+      EXPECT_TRUE(copy.Done());
+      EXPECT_TRUE(absl::IsCancelled(work.Wait())) << work.status();
+    }
+    EXPECT_TRUE(rank.world->Barrier().Wait().ok());
+  });
+}
+
+TEST(CommunicatorTest, SubgroupsRefuseBadLists) {
+  SimClusterOptions options;
+  options.ranks = 3;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    if (rank.rank != 0) return;
+    EXPECT_TRUE(absl::IsInvalidArgument(rank.world->Subgroup(std::vector<int>{0, 3}).status()));
+    EXPECT_TRUE(absl::IsInvalidArgument(rank.world->Subgroup(std::vector<int>{0, 0}).status()));
+    EXPECT_TRUE(absl::IsInvalidArgument(rank.world->Subgroup(std::vector<int>{1, 2}).status()));
+  });
+}
+
+TEST(CommunicatorTest, IdsAgreeAndDiffer) {
+  SimClusterOptions options;
+  options.ranks = 4;
+  SimCluster cluster(options);
+  std::vector<std::vector<uint64_t>> ids(4);
+  cluster.Run([&](SimRank& rank) {
+    const std::vector<int> all = {0, 1, 2, 3};
+    const std::vector<int> reversed = {3, 2, 1, 0};
+    std::vector<uint64_t>& mine = ids[static_cast<size_t>(rank.rank)];
+    mine.push_back(rank.world->id());
+    for (const auto& list : {all, all, reversed}) mine.push_back((*rank.world->Subgroup(list))->id());
+    mine.push_back((*rank.world->Split(7, 0))->id());
+    mine.push_back((*rank.world->Split(7, 0))->id());
+    EXPECT_EQ(*rank.world->Split(-1, 0), nullptr);
+  });
+  for (const auto& of_rank : ids) EXPECT_EQ(of_rank, ids[0]);
+  for (size_t i = 0; i < ids[0].size(); ++i) {
+    for (size_t j = 0; j < i; ++j) EXPECT_NE(ids[0][i], ids[0][j]);
+  }
+}
+
+TEST(CommunicatorTest, MessagesKeepTheirOrder) {
+  SimClusterOptions options;
+  options.ranks = 3;
+  options.network.seed = 11;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    constexpr int kMessages = 20;
+    const int to = (rank.rank + 1) % 3;
+    const int from = (rank.rank + 2) % 3;
+    std::vector<std::vector<int32_t>> out, in;
+    std::vector<Work> works;
+    for (int i = 0; i < kMessages; ++i) {
+      out.emplace_back(1 + i * 17, rank.rank * 1000 + i);
+      in.emplace_back(1 + i * 17);
+    }
+    for (int i = 0; i < kMessages; ++i) {
+      const auto count = static_cast<int64_t>(out[static_cast<size_t>(i)].size());
+      works.push_back(rank.world->Recv(Buffer(in[static_cast<size_t>(i)].data(), count), from));
+      works.push_back(rank.world->Send(ConstBuffer(out[static_cast<size_t>(i)].data(), count), to));
+    }
+    for (Work& work : works) EXPECT_TRUE(work.Wait().ok());
+    for (int i = 0; i < kMessages; ++i) EXPECT_EQ(in[static_cast<size_t>(i)].back(), from * 1000 + i);
+  });
+}
+
+TEST(CommunicatorTest, UnknownAlgorithmsAreRefusedWithTheList) {
+  SimClusterOptions options;
+  options.ranks = 2;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    comm::CallOptions call;
+    call.algorithm = "no such thing";
+    const absl::Status status = rank.world->Barrier(call).Wait();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_NE(status.ToString().find("flat"), std::string::npos) << status;
+    EXPECT_TRUE(rank.world->Barrier().Wait().ok());  // nothing was sent
+  });
+}
+
+}  // namespace
+}  // namespace cohort::testing
