@@ -42,7 +42,13 @@ Rendezvous::Machine::Machine(v1::JobPlan plan, TimePoint now) : roster_(std::mov
 std::vector<Action> Rendezvous::Machine::Handle(Event event, TimePoint now) {
   Begin(now);
   std::visit([this](const auto& it) { On(it); }, event);
-  LetTimePass();
+  // Nothing is called late here: what would prove the contrary may be the next event.
+  if (phase_ != Phase::kFinished) {
+    ConcludeInspections(/*late_ones_too=*/false);
+    StartInspections();
+    ConcludeInspections(/*late_ones_too=*/false);
+    FinishIfDone();
+  }
   return End();
 }
 
@@ -93,9 +99,9 @@ void Rendezvous::Machine::LetTimePass() {
     message.mutable_get()->set_request(waiter.request);
     SendTo(waiter.connection, std::move(message));
   }
-  ConcludeInspections();
+  ConcludeInspections(/*late_ones_too=*/true);
   StartInspections();
-  ConcludeInspections();
+  ConcludeInspections(/*late_ones_too=*/true);
   if (now_ >= next_look_) {
     next_look_ = now_ + kLookInterval;
     FindSilentNodes();

@@ -65,7 +65,8 @@ class Rendezvous::Machine {
 
   // Stalled operations.
   void StartInspections();
-  void ConcludeInspections();
+  // With `late_ones_too` also the rounds whose time is up.
+  void ConcludeInspections(bool late_ones_too);
   std::vector<InspectedMember> MembersOf(const Inspections::Round& round) const;
   void AnnounceFailure(v1::GroupFailure failure, std::vector<uint32_t> members);
 

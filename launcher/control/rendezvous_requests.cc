@@ -135,8 +135,8 @@ std::vector<InspectedMember> Rendezvous::Machine::MembersOf(const Inspections::R
   return members;
 }
 
-void Rendezvous::Machine::ConcludeInspections() {
-  for (const Inspections::Round& round : inspections_.TakeFinished(now_)) {
+void Rendezvous::Machine::ConcludeInspections(bool late_ones_too) {
+  for (const Inspections::Round& round : inspections_.TakeFinished(late_ones_too ? now_ : TimePoint::min())) {
     const auto [group, epoch, sequence] = round.operation;
     const std::vector<InspectedMember> members = MembersOf(round);
     const bool someone_failed = std::any_of(members.begin(), members.end(), [this](const InspectedMember& member) {

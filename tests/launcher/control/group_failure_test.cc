@@ -168,6 +168,17 @@ TEST_F(GroupFailures, AnAgentThatDoesNotAnswerIsNotWaitedForLong) {
   EXPECT_THAT(Verdict(0)->text(), HasSubstr("rank 3 (node3) is unknown, its agent did not answer"));
 }
 
+TEST_F(GroupFailures, AnAnswerThatHasArrivedCountsHoweverLateItIsRead) {
+  Report(0, Stall(42, /*expired=*/true));
+  job_.Freeze(milliseconds(400));
+  for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  Answer(Elsewhere(3, 7, "recv(float32, 4)", "b.cc:2"));
+  job_.Tick();
+  ASSERT_NE(Verdict(0), nullptr);
+  EXPECT_EQ(Verdict(0)->blamed_rank(), 3);
+  EXPECT_THAT(Verdict(0)->text(), HasSubstr("is in recv #7 at b.cc:2"));
+}
+
 TEST_F(GroupFailures, AnExpiredOperationNamesWhoNeverCalledAndWhatItDoes) {
   Report(1, Stall(42));
   for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
