@@ -7,11 +7,8 @@
 
 #include "comm/local_call.h"
 #include "comm/mismatch.h"
-#include "comm/nccl/nccl_provider.h"
-#include "comm/plan_provider.h"
-#include "comm/point_to_point.h"
-#include "runtime/env.h"
 #include "runtime/segment/black_box.h"
+#include "runtime/segment/call_names.h"
 
 namespace cohort::comm {
 namespace {
@@ -54,9 +51,7 @@ Group::~Group() {
   runtime::EngineLock lock(runtime().engine());
   runtime().RemoveListener(this);
   runtime().engine().Remove(this);
-  nccl_.reset();
-  point_to_point_.reset();
-  plan_.reset();
+  for (auto& provider : providers_) provider.reset();
 }
 
 absl::Status Group::status() {
@@ -100,25 +95,15 @@ absl::StatusOr<std::unique_ptr<Fanout>> Group::MakeFanout(uint16_t lane) {
 }
 
 absl::StatusOr<Provider*> Group::ProviderFor(const CollectiveRequest& request) {
-  if (request.memory == MemoryKind::kCuda) {
-    if (nccl_ == nullptr) {
-      const absl::StatusOr<runtime::Environment> environment = runtime::Environment::Read();
-      if (!environment.ok()) return environment.status();
-      NcclOptions options;
-      options.nccl_library = environment->nccl_library;
-      options.cuda_library = environment->cuda_library;
-      absl::StatusOr<std::unique_ptr<Provider>> made = MakeNcclProvider(&context_, options);
-      if (!made.ok()) return made.status();
-      nccl_ = *std::move(made);
-    }
-    return nccl_.get();
+  const auto entries = RegisteredProviders();
+  size_t i = 0;
+  while (!entries[i].serves(request)) ++i;  // the last serves all
+  if (providers_[i] == nullptr) {
+    absl::StatusOr<std::unique_ptr<Provider>> made = entries[i].make(&context_, this);
+    if (!made.ok()) return made.status();
+    providers_[i] = *std::move(made);
   }
-  if (IsPointToPoint(request.kind)) {
-    if (point_to_point_ == nullptr) point_to_point_ = std::make_unique<PointToPoint>(&context_, this);
-    return point_to_point_.get();
-  }
-  if (plan_ == nullptr) plan_ = std::make_unique<PlanProvider>(&context_, this);
-  return plan_.get();
+  return providers_[i].get();
 }
 
 const Group::SiteMemo& Group::SiteOf(const std::source_location& site) {
@@ -198,30 +183,34 @@ std::string Group::Explain(const CollectiveRequest& request) {
 }
 
 bool Group::Poll() {
-  bool moved = plan_ != nullptr && plan_->Poll();
-  if (point_to_point_ != nullptr) moved = point_to_point_->Poll() || moved;
-  if (nccl_ != nullptr) moved = nccl_->Poll() || moved;
+  bool moved = false;
+  for (const auto& provider : providers_) {
+    if (provider != nullptr) moved = provider->Poll() || moved;
+  }
   return moved;
 }
 
 bool Group::Active() const {
-  return (plan_ != nullptr && plan_->Active()) || (point_to_point_ != nullptr && point_to_point_->Active()) ||
-         (nccl_ != nullptr && nccl_->Active());
+  return std::any_of(providers_.begin(), providers_.end(),
+                     [](const auto& provider) { return provider != nullptr && provider->Active(); });
 }
 
 const runtime::CallRecord* Group::Pending() const {
-  for (const auto& provider : {plan_.get(), nccl_.get(), point_to_point_.get()}) {
-    if (provider == nullptr) continue;
-    if (const runtime::CallRecord* record = provider->Pending(); record != nullptr) return record;
+  const runtime::CallRecord* message = nullptr;
+  for (const auto& provider : providers_) {
+    const runtime::CallRecord* record = provider == nullptr ? nullptr : provider->Pending();
+    if (record == nullptr) continue;
+    if (!runtime::IsPointToPoint(record->signature.kind)) return record;  // says more than a message
+    message = record;
   }
-  return nullptr;
+  return message;
 }
 
 void Group::FailHere(const absl::Status& status) {
   if (!status_.ok()) return;
   status_ = status;
   if (Pending() == nullptr) runtime().NoteUnreportedFailure(status);
-  for (Provider* provider : {plan_.get(), nccl_.get(), point_to_point_.get()}) {
+  for (const auto& provider : providers_) {
     if (provider != nullptr) provider->Fail(status);
   }
 }

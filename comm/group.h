@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "comm/plan/runner.h"
 #include "comm/provider.h"
+#include "comm/provider_registry.h"
 #include "comm/request.h"
 #include "comm/transport/transport_set.h"
 #include "runtime/engine.h"
@@ -82,9 +83,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   uint64_t splits_ = 0;
   std::vector<SiteMemo> sites_;
   AcceptedCall call_;  // of the Submit under way; here so that it is not cleared for each
-  std::unique_ptr<Provider> plan_;
-  std::unique_ptr<Provider> point_to_point_;
-  std::unique_ptr<Provider> nccl_;
+  std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed
   absl::Status status_;
 };
 

@@ -43,13 +43,13 @@ struct SendOperation {
 };
 
 struct RecvOperation {
-  std::byte* data = nullptr;            // where the result goes
-  const std::byte* operand = nullptr;   // with `reduce`: the other operand (may equal data)
-  ReduceKernel reduce = nullptr;        // null: plain copy
-  size_t element_bytes = 1;             // reductions act on whole elements
-  bool incoming_first = false;          // reduce(dst, incoming, operand) instead of reduce(dst, operand, incoming)
+  std::byte* data = nullptr;           // where the result goes
+  const std::byte* operand = nullptr;  // with `reduce`: the other operand (may equal data)
+  ReduceKernel reduce = nullptr;       // null: plain copy
+  size_t element_bytes = 1;            // reductions act on whole elements
+  bool incoming_first = false;         // reduce(dst, incoming, operand) instead of reduce(dst, operand, incoming)
   size_t bytes = 0;
-  uint64_t signature = 0;               // what the message must carry
+  uint64_t signature = 0;  // what the message must carry
   const runtime::CallRecord* call = nullptr;
 
   size_t moved = 0;
@@ -68,7 +68,7 @@ struct LinkSpec {
   int32_t group_rank = 0;  // of the caller
   int32_t peer = 0;        // group rank of the other side
   int32_t peer_world_rank = 0;
-  uint16_t lane = 0;       // collective lanes from 0; kPointToPointLane for send/recv
+  uint16_t lane = 0;  // collective lanes from 0; kPointToPointLane for send/recv
 };
 inline constexpr uint16_t kPointToPointLane = 0xffff;
 
