@@ -154,7 +154,7 @@ inline std::vector<size_t> EdgeSizes() {
           (1 << 20) + 7};
 }
 
-// dst[i] = a[i] - b[i]: not commutative, so that the order of the operands shows.
+// dst[i] = a[i] - b[i] of an unsigned type: not commutative, so that the order of the operands shows.
 template <typename T>
 void Subtract(void* dst, const void* a, const void* b, size_t count) {
   for (size_t i = 0; i < count; ++i) {

@@ -69,19 +69,19 @@ TEST_P(ShmStreamTest, UnalignedBuffersArrive) {
 TEST_P(ShmStreamTest, ReductionTakesOperandsInTheOrderAskedFor) {
   for (bool incoming_first : {false, true}) {
     for (size_t count : {1u, 2u, 6u, 7u, 512u, 513u, 2048u, 40'000u, 200'001u, 1'000'003u}) {
-      const size_t bytes = count * sizeof(int32_t);
+      const size_t bytes = count * sizeof(uint32_t);
       const std::vector<std::byte> sent = Pattern(bytes, count);
       const std::vector<std::byte> operand = Pattern(bytes, count + 1);
       std::vector<std::byte> out(bytes), expected(bytes);
       const auto& left = incoming_first ? sent : operand;
       const auto& right = incoming_first ? operand : sent;
-      testing::Subtract<int32_t>(expected.data(), left.data(), right.data(), count);
+      testing::Subtract<uint32_t>(expected.data(), left.data(), right.data(), count);
 
       SendOperation send = SendOf(sent.data(), bytes);
       RecvOperation recv = RecvOf(out.data(), bytes);
       recv.operand = operand.data();
-      recv.reduce = testing::Subtract<int32_t>;
-      recv.element_bytes = sizeof(int32_t);
+      recv.reduce = testing::Subtract<uint32_t>;
+      recv.element_bytes = sizeof(uint32_t);
       recv.incoming_first = incoming_first;
       ASSERT_TRUE(DriveAll({[&] { return a_->TrySend(send); }, [&] { return b_->TryRecv(recv); }})) << recv.error;
       ASSERT_EQ(out, expected) << count << " elements";
@@ -91,8 +91,8 @@ TEST_P(ShmStreamTest, ReductionTakesOperandsInTheOrderAskedFor) {
       send = SendOf(sent.data(), bytes);
       recv = RecvOf(accumulator.data(), bytes);
       recv.operand = accumulator.data();
-      recv.reduce = testing::Subtract<int32_t>;
-      recv.element_bytes = sizeof(int32_t);
+      recv.reduce = testing::Subtract<uint32_t>;
+      recv.element_bytes = sizeof(uint32_t);
       recv.incoming_first = incoming_first;
       ASSERT_TRUE(DriveAll({[&] { return a_->TrySend(send); }, [&] { return b_->TryRecv(recv); }})) << recv.error;
       ASSERT_EQ(accumulator, expected) << count << " elements in place";
