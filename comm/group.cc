@@ -150,28 +150,34 @@ void Group::FillRecord(const CollectiveRequest& request, const ServicePlan& serv
 }
 
 runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& options) {
-  absl::StatusOr<CollectiveRequest> request = MakeRequest(arguments, context_.rank, context_.size);
-  if (!request.ok()) return runtime::Work::Finished(request.status());
+  CollectiveRequest request;
+  if (absl::Status valid = MakeRequest(arguments, context_.rank, context_.size, &request); !valid.ok()) {
+    return runtime::Work::Finished(std::move(valid));
+  }
+  runtime::Work work = SubmitValid(request, options);
+  if (!work.Done()) runtime().engine().Kick();
+  return work;
+}
+
+runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOptions& options) {
   runtime::EngineLock lock(runtime().engine());
   if (!status_.ok()) return runtime::Work::Finished(status_);
-  if (context_.size == 1 && request->memory == MemoryKind::kHost) {
-    RunLocalCall(*request);
+  if (context_.size == 1 && request.memory == MemoryKind::kHost) {
+    RunLocalCall(request);
     return runtime::Work::Finished(absl::OkStatus());
   }
-  const absl::StatusOr<Provider*> provider = ProviderFor(*request);
+  const absl::StatusOr<Provider*> provider = ProviderFor(request);
   if (!provider.ok()) return runtime::Work::Finished(provider.status());
-  const absl::StatusOr<ServicePlan> service = (*provider)->Choose(*request, options.algorithm);
+  const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, options.algorithm);
   if (!service.ok()) return runtime::Work::Finished(service.status());
-  AcceptedCall& call = call_;
-  call.request = *request;
+  AcceptedCall& call = (*provider)->NextCall();
+  call.request = request;
   call.timeout = options.timeout;
   call.stream = options.stream;
   call.service = *service;
-  FillRecord(*request, *service, &call.record);
+  FillRecord(request, *service, &call.record);
   call.ticket = runtime().segment().black_box().Start(call.record);
-  runtime::Work work = (*provider)->Launch(call);
-  if (!work.Done()) runtime().engine().Kick();
-  return work;
+  return (*provider)->Launch(call);
 }
 
 std::string Group::Explain(const CollectiveRequest& request) {

@@ -65,6 +65,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   };
   static constexpr size_t kSites = 64;  // a power of two
 
+  runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options);
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);
   void FillRecord(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record);
@@ -82,7 +83,6 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   std::map<std::vector<int>, uint64_t> children_;
   uint64_t splits_ = 0;
   std::vector<SiteMemo> sites_;
-  AcceptedCall call_;  // of the Submit under way; here so that it is not cleared for each
   std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed
   absl::Status status_;
 };

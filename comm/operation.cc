@@ -50,6 +50,11 @@ void OperationPool::Return(Operation* operation) {
   if (held_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
 }
 
+void OperationPool::Discard(Operation* operation) {
+  operation->next = free_;
+  free_ = operation;
+}
+
 void OperationPool::Close() {
   int64_t held = made_;
   for (Operation* list : {free_, returned_.exchange(Closed(), std::memory_order_acq_rel)}) {

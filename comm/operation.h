@@ -18,7 +18,7 @@ class Operation final : public runtime::WorkState {
  public:
   AcceptedCall call;
   uint64_t signature = 0;    // what its messages carry
-  uint64_t deadline_ns = 0;  // steady clock
+  uint64_t deadline_ns = 0;  // steady clock; 0: its time has not begun to be watched
   Operation* next = nullptr;
 
   // Ends the operation: the black box, the Work, and the reference that Take gave. The object may be gone afterwards.
@@ -43,6 +43,8 @@ class OperationPool {
 
   // An operation that is not done, with two references: one that Finish drops and the caller's. Owner only.
   Operation* Take();
+  // Takes back an operation that was never used.
+  void Discard(Operation* operation);
   // The owner is gone; all operations have been finished. Deletes the pool with its last operation.
   void Close();
 

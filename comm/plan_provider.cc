@@ -44,6 +44,7 @@ PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
 
 PlanProvider::~PlanProvider() {
   Fail(absl::CancelledError("the communicator was destroyed"));
+  if (next_ != nullptr) pool_->Discard(next_);
   pool_->Close();
 }
 
@@ -55,13 +56,16 @@ absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& reques
   return ServicePlan{choice->algorithm->index, choice->pieces, tuning_hash_};
 }
 
+AcceptedCall& PlanProvider::NextCall() {
+  if (next_ == nullptr) next_ = pool_->Take();
+  return next_->call;
+}
+
 runtime::Work PlanProvider::Launch(const AcceptedCall& call) {
-  if (!failed_.ok()) return runtime::Work::Finished(failed_);
-  Operation* operation = pool_->Take();
-  operation->call = call;
+  Operation* operation = std::exchange(next_, nullptr);
   operation->signature = runtime::HashSignature(call.record.signature);
-  operation->deadline_ns = DeadlineAfter(CoarseNow(), call.timeout);
-  earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
+  operation->deadline_ns = 0;
+  undated_ = true;
   runtime::Work work = runtime::Work::Adopt(operation);
   const bool first = queue_.empty();
   queue_.push(operation);
@@ -130,7 +134,7 @@ bool PlanProvider::Poll() {
   const bool moved = Advance();
   if (moved) {
     watch_.Moved();
-  } else if (!queue_.empty() && suspicion_.ok()) {
+  } else if (watch_.Waited() && !queue_.empty() && suspicion_.ok()) {
     OnBlocked();
   }
   return moved;
@@ -149,7 +153,19 @@ void PlanProvider::OnRunnerFailed() {
   }
 }
 
+// Deadlines are counted from the first moment that an operation had to wait: a clock is too dear for those that need
+// not.
+void PlanProvider::SetDeadlines() {
+  const uint64_t now = CoarseNow();
+  for (Operation* operation = queue_.front(); operation != nullptr; operation = operation->next) {
+    if (operation->deadline_ns == 0) operation->deadline_ns = DeadlineAfter(now, operation->call.timeout);
+    earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
+  }
+  undated_ = false;
+}
+
 void PlanProvider::OnBlocked() {
+  if (undated_) SetDeadlines();
   const StallWatch::Event event = watch_.Blocked(earliest_deadline_);
   if (event == StallWatch::Event::kNone) return;
   const Operation* late = queue_.front();

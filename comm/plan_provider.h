@@ -24,6 +24,7 @@ class PlanProvider : public Provider {
 
   std::string_view name() const override { return "plan"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
+  AcceptedCall& NextCall() override;
   runtime::Work Launch(const AcceptedCall& call) override;
   bool Poll() override;
   bool Active() const override { return !queue_.empty(); }
@@ -39,6 +40,7 @@ class PlanProvider : public Provider {
   void FinishFirst();
   void OnRunnerFailed();
   void OnBlocked();
+  void SetDeadlines();
   void ReportStall(const Operation& operation, bool expired);
 
   const GroupContext* const group_;
@@ -50,7 +52,9 @@ class PlanProvider : public Provider {
   OperationQueue queue_;
   bool begun_ = false;              // the runner runs the first of the queue
   bool advancing_ = false;          // a callback may submit: it must not advance what is being advanced
-  uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones
+  Operation* next_ = nullptr;       // holds NextCall
+  uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones that have one
+  bool undated_ = false;            // some have none yet
   StallWatch watch_;
   // A transport has failed; the reason may be a death that is about to be told, which is the better answer.
   absl::Status suspicion_;

@@ -32,6 +32,7 @@ PointToPoint::PointToPoint(const GroupContext* group, LinkSource* links)
 
 PointToPoint::~PointToPoint() {
   Fail(absl::CancelledError("the communicator was destroyed"));
+  if (next_ != nullptr) pool_->Discard(next_);
   pool_->Close();
 }
 
@@ -49,12 +50,16 @@ absl::StatusOr<ServicePlan> PointToPoint::Choose(const CollectiveRequest& reques
 
 std::string PointToPoint::Explain(const CollectiveRequest&) { return "one message over a link of its own"; }
 
+AcceptedCall& PointToPoint::NextCall() {
+  if (next_ == nullptr) next_ = pool_->Take();
+  return next_->call;
+}
+
 runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
   const int rank = call.request.peer;
   if (peers_[rank] == nullptr) peers_[rank] = std::make_unique<Peer>();
   Peer& peer = *peers_[rank];
-  Operation* operation = pool_->Take();
-  operation->call = call;
+  Operation* operation = std::exchange(next_, nullptr);
   operation->signature = WireSignature(call.record);
   operation->deadline_ns = DeadlineAfter(CoarseNow(), call.timeout);
   earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
@@ -174,7 +179,7 @@ bool PointToPoint::Poll() {
   }
   if (moved) {
     watch_.Moved();
-  } else if (pending_ > 0) {
+  } else if (pending_ > 0 && watch_.Waited()) {
     Blocked();
   }
   return moved;

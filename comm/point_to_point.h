@@ -19,6 +19,7 @@ class PointToPoint : public Provider {
 
   std::string_view name() const override { return "point-to-point"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
+  AcceptedCall& NextCall() override;
   runtime::Work Launch(const AcceptedCall& call) override;
   bool Poll() override;
   bool Active() const override { return pending_ > 0; }
@@ -54,6 +55,7 @@ class PointToPoint : public Provider {
   std::vector<std::unique_ptr<Peer>> peers_;  // by group rank; null: never used
   std::vector<int> active_;                   // peers with something pending
   int64_t pending_ = 0;
+  Operation* next_ = nullptr;       // holds NextCall
   bool draining_ = false;           // a callback may submit: it must not move what is being moved
   uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones
   StallWatch watch_;

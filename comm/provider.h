@@ -27,7 +27,7 @@ struct GroupContext {
   std::vector<int> members;  // world ranks, by group rank
   runtime::Runtime* runtime = nullptr;
   runtime::ProgressSource* source = nullptr;  // what to poll for the group's progress
-  std::string transports;  // CommunicatorOptions::transports
+  std::string transports;                     // CommunicatorOptions::transports
   // Fails the group here and tells its other members. blamed: a group rank, or -1. Called with engine ownership, by
   // providers that have found the failure themselves; ends in their Fail.
   std::function<void(const absl::Status& status, int blamed)> fail;
@@ -58,7 +58,10 @@ class Provider {
   // all members share (kind, count, dtype, op, root, memory kind, the group's topology, CallOptions::algorithm): every
   // member must decide alike.
   virtual absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) = 0;
-  // Starts the call. Called with engine ownership.
+  // Where the caller puts the next call, in full, before it launches it: a call is too long to be copied on every
+  // operation's path. What an earlier call left there may still be in it.
+  virtual AcceptedCall& NextCall() { return next_call_; }
+  // Starts the call, which is the one in NextCall(). Called with engine ownership.
   virtual runtime::Work Launch(const AcceptedCall& call) = 0;
   // Does a bounded amount of work; true when anything moved.
   virtual bool Poll() = 0;
@@ -70,6 +73,9 @@ class Provider {
   virtual const runtime::CallRecord* Pending() const = 0;
   // "ring (predicted 12.3 us; runner-up flat, 15.0 us)": what would serve a call, for people.
   virtual std::string Explain(const CollectiveRequest& request) = 0;
+
+ private:
+  AcceptedCall next_call_;
 };
 
 }  // namespace cohort::comm

@@ -158,39 +158,38 @@ BufferBlocks BlocksOf(CollectiveKind kind, bool is_root, int size) {
   return {0, 0};
 }
 
-absl::StatusOr<CollectiveRequest> MakeRequest(const CallArguments& arguments, int rank, int size) {
+absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, CollectiveRequest* request) {
   COHORT_RETURN_IF_ERROR(CheckRanks(arguments, rank, size));
   const BufferBlocks blocks = BlocksOf(arguments.kind, rank == arguments.root, size);
   const ConstBuffer& a = arguments.in;
   const Buffer& b = arguments.out;
   const View in{"in", a.data, a.count, a.dtype, a.memory, a.device, blocks.in};
   const View out{"out", b.data, b.count, b.dtype, b.memory, b.device, blocks.out};
-  CollectiveRequest request;
-  request.kind = arguments.kind;
-  request.op = arguments.op;
-  request.root = IsRooted(arguments.kind) ? arguments.root : -1;
-  request.peer = arguments.peer;
-  request.site = arguments.site;
+  request->kind = arguments.kind;
+  request->op = arguments.op;
+  request->root = IsRooted(arguments.kind) ? arguments.root : -1;
+  request->peer = arguments.peer;
+  request->site = arguments.site;
   if (blocks.in > 0) {
     COHORT_RETURN_IF_ERROR(CheckView(arguments, in));
-    request.in = a.data;
+    request->in = a.data;
   }
   if (blocks.out > 0) {
     COHORT_RETURN_IF_ERROR(CheckView(arguments, out));
-    request.out = b.data;
+    request->out = b.data;
   }
   if (blocks.in > 0 && blocks.out > 0) {
     COHORT_RETURN_IF_ERROR(CheckPair(arguments, in, out));
-    COHORT_RETURN_IF_ERROR(CheckOverlap(arguments, in, out, rank, &request.in_place));
+    COHORT_RETURN_IF_ERROR(CheckOverlap(arguments, in, out, rank, &request->in_place));
   }
   if (blocks.in > 0 || blocks.out > 0) {
     const View& used = blocks.in > 0 && (blocks.out == 0 || blocks.in <= blocks.out) ? in : out;
-    request.dtype = used.dtype;
-    request.memory = used.memory;
-    request.device = used.device;
-    request.count = BlockCount(used);
+    request->dtype = used.dtype;
+    request->memory = used.memory;
+    request->device = used.device;
+    request->count = BlockCount(used);
   }
-  return request;
+  return absl::OkStatus();
 }
 
 }  // namespace cohort::comm

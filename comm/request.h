@@ -7,7 +7,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "comm/types.h"
 
 namespace cohort::comm {
@@ -72,9 +71,9 @@ struct CallArguments {
   std::source_location site{};
 };
 
-// Checks the arguments of a call by rank `rank` of `size` and makes the request of them. Local: kInvalidArgument with
-// the argument's name, what was passed and what would be right. Buffers that the call does not use on this rank are
-// ignored.
-absl::StatusOr<CollectiveRequest> MakeRequest(const CallArguments& arguments, int rank, int size);
+// Checks the arguments of a call by rank `rank` of `size` and makes `request`, which must be new, of them. Local:
+// kInvalidArgument with the argument's name, what was passed and what would be right. Buffers that the call does not
+// use on this rank are ignored.
+absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, CollectiveRequest* request);
 
 }  // namespace cohort::comm

@@ -23,13 +23,18 @@ class StallWatch {
   };
 
   // Something moved.
-  void Moved() { since_ = 0; }
+  void Moved() { since_ = polls_ = 0; }
+  // Nothing moved. True when it is time to look at the clock: not in the first moments of a wait, when the next poll is
+  // likely to move something.
+  bool Waited() { return ++polls_ > kPollsBeforeClock; }
   // Nothing moved, and `deadline_ns` is the earliest deadline of what is pending.
   Event Blocked(uint64_t deadline_ns);
   // The operation that was overdue is gone.
-  void Clear() { since_ = overdue_ = 0; }
+  void Clear() { since_ = overdue_ = polls_ = 0; }
 
  private:
+  static constexpr uint64_t kPollsBeforeClock = 16;
+  uint64_t polls_ = 0;  // since something moved
   uint64_t since_ = 0;  // of the first poll that moved nothing; 0: the last one moved
   uint64_t next_report_ = 0;
   uint64_t interval_ = 0;

@@ -9,13 +9,22 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
 namespace cohort::comm {
 namespace {
 
-using ::testing::HasSubstr;
-
 constexpr int kRank = 1;
 constexpr int kSize = 4;
+
+absl::StatusOr<CollectiveRequest> Make(const CallArguments& arguments) {
+  CollectiveRequest request;
+  const absl::Status status = MakeRequest(arguments, kRank, kSize, &request);
+  if (!status.ok()) return status;
+  return request;
+}
+
+using ::testing::HasSubstr;
 
 struct Refused {
   const char* why;
@@ -55,7 +64,7 @@ std::vector<Refused> RefusedCalls() {
 
 TEST(MakeRequestTest, RefusesWithTheReason) {
   for (const Refused& refused : RefusedCalls()) {
-    const auto request = MakeRequest(refused.arguments, kRank, kSize);
+    const auto request = Make(refused.arguments);
     ASSERT_TRUE(absl::IsInvalidArgument(request.status())) << refused.why << ": " << request.status();
     EXPECT_THAT(std::string(request.status().message()), HasSubstr(refused.why));
     EXPECT_THAT(std::string(request.status().message()), HasSubstr(std::string(Name(refused.arguments.kind)) + ": "));
@@ -72,7 +81,7 @@ TEST(MakeRequestTest, AcceptsInPlaceAsNcclDefinesIt) {
       {CollectiveKind::kScatter, ConstBuffer(memory, 32), Buffer(memory + 8 * kRank, 8), ReduceOp::kSum, kRank},
   };
   for (const CallArguments& call : calls) {
-    const auto request = MakeRequest(call, kRank, kSize);
+    const auto request = Make(call);
     ASSERT_TRUE(request.ok()) << request.status();
     EXPECT_TRUE(request->in_place) << Name(call.kind);
     EXPECT_EQ(request->count, 8) << Name(call.kind);
@@ -80,11 +89,10 @@ TEST(MakeRequestTest, AcceptsInPlaceAsNcclDefinesIt) {
 }
 
 TEST(MakeRequestTest, IgnoresWhatTheRankDoesNotUse) {
-  const auto reduce =
-      MakeRequest({CollectiveKind::kReduce, ConstBuffer(memory, 8), {}, ReduceOp::kSum, 0}, kRank, kSize);
+  const auto reduce = Make({CollectiveKind::kReduce, ConstBuffer(memory, 8), {}, ReduceOp::kSum, 0});
   ASSERT_TRUE(reduce.ok()) << reduce.status();
   EXPECT_EQ(reduce->out, nullptr);
-  const auto scatter = MakeRequest({CollectiveKind::kScatter, {}, Buffer(memory, 8), ReduceOp::kSum, 0}, kRank, kSize);
+  const auto scatter = Make({CollectiveKind::kScatter, {}, Buffer(memory, 8), ReduceOp::kSum, 0});
   ASSERT_TRUE(scatter.ok()) << scatter.status();
   EXPECT_EQ(scatter->count, 8);
 }
@@ -93,7 +101,7 @@ TEST(MakeRequestTest, CountsOfZeroNeedNoMemory) {
   const ConstBuffer in(nullptr, 0, DataType::kFloat64);
   const Buffer out(nullptr, 0, DataType::kFloat64);
   for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kAllToAll); ++kind) {
-    const auto request = MakeRequest({static_cast<CollectiveKind>(kind), in, out, ReduceOp::kSum, 1, 0}, kRank, kSize);
+    const auto request = Make({static_cast<CollectiveKind>(kind), in, out, ReduceOp::kSum, 1, 0});
     EXPECT_TRUE(request.ok()) << request.status();
   }
 }
