@@ -107,9 +107,9 @@ void DataParallelState::CheckSameParameters() {
     }
     detail = "; here \"" + our_line + "\", on rank 0 \"" + their_line + "\"";
   }
-  throw DistributedError(absl::StatusCode::kFailedPrecondition,
-                         "DistributedDataParallel: the module of rank " + std::to_string(differs - equal.begin()) +
-                             " has other parameters than rank 0's" + detail);
+  throw DistributedError(absl::StatusCode::kFailedPrecondition, "DistributedDataParallel: the module of rank " +
+                                                                    std::to_string(differs - equal.begin()) +
+                                                                    " has other parameters than rank 0's" + detail);
 }
 
 void DataParallelState::BroadcastTensors(const std::vector<at::Tensor>& tensors, const std::string& what) {

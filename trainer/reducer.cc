@@ -14,6 +14,13 @@
 #include "trainer/tensor_buffer.h"
 
 namespace cohort::trainer {
+namespace {
+
+void AbortAll(const std::vector<comm::Communicator*>& groups, const std::string& why) {
+  for (comm::Communicator* group : groups) group->Abort(why);
+}
+
+}  // namespace
 
 struct Reducer::Bucket {
   std::vector<int> members;
@@ -37,10 +44,6 @@ Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Com
       limits_(limits),
       shared_(std::make_shared<Shared>()) {
   TORCH_CHECK(!parameters_.empty(), "DistributedDataParallel: the module has no parameter that requires a gradient");
-  {
-    runtime::MutexLock lock(shared_->mutex);
-    shared_->owner = this;
-  }
   std::vector<int> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);  // the last layers' gradients come first
   BuildBuckets(order);
@@ -56,6 +59,9 @@ Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Com
         }));
     accumulators_.push_back(std::move(accumulator));
   }
+  // Last: the destructor of an object whose constructor has thrown does not run, and hooks must not find it.
+  runtime::MutexLock lock(shared_->mutex);
+  shared_->owner = this;
 }
 
 Reducer::~Reducer() {
@@ -85,12 +91,16 @@ void Reducer::BuildBuckets(const std::vector<int>& order) {
     auto bucket = std::make_unique<Bucket>();
     bucket->members = assignment_[b];
     int64_t elements = 0;
+    const ReducedParameter& first = parameters_[bucket->members.front()];
     for (int member : bucket->members) {
+      TORCH_CHECK(parameters_[member].tensor.device() == first.tensor.device(), "DistributedDataParallel: parameters ",
+                  first.name, " on ", first.tensor.device(), " and ", parameters_[member].name, " on ",
+                  parameters_[member].tensor.device(), " both belong to device index ", first.device,
+                  "; say which modules sit where in DistributedDataParallelOptions::parts");
       bucket_of_[member] = b;
       offset_of_[member] = elements;
       elements += parameters_[member].tensor.numel();
     }
-    const ReducedParameter& first = parameters_[bucket->members.front()];
     bucket->buffer = at::zeros({elements}, first.tensor.options().requires_grad(false));
     bucket->group = groups_.at(first.device);
     bucket->context = "averaging gradient bucket " + std::to_string(b) + " (" + std::to_string(elements) +
@@ -103,7 +113,10 @@ void Reducer::PrepareForward() {
   runtime::MutexLock lock(shared_->mutex);
   if (state_ == State::kCollecting && std::find(ready_.begin(), ready_.end(), true) != ready_.end()) ThrowForMissing();
   state_ = State::kIdle;
-  if (!rebuilt_ && observed_order_.size() == parameters_.size()) RebuildFromObservedOrder();
+  // Not while evaluating, which a rank may do alone.
+  if (at::GradMode::is_enabled() && !rebuilt_ && observed_order_.size() == parameters_.size()) {
+    RebuildFromObservedOrder();
+  }
 }
 
 void Reducer::PrepareBackward() {
@@ -118,30 +131,45 @@ void Reducer::PrepareBackward() {
 
 void Reducer::OnGradient(int parameter) {
   if (state_ != State::kCollecting) return;
-  TORCH_CHECK(!ready_[parameter], "DistributedDataParallel: the gradient of parameter ", parameters_[parameter].name,
-              " became ready twice in one backward pass; call forward() once before each backward()");
-  ready_[parameter] = true;
-  if (!rebuilt_) observed_order_.push_back(parameter);
-  if (!callback_queued_) {
-    callback_queued_ = true;
-    torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {
-      runtime::MutexLock lock(shared->mutex);
-      if (shared->owner != nullptr) shared->owner->Finish();
-    });
+  try {
+    TORCH_CHECK(!ready_[parameter], "DistributedDataParallel: the gradient of parameter ", parameters_[parameter].name,
+                " became ready twice in one backward pass; call forward() once before each backward()");
+    ready_[parameter] = true;
+    if (!rebuilt_) observed_order_.push_back(parameter);
+    if (!callback_queued_) {
+      callback_queued_ = true;
+      torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {
+        runtime::MutexLock lock(shared->mutex);
+        if (shared->owner != nullptr) shared->owner->Finish();
+      });
+    }
+    CopyIntoBucket(parameter);
+    if (--buckets_[bucket_of_[parameter]]->pending == 0) LaunchReadyBuckets();
+  } catch (const c10::Error& error) {
+    state_ = State::kIdle;
+    AbortAll(groups_, error.what_without_backtrace());
+    throw;
   }
-  CopyIntoBucket(parameter);
-  Bucket& bucket = *buckets_[bucket_of_[parameter]];
-  if (--bucket.pending == 0) LaunchReadyBuckets();
 }
 
 void Reducer::CopyIntoBucket(int parameter) {
   const at::NoGradGuard no_grad;
   Bucket& bucket = *buckets_[bucket_of_[parameter]];
-  const at::Tensor& grad = parameters_[parameter].tensor.grad();
+  const at::Tensor& tensor = parameters_[parameter].tensor;
+  const at::Tensor& grad = tensor.grad();
+  at::Tensor view = bucket.buffer.narrow(0, offset_of_[parameter], tensor.numel()).view(tensor.sizes());
+  if (!grad.defined()) {  // a function of the graph gave none
+    view.zero_();
+    return;
+  }
   TORCH_CHECK(grad.layout() == at::kStrided, "DistributedDataParallel: the gradient of ", parameters_[parameter].name,
               " is sparse; only dense gradients are averaged");
-  at::Tensor view = bucket.buffer.narrow(0, offset_of_[parameter], grad.numel()).view(grad.sizes());
-  at::mul_out(view, grad, at::scalar_tensor(1.0 / bucket.group->size(), grad.options().requires_grad(false)));
+  const double share = 1.0 / bucket.group->size();
+  if (at::isReducedFloatingType(grad.scalar_type())) {
+    view.copy_(grad.to(at::kFloat).mul_(share));  // 1/3 as a bfloat16 would be wrong by 0.2 %
+  } else {
+    at::mul_out(view, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
+  }
 }
 
 void Reducer::LaunchReadyBuckets() {
@@ -153,21 +181,33 @@ void Reducer::LaunchReadyBuckets() {
 }
 
 void Reducer::Finish() {
+  if (state_ != State::kCollecting) return;  // a hook has failed
   state_ = State::kIdle;
   if (next_bucket_ < buckets_.size()) ThrowForMissing();
+  // All of them, also when one has failed: none may go on in memory that its owner takes for its own again.
+  absl::Status first;
+  const Bucket* failed = nullptr;
   for (auto& bucket : buckets_) {
     const absl::Status status = bucket->work.Wait();
     bucket->work = runtime::Work();
-    ThrowUnlessOk(status, bucket->context);
-    CopyOut(*bucket);
+    if (status.ok() && failed == nullptr) CopyOut(*bucket);
+    if (status.ok() || failed != nullptr) continue;
+    first = status;
+    failed = bucket.get();
   }
+  if (failed != nullptr) ThrowUnlessOk(first, failed->context);
 }
 
 void Reducer::CopyOut(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   for (int member : bucket.members) {
-    at::Tensor grad = parameters_[member].tensor.grad();
-    grad.copy_(bucket.buffer.narrow(0, offset_of_[member], grad.numel()).view(grad.sizes()));
+    at::Tensor& tensor = parameters_[member].tensor;
+    const at::Tensor average = bucket.buffer.narrow(0, offset_of_[member], tensor.numel()).view(tensor.sizes());
+    if (tensor.grad().defined()) {
+      tensor.grad().copy_(average);
+    } else {
+      tensor.mutable_grad() = average.clone();
+    }
   }
 }
 
@@ -186,7 +226,7 @@ void Reducer::ThrowForMissing() {
       "(requires_grad_(false)) before wrapping the module";
   state_ = State::kIdle;
   // The other ranks wait for these buckets: tell them now instead of letting them run into their timeout.
-  for (comm::Communicator* group : groups_) group->Abort(message);
+  AbortAll(groups_, message);
   throw DistributedError(absl::StatusCode::kFailedPrecondition, message);
 }
 

@@ -76,11 +76,11 @@ class Reducer {
 
   std::vector<std::vector<int>> assignment_;
   std::vector<std::unique_ptr<Bucket>> buckets_;
-  std::vector<int> bucket_of_;       // by parameter
-  std::vector<int64_t> offset_of_;   // element offset in its bucket, by parameter
+  std::vector<int> bucket_of_;      // by parameter
+  std::vector<int64_t> offset_of_;  // element offset in its bucket, by parameter
   State state_ = State::kIdle;
-  std::vector<bool> ready_;          // by parameter, in this backward pass
-  size_t next_bucket_ = 0;           // the first that is not launched
+  std::vector<bool> ready_;  // by parameter, in this backward pass
+  size_t next_bucket_ = 0;   // the first that is not launched
   std::vector<int> observed_order_;
   bool rebuilt_ = false;
   bool callback_queued_ = false;

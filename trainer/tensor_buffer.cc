@@ -6,16 +6,26 @@ namespace cohort::trainer {
 
 comm::DataType ToDataType(at::ScalarType type) {
   switch (type) {
-    case at::kByte: return comm::DataType::kUint8;
-    case at::kChar: return comm::DataType::kInt8;
-    case at::kShort: return comm::DataType::kInt16;
-    case at::kInt: return comm::DataType::kInt32;
-    case at::kLong: return comm::DataType::kInt64;
-    case at::kHalf: return comm::DataType::kFloat16;
-    case at::kBFloat16: return comm::DataType::kBFloat16;
-    case at::kFloat: return comm::DataType::kFloat32;
-    case at::kDouble: return comm::DataType::kFloat64;
-    default: TORCH_CHECK(false, "tensors of type ", at::toString(type), " can't be communicated");
+    case at::kByte:
+      return comm::DataType::kUint8;
+    case at::kChar:
+      return comm::DataType::kInt8;
+    case at::kShort:
+      return comm::DataType::kInt16;
+    case at::kInt:
+      return comm::DataType::kInt32;
+    case at::kLong:
+      return comm::DataType::kInt64;
+    case at::kHalf:
+      return comm::DataType::kFloat16;
+    case at::kBFloat16:
+      return comm::DataType::kBFloat16;
+    case at::kFloat:
+      return comm::DataType::kFloat32;
+    case at::kDouble:
+      return comm::DataType::kFloat64;
+    default:
+      TORCH_CHECK(false, "tensors of type ", at::toString(type), " can't be communicated");
   }
 }
 

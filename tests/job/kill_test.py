@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 DLAUNCH, TRAIN_DIGITS = sys.argv[1:3]
@@ -64,10 +65,10 @@ def rank_of(pid):
     return None
 
 
-def leftovers():
-    found = []
-    for folder in ("/dev/shm", "/tmp"):
-        found += [os.path.join(folder, name) for name in os.listdir(folder) if "cohort" in name or "ucx" in name]
+def leftovers(temporary):
+    """What a job could leave behind: anything in its own temporary folder, shared memory under a telling name."""
+    found = [os.path.join(temporary, name) for name in os.listdir(temporary)]
+    found += [os.path.join("/dev/shm", name) for name in os.listdir("/dev/shm") if "cohort" in name or "ucx" in name]
     return set(found)
 
 
@@ -75,11 +76,13 @@ class Job:
     """Training under dlaunch on two simulated nodes with two ranks each, past its first epoch."""
 
     def __init__(self):
-        self.before = leftovers()
+        self.folder = tempfile.TemporaryDirectory(prefix="cohort-kill-test-")
+        self.before = leftovers(self.folder.name)
         key, value = MARK.split("=")
+        environment = dict(os.environ, TMPDIR=self.folder.name, **{key: value})
         self.process = subprocess.Popen(
             [DLAUNCH, "--simulate-nodes", "2", "--nproc-per-node", "2", "--", TRAIN_DIGITS, "--epochs", "100000"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ, **{key: value}))
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
         self.output = {self.process.stdout: b"", self.process.stderr: b""}
         if not wait_until(lambda: self.read() and b"epoch  1" in self.output[self.process.stdout], 90):
             raise AssertionError("training did not start:\n" + self.text())
@@ -120,7 +123,11 @@ class Job:
             raise AssertionError("%s: after %d s still there: %s\n%s" % (what, GONE_SECONDS, left, self.text()))
         seconds = time.monotonic() - start
         wait_until(lambda: self.read() and all(stream.closed for stream in self.output), 2)
-        assert leftovers() <= self.before, "%s left files: %s" % (what, leftovers() - self.before)
+        # Other tests' shared memory may come and go meanwhile: only what stays was left.
+        wait_until(lambda: leftovers(self.folder.name) <= self.before, GONE_SECONDS)
+        left = leftovers(self.folder.name) - self.before
+        assert not left, "%s left files: %s" % (what, left)
+        self.folder.cleanup()
         print("%s: all gone after %.2f s, exit status %d" % (what, seconds, self.process.returncode))
 
 

@@ -53,30 +53,38 @@ Work Sum(Communicator& world, Memory& memory, int64_t count) {
 std::map<std::string, Scenario> Scenarios() {
   const auto sum = [](Communicator& world, Memory& memory) { return Sum(world, memory, 100); };
   std::map<std::string, Scenario> scenarios;
-  scenarios["kind"] = {[](auto& w, auto& m) { return w.Broadcast({m.out.data(), 100}, 0); }, sum,
-                       {"all_reduce", "broadcast"}};
+  scenarios["kind"] = {
+      [](auto& w, auto& m) { return w.Broadcast({m.out.data(), 100}, 0); }, sum, {"all_reduce", "broadcast"}};
   scenarios["count"] = {[](auto& w, auto& m) { return Sum(w, m, 101); }, sum, {"100", "101"}};
   scenarios["big_count"] = {[](auto& w, auto& m) { return Sum(w, m, 4096); },
-                            [](auto& w, auto& m) { return Sum(w, m, 2048); }, {"2048", "4096"}};
+                            [](auto& w, auto& m) { return Sum(w, m, 2048); },
+                            {"2048", "4096"}};
   scenarios["type"] = {
       [](auto& w, auto& m) { return w.AllReduce({m.in64.data(), 50}, {m.out64.data(), 50}, ReduceOp::kSum); },
-      [](auto& w, auto& m) { return Sum(w, m, 50); }, {"float32", "float64"}};
+      [](auto& w, auto& m) { return Sum(w, m, 50); },
+      {"float32", "float64"}};
   scenarios["op"] = {[](auto& w, auto& m) { return w.AllReduce({m.in.data(), 9}, {m.out.data(), 9}, ReduceOp::kMax); },
-                     [](auto& w, auto& m) { return Sum(w, m, 9); }, {"sum", "max"}};
+                     [](auto& w, auto& m) { return Sum(w, m, 9); },
+                     {"sum", "max"}};
   scenarios["root"] = {[](auto& w, auto& m) { return w.Broadcast({m.out.data(), 7}, w.size() - 1); },
-                       [](auto& w, auto& m) { return w.Broadcast({m.out.data(), 7}, 0); }, {"broadcast", "root"}};
+                       [](auto& w, auto& m) { return w.Broadcast({m.out.data(), 7}, 0); },
+                       {"broadcast", "root"}};
   // The root that each side waits for gets nothing from the other: no message of the two calls ever meets.
   scenarios["never_meet"] = {
       [](auto& w, auto& m) { return w.Gather({m.in.data(), 1}, {m.out.data(), w.size()}, w.size() - 1); },
-      [](auto& w, auto& m) { return w.Gather({m.in.data(), 1}, {m.out.data(), w.size()}, 0); }, {"gather", "root"}};
+      [](auto& w, auto& m) { return w.Gather({m.in.data(), 1}, {m.out.data(), w.size()}, 0); },
+      {"gather", "root"}};
   scenarios["never_meet_pair"] = {[](auto& w, auto& m) { return w.Recv({m.out.data(), 8}, 0); },
                                   [](auto& w, auto&) { return w.Barrier(Within(std::chrono::seconds(2))); },
-                                  {"barrier"}, absl::StatusCode::kDeadlineExceeded};
-  scenarios["absent"] = {nullptr, [](auto& w, auto& m) {
+                                  {"barrier"},
+                                  absl::StatusCode::kDeadlineExceeded};
+  scenarios["absent"] = {nullptr,
+                         [](auto& w, auto& m) {
                            return w.AllReduce({m.in.data(), 9}, {m.out.data(), 9}, ReduceOp::kSum,
                                               Within(std::chrono::milliseconds(500)));
                          },
-                         {"all_reduce"}, absl::StatusCode::kDeadlineExceeded};
+                         {"all_reduce"},
+                         absl::StatusCode::kDeadlineExceeded};
   return scenarios;
 }
 
@@ -98,7 +106,8 @@ int Run(const std::string& name) {
     return 2;
   }
   Memory memory;
-  // All are here: what follows is no start-up skew. (A rank may hear of the others' later calls while it is still here.)
+  // All are here: what follows is no start-up skew. (A rank may hear of the others' later calls while it is still
+  // here.)
   absl::Status status = (*world)->Barrier().Wait();
   const bool odd = (*world)->rank() == (*world)->size() - 1;
   const auto& call = odd ? found->second.odd : found->second.others;
@@ -123,7 +132,9 @@ int Run(const std::string& name) {
     ++wrong;
     std::fprintf(stderr, "rank %d: %s\n", (*job)->rank(), what.c_str());
   };
-  expect(status.code() == found->second.code, "another status code was expected");
+  // The barrier of a rank that had been absent may meet the others' call before it hears of their deadline.
+  const bool came_late = odd && call == nullptr && status.code() == absl::StatusCode::kFailedPrecondition;
+  expect(status.code() == found->second.code || came_late, "another status code was expected");
   const std::string text(status.message());
   for (const std::string& word : found->second.words) {
     expect(text.find(word) != std::string::npos, "the error does not say '" + word + "'");

@@ -19,8 +19,8 @@ using DigitsEquivalence = DigitsRuns;
 TEST_F(DigitsEquivalence, AnyNumberOfRanksEndsWithTheSingleProcessesWeights) {
   const at::Tensor single = Train("", "--single");
   const double scale = single.abs().max().item<double>();
-  for (const std::string launch : {"--nproc-per-node 1", "--nproc-per-node 2", "--nproc-per-node 3",
-                                   "--simulate-nodes 2 --nproc-per-node 2"}) {
+  for (const std::string launch :
+       {"--nproc-per-node 1", "--nproc-per-node 2", "--nproc-per-node 3", "--simulate-nodes 2 --nproc-per-node 2"}) {
     const at::Tensor weights = Train(COHORT_DLAUNCH " " + launch + " --", "");
     const double difference = (weights - single).abs().max().item<double>() / scale;
     std::cout << launch << ": largest difference " << difference << " of the largest weight\n";
@@ -34,6 +34,12 @@ TEST_F(DigitsEquivalence, TwoDevicesPerRankChangeNothing) {
   const at::Tensor single = Train("", "--single");
   const at::Tensor halves = Train(COHORT_DLAUNCH " --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 --", "");
   EXPECT_LE((halves - single).abs().max().item<double>(), kTolerance * single.abs().max().item<double>());
+}
+
+TEST_F(DigitsEquivalence, ABatchThatTheRanksCannotShareIsRefused) {
+  const Outcome outcome = Run(COHORT_DLAUNCH " --nproc-per-node 2 --", "--batch-size 25");
+  EXPECT_FALSE(outcome.succeeded());
+  EXPECT_NE(outcome.output.find("can't be shared evenly by 2 ranks"), std::string::npos) << outcome.output;
 }
 
 }  // namespace

@@ -26,16 +26,31 @@ class DigitsRuns : public testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }
 
-  // Runs `launch` train_digits `options`, and returns the weights that it saved, as one vector.
+  struct Outcome {
+    int status = 0;  // of waitpid
+    std::string output;
+    bool succeeded() const { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
+  };
+
+  // Runs `launch` train_digits `options` to its end.
+  Outcome Run(const std::string& launch, const std::string& options) {
+    const std::filesystem::path log = folder_ / "log";
+    const std::string command =
+        "timeout 300 " + launch + " " COHORT_TRAIN_DIGITS " " + options + " > " + log.string() + " 2>&1";
+    Outcome outcome;
+    outcome.status = std::system(command.c_str());
+    std::stringstream text;
+    text << command << "\n" << std::ifstream(log).rdbuf();
+    outcome.output = text.str();
+    return outcome;
+  }
+
+  // Trains, and returns the weights that were saved, as one vector.
   at::Tensor Train(const std::string& launch, const std::string& options) {
     const std::filesystem::path saved = folder_ / "weights.pt";
-    const std::filesystem::path log = folder_ / "log";
-    const std::string command = "timeout 300 " + launch + " " COHORT_TRAIN_DIGITS " --epochs 3 " + options +
-                                " --save " + saved.string() + " > " + log.string() + " 2>&1";
-    const int status = std::system(command.c_str());
-    std::stringstream text;
-    text << std::ifstream(log).rdbuf();
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << command << "\n" << text.str();
+    const Outcome outcome = Run(launch, "--epochs 3 " + options + " --save " + saved.string());
+    EXPECT_TRUE(outcome.succeeded()) << outcome.output;
+    if (!outcome.succeeded()) return torch::zeros({1});
     auto net = std::make_shared<DigitsNet>(trainer::LocalDevice{}, trainer::LocalDevice{});
     std::shared_ptr<torch::nn::Module> module = net;
     torch::load(module, saved.string());

@@ -55,7 +55,8 @@ void ExpectGradients(Net& model, const std::vector<at::Tensor>& expected) {
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_TRUE(parameters[i].grad().defined());
     EXPECT_TRUE(torch::allclose(parameters[i].grad(), expected[i], 1e-5, 1e-7))
-        << parameters[i].grad() << "\nexpected\n" << expected[i];
+        << parameters[i].grad() << "\nexpected\n"
+        << expected[i];
   }
 }
 

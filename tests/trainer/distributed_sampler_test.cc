@@ -59,8 +59,8 @@ TEST(DistributedSampler, RanksShareTheDatasetEvenly) {
         for (int64_t index : mine) ++times[index];
       }
       EXPECT_EQ(static_cast<int64_t>(times.size()), size) << "an example is left out";
-      const auto [least, most] = std::minmax_element(times.begin(), times.end(),
-                                                     [](auto& a, auto& b) { return a.second < b.second; });
+      const auto [least, most] =
+          std::minmax_element(times.begin(), times.end(), [](auto& a, auto& b) { return a.second < b.second; });
       EXPECT_LE(most->second - least->second, 1);
     }
   }

@@ -16,11 +16,17 @@
 #include "tools/bench/communicator_rows.h"
 #include "tools/bench/pinned_pair.h"
 
+namespace cohort::comm {
 namespace {
 
-using namespace cohort;         // NOLINT: a program
-using namespace cohort::comm;   // NOLINT
-using namespace cohort::bench;  // NOLINT
+using bench::CommunicatorAllReduce;
+using bench::kMostSamples;
+using bench::PrintHeader;
+using bench::PrintRow;
+using bench::RunPair;
+using bench::Side;
+using bench::Statistics;
+using bench::Ticks;
 
 constexpr uint64_t kSignature = 42;
 
@@ -173,7 +179,7 @@ Statistics PublishAllReduce(size_t bytes, bool window, bool gated, int calls) {
 
 }  // namespace
 
-int main(int argc, char** argv) {
+int Main(int argc, char** argv) {
   CLI::App app{"Latency and bandwidth of the shared-memory transport between two pinned processes"};
   int calls = 50'000;
   std::string only;
@@ -233,4 +239,9 @@ int main(int argc, char** argv) {
       }
     }
   }
+  return 0;
 }
+
+}  // namespace cohort::comm
+
+int main(int argc, char** argv) { return cohort::comm::Main(argc, argv); }

@@ -13,9 +13,9 @@ using torch::nn::Sequential;
 using torch::nn::SiLU;
 
 DigitsNet::DigitsNet(trainer::LocalDevice first, trainer::LocalDevice second) : first_(first), second_(second) {
-  features = register_module("features", Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), SiLU(),
-                                                    Conv2d(Conv2dOptions(16, 32, 3).padding(1)), SiLU(), AvgPool2d(2),
-                                                    Flatten()));
+  features = register_module("features",
+                             Sequential(Conv2d(Conv2dOptions(1, 16, 3).padding(1)), SiLU(),
+                                        Conv2d(Conv2dOptions(16, 32, 3).padding(1)), SiLU(), AvgPool2d(2), Flatten()));
   classifier = register_module("classifier", Sequential(Linear(32 * 4 * 4, 64), SiLU(), Linear(64, 10)));
   features->to(first_.device);
   classifier->to(second_.device);

@@ -1,7 +1,7 @@
 // A small convolutional network for 8x8 digits, in two halves that may sit on two devices of a rank. No batch
 // normalisation and no dropout: its gradient over a batch is the mean over any equal split of that batch. Smooth
-// throughout (SiLU, average pooling), so that runs that differ in rounding stay close: a ReLU or a maximum that falls the
-// other way at one image is a jump (1 % of the largest weight after 87 steps was seen).
+// throughout (SiLU, average pooling), so that runs that differ in rounding stay close: a ReLU or a maximum that falls
+// the other way at one image is a jump (1 % of the largest weight after 87 steps was seen).
 #pragma once
 
 #include "torch/nn/module.h"

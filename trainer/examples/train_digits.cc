@@ -83,12 +83,13 @@ void SetUp(Trainer& trainer) {
     trainer.ddp = std::make_unique<trainer::DistributedDataParallel<DigitsNet>>(trainer.net, *trainer.world, ddp);
   }
   if (trainer.prints()) {
-    std::printf("train_digits: %lld training and %lld test images, %d rank%s on %d node%s, devices of rank 0: %s, "
-                "global batch %lld\n",
-                static_cast<long long>(trainer.data.train.count()), static_cast<long long>(trainer.data.test.count()),
-                trainer.size(), trainer.size() == 1 ? "" : "s", trainer.runtime ? trainer.runtime->node_count() : 1,
-                trainer.runtime && trainer.runtime->node_count() > 1 ? "s" : "", Devices(devices).c_str(),
-                static_cast<long long>(options.batch_size));
+    std::printf(
+        "train_digits: %lld training and %lld test images, %d rank%s on %d node%s, devices of rank 0: %s, "
+        "global batch %lld\n",
+        static_cast<long long>(trainer.data.train.count()), static_cast<long long>(trainer.data.test.count()),
+        trainer.size(), trainer.size() == 1 ? "" : "s", trainer.runtime ? trainer.runtime->node_count() : 1,
+        trainer.runtime && trainer.runtime->node_count() > 1 ? "s" : "", Devices(devices).c_str(),
+        static_cast<long long>(options.batch_size));
   }
 }
 
@@ -188,8 +189,9 @@ int Main(int argc, char** argv) {
   Trainer trainer;
   Options& options = trainer.options;
   CLI::App app("Trains a small convolutional network on 8x8 handwritten digits, data-parallel over the ranks.");
-  app.footer("Examples:\n  train_digits --single\n  dlaunch --nproc-per-node 2 train_digits --epochs 4\n"
-             "  dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train_digits");
+  app.footer(
+      "Examples:\n  train_digits --single\n  dlaunch --nproc-per-node 2 train_digits --epochs 4\n"
+      "  dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train_digits");
   app.add_option("--seed", options.seed, "of the split, the initial weights and the order of images")
       ->capture_default_str();
   app.add_option("--epochs", options.epochs, "passes over the training set")
@@ -198,7 +200,8 @@ int Main(int argc, char** argv) {
   app.add_option("--batch-size", options.batch_size, "images per step, of all ranks together")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 30));
-  app.add_option("--lr", options.learning_rate, "learning rate of SGD with momentum 0.9 in the first epoch; falls linearly")
+  app.add_option("--lr", options.learning_rate,
+                 "learning rate of SGD with momentum 0.9 in the first epoch; falls linearly")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
   app.add_flag("--single", options.single, "train in this process alone, without a job");

@@ -84,7 +84,9 @@ bool LinkState::CheckSignature(PostedRecv& receive, const MessageHeader& header)
   receive.failed = true;
   operation.mismatch = true;
   operation.peer_signature = header.signature;
-  if (last_record_signature_ == header.signature) operation.peer_call = last_record_;
+  for (const runtime::CallRecord& record : records_) {
+    if (runtime::HashSignature(record.signature) == header.signature) operation.peer_call = record;
+  }
   operation.error = absl::FailedPreconditionError(
       "rank " + std::to_string(peer_->world_rank) + " sent a message of another call (" +
       std::to_string(header.message_bytes) + " bytes where " + std::to_string(operation.bytes) + " are expected)");
@@ -184,10 +186,7 @@ bool LinkState::OnMessage(const ParsedHeader& message, void* data, bool rendezvo
   const MessageHeader& header = message.header;
   if (header.consumed > acknowledged_ && header.consumed <= sent_) acknowledged_ = header.consumed;
   if (abandoned_ || (header.flags & kCreditOnly) != 0) return false;
-  if (message.has_record) {
-    last_record_ = message.record;
-    last_record_signature_ = header.signature;
-  }
+  if (message.has_record) records_[next_record_++ % records_.size()] = message.record;
   const uint64_t charge = Charge(header.piece_bytes, header.message_bytes);
   const bool late = !arrivals_.empty() && header.sequence <= arrivals_.back().header.sequence;
   for (PostedRecv& receive : receives_) {

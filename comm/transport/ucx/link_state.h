@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -151,8 +152,10 @@ class LinkState {
   uint64_t waiting_charge_ = 0;  // of arrivals_
   uint64_t consumed_ = 0;
   uint64_t reported_ = 0;
-  uint64_t last_record_signature_ = 0;
-  runtime::CallRecord last_record_;
+  // The calls that the latest arrivals belong to. Several, because a peer whose call needs nothing from this side goes
+  // on to later ones before the message that shows the mismatch is looked at.
+  std::array<runtime::CallRecord, 8> records_{};
+  size_t next_record_ = 0;
 };
 
 }  // namespace cohort::comm::ucx

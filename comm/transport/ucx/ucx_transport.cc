@@ -269,6 +269,7 @@ bool UcxTransport::TakeAnswers() {
     Peer& peer = *peers_[static_cast<size_t>(answer.world_rank)];
     if (peer.state != PeerState::kLookingUp) continue;
     --looking_up_;
+    peer.state = PeerState::kUnknown;
     if (answer.value.ok()) {
       ConnectTo(peer, *answer.value);
     } else {
@@ -284,7 +285,6 @@ void UcxTransport::ConnectTo(Peer& peer, const std::string& published) {
   const std::string own = std::to_string(api.version_major) + "." + std::to_string(api.version_minor);
   const size_t space = published.find(' ');
   const std::string version = published.substr(0, space);
-  peer.state = PeerState::kUnknown;
   if (space == std::string::npos || version != own) {
     FailPeer(peer, absl::FailedPreconditionError("rank " + std::to_string(peer.world_rank) + " uses UCX " + version +
                                                  ", this rank " + own +

@@ -73,83 +73,93 @@ TEST_F(UcxTransfer, PingPongOfEverySize) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
+// Messages of random sizes under way in both directions on one link.
+struct Stream {
+  std::unique_ptr<Link> link;
+  std::deque<std::vector<uint8_t>> out, in;
+  std::deque<SendOperation> sends;
+  std::deque<RecvOperation> receives;
+  std::vector<bool> sent, received;
+  uint64_t in_seed = 0;
+};
+constexpr int kMessages = 60;
+
+std::vector<size_t> RandomSizes(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<size_t> sizes;
+  for (int i = 0; i < kMessages; ++i) {
+    const int scale = static_cast<int>(random() % 22);
+    sizes.push_back(random() % ((size_t{1} << scale) + 1));
+  }
+  return sizes;
+}
+
+void FillStream(Stream& stream, uint64_t out_seed, uint64_t in_seed) {
+  stream.in_seed = in_seed;
+  int i = 0;
+  for (const size_t bytes : RandomSizes(out_seed)) {
+    stream.out.push_back(Pattern(bytes, out_seed + i++));
+    SendOperation& send = stream.sends.emplace_back();
+    send.data = reinterpret_cast<const std::byte*>(stream.out.back().data());
+    send.bytes = bytes;
+    send.signature = bytes + 3;
+  }
+  for (const size_t bytes : RandomSizes(in_seed)) {
+    stream.in.emplace_back(bytes);
+    RecvOperation& receive = stream.receives.emplace_back();
+    receive.data = reinterpret_cast<std::byte*>(stream.in.back().data());
+    receive.bytes = bytes;
+    receive.signature = bytes + 3;
+  }
+  stream.sent.resize(kMessages);
+  stream.received.resize(kMessages);
+}
+
+// Tries everything once; true when all is done.
+bool Advance(Stream& stream, std::string& problem) {
+  bool all = true;
+  for (int i = 0; i < kMessages; ++i) {
+    if (!stream.sent[i]) {
+      const Progress progress = stream.link->TrySend(stream.sends[i]);
+      if (progress == Progress::kFailed) problem = stream.sends[i].error.ToString();
+      stream.sent[i] = progress == Progress::kDone;
+    }
+    if (!stream.received[i]) {
+      const Progress progress = stream.link->TryRecv(stream.receives[i]);
+      if (progress == Progress::kFailed) problem = stream.receives[i].error.ToString();
+      stream.received[i] = progress == Progress::kDone;
+    }
+    all = all && stream.sent[i] && stream.received[i];
+  }
+  return all;
+}
+
 // Many messages of random sizes outstanding in both directions on several lanes at once.
 TEST_F(UcxTransfer, InterleavedMessagesKeepTheirOrder) {
   const uint64_t seed = std::random_device()();
   const std::vector<int> codes = RunRanks(3, [seed](UcxRank& self) -> std::string {
-    constexpr int kMessages = 60;
-    struct Stream {
-      std::unique_ptr<Link> link;
-      std::deque<std::vector<uint8_t>> out, in;
-      std::deque<SendOperation> sends;
-      std::deque<RecvOperation> receives;
-      std::vector<bool> sent, received;
-      uint64_t in_seed = 0;
-    };
     std::deque<Stream> streams;
     const auto seed_of = [seed](int from, int to, int lane) { return seed + from * 10007 + to * 101 + lane; };
-    const auto sizes_of = [](uint64_t stream_seed) {
-      std::mt19937_64 random(stream_seed);
-      std::vector<size_t> sizes;
-      for (int i = 0; i < kMessages; ++i) {
-        const int scale = static_cast<int>(random() % 22);
-        sizes.push_back(random() % ((size_t{1} << scale) + 1));
-      }
-      return sizes;
-    };
     for (int peer = 0; peer < 3; ++peer) {
       if (peer == self.identity.rank) continue;
       for (int lane = 0; lane < 3; ++lane) {
         Stream& stream = streams.emplace_back();
         stream.link = self.Connect(peer, static_cast<uint16_t>(lane));
-        const uint64_t out_seed = seed_of(self.identity.rank, peer, lane);
-        stream.in_seed = seed_of(peer, self.identity.rank, lane);
-        int i = 0;
-        for (const size_t bytes : sizes_of(out_seed)) {
-          stream.out.push_back(Pattern(bytes, out_seed + i++));
-          SendOperation& send = stream.sends.emplace_back();
-          send.data = reinterpret_cast<const std::byte*>(stream.out.back().data());
-          send.bytes = bytes;
-          send.signature = bytes + 3;
-        }
-        for (const size_t bytes : sizes_of(stream.in_seed)) {
-          stream.in.emplace_back(bytes);
-          RecvOperation& receive = stream.receives.emplace_back();
-          receive.data = reinterpret_cast<std::byte*>(stream.in.back().data());
-          receive.bytes = bytes;
-          receive.signature = bytes + 3;
-        }
-        stream.sent.resize(kMessages);
-        stream.received.resize(kMessages);
+        FillStream(stream, seed_of(self.identity.rank, peer, lane), seed_of(peer, self.identity.rank, lane));
       }
     }
     std::string problem;
     const bool in_time = self.Drive([&] {
       bool all = true;
-      for (Stream& stream : streams) {
-        for (int i = 0; i < kMessages; ++i) {
-          if (!stream.sent[i]) {
-            const Progress progress = stream.link->TrySend(stream.sends[i]);
-            if (progress == Progress::kFailed) problem = stream.sends[i].error.ToString();
-            stream.sent[i] = progress == Progress::kDone;
-          }
-          if (!stream.received[i]) {
-            const Progress progress = stream.link->TryRecv(stream.receives[i]);
-            if (progress == Progress::kFailed) problem = stream.receives[i].error.ToString();
-            stream.received[i] = progress == Progress::kDone;
-          }
-          all = all && stream.sent[i] && stream.received[i];
-        }
-      }
+      for (Stream& stream : streams) all = Advance(stream, problem) && all;
       return all || !problem.empty();
     });
     if (!problem.empty()) return problem;
     if (!in_time) return "not finished in time";
     for (Stream& stream : streams) {
       for (int i = 0; i < kMessages; ++i) {
-        if (stream.in[i] != Pattern(stream.in[i].size(), stream.in_seed + i)) {
-          return "wrong bytes, seed " + std::to_string(seed);
-        }
+        if (stream.in[i] == Pattern(stream.in[i].size(), stream.in_seed + i)) continue;
+        return "wrong bytes, seed " + std::to_string(seed);
       }
     }
     return "";
