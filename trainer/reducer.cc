@@ -165,7 +165,7 @@ void Reducer::CopyIntoBucket(int parameter) {
   TORCH_CHECK(grad.layout() == at::kStrided, "DistributedDataParallel: the gradient of ", parameters_[parameter].name,
               " is sparse; only dense gradients are averaged");
   const double share = 1.0 / bucket.group->size();
-  if (at::isReducedFloatingType(grad.scalar_type())) {
+  if (grad.scalar_type() == at::kHalf || grad.scalar_type() == at::kBFloat16) {
     view.copy_(grad.to(at::kFloat).mul_(share));  // 1/3 as a bfloat16 would be wrong by 0.2 %
   } else {
     at::mul_out(view, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
