@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <thread>
-#include <vector>
 
 #include "runtime/base/file_descriptor.h"
 #include "runtime/base/futex.h"
@@ -22,7 +22,7 @@ class Sleeper::Epoll {
  public:
   explicit Epoll(RankControl& control)
       : control_(control), epoll_(epoll_create1(EPOLL_CLOEXEC)), event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-    Watch(event_.get());
+    Watch(event_.get(), EPOLLIN);
     seen_ = control_.wake.load(std::memory_order_acquire);
     relay_ = StartThread("cohort-relay", [this] { Relay(); });
   }
@@ -35,9 +35,7 @@ class Sleeper::Epoll {
   bool valid() const { return epoll_.valid() && event_.valid(); }
 
   void Sleep(uint32_t token, std::span<const int> descriptors, Deadline deadline) {
-    for (int descriptor : descriptors) {
-      if (std::find(watched_.begin(), watched_.end(), descriptor) == watched_.end()) Watch(descriptor);
-    }
+    for (int descriptor : descriptors) Watch(descriptor, EPOLLIN | EPOLLONESHOT);
     sleeping_.store(true, std::memory_order_seq_cst);
     if (control_.wake.load(std::memory_order_seq_cst) == token) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left()).count();
@@ -51,12 +49,15 @@ class Sleeper::Epoll {
   }
 
  private:
-  // A descriptor that was closed leaves the set by itself; its number may come back, and is then added again.
-  void Watch(int descriptor) {
+  // A descriptor that was closed leaves the set by itself, and its number may come back: so the kernel is asked what the
+  // set holds. One that fires once and is not slept on again stays silent.
+  void Watch(int descriptor, uint32_t events) {
     epoll_event event{};
-    event.events = EPOLLIN;
+    event.events = events;
     event.data.fd = descriptor;
-    if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event) == 0) watched_.push_back(descriptor);
+    if (epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, descriptor, &event) != 0 && errno == ENOENT) {
+      epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, descriptor, &event);
+    }
   }
 
   void Relay() {
@@ -74,7 +75,6 @@ class Sleeper::Epoll {
   RankControl& control_;
   FileDescriptor epoll_;
   FileDescriptor event_;
-  std::vector<int> watched_;
   uint32_t seen_ = 0;
   std::atomic<bool> sleeping_{false};
   std::atomic<bool> stop_{false};
