@@ -241,7 +241,8 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
   const bool look = deadline.time() == Deadline::Now().time();
   *lost = false;
   if (!nested) driving.store(true, std::memory_order_relaxed);
-  if (waiter.first != nullptr && !look && PollFirst(waiter)) {
+  // `first` may be gone once the waiter is done, which may have happened before the ownership came here.
+  if (waiter.first != nullptr && !look && (waiter.Done() || PollFirst(waiter))) {
     if (!nested) Leave(waiter);
     return true;
   }
