@@ -14,7 +14,7 @@
 namespace cohort::runtime {
 
 inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
-inline constexpr uint32_t kSegmentVersion = 1;
+inline constexpr uint32_t kSegmentVersion = 2;
 inline constexpr uint64_t kPage = 4096;
 
 struct SegmentHeader {
@@ -23,6 +23,7 @@ struct SegmentHeader {
   uint32_t local_ranks;
   uint64_t epoch;
   uint64_t arena_bytes;  // of each rank
+  uint64_t cpus;
   char job_id[64];
 };
 

@@ -26,8 +26,9 @@ std::vector<Notice> ReadNotices(const NoticeMemory* board, uint64_t* seen) {
   std::vector<Notice> notices;
   const uint64_t newest = board->tickets.load(std::memory_order_acquire);
   if (newest <= *seen) return notices;
-  for (uint64_t ticket = std::max(*seen + 1, newest >= kNotices ? newest - kNotices + 1 : 1); ticket <= newest;
-       ++ticket) {
+  const uint64_t oldest = std::max(*seen + 1, newest >= kNotices ? newest - kNotices + 1 : 1);
+  // Ends whatever number the board holds: behind the newest one the difference is no small number any more.
+  for (uint64_t ticket = oldest; newest - ticket < kNotices; ++ticket) {
     const NoticeSlot& slot = board->slots[ticket % kNotices];
     const uint64_t version = slot.version.load(std::memory_order_acquire);
     uint64_t words[kNoticeWords];

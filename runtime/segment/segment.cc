@@ -15,11 +15,13 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/cpu_budget.h"
 #include "runtime/base/errno_status.h"
 #include "runtime/base/file_descriptor.h"
 #include "runtime/base/futex.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/segment/agent_protocol.h"
 #include "runtime/segment/arena.h"
 #include "runtime/segment/black_box.h"
 #include "runtime/segment/directory.h"
@@ -34,6 +36,7 @@ constexpr uint64_t kAllArenasBytes = uint64_t{1} << 43;
 constexpr uint64_t kPagedBytes = 64 * 1024;  // blocks from here on have pages of their own
 constexpr uint64_t kPoolBytes = 256 * 1024;  // small blocks are cut from pieces of this size
 constexpr uint64_t kLineBytes = 128;
+constexpr uint64_t kMostCpus = 1 << 20;
 constexpr uint64_t kCheckMemoryBytes = 16 << 20;  // from here on, memory is looked at before it is asked for
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
@@ -66,6 +69,12 @@ absl::Status Reserve(int fd, uint64_t offset, uint64_t bytes) {
                      : ErrnoStatus(errno, "no memory for " + Mebibytes(bytes) + " of the node segment");
 }
 
+// Gives pages back to the machine; what is read there later is zero.
+bool GiveBack(int fd, uint64_t offset, uint64_t bytes) {
+  return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                   static_cast<off_t>(bytes)) == 0;
+}
+
 }  // namespace
 
 struct Segment::Rep {
@@ -86,6 +95,7 @@ struct Segment::Rep {
   int local_ranks = 0;
   int local_rank = -1;
   uint64_t epoch = 0;
+  int cpus = 1;
   uint64_t arena_bytes = 0;
   uint64_t total_bytes = 0;
   // The whole segment's address range. Pages that nobody has asked for are reserved and not accessible, so that a
@@ -183,6 +193,9 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const Options& options)
   header->local_ranks = static_cast<uint32_t>(rep.local_ranks);
   header->epoch = options.epoch;
   header->arena_bytes = rep.arena_bytes;
+  const int cpus = AvailableCpus();
+  rep.cpus = Oversubscribed(rep.local_ranks) ? cpus : std::max(cpus, rep.local_ranks);
+  header->cpus = static_cast<uint64_t>(rep.cpus);
   std::strncpy(header->job_id, options.job_id.c_str(), sizeof header->job_id - 1);
   header->magic = kSegmentMagic;
   if (fcntl(rep.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
@@ -212,11 +225,12 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank)
     return foreign("version " + std::to_string(header.version) + ", not " + std::to_string(kSegmentVersion));
   }
   if (header.local_ranks < 1 || header.local_ranks > kMaxLocalRanks || header.arena_bytes % kPage != 0 ||
-      header.arena_bytes > size) {
+      header.arena_bytes > size / header.local_ranks || header.cpus < 1 || header.cpus > kMostCpus) {
     return foreign("its header is damaged");
   }
   rep.local_ranks = static_cast<int>(header.local_ranks);
   rep.epoch = header.epoch;
+  rep.cpus = static_cast<int>(header.cpus);
   rep.arena_bytes = header.arena_bytes;
   rep.total_bytes = size;
   if (size != FixedBytes(rep.local_ranks) + rep.arena_bytes * header.local_ranks) return foreign("its size is wrong");
@@ -227,8 +241,8 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank)
   COHORT_RETURN_IF_ERROR(rep.Open(local_rank));
   if (local_rank >= 0) {
     RankControl& control = rep.part(local_rank).control;
-    uint32_t absent = 0;
-    if (!control.state.compare_exchange_strong(absent, 1)) {
+    uint32_t absent = kRankAbsent;
+    if (!control.state.compare_exchange_strong(absent, kRankAttached)) {
       return absl::FailedPreconditionError("local rank " + std::to_string(local_rank) +
                                            " has already joined this epoch; a rank joins once");
     }
@@ -241,6 +255,7 @@ int Segment::fd() const { return rep_->fd.get(); }
 int Segment::local_ranks() const { return rep_->local_ranks; }
 int Segment::local_rank() const { return rep_->local_rank; }
 uint64_t Segment::epoch() const { return rep_->epoch; }
+int Segment::cpus() const { return rep_->cpus; }
 
 RankControl& Segment::control(int local_rank) {
   COHORT_CHECK(local_rank >= 0 && local_rank < rep_->local_ranks);
@@ -276,6 +291,7 @@ absl::StatusOr<SegmentBlock> Segment::Rep::TakePages(uint64_t bytes) {
   absl::Status status = Reserve(fd.get(), *offset, size);
   if (status.ok()) status = EnsureMapped(*offset, size);
   if (!status.ok()) {
+    (void)GiveBack(fd.get(), *offset, size);
     pages.Add(*offset, size);
     return status;
   }
@@ -305,8 +321,9 @@ absl::StatusOr<SegmentBlock> Segment::Allocate(uint64_t bytes, uint64_t alignmen
                                         Mebibytes(rep_->arena_bytes));
   }
   MutexLock lock(rep_->arena_mutex);
-  if (bytes >= kPagedBytes) return rep_->TakePages(bytes);
-  return rep_->TakeSmall(RoundUp(std::max<uint64_t>(bytes, 1), kLineBytes), std::max(alignment, kLineBytes));
+  const uint64_t lines = RoundUp(std::max<uint64_t>(bytes, 1), kLineBytes);
+  // By the size that Free will see.
+  return lines >= kPagedBytes ? rep_->TakePages(lines) : rep_->TakeSmall(lines, std::max(alignment, kLineBytes));
 }
 
 void Segment::Free(SegmentBlock block) {
@@ -318,11 +335,7 @@ void Segment::Free(SegmentBlock block) {
     return;
   }
   const uint64_t size = RoundUp(block.bytes, kPage);
-  // Gives the pages back; what is read there later is zero.
-  if (fallocate(rep_->fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(block.offset),
-                static_cast<off_t>(size)) != 0) {
-    std::memset(rep_->base + block.offset, 0, size);
-  }
+  if (!GiveBack(rep_->fd.get(), block.offset, size)) std::memset(rep_->base + block.offset, 0, size);
   rep_->pages.Add(block.offset, size);
 }
 

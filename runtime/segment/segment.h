@@ -71,6 +71,9 @@ class Segment {
   int local_ranks() const;
   int local_rank() const;
   uint64_t epoch() const;
+  // CPUs that the node's ranks share, as its maker saw it: at least 1, and at least local_ranks() where each has one to
+  // itself. The same figure for all of them, whatever CPUs each is bound to.
+  int cpus() const;
 
   RankControl& control(int local_rank);
   // Where a rank tells its local peers what an agent would tell them: see notice_board.h.

@@ -15,6 +15,7 @@
 
 #include "runtime/base/futex.h"
 #include "runtime/segment/layout.h"
+#include "runtime/segment/notice_board.h"
 #include "tests/runtime/child.h"
 
 namespace cohort::runtime {
@@ -109,6 +110,34 @@ TEST(SegmentTest, AllocationsNeverOverlapAndFreedPagesGoBack) {
   for (const auto& [offset, block] : live) segment->Free(block);
   // What stays are the pieces that small blocks are cut from.
   EXPECT_LE(Pages(*segment), before + 2 * 64);
+}
+
+// Blocks that are rounded up to the first size with pages of its own come back as what they were taken as.
+TEST(SegmentTest, BlocksAroundTheFirstPagedSizeComeBack) {
+  const auto segment = Join(*MakeSegment(1), 0);
+  const auto warm = segment->Allocate(100);
+  const uint64_t before = Pages(*segment);
+  for (int round = 0; round < 100; ++round) {
+    for (const uint64_t bytes : {65407, 65408, 65409, 65535, 65536, 65537}) {
+      const auto small = segment->Allocate(100);
+      const auto block = segment->Allocate(bytes);
+      ASSERT_TRUE(small.ok() && block.ok()) << block.status();
+      segment->Free(*block);
+      segment->Free(*small);
+    }
+  }
+  EXPECT_LE(Pages(*segment), before + 64);  // one more piece for small blocks
+  segment->Free(*warm);
+}
+
+TEST(SegmentTest, ADamagedNoticeBoardEndsNoReaderNorHoldsOneUp) {
+  const auto segment = Join(*MakeSegment(1), 0);
+  uint64_t seen = 0;
+  for (const uint64_t tickets : {uint64_t{5}, uint64_t{1} << 40, ~uint64_t{0}}) {
+    segment->notices(0)->tickets.store(tickets);
+    EXPECT_TRUE(ReadNotices(segment->notices(0), &seen).empty());
+    EXPECT_EQ(seen, tickets);
+  }
 }
 
 TEST(SegmentTest, FullMemoryIsAnErrorAndNoSignal) {
