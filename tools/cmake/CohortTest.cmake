@@ -12,8 +12,9 @@ set(COHORT_TEST_ENV COHORT_TEST_BIN_DIR=${CMAKE_RUNTIME_OUTPUT_DIRECTORY}
   COHORT_TEST_HELPER_DIR=${COHORT_TEST_OUTPUT_DIR} COHORT_TEST_SOURCE_DIR=${PROJECT_SOURCE_DIR})
 if("thread" IN_LIST COHORT_SANITIZE)
   # UCX's memory hooks run after the sanitizer's thread state is gone, and crash there.
+  set(suppressions ${PROJECT_SOURCE_DIR}/tests/support/tsan.supp)
   list(APPEND COHORT_TEST_ENV UCX_MEM_EVENTS=n
-    TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:second_deadlock_stack=1)
+    TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:second_deadlock_stack=1:suppressions=${suppressions})
 endif()
 if("undefined" IN_LIST COHORT_SANITIZE)
   list(APPEND COHORT_TEST_ENV UBSAN_OPTIONS=print_stacktrace=1)
