@@ -1,5 +1,5 @@
 // A plan: what one rank does in one collective operation, as data. Built by algorithms (pure functions), executed by
-// the runner over any transport, proved by the checker, drawn by the printer, timed by the simulator.
+// the runner over any transport, proved by the checker, drawn by `plan show`.
 //
 // Units. Every operation has a block of n elements (see CollectiveRequest::count) and cuts it into `pieces` pieces of
 // nearly equal length: piece p is elements [p*n/pieces, (p+1)*n/pieces). A buffer of b blocks thus has b*pieces

@@ -1,5 +1,6 @@
 // The second net against calls that do not match: what several ranks' black boxes say of one operation, compared. Used
-// by local ranks among themselves, by an agent, and by the rendezvous across nodes; plain data, no I/O.
+// by ranks for the members on their node; agents make views of it, which the rendezvous compares across nodes in its
+// own words (launcher/control/call_comparison.h), knowing also who has ended. Plain data, no I/O.
 #pragma once
 
 #include <cstdint>
