@@ -21,13 +21,17 @@ int64_t BytesOf(const CollectiveRequest& request) {
   return request.count * static_cast<int64_t>(SizeOf(request.dtype));
 }
 
-// Only what all members see alike: how they are spread over nodes.
+// Only what all members see alike: how they are spread over nodes, and the figure that a node's segment holds.
 GroupTopology TopologyOf(const GroupContext& group) {
   std::map<int, int> ranks_of_node;
   for (const int member : group.members) ++ranks_of_node[group.runtime->node_of(member)];
   GroupTopology topology;
   topology.size = group.size;
   topology.nodes = static_cast<int>(ranks_of_node.size());
+  // What other nodes have is not known here, and a round between nodes waits for the network rather than for a CPU.
+  if (topology.nodes == 1) {
+    topology.ranks_per_cpu = std::max(1.0, static_cast<double>(group.size) / group.runtime->segment().cpus());
+  }
   return topology;
 }
 

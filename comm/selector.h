@@ -19,7 +19,7 @@ namespace cohort::comm {
 struct GroupTopology {
   int size = 1;
   int nodes = 1;               // hosts with members
-  double ranks_per_cpu = 1.0;  // on the fullest host; above 1 the ranks take turns
+  double ranks_per_cpu = 1.0;  // of a group on one host; above 1 the ranks take turns
 };
 
 struct Choice {

@@ -24,8 +24,8 @@ struct Tuning {
   double reduce_gigabytes_s = 10.0;
   // What a round costs on top, times the ranks per CPU, where there are more ranks than CPUs: the others have to run.
   double switch_us = 1.0;
-  // The longest publish that is one write for all local readers.
-  int64_t fanout_bytes = 16384;
+  // The longest publish that is one write for all local readers: Fanout::max_bytes of the shm transport.
+  int64_t fanout_bytes = 8192;
   // Pipelined algorithms cut no smaller pieces than this, and no more of them.
   int64_t local_piece_bytes = 32768;
   int64_t remote_piece_bytes = 65536;

@@ -1,14 +1,20 @@
 // The transports of this build. A transport itself knows nothing of this table; its entry says how it is made.
+#include <cstdio>
+#include <string>
 #include <utility>
 
+#include "comm/transport/shm/layout.h"
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/transport/transport_set.h"
 #include "comm/transport/ucx/ucx_transport.h"
+#include "comm/tuning.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/env.h"
 
 namespace cohort::comm {
 namespace {
+
+static_assert(Tuning().fanout_bytes == shm::kEagerBytes, "predictions must know which publishes are one write");
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeShm(runtime::Runtime& runtime, runtime::KeyValueStore&) {
   return std::make_unique<ShmTransport>(runtime);
@@ -18,7 +24,15 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, ru
   COHORT_ASSIGN_OR_RETURN(runtime::Environment environment, runtime::Environment::Read());
   UcxOptions options;
   options.library = environment.ucx_library;
-  return MakeUcxTransport(runtime.identity(), &store, options);
+  std::string description;
+  absl::StatusOr<std::unique_ptr<Transport>> transport =
+      MakeUcxTransport(runtime.identity(), &store, options, &description);
+  // Once a node, so that people can see which network carries the job.
+  if (transport.ok() && runtime.local_rank() == 0) {
+    const std::string& node = runtime.identity().nodes[static_cast<size_t>(runtime.node())].name;
+    std::fprintf(stderr, "cohort: %s talks to other nodes over %s\n", node.c_str(), description.c_str());
+  }
+  return transport;
 }
 
 }  // namespace
