@@ -143,7 +143,8 @@ class Agent {
   std::unique_ptr<RendezvousClient> client_;
 };
 
-Agent::Agent() : sentinel_("COHORT_AGENT=" + address_), output_(&loop_, UniqueFd(::dup(STDOUT_FILENO))) {}
+Agent::Agent()
+    : sentinel_("COHORT_AGENT=" + address_), output_(&loop_, UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3))) {}
 
 int Agent::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);

@@ -1,6 +1,7 @@
 #include "launcher/agent/rank_process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 
 #include "absl/status/status.h"
@@ -124,6 +126,16 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
 }
 
 absl::Status WaitForExec(RankProcess* process, const RankCommand& command) {
+  const auto end = std::chrono::steady_clock::now() + kExecTimeout;
+  for (pollfd ready{process->exec_error.get(), POLLIN, 0};;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
+    const int count = ::poll(&ready, 1, static_cast<int>(std::max<int64_t>(left, 0)));
+    if (count > 0) break;
+    if (count < 0 && errno == EINTR) continue;
+    return absl::DeadlineExceededError("executing " + command.path + " in " + command.working_directory +
+                                       " takes over " + std::to_string(kExecTimeout.count()) +
+                                       " s; does the file system that holds them answer?");
+  }
   Failure failure{};
   ssize_t n = 0;
   do {

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,8 @@ struct RankProcess {
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command);
 
 // Waits until the program runs (OK), or could not be executed: kNotFound, kPermissionDenied or kInternal with step and
-// cause. Blocks for as long as the kernel takes to execute a program.
+// cause, kDeadlineExceeded when the kernel takes longer than kExecTimeout. Blocks meanwhile.
+inline constexpr std::chrono::seconds kExecTimeout{30};
 absl::Status WaitForExec(RankProcess* process, const RankCommand& command);
 
 }  // namespace cohort::launcher

@@ -16,9 +16,6 @@ namespace {
 
 using runtime::kAgentProtocol;
 
-constexpr uint32_t kStateLost = 3;  // RankControl::state
-constexpr uint32_t kStateFinalised = 2;
-
 // True when `pid` is `ancestor` or one of its descendants: programs are often started through a wrapper.
 bool DescendsFrom(pid_t pid, pid_t ancestor) {
   for (int depth = 0; depth < 64 && pid > 1; ++depth) {
@@ -283,11 +280,11 @@ v1::InspectReply RankService::Inspect(const v1::InspectRequest& request) {
 }
 
 void RankService::MarkLost(int local_rank) {
-  segment_->control(local_rank).state.store(kStateLost, std::memory_order_seq_cst);
+  segment_->control(local_rank).state.store(runtime::kRankLost, std::memory_order_seq_cst);
 }
 
 void RankService::MarkEnded(int local_rank) {
-  segment_->control(local_rank).state.store(kStateFinalised, std::memory_order_seq_cst);
+  segment_->control(local_rank).state.store(runtime::kRankFinalised, std::memory_order_seq_cst);
 }
 
 v1::CallState RankService::LatestCallOf(int local_rank) {

@@ -5,7 +5,9 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +17,9 @@ namespace cohort::launcher {
 namespace {
 
 constexpr size_t kMaxUnsentBytes = 4u << 20;
+// They are told why they are refused, and must not take the ranks' places.
+constexpr int kMaxOtherUsers = 4;
+constexpr std::chrono::milliseconds kAcceptAgain{100};
 
 }  // namespace
 
@@ -33,6 +38,7 @@ std::string NewSocketAddress() {
 RankSocket::RankSocket(EventLoop* loop, Callbacks callbacks) : loop_(loop), callbacks_(std::move(callbacks)) {}
 
 RankSocket::~RankSocket() {
+  loop_->Cancel(accept_again_);
   if (listener_) loop_->Unwatch(listener_.get());
   for (auto& [id, peer] : peers_) loop_->Unwatch(peer.fd.get());
 }
@@ -58,11 +64,21 @@ absl::Status RankSocket::Listen(const std::string& address, int max_peers) {
 void RankSocket::Accept() {
   for (;;) {
     UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+      // The connection stays in the queue, and the listener ready: look again later, not in a circle.
+      loop_->SetEvents(listener_.get(), 0);
+      loop_->Cancel(accept_again_);
+      accept_again_ = loop_->After(kAcceptAgain, [this] { loop_->SetEvents(listener_.get(), EPOLLIN); });
+    }
     if (!fd) return;
     if (peers_.size() >= static_cast<size_t>(max_peers_)) continue;
     ucred credentials{};
     socklen_t length = sizeof credentials;
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) continue;
+    const auto other_user = [](const auto& entry) { return entry.second.user != ::getuid(); };
+    if (credentials.uid != ::getuid() && std::count_if(peers_.begin(), peers_.end(), other_user) >= kMaxOtherUsers) {
+      continue;
+    }
     const int buffer = 512 << 10;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     const PeerId id = next_peer_++;

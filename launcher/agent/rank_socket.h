@@ -31,7 +31,8 @@ class RankSocket {
   RankSocket(const RankSocket&) = delete;
   RankSocket& operator=(const RankSocket&) = delete;
 
-  // Listens at `address`: '@' and the abstract name. At most `max_peers` connections at a time, others are closed.
+  // Listens at `address`: '@' and the abstract name. At most `max_peers` connections at a time, few of them of other
+  // users (who see the name in /proc/net/unix); others are closed.
   absl::Status Listen(const std::string& address, int max_peers);
 
   // Sends a packet, with a descriptor (not taken over) or -1. What does not fit now is kept, 4 MiB a peer; a peer that
@@ -65,6 +66,7 @@ class RankSocket {
   Callbacks callbacks_;
   UniqueFd listener_;
   int max_peers_ = 0;
+  EventLoop::TimerId accept_again_ = 0;
   PeerId next_peer_ = 1;
   std::map<PeerId, Peer> peers_;
 };

@@ -62,6 +62,7 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
     Rank& rank = ranks_[i];
     const absl::Status status = rank.running ? WaitForExec(&rank.process, rank.command) : forks[i];
     if (!status.ok()) {
+      Kill(&rank);  // it may still be on its way
       ReportUnstarted(i, status, &started);
       continue;
     }
@@ -125,11 +126,14 @@ void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
 void Supervisor::Stop(std::chrono::milliseconds grace) {
   for (Rank& rank : ranks_) {
     if (!rank.running) continue;
+    const auto kill_at = EventLoop::Clock::now() + grace;
+    if (grace.count() > 0 && rank.kill_at && *rank.kill_at <= kill_at) continue;
     loop_->Cancel(rank.kill_timer);
     if (grace.count() <= 0) {
       Kill(&rank);
       continue;
     }
+    rank.kill_at = kill_at;
     if (!std::exchange(rank.told_to_end, true)) ::kill(rank.process.pid, SIGTERM);
     rank.kill_timer = loop_->After(grace, [this, &rank] { Kill(&rank); });
   }
@@ -145,8 +149,14 @@ void Supervisor::Kill(Rank* rank) {
 void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
   Rank& rank = ranks_[local_rank];
   if (!rank.running || rank.told_to_end || rank.process.pid == program) return;
-  rank.kill_timer = loop_->After(std::chrono::seconds(1), [this, &rank, program] {
+  loop_->Cancel(rank.kill_timer);
+  rank.kill_timer = loop_->After(std::chrono::seconds(1), [this, &rank, local_rank, program] {
     if (!rank.running || rank.told_to_end) return;
+    const auto state = ReadProcessState(program);
+    if (state && !state->exiting) {  // it does without its agent: look again
+      OnProgramVanished(local_rank, program);
+      return;
+    }
     rank.own_fault = "its program (pid " + std::to_string(program) + ") had ended without goodbye, its wrapper had not";
     Kill(&rank);
   });

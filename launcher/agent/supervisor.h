@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,8 @@ class Supervisor {
 
   // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
   void Stop(std::chrono::milliseconds grace);
-  // A rank's program has gone while the wrapper around it lives on: it gets a second to end, then it is ended.
+  // A rank's program has closed its connection while the wrapper around it lives on: when the program has ended, the
+  // wrapper gets a second to end too, then it is ended.
   void OnProgramVanished(int local_rank, pid_t program);
 
   // A child process has ended. False when it is none of the ranks.
@@ -75,6 +77,7 @@ class Supervisor {
     std::string own_fault;     // why we did, where the rank gave cause
     EventLoop::Clock::time_point stopped_since{};
     EventLoop::TimerId kill_timer = 0;
+    std::optional<EventLoop::Clock::time_point> kill_at;  // where Stop has set one
   };
 
   void Look();
