@@ -210,6 +210,8 @@ int FrontEnd::Run() {
   }
   ReleaseHeld();
   Sweep("COHORT_JOB_ID=" + job_id_, older_children, agent_died_ || killed_, seconds(2));
+  // Whoever reads us may take their time: from here on a signal ends us as it ends any program.
+  ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
   printer_.Finish(killed_ ? milliseconds(500) : std::chrono::hours(24));
   return exit_code;
 }
@@ -451,8 +453,7 @@ void FrontEnd::OnHostEnded() {
     v1::JobReport report;
     report.set_headline(DescribeAgentEnd(0) + "; it hosted the rendezvous, without which the job can't go on");
     report.set_culprit_rank(-1);
-    const int status = agents_[0].wait_status;
-    report.set_exit_code(WIFSIGNALED(status) && agents_[0].failed.empty() ? 128 + WTERMSIG(status) : kExitLauncher);
+    report.set_exit_code(kExitLauncher);
     OnReport(report);
   }
   RequestStop("the rendezvous is gone", kExitLauncher, milliseconds(0), true);

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include "launcher/options.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -72,8 +74,8 @@ std::string DescribeEnd(const v1::RankExit& exit) {
 }
 
 int ExitCode(const v1::RankExit& exit) {
-  if (exit.lost()) return 1;
-  if (!exit.started()) return exit.exit_code() != 0 ? exit.exit_code() : 127;
+  if (exit.lost()) return kExitLauncher;
+  if (!exit.started()) return exit.exit_code() != 0 ? exit.exit_code() : kExitNotFound;
   if (exit.signal() != 0) return 128 + exit.signal();
   return exit.exit_code();
 }

@@ -5,6 +5,7 @@
 
 #include "launcher/control/describe.h"
 #include "launcher/control/rendezvous_machine.h"
+#include "launcher/options.h"
 
 namespace cohort::launcher {
 namespace {
@@ -115,7 +116,7 @@ void Rendezvous::Machine::LetTimePass() {
       missing += node.name;
       if (!node.refusal.empty()) missing += " (was refused: " + node.refusal + ")";
     }
-    FinishUnstarted("not every node has joined in time; missing: " + missing, 1);
+    FinishUnstarted("not every node has joined in time; missing: " + missing, kExitLauncher);
   }
   if (phase_ == Phase::kRunning && stop_due_.has_value() && now_ >= *stop_due_) {
     const v1::JobReport so_far = FindRootCause(roster_, failures_, stop_);
@@ -309,7 +310,7 @@ void Rendezvous::Machine::LoseNode(uint32_t index, const std::string& how, TimeP
   if (phase_ == Phase::kFinished) return;
   const std::string text = "the agent of " + node.name + " is gone: " + how;
   if (phase_ == Phase::kGathering) {
-    FinishUnstarted(text + ", before the job had started", 1);
+    FinishUnstarted(text + ", before the job had started", kExitLauncher);
     return;
   }
   if (node.done) return;

@@ -81,7 +81,7 @@ TEST_F(Faults, KilledAgent) {
   StartFamily();
   const pid_t victim = Agent(1);
   ::kill(victim, SIGKILL);
-  EXPECT_GT(job_->Wait(kGone), 0);
+  EXPECT_EQ(job_->Wait(kGone), 125);
   EXPECT_NE(Head().find("the agent of node1 (pid " + std::to_string(victim) + ") was killed by SIGKILL"), string::npos)
       << job_->err();
   ExpectAllGone();
@@ -91,7 +91,7 @@ TEST_F(Faults, KilledAgentThatHostsTheRendezvous) {
   StartFamily();
   const pid_t victim = Agent(0);
   ::kill(victim, SIGKILL);
-  EXPECT_EQ(job_->Wait(kGone), 137);
+  EXPECT_EQ(job_->Wait(kGone), 125);
   EXPECT_NE(Head().find("the agent of node0 (pid " + std::to_string(victim) + ") was killed by SIGKILL"), string::npos)
       << job_->err();
   ExpectAllGone();
@@ -141,7 +141,7 @@ TEST_F(Faults, KilledSentinelIsReplacedAndTheJobGoesOn) {
   }));
   // The new one does its work.
   ::kill(Agent(0), SIGKILL);
-  EXPECT_EQ(job_->Wait(kGone), 137);
+  EXPECT_EQ(job_->Wait(kGone), 125);
   ExpectAllGone();
 }
 
