@@ -24,12 +24,13 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, ru
   COHORT_ASSIGN_OR_RETURN(runtime::Environment environment, runtime::Environment::Read());
   UcxOptions options;
   options.library = environment.ucx_library;
+  const runtime::Identity& identity = runtime.identity();
   std::string description;
-  absl::StatusOr<std::unique_ptr<Transport>> transport =
-      MakeUcxTransport(runtime.identity(), &store, options, &description);
-  // Once a node, so that people can see which network carries the job.
-  if (transport.ok() && runtime.local_rank() == 0) {
-    const std::string& node = runtime.identity().nodes[static_cast<size_t>(runtime.node())].name;
+  absl::StatusOr<std::unique_ptr<Transport>> transport = MakeUcxTransport(identity, &store, options, &description);
+  // Once a host, so that people can see which network carries the job.
+  const bool first_on_host = identity.local_rank == 0 && (identity.node == 0 || !identity.nodes_share_host);
+  if (transport.ok() && first_on_host) {
+    const std::string& node = identity.nodes[static_cast<size_t>(identity.node)].name;
     std::fprintf(stderr, "cohort: %s talks to other nodes over %s\n", node.c_str(), description.c_str());
   }
   return transport;
