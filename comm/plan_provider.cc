@@ -94,7 +94,10 @@ bool PlanProvider::Begin() {
   if (Reduces(request.kind)) binding.kernel = FindReduceKernel(request.dtype, request.op);
   binding.signature = first.signature;
   binding.call = &first.call.record;
-  runner_.Start(**plan, binding);
+  if (!runner_.Start(**plan, binding)) {
+    group_->fail(runner_.failure().status, -1);
+    return false;
+  }
   begun_ = true;
   return true;
 }

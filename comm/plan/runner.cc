@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
+#include <string>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -38,7 +40,7 @@ PlanRunner::Range PlanRunner::Bind(const Slice& slice) const {
   return {end == begin ? base : base + begin, end - begin};
 }
 
-void PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
+bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
   plan_ = &plan;
   binding_ = binding;
   pieces_ = static_cast<uint32_t>(plan.pieces);
@@ -60,12 +62,23 @@ void PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
   }
   if (plan.scratch_chunks > 0) {
     const size_t bytes = OffsetOf(static_cast<uint32_t>(plan.scratch_chunks));
-    if (scratch_.size() < bytes) scratch_.resize(bytes);
+    if (scratch_bytes_ < bytes) {
+      scratch_.reset(new (std::nothrow) std::byte[bytes]);
+      scratch_bytes_ = scratch_ == nullptr ? 0 : bytes;
+    }
+    if (scratch_bytes_ < bytes) {
+      Fail(absl::ResourceExhaustedError("no memory for the " + std::to_string(bytes) + " bytes of scratch that " +
+                                        plan.algorithm + " needs: choose another algorithm or cut the call"),
+           -1);
+      lanes_in_use_ = 0;
+      return false;
+    }
   }
   // Inputs are never written: the checker refuses plans that do.
   buffers_[0] = const_cast<std::byte*>(static_cast<const std::byte*>(binding.in));
   buffers_[1] = static_cast<std::byte*>(binding.out);
-  buffers_[2] = scratch_.data();
+  buffers_[2] = scratch_.get();
+  return true;
 }
 
 Progress PlanRunner::Advance() {

@@ -56,8 +56,9 @@ class PlanRunner {
   PlanRunner(const PlanRunner&) = delete;
   PlanRunner& operator=(const PlanRunner&) = delete;
 
-  // Begins an operation; the previous one is done. `plan` must stay valid until then.
-  void Start(const Plan& plan, const PlanBinding& binding);
+  // Begins an operation; the previous one is done. `plan` must stay valid until this one is. False: there is no memory
+  // for the plan's scratch; see failure().
+  [[nodiscard]] bool Start(const Plan& plan, const PlanBinding& binding);
   // Moves what can be moved, boundedly. kDone: the result is in place and the buffers may be reused. kFailed: see
   // failure(); the runner must be Reset.
   Progress Advance();
@@ -121,7 +122,8 @@ class PlanRunner {
   uint32_t pieces_ = 1;
   size_t lanes_in_use_ = 0;
   std::vector<std::unique_ptr<LaneState>> lanes_;
-  std::vector<std::byte> scratch_;
+  std::unique_ptr<std::byte[]> scratch_;
+  size_t scratch_bytes_ = 0;
   std::byte* buffers_[3] = {};
   RunnerFailure failure_;
 };
