@@ -129,13 +129,18 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<c
 }
 
 std::string Communicator::Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory) const {
+  const std::string call =
+      std::string(Name(kind)) + "(" + std::string(Name(dtype)) + ", " + std::to_string(count) + "): ";
+  int64_t bytes = 0;
+  if (count < 0 || SizeOf(dtype) == 0 || __builtin_mul_overflow(count, static_cast<int64_t>(SizeOf(dtype)), &bytes)) {
+    return call + "no such call; a count is at least 0 and stands for less than 2^63 bytes";
+  }
   CollectiveRequest request;
   request.kind = kind;
   request.count = count;
   request.dtype = dtype;
   request.memory = memory;
-  return std::string(Name(kind)) + "(" + std::string(Name(dtype)) + ", " + std::to_string(count) +
-         "): " + group_->Explain(request);
+  return call + group_->Explain(request);
 }
 
 void Communicator::Abort(const std::string& reason) {

@@ -20,7 +20,6 @@
 // remedy), kAborted (Abort was called).
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <source_location>
@@ -43,8 +42,6 @@ using runtime::Work;
 class Group;
 
 struct CommunicatorOptions {
-  // The time that creation may take (address exchange); operations have their own timeouts.
-  std::chrono::nanoseconds init_timeout = std::chrono::seconds(60);
   // Restricts transports by name ("shm,ucx"); empty: all that fit. For tests and measurements.
   std::string transports;
 };
@@ -54,7 +51,8 @@ class Communicator {
   // The group of all ranks of `runtime`, which must outlive it. Collective, but local: does not talk to peers.
   static absl::StatusOr<std::unique_ptr<Communicator>> World(runtime::Runtime& runtime,
                                                              const CommunicatorOptions& options = {});
-  // Waits for nothing: pending works complete with kCancelled. Peers are not told; finish operations first.
+  // Waits for no peer: pending works complete with kCancelled. Peers are not told; finish operations first. Not from
+  // within a callback of one of its own works.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;

@@ -51,6 +51,8 @@ Group::~Group() {
   runtime::EngineLock lock(runtime().engine());
   runtime().RemoveListener(this);
   runtime().engine().Remove(this);
+  // A callback of a work that is cancelled now may submit again.
+  if (status_.ok()) status_ = absl::CancelledError("the communicator was destroyed");
   for (auto& provider : providers_) provider.reset();
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,45 @@ TEST(CommunicatorTest, DestructionCancelsWhatIsPending) {
       EXPECT_TRUE(absl::IsCancelled(work.Wait())) << work.status();
     }
     EXPECT_TRUE(rank.world->Barrier().Wait().ok());
+  });
+}
+
+// Whoever always submits the next operation when one is done learns that there is no next one.
+TEST(CommunicatorTest, CallbacksOfCancelledWorksAreRefusedNewOnes) {
+  SimClusterOptions options;
+  options.ranks = 2;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    const std::vector<int> both = {0, 1};
+    auto group = rank.world->Subgroup(both);
+    ASSERT_TRUE(group.ok());
+    Communicator* const communicator = group->get();
+    std::vector<float> data(1000);
+    int calls = 0;
+    std::function<void(const absl::Status&)> again = [&](const absl::Status& status) {
+      EXPECT_TRUE(absl::IsCancelled(status)) << status;
+      if (++calls < 10) communicator->Barrier().Then(again);
+    };
+    if (rank.rank == 0) {
+      communicator->AllReduce(Buffer(data.data(), 1000), Buffer(data.data(), 1000), ReduceOp::kSum).Then(again);
+      communicator->Send(ConstBuffer(data.data(), 1000), 1).Then(again);
+      group->reset();
+      EXPECT_EQ(calls, 11);
+    }
+    EXPECT_TRUE(rank.world->Barrier().Wait().ok());
+  });
+}
+
+TEST(CommunicatorTest, ExplainSaysWhatIsNoCall) {
+  SimClusterOptions options;
+  options.ranks = 2;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    for (const int64_t count : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+      const std::string text =
+          rank.world->Explain(comm::CollectiveKind::kAllReduce, count, comm::DataType::kFloat64);
+      EXPECT_NE(text.find("no such call"), std::string::npos) << text;
+    }
   });
 }
 
