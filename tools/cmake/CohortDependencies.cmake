@@ -122,23 +122,15 @@ cohort_resolve(GRPC FOUND "${gRPC_FOUND}" WHAT "${gRPC_VERSION}, protobuf ${Prot
   REMEDY "Install libgrpc++-dev and protobuf-compiler-grpc")
 
 # Used by single folders; a folder that needs one names it in DEPS and fails at configure time where it is missing.
-find_package(PkgConfig QUIET)
-if(PKG_CONFIG_FOUND)
-  pkg_check_modules(HWLOC QUIET IMPORTED_TARGET hwloc) # PkgConfig::HWLOC
-endif()
-find_package(hwy QUIET)           # hwy::hwy
-find_package(spdlog QUIET)        # spdlog::spdlog
-find_package(nlohmann_json QUIET) # nlohmann_json::nlohmann_json
-find_package(CLI11 QUIET)         # CLI11::CLI11
-find_package(OpenSSL QUIET)       # OpenSSL::Crypto, OpenSSL::SSL
-find_package(benchmark QUIET)     # benchmark::benchmark
+find_package(hwy QUIET)     # hwy::hwy
+find_package(CLI11 QUIET)   # CLI11::CLI11
+find_package(OpenSSL QUIET) # OpenSSL::Crypto, OpenSSL::SSL
 if(COHORT_BUILD_TESTS)
   find_package(GTest CONFIG QUIET) # GTest::gtest, GTest::gmock
   if(NOT GTest_FOUND)
     message(FATAL_ERROR "GoogleTest was not found. "
       "Install libgtest-dev and libgmock-dev, or set COHORT_BUILD_TESTS=OFF.")
   endif()
-  find_package(rapidcheck CONFIG QUIET) # rapidcheck, rapidcheck_gtest
 endif()
 
 function(cohort_print_summary)

@@ -14,10 +14,7 @@ set(COHORT_FOREIGN
   "^torch(_library)?$|Torch|"
   "^Threads::Threads$|Threads|"
   "^hwy::hwy$|hwy CONFIG|libhwy"
-  "^spdlog::spdlog$|spdlog CONFIG|spdlog"
-  "^nlohmann_json::.+$|nlohmann_json CONFIG|nlohmann_json"
-  "^OpenSSL::.+$|OpenSSL|openssl"
-  "^PkgConfig::HWLOC$|PkgConfig|hwloc")
+  "^OpenSSL::.+$|OpenSSL|openssl")
 
 # cohort_component_of(<variable> <dep>...): "" (base), "grpc" or "trainer": the component a library with these
 # dependencies belongs to.
@@ -105,9 +102,6 @@ function(cohort_config_lines component variable)
   cohort_foreign("${component}" packages modules libraries)
   foreach(package IN LISTS packages)
     string(APPEND lines "find_dependency(${package})\n")
-    if(package STREQUAL "PkgConfig")
-      string(APPEND lines "pkg_check_modules(HWLOC REQUIRED IMPORTED_TARGET hwloc)\n")
-    endif()
   endforeach()
   set(${variable} "${lines}" PARENT_SCOPE)
 endfunction()
