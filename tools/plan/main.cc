@@ -23,7 +23,10 @@ constexpr const char* kExamples =
     "  plan show all_reduce ring --ranks 4\n"
     "  plan show broadcast binomial --ranks 6 --root 2 --rank 3\n"
     "  plan check all_reduce --ranks 33\n"
-    "  plan explain all_reduce --bytes 65536 --ranks 16 --hosts 2\n";
+    "  plan explain all_reduce --bytes 65536 --ranks 16 --hosts 2\n"
+    "\n"
+    "What show draws: in[3]>1 sends chunk 3 of the input to rank 1, in[3]>* publishes it to all; out[2]<3 receives from\n"
+    "rank 3; out[2]=<3+in[2] receives from rank 3 and combines.\n";
 
 struct Options {
   std::string kind;
