@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 #include "torch/torch.h"
@@ -21,7 +22,10 @@ void BroadcastPacked(comm::Communicator& group, const std::vector<at::Tensor>& t
   std::vector<at::Tensor> flat;
   for (const at::Tensor& tensor : tensors) flat.push_back(tensor.detach().reshape({-1}));
   at::Tensor packed = at::cat(flat);
-  ThrowUnlessOk(group.Broadcast(AsBuffer(packed), 0).Wait(), what);
+  // No collective knows these types, but their bytes travel as well: masks are often bool.
+  const bool as_bytes = packed.is_complex() || packed.scalar_type() == at::kBool;
+  const at::Tensor carried = as_bytes ? packed.view(at::kByte) : packed;
+  ThrowUnlessOk(group.Broadcast(AsBuffer(carried), 0).Wait(), what);
   if (group.rank() == 0) return;
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {
@@ -71,8 +75,9 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
     groups.push_back(device_groups_.back().get());
   }
   std::vector<ReducedParameter> reduced;
+  std::set<const void*> seen;  // a parameter that modules share is listed once for each
   for (const auto& item : module_.named_parameters()) {
-    if (!item.value().requires_grad()) continue;
+    if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
     const auto found = device_of.find(item.value().unsafeGetTensorImpl());
     reduced.push_back({item.key(), item.value(), found == device_of.end() ? 0 : found->second});
   }

@@ -84,7 +84,7 @@ class DistributedDataParallel {
                           DistributedDataParallelOptions options = {})
       : module_(std::move(module)), state_(*module_, group, std::move(options)) {}
 
-  // The module's forward. In training mode and outside no_sync, the next backward pass averages the gradients.
+  // The module's forward. Where autograd records and outside no_sync, the next backward pass averages the gradients.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     state_.BeforeForward(module_->is_training());

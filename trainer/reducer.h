@@ -40,8 +40,8 @@ class Reducer {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Before a forward pass. Rebuilds the buckets when it is time (collective, once). Throws when the last backward pass
-  // did not complete.
+  // Before a forward pass. Where autograd records, the first one after a backward pass rebuilds the buckets
+  // (collective, once). Throws when the last backward pass did not complete.
   void PrepareForward();
   // Before a backward pass whose gradients are to be averaged; not called inside no_sync.
   void PrepareBackward();

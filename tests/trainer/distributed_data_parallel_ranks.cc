@@ -139,6 +139,87 @@ TEST(DistributedDataParallel, EvaluationInBetweenIsLeftAlone) {
   ExpectGradients(*model, expected);
 }
 
+TEST(DistributedDataParallel, AveragesGradientsThatHaveAGraph) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  const auto expected = ExpectedGradients(*model);
+  const at::Tensor loss = ddp.forward(InputOf(world->rank())).pow(2).mean();
+  loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true);
+  ExpectGradients(*model, expected);
+}
+
+// After the first backward pass a forward pass agrees on the order of buckets; an evaluation must not, since the others
+// may not take part in it.
+TEST(DistributedDataParallel, OneRankMayEvaluateAlone) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  ddp.forward(InputOf(world->rank())).pow(2).mean().backward();
+  if (world->rank() == 0) {
+    model->eval();
+    const torch::NoGradGuard no_grad;
+    ddp.forward(InputOf(3));
+    model->train();
+  }
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+  ddp.forward(InputOf(world->rank())).pow(2).mean().backward();
+  EXPECT_TRUE(ddp.reducer().rebuilt());
+}
+
+// Gives its argument's gradient on rank 0 only.
+struct GradientOnRankZero : torch::autograd::Function<GradientOnRankZero> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.sum(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list grads) {
+    if (world->rank() == 0) return {grads[0].expand({4})};
+    return {at::Tensor()};
+  }
+};
+
+// Parameters of several types, one used by two modules, one without elements, one whose gradient may be undefined; and
+// buffers of types that no collective knows.
+struct OddNet : torch::nn::Module {
+  OddNet() {
+    doubles = register_parameter("doubles", torch::ones({3}, torch::kFloat64));
+    halves = register_parameter("halves", torch::ones({2}, torch::kBFloat16));
+    empty = register_parameter("empty", torch::zeros({0}, torch::kFloat16));  // a bucket of its own
+    partial = register_parameter("partial", torch::ones({4}));
+    shared = register_parameter("shared", torch::ones({5}));
+    tied = register_module("tied", std::make_shared<torch::nn::Module>());
+    tied->register_parameter("weight", shared);
+    mask = register_buffer("mask", torch::full({3}, world->rank() == 0, torch::kBool));
+    phase = register_buffer("phase", torch::full({2}, c10::complex<float>(1.0f, world->rank()), torch::kComplexFloat));
+  }
+  at::Tensor forward(double factor) {
+    return (doubles.sum() + halves.sum().to(torch::kFloat64) + empty.sum() + GradientOnRankZero::apply(partial) +
+            2 * shared.sum()) *
+           factor;
+  }
+  at::Tensor doubles, halves, empty, partial, shared, mask, phase;
+  std::shared_ptr<torch::nn::Module> tied;
+};
+
+TEST(DistributedDataParallel, CarriesOddParametersAndBuffers) {
+  auto model = std::make_shared<OddNet>();
+  DistributedDataParallel<OddNet> ddp(model, *world);
+  EXPECT_TRUE(torch::equal(model->mask, torch::ones({3}, torch::kBool)));
+  EXPECT_TRUE(torch::equal(at::imag(model->phase), torch::zeros({2})));
+  size_t parameters = 0;
+  for (const auto& bucket : ddp.reducer().buckets()) parameters += bucket.size();
+  EXPECT_EQ(parameters, 5u) << "the tied one once";
+  const int size = world->size();
+  const double mean = (size + 1) / 2.0;  // of 1 .. size
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
+    ddp.forward(world->rank() + 1).backward();
+    EXPECT_TRUE(torch::allclose(model->doubles.grad(), torch::full({3}, mean, torch::kFloat64)));
+    EXPECT_TRUE(torch::allclose(model->halves.grad().to(torch::kFloat32), torch::full({2}, mean), 8e-3));
+    EXPECT_TRUE(torch::allclose(model->shared.grad(), torch::full({5}, 2 * mean)));
+    ASSERT_TRUE(model->partial.grad().defined());
+    EXPECT_TRUE(torch::allclose(model->partial.grad(), torch::full({4}, 1.0 / size)));
+  }
+}
+
 TEST(DistributedDataParallel, DifferentModulesAreRefusedOnEveryRank) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks to differ";
   auto model = std::make_shared<Net>(world->rank() == 1 ? 6 : 5);
@@ -167,6 +248,29 @@ TEST(DistributedDataParallel, AParameterWithoutGradientIsAnErrorEverywhere) {
     FAIL() << "rank " << world->rank() << " noticed nothing";
   } catch (const c10::Error& error) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("second.weight"));
+  }
+  EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+struct EmbeddingNet : torch::nn::Module {
+  EmbeddingNet() {
+    const bool sparse = world->rank() == world->size() - 1;
+    embedding = register_module("embedding", torch::nn::Embedding(torch::nn::EmbeddingOptions(7, 3).sparse(sparse)));
+  }
+  at::Tensor forward(const at::Tensor& ids) { return embedding(ids); }
+  torch::nn::Embedding embedding{nullptr};
+};
+
+// A gradient that one rank can't average ends the step on the ranks that wait for it, too.
+TEST(DistributedDataParallel, AnErrorInAHookIsAnErrorEverywhere) {
+  auto model = std::make_shared<EmbeddingNet>();
+  DistributedDataParallel<EmbeddingNet> ddp(model, *world);
+  const auto start = steady_clock::now();
+  try {
+    ddp.forward(torch::tensor({1, 2, 6})).sum().backward();
+    FAIL() << "rank " << world->rank() << " noticed nothing";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("is sparse"));
   }
   EXPECT_LT(steady_clock::now() - start, std::chrono::seconds(30));
 }
