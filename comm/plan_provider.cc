@@ -14,8 +14,6 @@ namespace cohort::comm {
 namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
-// How long a transport's complaint about a peer waits for the news of its death.
-constexpr uint64_t kSuspicionTime = 1'000'000'000;
 
 int64_t BytesOf(const CollectiveRequest& request) {
   return request.count * static_cast<int64_t>(SizeOf(request.dtype));
@@ -134,14 +132,14 @@ bool PlanProvider::Advance() {
 
 bool PlanProvider::Poll() {
   if (queue_.empty()) return false;
-  if (!suspicion_.ok()) {
-    if (CoarseNow() >= suspicion_until_) group_->fail(suspicion_, suspect_);
+  if (suspicion_.held()) {
+    if (suspicion_.Due()) group_->fail(suspicion_.complaint(), suspicion_.peer());
     return false;
   }
   const bool moved = Advance();
   if (moved) {
     watch_.Moved();
-  } else if (watch_.Waited() && !queue_.empty() && suspicion_.ok()) {
+  } else if (watch_.Waited() && !queue_.empty() && !suspicion_.held()) {
     OnBlocked();
   }
   return moved;
@@ -151,11 +149,7 @@ void PlanProvider::OnRunnerFailed() {
   const RunnerFailure& failure = runner_.failure();
   if (failure.mismatch) {
     group_->fail(MismatchError(*group_, queue_.front()->call.record, failure), -1);
-  } else if (absl::IsUnavailable(failure.status) && failure.peer >= 0) {
-    suspicion_ = failure.status;
-    suspect_ = failure.peer;
-    suspicion_until_ = CoarseNow() + kSuspicionTime;
-  } else {
+  } else if (!suspicion_.Hold(failure.status, failure.peer)) {
     group_->fail(failure.status, -1);
   }
 }

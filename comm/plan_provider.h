@@ -56,10 +56,7 @@ class PlanProvider : public Provider {
   uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones that have one
   bool undated_ = false;            // some have none yet
   StallWatch watch_;
-  // A transport has failed; the reason may be a death that is about to be told, which is the better answer.
-  absl::Status suspicion_;
-  int suspect_ = -1;
-  uint64_t suspicion_until_ = 0;
+  Suspicion suspicion_;
   absl::Status failed_;
 };
 

@@ -97,7 +97,7 @@ Progress PointToPoint::TrySend(int rank, Peer& peer) {
   }
   const Progress progress = peer.link->TrySend(peer.send);
   if (progress == Progress::kDone) peer.sending = false;
-  if (progress == Progress::kFailed) group_->fail(peer.send.error, rank);
+  if (progress == Progress::kFailed && !suspicion_.Hold(peer.send.error, rank)) group_->fail(peer.send.error, rank);
   return progress;
 }
 
@@ -122,7 +122,7 @@ Progress PointToPoint::TryReceive(int rank, Peer& peer) {
       failure.mismatch = true;
       failure.peer_call = peer.receive.peer_call;
       group_->fail(MismatchError(*group_, head.call.record, failure), -1);
-    } else {
+    } else if (!suspicion_.Hold(peer.receive.error, rank)) {
       group_->fail(peer.receive.error, rank);
     }
   }
@@ -141,7 +141,7 @@ bool PointToPoint::Drain(int rank) {
   bool moved = false;
   bool again = true;
   draining_ = true;
-  while (again && failed_.ok()) {
+  while (again && failed_.ok() && !suspicion_.held()) {
     again = false;
     Peer& peer = *peers_[rank];
     const Progress sent = TrySend(rank, peer);
@@ -164,11 +164,15 @@ bool PointToPoint::Drain(int rank) {
 
 bool PointToPoint::Poll() {
   if (pending_ == 0) return false;
+  if (suspicion_.held()) {
+    if (suspicion_.Due()) group_->fail(suspicion_.complaint(), suspicion_.peer());
+    return false;
+  }
   bool moved = false;
   for (size_t i = 0; i < active_.size() && failed_.ok();) {
     const int rank = active_[i];
     moved = Drain(rank) || moved;
-    if (!failed_.ok()) return true;
+    if (!failed_.ok() || suspicion_.held()) return true;
     if (peers_[rank]->sends.empty() && peers_[rank]->receives.empty()) {
       peers_[rank]->active = false;
       active_[i] = active_.back();

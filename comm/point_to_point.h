@@ -39,7 +39,7 @@ class PointToPoint : public Provider {
     RecvOperation receive;
   };
 
-  // Each returns what became of the head of a queue; on kFailed the group has failed.
+  // Each returns what became of the head of a queue; on kFailed the group has failed, or a peer is under suspicion.
   Progress TrySend(int rank, Peer& peer);
   Progress TryReceive(int rank, Peer& peer);
   bool Drain(int rank);
@@ -59,6 +59,7 @@ class PointToPoint : public Provider {
   bool draining_ = false;           // a callback may submit: it must not move what is being moved
   uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones
   StallWatch watch_;
+  Suspicion suspicion_;
   absl::Status failed_;
 };
 

@@ -11,6 +11,7 @@ constexpr uint64_t kMillisecond = 1'000'000;
 constexpr uint64_t kFirstReport = 50 * kMillisecond;
 constexpr uint64_t kLongestInterval = 1000 * kMillisecond;
 constexpr uint64_t kVerdictTime = 500 * kMillisecond;
+constexpr uint64_t kSuspicionTime = 1000 * kMillisecond;
 
 }  // namespace
 
@@ -42,6 +43,15 @@ StallWatch::Event StallWatch::Blocked(uint64_t deadline_ns) {
   interval_ = std::min(2 * interval_, kLongestInterval);
   next_report_ = now + interval_;
   return Event::kStalled;
+}
+
+bool Suspicion::Hold(const absl::Status& complaint, int peer) {
+  if (!absl::IsUnavailable(complaint) || peer < 0) return false;
+  if (held()) return true;
+  complaint_ = complaint;
+  peer_ = peer;
+  until_ = CoarseNow() + kSuspicionTime;
+  return true;
 }
 
 }  // namespace cohort::comm

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 
+#include "absl/status/status.h"
+
 namespace cohort::comm {
 
 // Milliseconds-coarse steady time, in nanoseconds; cheap.
@@ -39,6 +41,24 @@ class StallWatch {
   uint64_t next_report_ = 0;
   uint64_t interval_ = 0;
   uint64_t overdue_ = 0;
+};
+
+// A transport's complaint that a peer can't be reached, held for a second: the reason may be a death that is about to be
+// told, which is the better answer.
+class Suspicion {
+ public:
+  // Holds the complaint, unless it already holds one. False: this is no lost peer, and nothing is worth waiting for.
+  bool Hold(const absl::Status& complaint, int peer);
+  bool held() const { return !complaint_.ok(); }
+  // Held, and no better answer has come.
+  bool Due() const { return held() && CoarseNow() >= until_; }
+  const absl::Status& complaint() const { return complaint_; }
+  int peer() const { return peer_; }  // group rank
+
+ private:
+  absl::Status complaint_;
+  int peer_ = -1;
+  uint64_t until_ = 0;
 };
 
 }  // namespace cohort::comm
