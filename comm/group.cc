@@ -163,7 +163,10 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
 
 runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOptions& options) {
   runtime::EngineLock lock(runtime().engine());
-  if (!status_.ok()) return runtime::Work::Finished(status_);
+  if (!status_.ok()) {
+    runtime().NoteReportedFailure(status_);
+    return runtime::Work::Finished(status_);
+  }
   if (context_.size == 1 && request.memory == MemoryKind::kHost) {
     RunLocalCall(request);
     return runtime::Work::Finished(absl::OkStatus());

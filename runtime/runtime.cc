@@ -185,4 +185,9 @@ void Runtime::NoteUnreportedFailure(const absl::Status& status) {
   if (rep_->unreported.ok()) rep_->unreported = status;
 }
 
+void Runtime::NoteReportedFailure(const absl::Status& status) {
+  MutexLock lock(rep_->mutex);
+  if (rep_->unreported == status) rep_->unreported = absl::OkStatus();
+}
+
 }  // namespace cohort::runtime

@@ -61,8 +61,10 @@ class Runtime {
   void RemoveListener(MembershipListener* listener);
   void ReportStall(uint64_t group, uint64_t sequence, const RankSet& members, bool expired);
   void ReportGroupFailure(const GroupFailure& failure);
-  // Failures of groups that arrived after this rank's calls had already returned success and were not reported since.
+  // Failures of groups that arrived after this rank's calls had already returned success, and calls that report them.
+  // The first is kept for Finalize, unless a call has reported it by then.
   void NoteUnreportedFailure(const absl::Status& status);
+  void NoteReportedFailure(const absl::Status& status);
 
   // Ends in order: stops the progress thread, says goodbye. Returns a failure that no call has reported yet. Afterwards
   // only the accessors may be used.

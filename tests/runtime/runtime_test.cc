@@ -59,6 +59,9 @@ TEST(WorldOfOneTest, KeysAreWrittenOnce) {
 TEST(WorldOfOneTest, FinalizeReportsWhatNoCallDid) {
   auto runtime = Runtime::Init({.progress_thread = true});
   ASSERT_TRUE(runtime.ok()) << runtime.status();
+  (*runtime)->NoteUnreportedFailure(absl::InternalError("a call has told of it"));
+  (*runtime)->NoteReportedFailure(absl::InternalError("another"));
+  (*runtime)->NoteReportedFailure(absl::InternalError("a call has told of it"));
   (*runtime)->NoteUnreportedFailure(absl::FailedPreconditionError("first"));
   (*runtime)->NoteUnreportedFailure(absl::AbortedError("second"));
   EXPECT_EQ((*runtime)->Finalize().message(), "first");
