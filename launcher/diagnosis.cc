@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "launcher/options.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -65,9 +67,10 @@ const v1::RankExit* ExitOf(const v1::JobReport& report, int rank) {
 }
 
 // What such an end usually means, or empty.
-std::string Hint(const v1::RankExit& exit) {
+std::string Hint(const v1::RankExit& exit, int status) {
   if (exit.lost() || exit.killed_by_us()) return "";
   if (!exit.started()) {
+    if (status != kExitNotFound) return "";  // its error says what to do
     return "a program without a slash is looked up in PATH, then in the working directory, then beside dlaunch";
   }
   switch (exit.signal()) {
@@ -107,7 +110,7 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
   text.Line("", "dlaunch: " + Shown(report.headline()), kRed);
   const v1::RankExit* culprit = ExitOf(report, report.culprit_rank());
   if (culprit != nullptr) {
-    if (const std::string hint = Hint(*culprit); !hint.empty()) text.Line("  ", hint, kDim);
+    if (const std::string hint = Hint(*culprit, report.exit_code()); !hint.empty()) text.Line("  ", hint, kDim);
   }
   const std::string log = culprit != nullptr ? culprit->log_path() : "";
   const std::string whose =

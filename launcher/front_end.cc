@@ -10,8 +10,11 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <memory>
 #include <optional>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -53,6 +56,11 @@ std::string NewJobId() {
     id += kDigits[byte & 15];
   }
   return id;
+}
+
+std::string ClosedStream(int fd, int error) {
+  const std::string stream = fd == STDOUT_FILENO ? "the standard output" : "the standard error";
+  return error == EPIPE ? "nobody reads " + stream : "can't write " + stream + ": " + std::strerror(error);
 }
 
 class FrontEnd {
@@ -121,12 +129,11 @@ FrontEnd::FrontEnd(const Job& job)
     : job_(job),
       printer_({.on_drained = [this] { loop_.Post([this] { SetReading(true); }); },
                 .on_closed =
-                    [this](int fd) {
-                      loop_.Post([this, fd] {
+                    [this](int fd, int error) {
+                      loop_.Post([this, fd, error] {
                         // As a program dies of SIGPIPE: `dlaunch ... | head` must come to an end.
-                        if (fd == STDOUT_FILENO && !report_) {
-                          RequestStop("nobody reads the standard output", 128 + SIGPIPE, job_.options.grace, false);
-                        }
+                        const int exit_code = error == EPIPE ? 128 + SIGPIPE : kExitLauncher;
+                        if (!report_) RequestStop(ClosedStream(fd, error), exit_code, job_.options.grace, false);
                       });
                     }}) {}
 
@@ -206,13 +213,21 @@ int FrontEnd::Run() {
     if (report_) exit_code = report_->exit_code();
   } else {
     Say("can't start the agents: " + std::string(started.message()));
+    report_.emplace().set_exit_code(exit_code);
     KillAgents();
   }
   ReleaseHeld();
   Sweep("COHORT_JOB_ID=" + job_id_, older_children, agent_died_ || killed_, seconds(2));
   // Whoever reads us may take their time: from here on a signal ends us as it ends any program.
   ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
-  printer_.Finish(killed_ ? milliseconds(500) : std::chrono::hours(24));
+  const milliseconds print_limit = killed_ ? milliseconds(500) : std::chrono::hours(24);
+  printer_.Finish(print_limit);
+  // Ranks that had all ended by then could not be told to.
+  if (const int error = printer_.error(STDOUT_FILENO); exit_code == 0 && error != 0 && error != EPIPE) {
+    Say(ClosedStream(STDOUT_FILENO, error) + "; what the ranks printed there is lost");
+    printer_.Finish(print_limit);
+    return kExitLauncher;
+  }
   return exit_code;
 }
 
@@ -489,8 +504,15 @@ int RunJob(const Job& job) {
   ::sigemptyset(&handled);
   for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);
-  FrontEnd front_end(job);
-  return front_end.Run();
+  std::unique_ptr<FrontEnd> front_end;
+  try {
+    front_end = std::make_unique<FrontEnd>(job);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "dlaunch: no thread to print from: %s; raise ulimit -u or ulimit -v\n",
+                 error.code().message().c_str());
+    return kExitLauncher;
+  }
+  return front_end->Run();
 }
 
 }  // namespace cohort::launcher

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -25,15 +26,22 @@
 namespace cohort::launcher {
 namespace {
 
-// Text for people, to a stream that may be closed already: that is no error of ours.
-void PrintText(FILE* stream, const std::string& text) {
-  std::fwrite(text.data(), 1, text.size(), stream);
-  std::fflush(stream);
+// False when the stream did not take it all; errno says why.
+bool PrintText(FILE* stream, const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+  return std::fflush(stream) == 0 && written;
 }
 
 int Refuse(const absl::Status& status, int exit_code) {
   PrintText(stderr, "dlaunch: " + std::string(status.message()) + "\n");
   return exit_code;
+}
+
+// For what was asked for, and nothing else.
+int Answer(const std::string& text) {
+  if (PrintText(stdout, text)) return 0;
+  return Refuse(absl::InternalError("can't write the standard output: " + std::string(std::strerror(errno))),
+                kExitLauncher);
 }
 
 std::string OwnFolder() {
@@ -99,15 +107,11 @@ int ExitCodeOf(const absl::Status& status) {
 int Launch(const std::vector<std::string>& argv) {
   const absl::StatusOr<CommandLine> command_line = ParseCommandLine(argv);
   if (!command_line.ok()) return Refuse(command_line.status(), kExitUsage);
-  if (command_line->print) {
-    PrintText(stdout, *command_line->print);
-    return 0;
-  }
+  if (command_line->print) return Answer(*command_line->print);
   absl::StatusOr<Job> job = PlanJob(command_line->options);
   if (!job.ok()) return Refuse(job.status(), ExitCodeOf(job.status()));
   if (job->options.dry_run) {
-    PrintText(stdout, "dry run, nothing is started: " + Summary(*job) + "\n" + FormatPlacement(job->placement));
-    return 0;
+    return Answer("dry run, nothing is started: " + Summary(*job) + "\n" + FormatPlacement(job->placement));
   }
   absl::StatusOr<std::string> log_directory = MakeLogDirectory(job->options.log_directory);
   if (!log_directory.ok()) return Refuse(log_directory.status(), kExitUsage);

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -128,6 +129,12 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts, Options* opt
     const std::string name = text.substr(0, equals);
     if (name.starts_with("COHORT_AGENT") || name == "COHORT_LOCAL_RANK" || name == "COHORT_JOB_ID") {
       return Invalid("--env '" + text + "': dlaunch sets " + name + " itself, by which a rank finds its agent");
+    }
+    static constexpr std::string_view kAssigned[] = {
+        "RANK",      "WORLD_SIZE",  "LOCAL_RANK",  "LOCAL_WORLD_SIZE",   "GROUP_RANK", "GROUP_WORLD_SIZE",
+        "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"};
+    if (std::find(std::begin(kAssigned), std::end(kAssigned), name) != std::end(kAssigned)) {
+      return Invalid("--env '" + text + "': dlaunch sets " + name + " itself, for each rank its own; leave it out");
     }
     options->environment.emplace_back(name, text.substr(equals + 1));
   }

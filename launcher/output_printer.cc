@@ -30,13 +30,13 @@ struct OutputPrinter::Shared {
   bool was_full COHORT_GUARDED_BY(mutex) = false;
   bool writing COHORT_GUARDED_BY(mutex) = false;
   bool stop COHORT_GUARDED_BY(mutex) = false;
-  bool closed[3] COHORT_GUARDED_BY(mutex) = {};
+  int errors[3] COHORT_GUARDED_BY(mutex) = {};  // a stream's last, by descriptor
 };
 
 namespace {
 
-// False when nobody reads the other end.
-bool WriteAll(int fd, std::string_view text) {
+// 0, or the errno for which nothing more can be written.
+int WriteAll(int fd, std::string_view text) {
   while (!text.empty()) {
     const ssize_t n = ::write(fd, text.data(), text.size());
     if (n > 0) {
@@ -44,10 +44,10 @@ bool WriteAll(int fd, std::string_view text) {
     } else if (n < 0 && errno == EAGAIN) {
       ::usleep(1000);  // someone made the terminal non-blocking
     } else if (n == 0 || errno != EINTR) {
-      return false;
+      return n == 0 ? EIO : errno;
     }
   }
-  return true;
+  return 0;
 }
 
 }  // namespace
@@ -69,7 +69,7 @@ OutputPrinter::~OutputPrinter() {
 
 void OutputPrinter::Print(int fd, std::string_view text) {
   MutexLock lock(shared_->mutex);
-  if (text.empty() || shared_->closed[fd]) return;
+  if (text.empty() || shared_->errors[fd] != 0) return;
   if (shared_->queue.empty() || shared_->queue.back().fd != fd || shared_->queue.back().text.size() > (256u << 10)) {
     shared_->queue.push_back({fd, std::string(text)});
   } else {
@@ -83,6 +83,11 @@ bool OutputPrinter::full() {
   MutexLock lock(shared_->mutex);
   if (shared_->queued_bytes >= kHighWater) shared_->was_full = true;
   return shared_->was_full;
+}
+
+int OutputPrinter::error(int fd) {
+  MutexLock lock(shared_->mutex);
+  return shared_->errors[fd];
 }
 
 bool OutputPrinter::Finish(std::chrono::milliseconds timeout) {
@@ -113,11 +118,11 @@ void OutputPrinter::Run(const std::shared_ptr<Shared>& shared) {
       shared->queue.pop_front();
       shared->writing = true;
     }
-    const bool written = WriteAll(chunk.fd, chunk.text);
+    const int error = WriteAll(chunk.fd, chunk.text);
     MutexLock lock(mutex);
     shared->queued_bytes -= chunk.text.size();
-    if (written || std::exchange(shared->closed[chunk.fd], true)) continue;
-    if (shared->callbacks.on_closed) shared->callbacks.on_closed(chunk.fd);
+    if (error == 0 || std::exchange(shared->errors[chunk.fd], error) != 0) continue;
+    if (shared->callbacks.on_closed) shared->callbacks.on_closed(chunk.fd, error);
   }
 }
 

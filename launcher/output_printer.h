@@ -16,8 +16,10 @@ class OutputPrinter {
 
   struct Callbacks {
     // Both are called on the printer's thread, and never after Finish or the destructor has returned.
-    std::function<void()> on_drained;       // there is room again after full() was true
-    std::function<void(int fd)> on_closed;  // once a stream: nobody reads it any more; what goes there is dropped
+    std::function<void()> on_drained;  // there is room again after full() was true
+    // Once a stream: it takes nothing any more, because of `error` (EPIPE: nobody reads it); what goes there is
+    // dropped.
+    std::function<void(int fd, int error)> on_closed;
   };
   explicit OutputPrinter(Callbacks callbacks);
   // Gives up what is not written yet.
@@ -28,6 +30,8 @@ class OutputPrinter {
   // Queues text for descriptor 1 or 2, in the order of the calls. Never blocks, never refuses.
   void Print(int fd, std::string_view text);
   bool full();
+  // The errno for which descriptor 1 or 2 was closed, or 0.
+  int error(int fd);
   // Waits until everything is written; false when the time was over first.
   bool Finish(std::chrono::milliseconds timeout);
 

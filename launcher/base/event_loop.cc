@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 namespace cohort::launcher {
 namespace {
@@ -15,7 +17,10 @@ uint64_t Pack(int fd, uint32_t generation) { return (uint64_t{generation} << 32)
 }  // namespace
 
 EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!epoll_ || !wake_) std::abort();  // out of descriptors before anything has begun
+  if (!epoll_ || !wake_) {  // before anything has begun
+    std::fprintf(stderr, "dlaunch: no descriptors for an event loop: %s; raise ulimit -n\n", std::strerror(errno));
+    std::_Exit(125);
+  }
   Watch(wake_.get(), EPOLLIN, [this](uint32_t) {
     uint64_t count = 0;
     (void)!::read(wake_.get(), &count, sizeof count);

@@ -4,7 +4,9 @@
 
 #include <chrono>
 #include <deque>
+#include <latch>
 #include <map>
+#include <system_error>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -25,6 +27,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // How long what was sent to a closed stream may take to be written.
+constexpr size_t kThreadsNeeded = 16;
 constexpr std::chrono::milliseconds kCloseTimeout{1000};
 constexpr std::chrono::milliseconds kLastWordsTimeout{1000};
 
@@ -74,7 +77,23 @@ class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public Age
   std::thread thread_;
 };
 
+// gRPC neither says that it gets no threads nor goes on without: it waits.
+absl::Status CheckThreads() {
+  std::latch end(1);
+  std::vector<std::thread> threads;
+  absl::Status status;
+  try {
+    while (threads.size() < kThreadsNeeded) threads.emplace_back([&end] { end.wait(); });
+  } catch (const std::system_error& error) {
+    status = absl::ResourceExhaustedError("no threads: " + error.code().message() + "; raise ulimit -u or ulimit -v");
+  }
+  end.count_down();
+  for (std::thread& thread : threads) thread.join();
+  return status;
+}
+
 absl::Status RendezvousServer::Rep::Listen(const Options& options) {
+  COHORT_RETURN_IF_ERROR(CheckThreads());
   grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   tls.pem_root_certs = options.identity.ca_certificate;
   tls.pem_key_cert_pairs.push_back({options.identity.private_key, options.identity.certificate});

@@ -207,6 +207,43 @@ TEST(Run, EndsWhenNobodyReadsItsOutput) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
+TEST(Run, TellsThatItsOutputCouldNotBeWritten) {
+  for (const string& arguments : {string("--help"), string("--dry-run true"), string("echo hi"),
+                                  string("sh -c 'while :; do echo y; sleep 0.01; done'")}) {
+    // The outer job is only a way to collect what the inner one says.
+    DlaunchProcess job({"sh", "-c", "env -u COHORT_AGENT $COHORT_TEST_BIN_DIR/dlaunch " + arguments + " > /dev/full"});
+    EXPECT_EQ(job.Wait(), 125) << arguments;
+    EXPECT_NE(job.err().find("can't write the standard output: No space left"), string::npos) << job.err();
+  }
+}
+
+TEST(Run, EndsWhenNobodyReadsItsErrorOutput) {
+  DlaunchProcess job({"sh", "-c",
+                      "(env -u COHORT_AGENT $COHORT_TEST_BIN_DIR/dlaunch "
+                      "sh -c 'while :; do echo y >&2; sleep 0.01; done' 2>&1 >/dev/null; echo ended $? >&2) | "
+                      "head -1 >/dev/null"});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.err().find("ended 141"), string::npos) << job.err();
+}
+
+// Arguments, variables, folders and output are bytes: nothing says that they are UTF-8.
+TEST(Run, PassesEveryByteOn) {
+  const TemporaryFolder folder;
+  const string odd = "b\xff\xc3";
+  ASSERT_TRUE(std::filesystem::create_directory(folder.path() + "/" + odd));
+  const string script = folder.AddScript(odd + "/" + odd, "#!/bin/sh\necho \"$A|$1|$PWD\"; exit $2\n");
+  const string expected = odd + "|" + odd + "|" + folder.path() + "/" + odd;
+  for (const string& status : {string("0"), string("5")}) {
+    DlaunchProcess job(
+        {"--env", "A=" + odd, "--log-dir", "log" + odd, "./" + odd, odd, status},
+        {.environment = {}, .working_directory = folder.path() + "/" + odd, .close_output_at_once = false});
+    EXPECT_EQ(job.Wait(), std::stoi(status)) << job.err();
+    EXPECT_EQ(LinesOf(job.out(), 0), vector<string>{expected});
+    EXPECT_EQ(job.err().find("protobuf"), string::npos) << job.err();
+    EXPECT_EQ(job.err().find("| b\\xff\\xc3|") != string::npos, status == "5") << job.err();
+  }
+}
+
 TEST(Run, FindsProgramsInPathThenHereThenBesideItself) {
   const TemporaryFolder here;
   const TemporaryFolder path;
