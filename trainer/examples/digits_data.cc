@@ -46,7 +46,8 @@ Digits Select(const at::Tensor& images, const at::Tensor& labels, const at::Tens
 
 DigitsSplit LoadDigits(const std::string& path, uint64_t seed) {
   std::ifstream file(path);
-  TORCH_CHECK(file.is_open(), "can't open ", path, "; name the file with --data");
+  TORCH_CHECK(file.is_open() && !std::filesystem::is_directory(path), "can't open ", path,
+              "; name the file with --data");
   std::vector<float> pixels;
   std::vector<int64_t> labels;
   std::string line;

@@ -3,11 +3,17 @@
 //   dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train_digits
 //
 // or in one process, for comparison: train_digits --single
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
+#include <sstream>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "comm/communicator.h"
@@ -150,9 +156,19 @@ double TestAccuracy(Trainer& trainer) {
 
 // Writes to a temporary name first, so that a full disk or a kill leaves no half-written file under `path`.
 void Save(const Trainer& trainer, const std::string& path) {
+  std::ostringstream weights;  // torch's own writer ends the process when the disk is full
+  torch::save(std::static_pointer_cast<torch::nn::Module>(trainer.net), weights);
   const std::string partial = path + ".partial";
-  torch::save(std::static_pointer_cast<torch::nn::Module>(trainer.net), partial);
-  std::filesystem::rename(partial, path);
+  errno = 0;
+  std::ofstream file(partial, std::ios::binary);
+  file << weights.str();
+  file.close();
+  const int error = errno;
+  if (file.good() && std::rename(partial.c_str(), path.c_str()) == 0) return;
+  const std::string why = std::strerror(file.good() ? errno : error);
+  std::error_code ignored;
+  std::filesystem::remove(partial, ignored);
+  throw std::runtime_error("can't save the weights as " + path + ": " + why + "; name another file with --save");
 }
 
 void Run(Trainer& trainer) {
