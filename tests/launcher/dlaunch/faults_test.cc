@@ -3,11 +3,13 @@
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "launcher/agent/process_state.h"
@@ -195,6 +197,24 @@ TEST_F(Faults, SecondInterruptDoesNotWaitForTheGrace) {
   ::kill(job_->pid(), SIGINT);
   EXPECT_EQ(job_->Wait(kGone), 130) << job_->err();
   ExpectAllGone();
+}
+
+// The job is over, and dlaunch waits for a reader that takes nothing: more than a pipe holds, less than dlaunch does.
+TEST_F(Faults, InterruptEndsThePrintingThatNobodyReads) {
+  Start({"sh", "-c", "sleep 0.5; head -c 1000000 /dev/zero | tr '\\0' x"});
+  const auto until = std::chrono::steady_clock::now() + kGone;
+  // Not WaitUntil, which reads.
+  const auto wait_for = [&](const auto& condition) {
+    while (!condition() && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    return condition();
+  };
+  ASSERT_TRUE(wait_for([this] { return job_->ProcessesWith("dlaunch agent").size() == 1; }));
+  ASSERT_TRUE(wait_for([this] { return job_->Processes().size() == 1; }));
+  // The first may come while dlaunch still waits for its agent, and is then taken for a wish that has come true.
+  EXPECT_TRUE(wait_for([this] {
+    ::kill(job_->pid(), SIGINT);
+    return job_->Processes().empty();
+  }));
 }
 
 TEST_F(Faults, RanksThatIgnoreTermAreKilledAfterTheGrace) {
