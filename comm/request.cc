@@ -81,6 +81,10 @@ absl::Status CheckPair(const CallArguments& arguments, const View& in, const Vie
   const auto expected = [](const View& view) {
     return view.blocks == 1 ? std::string("count") : std::to_string(view.blocks) + " * count";
   };
+  if (in.blocks == 1 && out.blocks == 1 && in.count != out.count) {
+    return Invalid(arguments, "in has " + std::to_string(in.count) + " elements and out has " +
+                                  std::to_string(out.count) + "; they must have equally many");
+  }
   if (in.count != block * in.blocks || out.count != block * out.blocks) {
     return Invalid(arguments, "in has " + std::to_string(in.count) + " elements and out has " +
                                   std::to_string(out.count) + "; with " +

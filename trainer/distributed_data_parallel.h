@@ -6,7 +6,7 @@
 //   loss.backward();    // gradients are averaged over the ranks when this returns
 //   optimizer.step();   // the same step on every rank
 //
-// A module whose parts sit on several devices of the rank (DESIGN: device groups) names them in
+// A module whose parts sit on several devices of the rank (device groups) names them in
 // DistributedDataParallelOptions::parts; each device index then has buckets and a communicator of its own.
 #pragma once
 

@@ -1,6 +1,6 @@
 // Calls that do not match, seen from inside a job: run as `dlaunch ... <this> SCENARIO`. Every rank makes its call (or
 // none), then a barrier; by then each must hold an error that names both calls. Exits with 1 and says what it saw
-// otherwise. DESIGN.md section 5 promises 1 s; asserted at ten times that.
+// otherwise. The promise is 1 s; asserted at ten times that.
 #include <chrono>
 #include <cstdio>
 #include <functional>

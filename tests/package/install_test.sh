@@ -13,7 +13,7 @@ mkdir "$work/user"
 cp "$here/project/CMakeLists.txt" "$program" "$work/user"
 
 echo "== find_package"
-cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/moved"
+cmake -G Ninja -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/moved"
 cmake --build "$work/user/build"
 "$work/user/build/embed"
 
