@@ -43,8 +43,8 @@ class StallWatch {
   uint64_t overdue_ = 0;
 };
 
-// A transport's complaint that a peer can't be reached, held for a second: the reason may be a death that is about to be
-// told, which is the better answer.
+// A transport's complaint that a peer can't be reached, held for a second: the reason may be a death that is about to
+// be told, which is the better answer.
 class Suspicion {
  public:
   // Holds the complaint, unless it already holds one. False: this is no lost peer, and nothing is worth waiting for.

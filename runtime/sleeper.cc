@@ -49,8 +49,8 @@ class Sleeper::Epoll {
   }
 
  private:
-  // A descriptor that was closed leaves the set by itself, and its number may come back: so the kernel is asked what the
-  // set holds. One that fires once and is not slept on again stays silent.
+  // A descriptor that was closed leaves the set by itself, and its number may come back: so the kernel is asked what
+  // the set holds. One that fires once and is not slept on again stays silent.
   void Watch(int descriptor, uint32_t events) {
     epoll_event event{};
     event.events = events;

@@ -148,8 +148,7 @@ TEST(CommunicatorTest, ExplainSaysWhatIsNoCall) {
   SimCluster cluster(options);
   cluster.Run([](SimRank& rank) {
     for (const int64_t count : {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
-      const std::string text =
-          rank.world->Explain(comm::CollectiveKind::kAllReduce, count, comm::DataType::kFloat64);
+      const std::string text = rank.world->Explain(comm::CollectiveKind::kAllReduce, count, comm::DataType::kFloat64);
       EXPECT_NE(text.find("no such call"), std::string::npos) << text;
     }
   });
