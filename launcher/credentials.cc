@@ -8,6 +8,7 @@
 #include <openssl/rand.h>
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
+#include <sys/random.h>
 
 #include <cstddef>
 #include <utility>
@@ -158,6 +159,15 @@ absl::StatusOr<TlsIdentity> JobAuthority::IssueAgent(uint32_t node, bool hosts_r
 absl::StatusOr<TlsIdentity> JobAuthority::IssueRendezvous() const { return rep_->Issue({kRendezvousName}); }
 
 const std::string& JobAuthority::ca_certificate() const { return rep_->pem; }
+
+std::string NewJobId() {
+  unsigned char bytes[8] = {};
+  (void)!::getrandom(bytes, sizeof bytes, 0);
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string id = "job-";
+  for (const unsigned char byte : bytes) id += {kDigits[byte >> 4], kDigits[byte & 15]};
+  return id;
+}
 
 absl::StatusOr<std::string> NewJobSecret() {
   std::string secret(32, '\0');

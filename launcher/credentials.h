@@ -48,6 +48,9 @@ class JobAuthority {
   std::unique_ptr<Rep> rep_;
 };
 
+// "job-" and 16 random hexadecimal digits: a name, no secret.
+std::string NewJobId();
+
 // 32 random bytes from the system: JobSpec.job_secret. kInternal when the system has no randomness to give.
 absl::StatusOr<std::string> NewJobSecret();
 

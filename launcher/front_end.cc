@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -11,7 +10,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <system_error>
@@ -45,23 +43,6 @@ constexpr seconds kBlameAgentAfter{3};       // for the rendezvous to notice the
 constexpr milliseconds kLookInterval{400};   // at the agents' states
 constexpr milliseconds kFrozenAfter{3000};   // an agent that stays stopped is killed, and its sentinel sweeps
 constexpr size_t kMaxHeldBytes = 8u << 20;
-
-std::string NewJobId() {
-  unsigned char bytes[8] = {};
-  (void)!::getrandom(bytes, sizeof bytes, 0);
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string id = "job-";
-  for (const unsigned char byte : bytes) {
-    id += kDigits[byte >> 4];
-    id += kDigits[byte & 15];
-  }
-  return id;
-}
-
-std::string ClosedStream(int fd, int error) {
-  const std::string stream = fd == STDOUT_FILENO ? "the standard output" : "the standard error";
-  return error == EPIPE ? "nobody reads " + stream : "can't write " + stream + ": " + std::strerror(error);
-}
 
 class FrontEnd {
  public:
@@ -133,7 +114,8 @@ FrontEnd::FrontEnd(const Job& job)
                       loop_.Post([this, fd, error] {
                         // As a program dies of SIGPIPE: `dlaunch ... | head` must come to an end.
                         const int exit_code = error == EPIPE ? 128 + SIGPIPE : kExitLauncher;
-                        if (!report_) RequestStop(ClosedStream(fd, error), exit_code, job_.options.grace, false);
+                        if (!report_)
+                          RequestStop(DescribeClosedStream(fd, error), exit_code, job_.options.grace, false);
                       });
                     }}) {}
 
@@ -224,7 +206,7 @@ int FrontEnd::Run() {
   printer_.Finish(print_limit);
   // Ranks that had all ended by then could not be told to.
   if (const int error = printer_.error(STDOUT_FILENO); exit_code == 0 && error != 0 && error != EPIPE) {
-    Say(ClosedStream(STDOUT_FILENO, error) + "; what the ranks printed there is lost");
+    Say(DescribeClosedStream(STDOUT_FILENO, error) + "; what the ranks printed there is lost");
     printer_.Finish(print_limit);
     return kExitLauncher;
   }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <deque>
 #include <string>
 #include <thread>
@@ -51,6 +52,11 @@ int WriteAll(int fd, std::string_view text) {
 }
 
 }  // namespace
+
+std::string DescribeClosedStream(int fd, int error) {
+  const std::string stream = fd == STDOUT_FILENO ? "the standard output" : "the standard error";
+  return error == EPIPE ? "nobody reads " + stream : "can't write " + stream + ": " + std::strerror(error);
+}
 
 OutputPrinter::OutputPrinter(Callbacks callbacks) : shared_(std::make_shared<Shared>()) {
   {

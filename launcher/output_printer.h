@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 namespace cohort::launcher {
@@ -41,5 +42,8 @@ class OutputPrinter {
 
   std::shared_ptr<Shared> shared_;  // outlives the printer where its thread is stuck in a write
 };
+
+// "nobody reads the standard output", for people: what became of descriptor 1 or 2 with that errno.
+std::string DescribeClosedStream(int fd, int error);
 
 }  // namespace cohort::launcher
