@@ -52,6 +52,7 @@ absl::StatusOr<Environment> Environment::Read() {
     return Refuse("COHORT_AGENT", agent, "'@' and the name of an abstract socket, 2 to 107 bytes, as dlaunch sets it");
   }
   environment.agent = std::string(agent);
+  environment.job_id = std::string(Variable("COHORT_JOB_ID"));
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> local_rank, Number("COHORT_LOCAL_RANK", 0, kMaxLocalRanks - 1));
   if (local_rank.has_value()) environment.local_rank = static_cast<int>(*local_rank);
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> timeout, Number("COHORT_INIT_TIMEOUT_MS", 1, 86'400'000));

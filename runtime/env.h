@@ -14,6 +14,8 @@ struct Environment {
   std::string agent;
   // COHORT_LOCAL_RANK: which of the node's ranks this is, 0 to 1023; set by dlaunch.
   std::optional<int> local_rank;
+  // COHORT_JOB_ID: the job; set by dlaunch. Where it is set and COHORT_AGENT is not, something has removed that one.
+  std::string job_id;
   // COHORT_INIT_TIMEOUT_MS: how long Runtime::Init may take, 1 to 86400000. Overrides RuntimeOptions.
   std::optional<std::chrono::milliseconds> init_timeout;
   // COHORT_UCX_LIBRARY, COHORT_NCCL_LIBRARY, COHORT_CUDA_LIBRARY: path or soname of the library to open instead of the

@@ -80,6 +80,13 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
     return absl::InvalidArgumentError("RuntimeOptions::init_timeout must be positive");
   }
   if (options.bootstrap == nullptr && environment.agent.empty()) {
+    if (!environment.job_id.empty()) {
+      // A world of one in place of each rank would compute something, and something wrong.
+      return absl::FailedPreconditionError(
+          "COHORT_JOB_ID is set but COHORT_AGENT is not: something between dlaunch and this program has removed it. "
+          "Pass "
+          "it on to take part in the job, or unset COHORT_JOB_ID too to run alone");
+    }
     options.bootstrap = BootstrapWorldOfOne();
   } else if (options.bootstrap == nullptr) {
     if (!environment.local_rank.has_value()) {

@@ -20,6 +20,8 @@ constexpr size_t kMaxUnsentBytes = 4u << 20;
 // They are told why they are refused, and must not take the ranks' places.
 constexpr int kMaxOtherUsers = 4;
 constexpr std::chrono::milliseconds kAcceptAgain{100};
+// A rank says hello at once. Where all places are taken, whoever has been silent for longer loses his.
+constexpr std::chrono::milliseconds kMaxSilence{1000};
 
 }  // namespace
 
@@ -71,7 +73,7 @@ void RankSocket::Accept() {
       accept_again_ = loop_->After(kAcceptAgain, [this] { loop_->SetEvents(listener_.get(), EPOLLIN); });
     }
     if (!fd) return;
-    if (peers_.size() >= static_cast<size_t>(max_peers_)) continue;
+    if (peers_.size() >= static_cast<size_t>(max_peers_) && !MakeRoom()) continue;
     ucred credentials{};
     socklen_t length = sizeof credentials;
     if (::getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) continue;
@@ -83,9 +85,19 @@ void RankSocket::Accept() {
     ::setsockopt(fd.get(), SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
     const PeerId id = next_peer_++;
     const int raw = fd.get();
-    peers_[id] = Peer{std::move(fd), credentials.pid, credentials.uid, {}, 0};
+    peers_[id] = Peer{std::move(fd), credentials.pid, credentials.uid, {}, 0, EventLoop::Clock::now()};
     loop_->Watch(raw, EPOLLIN, [this, id](uint32_t events) { OnReady(id, events); });
   }
+}
+
+bool RankSocket::MakeRoom() {
+  const auto limit = EventLoop::Clock::now() - kMaxSilence;
+  for (const auto& [id, peer] : peers_) {
+    if (peer.spoke || peer.since > limit) continue;
+    Drop(id);
+    return true;
+  }
+  return false;
 }
 
 void RankSocket::OnReady(PeerId id, uint32_t events) {
@@ -103,6 +115,7 @@ void RankSocket::OnReady(PeerId id, uint32_t events) {
       return;
     }
     packet.resize(static_cast<size_t>(n));
+    found->second.spoke = true;
     callbacks_.on_packet(id, packet);
   }
 }

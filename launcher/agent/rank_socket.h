@@ -55,8 +55,11 @@ class RankSocket {
     uid_t user = 0;
     std::deque<Unsent> unsent;
     size_t unsent_bytes = 0;
+    EventLoop::Clock::time_point since{};
+    bool spoke = false;
   };
   void Accept();
+  bool MakeRoom();
   void OnReady(PeerId id, uint32_t events);
   bool SendNow(const Peer& peer, const std::string& packet, int fd, bool* gone);
   void SendUnsent(PeerId id);

@@ -11,7 +11,8 @@ namespace cohort::runtime {
 namespace {
 
 constexpr const char* kVariables[] = {"COHORT_AGENT",       "COHORT_LOCAL_RANK",   "COHORT_INIT_TIMEOUT_MS",
-                                      "COHORT_UCX_LIBRARY", "COHORT_NCCL_LIBRARY", "COHORT_CUDA_LIBRARY"};
+                                      "COHORT_UCX_LIBRARY", "COHORT_NCCL_LIBRARY", "COHORT_CUDA_LIBRARY",
+                                      "COHORT_JOB_ID"};
 
 class EnvironmentTest : public ::testing::Test {
  protected:
@@ -55,6 +56,14 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   EXPECT_EQ(environment->ucx_library, "/opt/libucp.so");
   EXPECT_EQ(environment->nccl_library, "libfake.so");
   EXPECT_TRUE(environment->cuda_library.empty());
+}
+
+// Each rank of a job would take itself for a world of one, and end well with a wrong result.
+TEST_F(EnvironmentTest, AJobWithoutItsAgentIsNoWorldOfOne) {
+  setenv("COHORT_JOB_ID", "job", 1);
+  const absl::Status status = Runtime::Init().status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("COHORT_AGENT"), std::string::npos) << status;
 }
 
 TEST_F(EnvironmentTest, RefusesBadValues) {

@@ -25,7 +25,8 @@ constexpr const char* kExamples =
     "  plan check all_reduce --ranks 33\n"
     "  plan explain all_reduce --bytes 65536 --ranks 16 --hosts 2\n"
     "\n"
-    "What show draws: in[3]>1 sends chunk 3 of the input to rank 1, in[3]>* publishes it to all; out[2]<3 receives from\n"
+    "What show draws: in[3]>1 sends chunk 3 of the input to rank 1, in[3]>* publishes it to all; out[2]<3 receives "
+    "from\n"
     "rank 3; out[2]=<3+in[2] receives from rank 3 and combines.\n";
 
 struct Options {

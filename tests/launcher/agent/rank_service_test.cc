@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "launcher/base/unique_fd.h"
 #include "runtime/segment/agent_protocol.h"
@@ -280,6 +282,20 @@ TEST_F(RankServiceTest, SurvivesRandomPackets) {
     Client again(address_);
     again.SayHello(7);
     if (!again.Receive().refused().empty()) break;
+  }
+}
+
+// More connections than there are places, all from this user, that never say a word.
+TEST_F(RankServiceTest, SilentConnectionsLoseTheirPlacesToRanks) {
+  std::vector<std::unique_ptr<Client>> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(std::make_unique<Client>(address_));
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (bool welcome = false; !welcome;) {
+    ASSERT_LT(std::chrono::steady_clock::now(), limit) << "no rank was let in";
+    Client rank(address_);
+    rank.SayHello(0);
+    welcome = rank.Receive().has_welcome();
+    if (!welcome) ::poll(nullptr, 0, 20);
   }
 }
 
