@@ -34,6 +34,7 @@ v1::CallState FromRecord(const runtime::CallRecord& record, uint32_t rank) {
   state.set_call(runtime::DescribeCall(record));
   state.set_site(runtime::SiteOf(record));
   state.set_done(record.state != runtime::CallState::kStarted);
+  state.set_failed(record.state == runtime::CallState::kFailed);
   state.set_signature(runtime::HashSignature(record.signature));
   state.set_age_ms(AgeMilliseconds(record));
   state.set_group_rank(std::max(record.group_rank, 0));

@@ -83,6 +83,7 @@ int ExitCode(const v1::RankExit& exit) {
 std::string DescribeCall(const v1::CallState& call) {
   if (!call.present()) return "in no collective call";
   const std::string what = ShortCall(call.call()) + " #" + std::to_string(call.sequence()) + At(call.site());
+  if (call.failed()) return "in " + what + " until it failed, " + Duration(call.age_ms()) + " earlier";
   if (call.done()) return "after " + what + " (done " + Duration(call.age_ms()) + " earlier)";
   return "in " + what + " for " + Duration(call.age_ms());
 }
