@@ -264,4 +264,14 @@ std::vector<RankResult> RunProcesses(const ProcessClusterOptions& options,
   }
 }
 
+std::string WhyHostsCannotTalk() {
+  ProcessClusterOptions options;
+  options.ranks = options.nodes = 2;
+  const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {
+    const absl::Status status = rank.world->Barrier().Wait();
+    return status.code() == absl::StatusCode::kUnimplemented ? std::string(status.message()) : "";
+  });
+  return results[0].text;
+}
+
 }  // namespace cohort::testing

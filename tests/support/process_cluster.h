@@ -43,4 +43,8 @@ struct RankResult {
 std::vector<RankResult> RunProcesses(const ProcessClusterOptions& options,
                                      const std::function<std::string(ProcessRank&)>& program);
 
+// Why ranks on different (simulated) hosts can't talk in this build or on this machine: the reason for a skip. Empty:
+// they can.
+std::string WhyHostsCannotTalk();
+
 }  // namespace cohort::testing

@@ -149,10 +149,11 @@ TEST(RandomProgramTest, OverTheSimulatedTransport) {
 }
 
 TEST(RandomProgramTest, BetweenProcesses) {
+  const bool hosts_talk = WhyHostsCannotTalk().empty();
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     ProcessClusterOptions options;
     options.ranks = 2 + static_cast<int>(seed % 5);
-    options.nodes = seed % 4 == 0 ? 2 : 1;
+    options.nodes = hosts_talk && seed % 4 == 0 ? 2 : 1;
     options.progress_thread = seed % 2 == 0;
     const std::vector<RankResult> results = RunProcesses(options, [seed](ProcessRank& rank) {
       std::string wrong = Walk(rank.world, rank.rank, seed).Run(300);

@@ -75,6 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Victims, KillTest,
 
 // Between hosts there is no agent in this test: the transport sees the connection end.
 TEST(KillOverUcxTest, TheOthersEnd) {
+  if (const std::string why = WhyHostsCannotTalk(); !why.empty()) GTEST_SKIP() << why;
   ProcessClusterOptions options;
   options.ranks = 2;
   options.nodes = 2;
