@@ -68,7 +68,14 @@ pid_t StartMarked(const char* mark) {
     ::execve("/bin/sleep", const_cast<char**>(argv), const_cast<char**>(environment));
     ::_exit(1);
   }
-  while (ReadProcessEnvironment(child).find(mark) == std::string::npos) ::usleep(1000);  // until it has executed
+  // Until it has executed; bounded, so that a machine without /bin/sleep fails the test and does not stop it.
+  for (int tries = 0; ReadProcessEnvironment(child).find(mark) == std::string::npos; ++tries) {
+    if (tries == 30'000) {
+      ADD_FAILURE() << "/bin/sleep did not start";
+      break;
+    }
+    ::usleep(1000);
+  }
   return child;
 }
 
