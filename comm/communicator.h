@@ -31,6 +31,7 @@
 #include "absl/status/statusor.h"
 #include "comm/request.h"
 #include "comm/types.h"
+#include "comm/window.h"
 #include "runtime/runtime.h"
 #include "runtime/work.h"
 
@@ -97,6 +98,11 @@ class Communicator {
   // The group of the given group ranks, in that order. Called by its members only, with equal lists; local: talks to
   // nobody. Repeated calls with equal lists give different groups, as long as all members make them equally often.
   absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(std::span<const int> ranks, Site site = Site::current());
+
+  // `bytes` bytes (its own number on every rank, 0 too) of memory that all ranks of this host map, so that collectives
+  // move every byte once: see window.h for how long it lives. Collective; blocks until all members have mapped each
+  // other's. kResourceExhausted on all members when one has no room: nothing is kept, and the group goes on.
+  absl::StatusOr<Window> AllocateWindow(size_t bytes, const CallOptions& options = {}, Site site = Site::current());
 
   // What would serve this call and why: provider, algorithm, predicted time, runner-up.
   std::string Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost) const;

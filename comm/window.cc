@@ -1,0 +1,109 @@
+#include "comm/window.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/group.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::comm {
+namespace {
+
+// Blocks from this size on have pages of their own: a window shares none with anything else.
+constexpr uint64_t kLeastBytes = 64 * 1024;
+
+// What members tell each other of their windows.
+struct Offer {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  int64_t failed = 0;
+};
+constexpr int64_t kOfferWords = sizeof(Offer) / sizeof(int64_t);
+
+// Makes the page tables now: a page fault in a collective costs more than the collective. Older kernels cannot; the
+// pages then come at the first touch (they are allocated, so this never fails for want of memory).
+void Populate(void* data, uint64_t bytes) {
+#ifndef MADV_POPULATE_WRITE
+  constexpr int MADV_POPULATE_WRITE = 23;
+#endif
+  (void)madvise(data, bytes, MADV_POPULATE_WRITE);
+}
+
+}  // namespace
+
+Window& Window::operator=(Window&& other) noexcept {
+  if (this == &other) return *this;
+  Reset();
+  runtime_ = std::exchange(other.runtime_, nullptr);
+  block_ = std::exchange(other.block_, {});
+  data_ = std::exchange(other.data_, nullptr);
+  size_ = std::exchange(other.size_, 0);
+  return *this;
+}
+
+void Window::Reset() {
+  if (runtime_ != nullptr) runtime_->segment().Free(block_);
+  runtime_ = nullptr;
+}
+
+absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOptions& options, Site site) {
+  runtime::Runtime& runtime = group_->runtime();
+  runtime::Segment& segment = runtime.segment();
+  Window window;
+  absl::Status mine;
+  if (bytes > 0) {
+    absl::StatusOr<runtime::SegmentBlock> block = segment.Allocate(std::max<uint64_t>(bytes, kLeastBytes));
+    if (block.ok()) {
+      const absl::StatusOr<void*> data = segment.Map(*block);
+      window = Window(&runtime, *block, data.ok() ? *data : nullptr, bytes);
+      mine = data.status();
+      if (data.ok()) Populate(*data, block->bytes);
+    } else {
+      mine = absl::Status(block.status().code(), "allocate_window of " + std::to_string(bytes) +
+                                                     " bytes: " + std::string(block.status().message()) +
+                                                     "; ask for less, or free windows first");
+    }
+  }
+  const Offer offer{static_cast<int64_t>(window.block_.offset), static_cast<int64_t>(window.block_.bytes), !mine.ok()};
+  std::vector<Offer> offers(static_cast<size_t>(size()));
+  const auto exchange = [&](const Offer& own) {
+    return AllGather(ConstBuffer(reinterpret_cast<const int64_t*>(&own), kOfferWords),
+                     Buffer(reinterpret_cast<int64_t*>(offers.data()), kOfferWords * size()), options, site)
+        .Wait();
+  };
+  COHORT_RETURN_IF_ERROR(exchange(offer));
+  const auto outcome = [&]() -> absl::Status {
+    if (!mine.ok()) return mine;
+    for (int rank = 0; rank < size(); ++rank) {
+      if (offers[static_cast<size_t>(rank)].failed == 0) continue;
+      return absl::ResourceExhaustedError("allocate_window: rank " + std::to_string(rank) +
+                                          " of the group has no room for its window; its own error says why");
+    }
+    return absl::OkStatus();
+  };
+  COHORT_RETURN_IF_ERROR(outcome());
+  for (int rank = 0; rank < size(); ++rank) {
+    const Offer& other = offers[static_cast<size_t>(rank)];
+    const int world_rank = members()[static_cast<size_t>(rank)];
+    if (other.bytes == 0 || rank == this->rank() || runtime.node_of(world_rank) != runtime.node()) continue;
+    const runtime::SegmentBlock block{static_cast<uint64_t>(other.offset), static_cast<uint64_t>(other.bytes)};
+    const absl::StatusOr<void*> data = segment.Map(block);
+    if (data.ok()) {
+      Populate(*data, block.bytes);
+    } else {
+      mine = data.status();
+    }
+  }
+  // Nobody may use its window before all have mapped it, nor keep it when one could not.
+  const Offer mapped{0, 0, !mine.ok()};
+  COHORT_RETURN_IF_ERROR(exchange(mapped));
+  COHORT_RETURN_IF_ERROR(outcome());
+  return window;
+}
+
+}  // namespace cohort::comm
