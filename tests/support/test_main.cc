@@ -2,10 +2,16 @@
 // GoogleTest's own main it would count as passed. Each reason is printed on one line that tools/dev collects.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <string_view>
+
+#include "tests/support/nightly.h"
 
 namespace {
+
+bool nightly = false;
 
 constexpr int kSkipped = 77;
 
@@ -24,8 +30,11 @@ class SkipReporter : public testing::EmptyTestEventListener {
 
 }  // namespace
 
+bool cohort::testing::Nightly() { return nightly; }
+
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
+  nightly = std::any_of(argv + 1, argv + argc, [](std::string_view argument) { return argument == "--nightly"; });
   testing::UnitTest::GetInstance()->listeners().Append(new SkipReporter);
   const int result = RUN_ALL_TESTS();
   const testing::UnitTest& unit = *testing::UnitTest::GetInstance();

@@ -29,7 +29,9 @@
 #   cohort_test(NAME comm_selector_test
 #     SRCS selector_test.cc
 #     DEPS cohort::comm GTest::gmock
-#     [LABELS multiprocess netns slurm gpu nightly] [TIMEOUT 120] [ENV A=1 B=2] [RUN_SERIAL] [DISCOVER])
+#     [LABELS multiprocess netns slurm gpu nightly] [TIMEOUT 120] [ENV A=1 B=2] [RUN_SERIAL] [DISCOVER] [NIGHTLY])
+#
+# NIGHTLY adds an entry `<name>_nightly` that runs the binary with --nightly (tests/support/nightly.h).
 #
 # Any other command as a test; exit status 77 means skipped, with a line "skipped: <what>: <why>" in its output. The
 # programs it names are built before.

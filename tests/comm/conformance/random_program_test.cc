@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "tests/comm/conformance/collective_case.h"
+#include "tests/support/nightly.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/sim_cluster.h"
 
@@ -130,7 +131,8 @@ class Walk {
 };
 
 TEST(RandomProgramTest, OverTheSimulatedTransport) {
-  for (uint64_t seed = 1; seed <= 120; ++seed) {
+  const auto programs = static_cast<uint64_t>(Trials(2'000, 200'000));
+  for (uint64_t seed = 1; seed <= programs; ++seed) {
     SimClusterOptions options;
     options.ranks = 1 + static_cast<int>(seed % 7);
     options.nodes = options.ranks >= 4 ? 2 : 1;
@@ -141,7 +143,7 @@ TEST(RandomProgramTest, OverTheSimulatedTransport) {
     std::vector<std::string> wrong(static_cast<size_t>(options.ranks));
     cluster.Run([&](SimRank& rank) {
       std::string& mine = wrong[static_cast<size_t>(rank.rank)];
-      mine = Walk(rank.world, rank.rank, seed).Run(60);
+      mine = Walk(rank.world, rank.rank, seed).Run(30);
       if (!mine.empty()) rank.world->Abort(mine);
     });
     for (const std::string& text : wrong) ASSERT_EQ(text, "") << "seed " << seed;
@@ -150,7 +152,8 @@ TEST(RandomProgramTest, OverTheSimulatedTransport) {
 
 TEST(RandomProgramTest, BetweenProcesses) {
   const bool hosts_talk = WhyHostsCannotTalk().empty();
-  for (uint64_t seed = 1; seed <= 8; ++seed) {
+  const auto programs = static_cast<uint64_t>(Trials(8, 800));
+  for (uint64_t seed = 1; seed <= programs; ++seed) {
     ProcessClusterOptions options;
     options.ranks = 2 + static_cast<int>(seed % 5);
     options.nodes = hosts_talk && seed % 4 == 0 ? 2 : 1;
