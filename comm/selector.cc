@@ -8,7 +8,7 @@ namespace {
 
 // The number of pieces with the least predicted time: what the algorithm needs, doubled while pieces stay long enough.
 Choice BestPieces(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopology& topology, const Tuning& tuning) {
-  const int32_t least = algorithm.traits.parts_by_rank ? topology.size : 1;
+  const int32_t least = PartsOf(algorithm, topology.size);
   const int64_t piece_bytes = topology.nodes > 1 ? tuning.remote_piece_bytes : tuning.local_piece_bytes;
   Choice best;
   for (int64_t cuts = 1; cuts <= tuning.max_pieces; cuts *= 2) {

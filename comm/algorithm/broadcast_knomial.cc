@@ -40,5 +40,7 @@ Plan BuildBroadcastBinomial(const PlanRequest& request) { return Build(request, 
 AlgorithmCost CostOfBroadcastBinomial(const CostQuery& query) { return Cost(query, 2); }
 Plan BuildBroadcastKnomial4(const PlanRequest& request) { return Build(request, 4); }
 AlgorithmCost CostOfBroadcastKnomial4(const CostQuery& query) { return Cost(query, 4); }
+Plan BuildBroadcastKnomial8(const PlanRequest& request) { return Build(request, 8); }
+AlgorithmCost CostOfBroadcastKnomial8(const CostQuery& query) { return Cost(query, 8); }
 
 }  // namespace cohort::comm

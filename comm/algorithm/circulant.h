@@ -4,7 +4,8 @@
 // the all-gather is Bruck's).
 //
 // Parts are counted from the own rank: relative part i of rank r is part (r + i) modulo p. A range of parts that wraps
-// past the last part travels as two messages, because it lies in two places.
+// past the last part travels as two messages, because it lies in two places. Rooted operations count ranks and parts
+// from `zero`, the rank that part 0 belongs to.
 #pragma once
 
 #include <functional>
@@ -20,9 +21,10 @@ using PartsAt = std::function<Slice(int part, int relative, int count)>;
 // relative parts [0, (p+1)/2), which may be the same memory as the own contributions in the sense of
 // PlanBuilder::Aliased, part by part. For sizes from 2 on.
 void CirculantReduceScatter(PlanBuilder& builder, const PlanRequest& request, const PartsAt& in, const PartsAt& work,
-                            const Slice& result);
+                            const Slice& result, int zero = 0);
 
 // Fills `all` with every rank's part. `own` is the own part, already in its place or not: it is only sent from.
-void CirculantAllGather(PlanBuilder& builder, const PlanRequest& request, const Slice& own, const PartsAt& all);
+void CirculantAllGather(PlanBuilder& builder, const PlanRequest& request, const Slice& own, const PartsAt& all,
+                        int zero = 0);
 
 }  // namespace cohort::comm

@@ -49,5 +49,7 @@ Plan BuildReduceBinomial(const PlanRequest& request) { return Build(request, 2);
 AlgorithmCost CostOfReduceBinomial(const CostQuery& query) { return Cost(query, 2); }
 Plan BuildReduceKnomial4(const PlanRequest& request) { return Build(request, 4); }
 AlgorithmCost CostOfReduceKnomial4(const CostQuery& query) { return Cost(query, 4); }
+Plan BuildReduceKnomial8(const PlanRequest& request) { return Build(request, 8); }
+AlgorithmCost CostOfReduceKnomial8(const CostQuery& query) { return Cost(query, 8); }
 
 }  // namespace cohort::comm

@@ -3,6 +3,8 @@
 #include <array>
 #include <bit>
 
+#include "comm/algorithm/pattern.h"
+
 namespace cohort::comm {
 
 #define COHORT_ALGORITHM(kind, name, function, ...) \
@@ -67,6 +69,11 @@ std::string AlgorithmNames(CollectiveKind kind) {
     names += algorithm.name;
   }
   return names;
+}
+
+int PartsOf(const AlgorithmInfo& algorithm, int size) {
+  if (algorithm.traits.parts_by_rank) return size;
+  return algorithm.traits.power_of_two_parts ? FloorPowerOfTwo(size) : 1;
 }
 
 absl::Status CheckRequirements(const AlgorithmInfo& algorithm, int size) {

@@ -40,7 +40,9 @@ struct AlgorithmTraits {
   int max_ranks = std::numeric_limits<int>::max();
   bool uses_publish = false;
   bool parts_by_rank = false;  // cuts the block into a part for each rank: wants a multiple of `size` pieces
-  bool pipelined = false;      // gains from more pieces than it needs
+  // The same with a part for each of the largest power of two of ranks.
+  bool power_of_two_parts = false;
+  bool pipelined = false;  // gains from more pieces than it needs
 };
 
 struct AlgorithmInfo {
@@ -59,6 +61,9 @@ const AlgorithmInfo* FindAlgorithm(CollectiveKind kind, std::string_view name);
 const AlgorithmInfo* FindAlgorithm(uint16_t index);
 // "binomial, flat, ring": the names for a kind, in the order of the list.
 std::string AlgorithmNames(CollectiveKind kind);
+
+// The parts that the algorithm cuts a block into, whatever the pieces: they are equal where the pieces are a multiple.
+int PartsOf(const AlgorithmInfo& algorithm, int size);
 
 // OK when the algorithm can serve groups of this size; else kInvalidArgument with the requirement it misses.
 absl::Status CheckRequirements(const AlgorithmInfo& algorithm, int size);

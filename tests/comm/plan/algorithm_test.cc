@@ -69,7 +69,7 @@ TEST_P(AlgorithmTest, IsCorrectAndCostsWhatItsFormulaSays) {
           ASSERT_TRUE(report.ok()) << Describe(algorithm, size, root, pieces, in_place) << ": " << report.status();
           ASSERT_EQ(report->rounds, cost.rounds) << Describe(algorithm, size, root, pieces, in_place);
           // Parts are unequal where the pieces are no multiple of the size; the formula then rounds up.
-          if (algorithm.traits.parts_by_rank && pieces % size != 0) {
+          if (pieces % PartsOf(algorithm, size) != 0) {
             ASSERT_LE(report->chunks, cost.chunks) << Describe(algorithm, size, root, pieces, in_place);
           } else {
             ASSERT_EQ(report->chunks, cost.chunks) << Describe(algorithm, size, root, pieces, in_place);

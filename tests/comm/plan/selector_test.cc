@@ -39,7 +39,7 @@ TEST(SelectorTest, ChoosesTheLeastPredictedTimeAndFits) {
           }
           for (const AlgorithmInfo& algorithm : Algorithms()) {
             if (static_cast<int>(algorithm.kind) != kind || !CheckRequirements(algorithm, size).ok()) continue;
-            const int32_t pieces = algorithm.traits.parts_by_rank ? size : 1;
+            const int32_t pieces = PartsOf(algorithm, size);
             EXPECT_LE(choice->predicted_us, PredictMicroseconds(algorithm, pieces, bytes, topology, tuning))
                 << algorithm.name;
           }
