@@ -72,6 +72,35 @@ Work Communicator::AllToAll(ConstBuffer in, Buffer out, const CallOptions& optio
   return group_->Submit({CollectiveKind::kAllToAll, in, out, ReduceOp::kSum, -1, -1, site}, options);
 }
 
+Work Communicator::GatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, int root,
+                           const CallOptions& options, Site site) {
+  return group_->SubmitUnequal({CollectiveKind::kGatherV, in, out, ReduceOp::kSum, root, -1, site}, {}, out_blocks,
+                               options);
+}
+
+Work Communicator::ScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, int root,
+                            const CallOptions& options, Site site) {
+  return group_->SubmitUnequal({CollectiveKind::kScatterV, in, out, ReduceOp::kSum, root, -1, site}, in_blocks, {},
+                               options);
+}
+
+Work Communicator::AllGatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, const CallOptions& options,
+                              Site site) {
+  return group_->SubmitUnequal({CollectiveKind::kAllGatherV, in, out, ReduceOp::kSum, -1, -1, site}, {}, out_blocks,
+                               options);
+}
+
+Work Communicator::ReduceScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, ReduceOp op,
+                                  const CallOptions& options, Site site) {
+  return group_->SubmitUnequal({CollectiveKind::kReduceScatterV, in, out, op, -1, -1, site}, in_blocks, {}, options);
+}
+
+Work Communicator::AllToAllV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, const BlockLayout& out_blocks,
+                             const CallOptions& options, Site site) {
+  return group_->SubmitUnequal({CollectiveKind::kAllToAllV, in, out, ReduceOp::kSum, -1, -1, site}, in_blocks,
+                               out_blocks, options);
+}
+
 Work Communicator::Barrier(const CallOptions& options, Site site) {
   return group_->Submit({CollectiveKind::kBarrier, {}, {}, ReduceOp::kSum, -1, -1, site}, options);
 }

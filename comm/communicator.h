@@ -86,6 +86,27 @@ class Communicator {
                      Site site = Site::current());
   // in and out are [size * count]: block s of rank r's in becomes block r of rank s's out.
   Work AllToAll(ConstBuffer in, Buffer out, const CallOptions& options = {}, Site site = Site::current());
+  // The variable-count forms: the block of rank r has counts[r] elements from displacements[r] on, in elements from the
+  // buffer's start (comm/request.h). A count of 0 is legal, everywhere. Blocks of `out` may not overlap, nor may in and
+  // out but in place: the caller's own block at the same address in both (all-to-all: in == out and equal layouts).
+  // Every message tells its length, so two ranks that disagree on the count between them get kFailedPrecondition with
+  // both numbers, on all ranks.
+  //
+  // Root cuts out: rank r's in, of counts[r] elements. Only root's layout is read; it knows all counts, others theirs.
+  Work GatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, int root, const CallOptions& options = {},
+               Site site = Site::current());
+  // Root cuts in: rank r gets counts[r] elements. Only root's layout is read.
+  Work ScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, int root, const CallOptions& options = {},
+                Site site = Site::current());
+  // Everyone cuts out: rank r's in, of counts[r] elements. Equal counts on all ranks; displacements are local.
+  Work AllGatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, const CallOptions& options = {},
+                  Site site = Site::current());
+  // Everyone cuts in: rank r gets its block of the elementwise op, counts[r] elements. Equal counts on all ranks.
+  Work ReduceScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, ReduceOp op,
+                      const CallOptions& options = {}, Site site = Site::current());
+  // Block s of rank r's in becomes block r of rank s's out. Every rank knows the counts of its own blocks.
+  Work AllToAllV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, const BlockLayout& out_blocks,
+                 const CallOptions& options = {}, Site site = Site::current());
   // Done on no rank before every rank has called it.
   Work Barrier(const CallOptions& options = {}, Site site = Site::current());
   // Ordered per pair and direction, on channels of their own: independent of collectives. Counts and types must agree.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "comm/local_call.h"
@@ -17,6 +18,21 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
   hash ^= word + 0x9e3779b97f4a7c15u;
   hash *= 0xff51afd7ed558ccdu;
   return hash ^ (hash >> 33);
+}
+
+// Counts that all members know are compared as one hash; those that only a pair knows, message by message.
+void FillUnequal(const CollectiveRequest& request, runtime::CallRecord* record) {
+  const BlockTable& blocks = *request.blocks;
+  const auto total = [](const std::vector<int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  };
+  record->bytes =
+      static_cast<uint64_t>(std::max(total(blocks.in_counts), total(blocks.out_counts))) * SizeOf(request.dtype);
+  record->signature.count = 0;
+  if (request.kind != CollectiveKind::kAllGatherV && request.kind != CollectiveKind::kReduceScatterV) return;
+  for (const int64_t count : blocks.in_counts.size() > 1 ? blocks.in_counts : blocks.out_counts) {
+    record->signature.count = Mix(record->signature.count, static_cast<uint64_t>(count));
+  }
 }
 
 }  // namespace
@@ -145,6 +161,8 @@ void Group::FillRecord(const CollectiveRequest& request, const ServicePlan& serv
   signature.tuning = service.tuning;
   const BufferBlocks blocks = BlocksOf(request.kind, request.root == context_.rank, context_.size);
   record->bytes = signature.count * SizeOf(request.dtype) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
+  if (request.blocks != nullptr) [[unlikely]]
+    FillUnequal(request, record);
   record->group_rank = context_.rank;
   record->peer = request.peer;
   record->group_size = context_.size;
@@ -157,6 +175,23 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
     return runtime::Work::Finished(std::move(valid));
   }
   runtime::Work work = SubmitValid(request, options);
+  if (!work.Done()) runtime().engine().Kick();
+  return work;
+}
+
+runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLayout& in_blocks,
+                                   const BlockLayout& out_blocks, const CallOptions& options) {
+  runtime::Work work;
+  {
+    runtime::EngineLock lock(runtime().engine());  // for table_
+    CollectiveRequest request;
+    if (absl::Status valid =
+            MakeUnequalRequest(arguments, in_blocks, out_blocks, context_.rank, context_.size, &table_, &request);
+        !valid.ok()) {
+      return runtime::Work::Finished(std::move(valid));
+    }
+    work = SubmitValid(request, options);
+  }
   if (!work.Done()) runtime().engine().Kick();
   return work;
 }
@@ -177,6 +212,11 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   if (!service.ok()) return runtime::Work::Finished(service.status());
   AcceptedCall& call = (*provider)->NextCall();
   call.request = request;
+  if (request.blocks != nullptr) [[unlikely]] {
+    if (call.blocks == nullptr) call.blocks = std::make_shared<BlockTable>();
+    *call.blocks = *request.blocks;
+    call.request.blocks = call.blocks.get();
+  }
   call.timeout = options.timeout;
   call.stream = options.stream;
   call.service = *service;

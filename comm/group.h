@@ -39,6 +39,9 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
 
   // Numbers the call, records it, and hands it to its provider.
   runtime::Work Submit(const CallArguments& arguments, const CallOptions& options);
+  // The same for the variable-count forms.
+  runtime::Work SubmitUnequal(const CallArguments& arguments, const BlockLayout& in_blocks,
+                              const BlockLayout& out_blocks, const CallOptions& options);
   std::string Explain(const CollectiveRequest& request);
   // Fails the group here and on all other members.
   void FailEverywhere(const absl::Status& status, int blamed);
@@ -82,6 +85,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   std::vector<uint64_t> received_;
   std::map<std::vector<int>, uint64_t> children_;
   uint64_t splits_ = 0;
+  BlockTable table_;  // of the variable-count call that is being checked
   std::vector<SiteMemo> sites_;
   std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed
   absl::Status status_;

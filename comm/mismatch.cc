@@ -1,5 +1,6 @@
 #include "comm/mismatch.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <vector>
@@ -63,10 +64,28 @@ std::string DescribePending(const CallRecord& record) {
   return site.empty() ? text : text + " at " + site;
 }
 
+namespace {
+
+// The calls are the same, but for the number of elements between two ranks.
+absl::Status OtherLengthError(const GroupContext& group, const CallRecord& mine, const RunnerFailure& failure) {
+  const uint64_t element = std::max<uint64_t>(1, SizeOf(static_cast<DataType>(mine.signature.dtype)));
+  const int peer = group.members[failure.peer];
+  std::string text = "calls do not match: rank " + std::to_string(group.members[group.rank]) + " called " +
+                     runtime::DescribeCallAndSite(mine) + " and expects " +
+                     std::to_string(failure.expected_bytes / element) + " elements from rank " + std::to_string(peer) +
+                     ", which sends " + std::to_string(failure.peer_bytes / element);
+  if (CameAlong(failure))
+    text += "; rank " + std::to_string(peer) + " called " + runtime::DescribeCallAndSite(failure.peer_call);
+  return absl::FailedPreconditionError(text + " (operation " + std::to_string(mine.signature.sequence) + ")");
+}
+
+}  // namespace
+
 absl::Status MismatchError(const GroupContext& group, const CallRecord& mine, const RunnerFailure& failure) {
   if (runtime::IsPointToPoint(mine.signature.kind)) {
     return absl::FailedPreconditionError(PointToPointText(group, mine, failure));
   }
+  if (failure.other_length) return OtherLengthError(group, mine, failure);
   const uint64_t last = mine.signature.sequence;
   for (uint64_t sequence = last > kLookBack ? last - kLookBack : 1; sequence <= last; ++sequence) {
     const std::vector<CallView> views = Views(group, sequence, failure);

@@ -88,6 +88,7 @@ bool PlanProvider::Begin() {
   binding.in = request.in;
   binding.out = request.out;
   binding.count = static_cast<size_t>(request.count);
+  binding.blocks = request.blocks;
   binding.element_bytes = SizeOf(request.dtype);
   if (Reduces(request.kind)) binding.kernel = FindReduceKernel(request.dtype, request.op);
   binding.signature = first.signature;
@@ -103,7 +104,9 @@ bool PlanProvider::Begin() {
 void PlanProvider::FinishFirst() {
   const CollectiveRequest& request = queue_.front()->call.request;
   if (request.op == ReduceOp::kAvg && Reduces(request.kind) && request.out != nullptr) {
-    DivideBy(request.dtype, request.out, static_cast<size_t>(request.count), group_->size);
+    DivideBy(request.dtype, request.out,
+             static_cast<size_t>(request.blocks == nullptr ? request.count : request.blocks->out_counts[0]),
+             group_->size);
   }
   begun_ = false;
   Operation* operation = queue_.pop();

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,9 +46,10 @@ struct AcceptedCall {
   CollectiveRequest request;
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);
   void* stream = nullptr;
-  ServicePlan service;         // what Choose returned
-  runtime::CallRecord record;  // started
-  uint64_t ticket = 0;         // for BlackBoxWriter::Finish, which the provider calls when the call is done
+  ServicePlan service;                 // what Choose returned
+  std::shared_ptr<BlockTable> blocks;  // what request.blocks points to; kept for the next variable-count call
+  runtime::CallRecord record;          // started
+  uint64_t ticket = 0;                 // for BlackBoxWriter::Finish, which the provider calls when the call is done
 };
 
 class Provider {
@@ -63,6 +65,10 @@ class Provider {
   virtual AcceptedCall& NextCall() { return next_call_; }
   // Starts the call, which is the one in NextCall(). Called with engine ownership.
   virtual runtime::Work Launch(const AcceptedCall& call) = 0;
+  // Calls launched between the two belong to one batch, and none of them may wait for another. What can't be started
+  // at BatchEnd fails the group (GroupContext::fail). Called with engine ownership; never nested.
+  virtual void BatchBegin() {}
+  virtual void BatchEnd() {}
   // Does a bounded amount of work; true when anything moved.
   virtual bool Poll() = 0;
   // True while something is under way that only Poll can finish.

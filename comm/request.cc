@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -136,7 +137,7 @@ absl::Status CheckRanks(const CallArguments& arguments, int rank, int size) {
 }  // namespace
 
 BufferBlocks BlocksOf(CollectiveKind kind, bool is_root, int size) {
-  switch (kind) {
+  switch (EqualBlocksForm(kind)) {
     case CollectiveKind::kBroadcast:
     case CollectiveKind::kAllReduce:
       return {1, 1};
@@ -158,8 +159,9 @@ BufferBlocks BlocksOf(CollectiveKind kind, bool is_root, int size) {
       return {1, 0};
     case CollectiveKind::kRecv:
       return {0, 1};
+    default:
+      return {0, 0};
   }
-  return {0, 0};
 }
 
 absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, CollectiveRequest* request) {
@@ -192,6 +194,195 @@ absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, Col
     request->memory = used.memory;
     request->device = used.device;
     request->count = BlockCount(used);
+  }
+  return absl::OkStatus();
+}
+
+namespace {
+
+// What the choice of an algorithm goes by where not all members know the counts.
+constexpr int64_t kNominalBlockBytes = 16 * 1024;
+
+std::string BlockText(int64_t count, int64_t place) {
+  return std::to_string(count) + " elements from " + std::to_string(place) + " on";
+}
+
+// Fills counts and places of one buffer from the caller's layout.
+absl::Status ReadLayout(const CallArguments& arguments, const View& view, const BlockLayout& layout, size_t size,
+                        std::vector<int64_t>* counts, std::vector<int64_t>* places) {
+  const std::string name = std::string(view.name) + "_blocks";
+  const auto wrong_size = [&](const char* list, size_t found) {
+    return Invalid(arguments, name + "." + list + " has " + std::to_string(found) + " values; the group has " +
+                                  std::to_string(size) + " ranks");
+  };
+  if (layout.counts.size() != size) return wrong_size("counts", layout.counts.size());
+  const bool dense = layout.displacements.empty();
+  if (!dense && layout.displacements.size() != size) return wrong_size("displacements", layout.displacements.size());
+  counts->assign(layout.counts.begin(), layout.counts.end());
+  places->assign(layout.displacements.begin(), layout.displacements.end());
+  places->resize(size);
+  int64_t end = 0;
+  for (size_t i = 0; i < size; ++i) {
+    const std::string index = "[" + std::to_string(i) + "] is ";
+    const int64_t count = (*counts)[i];
+    if (count < 0) {
+      return Invalid(arguments, name + ".counts" + index + std::to_string(count) + "; a count is at least 0");
+    }
+    if (dense) (*places)[i] = end;
+    const int64_t place = (*places)[i];
+    if (place < 0) {
+      return Invalid(arguments,
+                     name + ".displacements" + index + std::to_string(place) + "; a displacement is at least 0");
+    }
+    if (__builtin_add_overflow(place, count, &end) || (count > 0 && end > view.count)) {
+      return Invalid(arguments, "block " + std::to_string(i) + " of " + view.name + ", " + BlockText(count, place) +
+                                    ", reaches beyond " + view.name + ", which has " + std::to_string(view.count) +
+                                    " elements");
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Blocks that are written may not overlap: what would lie there is anybody's guess.
+absl::Status CheckDisjoint(const CallArguments& arguments, const View& view, const std::vector<int64_t>& counts,
+                           const std::vector<int64_t>& places) {
+  std::vector<size_t> order;
+  int64_t end = 0;
+  bool ascending = true;
+  for (size_t i = 0; i < counts.size() && ascending; ++i) {
+    if (counts[i] == 0) continue;
+    ascending = places[i] >= end;
+    end = places[i] + counts[i];
+  }
+  if (ascending) return absl::OkStatus();
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) order.push_back(i);
+  }
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return places[a] < places[b]; });
+  for (size_t i = 1; i < order.size(); ++i) {
+    const size_t a = order[i - 1];
+    const size_t b = order[i];
+    if (places[a] + counts[a] <= places[b]) continue;
+    return Invalid(arguments, std::string(view.name) + "_blocks: block " + std::to_string(a) + " (" +
+                                  BlockText(counts[a], places[a]) + ") and block " + std::to_string(b) + " (" +
+                                  BlockText(counts[b], places[b]) + ") overlap; blocks that are written must be apart");
+  }
+  return absl::OkStatus();
+}
+
+// The memory from the first to past the last element of the blocks; empty where they have none.
+std::pair<uintptr_t, uintptr_t> ExtentOf(const View& view, const std::vector<int64_t>& counts,
+                                         const std::vector<int64_t>& places) {
+  int64_t begin = std::numeric_limits<int64_t>::max();
+  int64_t end = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] == 0) continue;
+    begin = std::min(begin, places[i]);
+    end = std::max(end, places[i] + counts[i]);
+  }
+  if (end == 0) return {0, 0};
+  const auto base = reinterpret_cast<uintptr_t>(view.data);
+  const size_t element = SizeOf(view.dtype);
+  return {base + static_cast<uintptr_t>(begin) * element, base + static_cast<uintptr_t>(end) * element};
+}
+
+// Both buffers are used: the caller's own block must be equally long in both, and they must be apart or in place.
+absl::Status CheckBoth(const CallArguments& arguments, const View& in, const View& out, int rank,
+                       const BlockTable& table, bool* in_place) {
+  if (in.dtype != out.dtype || in.memory != out.memory || in.device != out.device) {
+    return Invalid(arguments, "in and out must be of one type, " + Text(Name(in.dtype)) + " or " +
+                                  Text(Name(out.dtype)) + ", and lie in the same memory");
+  }
+  const auto own = static_cast<size_t>(rank);
+  const size_t in_block = table.in_counts.size() == 1 ? 0 : own;
+  const size_t out_block = table.out_counts.size() == 1 ? 0 : own;
+  if (table.in_counts[in_block] != table.out_counts[out_block]) {
+    return Invalid(arguments, "the block of the caller, rank " + std::to_string(rank) + ", has " +
+                                  std::to_string(table.in_counts[in_block]) + " elements in in and " +
+                                  std::to_string(table.out_counts[out_block]) + " in out; it must have equally many");
+  }
+  const auto [in_begin, in_end] = ExtentOf(in, table.in_counts, table.in_places);
+  const auto [out_begin, out_end] = ExtentOf(out, table.out_counts, table.out_places);
+  *in_place = false;
+  if (in_begin == in_end || out_begin == out_end || in_end <= out_begin || out_end <= in_begin) {
+    return absl::OkStatus();
+  }
+  const auto place = [own_bytes = SizeOf(in.dtype)](const View& view, int64_t elements) {
+    return reinterpret_cast<uintptr_t>(view.data) + static_cast<uintptr_t>(elements) * own_bytes;
+  };
+  if (arguments.kind == CollectiveKind::kAllToAllV) {
+    *in_place = in.data == out.data && table.in_counts == table.out_counts && table.in_places == table.out_places;
+  } else {
+    *in_place = place(in, table.in_places[in_block]) == place(out, table.out_places[out_block]);
+  }
+  if (*in_place) return absl::OkStatus();
+  return Invalid(arguments,
+                 std::string("in and out overlap; they must be apart, or in place (") +
+                     (arguments.kind == CollectiveKind::kAllToAllV ? "in == out with equal layouts"
+                                                                   : "the caller's block at the same address in both") +
+                     ")");
+}
+
+struct Side {
+  View view;
+  bool used;
+  const BlockLayout* layout;  // null: the buffer is one block
+  bool written;
+};
+
+absl::Status ReadSide(const CallArguments& arguments, const Side& side, int size, std::vector<int64_t>* counts,
+                      std::vector<int64_t>* places) {
+  counts->clear();
+  places->clear();
+  if (!side.used) return absl::OkStatus();
+  COHORT_RETURN_IF_ERROR(CheckView(arguments, side.view));
+  if (side.layout == nullptr) {
+    counts->assign(1, side.view.count);
+    places->assign(1, 0);
+    return absl::OkStatus();
+  }
+  COHORT_RETURN_IF_ERROR(ReadLayout(arguments, side.view, *side.layout, static_cast<size_t>(size), counts, places));
+  return side.written ? CheckDisjoint(arguments, side.view, *counts, *places) : absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status MakeUnequalRequest(const CallArguments& arguments, const BlockLayout& in_blocks,
+                                const BlockLayout& out_blocks, int rank, int size, BlockTable* table,
+                                CollectiveRequest* request) {
+  COHORT_RETURN_IF_ERROR(CheckRanks(arguments, rank, size));
+  const CollectiveKind kind = arguments.kind;
+  const BufferBlocks blocks = BlocksOf(kind, rank == arguments.root, size);
+  const bool cuts_in = kind == CollectiveKind::kScatterV || kind == CollectiveKind::kReduceScatterV ||
+                       kind == CollectiveKind::kAllToAllV;
+  const bool cuts_out =
+      kind == CollectiveKind::kGatherV || kind == CollectiveKind::kAllGatherV || kind == CollectiveKind::kAllToAllV;
+  const ConstBuffer& a = arguments.in;
+  const Buffer& b = arguments.out;
+  const Side in{
+      {"in", a.data, a.count, a.dtype, a.memory, a.device, 1}, blocks.in > 0, cuts_in ? &in_blocks : nullptr, false};
+  const Side out{
+      {"out", b.data, b.count, b.dtype, b.memory, b.device, 1}, blocks.out > 0, cuts_out ? &out_blocks : nullptr, true};
+  COHORT_RETURN_IF_ERROR(ReadSide(arguments, in, size, &table->in_counts, &table->in_places));
+  COHORT_RETURN_IF_ERROR(ReadSide(arguments, out, size, &table->out_counts, &table->out_places));
+  request->kind = kind;
+  request->op = arguments.op;
+  request->root = IsRooted(kind) ? arguments.root : -1;
+  request->site = arguments.site;
+  request->blocks = table;
+  if (in.used) request->in = a.data;
+  if (out.used) request->out = b.data;
+  if (in.used && out.used) {
+    COHORT_RETURN_IF_ERROR(CheckBoth(arguments, in.view, out.view, rank, *table, &request->in_place));
+  }
+  const View& used = in.used ? in.view : out.view;
+  request->dtype = used.dtype;
+  request->memory = used.memory;
+  request->device = used.device;
+  request->count = kNominalBlockBytes / static_cast<int64_t>(SizeOf(used.dtype));
+  if (kind == CollectiveKind::kAllGatherV || kind == CollectiveKind::kReduceScatterV) {
+    const std::vector<int64_t>& counts = cuts_in ? table->in_counts : table->out_counts;
+    request->count = std::accumulate(counts.begin(), counts.end(), int64_t{0}) / size;
   }
   return absl::OkStatus();
 }

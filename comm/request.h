@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstdint>
 #include <source_location>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "comm/types.h"
@@ -21,12 +23,29 @@ struct CallOptions {
   void* stream = nullptr;
 };
 
+// How a buffer of a variable-count call is cut into blocks: counts[r] elements from displacements[r] on are rank r's.
+// Only read during the call.
+struct BlockLayout {
+  std::span<const int64_t> counts;
+  std::span<const int64_t> displacements;  // empty: one block after another
+};
+
+// The blocks of a variable-count call on this rank, in elements; places are counted from the start of the buffer. A
+// buffer that holds one block has lists of one element.
+struct BlockTable {
+  std::vector<int64_t> in_counts;
+  std::vector<int64_t> in_places;
+  std::vector<int64_t> out_counts;
+  std::vector<int64_t> out_places;
+};
+
 struct CollectiveRequest {
   CollectiveKind kind = CollectiveKind::kBarrier;
   const void* in = nullptr;
   void* out = nullptr;
   // The block of the call, in elements: all-reduce, broadcast, reduce: the whole vector; gather, scatter, all-gather,
-  // reduce-scatter, all-to-all: one rank's part.
+  // reduce-scatter, all-to-all: one rank's part. Variable-count forms: what the choice of an algorithm goes by, the
+  // mean block where all members know the counts.
   int64_t count = 0;
   DataType dtype = DataType::kUint8;
   ReduceOp op = ReduceOp::kSum;
@@ -36,6 +55,9 @@ struct CollectiveRequest {
   int device = 0;
   std::source_location site;
 
+  // Variable-count forms: their blocks, in place of `count`; null for all other kinds. Valid as long as the call.
+  const BlockTable* blocks = nullptr;
+
   // True where input and output are the same memory in the way that NCCL defines for the kind.
   bool in_place = false;
 };
@@ -43,11 +65,11 @@ struct CollectiveRequest {
 // True for the kinds that combine elements, and so have an op.
 constexpr bool Reduces(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce ||
-         kind == CollectiveKind::kReduceScatter;
+         kind == CollectiveKind::kReduceScatter || kind == CollectiveKind::kReduceScatterV;
 }
 constexpr bool IsRooted(CollectiveKind kind) {
   return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kScatter;
+         kind == CollectiveKind::kScatter || kind == CollectiveKind::kGatherV || kind == CollectiveKind::kScatterV;
 }
 constexpr bool IsPointToPoint(CollectiveKind kind) {
   return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
@@ -75,5 +97,11 @@ struct CallArguments {
 // kInvalidArgument with the argument's name, what was passed and what would be right. Buffers that the call does not
 // use on this rank are ignored.
 absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, CollectiveRequest* request);
+
+// The same for the variable-count forms. A layout that the call does not use on this rank is ignored. Fills `table`,
+// which `request` then refers to.
+absl::Status MakeUnequalRequest(const CallArguments& arguments, const BlockLayout& in_blocks,
+                                const BlockLayout& out_blocks, int rank, int size, BlockTable* table,
+                                CollectiveRequest* request);
 
 }  // namespace cohort::comm

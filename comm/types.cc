@@ -26,6 +26,16 @@ std::string_view Name(CollectiveKind kind) {
       return "send";
     case CollectiveKind::kRecv:
       return "recv";
+    case CollectiveKind::kGatherV:
+      return "gather_v";
+    case CollectiveKind::kScatterV:
+      return "scatter_v";
+    case CollectiveKind::kAllGatherV:
+      return "all_gather_v";
+    case CollectiveKind::kReduceScatterV:
+      return "reduce_scatter_v";
+    case CollectiveKind::kAllToAllV:
+      return "all_to_all_v";
   }
   return "unknown_call";
 }

@@ -19,8 +19,21 @@ enum class CollectiveKind : uint8_t {
   kBarrier,
   kSend,
   kRecv,
+  // The variable-count forms: as the kinds above, with a length of its own for every block.
+  kGatherV,
+  kScatterV,
+  kAllGatherV,
+  kReduceScatterV,
+  kAllToAllV,
 };
-inline constexpr int kCollectiveKinds = 12;  // one past the last value
+inline constexpr int kCollectiveKinds = 17;  // one past the last value
+// True for the variable-count forms.
+constexpr bool HasUnequalBlocks(CollectiveKind kind) { return kind >= CollectiveKind::kGatherV; }
+// The form with equal blocks of a variable-count form; any other kind itself.
+constexpr CollectiveKind EqualBlocksForm(CollectiveKind kind) {
+  constexpr int kBetween = static_cast<int>(CollectiveKind::kGatherV) - static_cast<int>(CollectiveKind::kGather);
+  return HasUnequalBlocks(kind) ? static_cast<CollectiveKind>(static_cast<int>(kind) - kBetween) : kind;
+}
 // "all_reduce", "send", ...
 std::string_view Name(CollectiveKind kind);
 

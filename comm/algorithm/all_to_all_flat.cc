@@ -8,6 +8,7 @@
 // Cost, blocks of n bytes: 1 round; (p-1) n bytes out of and into every rank.
 // Any size. Source: textbook (linear all-to-all).
 #include <utility>
+#include <vector>
 
 #include "comm/algorithm/pattern.h"
 #include "comm/algorithm/registry.h"
@@ -24,14 +25,14 @@ Plan BuildAllToAllFlat(const PlanRequest& request) {
   }
   builder.Copy(builder.Out(request.rank), builder.In(request.rank));
   const bool aside = builder.Aliased(builder.In(), builder.Out());
-  const Slice scratch = aside ? builder.NewScratch(size - 1) : PlanBuilder::Nothing();
+  std::vector<std::pair<Slice, Slice>> arrived;  // where it belongs, where it came
   for (int i = 1; i < size; ++i) {
     const int peer = Modulo(request.rank - i, size);
-    builder.Recv(peer, aside ? Part(scratch, i - 1, size - 1) : builder.Out(peer));
+    const Slice place = builder.Out(peer);
+    arrived.emplace_back(place, aside ? builder.NewScratchLike(place) : place);
+    builder.Recv(peer, arrived.back().second);
   }
-  for (int i = 1; aside && i < size; ++i) {
-    builder.Copy(builder.Out(Modulo(request.rank - i, size)), Part(scratch, i - 1, size - 1));
-  }
+  for (const auto& [place, came] : arrived) builder.Copy(place, came);
   return std::move(builder).Build();
 }
 

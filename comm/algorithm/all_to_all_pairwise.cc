@@ -20,12 +20,14 @@ Plan BuildAllToAllPairwise(const PlanRequest& request) {
   PlanBuilder builder(request);
   const int size = request.size;
   const bool aside = size > 1 && builder.Aliased(builder.In(), builder.Out());
-  const Slice scratch = aside ? builder.NewScratch() : PlanBuilder::Nothing();
+  const bool unequal = HasUnequalBlocks(request.kind);
+  const Slice shared = aside && !unequal ? builder.NewScratch() : PlanBuilder::Nothing();
   builder.Copy(builder.Out(request.rank), builder.In(request.rank));
   for (int step = 0; step < size; ++step) {
     const int peer = Modulo(step - request.rank, size);
     if (peer == request.rank) continue;
     builder.Send(peer, builder.In(peer));
+    const Slice scratch = aside && unequal ? builder.NewScratchLike(builder.Out(peer)) : shared;
     builder.Recv(peer, aside ? scratch : builder.Out(peer));
     if (aside) builder.Copy(builder.Out(peer), scratch);
   }

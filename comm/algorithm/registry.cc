@@ -104,11 +104,7 @@ absl::StatusOr<Plan> BuildPlan(const AlgorithmInfo& algorithm, const PlanRequest
                    "needs a root in [0, " + std::to_string(request.size) + "), not " + std::to_string(request.root));
   }
   // Chunk numbers are 32 bits wide, also those of scratch memory.
-  const bool block_per_rank = request.kind == CollectiveKind::kGather || request.kind == CollectiveKind::kScatter ||
-                              request.kind == CollectiveKind::kAllGather ||
-                              request.kind == CollectiveKind::kReduceScatter ||
-                              request.kind == CollectiveKind::kAllToAll;
-  const int blocks = block_per_rank ? request.size : 1;
+  const int blocks = HasBlockPerRank(request.kind) ? request.size : 1;
   if (request.pieces < 1 || request.pieces > std::numeric_limits<int32_t>::max() / 4 / blocks) {
     return Refused(algorithm, "cannot cut its block into " + std::to_string(request.pieces) + " pieces");
   }

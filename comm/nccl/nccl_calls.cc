@@ -134,6 +134,12 @@ absl::StatusOr<ncclResult_t> Call(const CallTarget& target, const CollectiveRequ
       return nccl.ncclSend(request.in, n, payload.dtype, request.peer, target.communicator, target.stream);
     case CollectiveKind::kRecv:
       return nccl.ncclRecv(request.out, n, payload.dtype, request.peer, target.communicator, target.stream);
+    case CollectiveKind::kGatherV:
+    case CollectiveKind::kScatterV:
+    case CollectiveKind::kAllGatherV:
+    case CollectiveKind::kReduceScatterV:
+    case CollectiveKind::kAllToAllV:
+      break;  // refused by CheckSupported
   }
   return absl::UnimplementedError("the NCCL provider does not know this kind of call");
 }
@@ -144,6 +150,10 @@ absl::Status CheckSupported(const CollectiveRequest& request) {
   if (Reduces(request.kind)) {
     COHORT_RETURN_IF_ERROR(ToNccl(request.dtype).status());
     COHORT_RETURN_IF_ERROR(ToNccl(request.op).status());
+  }
+  if (HasUnequalBlocks(request.kind)) {
+    return absl::UnimplementedError("the NCCL provider has no " + std::string(Name(request.kind)) +
+                                    ": pad the blocks to one length, or copy to the host first");
   }
   if (request.kind == CollectiveKind::kAllToAll && request.in_place) {
     return absl::UnimplementedError("NCCL has no all_to_all in place: pass another output buffer");

@@ -24,6 +24,7 @@ using Id = ExpressionTable::Id;
 struct Message {
   bool published = false;
   int32_t first_piece = 0;
+  int64_t length_name = 0;  // unequal blocks
   std::vector<Id> values;
   int64_t depth = 0;          // messages in the longest chain that ends with this one
   std::vector<bool> entered;  // barriers: the ranks known to have entered
@@ -144,6 +145,9 @@ void Simulation::Post(int rank, size_t lane, const Step& step) {
   std::shared_ptr<Message>& message = lane_state.posted.back();
   message->published = step.kind == StepKind::kPublish;
   message->first_piece = step.src.first % plans_[static_cast<size_t>(rank)].pieces;
+  if (HasUnequalBlocks(plans_[static_cast<size_t>(rank)].kind)) {
+    message->length_name = LengthName(plans_[static_cast<size_t>(rank)], step.src);
+  }
   message->depth = lane_state.depth + 1;
   message->entered = lane_state.entered;
   ++state.sent_messages;
@@ -196,6 +200,10 @@ absl::StatusOr<bool> Simulation::TryReceive(int rank, size_t lane, const Step& s
                       std::to_string(step.dst.first % pieces) + " on, but the message has " +
                       std::to_string(message->values.size()) + " from piece " + std::to_string(message->first_piece) +
                       " on");
+  }
+  const Plan& plan = plans_[static_cast<size_t>(rank)];
+  if (HasUnequalBlocks(plan.kind) && step.dst.chunks > 0 && message->length_name != LengthName(plan, step.dst)) {
+    return Refuse(rank, lane, "expects a block of another length than that which comes");
   }
   if (step.kind == StepKind::kRecv) {
     COHORT_RETURN_IF_ERROR(Store(rank, lane, step, message->values, nullptr));
@@ -297,7 +305,7 @@ Id Simulation::Expected(const Plan& plan, int32_t chunk, Id found) const {
     const bool right = found >= 0 && expressions_.Complete(found) && expressions_.element(found) == element;
     return right ? found : ExpressionTable::kUnwritten;
   };
-  switch (plan.kind) {
+  switch (EqualBlocksForm(plan.kind)) {
     case CollectiveKind::kBroadcast:
       return expressions_.Leaf(plan.root, chunk, chunk);
     case CollectiveKind::kReduce:

@@ -100,7 +100,7 @@ int32_t ChunksOf(BufferId buffer, const PlanRequest& request) {
   const int32_t all = request.pieces * request.size;
   const bool in = buffer == BufferId::kIn;
   if (buffer == BufferId::kScratch) return 0;
-  switch (request.kind) {
+  switch (EqualBlocksForm(request.kind)) {
     case CollectiveKind::kBroadcast:
       return in ? (at_root ? one : 0) : one;
     case CollectiveKind::kReduce:
@@ -123,8 +123,9 @@ int32_t ChunksOf(BufferId buffer, const PlanRequest& request) {
       return in ? one : 0;
     case CollectiveKind::kRecv:
       return in ? 0 : one;
+    default:
+      return 0;
   }
-  return 0;
 }
 
 Slice Canonical(const Slice& slice, const PlanRequest& request) {
@@ -135,9 +136,26 @@ Slice Canonical(const Slice& slice, const PlanRequest& request) {
   const BufferId larger = in > out ? BufferId::kIn : BufferId::kOut;
   if (slice.buffer == larger) return slice;
   // Equal buffers start together; a smaller one is this rank's block of the larger.
-  const bool block_kind = request.kind == CollectiveKind::kGather || request.kind == CollectiveKind::kScatter ||
-                          request.kind == CollectiveKind::kAllGather || request.kind == CollectiveKind::kReduceScatter;
+  const CollectiveKind form = EqualBlocksForm(request.kind);
+  const bool block_kind = form == CollectiveKind::kGather || form == CollectiveKind::kScatter ||
+                          form == CollectiveKind::kAllGather || form == CollectiveKind::kReduceScatter;
   return {larger, slice.first + (block_kind ? request.rank * request.pieces : 0), slice.chunks};
+}
+
+int64_t LengthName(const Plan& plan, const Slice& slice) {
+  const int32_t block = slice.first / plan.pieces;
+  if (slice.buffer == BufferId::kScratch) return LengthName(plan, plan.scratch_like[static_cast<size_t>(block)]);
+  const bool in = slice.buffer == BufferId::kIn;
+  switch (EqualBlocksForm(plan.kind)) {
+    case CollectiveKind::kGather:
+    case CollectiveKind::kAllGather:
+      return in ? plan.rank : block;
+    case CollectiveKind::kScatter:
+    case CollectiveKind::kReduceScatter:
+      return in ? block : plan.rank;
+    default:
+      return in ? int64_t{plan.rank} * plan.size + block : int64_t{block} * plan.size + plan.rank;
+  }
 }
 
 PlanRequest RequestOf(const Plan& plan) {

@@ -10,6 +10,9 @@
 //   kIn, kOut   the user's buffers, as many blocks as the operation gives them on this rank
 //   kScratch    `scratch_chunks` chunks of the plan's own; chunk i has the length of piece i % pieces
 //
+// Unequal blocks. In plans of the variable-count forms every block has a length of its own, and blocks of the user's
+// buffers need not lie together: a slice stays inside one block, and scratch blocks are made like one of the user's.
+//
 // Order. A plan is a list of lanes; lanes run independently and touch disjoint memory. In a lane, steps start in
 // order. kSend and kPublish are only *posted* by their turn (they must not wait for the receiver, or two ranks that
 // send to each other would stand still); they complete in order. Every other step is finished before the next starts.
@@ -71,6 +74,8 @@ struct Plan {
   bool in_place = false;
   int32_t pieces = 1;
   int32_t scratch_chunks = 0;
+  // Unequal blocks: for each block of scratch, the block of a user's buffer that has its length.
+  std::vector<Slice> scratch_like;
   std::vector<Lane> lanes;
 
   // For people: one line a step.
@@ -93,14 +98,26 @@ int32_t ChunksOf(BufferId buffer, const PlanRequest& request);
 
 // True for the kinds that have a root rank.
 constexpr bool HasRoot(CollectiveKind kind) {
-  return kind == CollectiveKind::kBroadcast || kind == CollectiveKind::kReduce || kind == CollectiveKind::kGather ||
-         kind == CollectiveKind::kScatter;
+  const CollectiveKind form = EqualBlocksForm(kind);
+  return form == CollectiveKind::kBroadcast || form == CollectiveKind::kReduce || form == CollectiveKind::kGather ||
+         form == CollectiveKind::kScatter;
+}
+// True for the kinds whose buffers hold a block for each rank on some rank.
+constexpr bool HasBlockPerRank(CollectiveKind kind) {
+  const CollectiveKind form = EqualBlocksForm(kind);
+  return form == CollectiveKind::kGather || form == CollectiveKind::kScatter || form == CollectiveKind::kAllGather ||
+         form == CollectiveKind::kReduceScatter || form == CollectiveKind::kAllToAll;
 }
 
 // In place, one of the user's buffers is a part of the other: the same chunk has two names. Gives every chunk one name,
 // that of the larger buffer, so that slices overlap if and only if their canonical forms do. Whether a call is in place
 // is known to its own rank only, so plans of one operation may differ in it.
 Slice Canonical(const Slice& slice, const PlanRequest& request);
+
+// Unequal blocks: names the length of the block that a slice lies in, so that two slices on any ranks have the same
+// name exactly when the call gives them the same length: that of rank r's block is r, and of what rank r sends to rank
+// s in an all-to-all r * size + s.
+int64_t LengthName(const Plan& plan, const Slice& slice);
 
 // True when the slices, both canonical, share a chunk.
 inline bool Overlap(const Slice& a, const Slice& b) {

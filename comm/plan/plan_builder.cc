@@ -39,6 +39,10 @@ Slice PlanBuilder::NewScratch(int blocks) {
 
 Slice PlanBuilder::NewScratchLike(const Slice& slice) {
   const int32_t skip = slice.first % request_.pieces;
+  if (HasUnequalBlocks(request_.kind)) {
+    plan_.scratch_like.push_back({slice.buffer, slice.first - skip, request_.pieces});
+    return {BufferId::kScratch, NewScratch().first + skip, slice.chunks};
+  }
   const int32_t blocks = (skip + slice.chunks + request_.pieces - 1) / request_.pieces;
   return {BufferId::kScratch, NewScratch(blocks).first + skip, slice.chunks};
 }

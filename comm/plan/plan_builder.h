@@ -24,8 +24,8 @@ class PlanBuilder {
   // Blocks of the user's buffers, and scratch blocks of the plan's own that no other call gets.
   Slice In(int block = 0, int blocks = 1) const;
   Slice Out(int block = 0, int blocks = 1) const;
-  Slice NewScratch(int blocks = 1);
-  // Scratch that a slice's data fit into: chunk by chunk of the same lengths.
+  Slice NewScratch(int blocks = 1);  // not for unequal blocks
+  // Scratch that a slice's data fit into: chunk by chunk of the same lengths. The slice is one of the user's buffers.
   Slice NewScratchLike(const Slice& slice);
   static Slice Nothing() { return {BufferId::kScratch, 0, 0}; }
 

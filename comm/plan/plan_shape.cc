@@ -38,6 +38,9 @@ std::string WrongSlice(const Plan& plan, const Slice& slice) {
   if (slice.first < 0 || slice.chunks < 0 || int64_t{slice.first} + slice.chunks > size) {
     return "reaches outside " + std::string(Name(slice.buffer)) + ", which has " + std::to_string(size) + " chunks";
   }
+  if (HasUnequalBlocks(plan.kind) && slice.first % plan.pieces + slice.chunks > plan.pieces) {
+    return "spans blocks that need not lie together";
+  }
   return "";
 }
 
@@ -45,6 +48,9 @@ std::string WrongSlice(const Plan& plan, const Slice& slice) {
 std::string WrongPair(const Plan& plan, const Slice& dst, const Slice& src) {
   if (dst.chunks != src.chunks || (dst.chunks > 0 && (dst.first - src.first) % plan.pieces != 0)) {
     return "moves between chunks of different lengths";
+  }
+  if (HasUnequalBlocks(plan.kind) && dst.chunks > 0 && LengthName(plan, dst) != LengthName(plan, src)) {
+    return "moves between blocks of different lengths";
   }
   const Slice to = Canonical(dst, RequestOf(plan));
   const Slice from = Canonical(src, RequestOf(plan));
@@ -89,6 +95,16 @@ absl::Status CheckSameOperation(std::span<const Plan> plans) {
     }
     if (plan.pieces < 1 || plan.scratch_chunks < 0) {
       return absl::InvalidArgumentError(here + "has no pieces, or less than no scratch memory");
+    }
+    const size_t scratch_blocks = HasUnequalBlocks(plan.kind) ? plan.scratch_like.size() : 0;
+    if (HasUnequalBlocks(plan.kind) &&
+        int64_t{plan.scratch_chunks} != static_cast<int64_t>(scratch_blocks) * plan.pieces) {
+      return absl::InvalidArgumentError(here + "has scratch memory of unknown length");
+    }
+    for (const Slice& like : plan.scratch_like) {
+      if (like.buffer == BufferId::kScratch || !WrongSlice(plan, like).empty()) {
+        return absl::InvalidArgumentError(here + "has scratch memory that is like no block of the caller's");
+      }
     }
     if (plan.lanes.size() != first.lanes.size()) {
       return absl::InvalidArgumentError(here + "has another number of lanes than rank 0's");

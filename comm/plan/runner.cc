@@ -33,11 +33,54 @@ size_t PlanRunner::OffsetOf(uint32_t chunk) const {
 
 PlanRunner::Range PlanRunner::Bind(const Slice& slice) const {
   if (slice.chunks == 0) return {buffers_[static_cast<int>(slice.buffer)], 0};
-  const size_t begin = OffsetOf(static_cast<uint32_t>(slice.first));
-  const size_t end = OffsetOf(static_cast<uint32_t>(slice.first + slice.chunks));
+  size_t begin;
+  size_t end;
+  if (pieces_ == 1) [[likely]] {
+    const size_t chunk_bytes = binding_.count * binding_.element_bytes;
+    begin = static_cast<size_t>(slice.first) * chunk_bytes;
+    end = begin + static_cast<size_t>(slice.chunks) * chunk_bytes;
+  } else if (pieces_ == 0) [[unlikely]] {
+    return BindUnequal(slice);
+  } else {
+    begin = OffsetOf(static_cast<uint32_t>(slice.first));
+    end = OffsetOf(static_cast<uint32_t>(slice.first + slice.chunks));
+  }
   // A null buffer is legal where there is nothing in it, and must not be moved from null.
   std::byte* base = buffers_[static_cast<int>(slice.buffer)];
   return {end == begin ? base : base + begin, end - begin};
+}
+
+PlanRunner::Range PlanRunner::BindUnequal(const Slice& slice) const {
+  const auto buffer = static_cast<size_t>(slice.buffer);
+  const int32_t block = slice.first / plan_->pieces;
+  const int64_t piece = slice.first % plan_->pieces;
+  const int64_t count = counts_[buffer][block];
+  const int64_t begin = piece * count / plan_->pieces;
+  const int64_t end = (piece + slice.chunks) * count / plan_->pieces;
+  std::byte* base = buffers_[buffer];
+  if (end == begin) return {base, 0};
+  return {base + static_cast<size_t>(places_[buffer][block] + begin) * binding_.element_bytes,
+          static_cast<size_t>(end - begin) * binding_.element_bytes};
+}
+
+size_t PlanRunner::PlaceUnequalScratch() {
+  const BlockTable& blocks = *binding_.blocks;
+  counts_[0] = blocks.in_counts.data();
+  counts_[1] = blocks.out_counts.data();
+  places_[0] = blocks.in_places.data();
+  places_[1] = blocks.out_places.data();
+  scratch_counts_.clear();
+  scratch_places_.clear();
+  int64_t end = 0;
+  for (const Slice& like : plan_->scratch_like) {
+    scratch_counts_.push_back(counts_[static_cast<size_t>(like.buffer)][like.first / plan_->pieces]);
+    scratch_places_.push_back(end);
+    end += scratch_counts_.back();
+  }
+  counts_[2] = scratch_counts_.data();
+  places_[2] = scratch_places_.data();
+  pieces_ = 0;
+  return static_cast<size_t>(end) * binding_.element_bytes;
 }
 
 bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
@@ -60,8 +103,9 @@ bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
     lane.posted = 0;
     lane.head = lane.tail = 0;
   }
+  const size_t unequal_scratch = binding.blocks == nullptr ? 0 : PlaceUnequalScratch();
   if (plan.scratch_chunks > 0) {
-    const size_t bytes = OffsetOf(static_cast<uint32_t>(plan.scratch_chunks));
+    const size_t bytes = pieces_ == 0 ? unequal_scratch : OffsetOf(static_cast<uint32_t>(plan.scratch_chunks));
     if (scratch_bytes_ < bytes) {
       scratch_.reset(new (std::nothrow) std::byte[bytes]);
       scratch_bytes_ = scratch_ == nullptr ? 0 : bytes;
@@ -140,6 +184,8 @@ bool PlanRunner::PostTo(LaneState& lane, const Range& range, Link* link, Fanout*
   operation.data = range.data;
   operation.bytes = range.bytes;
   operation.signature = binding_.signature;
+  if (pieces_ == 0) [[unlikely]]
+    operation.signature = runtime::SignatureWithLength(binding_.signature, range.bytes);
   operation.call = binding_.call;
   operation.moved = 0;
   operation.state = nullptr;
@@ -180,6 +226,8 @@ Progress PlanRunner::Receive(LaneState& lane, const Step& step) {
     operation.bytes = range.bytes;
     operation.element_bytes = binding_.element_bytes;
     operation.signature = binding_.signature;
+    if (pieces_ == 0) [[unlikely]]
+      operation.signature = runtime::SignatureWithLength(binding_.signature, range.bytes);
     operation.call = binding_.call;
     operation.moved = 0;
     operation.state = nullptr;
@@ -205,9 +253,7 @@ Progress PlanRunner::Receive(LaneState& lane, const Step& step) {
     progress = link->TryRecv(operation);
   }
   if (progress == Progress::kFailed) {
-    failure_.mismatch = operation.mismatch;
-    failure_.peer_signature = operation.peer_signature;
-    failure_.peer_call = operation.peer_call;
+    NoteMismatch(operation);
     Fail(std::move(operation.error), step.peer);
   }
   return progress;
@@ -291,6 +337,17 @@ bool PlanRunner::FanoutOf(LaneState& lane, Fanout** out) {
   }
   *out = lane.fanout.get();
   return true;
+}
+
+void PlanRunner::NoteMismatch(const RecvOperation& operation) {
+  failure_.mismatch = operation.mismatch;
+  failure_.peer_signature = operation.peer_signature;
+  failure_.peer_call = operation.peer_call;
+  if (!operation.mismatch || pieces_ != 0) return;
+  constexpr uint64_t kMostBytes = uint64_t{1} << 48;  // of what a signature of another call rarely looks like
+  failure_.expected_bytes = operation.bytes;
+  failure_.peer_bytes = runtime::LengthIn(operation.peer_signature, binding_.signature);
+  failure_.other_length = failure_.peer_bytes < kMostBytes && failure_.peer_bytes % binding_.element_bytes == 0;
 }
 
 void PlanRunner::Fail(absl::Status status, int peer) {

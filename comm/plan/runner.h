@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/plan/plan.h"
+#include "comm/request.h"
 #include "comm/transport/transport.h"
 #include "runtime/segment/call_record.h"
 
@@ -32,7 +33,8 @@ class LinkSource {
 struct PlanBinding {
   const void* in = nullptr;
   void* out = nullptr;
-  size_t count = 0;  // elements per block
+  size_t count = 0;                    // elements per block
+  const BlockTable* blocks = nullptr;  // in place of `count`, for plans of unequal blocks
   size_t element_bytes = 1;
   ReduceKernel kernel = nullptr;  // for plans with reductions
   uint64_t signature = 0;
@@ -45,6 +47,10 @@ struct RunnerFailure {
   int peer = -1;  // group rank, or -1
   bool mismatch = false;
   uint64_t peer_signature = 0;
+  // Unequal blocks: the call is the same, but the message has another length than this rank expects; in bytes.
+  bool other_length = false;
+  uint64_t expected_bytes = 0;
+  uint64_t peer_bytes = 0;
   runtime::CallRecord peer_call;  // zero unless it came along
 };
 
@@ -100,6 +106,10 @@ class PlanRunner {
 
   size_t OffsetOf(uint32_t chunk) const;  // bytes
   Range Bind(const Slice& slice) const;
+  Range BindUnequal(const Slice& slice) const;
+  // Lays the scratch of a plan of unequal blocks out; returns its bytes.
+  size_t PlaceUnequalScratch();
+  void NoteMismatch(const RecvOperation& operation);
   int32_t CompletedSends(const LaneState& lane) const;
 
   // Each returns false when the operation has failed.
@@ -119,12 +129,17 @@ class PlanRunner {
   int size_;
   const Plan* plan_ = nullptr;
   PlanBinding binding_;
-  uint32_t pieces_ = 1;
+  uint32_t pieces_ = 1;  // 0: the blocks are unequal
   size_t lanes_in_use_ = 0;
   std::vector<std::unique_ptr<LaneState>> lanes_;
   std::unique_ptr<std::byte[]> scratch_;
   size_t scratch_bytes_ = 0;
   std::byte* buffers_[3] = {};
+  // Unequal blocks, by buffer and block, in elements.
+  const int64_t* counts_[3] = {};
+  const int64_t* places_[3] = {};
+  std::vector<int64_t> scratch_counts_;
+  std::vector<int64_t> scratch_places_;
   RunnerFailure failure_;
 };
 

@@ -6,14 +6,17 @@ namespace cohort::runtime {
 namespace {
 
 // Index: the value of the enumeration in comm/types.h.
-constexpr std::string_view kKinds[] = {"?",          "broadcast",      "reduce",     "all_reduce", "gather", "scatter",
-                                       "all_gather", "reduce_scatter", "all_to_all", "barrier",    "send",   "recv"};
+constexpr std::string_view kKinds[] = {
+    "?",          "broadcast",      "reduce",       "all_reduce",       "gather",      "scatter",
+    "all_gather", "reduce_scatter", "all_to_all",   "barrier",          "send",        "recv",
+    "gather_v",   "scatter_v",      "all_gather_v", "reduce_scatter_v", "all_to_all_v"};
 constexpr std::string_view kTypes[] = {"?",     "int8",   "uint8",   "int16",    "uint16",  "int32",  "uint32",
                                        "int64", "uint64", "float16", "bfloat16", "float32", "float64"};
 constexpr std::string_view kOps[] = {"?", "sum", "product", "min", "max", "avg"};
 constexpr uint16_t kBarrier = 9;
 constexpr uint16_t kSend = 10;
 constexpr uint16_t kRecv = 11;
+constexpr uint16_t kGatherV = 12;  // the first of the variable-count forms
 
 template <size_t N>
 std::string_view NameIn(const std::string_view (&names)[N], uint16_t value) {
@@ -34,7 +37,12 @@ std::string DescribeCall(const CallRecord& record) {
   if (call.kind == kBarrier) return text + "()";
   text += "(";
   if (call.op != 0) text.append(ReduceOpName(call.op)).append(", ");
-  text.append(DataTypeName(call.dtype)).append(", ").append(std::to_string(call.count));
+  text.append(DataTypeName(call.dtype)).append(", ");
+  if (call.kind >= kGatherV) {  // its count is a hash, or nothing that all ranks know
+    text.append(std::to_string(record.bytes)).append(" bytes");
+  } else {
+    text.append(std::to_string(call.count));
+  }
   if (call.root >= 0) text += ", root " + std::to_string(call.root);
   if (call.kind == kSend) text += ", to " + std::to_string(record.peer);
   if (call.kind == kRecv) text += ", from " + std::to_string(record.peer);

@@ -44,6 +44,19 @@ inline uint64_t HashSignature(const CallSignature& signature) {
   return fold(first ^ kKeys[2], (second << 1 | second >> 63) ^ (third + kKeys[4])) | 1;
 }
 
+// The signature of one message of a call whose blocks differ in length: as the call's, and it tells the message's
+// length in bytes (below 2^63), so that lengths are compared wherever signatures are.
+inline constexpr uint64_t kLengthKey = 0x9e3779b97f4a7c15u;
+inline uint64_t SignatureWithLength(uint64_t signature, uint64_t bytes) {
+  return signature ^ (bytes * kLengthKey << 1);
+}
+// The length that such a signature tells, for a call of this signature. Nonsense where it is that of another call.
+inline uint64_t LengthIn(uint64_t with_length, uint64_t signature) {
+  constexpr uint64_t kInverse = 0xf1de83e19937733du;
+  static_assert(kLengthKey * kInverse == 1);
+  return ((with_length ^ signature) >> 1) * kInverse & ~(uint64_t{1} << 63);
+}
+
 enum class CallState : uint32_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed = 3 };
 
 // One record of a rank's black box: who called what, where, when, how far it got. 192 bytes, written by its rank only,

@@ -85,7 +85,11 @@ bool LinkState::CheckSignature(PostedRecv& receive, const MessageHeader& header)
   operation.mismatch = true;
   operation.peer_signature = header.signature;
   for (const runtime::CallRecord& record : records_) {
-    if (runtime::HashSignature(record.signature) == header.signature) operation.peer_call = record;
+    const uint64_t signature = runtime::HashSignature(record.signature);
+    if (signature == header.signature ||
+        runtime::SignatureWithLength(signature, header.message_bytes) == header.signature) {
+      operation.peer_call = record;
+    }
   }
   operation.error = absl::FailedPreconditionError(
       "rank " + std::to_string(peer_->world_rank) + " sent a message of another call (" +

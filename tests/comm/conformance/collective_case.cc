@@ -141,7 +141,8 @@ void PutCombined(const CollectiveCase& the_case, std::byte* at, const std::vecto
            narrow ? static_cast<double>(static_cast<float>(exact) / static_cast<float>(divisor)) : exact / divisor);
 }
 
-// Elements [first, first + count) of a rank's input.
+}  // namespace
+
 std::vector<std::byte> InputOf(const CollectiveCase& the_case, int rank, int64_t first, int64_t count) {
   const size_t element = comm::SizeOf(the_case.dtype);
   std::vector<std::byte> bytes(static_cast<size_t>(count) * element);
@@ -161,6 +162,8 @@ std::vector<std::byte> CombinedOf(const CollectiveCase& the_case, int size, int6
   }
   return bytes;
 }
+
+namespace {
 
 void Append(std::vector<std::byte>& to, const std::vector<std::byte>& more) {
   to.insert(to.end(), more.begin(), more.end());
@@ -218,6 +221,7 @@ PendingCase::PendingCase(comm::Communicator& communicator, const CollectiveCase&
 }
 
 int PendingCase::Start(comm::Communicator& communicator) {
+  if (comm::HasUnequalBlocks(case_.kind)) return StartUnequal(communicator);
   const CollectiveCase& c = case_;
   const bool is_root = rank_ == c.root;
   comm::BufferBlocks blocks = comm::BlocksOf(c.kind, is_root, size_);
@@ -326,8 +330,9 @@ std::vector<CollectiveCase> ConformanceCases(int size, uint64_t salt) {
   };
   const auto type_of = [](uint64_t n) { return static_cast<DataType>(1 + n % (comm::kDataTypes - 1)); };
   const auto op_of = [](uint64_t n) { return static_cast<ReduceOp>(1 + n % (comm::kReduceOps - 1)); };
-  for (int k = 1; k <= static_cast<int>(CollectiveKind::kBarrier); ++k) {
+  for (int k = 1; k < comm::kCollectiveKinds; ++k) {
     const auto kind = static_cast<CollectiveKind>(k);
+    if (comm::IsPointToPoint(kind)) continue;
     std::vector<std::string> algorithms = {""};
     for (const comm::AlgorithmInfo& info : comm::Algorithms()) {
       if (size > 1 && info.kind == kind && comm::CheckRequirements(info, size).ok()) {

@@ -15,7 +15,7 @@ struct CollectiveCase {
   comm::CollectiveKind kind = comm::CollectiveKind::kBarrier;
   comm::DataType dtype = comm::DataType::kFloat32;
   comm::ReduceOp op = comm::ReduceOp::kSum;
-  int64_t count = 0;  // the call's block
+  int64_t count = 0;  // the call's block; of unequal blocks none is longer
   int root = 0;       // send/recv (kind kSend): the sender
   int peer = 0;       // send/recv: the receiver
   bool in_place = false;
@@ -24,6 +24,10 @@ struct CollectiveCase {
 
   std::string ToString() const;
 };
+
+// Elements [first, first + count) of a rank's input, and of the reduction over all ranks.
+std::vector<std::byte> InputOf(const CollectiveCase& the_case, int rank, int64_t first, int64_t count);
+std::vector<std::byte> CombinedOf(const CollectiveCase& the_case, int size, int64_t first, int64_t count);
 
 // A case under way on one rank. Inputs are small integers, so that floating-point sums are exact; every element of the
 // result is compared, and memory around the buffers must stay as it was.
@@ -50,6 +54,7 @@ class PendingCase {
   };
 
   int Start(comm::Communicator& communicator);
+  int StartUnequal(comm::Communicator& communicator);
   std::string Compare(const std::vector<std::byte>& expected, const std::byte* actual, const char* what) const;
 
   const CollectiveCase& case_;

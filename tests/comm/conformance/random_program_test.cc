@@ -67,7 +67,8 @@ class Walk {
     GroupOf& group = groups_[Draw(shared_, groups_.size())];
     const uint64_t size = group.members.size();
     auto the_case = std::make_unique<CollectiveCase>();
-    the_case->kind = static_cast<CollectiveKind>(1 + Draw(shared_, 10));
+    const auto kind = static_cast<int>(1 + Draw(shared_, 15));  // up to kSend, then the variable-count forms
+    the_case->kind = static_cast<CollectiveKind>(kind <= 10 ? kind : kind + 1);
     the_case->dtype = static_cast<comm::DataType>(1 + Draw(shared_, comm::kDataTypes - 1));
     the_case->op = static_cast<comm::ReduceOp>(1 + Draw(shared_, comm::kReduceOps - 1));
     the_case->count = static_cast<int64_t>(Draw(shared_, 3) == 0 ? Draw(shared_, 3000) : Draw(shared_, 40));

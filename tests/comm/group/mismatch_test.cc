@@ -33,6 +33,20 @@ struct Calls {
     options.algorithm = algorithm;
     return world.AllReduce(ConstBuffer(in.data(), count), Buffer(out.data(), count), op, options);
   }
+
+  // Variable-count forms whose blocks all have `count` elements.
+  Work GatherV(Communicator& world, int64_t count) {
+    const std::vector<int64_t> counts(static_cast<size_t>(world.size()), count);
+    return world.GatherV(ConstBuffer(in.data(), count), Buffer(out.data(), 4096), {counts, {}}, 0);
+  }
+  Work AllGatherV(Communicator& world, int64_t count) {
+    const std::vector<int64_t> counts(static_cast<size_t>(world.size()), count);
+    return world.AllGatherV(ConstBuffer(in.data(), count), Buffer(out.data(), 4096), {counts, {}});
+  }
+  Work AllToAllV(Communicator& world, int64_t count) {
+    const std::vector<int64_t> counts(static_cast<size_t>(world.size()), count);
+    return world.AllToAllV(ConstBuffer(in.data(), 4096), {counts, {}}, Buffer(out.data(), 4096), {counts, {}});
+  }
 };
 
 struct Mismatch {
@@ -75,6 +89,18 @@ std::vector<Mismatch> Mismatches() {
        [](Communicator& world, Calls& calls) { return calls.AllReduce(world, 16, ReduceOp::kMax); },
        all_reduce,
        {"sum", "max"}},
+      {"GatherVCount",
+       [](Communicator& world, Calls& calls) { return calls.GatherV(world, 17); },
+       [](Communicator& world, Calls& calls) { return calls.GatherV(world, 16); },
+       {"gather_v", "16", "17", "elements from rank"}},
+      {"AllToAllVCount",
+       [](Communicator& world, Calls& calls) { return calls.AllToAllV(world, 0); },
+       [](Communicator& world, Calls& calls) { return calls.AllToAllV(world, 600); },
+       {"all_to_all_v", "expects", "600"}},
+      {"AllGatherVCounts",
+       [](Communicator& world, Calls& calls) { return calls.AllGatherV(world, 17); },
+       [](Communicator& world, Calls& calls) { return calls.AllGatherV(world, 16); },
+       {"all_gather_v"}},
       {"Empty", [](Communicator& world, Calls& calls) { return calls.AllReduce(world, 0); }, all_reduce, {"0", "16"}},
   };
 }

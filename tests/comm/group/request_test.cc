@@ -97,6 +97,102 @@ TEST(MakeRequestTest, IgnoresWhatTheRankDoesNotUse) {
   EXPECT_EQ(scatter->count, 8);
 }
 
+struct RefusedLayout {
+  const char* why;
+  CollectiveKind kind;
+  ConstBuffer in;
+  std::vector<int64_t> in_counts;
+  Buffer out;
+  std::vector<int64_t> out_counts;
+  std::vector<int64_t> out_displacements;
+};
+
+absl::Status MakeUnequal(const RefusedLayout& call, BlockTable* table, CollectiveRequest* request) {
+  return MakeUnequalRequest({call.kind, call.in, call.out, ReduceOp::kSum, kRank}, {call.in_counts, {}},
+                            {call.out_counts, call.out_displacements}, kRank, kSize, table, request);
+}
+
+TEST(MakeUnequalRequestTest, RefusesWithTheArgumentsName) {
+  const ConstBuffer in(memory, 2);
+  const Buffer out(other, 8);
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  const std::vector<RefusedLayout> calls = {
+      {"out_blocks.counts has 3 values; the group has 4", CollectiveKind::kAllGatherV, in, {}, out, {2, 2, 2}, {}},
+      {"out_blocks.counts[2] is -1", CollectiveKind::kAllGatherV, in, {}, out, {2, 2, -1, 2}, {}},
+      {"out_blocks.displacements has 2 values", CollectiveKind::kGatherV, in, {}, out, {2, 2, 2, 2}, {0, 2}},
+      {"out_blocks.displacements[1] is -4", CollectiveKind::kGatherV, in, {}, out, {2, 2, 2, 2}, {0, -4, 2, 4}},
+      {"block 3 of out, 2 elements from 7 on, reaches beyond out, which has 8",
+       CollectiveKind::kGatherV,
+       in,
+       {},
+       out,
+       {2, 2, 2, 2},
+       {0, 2, 4, 7}},
+      {"block 1 of out", CollectiveKind::kGatherV, in, {}, out, {2, kMost, kMost, 2}, {0, 2, 4, 6}},
+      {"block 0 (2 elements from 1 on) and block 3 (2 elements from 2 on) overlap",
+       CollectiveKind::kGatherV,
+       in,
+       {},
+       out,
+       {2, 2, 2, 2},
+       {1, 4, 6, 2}},
+      {"has 2 elements in in and 3 in out", CollectiveKind::kAllGatherV, in, {}, out, {2, 3, 2, 1}, {}},
+      {"in_blocks.counts[0] is -2", CollectiveKind::kScatterV, ConstBuffer(memory, 8), {-2, 2, 2, 2}, out, {}, {}},
+      {"in and out overlap; they must be apart, or in place (the caller's block",
+       CollectiveKind::kAllGatherV,
+       ConstBuffer(other, 2),
+       {},
+       out,
+       {2, 2, 2, 2},
+       {}},
+      {"in place (in == out with equal layouts)",
+       CollectiveKind::kAllToAllV,
+       ConstBuffer(other, 8),
+       {2, 2, 2, 2},
+       out,
+       {1, 2, 2, 2},
+       {}},
+  };
+  for (const RefusedLayout& call : calls) {
+    BlockTable table;
+    CollectiveRequest request;
+    const absl::Status status = MakeUnequal(call, &table, &request);
+    ASSERT_TRUE(absl::IsInvalidArgument(status)) << call.why << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(call.why));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(Name(call.kind)) + ": "));
+  }
+}
+
+TEST(MakeUnequalRequestTest, AcceptsGapsZerosAndInPlace) {
+  BlockTable table;
+  CollectiveRequest request;
+  const RefusedLayout call = {
+      "", CollectiveKind::kAllGatherV, ConstBuffer(other + 5, 2), {}, Buffer(other, 8), {0, 2, 3, 0}, {9, 5, 1, 9}};
+  const absl::Status status = MakeUnequal(call, &table, &request);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(request.in_place);
+  EXPECT_EQ(request.blocks, &table);
+  EXPECT_EQ(table.out_places, (std::vector<int64_t>{9, 5, 1, 9}));
+  EXPECT_EQ(table.in_counts, (std::vector<int64_t>{2}));
+}
+
+// Counts beyond 2^31 elements keep their bits.
+TEST(MakeUnequalRequestTest, CountsHave64Bits) {
+  BlockTable table;
+  CollectiveRequest request;
+  constexpr int64_t kLarge = int64_t{5} << 32;
+  const RefusedLayout call = {"",
+                              CollectiveKind::kScatterV,
+                              ConstBuffer(memory, 4 * kLarge),
+                              {kLarge, kLarge, kLarge, kLarge},
+                              Buffer(memory + 3, kLarge),
+                              {},
+                              {}};
+  const absl::Status overlap = MakeUnequal(call, &table, &request);
+  EXPECT_TRUE(absl::IsInvalidArgument(overlap)) << overlap;
+  EXPECT_EQ(table.in_places[3], 3 * kLarge);
+}
+
 TEST(MakeRequestTest, CountsOfZeroNeedNoMemory) {
   const ConstBuffer in(nullptr, 0, DataType::kFloat64);
   const Buffer out(nullptr, 0, DataType::kFloat64);

@@ -220,6 +220,34 @@ void ExpectWorks(const std::vector<Plan>& plans, uint64_t seed, const std::strin
   }
 }
 
+TEST(CheckerTest, RefusesASliceThatSpansUnequalBlocks) {
+  auto plans = PlansOf(CollectiveKind::kAllGatherV, "ring", 4, 2);
+  StepsOf(plans, 1)[0].src = {BufferId::kOut, 1, 2};
+  EXPECT_THAT(Refusal(plans), HasSubstr("spans blocks that need not lie together"));
+}
+
+TEST(CheckerTest, RefusesAMessageForAnUnequalBlock) {
+  auto plans = PlansOf(CollectiveKind::kAllToAllV, "flat", 3, 1);
+  for (Step& step : StepsOf(plans, 0)) {
+    if (step.kind == StepKind::kRecv) step.dst.first = 3 - step.dst.first;  // that of rank 1 into block 2
+  }
+  EXPECT_THAT(Refusal(plans), HasSubstr("expects a block of another length"));
+}
+
+TEST(CheckerTest, RefusesALocalCopyBetweenUnequalBlocks) {
+  auto plans = PlansOf(CollectiveKind::kGatherV, "flat", 3, 1, false, 0);
+  for (Step& step : StepsOf(plans, 0)) {
+    if (step.kind == StepKind::kCopy) step.dst.first = 1;
+  }
+  EXPECT_THAT(Refusal(plans), HasSubstr("moves between blocks of different lengths"));
+}
+
+TEST(CheckerTest, RefusesScratchOfUnknownLength) {
+  auto plans = PlansOf(CollectiveKind::kAllToAllV, "pairwise", 3, 1, true);
+  plans[2].scratch_like.pop_back();
+  EXPECT_THAT(Refusal(plans), HasSubstr("scratch memory of unknown length"));
+}
+
 TEST(CheckerPropertyTest, UndamagedPlansWork) {
   uint64_t seed = 0;
   for (const AlgorithmInfo& algorithm : Algorithms()) {

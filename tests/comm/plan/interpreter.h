@@ -16,7 +16,8 @@
 
 namespace cohort::comm {
 
-// The numbers of one call: what goes in and what must come out, for blocks of `count` elements.
+// The numbers of one call: what goes in and what must come out, for blocks of `count` elements; unequal blocks have
+// between none and `count`.
 class NumericRun {
  public:
   NumericRun(const std::vector<Plan>& plans, int64_t count, uint64_t seed)
@@ -66,33 +67,78 @@ class NumericRun {
     std::vector<std::vector<Message*>> posted;
   };
 
-  int64_t PieceBegin(const Plan& plan, int32_t chunk) const {
-    return chunk / plan.pieces * count_ + chunk % plan.pieces * count_ / plan.pieces;
+  // Unequal blocks lie in the user's buffers from the last to the first, with gaps between them.
+  static constexpr int64_t kGap = 2;
+
+  bool Unequal(const Plan& plan) const { return HasUnequalBlocks(plan.kind); }
+  int32_t Blocks(BufferId buffer, const Plan& plan) const {
+    const int32_t chunks = buffer == BufferId::kScratch ? plan.scratch_chunks : ChunksOf(buffer, RequestOf(plan));
+    return chunks / plan.pieces;
   }
-  static int64_t Input(int rank, int64_t i) {
-    uint64_t x = static_cast<uint64_t>(rank) * 1000003u + static_cast<uint64_t>(i) + 1;
+  int64_t LengthOf(const Plan& plan, BufferId buffer, int32_t block) const {
+    if (!Unequal(plan)) return count_;
+    int64_t name = LengthName(plan, {buffer, block * plan.pieces, 1});
+    const bool pairs = plan.kind == CollectiveKind::kAllToAllV;
+    const bool in_place = std::any_of(plans_.begin(), plans_.end(), [](const Plan& p) { return p.in_place; });
+    if (pairs && in_place) {  // then both directions of a pair are equally long
+      name = std::min(name, name % plan.size * plan.size + name / plan.size);
+    }
+    return static_cast<int64_t>(Scramble(static_cast<uint64_t>(name) + 77) % static_cast<uint64_t>(count_ + 1));
+  }
+  int64_t BlockBegin(const Plan& plan, BufferId buffer, int32_t block) const {
+    if (!Unequal(plan)) return block * count_;
+    int64_t begin = 0;
+    if (buffer == BufferId::kScratch) {
+      for (int32_t b = 0; b < block; ++b) begin += LengthOf(plan, buffer, b);
+    } else {
+      for (int32_t b = Blocks(buffer, plan) - 1; b > block; --b) begin += LengthOf(plan, buffer, b) + kGap;
+    }
+    return begin;
+  }
+  std::pair<int64_t, int64_t> PieceOf(const Plan& plan, BufferId buffer, int32_t chunk) const {
+    const int32_t block = chunk / plan.pieces;
+    const int64_t piece = chunk % plan.pieces;
+    const int64_t begin = BlockBegin(plan, buffer, block);
+    const int64_t length = LengthOf(plan, buffer, block);
+    return {begin + piece * length / plan.pieces, begin + (piece + 1) * length / plan.pieces};
+  }
+  static uint64_t Scramble(uint64_t x) {
     x *= 0x9e3779b97f4a7c15u;
-    return static_cast<int64_t>((x ^ (x >> 29)) & 0xffffffffffff);
+    return x ^ (x >> 29);
+  }
+  static int64_t Input(int rank, int32_t block, int64_t i) {
+    const auto index = static_cast<uint64_t>(block) * 4099 + static_cast<uint64_t>(i);
+    return static_cast<int64_t>(Scramble(static_cast<uint64_t>(rank) * 1000003u + index + 1) & 0xffffffffffff);
   }
   int64_t Elements(BufferId buffer, const Plan& plan) const {
-    return ChunksOf(buffer, RequestOf(plan)) / plan.pieces * count_;
+    int64_t end = 0;
+    for (int32_t b = 0; b < Blocks(buffer, plan); ++b) {
+      end = std::max(end, BlockBegin(plan, buffer, b) + LengthOf(plan, buffer, b));
+    }
+    return end;
   }
 
   Rank MakeRank(const Plan& plan) {
     Rank rank;
-    const int64_t in = Elements(BufferId::kIn, plan);
-    const int64_t out = Elements(BufferId::kOut, plan);
-    const int64_t own = in == out ? 0 : plan.rank * count_;
+    const int32_t in = Blocks(BufferId::kIn, plan);
+    const int32_t out = Blocks(BufferId::kOut, plan);
     if (!plan.in_place || in == 0 || out == 0) {
-      rank.out = in;
+      rank.out = Elements(BufferId::kIn, plan);
     } else if (in > out) {
-      rank.out = own;
-    } else {
-      rank.in = own;
+      rank.out = BlockBegin(plan, BufferId::kIn, plan.rank);
+    } else if (out > in) {
+      rank.in = BlockBegin(plan, BufferId::kOut, plan.rank);
     }
-    rank.user.assign(static_cast<size_t>(std::max(rank.in + in, rank.out + out)), -7);
-    for (int64_t i = 0; i < in; ++i) rank.user[static_cast<size_t>(rank.in + i)] = Input(plan.rank, i);
-    rank.scratch.assign(static_cast<size_t>(PieceBegin(plan, plan.scratch_chunks)), -9);
+    rank.user.assign(static_cast<size_t>(
+                         std::max(rank.in + Elements(BufferId::kIn, plan), rank.out + Elements(BufferId::kOut, plan))),
+                     -7);
+    for (int32_t b = 0; b < in; ++b) {
+      const int64_t begin = rank.in + BlockBegin(plan, BufferId::kIn, b);
+      for (int64_t i = 0; i < LengthOf(plan, BufferId::kIn, b); ++i) {
+        rank.user[static_cast<size_t>(begin + i)] = Input(plan.rank, b, i);
+      }
+    }
+    rank.scratch.assign(static_cast<size_t>(Elements(BufferId::kScratch, plan)), -9);
     rank.next.assign(plan.lanes.size(), 0);
     rank.posted.resize(plan.lanes.size());
     return rank;
@@ -105,7 +151,9 @@ class NumericRun {
     const int64_t base = slice.buffer == BufferId::kIn    ? ranks_[rank].in
                          : slice.buffer == BufferId::kOut ? ranks_[rank].out
                                                           : 0;
-    return {base + PieceBegin(plans_[rank], slice.first), base + PieceBegin(plans_[rank], slice.first + slice.chunks)};
+    if (slice.chunks == 0) return {base, base};
+    return {base + PieceOf(plans_[rank], slice.buffer, slice.first).first,
+            base + PieceOf(plans_[rank], slice.buffer, slice.first + slice.chunks - 1).second};
   }
   std::vector<int64_t> Read(size_t rank, const Slice& slice) {
     const auto [begin, end] = Range(rank, slice);
@@ -176,29 +224,27 @@ class NumericRun {
     return false;
   }
 
-  int64_t Expected(const Plan& plan, int64_t i) const {
-    const int64_t own = plan.rank * count_ + i % std::max<int64_t>(count_, 1);
-    const int64_t block = count_ == 0 ? 0 : i / count_;
-    const auto sum = [&](int64_t element) {
+  int64_t Expected(const Plan& plan, int32_t block, int64_t i) const {
+    const auto sum = [&](int32_t of) {
       int64_t total = 0;
-      for (int r = 0; r < plan.size; ++r) total += Input(r, element);
+      for (int r = 0; r < plan.size; ++r) total += Input(r, of, i);
       return total;
     };
-    switch (plan.kind) {
+    switch (EqualBlocksForm(plan.kind)) {
       case CollectiveKind::kBroadcast:
-        return Input(plan.root, i);
+        return Input(plan.root, 0, i);
       case CollectiveKind::kReduce:
       case CollectiveKind::kAllReduce:
-        return sum(i);
+        return sum(0);
       case CollectiveKind::kGather:
       case CollectiveKind::kAllGather:
-        return Input(static_cast<int>(block), i % count_);
+        return Input(block, 0, i);
       case CollectiveKind::kScatter:
-        return Input(plan.root, own);
+        return Input(plan.root, plan.rank, i);
       case CollectiveKind::kReduceScatter:
-        return sum(own);
+        return sum(plan.rank);
       case CollectiveKind::kAllToAll:
-        return Input(static_cast<int>(block), own);
+        return Input(block, plan.rank, i);
       default:
         return 0;
     }
@@ -206,9 +252,13 @@ class NumericRun {
 
   std::string CheckOutputs() const {
     for (size_t r = 0; r < plans_.size(); ++r) {
-      for (int64_t i = 0; i < Elements(BufferId::kOut, plans_[r]); ++i) {
-        if (ranks_[r].user[static_cast<size_t>(ranks_[r].out + i)] != Expected(plans_[r], i)) {
-          return "rank " + std::to_string(r) + " has a wrong out[" + std::to_string(i) + "]";
+      const Plan& plan = plans_[r];
+      for (int32_t b = 0; b < Blocks(BufferId::kOut, plan); ++b) {
+        const int64_t begin = ranks_[r].out + BlockBegin(plan, BufferId::kOut, b);
+        for (int64_t i = 0; i < LengthOf(plan, BufferId::kOut, b); ++i) {
+          if (ranks_[r].user[static_cast<size_t>(begin + i)] == Expected(plan, b, i)) continue;
+          return "rank " + std::to_string(r) + " has a wrong element " + std::to_string(i) + " in block " +
+                 std::to_string(b) + " of out";
         }
       }
     }
