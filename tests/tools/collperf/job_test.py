@@ -1,0 +1,85 @@
+"""collperf as a job: every operation checked, files with their columns, spoilt results counted, refusals.
+
+  job_test.py <dlaunch> <collperf>
+"""
+
+import csv
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+DLAUNCH, COLLPERF = sys.argv[1:3]
+OPERATIONS = ("broadcast", "reduce", "all_reduce", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all",
+              "barrier")
+COLUMNS = "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm"
+
+
+def run(ranks, *arguments):
+    command = [COLLPERF, *arguments]
+    if ranks:
+        command = [DLAUNCH, "--nproc-per-node", str(ranks), *command]
+    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+
+
+class Collperf(unittest.TestCase):
+    def test_all_operations_with_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder)
+            done = run(2, "all", "-b", "8", "-e", "64K", "-f", "8192", "-n", "5", "--csv", path / "a.csv", "--json",
+                       path / "a.json", "--plot", path / "a.svg")
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            text = (path / "a.csv").read_text()
+            self.assertEqual(text.splitlines()[0], COLUMNS)
+            rows = list(csv.DictReader(text.splitlines()))
+            self.assertEqual(len(rows), 2 * (len(OPERATIONS) - 1) + 1)
+            self.assertEqual({row["op"] for row in rows}, set(OPERATIONS))
+            for row in rows:
+                self.assertEqual((row["transport"], row["ranks"], row["iters"], row["wrong"]), ("shm", "2", "5", "0"))
+                self.assertLessEqual(float(row["min_us"]), float(row["median_us"]))
+                self.assertLessEqual(float(row["median_us"]), float(row["p99_us"]))
+                self.assertGreater(float(row["min_us"]), 0)
+                self.assertNotEqual(row["algorithm"], "-")
+            results = json.loads((path / "a.json").read_text())["results"]
+            self.assertEqual([(r["op"], r["bytes"]) for r in results], [(r["op"], int(r["bytes"])) for r in rows])
+            self.assertIn("</svg>", (path / "a.svg").read_text())
+
+    def test_windows_in_place_types_and_reductions(self):
+        for flags in (["--window"], ["--in-place"], ["--window", "--in-place"], ["-d", "all", "-o", "all"]):
+            done = run(3, "all", "-b", "1K", "-e", "1K", "-n", "3", "-w", "1", "-r", "1", *flags)
+            self.assertEqual(done.returncode, 0, str(flags) + done.stdout + done.stderr)
+
+    def test_spoilt_elements_are_counted(self):
+        done = run(2, "all_reduce", "-b", "64", "-e", "64", "-n", "3", "--spoil")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("4 elements were wrong", done.stdout)  # one on each rank in each of two checked calls
+
+    def test_alone(self):
+        done = run(0, "all", "-b", "64", "-e", "64", "-n", "3")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("one rank alone", done.stdout)
+
+    def test_algorithm(self):
+        done = run(2, "all_reduce", "-b", "64", "-e", "64", "-n", "3", "--algorithm", "ring")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn(" ring\n", done.stdout)
+
+    def test_refusals(self):
+        for arguments, says in ((["all_reduce", "-r", "7", "-n", "1"], "-r 7 is no rank of a group of 2"),
+                                (["all_reduce", "--algorithm", "nonsense", "-n", "1"], "ring"),
+                                (["allreduce"], "there is no operation"),
+                                (["all_reduce", "-n", "1", "-e", "64", "--csv", "/no/such/folder/x"], "cannot write")):
+            done = run(2, *arguments)
+            self.assertNotEqual(done.returncode, 0, arguments)
+            self.assertIn(says, done.stderr)
+
+    def test_cost(self):
+        done = run(2, "--cost")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("ns a call", done.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,100 @@
+#include "tools/collperf/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tools/collperf/report.h"
+
+namespace cohort::collperf {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Parsed Parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "collperf");
+  return ParseCommandLine(static_cast<int>(arguments.size()), arguments.data());
+}
+
+TEST(CollperfOptions, HabitsOfNcclTests) {
+  const Parsed parsed = Parse({"all_reduce", "-b", "8", "-e", "4K", "-f", "8", "-n", "20", "-w", "5", "-c", "0", "-d",
+                               "half", "-o", "max", "-r", "1"});
+  ASSERT_FALSE(parsed.ends) << parsed.text;
+  const Options& options = parsed.options;
+  EXPECT_THAT(options.operations, ElementsAre(measure::Operation::kAllReduce));
+  EXPECT_THAT(options.Sizes(), ElementsAre(8, 64, 512, 4096));
+  EXPECT_EQ(options.iterations, 20);
+  EXPECT_EQ(options.warmup, 5);
+  EXPECT_FALSE(options.check);
+  EXPECT_EQ(options.types.at(0).dtype, comm::DataType::kFloat16);
+  EXPECT_EQ(options.ops.at(0).op, comm::ReduceOp::kMax);
+  EXPECT_EQ(options.root, 1);
+}
+
+TEST(CollperfOptions, StepsAndAll) {
+  const Parsed parsed = Parse({"all", "-b", "1K", "-e", "3K", "-i", "1K", "-d", "all", "-o", "all"});
+  ASSERT_FALSE(parsed.ends) << parsed.text;
+  EXPECT_EQ(parsed.options.operations.size(), static_cast<size_t>(measure::kOperations));
+  EXPECT_THAT(parsed.options.Sizes(), ElementsAre(1024, 2048, 3072));
+  EXPECT_GE(parsed.options.types.size(), 12u);
+  EXPECT_GE(parsed.options.ops.size(), 5u);
+}
+
+TEST(CollperfOptions, HelpHasExamples) {
+  const Parsed parsed = Parse({"--help"});
+  EXPECT_TRUE(parsed.ends);
+  EXPECT_EQ(parsed.code, 0);
+  EXPECT_THAT(parsed.text, HasSubstr("dlaunch --nproc-per-node 2 collperf all_reduce"));
+}
+
+TEST(CollperfOptions, RefusesWithTheRemedy) {
+  const struct {
+    std::vector<const char*> arguments;
+    std::string says;
+  } cases[] = {
+      {{}, "name the operation"},
+      {{"allreduce"}, "all_reduce"},
+      {{"all_reduce", "-b", "x"}, "128M"},
+      {{"all_reduce", "-b", "1M", "-e", "1K"}, "is less than -b"},
+      {{"all_reduce", "-e", "2", "-b", "1"}, "less than one float32"},
+      {{"all_reduce", "-d", "float128"}, "float32"},
+      {{"all_reduce", "-o", "average"}, "avg"},
+      {{"all_reduce", "-d", "all", "--csv", "x.csv"}, "--json"},
+      {{"all_reduce", "-f", "1"}, "--stepfactor"},
+      {{"all_reduce", "-n", "-3"}, "--iters"},
+      {{"all_reduce", "--no-such"}, "--no-such"},
+  };
+  for (const auto& test : cases) {
+    const Parsed parsed = Parse(test.arguments);
+    EXPECT_TRUE(parsed.ends);
+    EXPECT_EQ(parsed.code, 2);
+    EXPECT_THAT(parsed.text, HasSubstr(test.says));
+  }
+}
+
+TEST(CollperfReport, CsvColumns) {
+  const Result result{.operation = measure::Operation::kAllReduce,
+                      .bytes = 1024,
+                      .count = 256,
+                      .type = "float32",
+                      .op = "sum",
+                      .root = -1,
+                      .iterations = 10,
+                      .us = {1, 2, 3},
+                      .algbw = 0.5,
+                      .busbw = 0.75,
+                      .wrong = 0,
+                      .algorithm = "ring"};
+  RunFacts facts;
+  facts.ranks = 4;
+  facts.transport = "shm";
+  EXPECT_EQ(CsvText(facts, {result}),
+            "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm\n"
+            "all_reduce,shm,4,1024,10,1.0000,2.0000,3.0000,0.500000,0.750000,0,ring\n");
+}
+
+}  // namespace
+}  // namespace cohort::collperf

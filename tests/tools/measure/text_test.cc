@@ -1,0 +1,49 @@
+#include "tools/measure/text.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "tools/measure/plot.h"
+
+namespace cohort::measure {
+namespace {
+
+TEST(Text, Sizes) {
+  EXPECT_EQ(*ParseBytes("8"), 8);
+  EXPECT_EQ(*ParseBytes("4K"), 4096);
+  EXPECT_EQ(*ParseBytes("128MiB"), 128 << 20);
+  EXPECT_EQ(*ParseBytes("2gb"), int64_t{2} << 30);
+  for (const char* bad : {"", "K", "-1", "1X", "1KX", "1.5M", "99999999999G", "8bb"}) {
+    EXPECT_FALSE(ParseBytes(bad).ok()) << bad;
+  }
+  EXPECT_EQ(BytesText(8), "8 B");
+  EXPECT_EQ(BytesText(1536), "1.5 KiB");
+  EXPECT_EQ(MicrosecondsText(0.333), "0.33");
+  EXPECT_EQ(MicrosecondsText(8227.4), "8,227");
+}
+
+TEST(Text, Quoting) {
+  EXPECT_EQ(JsonString("a\"b\\\n"), "\"a\\\"b\\\\\\u000a\"");
+  EXPECT_EQ(XmlText("a<b & \"c\""), "a&lt;b &amp; &quot;c&quot;");
+}
+
+TEST(Plot, DrawsAPointForEachValueAndOneLegendEntryForEachName) {
+  Chart chart{.title = "a < b", .x_label = "bytes", .y_label = "us"};
+  chart.series = {{"ours", {{8, 0.3}, {1024, 1.5}}}, {"theirs", {{8, 0.6}, {1024, 0}}}};
+  const std::string svg = DrawCharts({chart, chart}, 2, "caption");
+  const auto count = [&svg](const std::string& what) {
+    int found = 0;
+    for (size_t at = svg.find(what); at != std::string::npos; at = svg.find(what, at + 1)) ++found;
+    return found;
+  };
+  EXPECT_EQ(count("<circle"), 6);  // the 0 has no place on a logarithmic axis
+  EXPECT_EQ(count(">ours<"), 1);
+  EXPECT_EQ(count("a &lt; b"), 2);
+  EXPECT_EQ(count("nan"), 0);
+  EXPECT_EQ(count("inf"), 0);
+  EXPECT_EQ(DrawCharts({}, 3, "nothing").find("nan"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace cohort::measure

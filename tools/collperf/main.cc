@@ -1,0 +1,123 @@
+// collperf: measures collective operations among the ranks of a job.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/env.h"
+#include "tools/collperf/cost.h"
+#include "tools/collperf/options.h"
+#include "tools/collperf/point.h"
+#include "tools/collperf/report.h"
+#include "tools/collperf/session.h"
+
+namespace cohort::collperf {
+namespace {
+
+std::string CommandOf(int argc, char** argv) {
+  std::string command;
+  for (int i = 0; i < argc; ++i) command += (i == 0 ? "" : " ") + std::string(argv[i]);
+  return command;
+}
+
+std::string Today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  char text[32] = "";
+  if (gmtime_r(&now, &utc) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc);
+  return text;
+}
+
+absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command) {
+  RunFacts facts;
+  facts.ranks = session.ranks();
+  facts.hosts = session.runtime().node_count();
+  facts.cpus = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+  char host[256] = "";
+  (void)gethostname(host, sizeof host - 1);
+  facts.host = host;
+  facts.gate = session.gate().Describe();
+  facts.date = Today();
+  facts.command = command;
+  COHORT_ASSIGN_OR_RETURN(facts.transport, session.TransportNames());
+  return facts;
+}
+
+// Prints on rank 0 only.
+void Say(const Session& session, const std::string& text) {
+  if (session.rank() != 0) return;
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+absl::Status MeasureOperation(Session& session, const Options& options, measure::Operation operation,
+                              std::vector<Result>* results) {
+  const bool sized = operation != measure::Operation::kBarrier;
+  const std::vector<int64_t> sizes = sized ? options.Sizes() : std::vector<int64_t>{0};
+  COHORT_ASSIGN_OR_RETURN(const Buffers buffers, Buffers::Make(session, options, operation, sizes.back()));
+  const size_t types = sized ? options.types.size() : 1;
+  const size_t ops = measure::Reduces(operation) ? options.ops.size() : 1;
+  for (size_t i = 0; i < types * ops; ++i) {
+    const NamedType& type = options.types[i / ops];
+    for (const int64_t bytes : sizes) {
+      if (sized && bytes < type.layout.bytes) continue;
+      COHORT_ASSIGN_OR_RETURN(const Result result,
+                              Measure(session, options, buffers, operation, type, options.ops[i % ops], bytes));
+      Say(session, RowText(result));
+      results->push_back(result);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run(const Options& options, const std::string& command, int64_t* wrong) {
+  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Start(options.transport));
+  if (options.root >= session->ranks()) {
+    return absl::InvalidArgumentError("-r " + std::to_string(options.root) + " is no rank of a group of " +
+                                      std::to_string(session->ranks()));
+  }
+  COHORT_ASSIGN_OR_RETURN(const RunFacts facts, Gather(*session, command));
+  Say(*session, HeadText(options, facts));
+  if (options.cost) {
+    COHORT_ASSIGN_OR_RETURN(const Cost cost, MeasureCost(*session));
+    Say(*session, CostText(cost));
+  }
+  std::vector<Result> results;
+  for (const measure::Operation operation : options.operations) {
+    COHORT_RETURN_IF_ERROR(MeasureOperation(*session, options, operation, &results));
+  }
+  for (const Result& result : results) *wrong += std::max<int64_t>(result.wrong, 0);
+  if (*wrong > 0) Say(*session, "# " + std::to_string(*wrong) + " elements were wrong\n");
+  if (session->rank() == 0) COHORT_RETURN_IF_ERROR(WriteFiles(options, facts, results));
+  return session->Finish();
+}
+
+int Main(int argc, char** argv) {
+  const absl::StatusOr<runtime::Environment> environment = runtime::Environment::Read();
+  // One rank of a host speaks for those that would all say the same.
+  const bool speaks = !environment.ok() || environment->local_rank.value_or(0) == 0;
+  const Parsed parsed = ParseCommandLine(argc, argv);
+  if (parsed.ends) {
+    if (speaks) std::fputs(parsed.text.c_str(), parsed.code == 0 ? stdout : stderr);
+    return parsed.code;
+  }
+  int64_t wrong = 0;
+  const absl::Status status = Run(parsed.options, CommandOf(argc, argv), &wrong);
+  if (!status.ok()) {
+    const bool local = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
+    if (speaks || !local) std::fprintf(stderr, "collperf: %s\n", std::string(status.message()).c_str());
+    return local ? 2 : 1;
+  }
+  return wrong > 0 ? 1 : 0;
+}
+
+}  // namespace
+}  // namespace cohort::collperf
+
+int main(int argc, char** argv) { return cohort::collperf::Main(argc, argv); }

@@ -1,0 +1,243 @@
+#include "tools/collperf/options.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/status/status.h"
+#include "runtime/base/status_macros.h"
+#include "tools/measure/gate.h"
+#include "tools/measure/text.h"
+
+namespace cohort::collperf {
+namespace {
+
+using comm::DataType;
+using comm::ReduceOp;
+using measure::Fold;
+using measure::Operation;
+
+constexpr const char* kDescription =
+    "Measures collective operations among the ranks of a job, and checks every element of their results.";
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  dlaunch --nproc-per-node 2 collperf all_reduce\n"
+    "  dlaunch --nproc-per-node 4 collperf all -b 8 -e 32M -f 8 --csv all.csv --plot all.svg\n"
+    "  dlaunch --nproc-per-node 2 collperf all_reduce -b 64K -e 64K --window -n 1000\n"
+    "  dlaunch --nnodes 2 --simulate-nodes 2 collperf all_gather --transport ucx\n"
+    "  dlaunch --nproc-per-node 2 collperf all_reduce -d all -o all -b 4K -e 4K -n 5\n"
+    "\n"
+    "What is measured: the bytes are those of one block: the whole vector of all_reduce, broadcast and reduce, one\n"
+    "rank's part in the others. Before each call all ranks meet at a gate that is none of ours; a call's time is that\n"
+    "of its slowest rank. algbw is the larger of a rank's input and output divided by the median time; busbw corrects\n"
+    "it for the operation and the number of ranks, as in nccl-tests. #wrong counts elements of all ranks.\n"
+    "\n"
+    "Exit status: 0; 1 where an operation failed or an element was wrong; 2 for a command line that can't work.\n";
+
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kTypeAliases = {{{"char", "int8"},
+                                                                                        {"int", "int32"},
+                                                                                        {"half", "float16"},
+                                                                                        {"fp16", "float16"},
+                                                                                        {"bf16", "bfloat16"},
+                                                                                        {"float", "float32"},
+                                                                                        {"fp32", "float32"},
+                                                                                        {"double", "float64"},
+                                                                                        {"fp64", "float64"}}};
+constexpr std::array<std::pair<std::string_view, Fold>, 8> kFolds = {{{"sum", Fold::kSum},
+                                                                      {"product", Fold::kProduct},
+                                                                      {"min", Fold::kMin},
+                                                                      {"max", Fold::kMax},
+                                                                      {"avg", Fold::kAvg},
+                                                                      {"band", Fold::kBitAnd},
+                                                                      {"bor", Fold::kBitOr},
+                                                                      {"bxor", Fold::kBitXor}}};
+
+std::vector<NamedType> AllTypes() {
+  std::vector<NamedType> types;
+  for (int value = 1; value < comm::kDataTypes; ++value) {
+    const auto dtype = static_cast<DataType>(value);
+    const measure::ElementType* layout = measure::FindElementType(comm::Name(dtype));
+    if (layout != nullptr) types.push_back({dtype, *layout});
+  }
+  return types;
+}
+
+std::vector<NamedOp> AllOps() {
+  std::vector<NamedOp> ops;
+  for (int value = 1; value < comm::kReduceOps; ++value) {
+    const auto op = static_cast<ReduceOp>(value);
+    for (const auto& [name, fold] : kFolds) {
+      if (name == comm::Name(op)) ops.push_back({op, fold});
+    }
+  }
+  return ops;
+}
+
+std::vector<std::string> SplitAtCommas(const std::string& text) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) parts.push_back(part);
+  return parts;
+}
+
+struct Raw {
+  std::string operation;
+  std::string min_bytes = "8";
+  std::string max_bytes = "128M";
+  std::string step_bytes;
+  std::string type = "float32";
+  std::string op = "sum";
+  int check = 1;
+};
+
+absl::Status Interpret(const Raw& raw, Options* options) {
+  if (raw.operation.empty() || raw.operation == "all") {
+    if (raw.operation.empty() && !options->cost) {
+      return absl::InvalidArgumentError("name the operation: all, " + measure::OperationNames());
+    }
+    options->operations = raw.operation.empty() ? std::vector<Operation>{} : measure::AllOperations();
+  } else {
+    for (const std::string& name : SplitAtCommas(raw.operation)) {
+      Operation operation{};
+      if (!measure::ParseOperation(name, &operation)) {
+        return absl::InvalidArgumentError("there is no operation \"" + name + "\"; there are all, " +
+                                          measure::OperationNames());
+      }
+      options->operations.push_back(operation);
+    }
+  }
+  COHORT_ASSIGN_OR_RETURN(options->min_bytes, measure::ParseBytes(raw.min_bytes));
+  COHORT_ASSIGN_OR_RETURN(options->max_bytes, measure::ParseBytes(raw.max_bytes));
+  if (!raw.step_bytes.empty()) {
+    COHORT_ASSIGN_OR_RETURN(options->step_bytes, measure::ParseBytes(raw.step_bytes));
+  }
+  if (options->max_bytes < options->min_bytes) {
+    return absl::InvalidArgumentError("-e " + raw.max_bytes + " is less than -b " + raw.min_bytes);
+  }
+  options->check = raw.check != 0;
+  if (raw.type == "all") options->types = AllTypes();
+  for (const std::string& name : raw.type == "all" ? std::vector<std::string>{} : SplitAtCommas(raw.type)) {
+    COHORT_ASSIGN_OR_RETURN(const NamedType type, ParseType(name));
+    options->types.push_back(type);
+  }
+  if (raw.op == "all") options->ops = AllOps();
+  for (const std::string& name : raw.op == "all" ? std::vector<std::string>{} : SplitAtCommas(raw.op)) {
+    COHORT_ASSIGN_OR_RETURN(const NamedOp op, ParseOp(name));
+    options->ops.push_back(op);
+  }
+  if (options->types.empty() || options->ops.empty()) return absl::InvalidArgumentError("-d and -o may not be empty");
+  for (const NamedType& type : options->types) {
+    if (options->max_bytes < type.layout.bytes) {
+      return absl::InvalidArgumentError("-e " + raw.max_bytes + " is less than one " + std::string(type.layout.name));
+    }
+  }
+  if (!options->csv.empty() && options->types.size() * options->ops.size() > 1) {
+    return absl::InvalidArgumentError("--csv has no columns for types and reductions: name one each, or use --json");
+  }
+  return absl::OkStatus();
+}
+
+void AddOptions(CLI::App* app, Raw* raw, Options* options) {
+  app->add_option("operation", raw->operation, "all, or one or more of: " + measure::OperationNames());
+  app->add_option("-b,--minbytes", raw->min_bytes, "smallest block, such as 8 or 64K")->capture_default_str();
+  app->add_option("-e,--maxbytes", raw->max_bytes, "largest block")->capture_default_str();
+  app->add_option("-f,--stepfactor", options->factor, "from one size to the next")
+      ->check(CLI::Range(1.01, 1e9))
+      ->capture_default_str();
+  app->add_option("-i,--stepbytes", raw->step_bytes, "add this instead of multiplying");
+  app->add_option("-n,--iters", options->iterations, "timed calls of each size; 0: as many as fit into --point-ms")
+      ->check(CLI::Range(0, measure::kMostNumbers))
+      ->capture_default_str();
+  app->add_option("-w,--warmup_iters", options->warmup, "calls before them")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  app->add_option("--point-ms", options->point_ms, "time for the calls of one size without -n, in ms")
+      ->check(CLI::Range(1, 600'000))
+      ->capture_default_str();
+  app->add_option("--batch", options->batch, "calls between two gates; above 1 the mean of a batch is one sample")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
+  app->add_option("-c,--check", raw->check, "1: check every element of untimed calls first; 0: don't")
+      ->check(CLI::Range(0, 1))
+      ->capture_default_str();
+  app->add_option("-d,--datatype", raw->type, "all, or types such as float,half,int32")->capture_default_str();
+  app->add_option("-o,--op", raw->op, "all, or reductions such as sum,max")->capture_default_str();
+  app->add_option("-r,--root", options->root, "root of rooted operations")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app->add_flag("--in-place", options->in_place, "input and output are the same memory");
+  app->add_flag("--window", options->window, "buffers in window memory, which the host's ranks share");
+  app->add_option("--algorithm", options->algorithm, "force one (`plan list` names them) instead of the selector's");
+  app->add_option("--transport", options->transport, "allow only these, such as shm or shm,ucx");
+  app->add_option("--csv", options->csv, "write the results there");
+  app->add_option("--json", options->json, "write the results there, with the machine and every setting");
+  app->add_option("--plot", options->plot, "draw time and bus bandwidth there, as SVG");
+  app->add_flag("--cost", options->cost, "print what signature and black box cost a call");
+  app->add_flag("--spoil", options->spoil, "spoil one element of each checked result: shows that #wrong counts it");
+}
+
+}  // namespace
+
+absl::StatusOr<NamedType> ParseType(std::string_view name) {
+  std::string names;
+  for (const auto& [alias, meant] : kTypeAliases) {
+    if (alias == name) name = meant;
+  }
+  for (const NamedType& type : AllTypes()) {
+    if (type.layout.name == name) return type;
+    names += (names.empty() ? "" : ", ") + std::string(type.layout.name);
+  }
+  return absl::InvalidArgumentError("there is no type \"" + std::string(name) + "\"; there are all, " + names);
+}
+
+absl::StatusOr<NamedOp> ParseOp(std::string_view name) {
+  std::string names;
+  if (name == "prod") name = "product";
+  for (const NamedOp& op : AllOps()) {
+    if (comm::Name(op.op) == name) return op;
+    names += (names.empty() ? "" : ", ") + std::string(comm::Name(op.op));
+  }
+  return absl::InvalidArgumentError("there is no reduction \"" + std::string(name) + "\"; there are all, " + names);
+}
+
+std::vector<int64_t> Options::Sizes() const {
+  std::vector<int64_t> sizes;
+  for (int64_t bytes = min_bytes; bytes <= max_bytes;) {
+    sizes.push_back(bytes);
+    const auto next = static_cast<int64_t>(std::llround(static_cast<double>(bytes) * factor));
+    bytes = step_bytes > 0 ? bytes + step_bytes : std::max(bytes + 1, next);
+  }
+  return sizes;
+}
+
+Parsed ParseCommandLine(int argc, const char* const* argv) {
+  Parsed parsed;
+  Raw raw;
+  CLI::App app(kDescription, "collperf");
+  app.footer(kFooter);
+  AddOptions(&app, &raw, &parsed.options);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    std::ostringstream err;
+    parsed.ends = true;
+    parsed.code = app.exit(error, out, err) == 0 ? 0 : 2;
+    parsed.text = out.str() + err.str();
+    return parsed;
+  }
+  const absl::Status status = Interpret(raw, &parsed.options);
+  if (!status.ok()) {
+    parsed.ends = true;
+    parsed.code = 2;
+    parsed.text = "collperf: " + std::string(status.message()) + "\nTry collperf --help.\n";
+  }
+  return parsed;
+}
+
+}  // namespace cohort::collperf

@@ -1,0 +1,66 @@
+// collperf's command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/types.h"
+#include "tools/measure/operation.h"
+#include "tools/measure/pattern.h"
+
+namespace cohort::collperf {
+
+struct NamedType {
+  comm::DataType dtype = comm::DataType::kFloat32;
+  measure::ElementType layout;
+};
+struct NamedOp {
+  comm::ReduceOp op = comm::ReduceOp::kSum;
+  measure::Fold fold = measure::Fold::kSum;
+};
+
+struct Options {
+  std::vector<measure::Operation> operations;
+  int64_t min_bytes = 8;
+  int64_t max_bytes = 128 << 20;
+  int64_t step_bytes = 0;  // 0: multiply by `factor` instead
+  double factor = 4;
+  int64_t iterations = 0;  // 0: as many as fit into `point_ms`
+  int64_t warmup = 20;
+  int64_t point_ms = 200;
+  int64_t batch = 1;  // calls between two gates
+  bool check = true;
+  bool spoil = false;
+  std::vector<NamedType> types;
+  std::vector<NamedOp> ops;
+  int root = 0;
+  bool in_place = false;
+  bool window = false;
+  std::string algorithm;
+  std::string transport;
+  std::string csv;
+  std::string json;
+  std::string plot;
+  bool cost = false;
+
+  // The sizes of a block to measure, ascending.
+  std::vector<int64_t> Sizes() const;
+};
+
+// What the command line says, or what is left to do: print `text` and end with `code`.
+struct Parsed {
+  Options options;
+  bool ends = false;
+  int code = 0;
+  std::string text;
+};
+Parsed ParseCommandLine(int argc, const char* const* argv);
+
+// By their names here or those of nccl-tests ("float", "half"); kInvalidArgument lists what there is.
+absl::StatusOr<NamedType> ParseType(std::string_view name);
+absl::StatusOr<NamedOp> ParseOp(std::string_view name);
+
+}  // namespace cohort::collperf

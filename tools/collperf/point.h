@@ -1,0 +1,58 @@
+// One measured point: an operation on blocks of one size.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/communicator.h"
+#include "comm/window.h"
+#include "tools/collperf/options.h"
+#include "tools/collperf/session.h"
+#include "tools/measure/operation.h"
+#include "tools/measure/statistics.h"
+
+namespace cohort::collperf {
+
+// The memory of one operation's points: private, or windows. Made once, for the largest of them.
+class Buffers {
+ public:
+  // Collective. kResourceExhausted on all ranks where one has too little memory.
+  static absl::StatusOr<Buffers> Make(Session& session, const Options& options, measure::Operation operation,
+                                      int64_t block_bytes);
+  char* in() const { return in_; }
+  char* out() const { return out_; }
+
+ private:
+  struct Free {
+    void operator()(char* memory) const;
+  };
+  std::vector<std::unique_ptr<char, Free>> memory_;
+  std::vector<comm::Window> windows_;
+  char* in_ = nullptr;
+  char* out_ = nullptr;
+};
+
+struct Result {
+  measure::Operation operation{};
+  int64_t bytes = 0;  // of a block
+  int64_t count = 0;  // elements of it
+  std::string type = {};
+  std::string op = {};  // "-" where there is none
+  int root = -1;        // -1 where there is none
+  int64_t iterations = 0;
+  measure::Summary us = {};
+  double algbw = 0;  // GB/s, by the median
+  double busbw = 0;
+  int64_t wrong = -1;  // elements of all ranks in all checked calls; -1: not checked
+  std::string algorithm = {};
+};
+
+// Checks, warms up and measures one point. Collective; the same result on all ranks. `buffers` hold at least
+// `bytes` a block.
+absl::StatusOr<Result> Measure(Session& session, const Options& options, const Buffers& buffers,
+                               measure::Operation operation, const NamedType& type, const NamedOp& op, int64_t bytes);
+
+}  // namespace cohort::collperf

@@ -1,0 +1,136 @@
+#include "tools/collperf/report.h"
+
+#include <cerrno>
+#include <cstdio>
+#include <fstream>
+
+#include "runtime/base/errno_status.h"
+#include "runtime/base/status_macros.h"
+#include "tools/measure/plot.h"
+#include "tools/measure/text.h"
+
+namespace cohort::collperf {
+namespace {
+
+using measure::Fixed;
+using measure::JsonString;
+
+std::string MemoryName(const Options& options) {
+  return std::string(options.window ? "window" : "private") + (options.in_place ? ", in place" : "");
+}
+
+std::string Plural(int number, const std::string& word) {
+  return std::to_string(number) + ' ' + word + (number == 1 ? "" : "s");
+}
+
+absl::Status WriteFile(const std::string& path, const std::string& text) {
+  if (path.empty()) return absl::OkStatus();
+  errno = 0;
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  return out.good() ? absl::OkStatus() : runtime::ErrnoStatus(errno, "cannot write " + path);
+}
+
+std::string SeriesName(const Options& options, const Result& result) {
+  std::string name(measure::Name(result.operation));
+  if (options.types.size() > 1) name += " " + result.type;
+  if (options.ops.size() > 1 && result.op != "-") name += " " + result.op;
+  return name;
+}
+
+}  // namespace
+
+std::string HeadText(const Options& options, const RunFacts& facts) {
+  std::string text = "# collperf: " + Plural(facts.ranks, "rank") + " on " + Plural(facts.hosts, "host") + " (" +
+                     facts.host + ", " + Plural(facts.cpus, "CPU") + "), transport " + facts.transport + ", memory " +
+                     MemoryName(options) + "\n";
+  text += "# gate before each call: " + facts.gate + "; a call takes as long as its slowest rank; time is the median\n";
+  if (options.batch > 1) {
+    text += "# " + std::to_string(options.batch) + " calls between two gates: times are means of a batch\n";
+  }
+  if (facts.ranks == 1) text += "# one rank alone; for more: dlaunch --nproc-per-node N collperf ...\n";
+  char line[256];
+  std::snprintf(line, sizeof line, "# %-14s %11s %11s %-9s %-7s %4s %10s %8s %8s %6s %10s %10s %6s %s\n", "op", "bytes",
+                "count", "type", "redop", "root", "time us", "algbw", "busbw", "#wrong", "min us", "p99 us", "iters",
+                "algorithm");
+  return text + line;
+}
+
+std::string RowText(const Result& result) {
+  char line[320];
+  const std::string wrong = result.wrong < 0 ? "-" : std::to_string(result.wrong);
+  std::snprintf(line, sizeof line,
+                "  %-14s %11lld %11lld %-9s %-7s %4d %10.2f %8.3f %8.3f %6s %10.2f %10.2f %6lld %s\n",
+                std::string(measure::Name(result.operation)).c_str(), static_cast<long long>(result.bytes),
+                static_cast<long long>(result.count), result.type.c_str(), result.op.c_str(), result.root,
+                result.us.median, result.algbw, result.busbw, wrong.c_str(), result.us.minimum, result.us.p99,
+                static_cast<long long>(result.iterations), result.algorithm.c_str());
+  return line;
+}
+
+std::string CsvText(const RunFacts& facts, const std::vector<Result>& results) {
+  std::string csv = "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm\n";
+  for (const Result& result : results) {
+    csv += std::string(measure::Name(result.operation)) + ',' + facts.transport + ',' + std::to_string(facts.ranks) +
+           ',' + std::to_string(result.bytes) + ',' + std::to_string(result.iterations) + ',' +
+           Fixed(result.us.minimum, 4) + ',' + Fixed(result.us.median, 4) + ',' + Fixed(result.us.p99, 4) + ',' +
+           Fixed(result.algbw, 6) + ',' + Fixed(result.busbw, 6) + ',' +
+           (result.wrong < 0 ? "" : std::to_string(result.wrong)) + ',' + result.algorithm + '\n';
+  }
+  return csv;
+}
+
+std::string JsonText(const Options& options, const RunFacts& facts, const std::vector<Result>& results) {
+  std::string json = "{\n  \"command\": " + JsonString(facts.command) + ",\n  \"date\": " + JsonString(facts.date) +
+                     ",\n  \"host\": " + JsonString(facts.host) + ",\n  \"hosts\": " + std::to_string(facts.hosts) +
+                     ",\n  \"cpus\": " + std::to_string(facts.cpus) + ",\n  \"ranks\": " + std::to_string(facts.ranks) +
+                     ",\n  \"transport\": " + JsonString(facts.transport) + ",\n  \"gate\": " + JsonString(facts.gate) +
+                     ",\n  \"window\": " + (options.window ? "true" : "false") +
+                     ",\n  \"in_place\": " + (options.in_place ? "true" : "false") +
+                     ",\n  \"batch\": " + std::to_string(options.batch) + ",\n  \"results\": [";
+  bool first = true;
+  for (const Result& result : results) {
+    json += std::string(first ? "" : ",") + "\n    {\"op\": " + JsonString(measure::Name(result.operation)) +
+            ", \"transport\": " + JsonString(facts.transport) + ", \"ranks\": " + std::to_string(facts.ranks) +
+            ", \"bytes\": " + std::to_string(result.bytes) + ", \"count\": " + std::to_string(result.count) +
+            ", \"type\": " + JsonString(result.type) + ", \"redop\": " + JsonString(result.op) +
+            ", \"root\": " + std::to_string(result.root) + ", \"iters\": " + std::to_string(result.iterations) +
+            ", \"min_us\": " + Fixed(result.us.minimum, 4) + ", \"median_us\": " + Fixed(result.us.median, 4) +
+            ", \"p99_us\": " + Fixed(result.us.p99, 4) + ", \"algbw_GBps\": " + Fixed(result.algbw, 6) +
+            ", \"busbw_GBps\": " + Fixed(result.busbw, 6) +
+            ", \"wrong\": " + (result.wrong < 0 ? "null" : std::to_string(result.wrong)) +
+            ", \"algorithm\": " + JsonString(result.algorithm) + "}";
+    first = false;
+  }
+  return json + "\n  ]\n}\n";
+}
+
+std::string PlotText(const Options& options, const RunFacts& facts, const std::vector<Result>& results) {
+  measure::Chart time{.title = "Median time", .x_label = "bytes of a block", .y_label = "us"};
+  measure::Chart bandwidth{.title = "Bus bandwidth", .x_label = "bytes of a block", .y_label = "GB/s"};
+  for (const Result& result : results) {
+    if (result.operation == measure::Operation::kBarrier) continue;
+    const std::string name = SeriesName(options, result);
+    if (time.series.empty() || time.series.back().name != name) {
+      time.series.push_back({name, {}});
+      bandwidth.series.push_back({name, {}});
+    }
+    const auto bytes = static_cast<double>(result.bytes);
+    time.series.back().points.emplace_back(bytes, result.us.median);
+    bandwidth.series.back().points.emplace_back(bytes, result.busbw);
+  }
+  return measure::DrawCharts({time, bandwidth}, 2,
+                             "collperf: " + Plural(facts.ranks, "rank") + " on " + Plural(facts.hosts, "host") + ", " +
+                                 facts.transport + ", " + MemoryName(options) + " memory, " + facts.host + ", " +
+                                 facts.date);
+}
+
+absl::Status WriteFiles(const Options& options, const RunFacts& facts, const std::vector<Result>& results) {
+  if (!options.csv.empty()) COHORT_RETURN_IF_ERROR(WriteFile(options.csv, CsvText(facts, results)));
+  if (!options.json.empty()) COHORT_RETURN_IF_ERROR(WriteFile(options.json, JsonText(options, facts, results)));
+  if (!options.plot.empty()) COHORT_RETURN_IF_ERROR(WriteFile(options.plot, PlotText(options, facts, results)));
+  return absl::OkStatus();
+}
+
+}  // namespace cohort::collperf

@@ -1,0 +1,38 @@
+// What collperf prints and writes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "tools/collperf/options.h"
+#include "tools/collperf/point.h"
+
+namespace cohort::collperf {
+
+// What holds for all results of a run.
+struct RunFacts {
+  int ranks = 1;
+  int hosts = 1;
+  int cpus = 1;
+  std::string host;
+  std::string transport;
+  std::string gate;
+  std::string date;
+  std::string command;
+};
+
+// The lines above the table, without results.
+std::string HeadText(const Options& options, const RunFacts& facts);
+std::string RowText(const Result& result);
+
+// op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm; `wrong` is empty where
+// it was not checked.
+std::string CsvText(const RunFacts& facts, const std::vector<Result>& results);
+std::string JsonText(const Options& options, const RunFacts& facts, const std::vector<Result>& results);
+std::string PlotText(const Options& options, const RunFacts& facts, const std::vector<Result>& results);
+
+// Writes those files that the options name. kInvalidArgument or kPermissionDenied with the path.
+absl::Status WriteFiles(const Options& options, const RunFacts& facts, const std::vector<Result>& results);
+
+}  // namespace cohort::collperf

@@ -1,0 +1,169 @@
+#include "tools/collperf/session.h"
+
+#include <sys/random.h>
+
+#include <array>
+#include <chrono>
+#include <cstring>
+#include <set>
+#include <sstream>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "comm/algorithm/registry.h"
+#include "comm/transport/transport_set.h"
+#include "runtime/base/errno_status.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/engine.h"
+#include "runtime/segment/black_box.h"
+#include "tools/measure/tcp_gate.h"
+
+namespace cohort::collperf {
+namespace {
+
+using measure::GateMemory;
+using measure::GateToken;
+using measure::SharedMemory;
+using measure::SharedMemoryGate;
+using measure::TcpGate;
+using runtime::Deadline;
+
+constexpr std::chrono::seconds kPatience{60};
+
+// The memory of a gate, with a token that tells it from another host's file of the same name.
+struct GateFile {
+  GateToken token;
+  GateMemory gate;
+};
+size_t FileBytes(int ranks) { return sizeof(GateFile) - sizeof(GateMemory) + measure::GateBytes(ranks); }
+
+// The offer of rank 0 as it stands in the job's store.
+struct Offer {
+  GateToken token{};
+  uint16_t port = 0;
+  std::string ip;
+  std::string path;
+
+  std::string Text() const {
+    return std::string(token.data(), token.size()) + std::to_string(port) + ' ' + (ip.empty() ? "-" : ip) + ' ' + path;
+  }
+  static absl::StatusOr<Offer> Parse(const std::string& text) {
+    Offer offer;
+    if (text.size() < offer.token.size()) return absl::InvalidArgumentError("the offer of rank 0's gate is damaged");
+    std::memcpy(offer.token.data(), text.data(), offer.token.size());
+    std::istringstream in(text.substr(offer.token.size()));
+    in >> offer.port >> offer.ip >> offer.path;
+    return offer;
+  }
+};
+
+std::string AnswerKey(int rank) { return "collperf/gate/" + std::to_string(rank); }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Start(const std::string& transports) {
+  std::unique_ptr<Session> session(new Session);
+  session->transports_ = transports;
+  COHORT_ASSIGN_OR_RETURN(session->runtime_, runtime::Runtime::Init());
+  COHORT_ASSIGN_OR_RETURN(session->world_, comm::Communicator::World(*session->runtime_, {.transports = transports}));
+  COHORT_RETURN_IF_ERROR(session->MakeGate());
+  runtime::Engine* engine = &session->runtime_->engine();
+  session->gate_->set_idle([engine] {
+    runtime::EngineLock lock(*engine);
+    (void)engine->Poll();
+  });
+  return session;
+}
+
+absl::Status Session::MakeGate() { return rank() == 0 ? MakeLeaderGate() : MakeFollowerGate(); }
+
+// Rank 0 offers a gate in shared memory and one over TCP; if all ranks can map the first, that one it is.
+absl::Status Session::MakeLeaderGate() {
+  const int spins = measure::GateSpins(ranks());
+  COHORT_ASSIGN_OR_RETURN(memory_, SharedMemory::Create(FileBytes(ranks())));
+  auto* file = static_cast<GateFile*>(memory_->data());
+  if (ranks() == 1) {
+    gate_ = std::make_unique<SharedMemoryGate>(&file->gate, 0, 1, spins);
+    return absl::OkStatus();
+  }
+  Offer offer;
+  if (getrandom(offer.token.data(), offer.token.size(), 0) != static_cast<ssize_t>(offer.token.size())) {
+    return runtime::ErrnoStatus(errno, "no random numbers for the benchmark's gate");
+  }
+  file->token = offer.token;
+  offer.ip = runtime_->identity().data_interface_ip;
+  offer.path = memory_->Path();
+  COHORT_ASSIGN_OR_RETURN(TcpGate::Listener listener, TcpGate::Listen(offer.ip));
+  offer.port = listener.port;
+  const Deadline deadline = Deadline::After(kPatience);
+  COHORT_RETURN_IF_ERROR(runtime_->Put("collperf/gate", offer.Text(), deadline));
+  bool all = true;
+  for (int rank = 1; rank < ranks(); ++rank) {
+    COHORT_ASSIGN_OR_RETURN(const std::string answer, runtime_->Get(AnswerKey(rank), deadline));
+    all = all && answer == "mapped";
+  }
+  COHORT_RETURN_IF_ERROR(runtime_->Put("collperf/gate/choice", all ? "memory" : "tcp", deadline));
+  if (all) {
+    gate_ = std::make_unique<SharedMemoryGate>(&file->gate, 0, ranks(), spins);
+    return absl::OkStatus();
+  }
+  COHORT_ASSIGN_OR_RETURN(gate_, TcpGate::Accept(std::move(listener), ranks(), offer.token, deadline));
+  return absl::OkStatus();
+}
+
+absl::Status Session::MakeFollowerGate() {
+  const Deadline deadline = Deadline::After(kPatience);
+  COHORT_ASSIGN_OR_RETURN(const std::string text, runtime_->Get("collperf/gate", deadline));
+  COHORT_ASSIGN_OR_RETURN(const Offer offer, Offer::Parse(text));
+  absl::StatusOr<std::unique_ptr<SharedMemory>> memory = SharedMemory::Open(offer.path, FileBytes(ranks()));
+  GateFile* file = nullptr;
+  if (memory.ok()) {
+    memory_ = std::move(*memory);
+    file = static_cast<GateFile*>(memory_->data());
+    if (file->token != offer.token) file = nullptr;
+  }
+  COHORT_RETURN_IF_ERROR(runtime_->Put(AnswerKey(rank()), file != nullptr ? "mapped" : "apart", deadline));
+  COHORT_ASSIGN_OR_RETURN(const std::string choice, runtime_->Get("collperf/gate/choice", deadline));
+  if (choice == "memory") {
+    gate_ = std::make_unique<SharedMemoryGate>(&file->gate, rank(), ranks(), measure::GateSpins(ranks()));
+    return absl::OkStatus();
+  }
+  COHORT_ASSIGN_OR_RETURN(gate_, TcpGate::Connect(offer.ip == "-" ? "" : offer.ip, offer.port, rank(), offer.token));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Session::TransportNames() {
+  std::array<uint64_t, 3> used{};  // shm, ucx, another one
+  {
+    runtime::EngineLock lock(runtime_->engine());
+    comm::TransportSet& set = comm::TransportSet::Of(*runtime_);
+    for (int peer = 0; peer < ranks(); ++peer) {
+      if (peer == rank()) continue;
+      COHORT_ASSIGN_OR_RETURN(comm::Transport * transport, set.For(peer, transports_));
+      const std::string_view name = transport->name();
+      used[name == "shm" ? 0 : name == "ucx" ? 1 : 2] = 1;
+    }
+  }
+  COHORT_RETURN_IF_ERROR(gate_->Max(used));
+  static constexpr const char* kNames[] = {"shm", "ucx", "other"};
+  std::string names;
+  for (size_t i = 0; i < used.size(); ++i) {
+    if (used[i] != 0) names += (names.empty() ? "" : "+") + std::string(kNames[i]);
+  }
+  return names.empty() ? "none" : names;
+}
+
+std::string Session::LatestAlgorithm() {
+  const auto record = runtime_->segment().black_box_of(runtime_->local_rank()).Latest();
+  const comm::AlgorithmInfo* algorithm =
+      record.has_value() ? comm::FindAlgorithm(record->signature.algorithm) : nullptr;
+  return algorithm == nullptr ? "-" : std::string(algorithm->name);
+}
+
+absl::Status Session::Finish() {
+  world_.reset();
+  return runtime_->Finalize();
+}
+
+}  // namespace cohort::collperf

@@ -1,0 +1,45 @@
+// A rank of a measurement: its runtime, its group of all ranks, and the gate before calls.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "comm/communicator.h"
+#include "runtime/runtime.h"
+#include "tools/measure/gate.h"
+#include "tools/measure/shared_memory.h"
+
+namespace cohort::collperf {
+
+class Session {
+ public:
+  // Joins the job, or a world of one. `transports` as in CommunicatorOptions.
+  static absl::StatusOr<std::unique_ptr<Session>> Start(const std::string& transports);
+
+  int rank() const { return world_->rank(); }
+  int ranks() const { return world_->size(); }
+  runtime::Runtime& runtime() { return *runtime_; }
+  comm::Communicator& world() { return *world_; }
+  measure::Gate& gate() { return *gate_; }
+  // "shm", "ucx", "shm+ucx": what this rank reaches its peers by; "none" in a world of one. Collective.
+  absl::StatusOr<std::string> TransportNames();
+  // The name of the algorithm that this rank's latest call used; "-" where there was none.
+  std::string LatestAlgorithm();
+  // Ends in order.
+  absl::Status Finish();
+
+ private:
+  Session() = default;
+  absl::Status MakeGate();
+  absl::Status MakeLeaderGate();
+  absl::Status MakeFollowerGate();
+
+  std::string transports_;
+  std::unique_ptr<measure::SharedMemory> memory_;  // outlives the gate
+  std::unique_ptr<measure::Gate> gate_;
+  std::unique_ptr<runtime::Runtime> runtime_;
+  std::unique_ptr<comm::Communicator> world_;
+};
+
+}  // namespace cohort::collperf
