@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/group.h"
+#include "comm/shrink.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::comm {
@@ -14,6 +15,8 @@ namespace {
 constexpr uint64_t kWorldTag = 1;
 constexpr uint64_t kSubgroupTag = 2;
 constexpr uint64_t kSplitTag = 3;
+constexpr uint64_t kDuplicateTag = 4;
+constexpr uint64_t kFirstDeviceTag = 1000;  // plus the device's index
 
 }  // namespace
 
@@ -155,6 +158,32 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<c
   const uint64_t id = Group::MakeId(group_->context().id, kSubgroupTag, sequence, chosen, runtime.identity().epoch);
   return std::unique_ptr<Communicator>(
       new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports)));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Derive(uint64_t tag) {
+  runtime::Runtime& runtime = group_->runtime();
+  std::vector<int> same = members();
+  const uint64_t sequence = group_->NextOf(tag);
+  const uint64_t id = Group::MakeId(group_->context().id, tag, sequence, same, runtime.identity().epoch);
+  return std::unique_ptr<Communicator>(
+      new Communicator(std::make_unique<Group>(runtime, std::move(same), id, group_->context().transports)));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Duplicate() { return Derive(kDuplicateTag); }
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::DeviceGroup(int index) {
+  const int devices = group_->runtime().identity().devices_per_rank;
+  if (index < 0 || index >= devices) {
+    return absl::InvalidArgumentError(
+        "device group: the index is " + std::to_string(index) + ", and every rank owns " + std::to_string(devices) +
+        (devices == 0 ? " devices; start the job with dlaunch --gpus-per-rank, or --simulate-gpus" : " devices"));
+  }
+  return Derive(kFirstDeviceTag + static_cast<uint64_t>(index));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Shrink(std::chrono::nanoseconds timeout) {
+  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<Group> group, ShrinkGroup(*group_, Deadline::After(timeout)));
+  return std::unique_ptr<Communicator>(new Communicator(std::move(group)));
 }
 
 std::string Communicator::Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory) const {

@@ -20,6 +20,7 @@
 // remedy), kAborted (Abort was called).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <source_location>
@@ -125,6 +126,21 @@ class Communicator {
   // other's. kResourceExhausted on all members when one has no room: nothing is kept, and the group goes on.
   absl::StatusOr<Window> AllocateWindow(size_t bytes, const CallOptions& options = {}, Site site = Site::current());
 
+  // A group of the same members, whose operations are independent of this one's. Local, as Subgroup is.
+  absl::StatusOr<std::unique_ptr<Communicator>> Duplicate();
+  // Device group `index`: the same members, each with its index-th device (Runtime::devices). With one such group per
+  // device, a rank's devices communicate independently of one another. Local; made by all members, in any order.
+  // kInvalidArgument: the ranks own fewer devices.
+  absl::StatusOr<std::unique_ptr<Communicator>> DeviceGroup(int index);
+  // The group without its dead, in the same order, when a rank has died (dlaunch --on-failure continue). Collective
+  // among the survivors, whatever state the group is in, and blocks until all of them have called it; all get the same
+  // members, also when deaths are heard of in different orders or more ranks die meanwhile. A rank that dies later is
+  // lost to the new group in turn: shrink that one. Operations of the old group fail, and none of its messages reaches
+  // the new one.
+  // kDeadlineExceeded: a survivor, which is named, has not called; kUnavailable: a member can't be reached, but nobody
+  // can tell that it is dead (other hosts without dlaunch).
+  absl::StatusOr<std::unique_ptr<Communicator>> Shrink(std::chrono::nanoseconds timeout = std::chrono::minutes(1));
+
   // What would serve this call and why: provider, algorithm, predicted time, runner-up.
   std::string Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost) const;
 
@@ -134,6 +150,7 @@ class Communicator {
  private:
   friend class Group;
   explicit Communicator(std::unique_ptr<Group> group);
+  absl::StatusOr<std::unique_ptr<Communicator>> Derive(uint64_t tag);
   std::unique_ptr<Group> group_;
 };
 

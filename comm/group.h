@@ -47,7 +47,10 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   void FailEverywhere(const absl::Status& status, int blamed);
   // The number of this group's earlier subgroups with these members, plus one.
   uint64_t NextChild(const std::vector<int>& members) { return ++children_[members]; }
+  // The number of earlier groups of these members that were derived with `tag`, plus one.
+  uint64_t NextOf(uint64_t tag) { return ++derived_[tag]; }
   uint64_t NextSplit() { return ++splits_; }
+  uint64_t NextShrink() { return ++shrinks_; }
 
   // LinkSource
   absl::StatusOr<std::unique_ptr<Link>> MakeLink(int peer, uint16_t lane) override;
@@ -84,7 +87,9 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   std::vector<uint64_t> sent_;  // by peer; empty before the first send or receive
   std::vector<uint64_t> received_;
   std::map<std::vector<int>, uint64_t> children_;
+  std::map<uint64_t, uint64_t> derived_;
   uint64_t splits_ = 0;
+  uint64_t shrinks_ = 0;
   BlockTable table_;  // of the variable-count call that is being checked
   std::vector<SiteMemo> sites_;
   std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed

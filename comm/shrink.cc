@@ -1,0 +1,163 @@
+#include "comm/shrink.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "runtime/base/status_macros.h"
+
+namespace cohort::comm {
+namespace {
+
+using runtime::Deadline;
+
+constexpr uint64_t kShrinkTag = 5;
+// How long one look into the store waits, between two looks at the news.
+constexpr auto kLook = std::chrono::milliseconds(20);
+// How long the news of a death may come after the failure that it caused.
+constexpr auto kNewsDelay = std::chrono::seconds(5);
+
+std::string KeyOf(uint64_t group, uint64_t round, int proposer) {
+  char key[96];
+  std::snprintf(key, sizeof key, "cohort/shrink/%016llx/%llu/%d", static_cast<unsigned long long>(group),
+                static_cast<unsigned long long>(round), proposer);
+  return key;
+}
+
+// The dead members, as decimal world ranks with a space after each.
+std::string Encode(const std::vector<int>& dead) {
+  std::string text = "dead: ";
+  for (const int rank : dead) text += std::to_string(rank) + " ";
+  return text;
+}
+
+// The members that a proposal leaves; nothing where it is none.
+std::optional<std::vector<int>> Survivors(const std::vector<int>& members, const std::string& proposal) {
+  constexpr std::string_view kStart = "dead: ";
+  if (proposal.compare(0, kStart.size(), kStart) != 0) return std::nullopt;
+  std::vector<int> dead;
+  int64_t number = -1;
+  for (const char c : proposal.substr(kStart.size())) {
+    if (c >= '0' && c <= '9' && number < (int64_t{1} << 30)) {
+      number = std::max<int64_t>(number, 0) * 10 + (c - '0');
+    } else if (c == ' ' && number >= 0) {
+      dead.push_back(static_cast<int>(number));
+      number = -1;
+    } else {
+      return std::nullopt;
+    }
+  }
+  std::vector<int> left;
+  for (const int member : members) {
+    if (std::find(dead.begin(), dead.end(), member) == dead.end()) left.push_back(member);
+  }
+  return left;
+}
+
+void HearNews(runtime::Runtime& runtime) {
+  runtime::EngineLock lock(runtime.engine());
+  runtime.engine().Poll();
+}
+
+std::vector<int> DeadOf(const std::vector<int>& members, runtime::Runtime& runtime) {
+  std::vector<int> dead;
+  for (const int member : members) {
+    if (!runtime.rank_status(member).ok()) dead.push_back(member);
+  }
+  return dead;
+}
+
+// What `proposer` proposed; nothing when it died before.
+absl::StatusOr<std::optional<std::string>> ProposalOf(int proposer, const std::string& key, runtime::Runtime& runtime,
+                                                      Deadline deadline) {
+  while (true) {
+    HearNews(runtime);
+    // Asked before the look: what the dead have not left by now they never will.
+    const bool dead = !runtime.rank_status(proposer).ok();
+    absl::StatusOr<std::string> found = runtime.Get(key, Deadline::After(kLook));
+    if (found.ok()) return std::optional(*std::move(found));
+    if (!absl::IsDeadlineExceeded(found.status())) return found.status();
+    if (dead) return std::optional<std::string>();
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError("rank " + std::to_string(proposer) +
+                                         " lives, as far as is known here, and has not called shrink");
+    }
+  }
+}
+
+absl::StatusOr<std::vector<int>> AgreeOnMembers(Group& group, uint64_t round, Deadline deadline) {
+  runtime::Runtime& runtime = group.runtime();
+  const std::vector<int>& members = group.context().members;
+  for (const int proposer : members) {
+    const std::string key = KeyOf(group.context().id, round, proposer);
+    std::optional<std::string> proposal;
+    if (proposer == runtime.rank()) {
+      HearNews(runtime);
+      proposal = Encode(DeadOf(members, runtime));
+      COHORT_RETURN_IF_ERROR(runtime.Put(key, *proposal, deadline));
+    } else {
+      COHORT_ASSIGN_OR_RETURN(proposal, ProposalOf(proposer, key, runtime, deadline));
+    }
+    if (!proposal.has_value()) continue;
+    std::optional<std::vector<int>> left = Survivors(members, *proposal);
+    if (!left.has_value()) {
+      return absl::InternalError("shrink: the job's store holds \"" + *proposal + "\" under " + key +
+                                 ", which no member of the group wrote");
+    }
+    if (std::find(left->begin(), left->end(), runtime.rank()) == left->end()) {
+      return absl::UnavailableError("shrink: the others take rank " + std::to_string(runtime.rank()) +
+                                    ", the caller, for dead");
+    }
+    return *std::move(left);
+  }
+  return absl::InternalError("shrink: the caller is no member of its group");  // it stops the loop above
+}
+
+// True once a member is known to be dead; waits for the news that a failure may have run ahead of.
+bool LostAMember(Group& group, Deadline deadline) {
+  runtime::Runtime& runtime = group.runtime();
+  const Deadline patience = Earlier(deadline, Deadline::After(kNewsDelay));
+  return runtime.engine().DriveUntil([&] { return !DeadOf(group.context().members, runtime).empty(); }, patience);
+}
+
+absl::Status Meet(Group& group, Deadline deadline) {
+  CallArguments barrier;
+  barrier.site = std::source_location::current();
+  CallOptions options;
+  options.timeout = std::max<std::chrono::nanoseconds>(deadline.left(), std::chrono::milliseconds(1));
+  return group.Submit(barrier, options).Wait();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadline) {
+  std::unique_ptr<Group> previous;  // a group that lost a member before it was handed out
+  Group* parent = &group;
+  while (true) {
+    const uint64_t round = parent->NextShrink();
+    COHORT_ASSIGN_OR_RETURN(std::vector<int> members, AgreeOnMembers(*parent, round, deadline));
+    const GroupContext& context = parent->context();
+    const uint64_t id = Group::MakeId(context.id, kShrinkTag, round, members, context.epoch);
+    auto child = std::make_unique<Group>(parent->runtime(), std::move(members), id, context.transports);
+    const absl::Status met = Meet(*child, deadline);
+    if (met.ok()) return child;
+    if (!absl::IsUnavailable(met)) {
+      return absl::Status(met.code(), "shrink: the survivors did not meet: " + std::string(met.message()));
+    }
+    if (!LostAMember(*child, deadline)) {
+      return absl::UnavailableError("shrink: the survivors did not meet: " + std::string(met.message()) +
+                                    "; nobody says which rank is dead. Start the job with dlaunch, whose agents know, "
+                                    "or end it and start again");
+    }
+    previous = std::move(child);
+    parent = previous.get();
+  }
+}
+
+}  // namespace cohort::comm
