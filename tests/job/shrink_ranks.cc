@@ -1,0 +1,43 @@
+// One rank of a job that loses two of its ranks, one after the other, and goes on each time. For dlaunch
+// --on-failure continue: <this> SEED (shrink_test.py).
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "runtime/runtime.h"
+#include "tests/comm/group/survivors.h"
+
+namespace cohort::testing {
+namespace {
+
+std::string LoseTwo(comm::Communicator& world, uint64_t seed) {
+  const auto dies_at = [seed](int round) {
+    return static_cast<int>(2 + (seed * 13 + static_cast<uint64_t>(round)) % 60);
+  };
+  const int first = static_cast<int>(seed % static_cast<uint64_t>(world.size()));
+  Survivors survivors(&world, seed, world.rank() == first ? dies_at(1) : -1);
+  if (std::string wrong = survivors.LoseOne(); !wrong.empty()) return wrong;
+  comm::Communicator& group = *survivors.group();
+  const int second = static_cast<int>(seed / 2 % static_cast<uint64_t>(group.size()));
+  Survivors fewer(&group, seed + 1000, group.rank() == second ? dies_at(2) : -1);
+  if (std::string wrong = fewer.LoseOne(); !wrong.empty()) return wrong;
+  std::printf("rank %d goes on among %d\n", world.rank(), fewer.group()->size());
+  return "";
+}
+
+int Main(uint64_t seed) {
+  auto runtime = runtime::Runtime::Init();
+  if (!runtime.ok()) {
+    std::fprintf(stderr, "init: %s\n", runtime.status().ToString().c_str());
+    return 1;
+  }
+  auto world = comm::Communicator::World(**runtime);
+  const std::string wrong = world.ok() ? LoseTwo(**world, seed) : world.status().ToString();
+  if (!wrong.empty()) std::fprintf(stderr, "wrong: %s\n", wrong.c_str());
+  return wrong.empty() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace cohort::testing
+
+int main(int argc, char** argv) { return cohort::testing::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1); }
