@@ -24,4 +24,16 @@ ReduceKernel FindReduceKernel(DataType dtype, ReduceOp op);
 // float16 and bfloat16 are divided in float32. divisor > 0.
 void DivideBy(DataType dtype, void* data, size_t count, int divisor);
 
+// outs[j][i] = ins[0][i] op ins[1][i] op ... op ins[n_ins - 1][i] for every j, combined from the left. float16 and
+// bfloat16 are accumulated in float32 and rounded once, at the end; a fold of one operand copies it. Counts in
+// elements; memory of any alignment; an output may equal any operand, other overlaps are not allowed. n_ins >= 1.
+// `stream`: the outputs are written past the caches (they should be larger than those, and not be read soon), and are
+// visible to other CPUs when the kernel returns.
+using FoldKernel = void (*)(void* const* outs, size_t n_outs, const void* const* ins, size_t n_ins, size_t count,
+                            bool stream);
+// For values that FindReduceKernel knows; kAvg gives the sum, as there. Null otherwise.
+FoldKernel FindFoldKernel(DataType dtype, ReduceOp op);
+// The fold of a sum that also divides by n_ins, before the one rounding: where one fold has the operands of all ranks.
+FoldKernel FindAverageFoldKernel(DataType dtype);
+
 }  // namespace cohort::comm

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <vector>
 
 #include "comm/types.h"
 
@@ -91,6 +92,24 @@ T ReferenceDivide(T a, int divisor) {
     return static_cast<T>(static_cast<uint64_t>(a) / static_cast<uint64_t>(divisor));
   } else {
     return T::FromDouble(static_cast<double>(static_cast<float>(a.ToDouble()) / static_cast<float>(divisor)));
+  }
+}
+
+// The operands combined from the left; numbers of 16 bits in float32, with one rounding at the end.
+template <typename T>
+T ReferenceFold(const std::vector<T>& operands, ReduceOp op, bool average) {
+  const auto n = static_cast<int>(operands.size());
+  if (n == 1) return operands[0];
+  if constexpr (std::is_floating_point_v<T> || std::is_integral_v<T>) {
+    T result = operands[0];
+    for (int i = 1; i < n; ++i) result = ReferenceOp(result, operands[static_cast<size_t>(i)], op);
+    return average ? ReferenceDivide(result, n) : result;
+  } else {
+    auto result = static_cast<float>(operands[0].ToDouble());
+    for (int i = 1; i < n; ++i) {
+      result = ReferenceFloatOp(result, static_cast<float>(operands[static_cast<size_t>(i)].ToDouble()), op);
+    }
+    return T::FromDouble(static_cast<double>(average ? result / static_cast<float>(n) : result));
   }
 }
 

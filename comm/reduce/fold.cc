@@ -1,0 +1,236 @@
+// The fold of n operands in one pass: what makes a reduction read every operand once, write the result once, and round
+// it once. Compiled once for each instruction set, as kernels.cc.
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "comm/reduce/reduce.h"
+#include "hwy/cache_control.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "comm/reduce/fold.cc"
+// clang-format off: this order
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+#include "comm/reduce/formats.inc"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace cohort::comm::HWY_NAMESPACE {
+
+template <class Format, bool kAverage>
+HWY_INLINE VectorOf<Format> Finish(VectorOf<Format> sum, VectorOf<Format> divisor) {
+  if constexpr (kAverage) {
+    return hn::Div(sum, divisor);
+  } else {
+    return sum;
+  }
+}
+
+// Elements [i, i + n), less than a vector of them.
+template <class Format, class Op, bool kAverage>
+void FoldPart(void* const* outs, size_t n_outs, const void* const* ins, size_t n_ins, size_t i, size_t n,
+              VectorOf<Format> divisor) {
+  using T = ElementOf<Format>;
+  auto sum = LoadFirst<Format>(static_cast<const T*>(ins[0]) + i, n);
+  for (size_t k = 1; k < n_ins; ++k) sum = Op()(sum, LoadFirst<Format>(static_cast<const T*>(ins[k]) + i, n));
+  const auto encoded = Format::Encode(Finish<Format, kAverage>(sum, divisor));
+  for (size_t k = 0; k < n_outs; ++k) StorePart(encoded, Format::kMemory, static_cast<T*>(outs[k]) + i, n);
+}
+
+// Whole vectors from element i on, four at a time and then one; returns the first element that is left. kStream: all
+// outputs are aligned there.
+template <class Format, class Op, bool kAverage, bool kStream>
+size_t FoldWhole(void* const* outs, size_t n_outs, const void* const* ins, size_t n_ins, size_t i, size_t count,
+                 VectorOf<Format> divisor) {
+  using T = ElementOf<Format>;
+  using Raw = hn::Vec<std::remove_const_t<decltype(Format::kMemory)>>;
+  const size_t lanes = hn::Lanes(Format::kTag);
+  const auto put = [](Raw v, T* to) HWY_ATTR {
+    if constexpr (kStream) {
+      hn::Stream(v, Format::kMemory, to);
+    } else {
+      hn::StoreU(v, Format::kMemory, to);
+    }
+  };
+  for (; i + 4 * lanes <= count; i += 4 * lanes) {
+    const T* p = static_cast<const T*>(ins[0]) + i;
+    auto a = Load<Format>(p);
+    auto b = Load<Format>(p + lanes);
+    auto c = Load<Format>(p + 2 * lanes);
+    auto d = Load<Format>(p + 3 * lanes);
+    for (size_t k = 1; k < n_ins; ++k) {
+      p = static_cast<const T*>(ins[k]) + i;
+      a = Op()(a, Load<Format>(p));
+      b = Op()(b, Load<Format>(p + lanes));
+      c = Op()(c, Load<Format>(p + 2 * lanes));
+      d = Op()(d, Load<Format>(p + 3 * lanes));
+    }
+    const Raw ra = Format::Encode(Finish<Format, kAverage>(a, divisor));
+    const Raw rb = Format::Encode(Finish<Format, kAverage>(b, divisor));
+    const Raw rc = Format::Encode(Finish<Format, kAverage>(c, divisor));
+    const Raw rd = Format::Encode(Finish<Format, kAverage>(d, divisor));
+    for (size_t k = 0; k < n_outs; ++k) {
+      T* to = static_cast<T*>(outs[k]) + i;
+      put(ra, to);
+      put(rb, to + lanes);
+      put(rc, to + 2 * lanes);
+      put(rd, to + 3 * lanes);
+    }
+  }
+  for (; i + lanes <= count; i += lanes) {
+    auto sum = Load<Format>(static_cast<const T*>(ins[0]) + i);
+    for (size_t k = 1; k < n_ins; ++k) sum = Op()(sum, Load<Format>(static_cast<const T*>(ins[k]) + i));
+    const Raw encoded = Format::Encode(Finish<Format, kAverage>(sum, divisor));
+    for (size_t k = 0; k < n_outs; ++k) put(encoded, static_cast<T*>(outs[k]) + i);
+  }
+  return i;
+}
+
+// Elements until all outputs are aligned to `bytes`, or `count` where they never are together.
+template <typename T>
+size_t UntilAligned(void* const* outs, size_t n_outs, size_t bytes, size_t count) {
+  const size_t beyond = reinterpret_cast<uintptr_t>(outs[0]) % bytes;
+  for (size_t k = 1; k < n_outs; ++k) {
+    if (reinterpret_cast<uintptr_t>(outs[k]) % bytes != beyond) return count;
+  }
+  if (beyond % sizeof(T) != 0) return count;
+  return beyond == 0 ? 0 : (bytes - beyond) / sizeof(T);
+}
+
+template <class Format, class Op, bool kAverage>
+void Fold(void* const* outs, size_t n_outs, const void* const* ins, size_t n_ins, size_t count, bool stream) {
+  using T = ElementOf<Format>;
+  if (n_ins == 1 && !std::is_same_v<Format, Plain<T>>) {  // as it is, also a NaN's payload
+    return Fold<Plain<T>, Sum, false>(outs, n_outs, ins, n_ins, count, stream);
+  }
+  const auto divisor = hn::Set(Format::kTag, static_cast<hn::TFromV<VectorOf<Format>>>(n_ins));
+  const size_t lanes = hn::Lanes(Format::kTag);
+  size_t i = 0;
+  const size_t head = stream && n_outs > 0 ? UntilAligned<T>(outs, n_outs, lanes * sizeof(T), count) : count;
+  if (head < count) {
+    if (head > 0) FoldPart<Format, Op, kAverage>(outs, n_outs, ins, n_ins, 0, head, divisor);
+    i = FoldWhole<Format, Op, kAverage, true>(outs, n_outs, ins, n_ins, head, count, divisor);
+    hwy::FlushStream();
+  } else {
+    i = FoldWhole<Format, Op, kAverage, false>(outs, n_outs, ins, n_ins, 0, count, divisor);
+  }
+  if (i < count) FoldPart<Format, Op, kAverage>(outs, n_outs, ins, n_ins, i, count - i, divisor);
+}
+
+template <class Format>
+FoldKernel FoldFor(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAvg:
+      return Fold<Format, Sum, false>;
+    case ReduceOp::kProduct:
+      return Fold<Format, Product, false>;
+    case ReduceOp::kMin:
+      return Fold<Format, Minimum, false>;
+    case ReduceOp::kMax:
+      return Fold<Format, Maximum, false>;
+  }
+  return nullptr;
+}
+
+FoldKernel FindFold(DataType dtype, ReduceOp op) {
+  switch (dtype) {
+    case DataType::kInt8:
+      return FoldFor<Plain<int8_t>>(op);
+    case DataType::kUint8:
+      return FoldFor<Plain<uint8_t>>(op);
+    case DataType::kInt16:
+      return FoldFor<Plain<int16_t>>(op);
+    case DataType::kUint16:
+      return FoldFor<Plain<uint16_t>>(op);
+    case DataType::kInt32:
+      return FoldFor<Plain<int32_t>>(op);
+    case DataType::kUint32:
+      return FoldFor<Plain<uint32_t>>(op);
+    case DataType::kInt64:
+      return FoldFor<Plain<int64_t>>(op);
+    case DataType::kUint64:
+      return FoldFor<Plain<uint64_t>>(op);
+    case DataType::kFloat16:
+      return FoldFor<Float16>(op);
+    case DataType::kBFloat16:
+      return FoldFor<BFloat16>(op);
+    case DataType::kFloat32:
+      return FoldFor<Plain<float>>(op);
+    case DataType::kFloat64:
+      return FoldFor<Plain<double>>(op);
+  }
+  return nullptr;
+}
+
+// Null for integers.
+FoldKernel FindAverage(DataType dtype) {
+  switch (dtype) {
+    case DataType::kFloat16:
+      return Fold<Float16, Sum, true>;
+    case DataType::kBFloat16:
+      return Fold<BFloat16, Sum, true>;
+    case DataType::kFloat32:
+      return Fold<Plain<float>, Sum, true>;
+    case DataType::kFloat64:
+      return Fold<Plain<double>, Sum, true>;
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace cohort::comm::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace cohort::comm {
+namespace {
+
+HWY_EXPORT(FindFold);
+HWY_EXPORT(FindAverage);
+
+// Sums and divides a block that stays in the cache at a time.
+template <DataType kDtype>
+void AverageIntegers(void* const* outs, size_t n_outs, const void* const* ins, size_t n_ins, size_t count, bool) {
+  constexpr size_t kBlock = 512;
+  constexpr size_t kBytes = SizeOf(kDtype);
+  alignas(64) std::byte sum[kBlock * kBytes];
+  const ReduceKernel add = FindReduceKernel(kDtype, ReduceOp::kSum);
+  for (size_t at = 0; at < count; at += kBlock) {
+    const size_t n = std::min(kBlock, count - at);
+    std::memcpy(sum, static_cast<const std::byte*>(ins[0]) + at * kBytes, n * kBytes);
+    for (size_t k = 1; k < n_ins; ++k) add(sum, sum, static_cast<const std::byte*>(ins[k]) + at * kBytes, n);
+    DivideBy(kDtype, sum, n, static_cast<int>(n_ins));
+    for (size_t k = 0; k < n_outs; ++k) std::memcpy(static_cast<std::byte*>(outs[k]) + at * kBytes, sum, n * kBytes);
+  }
+}
+
+}  // namespace
+
+FoldKernel FindFoldKernel(DataType dtype, ReduceOp op) { return HWY_DYNAMIC_DISPATCH(FindFold)(dtype, op); }
+
+FoldKernel FindAverageFoldKernel(DataType dtype) {
+  switch (dtype) {
+    case DataType::kInt8:
+      return AverageIntegers<DataType::kInt8>;
+    case DataType::kUint8:
+      return AverageIntegers<DataType::kUint8>;
+    case DataType::kInt16:
+      return AverageIntegers<DataType::kInt16>;
+    case DataType::kUint16:
+      return AverageIntegers<DataType::kUint16>;
+    case DataType::kInt32:
+      return AverageIntegers<DataType::kInt32>;
+    case DataType::kUint32:
+      return AverageIntegers<DataType::kUint32>;
+    case DataType::kInt64:
+      return AverageIntegers<DataType::kInt64>;
+    case DataType::kUint64:
+      return AverageIntegers<DataType::kUint64>;
+    default:
+      return HWY_DYNAMIC_DISPATCH(FindAverage)(dtype);
+  }
+}
+
+}  // namespace cohort::comm
+#endif  // HWY_ONCE
