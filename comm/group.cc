@@ -163,6 +163,10 @@ void Group::FillRecord(const CollectiveRequest& request, const ServicePlan& serv
   record->bytes = signature.count * SizeOf(request.dtype) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
   if (request.blocks != nullptr) [[unlikely]]
     FillUnequal(request, record);
+  record->wire_signature = 0;
+  if (!IsPointToPoint(request.kind)) {
+    record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(signature));
+  }
   record->group_rank = context_.rank;
   record->peer = request.peer;
   record->group_size = context_.size;

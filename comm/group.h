@@ -84,6 +84,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
 
   GroupContext context_;
   uint64_t sequence_ = 0;
+  uint64_t chain_ = 0;          // ChainSignature of all collectives so far
   std::vector<uint64_t> sent_;  // by peer; empty before the first send or receive
   std::vector<uint64_t> received_;
   std::map<std::vector<int>, uint64_t> children_;

@@ -33,8 +33,7 @@ std::string PointToPointText(const GroupContext& group, const CallRecord& mine, 
                                     : "a send of another count or type (it can't be seen from here)");
 }
 
-// Operations before the one in which a mismatch shows that are looked at: a rank whose wrong call needed nothing from
-// the others has gone on, and meets them in a later one.
+// Operations before the one in which a mismatch shows that are looked at.
 constexpr uint64_t kLookBack = 16;
 
 // What is known of operation `sequence`: from the black boxes of the members on this node, and from what came along.
@@ -81,23 +80,35 @@ absl::Status OtherLengthError(const GroupContext& group, const CallRecord& mine,
 
 }  // namespace
 
-absl::Status MismatchError(const GroupContext& group, const CallRecord& mine, const RunnerFailure& failure) {
+uint64_t FirstSuspect(uint64_t last) { return last > kLookBack ? last - kLookBack : 1; }
+
+Mismatch ExplainMismatch(const GroupContext& group, const CallRecord& mine, const RunnerFailure& failure) {
   if (runtime::IsPointToPoint(mine.signature.kind)) {
-    return absl::FailedPreconditionError(PointToPointText(group, mine, failure));
+    return {absl::FailedPreconditionError(PointToPointText(group, mine, failure)), true};
   }
-  if (failure.other_length) return OtherLengthError(group, mine, failure);
+  if (failure.other_length) return {OtherLengthError(group, mine, failure), true};
   const uint64_t last = mine.signature.sequence;
-  for (uint64_t sequence = last > kLookBack ? last - kLookBack : 1; sequence <= last; ++sequence) {
+  for (uint64_t sequence = FirstSuspect(last); sequence <= last; ++sequence) {
     const std::vector<CallView> views = Views(group, sequence, failure);
     const runtime::CallVerdict verdict = runtime::CompareCalls(group.id, sequence, views);
-    if (verdict.kind == runtime::CallVerdict::Kind::kMismatch) return absl::FailedPreconditionError(verdict.text);
+    if (verdict.kind == runtime::CallVerdict::Kind::kMismatch) {
+      return {absl::FailedPreconditionError(verdict.text), true};
+    }
   }
-  std::string text = "calls do not match: rank " + std::to_string(group.members[group.rank]) + ": " +
-                     runtime::DescribeCallAndSite(mine) + "; rank " + std::to_string(group.members[failure.peer]) +
-                     ": ";
-  text += CameAlong(failure) ? runtime::DescribeCallAndSite(failure.peer_call)
-                             : std::string("another call, which can't be seen from here");
-  return absl::FailedPreconditionError(text);
+  const std::string here = "rank " + std::to_string(group.members[group.rank]);
+  const std::string peer = "rank " + std::to_string(group.members[failure.peer]);
+  std::string text = "calls do not match: " + here + ": " + runtime::DescribeCallAndSite(mine) + "; " + peer + ": ";
+  if (!CameAlong(failure)) {
+    text += "another call, which can't be seen from here";
+  } else if (failure.peer_call.signature == mine.signature) {
+    text += "the same, but an earlier call of theirs in this group differed";
+  } else {
+    text += runtime::DescribeCallAndSite(failure.peer_call);
+  }
+  // A call of another number was made after, or before, the one that differs.
+  const bool found = CameAlong(failure) && failure.peer_call.signature.sequence == last &&
+                     failure.peer_call.signature != mine.signature;
+  return {absl::FailedPreconditionError(text), found};
 }
 
 absl::Status TimeoutError(const GroupContext& group, const CallRecord& mine, std::chrono::nanoseconds timeout,

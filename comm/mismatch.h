@@ -1,6 +1,7 @@
 // The words for calls that do not match, and for operations that ended otherwise than they should.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,19 @@
 
 namespace cohort::comm {
 
-// kFailedPrecondition that names the ranks, both calls and both call sites: `mine` is this rank's call, `failure` what
-// arrived instead. Where the peer's call did not come along it is read from the black boxes of the node's ranks.
-absl::Status MismatchError(const GroupContext& group, const runtime::CallRecord& mine, const RunnerFailure& failure);
+struct Mismatch {
+  absl::Status error;  // kFailedPrecondition
+  // The error names the calls that differ. False: the calls that met agree, so an earlier one differed, or the peer's
+  // call can't be seen from here.
+  bool found = false;
+};
+// Names the ranks, both calls and both call sites: `mine` is this rank's call, `failure` what arrived instead. Where
+// the peer's call did not come along, and for earlier calls, the black boxes of the node's ranks are read.
+Mismatch ExplainMismatch(const GroupContext& group, const runtime::CallRecord& mine, const RunnerFailure& failure);
+
+// The first operation that may have differed when a mismatch shows in operation `last`: a rank whose wrong call needed
+// nothing from the others has gone on, and meets them in a later one.
+uint64_t FirstSuspect(uint64_t last);
 
 // kDeadlineExceeded: "all_reduce(sum, float32, 8) #42 at train.cc:88 not complete after 2 s: waiting for rank 3".
 absl::Status TimeoutError(const GroupContext& group, const runtime::CallRecord& mine, std::chrono::nanoseconds timeout,

@@ -65,7 +65,7 @@ AcceptedCall& PlanProvider::NextCall() {
 
 runtime::Work PlanProvider::Launch(const AcceptedCall& call) {
   Operation* operation = std::exchange(next_, nullptr);
-  operation->signature = runtime::HashSignature(call.record.signature);
+  operation->signature = call.record.wire_signature;
   operation->deadline_ns = 0;
   undated_ = true;
   runtime::Work work = runtime::Work::Adopt(operation);
@@ -151,10 +151,24 @@ bool PlanProvider::Poll() {
 void PlanProvider::OnRunnerFailed() {
   const RunnerFailure& failure = runner_.failure();
   if (failure.mismatch) {
-    group_->fail(MismatchError(*group_, queue_.front()->call.record, failure), -1);
+    OnMismatch(failure);
   } else if (!suspicion_.Hold(failure.status, failure.peer)) {
     group_->fail(failure.status, -1);
   }
+}
+
+// Where the calls that met agree, earlier ones did not: a rank's part of those was over without a word from the others.
+// What other hosts called then only their agents can tell.
+void PlanProvider::OnMismatch(const RunnerFailure& failure) {
+  const runtime::CallRecord& mine = queue_.front()->call.record;
+  const Mismatch mismatch = ExplainMismatch(*group_, mine, failure);
+  if (mismatch.found) {
+    group_->fail(mismatch.error, -1);
+    return;
+  }
+  suspicion_.HoldForVerdict(mismatch.error);
+  const uint64_t last = mine.signature.sequence;
+  for (uint64_t sequence = FirstSuspect(last); sequence <= last; ++sequence) ReportStall(sequence, false);
 }
 
 // Deadlines are counted from the first moment that an operation had to wait: a clock is too dear for those that need
@@ -177,23 +191,23 @@ void PlanProvider::OnBlocked() {
     if (operation->deadline_ns < late->deadline_ns) late = operation;
   }
   if (event == StallWatch::Event::kStalled) {
-    ReportStall(*queue_.front(), false);
+    ReportStall(queue_.front()->call.record.signature.sequence, false);
     return;
   }
   earliest_deadline_ = late->deadline_ns;
   if (CoarseNow() < late->deadline_ns) {  // what was due has been completed
     watch_.Clear();
   } else if (event == StallWatch::Event::kOverdue) {
-    ReportStall(*queue_.front(), true);
+    ReportStall(queue_.front()->call.record.signature.sequence, true);
   } else {
     group_->fail(TimeoutError(*group_, late->call.record, late->call.timeout, runner_.WaitingFor()), -1);
   }
 }
 
-void PlanProvider::ReportStall(const Operation& operation, bool expired) {
+void PlanProvider::ReportStall(uint64_t sequence, bool expired) {
   runtime::RankSet members;
   members.ranks = group_->members;
-  group_->runtime->ReportStall(group_->id, operation.call.record.signature.sequence, members, expired);
+  group_->runtime->ReportStall(group_->id, sequence, members, expired);
 }
 
 void PlanProvider::Fail(const absl::Status& status) {

@@ -39,9 +39,10 @@ class PlanProvider : public Provider {
   bool Advance();
   void FinishFirst();
   void OnRunnerFailed();
+  void OnMismatch(const RunnerFailure& failure);
   void OnBlocked();
   void SetDeadlines();
-  void ReportStall(const Operation& operation, bool expired);
+  void ReportStall(uint64_t sequence, bool expired);
 
   const GroupContext* const group_;
   OperationPool* const pool_;

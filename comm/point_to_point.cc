@@ -121,7 +121,7 @@ Progress PointToPoint::TryReceive(int rank, Peer& peer) {
       failure.peer = rank;
       failure.mismatch = true;
       failure.peer_call = peer.receive.peer_call;
-      group_->fail(MismatchError(*group_, head.call.record, failure), -1);
+      group_->fail(ExplainMismatch(*group_, head.call.record, failure).error, -1);
     } else if (!suspicion_.Hold(peer.receive.error, rank)) {
       group_->fail(peer.receive.error, rank);
     }

@@ -48,10 +48,15 @@ StallWatch::Event StallWatch::Blocked(uint64_t deadline_ns) {
 bool Suspicion::Hold(const absl::Status& complaint, int peer) {
   if (!absl::IsUnavailable(complaint) || peer < 0) return false;
   if (held()) return true;
-  complaint_ = complaint;
+  HoldForVerdict(complaint);
   peer_ = peer;
-  until_ = CoarseNow() + kSuspicionTime;
   return true;
+}
+
+void Suspicion::HoldForVerdict(const absl::Status& complaint) {
+  if (held()) return;
+  complaint_ = complaint;
+  until_ = CoarseNow() + kSuspicionTime;
 }
 
 }  // namespace cohort::comm

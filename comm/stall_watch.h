@@ -43,12 +43,14 @@ class StallWatch {
   uint64_t overdue_ = 0;
 };
 
-// A transport's complaint that a peer can't be reached, held for a second: the reason may be a death that is about to
-// be told, which is the better answer.
+// A complaint held for a second because a better answer may be about to come: a transport's that a peer can't be
+// reached, whose reason may be a death; a mismatch of calls that can't be seen from here.
 class Suspicion {
  public:
   // Holds the complaint, unless it already holds one. False: this is no lost peer, and nothing is worth waiting for.
   bool Hold(const absl::Status& complaint, int peer);
+  // Holds a complaint whose full answer the members' agents have been asked for.
+  void HoldForVerdict(const absl::Status& complaint);
   bool held() const { return !complaint_.ok(); }
   // Held, and no better answer has come.
   bool Due() const { return held() && CoarseNow() >= until_; }

@@ -33,7 +33,7 @@ using ReduceKernel = void (*)(void* dst, const void* a, const void* b, size_t co
 struct SendOperation {
   const std::byte* data = nullptr;
   size_t bytes = 0;
-  uint64_t signature = 0;                     // HashSignature of the operation; sent along
+  uint64_t signature = 0;                     // of the operation; sent along
   const runtime::CallRecord* call = nullptr;  // the operation's record: for transports that have room to send it
 
   // The transport's own progress; zero at first.

@@ -57,21 +57,35 @@ inline uint64_t LengthIn(uint64_t with_length, uint64_t signature) {
   return ((with_length ^ signature) >> 1) * kInverse & ~(uint64_t{1} << 63);
 }
 
+// The signature of an operation that follows others: also tells whether all earlier ones agreed. A rank whose wrong
+// call needed nothing from its peers is found out by the next message that it exchanges with any of them.
+inline uint64_t ChainSignature(uint64_t earlier, uint64_t signature) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(earlier ^ 0xc4ceb9fe1a85ec53u) * (signature ^ 0x94d049bb133111ebu);
+  return (static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64)) | 1;
+}
+
 enum class CallState : uint32_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed = 3 };
 
 // One record of a rank's black box: who called what, where, when, how far it got. 192 bytes, written by its rank only,
 // read by the agent and local peers at any moment, also after the rank's death.
 struct CallRecord {
   CallSignature signature;
-  uint64_t bytes = 0;     // moved into or out of this rank's buffers, for people
-  uint64_t start_ns = 0;  // steady clock
-  uint64_t end_ns = 0;    // 0 while running
+  uint64_t bytes = 0;           // moved into or out of this rank's buffers, for people
+  uint64_t wire_signature = 0;  // what the messages of a collective carry: its ChainSignature
+  uint64_t start_ns = 0;        // steady clock
+  uint64_t end_ns = 0;          // 0 while running
   CallState state = CallState::kEmpty;
   int32_t group_rank = -1;  // of the caller in its group
   int32_t peer = -1;        // send/recv: the other side, as group rank
   int32_t group_size = 0;
-  char site[104] = {};  // "train.cc:88", the tail of the path when too long; NUL-terminated
+  char site[96] = {};  // "train.cc:88", the tail of the path when too long; NUL-terminated
 };
 static_assert(sizeof(CallRecord) == 192 && std::is_trivially_copyable_v<CallRecord>);
+
+// True when messages of this call carry `signature`.
+inline bool Carries(const CallRecord& record, uint64_t signature) {
+  return record.wire_signature == signature || HashSignature(record.signature) == signature;
+}
 
 }  // namespace cohort::runtime

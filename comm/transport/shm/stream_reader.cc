@@ -23,7 +23,7 @@ std::optional<runtime::CallRecord> FindCall(const runtime::BlackBoxReader& box, 
                                             const runtime::CallRecord* own) {
   std::vector<runtime::CallRecord> records = box.All();
   const auto found = std::find_if(records.rbegin(), records.rend(), [signature](const runtime::CallRecord& record) {
-    return runtime::HashSignature(record.signature) == signature;
+    return runtime::Carries(record, signature);
   });
   if (found != records.rend()) return *found;
   if (own == nullptr) return std::nullopt;

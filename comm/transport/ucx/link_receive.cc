@@ -85,9 +85,8 @@ bool LinkState::CheckSignature(PostedRecv& receive, const MessageHeader& header)
   operation.mismatch = true;
   operation.peer_signature = header.signature;
   for (const runtime::CallRecord& record : records_) {
-    const uint64_t signature = runtime::HashSignature(record.signature);
-    if (signature == header.signature ||
-        runtime::SignatureWithLength(signature, header.message_bytes) == header.signature) {
+    const uint64_t without_length = runtime::SignatureWithLength(header.signature, header.message_bytes);
+    if (runtime::Carries(record, header.signature) || runtime::Carries(record, without_length)) {
       operation.peer_call = record;
     }
   }
