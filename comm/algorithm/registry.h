@@ -43,6 +43,8 @@ struct AlgorithmTraits {
   // The same with a part for each of the largest power of two of ranks.
   bool power_of_two_parts = false;
   bool pipelined = false;  // gains from more pieces than it needs
+  // Rank r's messages are rank 0's with every peer r further on, where the pieces are a multiple of the parts.
+  bool rotation = false;
 };
 
 struct AlgorithmInfo {

@@ -60,15 +60,42 @@ bool PlanBuilder::Aliased(const Slice& a, const Slice& b) const {
   return Overlap(Canonical(a, request_), Canonical(b, request_));
 }
 
+void PlanBuilder::SetLastRead(std::map<int32_t, Reader>& last_read, const Slice& slice, int32_t posted) {
+  if (slice.chunks == 0) return;
+  const int32_t end = slice.first + slice.chunks;
+  for (const int32_t cut : {slice.first, end}) {  // no range may reach over either end
+    auto range = last_read.upper_bound(cut);
+    if (range == last_read.begin()) continue;
+    --range;
+    if (range->first == cut || range->second.end <= cut) continue;
+    const Reader rest = range->second;
+    range->second.end = cut;
+    last_read.emplace(cut, rest);
+  }
+  last_read.erase(last_read.lower_bound(slice.first), last_read.lower_bound(end));
+  last_read[slice.first] = {end, posted};
+}
+
+int32_t PlanBuilder::LastRead(const std::map<int32_t, Reader>& last_read, const Slice& slice) {
+  const int32_t end = slice.first + slice.chunks;
+  auto range = last_read.upper_bound(slice.first);
+  if (range != last_read.begin()) --range;
+  int32_t posted = 0;
+  for (; range != last_read.end() && range->first < end; ++range) {
+    if (range->second.end > slice.first) posted = std::max(posted, range->second.posted);
+  }
+  return posted;
+}
+
 void PlanBuilder::Add(Step step) {
   LaneState& lane = lanes_[lane_];
-  if (step.kind == StepKind::kSend || step.kind == StepKind::kPublish) {
-    lane.posted.push_back(Canonical(step.src, request_));
-  } else {
-    const Slice dst = Canonical(step.dst, request_);
-    auto needed = static_cast<int32_t>(lane.posted.size());
-    while (needed > lane.fenced && !Overlap(lane.posted[static_cast<size_t>(needed) - 1], dst)) --needed;
-    if (needed > lane.fenced) lane.fenced = step.sends_before = needed;
+  const bool posts = step.kind == StepKind::kSend || step.kind == StepKind::kPublish;
+  const Slice touched = Canonical(posts ? step.src : step.dst, request_);
+  std::map<int32_t, Reader>& last_read = lane.last_read[static_cast<size_t>(touched.buffer)];
+  if (posts) {
+    SetLastRead(last_read, touched, ++lane.posted);
+  } else if (const int32_t needed = LastRead(last_read, touched); needed > lane.fenced) {
+    lane.fenced = step.sends_before = needed;
   }
   plan_.lanes[lane_].steps.push_back(step);
 }

@@ -2,7 +2,9 @@
 // fences that keep a step from overwriting what an earlier send still reads (Step::sends_before) follow by themselves.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "comm/plan/plan.h"
@@ -52,10 +54,19 @@ class PlanBuilder {
   Plan Build() &&;
 
  private:
-  struct LaneState {
-    std::vector<Slice> posted;  // canonical sources of the sends and publishes so far
-    int32_t fenced = 0;         // how many of them are complete for sure
+  // The chunks from the key to `end`, last read by send number `posted`.
+  struct Reader {
+    int32_t end;
+    int32_t posted;
   };
+  struct LaneState {
+    int32_t posted = 0;  // sends and publishes so far
+    // By buffer: ranges of chunks and the number of the last of them that reads each, from 1. Canonical.
+    std::array<std::map<int32_t, Reader>, 3> last_read;
+    int32_t fenced = 0;  // how many sends and publishes are complete for sure
+  };
+  static void SetLastRead(std::map<int32_t, Reader>& last_read, const Slice& slice, int32_t posted);
+  static int32_t LastRead(const std::map<int32_t, Reader>& last_read, const Slice& slice);
   void Add(Step step);
 
   PlanRequest request_;

@@ -124,6 +124,7 @@ cohort_resolve(GRPC FOUND "${gRPC_FOUND}" WHAT "${gRPC_VERSION}, protobuf ${Prot
 # Used by single folders; a folder that needs one names it in DEPS and fails at configure time where it is missing.
 find_package(hwy QUIET)     # hwy::hwy
 find_package(CLI11 QUIET)   # CLI11::CLI11
+find_package(nlohmann_json QUIET) # nlohmann_json::nlohmann_json
 find_package(OpenSSL QUIET) # OpenSSL::Crypto, OpenSSL::SSL
 if(COHORT_BUILD_TESTS)
   find_package(GTest CONFIG QUIET) # GTest::gtest, GTest::gmock

@@ -9,6 +9,7 @@
 #include "comm/selector.h"
 #include "comm/tuning.h"
 #include "tools/plan/picture.h"
+#include "tools/plan/simulate.h"
 
 namespace cohort::tools {
 namespace {
@@ -22,8 +23,9 @@ constexpr const char* kExamples =
     "  plan list\n"
     "  plan show all_reduce ring --ranks 4\n"
     "  plan show broadcast binomial --ranks 6 --root 2 --rank 3\n"
-    "  plan check all_reduce --ranks 33\n"
+    "  plan check --sizes 1-64\n"
     "  plan explain all_reduce --bytes 65536 --ranks 16 --hosts 2\n"
+    "  plan simulate all_reduce ring --bytes 268435456 --network fat-tree:nodes=8192,oversubscription=2\n"
     "\n"
     "What show draws: in[3]>1 sends chunk 3 of the input to rank 1, in[3]>* publishes it to all; out[2]<3 receives "
     "from\n"
@@ -41,6 +43,8 @@ struct Options {
   int hosts = 1;
   double ranks_per_cpu = 1.0;
   std::string tuning;
+  std::string sizes;  // "1-64"; empty: `ranks`
+  SimulateCommand simulate;
 };
 
 std::vector<std::string> Kinds() {
@@ -134,21 +138,52 @@ int Show(const Options& options) {
   return PrintProof(*algorithm, *plans) ? 0 : 1;
 }
 
-int Check(const Options& options) {
-  int checked = 0;
+// Proves one algorithm's plans; a line on standard output unless `quiet` and right.
+bool CheckOne(const AlgorithmInfo& algorithm, const Options& options, bool quiet) {
+  const auto plans = BuildAll(algorithm, options);
+  if (!plans.ok()) return Fail(std::string(plans.status().message())) == 0;
+  return (quiet && comm::CheckPlans(*plans).ok()) || PrintProof(algorithm, *plans);
+}
+
+int CheckSizes(Options options, int first, int last) {
   bool right = true;
   for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
     if (!Fits(algorithm, options)) continue;
-    ++checked;
+    int proved = 0;
+    for (options.ranks = first; options.ranks <= last; ++options.ranks) {
+      if (!comm::CheckRequirements(algorithm, options.ranks).ok()) continue;
+      const int roots = comm::HasRoot(algorithm.kind) ? options.ranks : 1;
+      for (options.root = 0; options.root < roots; options.root += 1 + roots / 4) {
+        ++proved;
+        right = CheckOne(algorithm, options, true) && right;
+      }
+    }
+    std::printf("%s %s: %d proofs\n", std::string(comm::Name(algorithm.kind)).c_str(),
+                std::string(algorithm.name).c_str(), proved);
+  }
+  return right ? 0 : 1;
+}
+
+int Check(const Options& options) {
+  if (!options.algorithm.empty() && Find(options) == nullptr) return 1;
+  if (!options.sizes.empty()) {
+    int first = 0;
+    int last = 0;
+    char rest = 0;
+    if (std::sscanf(options.sizes.c_str(), "%d-%d%c", &first, &last, &rest) != 2 || first < 1 || last > 1024) {
+      return Fail("--sizes needs two sizes up to 1024, such as 1-64, not \"" + options.sizes + "\"");
+    }
+    return CheckSizes(options, first, last);
+  }
+  bool right = true;
+  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
+    if (!Fits(algorithm, options)) continue;
     if (absl::Status status = comm::CheckRequirements(algorithm, options.ranks); !status.ok()) {
       std::printf("%s\n", std::string(status.message()).c_str());
       continue;
     }
-    const auto plans = BuildAll(algorithm, options);
-    if (!plans.ok()) return Fail(std::string(plans.status().message()));
-    right = PrintProof(algorithm, *plans) && right;
+    right = CheckOne(algorithm, options, false) && right;
   }
-  if (checked == 0) return Find(options) == nullptr ? 1 : 0;
   return right ? 0 : 1;
 }
 
@@ -197,6 +232,7 @@ int Main(int argc, char** argv) {
   add_kind(check, false);
   check->add_option("algorithm", options.algorithm, "such as ring; all unless given");
   add_plan(check);
+  check->add_option("--sizes", options.sizes, "all sizes from one to another, with some of the roots, such as 1-64");
   CLI::App* explain = app.add_subcommand("explain", "What would be chosen for a block, and why");
   add_kind(explain, true);
   explain->add_option("--bytes", options.bytes, "size of the block")
@@ -210,10 +246,28 @@ int Main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
+  CLI::App* simulate = app.add_subcommand("simulate", "Time algorithms on a described network");
+  add_kind(simulate, true);
+  SimulateCommand& command = options.simulate;
+  simulate->add_option("algorithm", command.algorithm, "such as ring; all unless given");
+  simulate->add_option("--network", command.network, "PRESET:name=value,... (flat, host, fat-tree, gpu, ethernet)")
+      ->required();
+  simulate->add_option("--bytes", command.bytes, "size of the block")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  simulate->add_option("--pieces", command.pieces, "pieces of the block; as the algorithm wants unless given")
+      ->check(CLI::PositiveNumber);
+  simulate->add_option("--root", command.root, "root rank")->capture_default_str();
+  simulate->add_flag("!--no-shortcuts", command.shortcuts, "time every rank and every operation by itself");
+  simulate->add_flag("--json", command.json, "print JSON instead of a table");
   CLI11_PARSE(app, argc, argv);
   if (*list) return List(options);
   if (*show) return Show(options);
   if (*check) return Check(options);
+  if (*simulate) {
+    command.kind = options.kind;
+    return RunSimulate(command);
+  }
   return Explain(options);
 }
 

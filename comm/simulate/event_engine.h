@@ -1,0 +1,142 @@
+// The event loop of the simulator: actors (a lane of a rank each) that run programs, messages that queue for links.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <tuple>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "comm/simulate/network.h"
+#include "comm/simulate/program.h"
+#include "comm/simulate/simulator.h"
+
+namespace cohort::comm {
+
+class EventEngine {
+ public:
+  // Times ranks [0, timed) of network.ranks(); with fewer than all of them, rank r stands for r, r + timed, ...
+  EventEngine(const Network& network, int64_t timed, double chunk_bytes, bool fanout);
+
+  // The programs of a rank's lanes; outlive the run. Ranks in order.
+  void AddRank(const std::vector<Program>& programs);
+  // With `repetitions` of the one program that all ranks run.
+  absl::StatusOr<SimulationReport> Run(const std::vector<Repetition>& repetitions);
+
+ private:
+  using Time = int64_t;  // femtoseconds
+  static constexpr Time kUnknown = -1;
+  static constexpr uint32_t kNone = UINT32_MAX;
+  enum class Blocked : uint8_t { kNo, kReceive, kFence };
+
+  struct Outstanding {
+    int64_t index;
+    Time arrival;
+  };
+  struct Actor {
+    const Program* program = nullptr;
+    size_t at = 0;
+    Time clock = 0;
+    int64_t posted = 0;
+    uint32_t waits_for = kNone;  // channel
+    Blocked blocked = Blocked::kNo;
+    OpKind last = OpKind::kWork;
+    bool fences = false;  // the program has any
+    std::vector<Outstanding> outstanding;
+  };
+  struct Message {
+    Time time = 0;  // posted; then arrived
+    uint32_t actor = 0;
+    int32_t chunks = 0;
+    int32_t offset = 0;     // from the sender to the receiver
+    uint32_t next = kNone;  // in its channel, or of the free list
+    int64_t index = 0;      // of the actor's sends
+    bool publish = false;
+  };
+  struct Event {
+    Time time;
+    int64_t index;  // of the sender's sends: those of one rank keep their order
+    uint64_t tie;   // equal for images of the same message
+    uint32_t message;
+    bool operator>(const Event& other) const {
+      return std::tie(time, index, tie) > std::tie(other.time, other.index, other.tie);
+    }
+  };
+  struct Channel {
+    uint32_t head = kNone, tail = kNone;
+    uint32_t reader = 0;
+  };
+  struct Route {
+    std::array<uint32_t, 6> links;
+    int count = 0;
+    bool local = false;
+    bool core = false;
+  };
+
+  static Time Femtoseconds(double microseconds);
+  size_t Image(size_t rank) const {
+    return rank < static_cast<size_t>(timed_) ? rank : rank % static_cast<size_t>(timed_);
+  }
+  // The rank `offset` further on.
+  size_t Peer(size_t rank, int32_t offset) const {
+    const size_t peer = rank + static_cast<size_t>(offset);
+    return peer < node_of_.size() ? peer : peer - node_of_.size();
+  }
+  size_t RankOf(uint32_t actor) const { return lanes_ == 1 ? actor : actor / lanes_; }
+  uint32_t ChannelOf(uint32_t reader, int32_t offset);
+  Route RouteOf(size_t from, size_t to) const;
+  void Advance(uint32_t actor);
+  bool FenceOpen(Actor& actor, const Op& op);
+  void Post(uint32_t actor, const Op& op);
+  void Transfer(const Event& event);
+  Time Occupy(const Route& route, const Message& message, bool skip_out);
+  void Deliver(uint32_t message, size_t to, Time arrival);
+  void Arrived(uint32_t actor, int64_t index, Time arrival);
+  uint32_t NewMessage();
+  // The state relative to `now`, for comparison.
+  void Snapshot(Time now, std::vector<int64_t>* state) const;
+  void TrySkip(Time now);
+  void Shift(Time by, int64_t operations, int64_t sends);
+
+  Time Further(bool local) const { return local ? local_further_ : remote_further_; }
+
+  const Network network_;
+  const int64_t ranks_;
+  const int64_t timed_;
+  const int64_t tie_ranks_;
+  const double chunk_bytes_;
+  const Time local_further_, remote_further_;  // LevelTuning::message_us
+  std::vector<uint32_t> node_of_;              // by rank
+  std::vector<uint32_t> leaf_of_;              // by node
+  size_t link_nodes_ = 0, link_leaves_ = 0;    // that have links of their own: those of the ranks that are timed
+  const bool fanout_;
+  size_t lanes_ = 1;
+  std::vector<Actor> actors_;
+  std::vector<Message> messages_;
+  uint32_t free_message_ = kNone;
+  std::vector<Event> heap_;
+  std::vector<Channel> channels_;
+  absl::flat_hash_map<uint64_t, uint32_t> channel_of_;
+  std::vector<Time> link_free_;
+  std::vector<double> uplink_use_;  // femtoseconds
+  const Repetition* repetition_ = nullptr;
+  size_t seen_at_ = 0;
+  struct Seen {
+    size_t at;
+    Time now;
+    int64_t posted;
+    int64_t messages;
+    double wire_bytes, core_bytes;
+    std::vector<double> uplink_use;
+    std::vector<int64_t> state;
+  };
+  // The state to compare with, and after how many comparisons the then current one takes its place: twice as many each
+  // time, so that any period is found (Brent).
+  std::unique_ptr<Seen> seen_;
+  int64_t compared_ = 0, compare_ = 1;
+  SimulationReport report_;
+};
+
+}  // namespace cohort::comm

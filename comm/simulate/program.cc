@@ -1,0 +1,78 @@
+#include "comm/simulate/program.h"
+
+namespace cohort::comm {
+namespace {
+
+constexpr size_t kLongestPeriod = 4;
+
+bool IsMessage(StepKind kind) { return kind != StepKind::kReduce && kind != StepKind::kCopy; }
+
+Op OpOf(const Plan& plan, const Step& step, int32_t posted) {
+  Op op;
+  if (IsMessage(step.kind) && step.kind != StepKind::kPublish) {
+    op.offset = static_cast<int32_t>((int64_t{step.peer} - plan.rank + plan.size) % plan.size);
+  }
+  op.published = step.published;
+  if (step.sends_before > 0) op.fence = posted - step.sends_before;
+  switch (step.kind) {
+    case StepKind::kSend:
+    case StepKind::kPut:
+      op.kind = OpKind::kSend;
+      op.chunks = step.src.chunks;
+      break;
+    case StepKind::kPublish:
+      op.kind = OpKind::kPublish;
+      op.chunks = step.src.chunks;
+      break;
+    case StepKind::kRecv:
+    case StepKind::kRecvReduce:
+      op.kind = OpKind::kRecv;
+      op.chunks = step.dst.chunks;
+      op.combined = step.kind == StepKind::kRecvReduce ? step.dst.chunks : 0;
+      break;
+    case StepKind::kReduce:
+      op.combined = step.dst.chunks;
+      break;
+    case StepKind::kCopy:
+      break;
+  }
+  return op;
+}
+
+}  // namespace
+
+std::vector<Program> ProgramsOf(const Plan& plan) {
+  std::vector<Program> programs;
+  for (const Lane& lane : plan.lanes) {
+    Program program;
+    int32_t posted = 0;
+    for (const Step& step : lane.steps) {
+      if (step.kind == StepKind::kCopy && step.sends_before == 0) continue;
+      program.push_back(OpOf(plan, step, posted));
+      if (program.back().kind == OpKind::kSend || program.back().kind == OpKind::kPublish) ++posted;
+    }
+    programs.push_back(std::move(program));
+  }
+  return programs;
+}
+
+std::vector<Repetition> FindRepetitions(const Program& program, size_t least) {
+  std::vector<Repetition> found;
+  for (size_t begin = 0; begin < program.size();) {
+    Repetition best{begin, begin, 1};
+    for (size_t period = 1; period <= kLongestPeriod; ++period) {
+      size_t end = begin + period;
+      while (end < program.size() && program[end] == program[end - period]) ++end;
+      if (end <= program.size() && end > best.end) best = {begin, end, period};
+    }
+    if (best.end - best.begin >= least) {
+      found.push_back(best);
+      begin = best.end;
+    } else {
+      ++begin;
+    }
+  }
+  return found;
+}
+
+}  // namespace cohort::comm

@@ -1,0 +1,100 @@
+#include "tools/plan/simulate.h"
+
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "comm/algorithm/registry.h"
+#include "comm/simulate/network.h"
+#include "comm/simulate/simulator.h"
+
+namespace cohort::tools {
+namespace {
+
+struct Row {
+  std::string algorithm;
+  absl::StatusOr<comm::SimulationReport> report = absl::UnknownError("not run");
+  double seconds = 0;  // that the simulation took
+};
+
+template <typename View>
+std::string Text(const View& text) {
+  return std::string(text.data(), text.size());
+}
+
+void PrintTable(const SimulateCommand& command, const comm::Network& network, const std::vector<Row>& rows) {
+  std::printf("%s of %lld bytes among %lld ranks\n%s\n\n", command.kind.c_str(), static_cast<long long>(command.bytes),
+              static_cast<long long>(network.ranks()), network.ToString().c_str());
+  std::printf("%-24s %14s %14s %14s %14s %8s %12s %8s\n", "algorithm", "time us", "messages", "wire bytes",
+              "core bytes", "uplinks", "ranks timed", "took s");
+  for (const Row& row : rows) {
+    if (!row.report.ok()) {
+      std::printf("%-24s %s\n", row.algorithm.c_str(), Text(row.report.status().message()).c_str());
+      continue;
+    }
+    const comm::SimulationReport& report = *row.report;
+    std::printf("%-24s %14.3f %14lld %14.6g %14.6g %7.1f%% %12lld %8.2f\n", row.algorithm.c_str(), report.microseconds,
+                static_cast<long long>(report.messages), report.wire_bytes, report.core_bytes, 100 * report.uplink_busy,
+                static_cast<long long>(report.ranks_timed), row.seconds);
+  }
+}
+
+void PrintJson(const SimulateCommand& command, const comm::Network& network, const std::vector<Row>& rows) {
+  nlohmann::json json = {{"collective", command.kind},
+                         {"bytes", command.bytes},
+                         {"ranks", network.ranks()},
+                         {"network", network.ToString()},
+                         {"algorithms", nlohmann::json::array()}};
+  for (const Row& row : rows) {
+    nlohmann::json entry = {{"algorithm", row.algorithm}};
+    if (row.report.ok()) {
+      entry["us"] = row.report->microseconds;
+      entry["messages"] = row.report->messages;
+      entry["wire_bytes"] = row.report->wire_bytes;
+      entry["core_bytes"] = row.report->core_bytes;
+      entry["uplink_busy"] = row.report->uplink_busy;
+      entry["ranks_timed"] = row.report->ranks_timed;
+      entry["events"] = row.report->events;
+    } else {
+      entry["error"] = Text(row.report.status().message());
+    }
+    json["algorithms"].push_back(std::move(entry));
+  }
+  std::printf("%s\n", json.dump(2).c_str());
+}
+
+}  // namespace
+
+int RunSimulate(const SimulateCommand& command) {
+  const auto network = comm::Network::Parse(command.network);
+  if (!network.ok()) {
+    std::fprintf(stderr, "plan: %s\n", Text(network.status().message()).c_str());
+    return 1;
+  }
+  comm::SimulateOptions options;
+  options.root = command.root;
+  options.pieces = command.pieces;
+  options.shortcuts = command.shortcuts;
+  std::vector<Row> rows;
+  bool right = true;
+  for (const comm::AlgorithmInfo& algorithm : comm::Algorithms()) {
+    if (comm::Name(algorithm.kind) != command.kind) continue;
+    if (!command.algorithm.empty() && algorithm.name != command.algorithm) continue;
+    Row row{.algorithm = Text(algorithm.name)};
+    const auto begin = std::chrono::steady_clock::now();
+    row.report = comm::Simulate(algorithm, command.bytes, *network, options);
+    row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    right = right && (row.report.ok() || command.algorithm.empty());
+    rows.push_back(std::move(row));
+  }
+  if (rows.empty()) {
+    std::fprintf(stderr, "plan: %s has no algorithm \"%s\"; see plan list %s\n", command.kind.c_str(),
+                 command.algorithm.c_str(), command.kind.c_str());
+    return 1;
+  }
+  command.json ? PrintJson(command, *network, rows) : PrintTable(command, *network, rows);
+  return right ? 0 : 1;
+}
+
+}  // namespace cohort::tools
