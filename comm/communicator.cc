@@ -121,7 +121,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   std::vector<int32_t> all(2 * static_cast<size_t>(size()));
   COHORT_RETURN_IF_ERROR(AllGather(ConstBuffer(mine, 2), Buffer(all.data(), 2 * int64_t{size()}), {}, site).Wait());
   const uint64_t split = group_->NextSplit();
-  if (color < 0) return nullptr;
+  if (color < 0) {
+    group_->OnSplit(color, key, 0);
+    return nullptr;
+  }
   std::vector<std::pair<int32_t, int>> order;  // key, rank
   for (int i = 0; i < size(); ++i) {
     if (all[2 * static_cast<size_t>(i)] == color) order.emplace_back(all[2 * static_cast<size_t>(i) + 1], i);
@@ -131,6 +134,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   for (const auto& [unused, rank] : order) chosen.push_back(members()[rank]);
   runtime::Runtime& runtime = group_->runtime();
   const uint64_t id = Group::MakeId(group_->context().id, kSplitTag, split, chosen, runtime.identity().epoch);
+  group_->OnSplit(color, key, id);
   return std::unique_ptr<Communicator>(
       new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports)));
 }

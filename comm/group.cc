@@ -250,6 +250,27 @@ bool Group::Active() const {
                      [](const auto& provider) { return provider != nullptr && provider->Active(); });
 }
 
+int Group::Arm(bool*) {
+  for (const auto& provider : providers_) {
+    if (provider != nullptr) provider->Arm();
+  }
+  return -1;
+}
+
+void Group::SetShrunkFrom(const GroupContext& parent) {
+  context_.shrunk_from = parent.id;
+  for (int i = 0; i < parent.size; ++i) {
+    if (!HasMember(parent.members[i])) context_.lost.push_back(i);
+  }
+}
+
+void Group::OnSplit(int color, int key, uint64_t child) {
+  runtime::EngineLock lock(runtime().engine());
+  for (const auto& provider : providers_) {
+    if (provider != nullptr) provider->OnSplit(color, key, child);
+  }
+}
+
 const runtime::CallRecord* Group::Pending() const {
   const runtime::CallRecord* message = nullptr;
   for (const auto& provider : providers_) {

@@ -51,6 +51,10 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   uint64_t NextOf(uint64_t tag) { return ++derived_[tag]; }
   uint64_t NextSplit() { return ++splits_; }
   uint64_t NextShrink() { return ++shrinks_; }
+  // Before its first call: this group is what Shrink left of `parent`.
+  void SetShrunkFrom(const GroupContext& parent);
+  // Tells the providers of a split that all members take part in (Provider::OnSplit).
+  void OnSplit(int color, int key, uint64_t child);
 
   // LinkSource
   absl::StatusOr<std::unique_ptr<Link>> MakeLink(int peer, uint16_t lane) override;
@@ -58,6 +62,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // ProgressSource
   bool Poll() override;
   bool Active() const override;
+  int Arm(bool* ready) override;
   // MembershipListener
   void OnRanksLost(const std::vector<int>& ranks, const std::string& text) override;
   void OnGroupFailure(const runtime::GroupFailure& failure) override;

@@ -27,6 +27,9 @@ struct GroupContext {
   int size = 1;
   std::vector<int> members;  // world ranks, by group rank
   runtime::Runtime* runtime = nullptr;
+  // Of a group made by Shrink: the group that failed, and the group ranks there that this one is without.
+  uint64_t shrunk_from = 0;
+  std::vector<int> lost;
   runtime::ProgressSource* source = nullptr;  // what to poll for the group's progress
   std::string transports;                     // CommunicatorOptions::transports
   // Fails the group here and tells its other members. blamed: a group rank, or -1. Called with engine ownership, by
@@ -73,6 +76,12 @@ class Provider {
   virtual bool Poll() = 0;
   // True while something is under way that only Poll can finish.
   virtual bool Active() const = 0;
+  // The engine is about to sleep, for 50 ms at the most: asks for being woken (Engine::Kick) when Poll would move
+  // something. The default's news come with Segment::Wake and the transports' descriptors.
+  virtual void Arm() {}
+  // This group was split, and `child` is the caller's new group, of those with its `color`, in the order of `key`.
+  // Called on all members, also where color < 0, which has no group.
+  virtual void OnSplit(int color, int key, uint64_t child) { (void)color, (void)key, (void)child; }
   // The group has failed: complete everything with `status`, bounded in time, and touch no user memory afterwards.
   virtual void Fail(const absl::Status& status) = 0;
   // The oldest call that is under way, for messages to people; null when there is none.

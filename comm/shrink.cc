@@ -145,6 +145,7 @@ absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadli
     const GroupContext& context = parent->context();
     const uint64_t id = Group::MakeId(context.id, kShrinkTag, round, members, context.epoch);
     auto child = std::make_unique<Group>(parent->runtime(), std::move(members), id, context.transports);
+    child->SetShrunkFrom(context);
     const absl::Status met = Meet(*child, deadline);
     if (met.ok()) return child;
     if (!absl::IsUnavailable(met)) {

@@ -43,6 +43,23 @@ absl::StatusOr<std::string> Library(const char* name) {
   return std::string(value);
 }
 
+// What changes NCCL's choice of algorithm or the layout of its messages: ranks that differ in it hang.
+constexpr const char* kNcclSettings[] = {"NCCL_ALGO",           "NCCL_BUFFSIZE",          "NCCL_LAUNCH_ORDER_IMPLICIT",
+                                         "NCCL_LL128_BUFFSIZE", "NCCL_LL_BUFFSIZE",       "NCCL_MAX_CTAS",
+                                         "NCCL_MAX_NCHANNELS",  "NCCL_MIN_CTAS",          "NCCL_MIN_NCHANNELS",
+                                         "NCCL_NTHREADS",       "NCCL_P2P_NET_CHUNKSIZE", "NCCL_PROTO"};
+
+std::string NcclSettings() {
+  std::string text;
+  for (const char* name : kNcclSettings) {
+    const std::string_view value = Variable(name).substr(0, 200);
+    if (value.empty()) continue;
+    if (!text.empty()) text += ' ';
+    text.append(name).append("=").append(value);
+  }
+  return text;
+}
+
 }  // namespace
 
 absl::StatusOr<Environment> Environment::Read() {
@@ -60,6 +77,7 @@ absl::StatusOr<Environment> Environment::Read() {
   COHORT_ASSIGN_OR_RETURN(environment.ucx_library, Library("COHORT_UCX_LIBRARY"));
   COHORT_ASSIGN_OR_RETURN(environment.nccl_library, Library("COHORT_NCCL_LIBRARY"));
   COHORT_ASSIGN_OR_RETURN(environment.cuda_library, Library("COHORT_CUDA_LIBRARY"));
+  environment.nccl_settings = NcclSettings();
   return environment;
 }
 

@@ -23,6 +23,8 @@ struct Environment {
   std::string ucx_library;
   std::string nccl_library;
   std::string cuda_library;
+  // "NCCL_ALGO=Ring NCCL_PROTO=Simple": NCCL's own variables that are set and must be equal on all ranks.
+  std::string nccl_settings;
 
   // Reads them all. kInvalidArgument names the variable, its value and what is allowed. An empty value counts as unset.
   static absl::StatusOr<Environment> Read();

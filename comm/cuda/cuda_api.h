@@ -9,22 +9,31 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-#define COHORT_CUDA_FUNCTIONS(F) \
-  F(cudaGetDeviceCount)          \
-  F(cudaGetDevice)               \
-  F(cudaSetDevice)               \
-  F(cudaGetErrorString)          \
-  F(cudaGetLastError)            \
-  F(cudaMalloc)                  \
-  F(cudaFree)                    \
-  F(cudaMemcpyAsync)             \
-  F(cudaStreamCreateWithFlags)   \
-  F(cudaStreamDestroy)           \
-  F(cudaStreamSynchronize)       \
-  F(cudaStreamWaitEvent)         \
-  F(cudaEventCreateWithFlags)    \
-  F(cudaEventDestroy)            \
-  F(cudaEventRecord)             \
+// All of them exist since CUDA 11.2.
+#define COHORT_CUDA_FUNCTIONS(F)         \
+  F(cudaGetDeviceCount)                  \
+  F(cudaGetDevice)                       \
+  F(cudaSetDevice)                       \
+  F(cudaGetErrorString)                  \
+  F(cudaGetLastError)                    \
+  F(cudaMalloc)                          \
+  F(cudaFree)                            \
+  F(cudaMallocAsync)                     \
+  F(cudaFreeAsync)                       \
+  F(cudaHostAlloc)                       \
+  F(cudaFreeHost)                        \
+  F(cudaMemcpyAsync)                     \
+  F(cudaMemcpy2DAsync)                   \
+  F(cudaLaunchHostFunc)                  \
+  F(cudaStreamCreateWithFlags)           \
+  F(cudaStreamDestroy)                   \
+  F(cudaStreamSynchronize)               \
+  F(cudaStreamWaitEvent)                 \
+  F(cudaStreamIsCapturing)               \
+  F(cudaThreadExchangeStreamCaptureMode) \
+  F(cudaEventCreateWithFlags)            \
+  F(cudaEventDestroy)                    \
+  F(cudaEventRecord)                     \
   F(cudaEventQuery)
 
 namespace cohort::comm::cuda {
@@ -42,6 +51,19 @@ struct CudaApi {
 // newest installed of versions 13, 12 and 11. It stays loaded. Thread-safe; the first success is kept.
 // kUnimplemented when it, or one of its functions, is missing; names it and the remedy.
 absl::StatusOr<const CudaApi*> LoadCuda(const std::string& library);
+
+// Lets this thread ask for the state of events while some thread captures a graph: without it the capture is spoiled.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const CudaApi& api) : api_(api) { api_.cudaThreadExchangeStreamCaptureMode(&mode_); }
+  ~RelaxedCapture() { api_.cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const CudaApi& api_;
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
 
 // Makes `device` current in this thread for a scope.
 class DeviceScope {

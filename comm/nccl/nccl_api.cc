@@ -11,8 +11,36 @@ constexpr char kSoname[] = "libnccl.so.2";
 
 absl::Status Missing(const std::string& what) {
   return absl::UnimplementedError(what +
-                                  ". Calls on CUDA memory need NCCL 2.14 or newer: install libnccl2, or name it in "
+                                  ". Calls on CUDA memory need NCCL 2.18 or newer: install libnccl2, or name it in "
                                   "COHORT_NCCL_LIBRARY; or copy to host memory first.");
+}
+
+// The file that a function came from.
+std::string PathOf(void* function) {
+  Dl_info info;
+  return dladdr(function, &info) != 0 && info.dli_fname != nullptr ? info.dli_fname : kSoname;
+}
+
+absl::Status Probe(void* handle, NcclApi* api) {
+  const auto get_version = reinterpret_cast<decltype(&ncclGetVersion)>(dlsym(handle, "ncclGetVersion"));
+  if (get_version == nullptr || get_version(&api->version) != ncclSuccess) {
+    return Missing("the NCCL library does not tell its version");
+  }
+  api->path = PathOf(reinterpret_cast<void*>(get_version));
+  if (api->version < kOldestVersion) {
+    return Missing("NCCL " + VersionText(api->version) + " (" + api->path + ") is too old");
+  }
+#define COHORT_NCCL_LOAD(name)                                                                           \
+  api->name = reinterpret_cast<decltype(api->name)>(dlsym(handle, #name));                               \
+  if (api->name == nullptr) {                                                                            \
+    return Missing("NCCL " + VersionText(api->version) + " (" + api->path + ") has no function " #name); \
+  }
+  COHORT_NCCL_FUNCTIONS(COHORT_NCCL_LOAD)
+#undef COHORT_NCCL_LOAD
+#define COHORT_NCCL_LOAD(name, type) api->name = reinterpret_cast<decltype(api->name)>(dlsym(handle, #name));
+  COHORT_NCCL_LATER_FUNCTIONS(COHORT_NCCL_LOAD)
+#undef COHORT_NCCL_LOAD
+  return absl::OkStatus();
 }
 
 absl::StatusOr<NcclApi> Open(const std::string& library) {
@@ -21,15 +49,10 @@ absl::StatusOr<NcclApi> Open(const std::string& library) {
   if (handle == nullptr) handle = dlopen(library.empty() ? kSoname : library.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return Missing(std::string("NCCL could not be loaded (") + dlerror() + ")");
   NcclApi api;
-#define COHORT_NCCL_LOAD(name)                                                 \
-  api.name = reinterpret_cast<decltype(api.name)>(dlsym(handle, #name));       \
-  if (api.name == nullptr) {                                                   \
-    dlclose(handle);                                                           \
-    return Missing("the NCCL library that was loaded has no function " #name); \
+  if (absl::Status status = Probe(handle, &api); !status.ok()) {
+    dlclose(handle);
+    return status;
   }
-  COHORT_NCCL_FUNCTIONS(COHORT_NCCL_LOAD)
-#undef COHORT_NCCL_LOAD
-  if (api.ncclGetVersion(&api.version) != ncclSuccess) return Missing("the NCCL library does not tell its version");
   return api;
 }
 
@@ -65,7 +88,12 @@ absl::StatusOr<const NcclApi*> LoadNccl(const std::string& library) {
   return loaded;
 }
 
-absl::StatusOr<ncclDataType_t> ToNccl(DataType dtype) {
+std::string VersionText(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+std::optional<ncclDataType_t> ToNccl(DataType dtype) {
   switch (dtype) {
     case DataType::kInt8:
       return ncclInt8;
@@ -87,15 +115,12 @@ absl::StatusOr<ncclDataType_t> ToNccl(DataType dtype) {
       return ncclFloat32;
     case DataType::kFloat64:
       return ncclFloat64;
-    case DataType::kInt16:
-    case DataType::kUint16:
-      break;
+    default:
+      return std::nullopt;
   }
-  return absl::UnimplementedError("NCCL has no " + std::string(Name(dtype)) +
-                                  ": convert to int32, or copy to host memory first");
 }
 
-absl::StatusOr<ncclRedOp_t> ToNccl(ReduceOp op) {
+std::optional<ncclRedOp_t> ToNccl(ReduceOp op) {
   switch (op) {
     case ReduceOp::kSum:
       return ncclSum;
@@ -107,8 +132,9 @@ absl::StatusOr<ncclRedOp_t> ToNccl(ReduceOp op) {
       return ncclMax;
     case ReduceOp::kAvg:
       return ncclAvg;
+    default:
+      return std::nullopt;
   }
-  return absl::UnimplementedError("NCCL has no reduction " + std::string(Name(op)));
 }
 
 }  // namespace cohort::comm::nccl

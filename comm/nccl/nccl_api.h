@@ -1,18 +1,19 @@
 // NCCL as a table of functions, opened at run time, the copy already loaded first: all ranks of a job, and libtorch in
-// the same process, must use the same NCCL.
+// the same process, must use the same NCCL. What came after 2.18 is looked for and may be null.
 #pragma once
 
 #include <nccl.h>
 
+#include <optional>
 #include <string>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/types.h"
 
-// Exist since NCCL 2.14, the first with communicators that do not block.
+// Exist since NCCL 2.18 at the latest.
 #define COHORT_NCCL_FUNCTIONS(F) \
-  F(ncclGetVersion)              \
   F(ncclGetUniqueId)             \
   F(ncclCommInitRankConfig)      \
   F(ncclCommFinalize)            \
@@ -23,6 +24,8 @@
   F(ncclGetLastError)            \
   F(ncclGroupStart)              \
   F(ncclGroupEnd)                \
+  F(ncclRedOpCreatePreMulSum)    \
+  F(ncclRedOpDestroy)            \
   F(ncclAllReduce)               \
   F(ncclBroadcast)               \
   F(ncclReduce)                  \
@@ -31,23 +34,52 @@
   F(ncclSend)                    \
   F(ncclRecv)
 
+// Came later, with their types: the headers of this build may be older than the library that it meets.
+#define COHORT_NCCL_LATER_FUNCTIONS(F)                                                                             \
+  /* 2.18.1 */                                                                                                     \
+  F(ncclCommSplit, ncclResult_t (*)(ncclComm_t, int color, int key, ncclComm_t*, ncclConfig_t*))                   \
+  /* 2.19.1 */                                                                                                     \
+  F(ncclCommRegister, ncclResult_t (*)(ncclComm_t, void*, size_t, void** handle))                                  \
+  F(ncclCommDeregister, ncclResult_t (*)(ncclComm_t, void* handle))                                                \
+  /* 2.27.3 */                                                                                                     \
+  F(ncclCommShrink, ncclResult_t (*)(ncclComm_t, int* excluded, int count, ncclComm_t*, ncclConfig_t*, int flags)) \
+  F(ncclCommWindowRegister, ncclResult_t (*)(ncclComm_t, void*, size_t, void** window, int flags))                 \
+  F(ncclCommWindowDeregister, ncclResult_t (*)(ncclComm_t, void* window))                                          \
+  /* 2.28.3 */                                                                                                     \
+  F(ncclAlltoAll, ncclResult_t (*)(const void*, void*, size_t, ncclDataType_t, ncclComm_t, cudaStream_t))          \
+  F(ncclGather, ncclResult_t (*)(const void*, void*, size_t, ncclDataType_t, int root, ncclComm_t, cudaStream_t))  \
+  F(ncclScatter, ncclResult_t (*)(const void*, void*, size_t, ncclDataType_t, int root, ncclComm_t, cudaStream_t)) \
+  /* 2.28.7 */                                                                                                     \
+  F(ncclCommRevoke, ncclResult_t (*)(ncclComm_t, int flags))
+
 namespace cohort::comm::nccl {
+
+inline constexpr int kOldestVersion = 21800;  // 2.18.0
 
 struct NcclApi {
 #define COHORT_NCCL_MEMBER(name) decltype(&::name) name = nullptr;
   COHORT_NCCL_FUNCTIONS(COHORT_NCCL_MEMBER)
 #undef COHORT_NCCL_MEMBER
-  int version = 0;  // 22809
+#define COHORT_NCCL_MEMBER(name, type) std::type_identity_t<type> name = nullptr;
+  COHORT_NCCL_LATER_FUNCTIONS(COHORT_NCCL_MEMBER)
+#undef COHORT_NCCL_MEMBER
+  int version = 0;   // 22809
+  std::string path;  // of the library
 
   // The result as a status, with NCCL's own explanation; OK for ncclSuccess and ncclInProgress.
   absl::Status ToStatus(ncclResult_t result, ncclComm_t communicator, const std::string& doing) const;
 };
 
-// As LoadCuda. kUnimplemented when libnccl or one of its functions is missing.
+// "2.28.9" of 22809.
+std::string VersionText(int version);
+
+// Opens libnccl: `library` if it is not empty, else a copy that the process has already loaded (libtorch's), else the
+// installed one. It stays loaded. Thread-safe; the first success is kept.
+// kUnimplemented when libnccl or one of its functions is missing or it is too old; names it and the remedy.
 absl::StatusOr<const NcclApi*> LoadNccl(const std::string& library);
 
-// kUnimplemented, with the remedy, for what NCCL can't do.
-absl::StatusOr<ncclDataType_t> ToNccl(DataType dtype);
-absl::StatusOr<ncclRedOp_t> ToNccl(ReduceOp op);
+// Nothing for what NCCL has no word for (16-bit integers, 8-bit floats, bit operations).
+std::optional<ncclDataType_t> ToNccl(DataType dtype);
+std::optional<ncclRedOp_t> ToNccl(ReduceOp op);
 
 }  // namespace cohort::comm::nccl

@@ -1,6 +1,9 @@
 #include "comm/nccl/nccl_calls.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/base/status_macros.h"
 
@@ -10,16 +13,18 @@ namespace {
 // What is sent: elements of NCCL's types, or bytes where nothing is computed and NCCL lacks the type.
 struct Payload {
   ncclDataType_t dtype = ncclUint8;
-  size_t count = 0;  // of one block
+  size_t unit = 1;   // NCCL's elements per element
+  size_t count = 0;  // of one block, in NCCL's elements
   size_t block_bytes = 0;
 };
 
 Payload PayloadOf(const CollectiveRequest& request) {
   Payload payload;
   payload.block_bytes = static_cast<size_t>(request.count) * SizeOf(request.dtype);
-  const absl::StatusOr<ncclDataType_t> dtype = ToNccl(request.dtype);
-  payload.dtype = dtype.ok() ? *dtype : ncclUint8;
-  payload.count = dtype.ok() ? static_cast<size_t>(request.count) : payload.block_bytes;
+  const std::optional<ncclDataType_t> dtype = ToNccl(request.dtype);
+  payload.dtype = dtype.value_or(ncclUint8);
+  payload.unit = dtype.has_value() ? 1 : SizeOf(request.dtype);
+  payload.count = static_cast<size_t>(request.count) * payload.unit;
   return payload;
 }
 
@@ -30,150 +35,312 @@ std::byte* Block(void* data, int index, const Payload& payload) {
   return static_cast<std::byte*>(data) + static_cast<size_t>(index) * payload.block_bytes;
 }
 
-// Sends and receives of one group call; keeps the first error and always ends the group.
-class Exchange {
+// NCCL's calls of one launch. Keeps the first error and always ends the group that it began.
+class Launch {
  public:
-  Exchange(const CallTarget& target, const Payload& payload) : target_(target), payload_(payload) {
-    Keep(target_.nccl->ncclGroupStart());
+  explicit Launch(const CallTarget& target) : target_(target) {}
+  ~Launch() { (void)End(); }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  const CallTarget& target() const { return target_; }
+  const NcclApi& nccl() const { return *target_.nccl; }
+  void set_stream(void* stream) { target_.stream = static_cast<cudaStream_t>(stream); }
+
+  // What follows, until End, is one launch. Sends and receives need it.
+  void Begin() {
+    if (!std::exchange(grouped_, true)) Keep(nccl().ncclGroupStart());
   }
-  void Send(const void* data, int peer) {
-    Keep(target_.nccl->ncclSend(data, payload_.count, payload_.dtype, peer, target_.communicator, target_.stream));
+  void Send(const void* data, size_t count, ncclDataType_t dtype, int peer) {
+    Keep(nccl().ncclSend(data, count, dtype, peer, target_.communicator, target_.stream));
   }
-  void Receive(void* data, int peer) {
-    Keep(target_.nccl->ncclRecv(data, payload_.count, payload_.dtype, peer, target_.communicator, target_.stream));
+  void Receive(void* data, size_t count, ncclDataType_t dtype, int peer) {
+    Keep(nccl().ncclRecv(data, count, dtype, peer, target_.communicator, target_.stream));
   }
-  ncclResult_t End() {
-    Keep(target_.nccl->ncclGroupEnd());
+  void Keep(ncclResult_t result) {
+    if (result_ == ncclSuccess || result_ == ncclInProgress) result_ = result == ncclSuccess ? result_ : result;
+  }
+  // CUDA's operations on the stream come before those of the launch.
+  void Keep(cudaError_t error, const char* doing) {
+    if (cuda_status_.ok() && error != cudaSuccess) cuda_status_ = target_.cuda->ToStatus(error, doing);
+  }
+  void Copy(void* to, const void* from, size_t bytes) {
+    if (to == from || bytes == 0) return;
+    Keep(target_.cuda->cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, target_.stream),
+         "copying this rank's own block");
+  }
+  // Device memory until the launch is over; null: there is none.
+  void* Temporary(size_t bytes) {
+    void* memory = nullptr;
+    Keep(target_.cuda->cudaMallocAsync(&memory, bytes, target_.stream), "allocating a copy of the input");
+    if (memory != nullptr) temporaries_.emplace_back(memory, target_.stream);
+    return memory;
+  }
+
+  absl::StatusOr<ncclResult_t> End() {
+    if (std::exchange(grouped_, false)) Keep(nccl().ncclGroupEnd());
+    if (!temporaries_.empty()) {
+      for (const auto& [memory, stream] : temporaries_) (void)target_.cuda->cudaFreeAsync(memory, stream);
+      temporaries_.clear();
+    }
+    if (!cuda_status_.ok()) return cuda_status_;
     return result_;
   }
 
  private:
-  void Keep(ncclResult_t result) {
-    if (result_ == ncclSuccess || result_ == ncclInProgress) result_ = result;
-  }
-  const CallTarget& target_;
-  const Payload& payload_;
+  CallTarget target_;
+  bool grouped_ = false;
   ncclResult_t result_ = ncclSuccess;
+  absl::Status cuda_status_;
+  std::vector<std::pair<void*, cudaStream_t>> temporaries_;
 };
 
-absl::Status CopyOwn(const CallTarget& target, const Payload& payload, void* to, const void* from) {
-  if (to == from || payload.block_bytes == 0) return absl::OkStatus();
-  return target.cuda->ToStatus(
-      target.cuda->cudaMemcpyAsync(to, from, payload.block_bytes, cudaMemcpyDeviceToDevice, target.stream),
-      "copying this rank's own block");
-}
-
-absl::StatusOr<ncclResult_t> Gather(const CallTarget& target, const CollectiveRequest& request,
-                                    const Payload& payload) {
-  const bool root = target.rank == request.root;
-  if (root) COHORT_RETURN_IF_ERROR(CopyOwn(target, payload, Block(request.out, target.rank, payload), request.in));
-  Exchange exchange(target, payload);
-  if (!root) exchange.Send(request.in, request.root);
-  for (int peer = 0; root && peer < target.size; ++peer) {
-    if (peer != target.rank) exchange.Receive(Block(request.out, peer, payload), peer);
+void Gather(Launch& launch, const CollectiveRequest& request, const Payload& payload) {
+  const CallTarget& target = launch.target();
+  if (launch.nccl().ncclGather != nullptr) {
+    launch.Keep(launch.nccl().ncclGather(request.in, request.out, payload.count, payload.dtype, request.root,
+                                         target.communicator, target.stream));
+    return;
   }
-  return exchange.End();
-}
-
-absl::StatusOr<ncclResult_t> Scatter(const CallTarget& target, const CollectiveRequest& request,
-                                     const Payload& payload) {
   const bool root = target.rank == request.root;
-  if (root) COHORT_RETURN_IF_ERROR(CopyOwn(target, payload, request.out, Block(request.in, target.rank, payload)));
-  Exchange exchange(target, payload);
-  if (!root) exchange.Receive(request.out, request.root);
+  if (root) launch.Copy(Block(request.out, target.rank, payload), request.in, payload.block_bytes);
+  launch.Begin();
+  if (!root) launch.Send(request.in, payload.count, payload.dtype, request.root);
   for (int peer = 0; root && peer < target.size; ++peer) {
-    if (peer != target.rank) exchange.Send(Block(request.in, peer, payload), peer);
+    if (peer != target.rank) launch.Receive(Block(request.out, peer, payload), payload.count, payload.dtype, peer);
   }
-  return exchange.End();
 }
 
-absl::StatusOr<ncclResult_t> AllToAll(const CallTarget& target, const CollectiveRequest& request,
-                                      const Payload& payload) {
-  COHORT_RETURN_IF_ERROR(
-      CopyOwn(target, payload, Block(request.out, target.rank, payload), Block(request.in, target.rank, payload)));
-  Exchange exchange(target, payload);
+void Scatter(Launch& launch, const CollectiveRequest& request, const Payload& payload) {
+  const CallTarget& target = launch.target();
+  if (launch.nccl().ncclScatter != nullptr) {
+    launch.Keep(launch.nccl().ncclScatter(request.in, request.out, payload.count, payload.dtype, request.root,
+                                          target.communicator, target.stream));
+    return;
+  }
+  const bool root = target.rank == request.root;
+  if (root) launch.Copy(request.out, Block(request.in, target.rank, payload), payload.block_bytes);
+  launch.Begin();
+  if (!root) launch.Receive(request.out, payload.count, payload.dtype, request.root);
+  for (int peer = 0; root && peer < target.size; ++peer) {
+    if (peer != target.rank) launch.Send(Block(request.in, peer, payload), payload.count, payload.dtype, peer);
+  }
+}
+
+// In place the blocks are sent from a copy, since NCCL may receive into a block before it has sent it.
+void AllToAll(Launch& launch, const CollectiveRequest& request, const Payload& payload) {
+  const CallTarget& target = launch.target();
+  const auto blocks = static_cast<size_t>(target.size);
+  const void* in = request.in;
+  if (request.in_place && payload.block_bytes > 0) {
+    void* const copy = launch.Temporary(blocks * payload.block_bytes);
+    if (copy == nullptr) return;
+    launch.Copy(copy, in, blocks * payload.block_bytes);
+    in = copy;
+  }
+  if (launch.nccl().ncclAlltoAll != nullptr) {
+    launch.Keep(
+        launch.nccl().ncclAlltoAll(in, request.out, payload.count, payload.dtype, target.communicator, target.stream));
+    return;
+  }
+  launch.Copy(Block(request.out, target.rank, payload), Block(in, target.rank, payload), payload.block_bytes);
+  launch.Begin();
   for (int peer = 0; peer < target.size; ++peer) {
     if (peer == target.rank) continue;
-    exchange.Send(Block(request.in, peer, payload), peer);
-    exchange.Receive(Block(request.out, peer, payload), peer);
+    launch.Send(Block(in, peer, payload), payload.count, payload.dtype, peer);
+    launch.Receive(Block(request.out, peer, payload), payload.count, payload.dtype, peer);
   }
-  return exchange.End();
 }
 
-absl::StatusOr<ncclResult_t> Call(const CallTarget& target, const CollectiveRequest& request) {
-  const NcclApi& nccl = *target.nccl;
+// The blocks of a variable-count call: lists by rank, or of the one block that a buffer holds.
+struct UnequalBlocks {
+  const CollectiveRequest& request;
+  Payload payload;
+
+  size_t in_count(int rank) const { return Count(request.blocks->in_counts, rank); }
+  size_t out_count(int rank) const { return Count(request.blocks->out_counts, rank); }
+  size_t Bytes(size_t count) const { return count / payload.unit * SizeOf(request.dtype); }
+  const std::byte* in(int rank) const {
+    return static_cast<const std::byte*>(request.in) + Place(request.blocks->in_places, rank);
+  }
+  std::byte* out(int rank) const {
+    return static_cast<std::byte*>(request.out) + Place(request.blocks->out_places, rank);
+  }
+
+ private:
+  static int64_t At(const std::vector<int64_t>& list, int rank) {
+    return list.empty() ? 0 : list[list.size() == 1 ? 0 : static_cast<size_t>(rank)];
+  }
+  size_t Count(const std::vector<int64_t>& list, int rank) const {
+    return static_cast<size_t>(At(list, rank)) * payload.unit;
+  }
+  size_t Place(const std::vector<int64_t>& list, int rank) const {
+    return static_cast<size_t>(At(list, rank)) * SizeOf(request.dtype);
+  }
+};
+
+void GatherV(Launch& launch, const UnequalBlocks& blocks) {
+  const CallTarget& target = launch.target();
+  const int root = blocks.request.root;
+  const ncclDataType_t dtype = blocks.payload.dtype;
+  if (target.rank == root) launch.Copy(blocks.out(root), blocks.in(root), blocks.Bytes(blocks.in_count(root)));
+  launch.Begin();
+  if (target.rank != root) launch.Send(blocks.in(target.rank), blocks.in_count(target.rank), dtype, root);
+  for (int peer = 0; target.rank == root && peer < target.size; ++peer) {
+    if (peer != root) launch.Receive(blocks.out(peer), blocks.out_count(peer), dtype, peer);
+  }
+}
+
+void ScatterV(Launch& launch, const UnequalBlocks& blocks) {
+  const CallTarget& target = launch.target();
+  const int root = blocks.request.root;
+  const ncclDataType_t dtype = blocks.payload.dtype;
+  if (target.rank == root) launch.Copy(blocks.out(root), blocks.in(root), blocks.Bytes(blocks.out_count(root)));
+  launch.Begin();
+  if (target.rank != root) launch.Receive(blocks.out(target.rank), blocks.out_count(target.rank), dtype, root);
+  for (int peer = 0; target.rank == root && peer < target.size; ++peer) {
+    if (peer != root) launch.Send(blocks.in(peer), blocks.in_count(peer), dtype, peer);
+  }
+}
+
+// One broadcast a block, one reduction a block.
+void AllGatherV(Launch& launch, const UnequalBlocks& blocks) {
+  const CallTarget& target = launch.target();
+  launch.Begin();
+  for (int root = 0; root < target.size; ++root) {
+    const void* in = root == target.rank ? blocks.in(root) : blocks.out(root);
+    launch.Keep(launch.nccl().ncclBroadcast(in, blocks.out(root), blocks.out_count(root), blocks.payload.dtype, root,
+                                            target.communicator, target.stream));
+  }
+}
+
+void ReduceScatterV(Launch& launch, const UnequalBlocks& blocks, ncclRedOp_t op) {
+  const CallTarget& target = launch.target();
+  launch.Begin();
+  for (int root = 0; root < target.size; ++root) {
+    void* const out = root == target.rank ? blocks.out(root) : nullptr;
+    launch.Keep(launch.nccl().ncclReduce(blocks.in(root), out, blocks.in_count(root), blocks.payload.dtype, op, root,
+                                         target.communicator, target.stream));
+  }
+}
+
+// In place the blocks go from a copy, as in AllToAll.
+void AllToAllV(Launch& launch, const UnequalBlocks& blocks) {
+  const CallTarget& target = launch.target();
+  std::byte* copy = nullptr;
+  if (blocks.request.in_place) {
+    size_t bytes = 0;
+    for (int peer = 0; peer < target.size; ++peer) bytes += blocks.Bytes(blocks.in_count(peer));
+    if (bytes == 0) return;
+    copy = static_cast<std::byte*>(launch.Temporary(bytes));
+    if (copy == nullptr) return;
+    for (int peer = 0; peer < target.size; ++peer) {
+      const size_t length = blocks.Bytes(blocks.in_count(peer));
+      launch.Copy(copy, blocks.in(peer), length);
+      copy += length;
+    }
+    copy -= bytes;
+  } else {
+    launch.Copy(blocks.out(target.rank), blocks.in(target.rank), blocks.Bytes(blocks.in_count(target.rank)));
+  }
+  launch.Begin();
+  for (int peer = 0; peer < target.size; ++peer) {
+    const std::byte* from = copy == nullptr ? blocks.in(peer) : copy;
+    if (copy != nullptr) copy += blocks.Bytes(blocks.in_count(peer));
+    if (peer == target.rank) continue;
+    launch.Send(from, blocks.in_count(peer), blocks.payload.dtype, peer);
+    launch.Receive(blocks.out(peer), blocks.out_count(peer), blocks.payload.dtype, peer);
+  }
+}
+
+void Add(Launch& launch, const CollectiveRequest& request) {
+  const NcclApi& nccl = launch.nccl();
   const Payload payload = PayloadOf(request);
   const size_t n = payload.count;
-  ncclRedOp_t op = ncclSum;
-  if (Reduces(request.kind)) {
-    COHORT_ASSIGN_OR_RETURN(op, ToNccl(request.op));
-  }
+  ncclComm_t const communicator = launch.target().communicator;
+  cudaStream_t const stream = launch.target().stream;
+  const ncclRedOp_t op = ToNccl(request.op).value_or(ncclSum);
   switch (request.kind) {
     case CollectiveKind::kAllReduce:
-      return nccl.ncclAllReduce(request.in, request.out, n, payload.dtype, op, target.communicator, target.stream);
+      return launch.Keep(nccl.ncclAllReduce(request.in, request.out, n, payload.dtype, op, communicator, stream));
     case CollectiveKind::kBroadcast:
-      return nccl.ncclBroadcast(request.in, request.out, n, payload.dtype, request.root, target.communicator,
-                                target.stream);
+      return launch.Keep(
+          nccl.ncclBroadcast(request.in, request.out, n, payload.dtype, request.root, communicator, stream));
     case CollectiveKind::kReduce:
-      return nccl.ncclReduce(request.in, request.out, n, payload.dtype, op, request.root, target.communicator,
-                             target.stream);
+      return launch.Keep(
+          nccl.ncclReduce(request.in, request.out, n, payload.dtype, op, request.root, communicator, stream));
     case CollectiveKind::kAllGather:
-      return nccl.ncclAllGather(request.in, request.out, n, payload.dtype, target.communicator, target.stream);
+      return launch.Keep(nccl.ncclAllGather(request.in, request.out, n, payload.dtype, communicator, stream));
     case CollectiveKind::kReduceScatter:
-      return nccl.ncclReduceScatter(request.in, request.out, n, payload.dtype, op, target.communicator, target.stream);
+      return launch.Keep(nccl.ncclReduceScatter(request.in, request.out, n, payload.dtype, op, communicator, stream));
     case CollectiveKind::kGather:
-      return Gather(target, request, payload);
+      return Gather(launch, request, payload);
     case CollectiveKind::kScatter:
-      return Scatter(target, request, payload);
+      return Scatter(launch, request, payload);
     case CollectiveKind::kAllToAll:
-      return AllToAll(target, request, payload);
-    case CollectiveKind::kBarrier:
-      return nccl.ncclAllReduce(target.barrier_scratch, target.barrier_scratch, 1, ncclInt32, ncclSum,
-                                target.communicator, target.stream);
+      return AllToAll(launch, request, payload);
+    case CollectiveKind::kBarrier: {
+      void* const scratch = launch.target().barrier_scratch;
+      return launch.Keep(nccl.ncclAllReduce(scratch, scratch, 1, ncclInt32, ncclSum, communicator, stream));
+    }
     case CollectiveKind::kSend:
-      return nccl.ncclSend(request.in, n, payload.dtype, request.peer, target.communicator, target.stream);
+      return launch.Send(request.in, n, payload.dtype, request.peer);
     case CollectiveKind::kRecv:
-      return nccl.ncclRecv(request.out, n, payload.dtype, request.peer, target.communicator, target.stream);
+      return launch.Receive(request.out, n, payload.dtype, request.peer);
     case CollectiveKind::kGatherV:
+      return GatherV(launch, {request, payload});
     case CollectiveKind::kScatterV:
+      return ScatterV(launch, {request, payload});
     case CollectiveKind::kAllGatherV:
+      return AllGatherV(launch, {request, payload});
     case CollectiveKind::kReduceScatterV:
+      return ReduceScatterV(launch, {request, payload}, op);
     case CollectiveKind::kAllToAllV:
-      break;  // refused by CheckSupported
+      return AllToAllV(launch, {request, payload});
   }
-  return absl::UnimplementedError("the NCCL provider does not know this kind of call");
 }
 
 }  // namespace
 
-absl::Status CheckSupported(const CollectiveRequest& request) {
-  if (Reduces(request.kind)) {
-    COHORT_RETURN_IF_ERROR(ToNccl(request.dtype).status());
-    COHORT_RETURN_IF_ERROR(ToNccl(request.op).status());
-  }
-  if (HasUnequalBlocks(request.kind)) {
-    return absl::UnimplementedError("the NCCL provider has no " + std::string(Name(request.kind)) +
-                                    ": pad the blocks to one length, or copy to the host first");
-  }
-  if (request.kind == CollectiveKind::kAllToAll && request.in_place) {
-    return absl::UnimplementedError("NCCL has no all_to_all in place: pass another output buffer");
-  }
-  return absl::OkStatus();
+std::string WhyNotNccl(const CollectiveRequest& request) {
+  if (!Reduces(request.kind)) return "";
+  if (!ToNccl(request.dtype).has_value()) return "NCCL does not reduce " + std::string(Name(request.dtype));
+  if (!ToNccl(request.op).has_value()) return "NCCL has no reduction " + std::string(Name(request.op));
+  return "";
 }
 
-absl::Status Enqueue(const CallTarget& target, const CollectiveRequest& request) {
-  const absl::StatusOr<ncclResult_t> result = Call(target, request);
-  if (!result.ok()) return result.status();
-  return target.nccl->ToStatus(*result, target.communicator, std::string(Name(request.kind)));
+absl::StatusOr<ncclResult_t> Enqueue(CallTarget target, const AcceptedCall& call) {
+  Launch launch(target);
+  launch.set_stream(call.stream);
+  Add(launch, call.request);
+  return launch.End();
+}
+
+absl::StatusOr<ncclResult_t> EnqueueBatch(CallTarget target, std::span<const AcceptedCall* const> calls) {
+  Launch launch(target);
+  launch.Begin();
+  for (const AcceptedCall* call : calls) {
+    launch.set_stream(call->stream);
+    Add(launch, call->request);
+  }
+  return launch.End();
 }
 
 absl::Status CopyAlone(const cuda::CudaApi& cuda, const CollectiveRequest& request, cudaStream_t stream) {
   if (IsPointToPoint(request.kind)) {
     return absl::InvalidArgumentError("a group of one rank has no peer to send to or receive from");
   }
-  const size_t bytes = static_cast<size_t>(request.count) * SizeOf(request.dtype);
-  if (request.kind == CollectiveKind::kBarrier || bytes == 0 || request.in == request.out) return absl::OkStatus();
-  return cuda.ToStatus(cuda.cudaMemcpyAsync(request.out, request.in, bytes, cudaMemcpyDeviceToDevice, stream),
+  size_t bytes = static_cast<size_t>(request.count) * SizeOf(request.dtype);
+  const void* in = request.in;
+  void* out = request.out;
+  if (request.blocks != nullptr) {
+    const UnequalBlocks blocks{request, PayloadOf(request)};
+    bytes = blocks.Bytes(std::max(blocks.in_count(0), blocks.out_count(0)));
+    in = blocks.in(0);
+    out = blocks.out(0);
+  }
+  if (request.kind == CollectiveKind::kBarrier || bytes == 0 || in == out) return absl::OkStatus();
+  return cuda.ToStatus(cuda.cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream),
                        std::string(Name(request.kind)));
 }
 

@@ -1,28 +1,34 @@
 // From a CollectiveRequest to NCCL's calls.
 #pragma once
 
+#include <span>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "comm/cuda/cuda_api.h"
 #include "comm/nccl/nccl_api.h"
+#include "comm/provider.h"
 #include "comm/request.h"
 
 namespace cohort::comm::nccl {
 
-// Whether NCCL can do this; kUnimplemented with the remedy. Equal on all members.
-absl::Status CheckSupported(const CollectiveRequest& request);
+// Why NCCL can't do this: "NCCL has no int16"; empty where it can. Equal on all members.
+std::string WhyNotNccl(const CollectiveRequest& request);
 
 struct CallTarget {
   const NcclApi* nccl;
   const cuda::CudaApi* cuda;
   ncclComm_t communicator;
-  cudaStream_t stream;
+  cudaStream_t stream;  // of the call; set by Enqueue
   int rank;
   int size;
   void* barrier_scratch;  // device memory, 8 bytes
 };
 
-// Puts the call on the stream. NCCL may still be setting it up when this returns.
-absl::Status Enqueue(const CallTarget& target, const CollectiveRequest& request);
+// Puts the call on its stream. ncclInProgress: NCCL still does so, in a thread of its own.
+absl::StatusOr<ncclResult_t> Enqueue(CallTarget target, const AcceptedCall& call);
+// Several calls as one launch (ncclGroupStart, ncclGroupEnd): those on one stream run beside each other.
+absl::StatusOr<ncclResult_t> EnqueueBatch(CallTarget target, std::span<const AcceptedCall* const> calls);
 
 // The same for a group of one: a copy on the device.
 absl::Status CopyAlone(const cuda::CudaApi& cuda, const CollectiveRequest& request, cudaStream_t stream);

@@ -1,19 +1,8 @@
 #include "comm/nccl/nccl_operation.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "runtime/segment/black_box.h"
-
 namespace cohort::comm::nccl {
-namespace {
-
-// No event of the device wakes a sleeping engine, so a waiter looks again this often: at first as often as kernels are
-// short, later as seldom as an idle core wants.
-constexpr std::chrono::microseconds kFirstSlice(50);
-constexpr std::chrono::microseconds kLongestSlice(1000);
-
-}  // namespace
 
 NcclOperationPool::~NcclOperationPool() {
   for (NcclOperation* operation : free_) delete operation;
@@ -30,6 +19,7 @@ absl::StatusOr<NcclOperation*> NcclOperationPool::Take() {
   }
   if (operation != nullptr) {
     operation->Reset();
+    operation->captured = operation->armed = false;
   } else {
     auto made = std::make_unique<NcclOperation>(cuda_);
     const cudaError_t error = cuda_->cudaEventCreateWithFlags(&made->event, cudaEventDisableTiming);
@@ -37,7 +27,7 @@ absl::StatusOr<NcclOperation*> NcclOperationPool::Take() {
     operation = made.release();
   }
   operation->pool_ = shared_from_this();
-  operation->AddReference();
+  operation->SetReferences(2);
   return operation;
 }
 
@@ -50,23 +40,20 @@ NcclOperation::~NcclOperation() {
   if (event != nullptr) cuda_->cudaEventDestroy(event);
 }
 
-void NcclOperation::Finish(absl::Status status) {
-  black_box_->Finish(call.ticket, status.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed);
+void NcclOperation::Finish(runtime::BlackBoxWriter& black_box, absl::Status status) {
+  black_box.Finish(call.ticket, status.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed);
   Complete(std::move(status));
   DropReference();
 }
 
+// The completion wakes a sleeping engine (NcclProvider::Arm).
 void NcclOperation::Wait(runtime::Deadline deadline) {
-  std::chrono::microseconds slice = kFirstSlice;
-  while (!done() && !deadline.passed()) {
-    const runtime::Deadline look = Earlier(deadline, runtime::Deadline::After(slice));
-    pool_->engine_->DriveUntil([this] { return done(); }, look);
-    slice = std::min(kLongestSlice, slice * 2);
-  }
+  if (done()) return;
+  pool_->engine_->DriveUntil([this] { return done(); }, deadline, pool_->source_);
 }
 
 absl::Status NcclOperation::WaitOnStream(void* stream) {
-  if (done()) return status();
+  if (done() && (!captured || !status().ok())) return status();
   return cuda_->ToStatus(cuda_->cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), event, 0),
                          "making a stream wait for a collective");
 }

@@ -9,19 +9,23 @@
 #include "comm/provider.h"
 #include "runtime/base/mutex.h"
 #include "runtime/engine.h"
+#include "runtime/segment/black_box.h"
 #include "runtime/work.h"
 
 namespace cohort::comm::nccl {
 
 class NcclOperation;
 
-// Recycles operations with their events; outlives the provider while works are still held.
+// Recycles operations with their events, which belong to one device; outlives the provider while works are still held.
 class NcclOperationPool : public std::enable_shared_from_this<NcclOperationPool> {
  public:
-  NcclOperationPool(const cuda::CudaApi* cuda, runtime::Engine* engine) : cuda_(cuda), engine_(engine) {}
+  // `source` makes the operations' progress; it and the engine outlive what is pending.
+  NcclOperationPool(const cuda::CudaApi* cuda, runtime::Engine* engine, runtime::ProgressSource* source)
+      : cuda_(cuda), engine_(engine), source_(source) {}
   ~NcclOperationPool();
 
-  // One reference, which Finish drops. The device must be current. kInternal when CUDA has no more events.
+  // Two references: one that Finish drops and the caller's. The device must be current. kInternal when CUDA has no more
+  // events.
   absl::StatusOr<NcclOperation*> Take();
 
  private:
@@ -30,6 +34,7 @@ class NcclOperationPool : public std::enable_shared_from_this<NcclOperationPool>
 
   const cuda::CudaApi* const cuda_;
   runtime::Engine* const engine_;
+  runtime::ProgressSource* const source_;
   runtime::Mutex mutex_;
   std::vector<NcclOperation*> free_ COHORT_GUARDED_BY(mutex_);
 };
@@ -42,9 +47,12 @@ class NcclOperation final : public runtime::WorkState {
   AcceptedCall call;
   cudaEvent_t event = nullptr;
   std::chrono::steady_clock::time_point started;
+  bool captured = false;  // into a graph: the event can be waited for on streams only
+  bool armed = false;     // its completion will wake the engine
+  NcclOperation* next = nullptr;
 
   // Ends the operation: black box, Work, and the reference that Take gave.
-  void Finish(absl::Status status);
+  void Finish(runtime::BlackBoxWriter& black_box, absl::Status status);
 
  private:
   friend class NcclOperationPool;
@@ -54,8 +62,27 @@ class NcclOperation final : public runtime::WorkState {
 
   const cuda::CudaApi* const cuda_;
   std::shared_ptr<NcclOperationPool> pool_;  // while it is handed out
-  runtime::BlackBoxWriter* black_box_ = nullptr;
-  friend class NcclProvider;
+};
+
+// First in, first out, linked through the operations.
+class NcclQueue {
+ public:
+  bool empty() const { return head_ == nullptr; }
+  NcclOperation* front() const { return head_; }
+  void push(NcclOperation* operation) {
+    operation->next = nullptr;
+    (head_ == nullptr ? head_ : tail_->next) = operation;
+    tail_ = operation;
+  }
+  NcclOperation* pop() {
+    NcclOperation* operation = head_;
+    head_ = operation->next;
+    return operation;
+  }
+
+ private:
+  NcclOperation* head_ = nullptr;
+  NcclOperation* tail_ = nullptr;
 };
 
 }  // namespace cohort::comm::nccl

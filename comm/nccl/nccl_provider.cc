@@ -1,17 +1,15 @@
 #include "comm/nccl/nccl_provider.h"
 
 #include <algorithm>
-#include <cstring>
-#include <deque>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "comm/cuda/cuda_api.h"
-#include "comm/nccl/nccl_api.h"
+#include "comm/nccl/launch_order.h"
 #include "comm/nccl/nccl_calls.h"
-#include "comm/nccl/nccl_communicator.h"
-#include "comm/nccl/nccl_operation.h"
-#include "runtime/base/mutex.h"
+#include "comm/nccl/nccl_lane.h"
+#include "comm/nccl/staged_calls.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/segment/black_box.h"
 
@@ -20,217 +18,223 @@ namespace nccl {
 
 using Clock = std::chrono::steady_clock;
 
-namespace {
-
-// How often the communicator is asked for errors, and peers' calls are compared when nothing moves.
-constexpr std::chrono::milliseconds kErrorInterval(1);
-constexpr std::chrono::milliseconds kFirstReport(50);
-constexpr std::chrono::milliseconds kLongestReport(1000);
-// How long an operation whose time is up waits for the comparison's verdict.
-constexpr std::chrono::milliseconds kVerdictTime(500);
-
-// NCCL must not be called by two threads at once for one device, whatever the communicators.
-runtime::Mutex& Issuer() {
-  static runtime::Mutex mutex;
-  return mutex;
-}
-
-}  // namespace
+// CallOptions::algorithm that sends a call through host memory.
+constexpr char kStagedName[] = "staged";
+// ServicePlan::pieces: who serves a call. It is local to a rank, but all decide alike.
+constexpr int32_t kByNccl = 1;
+constexpr int32_t kByHost = 2;
+constexpr uint64_t kHostTag = 0x686f7374'00000001u;
 
 class NcclProvider final : public Provider {
  public:
-  NcclProvider(const GroupContext* group, const NcclApi* nccl, const cuda::CudaApi* cuda)
-      : group_(group),
-        nccl_(nccl),
-        cuda_(cuda),
-        pool_(std::make_shared<NcclOperationPool>(cuda, &group->runtime->engine())) {}
+  NcclProvider(const GroupContext* group, const NcclApi* nccl, const cuda::CudaApi* cuda, std::string why,
+               const NcclOptions& options);
   ~NcclProvider() override;
 
   std::string_view name() const override { return "nccl"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   runtime::Work Launch(const AcceptedCall& call) override;
   bool Poll() override;
-  bool Active() const override { return !queue_.empty(); }
+  bool Active() const override;
+  void Arm() override;
   void Fail(const absl::Status& status) override;
-  const runtime::CallRecord* Pending() const override {
-    return queue_.empty() ? nullptr : &queue_.front()->call.record;
-  }
+  const runtime::CallRecord* Pending() const override;
   std::string Explain(const CollectiveRequest& request) override;
+  void OnSplit(int color, int key, uint64_t child) override;
 
  private:
-  absl::Status Start(const AcceptedCall& call, NcclOperation* operation);
-  absl::Status MakeCommunicator(int device, runtime::Deadline deadline);
-  absl::StatusOr<ncclUniqueId> ExchangeId(runtime::Deadline deadline);
-  absl::Status UntilIdle(runtime::Deadline deadline, const std::string& doing);
+  NcclLane& LaneOf(int ordinal);
+  int IndexOf(int ordinal) const;
+  StagedCalls* StagedOf(const NcclLane& lane);
+  absl::Status Start(NcclLane& lane, NcclOperation* operation);
+  absl::Status StartStaged(NcclLane& lane, const AcceptedCall& call);
+  bool Capturing(void* stream) const;
   absl::Status DriveFor(std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing);
-  bool FinishDone();
-  void WatchFirst();
-  void FinishAll(const absl::Status& status);
+  runtime::Work Refuse(const AcceptedCall& call, const absl::Status& status);
+  bool Stopped();
 
   const GroupContext* const group_;
-  const NcclApi* const nccl_;
-  const cuda::CudaApi* const cuda_;
-  std::shared_ptr<NcclOperationPool> pool_;
-  std::unique_ptr<NcclCommunicator> communicator_;
-  int device_ = -1;
-  void* barrier_scratch_ = nullptr;
-  std::deque<NcclOperation*> queue_;  // in the order of their launch, which NCCL keeps
+  const StagedCalls::MakeHostProvider make_host_;
+  NcclContext context_;
+  std::vector<std::unique_ptr<NcclLane>> lanes_;      // in the order of first use
+  std::vector<std::unique_ptr<StagedCalls>> staged_;  // by lane; null where not needed
+  const AcceptedCall* staging_ = nullptr;             // the call that is being staged
   absl::Status status_;
-  Clock::time_point next_error_check_;
-  Clock::time_point next_report_;
-  std::chrono::milliseconds report_interval_ = kFirstReport;
-  Clock::time_point overdue_since_;
-  bool overdue_ = false;
+  bool ended_ = false;  // after status_: nothing runs any more, and all works have ended
 };
 
+NcclProvider::NcclProvider(const GroupContext* group, const NcclApi* nccl, const cuda::CudaApi* cuda, std::string why,
+                           const NcclOptions& options)
+    : group_(group), make_host_(options.make_host_provider) {
+  context_.group = group;
+  context_.nccl = nccl;
+  context_.cuda = cuda;
+  context_.why = std::move(why);
+  context_.settings = options.settings;
+  context_.pool = NcclPool::Of(*group->runtime);
+  context_.drive = [this](std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing) {
+    return DriveFor(duration, deadline, doing);
+  };
+}
+
 NcclProvider::~NcclProvider() {
-  if (!queue_.empty()) {
+  if (std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return !lane->empty(); })) {
     Fail(absl::CancelledError("the communicator was destroyed"));
-    while (communicator_ != nullptr && !communicator_->Ended()) {
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-    }
-    FinishAll(status_);
-  } else if (communicator_ != nullptr) {
-    communicator_->Close();
+    while (!Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
+    for (const auto& lane : lanes_) lane->FinishAll(status_);
   }
-  communicator_.reset();  // bounded
-  if (barrier_scratch_ != nullptr) {
-    const cuda::DeviceScope device(*cuda_, device_);
-    (void)cuda_->cudaFree(barrier_scratch_);
-  }
+  staged_.clear();
+  lanes_.clear();
+}
+
+// The devices are numbered in the order of their first use in the group, in which all members agree. (CUDA's numbers
+// may differ: rank r may use device r.)
+int NcclProvider::IndexOf(int ordinal) const {
+  const auto found =
+      std::find_if(lanes_.begin(), lanes_.end(), [=](const auto& lane) { return lane->device().ordinal() == ordinal; });
+  return static_cast<int>(found - lanes_.begin());
+}
+
+NcclLane& NcclProvider::LaneOf(int ordinal) {
+  const auto index = static_cast<size_t>(IndexOf(ordinal));
+  if (index < lanes_.size()) [[likely]]
+    return *lanes_[index];
+  lanes_.push_back(std::make_unique<NcclLane>(&context_, static_cast<int>(lanes_.size()), ordinal));
+  staged_.emplace_back();
+  return *lanes_.back();
 }
 
 absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& request,
                                                  const std::string& forced_algorithm) {
-  if (!forced_algorithm.empty()) {
+  if (!forced_algorithm.empty() && forced_algorithm != kStagedName) [[unlikely]] {
     return absl::InvalidArgumentError("algorithm '" + forced_algorithm +
-                                      "' can't be forced for CUDA memory: NCCL chooses; see NCCL_ALGO");
+                                      "' can't be forced for CUDA memory: NCCL chooses (see NCCL_ALGO); 'staged' goes "
+                                      "through host memory");
   }
-  COHORT_RETURN_IF_ERROR(CheckSupported(request));
-  return ServicePlan();
+  const bool by_host = !forced_algorithm.empty() || !WhyNotNccl(request).empty();
+  if (by_host && (make_host_ == nullptr || HasUnequalBlocks(request.kind))) {
+    return absl::UnimplementedError((forced_algorithm.empty() ? WhyNotNccl(request) : "forced to be staged") + ", and " +
+                                    std::string(Name(request.kind)) +
+                                    " does not go through host memory: convert to a type that NCCL has, or copy to "
+                                    "host memory first");
+  }
+  ServicePlan plan;
+  plan.pieces = by_host ? kByHost : kByNccl;
+  plan.tuning = by_host ? kHostTag : DeviceTag(IndexOf(request.device));
+  return plan;
 }
 
 std::string NcclProvider::Explain(const CollectiveRequest& request) {
-  if (const absl::Status status = CheckSupported(request); !status.ok()) return std::string(status.message());
-  const std::string version = std::to_string(nccl_->version / 10000) + "." +
-                              std::to_string(nccl_->version / 100 % 100) + "." + std::to_string(nccl_->version % 100);
-  return group_->size == 1 ? "a copy on the device: the group has one rank" : "NCCL " + version + ", which chooses";
+  if (group_->size == 1) return "a copy on the device: the group has one rank";
+  for (const auto& lane : lanes_) {
+    if (lane->device().ordinal() == request.device && !lane->device().staged().empty()) {
+      return "through host memory: " + lane->device().staged();
+    }
+  }
+  if (context_.nccl == nullptr) return "through host memory: " + context_.why;
+  if (const std::string why = WhyNotNccl(request); !why.empty()) return "through host memory: " + why;
+  return "NCCL " + VersionText(context_.nccl->version) + " (" + context_.nccl->path + "), which chooses";
+}
+
+runtime::Work NcclProvider::Refuse(const AcceptedCall& call, const absl::Status& status) {
+  group_->runtime->segment().black_box().Finish(call.ticket, runtime::CallState::kFailed);
+  return runtime::Work::Finished(status);
+}
+
+bool NcclProvider::Capturing(void* stream) const {
+  if (stream == nullptr) return false;  // the default stream can't be captured
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return context_.cuda->cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess &&
+         status != cudaStreamCaptureStatusNone;
 }
 
 runtime::Work NcclProvider::Launch(const AcceptedCall& call) {
-  runtime::BlackBoxWriter& black_box = group_->runtime->segment().black_box();
-  const auto refuse = [&](const absl::Status& status) {
-    black_box.Finish(call.ticket, runtime::CallState::kFailed);
-    return runtime::Work::Finished(status);
-  };
-  if (!status_.ok()) return refuse(status_);
-  const cuda::DeviceScope device(*cuda_, call.request.device);
-  absl::Status started = device.status();
-  NcclOperation* operation = nullptr;
-  if (started.ok()) {
-    absl::StatusOr<NcclOperation*> taken = pool_->Take();
-    started = taken.status();
-    if (started.ok()) operation = *taken;
+  if (!status_.ok()) return Refuse(call, status_);
+  const cuda::DeviceScope device(*context_.cuda, call.request.device);
+  NcclLane& lane = LaneOf(call.request.device);
+  const absl::StatusOr<NcclOperation*> taken =
+      device.status().ok() ? lane.pool().Take() : absl::StatusOr<NcclOperation*>(device.status());
+  if (!taken.ok()) {
+    group_->fail(taken.status(), -1);
+    return Refuse(call, taken.status());
   }
-  if (operation == nullptr) {
-    group_->fail(started, -1);
-    return refuse(started);
-  }
-  operation->call = call;
-  operation->black_box_ = &black_box;
+  NcclOperation* operation = *taken;
+  operation->call = call;  // `call` is the caller's and may change while Start drives the engine
   operation->started = Clock::now();
-  runtime::Work work(operation);
-  started = Start(operation->call, operation);  // `call` is the caller's and may change while Start drives the engine
+  runtime::Work work = runtime::Work::Adopt(operation);
+  const absl::Status started = Start(lane, operation);
   if (!started.ok()) {
     // The others wait for this rank: the call is theirs, too.
     if (status_.ok()) group_->fail(started, -1);
     Fail(started);
-    if (communicator_ == nullptr) {
-      operation->Finish(status_);
+    if (Stopped()) {
+      operation->Finish(group_->runtime->segment().black_box(), status_);
       return work;
     }
     // NCCL may hold the buffers until it is aborted: Poll ends the operation then.
+  } else if (operation->captured) {
+    operation->Finish(group_->runtime->segment().black_box(), absl::OkStatus());
+    return work;
   }
-  if (queue_.empty()) {
-    report_interval_ = kFirstReport;
-    next_report_ = operation->started + kFirstReport;
-  }
-  queue_.push_back(operation);
+  lane.Push(operation);
   return work;
 }
 
-absl::Status NcclProvider::Start(const AcceptedCall& call, NcclOperation* operation) {
+absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation) {
+  const AcceptedCall& call = operation->call;
   const runtime::Deadline deadline = runtime::Deadline::After(call.timeout);
-  if (device_ >= 0 && device_ != call.request.device) {
-    return absl::InvalidArgumentError("this communicator works on device " + std::to_string(device_) +
-                                      ", the call is on device " + std::to_string(call.request.device) +
-                                      ": make one communicator per device");
-  }
-  if (device_ < 0) COHORT_RETURN_IF_ERROR(MakeCommunicator(call.request.device, deadline));
   const auto stream = static_cast<cudaStream_t>(call.stream);
-  const std::string doing(Name(call.request.kind));
-  if (group_->size == 1) {
-    COHORT_RETURN_IF_ERROR(CopyAlone(*cuda_, call.request, stream));
-  } else {
-    {
-      const runtime::MutexLock lock(Issuer());
-      COHORT_RETURN_IF_ERROR(Enqueue(
-          {nccl_, cuda_, communicator_->get(), stream, group_->rank, group_->size, barrier_scratch_}, call.request));
+  const bool by_host = call.service.pieces == kByHost && group_->size > 1;
+  operation->captured = Capturing(call.stream);
+  if (operation->captured && group_->size > 1) {
+    if (by_host || !lane.device().staged().empty()) {
+      return absl::UnimplementedError(std::string(Name(call.request.kind)) +
+                                      " goes through host memory and can't be captured into a CUDA graph");
     }
-    // A call is on the stream only when NCCL has finished setting it up; almost always at once.
-    COHORT_RETURN_IF_ERROR(UntilIdle(deadline, doing));
+    if (!lane.device().prepared()) {
+      return absl::FailedPreconditionError(
+          "the group's first call on this device can't be captured into a CUDA graph: NCCL's communicator is made in "
+          "it; call Barrier on the device before the capture");
+    }
   }
-  return cuda_->ToStatus(cuda_->cudaEventRecord(operation->event, stream), doing);
+  if (!by_host && !lane.device().prepared()) COHORT_RETURN_IF_ERROR(lane.device().Prepare(deadline));
+  if (group_->size == 1) {
+    COHORT_RETURN_IF_ERROR(CopyAlone(*context_.cuda, call.request, stream));
+  } else if (by_host || !lane.device().staged().empty()) {
+    COHORT_RETURN_IF_ERROR(StartStaged(lane, call));
+  } else {
+    const AcceptedCall* const calls[] = {&call};
+    COHORT_RETURN_IF_ERROR(lane.device().Enqueue(calls, deadline));
+  }
+  const cudaError_t recorded = context_.cuda->cudaEventRecord(operation->event, stream);
+  if (recorded == cudaSuccess) [[likely]]
+    return absl::OkStatus();
+  return context_.cuda->ToStatus(recorded, std::string(Name(call.request.kind)));
 }
 
-absl::Status NcclProvider::MakeCommunicator(int device, runtime::Deadline deadline) {
-  device_ = device;
-  if (group_->size == 1) return absl::OkStatus();
-  absl::Status status;
-  const absl::StatusOr<ncclUniqueId> id = ExchangeId(deadline);
-  status = id.status();
-  if (status.ok()) {
-    const runtime::MutexLock lock(Issuer());
-    absl::StatusOr<std::unique_ptr<NcclCommunicator>> made =
-        NcclCommunicator::Start(nccl_, *id, group_->rank, group_->size);
-    status = made.status();
-    if (status.ok()) communicator_ = *std::move(made);
+absl::Status NcclProvider::StartStaged(NcclLane& lane, const AcceptedCall& call) {
+  StagedCalls* staged = StagedOf(lane);
+  if (staged == nullptr || HasUnequalBlocks(call.request.kind)) {
+    return absl::UnimplementedError(std::string(Name(call.request.kind)) + " does not go through host memory; " +
+                                    lane.device().staged());
   }
-  if (status.ok()) status = UntilIdle(deadline, "making an NCCL communicator");
-  if (status.ok() && barrier_scratch_ == nullptr) {
-    status = cuda_->ToStatus(cuda_->cudaMalloc(&barrier_scratch_, sizeof(int64_t)), "allocating 8 bytes");
-  }
+  staging_ = &call;
+  const absl::Status status = staged->Run(call);
+  staging_ = nullptr;
   return status;
 }
 
-absl::StatusOr<ncclUniqueId> NcclProvider::ExchangeId(runtime::Deadline deadline) {
-  runtime::Runtime& runtime = *group_->runtime;
-  const std::string key = "nccl/" + std::to_string(group_->epoch) + "/" + std::to_string(group_->id);
-  const std::string version = std::to_string(nccl_->version);
-  ncclUniqueId id;
-  if (group_->rank == 0) {
-    COHORT_RETURN_IF_ERROR(nccl_->ToStatus(nccl_->ncclGetUniqueId(&id), nullptr, "asking NCCL for an id"));
-    COHORT_RETURN_IF_ERROR(runtime.Put(key, version + " " + std::string(id.internal, sizeof id.internal), deadline));
-    return id;
-  }
-  while (true) {
-    const absl::StatusOr<std::string> value =
-        runtime.Get(key, Earlier(deadline, runtime::Deadline::After(std::chrono::milliseconds(20))));
-    if (value.ok()) {
-      const size_t space = value->find(' ');
-      if (space == std::string::npos || value->size() - space - 1 != sizeof id.internal ||
-          value->substr(0, space) != version) {
-        return absl::FailedPreconditionError("rank " + std::to_string(group_->members[0]) + " uses NCCL " +
-                                             value->substr(0, space) + ", this rank " + version +
-                                             "; all ranks need the same: install it, or set COHORT_NCCL_LIBRARY");
-      }
-      std::memcpy(id.internal, value->data() + space + 1, sizeof id.internal);
-      return id;
-    }
-    if (!absl::IsDeadlineExceeded(value.status()) && !absl::IsNotFound(value.status())) return value.status();
-    COHORT_RETURN_IF_ERROR(DriveFor(std::chrono::microseconds(100), deadline,
-                                    "waiting for the NCCL id of rank " + std::to_string(group_->members[0])));
-  }
+StagedCalls* NcclProvider::StagedOf(const NcclLane& lane) {
+  const auto found = std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& each) { return each.get() == &lane; });
+  std::unique_ptr<StagedCalls>& staged = staged_[static_cast<size_t>(found - lanes_.begin())];
+  if (staged != nullptr || make_host_ == nullptr) return staged.get();
+  const auto drive = [this](const std::function<bool()>& done, runtime::Deadline deadline) -> absl::Status {
+    group_->runtime->engine().DriveUntil([&] { return !status_.ok() || done(); }, deadline);
+    COHORT_RETURN_IF_ERROR(status_);
+    return done() ? absl::OkStatus() : absl::DeadlineExceededError("not done in the time that the call allows");
+  };
+  staged = std::make_unique<StagedCalls>(group_, context_.cuda, (*found)->device().ordinal(), make_host_, drive);
+  return staged.get();
 }
 
 // Lets other operations of the process move while this one waits: peers may need them to come to their own call.
@@ -239,102 +243,77 @@ absl::Status NcclProvider::DriveFor(std::chrono::nanoseconds duration, runtime::
   group_->runtime->engine().DriveUntil([this] { return !status_.ok(); },
                                        Earlier(deadline, runtime::Deadline::After(duration)));
   COHORT_RETURN_IF_ERROR(status_);
-  if (deadline.passed()) return absl::DeadlineExceededError(doing + " did not end in the time that the call allows");
+  if (deadline.passed()) return absl::DeadlineExceededError(doing + ": not done in the time that the call allows");
   return absl::OkStatus();
 }
 
-absl::Status NcclProvider::UntilIdle(runtime::Deadline deadline, const std::string& doing) {
-  while (true) {
-    const absl::StatusOr<bool> idle = communicator_->Check();
-    if (!idle.ok()) return idle.status();
-    if (*idle) return absl::OkStatus();
-    COHORT_RETURN_IF_ERROR(DriveFor(std::chrono::microseconds(50), deadline, doing));
-  }
+bool NcclProvider::Active() const {
+  const auto busy = [](const auto& lane) { return !lane->empty(); };
+  const auto staging = [](const auto& staged) { return staged != nullptr && staged->Active(); };
+  return std::any_of(lanes_.begin(), lanes_.end(), busy) || std::any_of(staged_.begin(), staged_.end(), staging);
 }
 
-bool NcclProvider::FinishDone() {
-  bool moved = false;
-  while (!queue_.empty()) {
-    const cudaError_t state = cuda_->cudaEventQuery(queue_.front()->event);
-    if (state == cudaErrorNotReady) break;
-    if (state != cudaSuccess) {
-      group_->fail(cuda_->ToStatus(state, std::string(Name(queue_.front()->call.request.kind))), -1);
-      break;
-    }
-    NcclOperation* operation = queue_.front();
-    queue_.pop_front();
-    overdue_ = false;
-    report_interval_ = kFirstReport;
-    next_report_ = Clock::now() + kFirstReport;
-    operation->Finish(absl::OkStatus());
-    moved = true;
+const runtime::CallRecord* NcclProvider::Pending() const {
+  if (staging_ != nullptr) return &staging_->record;
+  const NcclOperation* oldest = nullptr;
+  for (const auto& lane : lanes_) {
+    if (!lane->empty() && (oldest == nullptr || lane->first()->started < oldest->started)) oldest = lane->first();
   }
-  return moved;
+  return oldest == nullptr ? nullptr : &oldest->call.record;
 }
 
 bool NcclProvider::Poll() {
-  if (queue_.empty()) return false;
   if (!status_.ok()) {
-    if (communicator_ != nullptr && !communicator_->Ended()) return false;
-    FinishAll(status_);
+    if (ended_ || !Stopped()) return false;
+    ended_ = true;
+    for (const auto& lane : lanes_) lane->FinishAll(status_);
     return true;
   }
-  if (FinishDone()) return true;
-  if (status_.ok()) WatchFirst();
-  return !status_.ok();
-}
-
-// Errors inside NCCL, calls that stand still, calls whose time is up.
-void NcclProvider::WatchFirst() {
-  const Clock::time_point now = Clock::now();
-  const NcclOperation& first = *queue_.front();
-  if (communicator_ != nullptr && now >= next_error_check_) {
-    next_error_check_ = now + kErrorInterval;
-    if (const absl::StatusOr<bool> state = communicator_->Check(); !state.ok()) {
-      group_->fail(state.status(), -1);
-      return;
+  bool moved = false;
+  for (size_t i = 0; i < lanes_.size() && status_.ok(); ++i) {
+    if (staged_[i] != nullptr) moved = staged_[i]->Poll() || moved;
+    if (lanes_[i]->empty()) continue;
+    if (lanes_[i]->FinishDone()) {
+      moved = true;
+    } else if (status_.ok()) {
+      lanes_[i]->Watch();
     }
   }
-  const runtime::RankSet members{.everyone = false, .ranks = group_->members};
-  const uint64_t sequence = first.call.record.signature.sequence;
-  if (overdue_) {
-    if (now < overdue_since_ + kVerdictTime) return;
-    group_->fail(absl::DeadlineExceededError(std::string(Name(first.call.request.kind)) + " #" +
-                                             std::to_string(sequence) + " at " + first.call.record.site +
-                                             " did not end in its time; CallOptions::timeout sets it"),
-                 -1);
-  } else if (now - first.started >= first.call.timeout) {
-    overdue_ = true;
-    overdue_since_ = now;
-    group_->runtime->ReportStall(group_->id, sequence, members, /*expired=*/true);
-  } else if (now >= next_report_) {
-    report_interval_ = std::min(2 * report_interval_, kLongestReport);
-    next_report_ = now + report_interval_;
-    group_->runtime->ReportStall(group_->id, sequence, members, /*expired=*/false);
-  }
+  return moved || !status_.ok();
+}
+
+void NcclProvider::Arm() {
+  if (!status_.ok()) return;
+  for (const auto& lane : lanes_) lane->Arm();
 }
 
 void NcclProvider::Fail(const absl::Status& status) {
   if (!status_.ok()) return;
   status_ = status;
   // Works end when the abort has, in Poll: only then is their memory no longer used.
-  if (communicator_ != nullptr) communicator_->Abort();
+  for (const auto& lane : lanes_) lane->device().Stop();
+  for (const auto& staged : staged_) {
+    if (staged != nullptr) staged->Fail(status);
+  }
 }
 
-void NcclProvider::FinishAll(const absl::Status& status) {
-  while (!queue_.empty()) {
-    NcclOperation* operation = queue_.front();
-    queue_.pop_front();
-    operation->Finish(status);
-  }
+bool NcclProvider::Stopped() {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->device().Stopped(); });
+}
+
+void NcclProvider::OnSplit(int color, int key, uint64_t child) {
+  if (!status_.ok()) return;
+  for (const auto& lane : lanes_) lane->device().Split(color, key, child);
 }
 
 }  // namespace nccl
 
 absl::StatusOr<std::unique_ptr<Provider>> MakeNcclProvider(const GroupContext* group, const NcclOptions& options) {
   COHORT_ASSIGN_OR_RETURN(const cuda::CudaApi* cuda_api, cuda::LoadCuda(options.cuda_library));
-  COHORT_ASSIGN_OR_RETURN(const nccl::NcclApi* nccl_api, nccl::LoadNccl(options.nccl_library));
-  return std::make_unique<nccl::NcclProvider>(group, nccl_api, cuda_api);
+  const absl::StatusOr<const nccl::NcclApi*> nccl_api = nccl::LoadNccl(options.nccl_library);
+  if (!nccl_api.ok() && options.make_host_provider == nullptr) return nccl_api.status();
+  return std::make_unique<nccl::NcclProvider>(group, nccl_api.ok() ? *nccl_api : nullptr, cuda_api,
+                                              nccl_api.ok() ? "" : std::string(nccl_api.status().message()), options);
 }
 
 }  // namespace cohort::comm

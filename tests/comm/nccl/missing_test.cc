@@ -34,12 +34,16 @@ std::string ErrorWith(const NcclOptions& options) {
 }
 
 TEST(NcclMissing, LibraryAndFunctionAreNamedWithTheRemedy) {
-  const std::string no_library = ErrorWith({"/nowhere/libnccl.so.2", COHORT_FAKE_NCCL});
+  const std::string no_library = ErrorWith({"/nowhere/libnccl.so.2", COHORT_FAKE_NCCL, "", nullptr});
   EXPECT_NE(no_library.find("UNIMPLEMENTED"), std::string::npos) << no_library;
   EXPECT_NE(no_library.find("COHORT_NCCL_LIBRARY"), std::string::npos) << no_library;
-  const std::string old = ErrorWith({COHORT_FAKE_NCCL_INCOMPLETE, COHORT_FAKE_NCCL});
-  EXPECT_NE(old.find("no function ncclGetUniqueId"), std::string::npos) << old;
-  const std::string no_cuda = ErrorWith({COHORT_FAKE_NCCL, "/nowhere/libcudart.so"});
+  const std::string incomplete = ErrorWith({COHORT_FAKE_NCCL_INCOMPLETE, COHORT_FAKE_NCCL, "", nullptr});
+  EXPECT_NE(incomplete.find("has no function ncclGetUniqueId"), std::string::npos) << incomplete;
+  const std::string old = ErrorWith({COHORT_FAKE_NCCL_OLD, COHORT_FAKE_NCCL, "", nullptr});
+  EXPECT_NE(old.find("NCCL 2.7.8"), std::string::npos) << old;
+  EXPECT_NE(old.find("need NCCL 2.18 or newer"), std::string::npos) << old;
+  EXPECT_EQ(old.find('\n'), std::string::npos) << old;
+  const std::string no_cuda = ErrorWith({COHORT_FAKE_NCCL, "/nowhere/libcudart.so", "", nullptr});
   EXPECT_NE(no_cuda.find("COHORT_CUDA_LIBRARY"), std::string::npos) << no_cuda;
 }
 

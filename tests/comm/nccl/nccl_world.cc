@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <map>
 #include <thread>
 #include <utility>
@@ -43,15 +44,19 @@ class NcclRank::Source : public runtime::ProgressSource {
   explicit Source(Provider* provider) : provider_(provider) {}
   bool Poll() override { return provider_->Poll(); }
   bool Active() const override { return provider_->Active(); }
+  int Arm(bool*) override {
+    provider_->Arm();
+    return -1;
+  }
 
  private:
   Provider* const provider_;
 };
 
-NcclRank::NcclRank(runtime::Runtime* runtime, std::vector<int> members, const NcclOptions& options) {
-  group_.id = 77;
+NcclRank::NcclRank(runtime::Runtime* runtime, std::vector<int> members, const NcclOptions& options, uint64_t id) {
+  group_.id = id;
   group_.epoch = 1;
-  group_.rank = runtime->rank();
+  group_.rank = static_cast<int>(std::find(members.begin(), members.end(), runtime->rank()) - members.begin());
   group_.size = static_cast<int>(members.size());
   group_.members = std::move(members);
   group_.runtime = runtime;
@@ -92,22 +97,26 @@ runtime::Work NcclRank::Launch(CollectiveRequest request, void* stream, std::chr
   call.record.group_size = group_.size;
   const absl::StatusOr<ServicePlan> choice = provider_->Choose(request, "");
   if (!choice.ok()) return runtime::Work::Finished(choice.status());
+  call.service = *choice;
+  call.record.signature.tuning = choice->tuning;
   call.ticket = group_.runtime->segment().black_box().Start(call.record);
   return provider_->Launch(call);
 }
 
 absl::Status NcclRank::Run(const CollectiveRequest& request, std::chrono::nanoseconds timeout) {
-  return Launch(request, nullptr, timeout).Wait(std::chrono::seconds(60));
+  return Launch(request, nullptr, timeout).Wait(std::chrono::seconds(20));
 }
 
-NcclOptions FakeOptions() { return {COHORT_FAKE_NCCL, COHORT_FAKE_NCCL}; }
+NcclOptions FakeOptions() { return {COHORT_FAKE_NCCL, COHORT_FAKE_NCCL, "", nullptr}; }
 
 const FakeNccl& TheFake() {
   static const FakeNccl fake = [] {
     void* library = dlopen(COHORT_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
-    return FakeNccl{
-        reinterpret_cast<decltype(&FakeNcclConfigure)>(dlsym(library, "FakeNcclConfigure")),
-        reinterpret_cast<decltype(&FakeNcclLiveCommunicators)>(dlsym(library, "FakeNcclLiveCommunicators"))};
+    return FakeNccl{reinterpret_cast<decltype(&FakeNcclConfigure)>(dlsym(library, "FakeNcclConfigure")),
+                    reinterpret_cast<decltype(&FakeNcclLiveCommunicators)>(dlsym(library, "FakeNcclLiveCommunicators")),
+                    reinterpret_cast<decltype(&FakeNcclMade)>(dlsym(library, "FakeNcclMade")),
+                    reinterpret_cast<decltype(&FakeCudaLiveAllocations)>(dlsym(library, "FakeCudaLiveAllocations")),
+                    library};
   }();
   return fake;
 }

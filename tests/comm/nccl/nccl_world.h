@@ -16,7 +16,7 @@ namespace cohort::comm {
 // One rank of a test. The fake's device memory is host memory, so that tests use vectors.
 class NcclRank {
  public:
-  NcclRank(runtime::Runtime* runtime, std::vector<int> members, const NcclOptions& options);
+  NcclRank(runtime::Runtime* runtime, std::vector<int> members, const NcclOptions& options, uint64_t id = 77);
   ~NcclRank();
 
   int rank() const { return group_.rank; }
@@ -28,9 +28,9 @@ class NcclRank {
 
   // Fills what is left out of `request` (device memory) and launches it as a group would.
   runtime::Work Launch(CollectiveRequest request, void* stream = nullptr,
-                       std::chrono::nanoseconds timeout = std::chrono::seconds(30));
+                       std::chrono::nanoseconds timeout = std::chrono::seconds(8));
   // The same, and waits for it.
-  absl::Status Run(const CollectiveRequest& request, std::chrono::nanoseconds timeout = std::chrono::seconds(30));
+  absl::Status Run(const CollectiveRequest& request, std::chrono::nanoseconds timeout = std::chrono::seconds(8));
 
  private:
   // Drives the provider as the group would.
@@ -47,6 +47,9 @@ class NcclRank {
 struct FakeNccl {
   decltype(&FakeNcclConfigure) configure;
   decltype(&FakeNcclLiveCommunicators) live_communicators;
+  decltype(&FakeNcclMade) made;
+  decltype(&FakeCudaLiveAllocations) live_allocations;
+  void* library;
 };
 const FakeNccl& TheFake();
 NcclOptions FakeOptions();

@@ -1,6 +1,7 @@
 // Every kind of call through the provider, against a serial reference, over the fake NCCL.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -186,14 +187,64 @@ TEST_F(NcclProviderTest, WorkIsPendingUntilAllMembersHaveCalled) {
   }));
 }
 
-TEST_F(NcclProviderTest, OneCommunicatorIsForOneDevice) {
-  ExpectNoProblem(RunNcclRanks(1, [](NcclRank& self) -> std::string {
-    Values in = Input(0, 4), out(4);
-    CollectiveRequest request = Request(CollectiveKind::kAllReduce, in, out, 4);
-    request.device = 2;
-    if (!self.Run(request).ok()) return "all_reduce failed";
-    request.device = 3;
-    return absl::IsInvalidArgument(self.Run(request)) ? "" : "another device was not refused";
+TEST_F(NcclProviderTest, EveryDeviceOfARankHasItsOwnDeviceGroup) {
+  ExpectNoProblem(RunNcclRanks(3, [](NcclRank& self) -> std::string {
+    // CUDA's numbers may differ: what counts is the order of first use.
+    for (const int device : {self.rank(), self.rank() + 3, self.rank()}) {
+      Values in = Input(self.rank(), 4), out(12);
+      CollectiveRequest request = Request(CollectiveKind::kAllGather, in, out, 4);
+      request.device = device;
+      if (const absl::Status status = self.Run(request); !status.ok()) return status.ToString();
+      for (int rank = 0; rank < 3; ++rank) {
+        if (!std::equal(out.begin() + 4 * rank, out.begin() + 4 * rank + 4, Input(rank, 4).begin())) return "wrong";
+      }
+    }
+    return TheFake().made(0) == 6 ? "" : "not two communicators a rank";
+  }));
+}
+
+TEST_F(NcclProviderTest, AllToAllWorksInPlace) {
+  ExpectNoProblem(RunNcclRanks(3, [](NcclRank& self) -> std::string {
+    Values data = Input(self.rank(), 6);
+    CollectiveRequest request = Request(CollectiveKind::kAllToAll, data, data, 2);
+    request.in_place = true;
+    if (const absl::Status status = self.Run(request); !status.ok()) return status.ToString();
+    for (size_t i = 0; i < 6; ++i) {
+      if (data[i] != Input(static_cast<int>(i) / 2, 6)[static_cast<size_t>(self.rank()) * 2 + i % 2]) return "wrong";
+    }
+    return "";
+  }));
+}
+
+TEST_F(NcclProviderTest, AnEndedGroupsCommunicatorIsUsedAgain) {
+  ExpectNoProblem(RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    CollectiveRequest barrier;
+    barrier.kind = CollectiveKind::kBarrier;
+    if (!self.Run(barrier).ok()) return "the first barrier failed";
+    for (const uint64_t id : {100u, 101u, 102u}) {
+      NcclRank child(&self.runtime(), {0, 1}, FakeOptions(), id);
+      if (const absl::Status status = child.Run(barrier); !status.ok()) return status.ToString();
+    }
+    // Two alive at a time: the rest was used again.
+    return TheFake().made(0) <= 4 ? "" : std::to_string(TheFake().made(0)) + " communicators were made";
+  }));
+}
+
+TEST_F(NcclProviderTest, SplitSharesTheParentsCommunicator) {
+  ExpectNoProblem(RunNcclRanks(4, [](NcclRank& self) -> std::string {
+    CollectiveRequest barrier;
+    barrier.kind = CollectiveKind::kBarrier;
+    if (!self.Run(barrier).ok()) return "the first barrier failed";
+    const int color = self.rank() % 2;
+    self.provider().OnSplit(color, self.rank(), 200 + static_cast<uint64_t>(color));
+    NcclRank child(&self.runtime(), {color, color + 2}, FakeOptions(), 200 + static_cast<uint64_t>(color));
+    Values in = Input(self.rank(), 3), out(6);
+    if (const absl::Status status = child.Run(Request(CollectiveKind::kAllGather, in, out, 3)); !status.ok()) {
+      return status.ToString();
+    }
+    if (!std::equal(out.begin(), out.begin() + 3, Input(color, 3).begin())) return "wrong values";
+    if (!self.Run(barrier).ok()) return "the parent does not work any more";
+    return TheFake().made(1) == 4 && TheFake().made(0) == 4 ? "" : "no split was made";
   }));
 }
 

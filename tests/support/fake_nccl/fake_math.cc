@@ -1,67 +1,68 @@
 #include "tests/support/fake_nccl/fake_math.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
+
+#include "comm/reduce/reduce.h"
 
 namespace fake {
 namespace {
 
-template <typename T>
-void ReduceAll(const Collective& collective, size_t elements, std::vector<std::byte>& result) {
-  const auto ranks = static_cast<int>(collective.parts.size());
-  T* out = reinterpret_cast<T*>(result.data());
-  for (size_t i = 0; i < elements; ++i) {
-    T value = static_cast<const T*>(collective.parts[0].in)[i];
-    for (int rank = 1; rank < ranks; ++rank) {
-      const T other = static_cast<const T*>(collective.parts[rank].in)[i];
-      switch (collective.shape.op) {
-        case ncclProd:
-          value = static_cast<T>(value * other);
-          break;
-        case ncclMin:
-          value = std::min(value, other);
-          break;
-        case ncclMax:
-          value = std::max(value, other);
-          break;
-        default:
-          value = static_cast<T>(value + other);
-      }
-    }
-    out[i] = collective.shape.op == ncclAvg ? static_cast<T>(value / static_cast<T>(ranks)) : value;
+using cohort::comm::DataType;
+using cohort::comm::ReduceOp;
+
+DataType TypeOf(ncclDataType_t dtype) {
+  switch (dtype) {
+    case ncclInt8:
+      return DataType::kInt8;
+    case ncclUint8:
+      return DataType::kUint8;
+    case ncclInt32:
+      return DataType::kInt32;
+    case ncclUint32:
+      return DataType::kUint32;
+    case ncclInt64:
+      return DataType::kInt64;
+    case ncclUint64:
+      return DataType::kUint64;
+    case ncclFloat16:
+      return DataType::kFloat16;
+    case ncclBfloat16:
+      return DataType::kBFloat16;
+    case ncclFloat64:
+      return DataType::kFloat64;
+    default:
+      return DataType::kFloat32;
+  }
+}
+
+ReduceOp OpOf(ncclRedOp_t op) {
+  switch (op) {
+    case ncclProd:
+      return ReduceOp::kProduct;
+    case ncclMin:
+      return ReduceOp::kMin;
+    case ncclMax:
+      return ReduceOp::kMax;
+    case ncclAvg:
+      return ReduceOp::kAvg;
+    default:
+      return ReduceOp::kSum;
   }
 }
 
 std::vector<std::byte> Reduced(const Collective& collective, size_t elements) {
+  const DataType dtype = TypeOf(collective.shape.dtype);
+  const ReduceOp op = OpOf(collective.shape.op);
   std::vector<std::byte> result(elements * BytesOf(collective.shape.dtype));
-  switch (collective.shape.dtype) {
-    case ncclInt8:
-      ReduceAll<int8_t>(collective, elements, result);
-      break;
-    case ncclUint8:
-      ReduceAll<uint8_t>(collective, elements, result);
-      break;
-    case ncclInt32:
-      ReduceAll<int32_t>(collective, elements, result);
-      break;
-    case ncclUint32:
-      ReduceAll<uint32_t>(collective, elements, result);
-      break;
-    case ncclInt64:
-      ReduceAll<int64_t>(collective, elements, result);
-      break;
-    case ncclUint64:
-      ReduceAll<uint64_t>(collective, elements, result);
-      break;
-    case ncclFloat32:
-      ReduceAll<float>(collective, elements, result);
-      break;
-    case ncclFloat64:
-      ReduceAll<double>(collective, elements, result);
-      break;
-    default:
-      break;
+  if (elements == 0) return result;
+  std::memcpy(result.data(), collective.parts[0].in, result.size());
+  const auto kernel = cohort::comm::FindReduceKernel(dtype, op);
+  for (size_t rank = 1; rank < collective.parts.size(); ++rank) {
+    kernel(result.data(), result.data(), collective.parts[rank].in, elements);
+  }
+  if (op == ReduceOp::kAvg) {
+    cohort::comm::DivideBy(dtype, result.data(), elements, static_cast<int>(collective.parts.size()));
   }
   return result;
 }
@@ -73,20 +74,8 @@ void Write(void* out, const std::byte* data, size_t bytes) {
 }  // namespace
 
 size_t BytesOf(ncclDataType_t dtype) {
-  switch (dtype) {
-    case ncclInt8:
-    case ncclUint8:
-      return 1;
-    case ncclFloat16:
-    case ncclBfloat16:
-      return 2;
-    case ncclInt64:
-    case ncclUint64:
-    case ncclFloat64:
-      return 8;
-    default:
-      return 4;
-  }
+  const auto code = static_cast<int>(dtype);
+  return code == 10 || code == 11 ? 1 : cohort::comm::SizeOf(TypeOf(dtype));  // fp8: one byte, only moved
 }
 
 void Compute(Collective& collective) {

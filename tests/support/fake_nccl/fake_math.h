@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/types.h"
 #include "tests/support/fake_nccl/fake_state.h"
 
 namespace fake {
@@ -25,7 +26,7 @@ struct Part {
   const void* in = nullptr;
   void* out = nullptr;
   int rank = 0;
-  std::shared_ptr<Ticket> ticket;
+  TaskPointer task;
 };
 struct Collective {
   CollectiveShape shape;
@@ -33,7 +34,7 @@ struct Collective {
 };
 
 size_t BytesOf(ncclDataType_t dtype);
-// All parts are there: writes every rank's output. 16-bit floats are not computed with, only moved.
+// All parts are there: writes every rank's output.
 void Compute(Collective& collective);
 
 }  // namespace fake

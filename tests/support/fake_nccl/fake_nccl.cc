@@ -1,69 +1,35 @@
 #include "tests/support/fake_nccl/fake_nccl.h"
 
-#include <nccl.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <deque>
 #include <map>
-#include <set>
+#include <string>
 #include <thread>
 #include <utility>
 
-#include "tests/support/fake_nccl/fake_math.h"
-#include "tests/support/fake_nccl/fake_state.h"
+#include "tests/support/fake_nccl/fake_world.h"
 
 namespace fake {
+
+Configuration configuration;
+int live = 0;
+int made[3] = {};
+
 namespace {
 
 using Lock = cohort::runtime::MutexLock;
-using TicketPointer = std::shared_ptr<Ticket>;
 
-struct Message {
-  const void* data;
-  size_t bytes;
-  TicketPointer ticket;
-};
-struct Posted {
-  void* data;
-  size_t bytes;
-  TicketPointer ticket;
-};
-struct World {
-  int size = 0;
-  std::set<int> joined;
-  std::map<uint64_t, Collective> collectives;
-  std::map<std::pair<int, int>, std::deque<Message>> messages;
-  std::map<std::pair<int, int>, std::deque<Posted>> receives;
-};
-
-struct Configuration {
-  FakeNcclMode mode = kFakeWorks;
-  int k = 0;
-  int rank = -1;
-  bool abort_hangs = false;
-};
-Configuration configuration;
 std::map<int, int> calls;  // by rank, since the last configuration
 std::map<std::string, std::shared_ptr<World>> worlds;
 int next_id = 1;
-int live = 0;
 
-}  // namespace
-}  // namespace fake
-
-struct ncclComm {
-  std::shared_ptr<fake::World> world;
-  int rank = 0;
-  uint64_t sequence = 0;
-  int in_progress = 0;  // polls of the state that still say so; -1: all
-  ncclResult_t async = ncclSuccess;
-  fake::TicketList pending;
+// Operations between ncclGroupStart and ncclGroupEnd of this thread: they go beside each other.
+struct Group {
+  int depth = 0;
+  std::vector<std::pair<Stream*, TaskPointer>> tasks;
 };
-
-namespace fake {
-namespace {
+thread_local Group group;
 
 // What the configuration says of this call: true when it is the one that goes wrong.
 bool Hit(const ncclComm& communicator, FakeNcclMode mode) {
@@ -71,66 +37,94 @@ bool Hit(const ncclComm& communicator, FakeNcclMode mode) {
          calls[communicator.rank] == configuration.k;
 }
 
-// Counts a call and applies its misfortune. True: the caller goes on as usual.
-bool Begin(ncclComm* communicator, cudaStream_t stream, TicketPointer* ticket, ncclResult_t* result) {
+void Put(Stream& stream, const TaskPointer& task) {
+  if (group.depth > 0) {
+    group.tasks.emplace_back(&stream, task);
+  } else {
+    Enqueue(stream, {task});
+  }
+}
+
+// Puts a call on a stream; `arrive` is called when its turn has come.
+ncclResult_t Call(ncclComm* communicator, cudaStream_t handle, bool collective,
+                  const std::function<void(uint64_t sequence, const TaskPointer&)>& arrive) {
+  if (communicator->revoked) return ncclInvalidUsage;
   ++calls[communicator->rank];
-  *ticket = std::make_shared<Ticket>();
-  *result = ncclSuccess;
-  if (Hit(*communicator, kFakeCallError)) {
-    *result = ncclInvalidUsage;
-    return false;
-  }
-  TicketsOf(stream).push_back(*ticket);
-  communicator->pending.push_back(*ticket);
-  if (Hit(*communicator, kFakeAsyncError)) {
-    communicator->async = ncclRemoteError;
-    return false;
-  }
-  if (Hit(*communicator, kFakeSetupHang)) {
-    communicator->in_progress = -1;
-    *result = ncclInProgress;
-    return false;
-  }
-  if (configuration.mode == kFakeSlowSetup) {
-    communicator->in_progress = 3;
-    *result = ncclInProgress;
-  }
-  return !Hit(*communicator, kFakeHang);
+  if (Hit(*communicator, kFakeCallError)) return ncclInvalidUsage;
+  const bool silent =
+      Hit(*communicator, kFakeAsyncError) || Hit(*communicator, kFakeSetupHang) || Hit(*communicator, kFakeHang);
+  Submit(StreamOf(handle), [communicator, arrive, silent, collective](Stream& stream) {
+    const auto task = std::make_shared<Task>();
+    task->finished_by_run = false;
+    const uint64_t sequence = collective ? communicator->sequence++ : 0;
+    if (!silent) task->run = [=, task = task.get()] { arrive(sequence, task->shared_from_this()); };
+    std::erase_if(communicator->pending, [](const TaskPointer& old) { return old->done; });
+    communicator->pending.push_back(task);
+    Put(stream, task);
+  });
+  if (Hit(*communicator, kFakeAsyncError)) communicator->async = ncclRemoteError;
+  if (Hit(*communicator, kFakeSetupHang)) communicator->in_progress = -1;
+  if (configuration.mode == kFakeSlowSetup) communicator->in_progress = 3;
+  return communicator->in_progress != 0 ? ncclInProgress : ncclSuccess;
 }
 
 ncclResult_t Run(ncclComm* communicator, cudaStream_t stream, Part part, CollectiveShape shape) {
+  if (configuration.mode == kFakeNothing) return ncclSuccess;
   const Lock lock(GlobalState().mutex);
-  ncclResult_t result = ncclSuccess;
-  TicketPointer ticket;
-  const uint64_t sequence = communicator->sequence++;
-  if (!Begin(communicator, stream, &ticket, &result)) return result;
-  part.rank = communicator->rank;
-  part.ticket = ticket;
-  Collective& collective = communicator->world->collectives[sequence];
-  collective.shape = shape;
-  collective.parts.push_back(part);
-  if (static_cast<int>(collective.parts.size()) == communicator->world->size) {
-    Compute(collective);
-    for (Part& each : collective.parts) each.ticket->done = true;
-    communicator->world->collectives.erase(sequence);
-    GlobalState().changed.NotifyAll();
-  }
-  return result;
+  return Call(communicator, stream, /*collective=*/true, [=](uint64_t sequence, const TaskPointer& task) {
+    Part mine = part;
+    mine.rank = communicator->rank;
+    mine.task = task;
+    World& world = *communicator->world;
+    Collective& collective = world.collectives[sequence];
+    collective.shape = shape;
+    collective.parts.push_back(mine);
+    if (static_cast<int>(collective.parts.size()) < world.size) return;
+    Collective whole = std::move(collective);
+    world.collectives.erase(sequence);
+    Compute(whole);
+    for (Part& each : whole.parts) Finish(each.task);
+  });
 }
 
 void Match(World& world, std::pair<int, int> route) {
   auto& messages = world.messages[route];
   auto& receives = world.receives[route];
   while (!messages.empty() && !receives.empty()) {
-    std::memcpy(receives.front().data, messages.front().data, std::min(messages.front().bytes, receives.front().bytes));
-    messages.front().ticket->done = receives.front().ticket->done = true;
+    const Message sent = messages.front(), received = receives.front();
     messages.pop_front();
     receives.pop_front();
+    const size_t bytes = std::min(sent.bytes, received.bytes);
+    if (bytes > 0) std::memcpy(received.target, sent.data, bytes);
+    Finish(sent.task);
+    Finish(received.task);
   }
-  GlobalState().changed.NotifyAll();
+}
+
+ncclResult_t Exchange(ncclComm* communicator, cudaStream_t stream, Message message, int from, int to, bool sends) {
+  if (configuration.mode == kFakeNothing) return ncclSuccess;
+  const Lock lock(GlobalState().mutex);
+  return Call(communicator, stream, /*collective=*/false, [=](uint64_t, const TaskPointer& task) {
+    Message mine = message;
+    mine.task = task;
+    World& world = *communicator->world;
+    const std::pair<int, int> route(from, to);
+    (sends ? world.messages : world.receives)[route].push_back(mine);
+    Match(world, route);
+  });
 }
 
 }  // namespace
+
+ncclComm_t MakeCommunicator(const std::shared_ptr<World>& world, int rank) {
+  auto* communicator = new ncclComm;
+  communicator->world = world;
+  communicator->rank = rank;
+  if (world != nullptr) world->joined.insert(rank);
+  ++live;
+  return communicator;
+}
+
 }  // namespace fake
 
 using fake::GlobalState;
@@ -143,16 +137,17 @@ void FakeNcclConfigure(FakeNcclMode mode, int k, int rank, bool abort_hangs) {
   const Lock lock(GlobalState().mutex);
   fake::configuration = {mode, k, rank, abort_hangs};
   fake::calls.clear();
+  std::fill(std::begin(fake::made), std::end(fake::made), 0);
 }
 int FakeNcclLiveCommunicators() {
   const Lock lock(GlobalState().mutex);
   return fake::live;
 }
-
-ncclResult_t ncclGetVersion(int* version) {
-  *version = NCCL_VERSION_CODE;
-  return ncclSuccess;
+int FakeNcclMade(int how) {
+  const Lock lock(GlobalState().mutex);
+  return fake::made[how];
 }
+
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   const Lock lock(GlobalState().mutex);
   std::memset(id, 0, sizeof *id);
@@ -168,18 +163,15 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int size, ncclUniqueId i
   std::shared_ptr<fake::World>& world = fake::worlds[std::string(id.internal, sizeof id.internal)];
   if (world == nullptr) world = std::make_shared<fake::World>();
   world->size = size;
-  world->joined.insert(rank);
-  auto* communicator = new ncclComm;
-  communicator->world = world;
-  communicator->rank = rank;
-  if (affected && fake::configuration.mode == kFakeInitHang) communicator->in_progress = -1;
-  ++fake::live;
-  *result = communicator;
+  ++fake::made[0];
+  *result = fake::MakeCommunicator(world, rank);
+  if (affected && fake::configuration.mode == kFakeInitHang) (*result)->in_progress = -1;
   return ncclInProgress;
 }
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   const Lock lock(GlobalState().mutex);
-  const bool all_joined = static_cast<int>(communicator->world->joined.size()) == communicator->world->size;
+  const auto& world = communicator->world;
+  const bool all_joined = world != nullptr && static_cast<int>(world->joined.size()) == world->size;
   *state = communicator->async;
   if (communicator->in_progress != 0 || !all_joined) *state = ncclInProgress;
   if (communicator->in_progress > 0) --communicator->in_progress;
@@ -201,8 +193,7 @@ ncclResult_t ncclCommAbort(ncclComm_t communicator) {
   if (hangs) std::this_thread::sleep_for(std::chrono::seconds(30));
   {
     const Lock lock(GlobalState().mutex);
-    for (auto& ticket : communicator->pending) ticket->done = true;
-    GlobalState().changed.NotifyAll();
+    for (const fake::TaskPointer& task : std::vector<fake::TaskPointer>(communicator->pending)) fake::AbortTask(task);
   }
   return ncclCommDestroy(communicator);
 }
@@ -219,8 +210,25 @@ const char* ncclGetErrorString(ncclResult_t result) {
   }
 }
 const char* ncclGetLastError(ncclComm_t) { return "said by the fake"; }
-ncclResult_t ncclGroupStart() { return ncclSuccess; }
-ncclResult_t ncclGroupEnd() { return ncclSuccess; }
+ncclResult_t ncclGroupStart() {
+  ++fake::group.depth;
+  return ncclSuccess;
+}
+ncclResult_t ncclGroupEnd() {
+  if (--fake::group.depth > 0) return ncclSuccess;
+  if (fake::group.tasks.empty()) return ncclSuccess;
+  const Lock lock(GlobalState().mutex);
+  std::map<fake::Stream*, std::vector<fake::TaskPointer>> by_stream;
+  for (auto& [stream, task] : fake::group.tasks) by_stream[stream].push_back(task);
+  fake::group.tasks.clear();
+  for (auto& [stream, tasks] : by_stream) fake::Enqueue(*stream, tasks);
+  return fake::configuration.mode == kFakeSlowSetup ? ncclInProgress : ncclSuccess;
+}
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void*, ncclDataType_t, ncclScalarResidence_t, ncclComm_t) {
+  *op = ncclSum;  // the scalar is not applied
+  return ncclSuccess;
+}
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t) { return ncclSuccess; }
 
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
                            ncclComm_t communicator, cudaStream_t stream) {
@@ -244,24 +252,12 @@ ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclData
 }
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t dtype, int peer, ncclComm_t communicator,
                       cudaStream_t stream) {
-  const Lock lock(GlobalState().mutex);
-  ncclResult_t result = ncclSuccess;
-  fake::TicketPointer ticket;
-  if (!fake::Begin(communicator, stream, &ticket, &result)) return result;
-  const std::pair<int, int> route(communicator->rank, peer);
-  communicator->world->messages[route].push_back({data, count * fake::BytesOf(dtype), ticket});
-  fake::Match(*communicator->world, route);
-  return result;
+  return fake::Exchange(communicator, stream, {data, nullptr, count * fake::BytesOf(dtype), nullptr},
+                        communicator->rank, peer, /*sends=*/true);
 }
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t dtype, int peer, ncclComm_t communicator,
                       cudaStream_t stream) {
-  const Lock lock(GlobalState().mutex);
-  ncclResult_t result = ncclSuccess;
-  fake::TicketPointer ticket;
-  if (!fake::Begin(communicator, stream, &ticket, &result)) return result;
-  const std::pair<int, int> route(peer, communicator->rank);
-  communicator->world->receives[route].push_back({data, count * fake::BytesOf(dtype), ticket});
-  fake::Match(*communicator->world, route);
-  return result;
+  return fake::Exchange(communicator, stream, {nullptr, data, count * fake::BytesOf(dtype), nullptr}, peer,
+                        communicator->rank, /*sends=*/false);
 }
 }

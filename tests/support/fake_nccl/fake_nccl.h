@@ -1,6 +1,7 @@
-// A libnccl and libcudart in one shared library, for machines without a GPU: device memory is host memory, ranks are
-// threads of one process, streams are lists of what has not finished. It does the arithmetic, and it can be told to go
-// wrong. Tests open it with dlopen, as the provider does, and find FakeNcclConfigure by dlsym.
+// A libnccl, libcudart and libcuda in one shared library, for machines without a GPU: device memory is host memory,
+// ranks are threads of one process, streams run their operations in order once what they wait for is done. It does the
+// arithmetic, and it can be told to go wrong. Tests open it with dlopen, as the provider does, and find the functions
+// here by dlsym. fake_nccl_218 is the same as NCCL 2.18.1 was: without what came later.
 #pragma once
 
 extern "C" {
@@ -14,6 +15,7 @@ enum FakeNcclMode {
   kFakeInitHang = 5,    // creation stays in ncclInProgress
   kFakeInitError = 6,   // creation returns ncclSystemError
   kFakeSlowSetup = 7,   // every call is in progress for a few polls first
+  kFakeNothing = 8,     // calls do nothing at all, at once: for measurements
 };
 
 // Applies to calls made from now on, counted from 1 over all communicators of `rank`; -1: of every rank. abort_hangs:
@@ -21,4 +23,8 @@ enum FakeNcclMode {
 void FakeNcclConfigure(FakeNcclMode mode, int k, int rank, bool abort_hangs);
 // How many communicators exist that were neither destroyed nor aborted.
 int FakeNcclLiveCommunicators();
+// How many communicators were made since the last configuration: 0 from ids, 1 by split, 2 by shrink.
+int FakeNcclMade(int how);
+// Device and pinned memory that was not freed.
+int FakeCudaLiveAllocations();
 }

@@ -1,6 +1,8 @@
-// What the fake CUDA runtime and the fake NCCL share.
+// Streams of the fake device: every operation is a task that starts when what it waits for has finished, as on a real
+// device; nothing is done at the moment of the call.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -8,11 +10,19 @@
 
 namespace fake {
 
-// Something that a stream waits for. Guarded by State::mutex.
-struct Ticket {
+struct Task;
+using TaskPointer = std::shared_ptr<Task>;
+
+// All guarded by State::mutex.
+struct Task : std::enable_shared_from_this<Task> {
+  std::function<void()> run;    // at its start; may be null
+  bool finished_by_run = true;  // false: somebody calls Finish later
+  bool aborted = false;         // finishes as soon as it starts
+  bool started = false;
   bool done = false;
+  int waiting = 0;  // for so many other tasks
+  std::vector<TaskPointer> followers;
 };
-using TicketList = std::vector<std::shared_ptr<Ticket>>;
 
 struct State {
   cohort::runtime::Mutex mutex;
@@ -20,8 +30,27 @@ struct State {
 };
 State& GlobalState();
 
-bool AllDone(const TicketList& tickets);
-// The tickets of a stream; null names the calling thread's own default stream.
-TicketList& TicketsOf(void* stream);
+struct Stream;
+// What a graph repeats: puts an operation on a stream.
+using Operation = std::function<void(Stream&)>;
+struct Graph {
+  std::vector<Operation> operations;
+};
+struct Stream {
+  TaskPointer last;
+  std::shared_ptr<Graph> capture;  // null: not capturing
+};
+
+// The stream of a handle; null names the calling thread's own default stream.
+Stream& StreamOf(void* stream);
+// Puts the tasks behind what is on the stream, beside each other.
+void Enqueue(Stream& stream, const std::vector<TaskPointer>& tasks);
+// Enqueues, or records while the stream is being captured.
+void Submit(Stream& stream, const Operation& operation);
+void Follow(const TaskPointer& task, const TaskPointer& earlier);
+void StartIfReady(const TaskPointer& task);
+void Finish(const TaskPointer& task);
+// Ends a task of a communicator that was aborted.
+void AbortTask(const TaskPointer& task);
 
 }  // namespace fake

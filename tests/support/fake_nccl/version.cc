@@ -1,7 +1,7 @@
-// A library of an NCCL that is too old: it lacks what the provider needs.
+// The version that a fake claims to be.
 #include <nccl.h>
 
 extern "C" ncclResult_t ncclGetVersion(int* version) {
-  *version = 20708;
+  *version = COHORT_FAKE_NCCL_VERSION;
   return ncclSuccess;
 }

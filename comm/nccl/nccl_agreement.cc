@@ -1,0 +1,152 @@
+#include "comm/nccl/nccl_agreement.h"
+
+#include <charconv>
+#include <map>
+
+#include "comm/nccl/nccl_api.h"
+#include "runtime/base/status_macros.h"
+#include "runtime/segment/call_compare.h"
+
+namespace cohort::comm::nccl {
+namespace {
+
+constexpr char kSeparator = '\n';
+
+std::vector<std::string> Lines(const std::string& text) {
+  std::vector<std::string> lines(1);
+  for (const char c : text) {
+    if (c == kSeparator) {
+      lines.emplace_back();
+    } else {
+      lines.back() += c;
+    }
+  }
+  return lines;
+}
+
+// "ranks 0-2: NCCL 2.28.9; rank 3: NCCL 2.27.5".
+std::string Listed(const std::map<std::string, std::vector<int>>& ranks_of) {
+  std::string text;
+  for (const auto& [what, ranks] : ranks_of) {
+    text += (text.empty() ? "" : "; ") + runtime::DescribeRanks(ranks) + ": " + what;
+  }
+  return text;
+}
+
+// The value under `key`, whoever puts it.
+absl::StatusOr<std::string> Await(const GroupContext& group, const std::string& key, runtime::Deadline deadline,
+                                  const Drive& drive, const std::string& doing) {
+  while (true) {
+    absl::StatusOr<std::string> value =
+        group.runtime->Get(key, Earlier(deadline, runtime::Deadline::After(std::chrono::milliseconds(20))));
+    if (value.ok()) return value;
+    if (!absl::IsDeadlineExceeded(value.status()) && !absl::IsNotFound(value.status())) return value.status();
+    COHORT_RETURN_IF_ERROR(drive(doing));
+  }
+}
+
+std::string FirstCallOf(const GroupContext& group, int rank) {
+  return "waiting for rank " + std::to_string(group.members[static_cast<size_t>(rank)]) +
+         " to make the group's first call on CUDA memory";
+}
+
+absl::StatusOr<Decision> DecideForAll(const GroupContext& group, const std::string& name, const Offer& mine,
+                                      const std::function<absl::StatusOr<std::string>()>& make_id,
+                                      runtime::Deadline deadline, const Drive& drive) {
+  std::vector<Offer> offers{mine};
+  for (int rank = 1; rank < group.size; ++rank) {
+    COHORT_ASSIGN_OR_RETURN(const std::string text,
+                            Await(group, name + "/" + std::to_string(rank), deadline, drive, FirstCallOf(group, rank)));
+    offers.emplace_back();
+    if (!Parse(text, &offers.back())) {
+      return absl::InternalError("rank " + std::to_string(group.members[static_cast<size_t>(rank)]) +
+                                 " sent an offer for NCCL that can't be read; all ranks must run the same Cohort");
+    }
+  }
+  Decision decision = Decide(offers, group.members);
+  if (decision.kind == Decision::Kind::kNew) {
+    COHORT_ASSIGN_OR_RETURN(decision.text, make_id());
+  }
+  COHORT_RETURN_IF_ERROR(group.runtime->Put(name + "/all", Serialize(decision), deadline));
+  return decision;
+}
+
+}  // namespace
+
+Decision Decide(std::span<const Offer> offers, std::span<const int> members) {
+  std::map<std::string, std::vector<int>> versions, settings, absent;
+  bool shrinkable = true, reusable = !offers[0].idle.empty();
+  for (size_t i = 0; i < offers.size(); ++i) {
+    const Offer& offer = offers[i];
+    if (offer.version == 0) absent[offer.why].push_back(members[i]);
+    versions["NCCL " + VersionText(offer.version)].push_back(members[i]);
+    settings[offer.settings.empty() ? "none" : offer.settings].push_back(members[i]);
+    shrinkable = shrinkable && offer.shrinkable;
+    reusable = reusable && offer.idle == offers[0].idle;
+  }
+  if (!absent.empty()) return {Decision::Kind::kStaged, Listed(absent)};
+  if (versions.size() > 1) {
+    return {Decision::Kind::kRefuse, "the ranks have different versions of NCCL, which can't work together (" +
+                                         Listed(versions) +
+                                         "): install one, or name it in COHORT_NCCL_LIBRARY on all nodes"};
+  }
+  if (settings.size() > 1) {
+    return {Decision::Kind::kRefuse,
+            "the ranks have different settings for NCCL, which must be equal (" + Listed(settings) + ")"};
+  }
+  if (shrinkable) return {Decision::Kind::kShrink, ""};
+  if (reusable) return {Decision::Kind::kReuse, offers[0].idle};
+  return {Decision::Kind::kNew, ""};
+}
+
+std::string Serialize(const Offer& offer) {
+  return std::to_string(offer.version) + kSeparator + (offer.shrinkable ? "1" : "0") + kSeparator + offer.idle +
+         kSeparator + offer.settings + kSeparator + offer.why;
+}
+
+bool Parse(const std::string& text, Offer* offer) {
+  const std::vector<std::string> lines = Lines(text);
+  if (lines.size() < 5) return false;
+  const auto [end, error] = std::from_chars(lines[0].data(), lines[0].data() + lines[0].size(), offer->version);
+  if (error != std::errc() || end != lines[0].data() + lines[0].size() || offer->version < 0) return false;
+  offer->shrinkable = lines[1] == "1";
+  offer->idle = lines[2];
+  offer->settings = lines[3];
+  offer->why = lines[4];
+  return true;
+}
+
+std::string Serialize(const Decision& decision) {
+  return std::string(1, static_cast<char>(decision.kind)) + decision.text;
+}
+
+bool Parse(const std::string& text, Decision* decision) {
+  if (text.empty()) return false;
+  decision->kind = static_cast<Decision::Kind>(text[0]);
+  decision->text = text.substr(1);
+  switch (decision->kind) {
+    case Decision::Kind::kNew:
+      return decision->text.size() == sizeof(ncclUniqueId::internal);
+    case Decision::Kind::kReuse:
+    case Decision::Kind::kShrink:
+    case Decision::Kind::kStaged:
+    case Decision::Kind::kRefuse:
+      return true;
+  }
+  return false;
+}
+
+absl::StatusOr<Decision> Agree(const GroupContext& group, const std::string& name, const Offer& mine,
+                               const std::function<absl::StatusOr<std::string>()>& make_id, runtime::Deadline deadline,
+                               const Drive& drive) {
+  if (group.rank == 0) return DecideForAll(group, name, mine, make_id, deadline, drive);
+  COHORT_RETURN_IF_ERROR(group.runtime->Put(name + "/" + std::to_string(group.rank), Serialize(mine), deadline));
+  COHORT_ASSIGN_OR_RETURN(const std::string text,
+                          Await(group, name + "/all", deadline, drive, FirstCallOf(group, 0) + ", or another rank"));
+  Decision decision;
+  if (Parse(text, &decision)) return decision;
+  return absl::InternalError("rank " + std::to_string(group.members[0]) +
+                             " sent a decision about NCCL that can't be read; all ranks must run the same Cohort");
+}
+
+}  // namespace cohort::comm::nccl

@@ -1,0 +1,186 @@
+#include "comm/nccl/nccl_device.h"
+
+#include <cstring>
+#include <utility>
+
+#include "comm/nccl/nccl_calls.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::comm::nccl {
+
+NcclDevice::~NcclDevice() {
+  if (scratch_ != nullptr) {
+    const cuda::DeviceScope device(*context_.cuda, ordinal_);
+    (void)context_.cuda->cudaFree(scratch_);
+  }
+  if (communicator_ == nullptr) return;
+  if (context_.pool->busy(ordinal_) == communicator_.get()) context_.pool->busy(ordinal_) = nullptr;
+  if (!stopping_ && !settling_) context_.pool->PutIdle(StoreKey(), context_.group->members, ordinal_, communicator_);
+}
+
+std::string NcclDevice::StoreKey() const {
+  return "nccl/" + std::to_string(context_.group->epoch) + "/" + std::to_string(context_.group->id) + "/" +
+         std::to_string(index_);
+}
+
+absl::Status NcclDevice::Prepare(runtime::Deadline deadline) {
+  const GroupContext& group = *context_.group;
+  prepared_ = true;
+  if (group.size == 1) return absl::OkStatus();
+  communicator_ = context_.pool->TakeChild(group.id, index_);
+  if (communicator_ == nullptr) {
+    Offer offer;
+    offer.version = context_.nccl == nullptr ? 0 : context_.nccl->version;
+    offer.why = context_.why;
+    offer.settings = context_.settings;
+    offer.idle = context_.pool->IdleName(group.members, ordinal_);
+    const SharedCommunicator revoked = context_.pool->Revoked(group.shrunk_from, index_);
+    offer.shrinkable = revoked != nullptr && revoked->Stopped() && revoked->get() != nullptr;
+    const auto make_id = [this]() -> absl::StatusOr<std::string> {
+      ncclUniqueId id;
+      COHORT_RETURN_IF_ERROR(
+          context_.nccl->ToStatus(context_.nccl->ncclGetUniqueId(&id), nullptr, "asking NCCL for an id"));
+      return std::string(id.internal, sizeof id.internal);
+    };
+    const Drive drive = [&](const std::string& doing) {
+      return context_.drive(std::chrono::microseconds(100), deadline, doing);
+    };
+    COHORT_ASSIGN_OR_RETURN(const Decision decision, Agree(group, StoreKey(), offer, make_id, deadline, drive));
+    COHORT_RETURN_IF_ERROR(Make(decision));
+  }
+  if (communicator_ == nullptr) return absl::OkStatus();  // staged
+  COHORT_RETURN_IF_ERROR(UntilIdle(communicator_.get(), deadline, "making an NCCL communicator"));
+  context_.pool->DropRevoked(group.shrunk_from, index_);
+  return context_.cuda->ToStatus(context_.cuda->cudaMalloc(&scratch_, sizeof(int64_t)), "allocating 8 bytes");
+}
+
+absl::Status NcclDevice::Make(const Decision& decision) {
+  const GroupContext& group = *context_.group;
+  if (decision.kind == Decision::Kind::kRefuse) return absl::FailedPreconditionError(decision.text);
+  if (decision.kind == Decision::Kind::kStaged) {
+    staged_ = decision.text;
+    return absl::OkStatus();
+  }
+  if (decision.kind == Decision::Kind::kReuse) {
+    communicator_ = context_.pool->TakeIdle(decision.text);
+    if (communicator_ != nullptr) return absl::OkStatus();
+    return absl::InternalError("the NCCL communicator to be used again, " + decision.text + ", is gone");
+  }
+  const runtime::MutexLock lock(IssuerOf(ordinal_));
+  NcclCommunicator::Made made = nullptr;
+  if (decision.kind == Decision::Kind::kShrink) {
+    made = context_.pool->Revoked(group.shrunk_from, index_)->Shrink(group.lost);
+  } else {
+    ncclUniqueId id;
+    std::memcpy(id.internal, decision.text.data(), sizeof id.internal);
+    made = NcclCommunicator::Start(context_.nccl, context_.pool->waker(), id, group.rank, group.size);
+  }
+  if (!made.ok()) return made.status();
+  communicator_ = *std::move(made);
+  return absl::OkStatus();
+}
+
+absl::Status NcclDevice::UntilIdle(NcclCommunicator* communicator, runtime::Deadline deadline,
+                                   const std::string& doing) {
+  while (true) {
+    const absl::StatusOr<bool> idle = communicator->Check();
+    if (!idle.ok()) return idle.status();
+    if (*idle) return absl::OkStatus();
+    COHORT_RETURN_IF_ERROR(context_.drive(std::chrono::microseconds(50), deadline, doing));
+  }
+}
+
+absl::Status NcclDevice::Enqueue(std::span<const AcceptedCall* const> calls, runtime::Deadline deadline) {
+  const std::string_view name = comm::Name(calls[0]->request.kind);
+  // A call on the device that NCCL has not put on its stream yet, from below whose driving of the engine we come; or a
+  // split of this communicator.
+  NcclCommunicator*& busy = context_.pool->busy(ordinal_);
+  if (busy != nullptr || settling_) [[unlikely]] {
+    const SharedCommunicator kept = communicator_;
+    while (busy != nullptr)
+      COHORT_RETURN_IF_ERROR(UntilIdle(std::exchange(busy, nullptr), deadline, std::string(name)));
+    if (settling_) COHORT_RETURN_IF_ERROR(UntilIdle(kept.get(), deadline, std::string(name)));
+    settling_ = false;
+  }
+  CallTarget target{context_.nccl,        context_.cuda, communicator_->get(), nullptr, context_.group->rank,
+                    context_.group->size, scratch_};
+  ncclResult_t result = ncclSuccess;
+  {
+    const runtime::MutexLock lock(IssuerOf(ordinal_));
+    absl::StatusOr<ncclResult_t> launched =
+        calls.size() == 1 ? nccl::Enqueue(target, *calls[0]) : EnqueueBatch(target, calls);
+    if (!launched.ok()) return launched.status();
+    result = *launched;
+  }
+  if (result == ncclSuccess) [[likely]]
+    return absl::OkStatus();
+  COHORT_RETURN_IF_ERROR(context_.nccl->ToStatus(result, communicator_->get(), std::string(name)));
+  // NCCL still works on it in a thread of its own: it is on the stream only when that has ended.
+  busy = communicator_.get();
+  const absl::Status status = UntilIdle(communicator_.get(), deadline, std::string(name));
+  if (busy == communicator_.get()) busy = nullptr;
+  return status;
+}
+
+absl::Status NcclDevice::Check() {
+  if (communicator_ == nullptr || stopping_) return absl::OkStatus();
+  return communicator_->Check().status();
+}
+
+void NcclDevice::Split(int color, int key, uint64_t child) {
+  if (communicator_ == nullptr || context_.nccl->ncclCommSplit == nullptr || settling_) return;
+  const cuda::DeviceScope device(*context_.cuda, ordinal_);
+  const runtime::MutexLock lock(IssuerOf(ordinal_));
+  NcclCommunicator::Made made = communicator_->Split(color, key);
+  settling_ = true;
+  if (!made.ok()) {
+    context_.group->fail(made.status(), -1);
+  } else if (*made != nullptr) {
+    context_.pool->PutChild(child, index_, *std::move(made));
+  }
+}
+
+void NcclDevice::Stop() {
+  if (communicator_ == nullptr || stopping_) return;
+  stopping_ = true;
+  if (context_.pool->busy(ordinal_) == communicator_.get()) context_.pool->busy(ordinal_) = nullptr;
+  // Kept for Shrink where NCCL can do both; no use after an error that NCCL itself has.
+  if (context_.nccl->ncclCommShrink != nullptr && communicator_->Check().ok() && communicator_->Revoke()) {
+    context_.pool->PutRevoked(context_.group->id, index_, communicator_);
+  } else {
+    communicator_->Abort();
+  }
+}
+
+bool NcclDevice::Stopped() { return communicator_ == nullptr || communicator_->Stopped(); }
+
+absl::StatusOr<void*> NcclDevice::Register(void* data, size_t bytes, bool* window) {
+  *window = false;
+  if (communicator_ == nullptr) return nullptr;
+  void* handle = nullptr;
+  const runtime::MutexLock lock(IssuerOf(ordinal_));
+  if (context_.nccl->ncclCommWindowRegister != nullptr && context_.nccl->ncclCommWindowDeregister != nullptr) {
+    constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
+    const ncclResult_t result =
+        context_.nccl->ncclCommWindowRegister(communicator_->get(), data, bytes, &handle, kSymmetric);
+    COHORT_RETURN_IF_ERROR(context_.nccl->ToStatus(result, communicator_->get(), "making a window of device memory"));
+    *window = true;
+    settling_ = true;
+  } else if (context_.nccl->ncclCommRegister != nullptr && context_.nccl->ncclCommDeregister != nullptr) {
+    const ncclResult_t result = context_.nccl->ncclCommRegister(communicator_->get(), data, bytes, &handle);
+    COHORT_RETURN_IF_ERROR(context_.nccl->ToStatus(result, communicator_->get(), "registering device memory"));
+  }
+  return handle;
+}
+
+void NcclDevice::Deregister(void* handle, bool window) {
+  if (handle == nullptr || communicator_ == nullptr || communicator_->get() == nullptr) return;
+  const runtime::MutexLock lock(IssuerOf(ordinal_));
+  if (window) {
+    (void)context_.nccl->ncclCommWindowDeregister(communicator_->get(), handle);
+  } else {
+    (void)context_.nccl->ncclCommDeregister(communicator_->get(), handle);
+  }
+}
+
+}  // namespace cohort::comm::nccl

@@ -1,0 +1,69 @@
+// What the groups of one runtime share of NCCL: who may issue, and communicators between two owners.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/cuda/cuda_api.h"
+#include "comm/nccl/nccl_communicator.h"
+#include "comm/nccl/waker.h"
+#include "runtime/base/mutex.h"
+#include "runtime/runtime.h"
+
+namespace cohort::comm::nccl {
+
+using SharedCommunicator = std::shared_ptr<NcclCommunicator>;
+
+// NCCL is entered by one thread at a time for one device, whatever the communicators and runtimes: the caller's own,
+// which takes this lock around the call.
+runtime::Mutex& IssuerOf(int device);
+
+// Used with engine ownership. Lives as long as a provider of its runtime.
+class NcclPool {
+ public:
+  static std::shared_ptr<NcclPool> Of(runtime::Runtime& runtime);
+  explicit NcclPool(runtime::Engine* engine) : waker_(std::make_shared<Waker>(engine)) {}
+  ~NcclPool();
+
+  const std::shared_ptr<Waker>& waker() const { return waker_; }
+
+  // Communicators whose group has ended in order, for a later group of the same world ranks on the same device: making
+  // one costs seconds and half a gigabyte of device memory. At most kMostIdle are kept, the oldest goes first.
+  void PutIdle(const std::string& name, const std::vector<int>& members, int device, SharedCommunicator communicator);
+  // The newest that fits; empty: none.
+  std::string IdleName(const std::vector<int>& members, int device) const;
+  SharedCommunicator TakeIdle(const std::string& name);  // null: none
+
+  // Communicators that a group's device `index` will use, made by a split of its parent's; and the revoked ones of
+  // a group that failed, which it may be shrunk from.
+  void PutChild(uint64_t group, int index, SharedCommunicator communicator);
+  SharedCommunicator TakeChild(uint64_t group, int index);
+  void PutRevoked(uint64_t group, int index, SharedCommunicator communicator);
+  SharedCommunicator Revoked(uint64_t group, int index) const;
+  void DropRevoked(uint64_t group, int index);
+
+  // The communicator of a device that NCCL still puts a call of on a stream; another's call waits for it. Null: none.
+  NcclCommunicator*& busy(int device) { return busy_[device]; }
+
+  static constexpr size_t kMostIdle = 4;
+
+ private:
+  struct Idle {
+    std::string name;
+    std::vector<int> members;
+    int device;
+    SharedCommunicator communicator;
+  };
+  using Key = std::pair<uint64_t, int>;
+
+  const std::shared_ptr<Waker> waker_;
+  std::vector<Idle> idle_;  // oldest first
+  std::map<Key, SharedCommunicator> children_;
+  std::map<Key, SharedCommunicator> revoked_;
+  std::map<int, NcclCommunicator*> busy_;
+};
+
+}  // namespace cohort::comm::nccl

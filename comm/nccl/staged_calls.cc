@@ -1,0 +1,188 @@
+#include "comm/nccl/staged_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/base/status_macros.h"
+
+namespace cohort::comm::nccl {
+namespace {
+
+// A ticket that no record has: the chunks of a call have no records of their own.
+constexpr uint64_t kNoTicket = 0;
+
+}  // namespace
+
+// How a call is cut: chunk c is elements [c * length, (c + 1) * length) of every block.
+struct StagedCalls::Cut {
+  const CollectiveRequest* request;
+  int64_t element;  // bytes
+  BufferBlocks blocks;
+  int64_t length;  // elements of a block in a chunk
+  int64_t chunks;
+  cudaStream_t stream;
+
+  int64_t begin(int64_t chunk) const { return chunk * length; }
+  int64_t count(int64_t chunk) const { return std::min(length, request->count - begin(chunk)); }
+};
+
+StagedCalls::StagedCalls(const GroupContext* group, const cuda::CudaApi* cuda, int ordinal,
+                         const MakeHostProvider& make, Drive drive)
+    : group_(*group),
+      cuda_(*cuda),
+      ordinal_(ordinal),
+      drive_(std::move(drive)),
+      collectives_(make(/*messages=*/false)),
+      messages_(make(/*messages=*/true)) {}
+
+StagedCalls::~StagedCalls() {
+  collectives_.reset();
+  messages_.reset();
+  const cuda::DeviceScope device(cuda_, ordinal_);
+  if (stream_ != nullptr) {
+    (void)cuda_.cudaStreamSynchronize(stream_);  // copies of at most two chunks
+    (void)cuda_.cudaStreamDestroy(stream_);
+  }
+  if (begun_ != nullptr) (void)cuda_.cudaEventDestroy(begun_);
+  for (Stage& stage : stages_) {
+    (void)cuda_.cudaFreeHost(stage.in);
+    (void)cuda_.cudaFreeHost(stage.out);
+    if (stage.copied_in != nullptr) (void)cuda_.cudaEventDestroy(stage.copied_in);
+    if (stage.copied_out != nullptr) (void)cuda_.cudaEventDestroy(stage.copied_out);
+  }
+}
+
+absl::Status StagedCalls::Prepare(int64_t bytes, runtime::Deadline deadline) {
+  if (stream_ == nullptr) {
+    COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)));
+    COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming)));
+    for (Stage& stage : stages_) {
+      COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventCreateWithFlags(&stage.copied_in, cudaEventDisableTiming)));
+      COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventCreateWithFlags(&stage.copied_out, cudaEventDisableTiming)));
+    }
+  }
+  for (Stage& stage : stages_) {
+    if (stage.bytes >= bytes) continue;
+    COHORT_RETURN_IF_ERROR(Await(stage.copied_out, deadline));
+    for (std::byte** memory : {&stage.in, &stage.out}) {
+      (void)cuda_.cudaFreeHost(std::exchange(*memory, nullptr));
+      stage.bytes = 0;
+      COHORT_RETURN_IF_ERROR(Cuda(
+          cuda_.cudaHostAlloc(reinterpret_cast<void**>(memory), static_cast<size_t>(bytes), cudaHostAllocDefault)));
+    }
+    stage.bytes = bytes;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StagedCalls::Await(cudaEvent_t event, runtime::Deadline deadline) {
+  cudaError_t state = cudaErrorNotReady;
+  const auto ready = [&] {
+    const cuda::RelaxedCapture relaxed(cuda_);
+    state = cuda_.cudaEventQuery(event);
+    return state != cudaErrorNotReady;
+  };
+  while (!ready()) {
+    // No wake-up is worth its cost for copies this short.
+    const auto soon = runtime::Deadline::After(std::chrono::microseconds(20));
+    const absl::Status status = drive_([] { return false; }, Earlier(soon, deadline));
+    if (!status.ok() && !absl::IsDeadlineExceeded(status)) return status;
+    if (deadline.passed())
+      return absl::DeadlineExceededError("the device did not copy in the time that the call allows");
+  }
+  return Cuda(state);
+}
+
+absl::Status StagedCalls::CopyIn(const Cut& cut, int64_t chunk, Stage& stage) {
+  // Its host memory is free again once the copy of the chunk before last is back.
+  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaStreamWaitEvent(stream_, stage.copied_out, 0)));
+  const auto width = static_cast<size_t>(cut.count(chunk) * cut.element);
+  if (cut.blocks.in > 0 && width > 0) {
+    const auto* from = static_cast<const std::byte*>(cut.request->in) + cut.begin(chunk) * cut.element;
+    COHORT_RETURN_IF_ERROR(
+        Cuda(cuda_.cudaMemcpy2DAsync(stage.in, width, from, static_cast<size_t>(cut.request->count * cut.element),
+                                     width, static_cast<size_t>(cut.blocks.in), cudaMemcpyDeviceToHost, stream_)));
+  }
+  return Cuda(cuda_.cudaEventRecord(stage.copied_in, stream_));
+}
+
+absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const Cut& cut, int64_t chunk, const Stage& stage,
+                                    runtime::Deadline deadline) {
+  Provider& provider = IsPointToPoint(call.request.kind) ? *messages_ : *collectives_;
+  CollectiveRequest request = call.request;
+  request.memory = MemoryKind::kHost;
+  request.count = cut.count(chunk);
+  request.in_place = false;
+  request.in = cut.blocks.in > 0 ? stage.in : nullptr;
+  request.out = cut.blocks.out > 0 ? stage.out : nullptr;
+  if (request.kind == CollectiveKind::kBroadcast) request.in = request.out = stage.in;
+  const absl::StatusOr<ServicePlan> service = provider.Choose(request, "");
+  if (!service.ok()) return service.status();
+  AcceptedCall& part = provider.NextCall();
+  part.request = request;
+  part.timeout = call.timeout;
+  part.service = *service;
+  part.record = call.record;
+  part.record.signature.algorithm = service->algorithm;
+  part.record.signature.tuning = service->tuning + static_cast<uint64_t>(chunk);
+  part.ticket = kNoTicket;
+  const runtime::Work work = provider.Launch(part);
+  COHORT_RETURN_IF_ERROR(drive_([&] { return work.Done(); }, deadline));
+  return work.status();
+}
+
+absl::Status StagedCalls::CopyOut(const Cut& cut, int64_t chunk, Stage& stage) {
+  const auto width = static_cast<size_t>(cut.count(chunk) * cut.element);
+  const bool broadcast = cut.request->kind == CollectiveKind::kBroadcast;
+  if (cut.blocks.out > 0 && width > 0) {
+    auto* to = static_cast<std::byte*>(cut.request->out) + cut.begin(chunk) * cut.element;
+    COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaMemcpy2DAsync(
+        to, static_cast<size_t>(cut.request->count * cut.element), broadcast ? stage.in : stage.out, width, width,
+        static_cast<size_t>(cut.blocks.out), cudaMemcpyHostToDevice, stream_)));
+  }
+  return Cuda(cuda_.cudaEventRecord(stage.copied_out, stream_));
+}
+
+absl::Status StagedCalls::Run(const AcceptedCall& call) {
+  const runtime::Deadline deadline = runtime::Deadline::After(call.timeout);
+  const CollectiveRequest& request = call.request;
+  Cut cut;
+  cut.request = &request;
+  cut.element = static_cast<int64_t>(SizeOf(request.dtype));
+  cut.blocks = BlocksOf(request.kind, request.root == group_.rank, group_.size);
+  cut.stream = static_cast<cudaStream_t>(call.stream);
+  // Equal on all members, root or not.
+  const BufferBlocks most = BlocksOf(request.kind, /*is_root=*/true, group_.size);
+  const int64_t blocks = std::max({most.in, most.out, 1});
+  cut.length = std::max<int64_t>(1, kChunkBytes / (blocks * cut.element));
+  cut.length = std::min(cut.length, std::max<int64_t>(request.count, 1));
+  cut.chunks = std::max<int64_t>(1, (request.count + cut.length - 1) / cut.length);
+  COHORT_RETURN_IF_ERROR(Prepare(cut.length * blocks * cut.element, deadline));
+  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventRecord(begun_, cut.stream)));
+  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaStreamWaitEvent(stream_, begun_, 0)));
+  COHORT_RETURN_IF_ERROR(CopyIn(cut, 0, stages_[0]));
+  for (int64_t chunk = 0; chunk < cut.chunks; ++chunk) {
+    Stage& stage = stages_[static_cast<size_t>(chunk % 2)];
+    if (chunk + 1 < cut.chunks)
+      COHORT_RETURN_IF_ERROR(CopyIn(cut, chunk + 1, stages_[static_cast<size_t>(~chunk & 1)]));
+    COHORT_RETURN_IF_ERROR(Await(stage.copied_in, deadline));
+    COHORT_RETURN_IF_ERROR(RunOnHost(call, cut, chunk, stage, deadline));
+    COHORT_RETURN_IF_ERROR(CopyOut(cut, chunk, stage));
+  }
+  // What the caller enqueues next finds the result, and the next call the stages free.
+  return Cuda(cuda_.cudaStreamWaitEvent(cut.stream, stages_[static_cast<size_t>((cut.chunks - 1) % 2)].copied_out, 0));
+}
+
+bool StagedCalls::Poll() {
+  const bool moved = collectives_->Poll();
+  return messages_->Poll() || moved;
+}
+
+bool StagedCalls::Active() const { return collectives_->Active() || messages_->Active(); }
+
+void StagedCalls::Fail(const absl::Status& status) {
+  collectives_->Fail(status);
+  messages_->Fail(status);
+}
+
+}  // namespace cohort::comm::nccl

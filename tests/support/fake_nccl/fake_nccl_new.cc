@@ -1,0 +1,119 @@
+// What NCCL has got since 2.18.1.
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+
+#include "tests/support/fake_nccl/fake_world.h"
+
+using fake::GlobalState;
+using Lock = cohort::runtime::MutexLock;
+
+namespace {
+
+// A split is complete when all ranks of the parent have called it.
+void CompleteSplit(fake::World& parent, std::map<int, fake::SplitVote>& votes) {
+  if (static_cast<int>(votes.size()) < parent.size) return;
+  std::map<int, std::vector<std::pair<std::pair<int, int>, ncclComm_t>>> colors;  // (key, rank), by color
+  for (const auto& [rank, vote] : votes) {
+    if (vote.color >= 0) colors[vote.color].push_back({{vote.key, rank}, vote.made});
+  }
+  for (auto& [unused, members] : colors) {
+    std::sort(members.begin(), members.end());
+    const auto world = std::make_shared<fake::World>();
+    world->size = static_cast<int>(members.size());
+    for (int rank = 0; rank < world->size; ++rank) {
+      members[static_cast<size_t>(rank)].second->world = world;
+      members[static_cast<size_t>(rank)].second->rank = rank;
+      world->joined.insert(rank);
+    }
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* result, ncclConfig_t* config) {
+  const Lock lock(GlobalState().mutex);
+  if (config->blocking != 0) return ncclInvalidUsage;
+  *result = nullptr;
+  if (color >= 0) {
+    *result = fake::MakeCommunicator(nullptr, parent->rank);
+    ++fake::made[1];
+  }
+  auto& votes = parent->world->splits[parent->splits++];
+  votes[parent->rank] = {color, key, *result};
+  CompleteSplit(*parent->world, votes);
+  return ncclInProgress;
+}
+ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded, int count, ncclComm_t* result, ncclConfig_t* config,
+                            int) {
+  const Lock lock(GlobalState().mutex);
+  if (config->blocking != 0) return ncclInvalidUsage;
+  auto& world = parent->world->shrunk[parent->shrinks++];
+  if (world == nullptr) world = std::make_shared<fake::World>();
+  world->size = parent->world->size - count;
+  const auto before = std::count_if(excluded, excluded + count, [&](int rank) { return rank < parent->rank; });
+  *result = fake::MakeCommunicator(world, parent->rank - static_cast<int>(before));
+  ++fake::made[2];
+  return ncclInProgress;
+}
+ncclResult_t ncclCommRevoke(ncclComm_t communicator, int) {
+  const Lock lock(GlobalState().mutex);
+  communicator->revoked = true;
+  communicator->async = ncclSuccess;
+  communicator->in_progress = 2;
+  for (const fake::TaskPointer& task : std::vector<fake::TaskPointer>(communicator->pending)) fake::AbortTask(task);
+  return ncclInProgress;
+}
+ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t* window, int) {
+  *window = static_cast<ncclWindow_t>(std::malloc(1));
+  return ncclSuccess;
+}
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
+  std::free(static_cast<void*>(window));
+  return ncclSuccess;
+}
+ncclResult_t ncclCommRegister(ncclComm_t, void*, size_t, void** handle) {
+  *handle = std::malloc(1);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommDeregister(ncclComm_t, void* handle) {
+  std::free(handle);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGather(const void* in, void* out, size_t count, ncclDataType_t dtype, int root,
+                        ncclComm_t communicator, cudaStream_t stream) {
+  const size_t bytes = count * fake::BytesOf(dtype);
+  ncclGroupStart();
+  ncclSend(in, count, dtype, root, communicator, stream);
+  for (int rank = 0; communicator->rank == root && rank < communicator->world->size; ++rank) {
+    ncclRecv(static_cast<char*>(out) + static_cast<size_t>(rank) * bytes, count, dtype, rank, communicator, stream);
+  }
+  return ncclGroupEnd();
+}
+ncclResult_t ncclScatter(const void* in, void* out, size_t count, ncclDataType_t dtype, int root,
+                         ncclComm_t communicator, cudaStream_t stream) {
+  const size_t bytes = count * fake::BytesOf(dtype);
+  ncclGroupStart();
+  ncclRecv(out, count, dtype, root, communicator, stream);
+  for (int rank = 0; communicator->rank == root && rank < communicator->world->size; ++rank) {
+    ncclSend(static_cast<const char*>(in) + static_cast<size_t>(rank) * bytes, count, dtype, rank, communicator,
+             stream);
+  }
+  return ncclGroupEnd();
+}
+ncclResult_t ncclAlltoAll(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclComm_t communicator,
+                          cudaStream_t stream) {
+  const size_t bytes = count * fake::BytesOf(dtype);
+  if (in == out) return ncclInvalidArgument;
+  ncclGroupStart();
+  for (int rank = 0; rank < communicator->world->size; ++rank) {
+    const auto offset = static_cast<size_t>(rank) * bytes;
+    ncclSend(static_cast<const char*>(in) + offset, count, dtype, rank, communicator, stream);
+    ncclRecv(static_cast<char*>(out) + offset, count, dtype, rank, communicator, stream);
+  }
+  return ncclGroupEnd();
+}
+}

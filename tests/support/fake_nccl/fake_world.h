@@ -1,0 +1,66 @@
+// Communicators of the fake NCCL.
+#pragma once
+
+#include <nccl.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tests/support/fake_nccl/fake_math.h"
+#include "tests/support/fake_nccl/fake_nccl.h"
+#include "tests/support/fake_nccl/fake_state.h"
+
+namespace fake {
+
+struct Message {
+  const void* data;
+  void* target;
+  size_t bytes;
+  TaskPointer task;
+};
+struct SplitVote {
+  int color;
+  int key;
+  ncclComm_t made;
+};
+struct World {
+  int size = 0;
+  std::set<int> joined;
+  std::map<uint64_t, Collective> collectives;
+  std::map<std::pair<int, int>, std::deque<Message>> messages;
+  std::map<std::pair<int, int>, std::deque<Message>> receives;
+  std::map<uint64_t, std::map<int, SplitVote>> splits;
+  std::map<uint64_t, std::shared_ptr<World>> shrunk;
+};
+
+struct Configuration {
+  FakeNcclMode mode = kFakeWorks;
+  int k = 0;
+  int rank = -1;
+  bool abort_hangs = false;
+};
+extern Configuration configuration;
+extern int live;
+extern int made[3];  // communicators made so far: from ids, by split, by shrink
+
+// Starts a communicator of `world`, which counts as being set up until all have joined.
+ncclComm_t MakeCommunicator(const std::shared_ptr<World>& world, int rank);
+
+}  // namespace fake
+
+struct ncclComm {
+  std::shared_ptr<fake::World> world;  // null: a split that not all ranks have called yet
+  int rank = 0;
+  uint64_t sequence = 0;
+  uint64_t splits = 0;
+  uint64_t shrinks = 0;
+  int in_progress = 0;  // polls of the state that still say so; -1: all
+  bool revoked = false;
+  ncclResult_t async = ncclSuccess;
+  std::vector<fake::TaskPointer> pending;
+};
