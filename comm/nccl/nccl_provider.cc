@@ -113,8 +113,8 @@ absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& reques
   }
   const bool by_host = !forced_algorithm.empty() || !WhyNotNccl(request).empty();
   if (by_host && (make_host_ == nullptr || HasUnequalBlocks(request.kind))) {
-    return absl::UnimplementedError((forced_algorithm.empty() ? WhyNotNccl(request) : "forced to be staged") + ", and " +
-                                    std::string(Name(request.kind)) +
+    return absl::UnimplementedError((forced_algorithm.empty() ? WhyNotNccl(request) : "forced to be staged") +
+                                    ", and " + std::string(Name(request.kind)) +
                                     " does not go through host memory: convert to a type that NCCL has, or copy to "
                                     "host memory first");
   }
