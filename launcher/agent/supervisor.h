@@ -62,7 +62,7 @@ class Supervisor {
   static constexpr std::chrono::milliseconds kLookInterval{20};
   static constexpr int kLooksPerSmallLook = 10;  // small processes' ends are seen at once anyway
   static constexpr long kLargeBytes = 64l << 20;
-  static constexpr std::chrono::milliseconds kFrozenAfter{3200};
+  static constexpr std::chrono::milliseconds kFrozenAfter{2900};
   static constexpr std::chrono::milliseconds kSelfStall{500};  // my own timer was late: I know nothing of others
 
   struct Rank {

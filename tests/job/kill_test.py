@@ -13,63 +13,15 @@ import sys
 import tempfile
 import time
 
+from job_watch import leftovers, processes_with, rank_of, wait_until
+
 DLAUNCH, TRAIN_DIGITS = sys.argv[1:3]
 GONE_SECONDS = 5  # issue: "within 5 s everything is gone"
 MARK = "COHORT_KILL_TEST=%d" % os.getpid()
 
 
-def environ(pid):
-    try:
-        with open("/proc/%d/environ" % pid, "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
-
-
-def alive(pid):
-    try:
-        with open("/proc/%d/stat" % pid) as file:
-            return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
 def job_processes():
-    """Living processes that carry this test's mark, by pid: their command line."""
-    found = {}
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid() or not alive(int(name)):
-            continue
-        if MARK.encode() in environ(int(name)):
-            try:
-                with open("/proc/%s/cmdline" % name, "rb") as file:
-                    found[int(name)] = file.read().replace(b"\0", b" ").decode(errors="replace")
-            except OSError:
-                pass
-    return found
-
-
-def wait_until(condition, seconds):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return condition()
-
-
-def rank_of(pid):
-    for entry in environ(pid):
-        if entry.startswith(b"RANK="):
-            return int(entry[5:])
-    return None
-
-
-def leftovers(temporary):
-    """What a job could leave behind: anything in its own temporary folder, shared memory under a telling name."""
-    found = [os.path.join(temporary, name) for name in os.listdir(temporary)]
-    found += [os.path.join("/dev/shm", name) for name in os.listdir("/dev/shm") if "cohort" in name or "ucx" in name]
-    return set(found)
+    return processes_with(MARK)
 
 
 class Job:

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""kill -9 and SIGSTOP of one rank at random moments of a running mix of collectives, under --on-failure continue: every
+survivor gets an error that names the rank, in time, and nothing is left behind.
+
+usage: fault_trials.py DLAUNCH FAULT_RANKS [--trials N] [--seed S] [--at-once N]
+
+Prints the distribution of the times from the signal to the error in each survivor, beside what is promised. Fails when a
+survivor has no error, an error does not name the rank, comes later than ten times the promise, or anything is left.
+"""
+import argparse
+import concurrent.futures
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from job_watch import leftovers, processes_with, rank_of, wait_until
+
+RANKS = 4
+SLACK = 10
+# Milliseconds from the signal to a survivor's error.
+PROMISES = {"killed, same host": 100, "killed, other host": 500, "stopped": 3500}
+LINE = re.compile(r"^\[(\d+)\] (ready|error (\d+) (.*)|.*)$")
+
+
+class Trial:
+    """One job of four ranks, on one node or two, and one fault."""
+
+    def __init__(self, arguments, number):
+        self.arguments = arguments
+        self.number = number
+        choose = random.Random(arguments.seed * 1_000_003 + number)
+        self.stops = number % 2 == 1
+        self.nodes = choose.choice((1, 2))
+        self.victim = choose.randrange(RANKS)
+        self.delay = choose.uniform(0, 0.1)
+        self.mark = "COHORT_FAULT_TRIAL=%d.%d" % (os.getpid(), number)
+        self.before = set()
+        self.ready = set()
+        self.errors = {}  # rank: (ns, text)
+        self.output = []
+
+    def describe(self):
+        return "trial %d (seed %d): %s of rank %d, %d node(s)" % (
+            self.number, self.arguments.seed, "SIGSTOP" if self.stops else "SIGKILL", self.victim, self.nodes)
+
+    def read(self, stream):
+        for line in stream:
+            text = line.decode(errors="replace").rstrip("\n")
+            self.output.append(text)
+            match = LINE.match(text)
+            if match and match.group(2) == "ready":
+                self.ready.add(int(match.group(1)))
+            elif match and match.group(3):
+                self.errors[int(match.group(1))] = (int(match.group(3)), match.group(4))
+
+    def fail(self, what):
+        raise AssertionError("%s: %s\n%s" % (self.describe(), what, "\n".join(self.output)))
+
+    def run(self):
+        """The latencies: [(kind, milliseconds)]."""
+        with tempfile.TemporaryDirectory(prefix="cohort-fault-trial-") as folder:
+            self.before = leftovers(folder)
+            name, value = self.mark.split("=")
+            placement = (["--nproc-per-node", str(RANKS)] if self.nodes == 1 else
+                         ["--simulate-nodes", "2", "--nproc-per-node", str(RANKS // 2)])
+            process = subprocess.Popen(
+                [self.arguments.dlaunch, "--on-failure", "continue", *placement, "--", self.arguments.fault_ranks,
+                 str(self.number)],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                env=dict(os.environ, TMPDIR=folder, **{name: value}))
+            readers = [threading.Thread(target=self.read, args=(stream,)) for stream in (process.stdout, process.stderr)]
+            for reader in readers:
+                reader.start()
+            try:
+                return self.hurt(process, readers, folder)
+            finally:
+                for pid in processes_with(self.mark):
+                    os.kill(pid, signal.SIGKILL)
+                process.wait()
+                for reader in readers:
+                    reader.join()
+                process.stdout.close()
+                process.stderr.close()
+
+    def hurt(self, process, readers, folder):
+        if not wait_until(lambda: len(self.ready) == RANKS, 60):
+            self.fail("the ranks did not come up")
+        pids = {rank_of(pid): pid for pid in processes_with(self.mark)}
+        time.sleep(self.delay)  # the random moment
+        began = time.monotonic_ns()
+        os.kill(pids[self.victim], signal.SIGSTOP if self.stops else signal.SIGKILL)
+        if not wait_until(lambda: process.poll() is not None, 60):
+            self.fail("the job did not end")
+        for reader in readers:
+            reader.join(10)
+        if not wait_until(lambda: not processes_with(self.mark), 5):
+            self.fail("processes are left: %s" % processes_with(self.mark))
+        # Other jobs' shared memory may come and go meanwhile: only what stays was left.
+        if not wait_until(lambda: leftovers(folder) <= self.before, 5):
+            self.fail("files are left: %s" % (leftovers(folder) - self.before))
+        return self.judge(began)
+
+    def judge(self, began):
+        figures = []
+        for rank in sorted(set(range(RANKS)) - {self.victim}):
+            if rank not in self.errors:
+                self.fail("rank %d has no error" % rank)
+            heard, text = self.errors[rank]
+            if not re.search(r"\brank %d\b" % self.victim, text):
+                self.fail("the error of rank %d does not name rank %d" % (rank, self.victim))
+            per_node = RANKS // self.nodes
+            same_host = rank // per_node == self.victim // per_node
+            kind = "stopped" if self.stops else "killed, same host" if same_host else "killed, other host"
+            milliseconds = (heard - began) / 1e6
+            if milliseconds > SLACK * PROMISES[kind]:
+                self.fail("rank %d heard of it after %.0f ms" % (rank, milliseconds))
+            figures.append((kind, milliseconds))
+        return figures
+
+
+def at(sorted_values, share):
+    return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))]
+
+
+def print_table(figures, trials, seconds):
+    print("%d trials in %.0f s; milliseconds from the signal to a survivor's error" % (trials, seconds))
+    print("%-20s %7s %8s %8s %8s %8s %8s %8s %s" %
+          ("", "errors", "min", "median", "90 %", "99 %", "max", "promise", "within"))
+    for kind, promise in PROMISES.items():
+        values = sorted(value for of_kind, value in figures if of_kind == kind)
+        if not values:
+            continue
+        within = 100.0 * sum(value <= promise for value in values) / len(values)
+        print("%-20s %7d %8.1f %8.1f %8.1f %8.1f %8.1f %8d %.2f %%" %
+              (kind, len(values), values[0], at(values, 0.5), at(values, 0.9), at(values, 0.99), values[-1], promise,
+               within))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("dlaunch")
+    parser.add_argument("fault_ranks")
+    parser.add_argument("--trials", type=int, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--at-once", type=int, default=4, help="jobs with a stopped rank that run side by side")
+    arguments = parser.parse_args()
+    trials = [Trial(arguments, number) for number in range(arguments.trials)]
+    began = time.monotonic()
+    figures = []
+    # Killed ranks one job after another; stopped ones wait for seconds, which needs no CPU.
+    for trial in trials:
+        if not trial.stops:
+            figures += trial.run()
+            if sys.stderr.isatty():
+                print("\r%d of %d" % (trial.number + 1, arguments.trials), end="", file=sys.stderr)
+    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+        for done in pool.map(Trial.run, [trial for trial in trials if trial.stops]):
+            figures += done
+    print_table(figures, arguments.trials, time.monotonic() - began)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except AssertionError as wrong:
+        print(wrong, file=sys.stderr)
+        sys.exit(1)
