@@ -14,7 +14,7 @@ namespace {
 constexpr double kWidth = 460;
 constexpr double kHeight = 300;
 constexpr double kLeft = 62;
-constexpr double kRight = 14;
+constexpr double kRight = 30;
 constexpr double kTop = 34;
 constexpr double kBottom = 46;
 constexpr double kLegendLine = 18;
@@ -102,9 +102,9 @@ void DrawTick(std::ostringstream& svg, bool vertical, double at, const Axis& oth
 
 void DrawAxes(std::ostringstream& svg, const Chart& chart, const Axis& x, const Axis& y) {
   if (chart.x_is_bytes) {
-    // A label needs about 44 pixels.
+    // A label needs about 54 pixels.
     const double octaves = std::log2(x.high / x.low);
-    const int step = std::max(1, static_cast<int>(std::ceil(octaves * 44 / (x.to - x.from))));
+    const int step = std::max(1, static_cast<int>(std::ceil(octaves * 54 / (x.to - x.from))));
     for (double power = std::ceil(std::log2(x.low) - 1e-9); std::exp2(power) <= x.high * 1.0001; power += step) {
       DrawTick(svg, true, x.At(std::exp2(power)), y, BytesText(std::exp2(power)));
     }

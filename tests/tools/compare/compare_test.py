@@ -1,0 +1,48 @@
+"""The comparison with other systems: ours alone, or with every peer whose program has been built.
+
+  compare_test.py <compare_conductor> <compare_cohort_rank> <dlaunch> ours|peers
+"""
+
+import csv
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+CONDUCTOR, WHO = pathlib.Path(sys.argv[1]), sys.argv[4]
+PROGRAMS = {"compare_openmpi_rank": ("openmpi", "openmpi-ucx"), "compare_mpich_rank": ("mpich",),
+            "compare_gloo_rank": ("gloo",)}
+
+
+def main():
+    peers = [name for program, names in PROGRAMS.items() if (CONDUCTOR.parent / program).exists() for name in names]
+    if WHO == "peers" and not peers:
+        print("skipped: comparison with other systems: their programs are not built; tools/dev bench peers does it")
+        return 77
+    transports = {"ours": ["shm"], "peers": ["shm", "tcp"]}[WHO]
+    with tempfile.TemporaryDirectory() as folder:
+        command = [CONDUCTOR, "--quick", "--ranks", "2", "--ops", "all_reduce", "scatter", "barrier", "--bytes", "8", "4K",
+                   "--alternations", "1", "--results", folder, "--peers", *(peers if WHO == "peers" else ["none"]),
+                   "--transport", *transports]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+        print(done.stdout, done.stderr)
+        assert done.returncode == 0
+        files = sorted(path.suffix for path in pathlib.Path(folder).iterdir())
+        assert files == [".csv", ".svg", ".svg", ".txt"], files
+        rows = list(csv.DictReader(next(pathlib.Path(folder).glob("*.csv")).read_text().splitlines()))
+        assert all(row["wrong"] == "0" for row in rows)
+        for transport in transports:
+            seen = {row["system"] for row in rows if row["transport"] == transport}
+            ours = {"private", "window"} if transport == "shm" else {"private"}
+            missing = (ours | set(peers if WHO == "peers" else ())) - seen
+            # Gloo knows TCP only. Another system may fail to start on a strange machine: the output says why.
+            assert not missing - {"gloo"} or "given up" in done.stdout, (transport, missing)
+        assert not any(path.name.startswith("compare-") and path.is_dir() and path.stat().st_mtime > START
+                       for path in pathlib.Path(tempfile.gettempdir()).iterdir()), "a folder was left behind"
+    return 0
+
+
+if __name__ == "__main__":
+    import time
+    START = time.time()
+    sys.exit(main())

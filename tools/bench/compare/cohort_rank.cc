@@ -1,0 +1,107 @@
+// A rank of ours in a comparison: variant 0 is private memory, variant 1 window memory.
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/window.h"
+#include "runtime/engine.h"
+#include "runtime/runtime.h"
+#include "tools/bench/compare/system.h"
+
+namespace cohort::bench {
+namespace {
+
+using comm::Buffer;
+using comm::ConstBuffer;
+using comm::ReduceOp;
+using measure::Operation;
+
+class Cohort final : public System {
+ public:
+  Cohort(runtime::Runtime& runtime, comm::Communicator& world) : runtime_(runtime), world_(world) {}
+  int rank() const override { return world_.rank(); }
+  int ranks() const override { return world_.size(); }
+  std::string Run(const SystemCall& call) override { return std::string(Start(call).Wait().message()); }
+  void* Allocate(int variant, int buffer, int64_t bytes) override {
+    if (variant == 0) return System::Allocate(variant, buffer, bytes);
+    auto window = world_.AllocateWindow(static_cast<size_t>(bytes));
+    if (!window.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(window.status().message()).c_str());
+      return nullptr;
+    }
+    windows_.push_back(std::move(*window));
+    return windows_.back().data();
+  }
+  void Release(int variant) override {
+    if (variant == 0) return System::Release(variant);
+    windows_.clear();
+  }
+  void Progress() override {
+    runtime::EngineLock lock(runtime_.engine());
+    (void)runtime_.engine().Poll();
+  }
+
+ private:
+  runtime::Work Start(const SystemCall& call) {
+    const measure::Blocks blocks = measure::BlocksOf(call.operation, rank() == call.root, ranks());
+    const ConstBuffer in(call.in, blocks.in * call.count);
+    const Buffer out(call.out, blocks.out * call.count);
+    switch (call.operation) {
+      case Operation::kBroadcast:
+        return world_.Broadcast(Buffer(call.out != nullptr ? call.out : const_cast<float*>(call.in), call.count),
+                                call.root);
+      case Operation::kReduce:
+        return world_.Reduce(in, out, ReduceOp::kSum, call.root);
+      case Operation::kAllReduce:
+        return world_.AllReduce(in, out, ReduceOp::kSum);
+      case Operation::kGather:
+        return world_.Gather(in, out, call.root);
+      case Operation::kScatter:
+        return world_.Scatter(in, out, call.root);
+      case Operation::kAllGather:
+        return world_.AllGather(in, out);
+      case Operation::kReduceScatter:
+        return world_.ReduceScatter(in, out, ReduceOp::kSum);
+      case Operation::kAllToAll:
+        return world_.AllToAll(in, out);
+      case Operation::kBarrier:
+        break;
+    }
+    return world_.Barrier();
+  }
+
+  runtime::Runtime& runtime_;
+  comm::Communicator& world_;
+  std::vector<comm::Window> windows_;
+};
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+int Main(int argc, char** argv) {
+  if (argc != 4) return 2;
+  auto runtime = runtime::Runtime::Init();
+  if (!runtime.ok()) return Fail(runtime.status());
+  auto world = comm::Communicator::World(**runtime);
+  if (!world.ok()) return Fail(world.status());
+  int code = 0;
+  {
+    Cohort system(**runtime, **world);
+    code = Serve(system, argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
+  }
+  world->reset();
+  const absl::Status end = (*runtime)->Finalize();
+  return end.ok() ? code : Fail(end);
+}
+
+}  // namespace
+}  // namespace cohort::bench
+
+// cohort_rank SESSION RANKS PLACE
+int main(int argc, char** argv) { return cohort::bench::Main(argc, argv); }

@@ -1,0 +1,141 @@
+#include "tools/bench/compare/compare.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "runtime/segment/memory_limits.h"
+#include "tools/measure/gate.h"
+#include "tools/measure/statistics.h"
+#include "tools/measure/text.h"
+
+namespace cohort::bench {
+namespace {
+
+using measure::Operation;
+
+constexpr int kFewestCalls = 3;
+constexpr int kMostCalls = 4000;
+
+// A contestant under way.
+struct Running {
+  int system = 0;
+  int variant = 0;
+  int calls = 0;
+  std::vector<double> samples;
+  Contestant contestant;
+};
+
+std::vector<Running> ContestantsOf(Session& session, Transport transport, Operation operation) {
+  std::vector<Running> running;
+  for (size_t i = 0; i < session.systems().size(); ++i) {
+    const SystemSpec& spec = session.systems()[i];
+    if (!session.alive(static_cast<int>(i))) continue;
+    // Gloo's overwrites its input, so that a call would have to begin with a copy.
+    if (spec.name == "gloo" && operation == Operation::kReduceScatter) continue;
+    const bool windows = spec.ours && transport == Transport::kSharedMemory && operation != Operation::kBarrier;
+    for (int variant = windows ? 1 : 0; variant >= 0; --variant) {
+      const std::string name = !spec.ours ? spec.name : variant == 1 ? "window" : "private";
+      running.push_back({.system = static_cast<int>(i),
+                         .variant = variant,
+                         .samples = {},
+                         .contestant = {.name = name, .ours = spec.ours, .uses_ucx = spec.uses_ucx, .medians_us = {}}});
+    }
+  }
+  return running;
+}
+
+double BytesNeeded(Operation operation, int ranks, int64_t bytes, size_t contestants) {
+  double blocks = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const measure::Blocks own = measure::BlocksOf(operation, rank == 0, ranks);
+    blocks += own.in + own.out;
+  }
+  return 1.3 * blocks * static_cast<double>(bytes) * static_cast<double>(contestants);  // and what systems stage
+}
+
+bool Prepare(Session& session, const CompareOptions& options, Command command, Running* running) {
+  SystemSlot& slot = session.slot(running->system);
+  slot.wrong.store(0);
+  command.action = Action::kPrepare;
+  command.variant = running->variant;
+  if (!session.Give(running->system, command).ok()) return false;
+  running->contestant.wrong = slot.wrong.load();
+  const double estimate_ms = static_cast<double>(slot.estimate_ps.load()) / 1e9;
+  const double fit = options.slot_ms / std::max(estimate_ms, 1e-6);
+  running->calls = static_cast<int>(std::clamp(fit, double{kFewestCalls}, double{kMostCalls}));
+  return true;
+}
+
+// The first call after a change of systems is not counted.
+bool RunOnce(Session& session, Command command, Running* running) {
+  command.action = Action::kRun;
+  command.variant = running->variant;
+  command.calls = running->calls + 1;
+  if (!session.Give(running->system, command).ok()) return false;
+  std::vector<double> samples = session.Samples(running->system, command.calls);
+  samples.erase(samples.begin());
+  running->samples.insert(running->samples.end(), samples.begin(), samples.end());
+  running->contestant.medians_us.push_back(measure::Median(samples));
+  return true;
+}
+
+}  // namespace
+
+const Contestant* PointResult::Find(const std::string& name) const {
+  for (const Contestant& contestant : contestants) {
+    if (contestant.name == name) return &contestant;
+  }
+  return nullptr;
+}
+
+const Contestant* PointResult::BestPeer(bool only_ucx) const {
+  const Contestant* best = nullptr;
+  for (const Contestant& contestant : contestants) {
+    if (contestant.ours || (only_ucx && !contestant.uses_ucx) || contestant.median_us <= 0) continue;
+    if (best == nullptr || contestant.median_us < best->median_us) best = &contestant;
+  }
+  return best;
+}
+
+double Ratio(const Contestant* ours, const Contestant* theirs) {
+  if (ours == nullptr || theirs == nullptr) return 0;
+  std::vector<double> ratios;
+  for (size_t i = 0; i < std::min(ours->medians_us.size(), theirs->medians_us.size()); ++i) {
+    if (theirs->medians_us[i] > 0) ratios.push_back(ours->medians_us[i] / theirs->medians_us[i]);
+  }
+  return measure::Median(ratios);
+}
+
+PointResult MeasurePoint(Session& session, Transport transport, const CompareOptions& options, Operation operation,
+                         int64_t bytes, std::string* why) {
+  PointResult result{
+      .transport = transport, .ranks = session.ranks(), .operation = operation, .bytes = bytes, .contestants = {}};
+  std::vector<Running> running = ContestantsOf(session, transport, operation);
+  const double needed = BytesNeeded(operation, session.ranks(), bytes, running.size());
+  if (needed > 0.6 * static_cast<double>(runtime::AvailableMemory())) {
+    *why = "all systems together need " + measure::BytesText(needed) + " of memory";
+    return result;
+  }
+  const Command command{.operation = operation, .bytes = bytes};
+  std::erase_if(running, [&](Running& one) { return !Prepare(session, options, command, &one); });
+  for (int alternation = 0; alternation < options.alternations; ++alternation) {
+    // Each comes first in turn.
+    if (!running.empty()) std::rotate(running.begin(), running.begin() + 1, running.end());
+    std::erase_if(running, [&](Running& one) { return !RunOnce(session, command, &one); });
+  }
+  for (Running& one : running) {
+    Command release = command;
+    release.action = Action::kRelease;
+    release.variant = one.variant;
+    (void)session.Give(one.system, release);
+    std::vector<double> medians = one.contestant.medians_us;
+    one.contestant.median_us = measure::Median(medians);
+    one.contestant.p99_us = measure::Summarize(one.samples).p99;
+    result.contestants.push_back(one.contestant);
+  }
+  std::sort(result.contestants.begin(), result.contestants.end(),
+            [](const Contestant& a, const Contestant& b) { return a.ours != b.ours ? a.ours : a.name < b.name; });
+  return result;
+}
+
+}  // namespace cohort::bench

@@ -1,0 +1,27 @@
+// What a comparison prints and writes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/bench/compare/compare.h"
+
+namespace cohort::bench {
+
+std::string TransportName(Transport transport);
+
+// The head of a table and its rows: times in microseconds, and ours divided by each peer's.
+std::string PointHead(Transport transport, int ranks);
+std::string PointRow(const PointResult& point);
+
+// The promises of this project with the figures beside them: "met" or "missed", or what was not measured.
+std::string TargetTable(const std::vector<PointResult>& points);
+
+// Every contestant of every point, one row each.
+std::string ComparisonCsv(const std::vector<PointResult>& points);
+// Ours / the best peer over the sizes: a picture for each transport and number of ranks, a line for each operation.
+std::string RatioPlot(const std::vector<PointResult>& points, const std::string& caption);
+// Times of all systems: a picture for each operation, transport and number of ranks.
+std::string TimePlot(const std::vector<PointResult>& points, const std::string& caption);
+
+}  // namespace cohort::bench

@@ -1,0 +1,242 @@
+// The conductor of a comparison with other systems: starts all of them, lets them run in turn, prints what it saw.
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "tools/bench/compare/compare.h"
+#include "tools/bench/compare/compare_report.h"
+#include "tools/measure/text.h"
+
+namespace cohort::bench {
+namespace {
+
+using measure::Operation;
+
+constexpr const char* kFooter =
+    "Examples:\n"
+    "  tools/dev bench peers --quick              a few minutes: six sizes\n"
+    "  tools/dev bench peers                      everything: about half an hour\n"
+    "  tools/dev bench peers --ops all_reduce --ranks 2 --transport shm --bytes 8 64K 4M\n"
+    "\n"
+    "All systems run from one start to the end; one at a time computes while the others sleep. Each point is measured "
+    "in\n"
+    "five alternations; a ratio is the median of theirs. Before each call all ranks meet at a gate that belongs to "
+    "none\n"
+    "of the systems; a call's time is that of its slowest rank; every element of untimed calls is checked first.\n";
+
+struct Arguments {
+  bool quick = false;
+  std::vector<std::string> operations;
+  std::vector<std::string> sizes;
+  std::vector<int> ranks;
+  std::vector<std::string> transports;
+  std::string results;
+  CompareOptions compare;
+};
+
+// What is measured with so many ranks.
+struct Part {
+  Transport transport;
+  int ranks;
+  CompareOptions options;
+};
+
+std::string Now(const char* format) {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  char text[64] = "";
+  if (gmtime_r(&now, &utc) != nullptr) (void)std::strftime(text, sizeof text, format, &utc);
+  return text;
+}
+
+std::string Machine() {
+  utsname name{};
+  (void)uname(&name);
+  std::string model = "unknown CPU";
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind("model name", 0) == 0 && line.find(": ") != std::string::npos) {
+      model = line.substr(line.find(": ") + 2);
+      break;
+    }
+  }
+  return std::to_string(sysconf(_SC_NPROCESSORS_ONLN)) + " CPUs (" + model + "), Linux " + name.release;
+}
+
+// Prints and keeps what was printed.
+class Output {
+ public:
+  void Say(const std::string& text) {
+    std::fputs(text.c_str(), stdout);
+    std::fflush(stdout);
+    text_ += text;
+  }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+std::vector<Part> PartsOf(const Arguments& arguments) {
+  std::vector<Part> parts;
+  for (const std::string& transport : arguments.transports) {
+    const Transport kind = transport == "tcp" ? Transport::kTcp : Transport::kSharedMemory;
+    for (const int ranks : arguments.ranks) {
+      Part part{kind, ranks, arguments.compare};
+      part.options.without_spinners = arguments.quick && ranks > sysconf(_SC_NPROCESSORS_ONLN);
+      if (ranks > 4) {  // only the crowd's own targets
+        if (kind == Transport::kTcp) continue;
+        part.options.operations = {Operation::kAllReduce, Operation::kBarrier};
+        part.options.sizes = {8};
+      }
+      parts.push_back(part);
+    }
+  }
+  return parts;
+}
+
+size_t PointsOf(const Part& part) {
+  size_t points = 0;
+  for (const Operation operation : part.options.operations) {
+    points += operation == Operation::kBarrier ? 1 : part.options.sizes.size();
+  }
+  return points;
+}
+
+// Measures one part; false where our own ranks did not come up.
+bool RunPart(const Part& part, const std::string& bin, size_t* done, size_t all, Output* output,
+             std::vector<PointResult>* points) {
+  output->Say(PointHead(part.transport, part.ranks));
+  const auto session =
+      Session::Start(part.transport, part.ranks, bin, part.options.peers, part.options.without_spinners);
+  if (!session.ok()) {
+    output->Say("# " + std::string(session.status().message()) + "\n");
+    return false;
+  }
+  if (part.options.without_spinners) output->Say("# quick: mpich is left out, which takes 5 to 50 ms a call here\n");
+  for (const Operation operation : part.options.operations) {
+    const bool sized = operation != Operation::kBarrier;
+    for (const int64_t bytes : sized ? part.options.sizes : std::vector<int64_t>{0}) {
+      if (isatty(2) != 0) std::fprintf(stderr, "\r%zu of %zu ", *done + 1, all);
+      std::string why;
+      const PointResult point = MeasurePoint(**session, part.transport, part.options, operation, bytes, &why);
+      ++*done;
+      if (isatty(2) != 0) std::fprintf(stderr, "\r");
+      if (!why.empty()) {
+        output->Say(std::string(measure::Name(operation)) + " " + measure::BytesText(static_cast<double>(bytes)) +
+                    ": not measured: " + why + "\n");
+        continue;
+      }
+      output->Say(PointRow(point));
+      points->push_back(point);
+      if (!(*session)->alive(0)) return false;
+    }
+  }
+  return true;
+}
+
+bool Interpret(const Arguments& raw, Arguments* arguments) {
+  CompareOptions& compare = arguments->compare;
+  for (const std::string& name : raw.operations) {
+    Operation operation{};
+    if (!measure::ParseOperation(name, &operation)) {
+      std::fprintf(stderr, "there is no operation \"%s\"; there are %s\n", name.c_str(),
+                   measure::OperationNames().c_str());
+      return false;
+    }
+    compare.operations.push_back(operation);
+  }
+  if (compare.operations.empty()) compare.operations = measure::AllOperations();
+  std::vector<std::string> sizes = raw.sizes;
+  if (sizes.empty() && raw.quick) sizes = {"8", "1K", "64K", "512K", "4M", "32M"};
+  if (sizes.empty()) sizes = {"8", "64", "1K", "8K", "64K", "512K", "4M", "32M", "128M"};
+  for (const std::string& text : sizes) {
+    const auto bytes = measure::ParseBytes(text);
+    if (!bytes.ok() || *bytes < 4 || *bytes % 4 != 0) {
+      std::fprintf(stderr, "\"%s\" is no size of whole float32: such as 8, 64K, 4M\n", text.c_str());
+      return false;
+    }
+    compare.sizes.push_back(*bytes);
+  }
+  if (raw.ranks.empty()) arguments->ranks = {2, 4, 8};
+  if (raw.transports.empty()) arguments->transports = {"shm", "tcp"};
+  if (raw.quick) compare.slot_ms = 10;
+  return true;
+}
+
+void AddOptions(CLI::App* app, Arguments* raw) {
+  app->footer(kFooter);
+  app->add_flag("--quick", raw->quick, "fewer sizes and shorter measurements");
+  app->add_option("--ops", raw->operations, "operations: " + measure::OperationNames());
+  app->add_option("--bytes", raw->sizes, "blocks, such as 8 64K 4M");
+  app->add_option("--ranks", raw->ranks, "numbers of ranks (2 4 8; 8 with 8 B only)")->check(CLI::Range(2, 64));
+  app->add_option("--transport", raw->transports, "shm, tcp (both)")->check(CLI::IsMember({"shm", "tcp"}));
+  app->add_option("--peers", raw->compare.peers, "only these of openmpi, openmpi-ucx, mpich, gloo");
+  app->add_option("--alternations", raw->compare.alternations, "of each point")
+      ->check(CLI::Range(1, 100))
+      ->capture_default_str();
+  app->add_option("--results", raw->results, "folder to keep the text, the CSV and the plots in");
+}
+
+void Keep(const std::string& folder, const std::string& text, const std::vector<PointResult>& points,
+          const std::string& caption) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const std::string stem = folder + "/peers-" + Now("%Y-%m-%d-%H%M");
+  const auto write = [](const std::string& path, const std::string& content) {
+    std::ofstream out(path, std::ios::binary);
+    out << content;
+    out.close();
+    std::printf("%s%s\n", out.good() ? "# kept: " : "# could not write ", path.c_str());
+  };
+  write(stem + ".txt", text);
+  write(stem + ".csv", ComparisonCsv(points));
+  write(stem + "-ratios.svg", RatioPlot(points, "Ours / best peer. " + caption));
+  write(stem + "-times.svg", TimePlot(points, "Median times. " + caption));
+}
+
+int Main(int argc, char** argv) {
+  Arguments raw;
+  CLI::App app("Compares our collectives with those of Open MPI, MPICH and Gloo, side by side.", "peers");
+  AddOptions(&app, &raw);
+  CLI11_PARSE(app, argc, argv);
+  Arguments arguments = raw;
+  if (!Interpret(raw, &arguments)) return 2;
+
+  std::string command = "tools/dev bench peers";
+  for (int i = 1; i < argc; ++i) command += " " + std::string(argv[i]);
+  Output output;
+  const std::string machine = Machine();
+  const std::string date = Now("%Y-%m-%d %H:%M UTC");
+  output.Say("# " + command + "\n# " + date + ", " + machine + "\n");
+  const std::string bin = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
+  const std::vector<Part> parts = PartsOf(arguments);
+  size_t all = 0;
+  for (const Part& part : parts) all += PointsOf(part);
+  const auto began = std::chrono::steady_clock::now();
+  std::vector<PointResult> points;
+  bool complete = true;
+  size_t done = 0;
+  for (const Part& part : parts) complete = RunPart(part, bin, &done, all, &output, &points) && complete;
+  output.Say(TargetTable(points));
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+  output.Say("# took " + measure::Fixed(took.count(), 0) + " s\n");
+  if (!raw.results.empty()) Keep(raw.results, output.text(), points, date + ", " + machine);
+  for (const PointResult& point : points) {
+    for (const Contestant& one : point.contestants) complete = complete && (!one.ours || one.wrong == 0);
+  }
+  return complete ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace cohort::bench
+
+int main(int argc, char** argv) { return cohort::bench::Main(argc, argv); }

@@ -1,0 +1,191 @@
+#include "tools/bench/compare/session.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "runtime/base/deadline.h"
+#include "runtime/base/errno_status.h"
+#include "runtime/base/futex.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::bench {
+namespace {
+
+using runtime::Deadline;
+
+constexpr std::chrono::seconds kStartPatience{30};
+constexpr std::chrono::seconds kCommandPatience{90};
+constexpr std::chrono::seconds kEndPatience{3};
+
+// The end of a system's log, for the message about its failure.
+std::string LastLines(const std::string& path) {
+  std::ifstream in(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    if (!line.empty()) lines.push_back(line);
+  }
+  std::string text;
+  for (size_t i = lines.size() > 5 ? lines.size() - 5 : 0; i < lines.size(); ++i) text += "\n    " + lines[i];
+  return text;
+}
+
+[[noreturn]] void Execute(const SystemSpec& spec, const std::vector<std::string>& command, const std::string& log) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const int out = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  const int in = open("/dev/null", O_RDONLY);
+  if (out >= 0 && in >= 0) {
+    dup2(in, 0);
+    dup2(out, 1);
+    dup2(out, 2);
+  }
+  for (const auto& [name, value] : spec.environment) setenv(name.c_str(), value.c_str(), 1);
+  std::vector<char*> arguments;
+  for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
+  arguments.push_back(nullptr);
+  execv(arguments[0], arguments.data());
+  std::perror(arguments[0]);
+  _exit(127);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Session>> Session::Start(Transport transport, int ranks, const std::string& bin,
+                                                        const std::vector<std::string>& peers, bool without_spinners) {
+  std::unique_ptr<Session> session(new Session);
+  session->ranks_ = ranks;
+  session->folder_ = (std::filesystem::temp_directory_path() / "compare-XXXXXX").string();
+  if (mkdtemp(session->folder_.data()) == nullptr) return runtime::ErrnoStatus(errno, "cannot make a folder");
+  COHORT_ASSIGN_OR_RETURN(session->memory_, measure::SharedMemory::Create(SessionBytes(ranks)));
+  session->memory()->ranks = ranks;
+  session->memory()->conductor = getpid();
+  std::vector<std::string> missing;
+  const SessionPlace place{bin, session->memory_->Path(), session->folder_, ranks};
+  session->systems_ = SystemsFor(transport, place, &missing);
+  for (const std::string& name : missing) {
+    std::printf("# %s is not here and is left out; tools/dev setup --peers installs the peers\n", name.c_str());
+  }
+  session->started_.resize(session->systems_.size());
+  for (size_t i = 0; i < session->systems_.size(); ++i) {
+    const SystemSpec& spec = session->systems_[i];
+    const bool wanted = peers.empty() || std::find(peers.begin(), peers.end(), spec.name) != peers.end();
+    if (!spec.ours && (!wanted || (spec.spins && without_spinners))) continue;
+    const absl::Status status = session->Launch(static_cast<int>(i));
+    if (!status.ok()) session->GiveUp(static_cast<int>(i), status);
+  }
+  if (!session->started_[0].alive) return absl::FailedPreconditionError("our own ranks did not start");
+  return session;
+}
+
+absl::Status Session::Launch(int system) {
+  Started& started = started_[static_cast<size_t>(system)];
+  const SystemSpec& spec = systems_[static_cast<size_t>(system)];
+  for (const std::vector<std::string>& command : spec.commands) {
+    const pid_t pid = fork();
+    if (pid == 0) Execute(spec, command, LogOf(system));
+    if (pid < 0) return runtime::ErrnoStatus(errno, "cannot start " + command[0]);
+    started.pids.push_back(pid);
+  }
+  started.alive = true;
+  return Await(system, static_cast<uint32_t>(ranks_), kStartPatience);
+}
+
+bool Session::AnyProcessEnded(int system) {
+  for (const pid_t pid : started_[static_cast<size_t>(system)].pids) {
+    siginfo_t info{};
+    if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid != 0) return true;
+  }
+  return false;
+}
+
+// Until `answers` ranks have answered in all since the start.
+absl::Status Session::Await(int system, uint32_t answers, std::chrono::seconds patience) {
+  SystemSlot& slot = memory()->slots[system];
+  const Deadline deadline = Deadline::After(patience);
+  for (;;) {
+    const uint32_t seen = slot.answers.load(std::memory_order_acquire);
+    if (seen >= answers) break;
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError("no answer within " + std::to_string(patience.count()) + " s");
+    }
+    if (AnyProcessEnded(system)) return absl::UnavailableError("its processes have ended");
+    runtime::FutexWait(slot.answers, seen, runtime::FutexScope::kShared, Deadline::After(std::chrono::seconds(1)));
+  }
+  if (slot.failures.load() == 0) return absl::OkStatus();
+  slot.error[sizeof slot.error - 1] = '\0';
+  return absl::InternalError(slot.error);
+}
+
+absl::Status Session::Give(int system, const Command& command) {
+  if (!alive(system)) return absl::UnavailableError("the system has been given up");
+  SystemSlot& slot = memory()->slots[system];
+  memory()->command = command;
+  const uint32_t before = slot.answers.load();
+  slot.commands.fetch_add(1, std::memory_order_release);
+  runtime::FutexWake(slot.commands, runtime::FutexScope::kShared);
+  const absl::Status status = Await(system, before + static_cast<uint32_t>(ranks_), kCommandPatience);
+  if (!status.ok()) GiveUp(system, status);
+  return status;
+}
+
+void Session::GiveUp(int system, const absl::Status& status) {
+  std::printf("# %s is given up: %s%s\n", systems_[static_cast<size_t>(system)].name.c_str(),
+              std::string(status.message()).c_str(), LastLines(LogOf(system)).c_str());
+  std::fflush(stdout);
+  EndProcesses(system);
+  started_[static_cast<size_t>(system)].alive = false;
+}
+
+std::vector<double> Session::Samples(int system, int calls) {
+  const measure::GateMemory* gate = GateOf(memory(), ranks_, system);
+  std::vector<double> us;
+  for (int call = 0; call < calls; ++call) {
+    uint64_t slowest = 0;
+    for (int rank = 0; rank < ranks_; ++rank) slowest = std::max(slowest, gate->rows[rank].numbers[call]);
+    us.push_back(static_cast<double>(slowest) / 1e6);
+  }
+  return us;
+}
+
+// Waits a little for processes that were told to end, then makes them.
+void Session::EndProcesses(int system) {
+  const Deadline deadline = Deadline::After(kEndPatience);
+  for (const pid_t pid : started_[static_cast<size_t>(system)].pids) {
+    bool told = false;
+    while (waitpid(pid, nullptr, WNOHANG) == 0) {
+      if (deadline.passed()) {
+        kill(-pid, told ? SIGKILL : SIGTERM);
+        if (told) {
+          waitpid(pid, nullptr, 0);
+          break;
+        }
+        told = true;
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  started_[static_cast<size_t>(system)].pids.clear();
+}
+
+Session::~Session() {
+  for (size_t i = 0; i < started_.size(); ++i) {
+    if (started_[i].alive) (void)Give(static_cast<int>(i), Command{.action = Action::kExit});
+  }
+  for (size_t i = 0; i < started_.size(); ++i) EndProcesses(static_cast<int>(i));
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_, ignored);
+}
+
+}  // namespace cohort::bench

@@ -1,0 +1,61 @@
+// All systems of one transport and number of ranks, started once and commanded in turn.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "tools/bench/compare/session_memory.h"
+#include "tools/bench/compare/specs.h"
+#include "tools/measure/shared_memory.h"
+
+namespace cohort::bench {
+
+class Session {
+ public:
+  // Starts every system and waits for its ranks. A system that does not come up is left out; its reason is printed.
+  // kFailedPrecondition where ours does not.
+  static absl::StatusOr<std::unique_ptr<Session>> Start(Transport transport, int ranks, const std::string& bin,
+                                                        const std::vector<std::string>& peers, bool without_spinners);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  int ranks() const { return ranks_; }
+  const std::vector<SystemSpec>& systems() const { return systems_; }
+  bool alive(int system) const { return started_[static_cast<size_t>(system)].alive; }
+
+  // Gives the system a command and waits for all of its ranks. After an error, which is printed once, the system is no
+  // longer alive.
+  absl::Status Give(int system, const Command& command);
+  SystemSlot& slot(int system) { return memory()->slots[system]; }
+  // The slowest rank's time of each of the latest timed calls, in microseconds.
+  std::vector<double> Samples(int system, int calls);
+
+ private:
+  struct Started {
+    std::vector<pid_t> pids;
+    bool alive = false;
+  };
+  Session() = default;
+  SessionMemory* memory() { return static_cast<SessionMemory*>(memory_->data()); }
+  absl::Status Launch(int system);
+  absl::Status Await(int system, uint32_t answers, std::chrono::seconds patience);
+  void GiveUp(int system, const absl::Status& status);
+  bool AnyProcessEnded(int system);
+  void EndProcesses(int system);
+  std::string LogOf(int system) const { return folder_ + "/" + std::to_string(system) + ".log"; }
+
+  int ranks_ = 0;
+  std::string folder_;
+  std::unique_ptr<measure::SharedMemory> memory_;
+  std::vector<SystemSpec> systems_;
+  std::vector<Started> started_;
+};
+
+}  // namespace cohort::bench

@@ -1,0 +1,35 @@
+// The systems that are compared, and how each is started with the settings that suit it best.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cohort::bench {
+
+enum class Transport { kSharedMemory, kTcp };
+
+struct SystemSpec {
+  std::string name;
+  // Environment of its processes, beside the conductor's own.
+  std::vector<std::pair<std::string, std::string>> environment = {};
+  // One command that starts all ranks, or one for each rank.
+  std::vector<std::vector<std::string>> commands;
+  bool ours = false;
+  bool uses_ucx = false;
+  // Spins without yielding: a call takes milliseconds where ranks share CPUs.
+  bool spins = false;
+};
+
+// What a session's programs are told.
+struct SessionPlace {
+  std::string bin;     // folder of our programs
+  std::string memory;  // path of the session's memory
+  std::string folder;  // an empty one, for rendezvous files
+  int ranks = 2;
+};
+
+// Ours first, then the peers that are installed and built, in the order of their slots. `missing` names the others.
+std::vector<SystemSpec> SystemsFor(Transport transport, const SessionPlace& place, std::vector<std::string>* missing);
+
+}  // namespace cohort::bench

@@ -1,0 +1,42 @@
+// A communication system that takes part in a comparison, seen from one of its ranks.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "tools/measure/operation.h"
+
+namespace cohort::bench {
+
+// One blocking call on float32, sums where the operation reduces. Buffers that the rank does not have are null.
+struct SystemCall {
+  measure::Operation operation{};
+  const float* in = nullptr;
+  float* out = nullptr;
+  int64_t count = 0;  // elements of a block
+  int root = 0;
+};
+
+class System {
+ public:
+  virtual ~System() = default;
+  virtual int rank() const = 0;
+  virtual int ranks() const = 0;
+  // Empty: done. Else what went wrong; the system is not used afterwards.
+  virtual std::string Run(const SystemCall& call) = 0;
+  // Memory of the given variant, the same on all ranks but for its size; null where there is none. Collective.
+  virtual void* Allocate(int variant, int buffer, int64_t bytes);
+  virtual void Release(int variant);
+  // Called while the rank waits for the others' arrival at the gate.
+  virtual void Progress() {}
+
+ private:
+  static constexpr int kBuffers = 2;
+  void* memory_[2][kBuffers] = {};
+};
+
+// Carries out the conductor's commands until it says exit. `path` is the session's memory; `place` the system's slot.
+// Returns the process' exit code.
+int Serve(System& system, const std::string& path, int ranks, int place);
+
+}  // namespace cohort::bench
