@@ -34,6 +34,8 @@ class NcclProvider final : public Provider {
   std::string_view name() const override { return "nccl"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   runtime::Work Launch(const AcceptedCall& call) override;
+  void BatchBegin() override { batching_ = true; }
+  void BatchEnd() override;
   bool Poll() override;
   bool Active() const override;
   void Arm() override;
@@ -46,9 +48,14 @@ class NcclProvider final : public Provider {
   NcclLane& LaneOf(int ordinal);
   int IndexOf(int ordinal) const;
   StagedCalls* StagedOf(const NcclLane& lane);
-  absl::Status Start(NcclLane& lane, NcclOperation* operation);
+  // The call is on its stream, or it is left to BatchEnd (*later).
+  absl::Status Start(NcclLane& lane, NcclOperation* operation, bool* later);
+  absl::Status StartBatch(NcclLane& lane, std::span<NcclOperation* const> operations);
+  // The call could not be started. True: it will end when what NCCL holds has been stopped.
+  bool FailStart(NcclOperation* operation, const absl::Status& status);
   absl::Status StartStaged(NcclLane& lane, const AcceptedCall& call);
   bool Capturing(void* stream) const;
+  absl::Status CheckCapture(NcclLane& lane, const AcceptedCall& call) const;
   absl::Status DriveFor(std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing);
   runtime::Work Refuse(const AcceptedCall& call, const absl::Status& status);
   bool Stopped();
@@ -59,6 +66,8 @@ class NcclProvider final : public Provider {
   std::vector<std::unique_ptr<NcclLane>> lanes_;      // in the order of first use
   std::vector<std::unique_ptr<StagedCalls>> staged_;  // by lane; null where not needed
   const AcceptedCall* staging_ = nullptr;             // the call that is being staged
+  bool batching_ = false;
+  std::vector<std::pair<NcclLane*, NcclOperation*>> batch_;
   absl::Status status_;
   bool ended_ = false;  // after status_: nothing runs any more, and all works have ended
 };
@@ -78,6 +87,7 @@ NcclProvider::NcclProvider(const GroupContext* group, const NcclApi* nccl, const
 }
 
 NcclProvider::~NcclProvider() {
+  BatchEnd();
   if (std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return !lane->empty(); })) {
     Fail(absl::CancelledError("the communicator was destroyed"));
     while (!Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
@@ -162,46 +172,46 @@ runtime::Work NcclProvider::Launch(const AcceptedCall& call) {
   operation->call = call;  // `call` is the caller's and may change while Start drives the engine
   operation->started = Clock::now();
   runtime::Work work = runtime::Work::Adopt(operation);
-  const absl::Status started = Start(lane, operation);
+  bool later = false;
+  const absl::Status started = Start(lane, operation, &later);
   if (!started.ok()) {
-    // The others wait for this rank: the call is theirs, too.
-    if (status_.ok()) group_->fail(started, -1);
-    Fail(started);
-    if (Stopped()) {
-      operation->Finish(group_->runtime->segment().black_box(), status_);
-      return work;
-    }
-    // NCCL may hold the buffers until it is aborted: Poll ends the operation then.
+    if (!FailStart(operation, started)) return work;
   } else if (operation->captured) {
     operation->Finish(group_->runtime->segment().black_box(), absl::OkStatus());
     return work;
   }
-  lane.Push(operation);
+  if (later) {
+    batch_.emplace_back(&lane, operation);
+  } else {
+    lane.Push(operation);
+  }
   return work;
 }
 
-absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation) {
+bool NcclProvider::FailStart(NcclOperation* operation, const absl::Status& status) {
+  // The others wait for this rank: the call is theirs, too.
+  if (status_.ok()) group_->fail(status, -1);
+  Fail(status);
+  if (!Stopped()) return true;  // NCCL may hold the buffers until it is aborted: Poll ends the operation then
+  operation->Finish(group_->runtime->segment().black_box(), status_);
+  return false;
+}
+
+absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool* later) {
   const AcceptedCall& call = operation->call;
   const runtime::Deadline deadline = runtime::Deadline::After(call.timeout);
   const auto stream = static_cast<cudaStream_t>(call.stream);
   const bool by_host = call.service.pieces == kByHost && group_->size > 1;
   operation->captured = Capturing(call.stream);
-  if (operation->captured && group_->size > 1) {
-    if (by_host || !lane.device().staged().empty()) {
-      return absl::UnimplementedError(std::string(Name(call.request.kind)) +
-                                      " goes through host memory and can't be captured into a CUDA graph");
-    }
-    if (!lane.device().prepared()) {
-      return absl::FailedPreconditionError(
-          "the group's first call on this device can't be captured into a CUDA graph: NCCL's communicator is made in "
-          "it; call Barrier on the device before the capture");
-    }
-  }
+  if (operation->captured && group_->size > 1) COHORT_RETURN_IF_ERROR(CheckCapture(lane, call));
   if (!by_host && !lane.device().prepared()) COHORT_RETURN_IF_ERROR(lane.device().Prepare(deadline));
   if (group_->size == 1) {
     COHORT_RETURN_IF_ERROR(CopyAlone(*context_.cuda, call.request, stream));
   } else if (by_host || !lane.device().staged().empty()) {
     COHORT_RETURN_IF_ERROR(StartStaged(lane, call));
+  } else if (batching_ && !operation->captured) {
+    *later = true;
+    return absl::OkStatus();
   } else {
     const AcceptedCall* const calls[] = {&call};
     COHORT_RETURN_IF_ERROR(lane.device().Enqueue(calls, deadline));
@@ -212,11 +222,52 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation) {
   return context_.cuda->ToStatus(recorded, std::string(Name(call.request.kind)));
 }
 
+absl::Status NcclProvider::CheckCapture(NcclLane& lane, const AcceptedCall& call) const {
+  if (call.service.pieces == kByHost || !lane.device().staged().empty()) {
+    return absl::UnimplementedError(std::string(Name(call.request.kind)) +
+                                    " goes through host memory and can't be captured into a CUDA graph");
+  }
+  if (lane.device().prepared()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "the group's first call on this device can't be captured into a CUDA graph: NCCL's communicator is made in it; "
+      "make another call on the device before the capture");
+}
+
+void NcclProvider::BatchEnd() {
+  batching_ = false;
+  for (const auto& lane : lanes_) {
+    std::vector<NcclOperation*> operations;
+    for (const auto& [of, operation] : batch_) {
+      if (of == lane.get()) operations.push_back(operation);
+    }
+    if (operations.empty()) continue;
+    const absl::Status started = status_.ok() ? StartBatch(*lane, operations) : status_;
+    for (NcclOperation* operation : operations) {
+      if (started.ok() || FailStart(operation, started)) lane->Push(operation);
+    }
+  }
+  batch_.clear();
+}
+
+absl::Status NcclProvider::StartBatch(NcclLane& lane, std::span<NcclOperation* const> operations) {
+  const cuda::DeviceScope device(*context_.cuda, lane.device().ordinal());
+  COHORT_RETURN_IF_ERROR(device.status());
+  std::vector<const AcceptedCall*> calls;
+  for (const NcclOperation* operation : operations) calls.push_back(&operation->call);
+  COHORT_RETURN_IF_ERROR(lane.device().Enqueue(calls, runtime::Deadline::After(calls[0]->timeout)));
+  for (const NcclOperation* operation : operations) {
+    const cudaError_t recorded =
+        context_.cuda->cudaEventRecord(operation->event, static_cast<cudaStream_t>(operation->call.stream));
+    if (recorded != cudaSuccess) return context_.cuda->ToStatus(recorded, "recording an event");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status NcclProvider::StartStaged(NcclLane& lane, const AcceptedCall& call) {
   StagedCalls* staged = StagedOf(lane);
-  if (staged == nullptr || HasUnequalBlocks(call.request.kind)) {
-    return absl::UnimplementedError(std::string(Name(call.request.kind)) + " does not go through host memory; " +
-                                    lane.device().staged());
+  if (staged == nullptr || HasUnequalBlocks(call.request.kind) || batching_) {
+    return absl::UnimplementedError(std::string(Name(call.request.kind)) + (batching_ ? " in a batch" : "") +
+                                    " does not go through host memory; " + lane.device().staged());
   }
   staging_ = &call;
   const absl::Status status = staged->Run(call);

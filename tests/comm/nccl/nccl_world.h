@@ -1,6 +1,8 @@
 // Ranks as threads of this process, each with a runtime of its own, all with the provider over the fake NCCL.
 #pragma once
 
+#include <dlfcn.h>
+
 #include <functional>
 #include <memory>
 #include <string>
@@ -50,6 +52,11 @@ struct FakeNccl {
   decltype(&FakeNcclMade) made;
   decltype(&FakeCudaLiveAllocations) live_allocations;
   void* library;
+  // A function that it has, too.
+  template <typename Function>
+  Function Find(const char* name) const {
+    return reinterpret_cast<Function>(dlsym(library, name));
+  }
 };
 const FakeNccl& TheFake();
 NcclOptions FakeOptions();
