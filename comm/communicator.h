@@ -111,6 +111,7 @@ class Communicator {
   // Done on no rank before every rank has called it.
   Work Barrier(const CallOptions& options = {}, Site site = Site::current());
   // Ordered per pair and direction, on channels of their own: independent of collectives. Counts and types must agree.
+  // `peer` may be the caller itself (host memory). Any number may be under way; the queues of the peers take turns.
   Work Send(ConstBuffer in, int peer, const CallOptions& options = {}, Site site = Site::current());
   Work Recv(Buffer out, int peer, const CallOptions& options = {}, Site site = Site::current());
 
@@ -148,6 +149,7 @@ class Communicator {
   void Abort(const std::string& reason);
 
  private:
+  friend class Batch;
   friend class Group;
   explicit Communicator(std::unique_ptr<Group> group);
   absl::StatusOr<std::unique_ptr<Communicator>> Derive(uint64_t tag);

@@ -158,7 +158,7 @@ void Group::FillRecord(const CollectiveRequest& request, const ServicePlan& serv
   signature.dtype = static_cast<uint16_t>(request.dtype);
   signature.op = Reduces(request.kind) ? static_cast<uint16_t>(request.op) : 0;
   signature.algorithm = service.algorithm;
-  signature.tuning = service.tuning;
+  signature.tuning = service.tuning ^ request.parts;
   const BufferBlocks blocks = BlocksOf(request.kind, request.root == context_.rank, context_.size);
   record->bytes = signature.count * SizeOf(request.dtype) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
   if (request.blocks != nullptr) [[unlikely]]
@@ -206,7 +206,7 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
     runtime().NoteReportedFailure(status_);
     return runtime::Work::Finished(status_);
   }
-  if (context_.size == 1 && request.memory == MemoryKind::kHost) {
+  if (ServedAlone(request)) {
     RunLocalCall(request);
     return runtime::Work::Finished(absl::OkStatus());
   }

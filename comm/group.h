@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // The same for the variable-count forms.
   runtime::Work SubmitUnequal(const CallArguments& arguments, const BlockLayout& in_blocks,
                               const BlockLayout& out_blocks, const CallOptions& options);
+  // All calls of a batch (comm/batch.h), or none.
+  runtime::Work SubmitBatch(std::span<const BatchedCall> calls);
   std::string Explain(const CollectiveRequest& request);
   // Fails the group here and on all other members.
   void FailEverywhere(const absl::Status& status, int blamed);
@@ -76,6 +79,12 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   };
   static constexpr size_t kSites = 64;  // a power of two
 
+  // True for calls that need nobody else.
+  bool ServedAlone(const CollectiveRequest& request) const {
+    return context_.size == 1 && request.memory == MemoryKind::kHost && !IsPointToPoint(request.kind);
+  }
+  absl::Status CheckBatch(std::span<const BatchedCall> calls, std::vector<CollectiveRequest>* requests,
+                          std::vector<Provider*>* providers);
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options);
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);

@@ -43,6 +43,8 @@ class PointToPoint : public Provider {
   Progress TrySend(int rank, Peer& peer);
   Progress TryReceive(int rank, Peer& peer);
   bool Drain(int rank);
+  // Messages to the rank itself: a copy for each pair of a send and a receive.
+  bool DrainSelf();
   bool Connect(int rank, Peer& peer);
   void Finish(OperationQueue& queue);
   void Blocked();

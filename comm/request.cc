@@ -122,9 +122,10 @@ absl::Status CheckRanks(const CallArguments& arguments, int rank, int size) {
   }
   if (IsPointToPoint(arguments.kind)) {
     if (!in_range(arguments.peer)) return Invalid(arguments, "peer is " + std::to_string(arguments.peer) + range());
-    if (arguments.peer == rank) {
-      return Invalid(arguments,
-                     "peer is the caller, rank " + std::to_string(rank) + ", itself; copy the memory instead");
+    const MemoryKind memory = arguments.kind == CollectiveKind::kSend ? arguments.in.memory : arguments.out.memory;
+    if (arguments.peer == rank && memory != MemoryKind::kHost) {
+      return Invalid(arguments, "peer is the caller, rank " + std::to_string(rank) +
+                                    ", itself, which NCCL does not serve alone; copy the memory instead");
     }
   }
   const int op = static_cast<int>(arguments.op);

@@ -58,6 +58,9 @@ struct CollectiveRequest {
   // Variable-count forms: their blocks, in place of `count`; null for all other kinds. Valid as long as the call.
   const BlockTable* blocks = nullptr;
 
+  // A hash of the calls that this one was gathered from (comm/batch.h); 0: it is one call.
+  uint64_t parts = 0;
+
   // True where input and output are the same memory in the way that NCCL defines for the kind.
   bool in_place = false;
 };
@@ -91,6 +94,12 @@ struct CallArguments {
   int root = -1;
   int peer = -1;
   std::source_location site{};
+};
+
+// One call of a batch (comm/batch.h).
+struct BatchedCall {
+  CallArguments arguments;
+  CallOptions options;
 };
 
 // Checks the arguments of a call by rank `rank` of `size` and makes `request`, which must be new, of them. Local:

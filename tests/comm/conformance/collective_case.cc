@@ -215,10 +215,51 @@ bool PendingCase::Memory::guards_intact() const {
          std::all_of(bytes_.end() - kGuard, bytes_.end(), intact);
 }
 
-PendingCase::PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case)
-    : case_(the_case), rank_(communicator.rank()), size_(communicator.size()) {
+PendingCase::PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case, comm::Batch* batch)
+    : case_(the_case), rank_(communicator.rank()), size_(communicator.size()), batch_(batch) {
   Start(communicator);
 }
+
+namespace {
+
+runtime::Work Taken(runtime::Work work) { return work; }
+runtime::Work Taken(comm::Batch&) { return runtime::Work(); }  // its Work is the batch's
+runtime::Work Barrier(comm::Communicator& communicator, const comm::CallOptions& options) {
+  return communicator.Barrier(options);
+}
+runtime::Work Barrier(comm::Batch&, const comm::CallOptions&) { return runtime::Work(); }
+
+// Makes the call, on a communicator or as one of a batch.
+template <typename Target>
+runtime::Work Issue(Target& on, const CollectiveCase& c, ConstBuffer source, Buffer target,
+                    const comm::CallOptions& options, int rank) {
+  switch (c.kind) {
+    case CollectiveKind::kBroadcast:
+      return Taken(on.Broadcast(target, c.root, options));
+    case CollectiveKind::kReduce:
+      return Taken(on.Reduce(source, target, c.op, c.root, options));
+    case CollectiveKind::kAllReduce:
+      return Taken(on.AllReduce(source, target, c.op, options));
+    case CollectiveKind::kGather:
+      return Taken(on.Gather(source, target, c.root, options));
+    case CollectiveKind::kScatter:
+      return Taken(on.Scatter(source, target, c.root, options));
+    case CollectiveKind::kAllGather:
+      return Taken(on.AllGather(source, target, options));
+    case CollectiveKind::kReduceScatter:
+      return Taken(on.ReduceScatter(source, target, c.op, options));
+    case CollectiveKind::kAllToAll:
+      return Taken(on.AllToAll(source, target, options));
+    case CollectiveKind::kBarrier:
+      return Barrier(on, options);
+    default:
+      if (rank == c.root) return Taken(on.Send(source, c.peer, options));
+      if (rank == c.peer) return Taken(on.Recv(target, c.root, options));
+      return runtime::Work();
+  }
+}
+
+}  // namespace
 
 int PendingCase::Start(comm::Communicator& communicator) {
   if (comm::HasUnequalBlocks(case_.kind)) return StartUnequal(communicator);
@@ -250,37 +291,10 @@ int PendingCase::Start(comm::Communicator& communicator) {
   comm::CallOptions options;
   options.algorithm = c.algorithm;
   options.timeout = std::chrono::seconds(60);
-  switch (c.kind) {
-    case CollectiveKind::kBroadcast:
-      work_ = communicator.Broadcast(target, c.root, options);
-      break;
-    case CollectiveKind::kReduce:
-      work_ = communicator.Reduce(source, target, c.op, c.root, options);
-      break;
-    case CollectiveKind::kAllReduce:
-      work_ = communicator.AllReduce(source, target, c.op, options);
-      break;
-    case CollectiveKind::kGather:
-      work_ = communicator.Gather(source, target, c.root, options);
-      break;
-    case CollectiveKind::kScatter:
-      work_ = communicator.Scatter(source, target, c.root, options);
-      break;
-    case CollectiveKind::kAllGather:
-      work_ = communicator.AllGather(source, target, options);
-      break;
-    case CollectiveKind::kReduceScatter:
-      work_ = communicator.ReduceScatter(source, target, c.op, options);
-      break;
-    case CollectiveKind::kAllToAll:
-      work_ = communicator.AllToAll(source, target, options);
-      break;
-    case CollectiveKind::kBarrier:
-      work_ = communicator.Barrier(options);
-      break;
-    default:
-      if (is_root) work_ = communicator.Send(source, c.peer, options);
-      if (rank_ == c.peer) work_ = communicator.Recv(target, c.root, options);
+  if (batch_ != nullptr && c.kind != CollectiveKind::kBarrier) {
+    work_ = Issue(*batch_, c, source, target, options, rank_);
+  } else {
+    work_ = Issue(communicator, c, source, target, options, rank_);
   }
   return 0;
 }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/batch.h"
 #include "comm/communicator.h"
 
 namespace cohort::testing {
@@ -33,8 +34,10 @@ std::vector<std::byte> CombinedOf(const CollectiveCase& the_case, int size, int6
 // result is compared, and memory around the buffers must stay as it was.
 class PendingCase {
  public:
-  // Starts the call. The case must outlive it.
-  PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case);
+  // Starts the call, or adds it to `batch`, if there is one and it takes such calls; set_work then tells the batch's
+  // Work. The case must outlive it.
+  PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case, comm::Batch* batch = nullptr);
+  void set_work(const runtime::Work& work) { work_ = work; }
   // Waits, and returns "" or what is wrong.
   std::string Finish();
   bool Done() const { return work_.Done(); }
@@ -60,6 +63,7 @@ class PendingCase {
   const CollectiveCase& case_;
   const int rank_;
   const int size_;
+  comm::Batch* const batch_;
   std::unique_ptr<Memory> in_;       // null: the call has none here, or it is in place
   std::unique_ptr<Memory> out_;      // null: the call has none here
   std::vector<std::byte> input_;     // what `in_` held

@@ -31,7 +31,8 @@ class Walk {
 
   std::string Run(int steps) {
     for (int step = 0; step < steps; ++step) {
-      std::string wrong = Draw(shared_, 12) == 0 ? MakeGroup() : Call(step);
+      const uint64_t what = Draw(shared_, 12);
+      std::string wrong = what == 0 ? MakeGroup() : what == 1 ? CallBatch(step) : Call(step);
       if (!wrong.empty()) return "step " + std::to_string(step) + ": " + wrong;
       while (!pending_.empty() && (pending_.size() > 5 || Draw(own_, 3) == 0)) {
         if (wrong = FinishOne(); !wrong.empty()) return wrong;
@@ -65,9 +66,44 @@ class Walk {
 
   std::string Call(int step) {
     GroupOf& group = groups_[Draw(shared_, groups_.size())];
+    auto the_case = DrawCase(group, step, 15);  // up to kSend, then the variable-count forms
+    if (the_case == nullptr) return "";
+    auto call = std::make_unique<PendingCase>(*group.communicator, *the_case);
+    pending_.push_back({std::move(the_case), std::move(call)});
+    return "";
+  }
+
+  // Many calls as one: mostly small all-reduces, which are gathered.
+  std::string CallBatch(int step) {
+    GroupOf& group = groups_[Draw(shared_, groups_.size())];
+    std::unique_ptr<comm::Batch> batch;
+    if (group.communicator != nullptr) batch = std::make_unique<comm::Batch>(*group.communicator);
+    const uint64_t calls = 1 + Draw(shared_, 12);
+    const size_t first = pending_.size();
+    const auto common_op = static_cast<comm::ReduceOp>(1 + Draw(shared_, 4));
+    for (uint64_t i = 0; i < calls; ++i) {
+      const bool common = Draw(shared_, 2) == 0;
+      auto the_case = DrawCase(group, step * 100 + static_cast<int>(i), common ? 1 : 10);
+      if (the_case == nullptr || the_case->kind == CollectiveKind::kBarrier) continue;
+      if (common) {
+        the_case->kind = CollectiveKind::kAllReduce;
+        the_case->dtype = comm::DataType::kInt32;
+        the_case->op = common_op;
+      }
+      auto call = std::make_unique<PendingCase>(*group.communicator, *the_case, batch.get());
+      pending_.push_back({std::move(the_case), std::move(call)});
+    }
+    if (batch == nullptr) return "";
+    const runtime::Work work = batch->Submit();
+    for (size_t i = first; i < pending_.size(); ++i) pending_[i].call->set_work(work);
+    return "";
+  }
+
+  // A call of one of the first `kinds` kinds; null where this rank takes no part.
+  std::unique_ptr<CollectiveCase> DrawCase(GroupOf& group, int step, uint64_t kinds) {
     const uint64_t size = group.members.size();
     auto the_case = std::make_unique<CollectiveCase>();
-    const auto kind = static_cast<int>(1 + Draw(shared_, 15));  // up to kSend, then the variable-count forms
+    const auto kind = static_cast<int>(1 + Draw(shared_, kinds));
     the_case->kind = static_cast<CollectiveKind>(kind <= 10 ? kind : kind + 1);
     the_case->dtype = static_cast<comm::DataType>(1 + Draw(shared_, comm::kDataTypes - 1));
     the_case->op = static_cast<comm::ReduceOp>(1 + Draw(shared_, comm::kReduceOps - 1));
@@ -77,10 +113,8 @@ class Walk {
         (static_cast<uint64_t>(the_case->root) + 1 + Draw(shared_, std::max<uint64_t>(1, size - 1))) % size);
     the_case->in_place = Draw(shared_, 2) == 0;
     the_case->salt = static_cast<uint64_t>(step);
-    if (group.communicator == nullptr || (the_case->kind == CollectiveKind::kSend && size == 1)) return "";
-    auto call = std::make_unique<PendingCase>(*group.communicator, *the_case);
-    pending_.push_back({std::move(the_case), std::move(call)});
-    return "";
+    if (group.communicator == nullptr || (the_case->kind == CollectiveKind::kSend && size == 1)) return nullptr;
+    return the_case;
   }
 
   std::string MakeGroup() {

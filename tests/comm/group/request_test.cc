@@ -58,7 +58,8 @@ std::vector<Refused> RefusedCalls() {
       {"in == out + rank * count", {CollectiveKind::kAllGather, ConstBuffer(memory, 8), Buffer(memory, 32)}},
       {"out == in + rank * count", {CollectiveKind::kReduceScatter, ConstBuffer(memory, 32), Buffer(memory + 16, 8)}},
       {"peer is 4", {CollectiveKind::kSend, in, {}, ReduceOp::kSum, -1, 4}},
-      {"peer is the caller, rank 1, itself", {CollectiveKind::kRecv, {}, out, ReduceOp::kSum, -1, kRank}},
+      {"peer is the caller, rank 1, itself",
+       {CollectiveKind::kRecv, {}, Buffer(other, 8, DataType::kFloat32, MemoryKind::kCuda), ReduceOp::kSum, -1, kRank}},
   };
 }
 

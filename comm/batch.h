@@ -1,0 +1,59 @@
+// Batch: several calls of one communicator started as one, as between ncclGroupStart and ncclGroupEnd.
+//
+//   Batch batch(*world);
+//   batch.Send(out, next).Recv(in, previous);
+//   absl::Status status = batch.Submit().Wait();
+//
+// The calls of a batch run concurrently, so that sends and receives can't stand in each other's way whatever their
+// order, a rank may send to itself, and no call may depend on another's result. On CUDA memory they become one NCCL
+// group. On host memory small all-reduces of one type and op are gathered into one message: a hundred of 8 bytes cost
+// little more than one.
+//
+// All members submit batches with the same collectives in the same order; sends and receives are each pair's own
+// affair. A batch whose arguments are refused (kInvalidArgument, or what Communicator says) starts nothing. Used by one
+// thread, and again after Submit, when it is empty.
+#pragma once
+
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/request.h"
+
+namespace cohort::comm {
+
+class Batch {
+ public:
+  // `communicator` outlives the batch.
+  explicit Batch(Communicator& communicator) : communicator_(communicator) {}
+
+  using Site = Communicator::Site;
+
+  // As the calls of Communicator. Nothing happens, and no argument is looked at, before Submit; buffers must be valid
+  // from then on.
+  Batch& AllReduce(ConstBuffer in, Buffer out, ReduceOp op, const CallOptions& options = {},
+                   Site site = Site::current());
+  Batch& Reduce(ConstBuffer in, Buffer out, ReduceOp op, int root, const CallOptions& options = {},
+                Site site = Site::current());
+  Batch& Broadcast(Buffer buffer, int root, const CallOptions& options = {}, Site site = Site::current());
+  Batch& Gather(ConstBuffer in, Buffer out, int root, const CallOptions& options = {}, Site site = Site::current());
+  Batch& Scatter(ConstBuffer in, Buffer out, int root, const CallOptions& options = {}, Site site = Site::current());
+  Batch& AllGather(ConstBuffer in, Buffer out, const CallOptions& options = {}, Site site = Site::current());
+  Batch& ReduceScatter(ConstBuffer in, Buffer out, ReduceOp op, const CallOptions& options = {},
+                       Site site = Site::current());
+  Batch& AllToAll(ConstBuffer in, Buffer out, const CallOptions& options = {}, Site site = Site::current());
+  Batch& Send(ConstBuffer in, int peer, const CallOptions& options = {}, Site site = Site::current());
+  Batch& Recv(Buffer out, int peer, const CallOptions& options = {}, Site site = Site::current());
+
+  size_t size() const { return calls_.size(); }
+  // Starts all calls, without waiting. The Work is done when all of them are; its status is OK or that of the first
+  // call that failed. A batch of no calls is done at once.
+  [[nodiscard]] Work Submit();
+
+ private:
+  Batch& Add(const CallArguments& arguments, const CallOptions& options);
+
+  Communicator& communicator_;
+  std::vector<BatchedCall> calls_;
+};
+
+}  // namespace cohort::comm

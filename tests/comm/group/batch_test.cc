@@ -1,0 +1,184 @@
+// Batches: many calls as one, in an order of each rank's own where the calls are messages.
+#include "comm/batch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "runtime/segment/black_box.h"
+#include "tests/support/process_cluster.h"
+#include "tests/support/sim_cluster.h"
+
+namespace cohort::testing {
+namespace {
+
+using comm::Batch;
+using comm::Buffer;
+using comm::CallOptions;
+using comm::Communicator;
+using comm::ConstBuffer;
+using comm::ReduceOp;
+
+std::string RunAll(int ranks, const std::function<std::string(ProcessRank&)>& program) {
+  ProcessClusterOptions options;
+  options.ranks = ranks;
+  std::string wrong;
+  for (const RankResult& result : RunProcesses(options, program)) wrong += result.text;
+  return wrong;
+}
+
+// Calls of this rank in its black box.
+size_t Recorded(ProcessRank& rank) { return rank.runtime->segment().black_box_of(rank.rank).All().size(); }
+
+TEST(BatchTest, SmallAllReducesBecomeOneMessage) {
+  EXPECT_EQ(RunAll(3,
+                   [](ProcessRank& rank) -> std::string {
+                     std::vector<std::vector<int64_t>> memory;
+                     for (int i = 0; i < 100; ++i) memory.emplace_back(static_cast<size_t>(i % 7), rank.rank + i);
+                     std::vector<float> other(5, 1.0f);
+                     Batch batch(*rank.world);
+                     for (auto& data : memory) {
+                       const Buffer buffer(data.data(), static_cast<int64_t>(data.size()));
+                       batch.AllReduce(buffer, buffer, ReduceOp::kSum);
+                     }
+                     batch.AllReduce(ConstBuffer(other.data(), 5), Buffer(other.data(), 5), ReduceOp::kMax);
+                     const size_t before = Recorded(rank);
+                     if (const absl::Status status = batch.Submit().Wait(); !status.ok()) return status.ToString();
+                     const size_t calls = Recorded(rank) - before;
+                     if (calls != 2) return "made " + std::to_string(calls) + " calls of two types";
+                     for (int i = 0; i < 100; ++i) {
+                       for (const int64_t value : memory[static_cast<size_t>(i)]) {
+                         if (value != 3 + 3 * i) return "all-reduce " + std::to_string(i) + " is wrong";
+                       }
+                     }
+                     return "";
+                   }),
+            "");
+}
+
+TEST(BatchTest, MessagesInAnyOrderDoNotStandStill) {
+  EXPECT_EQ(RunAll(3,
+                   [](ProcessRank& rank) -> std::string {
+                     constexpr int64_t kCount = 1 << 18;  // no transport buffers that much
+                     const int next = (rank.rank + 1) % 3;
+                     const int previous = (rank.rank + 2) % 3;
+                     std::vector<int32_t> out(kCount, rank.rank);
+                     std::vector<int32_t> in(kCount, -1);
+                     std::vector<int32_t> self(10, -1);
+                     std::vector<int32_t> sum(1, rank.rank);
+                     Batch batch(*rank.world);
+                     if (rank.rank == 1) batch.Recv(Buffer(in.data(), kCount), previous);
+                     batch.Send(ConstBuffer(out.data(), 10), rank.rank).Send(ConstBuffer(out.data(), kCount), next);
+                     batch.AllReduce(ConstBuffer(sum.data(), 1), Buffer(sum.data(), 1), ReduceOp::kSum);
+                     if (rank.rank != 1) batch.Recv(Buffer(in.data(), kCount), previous);
+                     batch.Recv(Buffer(self.data(), 10), rank.rank);
+                     if (const absl::Status status = batch.Submit().Wait(std::chrono::seconds(30)); !status.ok()) {
+                       return status.ToString();
+                     }
+                     const auto all = [](const std::vector<int32_t>& values, int expected) {
+                       return std::all_of(values.begin(), values.end(),
+                                          [=](int32_t value) { return value == expected; });
+                     };
+                     if (!all(in, previous) || !all(self, rank.rank)) return "a message is wrong";
+                     return sum[0] == 3 ? "" : "the sum is wrong";
+                   }),
+            "");
+}
+
+TEST(BatchTest, BatchesThatDoNotMatchFailEverywhere) {
+  EXPECT_EQ(RunAll(2,
+                   [](ProcessRank& rank) -> std::string {
+                     std::vector<float> data(64, 1.0f);
+                     Batch batch(*rank.world);
+                     for (const int64_t count : {rank.rank + 3, 4 - rank.rank}) {  // 3 and 4, 4 and 3
+                       batch.AllReduce(ConstBuffer(data.data(), count), Buffer(data.data(), count), ReduceOp::kSum);
+                     }
+                     const absl::Status status = batch.Submit().Wait(std::chrono::seconds(30));
+                     rank.meet("end", 2);
+                     return absl::IsFailedPrecondition(status) ? "" : "not kFailedPrecondition: " + status.ToString();
+                   }),
+            "");
+}
+
+TEST(BatchTest, ARefusedBatchStartsNothing) {
+  EXPECT_EQ(RunAll(2,
+                   [](ProcessRank& rank) -> std::string {
+                     std::vector<float> data(64, 1.0f);
+                     Batch batch(*rank.world);
+                     batch.AllReduce(ConstBuffer(data.data(), 4), Buffer(data.data(), 4), ReduceOp::kSum);
+                     batch.Send(ConstBuffer(data.data(), 4), 7);
+                     if (rank.rank == 0 && !absl::IsInvalidArgument(batch.Submit().Wait()))
+                       return "rank 7 was accepted";
+                     CallOptions options;
+                     options.timeout = std::chrono::seconds(20);
+                     return std::string(rank.world->Barrier(options).Wait().message());
+                   }),
+            "");
+}
+
+TEST(BatchTest, AnEmptyBatchIsDone) {
+  SimCluster cluster({});
+  cluster.Run([](SimRank& rank) { EXPECT_TRUE(Batch(*rank.world).Submit().Done()); });
+}
+
+TEST(SelfMessageTest, OrderAndCountsAreThoseOfAnyPair) {
+  SimClusterOptions options;
+  options.ranks = 1;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    std::vector<int32_t> sent = {1, 2, 3, 4};
+    std::vector<int32_t> got(4);
+    std::vector<comm::Work> works;
+    works.push_back(rank.world->Recv(Buffer(got.data(), 1), 0));
+    for (int i = 0; i < 4; ++i) works.push_back(rank.world->Send(ConstBuffer(&sent[static_cast<size_t>(i)], 1), 0));
+    EXPECT_TRUE(works[0].Done());
+    EXPECT_FALSE(works[2].Done());
+    for (int i = 1; i < 4; ++i) works.push_back(rank.world->Recv(Buffer(&got[static_cast<size_t>(i)], 1), 0));
+    for (comm::Work& work : works) EXPECT_TRUE(work.Wait().ok());
+    EXPECT_EQ(got, sent);
+    comm::Work send = rank.world->Send(ConstBuffer(sent.data(), 4), 0);
+    const absl::Status status = rank.world->Recv(Buffer(got.data(), 3), 0).Wait();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_NE(status.message().find("send(int32, 4, to 0)"), std::string::npos) << status;
+    EXPECT_NE(status.message().find("recv(int32, 3, from 0)"), std::string::npos) << status;
+    EXPECT_EQ(send.Wait(), status);
+  });
+}
+
+// Many messages to and from all peers at once, waited for from the last to the first.
+TEST(PointToPointTest, ManyOutstandingMessages) {
+  EXPECT_EQ(RunAll(4,
+                   [](ProcessRank& rank) -> std::string {
+                     constexpr int kMessages = 300;
+                     std::vector<int32_t> out(4 * kMessages);
+                     std::vector<int32_t> in(4 * kMessages, -1);
+                     std::vector<comm::Work> works;
+                     for (int i = 0; i < kMessages; ++i) {
+                       for (int peer = 0; peer < 4; ++peer) {
+                         const auto at = static_cast<size_t>(peer * kMessages + i);
+                         out[at] = 1000000 * rank.rank + 1000 * peer + i;
+                         works.push_back(rank.world->Recv(Buffer(&in[at], 1), peer));
+                         works.push_back(rank.world->Send(ConstBuffer(&out[at], 1), peer));
+                       }
+                     }
+                     std::reverse(works.begin(), works.end());
+                     for (comm::Work& work : works) {
+                       if (const absl::Status status = work.Wait(); !status.ok()) return status.ToString();
+                     }
+                     for (int peer = 0; peer < 4; ++peer) {
+                       for (int i = 0; i < kMessages; ++i) {
+                         if (in[static_cast<size_t>(peer * kMessages + i)] != 1000000 * peer + 1000 * rank.rank + i) {
+                           return "message " + std::to_string(i) + " of rank " + std::to_string(peer) + " is wrong";
+                         }
+                       }
+                     }
+                     return "";
+                   }),
+            "");
+}
+
+}  // namespace
+}  // namespace cohort::testing
