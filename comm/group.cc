@@ -35,6 +35,15 @@ void FillUnequal(const CollectiveRequest& request, runtime::CallRecord* record) 
   }
 }
 
+// True when all members are ranks of the caller's node.
+bool OnOneNode(const runtime::Identity& identity, const std::vector<int>& members) {
+  if (identity.nodes.empty()) return true;
+  const runtime::NodeInfo& own = identity.nodes[static_cast<size_t>(identity.node)];
+  return std::all_of(members.begin(), members.end(), [&own](int member) {
+    return member >= own.first_rank && member < own.first_rank + own.rank_count;
+  });
+}
+
 }  // namespace
 
 uint64_t Group::MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const std::vector<int>& members,
@@ -52,7 +61,7 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   context_.rank = static_cast<int>(std::find(members.begin(), members.end(), runtime.rank()) - members.begin());
   context_.members = std::move(members);
   context_.runtime = &runtime;
-  context_.source = this;
+  if (OnOneNode(runtime.identity(), context_.members)) context_.source = this;
   context_.transports = std::move(transports);
   context_.fail = [this](const absl::Status& status, int blamed) { FailEverywhere(status, blamed); };
   runtime::EngineLock lock(runtime.engine());

@@ -30,8 +30,10 @@ struct GroupContext {
   // Of a group made by Shrink: the group that failed, and the group ranks there that this one is without.
   uint64_t shrunk_from = 0;
   std::vector<int> lost;
-  runtime::ProgressSource* source = nullptr;  // what to poll for the group's progress
-  std::string transports;                     // CommunicatorOptions::transports
+  // What to poll alone in short waits for the group's progress. Null where that is not enough: members on other nodes
+  // are heard by a transport that must be polled, too.
+  runtime::ProgressSource* source = nullptr;
+  std::string transports;  // CommunicatorOptions::transports
   // Fails the group here and tells its other members. blamed: a group rank, or -1. Called with engine ownership, by
   // providers that have found the failure themselves; ends in their Fail.
   std::function<void(const absl::Status& status, int blamed)> fail;

@@ -155,9 +155,10 @@ EngineLock::~EngineLock() {
 
 // --- sources --------------------------------------------------------------------------------------------------------
 
-void Engine::Add(ProgressSource* source) {
+void Engine::Add(ProgressSource* source, bool first) {
   COHORT_CHECK(rep_->Owned());
-  rep_->sources.push_back(source);
+  auto& sources = rep_->sources;
+  sources.insert(first ? sources.begin() : sources.end(), source);
 }
 
 void Engine::Remove(ProgressSource* source) {

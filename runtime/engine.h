@@ -42,8 +42,9 @@ class Engine {
   Engine(Segment* segment, int local_ranks);
   ~Engine();
 
-  // Owner only; allowed while polling. Sources are polled in order of addition.
-  void Add(ProgressSource* source);
+  // Owner only; allowed while polling. Sources are polled in order of addition; those added with `first` (transports)
+  // before all others, so that what they bring is used in the same round.
+  void Add(ProgressSource* source, bool first = false);
   void Remove(ProgressSource* source);
 
   // Polls every source once; true when anything moved. Owner only.

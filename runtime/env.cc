@@ -1,5 +1,7 @@
 #include "runtime/env.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdint>
 #include <cstdlib>
@@ -60,6 +62,28 @@ std::string NcclSettings() {
   return text;
 }
 
+absl::StatusOr<std::string> PortRange(const char* name) {
+  const std::string_view value = Variable(name);
+  if (value.empty()) return std::string();
+  int first = 0, last = 0;
+  const char* const end = value.data() + value.size();
+  const auto [dash, error] = std::from_chars(value.data(), end, first);
+  if (error == std::errc() && dash != end && *dash == '-') {
+    const auto [rest, other] = std::from_chars(dash + 1, end, last);
+    if (other == std::errc() && rest == end && first >= 1 && first <= last && last <= 65535) return std::string(value);
+  }
+  return Refuse(name, value, "two ports, the first not above the last, such as 20000-20100");
+}
+
+std::vector<std::string> NamesThatBeginWith(std::string_view prefix) {
+  std::vector<std::string> names;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    if (text.starts_with(prefix)) names.emplace_back(text.substr(0, text.find('=')));
+  }
+  return names;
+}
+
 }  // namespace
 
 absl::StatusOr<Environment> Environment::Read() {
@@ -78,6 +102,11 @@ absl::StatusOr<Environment> Environment::Read() {
   COHORT_ASSIGN_OR_RETURN(environment.nccl_library, Library("COHORT_NCCL_LIBRARY"));
   COHORT_ASSIGN_OR_RETURN(environment.cuda_library, Library("COHORT_CUDA_LIBRARY"));
   environment.nccl_settings = NcclSettings();
+  COHORT_ASSIGN_OR_RETURN(environment.port_range, PortRange("COHORT_PORT_RANGE"));
+  environment.data_address = std::string(Variable("COHORT_DATA_ADDRESS"));
+  COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> any_version, Number("COHORT_UCX_ANY_VERSION", 0, 1));
+  environment.ucx_any_version = any_version.value_or(0) == 1;
+  environment.ucx_variables = NamesThatBeginWith("UCX_");
   return environment;
 }
 

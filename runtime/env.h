@@ -4,6 +4,7 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -25,6 +26,15 @@ struct Environment {
   std::string cuda_library;
   // "NCCL_ALGO=Ring NCCL_PROTO=Simple": NCCL's own variables that are set and must be equal on all ranks.
   std::string nccl_settings;
+
+  // COHORT_PORT_RANGE: "FIRST-LAST", the TCP ports on which ranks may listen for data of other nodes. Empty: any.
+  std::string port_range;
+  // COHORT_DATA_ADDRESS: the address of the interface that carries data between nodes, instead of the route's.
+  std::string data_address;
+  // COHORT_UCX_ANY_VERSION=1: talk to ranks with another release of UCX, too.
+  bool ucx_any_version = false;
+  // Names of all variables that begin with UCX_ and are set: the user's wishes, which ours do not replace.
+  std::vector<std::string> ucx_variables;
 
   // Reads them all. kInvalidArgument names the variable, its value and what is allowed. An empty value counts as unset.
   static absl::StatusOr<Environment> Read();

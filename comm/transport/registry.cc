@@ -24,7 +24,11 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, ru
   COHORT_ASSIGN_OR_RETURN(runtime::Environment environment, runtime::Environment::Read());
   UcxOptions options;
   options.library = environment.ucx_library;
-  const runtime::Identity& identity = runtime.identity();
+  options.port_range = environment.port_range;
+  options.any_version = environment.ucx_any_version;
+  options.set_variables = environment.ucx_variables;
+  runtime::Identity identity = runtime.identity();
+  if (!environment.data_address.empty()) identity.data_interface_ip = environment.data_address;
   std::string description;
   absl::StatusOr<std::unique_ptr<Transport>> transport = MakeUcxTransport(identity, &store, options, &description);
   // Once a host, so that people can see which network carries the job.

@@ -42,7 +42,7 @@ void TransportSet::Add(std::unique_ptr<Transport> transport) {
   auto made = std::make_unique<Made>();
   made->name = std::string(transport->name());
   made->transport = std::move(transport);
-  runtime_.engine().Add(made->transport.get());
+  runtime_.engine().Add(made->transport.get(), /*first=*/true);
   made_.insert(made_.begin() + static_cast<ptrdiff_t>(added_), std::move(made));
   ++added_;
 }
@@ -65,7 +65,7 @@ TransportSet::Made& TransportSet::MakeIfNeeded(const TransportEntry& entry) {
   made->status = transport.status();
   if (transport.ok()) {
     made->transport = *std::move(transport);
-    runtime_.engine().Add(made->transport.get());
+    runtime_.engine().Add(made->transport.get(), /*first=*/true);
   }
   made_.push_back(std::move(made));
   return *made_.back();

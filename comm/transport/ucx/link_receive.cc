@@ -1,5 +1,6 @@
 // The receiving half of LinkState.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -16,7 +17,7 @@ Progress LinkState::TryRecv(RecvOperation& operation) {
     *receive = PostedRecv();
     receive->operation = &operation;
     receive->first = next_receive_;
-    receive->pieces = Pieces(operation.bytes);
+    receive->pieces = limits_.Pieces(operation.bytes);
     next_receive_ += receive->pieces;
     operation.state = receive;
     ++*pending_operations_;
@@ -55,7 +56,7 @@ bool LinkState::AdvanceRecv(PostedRecv& receive) {
     void* data = rendezvous ? arrival->descriptor : arrival->copy.data.get();
     const Delivery delivery = Deliver(receive, arrival->header, data, rendezvous);
     if (delivery == Delivery::kNoRoom) break;
-    waiting_charge_ -= Charge(arrival->header.piece_bytes, arrival->header.message_bytes);
+    waiting_charge_ -= limits_.Charge(arrival->header.piece_bytes);
     if (delivery == Delivery::kDone) arrival->descriptor = nullptr;  // taken over
     Drop(*arrival);
     const auto next = std::next(arrival);
@@ -78,7 +79,7 @@ bool LinkState::CheckSignature(PostedRecv& receive, const MessageHeader& header)
   RecvOperation& operation = *receive.operation;
   const uint64_t index = header.sequence - receive.first;
   if (header.signature == operation.signature && header.message_bytes == operation.bytes &&
-      header.offset == (receive.pieces == 1 ? 0 : index * kPieceBytes)) {
+      header.offset == (receive.pieces == 1 ? 0 : index * limits_.piece_bytes)) {
     return true;
   }
   receive.failed = true;
@@ -121,7 +122,7 @@ LinkState::Delivery LinkState::StartReceive(PostedRecv& receive, const MessageHe
     while (index < kMostInFlight && receive.stages[index].state != Stage::kFree) ++index;
     if (index == kMostInFlight) return Delivery::kNoRoom;
     Stage& stage = receive.stages[index];
-    if (stage.block.data == nullptr) stage.block = buffers_->Get(kPieceBytes);
+    if (stage.block.data == nullptr) stage.block = buffers_->Get(limits_.piece_bytes);
     stage.offset = header.offset;
     stage.bytes = header.piece_bytes;
     stage.state = Stage::kFilling;
@@ -181,16 +182,29 @@ void LinkState::DeliverNow(RecvOperation& operation, const void* data, uint64_t 
 }
 
 void LinkState::Consumed(const MessageHeader& header) {
-  consumed_ += Charge(header.piece_bytes, header.message_bytes);
+  consumed_ += limits_.Charge(header.piece_bytes);
   if (report_due() && !ReportConsumed()) keeper_->ReportLater(*this);
+}
+
+bool LinkState::IsNew(uint64_t sequence) {
+  if (sequence == next_arrival_) {
+    const int run = std::countr_one(arrived_ahead_);
+    arrived_ahead_ = run >= 63 ? 0 : arrived_ahead_ >> (run + 1);
+    next_arrival_ += static_cast<uint64_t>(run) + 1;
+    return true;
+  }
+  const uint64_t ahead = sequence - next_arrival_ - 1;
+  if (sequence < next_arrival_ || ahead >= 64 || (arrived_ahead_ >> ahead & 1) != 0) return false;
+  arrived_ahead_ |= uint64_t{1} << ahead;
+  return true;
 }
 
 bool LinkState::OnMessage(const ParsedHeader& message, void* data, bool rendezvous) {
   const MessageHeader& header = message.header;
   if (header.consumed > acknowledged_ && header.consumed <= sent_) acknowledged_ = header.consumed;
-  if (abandoned_ || (header.flags & kCreditOnly) != 0) return false;
+  if (abandoned_ || (header.flags & kCreditOnly) != 0 || !IsNew(header.sequence)) return false;
   if (message.has_record) records_[next_record_++ % records_.size()] = message.record;
-  const uint64_t charge = Charge(header.piece_bytes, header.message_bytes);
+  const uint64_t charge = limits_.Charge(header.piece_bytes);
   const bool late = !arrivals_.empty() && header.sequence <= arrivals_.back().header.sequence;
   for (PostedRecv& receive : receives_) {
     if (!receive.Covers(header.sequence)) continue;
@@ -199,7 +213,7 @@ bool LinkState::OnMessage(const ParsedHeader& message, void* data, bool rendezvo
     if (delivery == Delivery::kRefused) return false;
     break;  // no room now: it waits
   }
-  if (waiting_charge_ + charge > kWindow) {
+  if (waiting_charge_ + charge > limits_.window) {
     keeper_->FailPeer(*peer_, absl::InternalError("rank " + std::to_string(peer_->world_rank) +
                                                   " sent more than this rank's window allows; connection closed"));
     return false;

@@ -39,6 +39,7 @@ LinkState::LinkState(const LinkKey& key, int self, Peer* peer, Worker* worker, B
       self_(self),
       peer_(peer),
       worker_(worker),
+      limits_(worker->limits()),
       buffers_(buffers),
       keeper_(keeper),
       pending_operations_(pending_operations) {}
@@ -108,7 +109,7 @@ Progress LinkState::TrySend(SendOperation& operation) {
     *send = PostedSend();
     send->operation = &operation;
     send->first = next_send_;
-    send->pieces = Pieces(operation.bytes);
+    send->pieces = limits_.Pieces(operation.bytes);
     next_send_ += send->pieces;
     operation.state = send;
     ++*pending_operations_;
@@ -145,15 +146,14 @@ void LinkState::PumpSends() {
 
 bool LinkState::StartPiece(PostedSend& send) {
   const SendOperation& operation = *send.operation;
-  const uint64_t offset = send.started * kPieceBytes;
-  const uint64_t bytes = send.pieces == 1 ? operation.bytes : std::min(kPieceBytes, operation.bytes - offset);
-  const uint64_t charge = Charge(bytes, operation.bytes);
-  if (sent_ + charge - acknowledged_ > kWindow || !send.HasRoom()) return false;
+  const uint64_t offset = send.started * limits_.piece_bytes;
+  const uint64_t bytes = send.pieces == 1 ? operation.bytes : std::min(limits_.piece_bytes, operation.bytes - offset);
+  const uint64_t charge = limits_.Charge(bytes);
+  if (sent_ + charge - acknowledged_ > limits_.window || !send.HasRoom()) return false;
 
   Transfer* transfer = worker_->NewTransfer();
   MessageHeader& header = transfer->wire.header;
   header = MessageHeader();
-  header.key = peer_->send_key;
   header.from = self_;
   header.epoch = key_.epoch;
   header.group = key_.group;
@@ -171,6 +171,7 @@ bool LinkState::StartPiece(PostedSend& send) {
     transfer->wire.record = *operation.call;
     last_sent_signature_ = operation.signature;
   }
+  header.tag = TagOf(peer_->send_key, header);
   transfer->done = &LinkState::OnSendDone;
   transfer->owner = &send;
   sent_ += charge;
@@ -208,12 +209,12 @@ bool LinkState::ReportConsumed() {
   MessageHeader& header = transfer->wire.header;
   header = MessageHeader();
   header.flags = kCreditOnly;
-  header.key = peer_->send_key;
   header.from = self_;
   header.epoch = key_.epoch;
   header.group = key_.group;
   header.lane = key_.lane;
   header.consumed = consumed_;
+  header.tag = TagOf(peer_->send_key, header);
   reported_ = consumed_;
   const ucs_status_t status = worker_->Send(peer_->endpoint, transfer, nullptr, 0);
   if (status != UCS_OK && status != UCS_INPROGRESS) {

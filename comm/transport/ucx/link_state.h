@@ -110,8 +110,10 @@ class LinkState {
   Delivery Deliver(PostedRecv& receive, const MessageHeader& header, void* data, bool rendezvous);
   Delivery StartReceive(PostedRecv& receive, const MessageHeader& header, void* descriptor);
   void DeliverNow(RecvOperation& operation, const void* data, uint64_t offset, uint64_t bytes);
-  bool report_due() const { return consumed_ - reported_ >= kWindow / 2; }
+  bool report_due() const { return consumed_ - reported_ >= limits_.window / 2; }
   bool CheckSignature(PostedRecv& receive, const MessageHeader& header);
+  // Notes that the piece has come; false when it had come before, or is further ahead than any sender goes.
+  bool IsNew(uint64_t sequence);
   void Consumed(const MessageHeader& header);
   void Drop(Arrival& arrival);
   Progress RecvResult(PostedRecv& receive, bool moved);
@@ -133,6 +135,7 @@ class LinkState {
   const int self_;
   Peer* const peer_;
   Worker* const worker_;
+  const WireLimits limits_;
   BufferPool* const buffers_;
   PeerKeeper* const keeper_;
   size_t* const pending_operations_;  // of all links: posted and not handed back
@@ -149,6 +152,8 @@ class LinkState {
   uint64_t last_sent_signature_ = 0;
 
   uint64_t next_receive_ = 0;
+  uint64_t next_arrival_ = 0;    // no piece before this one is missing
+  uint64_t arrived_ahead_ = 0;   // bit i: piece next_arrival_ + 1 + i has come
   uint64_t waiting_charge_ = 0;  // of arrivals_
   uint64_t consumed_ = 0;
   uint64_t reported_ = 0;

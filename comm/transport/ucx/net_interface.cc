@@ -5,9 +5,13 @@
 #include <net/if.h>
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
+#include <system_error>
 
 #include "absl/status/status.h"
 
@@ -79,6 +83,20 @@ absl::StatusOr<std::string> InterfaceOf(const std::string& ip) {
   }
   return absl::NotFoundError("no network interface of this machine has the data address " + ip +
                              "; there are: " + present);
+}
+
+std::vector<std::string> RdmaDevicesOf(const std::string& interface, const std::string& sysfs) {
+  std::vector<std::string> devices;
+  if (interface.empty()) return devices;
+  const std::filesystem::path folder = std::filesystem::path(sysfs) / "class/net" / interface;
+  int port = 0;
+  std::ifstream(folder / "dev_port") >> port;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "device/infiniband", error)) {
+    devices.push_back(entry.path().filename().string() + ":" + std::to_string(port + 1));
+  }
+  std::sort(devices.begin(), devices.end());
+  return devices;
 }
 
 }  // namespace cohort::comm::ucx

@@ -1,7 +1,9 @@
-// Finds the network interface that an address belongs to: UCX is told interfaces by name, people know addresses.
+// Finds the network interface that an address belongs to, and what RDMA hardware is behind it: UCX is told devices by
+// name, people know addresses.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -11,5 +13,9 @@ namespace cohort::comm::ucx {
 // gives the loopback interface. kInvalidArgument when `ip` is no address, kNotFound when no interface has it; both list
 // what there is.
 absl::StatusOr<std::string> InterfaceOf(const std::string& ip);
+
+// The RDMA ports behind an interface, as UCX names them ("mlx5_0:1"); none when it has no such hardware. `sysfs` is
+// where the kernel shows devices; tests give another folder.
+std::vector<std::string> RdmaDevicesOf(const std::string& interface, const std::string& sysfs = "/sys");
 
 }  // namespace cohort::comm::ucx

@@ -20,8 +20,10 @@ struct Peer {
   int world_rank = -1;
   PeerKeeper* keeper = nullptr;
   PeerState state = PeerState::kUnknown;
-  MessageKey send_key = {};
-  MessageKey receive_key = {};
+  SessionKey send_key = {};  // from kConnected on
+  SessionKey receive_key = {};
+  bool proved = false;  // its hello was right: receive_key is its key
+  Nonce nonce = {};     // of its hello
   ucp_ep_h endpoint = nullptr;
   Worker::ErrorHandler error_handler;
   absl::Status status;  // why, in kFailed

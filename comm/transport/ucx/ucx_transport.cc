@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <deque>
 #include <unordered_map>
 #include <unordered_set>
@@ -13,6 +14,7 @@
 #include "comm/transport/ucx/link_state.h"
 #include "comm/transport/ucx/net_interface.h"
 #include "comm/transport/ucx/peer.h"
+#include "comm/transport/ucx/session.h"
 #include "comm/transport/ucx/wire.h"
 #include "comm/transport/ucx/worker.h"
 #include "runtime/base/deadline.h"
@@ -23,7 +25,7 @@ namespace ucx {
 namespace {
 
 // Rounds of ucp_worker_progress per Poll; a round moves at most a few segments per connection.
-constexpr int kRoundsPerPoll = 8;
+constexpr int kRoundsPerPoll = 1;
 // Links that a peer may have sent to before this rank makes them.
 constexpr size_t kMostUnclaimedLinks = 4096;
 // Links remembered after their end, so that late messages to them are dropped and not kept.
@@ -65,6 +67,7 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   void OnPeerLost(int world_rank, const absl::Status& status) override;
 
   bool OnMessage(const void* header, size_t header_bytes, void* data, size_t bytes, bool rendezvous) override;
+  void OnHello(const void* hello, size_t bytes) override;
   void WantConnection(Peer& peer) override;
   void FailPeer(Peer& peer, const absl::Status& status) override;
   void ReportLater(LinkState& link) override;
@@ -73,15 +76,23 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   void Release(LinkState* state);
 
  private:
-  // The peer's entry, made on first use; null when there is no such rank or its key can't be made.
+  // The peer's entry, made on first use; null when there is no such rank.
   Peer* FindPeer(int world_rank);
+  SessionTerms TermsOf(int from, int to, const Nonce& from_nonce, const Nonce& to_nonce) const;
   bool TakeAnswers();
-  void ConnectTo(Peer& peer, const std::string& published);
+  // Kindred: the same wire, configuration and UCX release, else why not.
+  absl::Status CheckKindred(const Published& published) const;
+  absl::Status ConnectTo(Peer& peer, const std::string& text);
   LinkState* FindOrMakeLink(const LinkKey& key, Peer& peer);
   bool ReportConsumed();
-  std::string ToPublish() const;
+  std::string UcxVersion() const;
+  std::string Describe(const WorkerOptions& options) const;
 
   const runtime::Identity identity_;
+  bool any_version_ = false;
+  Nonce nonce_ = {};
+  std::string configuration_;
+  std::string interface_;  // for people
   std::unique_ptr<Worker> worker_;
   BufferPool buffers_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by world rank
@@ -102,25 +113,34 @@ absl::Status UcxTransport::Init(const UcxOptions& options, std::string* descript
   worker_options.library = options.library;
   worker_options.only_tcp = identity_.nodes_share_host;
   worker_options.expected_peers = static_cast<size_t>(std::max(1, identity_.world_size - identity_.local_world_size));
+  worker_options.as_over_rdma = options.as_over_rdma;
+  worker_options.port_range = options.port_range;
+  worker_options.set_variables = options.set_variables;
   if (!identity_.data_interface_ip.empty()) {
     COHORT_ASSIGN_OR_RETURN(worker_options.interface, InterfaceOf(identity_.data_interface_ip));
   }
+  worker_options.rdma_devices = RdmaDevicesOf(worker_options.interface);
   COHORT_ASSIGN_OR_RETURN(worker_, Worker::Create(worker_options, this));
-  if (description != nullptr) {
-    const UcpApi& api = worker_->api();
-    *description =
-        "UCX " + std::to_string(api.version_major) + "." + std::to_string(api.version_minor) + " on " +
-        (worker_options.interface.empty() ? std::string("all interfaces")
-                                          : worker_options.interface + " (" + identity_.data_interface_ip + ")") +
-        (worker_options.only_tcp ? ", TCP only: nodes share this host" : "");
-  }
-  return book_.Publish(identity_.rank, ToPublish());
+  any_version_ = options.any_version;
+  interface_ = worker_options.interface.empty() ? "all interfaces" : worker_options.interface;
+  configuration_ = ConfigurationOf(worker_->limits());
+  COHORT_ASSIGN_OR_RETURN(nonce_, MakeNonce());
+  if (description != nullptr) *description = Describe(worker_options);
+  return book_.Publish(identity_.rank, ToText({UcxVersion(), configuration_, nonce_, worker_->address()}));
 }
 
-// "<major>.<minor> " and the worker address.
-std::string UcxTransport::ToPublish() const {
-  const UcpApi& api = worker_->api();
-  return std::to_string(api.version_major) + "." + std::to_string(api.version_minor) + " " + worker_->address();
+std::string UcxTransport::Describe(const WorkerOptions& options) const {
+  std::string text = "UCX " + UcxVersion() + " on ";
+  text += options.interface.empty() ? "all interfaces" : options.interface + " (" + identity_.data_interface_ip + ")";
+  if (options.only_tcp) return text + ", TCP only: nodes share this host";
+  if (options.rdma_devices.empty()) return text + ", TCP";
+  text += ", RDMA by";
+  for (const std::string& device : options.rdma_devices) text += " " + device;
+  return text;
+}
+
+std::string UcxTransport::UcxVersion() const {
+  return std::to_string(worker_->api().version_major) + "." + std::to_string(worker_->api().version_minor);
 }
 
 UcxTransport::~UcxTransport() {
@@ -149,19 +169,15 @@ Peer* UcxTransport::FindPeer(int world_rank) {
   if (world_rank < 0 || world_rank >= identity_.world_size || world_rank == identity_.rank) return nullptr;
   std::unique_ptr<Peer>& peer = peers_[static_cast<size_t>(world_rank)];
   if (peer == nullptr) {
-    const auto key = [&](int from, int to) {
-      return MakeKey(identity_.job_secret, identity_.job_id, identity_.epoch, from, to);
-    };
-    const absl::StatusOr<MessageKey> send = key(identity_.rank, world_rank);
-    const absl::StatusOr<MessageKey> receive = key(world_rank, identity_.rank);
-    if (!send.ok() || !receive.ok()) return nullptr;
     peer = std::make_unique<Peer>();
     peer->world_rank = world_rank;
     peer->keeper = this;
-    peer->send_key = *send;
-    peer->receive_key = *receive;
   }
   return peer.get();
+}
+
+SessionTerms UcxTransport::TermsOf(int from, int to, const Nonce& from_nonce, const Nonce& to_nonce) const {
+  return {identity_.job_secret, identity_.job_id, identity_.epoch, from, to, from_nonce, to_nonce, configuration_};
 }
 
 LinkState* UcxTransport::FindOrMakeLink(const LinkKey& key, Peer& peer) {
@@ -178,7 +194,7 @@ absl::StatusOr<std::unique_ptr<Link>> UcxTransport::Connect(const LinkSpec& spec
     return absl::InvalidArgumentError("rank " + std::to_string(spec.peer_world_rank) + " is not on another node");
   }
   Peer* peer = FindPeer(spec.peer_world_rank);
-  if (peer == nullptr) return absl::InternalError("OpenSSL could not make the key of a connection");
+  if (peer == nullptr) return absl::InvalidArgumentError("no rank " + std::to_string(spec.peer_world_rank));
   if (peer->state == PeerState::kFailed) return peer->status;
   const LinkKey key = {spec.group, spec.epoch, spec.lane, spec.peer_world_rank};
   const bool came_first = links_.contains(key);  // its messages did
@@ -201,15 +217,34 @@ void UcxTransport::Release(LinkState* state) {
   }
 }
 
+// Nothing is stored for a stranger: an entry is made once the proof is right.
+void UcxTransport::OnHello(const void* data, size_t bytes) {
+  Hello hello;
+  if (data == nullptr || bytes != sizeof hello) return;
+  std::memcpy(&hello, data, sizeof hello);
+  if (hello.from < 0 || !Reaches(hello.from)) return;
+  const SessionTerms terms = TermsOf(hello.from, identity_.rank, hello.nonce, nonce_);
+  if (!HelloIsRight(hello, terms)) return;
+  Peer* peer = FindPeer(hello.from);
+  // A process says hello once; one that comes again was recorded, or is of a process that has replaced a lost one.
+  if (peer == nullptr || peer->proved || peer->state == PeerState::kFailed) return;
+  const absl::StatusOr<SessionKey> key = MakeSessionKey(terms);
+  if (!key.ok()) return;
+  peer->receive_key = *key;
+  peer->proved = true;
+}
+
 bool UcxTransport::OnMessage(const void* header, size_t header_bytes, void* data, size_t bytes, bool rendezvous) {
   ParsedHeader message;
-  if (!ParseHeader(header, header_bytes, &message).ok()) return false;
-  Peer* peer = FindPeer(message.header.from);
-  if (peer == nullptr || !SameKey(message.header.key, peer->receive_key)) return false;
+  if (!ParseHeader(header, header_bytes, worker_->limits(), &message).ok()) return false;
+  if (message.header.from >= identity_.world_size) return false;
+  Peer* peer = peers_[static_cast<size_t>(message.header.from)].get();
+  if (peer == nullptr || !peer->proved || TagOf(peer->receive_key, message.header) != message.header.tag) return false;
   // From here on the sender is the rank that it says it is.
   if (peer->state == PeerState::kFailed) return false;
   const bool credit = (message.header.flags & kCreditOnly) != 0;
-  if (!credit && (bytes != message.header.piece_bytes || (!rendezvous && bytes > kEagerBytes))) return false;
+  if (!credit && (bytes != message.header.piece_bytes || (!rendezvous && bytes > worker_->limits().eager_bytes)))
+    return false;
   const LinkKey key = {message.header.group, message.header.epoch, message.header.lane, message.header.from};
   if (closed_.contains(key)) return false;
   auto found = links_.find(key);
@@ -270,41 +305,55 @@ bool UcxTransport::TakeAnswers() {
     if (peer.state != PeerState::kLookingUp) continue;
     --looking_up_;
     peer.state = PeerState::kUnknown;
-    if (answer.value.ok()) {
-      ConnectTo(peer, *answer.value);
-    } else {
-      FailPeer(peer, absl::UnavailableError("the address of rank " + std::to_string(peer.world_rank) +
+    const std::string rank = "rank " + std::to_string(peer.world_rank);
+    if (!answer.value.ok()) {
+      FailPeer(peer, absl::UnavailableError("the address of " + rank +
                                             " can't be had: " + std::string(answer.value.status().message())));
+      continue;
+    }
+    const absl::Status connected = ConnectTo(peer, *answer.value);
+    if (!connected.ok()) {
+      FailPeer(peer, absl::Status(connected.code(), rank + " can't be talked to over " + interface_ + ": " +
+                                                        std::string(connected.message())));
     }
   }
   return !answers.empty();
 }
 
-void UcxTransport::ConnectTo(Peer& peer, const std::string& published) {
-  const UcpApi& api = worker_->api();
-  const std::string own = std::to_string(api.version_major) + "." + std::to_string(api.version_minor);
-  const size_t space = published.find(' ');
-  const std::string version = published.substr(0, space);
-  if (space == std::string::npos || version != own) {
-    FailPeer(peer, absl::FailedPreconditionError("rank " + std::to_string(peer.world_rank) + " uses UCX " + version +
-                                                 ", this rank " + own +
-                                                 "; releases do not understand each other: install the same"));
-    return;
+absl::Status UcxTransport::CheckKindred(const Published& published) const {
+  if (published.configuration != configuration_) {
+    return absl::FailedPreconditionError(
+        "it moves messages as " + published.configuration + ", this rank as " + configuration_ +
+        ": all hosts need the same kind of network (RDMA devices on all of them or on none) and the same build");
   }
+  if (published.ucx_version != UcxVersion() && !any_version_) {
+    return absl::FailedPreconditionError("it uses UCX " + published.ucx_version + ", this rank " + UcxVersion() +
+                                         ", and releases may not understand each other: install the same, or set "
+                                         "COHORT_UCX_ANY_VERSION=1 to try");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status UcxTransport::ConnectTo(Peer& peer, const std::string& text) {
+  absl::StatusOr<Published> published = ParsePublished(text);
+  if (!published.ok()) return absl::FailedPreconditionError(std::string(published.status().message()));
+  COHORT_RETURN_IF_ERROR(CheckKindred(*published));
+  const SessionTerms terms = TermsOf(identity_.rank, peer.world_rank, nonce_, published->nonce);
+  COHORT_ASSIGN_OR_RETURN(const Hello hello, MakeHello(terms));
+  COHORT_ASSIGN_OR_RETURN(peer.send_key, MakeSessionKey(terms));
   peer.error_handler.argument = &peer;
   peer.error_handler.call = [](void* argument, const UcpApi& used, ucs_status_t status) {
     auto* lost = static_cast<Peer*>(argument);
     const std::string text = "lost the connection to rank " + std::to_string(lost->world_rank);
     lost->keeper->FailPeer(*lost, ToStatus(used, status, text));
   };
-  absl::StatusOr<ucp_ep_h> endpoint = worker_->Connect(published.substr(space + 1), &peer.error_handler);
-  if (!endpoint.ok()) {
-    FailPeer(peer, absl::UnavailableError("rank " + std::to_string(peer.world_rank) +
-                                          " can't be reached: " + std::string(endpoint.status().message())));
-    return;
-  }
-  peer.endpoint = *endpoint;
+  COHORT_ASSIGN_OR_RETURN(peer.endpoint, worker_->Connect(published->address, &peer.error_handler));
+  Transfer* transfer = worker_->NewTransfer();
+  transfer->hello = hello;
+  const ucs_status_t sent = worker_->SendHello(peer.endpoint, transfer);
+  if (sent != UCS_OK && sent != UCS_INPROGRESS) return ToStatus(worker_->api(), sent, "greeting it");
   peer.state = PeerState::kConnected;
+  return absl::OkStatus();
 }
 
 void UcxTransport::FailPeer(Peer& peer, const absl::Status& status) {

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -15,6 +16,14 @@ namespace cohort::comm {
 struct UcxOptions {
   // Another libucp than the one that is loaded or installed (Environment's COHORT_UCX_LIBRARY). Empty: that one.
   std::string library;
+  // "20000-20100": the ports on which to listen (Environment's COHORT_PORT_RANGE). Empty: any.
+  std::string port_range;
+  // Talk to peers with another release of UCX, too (COHORT_UCX_ANY_VERSION).
+  bool any_version = false;
+  // Cut messages as on networks that move memory themselves; for tests on those that do not.
+  bool as_over_rdma = false;
+  // UCX_... variables that are set: what they say is not changed here.
+  std::vector<std::string> set_variables;
 };
 
 // Makes this process's UCX transport and publishes its address as "ucx/address/<epoch>/<rank>" in `store`. One per

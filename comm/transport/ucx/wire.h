@@ -1,45 +1,54 @@
-// What one message between two processes looks like, and how it proves where it comes from.
-//
-// Every message starts with a MessageHeader. Its `key` is an HMAC-SHA256 of the job's secret over job, epoch, sender
-// and receiver, cut to 16 bytes: a process without the secret can't make it, and one of another job, epoch or rank
-// makes another. It proves the sender; it does not encrypt, and whoever can read the network can repeat it.
-//
-// Both ends are little-endian machines running this version (`magic` covers the format); a CallRecord may follow.
+// What one message between two processes looks like. A MessageHeader comes first, whose tag proves the sender
+// (session.h); a CallRecord may follow, then the data. Both ends are little-endian machines of this version.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
+#include <type_traits>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "comm/transport/ucx/session.h"
 #include "runtime/segment/call_record.h"
 
 namespace cohort::comm::ucx {
 
-using MessageKey = std::array<uint8_t, 16>;
-
-// The key of messages from one world rank to another. kInternal when OpenSSL refuses.
-absl::StatusOr<MessageKey> MakeKey(std::string_view secret, std::string_view job_id, uint64_t epoch, int from, int to);
-// Compares in a time that does not depend on where the keys differ.
-bool SameKey(const MessageKey& a, const MessageKey& b);
-
-inline constexpr uint32_t kMagic = 0x31786f43;  // "Cox1"
+inline constexpr uint32_t kMagic = 0x32786f43;  // "Cox2"
 inline constexpr uint32_t kHasRecord = 1u << 0;
 // No data: reports only `consumed`.
 inline constexpr uint32_t kCreditOnly = 1u << 1;
 
-// A message longer than kEagerBytes travels in pieces of kPieceBytes, each of which is announced first and moved when
-// the receiver has posted memory for it. Shorter ones are sent at once and may have to be kept by the receiver.
-inline constexpr uint64_t kEagerBytes = 16 << 10;
-inline constexpr uint64_t kPieceBytes = 512 << 10;
+// How messages are cut and how much may be under way. Both ends must use the same (it is part of ConfigurationOf).
+//
+// A message longer than eager_bytes travels in pieces of piece_bytes. A piece of at most eager_bytes is sent at once
+// and may have to be kept by the receiver; a longer one is announced first, and moved when the receiver has posted
+// memory for it.
+//
+// Flow control: a link's sender has at most `window` outstanding in one direction, counted as Charge() of each piece:
+// what the receiver may have to keep before anyone asks for it. So a receiver that is late bounds the memory it spends
+// at `window` per link, and its sender waits.
+struct WireLimits {
+  uint64_t eager_bytes = 0;
+  uint64_t piece_bytes = 0;
+  uint64_t window = 0;
+
+  // How many pieces a message has; at least 1.
+  uint64_t Pieces(uint64_t bytes) const { return bytes <= eager_bytes ? 1 : (bytes + piece_bytes - 1) / piece_bytes; }
+  bool Eager(uint64_t bytes_of_piece) const { return bytes_of_piece <= eager_bytes; }
+  uint64_t Charge(uint64_t bytes_of_piece) const { return 256 + (Eager(bytes_of_piece) ? bytes_of_piece : 0); }
+};
+
+// Byte streams (TCP): the kernel copies anyway, so an announcement costs a round trip and saves nothing. Every piece is
+// one segment, sent from the user's memory, received by UCX in one buffer and copied or reduced from there.
+inline constexpr WireLimits kStreamLimits = {256 << 10, 256 << 10, 2 << 20};
+// Networks that move memory themselves.
+inline constexpr WireLimits kRdmaLimits = {16 << 10, 512 << 10, 256 << 10};
+// The limits in a word without spaces, for comparison and for people.
+std::string ConfigurationOf(const WireLimits& limits);
 
 struct MessageHeader {
   uint32_t magic = kMagic;
   uint32_t flags = 0;
-  MessageKey key = {};
   int32_t from = 0;  // world rank
   uint32_t epoch = 0;
   uint64_t group = 0;
@@ -50,21 +59,14 @@ struct MessageHeader {
   uint64_t message_bytes = 0;  // all pieces of the message together
   uint64_t offset = 0;         // of this piece in its message
   uint64_t consumed = 0;       // flow control: Charge() of all that the sender of this header has consumed of the link
+  uint64_t tag = 0;            // TagOf
 };
-static_assert(sizeof(MessageHeader) == 88 && std::is_trivially_copyable_v<MessageHeader>);
+static_assert(sizeof(MessageHeader) == 80 && std::is_trivially_copyable_v<MessageHeader>);
 
-// How many pieces a message has; at least 1.
-inline uint64_t Pieces(uint64_t bytes) { return bytes <= kEagerBytes ? 1 : (bytes + kPieceBytes - 1) / kPieceBytes; }
-inline bool Eager(uint64_t piece_bytes, uint64_t message_bytes) {
-  return message_bytes <= kEagerBytes && piece_bytes == message_bytes;
-}
-
-// Flow control. A link's sender has at most kWindow outstanding in one direction, counted as Charge() of each piece:
-// what the receiver may have to keep for it before anyone asks for it. So a receiver that is late bounds the memory it
-// spends at kWindow per link, and its sender waits.
-inline constexpr uint64_t kWindow = 256 << 10;
-inline uint64_t Charge(uint64_t piece_bytes, uint64_t message_bytes) {
-  return 256 + (Eager(piece_bytes, message_bytes) ? piece_bytes : 0);
+// Proves that the holder of `key` has made this header: whoever only reads the network can't make another, and one that
+// is repeated has a sequence number that was there before. The data is not covered.
+inline uint64_t TagOf(const SessionKey& key, const MessageHeader& header) {
+  return SipHash(key, &header, offsetof(MessageHeader, tag));
 }
 
 struct ParsedHeader {
@@ -74,6 +76,6 @@ struct ParsedHeader {
 };
 
 // Reads what arrived, trusting nothing: sizes, flags and lengths agree, or kInvalidArgument says what does not.
-absl::Status ParseHeader(const void* data, size_t bytes, ParsedHeader* parsed);
+absl::Status ParseHeader(const void* data, size_t bytes, const WireLimits& limits, ParsedHeader* parsed);
 
 }  // namespace cohort::comm::ucx

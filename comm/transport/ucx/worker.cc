@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <fstream>
 #include <utility>
 
 #include "runtime/base/status_macros.h"
@@ -10,7 +11,25 @@
 namespace cohort::comm::ucx {
 namespace {
 
+// Active messages' numbers.
 constexpr unsigned kMessageId = 7;
+constexpr unsigned kHelloId = 8;
+
+// For UCX's and our headers around a piece in a segment.
+constexpr uint64_t kSegmentMargin = 4 << 10;
+// Of each connection, in each direction: fills 100 Gbit/s at 0.3 ms, and on loopback is 1.2 times as fast as what the
+// kernel grows to by itself.
+constexpr uint64_t kSocketBuffer = 4 << 20;
+
+// Whether the kernel would grant it. A smaller grant would be worse than the kernel's own growing buffers.
+bool SocketBuffersMayBe(uint64_t bytes) {
+  for (const char* path : {"/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max"}) {
+    std::ifstream file(path);
+    uint64_t limit = 0;
+    if (!(file >> limit) || limit < bytes) return false;
+  }
+  return true;
+}
 
 absl::Status SetOption(const UcpApi& api, ucp_config_t* config, const char* name, const std::string& value) {
   const ucs_status_t status = api.ucp_config_modify(config, name, value.c_str());
@@ -33,15 +52,40 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const WorkerOptions& opti
 }
 
 absl::Status Worker::Configure(const WorkerOptions& options, ucp_config_t* config) {
-  // Never shared memory: inside a host our own transport is used, and UCX's would not see a peer's death.
-  COHORT_RETURN_IF_ERROR(SetOption(api_, config, "TLS", options.only_tcp ? "tcp" : "^shm,self"));
+  // What carries the data is ours to choose. Never shared memory: inside a host our own transport is used, and UCX's
+  // would not see a peer's death.
+  const bool rdma = !options.only_tcp && !options.rdma_devices.empty();
+  COHORT_RETURN_IF_ERROR(SetOption(api_, config, "TLS", rdma ? "^shm,self" : "tcp"));
   if (!options.interface.empty()) {
-    COHORT_RETURN_IF_ERROR(SetOption(api_, config, "NET_DEVICES", options.interface));
+    std::string devices = options.interface;
+    for (const std::string& device : options.rdma_devices) devices += rdma ? "," + device : "";
+    COHORT_RETURN_IF_ERROR(SetOption(api_, config, "NET_DEVICES", devices));
+  }
+  limits_ = rdma || options.as_over_rdma ? kRdmaLimits : kStreamLimits;
+  // Up to 1.13 a transport's options are named without the transport.
+  const bool bare_names = api_.version_major == 1 && api_.version_minor <= 13;
+  const auto suggest = [&](const std::string& name, const std::string& value) {
+    const auto& set = options.set_variables;
+    if (std::find(set.begin(), set.end(), "UCX_TCP_" + name) != set.end()) return absl::OkStatus();
+    return SetOption(api_, config, ((bare_names ? "" : "TCP_") + name).c_str(), value);
+  };
+  // TCP's remote writes let whoever connects name an address of this process to write to. Nothing here needs them.
+  COHORT_RETURN_IF_ERROR(suggest("PUT_ENABLE", "n"));
+  // A silent host is noticed on an idle connection: after 10 s, three probes 2 s apart.
+  COHORT_RETURN_IF_ERROR(suggest("KEEPIDLE", "10s"));
+  COHORT_RETURN_IF_ERROR(suggest("KEEPINTVL", "2s"));
+  COHORT_RETURN_IF_ERROR(suggest("KEEPCNT", "3"));
+  if (!options.port_range.empty()) COHORT_RETURN_IF_ERROR(suggest("PORT_RANGE", options.port_range));
+  // One piece and its headers: read by one call, never moved.
+  COHORT_RETURN_IF_ERROR(suggest("RX_SEG_SIZE", std::to_string(kStreamLimits.piece_bytes + kSegmentMargin)));
+  if (SocketBuffersMayBe(kSocketBuffer)) {
+    COHORT_RETURN_IF_ERROR(suggest("SNDBUF", std::to_string(kSocketBuffer)));
+    COHORT_RETURN_IF_ERROR(suggest("RCVBUF", std::to_string(kSocketBuffer)));
   }
   return absl::OkStatus();
 }
 
-absl::Status Worker::Init(const WorkerOptions& options) {
+absl::Status Worker::MakeContext(const WorkerOptions& options) {
   ucp_config_t* config = nullptr;
   ucs_status_t status = api_.ucp_config_read(nullptr, nullptr, &config);
   if (status != UCS_OK) return ToStatus(api_, status, "reading UCX's configuration");
@@ -61,24 +105,42 @@ absl::Status Worker::Init(const WorkerOptions& options) {
   }
   api_.ucp_config_release(config);
   COHORT_RETURN_IF_ERROR(configured);
+  ucp_context_attr_t attributes = {};
+  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
+  moves_cuda_memory_ = api_.ucp_context_query(context_, &attributes) == UCS_OK &&
+                       (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
+  return absl::OkStatus();
+}
 
-  ucp_worker_params_t parameters = {};
-  parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  parameters.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // the engine has one owner at a time
-  status = api_.ucp_worker_create(context_, &parameters, &worker_);
-  if (status != UCS_OK) return ToStatus(api_, status, "making a UCX worker");
-  status = api_.ucp_worker_get_efd(worker_, &descriptor_);
-  if (status != UCS_OK) return ToStatus(api_, status, "asking UCX for a descriptor to sleep on");
-
+absl::Status Worker::SetHandler(unsigned id, ucp_am_recv_callback_t callback) {
   ucp_am_handler_param_t handler = {};
   handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
                        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = kMessageId;
+  handler.id = id;
   handler.flags = UCP_AM_FLAG_WHOLE_MSG;
-  handler.cb = &Worker::OnActiveMessage;
+  handler.cb = callback;
   handler.arg = this;
-  status = api_.ucp_worker_set_am_recv_handler(worker_, &handler);
-  if (status != UCS_OK) return ToStatus(api_, status, "registering with UCX for messages");
+  const ucs_status_t status = api_.ucp_worker_set_am_recv_handler(worker_, &handler);
+  return status == UCS_OK ? absl::OkStatus() : ToStatus(api_, status, "registering with UCX for messages");
+}
+
+absl::Status Worker::Init(const WorkerOptions& options) {
+  COHORT_RETURN_IF_ERROR(MakeContext(options));
+  ucp_worker_params_t parameters = {};
+  parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  parameters.thread_mode = UCS_THREAD_MODE_SERIALIZED;  // the engine has one owner at a time
+  ucs_status_t status = api_.ucp_worker_create(context_, &parameters, &worker_);
+  if (status != UCS_OK) {
+    return ToStatus(api_, status,
+                    options.port_range.empty()
+                        ? std::string("making a UCX worker")
+                        : "making a UCX worker that listens on a port of COHORT_PORT_RANGE=" + options.port_range +
+                              ", of which every rank of the host needs one");
+  }
+  status = api_.ucp_worker_get_efd(worker_, &descriptor_);
+  if (status != UCS_OK) return ToStatus(api_, status, "asking UCX for a descriptor to sleep on");
+  COHORT_RETURN_IF_ERROR(SetHandler(kMessageId, &Worker::OnActiveMessage));
+  COHORT_RETURN_IF_ERROR(SetHandler(kHelloId, &Worker::OnHelloMessage));
 
   ucp_address_t* address = nullptr;
   size_t length = 0;
@@ -177,16 +239,26 @@ ucs_status_t Worker::Started(Transfer* transfer, ucs_status_ptr_t request) {
   return UCS_PTR_STATUS(request);
 }
 
-ucs_status_t Worker::Send(ucp_ep_h endpoint, Transfer* transfer, const void* data, size_t bytes) {
-  const MessageHeader& header = transfer->wire.header;
-  transfer->header_bytes = sizeof header + ((header.flags & kHasRecord) != 0 ? sizeof transfer->wire.record : 0);
+ucs_status_t Worker::SendHello(ucp_ep_h endpoint, Transfer* transfer) {
   ucp_request_param_t parameters = {};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
-  parameters.flags = Eager(header.piece_bytes, header.message_bytes) ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  parameters.flags = UCP_AM_SEND_FLAG_EAGER;
   parameters.cb.send = &Worker::OnSent;
   parameters.user_data = transfer;
-  return Started(transfer, api_.ucp_am_send_nbx(endpoint, kMessageId, &transfer->wire, transfer->header_bytes, data,
-                                                bytes, &parameters));
+  return Started(transfer, api_.ucp_am_send_nbx(endpoint, kHelloId, &transfer->hello, sizeof transfer->hello, nullptr,
+                                                0, &parameters));
+}
+
+ucs_status_t Worker::Send(ucp_ep_h endpoint, Transfer* transfer, const void* data, size_t bytes) {
+  const MessageHeader& header = transfer->wire.header;
+  const size_t header_bytes = sizeof header + ((header.flags & kHasRecord) != 0 ? sizeof transfer->wire.record : 0);
+  ucp_request_param_t parameters = {};
+  parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
+  parameters.flags = limits_.Eager(header.piece_bytes) ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  parameters.cb.send = &Worker::OnSent;
+  parameters.user_data = transfer;
+  return Started(transfer,
+                 api_.ucp_am_send_nbx(endpoint, kMessageId, &transfer->wire, header_bytes, data, bytes, &parameters));
 }
 
 ucs_status_t Worker::Receive(Transfer* transfer, void* descriptor, void* data, size_t bytes) {
@@ -210,6 +282,12 @@ void Worker::OnSent(void* request, ucs_status_t status, void* argument) {
 
 void Worker::OnReceived(void* request, ucs_status_t status, size_t, void* argument) {
   OnSent(request, status, argument);
+}
+
+ucs_status_t Worker::OnHelloMessage(void* self, const void* header, size_t header_bytes, void*, size_t,
+                                    const ucp_am_recv_param_t*) {
+  static_cast<Worker*>(self)->sink_->OnHello(header, header_bytes);
+  return UCS_OK;
 }
 
 ucs_status_t Worker::OnActiveMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,

@@ -26,7 +26,7 @@ struct Transfer {
     MessageHeader header;
     runtime::CallRecord record;
   } wire;
-  size_t header_bytes = 0;
+  Hello hello;
 
   // Whom to tell: called once, from within Worker::Progress or Worker's own calls below, then the transfer is reused.
   void (*done)(void* owner, Transfer* transfer, ucs_status_t status) = nullptr;
@@ -44,12 +44,17 @@ class MessageSink {
   // `data` is the payload when !rendezvous, else a descriptor for Worker::Receive. Returns true when the sink keeps the
   // descriptor (rendezvous only) and will hand it to Receive or Discard.
   virtual bool OnMessage(const void* header, size_t header_bytes, void* data, size_t bytes, bool rendezvous) = 0;
+  virtual void OnHello(const void* hello, size_t bytes) = 0;
 };
 
 struct WorkerOptions {
-  std::string library;    // COHORT_UCX_LIBRARY
-  std::string interface;  // network device; empty: all of them
-  bool only_tcp = false;  // nodes share a host: their traffic must not go through UCX's shared memory
+  std::string library;                     // COHORT_UCX_LIBRARY
+  std::string interface;                   // network interface; empty: all of them
+  std::vector<std::string> rdma_devices;   // as UCX names them ("mlx5_0:1"): those behind the interface
+  bool only_tcp = false;                   // nodes share a host: their traffic must not go through UCX's shared memory
+  bool as_over_rdma = false;               // limits as on RDMA devices
+  std::string port_range;                  // "20000-20100" to listen in; empty: any port
+  std::vector<std::string> set_variables;  // UCX_... that the user has set: they stay as they are
   size_t expected_peers = 1;
 };
 
@@ -63,6 +68,9 @@ class Worker {
 
   const UcpApi& api() const { return api_; }
   const std::string& address() const { return address_; }
+  const WireLimits& limits() const { return limits_; }
+  // Whether this UCX can move memory of CUDA devices itself.
+  bool moves_cuda_memory() const { return moves_cuda_memory_; }
 
   // Up to `rounds` rounds of ucp_worker_progress; true when anything happened.
   bool Progress(int rounds);
@@ -87,6 +95,8 @@ class Worker {
   void ReapClosed();
 
   Transfer* NewTransfer();
+  // Sends `transfer->hello`; results as Send.
+  ucs_status_t SendHello(ucp_ep_h endpoint, Transfer* transfer);
   // Sends wire.header (and the record when flagged) and `data`. Returns UCS_OK when it was finished at once (`done` is
   // not called, the transfer is reused), UCS_INPROGRESS (`done` will be called), or an error (as UCS_OK).
   ucs_status_t Send(ucp_ep_h endpoint, Transfer* transfer, const void* data, size_t bytes);
@@ -101,8 +111,12 @@ class Worker {
   Worker(const UcpApi& api, MessageSink* sink) : api_(api), sink_(sink) {}
   absl::Status Init(const WorkerOptions& options);
   absl::Status Configure(const WorkerOptions& options, ucp_config_t* config);
+  absl::Status MakeContext(const WorkerOptions& options);
+  absl::Status SetHandler(unsigned id, ucp_am_recv_callback_t callback);
   ucs_status_t Started(Transfer* transfer, ucs_status_ptr_t request);
   void Release(Transfer* transfer);
+  static ucs_status_t OnHelloMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
+                                     const ucp_am_recv_param_t* parameters);
   static ucs_status_t OnActiveMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
                                       const ucp_am_recv_param_t* parameters);
   static void OnSent(void* request, ucs_status_t status, void* transfer);
@@ -114,6 +128,8 @@ class Worker {
   ucp_worker_h worker_ = nullptr;
   int descriptor_ = -1;
   std::string address_;
+  WireLimits limits_ = kStreamLimits;
+  bool moves_cuda_memory_ = false;
   std::vector<void*> closing_;
   std::vector<std::unique_ptr<Transfer>> transfers_;
   Transfer* free_ = nullptr;

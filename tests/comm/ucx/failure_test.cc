@@ -21,13 +21,17 @@ using runtime::Deadline;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class UcxFailure : public testing::Test {
+class UcxFailure : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     static const std::string reason = WhyNoUcx();
     if (!reason.empty()) GTEST_SKIP() << reason;
+    SetAsOverRdma(GetParam());
   }
+  const ucx::WireLimits limits = GetParam() ? ucx::kRdmaLimits : ucx::kStreamLimits;
 };
+INSTANTIATE_TEST_SUITE_P(Wire, UcxFailure, testing::Bool(),
+                         [](const auto& info) { return std::string(info.param ? "AsOverRdma" : "Stream"); });
 
 double CpuSeconds() {
   timespec time;
@@ -44,8 +48,8 @@ runtime::CallRecord RecordOf(const char* site, uint64_t count) {
   return record;
 }
 
-TEST_F(UcxFailure, MismatchNamesThePeersCall) {
-  for (const size_t bytes : {size_t{64}, size_t{2} << 20}) {
+TEST_P(UcxFailure, MismatchNamesThePeersCall) {
+  for (const size_t bytes : {uint64_t{64}, 3 * limits.piece_bytes}) {
     const std::vector<int> codes = RunRanks(2, [bytes](UcxRank& self) -> std::string {
       const int rank = self.identity.rank;
       auto link = self.Connect(1 - rank);
@@ -82,7 +86,7 @@ TEST_F(UcxFailure, MismatchNamesThePeersCall) {
 }
 
 // Rank 1 is killed while rank 0 waits in a receive, a long send or a reduction from it.
-TEST_F(UcxFailure, KilledPeerFailsWhatWaitsForIt) {
+TEST_P(UcxFailure, KilledPeerFailsWhatWaitsForIt) {
   enum Waiting { kReceive, kLongSend, kLongReceive };
   for (const Waiting waiting : {kReceive, kLongSend, kLongReceive}) {
     RunOptions options;
@@ -128,7 +132,7 @@ TEST_F(UcxFailure, KilledPeerFailsWhatWaitsForIt) {
   }
 }
 
-TEST_F(UcxFailure, LostPeerIsReportedWithTheGivenText) {
+TEST_P(UcxFailure, LostPeerIsReportedWithTheGivenText) {
   const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
     if (self.identity.rank == 1) {
       return self.store->Get("done", Deadline::After(seconds(30))).ok() ? "" : "rank 0 did not end";
@@ -167,7 +171,7 @@ TEST_F(UcxFailure, LostPeerIsReportedWithTheGivenText) {
 }
 
 // A process that knows the address but not the secret gets nothing through; the true peer does.
-TEST_F(UcxFailure, StrangersMessagesAreDropped) {
+TEST_P(UcxFailure, StrangersMessagesAreDropped) {
   RunOptions options;
   options.secrets = {std::string(32, 's'), std::string(32, 's'), std::string(32, 'x')};
   const std::vector<int> codes = RunRanks(
@@ -209,8 +213,8 @@ TEST_F(UcxFailure, StrangersMessagesAreDropped) {
 }
 
 // A receiver that posts late bounds what is kept for it: the sender waits instead.
-TEST_F(UcxFailure, LateReceiverMakesTheSenderWait) {
-  const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
+TEST_P(UcxFailure, LateReceiverMakesTheSenderWait) {
+  const std::vector<int> codes = RunRanks(2, [limits = limits](UcxRank& self) -> std::string {
     constexpr int kMessages = 4000;
     const size_t bytes = 1024;
     auto link = self.Connect(1 - self.identity.rank);
@@ -226,7 +230,7 @@ TEST_F(UcxFailure, LateReceiverMakesTheSenderWait) {
         data[0] = static_cast<uint8_t>(sent);
         if (!self.Drive([&] { return link->TrySend(send) == Progress::kDone; }, milliseconds(told ? 30000 : 300))) {
           if (told) return "the sender stood still";
-          if (static_cast<uint64_t>(sent) > ucx::kWindow / bytes) return "too much was sent ahead";
+          if (static_cast<uint64_t>(sent) > limits.window / bytes) return "too much was sent ahead";
           told = true;
           (void)self.store->Put("full", "1");
           if (!self.Drive([&] { return link->TrySend(send) == Progress::kDone; })) return "the sender stood still";
@@ -246,7 +250,7 @@ TEST_F(UcxFailure, LateReceiverMakesTheSenderWait) {
 }
 
 // Destroying a link in the middle of long transfers lets go of the memory; other links live on.
-TEST_F(UcxFailure, AbandonedLinkLetsGoOfMemory) {
+TEST_P(UcxFailure, AbandonedLinkLetsGoOfMemory) {
   const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
     const int rank = self.identity.rank;
     auto other = self.Connect(1 - rank, 0, 2);
@@ -277,7 +281,7 @@ TEST_F(UcxFailure, AbandonedLinkLetsGoOfMemory) {
 }
 
 // The peer makes its transport a second after we have sent to it.
-TEST_F(UcxFailure, IdleWaitSleeps) {
+TEST_P(UcxFailure, IdleWaitSleeps) {
   const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
     auto link = self.Connect(1 - self.identity.rank);
     uint64_t value = 1;
@@ -302,7 +306,7 @@ TEST_F(UcxFailure, IdleWaitSleeps) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
-TEST_F(UcxFailure, PeerMayComeLater) {
+TEST_P(UcxFailure, PeerMayComeLater) {
   const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
     // Rank 1's own transport is made by the harness at once; a third rank that nobody starts stands for one that is
     // late.

@@ -16,16 +16,19 @@
 namespace cohort::comm {
 namespace {
 
-using ucx::kEagerBytes;
-using ucx::kPieceBytes;
+using ucx::WireLimits;
 
-class UcxTransfer : public testing::Test {
+class UcxTransfer : public testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
     static const std::string reason = WhyNoUcx();
     if (!reason.empty()) GTEST_SKIP() << reason;
+    SetAsOverRdma(GetParam());
   }
+  const ucx::WireLimits limits = GetParam() ? ucx::kRdmaLimits : ucx::kStreamLimits;
 };
+INSTANTIATE_TEST_SUITE_P(Wire, UcxTransfer, testing::Bool(),
+                         [](const auto& info) { return std::string(info.param ? "AsOverRdma" : "Stream"); });
 
 std::vector<uint8_t> Pattern(size_t bytes, uint64_t seed) {
   std::vector<uint8_t> data(bytes);
@@ -37,28 +40,28 @@ std::vector<uint8_t> Pattern(size_t bytes, uint64_t seed) {
   return data;
 }
 
-std::vector<size_t> EdgeSizes() {
+std::vector<size_t> EdgeSizes(const WireLimits& limits) {
   return {0,
           1,
           8,
           48,
           1024,
-          kEagerBytes - 1,
-          kEagerBytes,
-          kEagerBytes + 1,
-          kPieceBytes - 1,
-          kPieceBytes,
-          kPieceBytes + 1,
-          4 * kPieceBytes,
-          7 * kPieceBytes + 13,
+          limits.eager_bytes - 1,
+          limits.eager_bytes,
+          limits.eager_bytes + 1,
+          limits.piece_bytes - 1,
+          limits.piece_bytes,
+          limits.piece_bytes + 1,
+          4 * limits.piece_bytes,
+          7 * limits.piece_bytes + 13,
           size_t{33} << 20};
 }
 
-TEST_F(UcxTransfer, PingPongOfEverySize) {
-  const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
+TEST_P(UcxTransfer, PingPongOfEverySize) {
+  const std::vector<int> codes = RunRanks(2, [limits = limits](UcxRank& self) -> std::string {
     const int peer = 1 - self.identity.rank;
     auto link = self.Connect(peer);
-    for (const size_t bytes : EdgeSizes()) {
+    for (const size_t bytes : EdgeSizes(limits)) {
       const std::vector<uint8_t> mine = Pattern(bytes, self.identity.rank);
       std::vector<uint8_t> got(bytes);
       for (int turn = 0; turn < 2; ++turn) {
@@ -135,7 +138,7 @@ bool Advance(Stream& stream, std::string& problem) {
 }
 
 // Many messages of random sizes outstanding in both directions on several lanes at once.
-TEST_F(UcxTransfer, InterleavedMessagesKeepTheirOrder) {
+TEST_P(UcxTransfer, InterleavedMessagesKeepTheirOrder) {
   const uint64_t seed = std::random_device()();
   const std::vector<int> codes = RunRanks(3, [seed](UcxRank& self) -> std::string {
     std::deque<Stream> streams;
@@ -173,10 +176,11 @@ void Subtract(void* dst, const void* a, const void* b, size_t count) {
   }
 }
 
-TEST_F(UcxTransfer, ReduceOnReceiveKeepsTheOrderOfOperands) {
-  const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
+TEST_P(UcxTransfer, ReduceOnReceiveKeepsTheOrderOfOperands) {
+  const std::vector<int> codes = RunRanks(2, [limits = limits](UcxRank& self) -> std::string {
     auto link = self.Connect(1 - self.identity.rank);
-    for (const size_t count : {size_t{1}, size_t{1000}, kEagerBytes / 4, kPieceBytes / 4 + 5, size_t{3'000'000}}) {
+    for (const size_t count :
+         {size_t{1}, size_t{1000}, limits.eager_bytes / 4, limits.piece_bytes / 4 + 5, size_t{3'000'000}}) {
       for (const bool incoming_first : {false, true}) {
         std::vector<int32_t> mine(count), other(count), result(count);
         for (size_t i = 0; i < count; ++i) {
@@ -212,11 +216,11 @@ TEST_F(UcxTransfer, ReduceOnReceiveKeepsTheOrderOfOperands) {
 }
 
 // The last message must arrive although its sender ends at once.
-TEST_F(UcxTransfer, LastMessageSurvivesTheSendersEnd) {
-  for (int round = 0; round < 10; ++round) {
-    const std::vector<int> codes = RunRanks(2, [round](UcxRank& self) -> std::string {
+TEST_P(UcxTransfer, LastMessageSurvivesTheSendersEnd) {
+  for (int round = 0; round < 4; ++round) {
+    const std::vector<int> codes = RunRanks(2, [round, limits = limits](UcxRank& self) -> std::string {
       auto link = self.Connect(1 - self.identity.rank);
-      std::vector<uint8_t> data(round % 2 == 0 ? 64 : kEagerBytes);
+      std::vector<uint8_t> data(round % 2 == 0 ? 64 : limits.eager_bytes);
       for (int i = 0; i < 40; ++i) {
         const absl::Status status = (i % 4 == 3) == (self.identity.rank == 0)
                                         ? self.Recv(*link, data.data(), data.size())

@@ -141,12 +141,16 @@ runtime::Identity TestIdentity(int rank, int size, const std::string& secret) {
 
 namespace {
 
+bool as_over_rdma = false;
+
 int RunBody(int rank, int size, SharedStore& store, const std::function<std::string(UcxRank&)>& body,
             const std::string& secret) {
   UcxRank self;
   self.identity = TestIdentity(rank, size, secret);
   self.store = &store;
-  absl::StatusOr<std::unique_ptr<Transport>> transport = MakeUcxTransport(self.identity, &store);
+  UcxOptions options;
+  options.as_over_rdma = as_over_rdma;
+  absl::StatusOr<std::unique_ptr<Transport>> transport = MakeUcxTransport(self.identity, &store, options);
   if (!transport.ok()) {
     std::fprintf(stderr, "rank %d: %s\n", rank, transport.status().ToString().c_str());
     return 2;
@@ -174,6 +178,8 @@ int WaitFor(pid_t pid, Deadline deadline) {
 }
 
 }  // namespace
+
+void SetAsOverRdma(bool value) { as_over_rdma = value; }
 
 std::vector<int> RunRanks(int size, const std::function<std::string(UcxRank&)>& body, std::chrono::seconds limit) {
   RunOptions options;

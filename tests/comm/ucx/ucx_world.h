@@ -47,6 +47,9 @@ struct UcxRank {
   absl::Status Recv(Link& link, void* data, size_t bytes, uint64_t signature = 7);
 };
 
+// How ranks made from now on cut their messages: the whole set of tests runs both ways.
+void SetAsOverRdma(bool as_over_rdma);
+
 // Each rank's identity: one rank a node, all on this host.
 runtime::Identity TestIdentity(int rank, int size, const std::string& secret = std::string(32, 's'));
 

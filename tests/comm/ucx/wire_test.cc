@@ -1,11 +1,14 @@
-// The parser of outside bytes refuses whatever does not fit; keys differ with everything they stand for.
+// The parser of outside bytes refuses whatever does not fit; interfaces and what is behind them are found.
 #include "comm/transport/ucx/wire.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <random>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -14,89 +17,78 @@
 namespace cohort::comm::ucx {
 namespace {
 
-MessageHeader Valid(uint64_t message_bytes, uint64_t piece) {
+MessageHeader Valid(const WireLimits& limits, uint64_t message_bytes, uint64_t piece) {
   MessageHeader header;
   header.message_bytes = message_bytes;
-  header.offset = piece * kPieceBytes;
+  header.offset = piece * limits.piece_bytes;
   header.piece_bytes = static_cast<uint32_t>(
-      Pieces(message_bytes) == 1 ? message_bytes : std::min(kPieceBytes, message_bytes - header.offset));
+      limits.Pieces(message_bytes) == 1 ? message_bytes : std::min(limits.piece_bytes, message_bytes - header.offset));
   return header;
 }
 
-bool Parses(const MessageHeader& header) {
+bool Parses(const WireLimits& limits, const MessageHeader& header) {
   ParsedHeader parsed;
-  return ParseHeader(&header, sizeof header, &parsed).ok();
+  return ParseHeader(&header, sizeof header, limits, &parsed).ok();
 }
 
-TEST(UcxWire, AcceptsEveryPieceOfAMessageAndNothingElse) {
-  for (const uint64_t bytes :
-       {uint64_t{0}, uint64_t{1}, kEagerBytes, kEagerBytes + 1, kPieceBytes, 3 * kPieceBytes + 7}) {
-    for (uint64_t piece = 0; piece < Pieces(bytes); ++piece) {
-      MessageHeader header = Valid(bytes, piece);
-      EXPECT_TRUE(Parses(header)) << bytes << " bytes, piece " << piece;
+class UcxWire : public testing::TestWithParam<WireLimits> {
+ protected:
+  const WireLimits limits = GetParam();
+};
+INSTANTIATE_TEST_SUITE_P(Limits, UcxWire, testing::Values(kStreamLimits, kRdmaLimits));
+
+TEST_P(UcxWire, AcceptsEveryPieceOfAMessageAndNothingElse) {
+  for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, limits.eager_bytes, limits.eager_bytes + 1, limits.piece_bytes,
+                               3 * limits.piece_bytes + 7}) {
+    for (uint64_t piece = 0; piece < limits.Pieces(bytes); ++piece) {
+      MessageHeader header = Valid(limits, bytes, piece);
+      EXPECT_TRUE(Parses(limits, header)) << bytes << " bytes, piece " << piece;
       header.piece_bytes += 1;
-      EXPECT_FALSE(Parses(header));
-      header = Valid(bytes, piece);
+      EXPECT_FALSE(Parses(limits, header));
+      header = Valid(limits, bytes, piece);
       header.offset += 1;
-      EXPECT_FALSE(Parses(header));
-      header = Valid(bytes, piece);
+      EXPECT_FALSE(Parses(limits, header));
+      header = Valid(limits, bytes, piece);
       header.magic ^= 1;
-      EXPECT_FALSE(Parses(header));
+      EXPECT_FALSE(Parses(limits, header));
     }
-    MessageHeader beyond = Valid(bytes, 0);
-    beyond.offset = Pieces(bytes) * kPieceBytes;
-    EXPECT_FALSE(Parses(beyond));
+    MessageHeader beyond = Valid(limits, bytes, 0);
+    beyond.offset = limits.Pieces(bytes) * limits.piece_bytes;
+    EXPECT_FALSE(Parses(limits, beyond));
   }
-  MessageHeader header = Valid(8, 0);
+  MessageHeader header = Valid(limits, 8, 0);
   header.flags = 1u << 7;
-  EXPECT_FALSE(Parses(header));
-  header = Valid(8, 0);
+  EXPECT_FALSE(Parses(limits, header));
+  header = Valid(limits, 8, 0);
   header.from = -1;
-  EXPECT_FALSE(Parses(header));
+  EXPECT_FALSE(Parses(limits, header));
 }
 
-TEST(UcxWire, RecordsAreTerminatedAndLengthsChecked) {
+TEST_P(UcxWire, RecordsAreTerminatedAndLengthsChecked) {
   std::vector<std::byte> bytes(sizeof(MessageHeader) + sizeof(runtime::CallRecord), std::byte{'x'});
-  MessageHeader header = Valid(8, 0);
+  MessageHeader header = Valid(limits, 8, 0);
   header.flags = kHasRecord;
   std::memcpy(bytes.data(), &header, sizeof header);
   ParsedHeader parsed;
-  ASSERT_TRUE(ParseHeader(bytes.data(), bytes.size(), &parsed).ok());
+  ASSERT_TRUE(ParseHeader(bytes.data(), bytes.size(), limits, &parsed).ok());
   EXPECT_LT(std::strlen(parsed.record.site), sizeof parsed.record.site);
   for (size_t length = 0; length < bytes.size(); ++length) {
-    EXPECT_FALSE(ParseHeader(bytes.data(), length, &parsed).ok()) << length;
+    EXPECT_FALSE(ParseHeader(bytes.data(), length, limits, &parsed).ok()) << length;
   }
 }
 
-TEST(UcxWire, RandomBytesNeverPassAsAPieceThatDoesNotFit) {
+TEST_P(UcxWire, RandomBytesNeverPassAsAPieceThatDoesNotFit) {
   const uint64_t seed = std::random_device()();
   std::mt19937_64 random(seed);
   for (int round = 0; round < 20000; ++round) {
-    MessageHeader header = Valid(random() % (4 * kPieceBytes), 0);
+    MessageHeader header = Valid(limits, random() % (4 * limits.piece_bytes), 0);
     auto* raw = reinterpret_cast<unsigned char*>(&header);
     for (int change = 0; change < 3; ++change) raw[random() % sizeof header] = static_cast<unsigned char>(random());
     ParsedHeader parsed;
-    if (!ParseHeader(&header, sizeof header, &parsed).ok()) continue;
-    ASSERT_LE(parsed.header.piece_bytes, kPieceBytes) << "seed " << seed;
+    if (!ParseHeader(&header, sizeof header, limits, &parsed).ok()) continue;
+    ASSERT_LE(parsed.header.piece_bytes, limits.piece_bytes) << "seed " << seed;
     ASSERT_LE(parsed.header.offset + parsed.header.piece_bytes, parsed.header.message_bytes) << "seed " << seed;
   }
-}
-
-TEST(UcxWire, KeysDifferWithEverythingTheyStandFor) {
-  std::set<MessageKey> keys;
-  const auto add = [&keys](std::string_view secret, std::string_view job, uint64_t epoch, int from, int to) {
-    const auto key = MakeKey(secret, job, epoch, from, to);
-    ASSERT_TRUE(key.ok());
-    EXPECT_TRUE(SameKey(*key, *MakeKey(secret, job, epoch, from, to)));
-    EXPECT_TRUE(keys.insert(*key).second);
-  };
-  add("s", "job", 1, 0, 1);
-  add("t", "job", 1, 0, 1);
-  add("s", "jo", 1, 0, 1);
-  add("s", "job", 2, 0, 1);
-  add("s", "job", 1, 1, 0);
-  add("s", "job", 1, 0, 11);
-  add("s", "job|1", 1, 0, 1);
 }
 
 TEST(UcxInterface, IsFoundByAddress) {
@@ -105,6 +97,19 @@ TEST(UcxInterface, IsFoundByAddress) {
   const auto absent = InterfaceOf("192.0.2.77");  // reserved for documentation
   EXPECT_TRUE(absl::IsNotFound(absent.status()));
   EXPECT_NE(std::string(absent.status().message()).find("127.0.0.1"), std::string::npos);
+}
+
+TEST(UcxInterface, RdmaDevicesBehindItAreFound) {
+  const std::filesystem::path sysfs =
+      std::filesystem::temp_directory_path() / ("cohort-sysfs-" + std::to_string(getpid()));
+  std::filesystem::create_directories(sysfs / "class/net/eth3/device/infiniband/mlx5_0");
+  std::filesystem::create_directories(sysfs / "class/net/eth4/device");
+  std::ofstream(sysfs / "class/net/eth3/dev_port") << "1\n";
+  EXPECT_EQ(RdmaDevicesOf("eth3", sysfs.string()), std::vector<std::string>({"mlx5_0:2"}));
+  EXPECT_TRUE(RdmaDevicesOf("eth4", sysfs.string()).empty());
+  EXPECT_TRUE(RdmaDevicesOf("eth5", sysfs.string()).empty());
+  EXPECT_TRUE(RdmaDevicesOf("lo").empty());
+  std::filesystem::remove_all(sysfs);
 }
 
 }  // namespace
