@@ -1,0 +1,38 @@
+// What a node segment says of its ranks, copied out of it. The segment belongs to others, who may be running, stopped,
+// dead or malicious: it is read with pread, never mapped, and nothing in it is believed.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/segment/call_record.h"
+
+namespace cohort::blackbox {
+
+struct RankCopy {
+  int local_rank = 0;
+  int pid = 0;         // 0: nobody has attached
+  uint32_t state = 0;  // RankControl::state
+  // Oldest first, at most as many as were asked for; records that were being written are missing.
+  std::vector<runtime::CallRecord> records;
+};
+
+struct SegmentCopy {
+  std::string job_id;  // printable
+  uint64_t epoch = 0;
+  std::vector<RankCopy> ranks;
+  uint64_t now_ns = 0;  // steady clock; of a saved segment: its newest time
+};
+
+// Reads the segment behind `fd`, the newest `records` records of each rank. kInvalidArgument where it is no node
+// segment of this version.
+absl::StatusOr<SegmentCopy> CopySegment(int fd, int records);
+
+// Writes what CopySegment reads into a new file, for later.
+absl::Status SaveSegment(int fd, const std::string& path);
+
+}  // namespace cohort::blackbox
