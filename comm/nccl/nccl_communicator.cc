@@ -93,7 +93,8 @@ bool NcclCommunicator::Revoke() {
   return revoking_;
 }
 
-void NcclCommunicator::Close() { End(/*abort=*/false); }
+// A revoked communicator can't be finalized.
+void NcclCommunicator::Close() { End(/*abort=*/revoking_); }
 void NcclCommunicator::Abort() { End(/*abort=*/true); }
 
 void NcclCommunicator::End(bool abort) {

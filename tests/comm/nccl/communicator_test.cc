@@ -2,9 +2,12 @@
 // one where there is a device.
 #include "comm/communicator.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -59,6 +62,94 @@ TEST(NcclCommunicatorTest, OneRankOverTheFake) {
   EXPECT_TRUE(results[0].exited);
 }
 
+template <typename T>
+std::vector<T> Numbers(int rank, int64_t count) {
+  std::vector<T> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) values[static_cast<size_t>(i)] = static_cast<T>(i % 97 + rank + 1);
+  return values;
+}
+
+Buffer Raw(void* data, int64_t count, DataType dtype) { return Buffer(data, count, dtype, MemoryKind::kCuda, 0); }
+
+// All kinds with blocks of several chunks, in the fake's memory, which the test may read.
+std::string CheckStaged(ProcessRank& self, int64_t count) {
+  const int size = self.size;
+  Communicator& world = *self.world;
+  const auto number = [](int rank, int64_t i) { return static_cast<int16_t>(i % 97 + rank + 1); };
+  std::vector<int16_t> in = Numbers<int16_t>(self.rank, count), out(in.size());
+  const DataType dtype = DataType::kInt16;
+  absl::Status status =
+      world.AllReduce(Raw(in.data(), count, dtype), Raw(out.data(), count, dtype), ReduceOp::kSum).Wait();
+  if (!status.ok()) return "all_reduce: " + status.ToString();
+  for (int64_t i = 0; i < count; ++i) {
+    if (out[static_cast<size_t>(i)] != size * (i % 97) + size * (size + 1) / 2) return "all_reduce gave wrong values";
+  }
+  std::vector<int16_t> all(static_cast<size_t>(size * count));
+  status = world.AllGather(Raw(in.data(), count, dtype), Raw(all.data(), size * count, dtype)).Wait();
+  if (!status.ok()) return "all_gather: " + status.ToString();
+  for (int64_t i = 0; i < size * count; ++i) {
+    if (all[static_cast<size_t>(i)] != number(static_cast<int>(i / count), i % count)) return "all_gather";
+  }
+  status =
+      world.ReduceScatter(Raw(all.data(), size * count, dtype), Raw(out.data(), count, dtype), ReduceOp::kMax).Wait();
+  if (!status.ok() || out != Numbers<int16_t>(self.rank, count)) return "reduce_scatter: " + status.ToString();
+  std::vector<int16_t> turned(all.size());
+  status = world.AllToAll(Raw(all.data(), size * count, dtype), Raw(turned.data(), size * count, dtype)).Wait();
+  if (!status.ok()) return "all_to_all: " + status.ToString();
+  for (int64_t i = 0; i < size * count; ++i) {
+    if (turned[static_cast<size_t>(i)] != number(self.rank, i % count)) return "all_to_all gave wrong values";
+  }
+  out = Numbers<int16_t>(self.rank, count);
+  status = world.Broadcast(Raw(out.data(), count, dtype), size - 1).Wait();
+  if (!status.ok() || out != Numbers<int16_t>(size - 1, count)) return "broadcast: " + status.ToString();
+  const CallOptions options;
+  status = self.rank == 0   ? world.Send(Raw(in.data(), count, dtype), 1, options).Wait()
+           : self.rank == 1 ? world.Recv(Raw(out.data(), count, dtype), 0, options).Wait()
+                            : absl::OkStatus();
+  if (!status.ok() || (self.rank == 1 && out != Numbers<int16_t>(0, count))) return "send: " + status.ToString();
+  // Host memory goes its own way meanwhile.
+  int32_t one = 1;
+  status = world.AllReduce({&one, 1}, {&one, 1}, ReduceOp::kSum).Wait();
+  return status.ok() && one == size ? "" : "all_reduce of host memory: " + status.ToString();
+}
+
+TEST(NcclCommunicatorTest, WithoutNcclCallsGoThroughHostMemory) {
+  for (const int ranks : {2, 3}) {
+    const auto results = RunProcesses({.ranks = ranks}, [](ProcessRank& self) -> std::string {
+      if (self.rank == 1) setenv("COHORT_NCCL_LIBRARY", "/nowhere/libnccl.so.2", 1);
+      if (self.rank != 1) setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
+      setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
+      for (const int64_t count : {int64_t{1}, int64_t{1000}, int64_t{3'000'001}}) {
+        if (std::string problem = CheckStaged(self, count); !problem.empty()) return problem;
+      }
+      // int16 needs host memory anyway; float32 because of rank 1.
+      float value = 1;
+      const Buffer buffer = Raw(&value, 1, DataType::kFloat32);
+      if (!self.world->AllReduce(buffer, buffer, ReduceOp::kSum).Wait().ok()) return "all_reduce of float32";
+      if (value != static_cast<float>(self.size)) return "all_reduce of float32 gave a wrong value";
+      const std::string text =
+          self.world->Explain(CollectiveKind::kAllReduce, 1, DataType::kFloat32, MemoryKind::kCuda);
+      return text.find("rank 1: NCCL could not be loaded") != std::string::npos ? "" : text;
+    });
+    for (const auto& result : results) EXPECT_EQ(result.text, "") << ranks << " ranks";
+  }
+}
+
+TEST(NcclCommunicatorTest, DifferentVersionsAreRefusedOnAllRanks) {
+  const auto results = RunProcesses({.ranks = 3}, [](ProcessRank& self) -> std::string {
+    setenv("COHORT_NCCL_LIBRARY", self.rank == 2 ? COHORT_FAKE_NCCL_218 : COHORT_FAKE_NCCL, 1);
+    setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
+    float value = 1;
+    const Buffer buffer = Raw(&value, 1, DataType::kFloat32);
+    const absl::Status status = self.world->AllReduce(buffer, buffer, ReduceOp::kSum).Wait();
+    if (!absl::IsFailedPrecondition(status)) return status.ToString();
+    return std::string(status.message()).find("rank 2: NCCL 2.18.1; ranks 0,1: NCCL 2.28.9") != std::string::npos
+               ? ""
+               : status.ToString();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.text, "");
+}
+
 TEST(NcclCommunicatorTest, MissingLibraryRefusesTheCallOnly) {
   const auto results = RunProcesses({.ranks = 1}, [](ProcessRank& self) -> std::string {
     setenv("COHORT_CUDA_LIBRARY", "/nowhere/libcudart.so", 1);
@@ -71,18 +162,109 @@ TEST(NcclCommunicatorTest, MissingLibraryRefusesTheCallOnly) {
   EXPECT_EQ(results[0].text, "OK");
 }
 
-TEST(NcclGpuTest, OneAndTwoRanksOnOneDevice) {
-  // In a process of its own: a process that has used CUDA must not fork.
-  const auto probe = RunProcesses({.ranks = 1}, [](ProcessRank&) { return cuda::DeviceCount().status().ToString(); });
-  if (probe[0].text != "OK") GTEST_SKIP() << probe[0].text;
-  for (const int ranks : {1, 2}) {
-    const auto results = RunProcesses({.ranks = ranks}, [](ProcessRank& self) -> std::string {
-      // NCCL refuses two ranks on one device unless they seem to be on different hosts.
+// A call that is captured and replayed. `library` as in LoadCuda.
+std::string CheckGraph(ProcessRank& self, const std::string& library) {
+  const absl::StatusOr<const cuda::CudaApi*> api = cuda::LoadCuda(library);
+  if (!api.ok()) return api.status().ToString();
+  void* handle = nullptr;
+  for (const char* name : {library.c_str(), "libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"}) {
+    if (handle == nullptr && *name != '\0') handle = dlopen(name, RTLD_NOW | RTLD_NOLOAD);
+  }
+  if (handle == nullptr) return "the CUDA runtime is not loaded";
+  const auto begin = reinterpret_cast<decltype(&cudaStreamBeginCapture)>(dlsym(handle, "cudaStreamBeginCapture"));
+  const auto end = reinterpret_cast<decltype(&cudaStreamEndCapture)>(dlsym(handle, "cudaStreamEndCapture"));
+  const auto make = reinterpret_cast<cudaError_t (*)(cudaGraphExec_t*, cudaGraph_t, unsigned long long)>(
+      dlsym(handle, "cudaGraphInstantiateWithFlags"));
+  const auto launch = reinterpret_cast<decltype(&cudaGraphLaunch)>(dlsym(handle, "cudaGraphLaunch"));
+  constexpr int64_t kCount = 4096;
+  const Values mine(kCount, self.rank + 1);
+  DeviceVector in(**api, mine), out(**api, Values(kCount));
+  if (!self.world->AllReduce(Device(in, kCount), Device(out, kCount), ReduceOp::kSum).Wait().ok()) return "first call";
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  if ((*api)->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return "no stream";
+  if (begin(stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return "no capture";
+  CallOptions options;
+  options.stream = stream;
+  const Work work = self.world->AllReduce(Device(in, kCount), Device(in, kCount), ReduceOp::kSum, options);
+  if (!work.Done() || !work.status().ok()) return "capture: " + work.status().ToString();
+  if (end(stream, &graph) != cudaSuccess || make(&executable, graph, 0) != cudaSuccess) return "no graph";
+  for (int i = 0; i < 2; ++i) {
+    if (launch(executable, stream) != cudaSuccess) return "no launch";
+  }
+  if ((*api)->cudaStreamSynchronize(stream) != cudaSuccess) return "replay failed";
+  const int32_t sum = self.size * (self.size + 1) / 2 * self.size;  // summed twice
+  return in.values() == Values(kCount, sum) ? "" : "replays gave " + std::to_string(in.values()[0]);
+}
+
+// A call that the other rank never makes ends with the abort.
+std::string CheckAbort(ProcessRank& self) {
+  const absl::StatusOr<const cuda::CudaApi*> api = cuda::LoadCuda("");
+  if (!api.ok()) return api.status().ToString();
+  DeviceVector data(**api, Values(1000, 1));
+  if (!self.world->AllReduce(Device(data, 1000), Device(data, 1000), ReduceOp::kSum).Wait().ok()) return "first call";
+  if (!self.meet("ready", self.size)) return "not met";
+  if (self.rank == 0) {
+    Work work = self.world->AllReduce(Device(data, 1000), Device(data, 1000), ReduceOp::kSum);
+    self.world->Abort("a test");
+    const absl::Status status = work.Wait(std::chrono::seconds(30));
+    if (!absl::IsAborted(status)) return "aborted: " + status.ToString();
+  }
+  return self.meet("done", self.size) ? "" : "not met";
+}
+
+TEST(NcclCommunicatorTest, OneRankCapturesOverTheFake) {
+  const auto results = RunProcesses({.ranks = 1}, [](ProcessRank& self) -> std::string {
+    setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
+    setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
+    return CheckGraph(self, COHORT_FAKE_NCCL);
+  });
+  EXPECT_EQ(results[0].text, "");
+}
+
+// Runs `check` in processes that share one device; skips where there is none.
+class NcclGpuTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    // In a process of its own: a process that has used CUDA must not fork.
+    const auto probe = RunProcesses({.ranks = 1}, [](ProcessRank&) { return cuda::DeviceCount().status().ToString(); });
+    if (probe[0].text != "OK") GTEST_SKIP() << probe[0].text;
+  }
+  static void Run(int ranks, const std::function<std::string(ProcessRank&)>& check) {
+    const auto results = RunProcesses({.ranks = ranks, .deadline = std::chrono::seconds(60)}, [&](ProcessRank& self) {
+      // NCCL refuses two ranks on one device unless they seem to be on different hosts; kernels of two processes take
+      // turns, so few of them.
       setenv("NCCL_HOSTID", ("rank" + std::to_string(self.rank)).c_str(), 1);
-      return CheckCollectives(self, "");
+      setenv("NCCL_MAX_CTAS", "2", 1);
+      return check(self);
     });
     for (const auto& result : results) EXPECT_EQ(result.text, "") << ranks << " ranks";
   }
+};
+
+TEST_F(NcclGpuTest, OneAndTwoRanksOnOneDevice) {
+  for (const int ranks : {1, 2}) Run(ranks, [](ProcessRank& self) { return CheckCollectives(self, ""); });
+}
+
+TEST_F(NcclGpuTest, GraphsReplayCalls) {
+  for (const int ranks : {1, 2}) Run(ranks, [](ProcessRank& self) { return CheckGraph(self, ""); });
+}
+
+TEST_F(NcclGpuTest, AbortEndsACall) { Run(2, CheckAbort); }
+
+TEST_F(NcclGpuTest, TypesThatNcclLacksGoThroughHostMemory) {
+  Run(2, [](ProcessRank& self) -> std::string {
+    const absl::StatusOr<const cuda::CudaApi*> api = cuda::LoadCuda("");
+    if (!api.ok()) return api.status().ToString();
+    constexpr int64_t kCount = 3'000'000;
+    // Two int16 in each int32: 1 and 0.
+    DeviceVector data(**api, Values(kCount, 1));
+    const Buffer buffer(data.data(), 2 * kCount, DataType::kInt16, MemoryKind::kCuda, 0);
+    const absl::Status status = self.world->AllReduce(buffer, buffer, ReduceOp::kSum).Wait();
+    if (!status.ok()) return status.ToString();
+    return data.values() == Values(kCount, 2) ? "" : "all_reduce of int16 gave wrong values";
+  });
 }
 
 }  // namespace

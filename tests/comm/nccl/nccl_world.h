@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/nccl/nccl_provider.h"
@@ -21,6 +22,11 @@ class NcclRank {
   NcclRank(runtime::Runtime* runtime, std::vector<int> members, const NcclOptions& options, uint64_t id = 77);
   ~NcclRank();
 
+  // Before the first call: this group is what is left of group `id` without its group ranks `lost`.
+  void SetShrunkFrom(uint64_t id, std::vector<int> lost) {
+    group_.shrunk_from = id;
+    group_.lost = std::move(lost);
+  }
   int rank() const { return group_.rank; }
   int size() const { return group_.size; }
   Provider& provider() { return *provider_; }
