@@ -164,10 +164,12 @@ void Engine::Add(ProgressSource* source, bool first) {
 void Engine::Remove(ProgressSource* source) {
   COHORT_CHECK(rep_->Owned());
   auto& sources = rep_->sources;
+  const auto found = std::find(sources.begin(), sources.end(), source);
+  if (found == sources.end()) return;
   if (rep_->polling == 0) {
-    std::erase(sources, source);
+    sources.erase(found);
   } else {
-    std::replace(sources.begin(), sources.end(), source, static_cast<ProgressSource*>(nullptr));
+    *found = nullptr;
     rep_->removed = true;
   }
 }

@@ -173,8 +173,13 @@ void Runtime::AddListener(MembershipListener* listener) {
 void Runtime::RemoveListener(MembershipListener* listener) {
   EngineLock lock(*rep_->engine);
   auto& listeners = rep_->listeners;
-  std::replace(listeners.begin(), listeners.end(), listener, static_cast<MembershipListener*>(nullptr));
-  if (rep_->telling == 0) std::erase(listeners, nullptr);
+  const auto found = std::find(listeners.begin(), listeners.end(), listener);
+  if (found == listeners.end()) return;
+  if (rep_->telling == 0) {
+    listeners.erase(found);
+  } else {
+    *found = nullptr;
+  }
 }
 
 void Runtime::ReportStall(uint64_t group, uint64_t sequence, const RankSet& members, bool expired) {
