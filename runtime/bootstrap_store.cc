@@ -86,7 +86,8 @@ class StoreBootstrap final : public Bootstrap {
   void OnPeerEnd(int local_rank, const std::string& cause);
   void TellSelf() COHORT_EXCLUDES(mutex_);
   std::vector<CallView> InspectMembers(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members);
-  absl::Status Judge(const CallVerdict& verdict, bool expired);
+  // all_here: every member is on this node.
+  absl::Status Judge(const CallVerdict& verdict, bool expired, bool all_here);
   std::string Describe(int rank) const;
   std::string WhatWeDo() const;
 
@@ -309,7 +310,7 @@ std::vector<CallView> StoreBootstrap::InspectMembers(uint64_t group, uint64_t ep
 }
 
 // The failure that follows from a verdict, or OK while there is still hope.
-absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, bool expired) {
+absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, bool expired, bool all_here) {
   switch (verdict.kind) {
     case CallVerdict::Kind::kMismatch:
       return absl::FailedPreconditionError(verdict.text);
@@ -324,9 +325,10 @@ absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, bool expired) {
     case CallVerdict::Kind::kNone:
       break;
   }
-  return expired ? absl::DeadlineExceededError(
-                       "the operation's time is over; all members on this node have made the same call")
-                 : absl::OkStatus();
+  // Where members are on other nodes, the caller knows better: it can name those whose messages it lacks.
+  return expired && all_here
+             ? absl::DeadlineExceededError("the operation's time is over; all members have made the same call")
+             : absl::OkStatus();
 }
 
 void StoreBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members,
@@ -334,7 +336,8 @@ void StoreBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequen
   const std::vector<CallView> views = InspectMembers(group, epoch, sequence, members);
   const CallVerdict verdict = CompareCalls(group, sequence, views);
   GroupFailure failure;
-  failure.status = Judge(verdict, expired);
+  const bool all_here = !members.everyone && views.size() == members.ranks.size();
+  failure.status = Judge(verdict, expired, all_here);
   if (failure.status.ok()) return;
   failure.group = group;
   failure.epoch = epoch;

@@ -149,6 +149,10 @@ class NodesStore : public runtime::KeyValueStore {
 
 std::string RunRank(const ProcessClusterOptions& options, SharedStore* store, int rank,
                     const std::function<std::string(ProcessRank&)>& program) {
+  if (options.enter_node) {
+    const int per_node = (options.ranks + options.nodes - 1) / options.nodes;
+    if (std::string problem = options.enter_node(rank / per_node); !problem.empty()) return problem;
+  }
   NodesStore nodes(store, rank, options);
   runtime::RuntimeOptions runtime_options;
   runtime_options.progress_thread = options.progress_thread;
