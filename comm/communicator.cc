@@ -190,6 +190,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Shrink(std::chrono::
   return std::unique_ptr<Communicator>(new Communicator(std::move(group)));
 }
 
+absl::Status Communicator::RegisterDeviceMemory(const Buffer& buffer, std::chrono::nanoseconds timeout) {
+  return group_->Register(buffer, Deadline::After(timeout));
+}
+
 std::string Communicator::Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory) const {
   const std::string call =
       std::string(Name(kind)) + "(" + std::string(Name(dtype)) + ", " + std::to_string(count) + "): ";

@@ -142,6 +142,12 @@ class Communicator {
   // can tell that it is dead (other hosts without dlaunch).
   absl::StatusOr<std::unique_ptr<Communicator>> Shrink(std::chrono::nanoseconds timeout = std::chrono::minutes(1));
 
+  // Makes CUDA memory known to NCCL for the life of this communicator, which it must outlive: NCCL then moves it
+  // without copies of its own where it can (registration since 2.19, symmetric windows since 2.27, for memory of
+  // ncclMemAlloc); an older library is left alone. Collective, with equal sizes: all members register the buffer that
+  // they will use in the same calls. Blocks as the first call on a device does. kInvalidArgument for host memory.
+  absl::Status RegisterDeviceMemory(const Buffer& buffer, std::chrono::nanoseconds timeout = std::chrono::minutes(1));
+
   // What would serve this call and why: provider, algorithm, predicted time, runner-up.
   std::string Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost) const;
 

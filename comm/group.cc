@@ -273,6 +273,23 @@ void Group::SetShrunkFrom(const GroupContext& parent) {
   }
 }
 
+absl::Status Group::Register(const Buffer& buffer, runtime::Deadline deadline) {
+  if (buffer.memory != MemoryKind::kCuda) {
+    return absl::InvalidArgumentError(
+        "register device memory: the buffer is host memory, which needs none; see AllocateWindow");
+  }
+  if (buffer.count < 0 || SizeOf(buffer.dtype) == 0 || (buffer.data == nullptr && buffer.count > 0)) {
+    return absl::InvalidArgumentError("register device memory: the buffer has no address, count or type");
+  }
+  runtime::EngineLock lock(runtime().engine());
+  if (!status_.ok()) return status_;
+  CollectiveRequest request;
+  request.memory = buffer.memory;
+  request.device = buffer.device;
+  const absl::StatusOr<Provider*> provider = ProviderFor(request);
+  return provider.ok() ? (*provider)->Register(buffer, deadline) : provider.status();
+}
+
 void Group::OnSplit(int color, int key, uint64_t child) {
   runtime::EngineLock lock(runtime().engine());
   for (const auto& provider : providers_) {

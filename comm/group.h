@@ -54,6 +54,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   uint64_t NextOf(uint64_t tag) { return ++derived_[tag]; }
   uint64_t NextSplit() { return ++splits_; }
   uint64_t NextShrink() { return ++shrinks_; }
+  // Communicator::RegisterDeviceMemory.
+  absl::Status Register(const Buffer& buffer, runtime::Deadline deadline);
   // Before its first call: this group is what Shrink left of `parent`.
   void SetShrunkFrom(const GroupContext& parent);
   // Tells the providers of a split that all members take part in (Provider::OnSplit).

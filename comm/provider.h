@@ -81,6 +81,11 @@ class Provider {
   // The engine is about to sleep, for 50 ms at the most: asks for being woken (Engine::Kick) when Poll would move
   // something. The default's news come with Segment::Wake and the transports' descriptors.
   virtual void Arm() {}
+  // Communicator::RegisterDeviceMemory. The default has nothing to gain from it.
+  virtual absl::Status Register(const Buffer& buffer, runtime::Deadline deadline) {
+    (void)buffer, (void)deadline;
+    return absl::OkStatus();
+  }
   // This group was split, and `child` is the caller's new group, of those with its `color`, in the order of `key`.
   // Called on all members, also where color < 0, which has no group.
   virtual void OnSplit(int color, int key, uint64_t child) { (void)color, (void)key, (void)child; }

@@ -18,6 +18,7 @@ struct CallOptions {
   // After this long without completion the operation fails, on every member of the group.
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);
   // Forces an algorithm by its name in algorithms.def; all members must force the same one. Empty: the selector's.
+  // CUDA buffers know one, "staged": through host memory instead of by NCCL.
   std::string algorithm;
   // CUDA buffers: the cudaStream_t that the operation is enqueued on; null is the default stream.
   void* stream = nullptr;

@@ -9,6 +9,7 @@
 namespace cohort::comm::nccl {
 
 NcclDevice::~NcclDevice() {
+  Deregister();
   if (scratch_ != nullptr) {
     const cuda::DeviceScope device(*context_.cuda, ordinal_);
     (void)context_.cuda->cudaFree(scratch_);
@@ -154,32 +155,29 @@ void NcclDevice::Stop() {
 
 bool NcclDevice::Stopped() { return communicator_ == nullptr || communicator_->Stopped(); }
 
-absl::StatusOr<void*> NcclDevice::Register(void* data, size_t bytes, bool* window) {
-  *window = false;
-  if (communicator_ == nullptr) return nullptr;
-  void* handle = nullptr;
+absl::Status NcclDevice::Register(void* data, size_t bytes) {
+  if (communicator_ == nullptr || bytes == 0) return absl::OkStatus();
+  const NcclApi& nccl = *context_.nccl;
+  Registration made{nullptr, nccl.ncclCommWindowRegister != nullptr && nccl.ncclCommWindowDeregister != nullptr};
+  if (!made.window && (nccl.ncclCommRegister == nullptr || nccl.ncclCommDeregister == nullptr)) return absl::OkStatus();
+  constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
   const runtime::MutexLock lock(IssuerOf(ordinal_));
-  if (context_.nccl->ncclCommWindowRegister != nullptr && context_.nccl->ncclCommWindowDeregister != nullptr) {
-    constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
-    const ncclResult_t result =
-        context_.nccl->ncclCommWindowRegister(communicator_->get(), data, bytes, &handle, kSymmetric);
-    COHORT_RETURN_IF_ERROR(context_.nccl->ToStatus(result, communicator_->get(), "making a window of device memory"));
-    *window = true;
-    settling_ = true;
-  } else if (context_.nccl->ncclCommRegister != nullptr && context_.nccl->ncclCommDeregister != nullptr) {
-    const ncclResult_t result = context_.nccl->ncclCommRegister(communicator_->get(), data, bytes, &handle);
-    COHORT_RETURN_IF_ERROR(context_.nccl->ToStatus(result, communicator_->get(), "registering device memory"));
-  }
-  return handle;
+  const ncclResult_t result =
+      made.window ? nccl.ncclCommWindowRegister(communicator_->get(), data, bytes, &made.handle, kSymmetric)
+                  : nccl.ncclCommRegister(communicator_->get(), data, bytes, &made.handle);
+  COHORT_RETURN_IF_ERROR(nccl.ToStatus(result, communicator_->get(), "registering device memory"));
+  settling_ = result == ncclInProgress;
+  registrations_.push_back(made);
+  return absl::OkStatus();
 }
 
-void NcclDevice::Deregister(void* handle, bool window) {
-  if (handle == nullptr || communicator_ == nullptr || communicator_->get() == nullptr) return;
+void NcclDevice::Deregister() {
+  if (communicator_ == nullptr || communicator_->get() == nullptr || stopping_) return;
   const runtime::MutexLock lock(IssuerOf(ordinal_));
-  if (window) {
-    (void)context_.nccl->ncclCommWindowDeregister(communicator_->get(), handle);
-  } else {
-    (void)context_.nccl->ncclCommDeregister(communicator_->get(), handle);
+  for (const Registration& made : registrations_) {
+    if (made.handle == nullptr) continue;  // memory of a kind that NCCL has no window for
+    (void)(made.window ? context_.nccl->ncclCommWindowDeregister(communicator_->get(), made.handle)
+                       : context_.nccl->ncclCommDeregister(communicator_->get(), made.handle));
   }
 }
 

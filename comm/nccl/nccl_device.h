@@ -3,7 +3,9 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "comm/cuda/cuda_api.h"
@@ -54,14 +56,13 @@ class NcclDevice {
   void Stop();
   bool Stopped();
   bool left_behind() const { return communicator_ != nullptr && communicator_->left_behind(); }
-  // Makes the memory known to NCCL, which then moves it without copies; collective. The handle is for Deregister; null
-  // where NCCL has no use for it.
-  absl::StatusOr<void*> Register(void* data, size_t bytes, bool* window);
-  void Deregister(void* handle, bool window);
+  // Makes device memory known to NCCL until this object goes, where the library can; collective. Prepared.
+  absl::Status Register(void* data, size_t bytes);
 
  private:
   std::string StoreKey() const;
   absl::Status Make(const Decision& decision);
+  void Deregister();
   absl::Status UntilIdle(NcclCommunicator* communicator, runtime::Deadline deadline, const std::string& doing);
 
   const NcclContext& context_;
@@ -73,6 +74,11 @@ class NcclDevice {
   std::string staged_;
   SharedCommunicator communicator_;
   void* scratch_ = nullptr;  // for barriers
+  struct Registration {
+    void* handle;
+    bool window;
+  };
+  std::vector<Registration> registrations_;
 };
 
 }  // namespace cohort::comm::nccl

@@ -43,6 +43,7 @@ class NcclProvider final : public Provider {
   const runtime::CallRecord* Pending() const override;
   std::string Explain(const CollectiveRequest& request) override;
   void OnSplit(int color, int key, uint64_t child) override;
+  absl::Status Register(const Buffer& buffer, runtime::Deadline deadline) override;
 
  private:
   NcclLane& LaneOf(int ordinal);
@@ -350,6 +351,17 @@ void NcclProvider::Fail(const absl::Status& status) {
 
 bool NcclProvider::Stopped() {
   return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->device().Stopped(); });
+}
+
+absl::Status NcclProvider::Register(const Buffer& buffer, runtime::Deadline deadline) {
+  COHORT_RETURN_IF_ERROR(status_);
+  const cuda::DeviceScope scope(*context_.cuda, buffer.device);
+  COHORT_RETURN_IF_ERROR(scope.status());
+  NcclDevice& device = LaneOf(buffer.device).device();
+  absl::Status status = device.prepared() ? absl::OkStatus() : device.Prepare(deadline);
+  if (status.ok()) status = device.Register(buffer.data, static_cast<size_t>(buffer.count) * SizeOf(buffer.dtype));
+  if (!status.ok() && status_.ok()) group_->fail(status, -1);  // the others wait for this rank
+  return status;
 }
 
 void NcclProvider::OnSplit(int color, int key, uint64_t child) {

@@ -367,6 +367,23 @@ TEST_F(NcclProviderTest, AnEndedGroupsCommunicatorIsUsedAgain) {
   }));
 }
 
+TEST_F(NcclProviderTest, MemoryIsRegisteredUntilTheGroupEnds) {
+  ExpectNoProblem(RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    Values in = Input(self.rank(), 4), out(4);
+    {
+      const runtime::EngineLock lock(self.runtime().engine());
+      const Buffer buffer(in.data(), 4, DataType::kInt32, MemoryKind::kCuda, 0);
+      const auto deadline = runtime::Deadline::After(std::chrono::seconds(10));
+      if (const absl::Status status = self.provider().Register(buffer, deadline); !status.ok())
+        return status.ToString();
+    }
+    return self.Run(Request(CollectiveKind::kAllReduce, in, out, 4)).ok() ? "" : "all_reduce failed";
+  }));
+  if (const auto live = TheFake().Find<int (*)()>("FakeNcclLiveRegistrations"); live != nullptr) {
+    EXPECT_EQ(live(), 0);
+  }
+}
+
 TEST_F(NcclProviderTest, SplitSharesTheParentsCommunicator) {
   if (TheFake().Find<void*>("ncclCommRevoke") == nullptr) GTEST_SKIP() << "the fake of the oldest NCCL has no split";
   ExpectNoProblem(RunNcclRanks(4, [](NcclRank& self) -> std::string {

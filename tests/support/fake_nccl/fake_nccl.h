@@ -25,6 +25,8 @@ void FakeNcclConfigure(FakeNcclMode mode, int k, int rank, bool abort_hangs);
 int FakeNcclLiveCommunicators();
 // How many communicators were made since the last configuration: 0 from ids, 1 by split, 2 by shrink.
 int FakeNcclMade(int how);
+// How much memory is registered; the oldest fake has no such function.
+int FakeNcclLiveRegistrations();
 // Device and pinned memory that was not freed.
 int FakeCudaLiveAllocations();
 }

@@ -1,7 +1,7 @@
 // What NCCL has got since 2.18.1.
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
-#include <cstdlib>
 
 #include "tests/support/fake_nccl/fake_world.h"
 
@@ -9,6 +9,8 @@ using fake::GlobalState;
 using Lock = cohort::runtime::MutexLock;
 
 namespace {
+
+std::atomic<int> registrations{0};
 
 // A split is complete when all ranks of the parent have called it.
 void CompleteSplit(fake::World& parent, std::map<int, fake::SplitVote>& votes) {
@@ -67,21 +69,16 @@ ncclResult_t ncclCommRevoke(ncclComm_t communicator, int) {
   return ncclInProgress;
 }
 ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t* window, int) {
-  *window = static_cast<ncclWindow_t>(std::malloc(1));
+  *window = reinterpret_cast<ncclWindow_t>(new char);
+  ++registrations;
   return ncclSuccess;
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
-  std::free(static_cast<void*>(window));
+  delete reinterpret_cast<char*>(window);
+  --registrations;
   return ncclSuccess;
 }
-ncclResult_t ncclCommRegister(ncclComm_t, void*, size_t, void** handle) {
-  *handle = std::malloc(1);
-  return ncclSuccess;
-}
-ncclResult_t ncclCommDeregister(ncclComm_t, void* handle) {
-  std::free(handle);
-  return ncclSuccess;
-}
+int FakeNcclLiveRegistrations() { return registrations; }
 
 ncclResult_t ncclGather(const void* in, void* out, size_t count, ncclDataType_t dtype, int root,
                         ncclComm_t communicator, cudaStream_t stream) {
