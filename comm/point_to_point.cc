@@ -12,6 +12,8 @@ namespace cohort::comm {
 namespace {
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+// Then it is the next peer's turn, however many messages of this one are ready.
+constexpr int kMessagesPerTurn = 32;
 
 // What both sides must agree on: the pair and its direction, the number of the message, count and type.
 uint64_t WireSignature(const runtime::CallRecord& record) {
@@ -167,7 +169,7 @@ bool PointToPoint::Drain(int rank) {
   bool moved = false;
   bool again = true;
   draining_ = true;
-  while (again && failed_.ok() && !suspicion_.held()) {
+  for (int turn = 0; turn < kMessagesPerTurn && again && failed_.ok() && !suspicion_.held(); ++turn) {
     again = false;
     Peer& peer = *peers_[rank];
     const Progress sent = TrySend(rank, peer);
