@@ -183,7 +183,7 @@ void AddOptions(CLI::App* app, Arguments* raw) {
   app->add_option("--alternations", raw->compare.alternations, "of each point")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
-  app->add_option("--results", raw->results, "folder to keep the text, the CSV and the plots in");
+  app->add_option("--results", raw->results, "folder to keep the text, the CSV and the plots in")->take_last();
 }
 
 void Keep(const std::string& folder, const std::string& text, const std::vector<PointResult>& points,
