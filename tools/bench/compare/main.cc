@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <filesystem>
@@ -22,7 +23,7 @@ using measure::Operation;
 
 constexpr const char* kFooter =
     "Examples:\n"
-    "  tools/dev bench peers --quick              a few minutes: six sizes\n"
+    "  tools/dev bench peers --quick              six sizes, about seven minutes\n"
     "  tools/dev bench peers                      everything: about half an hour\n"
     "  tools/dev bench peers --ops all_reduce --ranks 2 --transport shm --bytes 8 64K 4M\n"
     "\n"
@@ -135,6 +136,7 @@ bool RunPart(const Part& part, const std::string& bin, size_t* done, size_t all,
                     ": not measured: " + why + "\n");
         continue;
       }
+      if (StopRequested()) return false;
       output->Say(PointRow(point));
       points->push_back(point);
       if (!(*session)->alive(0)) return false;
@@ -211,6 +213,7 @@ int Main(int argc, char** argv) {
   Arguments arguments = raw;
   if (!Interpret(raw, &arguments)) return 2;
 
+  for (const int number : {SIGINT, SIGTERM}) std::signal(number, [](int) { RequestStop(); });
   std::string command = "tools/dev bench peers";
   for (int i = 1; i < argc; ++i) command += " " + std::string(argv[i]);
   Output output;
@@ -225,7 +228,9 @@ int Main(int argc, char** argv) {
   std::vector<PointResult> points;
   bool complete = true;
   size_t done = 0;
-  for (const Part& part : parts) complete = RunPart(part, bin, &done, all, &output, &points) && complete;
+  for (const Part& part : parts) {
+    if (!StopRequested()) complete = RunPart(part, bin, &done, all, &output, &points) && complete;
+  }
   output.Say(TargetTable(points));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   output.Say("# took " + measure::Fixed(took.count(), 0) + " s\n");

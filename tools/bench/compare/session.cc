@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -27,6 +28,8 @@ using runtime::Deadline;
 constexpr std::chrono::seconds kStartPatience{30};
 constexpr std::chrono::seconds kCommandPatience{90};
 constexpr std::chrono::seconds kEndPatience{3};
+
+std::atomic<bool> stop_requested{false};
 
 // The end of a system's log, for the message about its failure.
 std::string LastLines(const std::string& path) {
@@ -60,6 +63,9 @@ std::string LastLines(const std::string& path) {
 }
 
 }  // namespace
+
+void RequestStop() { stop_requested.store(true); }
+bool StopRequested() { return stop_requested.load(); }
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Start(Transport transport, int ranks, const std::string& bin,
                                                         const std::vector<std::string>& peers, bool without_spinners) {
@@ -116,6 +122,7 @@ absl::Status Session::Await(int system, uint32_t answers, std::chrono::seconds p
   for (;;) {
     const uint32_t seen = slot.answers.load(std::memory_order_acquire);
     if (seen >= answers) break;
+    if (StopRequested()) return absl::CancelledError("interrupted");
     if (deadline.passed()) {
       return absl::DeadlineExceededError("no answer within " + std::to_string(patience.count()) + " s");
     }
@@ -160,7 +167,7 @@ std::vector<double> Session::Samples(int system, int calls) {
 
 // Waits a little for processes that were told to end, then makes them.
 void Session::EndProcesses(int system) {
-  const Deadline deadline = Deadline::After(kEndPatience);
+  const Deadline deadline = StopRequested() ? Deadline::Now() : Deadline::After(kEndPatience);
   for (const pid_t pid : started_[static_cast<size_t>(system)].pids) {
     bool told = false;
     while (waitpid(pid, nullptr, WNOHANG) == 0) {
@@ -171,7 +178,7 @@ void Session::EndProcesses(int system) {
           break;
         }
         told = true;
-        std::this_thread::sleep_for(std::chrono::seconds(1));
+        std::this_thread::sleep_for(std::chrono::seconds(1));  // for its ranks
       }
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }

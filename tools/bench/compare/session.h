@@ -16,6 +16,10 @@
 
 namespace cohort::bench {
 
+// Makes every session end what it is at: for signal handlers.
+void RequestStop();
+bool StopRequested();
+
 class Session {
  public:
   // Starts every system and waits for its ranks. A system that does not come up is left out; its reason is printed.
