@@ -60,6 +60,8 @@ class NcclProvider final : public Provider {
   absl::Status DriveFor(std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing);
   runtime::Work Refuse(const AcceptedCall& call, const absl::Status& status);
   bool Stopped();
+  // What the works of a lane end with.
+  absl::Status LastWords(NcclLane& lane) const;
 
   const GroupContext* const group_;
   const StagedCalls::MakeHostProvider make_host_;
@@ -92,7 +94,7 @@ NcclProvider::~NcclProvider() {
   if (std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return !lane->empty(); })) {
     Fail(absl::CancelledError("the communicator was destroyed"));
     while (!Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
-    for (const auto& lane : lanes_) lane->FinishAll(status_);
+    for (const auto& lane : lanes_) lane->FinishAll(LastWords(*lane));
   }
   staged_.clear();
   lanes_.clear();
@@ -318,7 +320,7 @@ bool NcclProvider::Poll() {
   if (!status_.ok()) {
     if (ended_ || !Stopped()) return false;
     ended_ = true;
-    for (const auto& lane : lanes_) lane->FinishAll(status_);
+    for (const auto& lane : lanes_) lane->FinishAll(LastWords(*lane));
     return true;
   }
   bool moved = false;
@@ -362,6 +364,13 @@ absl::Status NcclProvider::Register(const Buffer& buffer, runtime::Deadline dead
   if (status.ok()) status = device.Register(buffer.data, static_cast<size_t>(buffer.count) * SizeOf(buffer.dtype));
   if (!status.ok() && status_.ok()) group_->fail(status, -1);  // the others wait for this rank
   return status;
+}
+
+absl::Status NcclProvider::LastWords(NcclLane& lane) const {
+  if (!lane.device().left_behind()) return status_;
+  return absl::Status(status_.code(), std::string(status_.message()) + "; NCCL's abort did not end within " +
+                                          std::to_string(NcclCommunicator::kEndLimit.count()) +
+                                          " s, so the device may still use the buffers: end this process");
 }
 
 void NcclProvider::OnSplit(int color, int key, uint64_t child) {

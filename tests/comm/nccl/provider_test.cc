@@ -18,6 +18,7 @@ class NcclProviderTest : public testing::Test {
   void TearDown() override {
     TheFake().configure(kFakeWorks, 0, -1, false);
     EXPECT_EQ(TheFake().live_communicators(), 0);
+    EXPECT_EQ(TheFake().live_allocations(), 0);
   }
 };
 
