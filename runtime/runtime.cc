@@ -107,7 +107,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
     MutexLock lock(rep.mutex);
     rep.lost.resize(static_cast<size_t>(rep.identity.world_size));
   }
-  rep.engine = std::make_unique<Engine>(rep.segment.get(), rep.identity.local_world_size);
+  // Simulated nodes share this host's CPUs.
+  const int ranks_here = rep.identity.nodes_share_host ? rep.identity.world_size : rep.identity.local_world_size;
+  rep.engine = std::make_unique<Engine>(rep.segment.get(), ranks_here);
   {
     EngineLock lock(*rep.engine);
     rep.engine->Add(&rep);

@@ -40,7 +40,7 @@ struct WireLimits {
 
 // Byte streams (TCP): the kernel copies anyway, so an announcement costs a round trip and saves nothing. Every piece is
 // one segment, sent from the user's memory, received by UCX in one buffer and copied or reduced from there.
-inline constexpr WireLimits kStreamLimits = {256 << 10, 256 << 10, 2 << 20};
+inline constexpr WireLimits kStreamLimits = {256 << 10, 256 << 10, (4 << 20) + (64 << 10)};
 // Networks that move memory themselves.
 inline constexpr WireLimits kRdmaLimits = {16 << 10, 512 << 10, 256 << 10};
 // The limits in a word without spaces, for comparison and for people.
