@@ -50,22 +50,31 @@ class SharedStore : public runtime::KeyValueStore {
   SharedState& shared_;
 };
 
+}  // namespace
+
 void Require(const absl::Status& status) {
   if (status.ok()) return;
   std::fprintf(stderr, "benchmark: %s\n", std::string(status.message()).c_str());
   std::exit(1);
 }
 
-}  // namespace
+std::unique_ptr<runtime::KeyValueStore> MakeStore(SharedState& shared) {
+  return std::make_unique<SharedStore>(shared);
+}
+
+std::unique_ptr<runtime::Runtime> InitRuntime(runtime::KeyValueStore& store, int rank) {
+  runtime::RuntimeOptions options;
+  options.bootstrap = runtime::BootstrapFromStore(&store, rank, 2);
+  auto runtime = runtime::Runtime::Init(std::move(options));
+  Require(runtime.status());
+  return *std::move(runtime);
+}
 
 Statistics CommunicatorAllReduce(size_t bytes, bool gated, int calls) {
   return RunPair([=](Side& side) {
-    SharedStore store(side.shared());
-    runtime::RuntimeOptions options;
-    options.bootstrap = runtime::BootstrapFromStore(&store, side.rank(), 2);
-    auto runtime = runtime::Runtime::Init(std::move(options));
-    Require(runtime.status());
-    auto world = comm::Communicator::World(**runtime);
+    const auto store = MakeStore(side.shared());
+    const auto runtime = InitRuntime(*store, side.rank());
+    auto world = comm::Communicator::World(*runtime);
     Require(world.status());
     const size_t count = bytes / sizeof(float);
     std::vector<float> in(count, 1.0f), out(count);
@@ -82,7 +91,7 @@ Statistics CommunicatorAllReduce(size_t bytes, bool gated, int calls) {
       side.TimeBackToBack(calls, call);
     }
     world->reset();
-    Require((*runtime)->Finalize());
+    Require(runtime->Finalize());
   });
 }
 

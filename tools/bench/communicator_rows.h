@@ -2,12 +2,23 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
+#include "absl/status/status.h"
+#include "runtime/bootstrap.h"
+#include "runtime/runtime.h"
 #include "tools/bench/pinned_pair.h"
 
 namespace cohort::bench {
 
 // All-reduce of float32, out of place, private memory.
 Statistics CommunicatorAllReduce(size_t bytes, bool gated, int calls);
+
+// Ends the program unless `status` is OK.
+void Require(const absl::Status& status);
+
+// A store in the two processes' shared memory, and the runtime of one of them that joins through it.
+std::unique_ptr<runtime::KeyValueStore> MakeStore(SharedState& shared);
+std::unique_ptr<runtime::Runtime> InitRuntime(runtime::KeyValueStore& store, int rank);
 
 }  // namespace cohort::bench

@@ -14,6 +14,7 @@
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/types.h"
 #include "tools/bench/communicator_rows.h"
+#include "tools/bench/layer_rows.h"
 #include "tools/bench/pinned_pair.h"
 
 namespace cohort::comm {
@@ -209,6 +210,14 @@ int Main(int argc, char** argv) {
     for (size_t bytes : {2048, 4096, 8192}) {
       PrintRow("gated, segment memory", bytes, PublishAllReduce(bytes, true, true, calls));
     }
+  }
+  if (table("parts of layers")) {
+    PrintRow("signature's hash", 0, bench::SignatureHash(calls));
+    PrintRow("black box record", 0, bench::BlackBoxRecord(calls));
+    PrintRow("  of it, a clock read", 0, bench::ClockRead(calls));
+  }
+  if (table("layers alone")) {
+    PrintRow("all-reduce over instant messages", 8, bench::LayersAllReduce(8, calls));
   }
   if (table("communicator alone")) {
     for (size_t bytes : sizes) PrintRow("back to back", bytes, CommunicatorAllReduce(bytes, false, calls));
