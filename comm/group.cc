@@ -21,18 +21,29 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 }
 
 // Counts that all members know are compared as one hash; those that only a pair knows, message by message.
-void FillUnequal(const CollectiveRequest& request, runtime::CallRecord* record) {
+// A hash of the counts where all members know them all, else 0.
+uint64_t SignedCount(const CollectiveRequest& request) {
+  if (request.blocks == nullptr) [[likely]]
+    return static_cast<uint64_t>(request.count);
+  if (request.kind != CollectiveKind::kAllGatherV && request.kind != CollectiveKind::kReduceScatterV) return 0;
+  uint64_t hash = 0;
   const BlockTable& blocks = *request.blocks;
+  for (const int64_t count : blocks.in_counts.size() > 1 ? blocks.in_counts : blocks.out_counts) {
+    hash = Mix(hash, static_cast<uint64_t>(count));
+  }
+  return hash;
+}
+
+// What the larger buffer holds, in elements.
+uint64_t MovedElements(const CollectiveRequest& request, bool is_root, int size) {
+  if (request.blocks == nullptr) [[likely]] {
+    const BufferBlocks blocks = BlocksOf(request.kind, is_root, size);
+    return static_cast<uint64_t>(request.count) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
+  }
   const auto total = [](const std::vector<int64_t>& counts) {
     return std::accumulate(counts.begin(), counts.end(), int64_t{0});
   };
-  record->bytes =
-      static_cast<uint64_t>(std::max(total(blocks.in_counts), total(blocks.out_counts))) * SizeOf(request.dtype);
-  record->signature.count = 0;
-  if (request.kind != CollectiveKind::kAllGatherV && request.kind != CollectiveKind::kReduceScatterV) return;
-  for (const int64_t count : blocks.in_counts.size() > 1 ? blocks.in_counts : blocks.out_counts) {
-    record->signature.count = Mix(record->signature.count, static_cast<uint64_t>(count));
-  }
+  return static_cast<uint64_t>(std::max(total(request.blocks->in_counts), total(request.blocks->out_counts)));
 }
 
 // True when all members are ranks of the caller's node.
@@ -156,26 +167,26 @@ uint64_t Group::NextSequence(const CollectiveRequest& request) {
   return ++sequences[request.peer];
 }
 
-void Group::FillRecord(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record) {
-  runtime::CallSignature& signature = record->signature;
-  signature.group = context_.id;
-  signature.sequence = NextSequence(request);
-  signature.count = static_cast<uint64_t>(request.count);
-  signature.epoch = context_.epoch;
-  signature.root = request.root;
-  signature.kind = static_cast<uint16_t>(request.kind);
-  signature.dtype = static_cast<uint16_t>(request.dtype);
-  signature.op = Reduces(request.kind) ? static_cast<uint16_t>(request.op) : 0;
-  signature.algorithm = service.algorithm;
-  signature.tuning = service.tuning ^ request.parts;
-  const BufferBlocks blocks = BlocksOf(request.kind, request.root == context_.rank, context_.size);
-  record->bytes = signature.count * SizeOf(request.dtype) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
-  if (request.blocks != nullptr) [[unlikely]]
-    FillUnequal(request, record);
+void Group::FillSignature(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record) {
+  runtime::CallSignature* signature = &record->signature;
+  signature->group = context_.id;
+  signature->sequence = NextSequence(request);
+  signature->count = SignedCount(request);
+  signature->epoch = context_.epoch;
+  signature->root = request.root;
+  signature->kind = static_cast<uint16_t>(request.kind);
+  signature->dtype = static_cast<uint16_t>(request.dtype);
+  signature->op = Reduces(request.kind) ? static_cast<uint16_t>(request.op) : 0;
+  signature->algorithm = service.algorithm;
+  signature->tuning = service.tuning ^ request.parts;
   record->wire_signature = 0;
   if (!IsPointToPoint(request.kind)) {
-    record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(signature));
+    record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(*signature));
   }
+}
+
+void Group::FillRecord(const CollectiveRequest& request, runtime::CallRecord* record) {
+  record->bytes = MovedElements(request, request.root == context_.rank, context_.size) * SizeOf(request.dtype);
   record->group_rank = context_.rank;
   record->peer = request.peer;
   record->group_size = context_.size;
@@ -233,7 +244,9 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   call.timeout = options.timeout;
   call.stream = options.stream;
   call.service = *service;
-  FillRecord(request, *service, &call.record);
+  FillSignature(request, *service, &call.record);
+  (*provider)->Post();
+  FillRecord(request, &call.record);
   call.ticket = runtime().segment().black_box().Start(call.record);
   return (*provider)->Launch(call);
 }

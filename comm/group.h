@@ -90,7 +90,10 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options);
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);
-  void FillRecord(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record);
+  // What the messages of the call need of its record: both signatures.
+  void FillSignature(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record);
+  // All the rest.
+  void FillRecord(const CollectiveRequest& request, runtime::CallRecord* record);
   uint64_t NextSequence(const CollectiveRequest& request);
   const SiteMemo& SiteOf(const std::source_location& site);
   void FailHere(const absl::Status& status);

@@ -5,8 +5,8 @@
 
 namespace cohort::comm {
 
-void Operation::Finish(runtime::BlackBoxWriter& black_box, absl::Status status) {
-  black_box.Finish(call.ticket, status.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed);
+void Operation::Finish(runtime::BlackBoxWriter& black_box, absl::Status status, bool at_once) {
+  black_box.Finish(call.ticket, status.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed, at_once);
   Complete(std::move(status));
   DropReference();
 }

@@ -22,7 +22,8 @@ class Operation final : public runtime::WorkState {
   Operation* next = nullptr;
 
   // Ends the operation: the black box, the Work, and the reference that Take gave. The object may be gone afterwards.
-  void Finish(runtime::BlackBoxWriter& black_box, absl::Status status);
+  // `at_once`: it had not to wait, see BlackBoxWriter::Finish.
+  void Finish(runtime::BlackBoxWriter& black_box, absl::Status status, bool at_once = false);
 
  private:
   friend class OperationPool;

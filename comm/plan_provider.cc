@@ -13,6 +13,9 @@
 namespace cohort::comm {
 namespace {
 
+// Blocks of at most this many bytes are moved within about a microsecond.
+constexpr int64_t kShortBytes = 1024;
+
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
 int64_t BytesOf(const CollectiveRequest& request) {
@@ -63,27 +66,29 @@ AcceptedCall& PlanProvider::NextCall() {
   return next_->call;
 }
 
-runtime::Work PlanProvider::Launch(const AcceptedCall& call) {
-  Operation* operation = std::exchange(next_, nullptr);
-  operation->signature = call.record.wire_signature;
-  operation->deadline_ns = 0;
+void PlanProvider::Post() {
+  next_->signature = next_->call.record.wire_signature;
+  next_->deadline_ns = 0;
   undated_ = true;
-  runtime::Work work = runtime::Work::Adopt(operation);
   const bool first = queue_.empty();
-  queue_.push(operation);
-  if (first && !advancing_) Advance();
+  queue_.push(next_);
+  // What goes wrong here goes wrong again, or is reported, when the call is launched.
+  if (first && !advancing_ && Begin().ok()) runner_.PublishFirst();
+}
+
+runtime::Work PlanProvider::Launch(const AcceptedCall&) {
+  Operation* operation = std::exchange(next_, nullptr);
+  runtime::Work work = runtime::Work::Adopt(operation);
+  if (queue_.front() == operation && !advancing_) Advance();
   return work;
 }
 
-bool PlanProvider::Begin() {
+absl::Status PlanProvider::Begin() {
   const Operation& first = *queue_.front();
   const CollectiveRequest& request = first.call.request;
   const absl::StatusOr<const Plan*> plan = plans_.Find(request.kind, first.call.service.algorithm, request.root,
                                                        request.in_place, first.call.service.pieces);
-  if (!plan.ok()) {
-    group_->fail(plan.status(), -1);
-    return false;
-  }
+  if (!plan.ok()) return plan.status();
   PlanBinding binding;
   binding.in = request.in;
   binding.out = request.out;
@@ -93,12 +98,9 @@ bool PlanProvider::Begin() {
   if (Reduces(request.kind)) binding.kernel = FindReduceKernel(request.dtype, request.op);
   binding.signature = first.signature;
   binding.call = &first.call.record;
-  if (!runner_.Start(**plan, binding)) {
-    group_->fail(runner_.failure().status, -1);
-    return false;
-  }
+  if (!runner_.Start(**plan, binding)) return runner_.failure().status;
   begun_ = true;
-  return true;
+  return absl::OkStatus();
 }
 
 void PlanProvider::FinishFirst() {
@@ -111,15 +113,21 @@ void PlanProvider::FinishFirst() {
   begun_ = false;
   Operation* operation = queue_.pop();
   if (queue_.empty()) earliest_deadline_ = kNever;
+  const bool at_once = !watch_.waiting() && BytesOf(operation->call.request) <= kShortBytes;
   watch_.Clear();
-  operation->Finish(group_->runtime->segment().black_box(), absl::OkStatus());
+  operation->Finish(group_->runtime->segment().black_box(), absl::OkStatus(), at_once);
 }
 
 bool PlanProvider::Advance() {
   bool moved = false;
   advancing_ = true;
   while (!queue_.empty()) {
-    if (!begun_ && !Begin()) break;
+    if (!begun_) {
+      if (const absl::Status begun = Begin(); !begun.ok()) {
+        group_->fail(begun, -1);
+        break;
+      }
+    }
     const Progress progress = runner_.Advance();
     if (progress == Progress::kFailed) {
       OnRunnerFailed();

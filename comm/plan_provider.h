@@ -25,6 +25,8 @@ class PlanProvider : public Provider {
   std::string_view name() const override { return "plan"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   AcceptedCall& NextCall() override;
+  // Publishes at once when nothing else is under way.
+  void Post() override;
   runtime::Work Launch(const AcceptedCall& call) override;
   bool Poll() override;
   bool Active() const override { return !queue_.empty(); }
@@ -33,8 +35,8 @@ class PlanProvider : public Provider {
   std::string Explain(const CollectiveRequest& request) override;
 
  private:
-  // Begins the first of the queue. False: it could not be begun, and the group has failed.
-  bool Begin();
+  // Begins the first of the queue, or says why it can't be begun.
+  absl::Status Begin();
   // Advances the first of the queue, and what follows while operations finish. True when anything moved.
   bool Advance();
   void FinishFirst();

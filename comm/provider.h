@@ -68,6 +68,9 @@ class Provider {
   // Where the caller puts the next call, in full, before it launches it: a call is too long to be copied on every
   // operation's path. What an earlier call left there may still be in it.
   virtual AcceptedCall& NextCall() { return next_call_; }
+  // Called just before the call in NextCall() is recorded in the black box, and then launched; of its record only the
+  // signature is there yet. May send what needs nothing but that, so that the record is written while messages travel.
+  virtual void Post() {}
   // Starts the call, which is the one in NextCall(). Called with engine ownership.
   virtual runtime::Work Launch(const AcceptedCall& call) = 0;
   // Calls launched between the two belong to one batch, and none of them may wait for another. What can't be started

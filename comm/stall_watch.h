@@ -29,6 +29,8 @@ class StallWatch {
   // Nothing moved. True when it is time to look at the clock: not in the first moments of a wait, when the next poll is
   // likely to move something.
   bool Waited() { return ++polls_ > kPollsBeforeClock; }
+  // Nothing has moved for longer than that.
+  bool waiting() const { return polls_ > kPollsBeforeClock; }
   // Nothing moved, and `deadline_ns` is the earliest deadline of what is pending.
   Event Blocked(uint64_t deadline_ns);
   // The operation that was overdue is gone.

@@ -126,6 +126,8 @@ bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
 }
 
 Progress PlanRunner::Advance() {
+  if (failed_) return Progress::kFailed;
+  if (unwoken_ != nullptr) std::exchange(unwoken_, nullptr)->WakeReaders();
   bool moved = false;
   bool done = true;
   for (size_t i = 0; i < lanes_in_use_; ++i) {
@@ -143,23 +145,18 @@ int32_t PlanRunner::CompletedSends(const LaneState& lane) const {
 }
 
 bool PlanRunner::TrySlot(SendSlot& slot, bool* moved) {
-  const Progress progress =
-      slot.fanout != nullptr ? slot.fanout->TryPublish(slot.operation) : slot.link->TrySend(slot.operation);
-  switch (progress) {
-    case Progress::kDone:
-      slot.done = true;
-      *moved = true;
-      return true;
-    case Progress::kMoved:
-      *moved = true;
-      return true;
-    case Progress::kBlocked:
-      return true;
-    case Progress::kFailed:
-      break;
+  const bool publish = slot.fanout != nullptr;
+  return Settle(slot, publish ? slot.fanout->TryPublish(slot.operation) : slot.link->TrySend(slot.operation), moved);
+}
+
+bool PlanRunner::Settle(SendSlot& slot, Progress progress, bool* moved) {
+  if (progress == Progress::kFailed) [[unlikely]] {
+    Fail(std::move(slot.operation.error), slot.peer);
+    return false;
   }
-  Fail(std::move(slot.operation.error), slot.peer);
-  return false;
+  slot.done = progress == Progress::kDone;
+  *moved = *moved || progress != Progress::kBlocked;
+  return true;
 }
 
 bool PlanRunner::TrySends(LaneState& lane, bool* moved) {
@@ -172,7 +169,7 @@ bool PlanRunner::TrySends(LaneState& lane, bool* moved) {
   return true;
 }
 
-bool PlanRunner::PostTo(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved) {
+PlanRunner::SendSlot& PlanRunner::NextSlot(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer) {
   if (lane.tail == lane.slots.size()) lane.slots.push_back(std::make_unique<SendSlot>());
   SendSlot& slot = *lane.slots[lane.tail];
   slot.link = link;
@@ -189,10 +186,34 @@ bool PlanRunner::PostTo(LaneState& lane, const Range& range, Link* link, Fanout*
   operation.call = binding_.call;
   operation.moved = 0;
   operation.state = nullptr;
-  if (!TrySlot(slot, moved)) return false;
-  // Only what is unfinished is kept; a finished one in front of nothing leaves no trace.
+  return slot;
+}
+
+// Only what is unfinished is kept; a finished one in front of nothing leaves no trace.
+void PlanRunner::Keep(LaneState& lane, const SendSlot& slot) {
   if (!slot.done || lane.head != lane.tail) ++lane.tail;
+}
+
+bool PlanRunner::PostTo(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved) {
+  SendSlot& slot = NextSlot(lane, range, link, fanout, peer);
+  if (!TrySlot(slot, moved)) return false;
+  Keep(lane, slot);
   return true;
+}
+
+void PlanRunner::PublishFirst() {
+  LaneState& lane = *lanes_.front();
+  if (lane.cursor == lane.end || lane.cursor->kind != StepKind::kPublish) return;
+  const Range range = Bind(lane.cursor->src);
+  Fanout* fanout = nullptr;
+  if (!FanoutOf(lane, &fanout) || fanout == nullptr || range.bytes > fanout->max_bytes()) return;
+  SendSlot& slot = NextSlot(lane, range, nullptr, fanout, -1);
+  bool moved = false;
+  if (!Settle(slot, fanout->TryPublishQuietly(slot.operation), &moved)) return;
+  Keep(lane, slot);
+  ++lane.posted;
+  ++lane.cursor;
+  unwoken_ = fanout;
 }
 
 bool PlanRunner::Post(LaneState& lane, const Step& step, bool* moved) {
@@ -353,6 +374,7 @@ void PlanRunner::NoteMismatch(const RecvOperation& operation) {
 void PlanRunner::Fail(absl::Status status, int peer) {
   failure_.status = status.ok() ? absl::InternalError("a transport failed without saying why") : std::move(status);
   failure_.peer = peer;
+  failed_ = true;
 }
 
 std::vector<int> PlanRunner::WaitingFor() const {
@@ -374,6 +396,8 @@ void PlanRunner::Reset() {
   lanes_.clear();
   lanes_in_use_ = 0;
   plan_ = nullptr;
+  unwoken_ = nullptr;
+  failed_ = false;
 }
 
 }  // namespace cohort::comm

@@ -65,6 +65,9 @@ class PlanRunner {
   // Begins an operation; the previous one is done. `plan` must stay valid until this one is. False: there is no memory
   // for the plan's scratch; see failure().
   [[nodiscard]] bool Start(const Plan& plan, const PlanBinding& binding);
+  // Publishes what the plan begins with, if it does, and if that is one write. Before the first Advance, which wakes
+  // the readers.
+  void PublishFirst();
   // Moves what can be moved, boundedly. kDone: the result is in place and the buffers may be reused. kFailed: see
   // failure(); the runner must be Reset.
   Progress Advance();
@@ -112,12 +115,16 @@ class PlanRunner {
   void NoteMismatch(const RecvOperation& operation);
   int32_t CompletedSends(const LaneState& lane) const;
 
+  SendSlot& NextSlot(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer);
+  static void Keep(LaneState& lane, const SendSlot& slot);
+
   // Each returns false when the operation has failed.
   bool TrySends(LaneState& lane, bool* moved);
   bool RunSteps(LaneState& lane, bool* moved);
   bool Post(LaneState& lane, const Step& step, bool* moved);
   bool PostTo(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved);
   bool TrySlot(SendSlot& slot, bool* moved);
+  bool Settle(SendSlot& slot, Progress progress, bool* moved);
   Progress Receive(LaneState& lane, const Step& step);
   Progress RunLocal(LaneState& lane, const Step& step);
   Link* LinkTo(LaneState& lane, int peer);       // null: failed
@@ -140,6 +147,8 @@ class PlanRunner {
   const int64_t* places_[3] = {};
   std::vector<int64_t> scratch_counts_;
   std::vector<int64_t> scratch_places_;
+  Fanout* unwoken_ = nullptr;  // has published quietly
+  bool failed_ = false;        // failure_ says why
   RunnerFailure failure_;
 };
 

@@ -95,6 +95,10 @@ class Fanout {
  public:
   virtual ~Fanout() = default;  // abandons, as a link does
   virtual Progress TryPublish(SendOperation& operation) = 0;
+  // TryPublish that may leave sleeping readers asleep until WakeReaders, which the caller calls soon, after work that
+  // needs not wait for the message to be on its way. Operation::call need not be complete yet.
+  virtual Progress TryPublishQuietly(SendOperation& operation) { return TryPublish(operation); }
+  virtual void WakeReaders() {}
   virtual Progress TryRecv(int32_t peer, RecvOperation& operation) = 0;
   // The longest message that may be published, in bytes; longer ones go as sends (all members decide alike).
   virtual size_t max_bytes() const = 0;

@@ -91,12 +91,13 @@ uint64_t BlackBoxWriter::Start(const CallRecord& record) {
   return ticket;
 }
 
-void BlackBoxWriter::Finish(uint64_t ticket, CallState state) {
+void BlackBoxWriter::Finish(uint64_t ticket, CallState state, bool at_once) {
   BlackBoxSlot& slot = SlotOf(memory_, ticket);
   if (slot.version.load(std::memory_order_relaxed) != 4 * ticket + 2) return;
   slot.version.store(4 * ticket + 3, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  slot.words[kEndWord].store(clock_.Now(), std::memory_order_relaxed);
+  const uint64_t end = at_once ? slot.words[kStartWord].load(std::memory_order_relaxed) : clock_.Now();
+  slot.words[kEndWord].store(end, std::memory_order_relaxed);
   const uint64_t word = slot.words[kStateWord].load(std::memory_order_relaxed);
   slot.words[kStateWord].store(WithState(word, state), std::memory_order_relaxed);
   slot.version.store(4 * ticket + 4, std::memory_order_release);

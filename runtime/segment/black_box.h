@@ -20,8 +20,9 @@ class BlackBoxWriter {
   explicit BlackBoxWriter(BlackBoxMemory* memory) : memory_(memory) {}
   // Writes a record in state kStarted, start_ns filled in, and returns its ticket.
   uint64_t Start(const CallRecord& record);
-  // Marks it done or failed. A record that the ring has since overwritten is left alone.
-  void Finish(uint64_t ticket, CallState state);
+  // Marks it done or failed. A record that the ring has since overwritten is left alone. The clock is half of a
+  // record's cost: an operation that had not to wait (`at_once`) ends, for the record, when it began.
+  void Finish(uint64_t ticket, CallState state, bool at_once = false);
 
  private:
   BlackBoxMemory* memory_;

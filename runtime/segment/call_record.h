@@ -74,7 +74,8 @@ struct CallRecord {
   uint64_t bytes = 0;           // moved into or out of this rank's buffers, for people
   uint64_t wire_signature = 0;  // what the messages of a collective carry: its ChainSignature
   uint64_t start_ns = 0;        // steady clock
-  uint64_t end_ns = 0;          // 0 while running
+  // 0 while running; start_ns when it had not to wait for longer than about a microsecond.
+  uint64_t end_ns = 0;
   CallState state = CallState::kEmpty;
   int32_t group_rank = -1;  // of the caller in its group
   int32_t peer = -1;        // send/recv: the other side, as group rank

@@ -58,9 +58,7 @@ void Require(const absl::Status& status) {
   std::exit(1);
 }
 
-std::unique_ptr<runtime::KeyValueStore> MakeStore(SharedState& shared) {
-  return std::make_unique<SharedStore>(shared);
-}
+std::unique_ptr<runtime::KeyValueStore> MakeStore(SharedState& shared) { return std::make_unique<SharedStore>(shared); }
 
 std::unique_ptr<runtime::Runtime> InitRuntime(runtime::KeyValueStore& store, int rank) {
   runtime::RuntimeOptions options;

@@ -66,10 +66,10 @@ Statistics LayersAllReduce(size_t bytes, int calls) {
     const auto count = static_cast<int64_t>(bytes / sizeof(float));
     std::vector<float> in(bytes / sizeof(float), 1.0f), out(in.size());
     const auto call = [&] {
-      Require((*world)
-                  ->AllReduce(comm::ConstBuffer(in.data(), count), comm::Buffer(out.data(), count),
-                              comm::ReduceOp::kSum)
-                  .Wait());
+      Require(
+          (*world)
+              ->AllReduce(comm::ConstBuffer(in.data(), count), comm::Buffer(out.data(), count), comm::ReduceOp::kSum)
+              .Wait());
     };
     for (int i = 0; i < 100; ++i) call();
     side.TimeBackToBack(calls, call);

@@ -114,6 +114,10 @@ class ShmFanout final : public Fanout, public LossTarget {
   Progress TryPublish(SendOperation& operation) override {
     return lost_.ok() ? writer_.TrySend(operation) : FailLost(operation.error);
   }
+  Progress TryPublishQuietly(SendOperation& operation) override {
+    return lost_.ok() ? writer_.TrySendQuietly(operation) : FailLost(operation.error);
+  }
+  void WakeReaders() override { writer_.Wake(); }
   Progress TryRecv(int32_t peer, RecvOperation& operation) override {
     if (!lost_.ok()) return FailLost(operation.error);
     return readers_[static_cast<size_t>(peer < group_rank_ ? peer : peer - 1)].TryRecv(operation);

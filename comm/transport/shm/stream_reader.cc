@@ -8,6 +8,7 @@
 
 #include "comm/transport/shm/memory_ops.h"
 #include "comm/transport/shm/operation_state.h"
+#include "runtime/base/clock.h"
 #include "runtime/segment/black_box.h"
 
 namespace cohort::comm::shm {
@@ -18,14 +19,20 @@ Progress Fail(RecvOperation& operation, absl::Status status) {
   return Progress::kFailed;
 }
 
-// The peer's record of the call whose signature it sent, as far as its black box still knows it.
-std::optional<runtime::CallRecord> FindCall(const runtime::BlackBoxReader& box, uint64_t signature,
-                                            const runtime::CallRecord* own) {
+// A rank records a call just after its first message; if it is interrupted between the two, this long is waited.
+constexpr uint64_t kRecordTimeNs = 20'000'000;
+
+// The peer's record of the call whose signature it sent.
+std::optional<runtime::CallRecord> FindCall(const runtime::BlackBoxReader& box, uint64_t signature) {
   std::vector<runtime::CallRecord> records = box.All();
   const auto found = std::find_if(records.rbegin(), records.rend(), [signature](const runtime::CallRecord& record) {
     return runtime::Carries(record, signature);
   });
-  if (found != records.rend()) return *found;
+  return found == records.rend() ? std::nullopt : std::optional(*found);
+}
+
+// What a black box knows best about the peer's part in the call `own`, if it does not hold the call itself.
+std::optional<runtime::CallRecord> FindSimilar(const runtime::BlackBoxReader& box, const runtime::CallRecord* own) {
   if (own == nullptr) return std::nullopt;
   const runtime::CallSignature& call = own->signature;
   if (std::optional<runtime::CallRecord> same = box.Find(call.group, call.epoch, call.sequence)) return same;
@@ -195,12 +202,17 @@ void StreamReader::Acknowledge() {
 }
 
 Progress StreamReader::FailMismatch(RecvOperation& operation, uint64_t peer_signature) {
+  const runtime::BlackBoxReader box = segment_.black_box_of(peer_.address().local_rank);
+  std::optional<runtime::CallRecord> call = FindCall(box, peer_signature);
+  if (!call.has_value()) {
+    const uint64_t now = runtime::SteadyNow();
+    if (mismatch_since_ns_ == 0) mismatch_since_ns_ = now;
+    if (now - mismatch_since_ns_ < kRecordTimeNs) return Progress::kBlocked;
+    call = FindSimilar(box, operation.call);
+  }
   operation.mismatch = true;
   operation.peer_signature = peer_signature;
-  const runtime::BlackBoxReader box = segment_.black_box_of(peer_.address().local_rank);
-  if (std::optional<runtime::CallRecord> call = FindCall(box, peer_signature, operation.call)) {
-    operation.peer_call = *call;
-  }
+  if (call.has_value()) operation.peer_call = *call;
   return Fail(operation, absl::FailedPreconditionError("rank " + std::to_string(peer_.address().world_rank) +
                                                        " takes part in another call"));
 }

@@ -29,6 +29,7 @@ class StreamReader {
   // Puts `bytes` bytes of payload where they belong, after those that are there already.
   void Deliver(RecvOperation& operation, const std::byte* payload, size_t bytes);
 
+  // kBlocked while the peer's record of the call may still be on its way.
   Progress FailMismatch(RecvOperation& operation, uint64_t peer_signature);
   Progress FailDamaged(RecvOperation& operation);
   Progress FailLength(RecvOperation& operation, uint64_t bytes);
@@ -45,6 +46,7 @@ class StreamReader {
   const Slot* slots_ = nullptr;  // the peer's, once attached
   uint64_t slot_count_;
 
+  uint64_t mismatch_since_ns_ = 0;  // when another signature was found; 0: none
   uint64_t tickets_ = 0;
   uint64_t turn_ = 1;
   uint64_t taken_ = 0;                 // messages finished with

@@ -184,6 +184,10 @@ void StreamWriter::Publish(MessageKind kind, const void* payload, size_t payload
   line.signature = signature;
   line.stamp.store(Stamp(++published_, kind, inline_bytes), std::memory_order_release);
   ring_head_at_[index] = ring_head_;
+  if (!quiet_) Wake();
+}
+
+void StreamWriter::Wake() {
   PublishFence();
   for (const PeerEndpoint& reader : readers_) reader.WakeAfterFence();
 }

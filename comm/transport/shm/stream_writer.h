@@ -20,6 +20,16 @@ class StreamWriter {
 
   // See Link::TrySend.
   Progress TrySend(SendOperation& operation);
+  // The same, but leaves sleeping readers asleep until Wake.
+  Progress TrySendQuietly(SendOperation& operation) {
+    quiet_ = true;
+    const Progress progress = TrySend(operation);
+    quiet_ = false;
+    return progress;
+  }
+  // Wakes the readers that sleep. The fence waits for the message's line to be this CPU's own, which takes as long as
+  // some 300 instructions: so whoever has something else to do does it first.
+  void Wake();
 
  private:
   // A payload ring or a set of bounce buffers.
@@ -50,6 +60,7 @@ class StreamWriter {
   Slot* slots_;
   uint64_t slot_count_;
 
+  bool quiet_ = false;
   uint64_t tickets_ = 0;    // operations seen so far
   uint64_t turn_ = 1;       // the operation that may put messages into the stream
   uint64_t published_ = 0;  // messages in the stream so far
