@@ -21,7 +21,6 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 }
 
 // Counts that all members know are compared as one hash; those that only a pair knows, message by message.
-// A hash of the counts where all members know them all, else 0.
 uint64_t SignedCount(const CollectiveRequest& request) {
   if (request.blocks == nullptr) [[likely]]
     return static_cast<uint64_t>(request.count);

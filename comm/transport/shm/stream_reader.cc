@@ -204,7 +204,7 @@ void StreamReader::Acknowledge() {
 Progress StreamReader::FailMismatch(RecvOperation& operation, uint64_t peer_signature) {
   const runtime::BlackBoxReader box = segment_.black_box_of(peer_.address().local_rank);
   std::optional<runtime::CallRecord> call = FindCall(box, peer_signature);
-  if (!call.has_value()) {
+  if (!call.has_value() && operation.call != nullptr) {
     const uint64_t now = runtime::SteadyNow();
     if (mismatch_since_ns_ == 0) mismatch_since_ns_ = now;
     if (now - mismatch_since_ns_ < kRecordTimeNs) return Progress::kBlocked;

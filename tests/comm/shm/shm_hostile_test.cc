@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <thread>
 
 #include "comm/transport/shm/layout.h"
 #include "runtime/segment/black_box.h"
@@ -209,6 +210,29 @@ TEST(ShmHostile, MismatchIsSeenInAFanoutToo) {
   ASSERT_EQ(b->TryRecv(0, recv), Progress::kFailed);
   EXPECT_TRUE(recv.mismatch);
   EXPECT_EQ(got, 99u);
+}
+
+// A rank records a call after its first message: a reader that comes between the two waits for the record.
+TEST(ShmHostile, MismatchWaitsForThePeersRecordButNotForever) {
+  for (const bool recorded : {true, false}) {
+    LocalWorld world(2);
+    auto a = world.ConnectFanout(0, 2), b = world.ConnectFanout(1, 2);
+    runtime::CallRecord theirs, ours;
+    theirs.signature = {.group = 1, .sequence = 42, .count = 3, .epoch = 1, .kind = 5};
+    ours.signature = {.group = 1, .sequence = 42, .count = 4, .epoch = 1, .kind = 5};
+    uint64_t value = 1, got = 99;
+    SendOperation send = SendOf(reinterpret_cast<std::byte*>(&value), 8, runtime::HashSignature(theirs.signature));
+    ASSERT_EQ(a->TryPublishQuietly(send), Progress::kDone);
+    RecvOperation recv = RecvOf(reinterpret_cast<std::byte*>(&got), 8, runtime::HashSignature(ours.signature));
+    recv.call = &ours;
+    ASSERT_EQ(b->TryRecv(0, recv), Progress::kBlocked);
+    if (recorded) (void)world.segment(0).black_box().Start(theirs);
+    const runtime::Deadline deadline = runtime::Deadline::After(std::chrono::seconds(10));
+    while (b->TryRecv(0, recv) != Progress::kFailed && !deadline.passed()) std::this_thread::yield();
+    EXPECT_TRUE(recv.mismatch);
+    EXPECT_EQ(recv.peer_call.signature.count, recorded ? 3u : 0u);
+    EXPECT_EQ(got, 99u);
+  }
 }
 
 }  // namespace
