@@ -126,6 +126,7 @@ absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const Cut& cut, in
   part.record.signature.algorithm = service->algorithm;
   part.record.signature.tuning = service->tuning + static_cast<uint64_t>(chunk);
   part.ticket = kNoTicket;
+  provider.Post();
   const runtime::Work work = provider.Launch(part);
   COHORT_RETURN_IF_ERROR(drive_([&] { return work.Done(); }, deadline));
   return work.status();
