@@ -7,6 +7,7 @@
 #include "comm/group.h"
 #include "comm/shrink.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/env.h"
 
 namespace cohort::comm {
 namespace {
@@ -22,6 +23,9 @@ constexpr uint64_t kFirstDeviceTag = 1000;  // plus the device's index
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runtime& runtime,
                                                                   const CommunicatorOptions& options) {
+  COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
+  COHORT_ASSIGN_OR_RETURN(Tuning tuning, Tuning::Parse(environment.tuning));
+  COHORT_ASSIGN_OR_RETURN(tuning, Tuning::Parse(options.tuning, std::move(tuning)));
   std::vector<int> members(runtime.world_size());
   std::iota(members.begin(), members.end(), 0);
   uint64_t sequence;
@@ -30,8 +34,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runti
     sequence = TransportSet::Of(runtime).NextWorld();
   }
   const uint64_t id = Group::MakeId(0, kWorldTag, sequence, members, runtime.identity().epoch);
-  return std::unique_ptr<Communicator>(
-      new Communicator(std::make_unique<Group>(runtime, std::move(members), id, options.transports)));
+  return std::unique_ptr<Communicator>(new Communicator(
+      std::make_unique<Group>(runtime, std::move(members), id, options.transports, std::move(tuning))));
 }
 
 Communicator::Communicator(std::unique_ptr<Group> group) : group_(std::move(group)) {}
@@ -135,8 +139,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   runtime::Runtime& runtime = group_->runtime();
   const uint64_t id = Group::MakeId(group_->context().id, kSplitTag, split, chosen, runtime.identity().epoch);
   group_->OnSplit(color, key, id);
-  return std::unique_ptr<Communicator>(
-      new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports)));
+  return std::unique_ptr<Communicator>(new Communicator(
+      std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports, group_->context().tuning)));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<const int> ranks, Site site) {
@@ -160,8 +164,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<c
   runtime::Runtime& runtime = group_->runtime();
   const uint64_t sequence = group_->NextChild(chosen);
   const uint64_t id = Group::MakeId(group_->context().id, kSubgroupTag, sequence, chosen, runtime.identity().epoch);
-  return std::unique_ptr<Communicator>(
-      new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports)));
+  return std::unique_ptr<Communicator>(new Communicator(
+      std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports, group_->context().tuning)));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Derive(uint64_t tag) {
@@ -169,8 +173,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Derive(uint64_t tag)
   std::vector<int> same = members();
   const uint64_t sequence = group_->NextOf(tag);
   const uint64_t id = Group::MakeId(group_->context().id, tag, sequence, same, runtime.identity().epoch);
-  return std::unique_ptr<Communicator>(
-      new Communicator(std::make_unique<Group>(runtime, std::move(same), id, group_->context().transports)));
+  return std::unique_ptr<Communicator>(new Communicator(
+      std::make_unique<Group>(runtime, std::move(same), id, group_->context().transports, group_->context().tuning)));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Duplicate() { return Derive(kDuplicateTag); }
@@ -207,6 +211,28 @@ std::string Communicator::Explain(CollectiveKind kind, int64_t count, DataType d
   request.dtype = dtype;
   request.memory = memory;
   return call + group_->Explain(request);
+}
+
+std::string Communicator::tuning() const { return group_->context().tuning.ToString(); }
+
+absl::Status Communicator::SetTuning(const std::string& text, Site site) {
+  // The length and the text of rank 0; an error there is length -1 everywhere.
+  std::string table;
+  absl::Status local = absl::OkStatus();
+  if (rank() == 0) {
+    const absl::StatusOr<Tuning> parsed = Tuning::Parse(text);
+    local = parsed.status();
+    if (parsed.ok()) table = parsed->ToString();
+  }
+  int64_t length = local.ok() ? static_cast<int64_t>(table.size()) : -1;
+  COHORT_RETURN_IF_ERROR(Broadcast(Buffer(&length, 1), 0, {}, site).Wait());
+  COHORT_RETURN_IF_ERROR(local);
+  if (length < 0) return absl::InvalidArgumentError("rank 0's tuning can't be read; its own error says where");
+  table.resize(static_cast<size_t>(length));
+  COHORT_RETURN_IF_ERROR(Broadcast(Buffer(reinterpret_cast<uint8_t*>(table.data()), length), 0, {}, site).Wait());
+  COHORT_ASSIGN_OR_RETURN(const Tuning tuning, Tuning::Parse(table));
+  group_->UseTuning(tuning);
+  return absl::OkStatus();
 }
 
 void Communicator::Abort(const std::string& reason) {

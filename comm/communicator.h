@@ -46,6 +46,9 @@ class Group;
 struct CommunicatorOptions {
   // Restricts transports by name ("shm,ucx"); empty: all that fit. For tests and measurements.
   std::string transports;
+  // Figures and rules for the choice of algorithms, in the grammar of comm/tuning.h, on top of COHORT_TUNING's. Equal
+  // on all ranks; calls of ranks whose tables differ fail as mismatches.
+  std::string tuning;
 };
 
 class Communicator {
@@ -151,15 +154,29 @@ class Communicator {
   // What would serve this call and why: provider, algorithm, predicted time, runner-up.
   std::string Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost) const;
 
+  // The table that choices are made with, in the grammar of comm/tuning.h.
+  std::string tuning() const;
+  // All members use rank 0's table from here on, as do groups made from this one later. Collective; no call of this
+  // group is under way. Blocks. Other ranks' `text` is not looked at. kInvalidArgument on all of them where rank 0's
+  // can't be read.
+  absl::Status SetTuning(const std::string& text, Site site = Site::current());
+
   // Fails the group here and on its other members with kAborted.
   void Abort(const std::string& reason);
 
  private:
   friend class Batch;
   friend class Group;
+  friend absl::StatusOr<std::string> Calibrate(Communicator& group);
   explicit Communicator(std::unique_ptr<Group> group);
   absl::StatusOr<std::unique_ptr<Communicator>> Derive(uint64_t tag);
   std::unique_ptr<Group> group_;
 };
+
+// Measures the figures of the cost model between rank 0 and its nearest peers, on its own host and on another, and
+// makes every member use them (SetTuning); rules stay as they are. Returns the table, in the grammar of comm/tuning.h,
+// so that it can be kept and given back by COHORT_TUNING. Collective; blocks for less than a second where the machine
+// is idle. Errors: those of Send, Recv and Barrier.
+absl::StatusOr<std::string> Calibrate(Communicator& group);
 
 }  // namespace cohort::comm

@@ -63,7 +63,7 @@ uint64_t Group::MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const s
   return hash == 0 ? 1 : hash;
 }
 
-Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports)
+Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning)
     : sites_(kSites) {
   context_.id = id;
   context_.epoch = static_cast<uint32_t>(runtime.identity().epoch);
@@ -73,6 +73,7 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   context_.runtime = &runtime;
   if (OnOneNode(runtime.identity(), context_.members)) context_.source = this;
   context_.transports = std::move(transports);
+  context_.tuning = std::move(tuning);
   context_.fail = [this](const absl::Status& status, int blamed) { FailEverywhere(status, blamed); };
   runtime::EngineLock lock(runtime.engine());
   runtime.engine().Add(this);
@@ -256,6 +257,14 @@ std::string Group::Explain(const CollectiveRequest& request) {
   const absl::StatusOr<Provider*> provider = ProviderFor(request);
   if (!provider.ok()) return std::string(provider.status().message());
   return "provider " + std::string((*provider)->name()) + ": " + (*provider)->Explain(request);
+}
+
+void Group::UseTuning(const Tuning& tuning) {
+  runtime::EngineLock lock(runtime().engine());
+  context_.tuning = tuning;
+  for (const auto& provider : providers_) {
+    if (provider != nullptr) provider->UseTuning(tuning);
+  }
 }
 
 bool Group::Poll() {

@@ -27,7 +27,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
  public:
   // `members` are world ranks in group order, the caller among them. `id` is equal on all members and differs from
   // every other group of the epoch.
-  Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports);
+  Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning);
   ~Group() override;
 
   // The id of a group made from `parent`: a hash, never 0. `tag` and `sequence` tell apart groups with equal members.
@@ -46,6 +46,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // All calls of a batch (comm/batch.h), or none.
   runtime::Work SubmitBatch(std::span<const BatchedCall> calls);
   std::string Explain(const CollectiveRequest& request);
+  // Takes a table for the calls that follow; every member does so between the same calls, with an equal table.
+  void UseTuning(const Tuning& tuning);
   // Fails the group here and on all other members.
   void FailEverywhere(const absl::Status& status, int blamed);
   // The number of this group's earlier subgroups with these members, plus one.

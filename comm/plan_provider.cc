@@ -43,7 +43,7 @@ PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
       pool_(new OperationPool(&group->runtime->engine(), group->source)),
       runner_(links, group->rank, group->size),
       plans_(group->rank, group->size),
-      selector_(TopologyOf(*group), Tuning()),
+      selector_(TopologyOf(*group), group->tuning),
       tuning_hash_(selector_.tuning().Hash()),
       earliest_deadline_(kNever) {}
 
@@ -229,6 +229,11 @@ void PlanProvider::Fail(const absl::Status& status) {
 
 const runtime::CallRecord* PlanProvider::Pending() const {
   return queue_.empty() ? nullptr : &queue_.front()->call.record;
+}
+
+void PlanProvider::UseTuning(const Tuning& tuning) {
+  selector_ = Selector(selector_.topology(), tuning);
+  tuning_hash_ = tuning.Hash();
 }
 
 std::string PlanProvider::Explain(const CollectiveRequest& request) {

@@ -32,6 +32,7 @@ class PlanProvider : public Provider {
   bool Active() const override { return !queue_.empty(); }
   void Fail(const absl::Status& status) override;
   const runtime::CallRecord* Pending() const override;
+  void UseTuning(const Tuning& tuning) override;
   std::string Explain(const CollectiveRequest& request) override;
 
  private:
@@ -51,7 +52,7 @@ class PlanProvider : public Provider {
   PlanRunner runner_;
   PlanCache plans_;
   Selector selector_;
-  const uint64_t tuning_hash_;
+  uint64_t tuning_hash_;
   OperationQueue queue_;
   bool begun_ = false;              // the runner runs the first of the queue
   bool advancing_ = false;          // a callback may submit: it must not advance what is being advanced

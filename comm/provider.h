@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/request.h"
+#include "comm/tuning.h"
 #include "runtime/runtime.h"
 #include "runtime/segment/call_record.h"
 #include "runtime/work.h"
@@ -34,6 +35,7 @@ struct GroupContext {
   // are heard by a transport that must be polled, too.
   runtime::ProgressSource* source = nullptr;
   std::string transports;  // CommunicatorOptions::transports
+  Tuning tuning;           // for the choice of algorithms; equal on all members
   // Fails the group here and tells its other members. blamed: a group rank, or -1. Called with engine ownership, by
   // providers that have found the failure themselves; ends in their Fail.
   std::function<void(const absl::Status& status, int blamed)> fail;
@@ -96,6 +98,8 @@ class Provider {
   virtual void Fail(const absl::Status& status) = 0;
   // The oldest call that is under way, for messages to people; null when there is none.
   virtual const runtime::CallRecord* Pending() const = 0;
+  // Every member takes a new table, between the same calls.
+  virtual void UseTuning(const Tuning&) {}
   // "ring (predicted 12.3 us; runner-up flat, 15.0 us)": what would serve a call, for people.
   virtual std::string Explain(const CollectiveRequest& request) = 0;
 

@@ -33,6 +33,17 @@ absl::StatusOr<Choice> Forced(CollectiveKind kind, int64_t bytes, const GroupTop
   return BestPieces(*algorithm, bytes, topology, tuning);
 }
 
+// The algorithm that the table's rules name for this call; null where none does.
+const AlgorithmInfo* Ruled(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning) {
+  for (size_t i = tuning.rules.size(); i-- > 0;) {
+    const TuningRule& rule = tuning.rules[i];
+    if (!rule.Fits(kind, bytes, topology.nodes <= 1)) continue;
+    const AlgorithmInfo* algorithm = FindAlgorithm(kind, rule.algorithm);
+    if (algorithm != nullptr && CheckRequirements(*algorithm, topology.size).ok()) return algorithm;
+  }
+  return nullptr;
+}
+
 std::string Line(const Choice& choice) {
   char text[96];
   std::snprintf(text, sizeof text, "%-20.*s %6d pieces %12.2f us", static_cast<int>(choice.algorithm->name.size()),
@@ -49,11 +60,18 @@ double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64
   const AlgorithmCost cost = algorithm.cost(
       {.size = topology.size, .pieces = pieces, .fanout = local && bytes / pieces <= tuning.fanout_bytes});
   const double share = std::max(1.0, topology.ranks_per_cpu);  // ranks that take turns share their CPU's time
-  const double switching = share > 1.0 ? tuning.switch_us * share : 0;
   const double chunk = static_cast<double>(bytes) / pieces;
+  const auto rounds = static_cast<double>(cost.rounds);
   const double more = static_cast<double>(std::max<int64_t>(0, cost.messages - cost.rounds));
-  return (level.alpha_us + switching) * static_cast<double>(cost.rounds) + level.message_us * share * more +
-         chunk * share * static_cast<double>(cost.critical) / (level.gigabytes_s * 1e3) +
+  // What waits for one another: rounds, and the pieces of a pipeline behind the first.
+  const double waits = rounds + (algorithm.traits.pipelined && cost.rounds > 0 ? pieces - 1 : 0);
+  const double message =
+      chunk * static_cast<double>(cost.chunks) / static_cast<double>(std::max<int64_t>(1, cost.messages));
+  const double large = message > static_cast<double>(tuning.fanout_bytes) ? level.large_us : 0;
+  const int64_t path = local && cost.read_critical > 0 ? cost.read_critical : cost.critical;
+  return level.alpha_us * rounds + (share > 1.0 ? tuning.switch_us * share : 0) * waits +
+         level.message_us * share * more + large * share * waits +
+         chunk * share * static_cast<double>(path) / (level.gigabytes_s * 1e3) +
          chunk * share * static_cast<double>(cost.reduced) / (tuning.reduce_gigabytes_s * 1e3);
 }
 
@@ -74,6 +92,14 @@ absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTop
       best.runner_up_us = candidate.predicted_us;
     }
   }
+  const AlgorithmInfo* ruled = tuning.rules.empty() ? nullptr : Ruled(kind, bytes, topology, tuning);
+  if (ruled != nullptr && ruled != best.algorithm) {
+    const Choice predicted = best;
+    best = BestPieces(*ruled, bytes, topology, tuning);
+    best.runner_up = predicted.algorithm;
+    best.runner_up_us = predicted.predicted_us;
+  }
+  best.ruled = ruled != nullptr;
   if (best.algorithm == nullptr) {
     return absl::UnimplementedError("no algorithm serves " + std::string(Name(kind)));
   }
@@ -85,7 +111,7 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
   if (!choice.ok()) return std::string(choice.status().message());
   std::string text = std::string(Name(kind)) + " of " + std::to_string(bytes) + " bytes among " +
                      std::to_string(topology.size) + " ranks on " + std::to_string(topology.nodes) +
-                     " hosts, predicted:\n";
+                     " hosts, predicted" + (choice->ruled ? " (a rule of the table decides)" : "") + ":\n";
   for (const AlgorithmInfo& algorithm : Algorithms()) {
     if (algorithm.kind != kind) continue;
     const absl::Status fits = CheckRequirements(algorithm, topology.size);
@@ -93,7 +119,7 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
     text += fits.ok() ? Line(BestPieces(algorithm, bytes, topology, tuning)) : std::string(fits.message());
     text += "\n";
   }
-  return text;
+  return text + "table: " + tuning.ToString() + "\n";
 }
 
 absl::StatusOr<Choice> Selector::Choose(CollectiveKind kind, int64_t bytes, std::string_view forced) {

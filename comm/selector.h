@@ -29,6 +29,7 @@ struct Choice {
   // The best of the other algorithms; null where there is none or the algorithm was forced.
   const AlgorithmInfo* runner_up = nullptr;
   double runner_up_us = 0;
+  bool ruled = false;  // a rule of the table decided; the runner-up is then what the prediction would have chosen
 };
 
 // The predicted time of one algorithm with `pieces` pieces on a block of `bytes` bytes.
@@ -41,7 +42,7 @@ double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64
 absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
                               std::string_view forced = {});
 
-// The choice and every alternative with its predicted time, one line each, for people.
+// The choice and every alternative with its predicted time, one line each, and the table in force, for people.
 std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning);
 
 // Select with a memory: what a communicator calls for every operation. One per group; one thread at a time. Looks up

@@ -1,12 +1,31 @@
-// The figures that the selector predicts times with: one small table, equal on all members of a group (its hash is in
-// the signature of every call). Times follow the alpha-beta-gamma model of Hockney, extended by a cost per message.
+// The table that the selector predicts times with and obeys: figures of a cost model, and rules that name the algorithm
+// for a range of sizes. Equal on all members of a group: its hash is in the signature of every call. Times follow the
+// alpha-beta-gamma model of Hockney, extended by a cost per message.
+//
+// One grammar writes it, in COHORT_TUNING, CommunicatorOptions::tuning and `plan explain --tuning`, and ToString prints
+// what is in force in the same grammar:
+//
+//   table   = [ item { (";" | "," | blank | newline) item } ]
+//   item    = figure "=" number               local.alpha_us=0.3
+//           | collective ":" range "=" algorithm [ "@" level ]
+//   range   = "*" | size "-" [ size ]         bytes of the block, from the first up to below the second
+//   size    = digits [ "K" | "M" | "G" ]      of 1024
+//   level   = "local" | "remote"              groups on one host, or across hosts; both unless named
+//
+//   remote.alpha_us=30; all_reduce:0-4K=flat@local; all_reduce:1M-=ring
+//
+// The last rule that fits a call decides. A rule whose algorithm can't serve the group (a power of two, say) is passed
+// over.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "comm/types.h"
 
 namespace cohort::comm {
 
@@ -15,29 +34,51 @@ struct LevelTuning {
   double alpha_us = 0;     // from the start of a small message to its arrival
   double message_us = 0;   // a rank's own time to send and receive each further message of the same round
   double gigabytes_s = 1;  // of one rank's port, in one direction
+  double large_us = 0.01;  // of a message longer than fanout_bytes, on top: the two sides meet first
+};
+
+enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };
+
+// "For blocks of [from, below) bytes use this algorithm."
+struct TuningRule {
+  CollectiveKind kind = CollectiveKind::kBarrier;
+  int64_t from = 0;
+  int64_t below = std::numeric_limits<int64_t>::max();  // the largest number: no end
+  std::string algorithm;
+  TuningLevel level = TuningLevel::kBoth;
+
+  bool Fits(CollectiveKind call, int64_t bytes, bool local) const {
+    return call == kind && bytes >= from && (bytes < below || below == std::numeric_limits<int64_t>::max()) &&
+           (level == TuningLevel::kBoth || (level == TuningLevel::kLocal) == local);
+  }
 };
 
 struct Tuning {
-  LevelTuning local = {.alpha_us = 0.3, .message_us = 0.1, .gigabytes_s = 5.0};
-  LevelTuning remote = {.alpha_us = 15.0, .message_us = 6.0, .gigabytes_s = 2.0};
+  LevelTuning local = {.alpha_us = 0.35, .message_us = 0.03, .gigabytes_s = 12.5, .large_us = 5.0};
+  LevelTuning remote = {.alpha_us = 15.0, .message_us = 6.0, .gigabytes_s = 4.0, .large_us = 10.0};
   // Reading operands and writing the result of a reduction, beyond the move that brought the data.
-  double reduce_gigabytes_s = 10.0;
+  double reduce_gigabytes_s = 40.0;
   // What a round costs on top, times the ranks per CPU, where there are more ranks than CPUs: the others have to run.
-  double switch_us = 1.0;
+  double switch_us = 4.0;
   // The longest publish that is one write for all local readers: Fanout::max_bytes of the shm transport.
   int64_t fanout_bytes = 8192;
   // Pipelined algorithms cut no smaller pieces than this, and no more of them.
   int64_t local_piece_bytes = 32768;
-  int64_t remote_piece_bytes = 65536;
+  int64_t remote_piece_bytes = 262144;
   int32_t max_pieces = 64;
 
-  // "local.alpha_us=0.3 local.message_us=0.1 ...": every figure, in a form that Parse takes.
+  std::vector<TuningRule> rules;
+
+  // "local.alpha_us=0.3; local.message_us=0.1; ...": every figure and rule, in a form that Parse takes and that gives
+  // an equal table.
   std::string ToString() const;
   // Equal for equal tables, never 0.
   uint64_t Hash() const;
-  // The built-in figures with those named in `text` replaced; "name=value" separated by spaces or commas.
-  // kInvalidArgument names the figure that is unknown, no positive number, or out of range.
+  // The built-in table with the figures named in `text` replaced and its rules added. kInvalidArgument names the
+  // position, what stands there, and what may.
   static absl::StatusOr<Tuning> Parse(std::string_view text);
+  // The same on top of `base`.
+  static absl::StatusOr<Tuning> Parse(std::string_view text, Tuning base);
 };
 
 }  // namespace cohort::comm

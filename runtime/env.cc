@@ -93,6 +93,7 @@ absl::StatusOr<Environment> Environment::Read() {
     return Refuse("COHORT_AGENT", agent, "'@' and the name of an abstract socket, 2 to 107 bytes, as dlaunch sets it");
   }
   environment.agent = std::string(agent);
+  environment.tuning = std::string(Variable("COHORT_TUNING"));
   environment.job_id = std::string(Variable("COHORT_JOB_ID"));
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> local_rank, Number("COHORT_LOCAL_RANK", 0, kMaxLocalRanks - 1));
   if (local_rank.has_value()) environment.local_rank = static_cast<int>(*local_rank);

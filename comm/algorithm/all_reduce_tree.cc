@@ -43,7 +43,8 @@ AlgorithmCost Cost(const CostQuery& query, int radix) {
           .messages = 2 * children,
           .chunks = all,
           .critical = 2 * all,
-          .reduced = all};
+          .reduced = all,
+          .read_critical = all + TreeDepth(query.size, radix) * query.pieces};
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ AlgorithmCost CostOfBroadcastFlat(const CostQuery& query) {
   if (query.size == 1) return {};
   const int sends = query.fanout ? 1 : query.size - 1;
   const int64_t all = int64_t{sends} * query.pieces;
-  return {.rounds = 1, .messages = sends, .chunks = all, .critical = all, .reduced = 0};
+  return {.rounds = 1, .messages = sends, .chunks = all, .critical = all, .reduced = 0, .read_critical = query.pieces};
 }
 
 }  // namespace cohort::comm

@@ -31,7 +31,12 @@ Plan Build(const PlanRequest& request, int radix) {
 AlgorithmCost Cost(const CostQuery& query, int radix) {
   const int64_t children = RootChildren(query.size, radix);
   const int64_t all = children * query.pieces;
-  return {.rounds = TreeDepth(query.size, radix), .messages = children, .chunks = all, .critical = all, .reduced = 0};
+  return {.rounds = TreeDepth(query.size, radix),
+          .messages = children,
+          .chunks = all,
+          .critical = all,
+          .reduced = 0,
+          .read_critical = TreeDepth(query.size, radix) * query.pieces};
 }
 
 }  // namespace

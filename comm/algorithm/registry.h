@@ -32,6 +32,9 @@ struct AlgorithmCost {
   int64_t chunks = 0;    // sent or received by the busiest rank in its busier direction; a publish is sent once
   int64_t critical = 0;  // on the wire one after another along the slowest path, with one port per rank
   int64_t reduced = 0;   // combined by the busiest rank, along that path
+  // As `critical` where receivers move the data and one sender's data can be read by many at once (shared memory); 0:
+  // the same.
+  int64_t read_critical = 0;
 };
 
 struct AlgorithmTraits {

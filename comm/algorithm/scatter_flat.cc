@@ -32,7 +32,12 @@ Plan BuildScatterFlat(const PlanRequest& request) {
 AlgorithmCost CostOfScatterFlat(const CostQuery& query) {
   if (query.size == 1) return {};
   const int64_t all = int64_t{query.size - 1} * query.pieces;
-  return {.rounds = 1, .messages = query.size - 1, .chunks = all, .critical = all, .reduced = 0};
+  return {.rounds = 1,
+          .messages = query.size - 1,
+          .chunks = all,
+          .critical = all,
+          .reduced = 0,
+          .read_critical = query.pieces};
 }
 
 }  // namespace cohort::comm

@@ -1,6 +1,7 @@
 // The selector: what it chooses is the best by its own model, fits the group, and the same on every member.
 #include "comm/selector.h"
 
+#include <random>
 #include <string>
 #include <vector>
 
@@ -123,6 +124,79 @@ TEST(TuningTest, TextReadsBackAsTheSameTable) {
   EXPECT_EQ(again->ToString(), tuning->ToString());
   EXPECT_EQ(again->Hash(), tuning->Hash());
   EXPECT_NE(tuning->Hash(), Tuning().Hash());
+}
+
+// Random tables, written with random spelling: what is printed reads back as the same table.
+TEST(TuningTest, PrintedTablesReadBack) {
+  std::mt19937 random(7);
+  const auto pick = [&](auto bound) { return static_cast<int64_t>(random() % static_cast<uint64_t>(bound)); };
+  for (int trial = 0; trial < 500; ++trial) {
+    std::string text;
+    for (int64_t item = pick(8); item > 0; --item) {
+      const AlgorithmInfo& algorithm = Algorithms()[static_cast<size_t>(pick(Algorithms().size()))];
+      const int64_t from = pick(5000) << pick(30);
+      const char* const levels[] = {"", "@local", "@remote"};
+      const char* const separators[] = {";", "; ", ",", "\n", " "};
+      switch (pick(3)) {
+        case 0:
+          text += "remote.alpha_us=" + std::to_string(1 + pick(1000)) + "." + std::to_string(pick(1000));
+          break;
+        case 1:
+          text += std::string(Name(algorithm.kind)) + ":*=" + std::string(algorithm.name);
+          break;
+        default:
+          text += std::string(Name(algorithm.kind)) + ":" + std::to_string(from) + "-" +
+                  (pick(2) == 0 ? "" : std::to_string(from + 1 + pick(1 << 20))) + "=" + std::string(algorithm.name) +
+                  levels[pick(3)];
+      }
+      text += separators[pick(5)];
+    }
+    const auto tuning = Tuning::Parse(text);
+    ASSERT_TRUE(tuning.ok()) << text << ": " << tuning.status();
+    const auto again = Tuning::Parse(tuning->ToString());
+    ASSERT_TRUE(again.ok()) << tuning->ToString() << ": " << again.status();
+    ASSERT_EQ(again->ToString(), tuning->ToString());
+    ASSERT_EQ(again->Hash(), tuning->Hash());
+  }
+}
+
+TEST(TuningTest, RulesDecide) {
+  const auto tuning =
+      Tuning::Parse("all_reduce:*=circulant; all_reduce:0-4K=binomial@remote, all_gather:*=recursive_doubling");
+  ASSERT_TRUE(tuning.ok()) << tuning.status();
+  const auto chosen = [&](CollectiveKind kind, int64_t bytes, const GroupTopology& topology) {
+    const auto choice = Select(kind, bytes, topology, *tuning);
+    EXPECT_TRUE(choice.ok()) << choice.status();
+    return std::string(choice->algorithm->name);
+  };
+  EXPECT_EQ(chosen(CollectiveKind::kAllReduce, 8, kOneHost), "circulant");
+  EXPECT_EQ(chosen(CollectiveKind::kAllReduce, 4095, kTwoHosts), "binomial");
+  EXPECT_EQ(chosen(CollectiveKind::kAllReduce, 4096, kTwoHosts), "circulant");
+  EXPECT_EQ(chosen(CollectiveKind::kAllGather, 64, kTwoHosts), "recursive_doubling");
+  const GroupTopology six = {.size = 6, .nodes = 1, .ranks_per_cpu = 1.0};
+  EXPECT_NE(chosen(CollectiveKind::kAllGather, 64, six), "recursive_doubling");  // can't serve six
+  EXPECT_TRUE(Select(CollectiveKind::kAllReduce, 8, kOneHost, *tuning)->ruled);
+  EXPECT_EQ(Select(CollectiveKind::kAllReduce, 8, kOneHost, *tuning)->runner_up->name, "flat");
+  EXPECT_THAT(ExplainSelection(CollectiveKind::kAllReduce, 8, kOneHost, *tuning),
+              HasSubstr("all_reduce:0-4K=binomial@remote"));
+}
+
+TEST(TuningTest, NamesPositionAndRemedy) {
+  const auto message = [](const char* text) {
+    const auto tuning = Tuning::Parse(text);
+    EXPECT_EQ(tuning.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    return std::string(tuning.status().message());
+  };
+  EXPECT_THAT(message("switch_us=1; all_reduce:*=rings"), HasSubstr("position 27"));
+  EXPECT_THAT(message("all_reduce:*=rings"), HasSubstr("choose one of flat"));
+  EXPECT_THAT(message("allreduce:*=ring"), HasSubstr("no collective is called"));
+  EXPECT_THAT(message("all_reduce:4=ring"), HasSubstr("4K-1M"));
+  EXPECT_THAT(message("all_reduce:4K-1K=ring"), HasSubstr("empty"));
+  EXPECT_THAT(message("all_reduce:*=ring@host"), HasSubstr("local or remote"));
+  for (const char* text :
+       {"all_reduce:-4K=ring", "all_reduce:0-9999999999G=ring", "send:*=flat", ":=", "x:y", "a:b=c"}) {
+    message(text);
+  }
 }
 
 TEST(TuningTest, RefusesWhatItDoesNotKnow) {
