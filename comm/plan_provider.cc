@@ -22,6 +22,8 @@ int64_t BytesOf(const CollectiveRequest& request) {
   return request.count * static_cast<int64_t>(SizeOf(request.dtype));
 }
 
+bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }
+
 // Only what all members see alike: how they are spread over nodes, and the figure that a node's segment holds.
 GroupTopology TopologyOf(const GroupContext& group) {
   std::map<int, int> ranks_of_node;
@@ -58,7 +60,12 @@ absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& reques
   if (request.memory != MemoryKind::kHost) return absl::UnimplementedError("plans move host memory only");
   const absl::StatusOr<Choice> choice = selector_.Choose(request.kind, BytesOf(request), forced_algorithm);
   if (!choice.ok()) return choice.status();
-  return ServicePlan{choice->algorithm->index, choice->pieces, tuning_hash_};
+  ServicePlan service{.algorithm = choice->algorithm->index, .pieces = choice->pieces, .tuning = tuning_hash_};
+  if (choice->fallback != nullptr) {
+    service.fallback = choice->fallback->index;
+    service.fallback_pieces = choice->fallback_pieces;
+  }
+  return service;
 }
 
 AcceptedCall& PlanProvider::NextCall() {
@@ -83,11 +90,13 @@ runtime::Work PlanProvider::Launch(const AcceptedCall&) {
   return work;
 }
 
-absl::Status PlanProvider::Begin() {
+absl::Status PlanProvider::Begin(bool fallback) {
   const Operation& first = *queue_.front();
   const CollectiveRequest& request = first.call.request;
-  const absl::StatusOr<const Plan*> plan = plans_.Find(request.kind, first.call.service.algorithm, request.root,
-                                                       request.in_place, first.call.service.pieces);
+  const ServicePlan& service = first.call.service;
+  const absl::StatusOr<const Plan*> plan =
+      plans_.Find(request.kind, fallback ? service.fallback : service.algorithm, request.root, request.in_place,
+                  fallback ? service.fallback_pieces : service.pieces);
   if (!plan.ok()) return plan.status();
   PlanBinding binding;
   binding.in = request.in;
@@ -96,6 +105,9 @@ absl::Status PlanProvider::Begin() {
   binding.blocks = request.blocks;
   binding.element_bytes = SizeOf(request.dtype);
   if (Reduces(request.kind)) binding.kernel = FindReduceKernel(request.dtype, request.op);
+  if (Reduces(request.kind)) {
+    binding.fold = Averages(request) ? FindAverageFoldKernel(request.dtype) : FindFoldKernel(request.dtype, request.op);
+  }
   binding.signature = first.signature;
   binding.call = &first.call.record;
   if (!runner_.Start(**plan, binding)) return runner_.failure().status;
@@ -105,7 +117,7 @@ absl::Status PlanProvider::Begin() {
 
 void PlanProvider::FinishFirst() {
   const CollectiveRequest& request = queue_.front()->call.request;
-  if (request.op == ReduceOp::kAvg && Reduces(request.kind) && request.out != nullptr) {
+  if (Averages(request) && request.out != nullptr && !runner_.divides()) {
     DivideBy(request.dtype, request.out,
              static_cast<size_t>(request.blocks == nullptr ? request.count : request.blocks->out_counts[0]),
              group_->size);
@@ -122,13 +134,16 @@ bool PlanProvider::Advance() {
   bool moved = false;
   advancing_ = true;
   while (!queue_.empty()) {
-    if (!begun_) {
-      if (const absl::Status begun = Begin(); !begun.ok()) {
-        group_->fail(begun, -1);
-        break;
-      }
+    absl::Status begun = begun_ ? absl::OkStatus() : Begin();
+    Progress progress = begun.ok() ? runner_.Advance() : Progress::kFailed;
+    if (progress == Progress::kDone && runner_.diverted()) {
+      begun = Begin(/*fallback=*/true);
+      if (begun.ok()) progress = runner_.Advance();
     }
-    const Progress progress = runner_.Advance();
+    if (!begun.ok()) {
+      group_->fail(begun, -1);
+      break;
+    }
     if (progress == Progress::kFailed) {
       OnRunnerFailed();
       break;

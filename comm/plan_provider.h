@@ -36,8 +36,8 @@ class PlanProvider : public Provider {
   std::string Explain(const CollectiveRequest& request) override;
 
  private:
-  // Begins the first of the queue, or says why it can't be begun.
-  absl::Status Begin();
+  // Begins the first of the queue with its algorithm, or with its fallback; or says why it can't be begun.
+  absl::Status Begin(bool fallback = false);
   // Advances the first of the queue, and what follows while operations finish. True when anything moved.
   bool Advance();
   void FinishFirst();

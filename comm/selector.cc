@@ -16,10 +16,29 @@ Choice BestPieces(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopo
     const auto pieces = static_cast<int32_t>(least * cuts);
     const double time = PredictMicroseconds(algorithm, pieces, bytes, topology, tuning);
     if (best.algorithm == nullptr || time < best.predicted_us) {
-      best = {.algorithm = &algorithm, .pieces = pieces, .predicted_us = time, .runner_up = nullptr, .runner_up_us = 0};
+      best = {.algorithm = &algorithm, .pieces = pieces, .predicted_us = time};
     }
   }
   return best;
+}
+
+// Single-copy algorithms reach into memory of the same host.
+bool Fits(const AlgorithmInfo& algorithm, CollectiveKind kind, const GroupTopology& topology) {
+  return algorithm.kind == kind && CheckRequirements(algorithm, topology.size).ok() &&
+         !(algorithm.traits.single_copy && topology.nodes > 1);
+}
+
+void AddFallback(int64_t bytes, const GroupTopology& topology, const Tuning& tuning, Choice* choice) {
+  if (!choice->algorithm->traits.single_copy) return;
+  double best_us = 0;
+  for (const AlgorithmInfo& algorithm : Algorithms()) {
+    if (algorithm.traits.single_copy || !Fits(algorithm, choice->algorithm->kind, topology)) continue;
+    const Choice candidate = BestPieces(algorithm, bytes, topology, tuning);
+    if (choice->fallback != nullptr && candidate.predicted_us >= best_us) continue;
+    choice->fallback = candidate.algorithm;
+    choice->fallback_pieces = candidate.pieces;
+    best_us = candidate.predicted_us;
+  }
 }
 
 absl::StatusOr<Choice> Forced(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
@@ -30,7 +49,9 @@ absl::StatusOr<Choice> Forced(CollectiveKind kind, int64_t bytes, const GroupTop
                                       "\"; choose one of " + AlgorithmNames(kind));
   }
   if (absl::Status status = CheckRequirements(*algorithm, topology.size); !status.ok()) return status;
-  return BestPieces(*algorithm, bytes, topology, tuning);
+  Choice choice = BestPieces(*algorithm, bytes, topology, tuning);
+  AddFallback(bytes, topology, tuning, &choice);
+  return choice;
 }
 
 // The algorithm that the table's rules name for this call; null where none does.
@@ -80,7 +101,7 @@ absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTop
   if (!forced.empty()) return Forced(kind, bytes, topology, tuning, forced);
   Choice best;
   for (const AlgorithmInfo& algorithm : Algorithms()) {
-    if (algorithm.kind != kind || !CheckRequirements(algorithm, topology.size).ok()) continue;
+    if (!Fits(algorithm, kind, topology)) continue;
     const Choice candidate = BestPieces(algorithm, bytes, topology, tuning);
     if (best.algorithm == nullptr || candidate.predicted_us < best.predicted_us) {
       const Choice second = best;
@@ -103,6 +124,7 @@ absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTop
   if (best.algorithm == nullptr) {
     return absl::UnimplementedError("no algorithm serves " + std::string(Name(kind)));
   }
+  AddFallback(bytes, topology, tuning, &best);
   return best;
 }
 

@@ -30,6 +30,9 @@ struct Choice {
   const AlgorithmInfo* runner_up = nullptr;
   double runner_up_us = 0;
   bool ruled = false;  // a rule of the table decided; the runner-up is then what the prediction would have chosen
+  // For single-copy algorithms: what serves the call where members can't reach each other's memory.
+  const AlgorithmInfo* fallback = nullptr;
+  int32_t fallback_pieces = 1;
 };
 
 // The predicted time of one algorithm with `pieces` pieces on a block of `bytes` bytes.

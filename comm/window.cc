@@ -25,13 +25,13 @@ struct Offer {
 };
 constexpr int64_t kOfferWords = sizeof(Offer) / sizeof(int64_t);
 
-// Makes the page tables now: a page fault in a collective costs more than the collective. Older kernels cannot; the
-// pages then come at the first touch (they are allocated, so this never fails for want of memory).
+// Makes the page tables now: a page fault in a collective costs more than the collective. The pages are allocated, so
+// that this cannot fail for want of memory; kernels before 5.14 have no such advice.
 void Populate(void* data, uint64_t bytes) {
-#ifndef MADV_POPULATE_WRITE
-  constexpr int MADV_POPULATE_WRITE = 23;
-#endif
-  (void)madvise(data, bytes, MADV_POPULATE_WRITE);
+  constexpr int kPopulateWrite = 23;  // MADV_POPULATE_WRITE
+  if (madvise(data, bytes, kPopulateWrite) == 0) return;
+  const volatile char* page = static_cast<const char*>(data);
+  for (uint64_t at = 0; at < bytes; at += 4096) (void)page[at];
 }
 
 }  // namespace

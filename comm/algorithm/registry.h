@@ -48,6 +48,9 @@ struct AlgorithmTraits {
   bool pipelined = false;  // gains from more pieces than it needs
   // Rank r's messages are rank 0's with every peer r further on, where the pieces are a multiple of the parts.
   bool rotation = false;
+  // Reads and writes other ranks' memory: for groups on one host. Where members can't reach each other's buffers the
+  // call is served by another algorithm, which all members choose alike.
+  bool single_copy = false;
 };
 
 struct AlgorithmInfo {

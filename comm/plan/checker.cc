@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "comm/plan/expected_output.h"
 #include "comm/plan/expression.h"
 #include "comm/plan/plan_shape.h"
 #include "runtime/base/status_macros.h"
@@ -38,10 +39,22 @@ struct LaneState {
   int32_t fenced = 0;
   int64_t depth = 0;
   std::vector<bool> entered;
+  std::vector<int64_t> arrivals;  // the depth at each kOpen and kMeet that it has come to
+  size_t passed = 0;              // of them: the epoch
+};
+
+// Who has touched a chunk in an epoch.
+struct Touch {
+  static constexpr int kNobody = -1;
+  static constexpr int kSeveral = -2;
+  size_t epoch = 0;
+  int reader = kNobody;
+  int writer = kNobody;
 };
 
 struct RankState {
-  std::array<std::vector<Id>, 3> memory;  // by BufferId, canonical
+  std::array<std::vector<Id>, 3> memory;      // by BufferId, canonical
+  std::array<std::vector<Touch>, 3> touched;  // likewise
   std::vector<LaneState> lanes;
   int64_t sent_messages = 0, received_messages = 0;
   int64_t sent_chunks = 0, received_chunks = 0;
@@ -64,14 +77,20 @@ class Simulation {
   absl::Status Store(int rank, size_t lane, const Step& step, const std::vector<Id>& left,
                      const std::vector<Id>* right);
   absl::StatusOr<std::vector<Id>> Load(int rank, size_t lane, const Slice& slice);
+  absl::StatusOr<Id> Combined(int rank, size_t lane, Id left, Id right) const;
+  absl::StatusOr<std::vector<Id>> LoadFrom(int rank, size_t lane, const RankSlice& from);
   absl::Status CheckFences(int rank, size_t lane, const Step& step);
+  bool TryMeet(int rank, size_t lane);
+  absl::Status RunFold(int rank, size_t lane, const Step& step);
+  // Notes that `rank` touches a chunk of canonical memory; refuses what another rank's touch of this epoch forbids.
+  absl::Status NoteTouch(int rank, size_t lane, int owner, const Slice& where, bool write);
   absl::Status Stuck() const;
   absl::Status CheckLeftovers() const;
   absl::Status CheckOutputs() const;
   absl::Status CheckBarrier() const;
   PlanReport Report() const;
 
-  Id Expected(const Plan& plan, int32_t chunk, Id found) const;
+  bool InRankOrder(const Plan& plan) const;
   absl::Status Refuse(int rank, size_t lane, const std::string& why) const {
     return RefuseStep(plans_[static_cast<size_t>(rank)], lane, ranks_[static_cast<size_t>(rank)].lanes[lane].next, why);
   }
@@ -91,6 +110,7 @@ void Simulation::Initialise() {
     state.memory[0].assign(static_cast<size_t>(in), ExpressionTable::kUnwritten);
     state.memory[1].assign(static_cast<size_t>(out), ExpressionTable::kUnwritten);
     state.memory[2].assign(static_cast<size_t>(plan.scratch_chunks), ExpressionTable::kUnwritten);
+    for (size_t b = 0; b < state.memory.size(); ++b) state.touched[b].resize(state.memory[b].size());
     for (int32_t chunk = 0; chunk < in; ++chunk) {
       const Slice where = Canonical({BufferId::kIn, chunk, 1}, request);
       state.memory[static_cast<size_t>(where.buffer)][static_cast<size_t>(where.first)] =
@@ -106,18 +126,100 @@ void Simulation::Initialise() {
   }
 }
 
-absl::StatusOr<std::vector<Id>> Simulation::Load(int rank, size_t lane, const Slice& slice) {
-  const Slice from = Canonical(slice, RequestOf(plans_[static_cast<size_t>(rank)]));
-  const std::vector<Id>& memory = ranks_[static_cast<size_t>(rank)].memory[static_cast<size_t>(from.buffer)];
-  std::vector<Id> values(memory.begin() + from.first, memory.begin() + from.first + from.chunks);
+absl::Status Simulation::NoteTouch(int rank, size_t lane, int owner, const Slice& where, bool write) {
+  const size_t epoch = ranks_[static_cast<size_t>(rank)].lanes[lane].passed;
+  std::vector<Touch>& touched = ranks_[static_cast<size_t>(owner)].touched[static_cast<size_t>(where.buffer)];
+  for (int32_t i = where.first; i < where.first + where.chunks; ++i) {
+    Touch& touch = touched[static_cast<size_t>(i)];
+    if (touch.epoch != epoch) touch = {.epoch = epoch};
+    const bool others_write = touch.writer != Touch::kNobody && touch.writer != rank;
+    const bool others_read = touch.reader != Touch::kNobody && touch.reader != rank;
+    if (others_write || (write && others_read)) {
+      return Refuse(rank, lane,
+                    std::string(write ? "writes " : "reads ") + ToString(RankSlice{owner, {where.buffer, i, 1}}) +
+                        ", which another rank " + (others_write ? "writes" : "reads") + " before they meet");
+    }
+    if (write) {
+      touch.writer = rank;
+    } else {
+      touch.reader = others_read ? Touch::kSeveral : rank;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<Id>> Simulation::LoadFrom(int rank, size_t lane, const RankSlice& from) {
+  const auto owner = static_cast<size_t>(from.rank);
+  const Slice where = Canonical(from.slice, RequestOf(plans_[owner]));
+  COHORT_RETURN_IF_ERROR(NoteTouch(rank, lane, from.rank, where, false));
+  const std::vector<Id>& memory = ranks_[owner].memory[static_cast<size_t>(where.buffer)];
+  std::vector<Id> values(memory.begin() + where.first, memory.begin() + where.first + where.chunks);
   for (size_t i = 0; i < values.size(); ++i) {
     if (values[i] < 0) {
+      const Slice chunk{from.slice.buffer, from.slice.first + static_cast<int32_t>(i), 1};
       return Refuse(rank, lane,
-                    "reads chunk " + std::to_string(slice.first + static_cast<int32_t>(i)) + " of " +
-                        std::string(Name(slice.buffer)) + ", which nothing has written");
+                    "reads " + (from.rank == rank ? ToString(chunk) : ToString(RankSlice{from.rank, chunk})) +
+                        ", which nothing has written");
     }
   }
   return values;
+}
+
+absl::StatusOr<std::vector<Id>> Simulation::Load(int rank, size_t lane, const Slice& slice) {
+  return LoadFrom(rank, lane, {rank, slice});
+}
+
+bool Simulation::TryMeet(int rank, size_t lane) {
+  RankState& own = ranks_[static_cast<size_t>(rank)];
+  LaneState& state = own.lanes[lane];
+  const size_t number = state.passed;
+  if (state.arrivals.size() == number) state.arrivals.push_back(state.depth);
+  int64_t depth = 0;
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    const LaneState& other = ranks_[r].lanes[lane];
+    if (other.arrivals.size() <= number) return false;
+    depth = std::max(depth, other.arrivals[number] + 1);
+  }
+  ++state.passed;
+  ++own.sent_messages;
+  own.received_messages += static_cast<int64_t>(plans_.size()) - 1;
+  state.depth = std::max(state.depth, depth);
+  std::fill(state.entered.begin(), state.entered.end(), true);
+  return true;
+}
+
+absl::Status Simulation::RunFold(int rank, size_t lane, const Step& step) {
+  const Plan& plan = plans_[static_cast<size_t>(rank)];
+  RankState& own = ranks_[static_cast<size_t>(rank)];
+  std::vector<Id> values;
+  for (const RankSlice& source : SourcesOf(plan, step)) {
+    COHORT_ASSIGN_OR_RETURN(std::vector<Id> more, LoadFrom(rank, lane, source));
+    if (source.rank != rank) own.received_chunks += source.slice.chunks;
+    if (values.empty()) {
+      values = std::move(more);
+      continue;
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      COHORT_ASSIGN_OR_RETURN(values[i], Combined(rank, lane, values[i], more[i]));
+    }
+  }
+  for (const RankSlice& target : TargetsOf(plan, step)) {
+    const auto owner = static_cast<size_t>(target.rank);
+    const Slice to = Canonical(target.slice, RequestOf(plans_[owner]));
+    COHORT_RETURN_IF_ERROR(NoteTouch(rank, lane, target.rank, to, true));
+    std::copy(values.begin(), values.end(), ranks_[owner].memory[static_cast<size_t>(to.buffer)].begin() + to.first);
+    if (target.rank != rank) own.sent_chunks += to.chunks;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Id> Simulation::Combined(int rank, size_t lane, Id left, Id right) const {
+  const Id value = expressions_.Combine(left, right);
+  if (value >= 0) return value;
+  return Refuse(rank, lane,
+                "combines " + expressions_.ToString(left) + " with " + expressions_.ToString(right) +
+                    (value == ExpressionTable::kOverlapping ? ", which counts a contribution twice"
+                                                            : ", which are different elements"));
 }
 
 absl::Status Simulation::CheckFences(int rank, size_t lane, const Step& step) {
@@ -165,17 +267,12 @@ void Simulation::Post(int rank, size_t lane, const Step& step) {
 absl::Status Simulation::Store(int rank, size_t lane, const Step& step, const std::vector<Id>& left,
                                const std::vector<Id>* right) {
   const Slice to = Canonical(step.dst, RequestOf(plans_[static_cast<size_t>(rank)]));
+  COHORT_RETURN_IF_ERROR(NoteTouch(rank, lane, rank, to, true));
   std::vector<Id>& memory = ranks_[static_cast<size_t>(rank)].memory[static_cast<size_t>(to.buffer)];
   for (size_t i = 0; i < left.size(); ++i) {
     Id value = left[i];
     if (right != nullptr) {
-      value = expressions_.Combine(left[i], (*right)[i]);
-      if (value < 0) {
-        return Refuse(rank, lane,
-                      "combines " + expressions_.ToString(left[i]) + " with " + expressions_.ToString((*right)[i]) +
-                          (value == ExpressionTable::kOverlapping ? ", which counts a contribution twice"
-                                                                  : ", which are different elements"));
-      }
+      COHORT_ASSIGN_OR_RETURN(value, Combined(rank, lane, left[i], (*right)[i]));
     }
     memory[static_cast<size_t>(to.first) + i] = value;
   }
@@ -260,8 +357,17 @@ absl::StatusOr<bool> Simulation::TryStep(int rank, size_t lane) {
       COHORT_RETURN_IF_ERROR(Store(rank, lane, step, values, nullptr));
       return true;
     }
-    case StepKind::kPut:
-      break;  // refused with the shape
+    case StepKind::kOpen:
+    case StepKind::kMeet:
+      return TryMeet(rank, lane);
+    case StepKind::kFold: {
+      for (const RankSlice& target : TargetsOf(plans_[static_cast<size_t>(rank)], step)) {
+        if (target.rank != rank) continue;
+        COHORT_RETURN_IF_ERROR(CheckFences(rank, lane, {.dst = target.slice, .sends_before = step.sends_before}));
+      }
+      COHORT_RETURN_IF_ERROR(RunFold(rank, lane, step));
+      return true;
+    }
   }
   return Refuse(rank, lane, "is of a kind that the checker does not know");
 }
@@ -275,6 +381,9 @@ absl::Status Simulation::Stuck() const {
       bool sends_done = true;
       for (int32_t i = 0; i < step.sends_before; ++i) {
         sends_done = sends_done && lane.posted[static_cast<size_t>(i)]->receivers_left == 0;
+      }
+      if (step.kind == StepKind::kOpen || step.kind == StepKind::kMeet) {
+        return Refuse(static_cast<int>(r), l, "waits for ever for others to meet it");
       }
       return Refuse(
           static_cast<int>(r), l,
@@ -296,35 +405,6 @@ absl::Status Simulation::CheckLeftovers() const {
   return absl::OkStatus();
 }
 
-// `found` itself where it is right, else what should be there instead (kUnwritten for a whole reduction).
-Id Simulation::Expected(const Plan& plan, int32_t chunk, Id found) const {
-  const int32_t block = chunk / plan.pieces;
-  const int32_t piece = chunk % plan.pieces;
-  const int32_t own = plan.rank * plan.pieces + piece;
-  const auto reduced = [&](int32_t element) {
-    const bool right = found >= 0 && expressions_.Complete(found) && expressions_.element(found) == element;
-    return right ? found : ExpressionTable::kUnwritten;
-  };
-  switch (EqualBlocksForm(plan.kind)) {
-    case CollectiveKind::kBroadcast:
-      return expressions_.Leaf(plan.root, chunk, chunk);
-    case CollectiveKind::kReduce:
-    case CollectiveKind::kAllReduce:
-      return reduced(chunk);
-    case CollectiveKind::kGather:
-    case CollectiveKind::kAllGather:
-      return expressions_.Leaf(block, piece, piece);
-    case CollectiveKind::kScatter:
-      return expressions_.Leaf(plan.root, own, own);
-    case CollectiveKind::kReduceScatter:
-      return reduced(own);
-    case CollectiveKind::kAllToAll:
-      return expressions_.Leaf(block, own, own);
-    default:
-      return found;
-  }
-}
-
 absl::Status Simulation::CheckOutputs() const {
   for (const Plan& plan : plans_) {
     const PlanRequest request = RequestOf(plan);
@@ -332,7 +412,7 @@ absl::Status Simulation::CheckOutputs() const {
       const Slice where = Canonical({BufferId::kOut, chunk, 1}, request);
       const Id found = ranks_[static_cast<size_t>(plan.rank)]
                            .memory[static_cast<size_t>(where.buffer)][static_cast<size_t>(where.first)];
-      const Id expected = Expected(plan, chunk, found);
+      const Id expected = ExpectedOutput(plan, chunk, found, expressions_);
       if (found >= 0 && found == expected) continue;
       return absl::InvalidArgumentError(
           "rank " + std::to_string(plan.rank) + " ends with " + expressions_.ToString(found) + " in out[" +
@@ -358,6 +438,17 @@ absl::Status Simulation::CheckBarrier() const {
   return absl::OkStatus();
 }
 
+bool Simulation::InRankOrder(const Plan& plan) const {
+  if (!Combines(plan.kind)) return true;
+  const PlanRequest request = RequestOf(plan);
+  for (int32_t chunk = 0; chunk < ChunksOf(BufferId::kOut, request); ++chunk) {
+    const Slice where = Canonical({BufferId::kOut, chunk, 1}, request);
+    const std::vector<Id>& memory = ranks_[static_cast<size_t>(plan.rank)].memory[static_cast<size_t>(where.buffer)];
+    if (memory[static_cast<size_t>(where.first)] != RankOrderFold(plan, chunk, expressions_)) return false;
+  }
+  return true;
+}
+
 PlanReport Simulation::Report() const {
   PlanReport report;
   for (size_t r = 0; r < ranks_.size(); ++r) {
@@ -366,6 +457,7 @@ PlanReport Simulation::Report() const {
     report.messages = std::max({report.messages, state.sent_messages, state.received_messages});
     report.chunks = std::max({report.chunks, state.sent_chunks, state.received_chunks});
     report.scratch_chunks = std::max<int64_t>(report.scratch_chunks, plans_[r].scratch_chunks);
+    report.rank_order = report.rank_order && InRankOrder(plans_[r]);
     if (plans_[r].kind != CollectiveKind::kAllReduce) continue;
     // Equal buffers: the canonical name of out is out, in place or not.
     if (state.memory[1] != ranks_[0].memory[1]) report.same_association = false;

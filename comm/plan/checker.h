@@ -14,10 +14,12 @@ namespace cohort::comm {
 
 // What the plans were found to do. Data in chunks; "busiest" is the maximum over the ranks.
 struct PlanReport {
-  int64_t rounds = 0;            // messages in the longest chain of messages that wait for one another
-  int64_t messages = 0;          // sent, or received, by the busiest rank; a publish is sent once
-  int64_t chunks = 0;            // sent, or received, by the busiest rank
-  int64_t scratch_chunks = 0;    // of the rank that needs most
+  int64_t rounds = 0;          // messages in the longest chain of messages that wait for one another
+  int64_t messages = 0;        // sent, or received, by the busiest rank; a publish is sent once
+  int64_t chunks = 0;          // sent (or stored into others' memory), or received (or read there), likewise
+  int64_t scratch_chunks = 0;  // of the rank that needs most
+  // Every reduced output chunk is ((x0 op x1) op x2) ..., in rank order: what fixes the bits whatever the transport.
+  bool rank_order = true;
   bool same_association = true;  // every output chunk that several ranks get is the same expression on all of them
 };
 
@@ -28,7 +30,8 @@ struct PlanReport {
 //   - every output chunk gets what it should, each contribution exactly once; nothing is read before it was written;
 //   - no step writes the caller's input, reaches outside its buffers, mixes chunks of different lengths, overwrites
 //     what an incomplete send still reads, or touches memory that another lane writes;
-//   - no rank leaves a barrier before all have entered it.
+//   - no rank leaves a barrier before all have entered it;
+//   - between two meets no rank touches memory that another one writes, whoever's it is.
 //
 // kInvalidArgument when they do not; the message names the rank, the lane and the step. Memory and time grow with the
 // number of steps times the chunks they move.

@@ -3,6 +3,18 @@
 namespace cohort::comm {
 namespace {
 
+std::string PeerOf(const Step& step) {
+  return "rank " + std::to_string(step.peer) + (step.published ? " (published)" : "");
+}
+
+std::string Join(std::span<const RankSlice> slices, const std::string& separator) {
+  std::string text;
+  for (const RankSlice& slice : slices) text += (text.empty() ? "" : separator) + ToString(slice);
+  return text;
+}
+
+}  // namespace
+
 std::string ToString(const Slice& slice) {
   if (slice.chunks == 0) return "nothing";
   std::string text = std::string(Name(slice.buffer)) + "[" + std::to_string(slice.first);
@@ -10,11 +22,9 @@ std::string ToString(const Slice& slice) {
   return text + "]";
 }
 
-std::string PeerOf(const Step& step) {
-  return "rank " + std::to_string(step.peer) + (step.published ? " (published)" : "");
+std::string ToString(const RankSlice& slice) {
+  return ToString(slice.slice) + " of rank " + std::to_string(slice.rank);
 }
-
-}  // namespace
 
 std::string_view Name(BufferId buffer) {
   switch (buffer) {
@@ -42,20 +52,23 @@ std::string_view Name(StepKind kind) {
       return "copy";
     case StepKind::kPublish:
       return "publish";
-    case StepKind::kPut:
-      return "put";
+    case StepKind::kOpen:
+      return "open";
+    case StepKind::kMeet:
+      return "meet";
+    case StepKind::kFold:
+      return "fold";
   }
   return "unknown_step";
 }
 
-std::string ToString(const Step& step) {
+std::string ToString(const Plan& plan, const Step& step) {
   std::string text(Name(step.kind));
   text.resize(13, ' ');
   const std::string src = ToString(step.src);
   const std::string dst = ToString(step.dst);
   switch (step.kind) {
     case StepKind::kSend:
-    case StepKind::kPut:
       text += src + " to " + PeerOf(step);
       break;
     case StepKind::kPublish:
@@ -73,6 +86,15 @@ std::string ToString(const Step& step) {
     case StepKind::kCopy:
       text += dst + " = " + src;
       break;
+    case StepKind::kOpen:
+      text += "in and out to all";
+      break;
+    case StepKind::kMeet:
+      text += "all";
+      break;
+    case StepKind::kFold:
+      text += Join(TargetsOf(plan, step), ", ") + " = " + Join(SourcesOf(plan, step), " op ");
+      break;
   }
   if (step.sends_before > 0) text += ", after its first " + std::to_string(step.sends_before) + " sends";
   return text;
@@ -88,7 +110,7 @@ std::string Plan::DebugString() const {
     for (size_t s = 0; s < lanes[l].steps.size(); ++s) {
       const std::string number = std::to_string(s);
       text += std::string(number.size() < 5 ? 5 - number.size() : 0, ' ') + number + "  " +
-              ToString(lanes[l].steps[s]) + "\n";
+              ToString(*this, lanes[l].steps[s]) + "\n";
     }
   }
   return text;

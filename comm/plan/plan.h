@@ -18,9 +18,15 @@
 // send to each other would stand still); they complete in order. Every other step is finished before the next starts.
 // `sends_before` of a step is the number of this lane's posted sends and publishes that must be complete before it
 // starts, because it overwrites what they read; PlanBuilder computes it, the checker verifies it.
+//
+// Memory of other ranks. A plan of one lane may begin with kOpen: all ranks tell each other where their buffers lie.
+// From then on kFold steps read and write any rank's kIn and kOut, until the rank's last kMeet. kOpen and kMeet are
+// barriers: between two of them (in an epoch) no rank may touch what another one writes. Open is also where such a plan
+// may be given up for another one, before anything has moved: where members can't reach each other's memory.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -44,7 +50,15 @@ enum class StepKind : uint8_t {
   kReduce,      // dst = src op src2
   kCopy,        // dst = src
   kPublish,     // src, once, to all other members of the group, each of whom has a matching published Recv/RecvReduce
-  kPut,         // src into the peer's window
+  kOpen,        // all ranks tell each other where `in` and `out` lie
+  kMeet,        // done when all ranks have come here
+  kFold,        // every target = source 0 op source 1 op ..., from the left; one source: a copy. See Plan::operands
+};
+
+// A slice of the memory of `rank`: its own, or another rank's kIn or kOut.
+struct RankSlice {
+  int32_t rank = 0;
+  Slice slice;
 };
 
 struct Step {
@@ -59,6 +73,10 @@ struct Step {
   Slice src2 = {};
   Slice dst = {};
   int32_t sends_before = 0;
+  // kFold: operands [operands, operands + sources) of the plan are read, the `targets` after them written.
+  int32_t operands = 0;
+  int32_t sources = 0;
+  int32_t targets = 0;
 };
 
 struct Lane {
@@ -77,6 +95,7 @@ struct Plan {
   // Unequal blocks: for each block of scratch, the block of a user's buffer that has its length.
   std::vector<Slice> scratch_like;
   std::vector<Lane> lanes;
+  std::vector<RankSlice> operands;  // of the kFold steps
 
   // For people: one line a step.
   std::string DebugString() const;
@@ -131,7 +150,18 @@ PlanRequest RequestOf(const Plan& plan);
 // "in", "out", "scratch"; "send", "recv_reduce", ...
 std::string_view Name(BufferId buffer);
 std::string_view Name(StepKind kind);
-// One line for people, such as "recv_reduce  out[3] = in[3] op rank 2".
-std::string ToString(const Step& step);
+// "out[3]", "in[0..4] of rank 2".
+std::string ToString(const Slice& slice);
+std::string ToString(const RankSlice& slice);
+// One line for people, such as "recv_reduce  out[3] = in[3] op rank 2". The step is one of the plan's.
+std::string ToString(const Plan& plan, const Step& step);
+
+inline std::span<const RankSlice> SourcesOf(const Plan& plan, const Step& step) {
+  return std::span(plan.operands).subspan(static_cast<size_t>(step.operands), static_cast<size_t>(step.sources));
+}
+inline std::span<const RankSlice> TargetsOf(const Plan& plan, const Step& step) {
+  return std::span(plan.operands)
+      .subspan(static_cast<size_t>(step.operands + step.sources), static_cast<size_t>(step.targets));
+}
 
 }  // namespace cohort::comm

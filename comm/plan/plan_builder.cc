@@ -87,17 +87,54 @@ int32_t PlanBuilder::LastRead(const std::map<int32_t, Reader>& last_read, const 
   return posted;
 }
 
-void PlanBuilder::Add(Step step) {
+void PlanBuilder::Fence(Step& step, const Slice& written) {
   LaneState& lane = lanes_[lane_];
-  const bool posts = step.kind == StepKind::kSend || step.kind == StepKind::kPublish;
-  const Slice touched = Canonical(posts ? step.src : step.dst, request_);
-  std::map<int32_t, Reader>& last_read = lane.last_read[static_cast<size_t>(touched.buffer)];
-  if (posts) {
-    SetLastRead(last_read, touched, ++lane.posted);
-  } else if (const int32_t needed = LastRead(last_read, touched); needed > lane.fenced) {
-    lane.fenced = step.sends_before = needed;
+  const Slice dst = Canonical(written, request_);
+  const int32_t needed = LastRead(lane.last_read[static_cast<size_t>(dst.buffer)], dst);
+  if (needed > lane.fenced) lane.fenced = step.sends_before = needed;
+}
+
+void PlanBuilder::Add(Step step) {
+  if (step.kind == StepKind::kSend || step.kind == StepKind::kPublish) {
+    LaneState& lane = lanes_[lane_];
+    const Slice read = Canonical(step.src, request_);
+    SetLastRead(lane.last_read[static_cast<size_t>(read.buffer)], read, ++lane.posted);
+  } else {
+    Fence(step, step.dst);
   }
   plan_.lanes[lane_].steps.push_back(step);
+}
+
+PlanBuilder& PlanBuilder::Open() {
+  Add({.kind = StepKind::kOpen});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::Meet() {
+  Add({.kind = StepKind::kMeet});
+  return *this;
+}
+
+PlanBuilder& PlanBuilder::Fold(const std::vector<RankSlice>& targets, const std::vector<RankSlice>& sources) {
+  if (sources[0].slice.chunks == 0) return *this;
+  Step step{.kind = StepKind::kFold,
+            .operands = static_cast<int32_t>(plan_.operands.size()),
+            .sources = static_cast<int32_t>(sources.size())};
+  plan_.operands.insert(plan_.operands.end(), sources.begin(), sources.end());
+  const bool copies_own = sources.size() == 1 && sources[0].rank == request_.rank;
+  for (const RankSlice& target : targets) {
+    const bool own = target.rank == request_.rank;
+    if (own && copies_own && Aliased(target.slice, sources[0].slice)) continue;
+    if (own) Fence(step, target.slice);
+    plan_.operands.push_back(target);
+    ++step.targets;
+  }
+  if (step.targets == 0) {
+    plan_.operands.resize(static_cast<size_t>(step.operands));
+  } else {
+    plan_.lanes[lane_].steps.push_back(step);
+  }
+  return *this;
 }
 
 PlanBuilder& PlanBuilder::Send(int peer, const Slice& src) {

@@ -48,6 +48,12 @@ class PlanBuilder {
   PlanBuilder& RecvReducePublished(int peer, const Slice& dst, const Slice& src);
   PlanBuilder& RecvReducePublishedFirst(int peer, const Slice& dst, const Slice& src);
 
+  // Direct access to other ranks' memory (plan.h). Fold: the targets get the left fold of the sources; own targets that
+  // are the very memory of a single own source are dropped, empty slices too.
+  PlanBuilder& Open();
+  PlanBuilder& Meet();
+  PlanBuilder& Fold(const std::vector<RankSlice>& targets, const std::vector<RankSlice>& sources);
+
   // True when the slices share memory, which only in-place calls make hard to see.
   bool Aliased(const Slice& a, const Slice& b) const;
 
@@ -68,6 +74,8 @@ class PlanBuilder {
   static void SetLastRead(std::map<int32_t, Reader>& last_read, const Slice& slice, int32_t posted);
   static int32_t LastRead(const std::map<int32_t, Reader>& last_read, const Slice& slice);
   void Add(Step step);
+  // Raises the step's fence to cover what it writes.
+  void Fence(Step& step, const Slice& written);
 
   PlanRequest request_;
   Plan plan_;

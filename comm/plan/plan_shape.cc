@@ -1,5 +1,6 @@
 #include "comm/plan/plan_shape.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -26,7 +27,9 @@ Operands OperandsOf(StepKind kind) {
       return {.src = true, .src2 = false, .dst = true, .peer = false};
     case StepKind::kPublish:
       return {.src = true, .src2 = false, .dst = false, .peer = false};
-    case StepKind::kPut:
+    case StepKind::kOpen:
+    case StepKind::kMeet:
+    case StepKind::kFold:
       return {};
   }
   return {};
@@ -58,10 +61,83 @@ std::string WrongPair(const Plan& plan, const Slice& dst, const Slice& src) {
   return "";
 }
 
-absl::Status CheckStep(const Plan& plan, size_t lane, size_t index) {
+bool IsDirect(StepKind kind) { return kind == StepKind::kOpen || kind == StepKind::kMeet || kind == StepKind::kFold; }
+
+// An operand of a kFold step of `plan`: "" or what is wrong with it.
+std::string WrongOperand(std::span<const Plan> plans, const Plan& plan, const RankSlice& operand, bool target) {
+  if (operand.rank < 0 || operand.rank >= plan.size) return "names a rank that is no member of the group";
+  if (operand.rank != plan.rank && operand.slice.buffer == BufferId::kScratch) return "touches another rank's scratch";
+  if (target && operand.slice.buffer == BufferId::kIn) return "writes a caller's input";
+  return WrongSlice(plans[static_cast<size_t>(operand.rank)], operand.slice);
+}
+
+absl::Status CheckFold(std::span<const Plan> plans, const Plan& plan, size_t lane, size_t index) {
+  const Step& step = plan.lanes[lane].steps[index];
+  if (step.operands < 0 || step.sources < 1 || step.targets < 1 ||
+      int64_t{step.operands} + step.sources + step.targets > static_cast<int64_t>(plan.operands.size())) {
+    return absl::InvalidArgumentError("rank " + std::to_string(plan.rank) + ", step " + std::to_string(index) +
+                                      " has operands that the plan does not have");
+  }
+  const std::span<const RankSlice> sources = SourcesOf(plan, step);
+  const std::span<const RankSlice> targets = TargetsOf(plan, step);
+  const Slice& first = sources[0].slice;
+  const auto canonical = [&](const RankSlice& operand) {
+    return Canonical(operand.slice, RequestOf(plans[static_cast<size_t>(operand.rank)]));
+  };
+  for (size_t i = 0; i < sources.size() + targets.size(); ++i) {
+    const bool target = i >= sources.size();
+    const RankSlice& operand = target ? targets[i - sources.size()] : sources[i];
+    std::string wrong = WrongOperand(plans, plan, operand, target);
+    if (wrong.empty() && (operand.slice.chunks != first.chunks || operand.slice.chunks == 0 ||
+                          (operand.slice.first - first.first) % plan.pieces != 0)) {
+      wrong = "moves between chunks of different lengths";
+    }
+    for (size_t j = 0; target && wrong.empty() && j < i; ++j) {
+      const RankSlice& other = j < sources.size() ? sources[j] : targets[j - sources.size()];
+      if (other.rank != operand.rank || !Overlap(canonical(operand), canonical(other))) continue;
+      if (j >= sources.size() || canonical(operand).first != canonical(other).first) {
+        wrong = "has operands that overlap in part, or twice the same target";
+      }
+    }
+    if (!wrong.empty()) return RefuseStep(plan, lane, index, wrong);
+  }
+  return absl::OkStatus();
+}
+
+// Plans with direct access have one lane and no messages. They begin with kOpen, before which they touch nothing but
+// their own scratch memory, and meet after the last fold: or nobody would know when it is done.
+absl::Status CheckDirect(const Plan& plan) {
+  const auto has_direct_steps = [](const Lane& lane) {
+    return std::any_of(lane.steps.begin(), lane.steps.end(), [](const Step& step) { return IsDirect(step.kind); });
+  };
+  if (std::none_of(plan.lanes.begin(), plan.lanes.end(), has_direct_steps)) return absl::OkStatus();
+  const std::vector<Step>& steps = plan.lanes[0].steps;
+  bool open = false;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const StepKind kind = steps[i].kind;
+    const bool direct = IsDirect(kind);
+    const auto refuse = [&](const std::string& why) { return RefuseStep(plan, 0, i, why); };
+    if (plan.lanes.size() > 1) return refuse("is in a plan with direct access, which must have one lane");
+    if (!direct && kind != StepKind::kReduce && kind != StepKind::kCopy) {
+      return refuse("is a message in a plan with direct access");
+    }
+    if (direct && open != (kind != StepKind::kOpen)) return refuse("is not between one open and the last meet");
+    if (!open && !direct && steps[i].dst.buffer != BufferId::kScratch) {
+      return refuse("writes the caller's memory before the plan is sure to be carried out");
+    }
+    open = open || direct;
+    const bool more = std::any_of(steps.begin() + static_cast<std::ptrdiff_t>(i), steps.end(),
+                                  [](const Step& step) { return step.kind == StepKind::kMeet; });
+    if (kind == StepKind::kFold && !more) return refuse("has no meet after it, so nobody knows when it is done");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStep(std::span<const Plan> plans, const Plan& plan, size_t lane, size_t index) {
   const Step& step = plan.lanes[lane].steps[index];
   const Operands operands = OperandsOf(step.kind);
-  if (!operands.src && !operands.dst) return RefuseStep(plan, lane, index, "is of a kind that cannot be checked");
+  if (step.kind == StepKind::kFold) return CheckFold(plans, plan, lane, index);
+  if (IsDirect(step.kind)) return absl::OkStatus();
   if (operands.peer && (step.peer < 0 || step.peer >= plan.size || step.peer == plan.rank)) {
     return RefuseStep(plan, lane, index, "names no other member of the group");
   }
@@ -164,7 +240,8 @@ absl::Status CheckLanesDisjoint(const Plan& plan) {
 
 absl::Status RefuseStep(const Plan& plan, size_t lane, size_t step, const std::string& why) {
   return absl::InvalidArgumentError("rank " + std::to_string(plan.rank) + ", lane " + std::to_string(lane) + ", step " +
-                                    std::to_string(step) + " (" + ToString(plan.lanes[lane].steps[step]) + ") " + why);
+                                    std::to_string(step) + " (" + ToString(plan, plan.lanes[lane].steps[step]) + ") " +
+                                    why);
 }
 
 absl::Status CheckShape(std::span<const Plan> plans) {
@@ -173,9 +250,10 @@ absl::Status CheckShape(std::span<const Plan> plans) {
   for (const Plan& plan : plans) {
     for (size_t lane = 0; lane < plan.lanes.size(); ++lane) {
       for (size_t step = 0; step < plan.lanes[lane].steps.size(); ++step) {
-        COHORT_RETURN_IF_ERROR(CheckStep(plan, lane, step));
+        COHORT_RETURN_IF_ERROR(CheckStep(plans, plan, lane, step));
       }
     }
+    COHORT_RETURN_IF_ERROR(CheckDirect(plan));
     COHORT_RETURN_IF_ERROR(CheckLanesDisjoint(plan));
   }
   return absl::OkStatus();

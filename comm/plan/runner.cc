@@ -16,20 +16,9 @@ constexpr size_t kLocalBytesAtOnce = 256 * 1024;
 
 }  // namespace
 
-PlanRunner::PlanRunner(LinkSource* source, int rank, int size) : source_(source), rank_(rank), size_(size) {}
+PlanRunner::PlanRunner(LinkSource* source, int rank, int size)
+    : source_(source), rank_(rank), size_(size), direct_(rank, size) {}
 PlanRunner::~PlanRunner() = default;
-
-size_t PlanRunner::OffsetOf(uint32_t chunk) const {
-  size_t elements;
-  if (pieces_ == 1) {
-    elements = chunk * binding_.count;
-  } else {
-    const uint32_t block = chunk / pieces_;
-    const uint32_t piece = chunk - block * pieces_;
-    elements = block * binding_.count + piece * binding_.count / pieces_;
-  }
-  return elements * binding_.element_bytes;
-}
 
 PlanRunner::Range PlanRunner::Bind(const Slice& slice) const {
   if (slice.chunks == 0) return {buffers_[static_cast<int>(slice.buffer)], 0};
@@ -122,6 +111,7 @@ bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
   buffers_[0] = const_cast<std::byte*>(static_cast<const std::byte*>(binding.in));
   buffers_[1] = static_cast<std::byte*>(binding.out);
   buffers_[2] = scratch_.get();
+  direct_.Start(plan, binding_, buffers_);
   return true;
 }
 
@@ -316,10 +306,11 @@ bool PlanRunner::RunSteps(LaneState& lane, bool* moved) {
       case StepKind::kCopy:
         progress = RunLocal(lane, step);
         break;
-      case StepKind::kPut:
-        Fail(absl::UnimplementedError("this build's runner has no windows to put into: choose another algorithm"),
-             step.peer);
-        return false;
+      case StepKind::kOpen:
+      case StepKind::kMeet:
+      case StepKind::kFold:
+        progress = RunDirect(lane, step);
+        break;
     }
     if (progress == Progress::kFailed) return false;
     if (progress != Progress::kDone) {
@@ -330,8 +321,20 @@ bool PlanRunner::RunSteps(LaneState& lane, bool* moved) {
     lane.receiving = false;
     lane.local_moved = 0;
     ++lane.cursor;
+    if (direct_.diverted()) lane.cursor = lane.end;
   }
   return true;
+}
+
+Progress PlanRunner::RunDirect(LaneState& lane, const Step& step) {
+  Fanout* fanout = nullptr;
+  if (!FanoutOf(lane, &fanout)) return Progress::kFailed;
+  const Progress progress = direct_.Run(step, fanout);
+  if (progress == Progress::kFailed) {
+    failure_ = std::move(direct_.failure());
+    Fail(std::move(failure_.status), failure_.peer);
+  }
+  return progress;
 }
 
 Link* PlanRunner::LinkTo(LaneState& lane, int peer) {
@@ -387,6 +390,7 @@ std::vector<int> PlanRunner::WaitingFor() const {
     }
     if (lane.cursor != lane.end && lane.receiving) peers.push_back(lane.cursor->peer);
   }
+  if (lanes_in_use_ > 0) direct_.AddWaitingFor(&peers);
   std::sort(peers.begin(), peers.end());
   peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
   return peers;

@@ -13,8 +13,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/plan/direct_steps.h"
 #include "comm/plan/plan.h"
 #include "comm/request.h"
+#include "comm/plan/plan_binding.h"
 #include "comm/transport/transport.h"
 #include "runtime/segment/call_record.h"
 
@@ -27,31 +29,6 @@ class LinkSource {
   virtual absl::StatusOr<std::unique_ptr<Link>> MakeLink(int peer, uint16_t lane) = 0;
   // Null where the group has no fan-out: publishes then go as sends. Every member must get the same kind of answer.
   virtual absl::StatusOr<std::unique_ptr<Fanout>> MakeFanout(uint16_t lane) = 0;
-};
-
-// What one operation binds a plan to. Buffers may be null where the plan does not touch them or the count is 0.
-struct PlanBinding {
-  const void* in = nullptr;
-  void* out = nullptr;
-  size_t count = 0;                    // elements per block
-  const BlockTable* blocks = nullptr;  // in place of `count`, for plans of unequal blocks
-  size_t element_bytes = 1;
-  ReduceKernel kernel = nullptr;  // for plans with reductions
-  uint64_t signature = 0;
-  const runtime::CallRecord* call = nullptr;  // outlives the operation
-};
-
-// Why an operation failed: what the transport said, and the peer's call when it was another one.
-struct RunnerFailure {
-  absl::Status status;
-  int peer = -1;  // group rank, or -1
-  bool mismatch = false;
-  uint64_t peer_signature = 0;
-  // Unequal blocks: the call is the same, but the message has another length than this rank expects; in bytes.
-  bool other_length = false;
-  uint64_t expected_bytes = 0;
-  uint64_t peer_bytes = 0;
-  runtime::CallRecord peer_call;  // zero unless it came along
 };
 
 class PlanRunner {
@@ -71,6 +48,11 @@ class PlanRunner {
   // Moves what can be moved, boundedly. kDone: the result is in place and the buffers may be reused. kFailed: see
   // failure(); the runner must be Reset.
   Progress Advance();
+  // After kDone: the plan was given up at its kOpen, as on all other members, and nothing was moved. The operation goes
+  // on with the plan that they all choose instead.
+  bool diverted() const { return direct_.diverted(); }
+  // Whether the plan's reductions are averages already where averages are wanted (PlanBinding::fold).
+  bool divides() const { return direct_.in_use() && !direct_.diverted(); }
   const RunnerFailure& failure() const { return failure_; }
   // Group ranks that the operation is waiting for, ascending; for messages to people.
   std::vector<int> WaitingFor() const;
@@ -107,7 +89,7 @@ class PlanRunner {
     size_t bytes;
   };
 
-  size_t OffsetOf(uint32_t chunk) const;  // bytes
+  size_t OffsetOf(uint32_t chunk) const { return binding_.OffsetOf(chunk, pieces_); }
   Range Bind(const Slice& slice) const;
   Range BindUnequal(const Slice& slice) const;
   // Lays the scratch of a plan of unequal blocks out; returns its bytes.
@@ -127,6 +109,7 @@ class PlanRunner {
   bool Settle(SendSlot& slot, Progress progress, bool* moved);
   Progress Receive(LaneState& lane, const Step& step);
   Progress RunLocal(LaneState& lane, const Step& step);
+  Progress RunDirect(LaneState& lane, const Step& step);
   Link* LinkTo(LaneState& lane, int peer);       // null: failed
   bool FanoutOf(LaneState& lane, Fanout** out);  // null: there is none
   void Fail(absl::Status status, int peer);
@@ -149,6 +132,7 @@ class PlanRunner {
   std::vector<int64_t> scratch_places_;
   Fanout* unwoken_ = nullptr;  // has published quietly
   bool failed_ = false;        // failure_ says why
+  DirectSteps direct_;
   RunnerFailure failure_;
 };
 

@@ -91,6 +91,7 @@ struct FanoutSpec {
   std::vector<int32_t> world_ranks;  // by group rank
   uint16_t lane = 0;
 };
+class MemoryAccess;
 class Fanout {
  public:
   virtual ~Fanout() = default;  // abandons, as a link does
@@ -102,6 +103,9 @@ class Fanout {
   virtual Progress TryRecv(int32_t peer, RecvOperation& operation) = 0;
   // The longest message that may be published, in bytes; longer ones go as sends (all members decide alike).
   virtual size_t max_bytes() const = 0;
+  // How the members reach each other's memory (memory_access.h); lives as long as the fan-out. Null where they can't;
+  // all members get the same kind of answer.
+  virtual MemoryAccess* memory() { return nullptr; }
 };
 
 class Transport : public runtime::ProgressSource {

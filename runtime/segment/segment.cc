@@ -88,6 +88,14 @@ struct Segment::Rep {
   absl::Status Open(int rank);
   absl::Status MapPages(uint64_t offset, uint64_t bytes) COHORT_REQUIRES(map_mutex);
   absl::Status EnsureMapped(uint64_t offset, uint64_t bytes);
+  // The mapped range that holds the block; false when there is none.
+  bool RangeAround(SegmentBlock block, SegmentBlock* around) {
+    MutexLock lock(map_mutex);
+    auto range = mapped.upper_bound(block.offset);
+    if (range == mapped.begin() || (--range)->second < block.offset + block.bytes) return false;
+    *around = {range->first, range->second - range->first};
+    return true;
+  }
   absl::StatusOr<SegmentBlock> TakePages(uint64_t bytes) COHORT_REQUIRES(arena_mutex);
   absl::StatusOr<SegmentBlock> TakeSmall(uint64_t bytes, uint64_t alignment) COHORT_REQUIRES(arena_mutex);
 
@@ -348,6 +356,24 @@ absl::StatusOr<void*> Segment::Map(SegmentBlock block) {
   COHORT_RETURN_IF_ERROR(rep_->EnsureMapped(block.offset, block.bytes));
   return static_cast<void*>(rep_->base + block.offset);
 }
+
+absl::StatusOr<void*> Segment::MapNamed(SegmentBlock block, SegmentBlock* around) {
+  const uint64_t first = FixedBytes(rep_->local_ranks);
+  const bool outside =
+      block.offset < first || block.bytes > rep_->total_bytes || block.offset > rep_->total_bytes - block.bytes;
+  if (!outside && !rep_->RangeAround(block, around)) {
+    const off_t hole = lseek(rep_->fd.get(), static_cast<off_t>(block.offset), SEEK_HOLE);
+    if (hole < 0 || static_cast<uint64_t>(hole) < block.offset + block.bytes) {
+      return absl::InvalidArgumentError("a block of " + std::to_string(block.bytes) + " bytes at offset " +
+                                        std::to_string(block.offset) + " of the node segment is not allocated");
+    }
+  }
+  COHORT_ASSIGN_OR_RETURN(void* data, Map(block));
+  rep_->RangeAround(block, around);
+  return data;
+}
+
+void* Segment::AddressOf(uint64_t offset) const { return rep_->base + offset; }
 
 std::optional<uint64_t> Segment::OffsetOf(const void* pointer, uint64_t bytes) const {
   const auto offset = reinterpret_cast<uintptr_t>(pointer) - reinterpret_cast<uintptr_t>(rep_->base);

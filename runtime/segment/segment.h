@@ -96,6 +96,12 @@ class Segment {
   // Where `block` (anyone's) lies in this process, mapping it first if need be. kInvalidArgument when out of range.
   // Mappings are kept until the segment is destroyed; the call is thread-safe and cheap the second time.
   absl::StatusOr<void*> Map(SegmentBlock block);
+  // The same for a block that a peer has named and that has not been mapped here yet: kInvalidArgument also where some
+  // of it is not allocated (touching that would take memory, and be a SIGBUS where there is none). *around becomes the
+  // mapped range that holds the block: for blocks inside it no further call is needed.
+  absl::StatusOr<void*> MapNamed(SegmentBlock block, SegmentBlock* around);
+  // Where an offset lies in this process, mapped or not.
+  void* AddressOf(uint64_t offset) const;
   // The segment offset of a pointer that lies in mapped segment memory with at least `bytes` behind it, or nothing.
   std::optional<uint64_t> OffsetOf(const void* pointer, uint64_t bytes) const;
 

@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
+#include "comm/types.h"
 #include "runtime/bootstrap.h"
 #include "runtime/runtime.h"
 #include "tools/bench/pinned_pair.h"
@@ -20,5 +22,17 @@ void Require(const absl::Status& status);
 // A store in the two processes' shared memory, and the runtime of one of them that joins through it.
 std::unique_ptr<runtime::KeyValueStore> MakeStore(SharedState& shared);
 std::unique_ptr<runtime::Runtime> InitRuntime(runtime::KeyValueStore& store, int rank);
+
+// One collective of float32 (sum, root 0), each call behind a gate.
+struct CollectiveRow {
+  comm::CollectiveKind kind = comm::CollectiveKind::kAllReduce;
+  size_t bytes = 0;  // of the call's block
+  bool window = false;
+  bool in_place = false;
+  bool fresh = false;     // every rank writes its whole input before each gate
+  std::string algorithm;  // empty: the selector's
+  int calls = 100;
+};
+Statistics MeasureCollective(const CollectiveRow& row);
 
 }  // namespace cohort::bench

@@ -188,6 +188,13 @@ int Main(int argc, char** argv) {
   app.add_option("--only", only, "Only tables whose title contains this");
   std::vector<size_t> sizes = {8, 48, 64, 256, 1024, 4096, 8192};
   app.add_option("--bytes", sizes, "Sizes of the all-reduce tables")->check(CLI::Range(4, 8192));
+  std::vector<size_t> large = {16 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20};
+  app.add_option("--large", large, "Block sizes of the collective tables (only with --only \"collective ...\")");
+  bool in_place = false, fresh = false;
+  app.add_flag("--in-place", in_place, "Collective tables in place");
+  app.add_flag("--fresh", fresh, "Collective tables: every input is rewritten before each call");
+  std::string algorithm;
+  app.add_option("--algorithm", algorithm, "Collective tables: this algorithm instead of the selector's");
   CLI11_PARSE(app, argc, argv);
   const auto table = [&only](const std::string& title) {
     if (title.find(only) == std::string::npos) return false;
@@ -231,6 +238,19 @@ int Main(int argc, char** argv) {
         PrintRow(gated ? "gated" : "back to back", bytes, communicator);
         std::printf("%-34s %10s %10.0f %10.0f\n", "  overhead", "", communicator.minimum - transport.minimum,
                     communicator.median - transport.median);
+      }
+    }
+  }
+  for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kAllToAll); ++kind) {
+    bench::CollectiveRow row{
+        .kind = static_cast<CollectiveKind>(kind), .in_place = in_place, .fresh = fresh, .algorithm = algorithm};
+    if (only.empty() || !table("collective " + std::string(Name(row.kind)))) continue;
+    for (size_t bytes : large) {
+      row.bytes = bytes;
+      row.calls = few(bytes * 4);
+      for (const bool window : {true, false}) {
+        row.window = window;
+        PrintRow(window ? "window" : "private", bytes, bench::MeasureCollective(row));
       }
     }
   }

@@ -21,11 +21,23 @@ std::string Text(const Slice& slice) {
   return text + "]";
 }
 
-std::string Text(const Step& step) {
+std::string Text(const Plan& plan, const comm::RankSlice& operand) {
+  return Text(operand.slice) + (operand.rank == plan.rank ? "" : "@" + std::to_string(operand.rank));
+}
+
+// "out[1],out[1]@0=in[1]@0+in[1]": `@0` is memory of rank 0.
+std::string FoldText(const Plan& plan, const Step& step) {
+  std::string text;
+  for (const comm::RankSlice& target : TargetsOf(plan, step)) text += (text.empty() ? "" : ",") + Text(plan, target);
+  std::string sum;
+  for (const comm::RankSlice& source : SourcesOf(plan, step)) sum += (sum.empty() ? "" : "+") + Text(plan, source);
+  return text + "=" + sum;
+}
+
+std::string Text(const Plan& plan, const Step& step) {
   const std::string peer = std::to_string(step.peer);
   switch (step.kind) {
     case StepKind::kSend:
-    case StepKind::kPut:
       return Text(step.src) + ">" + peer;
     case StepKind::kPublish:
       return Text(step.src) + ">*";
@@ -38,6 +50,12 @@ std::string Text(const Step& step) {
       return Text(step.dst) + "=" + Text(step.src) + "+" + Text(step.src2);
     case StepKind::kCopy:
       return Text(step.dst) + "=" + Text(step.src);
+    case StepKind::kOpen:
+      return "open";
+    case StepKind::kMeet:
+      return "meet";
+    case StepKind::kFold:
+      return FoldText(plan, step);
   }
   return "?";
 }
@@ -62,7 +80,23 @@ class Rounds {
   struct LaneState {
     size_t next = 0;
     int round = 0;
+    std::vector<int> arrivals;  // the round in which it came to each open and meet
+    size_t passed = 0;
   };
+
+  // The round of the meeting that the lane has come to; -1 while others are missing.
+  int TryMeet(size_t rank, size_t lane) {
+    LaneState& state = lanes_[rank][lane];
+    if (state.arrivals.size() == state.passed) state.arrivals.push_back(state.round);
+    int row = 0;
+    for (const auto& other : lanes_) {
+      if (other[lane].arrivals.size() <= state.passed) return -1;
+      row = std::max(row, other[lane].arrivals[state.passed] + 1);
+    }
+    ++state.passed;
+    state.round = row;
+    return row;
+  }
 
   bool TryStep(size_t rank, size_t lane) {
     LaneState& state = lanes_[rank][lane];
@@ -70,7 +104,10 @@ class Rounds {
     if (state.next == steps.size()) return false;
     const Step& step = steps[state.next];
     int row = state.round;
-    if (step.kind == StepKind::kSend || step.kind == StepKind::kPut) {
+    if (step.kind == StepKind::kOpen || step.kind == StepKind::kMeet) {
+      row = TryMeet(rank, lane);
+      if (row < 0) return false;
+    } else if (step.kind == StepKind::kSend) {
       channels_[{rank, static_cast<size_t>(step.peer), lane}].push_back(++row);
     } else if (step.kind == StepKind::kPublish) {
       ++row;
@@ -86,7 +123,7 @@ class Rounds {
     }
     auto& cells = rows_[row];
     cells.resize(plans_.size());
-    cells[rank].push_back(Text(step));
+    cells[rank].push_back(Text(plans_[rank], step));
     ++state.next;
     return true;
   }

@@ -22,6 +22,7 @@ absl::StatusOr<std::unique_ptr<OwnEndpoint>> OwnEndpoint::Create(runtime::Segmen
   header->pid = getpid();
   header->probe_address = probe.address;
   header->probe_value = probe.value;
+  header->gate_address = probe.gate;
   header->magic = kEndpointMagic;
   endpoint->header_ = header;
   endpoint->acks_ = new (area.data + sizeof(EndpointHeader)) Ack[sources]{};

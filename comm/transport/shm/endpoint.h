@@ -29,6 +29,7 @@ class OwnEndpoint {
   struct Probe {  // a word of the owner's private memory by which peers find out whether they can read it
     uint64_t address = 0;
     uint64_t value = 0;
+    uint64_t gate = 0;  // EndpointHeader::gate_address
   };
   // Allocates, fills in and publishes the block. kAlreadyExists: the key is in use or not forgotten yet;
   // kResourceExhausted: the segment's or directory's.
@@ -40,6 +41,7 @@ class OwnEndpoint {
   Slot* slots() const { return slots_; }
   uint32_t slot_count() const { return slot_count_; }
   Ack& ack(int source) const { return acks_[source]; }
+  EndpointHeader& header() const { return *header_; }
   // True when the peer with this source number has said that it will never touch the block again.
   bool PeerDone(int source) const {
     return header_->peers_done[source / 64].load(std::memory_order_acquire) >> (source % 64) & 1;

@@ -1,6 +1,6 @@
 // What lies in shared memory for one endpoint of a link or fan-out. An endpoint is one block in its owner's arena:
 //
-//   [header, 256 B] [acks, 16 B for each source] [slots, 128 B each]
+//   [header, 384 B] [acks, 16 B for each source] [slots, 128 B each]
 //
 // The owner sends through the slots and says in `acks` how far it has read each of its sources. Peers write one thing
 // only: `peers_done`, when they will never touch the block again. Areas for payloads longer than a line are blocks of
@@ -20,7 +20,7 @@
 
 namespace cohort::comm::shm {
 
-inline constexpr uint64_t kEndpointMagic = 0x3130'4d48'5354'5243;  // "CRTSHM01": changes with the layout
+inline constexpr uint64_t kEndpointMagic = 0x3230'4d48'5354'5243;  // "CRTSHM02": changes with the layout
 inline constexpr size_t kSlotStride = 128;
 inline constexpr size_t kInlineBytes = 48;
 inline constexpr uint32_t kLinkSlots = 16;
@@ -108,10 +108,15 @@ struct alignas(kSlotStride) EndpointHeader {
   uint32_t unused;
   uint64_t probe_address;  // of probe_value in the owner's private memory
   uint64_t probe_value;
+  uint64_t gate_address;  // fan-outs: of a page of private memory that peers write before they write elsewhere; or 0
+  // Fan-outs (see member_memory.h). 1: the owner has given the group up, and nobody may touch its memory any more.
+  std::atomic<uint32_t> closed;
+  // 1: the owner is touching other members' memory. On a line of its own, since it changes with every piece.
+  alignas(kSlotStride) std::atomic<uint32_t> inside;
   // Written by peers: a bit for each that will never touch this block again.
   alignas(kSlotStride) std::atomic<uint64_t> peers_done[runtime::kMaxLocalRanks / 64];
 };
-static_assert(sizeof(EndpointHeader) == 2 * kSlotStride);
+static_assert(sizeof(EndpointHeader) == 3 * kSlotStride);
 
 constexpr size_t AckBytes(uint32_t sources) {
   return (sources * sizeof(Ack) + kSlotStride - 1) / kSlotStride * kSlotStride;

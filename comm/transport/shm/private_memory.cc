@@ -63,6 +63,29 @@ ReadResult PrivateMemory::Read(const PeerEndpoint& endpoint, uint64_t address, s
   return ReadWithProbe(peer.pid, peer.probe, address, to, bytes);
 }
 
+ReadResult PrivateMemory::Write(const PeerEndpoint& endpoint, uint64_t address, const std::byte* from, size_t bytes) {
+  const Peer& peer = peers_[static_cast<size_t>(endpoint.address().local_rank)];
+  const uint64_t gate = endpoint.header().gate_address;
+  if (peer.access != Peer::Access::kYes || gate == 0) return ReadResult::kRefused;
+  for (size_t done = 0;;) {
+    uint64_t token = 0;
+    const iovec local[] = {{&token, sizeof token}, {const_cast<std::byte*>(from) + done, bytes - done}};
+    // The kernel takes these in their order and stops at the first that it cannot write.
+    const iovec remote[] = {{reinterpret_cast<void*>(gate), sizeof token},             // NOLINT
+                            {reinterpret_cast<void*>(address + done), bytes - done}};  // NOLINT
+    const ssize_t written = process_vm_writev(peer.pid, local, 2, remote, 2, 0);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return errno == ESRCH ? ReadResult::kGone : ReadResult::kRefused;
+    }
+    if (written < static_cast<ssize_t>(sizeof token)) return ReadResult::kRefused;
+    const size_t moved = static_cast<size_t>(written) - sizeof token;
+    done += moved;
+    if (done == bytes) return ReadResult::kRead;
+    if (moved == 0) return ReadResult::kRefused;
+  }
+}
+
 std::byte* PrivateMemory::staging() {
   if (staging_ == nullptr) staging_ = std::make_unique_for_overwrite<std::byte[]>(kPieceBytes);
   return staging_.get();

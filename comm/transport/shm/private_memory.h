@@ -1,4 +1,5 @@
-// Reads of a local peer's private memory (process_vm_readv, "cross-memory attach"), where the kernel permits them.
+// Reads and writes of a local peer's private memory (process_vm_readv and _writev, "cross-memory attach"), where the
+// kernel permits them.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@
 namespace cohort::comm::shm {
 
 enum class ReadResult : uint8_t {
-  kRead,
+  kRead,     // or written
   kGone,     // the process has ended, or is another one by now
   kRefused,  // not permitted, or no such memory there
 };
@@ -28,6 +29,11 @@ class PrivateMemory {
   // Copies `bytes` from `address` in the peer's memory. The probe word is read along with every piece, so that a new
   // process under the old one's number is not mistaken for it.
   ReadResult Read(const PeerEndpoint& peer, uint64_t address, std::byte* to, size_t bytes);
+
+  // Copies `bytes` bytes to `address` in the peer's memory. In the same call, and before that, a word is written to the
+  // peer's gate, a page that the peer makes inaccessible when it wants no more writes: then nothing is written. Call it
+  // after a Read of the same peer has shown that the process is still the one that it was.
+  ReadResult Write(const PeerEndpoint& peer, uint64_t address, const std::byte* from, size_t bytes);
 
   // kPieceBytes of memory, for reductions of what was read.
   std::byte* staging();

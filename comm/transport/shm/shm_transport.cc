@@ -8,6 +8,7 @@
 
 #include "comm/transport/shm/endpoint.h"
 #include "comm/transport/shm/layout.h"
+#include "comm/transport/shm/member_memory.h"
 #include "comm/transport/shm/private_memory.h"
 #include "comm/transport/shm/stream_reader.h"
 #include "comm/transport/shm/stream_writer.h"
@@ -94,12 +95,14 @@ class ShmLink final : public Link, public LossTarget {
 class ShmFanout final : public Fanout, public LossTarget {
  public:
   // `peers`: all other members, in the order of their group ranks.
-  ShmFanout(std::shared_ptr<ShmTransport::State> state, std::unique_ptr<OwnEndpoint> own, int group_rank,
-            std::vector<PeerEndpoint> peers)
+  ShmFanout(std::shared_ptr<ShmTransport::State> state, std::unique_ptr<OwnEndpoint> own,
+            std::unique_ptr<shm::Gate> gate, int group_rank, std::vector<PeerEndpoint> peers)
       : state_(std::move(state)),
         own_(std::move(own)),
+        gate_(std::move(gate)),
         group_rank_(group_rank),
         peers_(std::move(peers)),
+        memory_(state_->segment, state_->memory, *own_, group_rank, peers_),
         writer_(state_->segment, *own_, peers_, shm::kEagerBytes, state_->many_ranks()) {
     readers_.reserve(peers_.size());
     for (PeerEndpoint& peer : peers_) readers_.emplace_back(state_->segment, *own_, peer, nullptr);
@@ -108,6 +111,7 @@ class ShmFanout final : public Fanout, public LossTarget {
   }
   ~ShmFanout() override {
     state_->targets.erase(this);
+    if (!memory_.Close()) gate_->Close();
     state_->graveyard.Bury(std::move(own_), std::move(peers_));
   }
 
@@ -123,6 +127,7 @@ class ShmFanout final : public Fanout, public LossTarget {
     return readers_[static_cast<size_t>(peer < group_rank_ ? peer : peer - 1)].TryRecv(operation);
   }
   size_t max_bytes() const override { return shm::kEagerBytes; }
+  MemoryAccess* memory() override { return &memory_; }
   void OnLost(int world_rank, const absl::Status& status) override {
     const bool member = std::any_of(peers_.begin(), peers_.end(), [world_rank](const PeerEndpoint& peer) {
       return peer.address().world_rank == world_rank;
@@ -138,8 +143,10 @@ class ShmFanout final : public Fanout, public LossTarget {
 
   std::shared_ptr<ShmTransport::State> state_;
   std::unique_ptr<OwnEndpoint> own_;
+  std::unique_ptr<shm::Gate> gate_;
   int group_rank_;
   std::vector<PeerEndpoint> peers_;
+  shm::MemberMemory memory_;
   shm::StreamWriter writer_;
   std::vector<shm::StreamReader> readers_;
   absl::Status lost_;
@@ -195,12 +202,14 @@ absl::StatusOr<std::unique_ptr<Fanout>> ShmTransport::ConnectFanout(const Fanout
                                                               .own_source = member});
   }
   state_->graveyard.Sweep();
-  COHORT_ASSIGN_OR_RETURN(
-      std::unique_ptr<OwnEndpoint> own,
-      OwnEndpoint::Create(state_->segment, shm::FanoutKey(spec, state_->world_rank), shm::kFanoutSlots,
-                          static_cast<uint32_t>(members), state_->memory.probe()));
+  auto gate = std::make_unique<shm::Gate>();
+  OwnEndpoint::Probe probe = state_->memory.probe();
+  probe.gate = gate->address();
+  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<OwnEndpoint> own,
+                          OwnEndpoint::Create(state_->segment, shm::FanoutKey(spec, state_->world_rank),
+                                              shm::kFanoutSlots, static_cast<uint32_t>(members), probe));
   return std::unique_ptr<Fanout>(
-      std::make_unique<ShmFanout>(state_, std::move(own), spec.group_rank, std::move(peers)));
+      std::make_unique<ShmFanout>(state_, std::move(own), std::move(gate), spec.group_rank, std::move(peers)));
 }
 
 void ShmTransport::OnPeerLost(int world_rank, const absl::Status& status) {

@@ -5,9 +5,12 @@
 #include <cstring>
 #include <deque>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "comm/transport/memory_access.h"
 
 namespace cohort::comm {
 namespace {
@@ -53,6 +56,7 @@ struct SimNetwork::State {
   uint64_t now = 0;
   std::map<StreamKey, Stream> streams;
   std::map<std::pair<int, int>, absl::Status> lost;  // (who was told, who is gone)
+  std::set<StreamKey> closed;                        // fan-outs that have ended; `to` is -1
 
   uint64_t Draw(uint64_t bound) {  // splitmix64
     random += 0x9e3779b97f4a7c15u;
@@ -141,9 +145,58 @@ class SimLink : public Link {
   std::vector<std::unique_ptr<Sent>> sent_;
 };
 
+// All ranks live in this process: addresses are good everywhere.
+class SimMemory : public MemoryAccess {
+ public:
+  SimMemory(SimNetwork::State* state, const FanoutSpec& spec) : state_(state), spec_(spec) {
+    state_->closed.erase(KeyOf(spec_.group_rank));
+  }
+  ~SimMemory() override { state_->closed.insert(KeyOf(spec_.group_rank)); }
+
+  MemoryName NameOf(const void* data, size_t bytes) override {
+    (void)bytes;
+    return {.place = reinterpret_cast<uintptr_t>(data), .shared = state_->Draw(2)};
+  }
+  Progress ReachesPrivate(bool* reaches, int* waiting_for) override {
+    (void)waiting_for;
+    *reaches = state_->options.access == SimAccess::kMixed;
+    return Progress::kDone;
+  }
+  std::byte* Resolve(int peer, const MemoryName& name, size_t bytes) override {
+    (void)peer, (void)bytes;
+    return reinterpret_cast<std::byte*>(name.place);  // NOLINT: was an address
+  }
+  bool Enter() override {
+    for (int member = 0; member < static_cast<int>(spec_.world_ranks.size()); ++member) {
+      if (member != spec_.group_rank && state_->closed.contains(KeyOf(member))) return false;
+    }
+    return true;
+  }
+  void Leave() override {}
+  Progress Read(int peer, uint64_t address, std::byte* to, size_t bytes, absl::Status* error) override {
+    (void)peer, (void)error;
+    std::memcpy(to, reinterpret_cast<const std::byte*>(address), bytes);  // NOLINT
+    return Progress::kDone;
+  }
+  Progress Write(int peer, uint64_t address, const std::byte* from, size_t bytes, absl::Status* error) override {
+    (void)peer, (void)error;
+    std::memcpy(reinterpret_cast<std::byte*>(address), from, bytes);  // NOLINT
+    return Progress::kDone;
+  }
+  size_t piece_bytes() const override { return state_->options.chunk_bytes; }
+
+ private:
+  StreamKey KeyOf(int member) const {
+    return {spec_.group, spec_.epoch, spec_.lane, true, spec_.world_ranks[static_cast<size_t>(member)], -1};
+  }
+
+  SimNetwork::State* const state_;
+  const FanoutSpec spec_;
+};
+
 class SimFanout : public Fanout {
  public:
-  SimFanout(SimNetwork::State* state, const FanoutSpec& spec) : state_(state), spec_(spec) {}
+  SimFanout(SimNetwork::State* state, const FanoutSpec& spec) : state_(state), spec_(spec), memory_(state, spec) {}
 
   Progress TryPublish(SendOperation& operation) override {
     const int self = Self();
@@ -170,6 +223,7 @@ class SimFanout : public Fanout {
   }
 
   size_t max_bytes() const override { return state_->options.fanout_bytes; }
+  MemoryAccess* memory() override { return state_->options.access == SimAccess::kNone ? nullptr : &memory_; }
 
  private:
   int Self() const { return spec_.world_ranks[static_cast<size_t>(spec_.group_rank)]; }
@@ -177,6 +231,7 @@ class SimFanout : public Fanout {
 
   SimNetwork::State* const state_;
   const FanoutSpec spec_;
+  SimMemory memory_;
 };
 
 class SimTransport : public Transport {

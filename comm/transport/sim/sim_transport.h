@@ -3,8 +3,8 @@
 //
 // What it plays: eager messages (copied at once, into bounded room) and long ones (the receiver reads the sender's
 // memory bit by bit); messages that arrive late, and links that overtake one another, while each keeps its order;
-// fan-outs with a bounded number of slots; senders whose call comes along and senders whose call does not; peers that
-// vanish in the middle of a message.
+// fan-outs with a bounded number of slots, whose members reach each other's memory; senders whose call comes along and
+// senders whose call does not; peers that vanish in the middle of a message.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,13 @@
 #include "comm/transport/transport.h"
 
 namespace cohort::comm {
+
+// How ranks of a fan-out reach each other's memory (memory_access.h).
+enum class SimAccess : uint8_t {
+  kNone,        // not at all
+  kMixed,       // each buffer is shared or private, as drawn; private memory can be reached
+  kSharedOnly,  // likewise, but private memory can't be reached: such calls are served otherwise
+};
 
 struct SimOptions {
   uint64_t seed = 1;
@@ -27,6 +34,7 @@ struct SimOptions {
   // Fan-outs: the longest message, and messages that one may hold. 0 bytes: there are no fan-outs.
   size_t fanout_bytes = 512;
   int fanout_slots = 2;
+  SimAccess access = SimAccess::kMixed;
   // Whether messages carry their call, or only its signature.
   bool carry_calls = true;
 };

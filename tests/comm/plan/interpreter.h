@@ -65,6 +65,8 @@ class NumericRun {
     int64_t in = 0, out = 0;  // where they begin
     std::vector<size_t> next;
     std::vector<std::vector<Message*>> posted;
+    int met = 0;  // opens and meets that it has come to
+    bool waiting = false;
   };
 
   // Unequal blocks lie in the user's buffers from the last to the first, with gaps between them.
@@ -218,10 +220,35 @@ class NumericRun {
       case StepKind::kCopy:
         Write(rank, step.dst, Read(rank, step.src));
         return true;
-      case StepKind::kPut:
-        return false;
+      case StepKind::kOpen:
+      case StepKind::kMeet:
+        return TryMeet(rank);
+      case StepKind::kFold: {
+        std::vector<int64_t> sum;
+        for (const RankSlice& source : SourcesOf(plans_[rank], step)) {
+          const std::vector<int64_t> data = Read(static_cast<size_t>(source.rank), source.slice);
+          sum = sum.empty() ? data : Sum(sum, data);
+        }
+        for (const RankSlice& target : TargetsOf(plans_[rank], step)) {
+          Write(static_cast<size_t>(target.rank), target.slice, sum);
+        }
+        return true;
+      }
     }
     return false;
+  }
+
+  bool TryMeet(size_t rank) {
+    Rank& own = ranks_[rank];
+    if (!own.waiting) {
+      own.waiting = true;
+      ++own.met;
+    }
+    for (const Rank& other : ranks_) {
+      if (other.met < own.met) return false;
+    }
+    own.waiting = false;
+    return true;
   }
 
   int64_t Expected(const Plan& plan, int32_t block, int64_t i) const {

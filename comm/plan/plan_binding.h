@@ -1,0 +1,55 @@
+// What one operation binds a plan to, and how a run of a plan can fail.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "comm/reduce/reduce.h"
+#include "comm/request.h"
+#include "comm/transport/transport.h"
+#include "runtime/segment/call_record.h"
+
+namespace cohort::comm {
+
+// Buffers may be null where the plan does not touch them or the count is 0.
+struct PlanBinding {
+  const void* in = nullptr;
+  void* out = nullptr;
+  size_t count = 0;                    // elements per block
+  const BlockTable* blocks = nullptr;  // in place of `count`, for plans of unequal blocks
+  size_t element_bytes = 1;
+  ReduceKernel kernel = nullptr;  // for plans with reductions
+  // The same for kFold steps; averages are divided too. Null: there is none, and such plans are given up.
+  FoldKernel fold = nullptr;
+  uint64_t signature = 0;
+  const runtime::CallRecord* call = nullptr;  // outlives the operation
+
+  // Where a chunk begins, in bytes from the start of its buffer.
+  size_t OffsetOf(uint32_t chunk, uint32_t pieces) const {
+    size_t elements;
+    if (pieces == 1) {
+      elements = chunk * count;
+    } else {
+      const uint32_t block = chunk / pieces;
+      const uint32_t piece = chunk - block * pieces;
+      elements = block * count + piece * count / pieces;
+    }
+    return elements * element_bytes;
+  }
+};
+
+// Why an operation failed: what the transport said, and the peer's call when it was another one.
+struct RunnerFailure {
+  absl::Status status;
+  int peer = -1;  // group rank, or -1
+  bool mismatch = false;
+  uint64_t peer_signature = 0;
+  // Unequal blocks: the call is the same, but the message has another length than this rank expects; in bytes.
+  bool other_length = false;
+  uint64_t expected_bytes = 0;
+  uint64_t peer_bytes = 0;
+  runtime::CallRecord peer_call;  // zero unless it came along
+};
+
+}  // namespace cohort::comm
