@@ -200,9 +200,14 @@ void DirectSteps::ChooseStores(size_t to_others_from, size_t to_self_from) {
     target.streamed =
         target.data != nullptr && !was_read && footprint >= (target.rank == rank_ ? to_self_from : to_others_from);
   }
-  const auto order = [](const Operand& target) { return target.data == nullptr ? 2 : target.streamed ? 1 : 0; };
-  std::stable_sort(targets_.begin(), targets_.end(),
-                   [&](const Operand& a, const Operand& b) { return order(a) < order(b); });
+  // Sorted by insertion, since a stable sort of the library allocates.
+  const auto before = [](const Operand& a, const Operand& b) {
+    const auto order = [](const Operand& target) { return target.data == nullptr ? 2 : target.streamed ? 1 : 0; };
+    return order(a) < order(b);
+  };
+  for (auto at = targets_.begin(); at != targets_.end(); ++at) {
+    std::rotate(std::upper_bound(targets_.begin(), at, *at, before), at, at + 1);
+  }
 }
 
 // False: there is no memory for staging.

@@ -94,6 +94,7 @@ std::byte* MemberMemory::Resolve(int peer, const MemoryName& name, size_t bytes)
 }
 
 bool MemberMemory::Enter() {
+  verified_ = -1;
   own_.header().inside.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool closed = std::any_of(peers_.begin(), peers_.end(), [](const PeerEndpoint& peer) {
@@ -105,12 +106,14 @@ bool MemberMemory::Enter() {
 
 Progress MemberMemory::Read(int peer, uint64_t address, std::byte* to, size_t bytes, absl::Status* error) {
   const PeerEndpoint& endpoint = peers_[IndexOf(peer)];
-  return Outcome(memory_.Read(endpoint, address, to, bytes), endpoint, error);
+  const ReadResult result = memory_.Read(endpoint, address, to, bytes);
+  if (result == ReadResult::kRead) verified_ = peer;
+  return Outcome(result, endpoint, error);
 }
 
 Progress MemberMemory::Write(int peer, uint64_t address, const std::byte* from, size_t bytes, absl::Status* error) {
   const PeerEndpoint& endpoint = peers_[IndexOf(peer)];
-  ReadResult result = memory_.Read(endpoint, 0, nullptr, 0);
+  ReadResult result = verified_ == peer ? ReadResult::kRead : memory_.Read(endpoint, 0, nullptr, 0);
   if (result == ReadResult::kRead) result = memory_.Write(endpoint, address, from, bytes);
   return Outcome(result, endpoint, error);
 }

@@ -77,6 +77,7 @@ class MemberMemory final : public MemoryAccess {
   std::vector<PeerEndpoint>& peers_;
   std::vector<Mapped> mapped_;  // by index of peer
   Reach reach_ = Reach::kUnknown;
+  int verified_ = -1;  // the peer whose process a read has shown to be the right one, since Enter
 };
 
 }  // namespace cohort::comm::shm

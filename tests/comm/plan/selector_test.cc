@@ -40,6 +40,7 @@ TEST(SelectorTest, ChoosesTheLeastPredictedTimeAndFits) {
           }
           for (const AlgorithmInfo& algorithm : Algorithms()) {
             if (static_cast<int>(algorithm.kind) != kind || !CheckRequirements(algorithm, size).ok()) continue;
+            if (algorithm.traits.single_copy && nodes > 1) continue;  // reaches into memory of one host
             const int32_t pieces = PartsOf(algorithm, size);
             EXPECT_LE(choice->predicted_us, PredictMicroseconds(algorithm, pieces, bytes, topology, tuning))
                 << algorithm.name;
@@ -58,6 +59,20 @@ TEST(SelectorTest, KnowsTheLandmarks) {
   EXPECT_EQ(Chosen(CollectiveKind::kBroadcast, 8, kOneHost), "flat");
   EXPECT_EQ(Chosen(CollectiveKind::kBroadcast, 256 << 20, kTwoHosts), "chain");
   EXPECT_EQ(Chosen(CollectiveKind::kBarrier, 0, {.size = 64, .nodes = 64, .ranks_per_cpu = 1.0}), "dissemination");
+}
+
+TEST(SelectorTest, SingleCopyIsForOneHostAndHasAFallback) {
+  const Tuning tuning;
+  EXPECT_EQ(Chosen(CollectiveKind::kAllReduce, 1 << 20, kOneHost), "single_copy");
+  EXPECT_NE(Chosen(CollectiveKind::kAllReduce, 1 << 20, kTwoHosts), "single_copy");
+  for (const std::string forced : {"", "single_copy"}) {
+    const auto choice = Select(CollectiveKind::kAllReduce, 1 << 20, kOneHost, tuning, forced);
+    ASSERT_TRUE(choice.ok()) << choice.status();
+    ASSERT_NE(choice->fallback, nullptr);
+    EXPECT_FALSE(choice->fallback->traits.single_copy);
+    EXPECT_GE(choice->fallback_pieces, 1);
+  }
+  EXPECT_EQ(Select(CollectiveKind::kAllReduce, 8, kTwoHosts, tuning)->fallback, nullptr);
 }
 
 TEST(SelectorTest, CutsLargeBlocksOfPipelinedAlgorithms) {
