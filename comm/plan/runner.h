@@ -15,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "comm/plan/direct_steps.h"
 #include "comm/plan/plan.h"
-#include "comm/request.h"
 #include "comm/plan/plan_binding.h"
+#include "comm/request.h"
 #include "comm/transport/transport.h"
 #include "runtime/segment/call_record.h"
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -178,6 +179,23 @@ Statistics PublishAllReduce(size_t bytes, bool window, bool gated, int calls) {
   });
 }
 
+// Tables of all collectives through a Communicator, in windows and in private memory.
+void PrintCollectives(bench::CollectiveRow row, const std::vector<size_t>& sizes,
+                      const std::function<int(size_t)>& calls, const std::function<bool(const std::string&)>& table) {
+  for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kAllToAll); ++kind) {
+    row.kind = static_cast<CollectiveKind>(kind);
+    if (!table("collective " + std::string(Name(row.kind)))) continue;
+    for (const size_t bytes : sizes) {
+      row.bytes = bytes;
+      row.calls = calls(bytes * 4);
+      for (const bool window : {true, false}) {
+        row.window = window;
+        PrintRow(window ? "window" : "private", bytes, bench::MeasureCollective(row));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 int Main(int argc, char** argv) {
@@ -190,11 +208,10 @@ int Main(int argc, char** argv) {
   app.add_option("--bytes", sizes, "Sizes of the all-reduce tables")->check(CLI::Range(4, 8192));
   std::vector<size_t> large = {16 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20};
   app.add_option("--large", large, "Block sizes of the collective tables (only with --only \"collective ...\")");
-  bool in_place = false, fresh = false;
-  app.add_flag("--in-place", in_place, "Collective tables in place");
-  app.add_flag("--fresh", fresh, "Collective tables: every input is rewritten before each call");
-  std::string algorithm;
-  app.add_option("--algorithm", algorithm, "Collective tables: this algorithm instead of the selector's");
+  bench::CollectiveRow collective;
+  app.add_flag("--in-place", collective.in_place, "Collective tables in place");
+  app.add_flag("--fresh", collective.fresh, "Collective tables: every input is rewritten before each call");
+  app.add_option("--algorithm", collective.algorithm, "Collective tables: this algorithm instead of the selector's");
   CLI11_PARSE(app, argc, argv);
   const auto table = [&only](const std::string& title) {
     if (title.find(only) == std::string::npos) return false;
@@ -241,19 +258,7 @@ int Main(int argc, char** argv) {
       }
     }
   }
-  for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kAllToAll); ++kind) {
-    bench::CollectiveRow row{
-        .kind = static_cast<CollectiveKind>(kind), .in_place = in_place, .fresh = fresh, .algorithm = algorithm};
-    if (only.empty() || !table("collective " + std::string(Name(row.kind)))) continue;
-    for (size_t bytes : large) {
-      row.bytes = bytes;
-      row.calls = few(bytes * 4);
-      for (const bool window : {true, false}) {
-        row.window = window;
-        PrintRow(window ? "window" : "private", bytes, bench::MeasureCollective(row));
-      }
-    }
-  }
+  if (!only.empty()) PrintCollectives(collective, large, few, table);
   if (table("ping-pong, one way")) {
     for (size_t bytes : {8, 48, 64, 256, 1024, 4096}) PrintRow("private", bytes, PingPong(bytes, false, calls));
     for (size_t bytes : {2048, 4096}) PrintRow("segment", bytes, PingPong(bytes, true, calls));
