@@ -5,7 +5,9 @@ namespace {
 
 constexpr size_t kLongestPeriod = 4;
 
-bool IsMessage(StepKind kind) { return kind != StepKind::kReduce && kind != StepKind::kCopy; }
+bool IsMessage(StepKind kind) {
+  return kind != StepKind::kReduce && kind != StepKind::kCopy && kind != StepKind::kFold;
+}
 
 Op OpOf(const Plan& plan, const Step& step, int32_t posted) {
   Op op;
@@ -16,7 +18,6 @@ Op OpOf(const Plan& plan, const Step& step, int32_t posted) {
   if (step.sends_before > 0) op.fence = posted - step.sends_before;
   switch (step.kind) {
     case StepKind::kSend:
-    case StepKind::kPut:
       op.kind = OpKind::kSend;
       op.chunks = step.src.chunks;
       break;
@@ -33,10 +34,29 @@ Op OpOf(const Plan& plan, const Step& step, int32_t posted) {
     case StepKind::kReduce:
       op.combined = step.dst.chunks;
       break;
+    case StepKind::kFold:
+      op.combined = (step.sources - 1) * SourcesOf(plan, step)[0].slice.chunks;
+      break;
     case StepKind::kCopy:
+    case StepKind::kOpen:
+    case StepKind::kMeet:
       break;
   }
   return op;
+}
+
+// kOpen and kMeet: everybody publishes an empty line and waits for those of all others.
+void AppendMeeting(const Plan& plan, Program* program) {
+  Op publish;
+  publish.kind = OpKind::kPublish;
+  program->push_back(publish);
+  for (int32_t i = 1; i < plan.size; ++i) {
+    Op receive;
+    receive.kind = OpKind::kRecv;
+    receive.published = true;
+    receive.offset = i;
+    program->push_back(receive);
+  }
 }
 
 }  // namespace
@@ -48,6 +68,11 @@ std::vector<Program> ProgramsOf(const Plan& plan) {
     int32_t posted = 0;
     for (const Step& step : lane.steps) {
       if (step.kind == StepKind::kCopy && step.sends_before == 0) continue;
+      if (step.kind == StepKind::kOpen || step.kind == StepKind::kMeet) {
+        AppendMeeting(plan, &program);
+        ++posted;
+        continue;
+      }
       program.push_back(OpOf(plan, step, posted));
       if (program.back().kind == OpKind::kSend || program.back().kind == OpKind::kPublish) ++posted;
     }
