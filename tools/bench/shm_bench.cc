@@ -179,6 +179,17 @@ Statistics PublishAllReduce(size_t bytes, bool window, bool gated, int calls) {
   });
 }
 
+void PrintLargeMessages(const std::function<int(size_t)>& calls) {
+  for (size_t bytes : {16 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20}) {
+    for (const auto& [name, window, options] :
+         {std::tuple{"segment", true, ShmOptions{}}, std::tuple{"private", false, ShmOptions{}},
+          std::tuple{"bounce", false, ShmOptions{.private_reads = false}}}) {
+      PrintRow(std::string("one way, ") + name, bytes, OneWay(bytes, window, options, calls(bytes)));
+      PrintRow(std::string("exchange + reduce, ") + name, bytes, Exchange(bytes, window, true, options, calls(bytes)));
+    }
+  }
+}
+
 // Tables of all collectives through a Communicator, in windows and in private memory.
 void PrintCollectives(bench::CollectiveRow row, const std::vector<size_t>& sizes,
                       const std::function<int(size_t)>& calls, const std::function<bool(const std::string&)>& table) {
@@ -263,16 +274,7 @@ int Main(int argc, char** argv) {
     for (size_t bytes : {8, 48, 64, 256, 1024, 4096}) PrintRow("private", bytes, PingPong(bytes, false, calls));
     for (size_t bytes : {2048, 4096}) PrintRow("segment", bytes, PingPong(bytes, true, calls));
   }
-  if (table("large messages")) {
-    for (size_t bytes : {16 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20}) {
-      for (const auto& [name, window, options] :
-           {std::tuple{"segment", true, ShmOptions{}}, std::tuple{"private", false, ShmOptions{}},
-            std::tuple{"bounce", false, ShmOptions{.private_reads = false}}}) {
-        PrintRow(std::string("one way, ") + name, bytes, OneWay(bytes, window, options, few(bytes)));
-        PrintRow(std::string("exchange + reduce, ") + name, bytes, Exchange(bytes, window, true, options, few(bytes)));
-      }
-    }
-  }
+  if (table("large messages")) PrintLargeMessages(few);
   return 0;
 }
 
