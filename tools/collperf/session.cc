@@ -66,7 +66,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const std::string& trans
   std::unique_ptr<Session> session(new Session);
   session->transports_ = transports;
   COHORT_ASSIGN_OR_RETURN(session->runtime_, runtime::Runtime::Init());
-  COHORT_ASSIGN_OR_RETURN(session->world_, comm::Communicator::World(*session->runtime_, {.transports = transports}));
+  comm::CommunicatorOptions options;
+  options.transports = transports;
+  COHORT_ASSIGN_OR_RETURN(session->world_, comm::Communicator::World(*session->runtime_, options));
   COHORT_RETURN_IF_ERROR(session->MakeGate());
   runtime::Engine* engine = &session->runtime_->engine();
   session->gate_->set_idle([engine] {
