@@ -250,6 +250,7 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
     return true;
   }
   int spins = 0;
+  uint32_t yields = 0;
   uint32_t rounds = 0;
   bool park_at_once = false;
   Clock::time_point idle_since{};
@@ -277,6 +278,9 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
     } else if (!park_at_once && spins < policy.spins) {
       ++spins;
       Pause();
+      continue;
+    } else if (!park_at_once && ++yields % policy.yields_per_clock != 0) {
+      sched_yield();
       continue;
     }
     const Clock::time_point now = Clock::now();

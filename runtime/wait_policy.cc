@@ -12,7 +12,7 @@ namespace cohort::runtime {
 namespace {
 
 constexpr int kSpinNs = 1000;
-constexpr int kSharedSpinNs = 250;
+constexpr uint32_t kSharedYieldsPerClock = 4;
 
 double PauseNs() {
   constexpr int kPauses = 64;
@@ -29,8 +29,11 @@ double PauseNs() {
 
 WaitPolicy MakeWaitPolicy(int local_ranks) {
   WaitPolicy policy;
-  const int budget = Oversubscribed(local_ranks) ? kSharedSpinNs : kSpinNs;
-  policy.spins = std::clamp(static_cast<int>(budget / PauseNs()), 4, 200);
+  if (Oversubscribed(local_ranks)) {
+    policy.yields_per_clock = kSharedYieldsPerClock;
+  } else {
+    policy.spins = std::clamp(static_cast<int>(kSpinNs / PauseNs()), 4, 200);
+  }
   return policy;
 }
 
