@@ -69,7 +69,7 @@ CallVerdict Mismatch(uint64_t group, uint64_t sequence, std::vector<Variant> var
     if (i > 0) verdict.text += "; ";
     verdict.text += DescribeRanks(variant.ranks) + " called " + At(*variant.example);
     if (i > 0 && variant.example->call == variants[0].example->call) {
-      verdict.text += " with another algorithm or other counts";
+      verdict.text += " with another algorithm, tuning table or counts";
     }
   }
   if (variants.size() > kVariantsShown) {

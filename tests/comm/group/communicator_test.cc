@@ -226,5 +226,64 @@ TEST(CommunicatorTest, UnknownAlgorithmsAreRefusedWithTheList) {
   });
 }
 
+TEST(CommunicatorTest, SetTuningGivesAllRanksTheTableOfRankZero) {
+  SimClusterOptions options;
+  options.ranks = 3;
+  SimCluster cluster(options);
+  std::vector<std::string> tables(3);
+  cluster.Run([&](SimRank& rank) {
+    const std::string text = rank.rank == 0 ? "all_reduce:*=ring; remote.alpha_us=21.5" : "not looked at";
+    ASSERT_TRUE(rank.world->SetTuning(text).ok());
+    tables[static_cast<size_t>(rank.rank)] = rank.world->tuning();
+    EXPECT_NE(rank.world->Explain(comm::CollectiveKind::kAllReduce, 8, comm::DataType::kFloat32).find("a rule of the"),
+              std::string::npos);
+    auto later = rank.world->Duplicate();
+    ASSERT_TRUE(later.ok()) << later.status();
+    EXPECT_EQ((*later)->tuning(), rank.world->tuning());
+    for (Communicator* group : {rank.world, later->get()}) {
+      int32_t value = 1;
+      EXPECT_TRUE(group->AllReduce(Buffer(&value, 1), Buffer(&value, 1), ReduceOp::kSum).Wait().ok());
+      EXPECT_EQ(value, 3);
+    }
+  });
+  for (const std::string& table : tables) EXPECT_EQ(table, tables[0]);
+  EXPECT_NE(tables[0].find("remote.alpha_us=21.5"), std::string::npos) << tables[0];
+}
+
+TEST(CommunicatorTest, SetTuningIsRefusedOnAllRanksOrNone) {
+  SimClusterOptions options;
+  options.ranks = 3;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    const std::string before = rank.world->tuning();
+    const absl::Status status = rank.world->SetTuning(rank.rank == 0 ? "all_reduce:*=rings" : "all_reduce:*=ring");
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_EQ(rank.world->tuning(), before);
+    EXPECT_TRUE(rank.world->Barrier().Wait().ok());
+  });
+}
+
+TEST(CommunicatorTest, WorldsTakeATableThatIsEqualOnAllRanks) {
+  SimClusterOptions options;
+  options.ranks = 2;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    comm::CommunicatorOptions with;
+    with.tuning = "no_such_figure=1";
+    EXPECT_TRUE(absl::IsInvalidArgument(Communicator::World(*rank.runtime, with).status()));
+    with.tuning = "max_pieces=7";
+    const auto equal = Communicator::World(*rank.runtime, with);
+    ASSERT_TRUE(equal.ok()) << equal.status();
+    EXPECT_NE((*equal)->tuning().find("max_pieces=7"), std::string::npos) << (*equal)->tuning();
+    with.tuning = rank.rank == 0 ? "max_pieces=7" : "max_pieces=8";
+    const auto different = Communicator::World(*rank.runtime, with);
+    ASSERT_TRUE(different.ok()) << different.status();
+    const absl::Status status = (*different)->Barrier().Wait();
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_NE(status.ToString().find("tuning"), std::string::npos) << status;
+    EXPECT_TRUE((*equal)->Barrier().Wait().ok());  // the other group is as it was
+  });
+}
+
 }  // namespace
 }  // namespace cohort::testing

@@ -1,5 +1,10 @@
-// Every registered algorithm, proved by the checker, with rounds and volume as its formulas say.
+// Every registered algorithm, proved by the checker, with rounds and volume as its formulas say: for some sizes to 33,
+// nightly for all to 64 and random ones to 1,024.
 #include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -7,6 +12,7 @@
 #include "comm/algorithm/registry.h"
 #include "comm/plan/checker.h"
 #include "gtest/gtest.h"
+#include "tests/support/nightly.h"
 
 namespace cohort::comm {
 namespace {
@@ -33,8 +39,9 @@ std::vector<int> RootsFor(CollectiveKind kind, int size) {
 
 std::vector<int> Sizes() {
   std::vector<int> sizes;
-  for (int size = 1; size <= 17; ++size) sizes.push_back(size);
-  sizes.insert(sizes.end(), {32, 33});
+  const int all_to = static_cast<int>(testing::Trials(17, 64));
+  for (int size = 1; size <= all_to; ++size) sizes.push_back(size);
+  if (all_to < 32) sizes.insert(sizes.end(), {32, 33});
   return sizes;
 }
 
@@ -54,29 +61,65 @@ std::vector<Plan> BuildAll(const AlgorithmInfo& algorithm, int size, int root, i
   return plans;
 }
 
-class AlgorithmTest : public testing::TestWithParam<AlgorithmInfo> {};
+class AlgorithmTest : public ::testing::TestWithParam<AlgorithmInfo> {};
+
+void Prove(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, InPlace in_place) {
+  SCOPED_TRACE(Describe(algorithm, size, root, pieces, in_place));
+  const AlgorithmCost cost = algorithm.cost({.size = size, .pieces = pieces, .fanout = true});
+  const auto report = CheckPlans(BuildAll(algorithm, size, root, pieces, in_place));
+  ASSERT_TRUE(report.ok()) << report.status();
+  ASSERT_EQ(report->rounds, cost.rounds);
+  // Parts are unequal where the pieces are no multiple of the size; the formula then rounds up.
+  if (pieces % PartsOf(algorithm, size) != 0) {
+    ASSERT_LE(report->chunks, cost.chunks);
+  } else {
+    ASSERT_EQ(report->chunks, cost.chunks);
+  }
+  ASSERT_TRUE(report->same_association);
+}
 
 TEST_P(AlgorithmTest, IsCorrectAndCostsWhatItsFormulaSays) {
   const AlgorithmInfo& algorithm = GetParam();
   for (const int size : Sizes()) {
     if (!CheckRequirements(algorithm, size).ok()) continue;
     for (const int32_t pieces : PiecesFor(size)) {
-      const AlgorithmCost cost = algorithm.cost({.size = size, .pieces = pieces, .fanout = true});
       for (const int root : RootsFor(algorithm.kind, size)) {
         for (const InPlace in_place : {InPlace::kNone, InPlace::kAll, InPlace::kMixed}) {
-          const std::vector<Plan> plans = BuildAll(algorithm, size, root, pieces, in_place);
-          const auto report = CheckPlans(plans);
-          ASSERT_TRUE(report.ok()) << Describe(algorithm, size, root, pieces, in_place) << ": " << report.status();
-          ASSERT_EQ(report->rounds, cost.rounds) << Describe(algorithm, size, root, pieces, in_place);
-          // Parts are unequal where the pieces are no multiple of the size; the formula then rounds up.
-          if (pieces % PartsOf(algorithm, size) != 0) {
-            ASSERT_LE(report->chunks, cost.chunks) << Describe(algorithm, size, root, pieces, in_place);
-          } else {
-            ASSERT_EQ(report->chunks, cost.chunks) << Describe(algorithm, size, root, pieces, in_place);
-          }
-          ASSERT_TRUE(report->same_association) << Describe(algorithm, size, root, pieces, in_place);
+          ASSERT_NO_FATAL_FAILURE(Prove(algorithm, size, root, pieces, in_place));
         }
       }
+    }
+  }
+}
+
+// The checker's time and memory grow with the chunks that all ranks hold, up to size^2 times the pieces: here, pieces
+// are one, as many as the algorithm has parts, and, where a rank holds no block for each other, a few; one root and one
+// way to be in place are drawn for each proof. The bound is 1,024 ranks for every algorithm.
+TEST_P(AlgorithmTest, IsCorrectInLargeGroups) {
+  const AlgorithmInfo& algorithm = GetParam();
+  const uint32_t seed = 2026 + algorithm.index;
+  std::mt19937 random(seed);
+  const auto draw = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
+  std::vector<int> sizes = {draw(34, 64)};
+  if (algorithm.traits.power_of_two) sizes = {64};
+  if (testing::Nightly()) {
+    sizes = {draw(65, 256), draw(257, 600), draw(601, 1023), 1024};
+    if (algorithm.traits.power_of_two) sizes = {128, 256, 512, 1024};
+  }
+  for (const int size : sizes) {
+    if (!CheckRequirements(algorithm, size).ok()) continue;
+    std::set<int32_t> all_pieces = {1, PartsOf(algorithm, size)};
+    if (!HasBlockPerRank(algorithm.kind)) all_pieces.insert(draw(2, 9));
+    for (const int32_t pieces : all_pieces) {
+      const int root = HasRoot(algorithm.kind) ? draw(0, size - 1) : -1;
+      const auto in_place = static_cast<InPlace>(draw(0, 2));
+      const auto start = std::chrono::steady_clock::now();
+      ASSERT_NO_FATAL_FAILURE(Prove(algorithm, size, root, pieces, in_place)) << "seed " << seed;
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      if (!testing::Nightly()) continue;
+      std::printf("%s: %.1f s (seed %u)\n", Describe(algorithm, size, root, pieces, in_place).c_str(), took.count(),
+                  seed);
+      std::fflush(stdout);
     }
   }
 }
@@ -114,11 +157,11 @@ TEST_P(AlgorithmTest, SendsTheSameMessagesInPlace) {
   }
 }
 
-std::string TestName(const testing::TestParamInfo<AlgorithmInfo>& info) {
+std::string TestName(const ::testing::TestParamInfo<AlgorithmInfo>& info) {
   return std::string(Name(info.param.kind)) + "_" + std::string(info.param.name);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, AlgorithmTest, testing::ValuesIn(Algorithms().begin(), Algorithms().end()), TestName);
+INSTANTIATE_TEST_SUITE_P(All, AlgorithmTest, ::testing::ValuesIn(Algorithms().begin(), Algorithms().end()), TestName);
 
 TEST(RegistryTest, EveryCollectiveHasAFlatAlgorithmForAnySize) {
   for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kBarrier); ++kind) {
