@@ -457,10 +457,11 @@ PlanReport Simulation::Report() const {
     report.messages = std::max({report.messages, state.sent_messages, state.received_messages});
     report.chunks = std::max({report.chunks, state.sent_chunks, state.received_chunks});
     report.scratch_chunks = std::max<int64_t>(report.scratch_chunks, plans_[r].scratch_chunks);
-    report.rank_order = report.rank_order && InRankOrder(plans_[r]);
-    if (plans_[r].kind != CollectiveKind::kAllReduce) continue;
-    // Equal buffers: the canonical name of out is out, in place or not.
-    if (state.memory[1] != ranks_[0].memory[1]) report.same_association = false;
+    // Equal buffers: the canonical name of out is out, in place or not. What equals rank 0's is not looked at again.
+    const bool all_reduce = plans_[r].kind == CollectiveKind::kAllReduce;
+    const bool equal = all_reduce && state.memory[1] == ranks_[0].memory[1];
+    report.same_association = report.same_association && (equal || !all_reduce);
+    if (r == 0 || !equal) report.rank_order = report.rank_order && InRankOrder(plans_[r]);
   }
   return report;
 }
