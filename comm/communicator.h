@@ -45,10 +45,10 @@ class Group;
 
 struct CommunicatorOptions {
   // Restricts transports by name ("shm,ucx"); empty: all that fit. For tests and measurements.
-  std::string transports;
+  std::string transports = {};
   // Figures and rules for the choice of algorithms, in the grammar of comm/tuning.h, on top of COHORT_TUNING's. Equal
   // on all ranks; calls of ranks whose tables differ fail as mismatches.
-  std::string tuning;
+  std::string tuning = {};
 };
 
 class Communicator {

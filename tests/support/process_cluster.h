@@ -18,7 +18,7 @@ struct ProcessClusterOptions {
   int nodes = 1;
   // Called first of all in each rank's process, with its node: moves it to the node's namespaces, for instance. Returns
   // "" or what went wrong, which is then the rank's result.
-  std::function<std::string(int node)> enter_node;
+  std::function<std::string(int node)> enter_node = {};
   bool progress_thread = false;
   // Whoever is still there after this long is killed, and its result says so.
   std::chrono::seconds deadline{120};
