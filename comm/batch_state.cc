@@ -24,14 +24,13 @@ uint64_t Mix(uint64_t hash, uint64_t word) {
 
 bool GatheredCall::Fits(const CollectiveRequest& request, const CallOptions& options) {
   return request.kind == CollectiveKind::kAllReduce && request.memory == MemoryKind::kHost &&
-         BytesOf(request) <= kGatheredCallBytes && options.algorithm.empty();
+         BytesOf(request) <= kGatheredCallBytes && options.algorithm.empty() && request.op != ReduceOp::kPreMulSum &&
+         request.op != ReduceOp::kUser;
 }
 
 bool GatheredCall::Add(const CollectiveRequest& request, const CallOptions& options) {
   const auto size = static_cast<int64_t>(SizeOf(request.dtype));
-  if (request.dtype != first_.dtype || request.op != first_.op || (count_ + request.count) * size > kGatheredBytes) {
-    return false;
-  }
+  if (!GoesWith(request) || (count_ + request.count) * size > kGatheredBytes) return false;
   options_.timeout = std::min(options_.timeout, options.timeout);
   parts_.push_back({request.in, request.out, request.count});
   count_ += request.count;

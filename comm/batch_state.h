@@ -23,6 +23,10 @@ class GatheredCall {
   explicit GatheredCall(const CollectiveRequest& first, const CallOptions& options)
       : first_(first), options_(options) {}
 
+  // Whether the two combine alike.
+  bool GoesWith(const CollectiveRequest& request) const {
+    return request.dtype == first_.dtype && request.op == first_.op && request.determinism == first_.determinism;
+  }
   // Adds the call if it goes together with the first and there is room; what decides is equal on all members.
   bool Add(const CollectiveRequest& request, const CallOptions& options);
   // Copies the inputs together, and makes the one call.

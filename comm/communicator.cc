@@ -34,8 +34,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runti
     sequence = TransportSet::Of(runtime).NextWorld();
   }
   const uint64_t id = Group::MakeId(0, kWorldTag, sequence, members, runtime.identity().epoch);
-  return std::unique_ptr<Communicator>(new Communicator(
-      std::make_unique<Group>(runtime, std::move(members), id, options.transports, std::move(tuning))));
+  return std::unique_ptr<Communicator>(new Communicator(std::make_unique<Group>(
+      runtime, std::move(members), id, options.transports, std::move(tuning), options.determinism)));
 }
 
 Communicator::Communicator(std::unique_ptr<Group> group) : group_(std::move(group)) {}
@@ -139,8 +139,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   runtime::Runtime& runtime = group_->runtime();
   const uint64_t id = Group::MakeId(group_->context().id, kSplitTag, split, chosen, runtime.identity().epoch);
   group_->OnSplit(color, key, id);
-  return std::unique_ptr<Communicator>(new Communicator(
-      std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports, group_->context().tuning)));
+  return std::unique_ptr<Communicator>(
+      new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports,
+                                               group_->context().tuning, group_->context().determinism)));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<const int> ranks, Site site) {
@@ -164,8 +165,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<c
   runtime::Runtime& runtime = group_->runtime();
   const uint64_t sequence = group_->NextChild(chosen);
   const uint64_t id = Group::MakeId(group_->context().id, kSubgroupTag, sequence, chosen, runtime.identity().epoch);
-  return std::unique_ptr<Communicator>(new Communicator(
-      std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports, group_->context().tuning)));
+  return std::unique_ptr<Communicator>(
+      new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports,
+                                               group_->context().tuning, group_->context().determinism)));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Derive(uint64_t tag) {
@@ -173,8 +175,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Derive(uint64_t tag)
   std::vector<int> same = members();
   const uint64_t sequence = group_->NextOf(tag);
   const uint64_t id = Group::MakeId(group_->context().id, tag, sequence, same, runtime.identity().epoch);
-  return std::unique_ptr<Communicator>(new Communicator(
-      std::make_unique<Group>(runtime, std::move(same), id, group_->context().transports, group_->context().tuning)));
+  return std::unique_ptr<Communicator>(
+      new Communicator(std::make_unique<Group>(runtime, std::move(same), id, group_->context().transports,
+                                               group_->context().tuning, group_->context().determinism)));
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Duplicate() { return Derive(kDuplicateTag); }

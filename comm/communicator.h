@@ -49,6 +49,8 @@ struct CommunicatorOptions {
   // Figures and rules for the choice of algorithms, in the grammar of comm/tuning.h, on top of COHORT_TUNING's. Equal
   // on all ranks; calls of ranks whose tables differ fail as mismatches.
   std::string tuning = {};
+  // Of reductions whose CallOptions say nothing else; groups made from this one inherit it. Equal on all members.
+  Determinism determinism = Determinism::kFast;
 };
 
 class Communicator {

@@ -54,6 +54,15 @@ bool OnOneNode(const runtime::Identity& identity, const std::vector<int>& member
   });
 }
 
+void FillUserOp(const UserReduceOp& op, runtime::CallRecord* record) {
+  const size_t length = std::min(op.name.size(), sizeof record->user_op - 1);
+  std::memcpy(record->user_op, op.name.data(), length);
+  record->user_op[length] = '\0';
+  uint64_t hash = op.commutative ? 1 : 2;
+  for (const char c : op.name) hash = Mix(hash, static_cast<unsigned char>(c));
+  record->signature.tuning ^= hash;
+}
+
 }  // namespace
 
 uint64_t Group::MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const std::vector<int>& members,
@@ -63,7 +72,8 @@ uint64_t Group::MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const s
   return hash == 0 ? 1 : hash;
 }
 
-Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning)
+Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
+             Determinism determinism)
     : sites_(kSites) {
   context_.id = id;
   context_.epoch = static_cast<uint32_t>(runtime.identity().epoch);
@@ -74,6 +84,7 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   if (OnOneNode(runtime.identity(), context_.members)) context_.source = this;
   context_.transports = std::move(transports);
   context_.tuning = std::move(tuning);
+  context_.determinism = determinism == Determinism::kDefault ? Determinism::kFast : determinism;
   context_.fail = [this](const absl::Status& status, int blamed) { FailEverywhere(status, blamed); };
   runtime::EngineLock lock(runtime.engine());
   runtime.engine().Add(this);
@@ -176,9 +187,13 @@ void Group::FillSignature(const CollectiveRequest& request, const ServicePlan& s
   signature->root = request.root;
   signature->kind = static_cast<uint16_t>(request.kind);
   signature->dtype = static_cast<uint16_t>(request.dtype);
-  signature->op = Reduces(request.kind) ? static_cast<uint16_t>(request.op) : 0;
+  signature->op = Reduces(request.kind) ? static_cast<uint8_t>(request.op) : 0;
+  signature->determinism = Reduces(request.kind) ? static_cast<uint8_t>(request.determinism) : 0;
   signature->algorithm = service.algorithm;
   signature->tuning = service.tuning ^ request.parts;
+  record->user_op[0] = '\0';
+  if (request.user_op != nullptr) [[unlikely]]
+    FillUserOp(*request.user_op, record);
   record->wire_signature = 0;
   if (!IsPointToPoint(request.kind)) {
     record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(*signature));
@@ -195,9 +210,9 @@ void Group::FillRecord(const CollectiveRequest& request, runtime::CallRecord* re
 
 runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& options) {
   CollectiveRequest request;
-  if (absl::Status valid = MakeRequest(arguments, context_.rank, context_.size, &request); !valid.ok()) {
-    return runtime::Work::Finished(std::move(valid));
-  }
+  absl::Status valid = MakeRequest(arguments, context_.rank, context_.size, &request);
+  if (valid.ok()) valid = ApplyOptions(options, context_.determinism, &request);
+  if (!valid.ok()) return runtime::Work::Finished(std::move(valid));
   runtime::Work work = SubmitValid(request, options);
   if (!work.Done()) runtime().engine().Kick();
   return work;
@@ -209,11 +224,10 @@ runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLa
   {
     runtime::EngineLock lock(runtime().engine());  // for table_
     CollectiveRequest request;
-    if (absl::Status valid =
-            MakeUnequalRequest(arguments, in_blocks, out_blocks, context_.rank, context_.size, &table_, &request);
-        !valid.ok()) {
-      return runtime::Work::Finished(std::move(valid));
-    }
+    absl::Status valid =
+        MakeUnequalRequest(arguments, in_blocks, out_blocks, context_.rank, context_.size, &table_, &request);
+    if (valid.ok()) valid = ApplyOptions(options, context_.determinism, &request);
+    if (!valid.ok()) return runtime::Work::Finished(std::move(valid));
     work = SubmitValid(request, options);
   }
   if (!work.Done()) runtime().engine().Kick();

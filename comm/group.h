@@ -27,7 +27,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
  public:
   // `members` are world ranks in group order, the caller among them. `id` is equal on all members and differs from
   // every other group of the epoch.
-  Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning);
+  Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
+        Determinism determinism);
   ~Group() override;
 
   // The id of a group made from `parent`: a hash, never 0. `tag` and `sequence` tell apart groups with equal members.

@@ -6,6 +6,7 @@
 
 #include "comm/batch_state.h"
 #include "comm/group.h"
+#include "runtime/base/status_macros.h"
 
 namespace cohort::comm {
 
@@ -14,9 +15,8 @@ absl::Status Group::CheckBatch(std::span<const BatchedCall> calls, std::vector<C
                                std::vector<Provider*>* providers) {
   for (const BatchedCall& call : calls) {
     CollectiveRequest& request = requests->emplace_back();
-    if (absl::Status valid = MakeRequest(call.arguments, context_.rank, context_.size, &request); !valid.ok()) {
-      return valid;
-    }
+    COHORT_RETURN_IF_ERROR(MakeRequest(call.arguments, context_.rank, context_.size, &request));
+    COHORT_RETURN_IF_ERROR(ApplyOptions(call.options, context_.determinism, &request));
     if (ServedAlone(request)) continue;
     const absl::StatusOr<Provider*> provider = ProviderFor(request);
     if (!provider.ok()) return provider.status();
@@ -58,9 +58,8 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
         state->Add(SubmitValid(request, options), nullptr);
         continue;
       }
-      const auto same = std::find_if(gathered.begin(), gathered.end(), [&](const auto& candidate) {
-        return candidate->first().dtype == request.dtype && candidate->first().op == request.op;
-      });
+      const auto same = std::find_if(gathered.begin(), gathered.end(),
+                                     [&](const auto& candidate) { return candidate->GoesWith(request); });
       if (same != gathered.end() && (*same)->Add(request, options)) continue;
       if (same != gathered.end()) {
         start(std::move(*same));

@@ -24,6 +24,16 @@ int64_t BytesOf(const CollectiveRequest& request) {
 
 bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }
 
+Demands DemandsOf(const CollectiveRequest& request) {
+  Demands demands;
+  if (!Reduces(request.kind)) return demands;
+  demands.rank_order = request.determinism == Determinism::kOrderInvariant ||
+                       (request.user_op != nullptr && !request.user_op->commutative);
+  demands.built_in = request.determinism == Determinism::kReproducible;
+  if (ComputesWide(request)) demands.widening = static_cast<int32_t>(4 / SizeOf(request.dtype));
+  return demands;
+}
+
 // Only what all members see alike: how they are spread over nodes, and the figure that a node's segment holds.
 GroupTopology TopologyOf(const GroupContext& group) {
   std::map<int, int> ranks_of_node;
@@ -58,7 +68,8 @@ PlanProvider::~PlanProvider() {
 absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& request,
                                                  const std::string& forced_algorithm) {
   if (request.memory != MemoryKind::kHost) return absl::UnimplementedError("plans move host memory only");
-  const absl::StatusOr<Choice> choice = selector_.Choose(request.kind, BytesOf(request), forced_algorithm);
+  const absl::StatusOr<Choice> choice =
+      selector_.Choose(request.kind, BytesOf(request), forced_algorithm, DemandsOf(request));
   if (!choice.ok()) return choice.status();
   ServicePlan service{.algorithm = choice->algorithm->index, .pieces = choice->pieces, .tuning = tuning_hash_};
   if (choice->fallback != nullptr) {
@@ -80,7 +91,7 @@ void PlanProvider::Post() {
   const bool first = queue_.empty();
   queue_.push(next_);
   // What goes wrong here goes wrong again, or is reported, when the call is launched.
-  if (first && !advancing_ && Begin().ok()) runner_.PublishFirst();
+  if (first && !advancing_ && Begin().ok() && phase_ == Phase::kRunning) runner_.PublishFirst();
 }
 
 runtime::Work PlanProvider::Launch(const AcceptedCall&) {
@@ -91,12 +102,27 @@ runtime::Work PlanProvider::Launch(const AcceptedCall&) {
 }
 
 absl::Status PlanProvider::Begin(bool fallback) {
+  const AcceptedCall& call = queue_.front()->call;
+  algorithm_ = fallback ? call.service.fallback : call.service.algorithm;
+  pieces_ = fallback ? call.service.fallback_pieces : call.service.pieces;
+  staged_ = ReductionStage::Needed(call.request, *FindAlgorithm(algorithm_));
+  if (!staged_) [[likely]]
+    return StartPlan();
+  if (!stage_.Begin(call.request, group_->rank, group_->size)) {
+    return absl::ResourceExhaustedError("no memory for " + std::to_string(stage_.bytes()) +
+                                        " bytes that the reduction is computed in: cut the call");
+  }
+  phase_ = Phase::kPreparing;
+  return PrepareMore();
+}
+
+absl::Status PlanProvider::PrepareMore() { return stage_.Prepare() ? StartPlan() : absl::OkStatus(); }
+
+absl::Status PlanProvider::StartPlan() {
   const Operation& first = *queue_.front();
   const CollectiveRequest& request = first.call.request;
-  const ServicePlan& service = first.call.service;
-  const absl::StatusOr<const Plan*> plan =
-      plans_.Find(request.kind, fallback ? service.fallback : service.algorithm, request.root, request.in_place,
-                  fallback ? service.fallback_pieces : service.pieces);
+  const bool in_place = staged_ ? stage_.in_place() : request.in_place;
+  const absl::StatusOr<const Plan*> plan = plans_.Find(request.kind, algorithm_, request.root, in_place, pieces_);
   if (!plan.ok()) return plan.status();
   PlanBinding binding;
   binding.in = request.in;
@@ -104,25 +130,29 @@ absl::Status PlanProvider::Begin(bool fallback) {
   binding.count = static_cast<size_t>(request.count);
   binding.blocks = request.blocks;
   binding.element_bytes = SizeOf(request.dtype);
-  if (Reduces(request.kind)) binding.kernel = FindReduceKernel(request.dtype, request.op);
-  if (Reduces(request.kind)) {
+  binding.dtype = request.dtype;
+  binding.user_op = request.user_op;
+  if (staged_) {
+    stage_.Bind(&binding);
+  } else if (Reduces(request.kind)) {
+    binding.kernel = FindReduceKernel(request.dtype, request.op);
     binding.fold = Averages(request) ? FindAverageFoldKernel(request.dtype) : FindFoldKernel(request.dtype, request.op);
   }
   binding.signature = first.signature;
   binding.call = &first.call.record;
   if (!runner_.Start(**plan, binding)) return runner_.failure().status;
-  begun_ = true;
+  phase_ = Phase::kRunning;
   return absl::OkStatus();
 }
 
 void PlanProvider::FinishFirst() {
   const CollectiveRequest& request = queue_.front()->call.request;
-  if (Averages(request) && request.out != nullptr && !runner_.divides()) {
+  if (Averages(request) && request.out != nullptr && !staged_ && !runner_.divides()) {
     DivideBy(request.dtype, request.out,
              static_cast<size_t>(request.blocks == nullptr ? request.count : request.blocks->out_counts[0]),
              group_->size);
   }
-  begun_ = false;
+  phase_ = Phase::kIdle;
   Operation* operation = queue_.pop();
   if (queue_.empty()) earliest_deadline_ = kNever;
   const bool at_once = !watch_.waiting() && BytesOf(operation->call.request) <= kShortBytes;
@@ -134,15 +164,30 @@ bool PlanProvider::Advance() {
   bool moved = false;
   advancing_ = true;
   while (!queue_.empty()) {
-    absl::Status begun = begun_ ? absl::OkStatus() : Begin();
-    Progress progress = begun.ok() ? runner_.Advance() : Progress::kFailed;
-    if (progress == Progress::kDone && runner_.diverted()) {
-      begun = Begin(/*fallback=*/true);
-      if (begun.ok()) progress = runner_.Advance();
+    if (phase_ == Phase::kFinishing) [[unlikely]] {
+      moved = true;
+      if (!stage_.Finish()) break;
+      FinishFirst();
+      continue;
     }
-    if (!begun.ok()) {
-      group_->fail(begun, -1);
-      break;
+    if (phase_ != Phase::kRunning) {
+      if (const absl::Status begun = phase_ == Phase::kIdle ? Begin() : PrepareMore(); !begun.ok()) {
+        group_->fail(begun, -1);
+        break;
+      }
+      if (phase_ != Phase::kRunning) {
+        moved = true;
+        break;
+      }
+    }
+    const Progress progress = runner_.Advance();
+    if (progress == Progress::kDone && runner_.diverted()) [[unlikely]] {
+      moved = true;
+      if (const absl::Status begun = Begin(/*fallback=*/true); !begun.ok()) {
+        group_->fail(begun, -1);
+        break;
+      }
+      continue;
     }
     if (progress == Progress::kFailed) {
       OnRunnerFailed();
@@ -150,6 +195,10 @@ bool PlanProvider::Advance() {
     }
     moved = moved || progress != Progress::kBlocked;
     if (progress != Progress::kDone) break;
+    if (staged_) [[unlikely]] {
+      phase_ = Phase::kFinishing;
+      continue;
+    }
     FinishFirst();
   }
   advancing_ = false;
@@ -237,7 +286,7 @@ void PlanProvider::Fail(const absl::Status& status) {
   if (!failed_.ok()) return;
   failed_ = status;
   runner_.Reset();
-  begun_ = false;
+  phase_ = Phase::kIdle;
   OperationQueue queue = std::exchange(queue_, OperationQueue());
   while (!queue.empty()) queue.pop()->Finish(group_->runtime->segment().black_box(), status);
 }
@@ -252,7 +301,7 @@ void PlanProvider::UseTuning(const Tuning& tuning) {
 }
 
 std::string PlanProvider::Explain(const CollectiveRequest& request) {
-  return ExplainSelection(request.kind, BytesOf(request), selector_.topology(), selector_.tuning());
+  return ExplainSelection(request.kind, BytesOf(request), selector_.topology(), selector_.tuning(), DemandsOf(request));
 }
 
 }  // namespace cohort::comm

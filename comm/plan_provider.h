@@ -11,6 +11,7 @@
 #include "comm/plan/plan_cache.h"
 #include "comm/plan/runner.h"
 #include "comm/provider.h"
+#include "comm/reduction_stage.h"
 #include "comm/selector.h"
 #include "comm/stall_watch.h"
 
@@ -40,6 +41,9 @@ class PlanProvider : public Provider {
   absl::Status Begin(bool fallback = false);
   // Advances the first of the queue, and what follows while operations finish. True when anything moved.
   bool Advance();
+  // Copies more of its input, boundedly much; begins its plan once that is complete.
+  absl::Status PrepareMore();
+  absl::Status StartPlan();
   void FinishFirst();
   void OnRunnerFailed();
   void OnMismatch(const RunnerFailure& failure);
@@ -54,7 +58,13 @@ class PlanProvider : public Provider {
   Selector selector_;
   uint64_t tuning_hash_;
   OperationQueue queue_;
-  bool begun_ = false;              // the runner runs the first of the queue
+  // What is being done for the first of the queue.
+  enum class Phase : uint8_t { kIdle, kPreparing, kRunning, kFinishing };
+  Phase phase_ = Phase::kIdle;
+  uint16_t algorithm_ = 0;  // the one chosen, or its fallback
+  int32_t pieces_ = 1;
+  bool staged_ = false;  // it runs on the copies in stage_
+  ReductionStage stage_;
   bool advancing_ = false;          // a callback may submit: it must not advance what is being advanced
   Operation* next_ = nullptr;       // holds NextCall
   uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones that have one

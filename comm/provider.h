@@ -34,8 +34,9 @@ struct GroupContext {
   // What to poll alone in short waits for the group's progress. Null where that is not enough: members on other nodes
   // are heard by a transport that must be polled, too.
   runtime::ProgressSource* source = nullptr;
-  std::string transports;  // CommunicatorOptions::transports
-  Tuning tuning;           // for the choice of algorithms; equal on all members
+  std::string transports;                        // CommunicatorOptions::transports
+  Tuning tuning;                                 // for the choice of algorithms; equal on all members
+  Determinism determinism = Determinism::kFast;  // of calls that say nothing else
   // Fails the group here and tells its other members. blamed: a group rank, or -1. Called with engine ownership, by
   // providers that have found the failure themselves; ends in their Fail.
   std::function<void(const absl::Status& status, int blamed)> fail;

@@ -388,4 +388,36 @@ absl::Status MakeUnequalRequest(const CallArguments& arguments, const BlockLayou
   return absl::OkStatus();
 }
 
+absl::Status ApplyOptions(const CallOptions& options, Determinism default_level, CollectiveRequest* request) {
+  if (!Reduces(request->kind)) return absl::OkStatus();
+  const auto invalid = [request](const std::string& text) {
+    return absl::InvalidArgumentError(Text(Name(request->kind)) + ": " + text);
+  };
+  const auto level = static_cast<int>(options.determinism);
+  if (level < 0 || level >= kDeterminismLevels) {
+    return invalid("determinism is " + std::to_string(level) + ", which is no Determinism");
+  }
+  request->determinism = options.determinism == Determinism::kDefault ? default_level : options.determinism;
+  if (request->op <= ReduceOp::kAvg) [[likely]]
+    return absl::OkStatus();
+  if (IsBitwise(request->op) && IsFloat(request->dtype)) {
+    return invalid(Text(Name(request->op)) + " is defined for integers, not for " + Text(Name(request->dtype)) +
+                   ": pass the memory as integers of the same size");
+  }
+  if (request->op == ReduceOp::kPreMulSum) {
+    if (!FactorFits(request->dtype, options.factor)) {
+      return invalid("CallOptions::factor is " + std::to_string(options.factor) + ", which is no " +
+                     Text(Name(request->dtype)));
+    }
+    request->factor = options.factor;
+  }
+  if (request->op == ReduceOp::kUser) {
+    if (options.user_op == nullptr || options.user_op->function == nullptr || options.user_op->name.empty()) {
+      return invalid("op is user, and CallOptions::user_op names no function: set its function and its name");
+    }
+    request->user_op = options.user_op;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace cohort::comm

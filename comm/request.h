@@ -6,12 +6,25 @@
 #include <source_location>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "comm/types.h"
 
 namespace cohort::comm {
+
+// A reduction that the caller computes, in host memory: for ReduceOp::kUser. It must be associative.
+struct UserReduceOp {
+  // out[i] = a[i] op b[i] for `count` elements; out may be a or b. Called on whichever thread drives the operation, one
+  // call at a time per group; it must not block nor throw.
+  void (*function)(void* out, const void* a, const void* b, int64_t count, DataType dtype, void* context) = nullptr;
+  void* context = nullptr;
+  // All members must pass the same name: it stands for the function in the check of their calls, and in messages.
+  std::string_view name;
+  // Operands may be exchanged. Otherwise they are combined in the order of ranks, by fewer algorithms.
+  bool commutative = true;
+};
 
 // Per-call options.
 struct CallOptions {
@@ -20,6 +33,13 @@ struct CallOptions {
   // Forces an algorithm by its name in algorithms.def; all members must force the same one. Empty: the selector's.
   // CUDA buffers know one, "staged": through host memory instead of by NCCL.
   std::string algorithm;
+  // Of reductions; all members must pass the same one. kDefault: the group's.
+  Determinism determinism = Determinism::kDefault;
+  // ReduceOp::kPreMulSum: what this rank's input is multiplied by; each rank passes its own. For integers a value of
+  // the type. Products wrap around or round as the type's accumulator does (comm/reduce/reduce.h).
+  double factor = 1;
+  // ReduceOp::kUser. The object and its function must stay valid until the Work is done.
+  const UserReduceOp* user_op = nullptr;
   // CUDA buffers: the cudaStream_t that the operation is enqueued on; null is the default stream.
   void* stream = nullptr;
 };
@@ -61,6 +81,11 @@ struct CollectiveRequest {
 
   // A hash of the calls that this one was gathered from (comm/batch.h); 0: it is one call.
   uint64_t parts = 0;
+
+  // Of kinds that reduce (ApplyOptions).
+  Determinism determinism = Determinism::kFast;
+  double factor = 1;
+  const UserReduceOp* user_op = nullptr;
 
   // True where input and output are the same memory in the way that NCCL defines for the kind.
   bool in_place = false;
@@ -108,7 +133,11 @@ struct BatchedCall {
 // use on this rank are ignored.
 absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, CollectiveRequest* request);
 
-// The same for the variable-count forms. A layout that the call does not use on this rank is ignored. Fills `table`,
+// Completes the request of a kind that reduces. kInvalidArgument where the op doesn't go with the type or the options;
+// a default level must be one of the real ones.
+absl::Status ApplyOptions(const CallOptions& options, Determinism default_level, CollectiveRequest* request);
+
+// MakeRequest for the variable-count forms. A layout that the call does not use on this rank is ignored. Fills `table`,
 // which `request` then refers to.
 absl::Status MakeUnequalRequest(const CallArguments& arguments, const BlockLayout& in_blocks,
                                 const BlockLayout& out_blocks, int rank, int size, BlockTable* table,

@@ -22,18 +22,30 @@ Choice BestPieces(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopo
   return best;
 }
 
-// Single-copy algorithms reach into memory of the same host.
-bool Fits(const AlgorithmInfo& algorithm, CollectiveKind kind, const GroupTopology& topology) {
-  return algorithm.kind == kind && CheckRequirements(algorithm, topology.size).ok() &&
-         !(algorithm.traits.single_copy && topology.nodes > 1);
+// BestPieces with what the call's demands cost with this algorithm.
+Choice BestFor(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
+               const Demands& demands) {
+  const bool widened = demands.widening > 1 && !algorithm.traits.folds_once;
+  if (!widened) return BestPieces(algorithm, bytes, topology, tuning);
+  Choice choice = BestPieces(algorithm, bytes * demands.widening, topology, tuning);
+  const double converted = static_cast<double>(bytes) * (1 + demands.widening) * 2;
+  choice.predicted_us += converted * std::max(1.0, topology.ranks_per_cpu) / (tuning.reduce_gigabytes_s * 1e3);
+  return choice;
 }
 
-void AddFallback(int64_t bytes, const GroupTopology& topology, const Tuning& tuning, Choice* choice) {
+// Single-copy algorithms reach into memory of the same host.
+bool Fits(const AlgorithmInfo& algorithm, CollectiveKind kind, const GroupTopology& topology, const Demands& demands) {
+  return algorithm.kind == kind && CheckRequirements(algorithm, topology.size).ok() &&
+         !(algorithm.traits.single_copy && topology.nodes > 1) && (!demands.rank_order || algorithm.traits.rank_order);
+}
+
+void AddFallback(int64_t bytes, const GroupTopology& topology, const Tuning& tuning, const Demands& demands,
+                 Choice* choice) {
   if (!choice->algorithm->traits.single_copy) return;
   double best_us = 0;
   for (const AlgorithmInfo& algorithm : Algorithms()) {
-    if (algorithm.traits.single_copy || !Fits(algorithm, choice->algorithm->kind, topology)) continue;
-    const Choice candidate = BestPieces(algorithm, bytes, topology, tuning);
+    if (algorithm.traits.single_copy || !Fits(algorithm, choice->algorithm->kind, topology, demands)) continue;
+    const Choice candidate = BestFor(algorithm, bytes, topology, tuning, demands);
     if (choice->fallback != nullptr && candidate.predicted_us >= best_us) continue;
     choice->fallback = candidate.algorithm;
     choice->fallback_pieces = candidate.pieces;
@@ -42,25 +54,36 @@ void AddFallback(int64_t bytes, const GroupTopology& topology, const Tuning& tun
 }
 
 absl::StatusOr<Choice> Forced(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
-                              std::string_view name) {
+                              std::string_view name, const Demands& demands) {
   const AlgorithmInfo* algorithm = FindAlgorithm(kind, name);
   if (algorithm == nullptr) {
     return absl::InvalidArgumentError(std::string(Name(kind)) + " has no algorithm \"" + std::string(name) +
                                       "\"; choose one of " + AlgorithmNames(kind));
   }
   if (absl::Status status = CheckRequirements(*algorithm, topology.size); !status.ok()) return status;
-  Choice choice = BestPieces(*algorithm, bytes, topology, tuning);
-  AddFallback(bytes, topology, tuning, &choice);
+  if (demands.rank_order && !algorithm->traits.rank_order) {
+    std::string fit;
+    for (const AlgorithmInfo& other : Algorithms()) {
+      if (other.kind == kind && other.traits.rank_order) fit += (fit.empty() ? "" : ", ") + std::string(other.name);
+    }
+    return absl::InvalidArgumentError(std::string(Name(kind)) + " algorithm \"" + std::string(name) +
+                                      "\" does not combine in the order of ranks, which order_invariant and functions "
+                                      "that do not commute need; choose one of " +
+                                      fit);
+  }
+  Choice choice = BestFor(*algorithm, bytes, topology, tuning, demands);
+  AddFallback(bytes, topology, tuning, demands, &choice);
   return choice;
 }
 
 // The algorithm that the table's rules name for this call; null where none does.
-const AlgorithmInfo* Ruled(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning) {
+const AlgorithmInfo* Ruled(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
+                           const Demands& demands) {
   for (size_t i = tuning.rules.size(); i-- > 0;) {
     const TuningRule& rule = tuning.rules[i];
     if (!rule.Fits(kind, bytes, topology.nodes <= 1)) continue;
     const AlgorithmInfo* algorithm = FindAlgorithm(kind, rule.algorithm);
-    if (algorithm != nullptr && CheckRequirements(*algorithm, topology.size).ok()) return algorithm;
+    if (algorithm != nullptr && Fits(*algorithm, kind, topology, demands)) return algorithm;
   }
   return nullptr;
 }
@@ -97,12 +120,12 @@ double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64
 }
 
 absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
-                              std::string_view forced) {
-  if (!forced.empty()) return Forced(kind, bytes, topology, tuning, forced);
+                              std::string_view forced, const Demands& demands) {
+  if (!forced.empty()) return Forced(kind, bytes, topology, tuning, forced, demands);
   Choice best;
   for (const AlgorithmInfo& algorithm : Algorithms()) {
-    if (!Fits(algorithm, kind, topology)) continue;
-    const Choice candidate = BestPieces(algorithm, bytes, topology, tuning);
+    if (!Fits(algorithm, kind, topology, demands)) continue;
+    const Choice candidate = BestFor(algorithm, bytes, topology, tuning, demands);
     if (best.algorithm == nullptr || candidate.predicted_us < best.predicted_us) {
       const Choice second = best;
       best = candidate;
@@ -113,10 +136,10 @@ absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTop
       best.runner_up_us = candidate.predicted_us;
     }
   }
-  const AlgorithmInfo* ruled = tuning.rules.empty() ? nullptr : Ruled(kind, bytes, topology, tuning);
+  const AlgorithmInfo* ruled = tuning.rules.empty() ? nullptr : Ruled(kind, bytes, topology, tuning, demands);
   if (ruled != nullptr && ruled != best.algorithm) {
     const Choice predicted = best;
-    best = BestPieces(*ruled, bytes, topology, tuning);
+    best = BestFor(*ruled, bytes, topology, tuning, demands);
     best.runner_up = predicted.algorithm;
     best.runner_up_us = predicted.predicted_us;
   }
@@ -124,12 +147,13 @@ absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTop
   if (best.algorithm == nullptr) {
     return absl::UnimplementedError("no algorithm serves " + std::string(Name(kind)));
   }
-  AddFallback(bytes, topology, tuning, &best);
+  AddFallback(bytes, topology, tuning, demands, &best);
   return best;
 }
 
-std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning) {
-  const absl::StatusOr<Choice> choice = Select(kind, bytes, topology, tuning);
+std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
+                             const Demands& demands) {
+  const absl::StatusOr<Choice> choice = Select(kind, bytes, topology, tuning, {}, demands);
   if (!choice.ok()) return std::string(choice.status().message());
   std::string text = std::string(Name(kind)) + " of " + std::to_string(bytes) + " bytes among " +
                      std::to_string(topology.size) + " ranks on " + std::to_string(topology.nodes) +
@@ -138,19 +162,26 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
     if (algorithm.kind != kind) continue;
     const absl::Status fits = CheckRequirements(algorithm, topology.size);
     text += &algorithm == choice->algorithm ? "  * " : "    ";
-    text += fits.ok() ? Line(BestPieces(algorithm, bytes, topology, tuning)) : std::string(fits.message());
+    text += fits.ok() ? Line(BestFor(algorithm, bytes, topology, tuning, demands)) : std::string(fits.message());
     text += "\n";
   }
   return text + "table: " + tuning.ToString() + "\n";
 }
 
-absl::StatusOr<Choice> Selector::Choose(CollectiveKind kind, int64_t bytes, std::string_view forced) {
-  if (!forced.empty()) return Select(kind, bytes, topology_, tuning_, forced);
-  const uint64_t hash = (static_cast<uint64_t>(bytes) * 16 + static_cast<uint64_t>(kind)) * 0x9e3779b97f4a7c15u;
+absl::StatusOr<Choice> Selector::Choose(CollectiveKind kind, int64_t bytes, std::string_view forced,
+                                        const Demands& demands) {
+  GroupTopology topology = topology_;
+  if (demands.built_in) topology.ranks_per_cpu = 1;
+  const Tuning& tuning = demands.built_in ? built_in_ : tuning_;
+  if (!forced.empty()) return Select(kind, bytes, topology, tuning, forced, demands);
+  const uint64_t asked =
+      (demands.rank_order ? 1u : 0u) + (demands.built_in ? 2u : 0u) + 4 * static_cast<uint64_t>(demands.widening);
+  const uint64_t hash =
+      ((static_cast<uint64_t>(bytes) * 32 + static_cast<uint64_t>(kind)) * 32 + asked) * 0x9e3779b97f4a7c15u;
   Entry& entry = entries_[hash >> 58];
-  if (entry.kind == kind && entry.bytes == bytes) return entry.choice;
-  absl::StatusOr<Choice> choice = Select(kind, bytes, topology_, tuning_);
-  if (choice.ok()) entry = {.kind = kind, .bytes = bytes, .choice = *choice};
+  if (entry.kind == kind && entry.bytes == bytes && entry.demands == demands) return entry.choice;
+  absl::StatusOr<Choice> choice = Select(kind, bytes, topology, tuning, {}, demands);
+  if (choice.ok()) entry = {.kind = kind, .bytes = bytes, .demands = demands, .choice = *choice};
   return choice;
 }
 

@@ -22,6 +22,16 @@ struct GroupTopology {
   double ranks_per_cpu = 1.0;  // of a group on one host; above 1 the ranks take turns
 };
 
+// What a call asks of its algorithm besides speed: equal on all members.
+struct Demands {
+  bool rank_order = false;  // only algorithms with this trait
+  bool built_in = false;    // by the built-in figures and the rules, and by no figure of a calibration or a machine
+  // Algorithms that don't fold all operands at once move so many bytes for one of the buffers', after a conversion.
+  int32_t widening = 1;
+
+  friend bool operator==(const Demands&, const Demands&) = default;
+};
+
 struct Choice {
   const AlgorithmInfo* algorithm = nullptr;
   int32_t pieces = 1;
@@ -43,30 +53,36 @@ double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64
 // with its best number of pieces. kInvalidArgument: no algorithm of that name (the error lists them), or it cannot
 // serve this group; kUnimplemented: the kind has no algorithm at all (send, recv).
 absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
-                              std::string_view forced = {});
+                              std::string_view forced = {}, const Demands& demands = {});
 
 // The choice and every alternative with its predicted time, one line each, and the table in force, for people.
-std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning);
+std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
+                             const Demands& demands = {});
 
 // Select with a memory: what a communicator calls for every operation. One per group; one thread at a time. Looks up
 // in a few nanoseconds and allocates nothing when the call is as an earlier one.
 class Selector {
  public:
-  Selector(const GroupTopology& topology, const Tuning& tuning) : topology_(topology), tuning_(tuning) {}
+  Selector(const GroupTopology& topology, const Tuning& tuning) : topology_(topology), tuning_(tuning) {
+    built_in_.rules = tuning.rules;
+  }
 
   const GroupTopology& topology() const { return topology_; }
   const Tuning& tuning() const { return tuning_; }
 
-  absl::StatusOr<Choice> Choose(CollectiveKind kind, int64_t bytes, std::string_view forced = {});
+  absl::StatusOr<Choice> Choose(CollectiveKind kind, int64_t bytes, std::string_view forced = {},
+                                const Demands& demands = {});
 
  private:
   struct Entry {
     CollectiveKind kind = CollectiveKind::kBarrier;
     int64_t bytes = -1;
+    Demands demands;
     Choice choice;
   };
   GroupTopology topology_;
   Tuning tuning_;
+  Tuning built_in_;  // with the rules of tuning_
   std::array<Entry, 64> entries_;
 };
 

@@ -144,7 +144,8 @@ absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadli
     COHORT_ASSIGN_OR_RETURN(std::vector<int> members, AgreeOnMembers(*parent, round, deadline));
     const GroupContext& context = parent->context();
     const uint64_t id = Group::MakeId(context.id, kShrinkTag, round, members, context.epoch);
-    auto child = std::make_unique<Group>(parent->runtime(), std::move(members), id, context.transports, context.tuning);
+    auto child = std::make_unique<Group>(parent->runtime(), std::move(members), id, context.transports, context.tuning,
+                                         context.determinism);
     child->SetShrunkFrom(context);
     const absl::Status met = Meet(*child, deadline);
     if (met.ok()) return child;

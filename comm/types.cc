@@ -1,5 +1,7 @@
 #include "comm/types.h"
 
+#include <cmath>
+
 namespace cohort::comm {
 
 std::string_view Name(CollectiveKind kind) {
@@ -66,6 +68,10 @@ std::string_view Name(DataType dtype) {
       return "float32";
     case DataType::kFloat64:
       return "float64";
+    case DataType::kFloat8E4M3:
+      return "float8_e4m3";
+    case DataType::kFloat8E5M2:
+      return "float8_e5m2";
   }
   return "unknown_type";
 }
@@ -82,8 +88,41 @@ std::string_view Name(ReduceOp op) {
       return "max";
     case ReduceOp::kAvg:
       return "avg";
+    case ReduceOp::kBand:
+      return "band";
+    case ReduceOp::kBor:
+      return "bor";
+    case ReduceOp::kBxor:
+      return "bxor";
+    case ReduceOp::kPreMulSum:
+      return "premulsum";
+    case ReduceOp::kUser:
+      return "user";
   }
   return "unknown_op";
+}
+
+std::string_view Name(Determinism level) {
+  switch (level) {
+    case Determinism::kDefault:
+      return "default";
+    case Determinism::kFast:
+      return "fast";
+    case Determinism::kReproducible:
+      return "reproducible";
+    case Determinism::kOrderInvariant:
+      return "order_invariant";
+  }
+  return "unknown_level";
+}
+
+bool FactorFits(DataType dtype, double factor) {
+  if (IsFloat(dtype)) return true;
+  const int bits = 8 * static_cast<int>(SizeOf(dtype));
+  const bool is_signed =
+      dtype == DataType::kInt8 || dtype == DataType::kInt16 || dtype == DataType::kInt32 || dtype == DataType::kInt64;
+  const double least = is_signed ? -std::ldexp(1.0, bits - 1) : 0;
+  return factor >= least && factor < std::ldexp(1.0, is_signed ? bits - 1 : bits) && factor == std::trunc(factor);
 }
 
 }  // namespace cohort::comm

@@ -50,12 +50,14 @@ enum class DataType : uint8_t {
   kBFloat16,
   kFloat32,
   kFloat64,
+  kFloat8E4M3,  // OCP FP8 without infinity, as torch.float8_e4m3fn: what is above 448 rounds to NaN
+  kFloat8E5M2,  // OCP FP8 with infinity, as torch.float8_e5m2
 };
-inline constexpr int kDataTypes = 13;   // one past the last value
+inline constexpr int kDataTypes = 15;   // one past the last value
 std::string_view Name(DataType dtype);  // "float32", ...
 // Bytes of one element; 0 for a value that is no DataType.
 constexpr size_t SizeOf(DataType dtype) {
-  constexpr uint8_t kBytes[kDataTypes] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8};
+  constexpr uint8_t kBytes[kDataTypes] = {0, 1, 1, 2, 2, 4, 4, 8, 8, 2, 2, 4, 8, 1, 1};
   const auto value = static_cast<size_t>(dtype);
   return value < kDataTypes ? kBytes[value] : 0;
 }
@@ -65,10 +67,37 @@ enum class ReduceOp : uint8_t {
   kProduct,
   kMin,
   kMax,
-  kAvg,  // sum divided by the number of ranks; integers truncate towards zero
+  kAvg,   // sum divided by the number of ranks; integers truncate towards zero
+  kBand,  // bitwise and, or, exclusive or: integers only
+  kBor,
+  kBxor,
+  kPreMulSum,  // sum of each rank's input times that rank's CallOptions::factor
+  kUser,       // CallOptions::user_op; host memory only
 };
-inline constexpr int kReduceOps = 6;  // one past the last value
-std::string_view Name(ReduceOp op);   // "sum", ...
+inline constexpr int kReduceOps = 11;  // one past the last value
+std::string_view Name(ReduceOp op);    // "sum", ...
+
+constexpr bool IsFloat(DataType dtype) { return dtype >= DataType::kFloat16; }
+// Floating-point types that sums are computed in float32 for.
+constexpr bool IsSmallFloat(DataType dtype) { return IsFloat(dtype) && SizeOf(dtype) <= 2; }
+// Whether elements can be multiplied by the factor (CallOptions::factor): for integers it is a value of the type.
+bool FactorFits(DataType dtype, double factor);
+constexpr bool IsBitwise(ReduceOp op) { return op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor; }
+
+// How far the bits of a reduction's result may depend on anything but the inputs.
+enum class Determinism : uint8_t {
+  kDefault = 0,  // CommunicatorOptions::determinism; there it is kFast
+  kFast,         // whatever is quickest
+  // The same ranks of the same group on the same machines get the same bits from the same inputs in every run: the
+  // choice depends on no measurement.
+  kReproducible,
+  // The result is ((x0 op x1) op x2) op ... in the order of group ranks, in float32 for smaller floating-point types
+  // and rounded to these once, whatever the transport, the placement and the algorithm: what a loop over the ranks
+  // gives. It costs what algorithms that combine partial results gain (README.md).
+  kOrderInvariant,
+};
+inline constexpr int kDeterminismLevels = 4;  // one past the last value
+std::string_view Name(Determinism level);     // "fast", "reproducible", "order_invariant"
 
 enum class MemoryKind : uint8_t { kHost = 0, kCuda = 1 };
 

@@ -78,15 +78,15 @@ int PartsOf(const AlgorithmInfo& algorithm, int size) {
 
 absl::Status CheckRequirements(const AlgorithmInfo& algorithm, int size) {
   const AlgorithmTraits& traits = algorithm.traits;
-  const std::string here = ", and this group has " + std::to_string(size);
+  const auto here = [size] { return ", and this group has " + std::to_string(size); };  // rarely needed
   if (traits.power_of_two && !std::has_single_bit(static_cast<unsigned>(size))) {
-    return Refused(algorithm, "needs a power of two of ranks" + here);
+    return Refused(algorithm, "needs a power of two of ranks" + here());
   }
   if (size < traits.min_ranks) {
-    return Refused(algorithm, "needs at least " + std::to_string(traits.min_ranks) + " ranks" + here);
+    return Refused(algorithm, "needs at least " + std::to_string(traits.min_ranks) + " ranks" + here());
   }
   if (size > traits.max_ranks) {
-    return Refused(algorithm, "serves at most " + std::to_string(traits.max_ranks) + " ranks" + here);
+    return Refused(algorithm, "serves at most " + std::to_string(traits.max_ranks) + " ranks" + here());
   }
   return absl::OkStatus();
 }

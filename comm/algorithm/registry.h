@@ -45,6 +45,11 @@ struct AlgorithmTraits {
   bool parts_by_rank = false;  // cuts the block into a part for each rank: wants a multiple of `size` pieces
   // The same with a part for each of the largest power of two of ranks.
   bool power_of_two_parts = false;
+  // Every result is ((x0 op x1) op x2) op ... in the order of ranks: fit for Determinism::kOrderInvariant and for
+  // functions that do not commute. The checker proves it.
+  bool rank_order = false;
+  // Every result is one fold of the operands of all ranks, which is rounded once.
+  bool folds_once = false;
   bool pipelined = false;  // gains from more pieces than it needs
   // Rank r's messages are rank 0's with every peer r further on, where the pieces are a multiple of the parts.
   bool rotation = false;

@@ -306,6 +306,7 @@ std::string WhyNotNccl(const CollectiveRequest& request) {
   if (!Reduces(request.kind)) return "";
   if (!ToNccl(request.dtype).has_value()) return "NCCL does not reduce " + std::string(Name(request.dtype));
   if (!ToNccl(request.op).has_value()) return "NCCL has no reduction " + std::string(Name(request.op));
+  if (request.determinism == Determinism::kOrderInvariant) return "NCCL fixes no order of its reductions";
   return "";
 }
 

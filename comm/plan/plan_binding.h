@@ -19,7 +19,9 @@ struct PlanBinding {
   size_t count = 0;                    // elements per block
   const BlockTable* blocks = nullptr;  // in place of `count`, for plans of unequal blocks
   size_t element_bytes = 1;
-  ReduceKernel kernel = nullptr;  // for plans with reductions
+  ReduceKernel kernel = nullptr;  // for plans with reductions, or
+  const UserReduceOp* user_op = nullptr;
+  DataType dtype = DataType::kUint8;  // of the elements that are combined
   // The same for kFold steps; averages are divided too. Null: there is none, and such plans are given up.
   FoldKernel fold = nullptr;
   uint64_t signature = 0;

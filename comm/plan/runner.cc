@@ -243,7 +243,12 @@ Progress PlanRunner::Receive(LaneState& lane, const Step& step) {
     operation.moved = 0;
     operation.state = nullptr;
     operation.mismatch = false;
-    if (step.kind == StepKind::kRecvReduce) {
+    if (step.kind == StepKind::kRecvReduce && binding_.user_op != nullptr) [[unlikely]] {
+      if (lane.incoming.size() < range.bytes) lane.incoming.resize(range.bytes);
+      operation.data = lane.incoming.data();
+      operation.reduce = nullptr;
+      operation.operand = nullptr;
+    } else if (step.kind == StepKind::kRecvReduce) {
       operation.reduce = binding_.kernel;
       operation.operand = Bind(step.src).data;
       operation.incoming_first = step.incoming_first;
@@ -267,7 +272,27 @@ Progress PlanRunner::Receive(LaneState& lane, const Step& step) {
     NoteMismatch(operation);
     Fail(std::move(operation.error), step.peer);
   }
+  if (progress == Progress::kDone && binding_.user_op != nullptr && step.kind == StepKind::kRecvReduce) [[unlikely]] {
+    CombineReceived(lane, step);
+  }
   return progress;
+}
+
+void PlanRunner::Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes) const {
+  const size_t count = bytes / binding_.element_bytes;
+  if (binding_.user_op == nullptr) [[likely]] {
+    binding_.kernel(dst, a, b, count);
+  } else {
+    binding_.user_op->function(dst, a, b, static_cast<int64_t>(count), binding_.dtype, binding_.user_op->context);
+  }
+}
+
+void PlanRunner::CombineReceived(LaneState& lane, const Step& step) const {
+  const Range dst = Bind(step.dst);
+  const std::byte* own = Bind(step.src).data;
+  const std::byte* incoming = lane.incoming.data();
+  if (dst.bytes == 0) return;
+  Combine(dst.data, step.incoming_first ? incoming : own, step.incoming_first ? own : incoming, dst.bytes);
 }
 
 Progress PlanRunner::RunLocal(LaneState& lane, const Step& step) {
@@ -279,7 +304,7 @@ Progress PlanRunner::RunLocal(LaneState& lane, const Step& step) {
   if (bytes > 0) {
     if (step.kind == StepKind::kReduce) {
       const Range src2 = Bind(step.src2);
-      binding_.kernel(dst.data + at, src.data + at, src2.data + at, bytes / binding_.element_bytes);
+      Combine(dst.data + at, src.data + at, src2.data + at, bytes);
     } else if (dst.data != src.data) {
       std::memcpy(dst.data + at, src.data + at, bytes);
     }

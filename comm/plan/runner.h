@@ -80,6 +80,7 @@ class PlanRunner {
     uint32_t tail = 0;       // one past the last slot in use
     std::vector<std::unique_ptr<SendSlot>> slots;
     RecvOperation receive;
+    std::vector<std::byte> incoming;           // what a user's function combines
     std::vector<std::unique_ptr<Link>> links;  // by peer, made when first needed
     std::unique_ptr<Fanout> fanout;
     bool fanout_asked = false;
@@ -110,6 +111,10 @@ class PlanRunner {
   Progress Receive(LaneState& lane, const Step& step);
   Progress RunLocal(LaneState& lane, const Step& step);
   Progress RunDirect(LaneState& lane, const Step& step);
+  // dst = a op b for whole elements.
+  void Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes) const;
+  // The rest of a kRecvReduce whose operand has come, where the op is a user's.
+  void CombineReceived(LaneState& lane, const Step& step) const;
   Link* LinkTo(LaneState& lane, int peer);       // null: failed
   bool FanoutOf(LaneState& lane, Fanout** out);  // null: there is none
   void Fail(absl::Status status, int peer);

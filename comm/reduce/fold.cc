@@ -117,66 +117,21 @@ void Fold(void* const* outs, size_t n_outs, const void* const* ins, size_t n_ins
   if (i < count) FoldPart<Format, Op, kAverage>(outs, n_outs, ins, n_ins, i, count - i, divisor);
 }
 
-template <class Format>
-FoldKernel FoldFor(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAvg:
-      return Fold<Format, Sum, false>;
-    case ReduceOp::kProduct:
-      return Fold<Format, Product, false>;
-    case ReduceOp::kMin:
-      return Fold<Format, Minimum, false>;
-    case ReduceOp::kMax:
-      return Fold<Format, Maximum, false>;
-  }
-  return nullptr;
-}
-
 FoldKernel FindFold(DataType dtype, ReduceOp op) {
-  switch (dtype) {
-    case DataType::kInt8:
-      return FoldFor<Plain<int8_t>>(op);
-    case DataType::kUint8:
-      return FoldFor<Plain<uint8_t>>(op);
-    case DataType::kInt16:
-      return FoldFor<Plain<int16_t>>(op);
-    case DataType::kUint16:
-      return FoldFor<Plain<uint16_t>>(op);
-    case DataType::kInt32:
-      return FoldFor<Plain<int32_t>>(op);
-    case DataType::kUint32:
-      return FoldFor<Plain<uint32_t>>(op);
-    case DataType::kInt64:
-      return FoldFor<Plain<int64_t>>(op);
-    case DataType::kUint64:
-      return FoldFor<Plain<uint64_t>>(op);
-    case DataType::kFloat16:
-      return FoldFor<Float16>(op);
-    case DataType::kBFloat16:
-      return FoldFor<BFloat16>(op);
-    case DataType::kFloat32:
-      return FoldFor<Plain<float>>(op);
-    case DataType::kFloat64:
-      return FoldFor<Plain<double>>(op);
-  }
-  return nullptr;
+  return WithFormatAndOp<FoldKernel>(dtype, op, [](auto format, auto operation) -> FoldKernel {
+    return Fold<decltype(format), decltype(operation), false>;
+  });
 }
 
 // Null for integers.
 FoldKernel FindAverage(DataType dtype) {
-  switch (dtype) {
-    case DataType::kFloat16:
-      return Fold<Float16, Sum, true>;
-    case DataType::kBFloat16:
-      return Fold<BFloat16, Sum, true>;
-    case DataType::kFloat32:
-      return Fold<Plain<float>, Sum, true>;
-    case DataType::kFloat64:
-      return Fold<Plain<double>, Sum, true>;
-    default:
+  return WithFormat<FoldKernel>(dtype, [](auto format) -> FoldKernel {
+    if constexpr (std::is_floating_point_v<hn::TFromV<VectorOf<decltype(format)>>>) {
+      return Fold<decltype(format), Sum, true>;
+    } else {
       return nullptr;
-  }
+    }
+  });
 }
 
 }  // namespace cohort::comm::HWY_NAMESPACE

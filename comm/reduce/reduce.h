@@ -2,7 +2,10 @@
 //
 // What the values are:
 //   integers      wrap around (modulo 2^bits), signed ones too
-//   float16, bfloat16   each operation is computed in float32 and rounded to nearest, ties to even
+//   float16, bfloat16, float8   each operation is computed in float32 and rounded to nearest, ties to even
+//   float8_e4m3   has no infinity: infinity and what rounds beyond 448 become NaN; float8_e5m2: what rounds beyond
+//   57344
+//                 becomes infinity. As PyTorch and ml_dtypes convert; NCCL's kernels saturate to 448 and 57344 instead
 //   min, max      of floating-point numbers: NaN if either is NaN (as torch.minimum and IEEE 754-2019 minimum), and -0
 //                 is less than +0, so that the result does not depend on the order of the operands
 // All CPUs give the same bits, except for the payload of NaNs.
@@ -15,14 +18,23 @@
 
 namespace cohort::comm {
 
-// The kernel for a type and op; kAvg gives the sum, to be divided with DivideBy when it is complete. Null for values
-// that are no DataType or ReduceOp. The kernel takes counts in elements and memory of any alignment; dst may equal a or
+// The kernel for a type and op; kAvg and kPreMulSum give the sum, to be divided with DivideBy when it is complete, or
+// of prepared operands. Null for values that are no DataType or ReduceOp, for bit operations on floating-point numbers,
+// and for kUser. The kernel takes counts in elements and memory of any alignment; dst may equal a or
 // b, other overlaps are not allowed. Cheap, but meant to be looked up once per operation.
 ReduceKernel FindReduceKernel(DataType dtype, ReduceOp op);
 
 // data[i] /= divisor, in place, for `count` elements: what turns a sum into an average. Integers truncate towards zero;
-// float16 and bfloat16 are divided in float32. divisor > 0.
+// smaller floating-point types are divided in float32. divisor > 0.
 void DivideBy(DataType dtype, void* data, size_t count, int divisor);
+
+// The type that elements are added and multiplied in: float32 for smaller floating-point types, else the type itself.
+DataType AccumulatorOf(DataType dtype);
+// dst[i] = src[i] * factor, src of type `dtype`, dst of its accumulator; integers wrap around. dst may be src where the
+// types are equal. FactorFits(dtype, factor).
+void Prepare(DataType dtype, void* dst, const void* src, size_t count, double factor);
+// dst[i] = src[i] / divisor, src of the accumulator of `dtype`, dst of `dtype`: the one rounding of a reduction.
+void Finish(DataType dtype, void* dst, const void* src, size_t count, int divisor);
 
 // outs[j][i] = ins[0][i] op ins[1][i] op ... op ins[n_ins - 1][i] for every j, combined from the left. float16 and
 // bfloat16 are accumulated in float32 and rounded once, at the end; a fold of one operand copies it. Counts in

@@ -10,13 +10,28 @@ constexpr std::string_view kKinds[] = {
     "?",          "broadcast",      "reduce",       "all_reduce",       "gather",      "scatter",
     "all_gather", "reduce_scatter", "all_to_all",   "barrier",          "send",        "recv",
     "gather_v",   "scatter_v",      "all_gather_v", "reduce_scatter_v", "all_to_all_v"};
-constexpr std::string_view kTypes[] = {"?",     "int8",   "uint8",   "int16",    "uint16",  "int32",  "uint32",
-                                       "int64", "uint64", "float16", "bfloat16", "float32", "float64"};
-constexpr std::string_view kOps[] = {"?", "sum", "product", "min", "max", "avg"};
+constexpr std::string_view kTypes[] = {"?",        "int8",    "uint8",   "int16",       "uint16",
+                                       "int32",    "uint32",  "int64",   "uint64",      "float16",
+                                       "bfloat16", "float32", "float64", "float8_e4m3", "float8_e5m2"};
+constexpr std::string_view kOps[] = {"?",    "sum", "product", "min",       "max", "avg",
+                                     "band", "bor", "bxor",    "premulsum", "user"};
+constexpr std::string_view kLevels[] = {"?", "fast", "reproducible", "order_invariant"};
 constexpr uint16_t kBarrier = 9;
 constexpr uint16_t kSend = 10;
 constexpr uint16_t kRecv = 11;
 constexpr uint16_t kGatherV = 12;  // the first of the variable-count forms
+
+constexpr uint8_t kUserOp = 10;
+constexpr uint8_t kFast = 1;
+
+// It may go to a terminal, and come from anywhere.
+std::string Printable(const char* text, size_t room) {
+  std::string printable(text, strnlen(text, room));
+  for (char& c : printable) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return printable;
+}
 
 template <size_t N>
 std::string_view NameIn(const std::string_view (&names)[N], uint16_t value) {
@@ -36,26 +51,23 @@ std::string DescribeCall(const CallRecord& record) {
   std::string text(CallKindName(call.kind));
   if (call.kind == kBarrier) return text + "()";
   text += "(";
-  if (call.op != 0) text.append(ReduceOpName(call.op)).append(", ");
+  if (call.op != 0) text.append(ReduceOpName(call.op));
+  if (call.op == kUserOp) text += ":" + Printable(record.user_op, sizeof record.user_op);
+  if (call.op != 0) text += ", ";
   text.append(DataTypeName(call.dtype)).append(", ");
   if (call.kind >= kGatherV) {  // its count is a hash, or nothing that all ranks know
     text.append(std::to_string(record.bytes)).append(" bytes");
   } else {
     text.append(std::to_string(call.count));
   }
+  if (call.determinism > kFast) text.append(", ").append(NameIn(kLevels, call.determinism));
   if (call.root >= 0) text += ", root " + std::to_string(call.root);
   if (call.kind == kSend) text += ", to " + std::to_string(record.peer);
   if (call.kind == kRecv) text += ", from " + std::to_string(record.peer);
   return text + ")";
 }
 
-std::string SiteOf(const CallRecord& record) {
-  std::string site(record.site, strnlen(record.site, sizeof record.site));
-  for (char& c : site) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';  // it may go to a terminal
-  }
-  return site;
-}
+std::string SiteOf(const CallRecord& record) { return Printable(record.site, sizeof record.site); }
 
 std::string DescribeCallAndSite(const CallRecord& record) {
   const std::string site = SiteOf(record);

@@ -15,12 +15,13 @@ struct CallSignature {
   uint64_t sequence = 0;  // of the operation in its group, from 1; send/recv count per direction and peer
   uint64_t count = 0;     // elements as the call defines them, or a hash of the counts
   uint32_t epoch = 0;
-  int32_t root = -1;       // group rank; -1 where the call has none
-  uint16_t kind = 0;       // comm::CollectiveKind
-  uint16_t dtype = 0;      // comm::DataType
-  uint16_t op = 0;         // comm::ReduceOp, 0 where the call has none
-  uint16_t algorithm = 0;  // index in algorithms.def
-  uint64_t tuning = 0;     // hash of the tuning table in force
+  int32_t root = -1;        // group rank; -1 where the call has none
+  uint16_t kind = 0;        // comm::CollectiveKind
+  uint16_t dtype = 0;       // comm::DataType
+  uint8_t op = 0;           // comm::ReduceOp, 0 where the call has none
+  uint8_t determinism = 0;  // comm::Determinism, 0 where the call has no op
+  uint16_t algorithm = 0;   // index in algorithms.def
+  uint64_t tuning = 0;      // hash of the tuning table in force, and of the user function's name
 
   friend bool operator==(const CallSignature& a, const CallSignature& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 };
@@ -80,7 +81,8 @@ struct CallRecord {
   int32_t group_rank = -1;  // of the caller in its group
   int32_t peer = -1;        // send/recv: the other side, as group rank
   int32_t group_size = 0;
-  char site[96] = {};  // "train.cc:88", the tail of the path when too long; NUL-terminated
+  char user_op[16] = {};  // the user function's name, cut; NUL-terminated
+  char site[80] = {};     // "train.cc:88", the tail of the path when too long; NUL-terminated
 };
 static_assert(sizeof(CallRecord) == 192 && std::is_trivially_copyable_v<CallRecord>);
 

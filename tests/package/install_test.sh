@@ -1,9 +1,8 @@
 #!/bin/sh
-# install_test.sh <build folder> <source folder>: installs the build, moves what was installed elsewhere, and there
-# follows the README's guide to embedding to the letter: with find_package, and with pkg-config and the compiler alone;
-# then builds the example that brings a launcher of its own along, and runs it without dlaunch and with it.
+# install_test.sh <build folder> <program>: installs the build, moves what was installed elsewhere, and there builds and
+# runs the program with find_package and with pkg-config.
 set -eu
-build=$1 source=$2
+build=$1 program=$2
 here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -11,33 +10,21 @@ trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/first" >"$work/install.log" || { cat "$work/install.log" && exit 1; }
 mv "$work/first" "$work/moved"
 mkdir "$work/user"
-python3 "$here/guide.py" "$source/README.md" "$work/user"
-cd "$work/user"
+cp "$here/project/CMakeLists.txt" "$program" "$work/user"
 
-echo "== the guide, with find_package"
-cmake -G Ninja -S . -B build -DCMAKE_PREFIX_PATH="$work/moved"
-cmake --build build
-build/main
+echo "== find_package"
+cmake -G Ninja -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/moved"
+cmake --build "$work/user/build"
+"$work/user/build/embed"
 
-echo "== the guide, with pkg-config"
+echo "== pkg-config"
 PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name cohort.pc)")
 export PKG_CONFIG_PATH
-# The commands name the compiler that everybody has; here it is the one that built the package, sanitizers included.
-mkdir bin
-printf '#!/bin/sh\nexec "%s" %s "$@"\n' "$CXX" "$CXXFLAGS" >bin/g++
-chmod +x bin/g++
-PATH=$work/user/bin:$PATH
-export PATH
-cat commands
-sh -eu commands
-
-echo "== a program with a launcher of its own"
-# shellcheck disable=SC2046
-g++ -std=c++20 "$source/comm/examples/embed.cc" -o embed $(pkg-config --cflags --libs cohort)
-./embed
+# shellcheck disable=SC2046,SC2086
+$CXX -std=c++20 $CXXFLAGS "$work/user/embed.cc" -o "$work/user/embed" $(pkg-config --cflags --libs cohort)
+"$work/user/embed"
 
 if [ -x "$work/moved/bin/dlaunch" ]; then
   echo "== under the installed dlaunch"
-  "$work/moved/bin/dlaunch" --nproc-per-node 2 -- ./embed
-  "$work/moved/bin/dlaunch" --nproc-per-node 2 -- ./main
+  "$work/moved/bin/dlaunch" --nproc-per-node 2 -- "$work/user/embed"
 fi

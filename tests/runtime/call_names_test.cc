@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <string>
+
 #include "comm/types.h"
 
 namespace cohort::runtime {
@@ -21,6 +24,17 @@ TEST(CallNamesTest, AgreeWithComm) {
   EXPECT_EQ(CallKindName(comm::kCollectiveKinds), "?");
   EXPECT_EQ(DataTypeName(comm::kDataTypes), "?");
   EXPECT_EQ(ReduceOpName(comm::kReduceOps), "?");
+  CallRecord record;
+  record.signature.kind = static_cast<uint16_t>(comm::CollectiveKind::kAllReduce);
+  record.signature.dtype = static_cast<uint16_t>(comm::DataType::kFloat8E4M3);
+  record.signature.op = static_cast<uint8_t>(comm::ReduceOp::kUser);
+  record.signature.count = 7;
+  std::memcpy(record.user_op, "larger", 7);
+  for (int i = 2; i < comm::kDeterminismLevels; ++i) {
+    record.signature.determinism = static_cast<uint8_t>(i);
+    EXPECT_EQ(DescribeCall(record), "all_reduce(user:larger, float8_e4m3, 7, " +
+                                        std::string(comm::Name(static_cast<comm::Determinism>(i))) + ")");
+  }
   EXPECT_TRUE(IsPointToPoint(static_cast<uint16_t>(comm::CollectiveKind::kSend)));
   EXPECT_TRUE(IsPointToPoint(static_cast<uint16_t>(comm::CollectiveKind::kRecv)));
   EXPECT_FALSE(IsPointToPoint(static_cast<uint16_t>(comm::CollectiveKind::kBarrier)));

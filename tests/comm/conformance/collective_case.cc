@@ -1,9 +1,10 @@
 #include "tests/comm/conformance/collective_case.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "comm/algorithm/registry.h"
+#include "comm/reduce/reduce.h"
+#include "tests/comm/reduce/scalar_reference.h"
 
 namespace cohort::testing {
 namespace {
@@ -28,26 +29,16 @@ int ValueAt(const CollectiveCase& the_case, int rank, int64_t index) {
   return static_cast<int>(random % 9) - 3;
 }
 
-uint16_t BFloat16Of(double value) {
-  const auto narrow = static_cast<float>(value);
-  uint32_t bits;
-  std::memcpy(&bits, &narrow, sizeof bits);
-  bits += 0x7fff + ((bits >> 16) & 1);  // nearest, ties to even; no NaN comes here
-  return static_cast<uint16_t>(bits >> 16);
+// Of a pre-multiplied sum; 1 for all else.
+int FactorOf(const CollectiveCase& the_case, int rank) {
+  return the_case.op == ReduceOp::kPreMulSum ? 1 + rank % 3 : 1;
 }
 
-uint16_t Float16Of(double value) {  // normal numbers and zero only
-  if (value == 0) return 0;
-  const int exponent = std::ilogb(value);
-  double mantissa = std::nearbyint(std::ldexp(std::fabs(value), 10 - exponent));
-  int biased = exponent + 15;
-  if (mantissa == 2048) {
-    mantissa = 1024;
-    ++biased;
-  }
-  const auto bits = static_cast<uint16_t>(biased * 1024 + (static_cast<int>(mantissa) - 1024));
-  return static_cast<uint16_t>(bits | (value < 0 ? 0x8000 : 0));
+// The user function of the cases: the larger one.
+void Larger(void* out, const void* a, const void* b, int64_t count, DataType dtype, void*) {
+  comm::FindReduceKernel(dtype, ReduceOp::kMax)(out, a, b, static_cast<size_t>(count));
 }
+constexpr comm::UserReduceOp kLarger = {.function = Larger, .context = nullptr, .name = "larger"};
 
 template <typename T>
 void PutAt(std::byte* at, T value) {
@@ -57,9 +48,13 @@ void PutAt(std::byte* at, T value) {
 void PutFloat(DataType dtype, std::byte* at, double value) {
   switch (dtype) {
     case DataType::kFloat16:
-      return PutAt(at, Float16Of(value));
+      return PutAt(at, comm::ReferenceFloat16::FromDouble(value).bits);
     case DataType::kBFloat16:
-      return PutAt(at, BFloat16Of(value));
+      return PutAt(at, comm::ReferenceBFloat16::FromDouble(value).bits);
+    case DataType::kFloat8E4M3:
+      return PutAt(at, comm::ReferenceFloat8E4M3::FromDouble(value).bits);
+    case DataType::kFloat8E5M2:
+      return PutAt(at, comm::ReferenceFloat8E5M2::FromDouble(value).bits);
     case DataType::kFloat32:
       return PutAt(at, static_cast<float>(value));
     default:
@@ -67,13 +62,8 @@ void PutFloat(DataType dtype, std::byte* at, double value) {
   }
 }
 
-bool IsFloat(DataType dtype) {
-  return dtype == DataType::kFloat16 || dtype == DataType::kBFloat16 || dtype == DataType::kFloat32 ||
-         dtype == DataType::kFloat64;
-}
-
 void PutInput(DataType dtype, std::byte* at, int value) {
-  if (IsFloat(dtype)) return PutFloat(dtype, at, value);
+  if (comm::IsFloat(dtype)) return PutFloat(dtype, at, value);
   switch (comm::SizeOf(dtype)) {
     case 1:
       return PutAt(at, static_cast<int8_t>(value));
@@ -100,7 +90,17 @@ T CombineIntegers(ReduceOp op, const std::vector<int>& values) {
         result = std::min(result, value);
         break;
       case ReduceOp::kMax:
+      case ReduceOp::kUser:
         result = std::max(result, value);
+        break;
+      case ReduceOp::kBand:
+        result = static_cast<T>(result & value);
+        break;
+      case ReduceOp::kBor:
+        result = static_cast<T>(result | value);
+        break;
+      case ReduceOp::kBxor:
+        result = static_cast<T>(result ^ value);
         break;
       default:
         result = static_cast<T>(result + value);
@@ -135,8 +135,7 @@ void PutCombined(const CollectiveCase& the_case, std::byte* at, const std::vecto
   const auto exact = static_cast<double>(
       CombineIntegers<int64_t>(the_case.op == ReduceOp::kAvg ? ReduceOp::kSum : the_case.op, values));
   const double divisor = the_case.op == ReduceOp::kAvg ? static_cast<double>(values.size()) : 1;
-  // float16 and bfloat16 are divided in float32.
-  const bool narrow = comm::SizeOf(the_case.dtype) == 2;
+  const bool narrow = comm::IsSmallFloat(the_case.dtype);  // divided in float32
   PutFloat(the_case.dtype, at,
            narrow ? static_cast<double>(static_cast<float>(exact) / static_cast<float>(divisor)) : exact / divisor);
 }
@@ -157,7 +156,9 @@ std::vector<std::byte> CombinedOf(const CollectiveCase& the_case, int size, int6
   std::vector<std::byte> bytes(static_cast<size_t>(count) * element);
   std::vector<int> values(static_cast<size_t>(size));
   for (int64_t i = 0; i < count; ++i) {
-    for (int rank = 0; rank < size; ++rank) values[static_cast<size_t>(rank)] = ValueAt(the_case, rank, first + i);
+    for (int rank = 0; rank < size; ++rank) {
+      values[static_cast<size_t>(rank)] = ValueAt(the_case, rank, first + i) * FactorOf(the_case, rank);
+    }
     PutCombined(the_case, bytes.data() + static_cast<size_t>(i) * element, values);
   }
   return bytes;
@@ -199,10 +200,21 @@ std::vector<std::byte> Reference(const CollectiveCase& the_case, int rank, int s
 
 }  // namespace
 
+comm::CallOptions OptionsOf(const CollectiveCase& the_case, int rank) {
+  comm::CallOptions options;
+  options.algorithm = the_case.algorithm;
+  options.determinism = the_case.determinism;
+  options.factor = FactorOf(the_case, rank);
+  options.user_op = &kLarger;
+  options.timeout = std::chrono::seconds(60);
+  return options;
+}
+
 std::string CollectiveCase::ToString() const {
   return std::string(Name(kind)) + "(" + std::string(Name(op)) + ", " + std::string(Name(dtype)) + ", count " +
          std::to_string(count) + ", root " + std::to_string(root) + ", peer " + std::to_string(peer) +
-         (in_place ? ", in place" : "") + ", algorithm \"" + algorithm + "\", salt " + std::to_string(salt) + ")";
+         (in_place ? ", in place" : "") + ", " + std::string(Name(determinism)) + ", algorithm \"" + algorithm +
+         "\", salt " + std::to_string(salt) + ")";
 }
 
 PendingCase::Memory::Memory(size_t bytes, uint8_t fill) : bytes_(bytes + 2 * kGuard, std::byte{0xa5}) {
@@ -288,9 +300,7 @@ int PendingCase::Start(comm::Communicator& communicator) {
   }
   const ConstBuffer source(in, c.count * blocks.in, c.dtype);
   const Buffer target(out, c.count * blocks.out, c.dtype);
-  comm::CallOptions options;
-  options.algorithm = c.algorithm;
-  options.timeout = std::chrono::seconds(60);
+  const comm::CallOptions options = OptionsOf(c, rank_);
   if (batch_ != nullptr && c.kind != CollectiveKind::kBarrier) {
     work_ = Issue(*batch_, c, source, target, options, rank_);
   } else {
@@ -339,6 +349,7 @@ std::vector<CollectiveCase> ConformanceCases(int size, uint64_t salt) {
   uint64_t turn = salt;
   const auto add = [&](CollectiveCase the_case) {
     the_case.salt = ++turn;
+    if (comm::IsBitwise(the_case.op) && comm::IsFloat(the_case.dtype)) the_case.dtype = DataType::kInt32;
     the_case.root = static_cast<int>(turn % static_cast<uint64_t>(size));
     cases.push_back(the_case);
   };

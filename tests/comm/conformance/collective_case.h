@@ -22,9 +22,13 @@ struct CollectiveCase {
   bool in_place = false;
   std::string algorithm;  // empty: the selector's
   uint64_t salt = 0;      // changes the inputs
+  comm::Determinism determinism = comm::Determinism::kDefault;
 
   std::string ToString() const;
 };
+
+// What `rank` passes with the call.
+comm::CallOptions OptionsOf(const CollectiveCase& the_case, int rank);
 
 // Elements [first, first + count) of a rank's input, and of the reduction over all ranks.
 std::vector<std::byte> InputOf(const CollectiveCase& the_case, int rank, int64_t first, int64_t count);

@@ -107,6 +107,8 @@ class Walk {
     the_case->kind = static_cast<CollectiveKind>(kind <= 10 ? kind : kind + 1);
     the_case->dtype = static_cast<comm::DataType>(1 + Draw(shared_, comm::kDataTypes - 1));
     the_case->op = static_cast<comm::ReduceOp>(1 + Draw(shared_, comm::kReduceOps - 1));
+    if (comm::IsBitwise(the_case->op) && comm::IsFloat(the_case->dtype)) the_case->dtype = comm::DataType::kUint16;
+    the_case->determinism = static_cast<comm::Determinism>(Draw(shared_, comm::kDeterminismLevels));
     the_case->count = static_cast<int64_t>(Draw(shared_, 3) == 0 ? Draw(shared_, 3000) : Draw(shared_, 40));
     the_case->root = static_cast<int>(Draw(shared_, size));
     the_case->peer = static_cast<int>(

@@ -152,9 +152,7 @@ int PendingCase::StartUnequal(comm::Communicator& communicator) {
   }
   const ConstBuffer source(in, in_cut.extent, c.dtype);
   const Buffer target(out, out_cut.extent, c.dtype);
-  comm::CallOptions options;
-  options.algorithm = c.algorithm;
-  options.timeout = std::chrono::seconds(60);
+  const comm::CallOptions options = OptionsOf(c, rank_);
   switch (c.kind) {
     case CollectiveKind::kGatherV:
       work_ = communicator.GatherV(source, target, out_cut.Layout(), c.root, options);

@@ -11,6 +11,7 @@
 
 #include "comm/algorithm/registry.h"
 #include "comm/plan/checker.h"
+#include "comm/request.h"
 #include "gtest/gtest.h"
 #include "tests/support/nightly.h"
 
@@ -75,6 +76,7 @@ void Prove(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, I
   } else {
     ASSERT_EQ(report->chunks, cost.chunks);
   }
+  ASSERT_TRUE(report->rank_order || !algorithm.traits.rank_order) << Describe(algorithm, size, root, pieces, in_place);
   ASSERT_TRUE(report->same_association);
 }
 
@@ -90,6 +92,23 @@ TEST_P(AlgorithmTest, IsCorrectAndCostsWhatItsFormulaSays) {
       }
     }
   }
+}
+
+TEST_P(AlgorithmTest, CombinesInTheOrderOfRanksExactlyWhereItSaysSo) {
+  const AlgorithmInfo& algorithm = GetParam();
+  if (!Reduces(algorithm.kind)) return;
+  bool rank_order = true;
+  for (const int size : {2, 3, 5, 8}) {
+    if (!CheckRequirements(algorithm, size).ok()) continue;
+    for (const int32_t pieces : PiecesFor(size)) {
+      for (const int root : RootsFor(algorithm.kind, size)) {
+        const auto report = CheckPlans(BuildAll(algorithm, size, root, pieces, InPlace::kMixed));
+        ASSERT_TRUE(report.ok()) << report.status();
+        rank_order = rank_order && report->rank_order;
+      }
+    }
+  }
+  EXPECT_EQ(rank_order, algorithm.traits.rank_order);
 }
 
 // The checker's time and memory grow with the chunks that all ranks hold, up to size^2 times the pieces: here, pieces

@@ -6,6 +6,7 @@
 
 #include "comm/reduce/reduce.h"
 #include "gtest/gtest.h"
+#include "hwy/targets.h"
 #include "tests/comm/reduce/scalar_reference.h"
 #include "tests/comm/reduce/typed_values.h"
 
@@ -15,8 +16,6 @@ namespace {
 template <typename T>
 class FoldTest : public testing::Test {};
 TYPED_TEST_SUITE(FoldTest, AllTypes);
-
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax};
 
 // Operands of random values in memory of any alignment, and outputs between guards.
 template <typename T>
@@ -71,7 +70,7 @@ TYPED_TEST(FoldTest, EqualsALoopOverTheOperandsThatRoundsOnce) {
   const uint64_t seed = std::random_device()();
   std::mt19937_64 random(seed);
   for (size_t count = 0; count < 300; count += 1 + count / 10) {
-    for (const ReduceOp op : kOps) {
+    for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {
       const size_t n_ins = 1 + random() % 9;
       Operands<T> operands(n_ins, 1 + random() % 3, count, random);
       FindFoldKernel(Type<T>::kDataType, op)(operands.outs.data(), operands.outs.size(), operands.ins.data(), n_ins,
@@ -124,6 +123,40 @@ TYPED_TEST(FoldTest, AnOutputMayBeAnOperand) {
         const T expected = ReferenceFold<T>({before[0][i], before[1][i], before[2][i]}, ReduceOp::kSum, false);
         ASSERT_TRUE(SameValue(values[which][i], expected)) << i;
       }
+    }
+  }
+}
+
+// Ranks on different CPUs take part in one reduction.
+TYPED_TEST(FoldTest, AllInstructionSetsGiveTheSameBits) {
+  using T = TypeParam;
+  constexpr DataType kType = Type<T>::kDataType;
+  std::mt19937_64 random(4);
+  constexpr size_t kCount = 101;
+  std::vector<std::vector<T>> operands(3, std::vector<T>(kCount));
+  for (auto& operand : operands) {
+    for (T& value : operand) value = RandomValue<T>(random);
+  }
+  const void* ins[] = {operands[0].data(), operands[1].data(), operands[2].data()};
+  for (const ReduceOp op : OpsOf(kType)) {
+    std::vector<std::vector<T>> results;
+    for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_EMU128}) {
+      if ((hwy::SupportedTargets() & target) == 0 && target != HWY_EMU128) continue;
+      hwy::GetChosenTarget().Update(target);
+      std::vector<T> folded(kCount), pair(kCount), divided(kCount);
+      std::vector<double> wide(kCount);
+      void* outs[] = {folded.data()};
+      FindFoldKernel(kType, op)(outs, 1, ins, 3, kCount, false);
+      FindReduceKernel(kType, op)(pair.data(), ins[0], ins[1], kCount);
+      Prepare(kType, wide.data(), ins[2], kCount, 3);
+      Finish(kType, divided.data(), wide.data(), kCount, 7);
+      folded.insert(folded.end(), pair.begin(), pair.end());
+      folded.insert(folded.end(), divided.begin(), divided.end());
+      results.push_back(std::move(folded));
+    }
+    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    for (size_t i = 0; i < results[0].size(); ++i) {
+      for (const std::vector<T>& result : results) ASSERT_TRUE(SameValue(result[i], results[0][i])) << Name(op) << i;
     }
   }
 }

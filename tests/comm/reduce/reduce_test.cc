@@ -18,13 +18,11 @@ template <typename T>
 class ReduceTest : public testing::Test {};
 TYPED_TEST_SUITE(ReduceTest, AllTypes);
 
-constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kAvg};
-
 TYPED_TEST(ReduceTest, EqualsTheDefinitionForOddLengthsAndPlaces) {
   using T = TypeParam;
   const uint64_t seed = std::random_device()();
   std::mt19937_64 random(seed);
-  for (const ReduceOp op : kOps) {
+  for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {
     const ReduceKernel kernel = FindReduceKernel(Type<T>::kDataType, op);
     ASSERT_NE(kernel, nullptr);
     for (size_t count = 0; count < 200; count += 1 + count / 20) {
@@ -64,7 +62,7 @@ TYPED_TEST(ReduceTest, ResultMayReplaceEitherOperand) {
     a[i] = RandomValue<T>(random);
     b[i] = RandomValue<T>(random);
   }
-  for (const ReduceOp op : kOps) {
+  for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {
     const ReduceKernel kernel = FindReduceKernel(Type<T>::kDataType, op);
     std::vector<T> left = a, right = b;
     kernel(out.data(), a.data(), b.data(), a.size());
@@ -85,7 +83,7 @@ TYPED_TEST(ReduceTest, OrderOfOperandsDoesNotMatter) {
     a[i] = RandomValue<T>(random);
     b[i] = RandomValue<T>(random);
   }
-  for (const ReduceOp op : kOps) {
+  for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {
     const ReduceKernel kernel = FindReduceKernel(Type<T>::kDataType, op);
     kernel(ab.data(), a.data(), b.data(), a.size());
     kernel(ba.data(), b.data(), a.data(), a.size());
@@ -118,7 +116,7 @@ void EveryValue() {
   for (uint32_t i = 0; i < 65536; ++i) all[i].bits = static_cast<uint16_t>(i);
   for (const uint16_t bits : {0x0000, 0x8000, 0x0001, 0x3c00, 0x3c01, 0x7bff, 0x0400, 0x03ff, 0x7c00, 0x1234}) {
     std::fill(other.begin(), other.end(), T{bits});
-    for (const ReduceOp op : kOps) {
+    for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {
       FindReduceKernel(Type<T>::kDataType, op)(out.data(), all.data(), other.data(), all.size());
       for (size_t i = 0; i < all.size(); ++i) {
         ASSERT_TRUE(SameValue(out[i], ReferenceOp(all[i], other[i], op)))
@@ -130,11 +128,64 @@ void EveryValue() {
 TEST(ReduceHalfTest, EveryFloat16) { EveryValue<ReferenceFloat16>(); }
 TEST(ReduceHalfTest, EveryBFloat16) { EveryValue<ReferenceBFloat16>(); }
 
+// Every pair of an 8-bit type.
+template <typename T>
+void EveryPair() {
+  std::vector<T> all(256), other(256), out(256);
+  for (uint32_t i = 0; i < 256; ++i) all[i].bits = static_cast<uint8_t>(i);
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    std::fill(other.begin(), other.end(), T{static_cast<uint8_t>(bits)});
+    for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {
+      FindReduceKernel(Type<T>::kDataType, op)(out.data(), all.data(), other.data(), all.size());
+      for (size_t i = 0; i < all.size(); ++i) {
+        ASSERT_TRUE(SameValue(out[i], ReferenceOp(all[i], other[i], op)))
+            << Name(op) << " of " << Show(all[i]) << " and " << Show(other[i]) << " gave " << Show(out[i]);
+      }
+    }
+  }
+}
+TEST(ReduceSmallTest, EveryPairOfFloat8E4M3) { EveryPair<ReferenceFloat8E4M3>(); }
+TEST(ReduceSmallTest, EveryPairOfFloat8E5M2) { EveryPair<ReferenceFloat8E5M2>(); }
+
+TYPED_TEST(ReduceTest, PreparedOperandsAndFinishedResultsEqualTheDefinition) {
+  using T = TypeParam;
+  std::mt19937_64 random(9);
+  const DataType dtype = Type<T>::kDataType;
+  for (const size_t count : {0, 1, 3, 31, 64, 200}) {
+    std::vector<T> values(count), out(count);
+    for (T& value : values) value = RandomValue<T>(random);
+    std::vector<char> wide(count * SizeOf(AccumulatorOf(dtype)));
+    Prepare(dtype, wide.data(), values.data(), count, 3);
+    Finish(dtype, out.data(), wide.data(), count, 5);
+    for (size_t i = 0; i < count; ++i) {
+      T expected;
+      if constexpr (std::is_floating_point_v<T>) {
+        expected = values[i] * T{3} / T{5};
+      } else if constexpr (std::is_integral_v<T>) {
+        expected = ReferenceDivide(static_cast<T>(static_cast<uint64_t>(values[i]) * 3), 5);
+      } else {
+        expected = T::FromDouble(static_cast<double>(static_cast<float>(values[i].ToDouble()) * 3.0F / 5.0F));
+      }
+      ASSERT_TRUE(SameValue(out[i], expected)) << Show(values[i]) << " gave " << Show(out[i]);
+    }
+  }
+}
+
+TEST(ReduceLookupTest, FactorsOfIntegersAreValuesOfTheType) {
+  EXPECT_TRUE(FactorFits(DataType::kInt8, -128));
+  EXPECT_FALSE(FactorFits(DataType::kInt8, 128));
+  EXPECT_FALSE(FactorFits(DataType::kInt32, 0.5));
+  EXPECT_FALSE(FactorFits(DataType::kUint64, -1));
+  EXPECT_TRUE(FactorFits(DataType::kFloat8E4M3, 0.5));
+}
+
 TEST(ReduceLookupTest, ValuesThatAreNoTypeOrOpHaveNoKernel) {
   EXPECT_EQ(FindReduceKernel(static_cast<DataType>(0), ReduceOp::kSum), nullptr);
   EXPECT_EQ(FindReduceKernel(static_cast<DataType>(kDataTypes), ReduceOp::kSum), nullptr);
   EXPECT_EQ(FindReduceKernel(DataType::kFloat32, static_cast<ReduceOp>(0)), nullptr);
   EXPECT_EQ(FindReduceKernel(DataType::kFloat32, static_cast<ReduceOp>(kReduceOps)), nullptr);
+  EXPECT_EQ(FindReduceKernel(DataType::kFloat32, ReduceOp::kBxor), nullptr);
+  EXPECT_EQ(FindReduceKernel(DataType::kInt32, ReduceOp::kUser), nullptr);
 }
 
 }  // namespace

@@ -12,42 +12,47 @@
 
 namespace cohort::comm {
 
-// 16-bit floating-point numbers with `kExponent` exponent bits.
-template <int kExponent>
-struct Half {
-  static constexpr int kMantissa = 15 - kExponent;
+// Floating-point numbers of up to 16 bits with `kExponent` exponent bits. Without kInfinity only the highest magnitude
+// is no number: NaN.
+template <typename Bits, int kExponent, bool kInfinity = true>
+struct Small {
+  static constexpr int kMantissa = 8 * static_cast<int>(sizeof(Bits)) - 1 - kExponent;
   static constexpr int kBias = (1 << (kExponent - 1)) - 1;
   static constexpr int kSpecial = (1 << kExponent) - 1;
+  static constexpr int kSign = 1 << (kExponent + kMantissa);
 
-  uint16_t bits = 0;
+  Bits bits = 0;
 
   double ToDouble() const {
     const int exponent = (bits >> kMantissa) & kSpecial;
     const int mantissa = bits & ((1 << kMantissa) - 1);
-    const double sign = (bits & 0x8000) != 0 ? -1.0 : 1.0;
-    if (exponent == kSpecial) {
+    const double sign = (bits & kSign) != 0 ? -1.0 : 1.0;
+    if (kInfinity && exponent == kSpecial) {
       return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
     }
+    if (!kInfinity && (bits & (kSign - 1)) == kSign - 1) return std::numeric_limits<double>::quiet_NaN();
     if (exponent == 0) return sign * std::ldexp(mantissa, 1 - kBias - kMantissa);
     return sign * std::ldexp((1 << kMantissa) + mantissa, exponent - kBias - kMantissa);
   }
 
   // Nearest, ties to even.
-  static Half FromDouble(double value) {
-    const auto sign = static_cast<uint16_t>(std::signbit(value) ? 0x8000 : 0);
-    constexpr auto kInfinity = static_cast<uint16_t>(kSpecial << kMantissa);
-    if (std::isnan(value)) return {static_cast<uint16_t>(sign | kInfinity | 1)};
-    if (std::isinf(value)) return {static_cast<uint16_t>(sign | kInfinity)};
+  static Small FromDouble(double value) {
+    const int sign = std::signbit(value) ? kSign : 0;
+    constexpr int kBeyond = kInfinity ? kSpecial << kMantissa : kSign - 1;  // infinity, or NaN where there is none
+    if (std::isnan(value)) return {static_cast<Bits>(sign | kBeyond | 1)};
+    if (std::isinf(value)) return {static_cast<Bits>(sign | kBeyond)};
     int exponent = value == 0 ? 1 - kBias : std::ilogb(value);
     exponent = std::max(exponent, 1 - kBias);
     const auto units = static_cast<int64_t>(std::nearbyint(std::ldexp(std::fabs(value), kMantissa - exponent)));
     // Counting in units of the last place, the bits of neighbouring numbers are neighbours, into infinity.
     const int64_t magnitude = units + (int64_t{exponent + kBias - 1} << kMantissa);
-    return {static_cast<uint16_t>(sign | std::min<int64_t>(magnitude, kInfinity))};
+    return {static_cast<Bits>(sign | std::min<int64_t>(magnitude, kBeyond))};
   }
 };
-using ReferenceFloat16 = Half<5>;
-using ReferenceBFloat16 = Half<8>;
+using ReferenceFloat16 = Small<uint16_t, 5>;
+using ReferenceBFloat16 = Small<uint16_t, 8>;
+using ReferenceFloat8E4M3 = Small<uint8_t, 4, false>;
+using ReferenceFloat8E5M2 = Small<uint8_t, 5>;
 
 template <typename T>
 T ReferenceFloatOp(T a, T b, ReduceOp op) {
@@ -72,6 +77,12 @@ T ReferenceOp(T a, T b, ReduceOp op) {
         return a < b ? a : b;
       case ReduceOp::kMax:
         return a < b ? b : a;
+      case ReduceOp::kBand:
+        return static_cast<T>(left & right);
+      case ReduceOp::kBor:
+        return static_cast<T>(left | right);
+      case ReduceOp::kBxor:
+        return static_cast<T>(left ^ right);
       default:
         return static_cast<T>(left + right);
     }
@@ -95,7 +106,7 @@ T ReferenceDivide(T a, int divisor) {
   }
 }
 
-// The operands combined from the left; numbers of 16 bits in float32, with one rounding at the end.
+// The operands combined from the left; smaller numbers in float32, with one rounding at the end.
 template <typename T>
 T ReferenceFold(const std::vector<T>& operands, ReduceOp op, bool average) {
   const auto n = static_cast<int>(operands.size());

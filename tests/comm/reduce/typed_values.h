@@ -6,7 +6,9 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <vector>
 
+#include "comm/reduce/reduce.h"
 #include "comm/types.h"
 #include "gtest/gtest.h"
 #include "tests/comm/reduce/scalar_reference.h"
@@ -24,6 +26,14 @@ struct Type<ReferenceFloat16> {
 template <>
 struct Type<ReferenceBFloat16> {
   static constexpr DataType kDataType = DataType::kBFloat16;
+};
+template <>
+struct Type<ReferenceFloat8E4M3> {
+  static constexpr DataType kDataType = DataType::kFloat8E4M3;
+};
+template <>
+struct Type<ReferenceFloat8E5M2> {
+  static constexpr DataType kDataType = DataType::kFloat8E5M2;
 };
 
 template <typename T>
@@ -56,7 +66,17 @@ T RandomValue(std::mt19937_64& random) {
   return value;
 }
 
-using AllTypes = testing::Types<int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t,
-                                ReferenceFloat16, ReferenceBFloat16, float, double>;
+using AllTypes =
+    testing::Types<int8_t, uint8_t, int16_t, uint16_t, int32_t, uint32_t, int64_t, uint64_t, ReferenceFloat16,
+                   ReferenceBFloat16, ReferenceFloat8E4M3, ReferenceFloat8E5M2, float, double>;
+
+inline std::vector<ReduceOp> OpsOf(DataType dtype) {
+  std::vector<ReduceOp> ops;
+  for (int op = 1; op < kReduceOps; ++op) {
+    const auto candidate = static_cast<ReduceOp>(op);
+    if (FindReduceKernel(dtype, candidate) != nullptr) ops.push_back(candidate);
+  }
+  return ops;
+}
 
 }  // namespace cohort::comm
