@@ -65,10 +65,12 @@ absl::Status MeasureOperation(Session& session, const Options& options, measure:
   const size_t ops = measure::Reduces(operation) ? options.ops.size() : 1;
   for (size_t i = 0; i < types * ops; ++i) {
     const NamedType& type = options.types[i / ops];
+    const NamedOp& op = options.ops[i % ops];
+    // Of several, those pairs that there are.
+    if (types * ops > 1 && ops > 1 && comm::IsBitwise(op.op) && comm::IsFloat(type.dtype)) continue;
     for (const int64_t bytes : sizes) {
       if (sized && bytes < type.layout.bytes) continue;
-      COHORT_ASSIGN_OR_RETURN(const Result result,
-                              Measure(session, options, buffers, operation, type, options.ops[i % ops], bytes));
+      COHORT_ASSIGN_OR_RETURN(const Result result, Measure(session, options, buffers, operation, type, op, bytes));
       Say(session, RowText(result));
       results->push_back(result);
     }
