@@ -158,6 +158,11 @@ double TestAccuracy(Trainer& trainer) {
 void Save(const Trainer& trainer, const std::string& path) {
   std::ostringstream weights;  // torch's own writer ends the process when the disk is full
   torch::save(std::static_pointer_cast<torch::nn::Module>(trainer.net), weights);
+  std::error_code none;
+  if (std::filesystem::exists(path, none) && !std::filesystem::is_regular_file(path, none)) {
+    throw std::runtime_error("can't save the weights as " + path +
+                             ": it is no ordinary file, and would be replaced by one");
+  }
   const std::string partial = path + ".partial";
   errno = 0;
   std::ofstream file(partial, std::ios::binary);
