@@ -16,6 +16,8 @@
 #include "tools/collperf/point.h"
 #include "tools/collperf/report.h"
 #include "tools/collperf/session.h"
+#include "tools/measure/clock.h"
+#include "tools/measure/text.h"
 
 namespace cohort::collperf {
 namespace {
@@ -45,6 +47,7 @@ absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command) {
   facts.gate = session.gate().Describe();
   facts.date = Today();
   facts.command = command;
+  facts.table = session.world().tuning();
   COHORT_ASSIGN_OR_RETURN(facts.transport, session.TransportNames());
   return facts;
 }
@@ -71,10 +74,18 @@ absl::Status MeasureOperation(Session& session, const Options& options, measure:
     for (const int64_t bytes : sizes) {
       if (sized && bytes < type.layout.bytes) continue;
       COHORT_ASSIGN_OR_RETURN(const Result result, Measure(session, options, buffers, operation, type, op, bytes));
-      Say(session, RowText(result));
+      Say(session, RowText(options, result));
       results->push_back(result);
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status CalibrateGroup(Session& session) {
+  const uint64_t begin = measure::Ticks();
+  COHORT_ASSIGN_OR_RETURN(const std::string table, comm::Calibrate(session.world()));
+  const double seconds = static_cast<double>(measure::Ticks() - begin) * measure::NanosecondsPerTick() / 1e9;
+  Say(session, "# calibrated in " + measure::Fixed(seconds, 2) + " s; the table in force:\n# " + table + "\n");
   return absl::OkStatus();
 }
 
@@ -84,6 +95,7 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
     return absl::InvalidArgumentError("-r " + std::to_string(options.root) + " is no rank of a group of " +
                                       std::to_string(session->ranks()));
   }
+  if (options.calibrate) COHORT_RETURN_IF_ERROR(CalibrateGroup(*session));
   COHORT_ASSIGN_OR_RETURN(const RunFacts facts, Gather(*session, command));
   Say(*session, HeadText(options, facts));
   if (options.cost) {
@@ -95,6 +107,7 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
     COHORT_RETURN_IF_ERROR(MeasureOperation(*session, options, operation, &results));
   }
   for (const Result& result : results) *wrong += std::max<int64_t>(result.wrong, 0);
+  Say(*session, DeterminismText(options, results));
   if (*wrong > 0) Say(*session, "# " + std::to_string(*wrong) + " elements were wrong\n");
   if (session->rank() == 0) COHORT_RETURN_IF_ERROR(WriteFiles(options, facts, results));
   return session->Finish();

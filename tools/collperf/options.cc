@@ -30,6 +30,7 @@ constexpr const char* kFooter =
     "  dlaunch --nproc-per-node 4 collperf all -b 8 -e 32M -f 8 --csv all.csv --plot all.svg\n"
     "  dlaunch --nproc-per-node 2 collperf all_reduce -b 64K -e 64K --window -n 1000\n"
     "  dlaunch --nnodes 2 --simulate-nodes 2 collperf all_gather --transport ucx\n"
+    "  dlaunch --nproc-per-node 4 collperf all_reduce --determinism order_invariant\n"
     "  dlaunch --nproc-per-node 2 collperf all_reduce -d all -o all -b 4K -e 4K -n 5\n"
     "\n"
     "What is measured: the bytes are those of one block: the whole vector of all_reduce, broadcast and reduce, one\n"
@@ -78,6 +79,17 @@ std::vector<NamedOp> AllOps() {
   return ops;
 }
 
+absl::StatusOr<comm::Determinism> ParseLevel(std::string_view name) {
+  std::string names;
+  for (int value = 1; value < comm::kDeterminismLevels; ++value) {
+    const auto level = static_cast<comm::Determinism>(value);
+    if (comm::Name(level) == name) return level;
+    names += (names.empty() ? "" : ", ") + std::string(comm::Name(level));
+  }
+  return absl::InvalidArgumentError("there is no level \"" + std::string(name) + "\" of determinism; there are " +
+                                    names);
+}
+
 std::vector<std::string> SplitAtCommas(const std::string& text) {
   std::vector<std::string> parts;
   std::istringstream in(text);
@@ -92,12 +104,13 @@ struct Raw {
   std::string step_bytes;
   std::string type = "float32";
   std::string op = "sum";
+  std::string determinism = "fast";
   int check = 1;
 };
 
 absl::Status Interpret(const Raw& raw, Options* options) {
   if (raw.operation.empty() || raw.operation == "all") {
-    if (raw.operation.empty() && !options->cost) {
+    if (raw.operation.empty() && !options->cost && !options->calibrate) {
       return absl::InvalidArgumentError("name the operation: all, " + measure::OperationNames());
     }
     options->operations = raw.operation.empty() ? std::vector<Operation>{} : measure::AllOperations();
@@ -120,6 +133,7 @@ absl::Status Interpret(const Raw& raw, Options* options) {
     return absl::InvalidArgumentError("-e " + raw.max_bytes + " is less than -b " + raw.min_bytes);
   }
   options->check = raw.check != 0;
+  COHORT_ASSIGN_OR_RETURN(options->determinism, ParseLevel(raw.determinism));
   if (raw.type == "all") options->types = AllTypes();
   for (const std::string& name : raw.type == "all" ? std::vector<std::string>{} : SplitAtCommas(raw.type)) {
     COHORT_ASSIGN_OR_RETURN(const NamedType type, ParseType(name));
@@ -173,6 +187,11 @@ void AddOptions(CLI::App* app, Raw* raw, Options* options) {
   app->add_flag("--in-place", options->in_place, "input and output are the same memory");
   app->add_flag("--window", options->window, "buffers in window memory, which the host's ranks share");
   app->add_option("--algorithm", options->algorithm, "force one (`plan list` names them) instead of the selector's");
+  app->add_option("--determinism", raw->determinism,
+                  "fast, reproducible or order_invariant reductions; what the level costs above fast is measured too")
+      ->capture_default_str();
+  app->add_flag("--calibrate", options->calibrate,
+                "measure the machine first, choose algorithms by that, and print the table");
   app->add_option("--transport", options->transport, "allow only these, such as shm or shm,ucx");
   app->add_option("--csv", options->csv, "write the results there");
   app->add_option("--json", options->json, "write the results there, with the machine and every setting");

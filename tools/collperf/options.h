@@ -45,6 +45,9 @@ struct Options {
   std::string json;
   std::string plot;
   bool cost = false;
+  // Of reductions. Above kFast each of them is timed in turn with the same call at `fast`.
+  comm::Determinism determinism = comm::Determinism::kFast;
+  bool calibrate = false;
 
   // The sizes of a block to measure, ascending.
   std::vector<int64_t> Sizes() const;

@@ -127,16 +127,29 @@ absl::StatusOr<int64_t> WarmUp(const Options& options, const Call& call) {
   return std::clamp<int64_t>(static_cast<int64_t>(fit), kFewestIterations, measure::kMostNumbers);
 }
 
-absl::Status TimeAll(const Options& options, const Call& call, int64_t iterations, Result* result) {
-  std::vector<uint64_t> samples(static_cast<size_t>(iterations));
-  for (uint64_t& sample : samples) {
-    COHORT_ASSIGN_OR_RETURN(sample, TimeOnce(options, call));
-  }
-  COHORT_RETURN_IF_ERROR(call.session->gate().Max(samples));
+// Picoseconds of this rank to microseconds of the slowest.
+absl::StatusOr<measure::Summary> Summarize(Session& session, std::vector<uint64_t> samples) {
+  COHORT_RETURN_IF_ERROR(session.gate().Max(samples));
   std::vector<double> us;
   us.reserve(samples.size());
   for (const uint64_t sample : samples) us.push_back(static_cast<double>(sample) / 1e6);
-  result->us = measure::Summarize(us);
+  return measure::Summarize(us);
+}
+
+// `fast` is the call that it is compared with, or null.
+absl::Status TimeAll(const Options& options, const Call& call, const Call* fast, int64_t iterations, Result* result) {
+  std::vector<uint64_t> samples(static_cast<size_t>(iterations));
+  std::vector<uint64_t> fast_samples(fast == nullptr ? 0 : samples.size());
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (fast != nullptr) {
+      COHORT_ASSIGN_OR_RETURN(fast_samples[i], TimeOnce(options, *fast));
+    }
+    COHORT_ASSIGN_OR_RETURN(samples[i], TimeOnce(options, call));
+  }
+  COHORT_ASSIGN_OR_RETURN(result->us, Summarize(*call.session, std::move(samples)));
+  if (fast == nullptr) return absl::OkStatus();
+  COHORT_ASSIGN_OR_RETURN(const measure::Summary compared, Summarize(*call.session, std::move(fast_samples)));
+  result->fast_us = compared.median;
   return absl::OkStatus();
 }
 
@@ -199,7 +212,7 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
   const bool is_root = session.rank() == options.root;
   const measure::Blocks blocks = measure::BlocksOf(operation, is_root, session.ranks());
   Call call{.session = &session,
-            .options = {.algorithm = options.algorithm},
+            .options = {.algorithm = options.algorithm, .determinism = options.determinism},
             .operation = operation,
             .dtype = type.dtype,
             .op = op.op,
@@ -230,8 +243,12 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
   } else {
     measure::FillInput(pattern, call.in);
   }
+  Call fast = call;
+  fast.options.determinism = comm::Determinism::kFast;
+  const bool compares = options.determinism != comm::Determinism::kFast && measure::Reduces(operation);
+  if (compares) COHORT_RETURN_IF_ERROR(WarmUp(options, fast).status());
   COHORT_ASSIGN_OR_RETURN(result.iterations, WarmUp(options, call));
-  COHORT_RETURN_IF_ERROR(TimeAll(options, call, result.iterations, &result));
+  COHORT_RETURN_IF_ERROR(TimeAll(options, call, compares ? &fast : nullptr, result.iterations, &result));
   ComputeBandwidths(session.ranks(), &result);
   result.algorithm = session.LatestAlgorithm();
   return result;

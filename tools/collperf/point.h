@@ -48,6 +48,7 @@ struct Result {
   double busbw = 0;
   int64_t wrong = -1;  // elements of all ranks in all checked calls; -1: not checked
   std::string algorithm = {};
+  double fast_us = 0;  // median of the same call at Determinism::kFast, in turn with the others; 0: not measured
 };
 
 // Checks, warms up and measures one point. Collective; the same result on all ranks. `buffers` hold at least

@@ -1,5 +1,6 @@
 #include "tools/collperf/report.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -39,6 +40,17 @@ std::string SeriesName(const Options& options, const Result& result) {
   return name;
 }
 
+bool Compares(const Options& options) { return options.determinism != comm::Determinism::kFast; }
+
+// Empty where the table has no such column.
+std::string CostColumn(const Options& options, const Result& result) {
+  if (!Compares(options)) return "";
+  const bool measured = result.fast_us > 0 && result.us.median > 0;
+  char text[16];
+  std::snprintf(text, sizeof text, "%-8s", measured ? Fixed(result.us.median / result.fast_us, 3).c_str() : "-");
+  return text;
+}
+
 }  // namespace
 
 std::string HeadText(const Options& options, const RunFacts& facts) {
@@ -50,23 +62,39 @@ std::string HeadText(const Options& options, const RunFacts& facts) {
     text += "# " + std::to_string(options.batch) + " calls between two gates: times are means of a batch\n";
   }
   if (facts.ranks == 1) text += "# one rank alone; for more: dlaunch --nproc-per-node N collperf ...\n";
+  if (Compares(options)) {
+    text += "# " + std::string(comm::Name(options.determinism)) +
+            " reductions; x fast: by how much their median is longer than that of the same call at fast, in turn\n";
+  }
   char line[256];
-  std::snprintf(line, sizeof line, "# %-14s %11s %11s %-9s %-7s %4s %10s %8s %8s %6s %10s %10s %6s %s\n", "op", "bytes",
-                "count", "type", "redop", "root", "time us", "algbw", "busbw", "#wrong", "min us", "p99 us", "iters",
-                "algorithm");
+  std::snprintf(line, sizeof line, "# %-14s %11s %11s %-9s %-7s %4s %10s %8s %8s %6s %10s %10s %6s %s%s\n", "op",
+                "bytes", "count", "type", "redop", "root", "time us", "algbw", "busbw", "#wrong", "min us", "p99 us",
+                "iters", Compares(options) ? "x fast  " : "", "algorithm");
   return text + line;
 }
 
-std::string RowText(const Result& result) {
+std::string RowText(const Options& options, const Result& result) {
   char line[320];
   const std::string wrong = result.wrong < 0 ? "-" : std::to_string(result.wrong);
-  std::snprintf(line, sizeof line,
-                "  %-14s %11lld %11lld %-9s %-7s %4d %10.2f %8.3f %8.3f %6s %10.2f %10.2f %6lld %s\n",
-                std::string(measure::Name(result.operation)).c_str(), static_cast<long long>(result.bytes),
-                static_cast<long long>(result.count), result.type.c_str(), result.op.c_str(), result.root,
-                result.us.median, result.algbw, result.busbw, wrong.c_str(), result.us.minimum, result.us.p99,
-                static_cast<long long>(result.iterations), result.algorithm.c_str());
+  std::snprintf(
+      line, sizeof line, "  %-14s %11lld %11lld %-9s %-7s %4d %10.2f %8.3f %8.3f %6s %10.2f %10.2f %6lld %s%s\n",
+      std::string(measure::Name(result.operation)).c_str(), static_cast<long long>(result.bytes),
+      static_cast<long long>(result.count), result.type.c_str(), result.op.c_str(), result.root, result.us.median,
+      result.algbw, result.busbw, wrong.c_str(), result.us.minimum, result.us.p99,
+      static_cast<long long>(result.iterations), CostColumn(options, result).c_str(), result.algorithm.c_str());
   return line;
+}
+
+std::string DeterminismText(const Options& options, const std::vector<Result>& results) {
+  std::vector<double> costs;
+  for (const Result& result : results) {
+    if (result.fast_us > 0 && result.us.median > 0) costs.push_back(result.us.median / result.fast_us);
+  }
+  if (costs.empty()) return "";
+  const auto [least, most] = std::minmax_element(costs.begin(), costs.end());
+  return "# " + std::string(comm::Name(options.determinism)) + " takes " + Fixed(measure::GeometricMean(costs), 3) +
+         " x fast's time (geometric mean of " + Plural(static_cast<int>(costs.size()), "point") + ", " +
+         Fixed(*least, 3) + " to " + Fixed(*most, 3) + ")\n";
 }
 
 std::string CsvText(const RunFacts& facts, const std::vector<Result>& results) {
@@ -88,7 +116,9 @@ std::string JsonText(const Options& options, const RunFacts& facts, const std::v
                      ",\n  \"transport\": " + JsonString(facts.transport) + ",\n  \"gate\": " + JsonString(facts.gate) +
                      ",\n  \"window\": " + (options.window ? "true" : "false") +
                      ",\n  \"in_place\": " + (options.in_place ? "true" : "false") +
-                     ",\n  \"batch\": " + std::to_string(options.batch) + ",\n  \"results\": [";
+                     ",\n  \"batch\": " + std::to_string(options.batch) +
+                     ",\n  \"determinism\": " + JsonString(comm::Name(options.determinism)) +
+                     ",\n  \"table\": " + JsonString(facts.table) + ",\n  \"results\": [";
   bool first = true;
   for (const Result& result : results) {
     json += std::string(first ? "" : ",") + "\n    {\"op\": " + JsonString(measure::Name(result.operation)) +
@@ -100,6 +130,7 @@ std::string JsonText(const Options& options, const RunFacts& facts, const std::v
             ", \"p99_us\": " + Fixed(result.us.p99, 4) + ", \"algbw_GBps\": " + Fixed(result.algbw, 6) +
             ", \"busbw_GBps\": " + Fixed(result.busbw, 6) +
             ", \"wrong\": " + (result.wrong < 0 ? "null" : std::to_string(result.wrong)) +
+            ", \"fast_median_us\": " + (result.fast_us > 0 ? Fixed(result.fast_us, 4) : "null") +
             ", \"algorithm\": " + JsonString(result.algorithm) + "}";
     first = false;
   }

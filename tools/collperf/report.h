@@ -20,11 +20,14 @@ struct RunFacts {
   std::string gate;
   std::string date;
   std::string command;
+  std::string table;  // that algorithms are chosen by, in the grammar of comm/tuning.h
 };
 
 // The lines above the table, without results.
 std::string HeadText(const Options& options, const RunFacts& facts);
-std::string RowText(const Result& result);
+std::string RowText(const Options& options, const Result& result);
+// Below the table: what the level of determinism costs; empty where nothing was compared.
+std::string DeterminismText(const Options& options, const std::vector<Result>& results);
 
 // op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm; `wrong` is empty where
 // it was not checked.

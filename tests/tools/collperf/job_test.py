@@ -66,6 +66,24 @@ class Collperf(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn(" ring\n", done.stdout)
 
+    def test_determinism_says_what_it_costs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "a.json"
+            done = run(3, "all_reduce,all_gather", "-b", "64", "-e", "64K", "-f", "1024", "-n", "5", "-d", "half",
+                       "--determinism", "order_invariant", "--json", path)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stdout, r"# order_invariant takes [0-9.]+ x fast's time \(geometric mean of 2 points")
+            results = json.loads(path.read_text())["results"]
+            for result in results:
+                self.assertEqual(result["fast_median_us"] is not None, result["op"] == "all_reduce")
+            algorithms = {r["algorithm"] for r in results if r["op"] == "all_reduce"}
+            self.assertLessEqual(algorithms, {"flat", "direct", "single_copy"})  # those with rank order
+
+    def test_calibrate_prints_the_table_in_force(self):
+        done = run(2, "--calibrate")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, r"# calibrated in [0-9.]+ s; the table in force:\n(\[0\] )?# local.alpha_us=")
+
     def test_refusals(self):
         for arguments, says in ((["all_reduce", "-r", "7", "-n", "1"], "-r 7 is no rank of a group of 2"),
                                 (["all_reduce", "--algorithm", "nonsense", "-n", "1"], "ring"),

@@ -63,6 +63,7 @@ TEST(CollperfOptions, RefusesWithTheRemedy) {
       {{"all_reduce", "-d", "float128"}, "float32"},
       {{"all_reduce", "-o", "average"}, "avg"},
       {{"all_reduce", "-d", "all", "--csv", "x.csv"}, "--json"},
+      {{"all_reduce", "--determinism", "slow"}, "reproducible"},
       {{"all_reduce", "-f", "1"}, "--stepfactor"},
       {{"all_reduce", "-n", "-3"}, "--iters"},
       {{"all_reduce", "--no-such"}, "--no-such"},
@@ -73,6 +74,19 @@ TEST(CollperfOptions, RefusesWithTheRemedy) {
     EXPECT_EQ(parsed.code, 2);
     EXPECT_THAT(parsed.text, HasSubstr(test.says));
   }
+}
+
+TEST(CollperfReport, CostOfDeterminism) {
+  const Parsed parsed = Parse({"all_reduce", "--determinism", "order_invariant"});
+  ASSERT_FALSE(parsed.ends) << parsed.text;
+  const Result dear{.us = {1, 3, 4}, .fast_us = 1.5};
+  const Result cheap{.us = {1, 2, 4}, .fast_us = 4};
+  const Result uncompared{.us = {1, 2, 4}};
+  EXPECT_THAT(HeadText(parsed.options, {}), HasSubstr("x fast"));
+  EXPECT_THAT(RowText(parsed.options, dear), HasSubstr(" 2.000 "));
+  EXPECT_EQ(DeterminismText(parsed.options, {dear, cheap, uncompared}),
+            "# order_invariant takes 1.000 x fast's time (geometric mean of 2 points, 0.500 to 2.000)\n");
+  EXPECT_EQ(DeterminismText(parsed.options, {uncompared}), "");
 }
 
 TEST(CollperfReport, CsvColumns) {
