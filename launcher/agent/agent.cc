@@ -203,7 +203,11 @@ void Agent::OnSignal() {
 
 void Agent::ReapChildren() {
   int status = 0;
-  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;) {
+    if (WIFSTOPPED(status) || WIFCONTINUED(status)) {
+      if (supervisor_) supervisor_->OnChildStopped(pid);
+      continue;
+    }
     if (supervisor_ && supervisor_->OnChildEnded(pid, status)) continue;
     if (pid == sentinel_.pid() && sentinel_restarts_++ < kMaxSentinelRestarts) {
       sentinel_.Start();

@@ -94,13 +94,18 @@ void Supervisor::ReportUnstarted(size_t index, const absl::Status& status, v1::R
 void Supervisor::Look() {
   look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
   const auto now = EventLoop::Clock::now();
+  // Ranks may have gone on meanwhile, or have been stopped along with this process: the time does not count.
   if (now - last_look_ > kSelfStall) {
-    for (Rank& rank : ranks_) rank.stopped_since = {};
+    for (Rank& rank : ranks_) {
+      if (rank.stopped_since) *rank.stopped_since += now - last_look_;
+    }
   }
   last_look_ = now;
   const bool everyone = looks_++ % kLooksPerSmallLook == 0;
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].running && !ranks_[i].reported && (everyone || ranks_[i].large)) LookAt(i, now);
+    if (ranks_[i].running && !ranks_[i].reported && (everyone || ranks_[i].large || ranks_[i].stopped_since)) {
+      LookAt(i, now);
+    }
   }
 }
 
@@ -114,10 +119,10 @@ void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
     return;
   }
   if (state->state != 'T' || IsTraced(rank.process.pid)) {
-    rank.stopped_since = {};
-  } else if (rank.stopped_since == EventLoop::Clock::time_point{}) {
+    rank.stopped_since.reset();
+  } else if (!rank.stopped_since) {
     rank.stopped_since = now;
-  } else if (now - rank.stopped_since >= kFrozenAfter && rank.own_fault.empty()) {
+  } else if (now - *rank.stopped_since >= kFrozenAfter && rank.own_fault.empty()) {
     if (!rank.told_to_end) rank.own_fault = "it stayed stopped (SIGSTOP)";
     Kill(&rank);
   }
@@ -160,6 +165,12 @@ void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
     rank.own_fault = "its program (pid " + std::to_string(program) + ") had ended without goodbye, its wrapper had not";
     Kill(&rank);
   });
+}
+
+void Supervisor::OnChildStopped(pid_t pid) {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].running && !ranks_[i].reported && ranks_[i].process.pid == pid) LookAt(i, EventLoop::Clock::now());
+  }
 }
 
 bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {

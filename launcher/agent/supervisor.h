@@ -1,7 +1,8 @@
 // The ranks of a node as processes: started, watched, ended, their ends reported once each.
 //
 // A death is known by SIGCHLD at once, and earlier still for large processes, whose memory the kernel tears down first:
-// their exiting flag in /proc is looked at every 20 ms. A rank that stays stopped (SIGSTOP) is killed and reported.
+// their exiting flag in /proc is looked at every 20 ms. A rank that stays stopped (SIGSTOP) is killed and reported: the
+// kernel tells when it stops, and from then on it is looked at every 20 ms too.
 #pragma once
 
 #include <sys/types.h>
@@ -48,6 +49,9 @@ class Supervisor {
   // A child process has ended. False when it is none of the ranks.
   bool OnChildEnded(pid_t pid, int wait_status);
 
+  // A child process has been stopped or continued by a signal, as far as the kernel told.
+  void OnChildStopped(pid_t pid);
+
   void PauseOutput();
   void ResumeOutput();
   // Passes on what is left in the pipes, unfinished lines too: after the last process that could write has gone.
@@ -62,7 +66,8 @@ class Supervisor {
   static constexpr std::chrono::milliseconds kLookInterval{20};
   static constexpr int kLooksPerSmallLook = 10;  // small processes' ends are seen at once anyway
   static constexpr long kLargeBytes = 64l << 20;
-  static constexpr std::chrono::milliseconds kFrozenAfter{2900};
+  // Leaves 1 s of the promised 3.5 s to a machine that has other things to do than to run this process.
+  static constexpr std::chrono::milliseconds kFrozenAfter{2500};
   static constexpr std::chrono::milliseconds kSelfStall{500};  // my own timer was late: I know nothing of others
 
   struct Rank {
@@ -75,7 +80,7 @@ class Supervisor {
     bool large = false;
     bool told_to_end = false;  // we sent a signal
     std::string own_fault;     // why we did, where the rank gave cause
-    EventLoop::Clock::time_point stopped_since{};
+    std::optional<EventLoop::Clock::time_point> stopped_since;
     EventLoop::TimerId kill_timer = 0;
     std::optional<EventLoop::Clock::time_point> kill_at;  // where Stop has set one
   };

@@ -1,6 +1,7 @@
 // kill -9, SIGSTOP and signals for every process of a job: everything ends in time, the cause is named, nothing stays.
 // The promise is 5 s at the worst; a test asserts ten times the 2 s that it should take.
 #include <gtest/gtest.h>
+#include <sys/ptrace.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -156,10 +157,28 @@ TEST_F(Faults, StoppedRankIsKilledAndNamed) {
   ExpectAllGone();
 }
 
+// Two stops which together last longer than one may.
 TEST_F(Faults, ShortlyStoppedRankIsLeftAlone) {
-  Start({"sh", "-c", "(sleep 1; kill -CONT $$) & echo up; kill -STOP $$; wait; echo went on"});
+  Start({"sh", "-c", "echo up; for i in 1 2; do (sleep 1.4; kill -CONT $$) & kill -STOP $$; wait; done; echo went on"});
   EXPECT_EQ(job_->Wait(), 0) << job_->err();
   EXPECT_NE(job_->out().find("went on"), string::npos);
+}
+
+TEST_F(Faults, RankStoppedByADebuggerIsLeftAlone) {
+  Start({"sh", "-c", "echo up; while ! [ -e /proc/$$/never ]; do sleep 0.05; done"});
+  ASSERT_TRUE(job_->WaitForOutput("[0] up"));
+  const pid_t rank = job_->RankProcess(0);
+  if (::ptrace(PTRACE_SEIZE, rank, nullptr, nullptr) != 0) GTEST_SKIP() << "no process may be traced here";
+  ::kill(rank, SIGSTOP);
+  const auto ended = [rank] {
+    const auto state = ReadProcessState(rank);
+    return !state || state->exiting;
+  };
+  EXPECT_FALSE(job_->WaitUntil(ended, std::chrono::seconds(4))) << job_->err();
+  ::ptrace(PTRACE_DETACH, rank, nullptr, nullptr);
+  ::kill(job_->pid(), SIGKILL);
+  job_->Wait(kGone);
+  ExpectAllGone();
 }
 
 TEST_F(Faults, StoppedAgent) {
