@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -61,7 +62,21 @@ class ForkedRanks {
   ForkedRanks& operator=(const ForkedRanks&) = delete;
 
   SharedWords& shared() { return *shared_; }
-  void Kill(int rank) { kill(pids_[static_cast<size_t>(rank)], SIGKILL); }
+  int size() const { return static_cast<int>(pids_.size()); }
+  void Kill(int rank) { Signal(rank, SIGKILL); }
+  // Does nothing once the rank was joined.
+  void Signal(int rank, int signal) {
+    const pid_t pid = pids_[static_cast<size_t>(rank)];
+    if (pid > 0) kill(pid, signal);
+  }
+  // Ended ranks stay to be joined.
+  bool SomeRun() const {
+    return std::any_of(pids_.begin(), pids_.end(), [](pid_t pid) {
+      siginfo_t info = {};
+      return pid > 0 && waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+             info.si_pid == 0;
+    });
+  }
   // Waits for the rank's end and returns its wait status.
   int Join(int rank) {
     int status = -1;
