@@ -9,7 +9,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -69,13 +68,18 @@ class ForkedRanks {
     const pid_t pid = pids_[static_cast<size_t>(rank)];
     if (pid > 0) kill(pid, signal);
   }
-  // Ended ranks stay to be joined.
-  bool SomeRun() const {
-    return std::any_of(pids_.begin(), pids_.end(), [](pid_t pid) {
+  // Ended ranks stay to be joined. When one has failed, the others are killed: they might wait for it.
+  bool SomeRun() {
+    bool run = false;
+    bool failed = false;
+    for (const pid_t pid : pids_) {
       siginfo_t info = {};
-      return pid > 0 && waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-             info.si_pid == 0;
-    });
+      if (pid < 0 || waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) continue;
+      run |= info.si_pid == 0;
+      failed |= info.si_pid != 0 && info.si_status != 0;
+    }
+    for (int rank = 0; failed && rank < size(); ++rank) Kill(rank);
+    return run;
   }
   // Waits for the rank's end and returns its wait status.
   int Join(int rank) {

@@ -280,5 +280,50 @@ TEST(ShmStress, EveryByteArrivesAndNobodySleepsForEver) {
   }
 }
 
+// Two ranks send a word to and fro; each sleeps as soon as it finds nothing, while the other is about to publish or to
+// acknowledge. No delays here: what a fence orders is a few instructions wide, and an interrupt is a fence too.
+TEST(ShmStress, NoWakeUpIsLostAtTheMomentOfGoingToSleep) {
+  const auto rounds = static_cast<uint64_t>(cohort::testing::Trials(30'000, 3'000'000));
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  ForkedRanks ranks(2, [rounds, seed](const ForkedRanks::Child& child) {
+    alarm(600);
+    auto transport = child.MakeTransport();
+    const int peer = 1 - child.rank;
+    auto link = *transport->Connect(
+        {.group = 1, .epoch = 1, .group_rank = child.rank, .peer = peer, .peer_world_rank = peer, .lane = 0});
+    child.shared.words[0].fetch_add(1);
+    ASSERT_TRUE(testing::WaitFor([&] { return child.shared.words[0].load() == 2; }));
+    runtime::Sleeper sleeper(&child.segment);
+    std::mt19937_64 random(seed + static_cast<uint64_t>(child.rank));
+    for (uint64_t round = 0; round < rounds; ++round) {
+      uint64_t got = 0;
+      SendOperation send = testing::SendOf(reinterpret_cast<std::byte*>(&round), 8);
+      RecvOperation recv = testing::RecvOf(reinterpret_cast<std::byte*>(&got), 8);
+      if (child.rank == 0) {
+        ASSERT_EQ(link->TrySend(send), Progress::kDone);
+      }
+      while (link->TryRecv(recv) != Progress::kDone) {
+        const uint32_t token = sleeper.Announce();
+        const Progress progress = link->TryRecv(recv);
+        if (progress != Progress::kDone) {
+          const auto deadline = runtime::Deadline::After(kLongestSleep);
+          sleeper.Sleep(token, {}, deadline);
+          ASSERT_FALSE(deadline.passed()) << "rank " << child.rank << " was not woken in round " << round;
+        }
+        sleeper.Withdraw();
+        if (progress == Progress::kDone) break;
+      }
+      ASSERT_EQ(got, round);
+      // Answers come when the other is anywhere between its look and its sleep.
+      for (volatile uint64_t left = random() % 1'000; left > 0;) left = left - 1;
+      if (child.rank == 1) {
+        ASSERT_EQ(link->TrySend(send), Progress::kDone);
+      }
+    }
+  });
+  ranks.ExpectAllSucceed();
+}
+
 }  // namespace
 }  // namespace cohort::comm
