@@ -13,6 +13,8 @@ namespace {
 
 // Local copies and reductions of more than this are spread over several calls of Advance.
 constexpr size_t kLocalBytesAtOnce = 256 * 1024;
+// Stands for numbers of bytes that no 64 bits hold: no memory has so many.
+constexpr size_t kTooManyBytes = size_t{1} << 62;
 
 }  // namespace
 
@@ -42,14 +44,15 @@ PlanRunner::Range PlanRunner::Bind(const Slice& slice) const {
 PlanRunner::Range PlanRunner::BindUnequal(const Slice& slice) const {
   const auto buffer = static_cast<size_t>(slice.buffer);
   const int32_t block = slice.first / plan_->pieces;
-  const int64_t piece = slice.first % plan_->pieces;
-  const int64_t count = counts_[buffer][block];
-  const int64_t begin = piece * count / plan_->pieces;
-  const int64_t end = (piece + slice.chunks) * count / plan_->pieces;
+  const auto pieces = static_cast<uint32_t>(plan_->pieces);
+  const auto piece = static_cast<uint32_t>(slice.first) % pieces;
+  const auto count = static_cast<uint64_t>(counts_[buffer][block]);
+  const uint64_t begin = PieceBegin(count, piece, pieces);
+  const uint64_t end = PieceBegin(count, piece + static_cast<uint32_t>(slice.chunks), pieces);
   std::byte* base = buffers_[buffer];
   if (end == begin) return {base, 0};
-  return {base + static_cast<size_t>(places_[buffer][block] + begin) * binding_.element_bytes,
-          static_cast<size_t>(end - begin) * binding_.element_bytes};
+  return {base + (static_cast<uint64_t>(places_[buffer][block]) + begin) * binding_.element_bytes,
+          (end - begin) * binding_.element_bytes};
 }
 
 size_t PlanRunner::PlaceUnequalScratch() {
@@ -61,15 +64,27 @@ size_t PlanRunner::PlaceUnequalScratch() {
   scratch_counts_.clear();
   scratch_places_.clear();
   int64_t end = 0;
+  bool too_many = false;
   for (const Slice& like : plan_->scratch_like) {
     scratch_counts_.push_back(counts_[static_cast<size_t>(like.buffer)][like.first / plan_->pieces]);
     scratch_places_.push_back(end);
-    end += scratch_counts_.back();
+    too_many = __builtin_add_overflow(end, scratch_counts_.back(), &end) || too_many;
   }
   counts_[2] = scratch_counts_.data();
   places_[2] = scratch_places_.data();
   pieces_ = 0;
-  return static_cast<size_t>(end) * binding_.element_bytes;
+  size_t bytes;
+  too_many = __builtin_mul_overflow(static_cast<size_t>(end), binding_.element_bytes, &bytes) || too_many;
+  return too_many ? kTooManyBytes : bytes;
+}
+
+size_t PlanRunner::EqualScratch() const {
+  const uint64_t block_bytes = binding_.count * binding_.element_bytes;
+  uint64_t bytes;
+  if (__builtin_mul_overflow(block_bytes, static_cast<uint64_t>(plan_->scratch_chunks) / pieces_ + 1, &bytes)) {
+    return kTooManyBytes;
+  }
+  return OffsetOf(static_cast<uint32_t>(plan_->scratch_chunks));
 }
 
 bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
@@ -94,7 +109,7 @@ bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
   }
   const size_t unequal_scratch = binding.blocks == nullptr ? 0 : PlaceUnequalScratch();
   if (plan.scratch_chunks > 0) {
-    const size_t bytes = pieces_ == 0 ? unequal_scratch : OffsetOf(static_cast<uint32_t>(plan.scratch_chunks));
+    const size_t bytes = pieces_ == 0 ? unequal_scratch : EqualScratch();
     if (scratch_bytes_ < bytes) {
       scratch_.reset(new (std::nothrow) std::byte[bytes]);
       scratch_bytes_ = scratch_ == nullptr ? 0 : bytes;

@@ -95,6 +95,8 @@ class PlanRunner {
   Range BindUnequal(const Slice& slice) const;
   // Lays the scratch of a plan of unequal blocks out; returns its bytes.
   size_t PlaceUnequalScratch();
+  // The bytes of the scratch of a plan of equal blocks.
+  size_t EqualScratch() const;
   void NoteMismatch(const RecvOperation& operation);
   int32_t CompletedSends(const LaneState& lane) const;
 
