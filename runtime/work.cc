@@ -5,68 +5,59 @@
 
 namespace cohort::runtime {
 
-// The listeners are linked newest first until the operation is done; then the list is the mark, for good.
-class WorkState::ClosedMark final : public WorkListener {
- public:
-  static WorkListener* Get() { return &mark; }
-
- private:
-  void OnDone(const absl::Status&) override {}
-  static constinit ClosedMark mark;
+// The callbacks are linked newest first until the operation is done; then the list is `closed` for good.
+struct WorkState::Callbacks {
+  Callbacks* next = nullptr;
+  static constinit Callbacks closed;
 };
-constinit WorkState::ClosedMark WorkState::ClosedMark::mark;
-
-class WorkState::Callback final : public WorkListener {
- public:
-  explicit Callback(std::function<void(const absl::Status&)> fn) : fn_(std::move(fn)) {}
-
- private:
-  void OnDone(const absl::Status& status) override {
-    const std::unique_ptr<Callback> self(this);
-    fn_(status);
-  }
-  void OnDropped() override { delete this; }
-  std::function<void(const absl::Status&)> fn_;
+constinit WorkState::Callbacks WorkState::Callbacks::closed;
+struct WorkState::Callback : Callbacks {
+  std::function<void(const absl::Status&)> fn;
 };
 
 WorkState::~WorkState() {
-  WorkListener* list = listeners_.load(std::memory_order_acquire);
-  while (list != nullptr && list != ClosedMark::Get()) std::exchange(list, list->next_)->OnDropped();
+  Callbacks* list = callbacks_.load(std::memory_order_acquire);
+  while (list != nullptr && list != &Callbacks::closed) delete static_cast<Callback*>(std::exchange(list, list->next));
 }
 
 void WorkState::Complete(absl::Status status) {
   status_ = std::move(status);
   done_.store(true, std::memory_order_release);
-  WorkListener* list = listeners_.exchange(ClosedMark::Get(), std::memory_order_acq_rel);
+  Callbacks* list = callbacks_.exchange(&Callbacks::closed, std::memory_order_acq_rel);
   if (list == nullptr) [[likely]]
     return;
-  WorkListener* in_order = nullptr;
+  Callbacks* in_order = nullptr;
   while (list != nullptr) {
-    WorkListener* next = list->next_;
-    list->next_ = in_order;
+    Callbacks* next = list->next;
+    list->next = in_order;
     in_order = list;
     list = next;
   }
-  while (in_order != nullptr) std::exchange(in_order, in_order->next_)->OnDone(status_);
+  while (in_order != nullptr) {
+    const std::unique_ptr<Callback> callback(static_cast<Callback*>(in_order));
+    in_order = callback->next;
+    callback->fn(status_);
+  }
 }
 
 void WorkState::Reset() {
   status_ = absl::OkStatus();
-  listeners_.store(nullptr, std::memory_order_relaxed);
+  callbacks_.store(nullptr, std::memory_order_relaxed);
   done_.store(false, std::memory_order_release);
 }
 
 void WorkState::Then(std::function<void(const absl::Status&)> fn) {
-  Notify(std::make_unique<Callback>(std::move(fn)).release());
-}
-
-void WorkState::Notify(WorkListener* listener) {
-  WorkListener* head = listeners_.load(std::memory_order_acquire);
-  while (head != ClosedMark::Get()) {
-    listener->next_ = head;
-    if (listeners_.compare_exchange_weak(head, listener, std::memory_order_acq_rel)) return;
+  auto callback = std::make_unique<Callback>();
+  callback->fn = std::move(fn);
+  Callbacks* head = callbacks_.load(std::memory_order_acquire);
+  while (head != &Callbacks::closed) {
+    callback->next = head;
+    if (callbacks_.compare_exchange_weak(head, callback.get(), std::memory_order_acq_rel)) {
+      callback.release();  // NOLINT(bugprone-unused-return-value): the list owns it now
+      return;
+    }
   }
-  listener->OnDone(status_);
+  callback->fn(status_);
 }
 
 absl::Status WorkState::WaitOnStream(void* stream) {
@@ -110,14 +101,6 @@ void Work::Then(std::function<void(const absl::Status&)> fn) {
     fn(absl::OkStatus());
   } else {
     state_->Then(std::move(fn));
-  }
-}
-
-void Work::Notify(WorkListener* listener) {
-  if (state_ == nullptr) {
-    listener->OnDone(absl::OkStatus());
-  } else {
-    state_->Notify(listener);
   }
 }
 

@@ -5,7 +5,6 @@
 
 #include <functional>
 
-#include "comm/algorithm/registry.h"
 #include "comm/algorithm/tree.h"
 #include "comm/plan/plan_builder.h"
 
@@ -36,8 +35,5 @@ class TreeBlocks {
   const bool inner_;
   const Slice scratch_;
 };
-
-// What a tree gather or scatter costs: the depth of the tree in rounds, all other ranks' blocks at the root.
-AlgorithmCost TreeBlocksCost(const CostQuery& query, int radix);
 
 }  // namespace cohort::comm

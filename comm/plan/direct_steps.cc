@@ -273,13 +273,20 @@ Progress DirectSteps::FoldPiece(const Step& step, size_t at, size_t bytes) {
     if (!target.streamed) ++cached;
   }
   const size_t mapped = outs_.size();
+  const bool free_place =
+      step.sources == 1 ? mapped > 0
+                        : cached > 0 && targets_[0].rank == rank_ &&
+                              std::none_of(sources_.begin(), sources_.end(),
+                                           [&](const Operand& source) { return source.data == targets_[0].data; });
+  std::byte* place = free_place ? targets_[0].data + at : nullptr;
   for (const Operand& source : sources_) {
     if (source.data != nullptr) {
       ins_.push_back(source.data + at);
       continue;
     }
-    // What is only copied is fetched to where it belongs.
-    std::byte* to = step.sources == 1 && mapped > 0 ? targets_[0].data + at : take();
+    // What is only copied is fetched to where it belongs; and so is one of several operands where the own output
+    // is free for it: one buffer less in the cache.
+    std::byte* to = place != nullptr ? std::exchange(place, nullptr) : take();
     absl::Status error;
     const Progress read = memory_->Read(source.rank, source.address + at, to, bytes, &error);
     if (read == Progress::kFailed) return Fail(std::move(error), source.rank);

@@ -1,7 +1,6 @@
 #include "comm/transport/shm/member_memory.h"
 
 #include <sched.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <optional>
@@ -10,28 +9,6 @@
 #include "runtime/base/deadline.h"
 
 namespace cohort::comm::shm {
-namespace {
-
-constexpr size_t kGateBytes = 4096;
-
-}  // namespace
-
-Gate::Gate() {
-  void* page = mmap(nullptr, kGateBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (page != MAP_FAILED) page_ = page;
-}
-
-Gate::~Gate() {
-  if (page_ != nullptr && !closed_) munmap(page_, kGateBytes);
-}
-
-void Gate::Close() {
-  closed_ = true;
-  if (page_ == nullptr) return;
-  // A new mapping in its place: gives the memory back and lets nobody in.
-  (void)mmap(page_, kGateBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-}
-
 MemberMemory::MemberMemory(runtime::Segment& segment, PrivateMemory& memory, OwnEndpoint& own, int group_rank,
                            std::vector<PeerEndpoint>& peers)
     : segment_(segment), memory_(memory), own_(own), group_rank_(group_rank), peers_(peers), mapped_(peers.size()) {}
@@ -94,7 +71,6 @@ std::byte* MemberMemory::Resolve(int peer, const MemoryName& name, size_t bytes)
 }
 
 bool MemberMemory::Enter() {
-  verified_ = -1;
   own_.header().inside.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
   const bool closed = std::any_of(peers_.begin(), peers_.end(), [](const PeerEndpoint& peer) {
@@ -106,16 +82,12 @@ bool MemberMemory::Enter() {
 
 Progress MemberMemory::Read(int peer, uint64_t address, std::byte* to, size_t bytes, absl::Status* error) {
   const PeerEndpoint& endpoint = peers_[IndexOf(peer)];
-  const ReadResult result = memory_.Read(endpoint, address, to, bytes);
-  if (result == ReadResult::kRead) verified_ = peer;
-  return Outcome(result, endpoint, error);
+  return Outcome(memory_.Read(endpoint, address, to, bytes), endpoint, error);
 }
 
 Progress MemberMemory::Write(int peer, uint64_t address, const std::byte* from, size_t bytes, absl::Status* error) {
   const PeerEndpoint& endpoint = peers_[IndexOf(peer)];
-  ReadResult result = verified_ == peer ? ReadResult::kRead : memory_.Read(endpoint, 0, nullptr, 0);
-  if (result == ReadResult::kRead) result = memory_.Write(endpoint, address, from, bytes);
-  return Outcome(result, endpoint, error);
+  return Outcome(memory_.Write(endpoint, address, from, bytes), endpoint, error);
 }
 
 Progress MemberMemory::Outcome(ReadResult result, const PeerEndpoint& peer, absl::Status* error) const {

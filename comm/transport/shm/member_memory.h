@@ -7,7 +7,7 @@
 // member is inside for one piece, 256 KiB a buffer, so the wait is short. The dead are not waited for, and a process
 // that was stopped inside for kLongestWait only. What such a one may still do when it goes on: finish its stores of one
 // piece into window memory, which stays mapped. It cannot begin a write to private memory, because every such write
-// passes the gate, a page that is made inaccessible and kept so.
+// passes the gate (gate.h), a page that is made inaccessible and kept so.
 #pragma once
 
 #include <array>
@@ -21,23 +21,6 @@
 #include "runtime/segment/segment.h"
 
 namespace cohort::comm::shm {
-
-// A page of private memory that peers write to before they write elsewhere in this process.
-class Gate {
- public:
-  Gate();
-  ~Gate();
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
-  // 0: there is no memory for it.
-  uint64_t address() const { return reinterpret_cast<uintptr_t>(page_); }
-  // Nobody passes any more. The addresses are then kept for good: a late writer must find nothing else there.
-  void Close();
-
- private:
-  void* page_ = nullptr;
-  bool closed_ = false;
-};
 
 class MemberMemory final : public MemoryAccess {
  public:
@@ -77,7 +60,6 @@ class MemberMemory final : public MemoryAccess {
   std::vector<PeerEndpoint>& peers_;
   std::vector<Mapped> mapped_;  // by index of peer
   Reach reach_ = Reach::kUnknown;
-  int verified_ = -1;  // the peer whose process a read has shown to be the right one, since Enter
 };
 
 }  // namespace cohort::comm::shm

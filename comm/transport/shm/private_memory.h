@@ -31,8 +31,7 @@ class PrivateMemory {
   ReadResult Read(const PeerEndpoint& peer, uint64_t address, std::byte* to, size_t bytes);
 
   // Copies `bytes` bytes to `address` in the peer's memory. In the same call, and before that, a word is written to the
-  // peer's gate, a page that the peer makes inaccessible when it wants no more writes: then nothing is written. Call it
-  // after a Read of the same peer has shown that the process is still the one that it was.
+  // peer's gate (gate.h): where there is none any more, nothing is written.
   ReadResult Write(const PeerEndpoint& peer, uint64_t address, const std::byte* from, size_t bytes);
 
   // kPieceBytes of memory, for reductions of what was read.

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/transport/shm/endpoint.h"
+#include "comm/transport/shm/gate.h"
 #include "comm/transport/shm/layout.h"
 #include "comm/transport/shm/member_memory.h"
 #include "comm/transport/shm/private_memory.h"
@@ -43,11 +44,22 @@ struct ShmTransport::State {
   int world_rank;
   LocalRankOf local_rank_of;
   shm::PrivateMemory memory;
+  shm::GateField gates;
   shm::Graveyard graveyard;
   std::unordered_set<LossTarget*> targets;
   std::vector<std::pair<int, absl::Status>> lost;
 
   bool many_ranks() const { return segment.local_ranks() >= kManyLocalRanks; }
+  bool share_cpus() const { return segment.local_ranks() > segment.cpus(); }
+  shm::StreamLimits link_limits() const {
+    return {.private_from = share_cpus() ? shm::kPrivateFromSharingCpus : shm::kPrivateFrom,
+            .small_chunks_only = many_ranks()};
+  }
+  shm::StreamLimits fanout_limits(size_t readers) const {
+    return {.longest = shm::kEagerBytes,
+            .private_from = share_cpus() || readers > 1 ? SIZE_MAX : shm::kPrivateFromInFanout,
+            .small_chunks_only = many_ranks()};
+  }
 };
 
 namespace {
@@ -58,7 +70,7 @@ class ShmLink final : public Link, public LossTarget {
       : state_(std::move(state)),
         own_(std::move(own)),
         peers_{std::move(peer)},
-        writer_(state_->segment, *own_, peers_, SIZE_MAX, state_->many_ranks()),
+        writer_(state_->segment, *own_, peers_, state_->link_limits()),
         reader_(state_->segment, *own_, peers_.front(), &state_->memory) {
     state_->targets.insert(this);
     for (const auto& [rank, status] : state_->lost) OnLost(rank, status);
@@ -103,9 +115,9 @@ class ShmFanout final : public Fanout, public LossTarget {
         group_rank_(group_rank),
         peers_(std::move(peers)),
         memory_(state_->segment, state_->memory, *own_, group_rank, peers_),
-        writer_(state_->segment, *own_, peers_, shm::kEagerBytes, state_->many_ranks()) {
+        writer_(state_->segment, *own_, peers_, state_->fanout_limits(peers_.size())) {
     readers_.reserve(peers_.size());
-    for (PeerEndpoint& peer : peers_) readers_.emplace_back(state_->segment, *own_, peer, nullptr);
+    for (PeerEndpoint& peer : peers_) readers_.emplace_back(state_->segment, *own_, peer, &state_->memory);
     state_->targets.insert(this);
     for (const auto& [rank, status] : state_->lost) OnLost(rank, status);
   }
@@ -202,7 +214,7 @@ absl::StatusOr<std::unique_ptr<Fanout>> ShmTransport::ConnectFanout(const Fanout
                                                               .own_source = member});
   }
   state_->graveyard.Sweep();
-  auto gate = std::make_unique<shm::Gate>();
+  auto gate = std::make_unique<shm::Gate>(state_->gates);
   OwnEndpoint::Probe probe = state_->memory.probe();
   probe.gate = gate->address();
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<OwnEndpoint> own,

@@ -151,7 +151,9 @@ Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& de
 Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& descriptor) {
   const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
   if (memory_ == nullptr || length % operation.element_bytes != 0) return FailDamaged(operation);
-  std::byte* to = operation.reduce == nullptr ? operation.data + operation.moved : memory_->staging();
+  // What is combined into another place is fetched to that place, which spares the cache a third buffer.
+  const bool there = operation.reduce == nullptr || operation.data != operation.operand;
+  std::byte* to = there ? operation.data + operation.moved : memory_->staging();
   switch (memory_->Read(peer_, descriptor.position + operation.moved, to, length)) {
     case ReadResult::kRead:
       break;

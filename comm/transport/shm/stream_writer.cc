@@ -20,16 +20,16 @@ Progress Fail(SendOperation& operation, absl::Status status) {
 }  // namespace
 
 StreamWriter::StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers,
-                           size_t longest, bool small_chunks_only)
+                           const StreamLimits& limits)
     : segment_(segment),
       own_(own),
       readers_(readers),
-      longest_(longest),
+      limits_(limits),
       slots_(own.slots()),
       slot_count_(own.slot_count()),
       ring_head_at_(own.slot_count()) {
   small_.chunk_bytes = kSmallChunkBytes;
-  large_.chunk_bytes = small_chunks_only ? kSmallChunkBytes : kLargeChunkBytes;
+  large_.chunk_bytes = limits.small_chunks_only ? kSmallChunkBytes : kLargeChunkBytes;
 }
 
 Progress StreamWriter::TrySend(SendOperation& operation) {
@@ -51,9 +51,10 @@ Progress StreamWriter::TrySend(SendOperation& operation) {
 }
 
 Progress StreamWriter::SendLarge(SendOperation& operation) {
-  if (operation.bytes > longest_) {
-    return Fail(operation, absl::InternalError("a message of " + std::to_string(operation.bytes) +
-                                               " bytes where at most " + std::to_string(longest_) + " are allowed"));
+  if (operation.bytes > limits_.longest) {
+    return Fail(operation,
+                absl::InternalError("a message of " + std::to_string(operation.bytes) + " bytes where at most " +
+                                    std::to_string(limits_.longest) + " are allowed"));
   }
   Bounce& bounce = operation.bytes < kLargeChunkFrom ? small_ : large_;
   if (OperationState::Load(operation.state).phase == Phase::kMoving) return SendChunk(operation, bounce);
@@ -63,12 +64,12 @@ Progress StreamWriter::SendLarge(SendOperation& operation) {
                       {.total = operation.bytes, .length = operation.bytes, .area_offset = *offset});
     }
   }
-  if (operation.bytes <= kEagerBytes) return SendEager(operation);
-  if (operation.bytes >= kPrivateFrom && MayReadPrivate()) {
+  if (operation.bytes >= limits_.private_from && MayReadPrivate()) {
     return Announce(
         operation, MessageKind::kPrivate,
         {.total = operation.bytes, .length = operation.bytes, .position = reinterpret_cast<uintptr_t>(operation.data)});
   }
+  if (operation.bytes <= kEagerBytes) return SendEager(operation);
   return SendChunk(operation, bounce);
 }
 

@@ -11,12 +11,18 @@
 
 namespace cohort::comm::shm {
 
+// Limits of one stream, in bytes of a message.
+struct StreamLimits {
+  size_t longest = SIZE_MAX;           // more is refused
+  size_t private_from = kPrivateFrom;  // from here on readers fetch private memory themselves, where they can
+  bool small_chunks_only = false;      // bounce without the large buffers
+};
+
 class StreamWriter {
  public:
-  // The endpoint, whose slots this writer owns, and the views of its readers outlive it. Messages of more than
-  // `longest` bytes are refused.
-  StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers, size_t longest,
-               bool small_chunks_only);
+  // The endpoint, whose slots this writer owns, and the views of its readers outlive it.
+  StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers,
+               const StreamLimits& limits);
 
   // See Link::TrySend.
   Progress TrySend(SendOperation& operation);
@@ -56,7 +62,7 @@ class StreamWriter {
   runtime::Segment& segment_;
   OwnEndpoint& own_;
   std::vector<PeerEndpoint>& readers_;
-  size_t longest_;
+  const StreamLimits limits_;
   Slot* slots_;
   uint64_t slot_count_;
 
