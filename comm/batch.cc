@@ -1,11 +1,22 @@
 #include "comm/batch.h"
 
+#include <span>
+#include <utility>
+
 #include "comm/group.h"
 
 namespace cohort::comm {
 
-Batch& Batch::Add(const CallArguments& arguments, const CallOptions& options) {
-  calls_.push_back({arguments, options});
+Batch& Batch::Add(const CallArguments& arguments, const CallOptions& options, const BlockLayout& in_blocks,
+                  const BlockLayout& out_blocks) {
+  if (used_ == calls_.size()) calls_.emplace_back();
+  BatchedCall& call = calls_[used_++];
+  call.arguments = arguments;
+  call.options = options;
+  call.in_counts.assign(in_blocks.counts.begin(), in_blocks.counts.end());
+  call.in_displacements.assign(in_blocks.displacements.begin(), in_blocks.displacements.end());
+  call.out_counts.assign(out_blocks.counts.begin(), out_blocks.counts.end());
+  call.out_displacements.assign(out_blocks.displacements.begin(), out_blocks.displacements.end());
   return *this;
 }
 
@@ -41,6 +52,31 @@ Batch& Batch::AllToAll(ConstBuffer in, Buffer out, const CallOptions& options, S
   return Add({CollectiveKind::kAllToAll, in, out, ReduceOp::kSum, -1, -1, site}, options);
 }
 
+Batch& Batch::GatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, int root, const CallOptions& options,
+                      Site site) {
+  return Add({CollectiveKind::kGatherV, in, out, ReduceOp::kSum, root, -1, site}, options, {}, out_blocks);
+}
+
+Batch& Batch::ScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, int root, const CallOptions& options,
+                       Site site) {
+  return Add({CollectiveKind::kScatterV, in, out, ReduceOp::kSum, root, -1, site}, options, in_blocks);
+}
+
+Batch& Batch::AllGatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, const CallOptions& options,
+                         Site site) {
+  return Add({CollectiveKind::kAllGatherV, in, out, ReduceOp::kSum, -1, -1, site}, options, {}, out_blocks);
+}
+
+Batch& Batch::ReduceScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, ReduceOp op,
+                             const CallOptions& options, Site site) {
+  return Add({CollectiveKind::kReduceScatterV, in, out, op, -1, -1, site}, options, in_blocks);
+}
+
+Batch& Batch::AllToAllV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, const BlockLayout& out_blocks,
+                        const CallOptions& options, Site site) {
+  return Add({CollectiveKind::kAllToAllV, in, out, ReduceOp::kSum, -1, -1, site}, options, in_blocks, out_blocks);
+}
+
 Batch& Batch::Send(ConstBuffer in, int peer, const CallOptions& options, Site site) {
   return Add({CollectiveKind::kSend, in, {}, ReduceOp::kSum, -1, peer, site}, options);
 }
@@ -50,9 +86,8 @@ Batch& Batch::Recv(Buffer out, int peer, const CallOptions& options, Site site) 
 }
 
 Work Batch::Submit() {
-  Work work = communicator_.group_->SubmitBatch(calls_);
-  calls_.clear();
-  return work;
+  const std::span<const BatchedCall> calls(calls_.data(), std::exchange(used_, 0));
+  return communicator_.group_->SubmitBatch(calls);
 }
 
 }  // namespace cohort::comm

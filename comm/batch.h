@@ -28,8 +28,8 @@ class Batch {
 
   using Site = Communicator::Site;
 
-  // As the calls of Communicator. Nothing happens, and no argument is looked at, before Submit; buffers must be valid
-  // from then on.
+  // As the calls of Communicator, but that nothing is checked and nothing happens before Submit. Buffers must be valid
+  // from then on, until the Work is done. Options and layouts are copied; an options' user_op is not.
   Batch& AllReduce(ConstBuffer in, Buffer out, ReduceOp op, const CallOptions& options = {},
                    Site site = Site::current());
   Batch& Reduce(ConstBuffer in, Buffer out, ReduceOp op, int root, const CallOptions& options = {},
@@ -41,19 +41,33 @@ class Batch {
   Batch& ReduceScatter(ConstBuffer in, Buffer out, ReduceOp op, const CallOptions& options = {},
                        Site site = Site::current());
   Batch& AllToAll(ConstBuffer in, Buffer out, const CallOptions& options = {}, Site site = Site::current());
+  Batch& GatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, int root, const CallOptions& options = {},
+                 Site site = Site::current());
+  Batch& ScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, int root, const CallOptions& options = {},
+                  Site site = Site::current());
+  Batch& AllGatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, const CallOptions& options = {},
+                    Site site = Site::current());
+  Batch& ReduceScatterV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, ReduceOp op,
+                        const CallOptions& options = {}, Site site = Site::current());
+  Batch& AllToAllV(ConstBuffer in, const BlockLayout& in_blocks, Buffer out, const BlockLayout& out_blocks,
+                   const CallOptions& options = {}, Site site = Site::current());
   Batch& Send(ConstBuffer in, int peer, const CallOptions& options = {}, Site site = Site::current());
   Batch& Recv(Buffer out, int peer, const CallOptions& options = {}, Site site = Site::current());
 
-  size_t size() const { return calls_.size(); }
-  // Starts all calls, without waiting. The Work is done when all of them are; its status is OK or that of the first
-  // call that failed. A batch of no calls is done at once.
+  // Calls so far.
+  size_t size() const { return used_; }
+  // Starts all calls, without waiting, on the calling thread. The Work is done when all of them are; its status is OK
+  // or that of the first call that failed. A batch of no calls is done at once. Once a batch of some shape has been
+  // submitted and waited for, the next of that shape allocates nothing.
   [[nodiscard]] Work Submit();
 
  private:
-  Batch& Add(const CallArguments& arguments, const CallOptions& options);
+  Batch& Add(const CallArguments& arguments, const CallOptions& options, const BlockLayout& in_blocks = {},
+             const BlockLayout& out_blocks = {});
 
   Communicator& communicator_;
-  std::vector<BatchedCall> calls_;
+  std::vector<BatchedCall> calls_;  // those past `used_` are kept for their memory
+  size_t used_ = 0;
 };
 
 }  // namespace cohort::comm

@@ -28,9 +28,17 @@ bool GatheredCall::Fits(const CollectiveRequest& request, const CallOptions& opt
          request.op != ReduceOp::kUser;
 }
 
+void GatheredCall::Begin(const CollectiveRequest& first, const CallOptions& options) {
+  first_ = first;
+  options_ = options;
+  parts_.clear();
+  count_ = 0;
+  Add(first, options);
+}
+
 bool GatheredCall::Add(const CollectiveRequest& request, const CallOptions& options) {
   const auto size = static_cast<int64_t>(SizeOf(request.dtype));
-  if (!GoesWith(request) || (count_ + request.count) * size > kGatheredBytes) return false;
+  if ((count_ + request.count) * size > kGatheredBytes) return false;
   options_.timeout = std::min(options_.timeout, options.timeout);
   parts_.push_back({request.in, request.out, request.count});
   count_ += request.count;
@@ -41,7 +49,10 @@ CollectiveRequest GatheredCall::Pack() {
   CollectiveRequest request = first_;
   if (parts_.size() == 1) return request;
   const size_t size = SizeOf(first_.dtype);
-  memory_ = std::make_unique<std::byte[]>(static_cast<size_t>(count_) * size);
+  if (memory_bytes_ < static_cast<size_t>(count_) * size) {
+    memory_bytes_ = static_cast<size_t>(count_) * size;
+    memory_ = std::make_unique<std::byte[]>(memory_bytes_);
+  }
   std::byte* to = memory_.get();
   request.parts = 0;
   for (const Part& part : parts_) {
@@ -57,7 +68,7 @@ CollectiveRequest GatheredCall::Pack() {
 }
 
 void GatheredCall::Unpack() const {
-  if (memory_ == nullptr) return;
+  if (parts_.size() == 1) return;
   const size_t size = SizeOf(first_.dtype);
   const std::byte* from = memory_.get();
   for (const Part& part : parts_) {
@@ -67,25 +78,46 @@ void GatheredCall::Unpack() const {
   }
 }
 
-void BatchState::Add(runtime::Work work, std::unique_ptr<GatheredCall> gathered) {
-  ++open_;
-  // A std::function must be copyable, and the memory must live as long as the call.
-  work.Then([self = runtime::Work(this), this,
-             kept = std::shared_ptr<GatheredCall>(std::move(gathered))](const absl::Status& status) {
-    if (kept != nullptr && status.ok()) kept->Unpack();
-    Finished(status);
-  });
+void BatchState::Begin(size_t calls) {
+  requests.clear();
+  requests.reserve(calls);
+  providers.clear();
+  if (tables_.size() < calls) tables_.resize(calls);
+  tables_used_ = 0;
+  gathered_used_ = 0;
+  open_gathered_.clear();
+  if (listeners_.size() < calls) listeners_.resize(calls);
+  listeners_used_ = 0;
+  under_way_ = 1;
+  error_ = absl::OkStatus();
+}
+
+GatheredCall* BatchState::Open(const CollectiveRequest& request) {
+  const auto found = std::find_if(open_gathered_.begin(), open_gathered_.end(),
+                                  [&](const GatheredCall* gathered) { return gathered->GoesWith(request); });
+  return found == open_gathered_.end() ? nullptr : *found;
+}
+
+GatheredCall& BatchState::OpenNew(const CollectiveRequest& request, const CallOptions& options) {
+  if (gathered_used_ == gathered_.size()) gathered_.push_back(std::make_unique<GatheredCall>());
+  GatheredCall& gathered = *gathered_[gathered_used_++];
+  gathered.Begin(request, options);
+  open_gathered_.push_back(&gathered);
+  return gathered;
+}
+
+void BatchState::Add(runtime::Work work, const GatheredCall* gathered) {
+  ++under_way_;
+  Listener& listener = listeners_[listeners_used_++];
+  listener.Hear(this, gathered);
+  work.Notify(&listener);
 }
 
 void BatchState::Finished(const absl::Status& status) {
   if (error_.ok()) error_ = status;
-  if (--open_ == 0) Complete(error_);
-}
-
-// The engine lives as long as a call is under way: its group finishes all of them before it goes.
-void BatchState::Wait(runtime::Deadline deadline) {
-  if (done()) return;
-  engine_->DriveUntil([this] { return done(); }, deadline, source_);
+  if (--under_way_ > 0) return;
+  Complete(error_);
+  DropReference();
 }
 
 }  // namespace cohort::comm

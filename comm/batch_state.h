@@ -1,15 +1,17 @@
-// The state behind the Work of a batch: counts its calls, and holds the memory of all-reduces that were gathered into
-// one.
+// The state behind the Work of a batch, recycled: the requests of its calls, all-reduces that were gathered into one
+// with the memory for that, and how many calls are still under way.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "comm/provider.h"
 #include "comm/request.h"
-#include "runtime/engine.h"
+#include "comm/state_pool.h"
 #include "runtime/work.h"
 
 namespace cohort::comm {
@@ -20,22 +22,19 @@ class GatheredCall {
   // True when the call may join others: small, an all-reduce, on host memory, and nothing asked of its own.
   static bool Fits(const CollectiveRequest& request, const CallOptions& options);
 
-  explicit GatheredCall(const CollectiveRequest& first, const CallOptions& options)
-      : first_(first), options_(options) {}
-
+  // Begins anew, with a first call.
+  void Begin(const CollectiveRequest& first, const CallOptions& options);
   // Whether the two combine alike.
   bool GoesWith(const CollectiveRequest& request) const {
     return request.dtype == first_.dtype && request.op == first_.op && request.determinism == first_.determinism;
   }
-  // Adds the call if it goes together with the first and there is room; what decides is equal on all members.
+  // Adds a call that goes with the first if there is room; what decides is equal on all members.
   bool Add(const CollectiveRequest& request, const CallOptions& options);
   // Copies the inputs together, and makes the one call.
   CollectiveRequest Pack();
   // Copies the results to where they belong.
   void Unpack() const;
   const CallOptions& options() const { return options_; }
-  size_t calls() const { return parts_.size(); }
-  const CollectiveRequest& first() const { return first_; }
 
  private:
   struct Part {
@@ -48,25 +47,63 @@ class GatheredCall {
   std::vector<Part> parts_;
   int64_t count_ = 0;
   std::unique_ptr<std::byte[]> memory_;
+  size_t memory_bytes_ = 0;
 };
 
-class BatchState final : public runtime::WorkState {
+class BatchState final : public PooledState<BatchState> {
  public:
-  // `source` makes the progress of its calls; both outlive the calls.
-  BatchState(runtime::Engine* engine, runtime::ProgressSource* source) : engine_(engine), source_(source) {}
+  explicit BatchState(StatePool<BatchState>* pool) : PooledState(pool) {}
 
-  // One more call to wait for. The state lives until `work` is done. `gathered`, if any, is unpacked then.
-  void Add(runtime::Work work, std::unique_ptr<GatheredCall> gathered);
-  // All calls have been added.
+  // Forgets an earlier batch; its memory is kept.
+  void Begin(size_t calls);
+
+  // What Submit works with: the checked requests, by call, and the providers that serve them.
+  std::vector<CollectiveRequest> requests;
+  std::vector<Provider*> providers;
+  // Of the variable-count forms; the requests point into it.
+  BlockTable& NextTable() { return tables_[tables_used_++]; }
+
+  // The gathered call that `request` may join and that has not been closed yet; null: none.
+  GatheredCall* Open(const CollectiveRequest& request);
+  // A new one, open.
+  GatheredCall& OpenNew(const CollectiveRequest& request, const CallOptions& options);
+  // No further calls join it.
+  void CloseGathered(GatheredCall* gathered) { std::erase(open_gathered_, gathered); }
+  std::span<GatheredCall* const> open_gathered() const { return open_gathered_; }
+
+  // One more call to wait for. `gathered`, if any, is unpacked when it is done.
+  void Add(runtime::Work work, const GatheredCall* gathered);
+  // All calls have been added. The object may be gone afterwards.
   void Close() { Finished(absl::OkStatus()); }
 
  private:
-  void Wait(runtime::Deadline deadline) override;
+  // Hears of the end of one call.
+  class Listener final : public runtime::WorkListener {
+   public:
+    void Hear(BatchState* batch, const GatheredCall* gathered) {
+      batch_ = batch;
+      gathered_ = gathered;
+    }
+
+   private:
+    void OnDone(const absl::Status& status) override {
+      if (gathered_ != nullptr && status.ok()) gathered_->Unpack();
+      batch_->Finished(status);
+    }
+    BatchState* batch_ = nullptr;
+    const GatheredCall* gathered_ = nullptr;
+  };
+
   void Finished(const absl::Status& status);
 
-  runtime::Engine* const engine_;
-  runtime::ProgressSource* const source_;
-  int64_t open_ = 1;  // calls under way, and one until Close
+  std::vector<BlockTable> tables_;
+  size_t tables_used_ = 0;
+  std::vector<std::unique_ptr<GatheredCall>> gathered_;
+  size_t gathered_used_ = 0;
+  std::vector<GatheredCall*> open_gathered_;
+  std::vector<Listener> listeners_;  // enough for all calls before the first is added: their addresses are kept
+  size_t listeners_used_ = 0;
+  int64_t under_way_ = 0;  // calls, and one until Close
   absl::Status error_;
 };
 

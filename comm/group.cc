@@ -6,6 +6,7 @@
 #include <numeric>
 #include <utility>
 
+#include "comm/batch_state.h"
 #include "comm/local_call.h"
 #include "comm/mismatch.h"
 #include "runtime/segment/black_box.h"
@@ -40,9 +41,9 @@ uint64_t MovedElements(const CollectiveRequest& request, bool is_root, int size)
     return static_cast<uint64_t>(request.count) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
   }
   const auto total = [](const std::vector<int64_t>& counts) {
-    return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+    return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
   };
-  return static_cast<uint64_t>(std::max(total(request.blocks->in_counts), total(request.blocks->out_counts)));
+  return std::max(total(request.blocks->in_counts), total(request.blocks->out_counts));
 }
 
 // True when all members are ranks of the caller's node.
@@ -101,6 +102,7 @@ Group::~Group() {
   // A callback of a work that is cancelled now may submit again.
   if (status_.ok()) status_ = absl::CancelledError("the communicator was destroyed");
   for (auto& provider : providers_) provider.reset();
+  if (batches_ != nullptr) batches_->Close();
 }
 
 absl::Status Group::status() {
@@ -251,7 +253,7 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   AcceptedCall& call = (*provider)->NextCall();
   call.request = request;
   if (request.blocks != nullptr) [[unlikely]] {
-    if (call.blocks == nullptr) call.blocks = std::make_shared<BlockTable>();
+    if (call.blocks.use_count() != 1) call.blocks = std::make_shared<BlockTable>();  // none, or an earlier call's
     *call.blocks = *request.blocks;
     call.request.blocks = call.blocks.get();
   }

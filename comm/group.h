@@ -22,6 +22,10 @@
 
 namespace cohort::comm {
 
+class BatchState;
+template <typename State>
+class StatePool;
+
 // Serves one call at a time; entered with engine ownership, which its public functions take themselves.
 class Group final : public runtime::ProgressSource, public runtime::MembershipListener, public LinkSource {
  public:
@@ -88,8 +92,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   bool ServedAlone(const CollectiveRequest& request) const {
     return context_.size == 1 && request.memory == MemoryKind::kHost && !IsPointToPoint(request.kind);
   }
-  absl::Status CheckBatch(std::span<const BatchedCall> calls, std::vector<CollectiveRequest>* requests,
-                          std::vector<Provider*>* providers);
+  absl::Status CheckBatch(std::span<const BatchedCall> calls, BatchState* state);
+  void StartBatch(std::span<const BatchedCall> calls, BatchState* state);
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options);
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);
@@ -113,7 +117,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   std::map<uint64_t, uint64_t> derived_;
   uint64_t splits_ = 0;
   uint64_t shrinks_ = 0;
-  BlockTable table_;  // of the variable-count call that is being checked
+  StatePool<BatchState>* batches_ = nullptr;  // made when first needed
+  BlockTable table_;                          // of the variable-count call that is being checked
   std::vector<SiteMemo> sites_;
   std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed
   absl::Status status_;

@@ -13,7 +13,9 @@ constexpr size_t kElementsAtOnce = 32 * 1024;
 // Elements from the start of a buffer to the end of its last block.
 size_t Extent(const std::vector<int64_t>& counts, const std::vector<int64_t>& places) {
   int64_t end = 0;
-  for (size_t i = 0; i < counts.size(); ++i) end = std::max(end, places[i] + counts[i]);
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (counts[i] > 0) end = std::max(end, places[i] + counts[i]);  // an empty block may lie anywhere
+  }
   return static_cast<size_t>(end);
 }
 

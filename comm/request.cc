@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -33,9 +32,13 @@ struct View {
 // The calls below are on every operation's path: they make texts and divide only where they must.
 int64_t BlockCount(const View& view) { return view.blocks == 1 ? view.count : view.count / view.blocks; }
 
+// What a process can address: 56 bits with five levels of page tables. What lies below it can be added up and
+// multiplied by the sizes of types without overflowing 64 bits.
+constexpr int64_t kMostBytes = int64_t{1} << 56;
+
 bool TooManyBytes(int64_t count, DataType dtype) {
   int64_t bytes;
-  return __builtin_mul_overflow(count, static_cast<int64_t>(SizeOf(dtype)), &bytes);
+  return __builtin_mul_overflow(count, static_cast<int64_t>(SizeOf(dtype)), &bytes) || bytes > kMostBytes;
 }
 
 absl::Status CheckView(const CallArguments& arguments, const View& view) {
@@ -58,7 +61,7 @@ absl::Status CheckView(const CallArguments& arguments, const View& view) {
   }
   if (TooManyBytes(view.count, view.dtype)) {
     return Invalid(arguments, name + " has " + std::to_string(view.count) + " elements of " + Text(Name(view.dtype)) +
-                                  ": more than 2^63 bytes");
+                                  ": more than 2^56 bytes, which no process can address; give the count in elements");
   }
   return Invalid(arguments, name + " is null but has " + std::to_string(view.count) + " elements");
 }
@@ -75,9 +78,11 @@ absl::Status CheckPair(const CallArguments& arguments, const View& in, const Vie
   // One of them has one block, or both have equally many.
   const int64_t block = in.blocks <= out.blocks ? BlockCount(in) : BlockCount(out);
   int64_t all;
-  if (__builtin_mul_overflow(block, static_cast<int64_t>(in.blocks) * out.blocks, &all) ||
+  if (__builtin_mul_overflow(block, static_cast<int64_t>(std::max(in.blocks, out.blocks)), &all) ||
       TooManyBytes(all, in.dtype)) {
-    return Invalid(arguments, "in and out together have more than 2^63 bytes");
+    return Invalid(arguments,
+                   "in and out together would have more than 2^56 bytes, which no process can address; give the "
+                   "count in elements");
   }
   const auto expected = [](const View& view) {
     return view.blocks == 1 ? std::string("count") : std::to_string(view.blocks) + " * count";
@@ -324,6 +329,18 @@ absl::Status CheckBoth(const CallArguments& arguments, const View& in, const Vie
                      ")");
 }
 
+// Rounded down. The sum of blocks that overlap may have more than 64 bits.
+int64_t MeanOf(const std::vector<int64_t>& counts) {
+  const auto size = static_cast<int64_t>(counts.size());
+  int64_t mean = 0;
+  int64_t rest = 0;
+  for (const int64_t count : counts) {
+    mean += count / size;
+    rest += count % size;
+  }
+  return mean + rest / size;
+}
+
 struct Side {
   View view;
   bool used;
@@ -383,7 +400,7 @@ absl::Status MakeUnequalRequest(const CallArguments& arguments, const BlockLayou
   request->count = kNominalBlockBytes / static_cast<int64_t>(SizeOf(used.dtype));
   if (kind == CollectiveKind::kAllGatherV || kind == CollectiveKind::kReduceScatterV) {
     const std::vector<int64_t>& counts = cuts_in ? table->in_counts : table->out_counts;
-    request->count = std::accumulate(counts.begin(), counts.end(), int64_t{0}) / size;
+    request->count = MeanOf(counts);
   }
   return absl::OkStatus();
 }

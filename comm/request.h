@@ -122,10 +122,17 @@ struct CallArguments {
   std::source_location site{};
 };
 
-// One call of a batch (comm/batch.h).
+// One call of a batch (comm/batch.h), as it was passed; the layouts of a variable-count form are kept.
 struct BatchedCall {
   CallArguments arguments;
   CallOptions options;
+  std::vector<int64_t> in_counts;
+  std::vector<int64_t> in_displacements;
+  std::vector<int64_t> out_counts;
+  std::vector<int64_t> out_displacements;
+
+  BlockLayout in_blocks() const { return {in_counts, in_displacements}; }
+  BlockLayout out_blocks() const { return {out_counts, out_displacements}; }
 };
 
 // Checks the arguments of a call by rank `rank` of `size` and makes `request`, which must be new, of them. Local:

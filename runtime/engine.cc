@@ -19,9 +19,11 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-// Names the calling thread: its address is the thread's.
+// Names the calling thread: its address is the thread's. Aligned like the sections behind it: lld lets the segment of
+// read-only relocations begin where thread-local memory does, which must not be on the page before (the program would
+// not start).
 const void* Me() {
-  static thread_local char mark;
+  alignas(64) static thread_local char mark;
   return &mark;
 }
 

@@ -5,59 +5,68 @@
 
 namespace cohort::runtime {
 
-// The callbacks are linked newest first until the operation is done; then the list is `closed` for good.
-struct WorkState::Callbacks {
-  Callbacks* next = nullptr;
-  static constinit Callbacks closed;
+// The listeners are linked newest first until the operation is done; then the list is the mark, for good.
+class WorkState::ClosedMark final : public WorkListener {
+ public:
+  static WorkListener* Get() { return &mark; }
+
+ private:
+  void OnDone(const absl::Status&) override {}
+  static constinit ClosedMark mark;
 };
-constinit WorkState::Callbacks WorkState::Callbacks::closed;
-struct WorkState::Callback : Callbacks {
-  std::function<void(const absl::Status&)> fn;
+constinit WorkState::ClosedMark WorkState::ClosedMark::mark;
+
+class WorkState::Callback final : public WorkListener {
+ public:
+  explicit Callback(std::function<void(const absl::Status&)> fn) : fn_(std::move(fn)) {}
+
+ private:
+  void OnDone(const absl::Status& status) override {
+    const std::unique_ptr<Callback> self(this);
+    fn_(status);
+  }
+  void OnDropped() override { delete this; }
+  std::function<void(const absl::Status&)> fn_;
 };
 
 WorkState::~WorkState() {
-  Callbacks* list = callbacks_.load(std::memory_order_acquire);
-  while (list != nullptr && list != &Callbacks::closed) delete static_cast<Callback*>(std::exchange(list, list->next));
+  WorkListener* list = listeners_.load(std::memory_order_acquire);
+  while (list != nullptr && list != ClosedMark::Get()) std::exchange(list, list->next_)->OnDropped();
 }
 
 void WorkState::Complete(absl::Status status) {
   status_ = std::move(status);
   done_.store(true, std::memory_order_release);
-  Callbacks* list = callbacks_.exchange(&Callbacks::closed, std::memory_order_acq_rel);
+  WorkListener* list = listeners_.exchange(ClosedMark::Get(), std::memory_order_acq_rel);
   if (list == nullptr) [[likely]]
     return;
-  Callbacks* in_order = nullptr;
+  WorkListener* in_order = nullptr;
   while (list != nullptr) {
-    Callbacks* next = list->next;
-    list->next = in_order;
+    WorkListener* next = list->next_;
+    list->next_ = in_order;
     in_order = list;
     list = next;
   }
-  while (in_order != nullptr) {
-    const std::unique_ptr<Callback> callback(static_cast<Callback*>(in_order));
-    in_order = callback->next;
-    callback->fn(status_);
-  }
+  while (in_order != nullptr) std::exchange(in_order, in_order->next_)->OnDone(status_);
 }
 
 void WorkState::Reset() {
   status_ = absl::OkStatus();
-  callbacks_.store(nullptr, std::memory_order_relaxed);
+  listeners_.store(nullptr, std::memory_order_relaxed);
   done_.store(false, std::memory_order_release);
 }
 
 void WorkState::Then(std::function<void(const absl::Status&)> fn) {
-  auto callback = std::make_unique<Callback>();
-  callback->fn = std::move(fn);
-  Callbacks* head = callbacks_.load(std::memory_order_acquire);
-  while (head != &Callbacks::closed) {
-    callback->next = head;
-    if (callbacks_.compare_exchange_weak(head, callback.get(), std::memory_order_acq_rel)) {
-      callback.release();  // NOLINT(bugprone-unused-return-value): the list owns it now
-      return;
-    }
+  Notify(std::make_unique<Callback>(std::move(fn)).release());
+}
+
+void WorkState::Notify(WorkListener* listener) {
+  WorkListener* head = listeners_.load(std::memory_order_acquire);
+  while (head != ClosedMark::Get()) {
+    listener->next_ = head;
+    if (listeners_.compare_exchange_weak(head, listener, std::memory_order_acq_rel)) return;
   }
-  callback->fn(status_);
+  listener->OnDone(status_);
 }
 
 absl::Status WorkState::WaitOnStream(void* stream) {
@@ -101,6 +110,14 @@ void Work::Then(std::function<void(const absl::Status&)> fn) {
     fn(absl::OkStatus());
   } else {
     state_->Then(std::move(fn));
+  }
+}
+
+void Work::Notify(WorkListener* listener) {
+  if (state_ == nullptr) {
+    listener->OnDone(absl::OkStatus());
+  } else {
+    state_->Notify(listener);
   }
 }
 

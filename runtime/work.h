@@ -13,6 +13,25 @@
 
 namespace cohort::runtime {
 
+// Told once that an operation is done: what Then does, without allocating. Owned by whoever passes it on, and kept
+// until it has been called.
+class WorkListener {
+ public:
+  // On the thread that completes the operation, or at once. Must not block. The listener may be used again from here
+  // on.
+  virtual void OnDone(const absl::Status& status) = 0;
+
+ protected:
+  constexpr WorkListener() = default;
+  ~WorkListener() = default;
+
+ private:
+  friend class WorkState;
+  // The operation went away without having been done.
+  virtual void OnDropped() {}
+  WorkListener* next_ = nullptr;
+};
+
 // The shared state behind a Work. Its producer (a communicator) derives from it, drives it from the engine, and calls
 // Complete exactly once. Intrusively counted, so that producers can recycle states without allocating.
 class WorkState {
@@ -46,13 +65,14 @@ class WorkState {
   // Makes `stream` (a cudaStream_t) wait for the operation. The default waits on the host.
   virtual absl::Status WaitOnStream(void* stream);
   void Then(std::function<void(const absl::Status&)> fn);
+  void Notify(WorkListener* listener);
 
   std::atomic<uint32_t> references_{0};
   std::atomic<bool> done_{false};
   absl::Status status_;
-  struct Callbacks;
-  struct Callback;
-  std::atomic<Callbacks*> callbacks_{nullptr};
+  class Callback;
+  class ClosedMark;
+  std::atomic<WorkListener*> listeners_{nullptr};
 };
 
 class [[nodiscard]] Work {
@@ -93,6 +113,8 @@ class [[nodiscard]] Work {
   // Calls fn once with the status: at once when done, else on the thread that completes the operation. fn must not
   // block and must not wait on other works.
   void Then(std::function<void(const absl::Status&)> fn);
+  // Calls listener->OnDone once with the status: at once when done, else on the thread that completes the operation.
+  void Notify(WorkListener* listener);
   // CUDA operations: makes `stream` (a cudaStream_t) wait; returns without waiting. Host operations: waits here.
   absl::Status WaitOnStream(void* stream);
 

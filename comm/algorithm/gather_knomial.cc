@@ -32,22 +32,13 @@ Plan Build(const PlanRequest& request, int radix) {
   return std::move(builder).Build();
 }
 
-AlgorithmCost Cost(const CostQuery& query, int radix) {
-  const int64_t all = int64_t{query.size - 1} * query.pieces;
-  return {.rounds = TreeDepth(query.size, radix),
-          .messages = RootChildren(query.size, radix),
-          .chunks = all,
-          .critical = all,
-          .reduced = 0};
-}
-
 }  // namespace
 
 Plan BuildGatherBinomial(const PlanRequest& request) { return Build(request, 2); }
-AlgorithmCost CostOfGatherBinomial(const CostQuery& query) { return Cost(query, 2); }
+AlgorithmCost CostOfGatherBinomial(const CostQuery& query) { return TreeBlocksCost(query, 2); }
 Plan BuildGatherKnomial4(const PlanRequest& request) { return Build(request, 4); }
-AlgorithmCost CostOfGatherKnomial4(const CostQuery& query) { return Cost(query, 4); }
+AlgorithmCost CostOfGatherKnomial4(const CostQuery& query) { return TreeBlocksCost(query, 4); }
 Plan BuildGatherKnomial8(const PlanRequest& request) { return Build(request, 8); }
-AlgorithmCost CostOfGatherKnomial8(const CostQuery& query) { return Cost(query, 8); }
+AlgorithmCost CostOfGatherKnomial8(const CostQuery& query) { return TreeBlocksCost(query, 8); }
 
 }  // namespace cohort::comm

@@ -31,22 +31,13 @@ Plan Build(const PlanRequest& request, int radix) {
   return std::move(builder).Build();
 }
 
-AlgorithmCost Cost(const CostQuery& query, int radix) {
-  const int64_t all = int64_t{query.size - 1} * query.pieces;
-  return {.rounds = TreeDepth(query.size, radix),
-          .messages = RootChildren(query.size, radix),
-          .chunks = all,
-          .critical = all,
-          .reduced = 0};
-}
-
 }  // namespace
 
 Plan BuildScatterBinomial(const PlanRequest& request) { return Build(request, 2); }
-AlgorithmCost CostOfScatterBinomial(const CostQuery& query) { return Cost(query, 2); }
+AlgorithmCost CostOfScatterBinomial(const CostQuery& query) { return TreeBlocksCost(query, 2); }
 Plan BuildScatterKnomial4(const PlanRequest& request) { return Build(request, 4); }
-AlgorithmCost CostOfScatterKnomial4(const CostQuery& query) { return Cost(query, 4); }
+AlgorithmCost CostOfScatterKnomial4(const CostQuery& query) { return TreeBlocksCost(query, 4); }
 Plan BuildScatterKnomial8(const PlanRequest& request) { return Build(request, 8); }
-AlgorithmCost CostOfScatterKnomial8(const CostQuery& query) { return Cost(query, 8); }
+AlgorithmCost CostOfScatterKnomial8(const CostQuery& query) { return TreeBlocksCost(query, 8); }
 
 }  // namespace cohort::comm

@@ -28,4 +28,13 @@ void TreeBlocks::ForEachRange(int relative, int count, const std::function<void(
   if (first < count) visit(Where(relative + first, count - first));
 }
 
+AlgorithmCost TreeBlocksCost(const CostQuery& query, int radix) {
+  const int64_t all = int64_t{query.size - 1} * query.pieces;
+  return {.rounds = TreeDepth(query.size, radix),
+          .messages = RootChildren(query.size, radix),
+          .chunks = all,
+          .critical = all,
+          .reduced = 0};
+}
+
 }  // namespace cohort::comm

@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "comm/algorithm/registry.h"
 #include "comm/algorithm/tree.h"
 #include "comm/plan/plan_builder.h"
 
@@ -35,5 +36,8 @@ class TreeBlocks {
   const bool inner_;
   const Slice scratch_;
 };
+
+// What a tree gather or scatter costs: the depth of the tree in rounds, all other ranks' blocks at the root.
+AlgorithmCost TreeBlocksCost(const CostQuery& query, int radix);
 
 }  // namespace cohort::comm

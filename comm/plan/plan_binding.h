@@ -12,6 +12,14 @@
 
 namespace cohort::comm {
 
+// Where piece `piece` of `count` elements in `pieces` nearly equal pieces begins: floor(piece * count / pieces), also
+// where that product has more than 64 bits. piece <= pieces.
+constexpr uint64_t PieceBegin(uint64_t count, uint32_t piece, uint32_t pieces) {
+  if (count >> 32 == 0) [[likely]]
+    return piece * count / pieces;
+  return piece * (count / pieces) + piece * (count % pieces) / pieces;
+}
+
 // Buffers may be null where the plan does not touch them or the count is 0.
 struct PlanBinding {
   const void* in = nullptr;
@@ -35,7 +43,7 @@ struct PlanBinding {
     } else {
       const uint32_t block = chunk / pieces;
       const uint32_t piece = chunk - block * pieces;
-      elements = block * count + piece * count / pieces;
+      elements = block * count + PieceBegin(count, piece, pieces);
     }
     return elements * element_bytes;
   }

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/plan/early_receives.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::comm {
@@ -29,6 +30,7 @@ absl::StatusOr<const Plan*> PlanCache::Find(CollectiveKind kind, uint16_t algori
   request.in_place = in_place;
   request.pieces = pieces;
   COHORT_ASSIGN_OR_RETURN(Plan plan, BuildPlan(*info, request));
+  MarkEarlyReceives(&plan);
   if (entries_.size() >= kMostPlans) entries_.pop_back();
   entries_.push_front({algorithm, std::move(plan)});
   return &entries_.front().plan;

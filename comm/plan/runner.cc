@@ -13,6 +13,8 @@ namespace {
 
 // Local copies and reductions of more than this are spread over several calls of Advance.
 constexpr size_t kLocalBytesAtOnce = 256 * 1024;
+// Stands for numbers of bytes that no 64 bits hold: no memory has so many.
+constexpr size_t kTooManyBytes = size_t{1} << 62;
 
 }  // namespace
 
@@ -42,14 +44,15 @@ PlanRunner::Range PlanRunner::Bind(const Slice& slice) const {
 PlanRunner::Range PlanRunner::BindUnequal(const Slice& slice) const {
   const auto buffer = static_cast<size_t>(slice.buffer);
   const int32_t block = slice.first / plan_->pieces;
-  const int64_t piece = slice.first % plan_->pieces;
-  const int64_t count = counts_[buffer][block];
-  const int64_t begin = piece * count / plan_->pieces;
-  const int64_t end = (piece + slice.chunks) * count / plan_->pieces;
+  const auto pieces = static_cast<uint32_t>(plan_->pieces);
+  const auto piece = static_cast<uint32_t>(slice.first) % pieces;
+  const auto count = static_cast<uint64_t>(counts_[buffer][block]);
+  const uint64_t begin = PieceBegin(count, piece, pieces);
+  const uint64_t end = PieceBegin(count, piece + static_cast<uint32_t>(slice.chunks), pieces);
   std::byte* base = buffers_[buffer];
   if (end == begin) return {base, 0};
-  return {base + static_cast<size_t>(places_[buffer][block] + begin) * binding_.element_bytes,
-          static_cast<size_t>(end - begin) * binding_.element_bytes};
+  return {base + (static_cast<uint64_t>(places_[buffer][block]) + begin) * binding_.element_bytes,
+          (end - begin) * binding_.element_bytes};
 }
 
 size_t PlanRunner::PlaceUnequalScratch() {
@@ -61,15 +64,27 @@ size_t PlanRunner::PlaceUnequalScratch() {
   scratch_counts_.clear();
   scratch_places_.clear();
   int64_t end = 0;
+  bool too_many = false;
   for (const Slice& like : plan_->scratch_like) {
     scratch_counts_.push_back(counts_[static_cast<size_t>(like.buffer)][like.first / plan_->pieces]);
     scratch_places_.push_back(end);
-    end += scratch_counts_.back();
+    too_many = __builtin_add_overflow(end, scratch_counts_.back(), &end) || too_many;
   }
   counts_[2] = scratch_counts_.data();
   places_[2] = scratch_places_.data();
   pieces_ = 0;
-  return static_cast<size_t>(end) * binding_.element_bytes;
+  size_t bytes;
+  too_many = __builtin_mul_overflow(static_cast<size_t>(end), binding_.element_bytes, &bytes) || too_many;
+  return too_many ? kTooManyBytes : bytes;
+}
+
+size_t PlanRunner::EqualScratch() const {
+  const uint64_t block_bytes = binding_.count * binding_.element_bytes;
+  uint64_t bytes;
+  if (__builtin_mul_overflow(block_bytes, static_cast<uint64_t>(plan_->scratch_chunks) / pieces_ + 1, &bytes)) {
+    return kTooManyBytes;
+  }
+  return OffsetOf(static_cast<uint32_t>(plan_->scratch_chunks));
 }
 
 bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
@@ -87,6 +102,7 @@ bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
     LaneState& lane = *lanes_[i];
     lane.cursor = plan.lanes[i].steps.data();
     lane.end = lane.cursor + plan.lanes[i].steps.size();
+    lane.scanned = lane.cursor;
     lane.receiving = false;
     lane.local_moved = 0;
     lane.posted = 0;
@@ -94,7 +110,7 @@ bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
   }
   const size_t unequal_scratch = binding.blocks == nullptr ? 0 : PlaceUnequalScratch();
   if (plan.scratch_chunks > 0) {
-    const size_t bytes = pieces_ == 0 ? unequal_scratch : OffsetOf(static_cast<uint32_t>(plan.scratch_chunks));
+    const size_t bytes = pieces_ == 0 ? unequal_scratch : EqualScratch();
     if (scratch_bytes_ < bytes) {
       scratch_.reset(new (std::nothrow) std::byte[bytes]);
       scratch_bytes_ = scratch_ == nullptr ? 0 : bytes;
@@ -124,6 +140,7 @@ Progress PlanRunner::Advance() {
     LaneState& lane = *lanes_[i];
     if (lane.head != lane.tail && !TrySends(lane, &moved)) return Progress::kFailed;
     if (lane.cursor != lane.end && !RunSteps(lane, &moved)) return Progress::kFailed;
+    if (lane.cursor != lane.end && !ReceiveEarly(lane, &moved)) return Progress::kFailed;
     done = done && lane.cursor == lane.end && lane.head == lane.tail;
   }
   if (done) return Progress::kDone;
@@ -229,45 +246,57 @@ bool PlanRunner::Post(LaneState& lane, const Step& step, bool* moved) {
   return true;
 }
 
+void PlanRunner::FillReceive(LaneState& lane, const Step& step, RecvOperation* operation) {
+  const Range range = Bind(step.dst);
+  operation->data = range.data;
+  operation->bytes = range.bytes;
+  operation->element_bytes = binding_.element_bytes;
+  operation->signature = binding_.signature;
+  if (pieces_ == 0) [[unlikely]]
+    operation->signature = runtime::SignatureWithLength(binding_.signature, range.bytes);
+  operation->call = binding_.call;
+  operation->moved = 0;
+  operation->state = nullptr;
+  operation->mismatch = false;
+  operation->reduce = nullptr;
+  operation->operand = nullptr;
+  if (step.kind != StepKind::kRecvReduce) return;
+  if (binding_.user_op != nullptr) [[unlikely]] {
+    if (lane.incoming.size() < range.bytes) lane.incoming.resize(range.bytes);
+    operation->data = lane.incoming.data();
+  } else {
+    operation->reduce = binding_.kernel;
+    operation->operand = Bind(step.src).data;
+    operation->incoming_first = step.incoming_first;
+  }
+}
+
 Progress PlanRunner::Receive(LaneState& lane, const Step& step) {
+  if (lane.early != nullptr && !lane.early->empty() && lane.early->at(0).step == &step) {
+    EarlyReceives::Entry& entry = lane.early->at(0);
+    lane.receiving = true;
+    Progress progress = Progress::kDone;
+    if (!entry.done) {
+      progress = Received(lane, step, entry.operation, lane.links[step.peer]->TryRecv(entry.operation));
+    }
+    if (progress == Progress::kDone) lane.early->RemoveFirst();
+    return progress;
+  }
   RecvOperation& operation = lane.receive;
   if (!lane.receiving) {
-    const Range range = Bind(step.dst);
-    operation.data = range.data;
-    operation.bytes = range.bytes;
-    operation.element_bytes = binding_.element_bytes;
-    operation.signature = binding_.signature;
-    if (pieces_ == 0) [[unlikely]]
-      operation.signature = runtime::SignatureWithLength(binding_.signature, range.bytes);
-    operation.call = binding_.call;
-    operation.moved = 0;
-    operation.state = nullptr;
-    operation.mismatch = false;
-    if (step.kind == StepKind::kRecvReduce && binding_.user_op != nullptr) [[unlikely]] {
-      if (lane.incoming.size() < range.bytes) lane.incoming.resize(range.bytes);
-      operation.data = lane.incoming.data();
-      operation.reduce = nullptr;
-      operation.operand = nullptr;
-    } else if (step.kind == StepKind::kRecvReduce) {
-      operation.reduce = binding_.kernel;
-      operation.operand = Bind(step.src).data;
-      operation.incoming_first = step.incoming_first;
-    } else {
-      operation.reduce = nullptr;
-      operation.operand = nullptr;
-    }
+    FillReceive(lane, step, &operation);
     lane.receiving = true;
   }
-  Progress progress;
   Fanout* fanout = nullptr;
   if (step.published && !FanoutOf(lane, &fanout)) return Progress::kFailed;
   if (fanout != nullptr && operation.bytes <= fanout->max_bytes()) {
-    progress = fanout->TryRecv(step.peer, operation);
-  } else {
-    Link* link = LinkTo(lane, step.peer);
-    if (link == nullptr) return Progress::kFailed;
-    progress = link->TryRecv(operation);
+    return Received(lane, step, operation, fanout->TryRecv(step.peer, operation));
   }
+  Link* link = LinkTo(lane, step.peer);
+  return link == nullptr ? Progress::kFailed : Received(lane, step, operation, link->TryRecv(operation));
+}
+
+Progress PlanRunner::Received(LaneState& lane, const Step& step, RecvOperation& operation, Progress progress) {
   if (progress == Progress::kFailed) {
     NoteMismatch(operation);
     Fail(std::move(operation.error), step.peer);
@@ -276,6 +305,49 @@ Progress PlanRunner::Receive(LaneState& lane, const Step& step) {
     CombineReceived(lane, step);
   }
   return progress;
+}
+
+bool PlanRunner::BeginEarly(LaneState& lane, const Step& step, Link& link, bool* moved) {
+  if (lane.early == nullptr) lane.early = std::make_unique<EarlyReceives>();
+  EarlyReceives::Entry& entry = lane.early->Add(&step);
+  FillReceive(lane, step, &entry.operation);
+  const Progress progress = Received(lane, step, entry.operation, link.TryRecv(entry.operation));
+  entry.done = progress == Progress::kDone;
+  *moved = *moved || progress == Progress::kMoved || entry.done;
+  return progress != Progress::kFailed;
+}
+
+bool PlanRunner::ReceiveEarly(LaneState& lane, bool* moved) {
+  for (uint32_t i = 0; lane.early != nullptr && i < lane.early->size(); ++i) {
+    EarlyReceives::Entry& entry = lane.early->at(i);
+    if (entry.done || entry.step == lane.cursor) continue;
+    const Progress progress =
+        Received(lane, *entry.step, entry.operation, lane.links[entry.step->peer]->TryRecv(entry.operation));
+    if (progress == Progress::kFailed) return false;
+    entry.done = progress == Progress::kDone;
+    *moved = *moved || progress != Progress::kBlocked;
+  }
+  if (lane.scanned == lane.end) return true;
+  lane.scanned = std::max(lane.scanned, lane.receiving ? lane.cursor + 1 : lane.cursor);
+  int32_t fence = 0;
+  for (const Step* step = lane.cursor; step < lane.scanned; ++step) fence = std::max(fence, step->sends_before);
+  for (; lane.scanned != lane.end; ++lane.scanned) {
+    const Step& step = *lane.scanned;
+    fence = std::max(fence, step.sends_before);
+    if (step.kind != StepKind::kRecv && step.kind != StepKind::kRecvReduce) continue;
+    // Receives of one link begin in their order, so the first that can't stops all.
+    const bool combined = binding_.user_op != nullptr && step.kind == StepKind::kRecvReduce;
+    if (combined || lane.scanned - lane.cursor > step.ahead || fence > CompletedSends(lane)) break;
+    Fanout* fanout = nullptr;
+    if (step.published && !FanoutOf(lane, &fanout)) return false;
+    if (fanout != nullptr) break;
+    Link* link = LinkTo(lane, step.peer);
+    if (link == nullptr) return false;
+    if (!link->wants_early_receives()) continue;
+    if (lane.early != nullptr && lane.early->full()) break;
+    if (!BeginEarly(lane, step, *link, moved)) return false;
+  }
+  return true;
 }
 
 void PlanRunner::Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes) const {

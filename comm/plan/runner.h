@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/plan/direct_steps.h"
+#include "comm/plan/early_receives.h"
 #include "comm/plan/plan.h"
 #include "comm/plan/plan_binding.h"
 #include "comm/request.h"
@@ -80,6 +81,8 @@ class PlanRunner {
     uint32_t tail = 0;       // one past the last slot in use
     std::vector<std::unique_ptr<SendSlot>> slots;
     RecvOperation receive;
+    const Step* scanned = nullptr;             // receives before this one are under way, or not to be tried early
+    std::unique_ptr<EarlyReceives> early;      // made when first needed
     std::vector<std::byte> incoming;           // what a user's function combines
     std::vector<std::unique_ptr<Link>> links;  // by peer, made when first needed
     std::unique_ptr<Fanout> fanout;
@@ -95,6 +98,8 @@ class PlanRunner {
   Range BindUnequal(const Slice& slice) const;
   // Lays the scratch of a plan of unequal blocks out; returns its bytes.
   size_t PlaceUnequalScratch();
+  // The bytes of the scratch of a plan of equal blocks.
+  size_t EqualScratch() const;
   void NoteMismatch(const RecvOperation& operation);
   int32_t CompletedSends(const LaneState& lane) const;
 
@@ -109,6 +114,12 @@ class PlanRunner {
   bool TrySlot(SendSlot& slot, bool* moved);
   bool Settle(SendSlot& slot, Progress progress, bool* moved);
   Progress Receive(LaneState& lane, const Step& step);
+  void FillReceive(LaneState& lane, const Step& step, RecvOperation* operation);
+  // What has become of a receive that was tried.
+  Progress Received(LaneState& lane, const Step& step, RecvOperation& operation, Progress progress);
+  // Tries the receives after the cursor, those under way and those that may begin.
+  bool ReceiveEarly(LaneState& lane, bool* moved);
+  bool BeginEarly(LaneState& lane, const Step& step, Link& link, bool* moved);
   Progress RunLocal(LaneState& lane, const Step& step);
   Progress RunDirect(LaneState& lane, const Step& step);
   // dst = a op b for whole elements.

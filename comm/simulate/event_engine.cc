@@ -44,19 +44,35 @@ EventEngine::Time EventEngine::Femtoseconds(double microseconds) {
 
 void EventEngine::AddRank(const std::vector<Program>& programs) {
   lanes_ = programs.size();
-  for (const Program& program : programs) {
+  const bool shared = !actors_.empty() && actors_[actors_.size() - lanes_].program == &programs[0];
+  for (size_t lane = 0; lane < lanes_; ++lane) {
+    const Program& program = programs[lane];
     Actor actor;
     actor.program = &program;
+    actor.peers = shared ? actors_[actors_.size() - lanes_].peers : &peers_.emplace_back(program);
+    actor.first_channel = static_cast<uint32_t>(channels_.size());
+    channels_.resize(channels_.size() + actor.peers->offsets.size());
     actor.fences = std::any_of(program.begin(), program.end(), [](const Op& op) { return op.fence >= 0; });
     actors_.push_back(std::move(actor));
   }
 }
 
-uint32_t EventEngine::ChannelOf(uint32_t reader, int32_t offset) {
-  const uint64_t key = uint64_t{reader} * static_cast<uint64_t>(ranks_) + static_cast<uint64_t>(offset);
-  const auto [entry, added] = channel_of_.try_emplace(key, static_cast<uint32_t>(channels_.size()));
-  if (added) channels_.push_back({.reader = reader});
-  return entry->second;
+uint32_t EventEngine::ChannelFrom(uint32_t reader, int32_t offset) const {
+  const Actor& actor = actors_[reader];
+  const size_t place = actor.peers->Find(offset);
+  return place < actor.peers->offsets.size() ? actor.first_channel + static_cast<uint32_t>(place) : kNone;
+}
+
+void EventEngine::Append(Queue& queue, uint32_t message) {
+  messages_[message].next = kNone;
+  (queue.head == kNone ? queue.head : messages_[queue.tail].next) = message;
+  queue.tail = message;
+}
+
+uint32_t EventEngine::Pop(Queue& queue) {
+  const uint32_t message = queue.head;
+  queue.head = messages_[message].next;
+  return message;
 }
 
 uint32_t EventEngine::NewMessage() {
@@ -114,22 +130,18 @@ void EventEngine::Advance(uint32_t index) {
     if (op.kind == OpKind::kSend || op.kind == OpKind::kPublish) {
       Post(index, op);
     } else if (op.kind == OpKind::kRecv) {
-      const uint32_t number = ChannelOf(index, op.offset);
-      Channel& channel = channels_[number];
-      if (channel.head == kNone) {
+      const uint32_t number = ChannelOf(actor, actor.at);
+      Queue& arrived = channels_[number].arrived;
+      if (arrived.head == kNone) {
         actor.blocked = Blocked::kReceive;
         actor.waits_for = number;
         return;
       }
-      Message& message = messages_[channel.head];
       const size_t rank = RankOf(index);
       if (actor.last == OpKind::kRecv) actor.clock += Further(node_of_[rank] == node_of_[Peer(rank, op.offset)]);
-      actor.clock = std::max(actor.clock, message.time);
-      const uint32_t next = message.next;
-      message.next = free_message_;
-      free_message_ = channel.head;
-      channel.head = next;
-      if (next == kNone) channel.tail = kNone;
+      const uint32_t message = Pop(arrived);
+      actor.clock = std::max(actor.clock, messages_[message].time);
+      messages_[message].next = std::exchange(free_message_, message);
     }
     actor.clock += TransferTime(op.combined * chunk_bytes_, network_.reduce_gigabytes_s);
     if (op.kind != OpKind::kWork) actor.last = op.kind == OpKind::kPublish ? OpKind::kSend : op.kind;
@@ -155,13 +167,45 @@ void EventEngine::Post(uint32_t index, const Op& op) {
                          .index = actor.posted,
                          .publish = publish && fanout_};
     if (actor.fences) actor.outstanding.push_back({actor.posted, kUnknown});
-    const auto tie =
-        (static_cast<uint64_t>(to % static_cast<size_t>(tie_ranks_)) << 32) | static_cast<uint32_t>(offset);
-    heap_.push_back({actor.clock, actor.posted, tie, number});
-    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+    if (messages_[number].publish) {
+      Begin(number, actor.clock);
+    } else {
+      const uint32_t reader = ReaderOf(messages_[number], to);
+      const uint32_t channel = ChannelFrom(reader, static_cast<int32_t>((ranks_ - offset) % ranks_));
+      messages_[number].channel = channel;
+      if (channel != kNone) {
+        Append(channels_[channel].posted, number);
+        Take(reader);
+      }
+    }
     ++report_.messages;
   }
   ++actor.posted;
+}
+
+// Lets the next message that the reader receives go, if it is posted and the one before it has taken the port.
+void EventEngine::Take(uint32_t reader) {
+  Actor& actor = actors_[reader];
+  for (; !actor.lets && actor.taking < actor.program->size(); ++actor.taking) {
+    const Op& op = (*actor.program)[actor.taking];
+    if (op.kind != OpKind::kRecv || (op.published && fanout_)) continue;
+    Queue& posted = channels_[ChannelOf(actor, actor.taking)].posted;
+    if (posted.head == kNone) return;
+    const uint32_t message = Pop(posted);
+    actor.released = std::max(actor.released, messages_[message].time);
+    actor.lets = true;
+    Begin(message, actor.released);
+  }
+}
+
+void EventEngine::Begin(uint32_t number, Time time) {
+  Message& message = messages_[number];
+  message.time = time;
+  const auto offset = static_cast<size_t>(message.offset);
+  const size_t to = Peer(RankOf(message.actor), message.offset);
+  const auto tie = (static_cast<uint64_t>(to % static_cast<size_t>(tie_ranks_)) << 32) | offset;
+  heap_.push_back({time, message.index, tie, number});
+  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
 }
 
 // Takes the links of the route, each from when it is free; returns the arrival. A link that is busy holds the message
@@ -193,20 +237,13 @@ EventEngine::Time EventEngine::Occupy(const Route& route, const Message& message
 
 void EventEngine::Deliver(uint32_t number, size_t to, Time arrival) {
   Message& message = messages_[number];
-  const auto reader = static_cast<uint32_t>(Image(to) * lanes_ + message.actor % lanes_);
-  const auto back = static_cast<int32_t>((ranks_ - message.offset) % ranks_);
-  const uint32_t channel_number = ChannelOf(reader, back);
-  Channel& channel = channels_[channel_number];
+  const uint32_t reader = ReaderOf(message, to);
+  if (message.publish) message.channel = ChannelFrom(reader, static_cast<int32_t>((ranks_ - message.offset) % ranks_));
+  if (message.channel == kNone) return;
   message.time = arrival;
-  message.next = kNone;
-  if (channel.head == kNone) {
-    channel.head = number;
-  } else {
-    messages_[channel.tail].next = number;
-  }
-  channel.tail = number;
+  Append(channels_[message.channel].arrived, number);
   const Actor& actor = actors_[reader];
-  if (actor.blocked == Blocked::kReceive && actor.waits_for == channel_number) Advance(reader);
+  if (actor.blocked == Blocked::kReceive && actor.waits_for == message.channel) Advance(reader);
 }
 
 void EventEngine::Arrived(uint32_t index, int64_t send, Time arrival) {
@@ -228,6 +265,9 @@ void EventEngine::Transfer(const Event& event) {
   if (!message.publish) {
     const size_t to = Peer(rank, message.offset);
     const Time arrival = Occupy(RouteOf(rank, to), message, false);
+    const uint32_t reader = ReaderOf(message, to);
+    actors_[reader].lets = false;
+    Take(reader);
     Deliver(event.message, to, arrival);
     Arrived(message.actor, message.index, arrival);
     return;

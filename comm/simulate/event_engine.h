@@ -3,11 +3,11 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <tuple>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "comm/simulate/network.h"
 #include "comm/simulate/program.h"
@@ -20,7 +20,7 @@ class EventEngine {
   // Times ranks [0, timed) of network.ranks(); with fewer than all of them, rank r stands for r, r + timed, ...
   EventEngine(const Network& network, int64_t timed, double chunk_bytes, bool fanout);
 
-  // The programs of a rank's lanes; outlive the run. Ranks in order.
+  // The programs of a rank's lanes; outlive the run. Ranks in order; those that do the same may share them.
   void AddRank(const std::vector<Program>& programs);
   // With `repetitions` of the one program that all ranks run.
   absl::StatusOr<SimulationReport> Run(const std::vector<Repetition>& repetitions);
@@ -37,10 +37,16 @@ class EventEngine {
   };
   struct Actor {
     const Program* program = nullptr;
+    const Peers* peers = nullptr;
+    uint32_t first_channel = 0;  // one for each of the peers
     size_t at = 0;
     Time clock = 0;
     int64_t posted = 0;
     uint32_t waits_for = kNone;  // channel
+    // The next receive whose message may take the rank's port, and when the one before was let go.
+    size_t taking = 0;
+    Time released = 0;
+    bool lets = false;  // that one has not taken the port yet
     Blocked blocked = Blocked::kNo;
     OpKind last = OpKind::kWork;
     bool fences = false;  // the program has any
@@ -49,6 +55,7 @@ class EventEngine {
   struct Message {
     Time time = 0;  // posted; then arrived
     uint32_t actor = 0;
+    uint32_t channel = kNone;
     int32_t chunks = 0;
     int32_t offset = 0;     // from the sender to the receiver
     uint32_t next = kNone;  // in its channel, or of the free list
@@ -64,9 +71,12 @@ class EventEngine {
       return std::tie(time, index, tie) > std::tie(other.time, other.index, other.tie);
     }
   };
-  struct Channel {
+  struct Queue {
     uint32_t head = kNone, tail = kNone;
-    uint32_t reader = 0;
+  };
+  struct Channel {
+    Queue posted;   // wait for the receiver's earlier messages
+    Queue arrived;  // wait for the receiver
   };
   struct Route {
     std::array<uint32_t, 6> links;
@@ -85,13 +95,23 @@ class EventEngine {
     return peer < node_of_.size() ? peer : peer - node_of_.size();
   }
   size_t RankOf(uint32_t actor) const { return lanes_ == 1 ? actor : actor / lanes_; }
-  uint32_t ChannelOf(uint32_t reader, int32_t offset);
+  // Of a message that comes from the rank `offset` further on; kNone where the reader expects nothing of it.
+  uint32_t ChannelFrom(uint32_t reader, int32_t offset) const;
+  // Of the reader's receive number `op`.
+  uint32_t ChannelOf(const Actor& reader, size_t op) const { return reader.first_channel + reader.peers->of_op[op]; }
   Route RouteOf(size_t from, size_t to) const;
   void Advance(uint32_t actor);
   bool FenceOpen(Actor& actor, const Op& op);
   void Post(uint32_t actor, const Op& op);
+  void Take(uint32_t reader);
+  void Begin(uint32_t message, Time time);
+  void Append(Queue& queue, uint32_t message);
+  uint32_t Pop(Queue& queue);
   void Transfer(const Event& event);
   Time Occupy(const Route& route, const Message& message, bool skip_out);
+  uint32_t ReaderOf(const Message& message, size_t to) const {
+    return static_cast<uint32_t>(Image(to) * lanes_ + message.actor % lanes_);
+  }
   void Deliver(uint32_t message, size_t to, Time arrival);
   void Arrived(uint32_t actor, int64_t index, Time arrival);
   uint32_t NewMessage();
@@ -118,7 +138,7 @@ class EventEngine {
   uint32_t free_message_ = kNone;
   std::vector<Event> heap_;
   std::vector<Channel> channels_;
-  absl::flat_hash_map<uint64_t, uint32_t> channel_of_;
+  std::deque<Peers> peers_;  // of each program; ranks that share programs share these
   std::vector<Time> link_free_;
   std::vector<double> uplink_use_;  // femtoseconds
   const Repetition* repetition_ = nullptr;

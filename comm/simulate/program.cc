@@ -1,5 +1,7 @@
 #include "comm/simulate/program.h"
 
+#include <algorithm>
+
 namespace cohort::comm {
 namespace {
 
@@ -79,6 +81,22 @@ std::vector<Program> ProgramsOf(const Plan& plan) {
     programs.push_back(std::move(program));
   }
   return programs;
+}
+
+Peers::Peers(const Program& program) : of_op(program.size()) {
+  for (const Op& op : program) {
+    if (op.kind == OpKind::kRecv) offsets.push_back(op.offset);
+  }
+  std::sort(offsets.begin(), offsets.end());
+  offsets.erase(std::unique(offsets.begin(), offsets.end()), offsets.end());
+  for (size_t i = 0; i < program.size(); ++i) {
+    if (program[i].kind == OpKind::kRecv) of_op[i] = static_cast<uint32_t>(Find(program[i].offset));
+  }
+}
+
+size_t Peers::Find(int32_t offset) const {
+  const auto found = std::lower_bound(offsets.begin(), offsets.end(), offset);
+  return static_cast<size_t>((found != offsets.end() && *found == offset ? found : offsets.end()) - offsets.begin());
 }
 
 std::vector<Repetition> FindRepetitions(const Program& program, size_t least) {

@@ -30,6 +30,16 @@ using Program = std::vector<Op>;
 // A program for each lane. Copies cost nothing here.
 std::vector<Program> ProgramsOf(const Plan& plan);
 
+// The peers that a program receives from.
+struct Peers {
+  explicit Peers(const Program& program);
+  // Place of an offset in `offsets`, or their number where it is none of them.
+  size_t Find(int32_t offset) const;
+
+  std::vector<int32_t> offsets;  // sorted
+  std::vector<uint32_t> of_op;   // by operation; of receives: the place of its peer
+};
+
 // Operations [begin, end) repeat themselves every `period` operations.
 struct Repetition {
   size_t begin = 0, end = 0, period = 1;

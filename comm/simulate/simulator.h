@@ -4,8 +4,10 @@
 // and a receive right after a receive, costs `message_us` more. Messages take the links of their route (port of the
 // rank, NIC of the host, up- and downlink of the leaf switches, NIC, port) in the order in which they were posted, each
 // for bytes / its rate, from when it is free and the message has begun to pass the one before; a message arrives alpha
-// after it has passed the last of them. Reductions take bytes / reduce_gigabytes_s; copies nothing. All chunks are
-// equally long. Times are whole femtoseconds, so that equal states are equal.
+// after it has passed the last of them. Flow control: a rank's messages come in the order in which it receives them;
+// one that it wants later is held back by its sender until those before it have begun to pass. Reductions take bytes /
+// reduce_gigabytes_s; copies nothing. All chunks are equally long. Times are whole femtoseconds, so that equal states
+// are equal.
 //
 // Exactness. The result is that of the model for every plan. Two shortcuts leave it unchanged (tests compare): ranks
 // that are images of each other are timed once, where the plan and the network look the same from each leaf switch;

@@ -17,7 +17,10 @@ void EventEngine::Snapshot(Time now, std::vector<int64_t>* state) const {
     state->push_back(static_cast<int64_t>(actor.at) - first);
     state->push_back(later(actor.clock));
     state->push_back(actor.posted - actors_[0].posted);
-    state->push_back(static_cast<int64_t>(actor.last) * 4 + static_cast<int64_t>(actor.blocked));
+    state->push_back(static_cast<int64_t>(actor.last) * 8 + static_cast<int64_t>(actor.blocked) * 2 +
+                     (actor.lets ? 1 : 0));
+    state->push_back(static_cast<int64_t>(actor.taking) - first);
+    state->push_back(later(actor.released));
     for (const Outstanding& send : actor.outstanding) {
       if (send.arrival != kUnknown && send.arrival <= now) continue;
       state->push_back(actor.posted - send.index);
@@ -34,15 +37,19 @@ void EventEngine::Snapshot(Time now, std::vector<int64_t>* state) const {
   std::sort(pending.begin(), pending.end());
   for (const auto& [time, tie, index] : pending) state->insert(state->end(), {time, static_cast<int64_t>(tie), index});
   for (const Channel& channel : channels_) {
-    for (uint32_t i = channel.head; i != kNone; i = messages_[i].next) state->push_back(later(messages_[i].time));
-    state->push_back(-3);
+    for (const Queue& queue : {channel.posted, channel.arrived}) {
+      for (uint32_t i = queue.head; i != kNone; i = messages_[i].next) state->push_back(later(messages_[i].time));
+      state->push_back(-3);
+    }
   }
 }
 
 void EventEngine::Shift(Time by, int64_t operations, int64_t sends) {
   for (Actor& actor : actors_) {
     actor.at += static_cast<size_t>(operations);
+    actor.taking += static_cast<size_t>(operations);
     actor.clock += by;
+    actor.released += by;
     actor.posted += sends;
     for (Outstanding& send : actor.outstanding) {
       send.index += sends;
@@ -57,7 +64,11 @@ void EventEngine::Shift(Time by, int64_t operations, int64_t sends) {
     messages_[event.message].time += by;
   }
   for (const Channel& channel : channels_) {
-    for (uint32_t i = channel.head; i != kNone; i = messages_[i].next) messages_[i].time += by;
+    for (uint32_t i = channel.posted.head; i != kNone; i = messages_[i].next) {
+      messages_[i].time += by;
+      messages_[i].index += sends;
+    }
+    for (uint32_t i = channel.arrived.head; i != kNone; i = messages_[i].next) messages_[i].time += by;
   }
 }
 

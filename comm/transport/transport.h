@@ -81,6 +81,9 @@ class Link {
   // message may be tried while an earlier one is unfinished (it is then kBlocked until its turn).
   virtual Progress TrySend(SendOperation& operation) = 0;
   virtual Progress TryRecv(RecvOperation& operation) = 0;
+  // Whether what comes before its receive has been tried costs a copy here: receives should then be tried as early as
+  // their memory is free.
+  virtual bool wants_early_receives() const { return false; }
 };
 
 // One writer, all other members read: what kPublish and published receives run on.

@@ -41,6 +41,7 @@ class UcxLink : public Link {
   ~UcxLink() override;
   Progress TrySend(SendOperation& operation) override { return state_->TrySend(operation); }
   Progress TryRecv(RecvOperation& operation) override { return state_->TryRecv(operation); }
+  bool wants_early_receives() const override { return true; }
 
  private:
   UcxTransport* const transport_;

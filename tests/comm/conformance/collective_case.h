@@ -38,8 +38,8 @@ std::vector<std::byte> CombinedOf(const CollectiveCase& the_case, int size, int6
 // result is compared, and memory around the buffers must stay as it was.
 class PendingCase {
  public:
-  // Starts the call, or adds it to `batch`, if there is one and it takes such calls; set_work then tells the batch's
-  // Work. The case must outlive it.
+  // Starts the call, or adds it to `batch`, if there is one (which takes all but barriers); set_work then tells the
+  // batch's Work. The case must outlive it.
   PendingCase(comm::Communicator& communicator, const CollectiveCase& the_case, comm::Batch* batch = nullptr);
   void set_work(const runtime::Work& work) { work_ = work; }
   // Waits, and returns "" or what is wrong.

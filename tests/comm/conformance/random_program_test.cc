@@ -84,7 +84,7 @@ class Walk {
     const auto common_op = static_cast<comm::ReduceOp>(1 + Draw(shared_, 4));
     for (uint64_t i = 0; i < calls; ++i) {
       const bool common = Draw(shared_, 2) == 0;
-      auto the_case = DrawCase(group, step * 100 + static_cast<int>(i), common ? 1 : 10);
+      auto the_case = DrawCase(group, step * 100 + static_cast<int>(i), common ? 1 : 15);
       if (the_case == nullptr || the_case->kind == CollectiveKind::kBarrier) continue;
       if (common) {
         the_case->kind = CollectiveKind::kAllReduce;

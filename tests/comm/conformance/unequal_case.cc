@@ -111,6 +111,24 @@ std::vector<std::byte> ExpectedImage(const CollectiveCase& the_case, const Cut& 
   return image;
 }
 
+// Makes the call, on a communicator or as one of a batch. The caller's lists are gone when it returns.
+template <typename Target>
+decltype(auto) Issue(Target& on, const CollectiveCase& c, const ConstBuffer& source, Cut in_cut, const Buffer& target,
+                     Cut out_cut, const comm::CallOptions& options) {
+  switch (c.kind) {
+    case CollectiveKind::kGatherV:
+      return on.GatherV(source, target, out_cut.Layout(), c.root, options);
+    case CollectiveKind::kScatterV:
+      return on.ScatterV(source, in_cut.Layout(), target, c.root, options);
+    case CollectiveKind::kAllGatherV:
+      return on.AllGatherV(source, target, out_cut.Layout(), options);
+    case CollectiveKind::kReduceScatterV:
+      return on.ReduceScatterV(source, in_cut.Layout(), target, c.op, options);
+    default:
+      return on.AllToAllV(source, in_cut.Layout(), target, out_cut.Layout(), options);
+  }
+}
+
 }  // namespace
 
 int PendingCase::StartUnequal(comm::Communicator& communicator) {
@@ -153,21 +171,10 @@ int PendingCase::StartUnequal(comm::Communicator& communicator) {
   const ConstBuffer source(in, in_cut.extent, c.dtype);
   const Buffer target(out, out_cut.extent, c.dtype);
   const comm::CallOptions options = OptionsOf(c, rank_);
-  switch (c.kind) {
-    case CollectiveKind::kGatherV:
-      work_ = communicator.GatherV(source, target, out_cut.Layout(), c.root, options);
-      break;
-    case CollectiveKind::kScatterV:
-      work_ = communicator.ScatterV(source, in_cut.Layout(), target, c.root, options);
-      break;
-    case CollectiveKind::kAllGatherV:
-      work_ = communicator.AllGatherV(source, target, out_cut.Layout(), options);
-      break;
-    case CollectiveKind::kReduceScatterV:
-      work_ = communicator.ReduceScatterV(source, in_cut.Layout(), target, c.op, options);
-      break;
-    default:
-      work_ = communicator.AllToAllV(source, in_cut.Layout(), target, out_cut.Layout(), options);
+  if (batch_ != nullptr) {
+    Issue(*batch_, c, source, in_cut, target, out_cut, options);
+  } else {
+    work_ = Issue(communicator, c, source, in_cut, target, out_cut, options);
   }
   return 0;
 }

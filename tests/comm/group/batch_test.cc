@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/segment/black_box.h"
+#include "tests/support/count_allocations.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/sim_cluster.h"
 
@@ -115,6 +116,79 @@ TEST(BatchTest, ARefusedBatchStartsNothing) {
                      CallOptions options;
                      options.timeout = std::chrono::seconds(20);
                      return std::string(rank.world->Barrier(options).Wait().message());
+                   }),
+            "");
+}
+
+// Rank r's block has r + 1 elements, and two batches are under way at once. The lists of a variable-count call need not
+// outlive the call that adds it.
+TEST(BatchTest, VariableCountFormsKeepTheirLists) {
+  EXPECT_EQ(RunAll(3,
+                   [](ProcessRank& rank) -> std::string {
+                     const int64_t mine = rank.rank + 1;
+                     const std::vector<int32_t> in(static_cast<size_t>(mine), rank.rank);
+                     std::vector<int32_t> all(6, -1), ordered = {9, 9, 9, 9, 9, 9, 9}, sum(3, 0), ones(6, 1);
+                     Batch first(*rank.world);
+                     Batch second(*rank.world);
+                     {
+                       std::vector<int64_t> counts = {1, 2, 3};
+                       std::vector<int64_t> backwards = {6, 4, 0};
+                       first.AllGatherV(ConstBuffer(in.data(), mine), Buffer(all.data(), 6), {counts, {}});
+                       first.AllGatherV(ConstBuffer(in.data(), mine), Buffer(ordered.data(), 7), {counts, backwards});
+                       second.ReduceScatterV(ConstBuffer(ones.data(), 6), {counts, {}}, Buffer(sum.data(), mine),
+                                             ReduceOp::kSum);
+                       counts.assign(3, 777);
+                       backwards.assign(3, -777);
+                     }
+                     comm::Work works[] = {first.Submit(), second.Submit()};
+                     for (comm::Work& work : works) {
+                       if (const absl::Status status = work.Wait(); !status.ok()) return status.ToString();
+                     }
+                     if (all != std::vector<int32_t>({0, 1, 1, 2, 2, 2})) return "all_gather_v is wrong";
+                     if (ordered != std::vector<int32_t>({2, 2, 2, 9, 1, 1, 0})) return "displacements are wrong";
+                     return sum[0] == 3 && sum[static_cast<size_t>(mine) - 1] == 3 ? "" : "reduce_scatter_v is wrong";
+                   }),
+            "");
+}
+
+// Messages, gathered sums, a large one and a variable-count form: again and again without memory of their own.
+TEST(BatchTest, SteadyStateAllocatesNothing) {
+  EXPECT_EQ(RunAll(2,
+                   [](ProcessRank& rank) -> std::string {
+                     std::vector<float> memory(40'000, 1.0f);
+                     std::vector<float> result(40'000);
+                     const int peer = 1 - rank.rank;
+                     const int64_t counts[] = {3, 5};
+                     const int64_t mine = counts[rank.rank];
+                     CallOptions options;
+                     options.algorithm = "recursive_doubling";
+                     Batch batch(*rank.world);
+                     const auto round = [&] {
+                       for (int64_t i = 0; i < 10; ++i) {
+                         batch.AllReduce(ConstBuffer(&memory[static_cast<size_t>(100 * i)], i),
+                                         Buffer(&result[static_cast<size_t>(100 * i)], i),
+                                         i % 2 == 0 ? ReduceOp::kMax : ReduceOp::kSum);
+                       }
+                       batch.AllReduce(ConstBuffer(memory.data(), 2000), Buffer(&result[2000], 2000), ReduceOp::kSum,
+                                       options);
+                       batch.AllReduce(ConstBuffer(memory.data(), 8000), Buffer(&result[4000], 8000), ReduceOp::kSum);
+                       batch.AllGatherV(ConstBuffer(memory.data(), mine), Buffer(&result[20'000], 8), {counts, {}});
+                       batch.Send(ConstBuffer(memory.data(), 500), peer).Recv(Buffer(&result[30'000], 500), peer);
+                       return batch.Submit().Wait();
+                     };
+                     for (int i = 0; i < 20; ++i) {
+                       if (const absl::Status status = round(); !status.ok()) return status.ToString();
+                     }
+                     // Operations of one rank may overlap the other's as never before, but not again and again.
+                     int64_t fewest = 1;
+                     for (int window = 0; window < 5; ++window) {
+                       const int64_t before = Allocations();
+                       for (int i = 0; i < 100; ++i) {
+                         if (const absl::Status status = round(); !status.ok()) return status.ToString();
+                       }
+                       fewest = std::min(fewest, Allocations() - before);
+                     }
+                     return fewest == 0 ? "" : "allocations in each of 5 times 100 batches";
                    }),
             "");
 }

@@ -1,5 +1,6 @@
 // Runs plans on numbers in real memory, in a random order of events: the checker's counterpart that shares no code with
-// it. In place is real here: the two buffers are the same memory.
+// it. In place is real here: the two buffers are the same memory. Receives happen before their turn now and then, as
+// early as MarkEarlyReceives allows.
 #pragma once
 
 #include <algorithm>
@@ -8,10 +9,12 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "comm/plan/early_receives.h"
 #include "comm/plan/plan.h"
 
 namespace cohort::comm {
@@ -22,6 +25,7 @@ class NumericRun {
  public:
   NumericRun(const std::vector<Plan>& plans, int64_t count, uint64_t seed)
       : plans_(plans), count_(count), random_(seed) {
+    for (Plan& plan : plans_) MarkEarlyReceives(&plan);
     for (const Plan& plan : plans_) ranks_.push_back(MakeRank(plan));
   }
 
@@ -42,8 +46,11 @@ class NumericRun {
         for (Message* message : ranks_[rank].posted[lane]) {
           if (!message->taken && random_() % 4 == 0) Take(message);
         }
-        if (!TryStep(rank, lane)) continue;
-        ++ranks_[rank].next[lane];
+        moved |= TryEarly(rank, lane);
+        size_t& next = ranks_[rank].next[lane];
+        const bool came_early = ranks_[rank].early[lane].erase(next) > 0;
+        if (!came_early && !TryStep(rank, lane, next)) continue;
+        ++next;
         moved = true;
       }
       if (!moved) return "stands still";
@@ -65,7 +72,8 @@ class NumericRun {
     int64_t in = 0, out = 0;  // where they begin
     std::vector<size_t> next;
     std::vector<std::vector<Message*>> posted;
-    int met = 0;  // opens and meets that it has come to
+    std::vector<std::set<size_t>> early;  // steps that are done before their turn
+    int met = 0;                          // opens and meets that it has come to
     bool waiting = false;
   };
 
@@ -143,6 +151,7 @@ class NumericRun {
     rank.scratch.assign(static_cast<size_t>(Elements(BufferId::kScratch, plan)), -9);
     rank.next.assign(plan.lanes.size(), 0);
     rank.posted.resize(plan.lanes.size());
+    rank.early.resize(plan.lanes.size());
     return rank;
   }
 
@@ -173,14 +182,39 @@ class NumericRun {
     return a;
   }
 
-  // False when the lane's next step has to wait.
-  bool TryStep(size_t rank, size_t lane) {
-    const Step& step = plans_[rank].lanes[lane].steps[ranks_[rank].next[lane]];
-    auto& posted = ranks_[rank].posted[lane];
-    for (int32_t i = 0; i < step.sends_before; ++i) {
-      const Message& message = *posted.at(static_cast<size_t>(i));
-      if (!message.taken && message.receivers_left > 0) return false;
+  bool SendsAreComplete(size_t rank, size_t lane, int32_t count) const {
+    const auto& posted = ranks_[rank].posted[lane];
+    if (posted.size() < static_cast<size_t>(count)) return false;
+    return std::none_of(posted.begin(), posted.begin() + count,
+                        [](const Message* message) { return !message->taken && message->receivers_left > 0; });
+  }
+
+  // Does some of the receives that may come before their turn: in their order, as the runner begins them.
+  bool TryEarly(size_t rank, size_t lane) {
+    const auto& steps = plans_[rank].lanes[lane].steps;
+    const size_t next = ranks_[rank].next[lane];
+    int32_t fence = 0;
+    bool moved = false;
+    for (size_t i = next; i < steps.size(); ++i) {
+      const Step& step = steps[i];
+      fence = std::max(fence, step.sends_before);
+      if ((step.kind != StepKind::kRecv && step.kind != StepKind::kRecvReduce) ||
+          ranks_[rank].early[lane].contains(i)) {
+        continue;
+      }
+      if (i - next > static_cast<size_t>(step.ahead) || !SendsAreComplete(rank, lane, fence)) break;
+      if (random_() % 2 == 0 || !TryStep(rank, lane, i)) break;
+      ranks_[rank].early[lane].insert(i);
+      moved = true;
     }
+    return moved;
+  }
+
+  // False when the step has to wait.
+  bool TryStep(size_t rank, size_t lane, size_t index) {
+    const Step& step = plans_[rank].lanes[lane].steps[index];
+    auto& posted = ranks_[rank].posted[lane];
+    if (!SendsAreComplete(rank, lane, step.sends_before)) return false;
     const auto peer = static_cast<size_t>(step.peer);
     switch (step.kind) {
       case StepKind::kSend:
@@ -292,7 +326,7 @@ class NumericRun {
     return "";
   }
 
-  const std::vector<Plan>& plans_;
+  std::vector<Plan> plans_;
   int64_t count_;
   std::mt19937_64 random_;
   std::vector<Rank> ranks_;
