@@ -14,6 +14,8 @@
 #include <memory>
 #include <new>
 
+#include "tools/program/program.h"
+
 #if defined(__x86_64__)
 #include <x86intrin.h>
 #endif
@@ -97,10 +99,8 @@ Statistics RunPair(const std::function<void(Side&)>& body) {
   void* memory = mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) Die("no memory");
   auto* shared = static_cast<SharedState*>(memory);  // zeroed by the kernel, which is what its members start from
-  pid_t children[2];
   for (int rank = 0; rank < 2; ++rank) {
-    children[rank] = fork();
-    if (children[rank] != 0) continue;
+    if (fork() != 0) continue;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     Pin(rank);
     auto attached = runtime::Segment::Attach(dup((*segment)->fd()), rank);
@@ -109,9 +109,9 @@ Statistics RunPair(const std::function<void(Side&)>& body) {
     body(side);
     _exit(0);
   }
-  for (pid_t child : children) {
+  for (int left = 2; left > 0; --left) {  // whichever ends first: the other may wait for it
     int status = 0;
-    if (waitpid(child, &status, 0) != child || status != 0) Die("a side has failed");
+    if (waitpid(-1, &status, 0) < 0 || status != 0) Die("a side has failed");
   }
   const uint32_t samples =
       std::min({shared->sides[0].samples.load(), shared->sides[1].samples.load(), uint32_t{kMostSamples}});
@@ -133,7 +133,7 @@ void PrintHeader(const std::string& title) {
 void PrintRow(const std::string& what, size_t bytes, const Statistics& statistics) {
   std::printf("%-34s %10zu %10.0f %10.0f %10.0f\n", what.c_str(), bytes, statistics.minimum, statistics.median,
               statistics.p99);
-  std::fflush(stdout);
+  tools::FlushOutput("shm_bench");
 }
 
 }  // namespace cohort::bench

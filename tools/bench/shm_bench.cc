@@ -17,6 +17,7 @@
 #include "tools/bench/communicator_rows.h"
 #include "tools/bench/layer_rows.h"
 #include "tools/bench/pinned_pair.h"
+#include "tools/program/program.h"
 
 namespace cohort::comm {
 namespace {
@@ -223,7 +224,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--in-place", collective.in_place, "Collective tables in place");
   app.add_flag("--fresh", collective.fresh, "Collective tables: every input is rewritten before each call");
   app.add_option("--algorithm", collective.algorithm, "Collective tables: this algorithm instead of the selector's");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = tools::ParseCommandLine(app, argc, argv)) return *status;
   const auto table = [&only](const std::string& title) {
     if (title.find(only) == std::string::npos) return false;
     PrintHeader(title);
@@ -280,4 +281,6 @@ int Main(int argc, char** argv) {
 
 }  // namespace cohort::comm
 
-int main(int argc, char** argv) { return cohort::comm::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return cohort::tools::RunProgram("shm_bench", [=] { return cohort::comm::Main(argc, argv); });
+}

@@ -12,6 +12,7 @@
 #include "comm/algorithm/registry.h"
 #include "comm/communicator.h"
 #include "runtime/runtime.h"
+#include "tools/program/program.h"
 
 namespace cohort::bench {
 namespace {
@@ -164,7 +165,7 @@ int Main(int argc, char** argv) {
   app.add_option("--rounds", options.rounds, "turns of each algorithm")->check(CLI::Range(1, 1000));
   app.add_flag("--short", brief, "few sizes and turns");
   app.add_flag("--calibrate", calibrate, "use the table of a calibration run, and print it first");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = tools::ParseCommandLine(app, argc, argv)) return *status;
   if (options.sizes.empty()) {
     options.sizes = brief ? std::vector<int64_t>{8, 4096, 262144}
                           : std::vector<int64_t>{8, 512, 4096, 16384, 65536, 262144, 1 << 20, 4 << 20};
@@ -188,4 +189,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace cohort::bench
 
-int main(int argc, char** argv) { return cohort::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return cohort::tools::RunProgram("tuner_grid", [=] { return cohort::bench::Main(argc, argv); });
+}

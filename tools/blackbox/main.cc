@@ -12,6 +12,7 @@
 #include "tools/blackbox/finder.h"
 #include "tools/blackbox/segment_copy.h"
 #include "tools/blackbox/table.h"
+#include "tools/program/program.h"
 
 namespace cohort::blackbox {
 namespace {
@@ -71,7 +72,7 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Prints what each rank of a host is doing, or was doing when it died.", "blackbox");
   app.footer(kFooter);
-  CLI::Option* pid = app.add_option("pid", options.pid, "of a rank or an agent")->check(CLI::PositiveNumber);
+  CLI::Option* pid = app.add_option("pid", options.pid, "of a rank or an agent")->check(CLI::Range(1, 1 << 22));
   CLI::Option* job = app.add_option("--job", options.job, "all hosts' parts of this job on this machine");
   CLI::Option* file = app.add_option("--file", options.file, "read what --save has kept");
   pid->excludes(job)->excludes(file);
@@ -81,7 +82,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 512))
       ->capture_default_str();
   app.add_flag("--json", options.json, "print JSON, one document for each host of a job");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = tools::ParseCommandLine(app, argc, argv)) return *status;
 
   const absl::StatusOr<std::vector<Found>> found = Find(options);
   if (!found.ok()) return Fail(std::string(found.status().message()));
@@ -103,4 +104,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace cohort::blackbox
 
-int main(int argc, char** argv) { return cohort::blackbox::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return cohort::tools::RunProgram("blackbox", [=] { return cohort::blackbox::Main(argc, argv); });
+}

@@ -18,6 +18,7 @@
 #include "tools/collperf/session.h"
 #include "tools/measure/clock.h"
 #include "tools/measure/text.h"
+#include "tools/program/program.h"
 
 namespace cohort::collperf {
 namespace {
@@ -56,7 +57,7 @@ absl::StatusOr<RunFacts> Gather(Session& session, const std::string& command) {
 void Say(const Session& session, const std::string& text) {
   if (session.rank() != 0) return;
   std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
+  tools::FlushOutput("collperf");
 }
 
 absl::Status MeasureOperation(Session& session, const Options& options, measure::Operation operation,
@@ -95,6 +96,7 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
     return absl::InvalidArgumentError("-r " + std::to_string(options.root) + " is no rank of a group of " +
                                       std::to_string(session->ranks()));
   }
+  if (session->rank() == 0) COHORT_RETURN_IF_ERROR(CheckFiles(options));
   if (options.calibrate) COHORT_RETURN_IF_ERROR(CalibrateGroup(*session));
   COHORT_ASSIGN_OR_RETURN(const RunFacts facts, Gather(*session, command));
   Say(*session, HeadText(options, facts));
@@ -135,4 +137,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace cohort::collperf
 
-int main(int argc, char** argv) { return cohort::collperf::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return cohort::tools::RunProgram("collperf", [=] { return cohort::collperf::Main(argc, argv); });
+}

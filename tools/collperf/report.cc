@@ -1,14 +1,12 @@
 #include "tools/collperf/report.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <fstream>
 
-#include "runtime/base/errno_status.h"
 #include "runtime/base/status_macros.h"
 #include "tools/measure/plot.h"
 #include "tools/measure/text.h"
+#include "tools/program/whole_file.h"
 
 namespace cohort::collperf {
 namespace {
@@ -22,15 +20,6 @@ std::string MemoryName(const Options& options) {
 
 std::string Plural(int number, const std::string& word) {
   return std::to_string(number) + ' ' + word + (number == 1 ? "" : "s");
-}
-
-absl::Status WriteFile(const std::string& path, const std::string& text) {
-  if (path.empty()) return absl::OkStatus();
-  errno = 0;
-  std::ofstream out(path, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  return out.good() ? absl::OkStatus() : runtime::ErrnoStatus(errno, "cannot write " + path);
 }
 
 std::string SeriesName(const Options& options, const Result& result) {
@@ -157,10 +146,19 @@ std::string PlotText(const Options& options, const RunFacts& facts, const std::v
                                  facts.date);
 }
 
+absl::Status CheckFiles(const Options& options) {
+  for (const std::string* path : {&options.csv, &options.json, &options.plot}) {
+    if (!path->empty()) COHORT_RETURN_IF_ERROR(tools::CheckWritable(*path));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status WriteFiles(const Options& options, const RunFacts& facts, const std::vector<Result>& results) {
-  if (!options.csv.empty()) COHORT_RETURN_IF_ERROR(WriteFile(options.csv, CsvText(facts, results)));
-  if (!options.json.empty()) COHORT_RETURN_IF_ERROR(WriteFile(options.json, JsonText(options, facts, results)));
-  if (!options.plot.empty()) COHORT_RETURN_IF_ERROR(WriteFile(options.plot, PlotText(options, facts, results)));
+  if (!options.csv.empty()) COHORT_RETURN_IF_ERROR(tools::WriteWholeFile(options.csv, CsvText(facts, results)));
+  if (!options.json.empty())
+    COHORT_RETURN_IF_ERROR(tools::WriteWholeFile(options.json, JsonText(options, facts, results)));
+  if (!options.plot.empty())
+    COHORT_RETURN_IF_ERROR(tools::WriteWholeFile(options.plot, PlotText(options, facts, results)));
   return absl::OkStatus();
 }
 

@@ -35,6 +35,8 @@ std::string CsvText(const RunFacts& facts, const std::vector<Result>& results);
 std::string JsonText(const Options& options, const RunFacts& facts, const std::vector<Result>& results);
 std::string PlotText(const Options& options, const RunFacts& facts, const std::vector<Result>& results);
 
+// Whether they could be written, before anything is measured.
+absl::Status CheckFiles(const Options& options);
 // Writes those files that the options name. kInvalidArgument or kPermissionDenied with the path.
 absl::Status WriteFiles(const Options& options, const RunFacts& facts, const std::vector<Result>& results);
 

@@ -10,6 +10,7 @@
 #include "comm/tuning.h"
 #include "tools/plan/picture.h"
 #include "tools/plan/simulate.h"
+#include "tools/program/program.h"
 
 namespace cohort::tools {
 namespace {
@@ -260,7 +261,7 @@ int Main(int argc, char** argv) {
   simulate->add_option("--root", command.root, "root rank")->capture_default_str();
   simulate->add_flag("!--no-shortcuts", command.shortcuts, "time every rank and every operation by itself");
   simulate->add_flag("--json", command.json, "print JSON instead of a table");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
   if (*list) return List(options);
   if (*show) return Show(options);
   if (*check) return Check(options);
@@ -274,4 +275,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace cohort::tools
 
-int main(int argc, char** argv) { return cohort::tools::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return cohort::tools::RunProgram("plan", [=] { return cohort::tools::Main(argc, argv); });
+}

@@ -9,12 +9,15 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
 #include "tools/bench/compare/compare.h"
 #include "tools/bench/compare/compare_report.h"
 #include "tools/measure/text.h"
+#include "tools/program/program.h"
+#include "tools/program/whole_file.h"
 
 namespace cohort::bench {
 namespace {
@@ -77,7 +80,7 @@ class Output {
  public:
   void Say(const std::string& text) {
     std::fputs(text.c_str(), stdout);
-    std::fflush(stdout);
+    tools::FlushOutput("peers");
     text_ += text;
   }
   const std::string& text() const { return text_; }
@@ -188,30 +191,45 @@ void AddOptions(CLI::App* app, Arguments* raw) {
   app->add_option("--results", raw->results, "folder to keep the text, the CSV and the plots in")->take_last();
 }
 
-void Keep(const std::string& folder, const std::string& text, const std::vector<PointResult>& points,
+// False, with a message, when a file could not be written.
+bool Keep(const std::string& folder, const std::string& text, const std::vector<PointResult>& points,
           const std::string& caption) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   const std::string stem = folder + "/peers-" + Now("%Y-%m-%d-%H%M");
-  const auto write = [](const std::string& path, const std::string& content) {
-    std::ofstream out(path, std::ios::binary);
-    out << content;
-    out.close();
-    std::printf("%s%s\n", out.good() ? "# kept: " : "# could not write ", path.c_str());
-  };
-  write(stem + ".txt", text);
-  write(stem + ".csv", ComparisonCsv(points));
-  write(stem + "-ratios.svg", RatioPlot(points, "Ours / best peer. " + caption));
-  write(stem + "-times.svg", TimePlot(points, "Median times. " + caption));
+  const std::pair<const char*, std::string> files[] = {
+      {".txt", text},
+      {".csv", ComparisonCsv(points)},
+      {"-ratios.svg", RatioPlot(points, "Ours / best peer. " + caption)},
+      {"-times.svg", TimePlot(points, "Median times. " + caption)}};
+  for (const auto& [ending, content] : files) {
+    const absl::Status status = tools::WriteWholeFile(stem + ending, content);
+    if (!status.ok()) {
+      std::fprintf(stderr, "peers: %s\n", std::string(status.message()).c_str());
+      return false;
+    }
+    std::printf("# kept: %s%s\n", stem.c_str(), ending);
+  }
+  return true;
+}
+
+// Whether Keep could write there, before half an hour is spent.
+bool CanKeep(const std::string& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  const absl::Status status = tools::CheckWritable(folder + "/peers.txt");
+  if (!status.ok()) std::fprintf(stderr, "peers: %s\n", std::string(status.message()).c_str());
+  return status.ok();
 }
 
 int Main(int argc, char** argv) {
   Arguments raw;
   CLI::App app("Compares our collectives with those of Open MPI, MPICH and Gloo, side by side.", "peers");
   AddOptions(&app, &raw);
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = tools::ParseCommandLine(app, argc, argv)) return *status;
   Arguments arguments = raw;
   if (!Interpret(raw, &arguments)) return 2;
+  if (!raw.results.empty() && !CanKeep(raw.results)) return 2;
 
   for (const int number : {SIGINT, SIGTERM}) std::signal(number, [](int) { RequestStop(); });
   std::string command = "tools/dev bench peers";
@@ -234,7 +252,7 @@ int Main(int argc, char** argv) {
   output.Say(TargetTable(points));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   output.Say("# took " + measure::Fixed(took.count(), 0) + " s\n");
-  if (!raw.results.empty()) Keep(raw.results, output.text(), points, date + ", " + machine);
+  if (!raw.results.empty()) complete = Keep(raw.results, output.text(), points, date + ", " + machine) && complete;
   for (const PointResult& point : points) {
     for (const Contestant& one : point.contestants) complete = complete && (!one.ours || one.wrong == 0);
   }
@@ -244,4 +262,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace cohort::bench
 
-int main(int argc, char** argv) { return cohort::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return cohort::tools::RunProgram("peers", [=] { return cohort::bench::Main(argc, argv); });
+}

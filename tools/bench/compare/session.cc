@@ -80,7 +80,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(Transport transport, int
   const SessionPlace place{bin, session->memory_->Path(), session->folder_, ranks};
   session->systems_ = SystemsFor(transport, place, &missing);
   for (const std::string& name : missing) {
-    std::printf("# %s is not here and is left out; tools/dev setup --peers installs the peers\n", name.c_str());
+    std::printf("# left out: %s\n", name.c_str());
   }
   session->started_.resize(session->systems_.size());
   for (size_t i = 0; i < session->systems_.size(); ++i) {

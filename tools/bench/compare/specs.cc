@@ -79,9 +79,14 @@ SystemSpec Gloo(const SessionPlace& place) {
 std::vector<SystemSpec> SystemsFor(Transport transport, const SessionPlace& place, std::vector<std::string>* missing) {
   std::vector<SystemSpec> systems = {Ours(transport, place)};
   const auto present = [&](const std::string& name, const std::string& program, const std::string& launcher) {
-    const bool there = CanRun(place.bin + "/" + program) && (launcher.empty() || CanRun(launcher));
-    if (!there) missing->push_back(name);
-    return there;
+    if (!launcher.empty() && !CanRun(launcher)) {
+      missing->push_back(name + " (there is no " + launcher + "; tools/dev setup --peers installs it)");
+      return false;
+    }
+    if (CanRun(place.bin + "/" + program)) return true;
+    missing->push_back(name + " (there is no " + place.bin + "/" + program +
+                       "; tools/dev bench peers builds it, or ninja compare_peers in a build configured since then)");
+    return false;
   };
   if (present("openmpi", "compare_openmpi_rank", kOpenMpiRun)) {
     for (SystemSpec& spec : OpenMpis(transport, place)) systems.push_back(spec);

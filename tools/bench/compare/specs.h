@@ -29,7 +29,8 @@ struct SessionPlace {
   int ranks = 2;
 };
 
-// Ours first, then the peers that are installed and built, in the order of their slots. `missing` names the others.
+// Ours first, then the peers that are installed and built, in the order of their slots. `missing` names the others, and
+// says why and what helps.
 std::vector<SystemSpec> SystemsFor(Transport transport, const SessionPlace& place, std::vector<std::string>* missing);
 
 }  // namespace cohort::bench

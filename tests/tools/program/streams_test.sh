@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# What the command-line tools do when their output is closed, full or not read to its end, and with arguments that make
+# no sense: a message, the right exit status, no file that is half there.
+set -uo pipefail
+bin=${COHORT_TEST_BIN_DIR:?}
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failed=0
+
+# expect <status> <text in the error output, or empty> <command for bash>
+expect() {
+  local status=0
+  timeout 60 bash -c "set -o pipefail; $3" >"$folder/out" 2>"$folder/err" || status=$?
+  if [ $status != "$1" ] || { [ -n "$2" ] && ! grep -q -- "$2" "$folder/err"; }; then
+    printf 'status %s, expected %s and "%s": %s\n' "$status" "$1" "$2" "$3"
+    cat "$folder/err"
+    failed=1
+  fi
+}
+
+one="all_reduce -b 8 -e 8 -n 20 -w 2"
+for program in "plan list" "collperf $one" "shm_bench --calls 100"; do
+  [ -x "$bin/${program%% *}" ] || continue # the tools that this build has
+  expect 1 "cannot write to the standard output: No space left" "$bin/$program >/dev/full"
+  expect 1 "cannot write to the standard output: Bad file" "$bin/$program >&-"
+  expect 0 "" "{ $bin/$program | head -n 1; } || [ \$? = 141 ]"
+  expect 2 "" "$bin/${program%% *} --no-such-option"
+  expect 0 "" "$bin/${program%% *} --help"
+done
+expect 2 "" "$bin/plan"
+expect 2 "" "$bin/plan show ring"
+expect 2 "" "$bin/blackbox nonsense"
+expect 1 "there is no process 4194303" "$bin/blackbox 4194303"
+expect 2 "no operation" "$bin/collperf nonsense"
+
+mkdir "$folder/results"
+for option in --csv --json --plot; do
+  expect 1 "No such file" "$bin/collperf $one $option $folder/none/file"
+  expect 1 "Is a directory" "$bin/collperf $one $option $folder"
+  expect 0 "" "$bin/collperf $one $option $folder/results/a && test -s $folder/results/a"
+  expect 0 "" "$bin/collperf $one $option /dev/null && test -c /dev/null"
+  # Interrupted at any moment: the old file, whole.
+  echo old >"$folder/results/a"
+  expect 124 "" "timeout -s INT 0.3 $bin/collperf all $option $folder/results/a"
+  [ "$(cat "$folder/results/a")" = old ] || { echo "$option: an interrupted run changed the file" && failed=1; }
+done
+[ "$(ls "$folder/results")" = a ] || { echo "left: $(ls "$folder/results")" && failed=1; }
+exit $failed

@@ -1,0 +1,87 @@
+// Whole files: what was there stays until the new text is complete.
+#include "tools/program/whole_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+namespace cohort::tools {
+namespace {
+
+class WholeFile : public ::testing::Test {
+ protected:
+  WholeFile() {
+    std::string name = (std::filesystem::temp_directory_path() / "whole-file-XXXXXX").string();
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  ~WholeFile() override { std::filesystem::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return folder_ + "/" + name; }
+  static std::string Read(const std::string& path) {
+    std::ifstream in(path);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+  int Entries() const { return static_cast<int>(std::distance(std::filesystem::directory_iterator(folder_), {})); }
+
+  std::string folder_;
+};
+
+TEST_F(WholeFile, IsMadeAndReplaced) {
+  for (const char* text : {"first", "second, longer", ""}) {
+    ASSERT_TRUE(CheckWritable(Path("a")).ok());
+    ASSERT_TRUE(WriteWholeFile(Path("a"), text).ok());
+    EXPECT_EQ(Read(Path("a")), text);
+    EXPECT_EQ(Entries(), 1);
+  }
+}
+
+TEST_F(WholeFile, OldOneStaysWhenTheNewOneDoesNotFit) {
+  ASSERT_TRUE(WriteWholeFile(Path("a"), "old").ok());
+  // A limit on files' size stands for the full disk.
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{1000, before.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const absl::Status status = WriteWholeFile(Path("a"), std::string(5000, 'x'));
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(std::string(status.message()).find(Path("a")), std::string::npos) << status;
+  EXPECT_EQ(Read(Path("a")), "old");
+  EXPECT_EQ(Entries(), 1);
+}
+
+TEST_F(WholeFile, LinkStaysALink) {
+  ASSERT_TRUE(WriteWholeFile(Path("target"), "old").ok());
+  ASSERT_EQ(symlink("target", Path("link").c_str()), 0);
+  ASSERT_TRUE(WriteWholeFile(Path("link"), "new").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(Path("link")));
+  EXPECT_EQ(Read(Path("target")), "new");
+}
+
+TEST_F(WholeFile, DevicesAreWrittenToAndStay) {
+  ASSERT_TRUE(CheckWritable("/dev/null").ok());
+  ASSERT_TRUE(WriteWholeFile("/dev/null", "text").ok());
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
+  EXPECT_FALSE(WriteWholeFile("/dev/full", "text").ok());
+}
+
+TEST_F(WholeFile, WhatCannotBeWrittenIsKnownBefore) {
+  for (const std::string& path : {Path("no/such/folder"), folder_}) {
+    EXPECT_FALSE(CheckWritable(path).ok()) << path;
+    EXPECT_FALSE(WriteWholeFile(path, "text").ok()) << path;
+  }
+  EXPECT_EQ(Entries(), 0);
+}
+
+}  // namespace
+}  // namespace cohort::tools
