@@ -1,5 +1,7 @@
 #include "comm/plan/direct_steps.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <new>
 #include <string>
@@ -11,12 +13,18 @@ namespace cohort::comm {
 namespace {
 
 // Stores past the cache spare the read of the line that is overwritten, but the data are then in no cache. They pay
-// where the outputs don't fit into the caches: for other ranks' outputs earlier, since their owners are not so likely
-// to read on at once what this CPU still has in its cache. (Measured; a caller that reads its whole output pays back
-// the gain on the own output below the second limit.)
-constexpr size_t kStreamToOthersFrom = 4 << 20;
-constexpr size_t kStreamToSelfFrom = 64 << 20;
-constexpr size_t kStreamCopyToSelfFrom = 8 << 20;
+// where what a rank touches in one operation does not fit into its caches: below, both buffers of a caller who repeats
+// himself are still there. (Measured with 2 MiB of cache: at 2 MiB they lose a quarter, at 4 MiB they gain as much.)
+// Folds into the own output gain less, and what they gain a caller who reads on at once pays back, until outputs are
+// too large for that.
+constexpr size_t kFoldToSelfFromCaches = 12;
+
+// Of one CPU; what the C library does not know is taken for small.
+size_t CacheBytes() {
+  constexpr int64_t kLeast = 1 << 20;
+  constexpr int64_t kMost = 16 << 20;
+  return static_cast<size_t>(std::clamp(int64_t{sysconf(_SC_LEVEL2_CACHE_SIZE)}, kLeast, kMost));
+}
 
 // Staging memory should stay in the cache between the copy out of the other process and the fold.
 constexpr size_t kStagingBytes = 512 << 10;
@@ -24,7 +32,7 @@ constexpr size_t kLeastPiece = 32 << 10;
 
 }  // namespace
 
-DirectSteps::DirectSteps(int rank, int size) : rank_(rank), size_(size) {}
+DirectSteps::DirectSteps(int rank, int size) : rank_(rank), size_(size), cache_bytes_(CacheBytes()) {}
 
 void DirectSteps::Start(const Plan& plan, const PlanBinding& binding, std::byte* const* buffers) {
   plan_ = &plan;
@@ -60,6 +68,13 @@ size_t DirectSteps::BytesOf(BufferId buffer, int rank) const {
   PlanRequest request = RequestOf(*plan_);
   request.rank = rank;
   return static_cast<size_t>(ChunksOf(buffer, request) / plan_->pieces) * binding_->count * binding_->element_bytes;
+}
+
+size_t DirectSteps::BytesOf(const Step& fold) const {
+  const Slice& slice = SourcesOf(*plan_, fold)[0].slice;
+  const auto pieces = static_cast<uint32_t>(plan_->pieces);
+  const auto first = static_cast<uint32_t>(slice.first);
+  return binding_->OffsetOf(first + static_cast<uint32_t>(slice.chunks), pieces) - binding_->OffsetOf(first, pieces);
 }
 
 Progress DirectSteps::Open(Fanout* fanout) {
@@ -169,6 +184,10 @@ Progress DirectSteps::Decide(MemoryAccess& memory) {
                   peer);
     }
   }
+  touched_ = 0;
+  for (const Step& step : plan_->lanes[0].steps) {
+    if (step.kind == StepKind::kFold) touched_ += BytesOf(step) * static_cast<size_t>(step.sources + step.targets);
+  }
   return Progress::kDone;
 }
 
@@ -192,13 +211,18 @@ DirectSteps::Operand DirectSteps::OperandOf(const RankSlice& slice) const {
 }
 
 // Which targets are stored past the cache; those last, and private ones after them.
-void DirectSteps::ChooseStores(size_t to_others_from, size_t to_self_from) {
-  const size_t footprint = BytesOf(BufferId::kOut, plan_->root < 0 ? rank_ : plan_->root);
+void DirectSteps::ChooseStores() {
+  const bool all_mapped =
+      std::none_of(sources_.begin(), sources_.end(), [](const Operand& operand) { return operand.data == nullptr; }) &&
+      std::none_of(targets_.begin(), targets_.end(), [](const Operand& operand) { return operand.data == nullptr; });
+  const bool to_others = touched_ > cache_bytes_ + cache_bytes_ / 2;
+  // What is fetched is folded in the own output, and what is written through the kernel read from there.
+  const bool to_self =
+      sources_.size() == 1 ? to_others : all_mapped && touched_ >= kFoldToSelfFromCaches * cache_bytes_;
   for (Operand& target : targets_) {
     const bool was_read = std::any_of(sources_.begin(), sources_.end(),
                                       [&](const Operand& source) { return source.data == target.data; });
-    target.streamed =
-        target.data != nullptr && !was_read && footprint >= (target.rank == rank_ ? to_self_from : to_others_from);
+    target.streamed = target.data != nullptr && !was_read && (target.rank == rank_ ? to_self : to_others);
   }
   // Sorted by insertion, since a stable sort of the library allocates.
   const auto before = [](const Operand& a, const Operand& b) {
@@ -213,17 +237,14 @@ void DirectSteps::ChooseStores(size_t to_others_from, size_t to_self_from) {
 // False: there is no memory for staging.
 bool DirectSteps::PrepareFold(const Step& step) {
   const std::span<const RankSlice> sources = SourcesOf(*plan_, step);
-  const auto pieces = static_cast<uint32_t>(plan_->pieces);
-  const auto first = static_cast<uint32_t>(sources[0].slice.first);
-  total_ = binding_->OffsetOf(first + static_cast<uint32_t>(sources[0].slice.chunks), pieces) -
-           binding_->OffsetOf(first, pieces);
+  total_ = BytesOf(step);
   moved_ = 0;
   if (total_ == 0) return true;
   sources_.clear();
   targets_.clear();
   for (const RankSlice& source : sources) sources_.push_back(OperandOf(source));
   for (const RankSlice& target : TargetsOf(*plan_, step)) targets_.push_back(OperandOf(target));
-  ChooseStores(kStreamToOthersFrom, sources.size() > 1 ? kStreamToSelfFrom : kStreamCopyToSelfFrom);
+  ChooseStores();
 
   const auto fetched = static_cast<size_t>(
       std::count_if(sources_.begin(), sources_.end(), [](const Operand& o) { return o.data == nullptr; }));

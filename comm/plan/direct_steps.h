@@ -59,15 +59,17 @@ class DirectSteps {
   Progress RunFold(const Step& step);
   Progress FoldPiece(const Step& step, size_t at, size_t bytes);
   bool PrepareFold(const Step& step);
-  void ChooseStores(size_t to_others_from, size_t to_self_from);
+  void ChooseStores();
   Progress Fail(absl::Status status, int peer);
 
   size_t BytesOf(BufferId buffer, int rank) const;
+  size_t BytesOf(const Step& fold) const;  // of each operand
   Operand OperandOf(const RankSlice& slice) const;
   int PeerAfter(int count) const { return (rank_ + 1 + count) % size_; }
 
   const int rank_;
   const int size_;
+  const size_t cache_bytes_;
   const Plan* plan_ = nullptr;
   const PlanBinding* binding_ = nullptr;
   std::byte* const* buffers_ = nullptr;
@@ -83,6 +85,7 @@ class DirectSteps {
   Announcement own_;
   std::vector<Announcement> announced_;  // by rank
   std::vector<std::byte*> in_, out_;     // by rank: where their buffers lie here, or null
+  size_t touched_ = 0;                   // bytes that this rank reads and writes in the whole plan
 
   // The fold under way.
   size_t moved_ = 0;  // bytes

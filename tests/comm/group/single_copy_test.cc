@@ -2,11 +2,15 @@
 // by rank, with and without permission to reach private memory, and a rank that is killed in the middle.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -14,6 +18,7 @@
 #include "comm/communicator.h"
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/transport/transport_set.h"
+#include "runtime/base/deadline.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::testing {
@@ -193,37 +198,81 @@ INSTANTIATE_TEST_SUITE_P(
                       Setting{"mixed4_unreachable", 4, Memory::kMixed, false}),
     [](const auto& info) { return std::string(info.param.name); });
 
-// Whoever is left gets the error, and its memory is its own again.
-TEST(SingleCopyDeathTest, ARankIsKilledInTheMiddle) {
+// Buffers that exceed every cache: stores past the cache, several pieces, and the ends that don't fill a line.
+TEST(SingleCopyLargeTest, EveryKindGivesWhatTheReferenceGives) {
   for (const bool shared : {true, false}) {
     ProcessClusterOptions options;
-    options.ranks = 3;
+    options.ranks = 2;
     const std::vector<RankResult> results = RunProcesses(options, [shared](ProcessRank& rank) -> std::string {
-      constexpr int64_t kCount = 1 << 20;
-      auto window = rank.world->AllocateWindow(2 * kCount * 4);
+      // From below what is streamed to folds that are streamed to the own output; odd, so that parts begin anywhere.
+      constexpr int64_t kMost = 3'300'021;
+      auto window = rank.world->AllocateWindow(4 * kMost * 4);
       if (!window.ok()) return std::string(window.status().message());
-      std::vector<int32_t> own(2 * kCount, 1);
-      int32_t* in = shared ? static_cast<int32_t*>(window->data()) : own.data();
-      for (int i = 0; i < 1000; ++i) {
-        runtime::Work work =
-            rank.world->AllReduce(ConstBuffer(in, kCount), Buffer(in + kCount, kCount), ReduceOp::kSum);
-        if (rank.rank == 1 && i == 7) kill(getpid(), SIGKILL);
-        const absl::Status status = work.Wait();
-        if (status.ok()) continue;
-        if (!absl::IsUnavailable(status)) return status.ToString();
-        // Nobody writes here any more.
-        std::fill(in, in + 2 * kCount, 5);
-        for (int round = 0; round < 20; ++round) {
-          usleep(1000);
-          if (std::count(in, in + 2 * kCount, 5) != 2 * kCount) return "memory was written after the failure";
+      for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kAllToAll); ++kind) {
+        for (const int64_t count : {int64_t{130'003}, int64_t{400'009}, kMost}) {
+          const Call call{static_cast<CollectiveKind>(kind), count, 1, false};
+          std::string wrong = RunCall(*rank.world, call, static_cast<int32_t*>(window->data()), shared, shared);
+          if (wrong.empty()) continue;
+          rank.world->Abort(wrong);
+          return wrong;
         }
-        return "";
       }
-      return "no error";
+      return std::string(rank.world->Barrier().Wait().message());
     });
+    for (const RankResult& result : results) EXPECT_EQ(result.text, "");
+  }
+}
+
+// What the survivors of a test share besides their group.
+struct Survivors {
+  std::atomic<int> failed{0};  // have heard of the failure, after which they write nowhere
+};
+
+// True when all have failed.
+bool AwaitFailures(const Survivors& survivors, int all) {
+  const auto deadline = runtime::Deadline::After(std::chrono::seconds(30));
+  while (survivors.failed.load() < all) {
+    if (deadline.passed()) return false;
+    usleep(200);
+  }
+  return true;
+}
+
+// Whoever is left gets the error, and its memory is its own again: what it writes there stays, until the others have
+// heard of the error too, and so can't write any more.
+TEST(SingleCopyDeathTest, ARankIsKilledInTheMiddle) {
+  for (const bool shared : {true, false}) {
+    void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ASSERT_NE(page, MAP_FAILED);
+    auto* survivors = new (page) Survivors;
+    ProcessClusterOptions options;
+    options.ranks = 3;
+    const std::vector<RankResult> results =
+        RunProcesses(options, [shared, survivors](ProcessRank& rank) -> std::string {
+          constexpr int64_t kCount = 1 << 20;
+          auto window = rank.world->AllocateWindow(2 * kCount * 4);
+          if (!window.ok()) return std::string(window.status().message());
+          std::vector<int32_t> own(2 * kCount, 1);
+          int32_t* in = shared ? static_cast<int32_t*>(window->data()) : own.data();
+          for (int i = 0; i < 1000; ++i) {
+            runtime::Work work =
+                rank.world->AllReduce(ConstBuffer(in, kCount), Buffer(in + kCount, kCount), ReduceOp::kSum);
+            if (rank.rank == 1 && i == 7) kill(getpid(), SIGKILL);
+            const absl::Status status = work.Wait();
+            if (status.ok()) continue;
+            if (!absl::IsUnavailable(status)) return status.ToString();
+            std::fill(in, in + 2 * kCount, 5);
+            survivors->failed.fetch_add(1);
+            if (!AwaitFailures(*survivors, 2)) return "the other survivor has no error";
+            if (std::count(in, in + 2 * kCount, 5) != 2 * kCount) return "memory was written after the failure";
+            return "";
+          }
+          return "no error";
+        });
     EXPECT_EQ(results[0].text, "");
     EXPECT_EQ(results[1].signal, SIGKILL);
     EXPECT_EQ(results[2].text, "");
+    munmap(page, 4096);
   }
 }
 
