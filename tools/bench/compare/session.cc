@@ -71,8 +71,12 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(Transport transport, int
                                                         const std::vector<std::string>& peers, bool without_spinners) {
   std::unique_ptr<Session> session(new Session);
   session->ranks_ = ranks;
-  session->folder_ = (std::filesystem::temp_directory_path() / "compare-XXXXXX").string();
-  if (mkdtemp(session->folder_.data()) == nullptr) return runtime::ErrnoStatus(errno, "cannot make a folder");
+  std::error_code no_folder;
+  const std::filesystem::path temporary = std::filesystem::temp_directory_path(no_folder);
+  if (no_folder) return absl::NotFoundError("there is no folder for temporary files; name one with TMPDIR");
+  std::string folder = (temporary / "compare-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) return runtime::ErrnoStatus(errno, "cannot make " + folder);
+  session->folder_ = folder;
   COHORT_ASSIGN_OR_RETURN(session->memory_, measure::SharedMemory::Create(SessionBytes(ranks)));
   session->memory()->ranks = ranks;
   session->memory()->conductor = getpid();
