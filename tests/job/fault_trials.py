@@ -41,6 +41,7 @@ class Trial:
         self.delay = choose.uniform(0, 0.1)
         self.mark = "COHORT_FAULT_TRIAL=%d.%d" % (os.getpid(), number)
         self.before = set()
+        self.process = None
         self.ready = set()
         self.errors = {}  # rank: (ns, text)
         self.output = []
@@ -77,6 +78,7 @@ class Trial:
             readers = [threading.Thread(target=self.read, args=(stream,)) for stream in (process.stdout, process.stderr)]
             for reader in readers:
                 reader.start()
+            self.process = process
             try:
                 return self.hurt(process, readers, folder)
             finally:
@@ -87,6 +89,11 @@ class Trial:
                     reader.join()
                 process.stdout.close()
                 process.stderr.close()
+
+    def end(self):
+        """Ends a job that still runs; from another thread."""
+        if self.process and self.process.poll() is None:
+            self.process.terminate()
 
     def hurt(self, process, readers, folder):
         if not wait_until(lambda: len(self.ready) == RANKS, 60):
@@ -159,9 +166,14 @@ def main():
             figures += trial.run()
             if sys.stderr.isatty():
                 print("\r%d of %d" % (trial.number + 1, arguments.trials), end="", file=sys.stderr)
-    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+    pool = concurrent.futures.ThreadPoolExecutor(arguments.at_once)
+    try:
         for done in pool.map(Trial.run, [trial for trial in trials if trial.stops]):
             figures += done
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for trial in trials:
+            trial.end()
     print_table(figures, arguments.trials, time.monotonic() - began)
 
 
@@ -171,3 +183,5 @@ if __name__ == "__main__":
     except AssertionError as wrong:
         print(wrong, file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
