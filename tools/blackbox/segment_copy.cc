@@ -108,6 +108,23 @@ bool IsSaved(int fd) {
   return seals < 0 || (seals & F_SEAL_SHRINK) == 0;
 }
 
+// The first `total` bytes of a segment, to the file `out`, which messages call `path`.
+absl::Status CopyTo(int out, int fd, uint64_t total, const std::string& path) {
+  std::vector<char> buffer(kCopyBytes);
+  for (uint64_t offset = 0; offset < total;) {
+    const size_t bytes = std::min<uint64_t>(buffer.size(), total - offset);
+    COHORT_RETURN_IF_ERROR(ReadAll(fd, offset, buffer.data(), bytes));
+    for (size_t written = 0; written < bytes;) {
+      const ssize_t put = write(out, buffer.data() + written, bytes - written);
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return runtime::ErrnoStatus(errno, "cannot write " + path);
+      written += static_cast<size_t>(put);
+    }
+    offset += bytes;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<SegmentCopy> CopySegment(int fd, int records) {
@@ -130,20 +147,9 @@ absl::Status SaveSegment(int fd, const std::string& path) {
   COHORT_ASSIGN_OR_RETURN(const SegmentHeader header, ReadHeader(fd));
   const runtime::FileDescriptor out(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!out.valid()) return runtime::ErrnoStatus(errno, "cannot make " + path);
-  std::vector<char> buffer(kCopyBytes);
-  const uint64_t total = runtime::FixedBytes(static_cast<int>(header.local_ranks));
-  for (uint64_t offset = 0; offset < total;) {
-    const size_t bytes = std::min<uint64_t>(buffer.size(), total - offset);
-    COHORT_RETURN_IF_ERROR(ReadAll(fd, offset, buffer.data(), bytes));
-    for (size_t written = 0; written < bytes;) {
-      const ssize_t put = write(out.get(), buffer.data() + written, bytes - written);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return runtime::ErrnoStatus(errno, "cannot write " + path);
-      written += static_cast<size_t>(put);
-    }
-    offset += bytes;
-  }
-  return absl::OkStatus();
+  const absl::Status status = CopyTo(out.get(), fd, runtime::FixedBytes(static_cast<int>(header.local_ranks)), path);
+  if (!status.ok()) unlink(path.c_str());  // half of it is of no use to anyone
+  return status;
 }
 
 }  // namespace cohort::blackbox
