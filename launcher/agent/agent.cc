@@ -362,6 +362,7 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
       RankService::Callbacks{
           .to_rendezvous = [this](const v1::FromAgent& message) { Tell(message); },
           .group_of = [this](int rank) { return supervisor_->GroupOf(rank); },
+          .on_hello = [this](int rank, pid_t pid) { supervisor_->OnProgramJoined(rank, pid); },
           .on_goodbye = [this](int rank) { said_goodbye_[rank] = true; },
           .on_vanished = [this](int rank, pid_t pid) { supervisor_->OnProgramVanished(rank, pid); }});
   const absl::Status ready = service_->Start(address_);

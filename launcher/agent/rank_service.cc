@@ -160,6 +160,7 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   const int local_rank = static_cast<int>(hello.local_rank());
   peers_[from] = {local_rank, socket_.PidOf(from), false};
   peer_of_rank_[local_rank] = from;
+  callbacks_.on_hello(local_rank, socket_.PidOf(from));
   Welcome(from, local_rank);
 }
 

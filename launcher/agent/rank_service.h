@@ -26,6 +26,8 @@ class RankService {
     std::function<void(const v1::FromAgent&)> to_rendezvous;
     // The process group of a local rank, 0 when it is not running; decides who may say hello for it.
     std::function<pid_t(int local_rank)> group_of;
+    // A local rank has said hello. `pid`: the process that did; a descendant of what was started, if that is a wrapper.
+    std::function<void(int local_rank, pid_t pid)> on_hello;
     std::function<void(int local_rank)> on_goodbye;
     // A rank that had said hello, and no goodbye, has closed its connection. `pid`: the process that had said it.
     std::function<void(int local_rank, pid_t pid)> on_vanished;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/agent/process_state.h"
 #include "launcher/options.h"
 #include "launcher/placement.h"
 
@@ -109,6 +108,14 @@ void Supervisor::Look() {
   }
 }
 
+// The rank's process, or the program behind it. One with a debugger is not stopped.
+bool Supervisor::IsStopped(const Rank& rank, const ProcessState& state) {
+  if (state.state == 'T') return !IsTraced(rank.process.pid);
+  if (rank.program == 0) return false;
+  const auto program = ReadProcessState(rank.program);
+  return program && program->state == 'T' && program->group == state.group && !IsTraced(rank.program);
+}
+
 void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
   Rank& rank = ranks_[index];
   const auto state = ReadProcessState(rank.process.pid);
@@ -118,7 +125,7 @@ void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
     Report(index, state->exit_status);
     return;
   }
-  if (state->state != 'T' || IsTraced(rank.process.pid)) {
+  if (!IsStopped(rank, *state)) {
     rank.stopped_since.reset();
   } else if (!rank.stopped_since) {
     rank.stopped_since = now;
@@ -151,8 +158,14 @@ void Supervisor::Kill(Rank* rank) {
   ::kill(rank->process.pid, SIGKILL);  // it may have made a group of its own
 }
 
+void Supervisor::OnProgramJoined(int local_rank, pid_t program) {
+  Rank& rank = ranks_[local_rank];
+  if (rank.process.pid != program) rank.program = program;
+}
+
 void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
   Rank& rank = ranks_[local_rank];
+  rank.program = 0;
   if (!rank.running || rank.told_to_end || rank.process.pid == program) return;
   loop_->Cancel(rank.kill_timer);
   rank.kill_timer = loop_->After(std::chrono::seconds(1), [this, &rank, local_rank, program] {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/process_state.h"
 #include "launcher/agent/rank_output.h"
 #include "launcher/agent/rank_process.h"
 #include "launcher/agent/sentinel.h"
@@ -42,6 +43,8 @@ class Supervisor {
 
   // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
   void Stop(std::chrono::milliseconds grace);
+  // The process that takes part as this rank, when it is not the one that was started but a descendant of that.
+  void OnProgramJoined(int local_rank, pid_t program);
   // A rank's program has closed its connection while the wrapper around it lives on: when the program has ended, the
   // wrapper gets a second to end too, then it is ended.
   void OnProgramVanished(int local_rank, pid_t program);
@@ -74,6 +77,7 @@ class Supervisor {
     v1::RankPlacement placement;
     RankCommand command;
     RankProcess process;
+    pid_t program = 0;  // behind a wrapper; 0: none or not known
     std::unique_ptr<RankOutput> output;
     bool running = false;
     bool reported = false;
@@ -86,6 +90,7 @@ class Supervisor {
   };
 
   void Look();
+  static bool IsStopped(const Rank& rank, const ProcessState& state);
   void LookAt(size_t index, EventLoop::Clock::time_point now);
   void Kill(Rank* rank);
   void Report(size_t index, int wait_status);

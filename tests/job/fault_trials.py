@@ -39,6 +39,7 @@ class Trial:
         self.nodes = choose.choice((1, 2))
         self.victim = choose.randrange(RANKS)
         self.delay = choose.uniform(0, 0.1)
+        self.wrapped = choose.random() < 0.25  # the program is the child of a shell
         self.mark = "COHORT_FAULT_TRIAL=%d.%d" % (os.getpid(), number)
         self.before = set()
         self.process = None
@@ -47,8 +48,9 @@ class Trial:
         self.output = []
 
     def describe(self):
-        return "trial %d (seed %d): %s of rank %d, %d node(s)" % (
-            self.number, self.arguments.seed, "SIGSTOP" if self.stops else "SIGKILL", self.victim, self.nodes)
+        return "trial %d (seed %d): %s of rank %d, %d node(s)%s" % (
+            self.number, self.arguments.seed, "SIGSTOP" if self.stops else "SIGKILL", self.victim, self.nodes,
+            ", started by a shell" if self.wrapped else "")
 
     def read(self, stream):
         for line in stream:
@@ -70,9 +72,10 @@ class Trial:
             name, value = self.mark.split("=")
             placement = (["--nproc-per-node", str(RANKS)] if self.nodes == 1 else
                          ["--simulate-nodes", "2", "--nproc-per-node", str(RANKS // 2)])
+            wrapper = ["sh", "-c", '"$0" "$@"; exit $?'] if self.wrapped else []
             process = subprocess.Popen(
-                [self.arguments.dlaunch, "--on-failure", "continue", *placement, "--", self.arguments.fault_ranks,
-                 str(self.number)],
+                [self.arguments.dlaunch, "--on-failure", "continue", *placement, "--", *wrapper,
+                 self.arguments.fault_ranks, str(self.number)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                 env=dict(os.environ, TMPDIR=folder, **{name: value}))
             readers = [threading.Thread(target=self.read, args=(stream,)) for stream in (process.stdout, process.stderr)]
@@ -98,7 +101,8 @@ class Trial:
     def hurt(self, process, readers, folder):
         if not wait_until(lambda: len(self.ready) == RANKS, 60):
             self.fail("the ranks did not come up")
-        pids = {rank_of(pid): pid for pid in processes_with(self.mark)}
+        pids = {rank_of(pid): pid for pid, command in processes_with(self.mark).items()
+                if command.startswith(self.arguments.fault_ranks)}
         time.sleep(self.delay)  # the random moment
         began = time.monotonic_ns()
         os.kill(pids[self.victim], signal.SIGSTOP if self.stops else signal.SIGKILL)

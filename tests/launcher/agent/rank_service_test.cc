@@ -100,6 +100,7 @@ class RankServiceTest : public testing::Test {
         &loop_, assignment_, "127.0.0.1",
         RankService::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { Answer(message); },
                                .group_of = [this](int local_rank) { return local_rank == 0 ? ::getpid() : stranger_; },
+                               .on_hello = [](int, pid_t) {},
                                .on_goodbye = [this](int) { ++goodbyes_; },
                                .on_vanished = [this](int, pid_t) { ++vanished_; }});
     EXPECT_TRUE(service_->Start(address_).ok());
