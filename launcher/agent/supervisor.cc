@@ -182,7 +182,10 @@ void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
 
 void Supervisor::OnChildStopped(pid_t pid) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].running && !ranks_[i].reported && ranks_[i].process.pid == pid) LookAt(i, EventLoop::Clock::now());
+    Rank& rank = ranks_[i];
+    if (!rank.running || rank.reported || rank.process.pid != pid) continue;
+    rank.stopped_since.reset();  // a stopped process that stops has gone on in between
+    LookAt(i, EventLoop::Clock::now());
   }
 }
 

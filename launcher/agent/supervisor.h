@@ -52,7 +52,7 @@ class Supervisor {
   // A child process has ended. False when it is none of the ranks.
   bool OnChildEnded(pid_t pid, int wait_status);
 
-  // A child process has been stopped or continued by a signal, as far as the kernel told.
+  // A child process has been stopped or continued by a signal; the kernel tells the last of several at once.
   void OnChildStopped(pid_t pid);
 
   void PauseOutput();
