@@ -105,14 +105,17 @@ void Fold(void* const* outs, size_t n_outs, const void* const* ins, size_t n_ins
   }
   const auto divisor = hn::Set(Format::kTag, static_cast<hn::TFromV<VectorOf<Format>>>(n_ins));
   const size_t lanes = hn::Lanes(Format::kTag);
-  size_t i = 0;
-  const size_t head = stream && n_outs > 0 ? UntilAligned<T>(outs, n_outs, lanes * sizeof(T), count) : count;
-  if (head < count) {
-    if (head > 0) FoldPart<Format, Op, kAverage>(outs, n_outs, ins, n_ins, 0, head, divisor);
-    i = FoldWhole<Format, Op, kAverage, true>(outs, n_outs, ins, n_ins, head, count, divisor);
+  // A vector that lies on two lines costs two accesses. The parts of equal buffers mostly begin at equal places of a
+  // line, so that what aligns the outputs aligns the operands too.
+  const size_t aligned = n_outs > 0 ? UntilAligned<T>(outs, n_outs, lanes * sizeof(T), count) : count;
+  const bool whole_lines = aligned < count;
+  size_t i = whole_lines ? aligned : 0;
+  if (i > 0) FoldPart<Format, Op, kAverage>(outs, n_outs, ins, n_ins, 0, i, divisor);
+  if (stream && whole_lines) {
+    i = FoldWhole<Format, Op, kAverage, true>(outs, n_outs, ins, n_ins, i, count, divisor);
     hwy::FlushStream();
   } else {
-    i = FoldWhole<Format, Op, kAverage, false>(outs, n_outs, ins, n_ins, 0, count, divisor);
+    i = FoldWhole<Format, Op, kAverage, false>(outs, n_outs, ins, n_ins, i, count, divisor);
   }
   if (i < count) FoldPart<Format, Op, kAverage>(outs, n_outs, ins, n_ins, i, count - i, divisor);
 }

@@ -17,6 +17,9 @@ HWY_BEFORE_NAMESPACE();
 namespace cohort::comm::HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// In vectors: so many have to gain what the part of one before them costs.
+constexpr size_t kWorthAligning = 16;
+
 template <class Format, class Op>
 void Apply(void* dst_bytes, const void* a_bytes, const void* b_bytes, size_t count) {
   using T = typename Format::Element;
@@ -25,6 +28,12 @@ void Apply(void* dst_bytes, const void* a_bytes, const void* b_bytes, size_t cou
   const T* b = static_cast<const T*>(b_bytes);
   const size_t lanes = hn::Lanes(Format::kTag);
   size_t i = 0;
+  // A vector that lies on two lines costs two accesses.
+  const size_t beyond = reinterpret_cast<uintptr_t>(dst) % (lanes * sizeof(T));
+  if (beyond != 0 && beyond % sizeof(T) == 0 && count >= kWorthAligning * lanes) {
+    i = lanes - beyond / sizeof(T);
+    StoreFirst<Format>(Op()(LoadFirst<Format>(a, i), LoadFirst<Format>(b, i)), dst, i);
+  }
   for (; i + 2 * lanes <= count; i += 2 * lanes) {
     const auto first = Op()(Load<Format>(a + i), Load<Format>(b + i));
     const auto second = Op()(Load<Format>(a + i + lanes), Load<Format>(b + i + lanes));

@@ -66,12 +66,14 @@ void FoldAll(const PlacedFoldCall& call) {
     call.kernel(call.outs.data(), call.cached, call.ins.data(), call.ins.size(), call.count, false);
     return;
   }
-  alignas(64) std::byte aside[kBlockBytes];
+  alignas(64) std::byte aside[kBlockBytes + 64];
+  // Where the outputs begin in a line, so that both are aligned from the same element on.
+  std::byte* const place = aside + reinterpret_cast<uintptr_t>(call.outs[0]) % 64;
   const size_t most = kBlockBytes / call.element_bytes;
   for (size_t at = 0; at < call.count; at += most) {
     const size_t count = std::min(most, call.count - at);
     const size_t bytes = count * call.element_bytes;
-    void* only = aside;
+    void* only = place;
     void* const* outs = call.cached == 0 ? &only : call.outs.data();
     call.kernel(outs, std::max<size_t>(call.cached, 1), call.ins.data(), call.ins.size(), count, false);
     const auto* block = static_cast<const uint8_t*>(outs[0]);

@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "comm/reduce/placed_fold.h"
 #include "comm/reduce/reduce.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
@@ -158,6 +159,34 @@ TYPED_TEST(FoldTest, AllInstructionSetsGiveTheSameBits) {
     for (size_t i = 0; i < results[0].size(); ++i) {
       for (const std::vector<T>& result : results) ASSERT_TRUE(SameValue(result[i], results[0][i])) << Name(op) << i;
     }
+  }
+}
+
+// Some outputs through the cache, some past it, whatever their places in a line; and copies.
+TYPED_TEST(FoldTest, PlacedFoldsAndCopiesStoreTheSameEverywhere) {
+  using T = TypeParam;
+  const uint64_t seed = std::random_device()();
+  std::mt19937_64 random(seed);
+  const FoldKernel kernel = FindFoldKernel(Type<T>::kDataType, ReduceOp::kMax);
+  for (int i = 0; i < 200; ++i) {
+    const size_t n_ins = 1 + random() % 4;
+    const size_t n_outs = 1 + random() % 4;
+    const size_t count = random() % (i % 4 == 0 ? 20'000 : 300);  // some of several blocks
+    Operands<T> operands(n_ins, n_outs, count, random);
+    PlacedFold({.ins = operands.ins,
+                .outs = operands.outs,
+                .cached = random() % (n_outs + 1),
+                .count = count,
+                .element_bytes = sizeof(T),
+                .kernel = kernel});
+    for (size_t j = 0; j < count; ++j) {
+      T expected = operands.values[0][j];
+      for (size_t k = 1; k < n_ins; ++k) expected = ReferenceOp(expected, operands.values[k][j], ReduceOp::kMax);
+      for (size_t k = 0; k < n_outs; ++k) {
+        ASSERT_TRUE(SameValue(operands.Out(k, j), expected)) << "element " << j << " of " << count << ", seed " << seed;
+      }
+    }
+    ASSERT_TRUE(operands.guards_intact()) << "wrote outside, seed " << seed;
   }
 }
 

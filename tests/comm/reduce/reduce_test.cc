@@ -25,15 +25,15 @@ TYPED_TEST(ReduceTest, EqualsTheDefinitionForOddLengthsAndPlaces) {
   for (const ReduceOp op : OpsOf(Type<T>::kDataType)) {
     const ReduceKernel kernel = FindReduceKernel(Type<T>::kDataType, op);
     ASSERT_NE(kernel, nullptr);
-    for (size_t count = 0; count < 200; count += 1 + count / 20) {
-      const size_t offset = random() % 5;  // bytes: memory of any alignment
+    for (size_t count = 0; count < 1500; count += 1 + count / 10) {
+      const size_t offset = random() % 64;  // bytes: memory of any alignment
       std::vector<T> a(count), b(count), out(count);
       for (size_t i = 0; i < count; ++i) {
         a[i] = RandomValue<T>(random);
         b[i] = RandomValue<T>(random);
       }
       const size_t bytes = count * sizeof(T);
-      std::vector<char> a_memory(bytes + 8), b_memory(bytes + 8), out_memory(bytes + 16, '\x5a');
+      std::vector<char> a_memory(bytes + 64), b_memory(bytes + 64), out_memory(bytes + 128, '\x5a');
       if (count > 0) {
         std::memcpy(a_memory.data() + offset, a.data(), bytes);
         std::memcpy(b_memory.data() + offset, b.data(), bytes);
