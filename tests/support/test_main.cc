@@ -1,6 +1,7 @@
 // The main() of every test binary. A binary whose tests all skipped exits with 77, which ctest shows as "Skipped"; with
 // GoogleTest's own main it would count as passed. Each reason is printed on one line that tools/dev collects.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -28,11 +29,21 @@ class SkipReporter : public testing::EmptyTestEventListener {
   }
 };
 
+// The thread sanitizer leaves a program few addresses, and tests in which one process holds the segments of many ranks
+// would use them up: this bound on files makes segments smaller.
+void LimitSegments() {
+#if defined(__SANITIZE_THREAD__)
+  const rlimit limit{rlim_t{64} << 30, rlim_t{64} << 30};
+  setrlimit(RLIMIT_FSIZE, &limit);
+#endif
+}
+
 }  // namespace
 
 bool cohort::testing::Nightly() { return nightly; }
 
 int main(int argc, char** argv) {
+  LimitSegments();
   testing::InitGoogleTest(&argc, argv);
   nightly = std::any_of(argv + 1, argv + argc, [](std::string_view argument) { return argument == "--nightly"; });
   testing::UnitTest::GetInstance()->listeners().Append(new SkipReporter);

@@ -35,6 +35,9 @@ macro(cohort_test_properties variable)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  if(COHORT_SANITIZE) # which makes programs up to ten times slower
+    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 8")
+  endif()
   string(CONCAT ${variable} "TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS \"${arg_LABELS}\" "
     "ENVIRONMENT \"${COHORT_TEST_ENV};${arg_ENV}\"")
   if(arg_RUN_SERIAL)
