@@ -19,10 +19,17 @@ constexpr size_t kRegionBytes = kRegionGates * kGateBytes;
 constexpr int MAP_FIXED_NOREPLACE = 0x100000;
 #endif
 
-// Within 46 bits, then within 38, where a process has no more than 39.
+// Within 46 bits, then within 38, where a process has no more than 39. The thread sanitizer has its own data in most of
+// the upper ones, and makes any hint there a request for address 0.
+#if defined(__SANITIZE_THREAD__)
+constexpr int kTries[] = {38, 38, 38, 38};
+#else
+constexpr int kTries[] = {46, 46, 46, 46, 38, 38, 38, 38};
+#endif
+
 void* MapAtRandom() {
   std::random_device device;
-  for (const int bits : {46, 46, 46, 46, 38, 38, 38, 38}) {
+  for (const int bits : kTries) {
     const uint64_t word = static_cast<uint64_t>(device()) << 32 | device();
     const uint64_t address = word % (uint64_t{1} << bits) / kRegionBytes * kRegionBytes;
     if (address < (uint64_t{1} << 32)) continue;
