@@ -64,11 +64,15 @@ absl::Status Worker::Configure(const WorkerOptions& options, ucp_config_t* confi
   limits_ = rdma || options.as_over_rdma ? kRdmaLimits : kStreamLimits;
   // Up to 1.13 a transport's options are named without the transport.
   const bool bare_names = api_.version_major == 1 && api_.version_minor <= 13;
+  const auto is_set = [&set = options.set_variables](const std::string& variable) {
+    return std::find(set.begin(), set.end(), variable) != set.end();
+  };
   const auto suggest = [&](const std::string& name, const std::string& value) {
-    const auto& set = options.set_variables;
-    if (std::find(set.begin(), set.end(), "UCX_TCP_" + name) != set.end()) return absl::OkStatus();
+    if (is_set("UCX_TCP_" + name)) return absl::OkStatus();
     return SetOption(api_, config, ((bare_names ? "" : "TCP_") + name).c_str(), value);
   };
+  // From the user's memory in one call: releases after 1.13 would copy 8 KiB at a time, 128 KiB in 69 us for 28.
+  if (!rdma && !is_set("UCX_ZCOPY_THRESH")) COHORT_RETURN_IF_ERROR(SetOption(api_, config, "ZCOPY_THRESH", "8k"));
   // TCP's remote writes let whoever connects name an address of this process to write to. Nothing here needs them.
   COHORT_RETURN_IF_ERROR(suggest("PUT_ENABLE", "n"));
   // A silent host is noticed on an idle connection: after 10 s, three probes 2 s apart.
