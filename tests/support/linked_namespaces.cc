@@ -241,6 +241,8 @@ LinkedNamespaces::~LinkedNamespaces() {
 }
 
 absl::Status LinkedNamespaces::Enter(int node) const {
+  // A mount namespace is refused to threads that share their working directory; a sanitizer has a thread of its own.
+  if (unshare(CLONE_FS) != 0) return Problem("leaving the threads' common working directory");
   constexpr std::array<int, 3> kFlags = {CLONE_NEWNET, CLONE_NEWIPC, CLONE_NEWNS};
   for (size_t i = 0; i < kKinds.size(); ++i) {
     if (setns(nodes_[static_cast<size_t>(node)].namespaces[i], kFlags[i]) != 0) {
