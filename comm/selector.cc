@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "comm/cost_model.h"
+
 namespace cohort::comm {
 namespace {
 
@@ -96,28 +98,6 @@ std::string Line(const Choice& choice) {
 }
 
 }  // namespace
-
-double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64_t bytes, const GroupTopology& topology,
-                           const Tuning& tuning) {
-  const bool local = topology.nodes <= 1;
-  const LevelTuning& level = local ? tuning.local : tuning.remote;
-  const AlgorithmCost cost = algorithm.cost(
-      {.size = topology.size, .pieces = pieces, .fanout = local && bytes / pieces <= tuning.fanout_bytes});
-  const double share = std::max(1.0, topology.ranks_per_cpu);  // ranks that take turns share their CPU's time
-  const double chunk = static_cast<double>(bytes) / pieces;
-  const auto rounds = static_cast<double>(cost.rounds);
-  const double more = static_cast<double>(std::max<int64_t>(0, cost.messages - cost.rounds));
-  // What waits for one another: rounds, and the pieces of a pipeline behind the first.
-  const double waits = rounds + (algorithm.traits.pipelined && cost.rounds > 0 ? pieces - 1 : 0);
-  const double message =
-      chunk * static_cast<double>(cost.chunks) / static_cast<double>(std::max<int64_t>(1, cost.messages));
-  const double large = message > static_cast<double>(tuning.fanout_bytes) ? level.large_us : 0;
-  const int64_t path = local && cost.read_critical > 0 ? cost.read_critical : cost.critical;
-  return level.alpha_us * rounds + (share > 1.0 ? tuning.switch_us * share : 0) * waits +
-         level.message_us * share * more + large * share * waits +
-         chunk * share * static_cast<double>(path) / (level.gigabytes_s * 1e3) +
-         chunk * share * static_cast<double>(cost.reduced) / (tuning.reduce_gigabytes_s * 1e3);
-}
 
 absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
                               std::string_view forced, const Demands& demands) {

@@ -10,17 +10,11 @@
 
 #include "absl/status/statusor.h"
 #include "comm/algorithm/registry.h"
+#include "comm/cost_model.h"
 #include "comm/tuning.h"
 #include "comm/types.h"
 
 namespace cohort::comm {
-
-// What the selector knows about a group: equal on all of its members.
-struct GroupTopology {
-  int size = 1;
-  int nodes = 1;               // hosts with members
-  double ranks_per_cpu = 1.0;  // of a group on one host; above 1 the ranks take turns
-};
 
 // What a call asks of its algorithm besides speed: equal on all members.
 struct Demands {
@@ -44,10 +38,6 @@ struct Choice {
   const AlgorithmInfo* fallback = nullptr;
   int32_t fallback_pieces = 1;
 };
-
-// The predicted time of one algorithm with `pieces` pieces on a block of `bytes` bytes.
-double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64_t bytes, const GroupTopology& topology,
-                           const Tuning& tuning);
 
 // The choice for a block of `bytes` bytes (CollectiveRequest::count elements). With `forced` not empty that algorithm,
 // with its best number of pieces. kInvalidArgument: no algorithm of that name (the error lists them), or it cannot

@@ -34,7 +34,20 @@ struct LevelTuning {
   double alpha_us = 0;     // from the start of a small message to its arrival
   double message_us = 0;   // a rank's own time to send and receive each further message of the same round
   double gigabytes_s = 1;  // of one rank's port, in one direction
-  double large_us = 0.01;  // of a message longer than fanout_bytes, on top: the two sides meet first
+  // A message takes the cheaper of two ways: copied through the transport's own memory at `copied_gigabytes_s`, or
+  // straight at `gigabytes_s` after the two sides have met, which takes `large_us`.
+  double large_us = 0.01;
+  double copied_gigabytes_s = 1;
+  double uncached_gigabytes_s = 1;  // in place of gigabytes_s for data that no cache holds
+  // By how much each further peer that a rank exchanges such data with at once slows them all.
+  double crowding = 0.01;
+};
+
+// Of algorithms that reach into other ranks' memory (trait single_copy).
+struct DirectTuning {
+  double access_us = 0.7;  // to begin reading or writing one other rank's private memory, above its bytes
+  double gigabytes_s = 25;
+  double uncached_gigabytes_s = 15;
 };
 
 enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };
@@ -54,12 +67,25 @@ struct TuningRule {
 };
 
 struct Tuning {
-  LevelTuning local = {.alpha_us = 0.35, .message_us = 0.03, .gigabytes_s = 12.5, .large_us = 5.0};
-  LevelTuning remote = {.alpha_us = 15.0, .message_us = 6.0, .gigabytes_s = 4.0, .large_us = 10.0};
+  LevelTuning local = {.alpha_us = 0.35,
+                       .message_us = 0.03,
+                       .gigabytes_s = 25,
+                       .large_us = 2,
+                       .copied_gigabytes_s = 4.5,
+                       .uncached_gigabytes_s = 10};
+  LevelTuning remote = {.alpha_us = 15.0,
+                        .message_us = 6.0,
+                        .gigabytes_s = 4.0,
+                        .large_us = 10.0,
+                        .copied_gigabytes_s = 2,
+                        .uncached_gigabytes_s = 4};
+  DirectTuning direct;
   // Reading operands and writing the result of a reduction, beyond the move that brought the data.
-  double reduce_gigabytes_s = 40.0;
+  double reduce_gigabytes_s = 17.0;
   // What a round costs on top, times the ranks per CPU, where there are more ranks than CPUs: the others have to run.
   double switch_us = 4.0;
+  // What a rank's caches hold, of its input and output together.
+  int64_t cache_bytes = 1 << 20;
   // The longest publish that is one write for all local readers: Fanout::max_bytes of the shm transport.
   int64_t fanout_bytes = 8192;
   // Pipelined algorithms cut no smaller pieces than this, and no more of them.

@@ -41,7 +41,8 @@ AlgorithmCost CostOfAllReduceSingleCopy(const CostQuery& query) {
           .messages = 2 * others,
           .chunks = others * part,
           .critical = others * part,
-          .reduced = others * part};
+          .reduced = others * part,
+          .read_critical = 2 * others * part};
 }
 
 }  // namespace cohort::comm

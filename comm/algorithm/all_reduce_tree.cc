@@ -44,7 +44,8 @@ AlgorithmCost Cost(const CostQuery& query, int radix) {
           .chunks = all,
           .critical = 2 * all,
           .reduced = all,
-          .read_critical = all + TreeDepth(query.size, radix) * query.pieces};
+          .read_critical = all + TreeDepth(query.size, radix) * query.pieces,
+          .total = 2 * int64_t{query.size - 1} * query.pieces};
 }
 
 }  // namespace

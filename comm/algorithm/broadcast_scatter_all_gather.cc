@@ -38,7 +38,8 @@ AlgorithmCost CostOfBroadcastScatterAllGather(const CostQuery& query) {
           .messages = 2 * rounds,
           .chunks = 2 * (query.size - 1) * part,
           .critical = 2 * (query.size - 1) * part,
-          .reduced = 0};
+          .reduced = 0,
+          .total = query.size * rounds / 2 * part + query.size * (query.size - 1) * part};
 }
 
 }  // namespace cohort::comm

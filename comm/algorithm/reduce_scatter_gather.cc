@@ -47,7 +47,8 @@ AlgorithmCost CostOfReduceScatterGather(const CostQuery& query) {
           .messages = 2 * rounds,
           .chunks = 2 * (query.size - 1) * part,
           .critical = 2 * (query.size - 1) * part,
-          .reduced = (query.size - 1) * part};
+          .reduced = (query.size - 1) * part,
+          .total = query.size * (query.size - 1) * part + query.size * rounds / 2 * part};
 }
 
 }  // namespace cohort::comm

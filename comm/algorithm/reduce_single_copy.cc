@@ -37,7 +37,8 @@ AlgorithmCost CostOfReduceSingleCopy(const CostQuery& query) {
           .messages = 2 * others,
           .chunks = others * part,
           .critical = others * part,
-          .reduced = others * part};
+          .reduced = others * part,
+          .read_critical = query.size * part};
 }
 
 }  // namespace cohort::comm

@@ -35,6 +35,8 @@ struct AlgorithmCost {
   // As `critical` where receivers move the data and one sender's data can be read by many at once (shared memory); 0:
   // the same.
   int64_t read_critical = 0;
+  // Received by all ranks together; 0: (size - 1) blocks where there is a root, else `size` times the slowest path.
+  int64_t total = 0;
 };
 
 struct AlgorithmTraits {

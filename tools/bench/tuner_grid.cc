@@ -1,5 +1,9 @@
 // What every algorithm takes at every point of a grid of operations and sizes, in turn; a rank of a dlaunch job. Rank 0
 // prints a line of CSV for each point: what the selector chose, what was best, and all medians.
+//
+// Algorithms that run the same plan count as one ("flat|chain"). `ratio` compares chosen and best within each turn and
+// is the median over the turns. The least of several noisy medians is too small by chance, so where the choice seems to
+// miss, the two are measured again alone, turn by turn: `again`, which equals `ratio` where it was not needed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -7,10 +11,13 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "comm/algorithm/registry.h"
 #include "comm/communicator.h"
+#include "comm/plan/plan.h"
+#include "comm/window.h"
 #include "runtime/runtime.h"
 #include "tools/program/program.h"
 
@@ -27,8 +34,15 @@ using comm::ReduceOp;
 struct Options {
   std::string transport = "shm";  // a label
   std::vector<int64_t> sizes;
+  std::vector<std::string> operations;  // empty: all
   int rounds = 7;
+  bool window = false;
 };
+
+// A point whose ratio is above it counts as a miss.
+constexpr double kBound = 1.1;
+// How often a miss is measured again, alone with the best, before it counts.
+constexpr int kSecondRounds = 15;
 
 void Require(const absl::Status& status) {
   if (status.ok()) return;
@@ -36,35 +50,61 @@ void Require(const absl::Status& status) {
   std::exit(1);
 }
 
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 class Grid {
  public:
   Grid(Communicator& world, const Options& options) : world_(world), options_(options) {
     const int64_t most = *std::max_element(options.sizes.begin(), options.sizes.end());
-    in_.resize(static_cast<size_t>(most * world.size()) / sizeof(float) + 1, 1.0f);
-    out_.resize(in_.size(), 0.0f);
+    const size_t count = static_cast<size_t>(most * world.size()) / sizeof(float) + 1;
+    for (int i = 0; i < 2; ++i) {
+      float* memory = nullptr;
+      if (options.window) {
+        auto window = world.AllocateWindow(count * sizeof(float));
+        Require(window.status());
+        memory = static_cast<float*>(window->data());
+        windows_.push_back(*std::move(window));
+      } else {
+        private_.emplace_back(count);
+        memory = private_.back().data();
+      }
+      std::fill(memory, memory + count, 1.0f);
+      (i == 0 ? in_ : out_) = memory;
+    }
   }
 
   void Run() {
-    if (world_.rank() == 0) std::printf("op,transport,ranks,bytes,chosen,chosen_us,best,best_us,ratio,medians\n");
-    for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kBarrier); ++kind) {
+    if (world_.rank() == 0) {
+      std::printf("op,transport,ranks,bytes,chosen,chosen_us,best,best_us,ratio,again,medians\n");
+    }
+    for (int value = 1; value <= static_cast<int>(CollectiveKind::kBarrier); ++value) {
+      const auto kind = static_cast<CollectiveKind>(value);
+      const auto& names = options_.operations;
+      if (!names.empty() && std::find(names.begin(), names.end(), comm::Name(kind)) == names.end()) continue;
       for (const int64_t bytes : options_.sizes) {
-        Point(static_cast<CollectiveKind>(kind), bytes);
-        if (static_cast<CollectiveKind>(kind) == CollectiveKind::kBarrier) break;
+        Point(kind, bytes);
+        if (kind == CollectiveKind::kBarrier) break;
       }
     }
   }
 
  private:
+  // Algorithms that run the same plan here, measured as one.
   struct Candidate {
-    const AlgorithmInfo* algorithm;
-    std::vector<uint64_t> samples = {};  // nanoseconds of the slowest rank
+    std::vector<const AlgorithmInfo*> algorithms;
+    std::string plans;                // of all ranks, for comparison
+    std::vector<double> rounds = {};  // the median of each, in microseconds
     double median_us = 0;
   };
 
   absl::Status Call(CollectiveKind kind, int64_t count, const comm::CallOptions& options) {
     const int64_t all = count * world_.size();
-    const auto in = [&](int64_t elements) { return ConstBuffer(in_.data(), elements); };
-    const auto out = [&](int64_t elements) { return Buffer(out_.data(), elements); };
+    const auto in = [&](int64_t elements) { return ConstBuffer(in_, elements); };
+    const auto out = [&](int64_t elements) { return Buffer(out_, elements); };
     switch (kind) {
       case CollectiveKind::kBroadcast:
         return world_.Broadcast(out(count), 0, options).Wait();
@@ -87,11 +127,13 @@ class Grid {
     }
   }
 
-  void Measure(CollectiveKind kind, int64_t bytes, int calls, Candidate* candidate) {
+  // The median of a turn, the slowest rank's time of each call; the same number on all ranks.
+  double Turn(CollectiveKind kind, int64_t bytes, const Candidate& candidate) {
     using Clock = std::chrono::steady_clock;
     comm::CallOptions options;
-    options.algorithm = std::string(candidate->algorithm->name);
+    options.algorithm = std::string(candidate.algorithms[0]->name);
     const int64_t count = bytes / static_cast<int64_t>(sizeof(float));
+    const int calls = bytes <= 4096 ? 40 : bytes <= 65536 ? 15 : bytes <= 1 << 20 ? 5 : 3;
     std::vector<uint64_t> times;
     Require(Call(kind, count, options));
     for (int i = 0; i < calls; ++i) {
@@ -104,55 +146,118 @@ class Grid {
     const auto samples = static_cast<int64_t>(times.size());
     Require(
         world_.AllReduce(ConstBuffer(times.data(), samples), Buffer(slowest.data(), samples), ReduceOp::kMax).Wait());
-    candidate->samples.insert(candidate->samples.end(), slowest.begin(), slowest.end());
+    std::nth_element(slowest.begin(), slowest.begin() + calls / 2, slowest.end());
+    return static_cast<double>(slowest[static_cast<size_t>(calls / 2)]) / 1e3;
   }
 
-  // The name behind the star of Explain's list.
-  std::string Chosen(CollectiveKind kind, int64_t bytes) {
+  // What Explain says between `before` and the next blank.
+  std::string Explained(CollectiveKind kind, int64_t bytes, std::string_view before) {
     const std::string text =
         world_.Explain(kind, bytes / static_cast<int64_t>(sizeof(float)), comm::DataType::kFloat32);
-    const size_t star = text.find("  * ");
-    if (star == std::string::npos) return "";
-    const size_t end = text.find(' ', star + 4);
-    return text.substr(star + 4, end - star - 4);
+    const size_t found = text.find(before);
+    if (found == std::string::npos) return "";
+    const size_t begin = text.find_first_not_of(' ', found + before.size());
+    return text.substr(begin, text.find(' ', begin) - begin);
   }
 
-  void Point(CollectiveKind kind, int64_t bytes) {
+  // The plans of all ranks as text, without the algorithm's name.
+  std::string PlansOf(const AlgorithmInfo& algorithm, int64_t bytes) {
+    const std::string pieces = Explained(algorithm.kind, bytes, " " + std::string(algorithm.name) + " ");
+    std::string text;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      comm::PlanRequest request{.kind = algorithm.kind, .size = world_.size(), .rank = rank};
+      if (comm::HasRoot(algorithm.kind)) request.root = 0;
+      request.pieces = std::max(1, std::atoi(pieces.c_str()));
+      absl::StatusOr<comm::Plan> plan = comm::BuildPlan(algorithm, request);
+      Require(plan.status());
+      plan->algorithm.clear();
+      text += plan->DebugString();
+    }
+    return text;
+  }
+
+  std::vector<Candidate> Candidates(CollectiveKind kind, int64_t bytes) {
     std::vector<Candidate> candidates;
     for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
       if (algorithm.kind != kind || !comm::CheckRequirements(algorithm, world_.size()).ok()) continue;
-      candidates.push_back({&algorithm});
+      if (algorithm.traits.single_copy && options_.transport != "shm") continue;
+      const std::string plans = PlansOf(algorithm, bytes);
+      const auto same =
+          std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& c) { return c.plans == plans; });
+      if (same != candidates.end()) {
+        same->algorithms.push_back(&algorithm);
+      } else {
+        candidates.push_back({.algorithms = {&algorithm}, .plans = plans});
+      }
     }
-    const int calls = bytes <= 4096 ? 40 : bytes <= 65536 ? 15 : bytes <= 1 << 20 ? 4 : 2;
+    return candidates;
+  }
+
+  // By how much the chosen one is slower than the best: the median over the turns of the ratio within a turn.
+  static double Ratio(const std::vector<double>& chosen, const std::vector<double>& best) {
+    std::vector<double> ratios;
+    for (size_t i = 0; i < chosen.size(); ++i) ratios.push_back(chosen[i] / best[i]);
+    return Median(std::move(ratios));
+  }
+
+  void Point(CollectiveKind kind, int64_t bytes) {
+    std::vector<Candidate> candidates = Candidates(kind, bytes);
     for (int round = 0; round < options_.rounds; ++round) {
-      for (Candidate& candidate : candidates) Measure(kind, bytes, calls, &candidate);
+      for (Candidate& candidate : candidates) candidate.rounds.push_back(Turn(kind, bytes, candidate));
     }
-    if (world_.rank() != 0) return;
-    const std::string chosen = Chosen(kind, bytes);
+    const std::string name = Explained(kind, bytes, "\n  * ");
     const Candidate* best = nullptr;
-    double chosen_us = 0;
-    std::string medians;
+    const Candidate* chosen = nullptr;
     for (Candidate& candidate : candidates) {
-      auto middle = candidate.samples.begin() + static_cast<int64_t>(candidate.samples.size() / 2);
-      std::nth_element(candidate.samples.begin(), middle, candidate.samples.end());
-      candidate.median_us = static_cast<double>(*middle) / 1e3;
+      candidate.median_us = Median(candidate.rounds);
       if (best == nullptr || candidate.median_us < best->median_us) best = &candidate;
-      if (candidate.algorithm->name == chosen) chosen_us = candidate.median_us;
-      char text[96];
-      std::snprintf(text, sizeof text, "%s%s=%.2f", medians.empty() ? "" : " ",
-                    std::string(candidate.algorithm->name).c_str(), candidate.median_us);
-      medians += text;
+      const auto& algorithms = candidate.algorithms;
+      if (std::any_of(algorithms.begin(), algorithms.end(), [&](const auto* a) { return a->name == name; })) {
+        chosen = &candidate;
+      }
     }
-    std::printf(
-        "%s,%s,%d,%lld,%s,%.2f,%s,%.2f,%.3f,%s\n", std::string(comm::Name(kind)).c_str(), options_.transport.c_str(),
-        world_.size(), static_cast<long long>(kind == CollectiveKind::kBarrier ? 0 : bytes), chosen.c_str(), chosen_us,
-        std::string(best->algorithm->name).c_str(), best->median_us, chosen_us / best->median_us, medians.c_str());
+    if (chosen == nullptr) Require(absl::InternalError("Explain names no algorithm that can be forced: " + name));
+    const double first = Ratio(chosen->rounds, best->rounds);
+    double again = first;
+    if (first > kBound) {  // the same decision on all ranks, since all know the same medians
+      std::vector<double> rounds[2];
+      for (int round = 0; round < kSecondRounds; ++round) {
+        rounds[0].push_back(Turn(kind, bytes, *chosen));
+        rounds[1].push_back(Turn(kind, bytes, *best));
+      }
+      again = Ratio(rounds[0], rounds[1]);
+    }
+    if (world_.rank() == 0) Print(kind, bytes, candidates, *chosen, *best, first, again);
+  }
+
+  void Print(CollectiveKind kind, int64_t bytes, const std::vector<Candidate>& candidates, const Candidate& chosen,
+             const Candidate& best, double first, double again) {
+    const auto name = [](const Candidate& candidate) {
+      std::string text;
+      for (const AlgorithmInfo* algorithm : candidate.algorithms) {
+        text += (text.empty() ? "" : "|") + std::string(algorithm->name);
+      }
+      return text;
+    };
+    std::string medians;
+    for (const Candidate& candidate : candidates) {
+      char text[32];
+      std::snprintf(text, sizeof text, "=%.2f", candidate.median_us);
+      medians += (medians.empty() ? "" : " ") + name(candidate) + text;
+    }
+    std::printf("%s,%s%s,%d,%lld,%s,%.2f,%s,%.2f,%.3f,%.3f,%s\n", std::string(comm::Name(kind)).c_str(),
+                options_.transport.c_str(), options_.window ? "-window" : "", world_.size(),
+                static_cast<long long>(kind == CollectiveKind::kBarrier ? 0 : bytes), name(chosen).c_str(),
+                chosen.median_us, name(best).c_str(), best.median_us, first, again, medians.c_str());
     std::fflush(stdout);
   }
 
   Communicator& world_;
   const Options& options_;
-  std::vector<float> in_, out_;
+  std::vector<std::vector<float>> private_;
+  std::vector<comm::Window> windows_;
+  float* in_ = nullptr;
+  float* out_ = nullptr;
 };
 
 int Main(int argc, char** argv) {
@@ -163,6 +268,8 @@ int Main(int argc, char** argv) {
   app.add_option("--transport", options.transport, "label for the lines");
   app.add_option("--sizes", options.sizes, "bytes of the block")->check(CLI::Range(4, 1 << 28));
   app.add_option("--rounds", options.rounds, "turns of each algorithm")->check(CLI::Range(1, 1000));
+  app.add_option("--ops", options.operations, "operations, such as all_reduce; all unless given");
+  app.add_flag("--window", options.window, "buffers in window memory");
   app.add_flag("--short", brief, "few sizes and turns");
   app.add_flag("--calibrate", calibrate, "use the table of a calibration run, and print it first");
   if (const std::optional<int> status = tools::ParseCommandLine(app, argc, argv)) return *status;
