@@ -1,5 +1,7 @@
 #include "comm/plan_provider.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <limits>
 #include <map>
@@ -41,9 +43,12 @@ GroupTopology TopologyOf(const GroupContext& group) {
   GroupTopology topology;
   topology.size = group.size;
   topology.nodes = static_cast<int>(ranks_of_node.size());
-  // What other nodes have is not known here, and a round between nodes waits for the network rather than for a CPU.
+  // What other machines have is not known here; but nodes may be simulated ones of this machine.
   if (topology.nodes == 1) {
     topology.ranks_per_cpu = std::max(1.0, static_cast<double>(group.size) / group.runtime->segment().cpus());
+  } else if (group.runtime->identity().nodes_share_host) {
+    topology.ranks_per_cpu =
+        std::max(1.0, static_cast<double>(group.size) / static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)));
   }
   return topology;
 }

@@ -39,15 +39,18 @@ struct LevelTuning {
   double large_us = 0.01;
   double copied_gigabytes_s = 1;
   double uncached_gigabytes_s = 1;  // in place of gigabytes_s for data that no cache holds
-  // By how much each further peer that a rank exchanges such data with at once slows them all.
-  double crowding = 0.01;
+  // Of messages between hosts: a CPU is busy for this share of the time that a byte takes, at both ends. Near 1 for TCP
+  // in the kernel, near 0 for network cards that fetch the data themselves.
+  double cpu_share = 0.01;
+  // What a round costs on top, times the ranks per CPU, where there are more ranks than CPUs: the others have to run.
+  double switch_us = 1.5;
 };
 
 // Of algorithms that reach into other ranks' memory (trait single_copy).
 struct DirectTuning {
-  double access_us = 0.7;  // to begin reading or writing one other rank's private memory, above its bytes
-  double gigabytes_s = 25;
-  double uncached_gigabytes_s = 15;
+  double access_us = 0.264;  // to begin reading or writing one other rank's private memory, above its bytes
+  double gigabytes_s = 23.1;
+  double uncached_gigabytes_s = 14.4;
 };
 
 enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };
@@ -67,25 +70,26 @@ struct TuningRule {
 };
 
 struct Tuning {
-  LevelTuning local = {.alpha_us = 0.35,
-                       .message_us = 0.03,
-                       .gigabytes_s = 25,
-                       .large_us = 2,
-                       .copied_gigabytes_s = 4.5,
-                       .uncached_gigabytes_s = 10};
-  LevelTuning remote = {.alpha_us = 15.0,
-                        .message_us = 6.0,
-                        .gigabytes_s = 4.0,
-                        .large_us = 10.0,
-                        .copied_gigabytes_s = 2,
-                        .uncached_gigabytes_s = 4};
+  LevelTuning local = {.alpha_us = 0.646,
+                       .message_us = 0.0352,
+                       .gigabytes_s = 25.1,
+                       .large_us = 0.585,
+                       .copied_gigabytes_s = 11.1,
+                       .uncached_gigabytes_s = 9.31,
+                       .switch_us = 1.08};
+  LevelTuning remote = {.alpha_us = 5.48,
+                        .message_us = 6.46,
+                        .gigabytes_s = 6.97,
+                        .large_us = 0.646,
+                        .copied_gigabytes_s = 3.94,
+                        .uncached_gigabytes_s = 3.91,
+                        .cpu_share = 0.661,
+                        .switch_us = 2.32};
   DirectTuning direct;
   // Reading operands and writing the result of a reduction, beyond the move that brought the data.
-  double reduce_gigabytes_s = 17.0;
-  // What a round costs on top, times the ranks per CPU, where there are more ranks than CPUs: the others have to run.
-  double switch_us = 4.0;
+  double reduce_gigabytes_s = 59.6;
   // What a rank's caches hold, of its input and output together.
-  int64_t cache_bytes = 1 << 20;
+  int64_t cache_bytes = 770000;
   // The longest publish that is one write for all local readers: Fanout::max_bytes of the shm transport.
   int64_t fanout_bytes = 8192;
   // Pipelined algorithms cut no smaller pieces than this, and no more of them.

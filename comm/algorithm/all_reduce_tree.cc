@@ -40,7 +40,7 @@ AlgorithmCost Cost(const CostQuery& query, int radix) {
   const int64_t children = RootChildren(query.size, radix);
   const int64_t all = children * query.pieces;
   return {.rounds = 2 * TreeDepth(query.size, radix),
-          .messages = 2 * children,
+          .messages = children,
           .chunks = all,
           .critical = 2 * all,
           .reduced = all,

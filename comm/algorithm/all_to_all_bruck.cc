@@ -63,7 +63,8 @@ AlgorithmCost CostOfAllToAllBruck(const CostQuery& query) {
           .messages = rounds,
           .chunks = blocks * query.pieces,
           .critical = 2 * blocks * query.pieces,
-          .reduced = 0};
+          .reduced = 0,
+          .total = query.size * blocks * query.pieces};
 }
 
 }  // namespace cohort::comm

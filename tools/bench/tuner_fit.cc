@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
@@ -17,6 +18,7 @@
 #include "comm/cost_model.h"
 #include "comm/selector.h"
 #include "comm/tuning.h"
+#include "tools/program/program.h"
 
 namespace cohort::bench {
 namespace {
@@ -206,7 +208,7 @@ int Main(int argc, char** argv) {
   app.add_option("--fit", figures, "figures to fit, such as direct.access_us");
   app.add_option("--steps", steps, "of the fit")->check(CLI::Range(1, 10'000'000));
   app.add_flag("--all", predictions, "print hits too");
-  CLI11_PARSE(app, argc, argv);
+  if (const std::optional<int> status = tools::ParseCommandLine(app, argc, argv)) return *status;
   std::vector<Point> points;
   for (const std::string& file : files) {
     std::ifstream in(file);
@@ -227,4 +229,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace cohort::bench
 
-int main(int argc, char** argv) { return cohort::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return cohort::tools::RunProgram("tuner_fit", [=] { return cohort::bench::Main(argc, argv); });
+}

@@ -202,7 +202,7 @@ TEST(TuningTest, NamesPositionAndRemedy) {
     EXPECT_EQ(tuning.status().code(), absl::StatusCode::kInvalidArgument) << text;
     return std::string(tuning.status().message());
   };
-  EXPECT_THAT(message("switch_us=1; all_reduce:*=rings"), HasSubstr("position 27"));
+  EXPECT_THAT(message("local.switch_us=1; all_reduce:*=rings"), HasSubstr("position 33"));
   EXPECT_THAT(message("all_reduce:*=rings"), HasSubstr("choose one of flat"));
   EXPECT_THAT(message("allreduce:*=ring"), HasSubstr("no collective is called"));
   EXPECT_THAT(message("all_reduce:4=ring"), HasSubstr("4K-1M"));
@@ -216,7 +216,7 @@ TEST(TuningTest, NamesPositionAndRemedy) {
 
 TEST(TuningTest, RefusesWhatItDoesNotKnow) {
   for (const char* text : {"alpha=1", "max_pieces", "max_pieces=0", "max_pieces=-3", "max_pieces=1x", "switch_us=nan",
-                           "switch_us=inf", "max_pieces=99999999999999", "fanout_bytes=", "="}) {
+                           "local.switch_us=inf", "max_pieces=99999999999999", "fanout_bytes=", "="}) {
     EXPECT_EQ(Tuning::Parse(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
   EXPECT_THAT(std::string(Tuning::Parse("alpha=1").status().message()), HasSubstr("local.alpha_us"));

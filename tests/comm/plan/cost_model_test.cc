@@ -1,0 +1,90 @@
+// The cost model: predictions are finite, grow with the work, and see what a group shares.
+#include "comm/cost_model.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "comm/algorithm/registry.h"
+#include "comm/tuning.h"
+#include "gtest/gtest.h"
+
+namespace cohort::comm {
+namespace {
+
+template <typename Visit>
+void ForEachCase(const Visit& visit) {
+  for (const AlgorithmInfo& algorithm : Algorithms()) {
+    for (const int size : {2, 3, 4, 8, 17, 1000}) {
+      for (const int nodes : {1, 2}) {
+        if (!CheckRequirements(algorithm, size).ok() || (algorithm.traits.single_copy && nodes > 1)) continue;
+        visit(algorithm, GroupTopology{.size = size, .nodes = nodes, .ranks_per_cpu = 1.0});
+      }
+    }
+  }
+}
+
+TEST(CostModelTest, MoreBytesNeverTakeLess) {
+  ForEachCase([](const AlgorithmInfo& algorithm, const GroupTopology& topology) {
+    const int32_t pieces = PartsOf(algorithm, topology.size);
+    double last = 0;
+    // Up to the longest publish that is one write; beyond it plans are other ones.
+    for (int64_t bytes = 0; bytes <= Tuning().fanout_bytes * pieces; bytes = bytes * 2 + 64) {
+      const double time = PredictMicroseconds(algorithm, pieces, bytes, topology, Tuning());
+      EXPECT_TRUE(std::isfinite(time));
+      EXPECT_GT(time, 0);
+      EXPECT_GE(time, last * (1 - 1e-9)) << Name(algorithm.kind) << " " << algorithm.name << ", " << bytes << " bytes";
+      last = time;
+    }
+  });
+}
+
+TEST(CostModelTest, SharedCpusNeverHelp) {
+  ForEachCase([](const AlgorithmInfo& algorithm, GroupTopology topology) {
+    const int32_t pieces = PartsOf(algorithm, topology.size);
+    for (const int64_t bytes : {int64_t{0}, int64_t{8}, int64_t{65536}, int64_t{1} << 24}) {
+      double last = 0;
+      for (const double share : {1.0, 2.0, 4.0}) {
+        topology.ranks_per_cpu = share;
+        const double time = PredictMicroseconds(algorithm, pieces, bytes, topology, Tuning());
+        EXPECT_GE(time, last * (1 - 1e-9)) << Name(algorithm.kind) << " " << algorithm.name << ", " << bytes;
+        last = time;
+      }
+    }
+  });
+}
+
+TEST(CostModelTest, CpusBoundWhatAllRanksMove) {
+  // The fifth rank gives four others its block, and two CPUs move it four times.
+  const GroupTopology crowded = {.size = 5, .nodes = 1, .ranks_per_cpu = 2.5};
+  const Tuning tuning;
+  const int64_t bytes = 64 << 20;
+  const double least = 4.0 / 2 * static_cast<double>(bytes) / (tuning.local.gigabytes_s * 1e3);
+  for (const char* name : {"flat", "binomial", "chain"}) {
+    const AlgorithmInfo* algorithm = FindAlgorithm(CollectiveKind::kBroadcast, name);
+    ASSERT_NE(algorithm, nullptr);
+    EXPECT_GE(PredictMicroseconds(*algorithm, 1, bytes, crowded, tuning), least) << name;
+  }
+}
+
+TEST(CostModelTest, DataBeyondTheCachesTakeLongerPerByte) {
+  const AlgorithmInfo* flat = FindAlgorithm(CollectiveKind::kBroadcast, "flat");
+  const GroupTopology pair = {.size = 2, .nodes = 1, .ranks_per_cpu = 1.0};
+  const Tuning tuning;
+  const auto per_byte = [&](int64_t bytes) {
+    return PredictMicroseconds(*flat, 1, bytes, pair, tuning) / static_cast<double>(bytes);
+  };
+  EXPECT_LT(per_byte(tuning.cache_bytes / 2), 0.7 * per_byte(tuning.cache_bytes * 100));
+}
+
+TEST(CostModelTest, MessagesTakeTheCheaperWay) {
+  const AlgorithmInfo* flat = FindAlgorithm(CollectiveKind::kBroadcast, "flat");
+  const GroupTopology pair = {.size = 2, .nodes = 1, .ranks_per_cpu = 1.0};
+  Tuning tuning;
+  tuning.local.large_us = 1e6;  // never straight
+  const double copied = PredictMicroseconds(*flat, 1, 100000, pair, tuning);
+  EXPECT_NEAR(copied, tuning.local.alpha_us + 100000 / (tuning.local.copied_gigabytes_s * 1e3), 1e-6);
+  EXPECT_LT(PredictMicroseconds(*flat, 1, 100000, pair, Tuning()), copied);
+}
+
+}  // namespace
+}  // namespace cohort::comm
