@@ -201,7 +201,10 @@ bool LinkState::IsNew(uint64_t sequence) {
 
 bool LinkState::OnMessage(const ParsedHeader& message, void* data, bool rendezvous) {
   const MessageHeader& header = message.header;
-  if (header.consumed > acknowledged_ && header.consumed <= sent_) acknowledged_ = header.consumed;
+  if (header.consumed > acknowledged_ && header.consumed <= sent_) {
+    peer_->outstanding -= header.consumed - acknowledged_;
+    acknowledged_ = header.consumed;
+  }
   if (abandoned_ || (header.flags & kCreditOnly) != 0 || !IsNew(header.sequence)) return false;
   if (message.has_record) records_[next_record_++ % records_.size()] = message.record;
   const uint64_t charge = limits_.Charge(header.piece_bytes);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 namespace cohort::comm::ucx {
@@ -18,7 +19,8 @@ constexpr std::chrono::seconds kDrainLimit(2);
 }  // namespace
 
 bool LinkState::Posted::InFlight() const {
-  return std::any_of(in_flight.begin(), in_flight.end(), [](Transfer* t) { return t != nullptr; });
+  return std::any_of(in_flight.begin(), in_flight.end(),
+                     [](Transfer* t) { return t != nullptr && t->copy.data == nullptr; });
 }
 bool LinkState::Posted::HasRoom() const {
   return std::any_of(in_flight.begin(), in_flight.end(), [](Transfer* t) { return t == nullptr; });
@@ -172,12 +174,15 @@ bool LinkState::StartPiece(PostedSend& send) {
     last_sent_signature_ = operation.signature;
   }
   header.tag = TagOf(peer_->send_key, header);
-  transfer->done = &LinkState::OnSendDone;
-  transfer->owner = &send;
   sent_ += charge;
+  peer_->outstanding += charge;
   ++send.started;
   send.moved = true;
-  const ucs_status_t status = worker_->Send(peer_->endpoint, transfer, operation.data + offset, bytes);
+  transfer->done = &LinkState::OnSendDone;
+  transfer->owner = &send;
+  const std::byte* data = operation.data + offset;
+  if (peer_->outstanding > worker_->socket_bytes()) data = Copy(transfer, data, bytes);
+  const ucs_status_t status = worker_->Send(peer_->endpoint, transfer, data, bytes);
   if (status == UCS_OK) {
     ++send.finished;
   } else if (status == UCS_INPROGRESS) {
@@ -187,6 +192,15 @@ bool LinkState::StartPiece(PostedSend& send) {
     return false;
   }
   return true;
+}
+
+// The sockets may be full: from the user's memory UCX would send when the peer reads, and Abandon() would wait for
+// that.
+const std::byte* LinkState::Copy(Transfer* transfer, const std::byte* data, uint64_t bytes) {
+  transfer->pool = buffers_;
+  transfer->copy = buffers_->Get(std::max<uint64_t>(bytes, 1));
+  if (bytes > 0) std::memcpy(transfer->copy.data.get(), data, bytes);
+  return transfer->copy.data.get();
 }
 
 // The transfer's owner is the posted operation, which knows no link; Forget() detaches it before it is reused.
@@ -227,6 +241,8 @@ bool LinkState::ReportConsumed() {
 
 void LinkState::Abandon() {
   abandoned_ = true;
+  peer_->outstanding -= sent_ - acknowledged_;
+  acknowledged_ = sent_;
   for (Arrival& arrival : arrivals_) Drop(arrival);
   arrivals_.clear();
   Drain();

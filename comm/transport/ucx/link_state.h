@@ -76,7 +76,7 @@ class LinkState {
     bool moved = false;
     bool failed = false;
 
-    bool InFlight() const;
+    bool InFlight() const;  // from or to the operation's memory
     bool AddTransfer(Transfer* transfer);
     bool HasRoom() const;
     void DropTransfer(const Transfer* transfer);
@@ -104,6 +104,7 @@ class LinkState {
 
   void PumpSends();
   bool StartPiece(PostedSend& send);
+  const std::byte* Copy(Transfer* transfer, const std::byte* data, uint64_t bytes);
   Progress SendResult(PostedSend& send);
 
   bool AdvanceRecv(PostedRecv& receive);

@@ -28,6 +28,7 @@ struct Peer {
   Worker::ErrorHandler error_handler;
   absl::Status status;  // why, in kFailed
   std::chrono::steady_clock::time_point failed_at;
+  uint64_t outstanding = 0;    // Charge() of what it has been sent and not reported as consumed, on all links
   size_t unclaimed_links = 0;  // that it has sent to and that we have not made
 };
 

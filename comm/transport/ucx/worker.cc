@@ -21,6 +21,9 @@ constexpr uint64_t kSegmentMargin = 4 << 10;
 // kernel grows to by itself.
 constexpr uint64_t kSocketBuffer = 4 << 20;
 
+// What fits into a socket of any other kind before its receiver has read anything: Linux offers 64 KiB at first.
+constexpr uint64_t kSmallSocket = 64 << 10;
+
 // Whether the kernel would grant it. A smaller grant would be worse than the kernel's own growing buffers.
 bool SocketBuffersMayBe(uint64_t bytes) {
   for (const char* path : {"/proc/sys/net/core/rmem_max", "/proc/sys/net/core/wmem_max"}) {
@@ -82,7 +85,10 @@ absl::Status Worker::Configure(const WorkerOptions& options, ucp_config_t* confi
   if (!options.port_range.empty()) COHORT_RETURN_IF_ERROR(suggest("PORT_RANGE", options.port_range));
   // One piece and its headers: read by one call, never moved.
   COHORT_RETURN_IF_ERROR(suggest("RX_SEG_SIZE", std::to_string(kStreamLimits.piece_bytes + kSegmentMargin)));
-  if (SocketBuffersMayBe(kSocketBuffer)) {
+  const bool large = SocketBuffersMayBe(kSocketBuffer);
+  const bool chosen = is_set("UCX_TCP_SNDBUF") || is_set("UCX_TCP_RCVBUF");
+  socket_bytes_ = rdma || options.as_over_rdma ? ~uint64_t{0} : large && !chosen ? kSocketBuffer : kSmallSocket;
+  if (large) {
     COHORT_RETURN_IF_ERROR(suggest("SNDBUF", std::to_string(kSocketBuffer)));
     COHORT_RETURN_IF_ERROR(suggest("RCVBUF", std::to_string(kSocketBuffer)));
   }
@@ -232,7 +238,10 @@ Transfer* Worker::NewTransfer() {
   return transfer;
 }
 
-void Worker::Release(Transfer* transfer) { transfer->next = std::exchange(free_, transfer); }
+void Worker::Release(Transfer* transfer) {
+  if (transfer->copy.data != nullptr) transfer->pool->Put(std::exchange(transfer->copy, {}));
+  transfer->next = std::exchange(free_, transfer);
+}
 
 ucs_status_t Worker::Started(Transfer* transfer, ucs_status_ptr_t request) {
   if (UCS_PTR_IS_PTR(request)) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/transport/ucx/buffer_pool.h"
 #include "comm/transport/ucx/ucp_api.h"
 #include "comm/transport/ucx/wire.h"
 
@@ -32,6 +33,9 @@ struct Transfer {
   void (*done)(void* owner, Transfer* transfer, ucs_status_t status) = nullptr;
   void* owner = nullptr;
   size_t index = 0;  // the owner's own note
+  // Where the data is if not in the user's memory; goes back to `pool` at the end.
+  BufferPool::Block copy;
+  BufferPool* pool = nullptr;
 
   class Worker* worker = nullptr;
   Transfer* next = nullptr;
@@ -69,6 +73,8 @@ class Worker {
   const UcpApi& api() const { return api_; }
   const std::string& address() const { return address_; }
   const WireLimits& limits() const { return limits_; }
+  // So many bytes UCX gets rid of, on a connection in one direction, while the peer reads nothing.
+  uint64_t socket_bytes() const { return socket_bytes_; }
   // Whether this UCX can move memory of CUDA devices itself.
   bool moves_cuda_memory() const { return moves_cuda_memory_; }
 
@@ -129,6 +135,7 @@ class Worker {
   int descriptor_ = -1;
   std::string address_;
   WireLimits limits_ = kStreamLimits;
+  uint64_t socket_bytes_ = 0;
   bool moves_cuda_memory_ = false;
   std::vector<void*> closing_;
   std::vector<std::unique_ptr<Transfer>> transfers_;

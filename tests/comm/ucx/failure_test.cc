@@ -288,6 +288,46 @@ TEST_P(UcxFailure, AbandonedLinkLetsGoOfMemory) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
+// Rank 0 abandons a long message while rank 1 polls nothing; the connection must live on. Returns the codes.
+std::vector<int> AbandonToAnAbsentPeer() {
+  return RunRanks(2, [](UcxRank& self) -> std::string {
+    const int rank = self.identity.rank;
+    auto other = self.Connect(1 - rank, 0, 2);
+    uint64_t value = 17 + rank;
+    const auto exchange = [&]() -> absl::Status {
+      const absl::Status status = self.Send(*other, &value, 8);
+      return status.ok() ? self.Recv(*other, &value, 8) : status;
+    };
+    if (const absl::Status status = exchange(); !status.ok()) return status.ToString();
+    if (rank == 1) {
+      while (!self.store->Get("abandoned", Deadline::After(milliseconds(200))).ok()) continue;
+    } else {
+      auto link = self.Connect(1 - rank, 0, 1);
+      std::vector<std::byte> out(size_t{16} << 20);
+      SendOperation send;
+      send.data = out.data();
+      send.bytes = out.size();
+      send.signature = 7;
+      self.Drive([&] { return link->TrySend(send) == Progress::kDone; }, milliseconds(200));
+      const auto begin = std::chrono::steady_clock::now();
+      link.reset();
+      const auto took = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      (void)self.store->Put("abandoned", "1");
+      if (took > 1) return "took " + std::to_string(took) + " s";
+    }
+    const absl::Status status = exchange();
+    return status.ok() ? "" : status.ToString();
+  });
+}
+
+TEST_P(UcxFailure, AbandoningAMessageToAnAbsentPeerTakesNoTime) {
+  if (GetParam()) GTEST_SKIP() << "an announced piece is let go of when the peer has fetched it";
+  EXPECT_EQ(AbandonToAnAbsentPeer(), std::vector<int>({0, 0}));
+  SetSmallSockets(true);
+  EXPECT_EQ(AbandonToAnAbsentPeer(), std::vector<int>({0, 0}));
+  SetSmallSockets(false);
+}
+
 // The peer makes its transport a second after we have sent to it.
 TEST_P(UcxFailure, IdleWaitSleeps) {
   const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {

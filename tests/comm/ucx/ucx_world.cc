@@ -142,6 +142,7 @@ runtime::Identity TestIdentity(int rank, int size, const std::string& secret) {
 namespace {
 
 bool as_over_rdma = false;
+bool small_sockets = false;
 
 int RunBody(int rank, int size, SharedStore& store, const std::function<std::string(UcxRank&)>& body,
             const std::string& secret) {
@@ -150,6 +151,7 @@ int RunBody(int rank, int size, SharedStore& store, const std::function<std::str
   self.store = &store;
   UcxOptions options;
   options.as_over_rdma = as_over_rdma;
+  if (small_sockets) options.set_variables = {"UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"};
   absl::StatusOr<std::unique_ptr<Transport>> transport = MakeUcxTransport(self.identity, &store, options);
   if (!transport.ok()) {
     std::fprintf(stderr, "rank %d: %s\n", rank, transport.status().ToString().c_str());
@@ -180,6 +182,7 @@ int WaitFor(pid_t pid, Deadline deadline) {
 }  // namespace
 
 void SetAsOverRdma(bool value) { as_over_rdma = value; }
+void SetSmallSockets(bool value) { small_sockets = value; }
 
 std::vector<int> RunRanks(int size, const std::function<std::string(UcxRank&)>& body, std::chrono::seconds limit) {
   RunOptions options;

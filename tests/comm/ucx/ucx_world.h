@@ -49,6 +49,8 @@ struct UcxRank {
 
 // How ranks made from now on cut their messages: the whole set of tests runs both ways.
 void SetAsOverRdma(bool as_over_rdma);
+// Whether their sockets are as the kernel makes them, which is how it is where the kernel allows no large ones.
+void SetSmallSockets(bool small);
 
 // Each rank's identity: one rank a node, all on this host.
 runtime::Identity TestIdentity(int rank, int size, const std::string& secret = std::string(32, 's'));
