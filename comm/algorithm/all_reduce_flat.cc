@@ -29,8 +29,7 @@ Plan BuildAllReduceFlat(const PlanRequest& request) {
 AlgorithmCost CostOfAllReduceFlat(const CostQuery& query) {
   if (query.size == 1) return {};
   const int64_t all = int64_t{query.size - 1} * query.pieces;
-  // And in place the copy out of scratch memory. Which ranks call in place others can't know, so it is always counted.
-  return {.rounds = 1, .messages = query.size - 1, .chunks = all, .critical = all, .reduced = all + query.pieces};
+  return {.rounds = 1, .messages = query.size - 1, .chunks = all, .critical = all, .reduced = all};
 }
 
 }  // namespace cohort::comm

@@ -9,8 +9,10 @@
 //   all            meet
 //
 // Cost, n bytes: 2 rounds (both are barriers); (p-1)/p n bytes read from others by each rank, and as many stored.
-// Any size; parts are equal where the pieces are a multiple of p. Source: XPMEM- and window-based shared-memory
-// collectives, such as those of MPICH (POSIX release-gather) and Open MPI (XHC).
+// What is stored into the others' outputs is not counted among what passes one after another: in place, which others
+// can't know, every other algorithm copies as much out of scratch memory, and fetches all that its peers have just
+// written. Any size; parts are equal where the pieces are a multiple of p. Source: XPMEM- and window-based
+// shared-memory collectives, such as those of MPICH (POSIX release-gather) and Open MPI (XHC).
 #include <utility>
 #include <vector>
 
@@ -41,8 +43,7 @@ AlgorithmCost CostOfAllReduceSingleCopy(const CostQuery& query) {
           .messages = 2 * others,
           .chunks = others * part,
           .critical = others * part,
-          .reduced = others * part,
-          .read_critical = 2 * others * part};
+          .reduced = others * part};
 }
 
 }  // namespace cohort::comm

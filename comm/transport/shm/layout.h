@@ -46,10 +46,9 @@ inline constexpr size_t kLargeChunkFrom = 512 * 1024;
 // From here on a message whose memory lies in the segment is read in place: two copies less for one confirmation more.
 inline constexpr size_t kDirectFrom = 2 * 1024;
 // The same for private memory, where the kernel permits it: the call takes 0.7 us, two copies through a ring as long
-// from 4 KiB on, because each line changes its owner twice. In a fan-out to one reader later, since there both ranks
-// mostly have something to say and copy side by side; to more readers never.
-inline constexpr size_t kPrivateFrom = 4 * 1024;
-inline constexpr size_t kPrivateFromInFanout = 6 * 1024;
+// from 4 KiB on, because each line changes its owner twice; a little later where both sides have something to say and
+// copy side by side. Fan-outs to several readers never.
+inline constexpr size_t kPrivateFrom = 6 * 1024;
 // Where ranks take turns on CPUs a confirmation may cost a turn, and what was copied needs none.
 inline constexpr size_t kPrivateFromSharingCpus = 32 * 1024;
 // One step of a direct read or of process_vm_readv: bounds the time of one Try call and the staging buffer.

@@ -57,7 +57,7 @@ struct ShmTransport::State {
   }
   shm::StreamLimits fanout_limits(size_t readers) const {
     return {.longest = shm::kEagerBytes,
-            .private_from = share_cpus() || readers > 1 ? SIZE_MAX : shm::kPrivateFromInFanout,
+            .private_from = share_cpus() || readers > 1 ? SIZE_MAX : shm::kPrivateFrom,
             .small_chunks_only = many_ranks()};
   }
 };
