@@ -23,6 +23,11 @@ constexpr uint64_t kFirstDeviceTag = 1000;  // plus the device's index
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runtime& runtime,
                                                                   const CommunicatorOptions& options) {
+  const auto level = static_cast<int>(options.determinism);
+  if (level < 0 || level >= kDeterminismLevels) {
+    return absl::InvalidArgumentError("world: CommunicatorOptions::determinism is " + std::to_string(level) +
+                                      ", which is no Determinism");
+  }
   COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
   COHORT_ASSIGN_OR_RETURN(Tuning tuning, Tuning::Parse(environment.tuning));
   COHORT_ASSIGN_OR_RETURN(tuning, Tuning::Parse(options.tuning, std::move(tuning)));

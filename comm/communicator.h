@@ -9,15 +9,17 @@
 //
 // A Communicator is used by one thread at a time; different communicators by different threads.
 //
-// Buffers belong to the caller and must stay valid (inputs: unchanged) until the Work is done. Counts are elements. A
-// count of 0 is legal everywhere. In place as in NCCL: all-reduce, broadcast, reduce: out == in; all-gather:
+// Buffers belong to the caller and must stay valid (inputs: unchanged) until the Work is done; options are copied, but
+// for what CallOptions::user_op points to. Counts are elements. A count of 0 is legal everywhere, also with a null
+// pointer; no buffer of a call has more than 2^56 bytes. Callers pass no `site`: it is the place of the call, for
+// messages. In place as in NCCL: all-reduce, broadcast, reduce: out == in; all-gather:
 // in == out + rank * count; reduce-scatter: out == in + rank * count; gather (root): in == out + rank * count; scatter
 // (root): out == in + rank * count; all-to-all: out == in. Other overlaps are refused.
 //
 // Errors common to all operations: kInvalidArgument (caller's arguments, decided locally, nothing sent),
-// kFailedPrecondition (calls of the members do not match; names them), kUnavailable (a member died; names it),
-// kDeadlineExceeded (CallOptions::timeout; names who is absent), kUnimplemented (nothing can serve this, with the
-// remedy), kAborted (Abort was called).
+// kFailedPrecondition (calls of the members do not match; names them; or Runtime::Finalize has been called),
+// kUnavailable (a member died; names it), kDeadlineExceeded (CallOptions::timeout; names who is absent), kUnimplemented
+// (nothing can serve this, with the remedy), kAborted (Abort was called).
 #pragma once
 
 #include <chrono>
@@ -56,8 +58,10 @@ struct CommunicatorOptions {
 class Communicator {
  public:
   // The group of all ranks of `runtime`, which must outlive it. Collective, but local: does not talk to peers.
-  static absl::StatusOr<std::unique_ptr<Communicator>> World(runtime::Runtime& runtime,
-                                                             const CommunicatorOptions& options = {});
+  // kInvalidArgument: options or COHORT_TUNING can't be read. Transports that don't exist or don't reach somebody are
+  // told of by the first call that needs them (kUnimplemented).
+  [[nodiscard]] static absl::StatusOr<std::unique_ptr<Communicator>> World(runtime::Runtime& runtime,
+                                                                           const CommunicatorOptions& options = {});
   // Waits for no peer: pending works complete with kCancelled. Peers are not told; finish operations first. Not from
   // within a callback of one of its own works.
   ~Communicator();
@@ -121,23 +125,26 @@ class Communicator {
   Work Recv(Buffer out, int peer, const CallOptions& options = {}, Site site = Site::current());
 
   // Ranks with equal color form a group, ordered by (key, rank). Collective: exchanges colors. color < 0: no group
-  // (null). Blocks.
-  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, Site site = Site::current());
+  // (null). Blocks, for at most ten minutes. Errors: those of AllGather.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key, Site site = Site::current());
   // The group of the given group ranks, in that order. Called by its members only, with equal lists; local: talks to
   // nobody. Repeated calls with equal lists give different groups, as long as all members make them equally often.
-  absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(std::span<const int> ranks, Site site = Site::current());
+  // kInvalidArgument: the list names no rank of the group, one twice, or not the caller.
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(std::span<const int> ranks,
+                                                                       Site site = Site::current());
 
   // `bytes` bytes (its own number on every rank, 0 too) of memory that all ranks of this host map, so that collectives
   // move every byte once: see window.h for how long it lives. Collective; blocks until all members have mapped each
   // other's. kResourceExhausted on all members when one has no room: nothing is kept, and the group goes on.
-  absl::StatusOr<Window> AllocateWindow(size_t bytes, const CallOptions& options = {}, Site site = Site::current());
+  [[nodiscard]] absl::StatusOr<Window> AllocateWindow(size_t bytes, const CallOptions& options = {},
+                                                      Site site = Site::current());
 
   // A group of the same members, whose operations are independent of this one's. Local, as Subgroup is.
-  absl::StatusOr<std::unique_ptr<Communicator>> Duplicate();
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Duplicate();
   // Device group `index`: the same members, each with its index-th device (Runtime::devices). With one such group per
   // device, a rank's devices communicate independently of one another. Local; made by all members, in any order.
   // kInvalidArgument: the ranks own fewer devices.
-  absl::StatusOr<std::unique_ptr<Communicator>> DeviceGroup(int index);
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> DeviceGroup(int index);
   // The group without its dead, in the same order, when a rank has died (dlaunch --on-failure continue). Collective
   // among the survivors, whatever state the group is in, and blocks until all of them have called it; all get the same
   // members, also when deaths are heard of in different orders or more ranks die meanwhile. A rank that dies later is
@@ -145,15 +152,18 @@ class Communicator {
   // the new one.
   // kDeadlineExceeded: a survivor, which is named, has not called; kUnavailable: a member can't be reached, but nobody
   // can tell that it is dead (other hosts without dlaunch).
-  absl::StatusOr<std::unique_ptr<Communicator>> Shrink(std::chrono::nanoseconds timeout = std::chrono::minutes(1));
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
+      std::chrono::nanoseconds timeout = std::chrono::minutes(1));
 
   // Makes CUDA memory known to NCCL for the life of this communicator, which it must outlive: NCCL then moves it
   // without copies of its own where it can (registration since 2.19, symmetric windows since 2.27, for memory of
   // ncclMemAlloc); an older library is left alone. Collective, with equal sizes: all members register the buffer that
   // they will use in the same calls. Blocks as the first call on a device does. kInvalidArgument for host memory.
-  absl::Status RegisterDeviceMemory(const Buffer& buffer, std::chrono::nanoseconds timeout = std::chrono::minutes(1));
+  [[nodiscard]] absl::Status RegisterDeviceMemory(const Buffer& buffer,
+                                                  std::chrono::nanoseconds timeout = std::chrono::minutes(1));
 
-  // What would serve this call and why: provider, algorithm, predicted time, runner-up.
+  // What would serve this call and why, for people: provider, algorithm, predicted time, runner-up; or why nothing
+  // does. Local.
   std::string Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost) const;
 
   // The table that choices are made with, in the grammar of comm/tuning.h.
@@ -161,9 +171,10 @@ class Communicator {
   // All members use rank 0's table from here on, as do groups made from this one later. Collective; no call of this
   // group is under way. Blocks. Other ranks' `text` is not looked at. kInvalidArgument on all of them where rank 0's
   // can't be read.
-  absl::Status SetTuning(const std::string& text, Site site = Site::current());
+  [[nodiscard]] absl::Status SetTuning(const std::string& text, Site site = Site::current());
 
-  // Fails the group here and on its other members with kAborted.
+  // Fails the group here and on its other members with kAborted, unless it has failed already. Tells the others
+  // without waiting for them.
   void Abort(const std::string& reason);
 
  private:
@@ -179,6 +190,6 @@ class Communicator {
 // makes every member use them (SetTuning); rules stay as they are. Returns the table, in the grammar of comm/tuning.h,
 // so that it can be kept and given back by COHORT_TUNING. Collective; blocks for less than a second where the machine
 // is idle. Errors: those of Send, Recv and Barrier.
-absl::StatusOr<std::string> Calibrate(Communicator& group);
+[[nodiscard]] absl::StatusOr<std::string> Calibrate(Communicator& group);
 
 }  // namespace cohort::comm

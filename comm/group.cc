@@ -64,6 +64,11 @@ void FillUserOp(const UserReduceOp& op, runtime::CallRecord* record) {
   record->signature.tuning ^= hash;
 }
 
+absl::Status Finalized() {
+  return absl::FailedPreconditionError(
+      "the runtime has been finalized: make all calls, and wait for them, before Runtime::Finalize");
+}
+
 }  // namespace
 
 uint64_t Group::MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const std::vector<int>& members,
@@ -74,8 +79,7 @@ uint64_t Group::MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const s
 }
 
 Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
-             Determinism determinism)
-    : sites_(kSites) {
+             Determinism determinism) {
   context_.id = id;
   context_.epoch = static_cast<uint32_t>(runtime.identity().epoch);
   context_.size = static_cast<int>(members.size());
@@ -88,11 +92,11 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   context_.determinism = determinism == Determinism::kDefault ? Determinism::kFast : determinism;
   context_.fail = [this](const absl::Status& status, int blamed) { FailEverywhere(status, blamed); };
   runtime::EngineLock lock(runtime.engine());
-  runtime.engine().Add(this);
   runtime.AddListener(this);
   for (const int member : context_.members) {
     if (const absl::Status lost = runtime.rank_status(member); !lost.ok() && status_.ok()) status_ = lost;
   }
+  if (runtime.finalized() && status_.ok()) status_ = Finalized();
 }
 
 Group::~Group() {
@@ -159,6 +163,8 @@ absl::StatusOr<Provider*> Group::ProviderFor(const CollectiveRequest& request) {
 
 const Group::SiteMemo& Group::SiteOf(const std::source_location& site) {
   const char* file = site.file_name();
+  if (sites_.empty()) [[unlikely]]
+    sites_.resize(kSites);
   SiteMemo& memo = sites_[(reinterpret_cast<uintptr_t>(file) / 8 + site.line()) & (kSites - 1)];
   if (memo.file == file && memo.line == site.line()) return memo;
   memo.file = file;
@@ -250,6 +256,7 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   if (!provider.ok()) return runtime::Work::Finished(provider.status());
   const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, options.algorithm);
   if (!service.ok()) return runtime::Work::Finished(service.status());
+  runtime().engine().PollWhileActive(this);
   AcceptedCall& call = (*provider)->NextCall();
   call.request = request;
   if (request.blocks != nullptr) [[unlikely]] {
@@ -323,12 +330,14 @@ absl::Status Group::Register(const Buffer& buffer, runtime::Deadline deadline) {
   CollectiveRequest request;
   request.memory = buffer.memory;
   request.device = buffer.device;
+  runtime().engine().PollWhileActive(this);
   const absl::StatusOr<Provider*> provider = ProviderFor(request);
   return provider.ok() ? (*provider)->Register(buffer, deadline) : provider.status();
 }
 
 void Group::OnSplit(int color, int key, uint64_t child) {
   runtime::EngineLock lock(runtime().engine());
+  runtime().engine().PollWhileActive(this);
   for (const auto& provider : providers_) {
     if (provider != nullptr) provider->OnSplit(color, key, child);
   }
@@ -349,6 +358,7 @@ void Group::FailHere(const absl::Status& status) {
   if (!status_.ok()) return;
   status_ = status;
   if (Pending() == nullptr) runtime().NoteUnreportedFailure(status);
+  runtime().engine().PollWhileActive(this);  // a provider may have something to stop
   for (const auto& provider : providers_) {
     if (provider != nullptr) provider->Fail(status);
   }
@@ -382,6 +392,15 @@ void Group::OnRanksLost(const std::vector<int>& ranks, const std::string& text) 
 void Group::OnGroupFailure(const runtime::GroupFailure& failure) {
   if (failure.group != context_.id || failure.epoch != context_.epoch || failure.status.ok()) return;
   FailHere(failure.status);
+}
+
+// Providers with nothing under way end in order, when the group goes.
+void Group::OnFinalize() {
+  if (!status_.ok()) return;
+  status_ = Finalized();
+  for (const auto& provider : providers_) {
+    if (provider != nullptr && provider->Active()) provider->Fail(status_);
+  }
 }
 
 }  // namespace cohort::comm

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,8 +56,9 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   void UseTuning(const Tuning& tuning);
   // Fails the group here and on all other members.
   void FailEverywhere(const absl::Status& status, int blamed);
-  // The number of this group's earlier subgroups with these members, plus one.
-  uint64_t NextChild(const std::vector<int>& members) { return ++children_[members]; }
+  // The number of this group's earlier subgroups with these members, plus one. Counted for good, since a member may
+  // still use a group that another has destroyed: 32 bytes for each list that ever was.
+  uint64_t NextChild(const std::vector<int>& members) { return ++children_[MakeId(0, 0, 0, members, 0)]; }
   // The number of earlier groups of these members that were derived with `tag`, plus one.
   uint64_t NextOf(uint64_t tag) { return ++derived_[tag]; }
   uint64_t NextSplit() { return ++splits_; }
@@ -78,6 +80,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // MembershipListener
   void OnRanksLost(const std::vector<int>& ranks, const std::string& text) override;
   void OnGroupFailure(const runtime::GroupFailure& failure) override;
+  void OnFinalize() override;
 
  private:
   // The text of a call site, made once per place: "train.cc:88".
@@ -113,13 +116,13 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   uint64_t chain_ = 0;          // ChainSignature of all collectives so far
   std::vector<uint64_t> sent_;  // by peer; empty before the first send or receive
   std::vector<uint64_t> received_;
-  std::map<std::vector<int>, uint64_t> children_;
+  std::unordered_map<uint64_t, uint64_t> children_;  // by a hash of the members
   std::map<uint64_t, uint64_t> derived_;
   uint64_t splits_ = 0;
   uint64_t shrinks_ = 0;
-  StatePool<BatchState>* batches_ = nullptr;  // made when first needed
-  BlockTable table_;                          // of the variable-count call that is being checked
-  std::vector<SiteMemo> sites_;
+  StatePool<BatchState>* batches_ = nullptr;                     // made when first needed
+  BlockTable table_;                                             // of the variable-count call that is being checked
+  std::vector<SiteMemo> sites_;                                  // made when first needed
   std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed
   absl::Status status_;
 };

@@ -43,7 +43,8 @@ bool TooManyBytes(int64_t count, DataType dtype) {
 
 absl::Status CheckView(const CallArguments& arguments, const View& view) {
   const bool host_or_cuda = view.memory == MemoryKind::kHost || view.memory == MemoryKind::kCuda;
-  if (SizeOf(view.dtype) != 0 && host_or_cuda && view.count >= 0 && !TooManyBytes(view.count, view.dtype) &&
+  const bool device = view.device >= 0 || view.memory == MemoryKind::kHost;
+  if (SizeOf(view.dtype) != 0 && host_or_cuda && device && view.count >= 0 && !TooManyBytes(view.count, view.dtype) &&
       (view.count == 0 || view.data != nullptr)) [[likely]] {
     return absl::OkStatus();
   }
@@ -55,6 +56,10 @@ absl::Status CheckView(const CallArguments& arguments, const View& view) {
   if (!host_or_cuda) {
     return Invalid(arguments, name + " has memory kind " + std::to_string(static_cast<int>(view.memory)) +
                                   ", which is neither host nor CUDA memory");
+  }
+  if (!device) {
+    return Invalid(arguments,
+                   name + " lies on device " + std::to_string(view.device) + "; CUDA numbers devices from 0 on");
   }
   if (view.count < 0) {
     return Invalid(arguments, name + " has " + std::to_string(view.count) + " elements; a count is at least 0");

@@ -11,6 +11,7 @@
 #include "runtime/base/mutex.h"
 #include "runtime/segment/segment.h"
 #include "runtime/sleeper.h"
+#include "runtime/source_list.h"
 #include "runtime/thread.h"
 #include "runtime/wait_policy.h"
 
@@ -64,9 +65,9 @@ struct Engine::Rep {
   void Release() { owner.exchange(nullptr, std::memory_order_seq_cst); }
 
   // --- owner only ---
-  bool PollAll();
+  bool PollAll() { return sources.Poll(); }
   bool PollFirst(const Waiter& waiter);
-  bool AnyActive() const;
+  bool AnyActive() const { return sources.AnyActive(); }
   bool Arm(Descriptors* armed);
 
   // --- waiting ---
@@ -92,9 +93,7 @@ struct Engine::Rep {
   std::atomic<uint32_t> waiting{0};     // threads in DriveUntil
   std::atomic<uint32_t> registered{0};  // of them, those in `waiters`
 
-  std::vector<ProgressSource*> sources;  // owner only; null: removed while polling
-  int polling = 0;
-  bool removed = false;
+  SourceList sources;  // owner only
 
   Mutex waiters_mutex;
   Waiter* waiters COHORT_GUARDED_BY(waiters_mutex) = nullptr;
@@ -159,44 +158,22 @@ EngineLock::~EngineLock() {
 
 void Engine::Add(ProgressSource* source, bool first) {
   COHORT_CHECK(rep_->Owned());
-  auto& sources = rep_->sources;
-  sources.insert(first ? sources.begin() : sources.end(), source);
+  rep_->sources.Add(source, first);
+}
+
+void Engine::Enlist(ProgressSource* source) {
+  COHORT_CHECK(rep_->Owned());
+  rep_->sources.AddWhileActive(source);
 }
 
 void Engine::Remove(ProgressSource* source) {
   COHORT_CHECK(rep_->Owned());
-  auto& sources = rep_->sources;
-  const auto found = std::find(sources.begin(), sources.end(), source);
-  if (found == sources.end()) return;
-  if (rep_->polling == 0) {
-    sources.erase(found);
-  } else {
-    *found = nullptr;
-    rep_->removed = true;
-  }
+  rep_->sources.Remove(source);
 }
 
 bool Engine::Poll() {
   COHORT_CHECK(rep_->Owned());
   return rep_->PollAll();
-}
-
-bool Engine::Rep::PollAll() {
-  bool moved = false;
-  ++polling;
-  for (size_t i = 0; i < sources.size(); ++i) {  // a poll may add sources
-    if (sources[i] != nullptr) moved |= sources[i]->Poll();
-  }
-  if (--polling == 0 && removed) [[unlikely]] {
-    std::erase(sources, nullptr);
-    removed = false;
-  }
-  return moved;
-}
-
-bool Engine::Rep::AnyActive() const {
-  return std::any_of(sources.begin(), sources.end(),
-                     [](const ProgressSource* source) { return source != nullptr && source->Active(); });
 }
 
 // Polls the waiter's own source for about as long as the other processors need to answer. True when the waiter is done.
@@ -211,7 +188,7 @@ bool Engine::Rep::PollFirst(const Waiter& waiter) {
 // Collects the descriptors to sleep on; true when there is something to poll right now.
 bool Engine::Rep::Arm(Descriptors* armed) {
   bool ready = false;
-  for (ProgressSource* source : sources) {
+  for (ProgressSource* source : sources.all()) {
     const int descriptor = source != nullptr ? source->Arm(&ready) : -1;
     if (descriptor >= 0 && armed->count < kMaxDescriptors) armed->fds[armed->count++] = descriptor;
   }

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "runtime/base/deadline.h"
@@ -33,6 +32,12 @@ class ProgressSource {
     (void)ready;
     return -1;
   }
+
+ private:
+  friend class Engine;
+  friend class SourceList;
+  bool polled_ = false;             // among the engine's sources
+  bool only_while_active_ = false;  // leaves them when it is found inactive
 };
 
 class Engine {
@@ -46,6 +51,13 @@ class Engine {
   // before all others, so that what they bring is used in the same round.
   void Add(ProgressSource* source, bool first = false);
   void Remove(ProgressSource* source);
+  // Polls the source from now on, and until it is found inactive some time after its last operation. For those that
+  // have nothing to do between operations: a thousand idle groups cost nothing. Owner only; quick when it is polled
+  // already.
+  void PollWhileActive(ProgressSource* source) {
+    if (!source->polled_) [[unlikely]]
+      Enlist(source);
+  }
 
   // Polls every source once; true when anything moved. Owner only.
   bool Poll();
@@ -73,6 +85,7 @@ class Engine {
 
  private:
   friend class EngineLock;
+  void Enlist(ProgressSource* source);
   bool DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first);
   struct Rep;
   std::unique_ptr<Rep> rep_;

@@ -128,13 +128,15 @@ absl::Status Runtime::Finalize() {
     rep.bootstrap->Look();
     rep.engine->Poll();  // news that came after the last wait
     rep.engine->Remove(&rep);
-    rep.bootstrap->Goodbye();
     rep.finalized = true;
+    rep.ForEachListener([](MembershipListener* listener) { listener->OnFinalize(); });
+    rep.bootstrap->Goodbye();
   }
   MutexLock lock(rep.mutex);
   return std::exchange(rep.unreported, absl::OkStatus());
 }
 
+bool Runtime::finalized() const { return rep_->finalized; }
 const Identity& Runtime::identity() const { return rep_->identity; }
 Engine& Runtime::engine() { return *rep_->engine; }
 Segment& Runtime::segment() { return *rep_->segment; }

@@ -25,7 +25,12 @@ struct RuntimeOptions {
 };
 
 // Who hears of failures: communicators, transports. Called by the engine's owner.
-using MembershipListener = BootstrapListener;
+// Called by the engine's owner.
+class MembershipListener : public BootstrapListener {
+ public:
+  // This rank ends in order: nothing that is under way will be heard of any more.
+  virtual void OnFinalize() {}
+};
 
 class Runtime {
  public:
@@ -66,9 +71,11 @@ class Runtime {
   void NoteUnreportedFailure(const absl::Status& status);
   void NoteReportedFailure(const absl::Status& status);
 
-  // Ends in order: stops the progress thread, says goodbye. Returns a failure that no call has reported yet. Afterwards
-  // only the accessors may be used.
+  // Ends in order: stops the progress thread, says goodbye. Returns a failure that no call has reported yet. What is
+  // under way, and every later call of a communicator, fails with kFailedPrecondition. Afterwards only the accessors
+  // may be used.
   absl::Status Finalize();
+  bool finalized() const;
 
   // One object that the layer above keeps per runtime (comm: its transports). Destroyed before the engine and the
   // segment. Set once, with engine ownership.

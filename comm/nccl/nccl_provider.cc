@@ -304,7 +304,9 @@ absl::Status NcclProvider::DriveFor(std::chrono::nanoseconds duration, runtime::
 bool NcclProvider::Active() const {
   const auto busy = [](const auto& lane) { return !lane->empty(); };
   const auto staging = [](const auto& staged) { return staged != nullptr && staged->Active(); };
-  return std::any_of(lanes_.begin(), lanes_.end(), busy) || std::any_of(staged_.begin(), staged_.end(), staging);
+  const bool stopping = !status_.ok() && !ended_;
+  return stopping || std::any_of(lanes_.begin(), lanes_.end(), busy) ||
+         std::any_of(staged_.begin(), staged_.end(), staging);
 }
 
 const runtime::CallRecord* NcclProvider::Pending() const {

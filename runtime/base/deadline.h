@@ -13,9 +13,10 @@ class Deadline {
   static constexpr Deadline Infinite() { return Deadline(Clock::time_point::max()); }
   // Already passed: turns a wait into a look.
   static constexpr Deadline Now() { return Deadline(Clock::time_point::min()); }
-  // Passes `duration` from now; durations too long to be represented give Infinite().
+  // Passes `duration` from now, at once where that is negative; durations too long to be represented give Infinite().
   static Deadline After(std::chrono::nanoseconds duration) {
     const Clock::time_point now = Clock::now();
+    if (duration < std::chrono::nanoseconds(0)) return Deadline(now);
     if (duration > Clock::time_point::max() - now) return Infinite();
     return Deadline(now + duration);
   }

@@ -1,5 +1,7 @@
-// One rank of a job that loses two of its ranks, one after the other, and goes on each time. For dlaunch
-// --on-failure continue: <this> SEED (shrink_test.py).
+// One rank of a job that loses ranks and goes on each time. For dlaunch --on-failure continue:
+//
+//   shrink_ranks SEED           two of the ranks kill themselves, one after the other (shrink_test.py)
+//   shrink_ranks SEED TARGET    somebody else kills ranks until TARGET are left (shrink_kill_test.py)
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -25,14 +27,29 @@ std::string LoseTwo(comm::Communicator& world, uint64_t seed) {
   return "";
 }
 
-int Main(uint64_t seed) {
+std::string LoseUntil(comm::Communicator& world, uint64_t seed, int target) {
+  Survivors survivors(&world, seed, -1);
+  const std::string wrong = survivors.GoOnUntil(target, [](const char* doing) {
+    std::printf("%s\n", doing);
+    std::fflush(stdout);
+  });
+  if (!wrong.empty()) return wrong;
+  std::string members;
+  for (const int member : survivors.group()->members()) members += " " + std::to_string(member);
+  std::printf("goes on among%s\n", members.c_str());
+  return "";
+}
+
+int Main(uint64_t seed, int target) {
   auto runtime = runtime::Runtime::Init();
   if (!runtime.ok()) {
     std::fprintf(stderr, "init: %s\n", runtime.status().ToString().c_str());
     return 1;
   }
   auto world = comm::Communicator::World(**runtime);
-  const std::string wrong = world.ok() ? LoseTwo(**world, seed) : world.status().ToString();
+  const std::string wrong = !world.ok()   ? world.status().ToString()
+                            : target == 0 ? LoseTwo(**world, seed)
+                                          : LoseUntil(**world, seed, target);
   if (!wrong.empty()) std::fprintf(stderr, "wrong: %s\n", wrong.c_str());
   return wrong.empty() ? 0 : 1;
 }
@@ -40,4 +57,6 @@ int Main(uint64_t seed) {
 }  // namespace
 }  // namespace cohort::testing
 
-int main(int argc, char** argv) { return cohort::testing::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1); }
+int main(int argc, char** argv) {
+  return cohort::testing::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1, argc > 2 ? std::atoi(argv[2]) : 0);
+}

@@ -328,6 +328,32 @@ TEST_F(EngineTest, WaitersTakeOverFromTheProgressThreadAndGiveBack) {
   Remove(&source);
 }
 
+TEST_F(EngineTest, SourcesThatArePolledWhileActiveCostNothingBetweenOperations) {
+  FakeSource group([] { return false; });
+  const auto rounds = [&](int count) {
+    const EngineLock lock(*engine_);
+    for (int i = 0; i < count; ++i) engine_->Poll();
+    return group.polls.exchange(0);
+  };
+  const auto begin = [&] {
+    const EngineLock lock(*engine_);
+    engine_->PollWhileActive(&group);
+    engine_->PollWhileActive(&group);
+  };
+  EXPECT_EQ(rounds(1000), 0U);
+  begin();
+  group.active.store(true);
+  EXPECT_EQ(rounds(1000), 1000U);
+  group.active.store(false);
+  EXPECT_LT(rounds(1000), 100U);
+  EXPECT_EQ(rounds(1000), 0U);
+  begin();
+  group.active.store(true);
+  EXPECT_EQ(rounds(1000), 1000U);
+  Remove(&group);
+  EXPECT_EQ(rounds(1000), 0U);
+}
+
 // The promise is 1 % of a core over 10 s.
 TEST_F(EngineTest, AnIdleWaiterCostsNothing) {
   FakeSource source([] { return false; });

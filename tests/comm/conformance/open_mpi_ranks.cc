@@ -7,27 +7,23 @@
 #include <mpi.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
-#include <filesystem>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <memory>
 #include <numeric>
 #include <random>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
 #include "runtime/bootstrap.h"
 #include "runtime/runtime.h"
+#include "tests/runtime/file_store.h"
 
 namespace cohort {
 namespace {
@@ -36,7 +32,6 @@ using comm::Communicator;
 using comm::DataType;
 using comm::ReduceOp;
 using comm::Work;
-using runtime::Deadline;
 
 constexpr int kCalls = 20;  // of a program
 
@@ -56,36 +51,6 @@ struct OpPair {
 };
 const OpPair kOps[] = {
     {ReduceOp::kSum, MPI_SUM}, {ReduceOp::kProduct, MPI_PROD}, {ReduceOp::kMin, MPI_MIN}, {ReduceOp::kMax, MPI_MAX}};
-
-// A key is a file, renamed into place.
-class DirectoryStore : public runtime::KeyValueStore {
- public:
-  explicit DirectoryStore(std::filesystem::path folder) : folder_(std::move(folder)) {}
-  absl::Status Put(std::string_view key, std::string_view value) override {
-    std::filesystem::path fresh = PathOf(key);
-    fresh += ".new";
-    std::ofstream(fresh, std::ios::binary).write(value.data(), static_cast<std::streamsize>(value.size()));
-    std::error_code error;
-    std::filesystem::rename(fresh, PathOf(key), error);
-    return error ? absl::UnavailableError(error.message()) : absl::OkStatus();
-  }
-  absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline) override {
-    while (!std::filesystem::exists(PathOf(key))) {
-      if (deadline.passed()) return absl::DeadlineExceededError("nobody has put " + std::string(key));
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    std::ifstream in(PathOf(key), std::ios::binary);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  }
-
- private:
-  std::filesystem::path PathOf(std::string_view key) const {
-    std::string name(key);
-    for (char& c : name) c = c == '/' ? '_' : c;
-    return folder_ / name;
-  }
-  std::filesystem::path folder_;
-};
 
 template <typename T>
 void FillAs(std::vector<std::byte>* buffer, uint64_t salt) {
@@ -363,7 +328,7 @@ int Run(uint64_t programs, const std::string& folder) {
   int size = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
-  DirectoryStore store(folder);
+  runtime::testing::FileStore store(folder);
   runtime::RuntimeOptions options;
   options.progress_thread = true;  // a rank may stand in a call of Open MPI while others wait for one of ours
   options.bootstrap = runtime::BootstrapFromStore(&store, rank, size);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -58,6 +59,40 @@ TEST(ManyGroupsTest, AThousandCostMilliseconds) {
               if (rank.rank == 0) std::printf("1,000 groups: %.2f ms to make, %.2f ms to destroy\n", made, destroyed);
               if (!kSanitized && (made > 100 || destroyed > 100)) return "too slow";
               return std::string(rank.world->Barrier().Wait().message());
+            }),
+            "");
+}
+
+// What a call costs while so many other groups, which all have been used, are idle.
+TEST(ManyGroupsTest, IdleGroupsAreNotPolled) {
+  EXPECT_EQ(RunTwo([](ProcessRank& rank) -> std::string {
+              std::vector<std::unique_ptr<Communicator>> groups;
+              int64_t value = 0;
+              const auto call = [&](Communicator& group) {
+                return group.AllReduce(ConstBuffer(&value, 1), Buffer(&value, 1), ReduceOp::kMax).Wait();
+              };
+              double first = 0;
+              for (const size_t idle : {0, 1000}) {
+                while (groups.size() < idle) {
+                  auto group = rank.world->Duplicate();
+                  if (!group.ok()) return group.status().ToString();
+                  groups.push_back(*std::move(group));
+                  if (const absl::Status status = call(*groups.back()); !status.ok()) return status.ToString();
+                }
+                double fastest = 1e9;
+                for (int round = 0; round < 20; ++round) {
+                  const auto start = steady_clock::now();
+                  for (int i = 0; i < 200; ++i) {
+                    if (const absl::Status status = call(*rank.world); !status.ok()) return status.ToString();
+                  }
+                  fastest = std::min(fastest, MillisecondsSince(start) / 200 * 1000);
+                }
+                if (idle == 0) first = fastest;
+                if (rank.rank == 0) std::printf("8 B all-reduce beside %zu idle groups: %.2f us\n", idle, fastest);
+                // A poll of each would cost tens of microseconds in every wait that is longer than a moment.
+                if (fastest > 20 * first) return "idle groups slow the others down";
+              }
+              return "";
             }),
             "");
 }

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -38,6 +39,27 @@ class Survivors {
     shrunk_ = *std::move(shrunk);
     random_.seed(static_cast<uint64_t>(before));
     return Compute(40);
+  }
+
+  // Computes, and shrinks whenever a rank is lost, until `target` ranks are left and have computed on: for ranks that
+  // are killed from outside, at any moment, several at once or during a shrink. `tell` hears what is being done.
+  std::string GoOnUntil(int target, const std::function<void(const char*)>& tell) {
+    std::string wrong;
+    for (int i = 0; group()->size() > target; ++i) {
+      const absl::Status status = Operation(*group(), false, &wrong);
+      if (!wrong.empty()) return wrong;
+      if (i == 10) tell("ready");
+      if (status.ok()) continue;
+      if (!absl::IsUnavailable(status)) return "not kUnavailable: " + status.ToString();
+      tell("shrinking");
+      auto shrunk = group()->Shrink();
+      if (!shrunk.ok()) return shrunk.status().ToString();
+      if ((*shrunk)->size() >= group()->size()) return "the shrunk group is no smaller";
+      if (!absl::IsUnavailable(group()->Barrier().Wait())) return "the old group works again";
+      shrunk_ = *std::move(shrunk);
+      random_.seed(shrunk_->id());  // the members failed at different operations
+    }
+    return group()->size() == target ? Compute(40) : std::to_string(group()->size()) + " ranks are left";
   }
 
   // So many operations, all of which must be right.
