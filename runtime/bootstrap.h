@@ -99,6 +99,12 @@ class Bootstrap {
   virtual void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) = 0;
   // First net and transports: tells every other member.
   virtual void ReportGroupFailure(const GroupFailure& failure) = 0;
+  // Asks to be killed, with the reason: something of this process goes on that can't be stopped from inside. False when
+  // there is nobody to do so.
+  virtual bool AskToBeKilled(const std::string& why) {
+    (void)why;
+    return false;
+  }
   // This rank ends in order.
   virtual void Goodbye() = 0;
 };

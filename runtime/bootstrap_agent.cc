@@ -122,6 +122,7 @@ class AgentBootstrap final : public Bootstrap {
   bool Look() override { return !said_gone_ && connection_.Receive(); }
   void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) override;
   void ReportGroupFailure(const GroupFailure& failure) override;
+  bool AskToBeKilled(const std::string& why) override;
   void Goodbye() override;
 
  private:
@@ -290,6 +291,13 @@ void AgentBootstrap::ReportGroupFailure(const GroupFailure& failure) {
   proto->set_blamed_rank(failure.blamed_rank);
   proto->set_from_rank(failure.from_rank);
   connection_.Post(message);
+}
+
+bool AgentBootstrap::AskToBeKilled(const std::string& why) {
+  v1::RankMessage message;
+  message.mutable_kill()->set_text(Ascii(why.substr(0, kMaxText)));
+  connection_.Post(message);
+  return true;
 }
 
 void AgentBootstrap::Goodbye() {

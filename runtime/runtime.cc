@@ -196,6 +196,11 @@ void Runtime::ReportGroupFailure(const GroupFailure& failure) {
   rep_->bootstrap->ReportGroupFailure(failure);
 }
 
+bool Runtime::AskToBeKilled(const std::string& why) {
+  EngineLock lock(*rep_->engine);
+  return rep_->bootstrap->AskToBeKilled(why);
+}
+
 void Runtime::NoteUnreportedFailure(const absl::Status& status) {
   MutexLock lock(rep_->mutex);
   if (rep_->unreported.ok()) rep_->unreported = status;

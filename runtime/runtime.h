@@ -66,6 +66,9 @@ class Runtime {
   void RemoveListener(MembershipListener* listener);
   void ReportStall(uint64_t group, uint64_t sequence, const RankSet& members, bool expired);
   void ReportGroupFailure(const GroupFailure& failure);
+  // Asks this node's agent to kill this process, for `why`: something of it goes on that can't be stopped from inside.
+  // Returns at once; false when there is no agent.
+  bool AskToBeKilled(const std::string& why);
   // Failures of groups that arrived after this rank's calls had already returned success, and calls that report them.
   // The first is kept for Finalize, unless a call has reported it by then.
   void NoteUnreportedFailure(const absl::Status& status);

@@ -37,6 +37,12 @@ absl::StatusOr<CudaApi> Open(const std::string& library) {
   }
   COHORT_CUDA_FUNCTIONS(COHORT_CUDA_LOAD)
 #undef COHORT_CUDA_LOAD
+  // A library that stands for CUDA brings its own driver.
+  void* driver = dlsym(handle, "cuLaunchKernel") != nullptr ? handle : dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+#define COHORT_CUDA_LOAD(name) \
+  api.name = driver == nullptr ? nullptr : reinterpret_cast<decltype(api.name)>(dlsym(driver, #name));
+  COHORT_CUDA_DRIVER_FUNCTIONS(COHORT_CUDA_LOAD)
+#undef COHORT_CUDA_LOAD
   return api;
 }
 

@@ -2,6 +2,7 @@
 // and comm/nccl include this; device.h is for everybody.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime_api.h>
 
 #include <string>
@@ -13,6 +14,7 @@
 #define COHORT_CUDA_FUNCTIONS(F)         \
   F(cudaGetDeviceCount)                  \
   F(cudaGetDevice)                       \
+  F(cudaDeviceGetAttribute)              \
   F(cudaSetDevice)                       \
   F(cudaGetErrorString)                  \
   F(cudaGetLastError)                    \
@@ -36,11 +38,19 @@
   F(cudaEventRecord)                     \
   F(cudaEventQuery)
 
+// Of the driver, libcuda: null where it is absent.
+#define COHORT_CUDA_DRIVER_FUNCTIONS(F) \
+  F(cuModuleLoadData)                   \
+  F(cuModuleUnload)                     \
+  F(cuModuleGetFunction)                \
+  F(cuLaunchKernel)
+
 namespace cohort::comm::cuda {
 
 struct CudaApi {
 #define COHORT_CUDA_MEMBER(name) decltype(&::name) name = nullptr;
   COHORT_CUDA_FUNCTIONS(COHORT_CUDA_MEMBER)
+  COHORT_CUDA_DRIVER_FUNCTIONS(COHORT_CUDA_MEMBER)
 #undef COHORT_CUDA_MEMBER
 
   // "<doing>: an illegal memory access was encountered (CUDA)"; OK for cudaSuccess.

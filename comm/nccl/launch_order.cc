@@ -13,11 +13,12 @@ namespace {
 
 using runtime::CallRecord;
 
-// Unfinished calls in the queue of `tag`, in the order of issue.
+// Unfinished collectives in the queue of `tag`, in the order of issue.
 std::vector<CallRecord> Unfinished(const runtime::BlackBoxReader& box, uint64_t tag, uint32_t epoch) {
   std::vector<CallRecord> calls = box.All();
   std::erase_if(calls, [=](const CallRecord& call) {
-    return call.state != runtime::CallState::kStarted || call.signature.tuning != tag || call.signature.epoch != epoch;
+    return call.state != runtime::CallState::kStarted || call.signature.tuning != tag ||
+           call.signature.epoch != epoch || runtime::IsPointToPoint(call.signature.kind);
   });
   return calls;
 }

@@ -1,5 +1,6 @@
 #include "comm/nccl/nccl_agreement.h"
 
+#include <algorithm>
 #include <charconv>
 #include <map>
 
@@ -73,7 +74,10 @@ absl::StatusOr<Decision> DecideForAll(const GroupContext& group, const std::stri
 
 }  // namespace
 
-Decision Decide(std::span<const Offer> offers, std::span<const int> members) {
+namespace {
+
+// What there is in any case.
+Decision DecideKind(std::span<const Offer> offers, std::span<const int> members) {
   std::map<std::string, std::vector<int>> versions, settings, absent;
   bool shrinkable = true, reusable = !offers[0].idle.empty();
   for (size_t i = 0; i < offers.size(); ++i) {
@@ -99,9 +103,30 @@ Decision Decide(std::span<const Offer> offers, std::span<const int> members) {
   return {Decision::Kind::kNew, ""};
 }
 
+// As characters: the bits of a number below 10.
+char ToText(const Abilities& abilities) {
+  return static_cast<char>('0' + (abilities.float8 ? 1 : 0) + (abilities.kernels ? 2 : 0));
+}
+bool Parse(char text, Abilities* abilities) {
+  abilities->float8 = ((text - '0') & 1) != 0;
+  abilities->kernels = ((text - '0') & 2) != 0;
+  return text >= '0' && text <= '3';
+}
+
+}  // namespace
+
+Decision Decide(std::span<const Offer> offers, std::span<const int> members) {
+  Decision decision = DecideKind(offers, members);
+  const auto all = [&](bool Abilities::* ability) {
+    return std::all_of(offers.begin(), offers.end(), [=](const Offer& offer) { return offer.abilities.*ability; });
+  };
+  decision.abilities = {all(&Abilities::float8), all(&Abilities::kernels)};
+  return decision;
+}
+
 std::string Serialize(const Offer& offer) {
-  return std::to_string(offer.version) + kSeparator + (offer.shrinkable ? "1" : "0") + kSeparator + offer.idle +
-         kSeparator + offer.settings + kSeparator + offer.why;
+  return std::to_string(offer.version) + kSeparator + (offer.shrinkable ? "1" : "0") + ToText(offer.abilities) +
+         kSeparator + offer.idle + kSeparator + offer.settings + kSeparator + offer.why;
 }
 
 bool Parse(const std::string& text, Offer* offer) {
@@ -109,7 +134,8 @@ bool Parse(const std::string& text, Offer* offer) {
   if (lines.size() < 5) return false;
   const auto [end, error] = std::from_chars(lines[0].data(), lines[0].data() + lines[0].size(), offer->version);
   if (error != std::errc() || end != lines[0].data() + lines[0].size() || offer->version < 0) return false;
-  offer->shrinkable = lines[1] == "1";
+  if (lines[1].size() != 2 || !Parse(lines[1][1], &offer->abilities)) return false;
+  offer->shrinkable = lines[1][0] == '1';
   offer->idle = lines[2];
   offer->settings = lines[3];
   offer->why = lines[4];
@@ -117,13 +143,13 @@ bool Parse(const std::string& text, Offer* offer) {
 }
 
 std::string Serialize(const Decision& decision) {
-  return std::string(1, static_cast<char>(decision.kind)) + decision.text;
+  return std::string{static_cast<char>(decision.kind), ToText(decision.abilities)} + decision.text;
 }
 
 bool Parse(const std::string& text, Decision* decision) {
-  if (text.empty()) return false;
+  if (text.size() < 2 || !Parse(text[1], &decision->abilities)) return false;
   decision->kind = static_cast<Decision::Kind>(text[0]);
-  decision->text = text.substr(1);
+  decision->text = text.substr(2);
   switch (decision->kind) {
     case Decision::Kind::kNew:
       return decision->text.size() == sizeof(ncclUniqueId::internal);

@@ -13,15 +13,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/cuda/cuda_api.h"
+#include "comm/nccl/nccl_api.h"
 #include "comm/provider.h"
 
 namespace cohort::comm::nccl {
 
 struct Offer {
-  int version = 0;          // NCCL's; 0: there is none
-  std::string why;          // there is none
-  std::string settings;     // "NCCL_ALGO=Ring NCCL_PROTO=Simple": variables that must be equal
-  std::string idle;         // a communicator of the same ranks that nobody uses any more; empty: none
+  int version = 0;       // NCCL's; 0: there is none
+  std::string why;       // there is none
+  std::string settings;  // "NCCL_ALGO=Ring NCCL_PROTO=Simple": variables that must be equal
+  std::string idle;      // a communicator of the same ranks that nobody uses any more; empty: none
+  Abilities abilities;
   bool shrinkable = false;  // it has the revoked communicator of the group that this one is shrunk from
 };
 
@@ -35,6 +38,7 @@ struct Decision {
   };
   Kind kind = Kind::kNew;
   std::string text;
+  Abilities abilities{};  // of all members
 };
 
 // Pure. offers: by group rank; members: world ranks. The text of kNew is left to be filled in.

@@ -2,6 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <cstdint>
+#include <cstring>
+
+#include "comm/cuda/reduce_arithmetic.h"
 #include "runtime/base/mutex.h"
 
 namespace cohort::comm::nccl {
@@ -115,9 +119,40 @@ std::optional<ncclDataType_t> ToNccl(DataType dtype) {
       return ncclFloat32;
     case DataType::kFloat64:
       return ncclFloat64;
+    // By value: the headers of this build may be older.
+    case DataType::kFloat8E4M3:
+      return static_cast<ncclDataType_t>(10);
+    case DataType::kFloat8E5M2:
+      return static_cast<ncclDataType_t>(11);
     default:
       return std::nullopt;
   }
+}
+
+Scalar ScalarOf(DataType dtype, double factor) {
+  Scalar scalar;
+  const auto put = [&](auto value) { std::memcpy(scalar.bytes, &value, sizeof value); };
+  switch (dtype) {
+    case DataType::kFloat64:
+      put(factor);
+      break;
+    case DataType::kFloat32:
+      put(static_cast<float>(factor));
+      break;
+    case DataType::kFloat16:
+      put(cuda::Float16::Encode(static_cast<float>(factor)));
+      break;
+    case DataType::kBFloat16:
+      put(cuda::BFloat16::Encode(static_cast<float>(factor)));
+      break;
+    case DataType::kUint64:
+      put(static_cast<uint64_t>(factor));
+      break;
+    default:  // narrower integers are its low bytes
+      put(static_cast<int64_t>(factor));
+      break;
+  }
+  return scalar;
 }
 
 std::optional<ncclRedOp_t> ToNccl(ReduceOp op) {

@@ -4,6 +4,7 @@
 
 #include <nccl.h>
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -56,6 +57,12 @@ namespace cohort::comm::nccl {
 
 inline constexpr int kOldestVersion = 21800;  // 2.18.0
 
+// What the members have agreed on that they can all do.
+struct Abilities {
+  bool float8 = false;   // NCCL reduces 8-bit floating-point numbers
+  bool kernels = false;  // every device has taken our reduction kernels
+};
+
 struct NcclApi {
 #define COHORT_NCCL_MEMBER(name) decltype(&::name) name = nullptr;
   COHORT_NCCL_FUNCTIONS(COHORT_NCCL_MEMBER)
@@ -78,8 +85,16 @@ std::string VersionText(int version);
 // kUnimplemented when libnccl or one of its functions is missing or it is too old; names it and the remedy.
 absl::StatusOr<const NcclApi*> LoadNccl(const std::string& library);
 
-// Nothing for what NCCL has no word for (16-bit integers, 8-bit floats, bit operations).
+// Nothing for what NCCL has no word for: 16-bit integers, bit operations. 8-bit floating-point numbers came with 2.24.
 std::optional<ncclDataType_t> ToNccl(DataType dtype);
 std::optional<ncclRedOp_t> ToNccl(ReduceOp op);
+inline constexpr int kFloat8Version = 22400;
+
+// A value of a type, as NCCL reads it.
+struct Scalar {
+  alignas(8) std::byte bytes[8] = {};
+};
+// The factor as an element of the type, rounded to it: FactorFits(dtype, factor).
+Scalar ScalarOf(DataType dtype, double factor);
 
 }  // namespace cohort::comm::nccl

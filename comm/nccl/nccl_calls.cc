@@ -5,10 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "comm/nccl/nccl_launch.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
 namespace {
+
+std::string Text(DataType dtype) { return std::string(Name(dtype)); }
 
 // What is sent: elements of NCCL's types, or bytes where nothing is computed and NCCL lacks the type.
 struct Payload {
@@ -18,10 +21,12 @@ struct Payload {
   size_t block_bytes = 0;
 };
 
+// Of what is only moved NCCL need not know the type.
 Payload PayloadOf(const CollectiveRequest& request) {
   Payload payload;
   payload.block_bytes = static_cast<size_t>(request.count) * SizeOf(request.dtype);
-  const std::optional<ncclDataType_t> dtype = ToNccl(request.dtype);
+  const bool moved_as_bytes = !Reduces(request.kind) && SizeOf(request.dtype) == 1;
+  const std::optional<ncclDataType_t> dtype = moved_as_bytes ? std::nullopt : ToNccl(request.dtype);
   payload.dtype = dtype.value_or(ncclUint8);
   payload.unit = dtype.has_value() ? 1 : SizeOf(request.dtype);
   payload.count = static_cast<size_t>(request.count) * payload.unit;
@@ -34,66 +39,6 @@ const std::byte* Block(const void* data, int index, const Payload& payload) {
 std::byte* Block(void* data, int index, const Payload& payload) {
   return static_cast<std::byte*>(data) + static_cast<size_t>(index) * payload.block_bytes;
 }
-
-// NCCL's calls of one launch. Keeps the first error and always ends the group that it began.
-class Launch {
- public:
-  explicit Launch(const CallTarget& target) : target_(target) {}
-  ~Launch() { (void)End(); }
-  Launch(const Launch&) = delete;
-  Launch& operator=(const Launch&) = delete;
-
-  const CallTarget& target() const { return target_; }
-  const NcclApi& nccl() const { return *target_.nccl; }
-  void set_stream(void* stream) { target_.stream = static_cast<cudaStream_t>(stream); }
-
-  // What follows, until End, is one launch. Sends and receives need it.
-  void Begin() {
-    if (!std::exchange(grouped_, true)) Keep(nccl().ncclGroupStart());
-  }
-  void Send(const void* data, size_t count, ncclDataType_t dtype, int peer) {
-    Keep(nccl().ncclSend(data, count, dtype, peer, target_.communicator, target_.stream));
-  }
-  void Receive(void* data, size_t count, ncclDataType_t dtype, int peer) {
-    Keep(nccl().ncclRecv(data, count, dtype, peer, target_.communicator, target_.stream));
-  }
-  void Keep(ncclResult_t result) {
-    if (result_ == ncclSuccess || result_ == ncclInProgress) result_ = result == ncclSuccess ? result_ : result;
-  }
-  // CUDA's operations on the stream come before those of the launch.
-  void Keep(cudaError_t error, const char* doing) {
-    if (cuda_status_.ok() && error != cudaSuccess) cuda_status_ = target_.cuda->ToStatus(error, doing);
-  }
-  void Copy(void* to, const void* from, size_t bytes) {
-    if (to == from || bytes == 0) return;
-    Keep(target_.cuda->cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, target_.stream),
-         "copying this rank's own block");
-  }
-  // Device memory until the launch is over; null: there is none.
-  void* Temporary(size_t bytes) {
-    void* memory = nullptr;
-    Keep(target_.cuda->cudaMallocAsync(&memory, bytes, target_.stream), "allocating a copy of the input");
-    if (memory != nullptr) temporaries_.emplace_back(memory, target_.stream);
-    return memory;
-  }
-
-  absl::StatusOr<ncclResult_t> End() {
-    if (std::exchange(grouped_, false)) Keep(nccl().ncclGroupEnd());
-    if (!temporaries_.empty()) {
-      for (const auto& [memory, stream] : temporaries_) (void)target_.cuda->cudaFreeAsync(memory, stream);
-      temporaries_.clear();
-    }
-    if (!cuda_status_.ok()) return cuda_status_;
-    return result_;
-  }
-
- private:
-  CallTarget target_;
-  bool grouped_ = false;
-  ncclResult_t result_ = ncclSuccess;
-  absl::Status cuda_status_;
-  std::vector<std::pair<void*, cudaStream_t>> temporaries_;
-};
 
 void Gather(Launch& launch, const CollectiveRequest& request, const Payload& payload) {
   const CallTarget& target = launch.target();
@@ -259,7 +204,7 @@ void Add(Launch& launch, const CollectiveRequest& request) {
   const size_t n = payload.count;
   ncclComm_t const communicator = launch.target().communicator;
   cudaStream_t const stream = launch.target().stream;
-  const ncclRedOp_t op = ToNccl(request.op).value_or(ncclSum);
+  const ncclRedOp_t op = launch.OpOf(request);
   switch (request.kind) {
     case CollectiveKind::kAllReduce:
       return launch.Keep(nccl.ncclAllReduce(request.in, request.out, n, payload.dtype, op, communicator, stream));
@@ -302,10 +247,13 @@ void Add(Launch& launch, const CollectiveRequest& request) {
 
 }  // namespace
 
-std::string WhyNotNccl(const CollectiveRequest& request) {
+std::string WhyNotNccl(const CollectiveRequest& request, const Abilities& abilities) {
   if (!Reduces(request.kind)) return "";
-  if (!ToNccl(request.dtype).has_value()) return "NCCL does not reduce " + std::string(Name(request.dtype));
-  if (!ToNccl(request.op).has_value()) return "NCCL has no reduction " + std::string(Name(request.op));
+  const bool float8 = SizeOf(request.dtype) == 1 && IsFloat(request.dtype);
+  if (float8 && request.op == ReduceOp::kPreMulSum) return "NCCL would round the factor to " + Text(request.dtype);
+  if (float8 && !abilities.float8) return "NCCL reduces " + Text(request.dtype) + " from 2.24 and devices of 9.0 on";
+  if (!ToNccl(request.dtype).has_value()) return "NCCL does not reduce " + Text(request.dtype);
+  if (IsBitwise(request.op)) return "NCCL has no reduction " + std::string(Name(request.op));
   if (request.determinism == Determinism::kOrderInvariant) return "NCCL fixes no order of its reductions";
   return "";
 }

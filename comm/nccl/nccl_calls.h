@@ -2,6 +2,9 @@
 #pragma once
 
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -12,8 +15,8 @@
 
 namespace cohort::comm::nccl {
 
-// Why NCCL can't do this: "NCCL has no int16"; empty where it can. Equal on all members.
-std::string WhyNotNccl(const CollectiveRequest& request);
+// Why NCCL can't do this: "NCCL does not reduce int16"; empty where it can. Equal on all members.
+std::string WhyNotNccl(const CollectiveRequest& request, const Abilities& abilities);
 
 struct CallTarget {
   const NcclApi* nccl;
@@ -23,6 +26,8 @@ struct CallTarget {
   int rank;
   int size;
   void* barrier_scratch;  // device memory, 8 bytes
+  // Device memory that is to be freed, on these streams, when NCCL has put the launch on them.
+  std::vector<std::pair<void*, cudaStream_t>>* temporaries;
 };
 
 // Puts the call on its stream. ncclInProgress: NCCL still does so, in a thread of its own.

@@ -49,6 +49,7 @@ NcclCommunicator::Made NcclCommunicator::Split(int color, int key) {
   std::unique_ptr<NcclCommunicator> result(new NcclCommunicator(api_, waker_));
   ncclConfig_t config = NonBlocking();
   config.splitShare = 1;
+  result->abilities_ = abilities_;
   const ncclResult_t started =
       api_->ncclCommSplit(communicator_, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &result->communicator_, &config);
   absl::Status status = api_->ToStatus(started, communicator_, "splitting an NCCL communicator");

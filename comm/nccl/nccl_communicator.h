@@ -33,6 +33,9 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   ncclComm_t get() const { return communicator_; }
+  // What its members have agreed on; those of a split one are members of the parent, too.
+  const Abilities& abilities() const { return abilities_; }
+  void set_abilities(const Abilities& abilities) { abilities_ = abilities; }
   // True when nothing is under way inside NCCL (creation, a call that it has not enqueued yet); false while it is; or
   // its asynchronous error.
   absl::StatusOr<bool> Check();
@@ -63,6 +66,7 @@ class NcclCommunicator {
   const NcclApi* const api_;
   const std::shared_ptr<Waker> waker_;
   ncclComm_t communicator_ = nullptr;
+  Abilities abilities_;
   bool revoking_ = false;
   std::chrono::steady_clock::time_point revoke_deadline_;
   std::shared_ptr<Ending> ending_;

@@ -5,11 +5,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "comm/cuda/cuda_api.h"
 #include "comm/nccl/nccl_agreement.h"
+#include "comm/nccl/nccl_calls.h"
 #include "comm/nccl/nccl_pool.h"
 #include "comm/provider.h"
 
@@ -23,6 +25,7 @@ struct NcclContext {
   std::string why;       // there is no NCCL
   std::string settings;  // Offer::settings
   std::shared_ptr<NcclPool> pool;
+  bool keeps_order = true;  // the launch-order guard is on (launch_order.h)
   // Drives the engine for `duration`. Not OK: the group has failed, or the deadline has passed.
   std::function<absl::Status(std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing)>
       drive;
@@ -40,13 +43,19 @@ class NcclDevice {
 
   int ordinal() const { return ordinal_; }
   bool prepared() const { return prepared_; }
-  // Why calls go through host memory; empty: they don't.
+  // Why all calls go through host memory; empty: they don't.
   const std::string& staged() const { return staged_; }
+  // Why NCCL does not serve this call alone; empty: it does. Has a communicator.
+  std::string WhyNot(const CollectiveRequest& request) const { return WhyNotNccl(request, communicator_->abilities()); }
+  // Why this call goes through host memory; empty: NCCL serves it, alone or with our kernels. Prepared.
+  std::string WhyStaged(const CollectiveRequest& request) const;
+  // The call is an exchange (nccl_exchange.h) whose first one has been made, so that it can be captured; or none.
+  bool Connected(const CollectiveRequest& request) const { return exchanged_ || WhyNot(request).empty(); }
 
   // Makes the communicator, together with all members. The device is current.
   absl::Status Prepare(runtime::Deadline deadline);
-  // Puts the call, or a batch of them, on its stream, as one launch. NCCL has done so when this returns. Prepared, not
-  // staged; the device is current.
+  // Puts the call, or a batch of them, on its stream, as one launch; reductions that NCCL does not compute follow one
+  // by one. NCCL has done so when this returns. Prepared, none staged; the device is current.
   absl::Status Enqueue(std::span<const AcceptedCall* const> calls, runtime::Deadline deadline);
   // NCCL's asynchronous error.
   absl::Status Check();
@@ -61,8 +70,18 @@ class NcclDevice {
 
  private:
   std::string StoreKey() const;
+  Abilities MyAbilities() const;
   absl::Status Make(const Decision& decision);
   void Deregister();
+  absl::Status UntilFree(const std::string& name, runtime::Deadline deadline);
+  absl::Status EnqueueNative(std::span<const AcceptedCall* const> calls, const std::string& name,
+                             runtime::Deadline deadline);
+  absl::Status EnqueueExchange(const AcceptedCall& call, const std::string& name, runtime::Deadline deadline);
+  // What an NCCL call has returned: an error, or it is waited for until it is on its stream. `drive`: other operations
+  // of the process may go on meanwhile, also calls on this device.
+  absl::Status UntilOnStream(absl::StatusOr<ncclResult_t> launched, const std::string& name, runtime::Deadline deadline,
+                             bool drive = true);
+  CallTarget Target();
   absl::Status UntilIdle(NcclCommunicator* communicator, runtime::Deadline deadline, const std::string& doing);
 
   const NcclContext& context_;
@@ -79,6 +98,10 @@ class NcclDevice {
     bool window;
   };
   std::vector<Registration> registrations_;
+  std::vector<std::pair<void*, cudaStream_t>> temporaries_;  // CallTarget::temporaries
+  std::vector<const AcceptedCall*> native_;                  // of a batch; kept for its memory
+  cuda::ReductionKernels* kernels_ = nullptr;
+  bool exchanged_ = false;
 };
 
 }  // namespace cohort::comm::nccl

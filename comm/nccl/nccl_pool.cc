@@ -45,6 +45,20 @@ NcclPool::~NcclPool() {
     for (const auto& [unused, communicator] : *kept) all.push_back(communicator);
   }
   CloseAll(all);
+  for (auto& [device, loaded] : kernels_) {
+    const cuda::DeviceScope current(*loaded.api, device);
+    loaded.kernels.reset();
+  }
+}
+
+cuda::ReductionKernels* NcclPool::KernelsOf(const cuda::CudaApi& api, int device) {
+  const auto [found, missing] = kernels_.try_emplace(device);
+  if (missing) {
+    found->second.api = &api;
+    absl::StatusOr<std::unique_ptr<cuda::ReductionKernels>> kernels = cuda::ReductionKernels::Load(&api);
+    if (kernels.ok()) found->second.kernels = *std::move(kernels);
+  }
+  return found->second.kernels.get();
 }
 
 void NcclPool::PutIdle(const std::string& name, const std::vector<int>& members, int device,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/cuda/cuda_api.h"
+#include "comm/cuda/reduction_kernels.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/nccl/waker.h"
 #include "runtime/base/mutex.h"
@@ -45,6 +46,16 @@ class NcclPool {
   SharedCommunicator Revoked(uint64_t group, int index) const;
   void DropRevoked(uint64_t group, int index);
 
+  // The reduction kernels of a device, which is current; loaded when first asked for. Null: there are none.
+  cuda::ReductionKernels* KernelsOf(const cuda::CudaApi& api, int device);
+
+  // The call that was put on a device last, for the launch-order guard (launch_order.h).
+  struct Issued {
+    const void* lane = nullptr;  // whose call it was; null: none, or gone
+    cudaEvent_t event = nullptr;
+  };
+  Issued& issued(int device) { return issued_[device]; }
+
   // The communicator of a device that NCCL still puts a call of on a stream; another's call waits for it. Null: none.
   NcclCommunicator*& busy(int device) { return busy_[device]; }
 
@@ -64,6 +75,12 @@ class NcclPool {
   std::map<Key, SharedCommunicator> children_;
   std::map<Key, SharedCommunicator> revoked_;
   std::map<int, NcclCommunicator*> busy_;
+  std::map<int, Issued> issued_;
+  struct Loaded {
+    const cuda::CudaApi* api;
+    std::unique_ptr<cuda::ReductionKernels> kernels;
+  };
+  std::map<int, Loaded> kernels_;
 };
 
 }  // namespace cohort::comm::nccl

@@ -60,8 +60,8 @@ class NcclProvider final : public Provider {
   absl::Status DriveFor(std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing);
   runtime::Work Refuse(const AcceptedCall& call, const absl::Status& status);
   bool Stopped();
-  // What the works of a lane end with.
-  absl::Status LastWords(NcclLane& lane) const;
+  // What the works of a lane end with. Where an abort hangs, the agent is asked to kill this process.
+  absl::Status LastWords(NcclLane& lane);
 
   const GroupContext* const group_;
   const StagedCalls::MakeHostProvider make_host_;
@@ -72,6 +72,7 @@ class NcclProvider final : public Provider {
   bool batching_ = false;
   std::vector<std::pair<NcclLane*, NcclOperation*>> batch_;
   absl::Status status_;
+  bool asked_to_be_killed_ = false;
   bool ended_ = false;  // after status_: nothing runs any more, and all works have ended
 };
 
@@ -124,12 +125,10 @@ absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& reques
                                       "' can't be forced for CUDA memory: NCCL chooses (see NCCL_ALGO); 'staged' goes "
                                       "through host memory");
   }
-  const bool by_host = !forced_algorithm.empty() || !WhyNotNccl(request).empty();
+  const bool by_host = !forced_algorithm.empty();
   if (by_host && (make_host_ == nullptr || HasUnequalBlocks(request.kind))) {
-    return absl::UnimplementedError((forced_algorithm.empty() ? WhyNotNccl(request) : "forced to be staged") +
-                                    ", and " + std::string(Name(request.kind)) +
-                                    " does not go through host memory: convert to a type that NCCL has, or copy to "
-                                    "host memory first");
+    return absl::UnimplementedError(std::string(Name(request.kind)) +
+                                    " can't be forced to be staged: copy to host memory first");
   }
   ServicePlan plan;
   plan.pieces = by_host ? kByHost : kByNccl;
@@ -139,13 +138,19 @@ absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& reques
 
 std::string NcclProvider::Explain(const CollectiveRequest& request) {
   if (group_->size == 1) return "a copy on the device: the group has one rank";
+  const NcclDevice* device = nullptr;
   for (const auto& lane : lanes_) {
-    if (lane->device().ordinal() == request.device && !lane->device().staged().empty()) {
-      return "through host memory: " + lane->device().staged();
-    }
+    if (lane->device().ordinal() == request.device && lane->device().prepared()) device = &lane->device();
+  }
+  if (device != nullptr) {
+    if (const std::string why = device->WhyStaged(request); !why.empty()) return "through host memory: " + why;
   }
   if (context_.nccl == nullptr) return "through host memory: " + context_.why;
-  if (const std::string why = WhyNotNccl(request); !why.empty()) return "through host memory: " + why;
+  if (const std::string why = device == nullptr ? WhyNotNccl(request, {}) : device->WhyNot(request); !why.empty()) {
+    return (device == nullptr ? "by kernels, or through host memory where a rank has none: "
+                              : "exchanged by NCCL and folded by kernels: ") +
+           why;
+  }
   return "NCCL " + VersionText(context_.nccl->version) + " (" + context_.nccl->path + "), which chooses";
 }
 
@@ -207,10 +212,11 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool*
   const bool by_host = call.service.pieces == kByHost && group_->size > 1;
   operation->captured = Capturing(call.stream);
   if (operation->captured && group_->size > 1) COHORT_RETURN_IF_ERROR(CheckCapture(lane, call));
-  if (!by_host && !lane.device().prepared()) COHORT_RETURN_IF_ERROR(lane.device().Prepare(deadline));
+  if (!by_host && !lane.device().prepared()) [[unlikely]]
+    COHORT_RETURN_IF_ERROR(lane.device().Prepare(deadline));
   if (group_->size == 1) {
     COHORT_RETURN_IF_ERROR(CopyAlone(*context_.cuda, call.request, stream));
-  } else if (by_host || !lane.device().staged().empty()) {
+  } else if (by_host || !lane.device().WhyStaged(call.request).empty()) {
     COHORT_RETURN_IF_ERROR(StartStaged(lane, call));
   } else if (batching_ && !operation->captured) {
     *later = true;
@@ -226,14 +232,15 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool*
 }
 
 absl::Status NcclProvider::CheckCapture(NcclLane& lane, const AcceptedCall& call) const {
-  if (call.service.pieces == kByHost || !lane.device().staged().empty()) {
+  const NcclDevice& device = lane.device();
+  if (call.service.pieces == kByHost || (device.prepared() && !device.WhyStaged(call.request).empty())) {
     return absl::UnimplementedError(std::string(Name(call.request.kind)) +
                                     " goes through host memory and can't be captured into a CUDA graph");
   }
-  if (lane.device().prepared()) return absl::OkStatus();
+  if (device.prepared() && device.Connected(call.request)) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      "the group's first call on this device can't be captured into a CUDA graph: NCCL's communicator is made in it; "
-      "make another call on the device before the capture");
+      "the group's first call on this device, and its first reduction that NCCL does not compute, can't be captured "
+      "into a CUDA graph: communicator and connections are made in it; make the same call before the capture");
 }
 
 void NcclProvider::BatchEnd() {
@@ -270,7 +277,7 @@ absl::Status NcclProvider::StartStaged(NcclLane& lane, const AcceptedCall& call)
   StagedCalls* staged = StagedOf(lane);
   if (staged == nullptr || HasUnequalBlocks(call.request.kind) || batching_) {
     return absl::UnimplementedError(std::string(Name(call.request.kind)) + (batching_ ? " in a batch" : "") +
-                                    " does not go through host memory; " + lane.device().staged());
+                                    " does not go through host memory; " + lane.device().WhyStaged(call.request));
   }
   staging_ = &call;
   const absl::Status status = staged->Run(call);
@@ -368,11 +375,16 @@ absl::Status NcclProvider::Register(const Buffer& buffer, runtime::Deadline dead
   return status;
 }
 
-absl::Status NcclProvider::LastWords(NcclLane& lane) const {
+absl::Status NcclProvider::LastWords(NcclLane& lane) {
   if (!lane.device().left_behind()) return status_;
-  return absl::Status(status_.code(), std::string(status_.message()) + "; NCCL's abort did not end within " +
-                                          std::to_string(NcclCommunicator::kEndLimit.count()) +
-                                          " s, so the device may still use the buffers: end this process");
+  const std::string hangs = "NCCL's abort did not end within " + std::to_string(NcclCommunicator::kEndLimit.count()) +
+                            " s, so the device may still use the buffers";
+  if (!asked_to_be_killed_) {
+    asked_to_be_killed_ = group_->runtime->AskToBeKilled(hangs + ", after: " + std::string(status_.message()));
+  }
+  return absl::Status(status_.code(),
+                      std::string(status_.message()) + "; " + hangs +
+                          (asked_to_be_killed_ ? ": this process is killed by its agent" : ": end this process"));
 }
 
 void NcclProvider::OnSplit(int color, int key, uint64_t child) {

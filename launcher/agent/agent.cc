@@ -364,6 +364,7 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
           .group_of = [this](int rank) { return supervisor_->GroupOf(rank); },
           .on_hello = [this](int rank, pid_t pid) { supervisor_->OnProgramJoined(rank, pid); },
           .on_goodbye = [this](int rank) { said_goodbye_[rank] = true; },
+          .on_kill_request = [this](int rank, const std::string& why) { supervisor_->KillAsAsked(rank, why); },
           .on_vanished = [this](int rank, pid_t pid) { supervisor_->OnProgramVanished(rank, pid); }});
   const absl::Status ready = service_->Start(address_);
   if (!ready.ok()) return GiveUp(std::string(ready.message()));

@@ -110,6 +110,9 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
       peer->second.goodbye = true;
       callbacks_.on_goodbye(peer->second.local_rank);
       break;
+    case v1::RankMessage::kKill:
+      callbacks_.on_kill_request(peer->second.local_rank, message.kill().text());
+      break;
     case v1::RankMessage::KIND_NOT_SET:
       break;
   }

@@ -29,6 +29,8 @@ class RankService {
     // A local rank has said hello. `pid`: the process that did; a descendant of what was started, if that is a wrapper.
     std::function<void(int local_rank, pid_t pid)> on_hello;
     std::function<void(int local_rank)> on_goodbye;
+    // A rank asks to be killed, and says why.
+    std::function<void(int local_rank, const std::string& why)> on_kill_request;
     // A rank that had said hello, and no goodbye, has closed its connection. `pid`: the process that had said it.
     std::function<void(int local_rank, pid_t pid)> on_vanished;
   };

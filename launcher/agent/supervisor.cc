@@ -189,6 +189,13 @@ void Supervisor::OnChildStopped(pid_t pid) {
   }
 }
 
+void Supervisor::KillAsAsked(int local_rank, const std::string& why) {
+  Rank& rank = ranks_[local_rank];
+  if (!rank.running || !rank.own_fault.empty()) return;
+  if (!rank.told_to_end) rank.own_fault = why;
+  Kill(&rank);
+}
+
 bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];

@@ -49,6 +49,9 @@ class Supervisor {
   // wrapper gets a second to end too, then it is ended.
   void OnProgramVanished(int local_rank, pid_t program);
 
+  // The rank has asked for it: SIGKILL to its group, reported with its reason.
+  void KillAsAsked(int local_rank, const std::string& why);
+
   // A child process has ended. False when it is none of the ranks.
   bool OnChildEnded(pid_t pid, int wait_status);
 

@@ -2,6 +2,7 @@
 #
 #   UCX, CUDA, NCCL  headers only (cohort::ucx_headers, cohort::cuda_headers, cohort::nccl_headers): the libraries are
 #                    opened at run time, so that one binary also runs where they are absent
+#   NVCC             compiles the reduction kernels for CUDA devices; the library carries them
 #   TORCH            the trainer
 #   GRPC             the rendezvous and dlaunch
 #
@@ -32,7 +33,7 @@ function(cohort_resolve name)
   set_property(GLOBAL APPEND PROPERTY COHORT_SUMMARY "  ${label}${line}")
 endfunction()
 
-foreach(name IN ITEMS UCX CUDA NCCL TORCH GRPC)
+foreach(name IN ITEMS UCX CUDA NVCC NCCL TORCH GRPC)
   set(COHORT_WITH_${name} AUTO CACHE STRING "Build with ${name}: AUTO, ON or OFF")
   set_property(CACHE COHORT_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
   string(TOUPPER "${COHORT_WITH_${name}}" COHORT_WITH_${name})
@@ -87,6 +88,30 @@ if(COHORT_HEADERS_FOUND)
 endif()
 cohort_resolve(CUDA FOUND ${COHORT_HEADERS_FOUND} WHAT "${version}, ${COHORT_CUDA_INCLUDE_DIR}"
   REMEDY "Install the CUDA toolkit's headers or set CUDA_HOME")
+
+# Whether nvcc works is tried once: it refuses host compilers that it does not know.
+set(found OFF)
+set(version "")
+if(COHORT_HAVE_CUDA AND NOT COHORT_WITH_NVCC STREQUAL "OFF")
+  find_program(COHORT_NVCC nvcc HINTS ${COHORT_CUDA_INCLUDE_DIR}/../bin $ENV{CUDA_HOME}/bin ${COHORT_CUDA_HINTS}
+    PATH_SUFFIXES bin)
+  if(COHORT_NVCC AND NOT DEFINED COHORT_NVCC_ARCHITECTURES)
+    execute_process(COMMAND ${COHORT_NVCC} --list-gpu-code OUTPUT_VARIABLE known ERROR_QUIET RESULT_VARIABLE failed)
+    execute_process(COMMAND ${COHORT_NVCC} -fatbin -x cu -o ${CMAKE_BINARY_DIR}/nvcc_works.fatbin /dev/null
+      RESULT_VARIABLE broken OUTPUT_QUIET ERROR_QUIET)
+    string(REGEX MATCHALL "sm_(80|90|100)[^0-9a-z]" architectures "${known}")
+    string(REGEX MATCHALL "[0-9]+" architectures "${architectures}")
+    if(failed EQUAL 0 AND broken EQUAL 0)
+      set(COHORT_NVCC_ARCHITECTURES "${architectures}" CACHE STRING "CUDA architectures that kernels are built for")
+    endif()
+  endif()
+  if(DEFINED COHORT_NVCC_ARCHITECTURES)
+    set(found ON)
+    string(REPLACE ";" " sm_" version "sm_${COHORT_NVCC_ARCHITECTURES}")
+  endif()
+endif()
+cohort_resolve(NVCC FOUND ${found} WHAT "${version}, ${COHORT_NVCC}"
+  REMEDY "Install a CUDA toolkit whose nvcc works with this compiler (and COHORT_WITH_CUDA)")
 
 cohort_find_headers(nccl NCCL HEADER nccl.h
   HINTS $ENV{NCCL_HOME} ${COHORT_CUDA_INCLUDE_DIR} ${COHORT_CUDA_HINTS})

@@ -63,6 +63,23 @@ TEST(NcclAgreement, OnlyWhatAllHaveIsReusedOrShrunk) {
   EXPECT_EQ(Decide(offers, kMembers).kind, Decision::Kind::kNew);
 }
 
+TEST(NcclAgreement, WhatAllCanDoIsAgreedOn) {
+  std::vector<Offer> offers(4, Good());
+  for (Offer& offer : offers) offer.abilities = {.float8 = true, .kernels = true};
+  EXPECT_TRUE(Decide(offers, kMembers).abilities.float8);
+  EXPECT_TRUE(Decide(offers, kMembers).abilities.kernels);
+  offers[2].abilities.kernels = false;
+  const Decision decision = Decide(offers, kMembers);
+  EXPECT_TRUE(decision.abilities.float8);
+  EXPECT_FALSE(decision.abilities.kernels);
+  Decision read;
+  Decision serializable = decision;
+  serializable.text = std::string(128, 'i');
+  ASSERT_TRUE(Parse(Serialize(serializable), &read));
+  EXPECT_TRUE(read.abilities.float8);
+  EXPECT_FALSE(read.abilities.kernels);
+}
+
 TEST(NcclAgreement, TextsAreReadBackAndOthersRefused) {
   Offer offer = Good();
   offer.settings = "NCCL_PROTO=LL";

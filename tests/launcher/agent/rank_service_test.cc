@@ -102,6 +102,7 @@ class RankServiceTest : public testing::Test {
                                .group_of = [this](int local_rank) { return local_rank == 0 ? ::getpid() : stranger_; },
                                .on_hello = [](int, pid_t) {},
                                .on_goodbye = [this](int) { ++goodbyes_; },
+                               .on_kill_request = [](int, const std::string&) {},
                                .on_vanished = [this](int, pid_t) { ++vanished_; }});
     EXPECT_TRUE(service_->Start(address_).ok());
     thread_ = std::thread([this] { loop_.Run(); });

@@ -17,16 +17,8 @@ struct Event {
 };
 thread_local int current_device = 0;
 constexpr int kDevices = 8;
+int compute_capability_major = 9;
 int allocations = 0;  // of pinned and device memory; guarded by State::mutex
-
-// An operation on a stream that `run` does at once when its turn comes.
-void SubmitSimple(void* handle, std::function<void()> run) {
-  Submit(StreamOf(handle), [run = std::move(run)](Stream& stream) {
-    const auto task = std::make_shared<Task>();
-    task->run = run;
-    Enqueue(stream, {task});
-  });
-}
 
 cudaError_t Allocate(void** pointer, size_t bytes) {
   const cohort::runtime::MutexLock lock(GlobalState().mutex);
@@ -67,6 +59,10 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int device) {
   if (device < 0 || device >= fake::kDevices) return cudaErrorInvalidDevice;
   fake::current_device = device;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrComputeCapabilityMajor ? fake::compute_capability_major : 1;
   return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {

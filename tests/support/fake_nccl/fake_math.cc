@@ -1,6 +1,7 @@
 #include "tests/support/fake_nccl/fake_math.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstring>
 
 #include "comm/reduce/reduce.h"
@@ -31,6 +32,10 @@ DataType TypeOf(ncclDataType_t dtype) {
       return DataType::kBFloat16;
     case ncclFloat64:
       return DataType::kFloat64;
+    case ncclFloat8e4m3:
+      return DataType::kFloat8E4M3;
+    case ncclFloat8e5m2:
+      return DataType::kFloat8E5M2;
     default:
       return DataType::kFloat32;
   }
@@ -51,15 +56,30 @@ ReduceOp OpOf(ncclRedOp_t op) {
   }
 }
 
+// A part's input times its factor, rounded to the type.
+std::vector<std::byte> Scaled(const Part& part, DataType dtype, size_t elements) {
+  const DataType wide = cohort::comm::AccumulatorOf(dtype);
+  const auto* in = static_cast<const std::byte*>(part.in);
+  std::vector<std::byte> result(in, in + elements * cohort::comm::SizeOf(dtype));
+  if (part.factor == 1) return result;
+  std::vector<std::byte> product(elements * cohort::comm::SizeOf(wide));
+  cohort::comm::Prepare(dtype, product.data(), part.in, elements, part.factor);
+  if (wide == dtype) return product;
+  cohort::comm::Finish(dtype, result.data(), product.data(), elements, 1);
+  return result;
+}
+
 std::vector<std::byte> Reduced(const Collective& collective, size_t elements) {
   const DataType dtype = TypeOf(collective.shape.dtype);
   const ReduceOp op = OpOf(collective.shape.op);
   std::vector<std::byte> result(elements * BytesOf(collective.shape.dtype));
   if (elements == 0) return result;
-  std::memcpy(result.data(), collective.parts[0].in, result.size());
+  const std::vector<Part>& parts = collective.parts;
+  const std::vector<std::byte> first = Scaled(parts[0], dtype, elements);
+  std::memcpy(result.data(), first.data(), result.size());
   const auto kernel = cohort::comm::FindReduceKernel(dtype, op);
-  for (size_t rank = 1; rank < collective.parts.size(); ++rank) {
-    kernel(result.data(), result.data(), collective.parts[rank].in, elements);
+  for (size_t rank = 1; rank < parts.size(); ++rank) {
+    kernel(result.data(), result.data(), Scaled(parts[rank], dtype, elements).data(), elements);
   }
   if (op == ReduceOp::kAvg) {
     cohort::comm::DivideBy(dtype, result.data(), elements, static_cast<int>(collective.parts.size()));
@@ -73,10 +93,36 @@ void Write(void* out, const std::byte* data, size_t bytes) {
 
 }  // namespace
 
-size_t BytesOf(ncclDataType_t dtype) {
-  const auto code = static_cast<int>(dtype);
-  return code == 10 || code == 11 ? 1 : cohort::comm::SizeOf(TypeOf(dtype));  // fp8: one byte, only moved
+double ValueOf(const void* scalar, ncclDataType_t dtype) {
+  const DataType type = TypeOf(dtype);
+  const auto read = [scalar](auto value) {
+    std::memcpy(&value, scalar, sizeof value);
+    return static_cast<double>(value);
+  };
+  switch (type) {
+    case DataType::kFloat64:
+      return read(double());
+    case DataType::kInt8:
+      return read(int8_t());
+    case DataType::kUint8:
+      return read(uint8_t());
+    case DataType::kInt32:
+      return read(int32_t());
+    case DataType::kUint32:
+      return read(uint32_t());
+    case DataType::kInt64:
+      return read(int64_t());
+    case DataType::kUint64:
+      return read(uint64_t());
+    default: {
+      float value = 0;
+      cohort::comm::Prepare(type, &value, scalar, 1, 1);
+      return value;
+    }
+  }
 }
+
+size_t BytesOf(ncclDataType_t dtype) { return cohort::comm::SizeOf(TypeOf(dtype)); }
 
 void Compute(Collective& collective) {
   const CollectiveShape& shape = collective.shape;

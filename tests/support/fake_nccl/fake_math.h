@@ -27,12 +27,15 @@ struct Part {
   void* out = nullptr;
   int rank = 0;
   TaskPointer task;
+  double factor = 1;  // of a pre-multiplied sum
 };
 struct Collective {
   CollectiveShape shape;
   std::vector<Part> parts;
 };
 
+// One element of a type.
+double ValueOf(const void* scalar, ncclDataType_t dtype);
 size_t BytesOf(ncclDataType_t dtype);
 // All parts are there: writes every rank's output.
 void Compute(Collective& collective);

@@ -23,11 +23,16 @@ using Lock = cohort::runtime::MutexLock;
 std::map<int, int> calls;  // by rank, since the last configuration
 std::map<std::string, std::shared_ptr<World>> worlds;
 int next_id = 1;
+// Pre-multiplied sums, by their ops, which lie beyond NCCL's own.
+constexpr int kFirstFactor = 100;
+std::map<int, double> factors;
+int next_op = 0;
 
 // Operations between ncclGroupStart and ncclGroupEnd of this thread: they go beside each other.
 struct Group {
   int depth = 0;
   std::vector<std::pair<Stream*, TaskPointer>> tasks;
+  std::map<Stream*, std::vector<Operation>> captured;
 };
 thread_local Group group;
 
@@ -35,6 +40,30 @@ thread_local Group group;
 bool Hit(const ncclComm& communicator, FakeNcclMode mode) {
   return configuration.mode == mode && (configuration.rank == -1 || configuration.rank == communicator.rank) &&
          calls[communicator.rank] == configuration.k;
+}
+
+void EnqueueGroup() {
+  std::map<Stream*, std::vector<TaskPointer>> by_stream;
+  for (auto& [stream, task] : group.tasks) by_stream[stream].push_back(task);
+  group.tasks.clear();
+  for (auto& [stream, tasks] : by_stream) Enqueue(*stream, tasks);
+}
+
+// Also a replay runs the operations of a group beside each other.
+void SubmitInGroup(Stream& stream, const Operation& operation) {
+  if (stream.capture == nullptr || group.depth == 0) return Submit(stream, operation);
+  group.captured[&stream].push_back(operation);
+}
+void CaptureGroup() {
+  for (auto& [stream, operations] : group.captured) {
+    Submit(*stream, [operations = std::move(operations)](Stream& replay) {
+      ++group.depth;
+      for (const Operation& operation : operations) operation(replay);
+      --group.depth;
+      EnqueueGroup();
+    });
+  }
+  group.captured.clear();
 }
 
 void Put(Stream& stream, const TaskPointer& task) {
@@ -53,7 +82,7 @@ ncclResult_t Call(ncclComm* communicator, cudaStream_t handle, bool collective,
   if (Hit(*communicator, kFakeCallError)) return ncclInvalidUsage;
   const bool silent =
       Hit(*communicator, kFakeAsyncError) || Hit(*communicator, kFakeSetupHang) || Hit(*communicator, kFakeHang);
-  Submit(StreamOf(handle), [communicator, arrive, silent, collective](Stream& stream) {
+  SubmitInGroup(StreamOf(handle), [communicator, arrive, silent, collective](Stream& stream) {
     const auto task = std::make_shared<Task>();
     task->finished_by_run = false;
     const uint64_t sequence = collective ? communicator->sequence++ : 0;
@@ -71,6 +100,12 @@ ncclResult_t Call(ncclComm* communicator, cudaStream_t handle, bool collective,
 ncclResult_t Run(ncclComm* communicator, cudaStream_t stream, Part part, CollectiveShape shape) {
   if (configuration.mode == kFakeNothing) return ncclSuccess;
   const Lock lock(GlobalState().mutex);
+  const bool float8 = shape.dtype == ncclFloat8e4m3 || shape.dtype == ncclFloat8e5m2;
+  if (float8 && COHORT_FAKE_NCCL_VERSION < 22400) return ncclInvalidArgument;
+  if (const auto found = factors.find(shape.op); found != factors.end()) {
+    part.factor = found->second;
+    shape.op = ncclSum;
+  }
   return Call(communicator, stream, /*collective=*/true, [=](uint64_t sequence, const TaskPointer& task) {
     Part mine = part;
     mine.rank = communicator->rank;
@@ -216,39 +251,48 @@ ncclResult_t ncclGroupStart() {
 }
 ncclResult_t ncclGroupEnd() {
   if (--fake::group.depth > 0) return ncclSuccess;
-  if (fake::group.tasks.empty()) return ncclSuccess;
+  if (fake::group.tasks.empty() && fake::group.captured.empty()) return ncclSuccess;
   const Lock lock(GlobalState().mutex);
-  std::map<fake::Stream*, std::vector<fake::TaskPointer>> by_stream;
-  for (auto& [stream, task] : fake::group.tasks) by_stream[stream].push_back(task);
-  fake::group.tasks.clear();
-  for (auto& [stream, tasks] : by_stream) fake::Enqueue(*stream, tasks);
+  fake::CaptureGroup();
+  fake::EnqueueGroup();
   return fake::configuration.mode == kFakeSlowSetup ? ncclInProgress : ncclSuccess;
 }
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void*, ncclDataType_t, ncclScalarResidence_t, ncclComm_t) {
-  *op = ncclSum;  // the scalar is not applied
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t dtype, ncclScalarResidence_t where,
+                                      ncclComm_t) {
+  if (where != ncclScalarHostImmediate) return ncclInvalidArgument;
+  const Lock lock(GlobalState().mutex);
+  *op = static_cast<ncclRedOp_t>(fake::kFirstFactor + fake::next_op++);
+  fake::factors[*op] = fake::ValueOf(scalar, dtype);
   return ncclSuccess;
 }
-ncclResult_t ncclRedOpDestroy(ncclRedOp_t, ncclComm_t) { return ncclSuccess; }
+ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t) {
+  const Lock lock(GlobalState().mutex);
+  return fake::factors.erase(op) == 1 ? ncclSuccess : ncclInvalidArgument;
+}
+int FakeNcclLiveOps() {
+  const Lock lock(GlobalState().mutex);
+  return static_cast<int>(fake::factors.size());
+}
 
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
                            ncclComm_t communicator, cudaStream_t stream) {
-  return fake::Run(communicator, stream, Part{in, out, 0, nullptr}, {fake::kAllReduce, count, dtype, op, -1});
+  return fake::Run(communicator, stream, Part{in, out, 0, nullptr, 1}, {fake::kAllReduce, count, dtype, op, -1});
 }
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t dtype, int root,
                            ncclComm_t communicator, cudaStream_t stream) {
-  return fake::Run(communicator, stream, Part{in, out, 0, nullptr}, {fake::kBroadcast, count, dtype, ncclSum, root});
+  return fake::Run(communicator, stream, Part{in, out, 0, nullptr, 1}, {fake::kBroadcast, count, dtype, ncclSum, root});
 }
 ncclResult_t ncclReduce(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclRedOp_t op, int root,
                         ncclComm_t communicator, cudaStream_t stream) {
-  return fake::Run(communicator, stream, Part{in, out, 0, nullptr}, {fake::kReduce, count, dtype, op, root});
+  return fake::Run(communicator, stream, Part{in, out, 0, nullptr, 1}, {fake::kReduce, count, dtype, op, root});
 }
 ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclComm_t communicator,
                            cudaStream_t stream) {
-  return fake::Run(communicator, stream, Part{in, out, 0, nullptr}, {fake::kAllGather, count, dtype, ncclSum, -1});
+  return fake::Run(communicator, stream, Part{in, out, 0, nullptr, 1}, {fake::kAllGather, count, dtype, ncclSum, -1});
 }
 ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t dtype, ncclRedOp_t op,
                                ncclComm_t communicator, cudaStream_t stream) {
-  return fake::Run(communicator, stream, Part{in, out, 0, nullptr}, {fake::kReduceScatter, count, dtype, op, -1});
+  return fake::Run(communicator, stream, Part{in, out, 0, nullptr, 1}, {fake::kReduceScatter, count, dtype, op, -1});
 }
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t dtype, int peer, ncclComm_t communicator,
                       cudaStream_t stream) {

@@ -27,6 +27,8 @@ int FakeNcclLiveCommunicators();
 int FakeNcclMade(int how);
 // How much memory is registered; the oldest fake has no such function.
 int FakeNcclLiveRegistrations();
+// Pre-multiplied sums that were not destroyed.
+int FakeNcclLiveOps();
 // Device and pinned memory that was not freed.
 int FakeCudaLiveAllocations();
 }

@@ -47,6 +47,8 @@ Stream& StreamOf(void* stream);
 void Enqueue(Stream& stream, const std::vector<TaskPointer>& tasks);
 // Enqueues, or records while the stream is being captured.
 void Submit(Stream& stream, const Operation& operation);
+// The same for what `run` does at once when its turn comes.
+void SubmitSimple(void* handle, std::function<void()> run);
 void Follow(const TaskPointer& task, const TaskPointer& earlier);
 void StartIfReady(const TaskPointer& task);
 void Finish(const TaskPointer& task);

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "tests/support/fake_nccl/fake_state.h"
 
 namespace fake {
@@ -60,6 +62,14 @@ void Submit(Stream& stream, const Operation& operation) {
   } else {
     operation(stream);
   }
+}
+
+void SubmitSimple(void* handle, std::function<void()> run) {
+  Submit(StreamOf(handle), [run = std::move(run)](Stream& stream) {
+    const auto task = std::make_shared<Task>();
+    task->run = run;
+    Enqueue(stream, {task});
+  });
 }
 
 }  // namespace fake
