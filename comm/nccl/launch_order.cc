@@ -25,6 +25,12 @@ std::vector<CallRecord> Unfinished(const runtime::BlackBoxReader& box, uint64_t 
 
 }  // namespace
 
+bool GuardsOrder(const std::string& settings, int nccl_version) {
+  constexpr int kImplicitOrderVersion = 22600;
+  if (settings.find("NCCL_LAUNCH_ORDER_IMPLICIT=0") != std::string::npos) return false;
+  return settings.find("NCCL_LAUNCH_ORDER_IMPLICIT=1") == std::string::npos || nccl_version < kImplicitOrderVersion;
+}
+
 uint64_t DeviceTag(int index) { return 0x6e63636c'00000001u + static_cast<uint64_t>(index); }
 
 std::string CompareOrder(int rank, std::span<const CallRecord> calls, int peer,

@@ -25,7 +25,7 @@ struct NcclContext {
   std::string why;       // there is no NCCL
   std::string settings;  // Offer::settings
   std::shared_ptr<NcclPool> pool;
-  bool keeps_order = true;  // the launch-order guard is on (launch_order.h)
+  bool guards_order = true;  // GuardsOrder
   // Drives the engine for `duration`. Not OK: the group has failed, or the deadline has passed.
   std::function<absl::Status(std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing)>
       drive;

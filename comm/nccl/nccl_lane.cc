@@ -14,8 +14,8 @@ namespace {
 constexpr std::chrono::milliseconds kErrorInterval(1);
 constexpr std::chrono::milliseconds kFirstReport(50);
 constexpr std::chrono::milliseconds kLongestReport(1000);
-// Orders are compared when a call has stood still for so long: before that a member may just be late, and ranks that
-// issue in different orders on streams of their own get away with it.
+// Where the guard is off, orders are compared when a call has stood still for so long: ranks that issue in different
+// orders on streams of their own then mostly get away with it.
 constexpr std::chrono::milliseconds kOrderCheck(500);
 // How long an operation whose time is up waits for the comparison's verdict.
 constexpr std::chrono::milliseconds kVerdictTime(500);
@@ -36,7 +36,23 @@ NcclLane::NcclLane(const NcclContext* context, int index, int ordinal)
       black_box_(context->group->runtime->segment().black_box()) {}
 
 NcclLane::~NcclLane() {
+  ForgetIssued();
   if (wake_stream_ != nullptr) (void)context_.cuda->cudaStreamDestroy(wake_stream_);
+}
+
+absl::Status NcclLane::KeepOrder(cudaStream_t stream) const {
+  const NcclPool::Issued& issued = context_.pool->issued(device_.ordinal());
+  if (issued.lane == nullptr || issued.lane == this || !context_.guards_order) [[likely]]
+    return absl::OkStatus();
+  return context_.cuda->ToStatus(context_.cuda->cudaStreamWaitEvent(stream, issued.event, 0),
+                                 "ordering the calls of two communicators");
+}
+
+void NcclLane::NoteIssued(cudaEvent_t event) { context_.pool->issued(device_.ordinal()) = {this, event}; }
+
+void NcclLane::ForgetIssued() {
+  NcclPool::Issued& issued = context_.pool->issued(device_.ordinal());
+  if (issued.lane == this) issued = {};
 }
 
 void NcclLane::Push(NcclOperation* operation) {
@@ -94,7 +110,7 @@ void NcclLane::WatchDeadline(Clock::time_point now) {
   }
   const bool expired = now - first.started >= first.call.timeout;
   if (!expired && now < next_report_) return;
-  if (expired || now - first.started >= kOrderCheck) {
+  if (expired || now - first.started >= (context_.guards_order ? kFirstReport : kOrderCheck)) {
     const std::string conflict = DescribeOrderConflict(group, record);
     if (!conflict.empty()) return group.fail(absl::FailedPreconditionError(conflict), -1);
   }

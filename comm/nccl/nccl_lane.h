@@ -19,6 +19,13 @@ class NcclLane {
   const NcclOperation* first() const { return queue_.front(); }
   bool empty() const { return queue_.empty(); }
 
+  // The launch-order guard (launch_order.h). Before a call is launched: its stream waits for the device's last call of
+  // another communicator. Afterwards: the call whose end `event` tells was the device's last one.
+  absl::Status KeepOrder(cudaStream_t stream) const;
+  void NoteIssued(cudaEvent_t event);
+  // Nobody waits for this communicator's calls any more: it has failed.
+  void ForgetIssued();
+
   void Push(NcclOperation* operation);
   // Ends those that the device has finished; true when there were any. Fails the group where the device says so.
   bool FinishDone();

@@ -84,6 +84,7 @@ NcclProvider::NcclProvider(const GroupContext* group, const NcclApi* nccl, const
   context_.cuda = cuda;
   context_.why = std::move(why);
   context_.settings = options.settings;
+  context_.guards_order = GuardsOrder(options.settings, nccl == nullptr ? 0 : nccl->version);
   context_.pool = NcclPool::Of(*group->runtime);
   context_.drive = [this](std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing) {
     return DriveFor(duration, deadline, doing);
@@ -223,12 +224,14 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool*
     return absl::OkStatus();
   } else {
     const AcceptedCall* const calls[] = {&call};
+    if (!operation->captured) COHORT_RETURN_IF_ERROR(lane.KeepOrder(stream));
     COHORT_RETURN_IF_ERROR(lane.device().Enqueue(calls, deadline));
   }
   const cudaError_t recorded = context_.cuda->cudaEventRecord(operation->event, stream);
-  if (recorded == cudaSuccess) [[likely]]
-    return absl::OkStatus();
-  return context_.cuda->ToStatus(recorded, std::string(Name(call.request.kind)));
+  if (recorded != cudaSuccess) [[unlikely]]
+    return context_.cuda->ToStatus(recorded, std::string(Name(call.request.kind)));
+  if (!operation->captured) lane.NoteIssued(operation->event);
+  return absl::OkStatus();
 }
 
 absl::Status NcclProvider::CheckCapture(NcclLane& lane, const AcceptedCall& call) const {
@@ -263,12 +266,16 @@ absl::Status NcclProvider::StartBatch(NcclLane& lane, std::span<NcclOperation* c
   const cuda::DeviceScope device(*context_.cuda, lane.device().ordinal());
   COHORT_RETURN_IF_ERROR(device.status());
   std::vector<const AcceptedCall*> calls;
-  for (const NcclOperation* operation : operations) calls.push_back(&operation->call);
+  for (const NcclOperation* operation : operations) {
+    calls.push_back(&operation->call);
+    COHORT_RETURN_IF_ERROR(lane.KeepOrder(static_cast<cudaStream_t>(operation->call.stream)));
+  }
   COHORT_RETURN_IF_ERROR(lane.device().Enqueue(calls, runtime::Deadline::After(calls[0]->timeout)));
   for (const NcclOperation* operation : operations) {
     const cudaError_t recorded =
         context_.cuda->cudaEventRecord(operation->event, static_cast<cudaStream_t>(operation->call.stream));
     if (recorded != cudaSuccess) return context_.cuda->ToStatus(recorded, "recording an event");
+    lane.NoteIssued(operation->event);
   }
   return absl::OkStatus();
 }
@@ -354,7 +361,10 @@ void NcclProvider::Fail(const absl::Status& status) {
   if (!status_.ok()) return;
   status_ = status;
   // Works end when the abort has, in Poll: only then is their memory no longer used.
-  for (const auto& lane : lanes_) lane->device().Stop();
+  for (const auto& lane : lanes_) {
+    lane->ForgetIssued();
+    lane->device().Stop();
+  }
   for (const auto& staged : staged_) {
     if (staged != nullptr) staged->Fail(status);
   }

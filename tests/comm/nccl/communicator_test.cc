@@ -13,6 +13,7 @@
 
 #include "comm/cuda/device.h"
 #include "tests/comm/nccl/device_memory.h"
+#include "tests/support/fake_nccl/fake_nccl.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::comm {
@@ -150,6 +151,29 @@ TEST(NcclCommunicatorTest, DifferentVersionsAreRefusedOnAllRanks) {
   for (const auto& result : results) EXPECT_EQ(result.text, "");
 }
 
+// The second net: NCCL says nothing about calls that do not match, and never ends them.
+TEST(NcclCommunicatorTest, CallsThatDoNotMatchAreToldOnAllRanks) {
+  const auto results = RunProcesses({.ranks = 3}, [](ProcessRank& self) -> std::string {
+    setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
+    setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
+    void* fake = dlopen(COHORT_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
+    const auto configure = reinterpret_cast<decltype(&FakeNcclConfigure)>(dlsym(fake, "FakeNcclConfigure"));
+    configure(kFakeAlone, 0, -1, false);
+    std::vector<float> values(200, 1);
+    const Buffer buffer = Raw(values.data(), self.rank == 2 ? 200 : 100, DataType::kFloat32);
+    const auto start = std::chrono::steady_clock::now();
+    const absl::Status status = self.world->AllReduce(buffer, buffer, ReduceOp::kSum).Wait(std::chrono::seconds(60));
+    const auto took = std::chrono::steady_clock::now() - start;
+    if (!absl::IsFailedPrecondition(status)) return status.ToString();
+    const std::string text(status.message());
+    for (const char* word : {"rank 2", "100", "200", "communicator_test.cc"}) {
+      if (text.find(word) == std::string::npos) return text;
+    }
+    return took < std::chrono::seconds(20) ? "" : "told too late (promised: 2 s)";
+  });
+  for (const auto& result : results) EXPECT_EQ(result.text, "");
+}
+
 TEST(NcclCommunicatorTest, MissingLibraryRefusesTheCallOnly) {
   const auto results = RunProcesses({.ranks = 1}, [](ProcessRank& self) -> std::string {
     setenv("COHORT_CUDA_LIBRARY", "/nowhere/libcudart.so", 1);
@@ -253,7 +277,8 @@ TEST_F(NcclGpuTest, GraphsReplayCalls) {
 
 TEST_F(NcclGpuTest, AbortEndsACall) { Run(2, CheckAbort); }
 
-TEST_F(NcclGpuTest, TypesThatNcclLacksGoThroughHostMemory) {
+// int16: exchanged and folded by our kernels; and the same through host memory.
+TEST_F(NcclGpuTest, TypesThatNcclLacksAreReduced) {
   Run(2, [](ProcessRank& self) -> std::string {
     const absl::StatusOr<const cuda::CudaApi*> api = cuda::LoadCuda("");
     if (!api.ok()) return api.status().ToString();
@@ -261,9 +286,14 @@ TEST_F(NcclGpuTest, TypesThatNcclLacksGoThroughHostMemory) {
     // Two int16 in each int32: 1 and 0.
     DeviceVector data(**api, Values(kCount, 1));
     const Buffer buffer(data.data(), 2 * kCount, DataType::kInt16, MemoryKind::kCuda, 0);
-    const absl::Status status = self.world->AllReduce(buffer, buffer, ReduceOp::kSum).Wait();
+    absl::Status status = self.world->AllReduce(buffer, buffer, ReduceOp::kSum).Wait();
     if (!status.ok()) return status.ToString();
-    return data.values() == Values(kCount, 2) ? "" : "all_reduce of int16 gave wrong values";
+    if (data.values() != Values(kCount, 2)) return "all_reduce of int16 gave wrong values";
+    const std::string text = self.world->Explain(CollectiveKind::kAllReduce, 1, DataType::kInt16, MemoryKind::kCuda);
+    if (text.find("folded by kernels") == std::string::npos) return text;
+    status = self.world->AllReduce(buffer, buffer, ReduceOp::kSum, {.algorithm = "staged"}).Wait();
+    if (!status.ok()) return status.ToString();
+    return data.values() == Values(kCount, 4) ? "" : "all_reduce of int16 through host memory gave wrong values";
   });
 }
 

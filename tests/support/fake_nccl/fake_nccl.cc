@@ -80,8 +80,8 @@ ncclResult_t Call(ncclComm* communicator, cudaStream_t handle, bool collective,
   if (communicator->revoked) return ncclInvalidUsage;
   ++calls[communicator->rank];
   if (Hit(*communicator, kFakeCallError)) return ncclInvalidUsage;
-  const bool silent =
-      Hit(*communicator, kFakeAsyncError) || Hit(*communicator, kFakeSetupHang) || Hit(*communicator, kFakeHang);
+  const bool silent = configuration.mode == kFakeAlone || Hit(*communicator, kFakeAsyncError) ||
+                      Hit(*communicator, kFakeSetupHang) || Hit(*communicator, kFakeHang);
   SubmitInGroup(StreamOf(handle), [communicator, arrive, silent, collective](Stream& stream) {
     const auto task = std::make_shared<Task>();
     task->finished_by_run = false;
@@ -206,7 +206,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* result, int size, ncclUniqueId i
 ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state) {
   const Lock lock(GlobalState().mutex);
   const auto& world = communicator->world;
-  const bool all_joined = world != nullptr && static_cast<int>(world->joined.size()) == world->size;
+  const bool alone = fake::configuration.mode == kFakeAlone;
+  const bool all_joined = alone || (world != nullptr && static_cast<int>(world->joined.size()) == world->size);
   *state = communicator->async;
   if (communicator->in_progress != 0 || !all_joined) *state = ncclInProgress;
   if (communicator->in_progress > 0) --communicator->in_progress;

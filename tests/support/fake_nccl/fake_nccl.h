@@ -16,6 +16,7 @@ enum FakeNcclMode {
   kFakeInitError = 6,   // creation returns ncclSystemError
   kFakeSlowSetup = 7,   // every call is in progress for a few polls first
   kFakeNothing = 8,     // calls do nothing at all, at once: for measurements
+  kFakeAlone = 9,       // the other ranks are other processes: creation succeeds without them, no call ever finishes
 };
 
 // Applies to calls made from now on, counted from 1 over all communicators of `rank`; -1: of every rank. abort_hangs:

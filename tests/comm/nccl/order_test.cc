@@ -1,0 +1,121 @@
+// Calls of two communicators on one device and streams of their own: kept in the order of issue, and told when two
+// ranks issue them in different orders.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/nccl/launch_order.h"
+#include "tests/comm/nccl/nccl_world.h"
+
+namespace cohort::comm {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class NcclOrderTest : public testing::Test {
+ protected:
+  void SetUp() override { TheFake().configure(kFakeWorks, 0, -1, false); }
+};
+
+CollectiveRequest Barrier() {
+  CollectiveRequest request;
+  request.kind = CollectiveKind::kBarrier;
+  return request;
+}
+
+// Two groups of the same ranks on one device, each with a stream, past their first calls.
+struct Pair {
+  explicit Pair(NcclRank* first, const NcclOptions& options) : groups{first} {
+    second = std::make_unique<NcclRank>(&first->runtime(), std::vector<int>{0, 1}, options, 300);
+    groups[1] = second.get();
+    const auto make = TheFake().Find<decltype(&cudaStreamCreateWithFlags)>("cudaStreamCreateWithFlags");
+    for (int i = 0; i < 2; ++i) {
+      make(&streams[i], 0);
+      ok = groups[i]->Run(Barrier()).ok() && ok;
+    }
+  }
+  runtime::Work Launch(int i, milliseconds timeout) { return groups[i]->Launch(Barrier(), streams[i], timeout); }
+
+  std::unique_ptr<NcclRank> second;
+  NcclRank* groups[2];
+  cudaStream_t streams[2] = {};
+  bool ok = true;
+};
+
+TEST_F(NcclOrderTest, EqualOrdersEnd) {
+  const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    Pair pair(&self, FakeOptions());
+    if (!pair.ok) return "first calls";
+    for (int round = 0; round < 50; ++round) {
+      runtime::Work works[] = {pair.Launch(round % 2, seconds(8)), pair.Launch(1 - round % 2, seconds(8)),
+                               pair.Launch(round % 2, seconds(8))};
+      for (runtime::Work& work : works) {
+        if (const absl::Status status = work.Wait(seconds(20)); !status.ok()) return status.ToString();
+      }
+    }
+    return "";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
+TEST_F(NcclOrderTest, ALaterCallOfAnotherCommunicatorWaits) {
+  const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    Pair pair(&self, FakeOptions());
+    if (!pair.ok) return "first calls";
+    if (self.rank() == 1) {
+      // Only the second call: the other rank's one is behind its first.
+      runtime::Work second = pair.Launch(1, seconds(8));
+      if (!self.runtime().Get("looked", runtime::Deadline::After(seconds(30))).ok()) return "no look";
+      if (second.Done()) return "the second call was done before the first";
+      runtime::Work first = pair.Launch(0, seconds(8));
+      // Behind the second one here, too: both stand still, and are told apart below.
+      return first.Wait(seconds(20)).ok() && second.Wait(seconds(20)).ok() ? "different orders ended" : "";
+    }
+    runtime::Work first = pair.Launch(0, seconds(8)), second = pair.Launch(1, seconds(8));
+    const bool early = second.Wait(milliseconds(20)).ok();
+    if (!self.runtime().Put("looked", "1", runtime::Deadline::After(seconds(30))).ok()) return "Put";
+    if (early) return "the second call did not wait for the first";
+    (void)first.Wait(seconds(20));
+    return "";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
+TEST_F(NcclOrderTest, DifferentOrdersAreToldSoon) {
+  std::atomic<int> told{0};
+  const auto problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
+    Pair pair(&self, FakeOptions());
+    if (!pair.ok) return "first calls";
+    const int first = self.rank();
+    const auto start = std::chrono::steady_clock::now();
+    runtime::Work works[] = {pair.Launch(first, seconds(8)), pair.Launch(1 - first, seconds(1))};
+    const absl::Status status = works[0].Wait(seconds(20));
+    const auto took = std::chrono::steady_clock::now() - start;
+    (void)works[1].Wait(seconds(20));
+    // Whoever is told first stops its calls, and so may let the other's first one end: there is no group to tell it.
+    if (status.ok()) return "";
+    if (!absl::IsFailedPrecondition(status)) return status.ToString();
+    if (std::string(status.message()).find("in different orders") == std::string::npos) return status.ToString();
+    ++told;
+    return took < seconds(2) ? "" : "told too late";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+  EXPECT_GE(told, 1);
+}
+
+TEST_F(NcclOrderTest, IsLeftToNcclOnRequest) {
+  EXPECT_TRUE(nccl::GuardsOrder("", 22809));
+  EXPECT_TRUE(nccl::GuardsOrder("NCCL_ALGO=Ring", 22809));
+  EXPECT_FALSE(nccl::GuardsOrder("NCCL_ALGO=Ring NCCL_LAUNCH_ORDER_IMPLICIT=1", 22809));
+  EXPECT_TRUE(nccl::GuardsOrder("NCCL_LAUNCH_ORDER_IMPLICIT=1", 22500));
+  EXPECT_FALSE(nccl::GuardsOrder("NCCL_LAUNCH_ORDER_IMPLICIT=0", 22500));
+}
+
+}  // namespace
+}  // namespace cohort::comm
