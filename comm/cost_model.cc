@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/composition_cost.h"
 #include "comm/plan/plan.h"
 
 namespace cohort::comm {
@@ -93,6 +94,7 @@ double MessageData(const Query& query, const LevelTuning& level) {
 
 double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64_t bytes, const GroupTopology& topology,
                            const Tuning& tuning) {
+  if (algorithm.composition != nullptr) return PredictComposition(algorithm, pieces, bytes, topology, tuning);
   const bool local = topology.nodes <= 1;
   const LevelTuning& level = local ? tuning.local : tuning.remote;
   const double blocks = HasBlockPerRank(algorithm.kind) ? topology.size + 1 : 2;

@@ -21,11 +21,14 @@ namespace cohort::comm {
 // What the selector knows about a group: equal on all of its members.
 struct GroupTopology {
   int size = 1;
-  int nodes = 1;               // hosts with members
+  int nodes = 1;          // hosts with members
+  int smallest_node = 0;  // members on the host that has the fewest, and the most; 0: not known
+  int largest_node = 0;
   double ranks_per_cpu = 1.0;  // of a group on one machine; above 1 the ranks take turns
 };
 
-// The predicted time of one algorithm with `pieces` pieces on a block of `bytes` bytes.
+// The predicted time of one algorithm with `pieces` pieces on a block of `bytes` bytes. Of a composition: the sum of
+// its parts (composition_cost.h).
 double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64_t bytes, const GroupTopology& topology,
                            const Tuning& tuning);
 

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/algorithm/registry.h"
 #include "comm/mismatch.h"
@@ -36,13 +36,19 @@ Demands DemandsOf(const CollectiveRequest& request) {
   return demands;
 }
 
+Placement PlacementOf(const GroupContext& group) {
+  std::vector<int> nodes;
+  for (const int member : group.members) nodes.push_back(group.runtime->node_of(member));
+  return Placement(nodes);
+}
+
 // Only what all members see alike: how they are spread over nodes, and the figure that a node's segment holds.
-GroupTopology TopologyOf(const GroupContext& group) {
-  std::map<int, int> ranks_of_node;
-  for (const int member : group.members) ++ranks_of_node[group.runtime->node_of(member)];
+GroupTopology TopologyOf(const GroupContext& group, const Placement& placement) {
   GroupTopology topology;
   topology.size = group.size;
-  topology.nodes = static_cast<int>(ranks_of_node.size());
+  topology.nodes = placement.nodes();
+  topology.smallest_node = placement.shape().smallest;
+  topology.largest_node = placement.shape().largest;
   // What other machines have is not known here; but nodes may be simulated ones of this machine.
   if (topology.nodes == 1) {
     topology.ranks_per_cpu = std::max(1.0, static_cast<double>(group.size) / group.runtime->segment().cpus());
@@ -59,8 +65,8 @@ PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
     : group_(group),
       pool_(new OperationPool(&group->runtime->engine(), group->source)),
       runner_(links, group->rank, group->size),
-      plans_(group->rank, group->size),
-      selector_(TopologyOf(*group), group->tuning),
+      plans_(group->rank, PlacementOf(*group)),
+      selector_(TopologyOf(*group, plans_.placement()), group->tuning),
       tuning_hash_(selector_.tuning().Hash()),
       earliest_deadline_(kNever) {}
 

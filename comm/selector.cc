@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <vector>
 
+#include "comm/composition_cost.h"
 #include "comm/cost_model.h"
 
 namespace cohort::comm {
@@ -10,7 +12,7 @@ namespace {
 
 // The number of pieces with the least predicted time: what the algorithm needs, doubled while pieces stay long enough.
 Choice BestPieces(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopology& topology, const Tuning& tuning) {
-  const int32_t least = PartsOf(algorithm, topology.size);
+  const int32_t least = PartsOf(algorithm, topology.size, ShapeOf(topology));
   const int64_t piece_bytes = topology.nodes > 1 ? tuning.remote_piece_bytes : tuning.local_piece_bytes;
   Choice best;
   for (int64_t cuts = 1; cuts <= tuning.max_pieces; cuts *= 2) {
@@ -37,7 +39,7 @@ Choice BestFor(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopolog
 
 // Single-copy algorithms reach into memory of the same host.
 bool Fits(const AlgorithmInfo& algorithm, CollectiveKind kind, const GroupTopology& topology, const Demands& demands) {
-  return algorithm.kind == kind && CheckRequirements(algorithm, topology.size).ok() &&
+  return algorithm.kind == kind && CheckRequirements(algorithm, topology.size, ShapeOf(topology)).ok() &&
          !(algorithm.traits.single_copy && topology.nodes > 1) && (!demands.rank_order || algorithm.traits.rank_order);
 }
 
@@ -55,6 +57,19 @@ void AddFallback(int64_t bytes, const GroupTopology& topology, const Tuning& tun
   }
 }
 
+// The algorithms of the list, and the best compositions of two levels.
+std::vector<const AlgorithmInfo*> Candidates(CollectiveKind kind, int64_t bytes, const GroupTopology& topology,
+                                             const Tuning& tuning) {
+  std::vector<const AlgorithmInfo*> candidates;
+  for (const AlgorithmInfo& algorithm : Algorithms()) {
+    if (algorithm.kind == kind) candidates.push_back(&algorithm);
+  }
+  for (const AlgorithmInfo* composition : BestCompositions(kind, bytes, topology, tuning)) {
+    candidates.push_back(composition);
+  }
+  return candidates;
+}
+
 absl::StatusOr<Choice> Forced(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
                               std::string_view name, const Demands& demands) {
   const AlgorithmInfo* algorithm = FindAlgorithm(kind, name);
@@ -62,7 +77,8 @@ absl::StatusOr<Choice> Forced(CollectiveKind kind, int64_t bytes, const GroupTop
     return absl::InvalidArgumentError(std::string(Name(kind)) + " has no algorithm \"" + std::string(name) +
                                       "\"; choose one of " + AlgorithmNames(kind));
   }
-  if (absl::Status status = CheckRequirements(*algorithm, topology.size); !status.ok()) return status;
+  absl::Status status = CheckRequirements(*algorithm, topology.size, ShapeOf(topology));
+  if (!status.ok()) return status;
   if (demands.rank_order && !algorithm->traits.rank_order) {
     std::string fit;
     for (const AlgorithmInfo& other : Algorithms()) {
@@ -91,8 +107,8 @@ const AlgorithmInfo* Ruled(CollectiveKind kind, int64_t bytes, const GroupTopolo
 }
 
 std::string Line(const Choice& choice) {
-  char text[96];
-  std::snprintf(text, sizeof text, "%-20.*s %6d pieces %12.2f us", static_cast<int>(choice.algorithm->name.size()),
+  char text[128];
+  std::snprintf(text, sizeof text, "%-36.*s %6d pieces %12.2f us", static_cast<int>(choice.algorithm->name.size()),
                 choice.algorithm->name.data(), choice.pieces, choice.predicted_us);
   return text;
 }
@@ -103,9 +119,9 @@ absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTop
                               std::string_view forced, const Demands& demands) {
   if (!forced.empty()) return Forced(kind, bytes, topology, tuning, forced, demands);
   Choice best;
-  for (const AlgorithmInfo& algorithm : Algorithms()) {
-    if (!Fits(algorithm, kind, topology, demands)) continue;
-    const Choice candidate = BestFor(algorithm, bytes, topology, tuning, demands);
+  for (const AlgorithmInfo* algorithm : Candidates(kind, bytes, topology, tuning)) {
+    if (!Fits(*algorithm, kind, topology, demands)) continue;
+    const Choice candidate = BestFor(*algorithm, bytes, topology, tuning, demands);
     if (best.algorithm == nullptr || candidate.predicted_us < best.predicted_us) {
       const Choice second = best;
       best = candidate;
@@ -138,11 +154,10 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
   std::string text = std::string(Name(kind)) + " of " + std::to_string(bytes) + " bytes among " +
                      std::to_string(topology.size) + " ranks on " + std::to_string(topology.nodes) +
                      " hosts, predicted" + (choice->ruled ? " (a rule of the table decides)" : "") + ":\n";
-  for (const AlgorithmInfo& algorithm : Algorithms()) {
-    if (algorithm.kind != kind) continue;
-    const absl::Status fits = CheckRequirements(algorithm, topology.size);
-    text += &algorithm == choice->algorithm ? "  * " : "    ";
-    text += fits.ok() ? Line(BestFor(algorithm, bytes, topology, tuning, demands)) : std::string(fits.message());
+  for (const AlgorithmInfo* algorithm : Candidates(kind, bytes, topology, tuning)) {
+    const absl::Status fits = CheckRequirements(*algorithm, topology.size, ShapeOf(topology));
+    text += algorithm == choice->algorithm ? "  * " : "    ";
+    text += fits.ok() ? Line(BestFor(*algorithm, bytes, topology, tuning, demands)) : std::string(fits.message());
     text += "\n";
   }
   return text + "table: " + tuning.ToString() + "\n";

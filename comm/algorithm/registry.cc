@@ -2,7 +2,10 @@
 
 #include <array>
 #include <bit>
+#include <numeric>
+#include <vector>
 
+#include "comm/algorithm/composition.h"
 #include "comm/algorithm/pattern.h"
 
 namespace cohort::comm {
@@ -31,6 +34,9 @@ constexpr std::array kAlgorithms = {
 #undef COHORT_ALGORITHM
 };
 
+// Their numbers begin here, so that those of the list stay what they are when it grows.
+constexpr uint16_t kFirstComposition = 0x4000;
+
 constexpr bool NamesAreUnique() {
   for (const AlgorithmInfo& a : kAlgorithms) {
     for (const AlgorithmInfo& b : kAlgorithms) {
@@ -48,35 +54,66 @@ absl::Status Refused(const AlgorithmInfo& algorithm, const std::string& why) {
 
 }  // namespace
 
-std::span<const AlgorithmInfo> Algorithms() { return kAlgorithms; }
+std::span<const AlgorithmInfo> AllAlgorithms() {
+  static const auto& all = *new std::vector<AlgorithmInfo>([] {
+    std::vector<AlgorithmInfo> list(kAlgorithms.begin(), kAlgorithms.end());
+    const std::vector<AlgorithmInfo> compositions = MakeCompositions(kAlgorithms, kFirstComposition);
+    list.insert(list.end(), compositions.begin(), compositions.end());
+    return list;
+  }());
+  return all;
+}
+
+std::span<const AlgorithmInfo> Algorithms() { return AllAlgorithms().first(kAlgorithms.size()); }
 
 const AlgorithmInfo* FindAlgorithm(CollectiveKind kind, std::string_view name) {
-  for (const AlgorithmInfo& algorithm : kAlgorithms) {
+  const bool composed = name.find(':') != std::string_view::npos;
+  for (const AlgorithmInfo& algorithm : composed ? AllAlgorithms() : Algorithms()) {
     if (algorithm.kind == kind && algorithm.name == name) return &algorithm;
   }
   return nullptr;
 }
 
 const AlgorithmInfo* FindAlgorithm(uint16_t index) {
-  return index >= 1 && index <= kAlgorithms.size() ? &kAlgorithms[index - 1u] : nullptr;
+  const bool composed = index >= kFirstComposition;
+  const size_t place = index - size_t{composed ? kFirstComposition : uint16_t{1}};  // 0 is beyond all
+  const std::span<const AlgorithmInfo> list = composed ? AllAlgorithms().subspan(kAlgorithms.size()) : Algorithms();
+  return place < list.size() ? &list[place] : nullptr;
 }
 
 std::string AlgorithmNames(CollectiveKind kind) {
   std::string names;
-  for (const AlgorithmInfo& algorithm : kAlgorithms) {
+  const AlgorithmInfo* composed = nullptr;
+  for (const AlgorithmInfo& algorithm : AllAlgorithms()) {
     if (algorithm.kind != kind) continue;
+    if (algorithm.composition != nullptr) {
+      composed = &algorithm;
+      break;
+    }
     if (!names.empty()) names += ", ";
     names += algorithm.name;
   }
+  if (composed != nullptr) names += ", or across hosts SCHEME:INNER+OUTER, such as " + std::string(composed->name);
   return names;
 }
 
-int PartsOf(const AlgorithmInfo& algorithm, int size) {
+int PartsOf(const AlgorithmInfo& algorithm, int size, const NodeShape& shape) {
+  if (algorithm.composition != nullptr) {
+    int64_t parts = 1;
+    for (const Phase& phase : PhasesOf(algorithm, shape, 1)) {
+      if (HasBlockPerRank(algorithm.kind)) break;
+      const int64_t shares = phase.blocks < 1 ? shape.largest : 1;
+      parts = std::lcm(parts, shares * PartsOf(*phase.algorithm, phase.size));
+    }
+    // Parts need not be equal: where there is no small number that makes them so, that of the outer algorithm does.
+    return parts <= size ? static_cast<int>(parts) : PartsOf(*algorithm.composition->outer, shape.nodes);
+  }
   if (algorithm.traits.parts_by_rank) return size;
   return algorithm.traits.power_of_two_parts ? FloorPowerOfTwo(size) : 1;
 }
 
-absl::Status CheckRequirements(const AlgorithmInfo& algorithm, int size) {
+absl::Status CheckRequirements(const AlgorithmInfo& algorithm, int size, const NodeShape& shape) {
+  if (algorithm.composition != nullptr) return CheckComposition(algorithm, shape);
   const AlgorithmTraits& traits = algorithm.traits;
   const auto here = [size] { return ", and this group has " + std::to_string(size); };  // rarely needed
   if (traits.power_of_two && !std::has_single_bit(static_cast<unsigned>(size))) {
@@ -108,8 +145,16 @@ absl::StatusOr<Plan> BuildPlan(const AlgorithmInfo& algorithm, const PlanRequest
   if (request.pieces < 1 || request.pieces > std::numeric_limits<int32_t>::max() / 4 / blocks) {
     return Refused(algorithm, "cannot cut its block into " + std::to_string(request.pieces) + " pieces");
   }
-  if (absl::Status status = CheckRequirements(algorithm, request.size); !status.ok()) return status;
-  Plan plan = algorithm.build(request);
+  const NodeShape shape = request.placement == nullptr ? NodeShape() : request.placement->shape();
+  if (absl::Status status = CheckRequirements(algorithm, request.size, shape); !status.ok()) return status;
+  if (request.placement != nullptr && request.placement->size() != request.size) {
+    return Refused(algorithm, "needs the nodes of " + std::to_string(request.size) + " ranks, not of " +
+                                  std::to_string(request.placement->size()));
+  }
+  const Composition* composition = algorithm.composition;
+  Plan plan = composition == nullptr                   ? algorithm.build(request)
+              : composition->scheme == Scheme::kLeader ? BuildLeader(*composition, request)
+                                                       : BuildShared(*composition, request);
   plan.algorithm = algorithm.name;
   return plan;
 }

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/plan/placement.h"
 #include "comm/plan/plan.h"
 #include "comm/types.h"
 
@@ -53,12 +54,17 @@ struct AlgorithmTraits {
   // Every result is one fold of the operands of all ranks, which is rounded once.
   bool folds_once = false;
   bool pipelined = false;  // gains from more pieces than it needs
+  // AlgorithmCost::rounds are those of ranks that send and receive one message at a time; chains of messages that wait
+  // for one another may be shorter.
+  bool one_port_rounds = false;
   // Rank r's messages are rank 0's with every peer r further on, where the pieces are a multiple of the parts.
   bool rotation = false;
   // Reads and writes other ranks' memory: for groups on one host. Where members can't reach each other's buffers the
   // call is served by another algorithm, which all members choose alike.
   bool single_copy = false;
 };
+
+struct Composition;  // composition.h
 
 struct AlgorithmInfo {
   CollectiveKind kind;
@@ -67,23 +73,28 @@ struct AlgorithmInfo {
   Plan (*build)(const PlanRequest&);
   AlgorithmCost (*cost)(const CostQuery&);
   AlgorithmTraits traits;
+  // Of algorithms of two levels, which have no `build` and `cost` of their own: BuildPlan and PhasesOf serve them.
+  const Composition* composition = nullptr;
 };
 
-// All of them, in the order of the list.
+// Those of the list, in its order.
 std::span<const AlgorithmInfo> Algorithms();
-// Null where there is none.
+// Those, and after them every composition of two (composition.h).
+std::span<const AlgorithmInfo> AllAlgorithms();
+// Of all algorithms; null where there is none.
 const AlgorithmInfo* FindAlgorithm(CollectiveKind kind, std::string_view name);
 const AlgorithmInfo* FindAlgorithm(uint16_t index);
-// "binomial, flat, ring": the names for a kind, in the order of the list.
+// "binomial, flat, ring, or across hosts SCHEME:INNER+OUTER, such as leader:flat+ring": the names for a kind, in the
+// order of the list.
 std::string AlgorithmNames(CollectiveKind kind);
 
 // The parts that the algorithm cuts a block into, whatever the pieces: they are equal where the pieces are a multiple.
-int PartsOf(const AlgorithmInfo& algorithm, int size);
+int PartsOf(const AlgorithmInfo& algorithm, int size, const NodeShape& shape = {});
 
-// OK when the algorithm can serve groups of this size; else kInvalidArgument with the requirement it misses.
-absl::Status CheckRequirements(const AlgorithmInfo& algorithm, int size);
+// OK when the algorithm can serve groups of this size and shape; else kInvalidArgument with the requirement it misses.
+absl::Status CheckRequirements(const AlgorithmInfo& algorithm, int size, const NodeShape& shape = {});
 
-// The plan for one rank. kInvalidArgument when kind, requirements, rank, root or pieces do not fit.
+// The plan for one rank. kInvalidArgument when kind, requirements, rank, root, pieces or placement do not fit.
 absl::StatusOr<Plan> BuildPlan(const AlgorithmInfo& algorithm, const PlanRequest& request);
 
 }  // namespace cohort::comm

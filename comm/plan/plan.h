@@ -103,6 +103,8 @@ struct Plan {
   std::string DebugString() const;
 };
 
+class Placement;
+
 // What an algorithm may look at.
 struct PlanRequest {
   CollectiveKind kind = CollectiveKind::kBarrier;
@@ -111,6 +113,8 @@ struct PlanRequest {
   int root = -1;
   bool in_place = false;
   int32_t pieces = 1;
+  // Which ranks share a host, for algorithms of two levels; null: not known. Outlives the call.
+  const Placement* placement = nullptr;
 };
 
 // Chunks of a buffer on this rank, for the given kind: 0 where the operation has no such buffer here, and for kScratch,

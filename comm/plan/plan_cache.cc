@@ -24,11 +24,12 @@ absl::StatusOr<const Plan*> PlanCache::Find(CollectiveKind kind, uint16_t algori
   }
   PlanRequest request;
   request.kind = kind;
-  request.size = size_;
+  request.size = placement_.size();
   request.rank = rank_;
   request.root = root;
   request.in_place = in_place;
   request.pieces = pieces;
+  request.placement = &placement_;
   COHORT_ASSIGN_OR_RETURN(Plan plan, BuildPlan(*info, request));
   MarkEarlyReceives(&plan);
   if (entries_.size() >= kMostPlans) entries_.pop_back();

@@ -4,17 +4,22 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "comm/algorithm/registry.h"
+#include "comm/plan/placement.h"
 #include "comm/plan/plan.h"
 
 namespace cohort::comm {
 
 class PlanCache {
  public:
-  // Of a group of `size` ranks, the caller is `rank`.
-  PlanCache(int rank, int size) : rank_(rank), size_(size) {}
+  // Of the caller, `rank` in a group whose members are placed so: what all of them share, and what every plan here is
+  // made for.
+  PlanCache(int rank, Placement placement) : rank_(rank), placement_(std::move(placement)) {}
+
+  const Placement& placement() const { return placement_; }
 
   // The plan, valid until the next call; or why there is none (BuildPlan's errors).
   absl::StatusOr<const Plan*> Find(CollectiveKind kind, uint16_t algorithm, int root, bool in_place, int32_t pieces);
@@ -26,7 +31,7 @@ class PlanCache {
     Plan plan;
   };
   const int rank_;
-  const int size_;
+  const Placement placement_;
   std::list<Entry> entries_;  // the latest used first
 };
 

@@ -37,7 +37,13 @@ absl::StatusOr<SimulationReport> Simulate(const AlgorithmInfo& algorithm, int64_
   request.kind = algorithm.kind;
   request.size = size;
   request.root = HasRoot(algorithm.kind) ? options.root : -1;
-  request.pieces = options.pieces > 0 ? options.pieces : PartsOf(algorithm, size);
+  std::vector<int> nodes;
+  if (algorithm.composition != nullptr) {
+    for (int64_t rank = 0; rank < ranks; ++rank) nodes.push_back(static_cast<int>(network.NodeOf(rank)));
+  }
+  const Placement placement(nodes);
+  if (algorithm.composition != nullptr) request.placement = &placement;
+  request.pieces = options.pieces > 0 ? options.pieces : PartsOf(algorithm, size, placement.shape());
   const double chunk = static_cast<double>(bytes) / request.pieces;
   const bool fanout = network.nodes == 1 && chunk <= static_cast<double>(Tuning().fanout_bytes);
   const int64_t timed = RanksToTime(algorithm, network, options.shortcuts);

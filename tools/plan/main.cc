@@ -1,13 +1,16 @@
 // plan: lists, draws, proves and explains the plans that collectives run.
 #include <cstdio>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "comm/algorithm/composition.h"
 #include "comm/algorithm/registry.h"
 #include "comm/plan/checker.h"
 #include "comm/selector.h"
 #include "comm/tuning.h"
+#include "tools/plan/nodes.h"
 #include "tools/plan/picture.h"
 #include "tools/plan/simulate.h"
 #include "tools/program/program.h"
@@ -24,13 +27,19 @@ constexpr const char* kExamples =
     "  plan list\n"
     "  plan show all_reduce ring --ranks 4\n"
     "  plan show broadcast binomial --ranks 6 --root 2 --rank 3\n"
+    "  plan show all_reduce leader:flat+ring --nodes 3,2 --root 1\n"
     "  plan check --sizes 1-64\n"
     "  plan explain all_reduce --bytes 65536 --ranks 16 --hosts 2\n"
     "  plan simulate all_reduce ring --bytes 268435456 --network fat-tree:nodes=8192,oversubscription=2\n"
     "\n"
     "What show draws: in[3]>1 sends chunk 3 of the input to rank 1, in[3]>* publishes it to all; out[2]<3 receives "
     "from\n"
-    "rank 3; out[2]=<3+in[2] receives from rank 3 and combines.\n";
+    "rank 3; out[2]=<3+in[2] receives from rank 3 and combines.\n"
+    "\n"
+    "Across hosts any two algorithms can be composed: SCHEME:INNER+OUTER is INNER inside each host and OUTER between\n"
+    "them. With the scheme leader one rank of each host takes part between them; with shared all do, each with a "
+    "share\n"
+    "(hosts with equally many ranks). plan list COLLECTIVE --nodes 2 names them.\n";
 
 struct Options {
   std::string kind;
@@ -45,6 +54,9 @@ struct Options {
   double ranks_per_cpu = 1.0;
   std::string tuning;
   std::string sizes;  // "1-64"; empty: `ranks`
+  std::string nodes;  // for ReadNodes; empty: not known
+  bool cyclic = false;
+  comm::Placement placement = comm::Placement::OneNode(1);  // of `nodes`
   SimulateCommand simulate;
 };
 
@@ -66,45 +78,54 @@ int Fail(const std::string& message) {
   return 1;
 }
 
+// The algorithms that the options may mean: with nodes, compositions too.
+std::span<const AlgorithmInfo> List(const Options& options) {
+  return options.nodes.empty() ? comm::Algorithms() : comm::AllAlgorithms();
+}
+
 // Null, with a message on standard error, where the names fit nothing.
 const AlgorithmInfo* Find(const Options& options) {
-  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
+  for (const AlgorithmInfo& algorithm : comm::AllAlgorithms()) {
     if (Fits(algorithm, options)) return &algorithm;
   }
   std::string names;
   for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
     if (comm::Name(algorithm.kind) == options.kind) names += " " + std::string(algorithm.name);
   }
-  Fail(options.kind + " has no algorithm \"" + options.algorithm + "\"; it has:" + names);
+  Fail(options.kind + " has no algorithm \"" + options.algorithm + "\"; it has:" + names +
+       ", and across hosts those that plan list " + options.kind + " --nodes 2 names");
   return nullptr;
 }
 
 int32_t PiecesFor(const AlgorithmInfo& algorithm, const Options& options) {
   if (options.pieces > 0) return options.pieces;
+  if (algorithm.composition != nullptr) return comm::PartsOf(algorithm, options.ranks, options.placement.shape());
   return algorithm.traits.parts_by_rank ? options.ranks : algorithm.traits.pipelined ? 4 : 1;
 }
 
 absl::StatusOr<std::vector<Plan>> BuildAll(const AlgorithmInfo& algorithm, const Options& options) {
   std::vector<Plan> plans;
   for (int rank = 0; rank < options.ranks; ++rank) {
-    absl::StatusOr<Plan> plan = comm::BuildPlan(algorithm, {algorithm.kind, options.ranks, rank, options.root,
-                                                            options.in_place, PiecesFor(algorithm, options)});
+    comm::PlanRequest request{algorithm.kind, options.ranks,    rank,
+                              options.root,   options.in_place, PiecesFor(algorithm, options)};
+    if (!options.nodes.empty()) request.placement = &options.placement;
+    absl::StatusOr<Plan> plan = comm::BuildPlan(algorithm, request);
     if (!plan.ok()) return plan.status();
     plans.push_back(*std::move(plan));
   }
   return plans;
 }
 
-int List(const Options& options) {
-  std::printf("%5s  %-15s %-20s %s\n", "index", "collective", "algorithm", "traits");
-  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
+int PrintList(const Options& options) {
+  std::printf("%5s  %-15s %-36s %s\n", "index", "collective", "algorithm", "traits");
+  for (const AlgorithmInfo& algorithm : List(options)) {
     if (!Fits(algorithm, options)) continue;
     std::string traits;
     if (algorithm.traits.power_of_two) traits += " power-of-two";
     if (algorithm.traits.uses_publish) traits += " publishes";
     if (algorithm.traits.parts_by_rank) traits += " a-part-for-each-rank";
     if (algorithm.traits.pipelined) traits += " pipelined";
-    std::printf("%5u  %-15s %-20s%s\n", algorithm.index, std::string(comm::Name(algorithm.kind)).c_str(),
+    std::printf("%5u  %-15s %-36s%s\n", algorithm.index, std::string(comm::Name(algorithm.kind)).c_str(),
                 std::string(algorithm.name).c_str(), traits.c_str());
   }
   return 0;
@@ -168,6 +189,7 @@ int CheckSizes(Options options, int first, int last) {
 int Check(const Options& options) {
   if (!options.algorithm.empty() && Find(options) == nullptr) return 1;
   if (!options.sizes.empty()) {
+    if (!options.nodes.empty()) return Fail("--sizes and --nodes do not go together: nodes have a size each");
     int first = 0;
     int last = 0;
     char rest = 0;
@@ -177,9 +199,10 @@ int Check(const Options& options) {
     return CheckSizes(options, first, last);
   }
   bool right = true;
-  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
+  for (const AlgorithmInfo& algorithm : List(options)) {
     if (!Fits(algorithm, options)) continue;
-    if (absl::Status status = comm::CheckRequirements(algorithm, options.ranks); !status.ok()) {
+    const comm::NodeShape shape = options.nodes.empty() ? comm::NodeShape() : options.placement.shape();
+    if (absl::Status status = comm::CheckRequirements(algorithm, options.ranks, shape); !status.ok()) {
       std::printf("%s\n", std::string(status.message()).c_str());
       continue;
     }
@@ -191,8 +214,11 @@ int Check(const Options& options) {
 int Explain(const Options& options) {
   const auto tuning = comm::Tuning::Parse(options.tuning);
   if (!tuning.ok()) return Fail(std::string(tuning.status().message()));
-  const comm::GroupTopology topology = {
-      .size = options.ranks, .nodes = options.hosts, .ranks_per_cpu = options.ranks_per_cpu};
+  const comm::GroupTopology topology = {.size = options.ranks,
+                                        .nodes = options.hosts,
+                                        .smallest_node = options.ranks / options.hosts,
+                                        .largest_node = (options.ranks + options.hosts - 1) / options.hosts,
+                                        .ranks_per_cpu = options.ranks_per_cpu};
   for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
     if (comm::Name(algorithm.kind) != options.kind) continue;
     std::printf("%s", comm::ExplainSelection(algorithm.kind, options.bytes, topology, *tuning).c_str());
@@ -201,41 +227,26 @@ int Explain(const Options& options) {
   return 0;
 }
 
-int Main(int argc, char** argv) {
-  CLI::App app("Lists, draws, proves and explains the plans that collectives run.");
-  app.footer(kExamples);
-  app.require_subcommand(1);
-  Options options;
-  const auto add_kind = [&](CLI::App* command, bool required) {
-    command->add_option("collective", options.kind, "such as all_reduce")
-        ->check(CLI::IsMember(Kinds()))
-        ->required(required);
-  };
-  const auto add_plan = [&](CLI::App* command) {
-    command->add_option("--ranks", options.ranks, "size of the group")
-        ->check(CLI::Range(1, 1024))
-        ->capture_default_str();
-    command->add_option("--root", options.root, "root rank")->capture_default_str();
-    command->add_option("--pieces", options.pieces, "pieces of the block; as the algorithm wants unless given")
-        ->check(CLI::PositiveNumber);
-    command->add_flag("--in-place", options.in_place, "input and output are the same memory");
-  };
-  CLI::App* list = app.add_subcommand("list", "The algorithms");
-  add_kind(list, false);
-  CLI::App* show =
-      app.add_subcommand("show", "Draw an algorithm's plans, or list the steps of one rank, and prove them");
-  add_kind(show, true);
-  show->add_option("algorithm", options.algorithm, "such as ring")->required();
-  add_plan(show);
-  show->add_option("--rank", options.rank, "list this rank's steps instead of drawing all")
-      ->check(CLI::NonNegativeNumber);
-  CLI::App* check = app.add_subcommand("check", "Prove plans, and count their rounds and data");
-  add_kind(check, false);
-  check->add_option("algorithm", options.algorithm, "such as ring; all unless given");
-  add_plan(check);
-  check->add_option("--sizes", options.sizes, "all sizes from one to another, with some of the roots, such as 1-64");
+void AddKind(CLI::App* command, bool required, Options& options) {
+  command->add_option("collective", options.kind, "such as all_reduce")
+      ->check(CLI::IsMember(Kinds()))
+      ->required(required);
+}
+
+void AddPlan(CLI::App* command, Options& options) {
+  command->add_option("--ranks", options.ranks, "size of the group")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_option("--root", options.root, "root rank")->capture_default_str();
+  command->add_option("--pieces", options.pieces, "pieces of the block; as the algorithm wants unless given")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--nodes", options.nodes, "hosts, such as 2, or the ranks on each, such as 4,3,1");
+  command->add_flag("--cyclic", options.cyclic, "hosts get the ranks in turn instead of ranges of them")
+      ->needs("--nodes");
+  command->add_flag("--in-place", options.in_place, "input and output are the same memory");
+}
+
+CLI::App* AddExplain(CLI::App& app, Options& options) {
   CLI::App* explain = app.add_subcommand("explain", "What would be chosen for a block, and why");
-  add_kind(explain, true);
+  AddKind(explain, true, options);
   explain->add_option("--bytes", options.bytes, "size of the block")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
@@ -247,8 +258,12 @@ int Main(int argc, char** argv) {
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
+  return explain;
+}
+
+CLI::App* AddSimulate(CLI::App& app, Options& options) {
   CLI::App* simulate = app.add_subcommand("simulate", "Time algorithms on a described network");
-  add_kind(simulate, true);
+  AddKind(simulate, true, options);
   SimulateCommand& command = options.simulate;
   simulate->add_option("algorithm", command.algorithm, "such as ring; all unless given");
   simulate->add_option("--network", command.network, "PRESET:name=value,... (flat, host, fat-tree, gpu, ethernet)")
@@ -261,13 +276,44 @@ int Main(int argc, char** argv) {
   simulate->add_option("--root", command.root, "root rank")->capture_default_str();
   simulate->add_flag("!--no-shortcuts", command.shortcuts, "time every rank and every operation by itself");
   simulate->add_flag("--json", command.json, "print JSON instead of a table");
+  return simulate;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Lists, draws, proves and explains the plans that collectives run.");
+  app.footer(kExamples);
+  app.require_subcommand(1);
+  Options options;
+  CLI::App* list = app.add_subcommand("list", "The algorithms");
+  AddKind(list, false, options);
+  list->add_option("--nodes", options.nodes, "any number: compositions for several hosts too");
+  CLI::App* show =
+      app.add_subcommand("show", "Draw an algorithm's plans, or list the steps of one rank, and prove them");
+  AddKind(show, true, options);
+  show->add_option("algorithm", options.algorithm, "such as ring")->required();
+  AddPlan(show, options);
+  show->add_option("--rank", options.rank, "list this rank's steps instead of drawing all")
+      ->check(CLI::NonNegativeNumber);
+  CLI::App* check = app.add_subcommand("check", "Prove plans, and count their rounds and data");
+  AddKind(check, false, options);
+  check->add_option("algorithm", options.algorithm, "such as ring; all unless given");
+  AddPlan(check, options);
+  check->add_option("--sizes", options.sizes, "all sizes from one to another, with some of the roots, such as 1-64");
+  AddExplain(app, options);
+  CLI::App* simulate = AddSimulate(app, options);
   if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
-  if (*list) return List(options);
+  if (*list) return PrintList(options);
+  if (!options.nodes.empty()) {
+    const auto placement = ReadNodes(options.nodes, options.ranks, options.cyclic);
+    if (!placement.ok()) return Fail(std::string(placement.status().message()));
+    options.placement = *placement;
+    options.ranks = placement->size();
+  }
   if (*show) return Show(options);
   if (*check) return Check(options);
   if (*simulate) {
-    command.kind = options.kind;
-    return RunSimulate(command);
+    options.simulate.kind = options.kind;
+    return RunSimulate(options.simulate);
   }
   return Explain(options);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/algorithm/registry.h"
+#include "comm/composition_cost.h"
 #include "comm/simulate/network.h"
 #include "comm/simulate/simulator.h"
 
@@ -26,15 +27,15 @@ std::string Text(const View& text) {
 void PrintTable(const SimulateCommand& command, const comm::Network& network, const std::vector<Row>& rows) {
   std::printf("%s of %lld bytes among %lld ranks\n%s\n\n", command.kind.c_str(), static_cast<long long>(command.bytes),
               static_cast<long long>(network.ranks()), network.ToString().c_str());
-  std::printf("%-24s %14s %14s %14s %14s %8s %12s %8s\n", "algorithm", "time us", "messages", "wire bytes",
+  std::printf("%-36s %14s %14s %14s %14s %8s %12s %8s\n", "algorithm", "time us", "messages", "wire bytes",
               "core bytes", "uplinks", "ranks timed", "took s");
   for (const Row& row : rows) {
     if (!row.report.ok()) {
-      std::printf("%-24s %s\n", row.algorithm.c_str(), Text(row.report.status().message()).c_str());
+      std::printf("%-36s %s\n", row.algorithm.c_str(), Text(row.report.status().message()).c_str());
       continue;
     }
     const comm::SimulationReport& report = *row.report;
-    std::printf("%-24s %14.3f %14lld %14.6g %14.6g %7.1f%% %12lld %8.2f\n", row.algorithm.c_str(), report.microseconds,
+    std::printf("%-36s %14.3f %14lld %14.6g %14.6g %7.1f%% %12lld %8.2f\n", row.algorithm.c_str(), report.microseconds,
                 static_cast<long long>(report.messages), report.wire_bytes, report.core_bytes, 100 * report.uplink_busy,
                 static_cast<long long>(report.ranks_timed), row.seconds);
   }
@@ -64,6 +65,28 @@ void PrintJson(const SimulateCommand& command, const comm::Network& network, con
   std::printf("%s\n", json.dump(2).c_str());
 }
 
+// The algorithms to time: the named one, or all of the list and the compositions that the selector likes best.
+std::vector<const comm::AlgorithmInfo*> Asked(const SimulateCommand& command, const comm::Network& network) {
+  std::vector<const comm::AlgorithmInfo*> asked;
+  for (const comm::AlgorithmInfo& algorithm : comm::AllAlgorithms()) {
+    if (comm::Name(algorithm.kind) != command.kind) continue;
+    if (command.algorithm.empty() ? algorithm.composition == nullptr : algorithm.name == command.algorithm) {
+      asked.push_back(&algorithm);
+    }
+  }
+  if (!command.algorithm.empty() || asked.empty()) return asked;
+  const comm::GroupTopology topology = {.size = static_cast<int>(network.ranks()),
+                                        .nodes = static_cast<int>(network.nodes),
+                                        .smallest_node = static_cast<int>(network.ranks_per_node),
+                                        .largest_node = static_cast<int>(network.ranks_per_node)};
+  comm::Tuning tuning;
+  tuning.local = network.local;
+  tuning.remote = network.remote;
+  const auto best = comm::BestCompositions(asked[0]->kind, command.bytes, topology, tuning);
+  asked.insert(asked.end(), best.begin(), best.end());
+  return asked;
+}
+
 }  // namespace
 
 int RunSimulate(const SimulateCommand& command) {
@@ -78,12 +101,10 @@ int RunSimulate(const SimulateCommand& command) {
   options.shortcuts = command.shortcuts;
   std::vector<Row> rows;
   bool right = true;
-  for (const comm::AlgorithmInfo& algorithm : comm::Algorithms()) {
-    if (comm::Name(algorithm.kind) != command.kind) continue;
-    if (!command.algorithm.empty() && algorithm.name != command.algorithm) continue;
-    Row row{.algorithm = Text(algorithm.name)};
+  for (const comm::AlgorithmInfo* algorithm : Asked(command, *network)) {
+    Row row{.algorithm = Text(algorithm->name)};
     const auto begin = std::chrono::steady_clock::now();
-    row.report = comm::Simulate(algorithm, command.bytes, *network, options);
+    row.report = comm::Simulate(*algorithm, command.bytes, *network, options);
     row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     right = right && (row.report.ok() || command.algorithm.empty());
     rows.push_back(std::move(row));

@@ -344,7 +344,10 @@ std::string RunCase(comm::Communicator& communicator, const CollectiveCase& the_
   return PendingCase(communicator, the_case).Finish();
 }
 
-std::vector<CollectiveCase> ConformanceCases(int size, uint64_t salt) {
+std::vector<CollectiveCase> ConformanceCases(int size, uint64_t salt, int ranks_per_node) {
+  std::vector<int> nodes;
+  for (int rank = 0; rank < size; ++rank) nodes.push_back(rank / ranks_per_node);
+  const comm::NodeShape shape = comm::Placement(nodes).shape();
   std::vector<CollectiveCase> cases;
   uint64_t turn = salt;
   const auto add = [&](CollectiveCase the_case) {
@@ -359,9 +362,15 @@ std::vector<CollectiveCase> ConformanceCases(int size, uint64_t salt) {
     const auto kind = static_cast<CollectiveKind>(k);
     if (comm::IsPointToPoint(kind)) continue;
     std::vector<std::string> algorithms = {""};
-    for (const comm::AlgorithmInfo& info : comm::Algorithms()) {
-      if (size > 1 && info.kind == kind && comm::CheckRequirements(info, size).ok()) {
+    for (const comm::AlgorithmInfo& info : comm::AllAlgorithms()) {
+      if (size == 1 || info.kind != kind || !comm::CheckRequirements(info, size, shape).ok()) continue;
+      if (info.composition == nullptr) {
         algorithms.emplace_back(info.name);
+        continue;
+      }
+      for (const int64_t count : {0, 1, 1003}) {
+        const bool in_place = turn % 2 == 0;
+        add({kind, type_of(turn), op_of(turn / 12), count, 0, 0, in_place, std::string(info.name), 0});
       }
     }
     for (const std::string& algorithm : algorithms) {

@@ -79,7 +79,8 @@ class PendingCase {
 std::string RunCase(comm::Communicator& communicator, const CollectiveCase& the_case);
 
 // Cases for groups of `size` ranks: every collective and registered algorithm, counts around the edges, in place and
-// not, types, ops and roots in turn; all types with all ops for some.
-std::vector<CollectiveCase> ConformanceCases(int size, uint64_t salt);
+// not, types, ops and roots in turn; all types with all ops for some. With a number of ranks on each node but the last,
+// every composition of two levels that fits, too.
+std::vector<CollectiveCase> ConformanceCases(int size, uint64_t salt, int ranks_per_node);
 
 }  // namespace cohort::testing

@@ -27,7 +27,8 @@ TEST_P(ProcessConformanceTest, EqualsTheSerialReference) {
     const std::string why = WhyHostsCannotTalk();
     if (!why.empty()) GTEST_SKIP() << why;
   }
-  const std::vector<CollectiveCase> cases = ConformanceCases(options.ranks, static_cast<uint64_t>(options.ranks));
+  const std::vector<CollectiveCase> cases = ConformanceCases(options.ranks, static_cast<uint64_t>(options.ranks),
+                                                             (options.ranks + options.nodes - 1) / options.nodes);
   const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
     for (const CollectiveCase& the_case : cases) {
       std::string wrong = RunCase(*rank.world, the_case);

@@ -28,7 +28,8 @@ TEST_P(SimConformanceTest, EqualsTheSerialReference) {
   if (!setting.fanout) options.network.fanout_bytes = 0;
   if (setting.ranks % 4 == 0) options.network.access = comm::SimAccess::kSharedOnly;
   SimCluster cluster(options);
-  const std::vector<CollectiveCase> cases = ConformanceCases(setting.ranks, setting.seed);
+  const std::vector<CollectiveCase> cases =
+      ConformanceCases(setting.ranks, setting.seed, (setting.ranks + setting.nodes - 1) / setting.nodes);
   std::vector<std::string> wrong(static_cast<size_t>(setting.ranks));
   cluster.Run([&](SimRank& rank) {
     for (const CollectiveCase& the_case : cases) {

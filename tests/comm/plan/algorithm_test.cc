@@ -69,7 +69,10 @@ void Prove(const AlgorithmInfo& algorithm, int size, int root, int32_t pieces, I
   const AlgorithmCost cost = algorithm.cost({.size = size, .pieces = pieces, .fanout = true});
   const auto report = CheckPlans(BuildAll(algorithm, size, root, pieces, in_place));
   ASSERT_TRUE(report.ok()) << report.status();
-  ASSERT_EQ(report->rounds, cost.rounds);
+  ASSERT_LE(report->rounds, cost.rounds);
+  if (!algorithm.traits.one_port_rounds) {
+    ASSERT_EQ(report->rounds, cost.rounds);
+  }
   // Parts are unequal where the pieces are no multiple of the size; the formula then rounds up.
   if (pieces % PartsOf(algorithm, size) != 0) {
     ASSERT_LE(report->chunks, cost.chunks);

@@ -1,0 +1,95 @@
+#include "comm/composition_cost.h"
+
+#include <limits>
+
+namespace cohort::comm {
+namespace {
+
+double PredictPhase(const Phase& phase, int32_t pieces, int64_t bytes, const GroupTopology& topology,
+                    const Tuning& tuning) {
+  const GroupTopology level = {
+      .size = phase.size, .nodes = phase.between ? phase.size : 1, .ranks_per_cpu = topology.ranks_per_cpu};
+  return PredictMicroseconds(*phase.algorithm, pieces, static_cast<int64_t>(static_cast<double>(bytes) * phase.blocks),
+                             level, tuning);
+}
+
+// The parts on one of the levels, each in as many pieces as it wants by itself.
+double PredictLevel(const AlgorithmInfo& algorithm, bool between, int64_t bytes, const GroupTopology& topology,
+                    const Tuning& tuning) {
+  double time = 0;
+  for (const Phase& phase : PhasesOf(algorithm, ShapeOf(topology), 1)) {
+    if (phase.between != between) continue;
+    time += PredictPhase(phase, PartsOf(*phase.algorithm, phase.size), bytes, topology, tuning);
+  }
+  return time;
+}
+
+// The compositions of one kind and scheme so far: those of one inner algorithm lie together.
+struct BestOfScheme {
+  std::string_view first_inner;
+  std::string_view inner;
+  const AlgorithmInfo* outer = nullptr;
+  double inner_us = std::numeric_limits<double>::max();
+  double outer_us = std::numeric_limits<double>::max();
+};
+
+}  // namespace
+
+NodeShape ShapeOf(const GroupTopology& topology) {
+  return {.nodes = topology.largest_node > 0 ? topology.nodes : 0,
+          .smallest = topology.smallest_node,
+          .largest = topology.largest_node};
+}
+
+double PredictComposition(const AlgorithmInfo& algorithm, int32_t pieces, int64_t bytes, const GroupTopology& topology,
+                          const Tuning& tuning) {
+  double time = 0;
+  for (const Phase& phase : PhasesOf(algorithm, ShapeOf(topology), pieces)) {
+    time += PredictPhase(phase, phase.pieces, bytes, topology, tuning);
+  }
+  return time;
+}
+
+std::vector<const AlgorithmInfo*> BestCompositions(CollectiveKind kind, int64_t bytes, const GroupTopology& topology,
+                                                   const Tuning& tuning) {
+  std::vector<const AlgorithmInfo*> found;
+  const NodeShape shape = ShapeOf(topology);
+  if (!shape.two_levels()) return found;
+  const std::span<const AlgorithmInfo> all = AllAlgorithms().subspan(Algorithms().size());
+  for (const Scheme scheme : {Scheme::kLeader, Scheme::kShared}) {
+    BestOfScheme best;
+    std::string_view inner;
+    const auto fits = [&](const AlgorithmInfo& algorithm) {
+      return algorithm.kind == kind && algorithm.composition->scheme == scheme;
+    };
+    for (const AlgorithmInfo& algorithm : all) {
+      if (!fits(algorithm)) continue;
+      const Composition& composition = *algorithm.composition;
+      if (best.first_inner.empty()) best.first_inner = composition.inner;
+      if (composition.inner != inner) {
+        inner = composition.inner;
+        const double time = PredictLevel(algorithm, false, bytes, topology, tuning);
+        if (time < best.inner_us) {
+          best.inner_us = time;
+          best.inner = inner;
+        }
+      }
+      if (inner == best.first_inner && CheckRequirements(algorithm, topology.size, shape).ok()) {
+        const double time = PredictLevel(algorithm, true, bytes, topology, tuning);
+        if (time < best.outer_us) {
+          best.outer_us = time;
+          best.outer = composition.outer;
+        }
+      }
+    }
+    for (const AlgorithmInfo& algorithm : all) {
+      if (best.outer == nullptr || !fits(algorithm)) continue;
+      if (algorithm.composition->inner == best.inner && algorithm.composition->outer == best.outer) {
+        found.push_back(&algorithm);
+      }
+    }
+  }
+  return found;
+}
+
+}  // namespace cohort::comm

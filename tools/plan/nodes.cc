@@ -1,0 +1,51 @@
+#include "tools/plan/nodes.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <vector>
+
+namespace cohort::tools {
+namespace {
+
+constexpr int kMostRanks = 1024;
+
+absl::Status Refuse(const std::string& text) {
+  return absl::InvalidArgumentError(
+      "--nodes needs a number of nodes, such as 2, or the ranks on each, such as 4,3,1, " + std::to_string(kMostRanks) +
+      " in all, not \"" + text + "\"");
+}
+
+}  // namespace
+
+absl::StatusOr<comm::Placement> ReadNodes(const std::string& text, int ranks, bool cyclic) {
+  std::vector<int> counts;
+  for (const char* at = text.data(); at != text.data() + text.size() + 1;) {
+    int count = 0;
+    const auto [end, error] = std::from_chars(at, text.data() + text.size(), count);
+    const bool last = end == text.data() + text.size();
+    if (error != std::errc() || count < 1 || count > kMostRanks || (!last && *end != ',')) return Refuse(text);
+    counts.push_back(count);
+    at = end + 1;
+  }
+  if (counts.size() == 1) {
+    const int nodes = counts[0];
+    if (nodes > ranks) return Refuse(text);
+    counts.assign(static_cast<size_t>(nodes), ranks / nodes);
+    for (int i = 0; i < ranks % nodes; ++i) ++counts[static_cast<size_t>(i)];
+  }
+  if (std::accumulate(counts.begin(), counts.end(), 0) > kMostRanks) return Refuse(text);
+  std::vector<int> nodes;
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t node = 0; node < counts.size(); ++node) {
+      const int next = cyclic ? std::min(counts[node], 1) : counts[node];
+      nodes.insert(nodes.end(), static_cast<size_t>(next), static_cast<int>(node));
+      counts[node] -= next;
+      more = more || counts[node] > 0;
+    }
+  }
+  return comm::Placement(nodes);
+}
+
+}  // namespace cohort::tools

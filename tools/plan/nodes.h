@@ -1,0 +1,16 @@
+// `--nodes`: which ranks share a host, as people write it.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "comm/plan/placement.h"
+
+namespace cohort::tools {
+
+// "3": so many nodes, with equally many of the `ranks` ranks as far as that goes. "4,3,1": the ranks on each node; then
+// `ranks` does not count. Nodes have ranges of ranks, or, `cyclic`, get them in turn. kInvalidArgument names the
+// remedy.
+absl::StatusOr<comm::Placement> ReadNodes(const std::string& text, int ranks, bool cyclic);
+
+}  // namespace cohort::tools
