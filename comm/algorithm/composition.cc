@@ -127,7 +127,9 @@ std::vector<Phase> PhasesOf(const AlgorithmInfo& algorithm, const NodeShape& sha
     phase.blocks = BlocksOf(part.amount, shape);
     // Blocks that belong to ranks are whole in their parts; others are in the pieces of the call's block.
     if (!HasBlockPerRank(part.kind)) {
-      phase.pieces = std::max(1, static_cast<int32_t>(static_cast<double>(pieces) * phase.blocks));
+      phase.pieces = part.amount == Amount::kPart  ? (pieces + shape.largest - 1) / shape.largest
+                     : part.amount == Amount::kAll ? pieces * shape.nodes * shape.largest
+                                                   : pieces;
     }
     phases.push_back(phase);
   }

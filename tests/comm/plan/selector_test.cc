@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/algorithm/composition.h"
 #include "comm/tuning.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -57,8 +58,32 @@ TEST(SelectorTest, KnowsTheLandmarks) {
   EXPECT_NE(Chosen(CollectiveKind::kAllReduce, 64 << 20, kTwoHosts), "recursive_doubling");
   EXPECT_NE(Chosen(CollectiveKind::kAllReduce, 64 << 20, kOneHost), "flat");
   EXPECT_EQ(Chosen(CollectiveKind::kBroadcast, 8, kOneHost), "flat");
-  EXPECT_EQ(Chosen(CollectiveKind::kBroadcast, 256 << 20, kTwoHosts), "chain");
+  EXPECT_EQ(Chosen(CollectiveKind::kBroadcast, 256 << 20, kTwoHosts), "circulant");
   EXPECT_EQ(Chosen(CollectiveKind::kBarrier, 0, {.size = 64, .nodes = 64, .ranks_per_cpu = 1.0}), "dissemination");
+}
+
+TEST(SelectorTest, ComposesTwoLevelsWhereHostsHoldSeveralRanks) {
+  GroupTopology topology = {.size = 32, .nodes = 4, .smallest_node = 8, .largest_node = 8, .ranks_per_cpu = 1.0};
+  for (const auto kind : {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast, CollectiveKind::kAllGather}) {
+    for (const int64_t bytes : {8, 65536}) {
+      const auto choice = Select(kind, bytes, topology, Tuning());
+      ASSERT_TRUE(choice.ok()) << choice.status();
+      EXPECT_NE(choice->algorithm->composition, nullptr) << Name(kind) << " " << choice->algorithm->name;
+      const NodeShape shape = {4, 8, 8};
+      EXPECT_TRUE(CheckRequirements(*choice->algorithm, 32, shape).ok());
+      EXPECT_NEAR(choice->predicted_us,
+                  PredictMicroseconds(*choice->algorithm, choice->pieces, bytes, topology, Tuning()), 1e-9);
+    }
+  }
+  const auto forced = Select(CollectiveKind::kAllReduce, 8, topology, Tuning(), "shared:flat+ring");
+  ASSERT_TRUE(forced.ok()) << forced.status();
+  EXPECT_EQ(forced->algorithm->name, "shared:flat+ring");
+  EXPECT_EQ(forced->pieces, 32);  // eight parts, in four each
+  topology.smallest_node = 7;
+  const auto unequal = Select(CollectiveKind::kAllReduce, 8, topology, Tuning(), "shared:flat+ring");
+  EXPECT_THAT(std::string(unequal.status().message()), HasSubstr("needs equally many ranks on every host"));
+  const auto here = Select(CollectiveKind::kAllReduce, 8, kOneHost, Tuning(), "leader:flat+ring");
+  EXPECT_EQ(here.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(SelectorTest, SingleCopyIsForOneHostAndHasAFallback) {
