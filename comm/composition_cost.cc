@@ -1,14 +1,18 @@
 #include "comm/composition_cost.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace cohort::comm {
 namespace {
 
-double PredictPhase(const Phase& phase, int32_t pieces, int64_t bytes, const GroupTopology& topology,
-                    const Tuning& tuning) {
+double PredictPhase(const AlgorithmInfo& whole, const Phase& phase, int32_t pieces, int64_t bytes,
+                    const GroupTopology& topology, const Tuning& tuning) {
+  // Ranks that take turns on CPUs: where one of each node is at work, the others leave them theirs.
+  const bool few = phase.between && whole.composition->scheme == Scheme::kLeader;
+  const double share = few ? topology.ranks_per_cpu * phase.size / topology.size : topology.ranks_per_cpu;
   const GroupTopology level = {
-      .size = phase.size, .nodes = phase.between ? phase.size : 1, .ranks_per_cpu = topology.ranks_per_cpu};
+      .size = phase.size, .nodes = phase.between ? phase.size : 1, .ranks_per_cpu = std::max(1.0, share)};
   return PredictMicroseconds(*phase.algorithm, pieces, static_cast<int64_t>(static_cast<double>(bytes) * phase.blocks),
                              level, tuning);
 }
@@ -19,7 +23,7 @@ double PredictLevel(const AlgorithmInfo& algorithm, bool between, int64_t bytes,
   double time = 0;
   for (const Phase& phase : PhasesOf(algorithm, ShapeOf(topology), 1)) {
     if (phase.between != between) continue;
-    time += PredictPhase(phase, PartsOf(*phase.algorithm, phase.size), bytes, topology, tuning);
+    time += PredictPhase(algorithm, phase, PartsOf(*phase.algorithm, phase.size), bytes, topology, tuning);
   }
   return time;
 }
@@ -45,7 +49,7 @@ double PredictComposition(const AlgorithmInfo& algorithm, int32_t pieces, int64_
                           const Tuning& tuning) {
   double time = 0;
   for (const Phase& phase : PhasesOf(algorithm, ShapeOf(topology), pieces)) {
-    time += PredictPhase(phase, phase.pieces, bytes, topology, tuning);
+    time += PredictPhase(algorithm, phase, phase.pieces, bytes, topology, tuning);
   }
   return time;
 }
