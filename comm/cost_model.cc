@@ -76,7 +76,11 @@ double SerialChunks(const Query& query, const LevelTuning& level) {
     return query.Shared(query.Path() + (gathers ? query.pieces : 0), query.Total());
   }
   const auto busiest = static_cast<double>(query.cost.chunks);
-  const double handled = query.rooted() ? std::max(busiest, std::min(2.0, query.others()) * query.pieces) : 2 * busiest;
+  // Sent and received by the rank with most, which has no less than the mean.
+  const double handled =
+      query.rooted()
+          ? std::max({busiest, std::min(2.0, query.others()) * query.pieces, 2 * query.Total() / query.topology.size})
+          : 2 * busiest;
   return std::max(query.Path(), level.cpu_share * query.Shared(handled, 2 * query.Total()));
 }
 

@@ -113,6 +113,18 @@ std::string Line(const Choice& choice) {
   return text;
 }
 
+// Why an algorithm can't serve such calls; empty where it can.
+std::string WhyNot(const AlgorithmInfo& algorithm, const GroupTopology& topology, const Demands& demands) {
+  if (const absl::Status fits = CheckRequirements(algorithm, topology.size, ShapeOf(topology)); !fits.ok()) {
+    return std::string(fits.message());
+  }
+  if (algorithm.traits.single_copy && topology.nodes > 1) return std::string(algorithm.name) + ": on one host only";
+  if (demands.rank_order && !algorithm.traits.rank_order) {
+    return std::string(algorithm.name) + ": combines in another order than that of ranks";
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
@@ -155,28 +167,53 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
                      std::to_string(topology.size) + " ranks on " + std::to_string(topology.nodes) +
                      " hosts, predicted" + (choice->ruled ? " (a rule of the table decides)" : "") + ":\n";
   for (const AlgorithmInfo* algorithm : Candidates(kind, bytes, topology, tuning)) {
-    const absl::Status fits = CheckRequirements(*algorithm, topology.size, ShapeOf(topology));
+    const std::string why_not = WhyNot(*algorithm, topology, demands);
     text += algorithm == choice->algorithm ? "  * " : "    ";
-    text += fits.ok() ? Line(BestFor(*algorithm, bytes, topology, tuning, demands)) : std::string(fits.message());
+    text += why_not.empty() ? Line(BestFor(*algorithm, bytes, topology, tuning, demands)) : why_not;
+    if (algorithm == choice->runner_up) text += ", the runner-up";
+    if (algorithm == choice->fallback) text += ", where members can't reach each other's memory";
     text += "\n";
   }
   return text + "table: " + tuning.ToString() + "\n";
 }
 
-absl::StatusOr<Choice> Selector::Choose(CollectiveKind kind, int64_t bytes, std::string_view forced,
-                                        const Demands& demands) {
-  GroupTopology topology = topology_;
-  if (demands.built_in) topology.ranks_per_cpu = 1;
-  const Tuning& tuning = demands.built_in ? built_in_ : tuning_;
-  if (!forced.empty()) return Select(kind, bytes, topology, tuning, forced, demands);
+uint64_t Selector::HashOf(CollectiveKind kind, int64_t bytes, std::string_view forced, const Demands& demands) {
   const uint64_t asked =
       (demands.rank_order ? 1u : 0u) + (demands.built_in ? 2u : 0u) + 4 * static_cast<uint64_t>(demands.widening);
-  const uint64_t hash =
-      ((static_cast<uint64_t>(bytes) * 32 + static_cast<uint64_t>(kind)) * 32 + asked) * 0x9e3779b97f4a7c15u;
-  Entry& entry = entries_[hash >> 58];
-  if (entry.kind == kind && entry.bytes == bytes && entry.demands == demands) return entry.choice;
-  absl::StatusOr<Choice> choice = Select(kind, bytes, topology, tuning, {}, demands);
-  if (choice.ok()) entry = {.kind = kind, .bytes = bytes, .demands = demands, .choice = *choice};
+  const uint64_t named = forced.empty() ? 0 : forced.size() * 257 + static_cast<unsigned char>(forced.front());
+  return (((static_cast<uint64_t>(bytes) * 32 + static_cast<uint64_t>(kind)) * 32 + asked) ^ (named << 48)) *
+         0x9e3779b97f4a7c15u;
+}
+
+absl::StatusOr<Choice> Selector::Choose(CollectiveKind kind, int64_t bytes, std::string_view forced,
+                                        const Demands& demands) {
+  const uint64_t hash = HashOf(kind, bytes, forced, demands);
+  const auto set_of = [&] { return &entries_[(hash >> 40) % (entries_.size() / kWays) * kWays]; };
+  Entry* set = set_of();
+  for (size_t way = 0; way < kWays; ++way) {
+    const Entry& entry = set[way];
+    if (entry.kind == kind && entry.bytes == bytes && entry.forced == forced && entry.demands == demands) {
+      return entry.choice;
+    }
+  }
+  GroupTopology topology = topology_;
+  if (demands.built_in) topology.ranks_per_cpu = 1;
+  absl::StatusOr<Choice> choice =
+      Select(kind, bytes, topology, demands.built_in ? built_in_ : tuning_, forced, demands);
+  if (!choice.ok()) return choice;
+  // Calls that push one another out want more room.
+  if (++misses_ > 2 * entries_.size() && entries_.size() < kMostEntries) {
+    entries_.assign(4 * entries_.size(), Entry());
+    misses_ = 0;
+    set = set_of();
+  }
+  std::rotate(set, set + kWays - 1, set + kWays);
+  // The name of the algorithm outlives this memory, what the caller passed may not.
+  set[0] = {.kind = kind,
+            .bytes = bytes,
+            .demands = demands,
+            .forced = forced.empty() ? std::string_view() : choice->algorithm->name,
+            .choice = *choice};
   return choice;
 }
 

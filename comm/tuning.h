@@ -48,9 +48,9 @@ struct LevelTuning {
 
 // Of algorithms that reach into other ranks' memory (trait single_copy).
 struct DirectTuning {
-  double access_us = 0.264;  // to begin reading or writing one other rank's private memory, above its bytes
-  double gigabytes_s = 23.1;
-  double uncached_gigabytes_s = 14.4;
+  double access_us = 0.283;  // to begin reading or writing one other rank's private memory, above its bytes
+  double gigabytes_s = 24.2;
+  double uncached_gigabytes_s = 11.7;
 };
 
 enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };
@@ -70,26 +70,26 @@ struct TuningRule {
 };
 
 struct Tuning {
-  LevelTuning local = {.alpha_us = 0.646,
-                       .message_us = 0.0352,
-                       .gigabytes_s = 25.1,
-                       .large_us = 0.585,
-                       .copied_gigabytes_s = 11.1,
-                       .uncached_gigabytes_s = 9.31,
-                       .switch_us = 1.08};
-  LevelTuning remote = {.alpha_us = 5.48,
-                        .message_us = 6.46,
-                        .gigabytes_s = 6.97,
-                        .large_us = 0.646,
-                        .copied_gigabytes_s = 3.94,
-                        .uncached_gigabytes_s = 3.91,
-                        .cpu_share = 0.661,
-                        .switch_us = 2.32};
+  LevelTuning local = {.alpha_us = 0.482,
+                       .message_us = 0.0529,
+                       .gigabytes_s = 24.8,
+                       .large_us = 0.282,
+                       .copied_gigabytes_s = 9.09,
+                       .uncached_gigabytes_s = 8.3,
+                       .switch_us = 1.84};
+  LevelTuning remote = {.alpha_us = 4.36,
+                        .message_us = 4.75,
+                        .gigabytes_s = 5.19,
+                        .large_us = 0.359,
+                        .copied_gigabytes_s = 1,
+                        .uncached_gigabytes_s = 3.46,
+                        .cpu_share = 0.681,
+                        .switch_us = 3.55};
   DirectTuning direct;
   // Reading operands and writing the result of a reduction, beyond the move that brought the data.
-  double reduce_gigabytes_s = 59.6;
+  double reduce_gigabytes_s = 71.3;
   // What a rank's caches hold, of its input and output together.
-  int64_t cache_bytes = 770000;
+  int64_t cache_bytes = 1420000;
   // The longest publish that is one write for all local readers: Fanout::max_bytes of the shm transport.
   int64_t fanout_bytes = 8192;
   // Pipelined algorithms cut no smaller pieces than this, and no more of them.

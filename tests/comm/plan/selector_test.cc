@@ -148,6 +148,40 @@ TEST(SelectorTest, MemoryGivesTheSameChoices) {
   EXPECT_FALSE(selector.Choose(CollectiveKind::kAllReduce, 8, "nonsense").ok());
 }
 
+TEST(SelectorTest, MemoryServesManySizesAndForcedNames) {
+  Selector selector(kOneHost, Tuning());
+  std::mt19937 random(5);
+  std::vector<int64_t> sizes(700);
+  for (int64_t& bytes : sizes) bytes = static_cast<int64_t>(random() % (1 << 24));
+  for (int round = 0; round < 8; ++round) {
+    for (const int64_t bytes : sizes) {
+      // The name's memory is gone after the call.
+      std::string name = round % 2 == 0 ? "ring" : "";
+      const auto remembered = selector.Choose(CollectiveKind::kAllReduce, bytes, name);
+      const auto fresh = Select(CollectiveKind::kAllReduce, bytes, kOneHost, Tuning(), name);
+      ASSERT_TRUE(remembered.ok() && fresh.ok());
+      ASSERT_EQ(remembered->algorithm, fresh->algorithm) << bytes;
+      ASSERT_EQ(remembered->pieces, fresh->pieces) << bytes;
+      name.assign(name.size(), 'x');
+    }
+  }
+}
+
+TEST(SelectorTest, ExplainsRunnerUpAndFallback) {
+  for (int kind = 1; kind < static_cast<int>(CollectiveKind::kBarrier); ++kind) {
+    for (const int64_t bytes : {int64_t{8}, int64_t{1} << 20}) {
+      const std::string text = ExplainSelection(static_cast<CollectiveKind>(kind), bytes, kOneHost, Tuning());
+      EXPECT_THAT(text, HasSubstr(" us, the runner-up")) << text;
+    }
+  }
+  EXPECT_THAT(ExplainSelection(CollectiveKind::kAllReduce, 1 << 20, kOneHost, Tuning()),
+              HasSubstr("where members can't reach each other's memory"));
+  EXPECT_THAT(ExplainSelection(CollectiveKind::kAllReduce, 1 << 20, kTwoHosts, Tuning()),
+              HasSubstr("single_copy: on one host only"));
+  EXPECT_THAT(ExplainSelection(CollectiveKind::kAllReduce, 8, kOneHost, Tuning(), {.rank_order = true}),
+              HasSubstr("ring: combines in another order"));
+}
+
 TEST(SelectorTest, ExplainsEveryAlternative) {
   const GroupTopology six = {.size = 6, .nodes = 1, .ranks_per_cpu = 1.0};
   const std::string text = ExplainSelection(CollectiveKind::kAllGather, 1024, six, Tuning());
