@@ -65,7 +65,9 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
       ReportUnstarted(i, status, &started);
       continue;
     }
-    (*started.mutable_pids())[rank.placement.rank()] = rank.process.pid;
+    v1::RankPid& pid = *started.add_pids();
+    pid.set_rank(rank.placement.rank());
+    pid.set_pid(rank.process.pid);
     rank.output = std::make_unique<RankOutput>(loop_,
                                                RankOutput::Options{.rank = rank.placement.rank(),
                                                                    .log_directory = job.log_directory(),

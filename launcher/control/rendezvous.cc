@@ -253,8 +253,8 @@ bool Rendezvous::Machine::IsOn(uint32_t node, uint32_t rank) const {
 }
 
 void Rendezvous::Machine::OnStarted(ConnectionId from, uint32_t node, const v1::RanksStarted& started) {
-  for (const auto& [rank, pid] : started.pids()) {
-    if (IsOn(node, rank)) roster_.rank(rank).pid = pid;
+  for (const v1::RankPid& pid : started.pids()) {
+    if (IsOn(node, pid.rank())) roster_.rank(pid.rank()).pid = pid.pid();
   }
   for (const v1::RankExit& failed : started.failed()) {
     v1::RankExit exit = failed;
