@@ -116,8 +116,7 @@ void BatchState::Add(runtime::Work work, const GatheredCall* gathered) {
 void BatchState::Finished(const absl::Status& status) {
   if (error_.ok()) error_ = status;
   if (--under_way_ > 0) return;
-  Complete(error_);
-  DropReference();
+  CompleteAndDrop(error_);
 }
 
 }  // namespace cohort::comm

@@ -106,7 +106,7 @@ Group::~Group() {
   // A callback of a work that is cancelled now may submit again.
   if (status_.ok()) status_ = absl::CancelledError("the communicator was destroyed");
   for (auto& provider : providers_) provider.reset();
-  if (batches_ != nullptr) batches_->Close();
+  batches_.reset();
 }
 
 absl::Status Group::status() {
@@ -189,7 +189,6 @@ uint64_t Group::NextSequence(const CollectiveRequest& request) {
 void Group::FillSignature(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record) {
   runtime::CallSignature* signature = &record->signature;
   signature->group = context_.id;
-  signature->sequence = NextSequence(request);
   signature->count = SignedCount(request);
   signature->epoch = context_.epoch;
   signature->root = request.root;
@@ -202,10 +201,14 @@ void Group::FillSignature(const CollectiveRequest& request, const ServicePlan& s
   record->user_op[0] = '\0';
   if (request.user_op != nullptr) [[unlikely]]
     FillUserOp(*request.user_op, record);
+  Number(request, record);
+}
+
+void Group::Number(const CollectiveRequest& request, runtime::CallRecord* record) {
+  record->signature.sequence = NextSequence(request);
   record->wire_signature = 0;
-  if (!IsPointToPoint(request.kind)) {
-    record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(*signature));
-  }
+  if (IsPointToPoint(request.kind)) return;
+  record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(record->signature));
 }
 
 void Group::FillRecord(const CollectiveRequest& request, runtime::CallRecord* record) {
@@ -217,13 +220,34 @@ void Group::FillRecord(const CollectiveRequest& request, runtime::CallRecord* re
 }
 
 runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& options) {
+  runtime::Work work;
+  {
+    runtime::EngineLock lock(runtime().engine());
+    RememberedCall* known = memo_.Find(arguments, options);
+    work = known != nullptr && status_.ok() ? Repeat(*known, arguments) : SubmitNew(arguments, options);
+  }
+  if (!work.Done()) runtime().engine().Kick();
+  return work;
+}
+
+runtime::Work Group::SubmitNew(const CallArguments& arguments, const CallOptions& options) {
   CollectiveRequest request;
   absl::Status valid = MakeRequest(arguments, context_.rank, context_.size, &request);
   if (valid.ok()) valid = ApplyOptions(options, context_.determinism, &request);
   if (!valid.ok()) return runtime::Work::Finished(std::move(valid));
-  runtime::Work work = SubmitValid(request, options);
-  if (!work.Done()) runtime().engine().Kick();
-  return work;
+  return SubmitValid(request, options, &arguments);
+}
+
+runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& arguments) {
+  Provider& provider = *known.provider;
+  AcceptedCall& call = provider.NextCall();
+  FillFrom(known, &call);
+  if (known.in_bytes > 0) call.request.in = arguments.in.data;
+  if (known.out_bytes > 0) call.request.out = arguments.out.data;
+  Number(call.request, &call.record);
+  provider.Post();
+  call.ticket = runtime().segment().black_box().Start(call.record, &known.description);
+  return provider.Launch(call);
 }
 
 runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLayout& in_blocks,
@@ -242,7 +266,8 @@ runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLa
   return work;
 }
 
-runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOptions& options) {
+runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOptions& options,
+                                 const CallArguments* arguments) {
   runtime::EngineLock lock(runtime().engine());
   if (!status_.ok()) {
     runtime().NoteReportedFailure(status_);
@@ -258,6 +283,7 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   if (!service.ok()) return runtime::Work::Finished(service.status());
   runtime().engine().PollWhileActive(this);
   AcceptedCall& call = (*provider)->NextCall();
+  call.like = 0;
   call.request = request;
   if (request.blocks != nullptr) [[unlikely]] {
     if (call.blocks.use_count() != 1) call.blocks = std::make_shared<BlockTable>();  // none, or an earlier call's
@@ -270,6 +296,7 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   FillSignature(request, *service, &call.record);
   (*provider)->Post();
   FillRecord(request, &call.record);
+  if (arguments != nullptr) memo_.Remember(*arguments, options, call, *provider, context_.rank, context_.size);
   call.ticket = runtime().segment().black_box().Start(call.record);
   return (*provider)->Launch(call);
 }
@@ -285,6 +312,7 @@ std::string Group::Explain(const CollectiveRequest& request) {
 void Group::UseTuning(const Tuning& tuning) {
   runtime::EngineLock lock(runtime().engine());
   context_.tuning = tuning;
+  memo_.Clear();
   for (const auto& provider : providers_) {
     if (provider != nullptr) provider->UseTuning(tuning);
   }

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/call_memo.h"
 #include "comm/plan/runner.h"
 #include "comm/provider.h"
 #include "comm/provider_registry.h"
@@ -97,9 +98,15 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   }
   absl::Status CheckBatch(std::span<const BatchedCall> calls, BatchState* state);
   void StartBatch(std::span<const BatchedCall> calls, BatchState* state);
-  runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options);
+  // A request that is checked, made from `arguments` unless they are null: it is then remembered.
+  runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options,
+                            const CallArguments* arguments = nullptr);
+  runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options);
+  runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments);
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);
+  // Gives the call its number: the rest of its signature is there.
+  void Number(const CollectiveRequest& request, runtime::CallRecord* record);
   // What the messages of the call need of its record: both signatures.
   void FillSignature(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record);
   // All the rest.
@@ -120,7 +127,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   std::map<uint64_t, uint64_t> derived_;
   uint64_t splits_ = 0;
   uint64_t shrinks_ = 0;
-  StatePool<BatchState>* batches_ = nullptr;                     // made when first needed
+  std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
+  CallMemo memo_;
   BlockTable table_;                                             // of the variable-count call that is being checked
   std::vector<SiteMemo> sites_;                                  // made when first needed
   std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed

@@ -65,7 +65,9 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
       runtime().NoteReportedFailure(status_);
       return runtime::Work::Finished(status_);
     }
-    if (batches_ == nullptr) batches_ = new StatePool<BatchState>(&runtime().engine(), this);
+    if (batches_ == nullptr) {
+      batches_ = std::make_unique<StatePool<BatchState>>(&runtime().engine(), this);
+    }
     BatchState* const state = batches_->Take();
     state->Begin(calls.size());
     if (absl::Status valid = CheckBatch(calls, state); !valid.ok()) {

@@ -6,8 +6,7 @@ namespace cohort::comm {
 
 void Operation::Finish(runtime::BlackBoxWriter& black_box, absl::Status status, bool at_once) {
   black_box.Finish(call.ticket, status.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed, at_once);
-  Complete(std::move(status));
-  DropReference();
+  CompleteAndDrop(std::move(status));
 }
 
 }  // namespace cohort::comm

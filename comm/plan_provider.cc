@@ -63,7 +63,7 @@ GroupTopology TopologyOf(const GroupContext& group, const Placement& placement) 
 
 PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
     : group_(group),
-      pool_(new OperationPool(&group->runtime->engine(), group->source)),
+      pool_(&group->runtime->engine(), group->source),
       runner_(links, group->rank, group->size),
       plans_(group->rank, PlacementOf(*group)),
       selector_(TopologyOf(*group, plans_.placement()), group->tuning),
@@ -72,8 +72,7 @@ PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
 
 PlanProvider::~PlanProvider() {
   Fail(absl::CancelledError("the communicator was destroyed"));
-  if (next_ != nullptr) pool_->Discard(next_);
-  pool_->Close();
+  if (next_ != nullptr) pool_.Discard(next_);
 }
 
 absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& request,
@@ -91,7 +90,7 @@ absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& reques
 }
 
 AcceptedCall& PlanProvider::NextCall() {
-  if (next_ == nullptr) next_ = pool_->Take();
+  if (next_ == nullptr) next_ = pool_.Take();
   return next_->call;
 }
 

@@ -52,7 +52,7 @@ class PlanProvider : public Provider {
   void ReportStall(uint64_t sequence, bool expired);
 
   const GroupContext* const group_;
-  OperationPool* const pool_;
+  OperationPool pool_;
   PlanRunner runner_;
   PlanCache plans_;
   Selector selector_;

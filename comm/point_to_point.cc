@@ -29,14 +29,13 @@ uint64_t WireSignature(const runtime::CallRecord& record) {
 PointToPoint::PointToPoint(const GroupContext* group, LinkSource* links)
     : group_(group),
       links_(links),
-      pool_(new OperationPool(&group->runtime->engine(), group->source)),
+      pool_(&group->runtime->engine(), group->source),
       peers_(group->size),
       earliest_deadline_(kNever) {}
 
 PointToPoint::~PointToPoint() {
   Fail(absl::CancelledError("the communicator was destroyed"));
-  if (next_ != nullptr) pool_->Discard(next_);
-  pool_->Close();
+  if (next_ != nullptr) pool_.Discard(next_);
 }
 
 absl::StatusOr<ServicePlan> PointToPoint::Choose(const CollectiveRequest& request,
@@ -54,7 +53,7 @@ absl::StatusOr<ServicePlan> PointToPoint::Choose(const CollectiveRequest& reques
 std::string PointToPoint::Explain(const CollectiveRequest&) { return "one message over a link of its own"; }
 
 AcceptedCall& PointToPoint::NextCall() {
-  if (next_ == nullptr) next_ = pool_->Take();
+  if (next_ == nullptr) next_ = pool_.Take();
   return next_->call;
 }
 

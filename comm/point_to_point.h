@@ -53,7 +53,7 @@ class PointToPoint : public Provider {
 
   const GroupContext* const group_;
   LinkSource* const links_;
-  OperationPool* const pool_;
+  OperationPool pool_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by group rank; null: never used
   std::vector<int> active_;                   // peers with something pending
   int64_t pending_ = 0;

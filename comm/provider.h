@@ -61,6 +61,7 @@ struct AcceptedCall {
   std::shared_ptr<BlockTable> blocks;  // what request.blocks points to; kept for the next variable-count call
   runtime::CallRecord record;          // started
   uint64_t ticket = 0;                 // for BlackBoxWriter::Finish, which the provider calls when the call is done
+  uint64_t like = 0;                   // the remembered call (comm/call_memo.h) that the rest was filled from; 0: none
 };
 
 class Provider {

@@ -2,10 +2,9 @@
 // those under way.
 #pragma once
 
-#include <atomic>
+#include <algorithm>
 #include <cstddef>
-#include <cstdint>
-#include <utility>
+#include <vector>
 
 #include "runtime/engine.h"
 #include "runtime/work.h"
@@ -23,85 +22,62 @@ class PooledState : public runtime::WorkState {
   State* next = nullptr;  // in a list of states
 
  protected:
-  explicit PooledState(StatePool<State>* pool) : pool_(pool) {}
+  explicit PooledState(StatePool<State>* pool) : engine_(pool->engine_), source_(pool->source_) { SetPooled(); }
 
  private:
   friend class StatePool<State>;
+  // The engine is alive as long as an operation is pending: its group finishes all of them before it goes.
   void Wait(runtime::Deadline deadline) override {
-    if (!done()) pool_->Drive(*this, deadline);
+    if (!done()) engine_->DriveUntil([this] { return done(); }, deadline, source_);
   }
-  void Recycle() override { pool_->Return(static_cast<State*>(this)); }
 
-  StatePool<State>* const pool_;
+  runtime::Engine* const engine_;
+  runtime::ProgressSource* const source_;
 };
 
-// Hands out states to one owner; they come back from any thread. Outlives its owner while works are still held.
+// Hands out states to one owner. They come back from any thread, by being unused; those still held when the pool goes
+// delete themselves.
 template <typename State>
 class StatePool {
  public:
   // `source` makes the progress of what the states stand for. Both outlive what is pending.
   StatePool(runtime::Engine* engine, runtime::ProgressSource* source) : engine_(engine), source_(source) {}
+  // Nothing is pending.
+  ~StatePool() {
+    for (State* state : states_) {
+      if (state->ClearPooled()) delete state;
+    }
+  }
   StatePool(const StatePool&) = delete;
   StatePool& operator=(const StatePool&) = delete;
 
   // A state that is not done, with two references: one that its producer drops and the caller's. Owner only.
   State* Take() {
-    if (free_ == nullptr) free_ = returned_.exchange(nullptr, std::memory_order_acquire);
-    State* state = free_;
-    if (state != nullptr) [[likely]] {
-      free_ = state->next;
-      state->Reset();
-    } else {
-      state = new State(this);
-      ++made_;
+    for (size_t tried = std::min(kMostPassedOver, states_.size()); tried > 0; --tried) {
+      if (turn_ == states_.size()) turn_ = 0;
+      State* state = states_[turn_++];
+      if (!state->unused()) continue;
+      state->Reset(2);
+      return state;
     }
-    state->SetReferences(2);
+    auto* state = new State(this);
+    state->Reset(2);
+    states_.insert(states_.begin() + static_cast<std::ptrdiff_t>(turn_++), state);
     return state;
   }
   // Takes back a state that was never used. Owner only.
-  void Discard(State* state) {
-    state->next = free_;
-    free_ = state;
-  }
-  // The owner is gone; nothing is pending. Deletes the pool with its last state.
-  void Close() {
-    int64_t held = made_;
-    for (State* list : {free_, returned_.exchange(Closed(), std::memory_order_acq_rel)}) {
-      for (; list != nullptr; --held) delete std::exchange(list, list->next);
-    }
-    // Those that came back between the two steps have been counted down already.
-    if (held_.fetch_add(held, std::memory_order_acq_rel) + held == 0) delete this;
-  }
+  void Discard(State* state) { state->Reset(0); }
 
  private:
   friend class PooledState<State>;
-  ~StatePool() = default;
-
-  // What `returned_` points to once the pool is closed: states that come back are then deleted.
-  static State* Closed() {
-    alignas(State) static constinit std::byte mark[1] = {};
-    return reinterpret_cast<State*>(mark);
-  }
-  void Return(State* state) {
-    state->next = returned_.load(std::memory_order_acquire);
-    while (state->next != Closed()) {
-      if (returned_.compare_exchange_weak(state->next, state, std::memory_order_acq_rel)) return;
-    }
-    delete state;
-    if (held_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-  }
-  // The engine is alive as long as an operation is pending: its group finishes all of them before it goes.
-  void Drive(const PooledState<State>& state, runtime::Deadline deadline) {
-    engine_->DriveUntil([&state] { return state.done(); }, deadline, source_);
-  }
+  // So many that are still held are passed over before another one is made.
+  static constexpr size_t kMostPassedOver = 4;
 
   runtime::Engine* const engine_;
   runtime::ProgressSource* const source_;
-  int64_t made_ = 0;                       // states in all; the owner's
-  State* free_ = nullptr;                  // the owner's
-  std::atomic<State*> returned_{nullptr};  // pushed by any thread, taken whole by the owner
-  // Once closed: states that are still held, less those that came back since.
-  std::atomic<int64_t> held_{0};
+  // Handed out in turn, since they mostly come back in the order in which they went.
+  std::vector<State*> states_;
+  size_t turn_ = 0;
 };
 
 // A first-in, first-out list of states, linked through them.

@@ -6,6 +6,7 @@
 #include <span>
 #include <thread>
 
+#include "runtime/base/asymmetric_fence.h"
 #include "runtime/base/check.h"
 #include "runtime/base/futex.h"
 #include "runtime/base/mutex.h"
@@ -62,7 +63,11 @@ struct Engine::Rep {
   }
   void Acquire();
   bool AcquireToDrive();
-  void Release() { owner.exchange(nullptr, std::memory_order_seq_cst); }
+  // What follows sees every thread that was registered before it could see the engine free, and what the owner did.
+  void Release() {
+    owner.store(nullptr, std::memory_order_release);
+    fence.Light();
+  }
 
   // --- owner only ---
   bool PollAll() { return sources.Poll(); }
@@ -95,6 +100,7 @@ struct Engine::Rep {
 
   SourceList sources;  // owner only
 
+  const AsymmetricFence fence;  // Heavy: once registered, before a sleep
   Mutex waiters_mutex;
   Waiter* waiters COHORT_GUARDED_BY(waiters_mutex) = nullptr;
 
@@ -349,10 +355,13 @@ void Engine::Rep::Leave(const Waiter& waiter) {
 
 void Engine::Rep::Register(Waiter& waiter) {
   waiter.word.store(0, std::memory_order_relaxed);
-  MutexLock lock(waiters_mutex);
-  waiter.next = waiters;
-  waiters = &waiter;
-  registered.fetch_add(1, std::memory_order_seq_cst);
+  {
+    MutexLock lock(waiters_mutex);
+    waiter.next = waiters;
+    waiters = &waiter;
+    registered.fetch_add(1, std::memory_order_seq_cst);
+  }
+  fence.Heavy();
 }
 
 void Engine::Rep::Unregister(Waiter& waiter) {

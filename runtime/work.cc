@@ -5,17 +5,6 @@
 
 namespace cohort::runtime {
 
-// The listeners are linked newest first until the operation is done; then the list is the mark, for good.
-class WorkState::ClosedMark final : public WorkListener {
- public:
-  static WorkListener* Get() { return &mark; }
-
- private:
-  void OnDone(const absl::Status&) override {}
-  static constinit ClosedMark mark;
-};
-constinit WorkState::ClosedMark WorkState::ClosedMark::mark;
-
 class WorkState::Callback final : public WorkListener {
  public:
   explicit Callback(std::function<void(const absl::Status&)> fn) : fn_(std::move(fn)) {}
@@ -31,15 +20,31 @@ class WorkState::Callback final : public WorkListener {
 
 WorkState::~WorkState() {
   WorkListener* list = listeners_.load(std::memory_order_acquire);
-  while (list != nullptr && list != ClosedMark::Get()) std::exchange(list, list->next_)->OnDropped();
+  while (list != nullptr) std::exchange(list, list->next_)->OnDropped();
 }
 
 void WorkState::Complete(absl::Status status) {
   status_ = std::move(status);
-  done_.store(true, std::memory_order_release);
-  WorkListener* list = listeners_.exchange(ClosedMark::Get(), std::memory_order_acq_rel);
-  if (list == nullptr) [[likely]]
-    return;
+  if ((word_.fetch_or(kDone, std::memory_order_acq_rel) & kWatched) != 0) TellListeners();
+}
+
+void WorkState::CompleteAndDrop(absl::Status status) {
+  status_ = std::move(status);
+  uint32_t before = word_.load(std::memory_order_relaxed);
+  while ((before & kWatched) == 0) [[likely]] {
+    if (word_.compare_exchange_weak(before, (before | kDone) - kReference, std::memory_order_acq_rel,
+                                    std::memory_order_relaxed)) {
+      return Dropped(before);
+    }
+  }
+  word_.fetch_or(kDone, std::memory_order_acq_rel);
+  TellListeners();
+  DropReference();
+}
+
+// Whoever takes the list tells it: the completer, or one that came when the operation was done.
+void WorkState::TellListeners() {
+  WorkListener* list = listeners_.exchange(nullptr, std::memory_order_acq_rel);
   WorkListener* in_order = nullptr;
   while (list != nullptr) {
     WorkListener* next = list->next_;
@@ -50,10 +55,9 @@ void WorkState::Complete(absl::Status status) {
   while (in_order != nullptr) std::exchange(in_order, in_order->next_)->OnDone(status_);
 }
 
-void WorkState::Reset() {
+void WorkState::Reset(uint32_t references) {
   status_ = absl::OkStatus();
-  listeners_.store(nullptr, std::memory_order_relaxed);
-  done_.store(false, std::memory_order_release);
+  word_.store((word_.load(std::memory_order_relaxed) & kPooled) + references * kReference, std::memory_order_release);
 }
 
 void WorkState::Then(std::function<void(const absl::Status&)> fn) {
@@ -61,12 +65,15 @@ void WorkState::Then(std::function<void(const absl::Status&)> fn) {
 }
 
 void WorkState::Notify(WorkListener* listener) {
-  WorkListener* head = listeners_.load(std::memory_order_acquire);
-  while (head != ClosedMark::Get()) {
-    listener->next_ = head;
-    if (listeners_.compare_exchange_weak(head, listener, std::memory_order_acq_rel)) return;
+  if (done()) {
+    listener->OnDone(status_);
+    return;
   }
-  listener->OnDone(status_);
+  listener->next_ = listeners_.load(std::memory_order_relaxed);
+  while (!listeners_.compare_exchange_weak(listener->next_, listener, std::memory_order_acq_rel)) {
+  }
+  // One that ends the operation from here on sees that there are listeners; one that has ended it did not.
+  if ((word_.fetch_or(kWatched, std::memory_order_acq_rel) & kDone) != 0) TellListeners();
 }
 
 absl::Status WorkState::WaitOnStream(void* stream) {

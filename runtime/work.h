@@ -33,46 +33,62 @@ class WorkListener {
 };
 
 // The shared state behind a Work. Its producer (a communicator) derives from it, drives it from the engine, and calls
-// Complete exactly once. Intrusively counted, so that producers can recycle states without allocating.
+// Complete or CompleteAndDrop exactly once. Intrusively counted, so that producers can recycle states without
+// allocating.
+//
+// Done, watched (has listeners) and the number of references share one word, so that an operation's end is one locked
+// instruction: each costs about 8 ns.
 class WorkState {
  public:
   virtual ~WorkState();
 
-  bool done() const { return done_.load(std::memory_order_acquire); }
+  bool done() const { return (word_.load(std::memory_order_acquire) & kDone) != 0; }
   // Valid once done().
   const absl::Status& status() const { return status_; }
 
-  void AddReference() { references_.fetch_add(1, std::memory_order_relaxed); }
-  void DropReference() {
-    if (references_.fetch_sub(1, std::memory_order_acq_rel) == 1) Recycle();
-  }
+  void AddReference() { word_.fetch_add(kReference, std::memory_order_relaxed); }
+  void DropReference() { Dropped(word_.fetch_sub(kReference, std::memory_order_acq_rel)); }
 
  protected:
   // Stores the result and runs the callbacks, on the calling thread. Called once, by the engine's owner, who holds a
   // reference until it returns.
   void Complete(absl::Status status);
-  // Makes a recycled state new again.
-  void Reset();
-  // Sets the number of references of a state that nobody else knows of yet: cheaper than adding them one by one.
-  void SetReferences(uint32_t references) { references_.store(references, std::memory_order_relaxed); }
-  // The last reference is gone: delete this, or put it back into a pool.
+  // The same, and drops the caller's reference: the state may be gone afterwards.
+  void CompleteAndDrop(absl::Status status);
+  // Makes a recycled state, or one that nobody else knows of yet, new with so many references.
+  void Reset(uint32_t references);
+  // The last reference is gone: delete this, or put it back into a pool. Not called for pooled states.
   virtual void Recycle() { delete this; }
+
+  // A pooled state is left alone when its last reference goes: its pool sees that it is unused(), and reuses it.
+  bool unused() const { return word_.load(std::memory_order_acquire) < kReference; }
+  void SetPooled() { word_.fetch_or(kPooled, std::memory_order_relaxed); }
+  // The pool is going. True: the state is unused, and the caller deletes it. False: it recycles itself.
+  bool ClearPooled() { return word_.fetch_and(~kPooled, std::memory_order_acq_rel) < kReference; }
 
  private:
   friend class Work;
+  static constexpr uint32_t kDone = 1;
+  static constexpr uint32_t kWatched = 2;
+  static constexpr uint32_t kPooled = 4;
+  static constexpr uint32_t kReference = 8;
+
   // Blocks, driving progress, until done() or the deadline.
   virtual void Wait(Deadline deadline) = 0;
   // Makes `stream` (a cudaStream_t) wait for the operation. The default waits on the host.
   virtual absl::Status WaitOnStream(void* stream);
   void Then(std::function<void(const absl::Status&)> fn);
   void Notify(WorkListener* listener);
+  void TellListeners();
+  // After a reference was dropped from this word. A pooled state may be gone already.
+  void Dropped(uint32_t before) {
+    if (before < 2 * kReference && (before & kPooled) == 0) Recycle();
+  }
 
-  std::atomic<uint32_t> references_{0};
-  std::atomic<bool> done_{false};
+  std::atomic<uint32_t> word_{0};
   absl::Status status_;
   class Callback;
-  class ClosedMark;
-  std::atomic<WorkListener*> listeners_{nullptr};
+  std::atomic<WorkListener*> listeners_{nullptr};  // newest first
 };
 
 class [[nodiscard]] Work {

@@ -18,7 +18,6 @@ absl::StatusOr<NcclOperation*> NcclOperationPool::Take() {
     }
   }
   if (operation != nullptr) {
-    operation->Reset();
     operation->captured = operation->armed = false;
   } else {
     auto made = std::make_unique<NcclOperation>(cuda_);
@@ -27,7 +26,7 @@ absl::StatusOr<NcclOperation*> NcclOperationPool::Take() {
     operation = made.release();
   }
   operation->pool_ = shared_from_this();
-  operation->SetReferences(2);
+  operation->Reset(2);
   return operation;
 }
 
@@ -42,8 +41,7 @@ NcclOperation::~NcclOperation() {
 
 void NcclOperation::Finish(runtime::BlackBoxWriter& black_box, absl::Status status) {
   black_box.Finish(call.ticket, status.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed);
-  Complete(std::move(status));
-  DropReference();
+  CompleteAndDrop(std::move(status));
 }
 
 // The completion wakes a sleeping engine (NcclProvider::Arm).

@@ -12,39 +12,61 @@ namespace cohort::runtime {
 namespace {
 
 constexpr int kSiteWord = offsetof(CallRecord, site) / 8;
-constexpr int kStartWord = offsetof(CallRecord, start_ns) / 8;
-constexpr int kEndWord = offsetof(CallRecord, end_ns) / 8;
-constexpr int kStateWord = offsetof(CallRecord, state) / 8;
-static_assert(offsetof(CallRecord, site) % 8 == 0 && offsetof(CallRecord, state) % 8 == 0);
-static_assert(kStartWord + 1 == kEndWord && kEndWord + 1 == kStateWord && kStateWord < kSiteWord);
+static_assert(offsetof(CallRecord, site) % 8 == 0);
 constexpr int kReadAttempts = 8;
+
+// The id of a description: its place, and the how manieth it is there, from 1.
+constexpr int kPlaceBits = 16;
+static_assert(kBlackBoxDescriptions < 1 << kPlaceBits);
+constexpr uint64_t IdOf(size_t place, uint64_t generation) { return generation << kPlaceBits | place; }
+constexpr size_t PlaceOf(uint64_t id) { return id & ((1 << kPlaceBits) - 1); }
+constexpr uint64_t GenerationOf(uint64_t id) { return id >> kPlaceBits; }
 
 bool HasZeroByte(uint64_t word) { return ((word - 0x0101010101010101u) & ~word & 0x8080808080808080u) != 0; }
 
-// The word that begins with the state, with another state in it.
-uint64_t WithState(uint64_t word, CallState state) {
-  std::memcpy(&word, &state, sizeof state);
-  return word;
-}
-
 BlackBoxSlot& SlotOf(BlackBoxMemory* memory, uint64_t ticket) { return memory->slots[ticket % kBlackBoxRecords]; }
+
+// A consistent copy of a description; nothing when the box no longer holds it.
+std::optional<CallRecord> ReadDescription(const BlackBoxMemory* memory, uint64_t id) {
+  const size_t place = PlaceOf(id);
+  if (place >= kBlackBoxDescriptions) return std::nullopt;
+  const DescriptionSlot& slot = memory->descriptions[place];
+  const uint64_t version = slot.version.load(std::memory_order_acquire);
+  if (version != 2 * GenerationOf(id)) return std::nullopt;
+  uint64_t words[kRecordWords];
+  for (int i = 0; i < kRecordWords; ++i) words[i] = slot.words[i].load(std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (slot.version.load(std::memory_order_relaxed) != version) return std::nullopt;
+  CallRecord record;
+  std::memcpy(static_cast<void*>(&record), words, sizeof record);
+  // Behind its end the string holds what earlier descriptions left there.
+  const size_t length = strnlen(record.site, sizeof record.site - 1);
+  std::memset(record.site + length, 0, sizeof record.site - length);
+  return record;
+}
 
 // A consistent copy of the record in `slot` and its ticket; nothing when it is empty, being written, or was left half
 // written by a rank that died.
-std::optional<CallRecord> ReadSlot(const BlackBoxSlot& slot, uint64_t* ticket) {
+std::optional<CallRecord> ReadSlot(const BlackBoxMemory* memory, const BlackBoxSlot& slot, uint64_t* ticket) {
   for (int attempt = 0; attempt < kReadAttempts; ++attempt) {
     const uint64_t version = slot.version.load(std::memory_order_acquire);
     if (version == 0) return std::nullopt;
-    uint64_t words[kRecordWords];
-    for (int i = 0; i < kRecordWords; ++i) words[i] = slot.words[i].load(std::memory_order_relaxed);
+    const uint64_t description = slot.description.load(std::memory_order_relaxed);
+    const uint64_t sequence = slot.sequence.load(std::memory_order_relaxed);
+    const uint64_t wire_signature = slot.wire_signature.load(std::memory_order_relaxed);
+    const uint64_t start_ns = slot.start_ns.load(std::memory_order_relaxed);
+    const uint64_t end_ns = slot.end_ns.load(std::memory_order_relaxed);
+    const uint64_t state = slot.state.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (version % 2 != 0 || slot.version.load(std::memory_order_relaxed) != version) continue;
-    CallRecord record;
-    std::memcpy(static_cast<void*>(&record), words, sizeof record);
-    // Behind its end the string holds what earlier records left there.
-    const size_t length = strnlen(record.site, sizeof record.site - 1);
-    std::memset(record.site + length, 0, sizeof record.site - length);
-    if (record.state > CallState::kFailed) record.state = CallState::kEmpty;
+    std::optional<CallRecord> record = ReadDescription(memory, description);
+    if (!record.has_value()) continue;  // 512 calls have been made since
+    record->signature.sequence = sequence;
+    record->wire_signature = wire_signature;
+    record->start_ns = start_ns;
+    record->end_ns = end_ns;
+    record->state =
+        state > static_cast<uint64_t>(CallState::kFailed) ? CallState::kEmpty : static_cast<CallState>(state);
     *ticket = (version - 1) / 4;
     return record;
   }
@@ -57,38 +79,59 @@ void VisitNewestFirst(const BlackBoxMemory* memory, Visitor visit) {
   const uint64_t newest = memory->tickets.load(std::memory_order_acquire);
   for (uint64_t ticket = newest; ticket > 0 && newest - ticket < kBlackBoxRecords; --ticket) {
     uint64_t found = 0;
-    const std::optional<CallRecord> record = ReadSlot(memory->slots[ticket % kBlackBoxRecords], &found);
+    const std::optional<CallRecord> record = ReadSlot(memory, memory->slots[ticket % kBlackBoxRecords], &found);
     if (record.has_value() && found == ticket && visit(*record)) return;
   }
 }
 
 }  // namespace
 
-uint64_t BlackBoxWriter::Start(const CallRecord& record) {
+BlackBoxWriter::BlackBoxWriter(BlackBoxMemory* memory) : memory_(memory), uses_(kBlackBoxDescriptions) {}
+
+uint64_t BlackBoxWriter::Start(const CallRecord& record, CallDescription* description) {
   const uint64_t ticket = memory_->tickets.load(std::memory_order_relaxed) + 1;
+  Use& use = uses_[PlaceOf(description->id)];
+  if (description->id != 0 && use.generation == GenerationOf(description->id)) [[likely]] {
+    use.ticket = ticket;
+  } else {
+    description->id = Describe(record, ticket);
+  }
   BlackBoxSlot& slot = SlotOf(memory_, ticket);
   slot.version.store(4 * ticket + 1, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-
-  const auto* bytes = reinterpret_cast<const std::byte*>(&record);
-  const auto word_of = [bytes](int i) {
-    uint64_t word;
-    std::memcpy(&word, bytes + static_cast<ptrdiff_t>(i) * 8, sizeof word);
-    return word;
-  };
-  for (int i = 0; i < kStartWord; ++i) slot.words[i].store(word_of(i), std::memory_order_relaxed);
-  slot.words[kStartWord].store(clock_.Now(), std::memory_order_relaxed);
-  slot.words[kEndWord].store(0, std::memory_order_relaxed);
-  slot.words[kStateWord].store(WithState(word_of(kStateWord), CallState::kStarted), std::memory_order_relaxed);
-  for (int i = kStateWord + 1; i < kSiteWord; ++i) slot.words[i].store(word_of(i), std::memory_order_relaxed);
-  for (int i = kSiteWord; i < kRecordWords; ++i) {
-    const uint64_t word = word_of(i);
-    slot.words[i].store(word, std::memory_order_relaxed);
-    if (HasZeroByte(word)) break;
-  }
+  slot.description.store(description->id, std::memory_order_relaxed);
+  slot.sequence.store(record.signature.sequence, std::memory_order_relaxed);
+  slot.wire_signature.store(record.wire_signature, std::memory_order_relaxed);
+  slot.start_ns.store(clock_.Now(), std::memory_order_relaxed);
+  slot.end_ns.store(0, std::memory_order_relaxed);
+  slot.state.store(static_cast<uint64_t>(CallState::kStarted), std::memory_order_relaxed);
   slot.version.store(4 * ticket + 2, std::memory_order_release);
   memory_->tickets.store(ticket, std::memory_order_release);
   return ticket;
+}
+
+// In a place that none of the ring's records refers to.
+uint64_t BlackBoxWriter::Describe(const CallRecord& record, uint64_t ticket) {
+  const auto referred_to = [ticket](const Use& use) {
+    return use.ticket != 0 && use.ticket + kBlackBoxRecords >= ticket;
+  };
+  while (referred_to(uses_[next_])) next_ = (next_ + 1) % uses_.size();
+  Use& use = uses_[next_];
+  use.ticket = ticket;
+  ++use.generation;
+
+  DescriptionSlot& slot = memory_->descriptions[next_];
+  slot.version.store(2 * use.generation - 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  const auto* bytes = reinterpret_cast<const std::byte*>(&record);
+  for (int i = 0; i < kRecordWords; ++i) {
+    uint64_t word;
+    std::memcpy(&word, bytes + static_cast<ptrdiff_t>(i) * 8, sizeof word);
+    slot.words[i].store(word, std::memory_order_relaxed);
+    if (i >= kSiteWord && HasZeroByte(word)) break;
+  }
+  slot.version.store(2 * use.generation, std::memory_order_release);
+  return IdOf(next_, use.generation);
 }
 
 void BlackBoxWriter::Finish(uint64_t ticket, CallState state, bool at_once) {
@@ -96,10 +139,9 @@ void BlackBoxWriter::Finish(uint64_t ticket, CallState state, bool at_once) {
   if (slot.version.load(std::memory_order_relaxed) != 4 * ticket + 2) return;
   slot.version.store(4 * ticket + 3, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
-  const uint64_t end = at_once ? slot.words[kStartWord].load(std::memory_order_relaxed) : clock_.Now();
-  slot.words[kEndWord].store(end, std::memory_order_relaxed);
-  const uint64_t word = slot.words[kStateWord].load(std::memory_order_relaxed);
-  slot.words[kStateWord].store(WithState(word, state), std::memory_order_relaxed);
+  const uint64_t end = at_once ? slot.start_ns.load(std::memory_order_relaxed) : clock_.Now();
+  slot.end_ns.store(end, std::memory_order_relaxed);
+  slot.state.store(static_cast<uint64_t>(state), std::memory_order_relaxed);
   slot.version.store(4 * ticket + 4, std::memory_order_release);
 }
 

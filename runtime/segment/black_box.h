@@ -1,6 +1,8 @@
-// A rank's black box: a ring of its latest calls, written at about 20 ns a call, readable by others at any time.
+// A rank's black box: a ring of its latest calls, written at about 20 ns a call (half of it the clock), readable by
+// others at any time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -14,18 +16,38 @@ inline constexpr int kBlackBoxRecords = 512;  // a power of two
 
 struct BlackBoxMemory;  // its layout, in layout.h
 
+// Where a box holds what the records of repeated calls have in common. Its owner makes it new when a call differs in
+// more than its sequence and wire signature from the last one that it was used for.
+struct CallDescription {
+  uint64_t id = 0;  // 0: not written yet
+};
+
 // The owner's side. One call at a time writes (the engine's owner); not thread-safe beyond that.
 class BlackBoxWriter {
  public:
-  explicit BlackBoxWriter(BlackBoxMemory* memory) : memory_(memory) {}
-  // Writes a record in state kStarted, start_ns filled in, and returns its ticket.
-  uint64_t Start(const CallRecord& record);
+  explicit BlackBoxWriter(BlackBoxMemory* memory);
+  // Writes a record in state kStarted, start_ns filled in, and returns its ticket. With a description that the box
+  // still holds this is one line.
+  uint64_t Start(const CallRecord& record, CallDescription* description);
+  uint64_t Start(const CallRecord& record) {
+    CallDescription unknown;
+    return Start(record, &unknown);
+  }
   // Marks it done or failed. A record that the ring has since overwritten is left alone. The clock is half of a
   // record's cost: an operation that had not to wait (`at_once`) ends, for the record, when it began.
   void Finish(uint64_t ticket, CallState state, bool at_once = false);
 
  private:
+  // Of a description, by its place.
+  struct Use {
+    uint64_t ticket = 0;  // of its latest record
+    uint64_t generation = 0;
+  };
+  uint64_t Describe(const CallRecord& record, uint64_t ticket);
+
   BlackBoxMemory* memory_;
+  std::vector<Use> uses_;
+  size_t next_ = 0;  // place to look at for the next description
   FastClock clock_;
 };
 

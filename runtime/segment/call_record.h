@@ -31,17 +31,21 @@ static_assert(sizeof(CallSignature) == 48 && std::is_trivially_copyable_v<CallSi
 // folds, three pairs of words at once, as wyhash does: 4 ns.
 inline uint64_t HashSignature(const CallSignature& signature) {
   __extension__ using Wide = unsigned __int128;
-  constexpr uint64_t kKeys[6] = {0x9e3779b97f4a7c15u, 0xff51afd7ed558ccdu, 0xc4ceb9fe1a85ec53u,
-                                 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0xd6e8feb86659fd93u};
+  static constexpr uint64_t kKeys[6] = {0x9e3779b97f4a7c15u, 0xff51afd7ed558ccdu, 0xc4ceb9fe1a85ec53u,
+                                        0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu, 0xd6e8feb86659fd93u};
   const auto fold = [](uint64_t a, uint64_t b) {
     const Wide product = static_cast<Wide>(a) * b;
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
   };
-  uint64_t words[sizeof(CallSignature) / 8];
-  std::memcpy(words, &signature, sizeof words);
-  const uint64_t first = fold(words[0] ^ kKeys[0], words[1] ^ kKeys[1]);
-  const uint64_t second = fold(words[2] ^ kKeys[2], words[3] ^ kKeys[3]);
-  const uint64_t third = fold(words[4] ^ kKeys[4], words[5] ^ kKeys[5]);
+  // Word by word: a wider load of what has just been stored would wait for the store.
+  const auto word = [bytes = reinterpret_cast<const unsigned char*>(&signature)](size_t i) {
+    uint64_t value;
+    std::memcpy(&value, bytes + 8 * i, sizeof value);
+    return value ^ kKeys[i];
+  };
+  const uint64_t first = fold(word(0), word(1));
+  const uint64_t second = fold(word(2), word(3));
+  const uint64_t third = fold(word(4), word(5));
   return fold(first ^ kKeys[2], (second << 1 | second >> 63) ^ (third + kKeys[4])) | 1;
 }
 

@@ -14,7 +14,7 @@
 namespace cohort::runtime {
 
 inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
-inline constexpr uint32_t kSegmentVersion = 3;
+inline constexpr uint32_t kSegmentVersion = 4;
 inline constexpr uint64_t kPage = 4096;
 
 struct SegmentHeader {
@@ -37,16 +37,32 @@ struct DirectoryEntry {
 inline constexpr uint64_t kDeletedKey = ~uint64_t{0};
 inline constexpr uint32_t kDirectoryEntries = 4096;  // a power of two
 
-// One record of a black box, as words so that a reader beside the writer is no data race. `version` is
-// 4 * ticket + {1 being written, 2 started, 3 being finished, 4 finished}; 0: never used.
-inline constexpr int kRecordWords = sizeof(CallRecord) / 8;
+// A black box. What calls have in common that differ in nothing but their number and time is a description, written
+// once; a record refers to it and is one line. As words, so that a reader beside the writer is no data race.
+//
+// A record's `version` is 4 * ticket + {1 being written, 2 started, 3 being finished, 4 finished}; 0: never used.
 struct alignas(64) BlackBoxSlot {
+  std::atomic<uint64_t> version;
+  std::atomic<uint64_t> description;  // its id
+  std::atomic<uint64_t> sequence;
+  std::atomic<uint64_t> wire_signature;
+  std::atomic<uint64_t> start_ns;
+  std::atomic<uint64_t> end_ns;
+  std::atomic<uint64_t> state;
+};
+static_assert(sizeof(BlackBoxSlot) == 64);
+// A whole CallRecord, of which the fields above don't count. `version` is 2 * generation, odd while it is written.
+inline constexpr int kRecordWords = sizeof(CallRecord) / 8;
+struct alignas(64) DescriptionSlot {
   std::atomic<uint64_t> version;
   std::atomic<uint64_t> words[kRecordWords];
 };
+// More than there are records: one that no record refers to is always found.
+inline constexpr int kBlackBoxDescriptions = kBlackBoxRecords + 64;
 struct BlackBoxMemory {
   alignas(64) std::atomic<uint64_t> tickets;  // handed out so far
   BlackBoxSlot slots[kBlackBoxRecords];
+  DescriptionSlot descriptions[kBlackBoxDescriptions];
 };
 
 // What one rank tells all local peers when there is no agent to tell them: see notice_board.h.

@@ -75,6 +75,48 @@ TEST_F(BlackBoxTest, RemembersTheLatestCalls) {
   EXPECT_EQ(reader.Reached(6, 1), 0u);
 }
 
+TEST_F(BlackBoxTest, RepeatedCallsShareADescription) {
+  BlackBoxWriter& writer = rank_->black_box();
+  const BlackBoxReader reader = agent_->black_box_of(0);
+  CallDescription first;
+  CallDescription second;
+  writer.Start(Record(5, 1, "first.cc:1"), &first);
+  const uint64_t id = first.id;
+  EXPECT_NE(id, 0u);
+  CallRecord again = Record(5, 2, "first.cc:1");
+  again.wire_signature = 77;
+  writer.Finish(writer.Start(again, &first), CallState::kDone);
+  EXPECT_EQ(first.id, id);
+  EXPECT_EQ(reader.Latest()->wire_signature, 77u);
+  EXPECT_EQ(reader.Latest()->state, CallState::kDone);
+  EXPECT_EQ(reader.Latest()->signature.count, 1024u);
+
+  // However many others come, the box forgets none that one of its records needs, and a forgotten one is made again.
+  for (uint64_t sequence = 3; sequence < 5 * kBlackBoxRecords; ++sequence) {
+    if (sequence % 500 == 0) {
+      writer.Start(Record(5, sequence, "first.cc:1"), &first);
+    } else if (sequence % 3 == 0) {
+      writer.Start(Record(5, sequence, "second.cc:2"), &second);
+    } else {
+      writer.Start(Record(5, sequence, std::to_string(sequence)));
+    }
+  }
+  const std::vector<CallRecord> records = reader.All();
+  ASSERT_EQ(records.size(), static_cast<size_t>(kBlackBoxRecords));
+  for (const CallRecord& record : records) {
+    const uint64_t sequence = record.signature.sequence;
+    const std::string rest = sequence % 3 == 0 ? "second.cc:2" : std::to_string(sequence);
+    EXPECT_EQ(std::string(record.site), sequence % 500 == 0 ? "first.cc:1" : rest);
+  }
+  CallDescription rare;
+  writer.Start(Record(5, 1, "rare.cc:3"), &rare);
+  for (uint64_t sequence = 0; sequence < 3 * kBlackBoxRecords; ++sequence) writer.Start(Record(6, sequence));
+  const uint64_t forgotten = rare.id;
+  writer.Start(Record(5, 2, "rare.cc:3"), &rare);
+  EXPECT_NE(rare.id, forgotten);
+  EXPECT_EQ(std::string(reader.Latest()->site), "rare.cc:3");
+}
+
 TEST_F(BlackBoxTest, SendsAreNotMistakenForCollectives) {
   CallRecord send = Record(5, 9);
   send.signature.kind = 10;

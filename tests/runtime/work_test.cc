@@ -11,8 +11,12 @@ namespace {
 class FakeState : public WorkState {
  public:
   explicit FakeState(int* recycled) : recycled_(recycled) {}
+  using WorkState::ClearPooled;
   using WorkState::Complete;
+  using WorkState::CompleteAndDrop;
   using WorkState::Reset;
+  using WorkState::SetPooled;
+  using WorkState::unused;
   std::function<void()> on_wait;
 
  private:
@@ -69,12 +73,58 @@ TEST(WorkTest, CopiesCountAndTheLastRecycles) {
   }
   EXPECT_EQ(recycled, 1);
   state.Complete(absl::OkStatus());
-  state.Reset();
+  state.Reset(0);
   EXPECT_FALSE(state.done());
   {
     Work again(&state);
   }
   EXPECT_EQ(recycled, 2);
+}
+
+TEST(WorkTest, CompleteAndDropGivesTheProducersReferenceBack) {
+  int recycled = 0;
+  FakeState state(&recycled);
+  state.Reset(2);
+  Work work = Work::Adopt(&state);
+  int calls = 0;
+  work.Then([&](const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(recycled, 0);  // the callback's state is still there
+    ++calls;
+  });
+  state.CompleteAndDrop(absl::AbortedError("over"));
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(work.Wait().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(recycled, 0);
+  work = Work();
+  EXPECT_EQ(recycled, 1);
+  state.Reset(1);
+  EXPECT_FALSE(state.done());
+  state.CompleteAndDrop(absl::OkStatus());
+  EXPECT_EQ(recycled, 2);
+}
+
+TEST(WorkTest, PooledStatesAreLeftToTheirPool) {
+  int recycled = 0;
+  FakeState state(&recycled);
+  state.SetPooled();
+  EXPECT_TRUE(state.unused());
+  state.Reset(2);
+  EXPECT_FALSE(state.unused());
+  Work work = Work::Adopt(&state);
+  state.CompleteAndDrop(absl::OkStatus());
+  EXPECT_FALSE(state.unused());
+  work = Work();
+  EXPECT_TRUE(state.unused());
+  EXPECT_EQ(recycled, 0);
+  EXPECT_TRUE(state.ClearPooled());  // unused: the pool's to delete
+
+  state.SetPooled();
+  state.Reset(1);
+  work = Work::Adopt(&state);
+  EXPECT_FALSE(state.ClearPooled());  // held: it recycles itself
+  work = Work();
+  EXPECT_EQ(recycled, 1);
 }
 
 TEST(WorkTest, CallbacksRunOnceInOrder) {
@@ -104,7 +154,12 @@ TEST(WorkTest, CallbacksRaceWithCompletion) {
     std::thread adder([&] {
       for (int i = 0; i < 8; ++i) work.Then([&calls](const absl::Status&) { calls.fetch_add(1); });
     });
-    state.Complete(absl::OkStatus());
+    if (round % 2 == 0) {
+      state.Complete(absl::OkStatus());
+    } else {
+      state.AddReference();
+      state.CompleteAndDrop(absl::OkStatus());
+    }
     adder.join();
     ASSERT_EQ(calls.load(), 8);
   }

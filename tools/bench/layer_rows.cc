@@ -92,9 +92,10 @@ Statistics BlackBoxRecord(int calls) {
   return RunPair([=](Side& side) {
     runtime::CallRecord record;
     std::strcpy(record.site, "train.cc:88");
+    runtime::CallDescription description;
     side.TimeBackToBack(calls, [&] {
       ++record.signature.sequence;
-      const uint64_t ticket = side.segment.black_box().Start(record);
+      const uint64_t ticket = side.segment.black_box().Start(record, &description);
       side.segment.black_box().Finish(ticket, runtime::CallState::kDone);
     });
   });

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <optional>
 
@@ -66,24 +67,36 @@ std::string Printable(const char* text, size_t most) {
   return printable;
 }
 
-// A copy of a black box in which every record is whole: those that changed while it was taken are left out, unless a
-// later attempt gets them.
+// How many of the slots changed between two copies.
+template <typename Slots>
+int Changed(const Slots& before, const Slots& after) {
+  int changed = 0;
+  for (size_t i = 0; i < std::size(before); ++i) {
+    if (before[i].version.load() != after[i].version.load()) ++changed;
+  }
+  return changed;
+}
+
+template <typename Slots>
+void LeaveOutChanged(const Slots& before, Slots& after) {
+  for (size_t i = 0; i < std::size(before); ++i) {
+    if (before[i].version.load() != after[i].version.load()) after[i].version.store(0);
+  }
+}
+
+// A copy of a black box in which every record and description is whole: those that changed while it was taken are left
+// out, unless a later attempt gets them.
 absl::StatusOr<std::unique_ptr<BlackBoxMemory>> CopyBlackBox(int fd, uint64_t offset) {
   auto copy = std::make_unique<BlackBoxMemory>();
   auto later = std::make_unique<BlackBoxMemory>();
   COHORT_RETURN_IF_ERROR(ReadAll(fd, offset, static_cast<void*>(copy.get()), sizeof *copy));
   for (int attempt = 0; attempt < kReadAttempts; ++attempt) {
     COHORT_RETURN_IF_ERROR(ReadAll(fd, offset, static_cast<void*>(later.get()), sizeof *later));
-    int changed = 0;
-    for (int i = 0; i < runtime::kBlackBoxRecords; ++i) {
-      if (copy->slots[i].version.load() != later->slots[i].version.load()) ++changed;
-    }
-    if (changed == 0) return copy;
+    if (Changed(copy->slots, later->slots) + Changed(copy->descriptions, later->descriptions) == 0) return copy;
     if (attempt + 1 < kReadAttempts) copy.swap(later);
   }
-  for (int i = 0; i < runtime::kBlackBoxRecords; ++i) {
-    if (copy->slots[i].version.load() != later->slots[i].version.load()) copy->slots[i].version.store(0);
-  }
+  LeaveOutChanged(later->slots, copy->slots);
+  LeaveOutChanged(later->descriptions, copy->descriptions);
   return copy;
 }
 

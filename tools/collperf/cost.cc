@@ -61,7 +61,7 @@ class Extra {
   }
   void Record() {
     Keep(record_);
-    const uint64_t ticket = writer_.Start(record_);
+    const uint64_t ticket = writer_.Start(record_, &description_);
     writer_.Finish(ticket, CallState::kDone);
   }
 
@@ -69,6 +69,7 @@ class Extra {
   std::unique_ptr<runtime::BlackBoxMemory> memory_;
   runtime::BlackBoxWriter writer_;
   CallRecord record_;
+  runtime::CallDescription description_;
   uint64_t peer_ = 0;
   uint64_t differing_ = 0;
 };

@@ -1,0 +1,28 @@
+#include "runtime/base/asymmetric_fence.h"
+
+#include <linux/membarrier.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace cohort::runtime {
+namespace {
+
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kMayBeAsymmetric = false;
+#else
+constexpr bool kMayBeAsymmetric = true;
+#endif
+
+bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
+
+}  // namespace
+
+AsymmetricFence::AsymmetricFence()
+    : asymmetric_(kMayBeAsymmetric && Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)) {}
+
+void AsymmetricFence::Heavy() const {
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (asymmetric_) (void)Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED);
+}
+
+}  // namespace cohort::runtime

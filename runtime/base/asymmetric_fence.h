@@ -1,0 +1,30 @@
+// A fence for two sides of which one passes very often and the other is about to sleep: the often side pays nothing.
+#pragma once
+
+#include <atomic>
+
+namespace cohort::runtime {
+
+// Where one thread does "store A, Light(), load B" and another "store B, Heavy(), load A", at least one of them sees
+// the other's store, as with a sequentially consistent fence on both sides. Between threads of one process only.
+//
+// Heavy makes all running threads of the process execute a fence: membarrier(2), 1 to 10 us. Where the kernel has none
+// (before 4.14, or forbidden), and under ThreadSanitizer, both are ordinary fences.
+class AsymmetricFence {
+ public:
+  AsymmetricFence();
+
+  void Light() const {
+    if (asymmetric_) [[likely]] {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+    }
+  }
+  void Heavy() const;
+
+ private:
+  bool asymmetric_ = false;
+};
+
+}  // namespace cohort::runtime
