@@ -10,6 +10,7 @@
 #include "runtime/base/check.h"
 #include "runtime/base/futex.h"
 #include "runtime/base/mutex.h"
+#include "runtime/cpu_spread.h"
 #include "runtime/segment/segment.h"
 #include "runtime/sleeper.h"
 #include "runtime/source_list.h"
@@ -52,7 +53,8 @@ struct Descriptors {
 }  // namespace
 
 struct Engine::Rep {
-  Rep(Segment* segment, int local_ranks) : sleeper(segment), policy(MakeWaitPolicy(local_ranks)) {}
+  Rep(Segment* segment, int local_ranks)
+      : sleeper(segment), policy(MakeWaitPolicy(local_ranks)), spread(segment, policy.spins == 0) {}
 
   // --- ownership ---
   bool Owned() const { return owner.load(std::memory_order_relaxed) == Me(); }
@@ -106,6 +108,8 @@ struct Engine::Rep {
 
   Sleeper sleeper;
   const WaitPolicy policy;
+  CpuSpread spread;     // owner only
+  uint32_t yields = 0;  // owner only
 
   std::thread progress;
   std::atomic<bool> has_progress{false};
@@ -235,7 +239,6 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
     return true;
   }
   int spins = 0;
-  uint32_t yields = 0;
   uint32_t rounds = 0;
   bool park_at_once = false;
   Clock::time_point idle_since{};
@@ -274,6 +277,7 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
       return waiter.Done();
     }
     if (moved) continue;
+    spread.Look(now);
     if (idle_since == Clock::time_point{}) idle_since = now;
     if (!park_at_once && now - idle_since < policy.park_after) {
       sched_yield();
