@@ -239,6 +239,7 @@ runtime::Work Group::SubmitNew(const CallArguments& arguments, const CallOptions
 }
 
 runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& arguments) {
+  runtime().engine().PollWhileActive(this);
   Provider& provider = *known.provider;
   AcceptedCall& call = provider.NextCall();
   FillFrom(known, &call);
