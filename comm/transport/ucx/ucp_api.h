@@ -19,6 +19,7 @@
   F(ucp_context_query)              \
   F(ucp_worker_create)              \
   F(ucp_worker_destroy)             \
+  F(ucp_worker_flush_nbx)           \
   F(ucp_worker_get_address)         \
   F(ucp_worker_release_address)     \
   F(ucp_worker_progress)            \

@@ -153,9 +153,15 @@ UcxTransport::~UcxTransport() {
     if (peer != nullptr && peer->endpoint != nullptr) worker_->Close(std::exchange(peer->endpoint, nullptr), false);
   }
   const runtime::Deadline deadline = runtime::Deadline::After(kCloseLimit);
-  while (true) {
+  const auto settled = [this] {
     worker_->ReapClosed();
-    if ((worker_->closing() == 0 && worker_->transfers_under_way() == 0) || deadline.passed()) break;
+    return worker_->closing() == 0 && worker_->transfers_under_way() == 0 && worker_->Settled();
+  };
+  while (!settled()) {
+    if (deadline.passed()) {
+      worker_->Leave();
+      break;
+    }
     if (!worker_->Progress(kRoundsPerPoll)) worker_->Sleep(std::chrono::milliseconds(5));
   }
 }

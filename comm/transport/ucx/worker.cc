@@ -224,6 +224,22 @@ void Worker::ReapClosed() {
   closing_.erase(std::remove_if(closing_.begin(), closing_.end(), finished), closing_.end());
 }
 
+bool Worker::Settled() {
+  if (flush_ != nullptr) {
+    if (api_.ucp_request_check_status(flush_) == UCS_INPROGRESS) return false;
+    api_.ucp_request_free(std::exchange(flush_, nullptr));
+  }
+  const ucp_request_param_t parameters = {};
+  ucs_status_ptr_t request = api_.ucp_worker_flush_nbx(worker_, &parameters);
+  if (UCS_PTR_IS_PTR(request)) flush_ = request;
+  return flush_ == nullptr;
+}
+
+void Worker::Leave() {
+  worker_ = nullptr;
+  context_ = nullptr;
+}
+
 Transfer* Worker::NewTransfer() {
   if (free_ == nullptr) {
     transfers_.push_back(std::make_unique<Transfer>());

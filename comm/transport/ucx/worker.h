@@ -99,6 +99,12 @@ class Worker {
   size_t closing() const { return closing_.size(); }
   // Drops the finished ones from closing().
   void ReapClosed();
+  // Whether nothing is queued any more, not even what UCX sends by itself: its half of a connection that a peer has
+  // begun. Call it again after Progress until it says so; then destroy the worker without another Progress: UCX 1.13
+  // ends the process by an assertion when a worker goes that still has to greet a peer.
+  bool Settled();
+  // Leaves the worker to the end of the process instead of destroying it.
+  void Leave();
 
   Transfer* NewTransfer();
   // Sends `transfer->hello`; results as Send.
@@ -138,6 +144,7 @@ class Worker {
   uint64_t socket_bytes_ = 0;
   bool moves_cuda_memory_ = false;
   std::vector<void*> closing_;
+  void* flush_ = nullptr;  // of Settled()
   std::vector<std::unique_ptr<Transfer>> transfers_;
   Transfer* free_ = nullptr;
   size_t under_way_ = 0;

@@ -184,8 +184,8 @@ void AddOptions(CLI::App* app, Arguments* raw) {
   app->add_option("--bytes", raw->sizes, "blocks, such as 8 64K 4M");
   app->add_option("--ranks", raw->ranks, "numbers of ranks (2 4 8; 8 with 8 B only)")->check(CLI::Range(2, 64));
   app->add_option("--transport", raw->transports, "shm, tcp (both)")->check(CLI::IsMember({"shm", "tcp"}));
-  app->add_option("--peers", raw->compare.peers, "only these of openmpi, openmpi-ucx, mpich, gloo")
-      ->check(CLI::IsMember({"openmpi", "openmpi-ucx", "mpich", "gloo"}));
+  app->add_option("--peers", raw->compare.peers, "only these of openmpi, openmpi-ucx, mpich, gloo; or none")
+      ->check(CLI::IsMember({"openmpi", "openmpi-ucx", "mpich", "gloo", "none"}));
   app->add_option("--alternations", raw->compare.alternations, "of each point")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
