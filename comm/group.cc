@@ -278,11 +278,11 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
     RunLocalCall(request);
     return runtime::Work::Finished(absl::OkStatus());
   }
+  const InsideProvider inside(*this);
   const absl::StatusOr<Provider*> provider = ProviderFor(request);
   if (!provider.ok()) return runtime::Work::Finished(provider.status());
   const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, options.algorithm);
   if (!service.ok()) return runtime::Work::Finished(service.status());
-  runtime().engine().PollWhileActive(this);
   AcceptedCall& call = (*provider)->NextCall();
   call.like = 0;
   call.request = request;
@@ -328,6 +328,7 @@ bool Group::Poll() {
 }
 
 bool Group::Active() const {
+  if (inside_provider_ > 0) return true;
   return std::any_of(providers_.begin(), providers_.end(),
                      [](const auto& provider) { return provider != nullptr && provider->Active(); });
 }
@@ -359,14 +360,14 @@ absl::Status Group::Register(const Buffer& buffer, runtime::Deadline deadline) {
   CollectiveRequest request;
   request.memory = buffer.memory;
   request.device = buffer.device;
-  runtime().engine().PollWhileActive(this);
+  const InsideProvider inside(*this);
   const absl::StatusOr<Provider*> provider = ProviderFor(request);
   return provider.ok() ? (*provider)->Register(buffer, deadline) : provider.status();
 }
 
 void Group::OnSplit(int color, int key, uint64_t child) {
   runtime::EngineLock lock(runtime().engine());
-  runtime().engine().PollWhileActive(this);
+  const InsideProvider inside(*this);
   for (const auto& provider : providers_) {
     if (provider != nullptr) provider->OnSplit(color, key, child);
   }

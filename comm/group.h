@@ -92,6 +92,22 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   };
   static constexpr size_t kSites = 64;  // a power of two
 
+  // While it lives a provider works for a call, and may drive the engine meanwhile (agreement, staging): the engine
+  // then polls this group, whatever is under way. By the engine's owner.
+  class InsideProvider {
+   public:
+    explicit InsideProvider(Group& group) : group_(group) {
+      ++group_.inside_provider_;
+      group_.runtime().engine().PollWhileActive(&group_);
+    }
+    ~InsideProvider() { --group_.inside_provider_; }
+    InsideProvider(const InsideProvider&) = delete;
+    InsideProvider& operator=(const InsideProvider&) = delete;
+
+   private:
+    Group& group_;
+  };
+
   // True for calls that need nobody else.
   bool ServedAlone(const CollectiveRequest& request) const {
     return context_.size == 1 && request.memory == MemoryKind::kHost && !IsPointToPoint(request.kind);
@@ -129,6 +145,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   uint64_t shrinks_ = 0;
   std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
   CallMemo memo_;
+  int inside_provider_ = 0;
   BlockTable table_;                                             // of the variable-count call that is being checked
   std::vector<SiteMemo> sites_;                                  // made when first needed
   std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed

@@ -36,6 +36,7 @@ void Group::StartBatch(std::span<const BatchedCall> calls, BatchState* state) {
   const auto start = [&](GatheredCall* gathered) {
     state->Add(SubmitValid(gathered->Pack(), gathered->options()), gathered);
   };
+  const InsideProvider inside(*this);
   for (Provider* provider : state->providers) provider->BatchBegin();
   for (size_t i = 0; i < calls.size(); ++i) {
     const CollectiveRequest& request = state->requests[i];

@@ -259,6 +259,7 @@ std::vector<RankResult> RunProcesses(const ProcessClusterOptions& options,
       RankResult& result = results[ranks[i]];
       if (ready == 0) {
         result.hung = true;
+        if (result.text.empty()) result.text = "it hung and was killed at the deadline";
         kill(child.pid, SIGKILL);
         Reap(child, &result);
       } else if (waits[i].revents != 0 && Drain(child, &result.text)) {
