@@ -127,10 +127,6 @@ std::string WhyNot(const AlgorithmInfo& algorithm, const GroupTopology& topology
 
 }  // namespace
 
-// Predictions are for private memory: where buffers lie is not known to all. In windows direct access takes a half to a
-// sixth of what messages take, so that it is chosen wherever it is not much worse in private memory.
-constexpr double kDirectHandicap = 0.92;
-
 absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTopology& topology, const Tuning& tuning,
                               std::string_view forced, const Demands& demands) {
   if (!forced.empty()) return Forced(kind, bytes, topology, tuning, forced, demands);
