@@ -212,8 +212,9 @@ absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, Col
 namespace {
 
 // What the choice of an algorithm goes by where not all members know the counts, and all must choose alike: they share
-// the kind and the group alone, and to agree on more would cost a round before every call. A size in between errs
-// least: flat, which it gives up to some dozen ranks, is the best or within a third of it for blocks of any size.
+// the kind and the group alone, and to agree on more would cost a round before every call. So a size in between stands
+// for all, which errs for large blocks: for it flat is chosen in small groups, and flat took up to 2.8 times as long
+// as the best algorithm of the equal form (all_to_all, 2 ranks, 4 MiB). `CallOptions::algorithm` chooses another one.
 constexpr int64_t kNominalBlockBytes = 16 * 1024;
 
 std::string BlockText(int64_t count, int64_t place) {
