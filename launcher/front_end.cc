@@ -25,6 +25,7 @@
 #include "launcher/control/describe.h"
 #include "launcher/credentials.h"
 #include "launcher/diagnosis.h"
+#include "launcher/job_plan.h"
 #include "launcher/output_printer.h"
 #include "launcher/spawn/spawner.h"
 #include "runtime/base/status_macros.h"
@@ -67,7 +68,6 @@ class FrontEnd {
 
   absl::Status StartAgents();
   v1::NodeStart MakeStart(size_t index) const;
-  v1::JobPlan MakePlan() const;
   void OnSignal();
   void OnUserSignal(int signal);
   void OnReadable(size_t index);
@@ -119,36 +119,18 @@ FrontEnd::FrontEnd(const Job& job)
                       });
                     }}) {}
 
-v1::JobPlan FrontEnd::MakePlan() const {
-  v1::JobPlan plan;
-  v1::JobSpec& spec = *plan.mutable_job();
-  spec.set_job_id(job_id_);
-  spec.add_command(job_.program.path);
-  for (size_t i = 1; i < job_.options.command.size(); ++i) spec.add_command(job_.options.command[i]);
-  for (const auto& [name, value] : job_.options.environment) spec.add_environment(name + "=" + value);
-  spec.set_working_directory(job_.working_directory);
-  spec.set_grace_ms(static_cast<uint32_t>(job_.options.grace.count()));
-  spec.set_on_failure(job_.options.on_failure == OnFailure::kEnd ? "end" : "continue");
-  spec.set_log_directory(job_.log_directory);
-  spec.set_devices_per_rank(static_cast<uint32_t>(job_.placement.devices_per_rank));
-  spec.set_job_secret(secret_);
-  spec.set_nodes_share_host(job_.nodes.share_host);
-  *plan.mutable_placements() = {job_.placement.nodes.begin(), job_.placement.nodes.end()};
-  plan.set_join_timeout_ms(static_cast<uint32_t>(milliseconds(kJoinTimeout).count()));
-  return plan;
-}
-
 v1::NodeStart FrontEnd::MakeStart(size_t index) const {
   v1::NodeStart start;
   start.set_node(static_cast<uint32_t>(index));
   start.set_name(job_.nodes.nodes[index].name);
   start.set_host_rendezvous(index == 0);
-  if (index == 0) *start.mutable_plan() = MakePlan();
+  if (index == 0) *start.mutable_plan() = MakeJobPlan(job_, job_id_, secret_, kJoinTimeout);
   start.set_rendezvous_address(rendezvous_address_);
   start.set_ca_certificate(agents_[index].identity.ca_certificate);
   start.set_certificate(agents_[index].identity.certificate);
   start.set_private_key(agents_[index].identity.private_key);
   start.set_simulated_node(job_.nodes.share_host);
+  start.set_across_hosts(job_.nodes.across_hosts);
   start.set_simulated_devices(static_cast<uint32_t>(job_.options.simulate_gpus.value_or(0)));
   return start;
 }
@@ -156,13 +138,14 @@ v1::NodeStart FrontEnd::MakeStart(size_t index) const {
 absl::Status FrontEnd::StartAgents() {
   COHORT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::Create());
   COHORT_ASSIGN_OR_RETURN(secret_, NewJobSecret());
-  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Spawner> spawner, MakeSpawner(job_.nodes.spawner));
+  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Spawner> spawner, MakeSpawner(job_.nodes.spawner, job_.options));
   agents_.resize(job_.nodes.nodes.size());
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
     COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i), i == 0));
     COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), job_.nodes.nodes[i].name));
     agent.writer = std::make_unique<MessageWriter>(&loop_, std::move(agent.process.input));
+    agent.reader.SkipUntil(agent.process.preamble);
     ::fcntl(agent.process.output.get(), F_SETFL, ::fcntl(agent.process.output.get(), F_GETFL) | O_NONBLOCK);
   }
   SetReading(true);

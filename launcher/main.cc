@@ -1,6 +1,5 @@
 // dlaunch: starts a program as the ranks of one job.
 #include <fcntl.h>
-#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
+#include "launcher/environment/inventory.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/front_end.h"
@@ -45,9 +45,8 @@ int Answer(const std::string& text) {
 }
 
 std::string OwnFolder() {
-  char path[PATH_MAX];
-  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
-  return n <= 0 ? "." : std::filesystem::path(std::string(path, static_cast<size_t>(n))).parent_path().string();
+  const std::string path = OwnPath();
+  return path.empty() ? "." : std::filesystem::path(path).parent_path().string();
 }
 
 absl::StatusOr<std::string> MakeLogDirectory(const std::string& folder) {
@@ -133,8 +132,11 @@ void OpenStandardStreams() {
 
 int main(int argc, char** argv) {
   cohort::launcher::OpenStandardStreams();
-  if (argc >= 2 && std::strcmp(argv[1], "agent") == 0 && argc >= 3 && std::strncmp(argv[2], "--node=", 7) == 0) {
+  if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);
+  }
+  if (argc == 3 && std::strcmp(argv[1], "agent") == 0 && std::strcmp(argv[2], "--inventory") == 0) {
+    return cohort::launcher::PrintInventory();
   }
   return cohort::launcher::Launch({argv, argv + argc});
 }

@@ -23,6 +23,7 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --gpus-per-rank 2 train                  one rank for every two GPUs of this machine
   dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train
                                                    two pretended nodes with four pretended GPUs each: 4 ranks
+  dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
   dlaunch --nproc-per-node 2 --dry-run train       shows the plan and starts nothing
   dlaunch --nproc-per-node 2 -- python3 script.py  any program: RANK, WORLD_SIZE, MASTER_ADDR, ... are set
 
@@ -36,6 +37,7 @@ program that can't be executed or was not found.)";
 // What the parser fills: text, so that one strict reader gives every message.
 struct RawOptions {
   std::string nodes, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
+  std::string hosts, host_file, ssh_command, agent_path;
   std::string on_failure, log_directory, grace;
   std::vector<std::string> environment;
   bool dry_run = false;
@@ -80,6 +82,12 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "nproc-per-node", &raw->ranks_per_node, "N",
             "Ranks on each node (one for each --gpus-per-rank GPUs, or 1); alone, ranks see all GPUs and own none");
   AddOption(app.get(), "gpus-per-rank", &raw->gpus_per_rank, "N", "GPUs that each rank owns (1 where there are GPUs)");
+  AddOption(app.get(), "hosts", &raw->hosts, "LIST",
+            "Run on these hosts, by ssh: a,b or node[01-16]; a:4 puts four ranks on a");
+  AddOption(app.get(), "hostfile", &raw->host_file, "FILE", "The same from a file, a host a line: a, a:4 or a slots=4");
+  AddOption(app.get(), "ssh", &raw->ssh_command, "COMMAND", "The ssh to use, with its options (ssh)");
+  AddOption(app.get(), "agent-path", &raw->agent_path, "PATH",
+            "Where dlaunch lies on those hosts (where it lies here)");
   AddOption(app.get(), "simulate-nodes", &raw->simulate_nodes, "N", "Let this machine stand for N nodes");
   AddOption(app.get(), "simulate-gpus", &raw->simulate_gpus, "N",
             "Give each node N pretended GPUs, in host memory, instead of its own");
@@ -167,6 +175,10 @@ std::string Familiar(const std::string& name) {
                                                                   {"--nodes", "--nnodes"},
                                                                   {"--gpus-per-task", "--gpus-per-rank"},
                                                                   {"-x", "--env"},
+                                                                  {"-H", "--hosts"},
+                                                                  {"--host", "--hosts"},
+                                                                  {"-f", "--hostfile"},
+                                                                  {"--machinefile", "--hostfile"},
                                                                   {"--gpus-per-proc", "--gpus-per-rank"}};
   for (const auto& [theirs, ours] : kFamiliar) {
     if (name == theirs) return ours;
@@ -192,6 +204,33 @@ absl::Status UnknownOption(const CLI::App& app, const std::string& argument) {
                  " (dlaunch --help lists the options; options of the program follow its name)");
 }
 
+absl::Status ReadHosts(const RawOptions& raw, const CLI::App& app, Options* options) {
+  const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
+  const bool hosts = given("--hosts"), file = given("--hostfile");
+  if (hosts && file) return Invalid("--hosts and --hostfile contradict each other; leave one out");
+  if ((hosts || file) && given("--simulate-nodes")) {
+    return Invalid("--simulate-nodes lets this machine stand for nodes; leave it or the list of hosts out");
+  }
+  if (hosts && raw.hosts.empty()) return Invalid("--hosts '': give names separated by commas, such as a,b");
+  if (file && raw.host_file.empty()) return Invalid("--hostfile '': give the path of a file");
+  for (const char* name : {"--ssh", "--agent-path"}) {
+    if (given(name) && !hosts && !file) {
+      return Invalid(std::string(name) + " is for other hosts; add --hosts or --hostfile");
+    }
+  }
+  if (given("--ssh") && raw.ssh_command.find_first_not_of(' ') == std::string::npos) {
+    return Invalid("--ssh '': give a command, such as \"ssh -p 2222\"");
+  }
+  if (given("--agent-path") && !raw.agent_path.starts_with('/')) {
+    return Invalid("--agent-path '" + raw.agent_path + "': give an absolute path");
+  }
+  options->hosts = raw.hosts;
+  options->host_file = raw.host_file;
+  if (given("--ssh")) options->ssh_command = raw.ssh_command;
+  options->agent_path = raw.agent_path;
+  return absl::OkStatus();
+}
+
 absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* options) {
   struct Count {
     const char* name;
@@ -210,6 +249,7 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
     if (app.get_option(std::string("--") + count.name)->count() == 0) continue;
     COHORT_RETURN_IF_ERROR(ReadCount(count.name, count.text, count.max, count.out));
   }
+  COHORT_RETURN_IF_ERROR(ReadHosts(raw, app, options));
   if (app.get_option("--on-failure")->count() > 0) {
     if (raw.on_failure != "end" && raw.on_failure != "continue") {
       return Invalid("--on-failure '" + raw.on_failure + "': give end or continue");

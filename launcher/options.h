@@ -27,6 +27,10 @@ struct Options {
   std::optional<int> nodes;
   std::optional<int> ranks_per_node;
   std::optional<int> gpus_per_rank;
+  std::string hosts;                // --hosts as typed; empty: not given
+  std::string host_file;            // --hostfile; empty: not given
+  std::string ssh_command = "ssh";  // a program and its arguments, separated by blanks
+  std::string agent_path;           // dlaunch on the other hosts; empty: where it lies here
   std::optional<int> simulate_nodes;
   std::optional<int> simulate_gpus;
   OnFailure on_failure = OnFailure::kEnd;

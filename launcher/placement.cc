@@ -61,6 +61,18 @@ absl::StatusOr<Counts> Count(const NodeResources& node, const PlacementOptions& 
   return CountWithDevices(node, one);
 }
 
+// A node's slots are its --nproc-per-node where none is given, and its limit where one is.
+absl::StatusOr<PlacementOptions> WithSlots(const NodeResources& node, PlacementOptions options) {
+  if (!node.slots) return options;
+  if (options.ranks_per_node && *options.ranks_per_node > *node.slots) {
+    return absl::InvalidArgumentError("--nproc-per-node " + std::to_string(*options.ranks_per_node) + ": " + node.name +
+                                      " takes " + std::to_string(*node.slots) +
+                                      (*node.slots == 1 ? " rank" : " ranks") + " by the list of hosts; change either");
+  }
+  if (!options.ranks_per_node) options.ranks_per_node = node.slots;
+  return options;
+}
+
 v1::NodePlacement PlaceNode(const NodeResources& node, int index, const Counts& counts, int first_rank) {
   v1::NodePlacement placement;
   placement.set_node(index);
@@ -91,7 +103,8 @@ absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const P
   Placement placement;
   std::optional<Counts> first;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    COHORT_ASSIGN_OR_RETURN(const Counts counts, Count(nodes[i], options));
+    COHORT_ASSIGN_OR_RETURN(const PlacementOptions own, WithSlots(nodes[i], options));
+    COHORT_ASSIGN_OR_RETURN(const Counts counts, Count(nodes[i], own));
     if (counts.ranks > kMaxRanksPerNode) {
       return absl::InvalidArgumentError(std::to_string(counts.ranks) + " ranks on " + nodes[i].name +
                                         "; the limit is " + std::to_string(kMaxRanksPerNode));

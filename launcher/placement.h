@@ -15,6 +15,7 @@ struct NodeResources {
   std::string name;
   std::vector<v1::Device> devices;  // in PCI order; node_index, kind and id filled in
   std::vector<int> cpus;            // that this job may use, neighbours next to each other
+  std::optional<int> slots = {};    // the ranks that it takes, where the user's list of hosts says so
 };
 
 struct PlacementOptions {
@@ -34,6 +35,8 @@ struct Placement {
 //                               ranks_per_node is given too and needs fewer
 //   only ranks_per_node given   simulated devices: one each; real ones: none, the ranks see all of them
 //   neither                     one rank for each device, or one rank where there are none
+//
+// A node's slots stand for ranks_per_node there where it is not given, and limit it where it is.
 //
 // A node's CPUs are split evenly, neighbours staying together; where there are fewer CPUs than ranks, all share all.
 // kInvalidArgument names the node, what is missing and the option that would work.

@@ -1,5 +1,6 @@
 #include "launcher/program.h"
 
+#include <limits.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -27,6 +28,12 @@ Kind Look(const std::string& path, std::string* why) {
 }
 
 }  // namespace
+
+std::string OwnPath() {
+  char path[PATH_MAX];
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
+  return n <= 0 ? "" : std::string(path, static_cast<size_t>(n));
+}
 
 absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& path,
                                     const std::string& working_directory, const std::string& own_folder) {

@@ -12,6 +12,9 @@ struct Program {
   std::string where;  // "in PATH", "in the working directory", "beside dlaunch"; empty where the name had a slash
 };
 
+// The path of the running executable; empty where /proc does not tell.
+std::string OwnPath();
+
 // A name without a slash is looked up in `path` (colon-separated folders), then in the working directory, then in
 // `own_folder`. kNotFound names the places; kPermissionDenied: there is something, but it can't be executed (no
 // permission, a folder).

@@ -1,24 +1,24 @@
 #include "launcher/agent/agent.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/addresses.h"
 #include "launcher/agent/rank_service.h"
 #include "launcher/agent/rank_socket.h"
 #include "launcher/agent/sentinel.h"
@@ -36,6 +36,7 @@
 #include "launcher/rpc/client.h"
 #include "launcher/rpc/server.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
@@ -54,43 +55,6 @@ std::string ReadBootId() {
   return id;
 }
 
-// The local address of the route to "host:port".
-std::string LocalAddressTowards(const std::string& address) {
-  const std::string host = address.substr(0, address.rfind(':'));
-  sockaddr_in peer{};
-  peer.sin_family = AF_INET;
-  peer.sin_port = htons(9);
-  if (::inet_pton(AF_INET, host.c_str(), &peer.sin_addr) != 1) return "";
-  const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  sockaddr_in local{};
-  socklen_t length = sizeof local;
-  char text[INET_ADDRSTRLEN] = {};
-  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&peer), sizeof peer) != 0 ||
-      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0 ||
-      ::inet_ntop(AF_INET, &local.sin_addr, text, sizeof text) == nullptr) {
-    return "";
-  }
-  return text;
-}
-
-// A free TCP port below the range that the kernel gives to outgoing connections, so that none takes it before rank 0
-// does; 0 when none is found.
-int FindFreePort() {
-  const UniqueFd random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    uint16_t number = 0;
-    if (::read(random.get(), &number, sizeof number) != sizeof number) break;
-    const int port = 20000 + number % 12000;
-    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in any{};
-    any.sin_family = AF_INET;
-    any.sin_addr.s_addr = htonl(INADDR_ANY);
-    any.sin_port = htons(static_cast<uint16_t>(port));
-    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0) return port;
-  }
-  return 0;
-}
-
 class Agent {
  public:
   Agent();
@@ -103,7 +67,7 @@ class Agent {
   void OnToNode(const v1::ToNode& message);
   void OnStart(const v1::NodeStart& start);
   absl::Status HostRendezvous();
-  absl::Status Join(const std::string& address);
+  absl::Status Join(const std::string& addresses);
   void OnMessage(const v1::ToAgent& message);
   void OnAssignment(const v1::Assignment& assignment);
   void OnRendezvousLost(const absl::Status& why);
@@ -236,16 +200,21 @@ void Agent::OnStart(const v1::NodeStart& start) {
     const absl::Status hosted = HostRendezvous();
     if (!hosted.ok()) return GiveUp("can't host the rendezvous: " + std::string(hosted.message()));
     address = server_->address();
+    if (start.across_hosts()) address = FormatAddresses(OwnAddresses(), PortOf(address));
+    if (address.empty()) return GiveUp("can't host the rendezvous: this machine has no address that others may reach");
     v1::FromNode listening;
     listening.set_listening(address);
     output_.Write(listening);
   }
+  // Its host takes its own first address, not loopback: its data interface is the one of that route.
+  if (start.host_rendezvous()) address = address.substr(0, address.find(','));
   const absl::Status joined = Join(address);
   if (!joined.ok()) GiveUp("can't join the rendezvous at " + address + ": " + std::string(joined.message()));
 }
 
 absl::Status Agent::HostRendezvous() {
   RendezvousServer::Options options;
+  if (start_.across_hosts()) options.host = "[::]";  // IPv4 too; where the kernel has no IPv6, gRPC takes 0.0.0.0
   options.identity = {start_.ca_certificate(), start_.certificate(), start_.private_key()};
   auto server = RendezvousServer::Start(start_.plan(), std::move(options), [this](v1::JobReport report) {
     loop_.Post([this, report = std::move(report)] {
@@ -260,7 +229,9 @@ absl::Status Agent::HostRendezvous() {
   return absl::OkStatus();
 }
 
-absl::Status Agent::Join(const std::string& address) {
+absl::Status Agent::Join(const std::string& addresses) {
+  COHORT_ASSIGN_OR_RETURN(const std::string address,
+                          FirstReachable(addresses, Deadline::After(std::chrono::seconds(10))));
   data_interface_ip_ = LocalAddressTowards(address);
   v1::NodeOffer offer;
   offer.set_protocol(kRendezvousProtocol);
@@ -351,6 +322,10 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   assignment_ = assignment;
   const size_t ranks = static_cast<size_t>(assignment.placement().ranks_size());
   said_goodbye_.assign(ranks, false);
+  if (const std::string& folder = assignment.job().log_directory(); !folder.empty()) {
+    std::error_code error;  // that of the files will be told
+    std::filesystem::create_directories(folder, error);
+  }
   supervisor_ = std::make_unique<Supervisor>(
       &loop_, &sentinel_,
       Supervisor::Callbacks{.on_line = [this](const v1::OutputLine& line) { OnOutputLine(line); },
@@ -471,6 +446,11 @@ void Agent::Notice(const std::string& text) {
 }  // namespace
 
 int RunAgent(int argc, char** argv) {
+  for (int i = 0; i < argc; ++i) {
+    if (std::strcmp(argv[i], kAgentPreambleArgument) != 0) continue;
+    // A pipe takes that much at once; if nobody reads it, the messages won't be read either.
+    (void)!::write(STDOUT_FILENO, kAgentPreamble, sizeof kAgentPreamble - 1);
+  }
   Sentinel::RememberArguments(argc, argv);
   Agent agent;
   return agent.Run();

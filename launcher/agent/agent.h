@@ -15,6 +15,11 @@ namespace cohort::launcher {
 // have left both their group and their environment behind.
 inline constexpr int kLauncherGoneSignal = SIGUSR2;
 
+// With this argument an agent writes kAgentPreamble before its messages: where a remote shell starts it, whose start-up
+// files may print something first.
+inline constexpr char kAgentPreambleArgument[] = "--preamble";
+inline constexpr char kAgentPreamble[] = "\n<cohort agent speaks>\n";
+
 // Runs the agent until the job's end. `argc` and `argv` are main's: the sentinel's name is written over them. Returns
 // the process' exit status: 0 also when ranks failed, kExitLauncher when the agent itself could not go on.
 int RunAgent(int argc, char** argv);

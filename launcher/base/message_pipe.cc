@@ -8,8 +8,22 @@
 #include <cstdint>
 
 namespace cohort::launcher {
+namespace {
+
+constexpr size_t kMaxSkipped = 1u << 20;
+
+}  // namespace
 
 absl::StatusOr<bool> MessageReader::Next(google::protobuf::MessageLite* message) {
+  if (!awaited_.empty()) {
+    const size_t found = buffer_.find(awaited_);
+    if (found == std::string::npos) {
+      if (buffer_.size() <= kMaxSkipped) return false;
+      return absl::InvalidArgumentError("other text than its messages, beginning with '" + buffer_.substr(0, 80) + "'");
+    }
+    consumed_ = found + awaited_.size();
+    awaited_.clear();
+  }
   uint64_t length = 0;
   size_t at = consumed_;
   for (int shift = 0;; shift += 7) {

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,8 +20,11 @@ inline constexpr size_t kMaxPipeMessage = 64u << 20;
 class MessageReader {
  public:
   void Append(const char* data, size_t size) { buffer_.append(data, size); }
+  // Everything up to the end of this text is no message and is dropped. Before the first Append.
+  void SkipUntil(std::string text) { awaited_ = std::move(text); }
   // Parses the next complete message into `message`. False: more bytes are needed. kInvalidArgument: the stream is
-  // broken (a length above kMaxPipeMessage, or bytes that are no such message) and nothing after it can be read.
+  // broken (a length above kMaxPipeMessage, bytes that are no such message, or a mebibyte without the awaited text) and
+  // nothing after it can be read.
   absl::StatusOr<bool> Next(google::protobuf::MessageLite* message);
   // Bytes of an unfinished message.
   size_t pending() const { return buffer_.size() - consumed_; }
@@ -28,6 +32,7 @@ class MessageReader {
  private:
   std::string buffer_;
   size_t consumed_ = 0;
+  std::string awaited_;
 };
 
 void AppendDelimited(const google::protobuf::MessageLite& message, std::string* out);

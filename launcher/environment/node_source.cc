@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "launcher/environment/simulated_nodes.h"
+#include "launcher/environment/ssh_hosts.h"
 #include "launcher/environment/this_machine.h"
 
 namespace cohort::launcher {

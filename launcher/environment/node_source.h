@@ -12,9 +12,11 @@
 namespace cohort::launcher {
 
 struct JobNodes {
-  std::string source;   // in words: "this machine", "2 simulated nodes of this machine"
-  std::string spawner;  // the name in spawners.def by which agents are started there
-  bool share_host = false;
+  std::string source;       // in words: "this machine", "2 simulated nodes of this machine"
+  std::string spawner;      // the name in spawners.def by which agents are started there
+  bool share_host = false;  // all nodes are this machine
+  bool across_hosts =
+      false;  // the rendezvous must be reached from other machines, which have environments of their own
   std::vector<NodeResources> nodes;
 };
 
@@ -23,7 +25,8 @@ class NodeSource {
   virtual ~NodeSource() = default;
   // True when the options, or the surroundings, ask for this source.
   virtual bool Applies(const Options& options) const = 0;
-  // The nodes and what each has. Quick (well below a second). kInvalidArgument names the option that would work.
+  // The nodes and what each has. Quick (well below a second) unless other
+  // hosts must be asked. kInvalidArgument names the option that would work.
   virtual absl::StatusOr<JobNodes> Find(const Options& options) const = 0;
 };
 

@@ -46,6 +46,33 @@ bool BelongsToAnotherLauncher(std::string_view name) {
   return false;
 }
 
+bool BelongsToThisHost(std::string_view name) {
+  static constexpr std::string_view kNames[] = {"_",
+                                                "CUDA_VISIBLE_DEVICES",
+                                                "DISPLAY",
+                                                "HOME",
+                                                "HOSTNAME",
+                                                "LOGNAME",
+                                                "MAIL",
+                                                "OLDPWD",
+                                                "PWD",
+                                                "SHELL",
+                                                "SHLVL",
+                                                "TEMP",
+                                                "TMP",
+                                                "TMPDIR",
+                                                "TTY",
+                                                "USER",
+                                                "WAYLAND_DISPLAY"};
+  for (const std::string_view known : kNames) {
+    if (name == known) return true;
+  }
+  for (const std::string_view prefix : {"BASH_FUNC_", "DBUS_", "SSH_", "XDG_", "SLURM_"}) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::optional<std::string> GetVariable(const char* name) {
@@ -58,6 +85,17 @@ std::vector<std::string> InheritedEnvironment() {
   std::vector<std::string> variables;
   for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
   return variables;
+}
+
+std::vector<std::string> PortableEnvironment(const std::vector<std::string>& inherited) {
+  std::vector<std::string> portable;
+  for (const std::string& variable : inherited) {
+    const size_t equals = variable.find('=');
+    if (equals == std::string::npos || equals == 0) continue;
+    const std::string_view name = std::string_view(variable).substr(0, equals);
+    if (!BelongsToAnotherLauncher(name) && !BelongsToThisHost(name)) portable.push_back(variable);
+  }
+  return portable;
 }
 
 std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& inherited, const RankEnvironment& rank) {

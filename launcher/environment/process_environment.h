@@ -15,6 +15,10 @@ std::optional<std::string> GetVariable(const char* name);
 // All of them, as NAME=VALUE.
 std::vector<std::string> InheritedEnvironment();
 
+// Those of `inherited` that mean the same on another host: not what tells of this machine, this session or its devices
+// (HOSTNAME, HOME, SSH_*, XDG_*, TMPDIR, CUDA_VISIBLE_DEVICES, ...), nor of another launcher. Pure.
+std::vector<std::string> PortableEnvironment(const std::vector<std::string>& inherited);
+
 // Everything that a rank's variables are made of.
 struct RankEnvironment {
   const v1::Assignment* assignment = nullptr;

@@ -28,10 +28,11 @@ std::vector<v1::Device> SimulatedDevices(int count) {
 absl::StatusOr<JobNodes> ThisMachine::Find(const Options& options) const {
   const int wanted = options.nodes.value_or(1);
   if (wanted > 1) {
-    return absl::InvalidArgumentError("--nnodes " + std::to_string(wanted) +
-                                      ": there is one node here, this machine; to let it stand for " +
-                                      std::to_string(wanted) + ", add --simulate-nodes " + std::to_string(wanted) +
-                                      "; for more ranks on it, use --nproc-per-node");
+    return absl::InvalidArgumentError(
+        "--nnodes " + std::to_string(wanted) +
+        ": there is one node here, this machine; name others with --hosts; to let it stand for " +
+        std::to_string(wanted) + ", add --simulate-nodes " + std::to_string(wanted) +
+        "; for more ranks on it, use --nproc-per-node");
   }
   JobNodes found{.source = "this machine", .spawner = "local", .share_host = false, .nodes = {}};
   NodeResources node{.name = HostName(), .devices = {}, .cpus = AvailableCpus()};

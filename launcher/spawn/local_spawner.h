@@ -7,7 +7,8 @@ namespace cohort::launcher {
 
 class LocalSpawner : public Spawner {
  public:
-  absl::StatusOr<AgentProcess> Spawn(int index, const std::string& node) override;
+  explicit LocalSpawner(const Options&) {}
+  absl::StatusOr<AgentProcess> Spawn(int index, const std::string& host) override;
 };
 
 }  // namespace cohort::launcher

@@ -2,12 +2,13 @@
 
 #include "absl/status/status.h"
 #include "launcher/spawn/local_spawner.h"
+#include "launcher/spawn/ssh_spawner.h"
 
 namespace cohort::launcher {
 
-absl::StatusOr<std::unique_ptr<Spawner>> MakeSpawner(std::string_view name) {
+absl::StatusOr<std::unique_ptr<Spawner>> MakeSpawner(std::string_view name, const Options& options) {
 #define COHORT_SPAWNER(known, Class) \
-  if (name == known) return std::unique_ptr<Spawner>(std::make_unique<Class>());
+  if (name == known) return std::unique_ptr<Spawner>(std::make_unique<Class>(options));
 #include "launcher/spawn/spawners.def"
 #undef COHORT_SPAWNER
   return absl::NotFoundError("there is no way to start agents called '" + std::string(name) + "'");

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "launcher/base/unique_fd.h"
+#include "launcher/options.h"
 
 namespace cohort::launcher {
 
@@ -17,17 +18,19 @@ struct AgentProcess {
   pid_t pid = -1;
   UniqueFd input;   // v1::ToNode messages; closing it ends the agent
   UniqueFd output;  // v1::FromNode messages
+  // What comes before the first of them, after whatever a remote shell's start-up files print; empty: nothing does.
+  std::string preamble;
 };
 
 class Spawner {
  public:
   virtual ~Spawner() = default;
-  // Starts the agent of node `index`, called `node`. Call from the main thread, which must live as long as the agents:
-  // they end with it. kResourceExhausted or kInternal with the cause.
-  virtual absl::StatusOr<AgentProcess> Spawn(int index, const std::string& node) = 0;
+  // Starts the agent of node `index` on `host`, as the source of nodes named it. Call from the main thread, which must
+  // live as long as the agents: they end with it. kResourceExhausted or kInternal with the cause.
+  virtual absl::StatusOr<AgentProcess> Spawn(int index, const std::string& host) = 0;
 };
 
-// The spawner of that name in spawners.def; kNotFound otherwise.
-absl::StatusOr<std::unique_ptr<Spawner>> MakeSpawner(std::string_view name);
+// The spawner of that name in spawners.def; kNotFound otherwise. `options` must outlive it.
+absl::StatusOr<std::unique_ptr<Spawner>> MakeSpawner(std::string_view name, const Options& options);
 
 }  // namespace cohort::launcher

@@ -69,12 +69,25 @@ absl::StatusOr<int> MakeDevice(const char* name, const std::string& address) {
   return device;
 }
 
+// A machine reaches its own addresses over its loopback device.
+absl::Status BringUpLoopback() {
+  ifreq request = {};
+  std::strncpy(request.ifr_name, "lo", IFNAMSIZ - 1);
+  request.ifr_flags = IFF_UP | IFF_RUNNING;
+  const int control = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const bool up = ioctl(control, SIOCSIFFLAGS, &request) == 0;
+  const absl::Status status = up ? absl::OkStatus() : Problem("setting up the loopback device");
+  close(control);
+  return status;
+}
+
 // In the helper process: becomes the node's namespaces and makes its devices.
 absl::StatusOr<std::array<int, 2>> MakeNamespace(int node) {
   if (unshare(CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWNS) != 0) return Problem("making namespaces (needs root)");
   // UCX finds devices through /sys, which shows those of the namespace that mounted it.
   if (mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return Problem("making mounts private");
   if (mount("sysfs", "/sys", "sysfs", 0, nullptr) != 0) return Problem("mounting /sys");
+  if (const absl::Status up = BringUpLoopback(); !up.ok()) return up;
   std::array<int, 2> devices;
   const auto wire = MakeDevice("wire0", LinkedNamespaces::AddressOf(node));
   if (!wire.ok()) return wire.status();

@@ -38,11 +38,15 @@ bool HasVariable(pid_t pid, const std::string& variable) {
 
 }  // namespace
 
+std::string ProgramFolder() {
+  const char* const folder = std::getenv("COHORT_TEST_BIN_DIR");
+  return folder != nullptr ? folder : "build/release/bin";
+}
+
 DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const DlaunchSurroundings& surroundings) {
   static std::atomic<int> count{0};
   mark_ = "COHORT_DLAUNCH_TEST=" + std::to_string(::getpid()) + "." + std::to_string(++count);
-  const char* const folder = std::getenv("COHORT_TEST_BIN_DIR");
-  const std::string program = std::string(folder != nullptr ? folder : "build/release/bin") + "/dlaunch";
+  const std::string program = ProgramFolder() + "/dlaunch";
   std::vector<std::string> strings = {program};
   strings.insert(strings.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;

@@ -12,6 +12,9 @@
 
 namespace cohort::launcher {
 
+// The folder of the programs under test: COHORT_TEST_BIN_DIR.
+std::string ProgramFolder();
+
 struct DlaunchSurroundings {
   std::vector<std::string> environment = {};  // NAME=VALUE, added
   std::string working_directory = "";         // empty: this process'

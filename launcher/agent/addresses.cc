@@ -1,0 +1,204 @@
+#include "launcher/agent/addresses.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "launcher/base/unique_fd.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+struct Endpoint {
+  std::string text;
+  sockaddr_storage address{};
+  socklen_t size = 0;
+};
+
+// "10.0.0.1:4711" or "[fd00::1]:4711", numbers only.
+absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
+  Endpoint endpoint{.text = text};
+  const size_t colon = text.rfind(':');
+  std::string host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const int port = PortOf(text);
+  auto* four = reinterpret_cast<sockaddr_in*>(&endpoint.address);
+  auto* six = reinterpret_cast<sockaddr_in6*>(&endpoint.address);
+  if (port > 0 && ::inet_pton(AF_INET, host.c_str(), &four->sin_addr) == 1) {
+    four->sin_family = AF_INET;
+    four->sin_port = htons(static_cast<uint16_t>(port));
+    endpoint.size = sizeof *four;
+  } else if (port > 0 && ::inet_pton(AF_INET6, host.c_str(), &six->sin6_addr) == 1) {
+    six->sin6_family = AF_INET6;
+    six->sin6_port = htons(static_cast<uint16_t>(port));
+    endpoint.size = sizeof *six;
+  } else {
+    return absl::InvalidArgumentError("'" + text + "' is not an address and a port");
+  }
+  return endpoint;
+}
+
+std::string NumericHost(const sockaddr* address) {
+  char text[INET6_ADDRSTRLEN] = {};
+  const void* bytes = address->sa_family == AF_INET
+                          ? static_cast<const void*>(&reinterpret_cast<const sockaddr_in*>(address)->sin_addr)
+                          : &reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+  return ::inet_ntop(address->sa_family, bytes, text, sizeof text) == nullptr ? "" : text;
+}
+
+// The interface of IPv4's default route; empty when there is none.
+std::string DefaultInterface() {
+  std::ifstream routes("/proc/net/route");
+  std::string line;
+  std::getline(routes, line);
+  while (std::getline(routes, line)) {
+    std::istringstream words(line);
+    std::string interface, destination;
+    if (words >> interface >> destination && destination == "00000000") return interface;
+  }
+  return "";
+}
+
+bool LinkLocal(const sockaddr* address) {
+  if (address->sa_family == AF_INET) {
+    return ntohl(reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr) >> 16 == 0xa9fe;  // 169.254/16
+  }
+  return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
+}
+
+}  // namespace
+
+std::vector<std::string> OwnAddresses() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return {};
+  const std::string preferred = DefaultInterface();
+  std::vector<std::pair<int, std::string>> found;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    const sockaddr* address = entry->ifa_addr;
+    if (address == nullptr || (entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    if ((address->sa_family != AF_INET && address->sa_family != AF_INET6) || LinkLocal(address)) continue;
+    found.emplace_back((address->sa_family == AF_INET6 ? 2 : 0) + (preferred == entry->ifa_name ? 0 : 1),
+                       NumericHost(address));
+  }
+  ::freeifaddrs(list);
+  std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> addresses;
+  for (auto& [order, text] : found) addresses.push_back(std::move(text));
+  return addresses;
+}
+
+std::string FormatAddresses(const std::vector<std::string>& addresses, int port) {
+  std::string text;
+  for (const std::string& address : addresses) {
+    if (!text.empty()) text += ',';
+    text += (address.find(':') == std::string::npos ? address : "[" + address + "]") + ":" + std::to_string(port);
+  }
+  return text;
+}
+
+int PortOf(const std::string& address) {
+  int port = 0;
+  const size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return 0;
+  const char* end = address.data() + address.size();
+  const auto [stop, error] = std::from_chars(address.data() + colon + 1, end, port);
+  return error == std::errc() && stop == end && port > 0 && port < 65536 ? port : 0;
+}
+
+absl::StatusOr<std::string> FirstReachable(const std::string& addresses, runtime::Deadline deadline) {
+  std::vector<Endpoint> endpoints;
+  std::istringstream texts(addresses);
+  for (std::string text; std::getline(texts, text, ',');) {
+    COHORT_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(text));
+    endpoints.push_back(std::move(endpoint));
+  }
+  if (endpoints.empty()) return absl::InvalidArgumentError("no address was given");
+  if (endpoints.size() == 1) return endpoints[0].text;
+  std::vector<UniqueFd> sockets;
+  std::vector<pollfd> polled;
+  std::vector<std::string> errors(endpoints.size());
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    const Endpoint& endpoint = endpoints[i];
+    UniqueFd fd(::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int started =
+        fd ? ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&endpoint.address), endpoint.size) : -1;
+    if (started == 0) return endpoint.text;
+    if (!fd || errno != EINPROGRESS) {
+      errors[i] = std::strerror(errno);
+      fd.reset();
+    }
+    polled.push_back({fd.get(), POLLOUT, 0});
+    sockets.push_back(std::move(fd));
+  }
+  const auto open = [&] {
+    return std::any_of(sockets.begin(), sockets.end(), [](const UniqueFd& fd) { return bool{fd}; });
+  };
+  while (open() && !deadline.passed()) {
+    const auto left =
+        std::min(std::chrono::ceil<std::chrono::milliseconds>(deadline.left()), std::chrono::milliseconds(1000));
+    ::poll(polled.data(), polled.size(), static_cast<int>(left.count()));
+    for (size_t i = 0; i < sockets.size(); ++i) {
+      if (!sockets[i] || polled[i].revents == 0) continue;
+      int error = 0;
+      socklen_t size = sizeof error;
+      ::getsockopt(sockets[i].get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      if (error == 0) return endpoints[i].text;
+      errors[i] = std::strerror(error);
+      sockets[i].reset();
+      polled[i].fd = -1;
+    }
+  }
+  std::string text;
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    text += (i > 0 ? "; " : "") + endpoints[i].text + ": " + (errors[i].empty() ? "no answer" : errors[i]);
+  }
+  return absl::UnavailableError(text);
+}
+
+std::string LocalAddressTowards(const std::string& address) {
+  const absl::StatusOr<Endpoint> peer = ParseEndpoint(address);
+  if (!peer.ok()) return "";
+  const UniqueFd fd(::socket(peer->address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  sockaddr_storage local{};
+  socklen_t length = sizeof local;
+  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&peer->address), peer->size) != 0 ||
+      ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) {
+    return "";
+  }
+  return NumericHost(reinterpret_cast<const sockaddr*>(&local));
+}
+
+int FindFreePort() {
+  const UniqueFd random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    uint16_t number = 0;
+    if (::read(random.get(), &number, sizeof number) != sizeof number) break;
+    const int port = 20000 + number % 12000;
+    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in any{};
+    any.sin_family = AF_INET;
+    any.sin_addr.s_addr = htonl(INADDR_ANY);
+    any.sin_port = htons(static_cast<uint16_t>(port));
+    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0) return port;
+  }
+  return 0;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,32 @@
+// Where a node can be reached, and how it reaches others.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "runtime/base/deadline.h"
+
+namespace cohort::launcher {
+
+// This machine's addresses that another may reach: of interfaces that are up, neither loopback nor link-local; those of
+// the default route's interface first, IPv4 before IPv6.
+std::vector<std::string> OwnAddresses();
+
+// "10.0.0.1:4711,[fd00::1]:4711": the list that an agent hands to others.
+std::string FormatAddresses(const std::vector<std::string>& addresses, int port);
+// The port of "host:port" or "[host]:port"; 0 where there is none.
+int PortOf(const std::string& address);
+
+// The first of the list that accepts a TCP connection; all are tried at once. A single one is returned untried.
+// kUnavailable names each with its error; kInvalidArgument: no numeric address and port. Blocks until the deadline.
+absl::StatusOr<std::string> FirstReachable(const std::string& addresses, runtime::Deadline deadline);
+
+// The local address of the route to "host:port", a numeric address; empty when there is none.
+std::string LocalAddressTowards(const std::string& address);
+
+// A free TCP port below the range that the kernel gives to outgoing connections, so that none takes it before rank 0
+// does; 0 when none is found.
+int FindFreePort();
+
+}  // namespace cohort::launcher

@@ -1,0 +1,71 @@
+#include "launcher/base/piped_process.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+
+namespace cohort::launcher {
+namespace {
+
+struct Pipe {
+  UniqueFd read_end;
+  UniqueFd write_end;
+
+  bool Open() {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+    // Above the standard streams, so that dup2 in the child clears close-on-exec.
+    read_end.reset(::fcntl(ends[0], F_DUPFD_CLOEXEC, 3));
+    write_end.reset(::fcntl(ends[1], F_DUPFD_CLOEXEC, 3));
+    ::close(ends[0]);
+    ::close(ends[1]);
+    return read_end && write_end;
+  }
+};
+
+[[noreturn]] void RunChild(pid_t parent, int input, int output, int error, int death_signal, const char* program,
+                           char* const* argv) {
+  ::setpgid(0, 0);
+  if (death_signal != 0) ::prctl(PR_SET_PDEATHSIG, death_signal);
+  if (::getppid() != parent) ::_exit(1);
+  sigset_t none;
+  ::sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::dup2(input, STDIN_FILENO);
+  ::dup2(output, STDOUT_FILENO);
+  if (error >= 0) ::dup2(error, STDERR_FILENO);
+  ::execvp(program, argv);
+  ::_exit(127);
+}
+
+}  // namespace
+
+absl::StatusOr<PipedProcess> StartPiped(std::vector<std::string> arguments, const PipedProcessOptions& options) {
+  Pipe input, output, error;
+  if (!input.Open() || !output.Open() || (options.error_pipe && !error.Open())) {
+    return absl::ResourceExhaustedError(std::string("no descriptors: ") + std::strerror(errno) + "; raise ulimit -n");
+  }
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  argv.push_back(nullptr);
+  const pid_t parent = ::getpid();
+  const pid_t pid = ::fork();
+  if (pid == 0) {
+    RunChild(parent, input.read_end.get(), output.write_end.get(), error.write_end.get(), options.death_signal,
+             options.program.empty() ? argv[0] : options.program.c_str(), argv.data());
+  }
+  if (pid < 0) {
+    return absl::ResourceExhaustedError(std::string("no process: ") + std::strerror(errno) + "; raise ulimit -u");
+  }
+  ::setpgid(pid, pid);
+  return PipedProcess{pid, std::move(input.write_end), std::move(output.read_end), std::move(error.read_end)};
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,126 @@
+#include "launcher/base/run_commands.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <utility>
+
+#include "launcher/base/piped_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr size_t kMaxKept = 1u << 20;
+
+struct Running {
+  size_t index = 0;
+  PipedProcess process;
+  UniqueFd end;  // readable once it has ended
+  Clock::time_point deadline;
+};
+
+// Reads all that is there; closes the descriptor at its end.
+void ReadAll(UniqueFd* fd, std::string* text) {
+  char buffer[16u << 10];
+  while (*fd) {
+    const ssize_t n = ::read(fd->get(), buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0) return fd->reset();
+    text->append(buffer, std::min(static_cast<size_t>(n), kMaxKept - std::min(kMaxKept, text->size())));
+  }
+}
+
+void Kill(const Running& running) {
+  ::kill(-running.process.pid, SIGKILL);
+  ::kill(running.process.pid, SIGKILL);
+  ::waitpid(running.process.pid, nullptr, 0);
+}
+
+class CommandRunner {
+ public:
+  CommandRunner(const std::vector<std::vector<std::string>>& commands, const RunCommandsOptions& options)
+      : commands_(commands), options_(options), results_(commands.size()) {}
+
+  std::vector<CommandResult> Run() {
+    while (!cancelled_ && (next_ < commands_.size() || !running_.empty())) {
+      while (!cancelled_ && next_ < commands_.size() && running_.size() < options_.at_once) StartNext();
+      if (!cancelled_ && !running_.empty()) WaitForSome();
+    }
+    for (const Running& running : running_) Kill(running);
+    return std::move(results_);
+  }
+
+ private:
+  void StartNext() {
+    const size_t index = next_++;
+    auto started = StartPiped(commands_[index], {.error_pipe = true, .death_signal = SIGKILL});
+    if (!started.ok()) {
+      results_[index].error = std::string(started.status().message());
+      return Tell(index);
+    }
+    started->input.reset();
+    for (const UniqueFd* fd : {&started->output, &started->error}) {
+      ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
+    }
+    UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, started->pid, 0)));
+    running_.push_back({index, *std::move(started), std::move(end), Clock::now() + options_.limit});
+  }
+
+  void WaitForSome() {
+    std::vector<pollfd> polled;
+    Clock::time_point first = Clock::time_point::max();
+    for (const Running& running : running_) {
+      polled.push_back({running.process.output.get(), POLLIN, 0});  // -1, once closed, is passed over
+      polled.push_back({running.process.error.get(), POLLIN, 0});
+      polled.push_back({running.end.get(), POLLIN, 0});
+      first = std::min(first, running.deadline);
+    }
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - Clock::now()).count();
+    ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<long long>(left, 0, 1000)));
+    for (size_t i = 0; i < running_.size() && !cancelled_;) {
+      Running& running = running_[i];
+      CommandResult& result = results_[running.index];
+      const bool ended = ::waitpid(running.process.pid, &result.wait_status, WNOHANG) == running.process.pid;
+      ReadAll(&running.process.output, &result.output);
+      ReadAll(&running.process.error, &result.error);
+      if (!ended && Clock::now() < running.deadline) {
+        ++i;
+        continue;
+      }
+      result.ended = ended;
+      if (!ended) Kill(running);
+      const size_t index = running.index;
+      running_.erase(running_.begin() + static_cast<ptrdiff_t>(i));
+      Tell(index);
+    }
+  }
+
+  void Tell(size_t index) {
+    if (options_.on_end && !options_.on_end(index, results_[index])) cancelled_ = true;
+  }
+
+  const std::vector<std::vector<std::string>>& commands_;
+  const RunCommandsOptions& options_;
+  std::vector<CommandResult> results_;
+  std::vector<Running> running_;
+  size_t next_ = 0;
+  bool cancelled_ = false;
+};
+
+}  // namespace
+
+std::vector<CommandResult> RunCommands(const std::vector<std::vector<std::string>>& commands,
+                                       const RunCommandsOptions& options) {
+  return CommandRunner(commands, options).Run();
+}
+
+}  // namespace cohort::launcher

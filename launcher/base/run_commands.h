@@ -1,0 +1,32 @@
+// Many short commands side by side, with their output.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace cohort::launcher {
+
+struct CommandResult {
+  bool ended = false;   // false: it ran past the limit, was cancelled, or could not be started (`error` says why)
+  int wait_status = 0;  // of waitpid, when it ended
+  std::string output;   // the first MiB of each
+  std::string error;
+};
+
+struct RunCommandsOptions {
+  size_t at_once = 64;
+  std::chrono::milliseconds limit = std::chrono::seconds(20);  // for each command
+  // Told of each as it ends, on the calling thread; false cancels all others.
+  std::function<bool(size_t index, const CommandResult& result)> on_end = nullptr;
+};
+
+// Runs each command (looked up in PATH) with an empty standard input and returns what became of it, in order. Blocks
+// until all have ended or were killed, with their process groups; nothing of them is left. Call from the main thread,
+// with SIGCHLD neither blocked nor ignored by others' waits: each child is waited for by its number.
+std::vector<CommandResult> RunCommands(const std::vector<std::vector<std::string>>& commands,
+                                       const RunCommandsOptions& options);
+
+}  // namespace cohort::launcher

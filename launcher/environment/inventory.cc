@@ -1,0 +1,59 @@
+#include "launcher/environment/inventory.h"
+
+#include <cctype>
+#include <cstdio>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "launcher/environment/cpus.h"
+#include "launcher/environment/cuda_devices.h"
+#include "launcher/environment/this_machine.h"
+#include "launcher/options.h"
+#include "launcher/placement.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr char kMark[] = "cohort-inventory ";
+
+}  // namespace
+
+v1::NodeInventory TakeInventory() {
+  v1::NodeInventory inventory;
+  inventory.set_version(COHORT_VERSION);
+  inventory.set_host(HostName());
+  inventory.set_cpus(FormatCpuList(AvailableCpus()));
+  const auto devices = FindCudaDevices();
+  if (devices.ok()) {
+    *inventory.mutable_devices() = {devices->begin(), devices->end()};
+  } else {
+    inventory.set_error(std::string(devices.status().message()));
+  }
+  return inventory;
+}
+
+std::string FormatInventory(const v1::NodeInventory& inventory) {
+  return "\n" + (kMark + absl::BytesToHexString(inventory.SerializeAsString())) + "\n";
+}
+
+absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output) {
+  const size_t mark = output.rfind(std::string("\n") + kMark);
+  if (mark == std::string::npos) return absl::NotFoundError("it said nothing about itself");
+  const size_t begin = mark + sizeof kMark;  // the newline counts for the terminating zero
+  const std::string digits = output.substr(begin, output.find('\n', begin) - begin);
+  const bool whole = digits.size() % 2 == 0 && digits.find_first_not_of("0123456789abcdef") == std::string::npos;
+  v1::NodeInventory inventory;
+  if (!whole || output.find('\n', begin) == std::string::npos ||
+      !inventory.ParseFromString(absl::HexStringToBytes(digits))) {
+    return absl::InvalidArgumentError("what it says about itself is damaged");
+  }
+  return inventory;
+}
+
+int PrintInventory() {
+  const std::string text = FormatInventory(TakeInventory());
+  const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size() && std::fflush(stdout) == 0;
+  return written ? 0 : kExitLauncher;
+}
+
+}  // namespace cohort::launcher

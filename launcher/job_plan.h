@@ -1,0 +1,29 @@
+// A job as it was planned, and what the rendezvous gets to know of it.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/environment/node_source.h"
+#include "launcher/options.h"
+#include "launcher/placement.h"
+#include "launcher/program.h"
+
+namespace cohort::launcher {
+
+struct Job {
+  Options options;
+  JobNodes nodes;
+  Placement placement;
+  Program program;
+  std::string working_directory;
+  std::string log_directory;  // absolute, exists; empty: no files
+};
+
+// Everything that the rendezvous decides from. On other hosts the ranks' environment begins with what of ours means the
+// same there; --env comes after it. Reads this process' environment: call before other threads exist.
+v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::string& secret,
+                        std::chrono::milliseconds join_timeout);
+
+}  // namespace cohort::launcher

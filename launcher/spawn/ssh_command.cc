@@ -1,0 +1,39 @@
+#include "launcher/spawn/ssh_command.h"
+
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
+namespace cohort::launcher {
+
+std::string ShellQuote(const std::string& word) {
+  const bool harmless = !word.empty() && std::all_of(word.begin(), word.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string("_-./=:,+@%").find(c) != std::string::npos;
+  });
+  if (harmless) return word;
+  std::string quoted = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+std::vector<std::string> SshCommand(const Options& options, const std::string& own_path, const std::string& host,
+                                    const std::vector<std::string>& arguments) {
+  std::vector<std::string> command;
+  std::istringstream words(options.ssh_command);
+  for (std::string word; words >> word;) command.push_back(word);
+  for (const char* option : {"BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=2"}) {
+    command.insert(command.end(), {"-o", option});
+  }
+  std::string remote = "exec " + ShellQuote(options.agent_path.empty() ? own_path : options.agent_path);
+  for (const std::string& argument : arguments) remote += " " + ShellQuote(argument);
+  command.insert(command.end(), {"-T", host, remote});
+  return command;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,20 @@
+// How a command gets to another host by ssh. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launcher/options.h"
+
+namespace cohort::launcher {
+
+// Quotes a word for a POSIX shell: what is not plainly harmless goes between single quotes.
+std::string ShellQuote(const std::string& word);
+
+// The arguments by which --ssh runs dlaunch with `arguments` on `host`: without questions to the user, without a
+// terminal, giving up after ten seconds without a connection or an answer, and by exec, so that no shell stands between
+// sshd and it. `own_path` is where dlaunch lies there unless --agent-path says otherwise.
+std::vector<std::string> SshCommand(const Options& options, const std::string& own_path, const std::string& host,
+                                    const std::vector<std::string>& arguments);
+
+}  // namespace cohort::launcher
