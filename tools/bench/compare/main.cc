@@ -26,7 +26,7 @@ using measure::Operation;
 
 constexpr const char* kFooter =
     "Examples:\n"
-    "  tools/dev bench peers --quick              six sizes, about seven minutes\n"
+    "  tools/dev bench peers --quick              six sizes, three to seven minutes\n"
     "  tools/dev bench peers                      everything: about half an hour\n"
     "  tools/dev bench peers --ops all_reduce --ranks 2 --transport shm --bytes 8 64K 4M\n"
     "\n"
