@@ -53,7 +53,8 @@ class StatePool {
 
   // A state that is not done, with two references: one that its producer drops and the caller's. Owner only.
   State* Take() {
-    for (size_t tried = std::min(kMostPassedOver, states_.size()); tried > 0; --tried) {
+    const size_t most = std::min(kMostPassedOver, states_.size());
+    for (size_t tried = most; tried > 0; --tried) {
       if (turn_ == states_.size()) turn_ = 0;
       State* state = states_[turn_++];
       if (!state->unused()) continue;
@@ -62,7 +63,11 @@ class StatePool {
     }
     auto* state = new State(this);
     state->Reset(2);
-    states_.insert(states_.begin() + static_cast<std::ptrdiff_t>(turn_++), state);
+    // Amid those that are held, so that they are not passed over in one run again: however long they are held, one new
+    // state for each few of them is enough.
+    const size_t place = turn_ - std::min(turn_, most / 2);
+    states_.insert(states_.begin() + static_cast<std::ptrdiff_t>(place), state);
+    ++turn_;
     return state;
   }
   // Takes back a state that was never used. Owner only.

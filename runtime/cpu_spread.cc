@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 #include <optional>
 #include <utility>
@@ -104,7 +105,12 @@ void CpuSpread::LookNow(Clock::time_point now) {
   CPU_SET_S(static_cast<size_t>(better), sizeof there.bytes, there.set());
   if (sched_setaffinity(0, sizeof there.bytes, there.set()) != 0) return;
   own_->store(better, std::memory_order_relaxed);
-  (void)sched_setaffinity(0, sizeof before.bytes, before.set());
+  if (sched_setaffinity(0, sizeof before.bytes, before.set()) == 0) return;
+  // The CPUs of the cpuset have changed meanwhile: the kernel cuts a mask of all to those that there are.
+  Mask all;
+  std::memset(all.bytes, 0xff, sizeof all.bytes);
+  (void)sched_setaffinity(0, sizeof all.bytes, all.set());
+  next_look_ = Clock::time_point::max();
 }
 
 }  // namespace cohort::runtime

@@ -19,7 +19,8 @@ namespace cohort::runtime {
 int BetterCpu(std::span<const int> cpu_of_rank, int own, std::span<const int> allowed);
 
 // One rank's part. It moves by narrowing its affinity mask for a moment, so that the kernel stays free to move it
-// again. Owner of the engine only.
+// again. The thread then has a mask of its own, which does not follow a cpuset that grows later; a mask that somebody
+// else gives it in that moment is lost. Owner of the engine only.
 class CpuSpread {
  public:
   // `shared`: the ranks of this node share its CPUs; otherwise nothing is ever done.
@@ -42,7 +43,6 @@ class CpuSpread {
   void Update();
 
   Segment* const segment_;
-  SegmentBlock block_;
   Whereabouts* own_ = nullptr;
   std::vector<const Whereabouts*> others_;  // by local rank; null: has said nothing yet
   std::vector<int> cpus_;                   // by local rank

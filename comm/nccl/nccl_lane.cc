@@ -79,6 +79,8 @@ bool NcclLane::FinishDone() {
       report_interval_ = kFirstReport;
       next_report_ = Clock::now() + kFirstReport;
     }
+    // Over: nobody need wait for it, and its event may be recorded next in a graph, where no other stream may wait.
+    if (context_.pool->issued(device_.ordinal()).event == operation->event) ForgetIssued();
     operation->Finish(black_box_, absl::OkStatus());
     moved = true;
   }

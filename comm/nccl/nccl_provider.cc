@@ -248,10 +248,13 @@ absl::Status NcclProvider::CheckCapture(NcclLane& lane, const AcceptedCall& call
 
 void NcclProvider::BatchEnd() {
   batching_ = false;
-  for (const auto& lane : lanes_) {
+  // Starting may drive the engine, whose callbacks may make calls, batches and lanes of this group.
+  const auto batch = std::exchange(batch_, {});
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    NcclLane* const lane = lanes_[i].get();
     std::vector<NcclOperation*> operations;
-    for (const auto& [of, operation] : batch_) {
-      if (of == lane.get()) operations.push_back(operation);
+    for (const auto& [of, operation] : batch) {
+      if (of == lane) operations.push_back(operation);
     }
     if (operations.empty()) continue;
     const absl::Status started = status_.ok() ? StartBatch(*lane, operations) : status_;
@@ -259,7 +262,6 @@ void NcclProvider::BatchEnd() {
       if (started.ok() || FailStart(operation, started)) lane->Push(operation);
     }
   }
-  batch_.clear();
 }
 
 absl::Status NcclProvider::StartBatch(NcclLane& lane, std::span<NcclOperation* const> operations) {
