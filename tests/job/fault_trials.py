@@ -9,23 +9,19 @@ survivor has no error, an error does not name the rank, comes later than ten tim
 """
 import argparse
 import concurrent.futures
-import os
 import random
 import re
 import signal
-import subprocess
 import sys
-import tempfile
-import threading
 import time
 
-from job_watch import leftovers, processes_with, rank_of, wait_until
+from hurt_job import HurtJob
 
 RANKS = 4
 SLACK = 10
 # Milliseconds from the signal to a survivor's error.
 PROMISES = {"killed, same host": 100, "killed, other host": 500, "stopped": 3500}
-LINE = re.compile(r"^\[(\d+)\] (ready|error (\d+) (.*)|.*)$")
+ERROR = re.compile(r"^error (\d+) (.*)$")
 
 
 class Trial:
@@ -40,97 +36,45 @@ class Trial:
         self.victim = choose.randrange(RANKS)
         self.delay = choose.uniform(0, 0.1)
         self.wrapped = choose.random() < 0.25  # the program is the child of a shell
-        self.mark = "COHORT_FAULT_TRIAL=%d.%d" % (os.getpid(), number)
-        self.before = set()
-        self.process = None
-        self.ready = set()
-        self.errors = {}  # rank: (ns, text)
-        self.output = []
+        self.job = None
 
     def describe(self):
         return "trial %d (seed %d): %s of rank %d, %d node(s)%s" % (
             self.number, self.arguments.seed, "SIGSTOP" if self.stops else "SIGKILL", self.victim, self.nodes,
             ", started by a shell" if self.wrapped else "")
 
-    def read(self, stream):
-        for line in stream:
-            text = line.decode(errors="replace").rstrip("\n")
-            self.output.append(text)
-            match = LINE.match(text)
-            if match and match.group(2) == "ready":
-                self.ready.add(int(match.group(1)))
-            elif match and match.group(3):
-                self.errors[int(match.group(1))] = (int(match.group(3)), match.group(4))
-
-    def fail(self, what):
-        raise AssertionError("%s: %s\n%s" % (self.describe(), what, "\n".join(self.output)))
-
     def run(self):
         """The latencies: [(kind, milliseconds)]."""
-        with tempfile.TemporaryDirectory(prefix="cohort-fault-trial-") as folder:
-            self.before = leftovers(folder)
-            name, value = self.mark.split("=")
-            placement = (["--nproc-per-node", str(RANKS)] if self.nodes == 1 else
-                         ["--simulate-nodes", "2", "--nproc-per-node", str(RANKS // 2)])
-            wrapper = ["sh", "-c", '"$0" "$@"; exit $?'] if self.wrapped else []
-            process = subprocess.Popen(
-                [self.arguments.dlaunch, "--on-failure", "continue", *placement, "--", *wrapper,
-                 self.arguments.fault_ranks, str(self.number)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env=dict(os.environ, TMPDIR=folder, **{name: value}))
-            readers = [threading.Thread(target=self.read, args=(stream,)) for stream in (process.stdout, process.stderr)]
-            for reader in readers:
-                reader.start()
-            self.process = process
-            try:
-                return self.hurt(process, readers, folder)
-            finally:
-                for pid in processes_with(self.mark):
-                    os.kill(pid, signal.SIGKILL)
-                process.wait()
-                for reader in readers:
-                    reader.join()
-                process.stdout.close()
-                process.stderr.close()
+        wrapper = ["sh", "-c", '"$0" "$@"; exit $?'] if self.wrapped else []
+        with HurtJob(self.describe(), self.arguments.dlaunch, self.arguments.fault_ranks, (str(self.number),), RANKS,
+                     self.nodes, wrapper) as job:
+            self.job = job
+            job.wait_ready()
+            time.sleep(self.delay)  # the random moment
+            job.signal(self.victim, signal.SIGSTOP if self.stops else signal.SIGKILL)
+            job.wait_end()
+            return self.judge(job)
 
     def end(self):
-        """Ends a job that still runs; from another thread."""
-        if self.process and self.process.poll() is None:
-            self.process.terminate()
+        """Ends the job if it still runs; from another thread."""
+        if self.job:
+            self.job.end()
 
-    def hurt(self, process, readers, folder):
-        if not wait_until(lambda: len(self.ready) == RANKS, 60):
-            self.fail("the ranks did not come up")
-        pids = {rank_of(pid): pid for pid, command in processes_with(self.mark).items()
-                if command.startswith(self.arguments.fault_ranks)}
-        time.sleep(self.delay)  # the random moment
-        began = time.monotonic_ns()
-        os.kill(pids[self.victim], signal.SIGSTOP if self.stops else signal.SIGKILL)
-        if not wait_until(lambda: process.poll() is not None, 60):
-            self.fail("the job did not end")
-        for reader in readers:
-            reader.join(10)
-        if not wait_until(lambda: not processes_with(self.mark), 5):
-            self.fail("processes are left: %s" % processes_with(self.mark))
-        # Other jobs' shared memory may come and go meanwhile: only what stays was left.
-        if not wait_until(lambda: leftovers(folder) <= self.before, 5):
-            self.fail("files are left: %s" % (leftovers(folder) - self.before))
-        return self.judge(began)
-
-    def judge(self, began):
+    def judge(self, job):
         figures = []
         for rank in sorted(set(range(RANKS)) - {self.victim}):
-            if rank not in self.errors:
-                self.fail("rank %d has no error" % rank)
-            heard, text = self.errors[rank]
+            errors = [match for match in map(ERROR.match, job.lines[rank]) if match]
+            if not errors:
+                job.fail("rank %d has no error" % rank)
+            heard, text = int(errors[0].group(1)), errors[0].group(2)
             if not re.search(r"\brank %d\b" % self.victim, text):
-                self.fail("the error of rank %d does not name rank %d" % (rank, self.victim))
+                job.fail("the error of rank %d does not name rank %d" % (rank, self.victim))
             per_node = RANKS // self.nodes
             same_host = rank // per_node == self.victim // per_node
             kind = "stopped" if self.stops else "killed, same host" if same_host else "killed, other host"
-            milliseconds = (heard - began) / 1e6
+            milliseconds = (heard - job.began) / 1e6
             if milliseconds > SLACK * PROMISES[kind]:
-                self.fail("rank %d heard of it after %.0f ms" % (rank, milliseconds))
+                job.fail("rank %d heard of it after %.0f ms" % (rank, milliseconds))
             figures.append((kind, milliseconds))
         return figures
 

@@ -41,6 +41,19 @@ def rank_of(pid):
     return None
 
 
+def describe_process(pid, command):
+    """One line for people: what the kernel says that it is doing, and the CPU time that it has had."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        with open("/proc/%d/wchan" % pid) as file:
+            waits_in = file.read()
+    except OSError:
+        return "pid %d has gone: %s" % (pid, command)
+    seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return "pid %d, state %s in %s, %.2f s of CPU: %s" % (pid, fields[0], waits_in, seconds, command)
+
+
 def leftovers(temporary):
     """What a job could leave behind: anything in its own temporary folder, shared memory under a telling name."""
     found = [os.path.join(temporary, name) for name in os.listdir(temporary)]
