@@ -51,13 +51,16 @@ struct Query {
 double Latency(const Query& query, const LevelTuning& level) {
   const AlgorithmCost& cost = query.cost;
   const auto rounds = static_cast<double>(cost.rounds);
-  // What waits for one another: rounds, and the pieces of a pipeline behind the first.
-  const double waits = rounds + (query.algorithm.traits.pipelined && cost.rounds > 0 ? query.pieces - 1 : 0);
   const auto messages = static_cast<double>(cost.messages);
+  const double path = level.alpha_us * rounds + level.message_us * std::max(0.0, messages - rounds);
+  if (query.share <= 1) return path;
+  // A rank that waits leaves its CPU to others, so all messages' work bounds the time whatever waits for what.
   const double total =
       cost.chunks > 0 ? query.Total() * messages / static_cast<double>(cost.chunks) : messages * query.topology.size;
-  return level.alpha_us * rounds + (query.share > 1 ? level.switch_us * query.share * waits : 0) +
-         level.message_us * query.Shared(std::max(0.0, messages - rounds), total);
+  const double work = level.message_us * total * query.share / query.topology.size;
+  // What waits for one another: rounds, and the pieces of a pipeline behind the first.
+  const double waits = rounds + (query.algorithm.traits.pipelined && cost.rounds > 0 ? query.pieces - 1 : 0);
+  return std::max(path, work) + level.switch_us * query.share * waits;
 }
 
 double DirectData(const Query& query) {
@@ -67,14 +70,8 @@ double DirectData(const Query& query) {
          direct.access_us * query.share * query.others();
 }
 
-// The chunks that pass one after another: in shared memory those that receivers copy; else those that pass a port, or
-// those that a CPU sends and receives.
+// Between hosts, the chunks that pass a port one after another, or those that a CPU sends and receives.
 double SerialChunks(const Query& query, const LevelTuning& level) {
-  if (query.local()) {
-    // The root of a gather moves its own block too, after the others have been sent to it.
-    const bool gathers = EqualBlocksForm(query.algorithm.kind) == CollectiveKind::kGather;
-    return query.Shared(query.Path() + (gathers ? query.pieces : 0), query.Total());
-  }
   const auto busiest = static_cast<double>(query.cost.chunks);
   // Sent and received by the rank with most, which has no less than the mean.
   const double handled =
@@ -91,7 +88,13 @@ double MessageData(const Query& query, const LevelTuning& level) {
       query.chunk * static_cast<double>(cost.chunks) / static_cast<double>(std::max<int64_t>(1, cost.messages));
   const double rate = RateOf(level.gigabytes_s, level.uncached_gigabytes_s, query.footprint, query.cache());
   const double one = std::min(message / Rate(level.copied_gigabytes_s), level.large_us * query.share + message / rate);
-  return one * query.chunk * SerialChunks(query, level) / message;
+  const double chunk = one * query.chunk / message;  // the time that one takes
+  if (!query.local()) return chunk * SerialChunks(query, level);
+  // In shared memory receivers copy one chunk after another. The root of a gather moves its own block too, after the
+  // others have been sent to it.
+  const bool gathers = EqualBlocksForm(query.algorithm.kind) == CollectiveKind::kGather;
+  const double own = gathers ? query.pieces * query.chunk / rate : 0;
+  return query.Shared(chunk * query.Path() + own, chunk * query.Total());
 }
 
 }  // namespace

@@ -41,7 +41,8 @@ AlgorithmCost CostOfAllToAllPairwise(const CostQuery& query) {
           .messages = others,
           .chunks = others * query.pieces,
           .critical = steps * query.pieces,
-          .reduced = 0};
+          .reduced = 0,
+          .total = query.size * others * query.pieces};
 }
 
 }  // namespace cohort::comm

@@ -32,7 +32,7 @@ using comm::Tuning;
 constexpr double kBound = 1.1;
 
 struct Point {
-  std::string name;  // "all_reduce,shm,4,65536"
+  std::string name;  // "all_reduce,shm,1,4,65536"
   CollectiveKind kind = CollectiveKind::kBarrier;
   GroupTopology topology;
   int64_t bytes = 0;
@@ -63,14 +63,17 @@ bool FindKind(const std::string& name, CollectiveKind* kind) {
 // A line of tuner_grid's CSV; false for its head and for comments.
 bool ReadPoint(const std::string& line, int cpus, Point* point) {
   const std::vector<std::string> fields = Split(line, ',');
-  if (fields.size() != 11 || !FindKind(fields[0], &point->kind)) return false;
-  point->name = fields[0] + "," + fields[1] + "," + fields[2] + "," + fields[3];
-  point->topology.size = std::atoi(fields[2].c_str());
-  point->bytes = std::atoll(fields[3].c_str());
-  const bool local = fields[1].starts_with("shm");
-  point->topology.nodes = local ? 1 : point->topology.size;
-  point->topology.ranks_per_cpu = std::max(1.0, static_cast<double>(point->topology.size) / cpus);
-  for (const std::string& entry : Split(fields[10], ' ')) {
+  if (fields.size() != 12 || !FindKind(fields[0], &point->kind)) return false;
+  point->name = fields[0] + "," + fields[1] + "," + fields[2] + "," + fields[3] + "," + fields[4];
+  GroupTopology& topology = point->topology;
+  topology.nodes = std::atoi(fields[2].c_str());
+  topology.size = std::atoi(fields[3].c_str());
+  point->bytes = std::atoll(fields[4].c_str());
+  if (topology.nodes < 1 || topology.size < topology.nodes) return false;
+  topology.smallest_node = topology.size / topology.nodes;
+  topology.largest_node = (topology.size + topology.nodes - 1) / topology.nodes;
+  topology.ranks_per_cpu = std::max(1.0, static_cast<double>(topology.size) / cpus);
+  for (const std::string& entry : Split(fields[11], ' ')) {
     const size_t equals = entry.find('=');
     const double median = std::atof(entry.substr(equals + 1).c_str());
     for (const std::string& name : Split(entry.substr(0, equals), '|')) {

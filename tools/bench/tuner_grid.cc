@@ -1,9 +1,10 @@
 // What every algorithm takes at every point of a grid of operations and sizes, in turn; a rank of a dlaunch job. Rank 0
 // prints a line of CSV for each point: what the selector chose, what was best, and all medians.
 //
-// Algorithms that run the same plan count as one ("flat|chain"). `ratio` compares chosen and best within each turn and
-// is the median over the turns. The least of several noisy medians is too small by chance, so where the choice seems to
-// miss, the two are measured again alone, turn by turn: `again`, which equals `ratio` where it was not needed.
+// Algorithms that run the same plan count as one ("flat|chain"). Where groups of hosts with several ranks offer many
+// compositions, a first turn of all leaves the best for the others. `ratio` compares chosen and best within each turn
+// and is the median over the turns. The least of several noisy medians is too small by chance, so where the choice
+// seems to miss, the two are measured again alone, turn by turn: `again`, which equals `ratio` where it was not needed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -16,9 +17,11 @@
 
 #include "comm/algorithm/registry.h"
 #include "comm/communicator.h"
+#include "comm/plan/placement.h"
 #include "comm/plan/plan.h"
 #include "comm/window.h"
 #include "runtime/runtime.h"
+#include "tools/collperf/session.h"
 #include "tools/program/program.h"
 
 namespace cohort::bench {
@@ -43,6 +46,8 @@ struct Options {
 constexpr double kBound = 1.1;
 // How often a miss is measured again, alone with the best, before it counts.
 constexpr int kSecondRounds = 15;
+// How many algorithms are measured beyond a first turn, besides the chosen one.
+constexpr size_t kMostMeasured = 12;
 
 void Require(const absl::Status& status) {
   if (status.ok()) return;
@@ -58,13 +63,14 @@ double Median(std::vector<double> values) {
 
 class Grid {
  public:
-  Grid(Communicator& world, const Options& options) : world_(world), options_(options) {
+  Grid(collperf::Session& session, const comm::Placement& placement, const Options& options)
+      : session_(session), world_(session.world()), placement_(placement), options_(options) {
     const int64_t most = *std::max_element(options.sizes.begin(), options.sizes.end());
-    const size_t count = static_cast<size_t>(most * world.size()) / sizeof(float) + 1;
+    const size_t count = static_cast<size_t>(most * world_.size()) / sizeof(float) + 1;
     for (int i = 0; i < 2; ++i) {
       float* memory = nullptr;
       if (options.window) {
-        auto window = world.AllocateWindow(count * sizeof(float));
+        auto window = world_.AllocateWindow(count * sizeof(float));
         Require(window.status());
         memory = static_cast<float*>(window->data());
         windows_.push_back(*std::move(window));
@@ -79,7 +85,7 @@ class Grid {
 
   void Run() {
     if (world_.rank() == 0) {
-      std::printf("op,transport,ranks,bytes,chosen,chosen_us,best,best_us,ratio,again,medians\n");
+      std::printf("op,transport,nodes,ranks,bytes,chosen,chosen_us,best,best_us,ratio,again,medians\n");
     }
     for (int value = 1; value <= static_cast<int>(CollectiveKind::kBarrier); ++value) {
       const auto kind = static_cast<CollectiveKind>(value);
@@ -99,6 +105,10 @@ class Grid {
     std::string plans;                // of all ranks, for comparison
     std::vector<double> rounds = {};  // the median of each, in microseconds
     double median_us = 0;
+
+    bool Has(std::string_view name) const {
+      return std::any_of(algorithms.begin(), algorithms.end(), [&](const auto* a) { return a->name == name; });
+    }
   };
 
   absl::Status Call(CollectiveKind kind, int64_t count, const comm::CallOptions& options) {
@@ -127,7 +137,7 @@ class Grid {
     }
   }
 
-  // The median of a turn, the slowest rank's time of each call; the same number on all ranks.
+  // The median of a turn, the slowest rank's time of each call behind the gate; the same number on all ranks.
   double Turn(CollectiveKind kind, int64_t bytes, const Candidate& candidate) {
     using Clock = std::chrono::steady_clock;
     comm::CallOptions options;
@@ -137,17 +147,14 @@ class Grid {
     std::vector<uint64_t> times;
     Require(Call(kind, count, options));
     for (int i = 0; i < calls; ++i) {
-      Require(world_.Barrier().Wait());
+      Require(session_.gate().Wait());
       const Clock::time_point begin = Clock::now();
       Require(Call(kind, count, options));
       times.push_back(static_cast<uint64_t>((Clock::now() - begin).count()));
     }
-    std::vector<uint64_t> slowest(times.size());
-    const auto samples = static_cast<int64_t>(times.size());
-    Require(
-        world_.AllReduce(ConstBuffer(times.data(), samples), Buffer(slowest.data(), samples), ReduceOp::kMax).Wait());
-    std::nth_element(slowest.begin(), slowest.begin() + calls / 2, slowest.end());
-    return static_cast<double>(slowest[static_cast<size_t>(calls / 2)]) / 1e3;
+    Require(session_.gate().Max(times));
+    std::nth_element(times.begin(), times.begin() + calls / 2, times.end());
+    return static_cast<double>(times[static_cast<size_t>(calls / 2)]) / 1e3;
   }
 
   // What Explain says between `before` and the next blank.
@@ -162,12 +169,14 @@ class Grid {
 
   // The plans of all ranks as text, without the algorithm's name.
   std::string PlansOf(const AlgorithmInfo& algorithm, int64_t bytes) {
-    const std::string pieces = Explained(algorithm.kind, bytes, " " + std::string(algorithm.name) + " ");
+    const std::string listed = Explained(algorithm.kind, bytes, " " + std::string(algorithm.name) + " ");
+    const int pieces = std::max(std::atoi(listed.c_str()), PartsOf(algorithm, world_.size(), placement_.shape()));
     std::string text;
     for (int rank = 0; rank < world_.size(); ++rank) {
       comm::PlanRequest request{.kind = algorithm.kind, .size = world_.size(), .rank = rank};
       if (comm::HasRoot(algorithm.kind)) request.root = 0;
-      request.pieces = std::max(1, std::atoi(pieces.c_str()));
+      request.pieces = std::max(1, pieces);
+      request.placement = &placement_;
       absl::StatusOr<comm::Plan> plan = comm::BuildPlan(algorithm, request);
       Require(plan.status());
       plan->algorithm.clear();
@@ -178,9 +187,10 @@ class Grid {
 
   std::vector<Candidate> Candidates(CollectiveKind kind, int64_t bytes) {
     std::vector<Candidate> candidates;
-    for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
-      if (algorithm.kind != kind || !comm::CheckRequirements(algorithm, world_.size()).ok()) continue;
-      if (algorithm.traits.single_copy && options_.transport != "shm") continue;
+    for (const AlgorithmInfo& algorithm : comm::AllAlgorithms()) {
+      if (algorithm.kind != kind || !comm::CheckRequirements(algorithm, world_.size(), placement_.shape()).ok())
+        continue;
+      if (algorithm.traits.single_copy && placement_.nodes() > 1) continue;
       const std::string plans = PlansOf(algorithm, bytes);
       const auto same =
           std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& c) { return c.plans == plans; });
@@ -193,6 +203,17 @@ class Grid {
     return candidates;
   }
 
+  // Leaves those that took the least in a turn, and the chosen one.
+  void Screen(CollectiveKind kind, int64_t bytes, const std::string& chosen, std::vector<Candidate>* candidates) {
+    if (candidates->size() <= kMostMeasured + 1) return;
+    for (Candidate& candidate : *candidates) {
+      candidate.median_us = candidate.Has(chosen) ? 0 : Turn(kind, bytes, candidate);
+    }
+    std::sort(candidates->begin(), candidates->end(),
+              [](const Candidate& a, const Candidate& b) { return a.median_us < b.median_us; });
+    candidates->resize(kMostMeasured + 1);
+  }
+
   // By how much the chosen one is slower than the best: the median over the turns of the ratio within a turn.
   static double Ratio(const std::vector<double>& chosen, const std::vector<double>& best) {
     std::vector<double> ratios;
@@ -201,20 +222,18 @@ class Grid {
   }
 
   void Point(CollectiveKind kind, int64_t bytes) {
+    const std::string name = Explained(kind, bytes, "\n  * ");
     std::vector<Candidate> candidates = Candidates(kind, bytes);
+    Screen(kind, bytes, name, &candidates);
     for (int round = 0; round < options_.rounds; ++round) {
       for (Candidate& candidate : candidates) candidate.rounds.push_back(Turn(kind, bytes, candidate));
     }
-    const std::string name = Explained(kind, bytes, "\n  * ");
     const Candidate* best = nullptr;
     const Candidate* chosen = nullptr;
     for (Candidate& candidate : candidates) {
       candidate.median_us = Median(candidate.rounds);
       if (best == nullptr || candidate.median_us < best->median_us) best = &candidate;
-      const auto& algorithms = candidate.algorithms;
-      if (std::any_of(algorithms.begin(), algorithms.end(), [&](const auto* a) { return a->name == name; })) {
-        chosen = &candidate;
-      }
+      if (candidate.Has(name)) chosen = &candidate;
     }
     if (chosen == nullptr) Require(absl::InternalError("Explain names no algorithm that can be forced: " + name));
     const double first = Ratio(chosen->rounds, best->rounds);
@@ -245,14 +264,16 @@ class Grid {
       std::snprintf(text, sizeof text, "=%.2f", candidate.median_us);
       medians += (medians.empty() ? "" : " ") + name(candidate) + text;
     }
-    std::printf("%s,%s%s,%d,%lld,%s,%.2f,%s,%.2f,%.3f,%.3f,%s\n", std::string(comm::Name(kind)).c_str(),
-                options_.transport.c_str(), options_.window ? "-window" : "", world_.size(),
+    std::printf("%s,%s%s,%d,%d,%lld,%s,%.2f,%s,%.2f,%.3f,%.3f,%s\n", std::string(comm::Name(kind)).c_str(),
+                options_.transport.c_str(), options_.window ? "-window" : "", placement_.nodes(), world_.size(),
                 static_cast<long long>(kind == CollectiveKind::kBarrier ? 0 : bytes), name(chosen).c_str(),
                 chosen.median_us, name(best).c_str(), best.median_us, first, again, medians.c_str());
     std::fflush(stdout);
   }
 
+  collperf::Session& session_;
   Communicator& world_;
+  const comm::Placement placement_;
   const Options& options_;
   std::vector<std::vector<float>> private_;
   std::vector<comm::Window> windows_;
@@ -278,18 +299,18 @@ int Main(int argc, char** argv) {
                           : std::vector<int64_t>{8, 512, 4096, 16384, 65536, 262144, 1 << 20, 4 << 20};
   }
   if (brief) options.rounds = std::min(options.rounds, 3);
-  auto runtime = runtime::Runtime::Init();
-  Require(runtime.status());
-  auto world = Communicator::World(**runtime);
-  Require(world.status());
+  const auto session = collperf::Session::Start("");
+  Require(session.status());
+  Communicator& world = (*session)->world();
   if (calibrate) {
-    const absl::StatusOr<std::string> table = comm::Calibrate(**world);
+    const absl::StatusOr<std::string> table = comm::Calibrate(world);
     Require(table.status());
-    if ((*world)->rank() == 0) std::printf("# %s\n", table->c_str());
+    if (world.rank() == 0) std::printf("# %s\n", table->c_str());
   }
-  Grid(**world, options).Run();
-  world->reset();
-  Require((*runtime)->Finalize());
+  std::vector<int> nodes;
+  for (const int member : world.members()) nodes.push_back((*session)->runtime().node_of(member));
+  Grid(**session, comm::Placement(nodes), options).Run();
+  Require((*session)->Finish());
   return 0;
 }
 

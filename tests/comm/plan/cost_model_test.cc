@@ -66,6 +66,37 @@ TEST(CostModelTest, CpusBoundWhatAllRanksMove) {
   }
 }
 
+// Four ranks on two CPUs over TCP in the kernel, where a message is work for a CPU at both ends.
+const GroupTopology kTurns = {.size = 4, .nodes = 4, .smallest_node = 1, .largest_node = 1, .ranks_per_cpu = 2.0};
+
+TEST(CostModelTest, SharedCpusDoTheWorkOfAllMessages) {
+  const AlgorithmInfo* flat = FindAlgorithm(CollectiveKind::kBarrier, "flat");
+  const AlgorithmInfo* dissemination = FindAlgorithm(CollectiveKind::kBarrier, "dissemination");
+  Tuning tuning;
+  tuning.remote.alpha_us = 2;
+  tuning.remote.message_us = 5;
+  tuning.remote.switch_us = 1;
+  // Twelve messages in one round, or eight in two, by two CPUs; a round waits for the two ranks of a CPU.
+  EXPECT_NEAR(PredictMicroseconds(*flat, 1, 0, kTurns, tuning), 12 * 5 / 2.0 + 1 * 2 * 1, 1e-9);
+  EXPECT_NEAR(PredictMicroseconds(*dissemination, 1, 0, kTurns, tuning), 8 * 5 / 2.0 + 1 * 2 * 2, 1e-9);
+}
+
+TEST(CostModelTest, WiresAreNotSharedWithCpus) {
+  // Of a far network most of a message's time is no CPU's work: taking turns costs the turns alone.
+  Tuning tuning;
+  tuning.remote.alpha_us = 50;
+  tuning.remote.message_us = 0.2;
+  GroupTopology own = kTurns;
+  own.ranks_per_cpu = 1;
+  for (const char* name : {"flat", "dissemination"}) {
+    const AlgorithmInfo* algorithm = FindAlgorithm(CollectiveKind::kBarrier, name);
+    const double turns = tuning.remote.switch_us * 2 * static_cast<double>(algorithm->cost({.size = 4}).rounds);
+    EXPECT_NEAR(PredictMicroseconds(*algorithm, 1, 0, kTurns, tuning),
+                PredictMicroseconds(*algorithm, 1, 0, own, tuning) + turns, 1e-9)
+        << name;
+  }
+}
+
 TEST(CostModelTest, DataBeyondTheCachesTakeLongerPerByte) {
   const AlgorithmInfo* flat = FindAlgorithm(CollectiveKind::kBroadcast, "flat");
   const GroupTopology pair = {.size = 2, .nodes = 1, .ranks_per_cpu = 1.0};

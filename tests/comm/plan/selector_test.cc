@@ -64,6 +64,16 @@ TEST(SelectorTest, KnowsTheLandmarks) {
   EXPECT_EQ(Chosen(CollectiveKind::kBarrier, 0, {.size = 64, .nodes = 64, .ranks_per_cpu = 1.0}), "dissemination");
 }
 
+TEST(SelectorTest, SendsFewMessagesWhereRanksOverTcpShareCpus) {
+  const GroupTopology turns = {.size = 4, .nodes = 4, .smallest_node = 1, .largest_node = 1, .ranks_per_cpu = 2.0};
+  EXPECT_EQ(Chosen(CollectiveKind::kBarrier, 0, turns), "dissemination");
+  for (const int64_t bytes : {8, 4096}) {
+    EXPECT_EQ(Chosen(CollectiveKind::kAllToAll, bytes, turns), "bruck");
+    EXPECT_NE(Chosen(CollectiveKind::kAllGather, bytes, turns), "flat");
+    EXPECT_NE(Chosen(CollectiveKind::kReduceScatter, bytes, turns), "flat");
+  }
+}
+
 TEST(SelectorTest, ComposesTwoLevelsWhereHostsHoldSeveralRanks) {
   GroupTopology topology = {.size = 32, .nodes = 4, .smallest_node = 8, .largest_node = 8, .ranks_per_cpu = 1.0};
   for (const auto kind : {CollectiveKind::kAllReduce, CollectiveKind::kBroadcast, CollectiveKind::kAllGather}) {
@@ -100,6 +110,12 @@ TEST(SelectorTest, SingleCopyIsForOneHostAndHasAFallback) {
     EXPECT_GE(choice->fallback_pieces, 1);
   }
   EXPECT_EQ(Select(CollectiveKind::kAllReduce, 8, kTwoHosts, tuning)->fallback, nullptr);
+}
+
+TEST(SelectorTest, GathersSmallBlocksByMessages) {
+  const GroupTopology pair = {.size = 2, .nodes = 1, .ranks_per_cpu = 1.0};
+  EXPECT_NE(Chosen(CollectiveKind::kGather, 4096, pair), "single_copy");
+  EXPECT_EQ(Chosen(CollectiveKind::kGather, 256 << 10, pair), "single_copy");
 }
 
 TEST(SelectorTest, CutsLargeBlocksOfPipelinedAlgorithms) {
