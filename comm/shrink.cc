@@ -78,13 +78,16 @@ absl::StatusOr<std::optional<std::string>> ProposalOf(int proposer, const std::s
                                                       Deadline deadline) {
   while (true) {
     HearNews(runtime);
-    // Asked before the look: what the dead have not left by now they never will.
+    // Asked before the look: what the dead have not left by now they never will. Only an answer counts: were the dead
+    // rank's proposal taken for missing where the agent is merely slow, two survivors could end in different groups.
     const bool dead = !runtime.rank_status(proposer).ok();
     absl::StatusOr<std::string> found = runtime.Get(key, Deadline::After(kLook));
     if (found.ok()) return std::optional(*std::move(found));
-    if (!absl::IsDeadlineExceeded(found.status())) return found.status();
-    if (dead) return std::optional<std::string>();
+    const bool none = absl::IsNotFound(found.status());
+    if (!none && !absl::IsDeadlineExceeded(found.status())) return found.status();
+    if (none && dead) return std::optional<std::string>();
     if (deadline.passed()) {
+      if (!none) return absl::DeadlineExceededError("shrink: " + std::string(found.status().message()));
       return absl::DeadlineExceededError("rank " + std::to_string(proposer) +
                                          " lives, as far as is known here, and has not called shrink");
     }

@@ -88,7 +88,8 @@ class Bootstrap {
   };
   virtual absl::StatusOr<Joined> Join(Deadline deadline) = 0;
   // The job's key-value store: a key is written once, by one rank; values have at most 48 KiB. Get blocks until it is
-  // there. kDeadlineExceeded, kUnavailable (the agent has gone), kInvalidArgument, kAlreadyExists. Any thread.
+  // there; kNotFound: the store says that nobody had put it by the deadline. kDeadlineExceeded (the agent did not
+  // answer, so the key may be there), kUnavailable (the agent has gone), kInvalidArgument, kAlreadyExists. Any thread.
   virtual absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) = 0;
   virtual absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline) = 0;
   // Delivers pending news to the listener. Cheap when there is none (one relaxed load). True when anything came.
@@ -111,6 +112,8 @@ class Bootstrap {
 
 // A key-value store that a program with its own launcher (MPI, a scheduler's PMI, a file) brings along. Both calls may
 // block, and may come from several threads at once; keys are short ASCII, values at most 48 KiB, each key is put once.
+// Get waits for the key until the deadline and then fails with kNotFound or kDeadlineExceeded, which mean the same
+// here.
 class KeyValueStore {
  public:
   virtual ~KeyValueStore() = default;

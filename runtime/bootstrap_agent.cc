@@ -201,7 +201,6 @@ absl::Status AgentBootstrap::Put(std::string_view key, std::string_view value, D
 }
 
 absl::StatusOr<std::string> AgentBootstrap::Get(std::string_view key, Deadline deadline) {
-  const absl::Status missing = absl::DeadlineExceededError("nobody has put the key " + std::string(key));
   while (true) {
     v1::RankMessage message;
     const uint64_t request = connection_.NextRequest();
@@ -214,10 +213,9 @@ absl::StatusOr<std::string> AgentBootstrap::Get(std::string_view key, Deadline d
         deadline.infinite() ? deadline
                             : Deadline(std::max(deadline.time(), Deadline::Clock::now()) + std::chrono::seconds(1));
     absl::StatusOr<v1::AgentMessage> answer = connection_.Call(message, request, patience);
-    if (absl::IsDeadlineExceeded(answer.status())) return missing;
-    if (!answer.ok()) return answer.status();
+    if (!answer.ok()) return answer.status();  // none in time says nothing of the key
     if (answer->get().found()) return answer->get().value();
-    if (deadline.passed()) return missing;
+    if (deadline.passed()) return absl::NotFoundError("nobody has put the key " + std::string(key));
   }
 }
 

@@ -216,7 +216,9 @@ absl::Status StoreBootstrap::Put(std::string_view key, std::string_view value, D
 }
 
 absl::StatusOr<std::string> StoreBootstrap::Get(std::string_view key, Deadline deadline) {
-  return store_->Get("cohort/kv/" + std::string(key), deadline);
+  absl::StatusOr<std::string> value = store_->Get("cohort/kv/" + std::string(key), deadline);
+  if (!absl::IsDeadlineExceeded(value.status())) return value;
+  return absl::NotFoundError("nobody has put the key " + std::string(key));
 }
 
 // --- news -----------------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ class WorldOfOne final : public Bootstrap {
     while (true) {
       const auto found = values_.find(key);
       if (found != values_.end()) return found->second;
-      if (deadline.passed()) return absl::DeadlineExceededError("nobody has put the key " + std::string(key));
+      if (deadline.passed()) return absl::NotFoundError("nobody has put the key " + std::string(key));
       changed_.Wait(mutex_, deadline);
     }
   }

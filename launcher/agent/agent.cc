@@ -361,9 +361,10 @@ void Agent::OnOutputLine(const v1::OutputLine& line) {
 }
 
 void Agent::OnRankExit(int local_rank, v1::RankExit exit) {
+  const bool in_order = exit.signal() == 0 && exit.exit_code() == 0;
+  service_->TakeRest(local_rank, /*for_good=*/!in_order);
   exit.set_finalized(said_goodbye_[local_rank]);
   *exit.mutable_doing() = service_->LatestCallOf(local_rank);
-  const bool in_order = exit.signal() == 0 && exit.exit_code() == 0;
   if (in_order) {
     service_->MarkEnded(local_rank);
   } else {

@@ -283,6 +283,10 @@ v1::InspectReply RankService::Inspect(const v1::InspectRequest& request) {
   return reply;
 }
 
+void RankService::TakeRest(int local_rank, bool for_good) {
+  if (peer_of_rank_[local_rank] != 0) socket_.TakeRest(peer_of_rank_[local_rank], for_good);
+}
+
 void RankService::MarkLost(int local_rank) {
   segment_->control(local_rank).state.store(runtime::kRankLost, std::memory_order_seq_cst);
 }

@@ -47,6 +47,9 @@ class RankService {
   void OnRanksLost(const v1::RanksLost& lost);
   v1::InspectReply Inspect(const v1::InspectRequest& request);
 
+  // A local rank has ended: passes on what it had sent, so that whoever hears of its end finds all that it left in the
+  // store. With `for_good` nothing later of it counts (what it started may live on).
+  void TakeRest(int local_rank, bool for_good);
   // Marks a local rank as gone, before anyone is told.
   void MarkLost(int local_rank);
   // Marks it as ended in order.

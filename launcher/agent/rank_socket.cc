@@ -22,6 +22,7 @@ constexpr int kMaxOtherUsers = 4;
 constexpr std::chrono::milliseconds kAcceptAgain{100};
 // A rank says hello at once. Where all places are taken, whoever has been silent for longer loses his.
 constexpr std::chrono::milliseconds kMaxSilence{1000};
+constexpr int kMostLastPackets = 1 << 14;
 
 }  // namespace
 
@@ -103,21 +104,30 @@ bool RankSocket::MakeRoom() {
 void RankSocket::OnReady(PeerId id, uint32_t events) {
   if ((events & EPOLLOUT) != 0) SendUnsent(id);
   // A bounded number of packets, so that one rank can't starve the others.
-  for (int i = 0; i < 64; ++i) {
-    const auto found = peers_.find(id);
-    if (found == peers_.end()) return;
-    std::string packet(kMaxRankPacket, '\0');
-    const ssize_t n = ::recv(found->second.fd.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_TRUNC);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return;
-    if (n <= 0 || static_cast<size_t>(n) > kMaxRankPacket) {
-      Drop(id);
-      return;
-    }
-    packet.resize(static_cast<size_t>(n));
-    found->second.spoke = true;
-    callbacks_.on_packet(id, packet);
+  for (int i = 0; i < 64 && ReadOne(id); ++i) continue;
+}
+
+bool RankSocket::ReadOne(PeerId id) {
+  const auto found = peers_.find(id);
+  if (found == peers_.end()) return false;
+  std::string packet(kMaxRankPacket, '\0');
+  const ssize_t n = ::recv(found->second.fd.get(), packet.data(), packet.size(), MSG_DONTWAIT | MSG_TRUNC);
+  if (n < 0 && errno == EINTR) return true;
+  if (n < 0 && errno == EAGAIN) return false;
+  if (n <= 0 || static_cast<size_t>(n) > kMaxRankPacket) {
+    Drop(id);
+    return false;
   }
+  packet.resize(static_cast<size_t>(n));
+  found->second.spoke = true;
+  callbacks_.on_packet(id, packet);
+  return true;
+}
+
+void RankSocket::TakeRest(PeerId id, bool last) {
+  // The socket's buffer holds far fewer packets; whoever still sends can't keep this going.
+  for (int i = 0; i < kMostLastPackets && ReadOne(id); ++i) continue;
+  if (last) Drop(id);
 }
 
 bool RankSocket::SendNow(const Peer& peer, const std::string& packet, int fd, bool* gone) {

@@ -39,6 +39,8 @@ class RankSocket {
   // lets more pile up is dropped.
   void Send(PeerId peer, const std::string& packet, int fd = -1);
   void Close(PeerId peer);
+  // Delivers what the peer has sent already; with `last` what comes later is never read: its connection is dropped.
+  void TakeRest(PeerId peer, bool last);
 
   // The process at the other end, as the kernel knows it.
   pid_t PidOf(PeerId peer) const;
@@ -61,6 +63,7 @@ class RankSocket {
   void Accept();
   bool MakeRoom();
   void OnReady(PeerId id, uint32_t events);
+  bool ReadOne(PeerId id);  // false: nothing there now, or nobody
   bool SendNow(const Peer& peer, const std::string& packet, int fd, bool* gone);
   void SendUnsent(PeerId id);
   void Drop(PeerId id);

@@ -133,7 +133,7 @@ class SimBootstrap : public runtime::Bootstrap {
   }
   absl::StatusOr<std::string> Get(std::string_view key, Deadline) override {
     const auto found = state_->store.find(key);
-    if (found == state_->store.end()) return absl::DeadlineExceededError("nobody has put " + std::string(key));
+    if (found == state_->store.end()) return absl::NotFoundError("nobody has put " + std::string(key));
     return found->second;
   }
 

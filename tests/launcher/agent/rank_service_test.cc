@@ -113,6 +113,7 @@ class RankServiceTest : public testing::Test {
   }
   void Answer(const v1::FromAgent& message) {
     if (message.has_put()) {
+      ++puts_;
       v1::PutReply reply;
       reply.set_request(message.put().request());
       service_->OnPutReply(reply);
@@ -140,7 +141,7 @@ class RankServiceTest : public testing::Test {
   v1::Assignment assignment_;
   EventLoop loop_;
   std::unique_ptr<RankService> service_;
-  std::atomic<int> gets_{0}, stalls_{0}, goodbyes_{0}, vanished_{0};
+  std::atomic<int> gets_{0}, puts_{0}, stalls_{0}, goodbyes_{0}, vanished_{0};
   std::thread thread_;
 };
 
@@ -263,6 +264,33 @@ TEST_F(RankServiceTest, TellsAnOrderlyEndFromAVanishedRank) {
   }
   while (vanished_ < 2) std::this_thread::yield();
   EXPECT_EQ(vanished_, 2);
+}
+
+// Survivors read what a dead rank left in the store once they hear of its death: all of it must have arrived by then,
+// and nothing may come later.
+TEST_F(RankServiceTest, WhatADeadRankHadSentComesBeforeItsEndAndNothingAfter) {
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  v1::RankMessage put;
+  put.mutable_put()->set_request(1);
+  put.mutable_put()->set_key("mine");
+  constexpr int kPuts = 100;  // more than the loop reads in one turn
+  std::atomic<bool> sent{false}, taken{false};
+  loop_.Post([&] {
+    while (!sent) std::this_thread::yield();  // nothing is read meanwhile
+    service_->TakeRest(0, /*for_good=*/true);
+    EXPECT_EQ(puts_, kPuts);
+    taken = true;
+  });
+  for (int i = 0; i < kPuts; ++i) client.Send(put);
+  sent = true;
+  while (!taken) std::this_thread::yield();
+  client.Send(put);
+  Client other(address_);  // the loop goes on
+  other.SayHello(7);
+  EXPECT_FALSE(other.Receive().refused().empty());
+  EXPECT_EQ(puts_, kPuts);
 }
 
 // Whatever a stranger or a broken rank sends: refused or ignored, and others are served as before.
