@@ -36,6 +36,11 @@ struct Query {
   double Path() const {
     return static_cast<double>(local() && cost.read_critical > 0 ? cost.read_critical : cost.critical);
   }
+  // The share of a rank's peers that are on other hosts, which is that of its messages where it has some for all.
+  double FarShare() const {
+    if (topology.largest_node <= 1 || topology.size <= topology.nodes) return 1;
+    return (topology.size - static_cast<double>(topology.size) / topology.nodes) / others();
+  }
   // Received by all ranks together.
   double Total() const {
     if (cost.total > 0) return static_cast<double>(cost.total);
@@ -67,7 +72,7 @@ double DirectData(const Query& query) {
   const DirectTuning& direct = query.tuning.direct;
   const double rate = RateOf(direct.gigabytes_s, direct.uncached_gigabytes_s, query.footprint, query.cache());
   return query.chunk * query.Shared(query.Path(), query.Path() * query.topology.size) / rate +
-         direct.access_us * query.share * query.others();
+         direct.access_us * query.share * static_cast<double>(query.cost.accesses);
 }
 
 // Between hosts, the chunks that pass a port one after another, or those that a CPU sends and receives.
@@ -81,20 +86,34 @@ double SerialChunks(const Query& query, const LevelTuning& level) {
   return std::max(query.Path(), level.cpu_share * query.Shared(handled, 2 * query.Total()));
 }
 
-double MessageData(const Query& query, const LevelTuning& level) {
+// The time of a chunk in messages of its level.
+double ChunkTime(const Query& query, const LevelTuning& level) {
   const AlgorithmCost& cost = query.cost;
-  if (cost.chunks == 0) return 0;
   const double message =
       query.chunk * static_cast<double>(cost.chunks) / static_cast<double>(std::max<int64_t>(1, cost.messages));
   const double rate = RateOf(level.gigabytes_s, level.uncached_gigabytes_s, query.footprint, query.cache());
   const double one = std::min(message / Rate(level.copied_gigabytes_s), level.large_us * query.share + message / rate);
-  const double chunk = one * query.chunk / message;  // the time that one takes
-  if (!query.local()) return chunk * SerialChunks(query, level);
-  // In shared memory receivers copy one chunk after another. The root of a gather moves its own block too, after the
-  // others have been sent to it.
+  return one * query.chunk / message;
+}
+
+// In shared memory receivers copy one chunk after another. The root of a gather moves its own block too, after the
+// others have been sent to it.
+double LocalData(const Query& query) {
+  const LevelTuning& level = query.tuning.local;
+  const double chunk = ChunkTime(query, level);
   const bool gathers = EqualBlocksForm(query.algorithm.kind) == CollectiveKind::kGather;
+  const double rate = RateOf(level.gigabytes_s, level.uncached_gigabytes_s, query.footprint, query.cache());
   const double own = gathers ? query.pieces * query.chunk / rate : 0;
   return query.Shared(chunk * query.Path() + own, chunk * query.Total());
+}
+
+double MessageData(const Query& query) {
+  if (query.cost.chunks == 0) return 0;
+  if (query.local()) return LocalData(query);
+  const LevelTuning& remote = query.tuning.remote;
+  const double serial = SerialChunks(query, remote);
+  const double far = query.FarShare();
+  return serial * (far * ChunkTime(query, remote) + (1 - far) * ChunkTime(query, query.tuning.local));
 }
 
 }  // namespace
@@ -119,7 +138,7 @@ double PredictMicroseconds(const AlgorithmInfo& algorithm, int32_t pieces, int64
   const double by_all = query.rooted() ? query.others() * pieces : reduced * topology.size;
   const double arithmetic =
       reduced == 0 ? 0 : query.chunk * query.Shared(reduced, by_all) / Rate(tuning.reduce_gigabytes_s);
-  const double data = algorithm.traits.single_copy ? DirectData(query) : MessageData(query, level);
+  const double data = algorithm.traits.single_copy ? DirectData(query) : MessageData(query);
   return Latency(query, level) + (bytes == 0 ? 0 : data + arithmetic);
 }
 

@@ -31,7 +31,12 @@ Plan BuildAllGatherSingleCopy(const PlanRequest& request) {
 AlgorithmCost CostOfAllGatherSingleCopy(const CostQuery& query) {
   if (query.size == 1) return {};
   const int64_t all = int64_t{query.size - 1} * query.pieces;
-  return {.rounds = 2, .messages = 2 * int64_t{query.size - 1}, .chunks = all, .critical = all, .reduced = 0};
+  return {.rounds = 2,
+          .messages = 2 * int64_t{query.size - 1},
+          .chunks = all,
+          .critical = all,
+          .reduced = 0,
+          .accesses = int64_t{query.size - 1}};
 }
 
 }  // namespace cohort::comm

@@ -43,7 +43,8 @@ AlgorithmCost CostOfAllReduceSingleCopy(const CostQuery& query) {
           .messages = 2 * others,
           .chunks = others * part,
           .critical = others * part,
-          .reduced = others * part};
+          .reduced = others * part,
+          .accesses = 2 * others};
 }
 
 }  // namespace cohort::comm

@@ -40,7 +40,12 @@ Plan BuildAllToAllSingleCopy(const PlanRequest& request) {
 AlgorithmCost CostOfAllToAllSingleCopy(const CostQuery& query) {
   if (query.size == 1) return {};
   const int64_t all = int64_t{query.size - 1} * query.pieces;
-  return {.rounds = 2, .messages = 2 * int64_t{query.size - 1}, .chunks = all, .critical = all, .reduced = 0};
+  return {.rounds = 2,
+          .messages = 2 * int64_t{query.size - 1},
+          .chunks = all,
+          .critical = all,
+          .reduced = 0,
+          .accesses = int64_t{query.size - 1}};
 }
 
 }  // namespace cohort::comm

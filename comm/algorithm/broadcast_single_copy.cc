@@ -44,7 +44,12 @@ AlgorithmCost CostOfBroadcastSingleCopy(const CostQuery& query) {
   if (query.size == 1) return {};
   const int64_t others = query.size - 1;
   const int64_t part = (int64_t{query.pieces} + query.size - 1) / query.size;
-  return {.rounds = 2, .messages = 2 * others, .chunks = others * part, .critical = others * part, .reduced = 0};
+  return {.rounds = 2,
+          .messages = 2 * others,
+          .chunks = others * part,
+          .critical = others * part,
+          .reduced = 0,
+          .accesses = others};
 }
 
 }  // namespace cohort::comm

@@ -28,7 +28,12 @@ Plan BuildReduceScatterSingleCopy(const PlanRequest& request) {
 AlgorithmCost CostOfReduceScatterSingleCopy(const CostQuery& query) {
   if (query.size == 1) return {};
   const int64_t all = int64_t{query.size - 1} * query.pieces;
-  return {.rounds = 2, .messages = 2 * int64_t{query.size - 1}, .chunks = all, .critical = all, .reduced = all};
+  return {.rounds = 2,
+          .messages = 2 * int64_t{query.size - 1},
+          .chunks = all,
+          .critical = all,
+          .reduced = all,
+          .accesses = int64_t{query.size - 1}};
 }
 
 }  // namespace cohort::comm

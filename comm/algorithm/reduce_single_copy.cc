@@ -38,7 +38,8 @@ AlgorithmCost CostOfReduceSingleCopy(const CostQuery& query) {
           .chunks = others * part,
           .critical = others * part,
           .reduced = others * part,
-          .read_critical = query.size * part};
+          .read_critical = query.size * part,
+          .accesses = others + 1};
 }
 
 }  // namespace cohort::comm

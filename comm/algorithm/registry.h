@@ -38,6 +38,8 @@ struct AlgorithmCost {
   int64_t read_critical = 0;
   // Received by all ranks together; 0: (size - 1) blocks where there is a root, else `size` times the slowest path.
   int64_t total = 0;
+  // Of single-copy algorithms: how often the busiest rank begins to read or write another one's buffer.
+  int64_t accesses = 0;
 };
 
 struct AlgorithmTraits {

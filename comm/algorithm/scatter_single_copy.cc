@@ -30,7 +30,8 @@ AlgorithmCost CostOfScatterSingleCopy(const CostQuery& query) {
           .messages = 2 * int64_t{query.size - 1},
           .chunks = query.pieces,
           .critical = query.pieces,
-          .reduced = 0};
+          .reduced = 0,
+          .accesses = 1};
 }
 
 }  // namespace cohort::comm

@@ -97,6 +97,29 @@ TEST(CostModelTest, WiresAreNotSharedWithCpus) {
   }
 }
 
+TEST(CostModelTest, PeersOnTheSameHostTakeLess) {
+  const AlgorithmInfo* flat = FindAlgorithm(CollectiveKind::kAllToAll, "flat");
+  const auto time = [&](const GroupTopology& topology) {
+    return PredictMicroseconds(*flat, 1, 1 << 20, topology, Tuning());
+  };
+  const double apart = time({.size = 8, .nodes = 8, .smallest_node = 1, .largest_node = 1});
+  const double in_pairs = time({.size = 8, .nodes = 4, .smallest_node = 2, .largest_node = 2});
+  const double halves = time({.size = 8, .nodes = 2, .smallest_node = 4, .largest_node = 4});
+  EXPECT_LT(in_pairs, apart);
+  EXPECT_LT(halves, in_pairs);
+  EXPECT_GT(halves, 4.0 / 7 * apart * 0.99);  // four of seven peers are on the other host
+}
+
+TEST(CostModelTest, EachAccessToAnothersMemoryCounts) {
+  const GroupTopology four = {.size = 4, .nodes = 1};
+  const Tuning tuning;
+  const auto time = [&](CollectiveKind kind) {
+    return PredictMicroseconds(*FindAlgorithm(kind, "single_copy"), 4, 4, four, tuning);
+  };
+  // An all-reduce reads from three others and writes to them.
+  EXPECT_NEAR(time(CollectiveKind::kAllReduce) - time(CollectiveKind::kBroadcast), 3 * tuning.direct.access_us, 0.01);
+}
+
 TEST(CostModelTest, DataBeyondTheCachesTakeLongerPerByte) {
   const AlgorithmInfo* flat = FindAlgorithm(CollectiveKind::kBroadcast, "flat");
   const GroupTopology pair = {.size = 2, .nodes = 1, .ranks_per_cpu = 1.0};
