@@ -16,6 +16,11 @@ if("thread" IN_LIST COHORT_SANITIZE)
   list(APPEND COHORT_TEST_ENV UCX_MEM_EVENTS=n
     TSAN_OPTIONS=halt_on_error=1:ignore_noninstrumented_modules=1:second_deadlock_stack=1:suppressions=${suppressions})
 endif()
+if("address" IN_LIST COHORT_SANITIZE)
+  # The leak checker crashes now and then over thread-local memory of libraries that were opened at run time (UCX).
+  list(APPEND COHORT_TEST_ENV ASAN_OPTIONS=intercept_tls_get_addr=0
+    LSAN_OPTIONS=print_suppressions=0:suppressions=${PROJECT_SOURCE_DIR}/tests/support/lsan.supp)
+endif()
 if("undefined" IN_LIST COHORT_SANITIZE)
   list(APPEND COHORT_TEST_ENV UBSAN_OPTIONS=print_stacktrace=1)
 endif()
