@@ -78,7 +78,9 @@ absl::Status CheckPair(const CallArguments& arguments, const View& in, const Vie
                                   "; they must be of one type");
   }
   if (in.memory != out.memory || in.device != out.device) {
-    return Invalid(arguments, "in and out lie in different memory; both must be host memory or on one device");
+    return Invalid(arguments,
+                   "in and out lie in different memory; both must be host memory or on one device: copy one "
+                   "of them (cudaMemcpyAsync on the call's stream)");
   }
   // One of them has one block, or both have equally many.
   const int64_t block = in.blocks <= out.blocks ? BlockCount(in) : BlockCount(out);

@@ -25,7 +25,6 @@ struct RuntimeOptions {
 };
 
 // Who hears of failures: communicators, transports. Called by the engine's owner.
-// Called by the engine's owner.
 class MembershipListener : public BootstrapListener {
  public:
   // This rank ends in order: nothing that is under way will be heard of any more.

@@ -5,19 +5,18 @@
 #include <utility>
 
 #include "comm/nccl/nccl_calls.h"
-#include "comm/nccl/nccl_exchange.h"
+#include "comm/nccl/nccl_issue.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
 
 NcclDevice::~NcclDevice() {
   Deregister();
-  if (scratch_ != nullptr) {
-    const cuda::DeviceScope device(*context_.cuda, ordinal_);
-    (void)context_.cuda->cudaFree(scratch_);
-  }
+  ForgetIssued();
+  while (stopping_ && !Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
+  Keep(scratch_);
+  FreeKept();
   if (communicator_ == nullptr) return;
-  if (context_.pool->busy(ordinal_) == communicator_.get()) context_.pool->busy(ordinal_) = nullptr;
   if (!stopping_ && !settling_) context_.pool->PutIdle(StoreKey(), context_.group->members, ordinal_, communicator_);
 }
 
@@ -36,6 +35,13 @@ Abilities NcclDevice::MyAbilities() const {
 }
 
 absl::Status NcclDevice::Prepare(runtime::Deadline deadline) {
+  preparing_ = true;
+  absl::Status status = Join(deadline);
+  preparing_ = false;
+  return status;
+}
+
+absl::Status NcclDevice::Join(runtime::Deadline deadline) {
   const GroupContext& group = *context_.group;
   prepared_ = true;
   if (group.size == 1) return absl::OkStatus();
@@ -108,87 +114,9 @@ absl::Status NcclDevice::UntilIdle(NcclCommunicator* communicator, runtime::Dead
   }
 }
 
-// Waits for a call on the device that NCCL has not put on its stream yet, from below whose driving of the engine we
-// come; or for a split of this communicator.
-absl::Status NcclDevice::UntilFree(const std::string& name, runtime::Deadline deadline) {
-  NcclCommunicator*& busy = context_.pool->busy(ordinal_);
-  if (busy == nullptr && !settling_) [[likely]]
-    return absl::OkStatus();
-  const SharedCommunicator kept = communicator_;
-  while (busy != nullptr) COHORT_RETURN_IF_ERROR(UntilIdle(std::exchange(busy, nullptr), deadline, name));
-  if (settling_) COHORT_RETURN_IF_ERROR(UntilIdle(kept.get(), deadline, name));
-  settling_ = false;
-  return absl::OkStatus();
-}
-
-absl::Status NcclDevice::UntilOnStream(absl::StatusOr<ncclResult_t> launched, const std::string& name,
-                                       runtime::Deadline deadline, bool drive) {
-  if (!launched.ok()) return launched.status();
-  if (*launched == ncclSuccess) [[likely]]
-    return absl::OkStatus();
-  COHORT_RETURN_IF_ERROR(context_.nccl->ToStatus(*launched, communicator_->get(), name));
-  // NCCL still works on it in a thread of its own: it is on the stream only when that has ended.
-  if (!drive) {
-    while (true) {
-      const absl::StatusOr<bool> idle = communicator_->Check();
-      if (!idle.ok()) return idle.status();
-      if (*idle) return absl::OkStatus();
-      if (deadline.passed()) return absl::DeadlineExceededError(name + ": not done in the time that the call allows");
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
-    }
-  }
-  NcclCommunicator*& busy = context_.pool->busy(ordinal_);
-  busy = communicator_.get();
-  const absl::Status status = UntilIdle(communicator_.get(), deadline, name);
-  if (busy == communicator_.get()) busy = nullptr;
-  return status;
-}
-
 CallTarget NcclDevice::Target() {
   return {context_.nccl,        context_.cuda, communicator_->get(), nullptr, context_.group->rank,
           context_.group->size, scratch_,      &temporaries_};
-}
-
-absl::Status NcclDevice::EnqueueNative(std::span<const AcceptedCall* const> calls, const std::string& name,
-                                       runtime::Deadline deadline) {
-  COHORT_RETURN_IF_ERROR(UntilFree(name, deadline));
-  absl::StatusOr<ncclResult_t> launched = ncclSuccess;
-  {
-    const runtime::MutexLock lock(IssuerOf(ordinal_));
-    launched = calls.size() == 1 ? nccl::Enqueue(Target(), *calls[0]) : EnqueueBatch(Target(), calls);
-  }
-  const absl::Status status = UntilOnStream(std::move(launched), name, deadline);
-  for (const auto& [memory, stream] : temporaries_) (void)context_.cuda->cudaFreeAsync(memory, stream);
-  temporaries_.clear();
-  return status;
-}
-
-absl::Status NcclDevice::EnqueueExchange(const AcceptedCall& call, const std::string& name,
-                                         runtime::Deadline deadline) {
-  CallTarget target = Target();
-  target.stream = static_cast<cudaStream_t>(call.stream);
-  NcclExchange exchange(target, kernels_, &call.request);
-  const auto launch = [&](absl::StatusOr<ncclResult_t> (NcclExchange::*step)(), bool drive) {
-    if (drive) COHORT_RETURN_IF_ERROR(UntilFree(name, deadline));
-    absl::StatusOr<ncclResult_t> launched = ncclSuccess;
-    {
-      const runtime::MutexLock lock(IssuerOf(ordinal_));
-      launched = (exchange.*step)();
-    }
-    return UntilOnStream(std::move(launched), name, deadline, drive);
-  };
-  COHORT_RETURN_IF_ERROR(UntilFree(name, deadline));
-  COHORT_RETURN_IF_ERROR(exchange.Begin());
-  // The first exchange makes connections, and the engine is driven meanwhile. A call that comes from there must find
-  // the same order everywhere, so it may not come between the two launches of one: then they are made beforehand.
-  if (exchange.Collects() && !exchanged_) {
-    COHORT_RETURN_IF_ERROR(launch(&NcclExchange::Spread, true));
-    exchanged_ = true;
-  }
-  COHORT_RETURN_IF_ERROR(launch(&NcclExchange::Spread, !exchange.Collects()));
-  COHORT_RETURN_IF_ERROR(exchange.Fold());
-  if (exchange.Collects()) COHORT_RETURN_IF_ERROR(launch(&NcclExchange::Collect, false));
-  return exchange.End();
 }
 
 std::string NcclDevice::WhyStaged(const CollectiveRequest& request) const {
@@ -196,22 +124,28 @@ std::string NcclDevice::WhyStaged(const CollectiveRequest& request) const {
   return communicator_->abilities().kernels ? "" : WhyNot(request);
 }
 
-absl::Status NcclDevice::Enqueue(std::span<const AcceptedCall* const> calls, runtime::Deadline deadline) {
-  const std::string name(comm::Name(calls[0]->request.kind));
-  if (calls.size() == 1) {
-    if (WhyNot(calls[0]->request).empty()) [[likely]]
-      return EnqueueNative(calls, name, deadline);
-    return EnqueueExchange(*calls[0], name, deadline);
-  }
-  native_.clear();
-  for (const AcceptedCall* call : calls) {
-    if (WhyNot(call->request).empty()) native_.push_back(call);
-  }
-  if (!native_.empty()) COHORT_RETURN_IF_ERROR(EnqueueNative(native_, name, deadline));
-  for (const AcceptedCall* call : calls) {
-    if (!WhyNot(call->request).empty()) COHORT_RETURN_IF_ERROR(EnqueueExchange(*call, name, deadline));
-  }
-  return absl::OkStatus();
+absl::Status NcclDevice::Enqueue(std::span<const IssuedCall> calls, runtime::Deadline deadline) {
+  return NcclIssue(this, calls, deadline).Run();
+}
+
+absl::Status NcclDevice::KeepOrder(cudaStream_t stream) const {
+  const NcclPool::Issued& issued = context_.pool->issued(ordinal_);
+  if (issued.device == nullptr || issued.device == this || !context_.guards_order) [[likely]]
+    return absl::OkStatus();
+  return context_.cuda->ToStatus(context_.cuda->cudaStreamWaitEvent(stream, issued.event, 0),
+                                 "ordering the calls of two communicators");
+}
+
+void NcclDevice::NoteIssued(cudaEvent_t event) { context_.pool->issued(ordinal_) = {this, event}; }
+
+void NcclDevice::ForgetIssued(cudaEvent_t event) {
+  NcclPool::Issued& issued = context_.pool->issued(ordinal_);
+  if (issued.event == event) issued = {};
+}
+
+void NcclDevice::ForgetIssued() {
+  NcclPool::Issued& issued = context_.pool->issued(ordinal_);
+  if (issued.device == this) issued = {};
 }
 
 absl::Status NcclDevice::Check() {
@@ -235,7 +169,6 @@ void NcclDevice::Split(int color, int key, uint64_t child) {
 void NcclDevice::Stop() {
   if (communicator_ == nullptr || stopping_) return;
   stopping_ = true;
-  if (context_.pool->busy(ordinal_) == communicator_.get()) context_.pool->busy(ordinal_) = nullptr;
   // Kept for Shrink where NCCL can do both; no use after an error that NCCL itself has.
   if (context_.nccl->ncclCommShrink != nullptr && communicator_->Check().ok() && communicator_->Revoke()) {
     context_.pool->PutRevoked(context_.group->id, index_, communicator_);
@@ -244,7 +177,17 @@ void NcclDevice::Stop() {
   }
 }
 
-bool NcclDevice::Stopped() { return communicator_ == nullptr || communicator_->Stopped(); }
+bool NcclDevice::Stopped() {
+  stopped_ = stopped_ || communicator_ == nullptr || communicator_->Stopped();
+  return stopped_;
+}
+
+void NcclDevice::FreeKept() {
+  if (kept_.empty() || left_behind()) return;
+  const cuda::DeviceScope device(*context_.cuda, ordinal_);
+  for (void* memory : kept_) (void)context_.cuda->cudaFree(memory);
+  kept_.clear();
+}
 
 absl::Status NcclDevice::Register(void* data, size_t bytes) {
   if (communicator_ == nullptr || bytes == 0) return absl::OkStatus();

@@ -31,6 +31,13 @@ struct NcclContext {
       drive;
 };
 
+// A call that is to be put on its stream.
+struct IssuedCall {
+  const AcceptedCall* call;
+  cudaEvent_t event;  // recorded behind it
+  bool captured;      // its stream is being captured into a graph
+};
+
 class NcclDevice {
  public:
   // `index`: k, of the device group; `ordinal`: CUDA's number of the device in this process.
@@ -43,6 +50,8 @@ class NcclDevice {
 
   int ordinal() const { return ordinal_; }
   bool prepared() const { return prepared_; }
+  // Below us on the stack: we come from inside the engine that it drives.
+  bool preparing() const { return preparing_; }
   // Why all calls go through host memory; empty: they don't.
   const std::string& staged() const { return staged_; }
   // Why NCCL does not serve this call alone; empty: it does. Has a communicator.
@@ -54,9 +63,17 @@ class NcclDevice {
 
   // Makes the communicator, together with all members. The device is current.
   absl::Status Prepare(runtime::Deadline deadline);
-  // Puts the call, or a batch of them, on its stream, as one launch; reductions that NCCL does not compute follow one
-  // by one. NCCL has done so when this returns. Prepared, none staged; the device is current.
-  absl::Status Enqueue(std::span<const AcceptedCall* const> calls, runtime::Deadline deadline);
+  // Puts the call, or a batch of them, on its stream (nccl_issue.h). NCCL has done so when this returns. Prepared, none
+  // staged; the device is current.
+  absl::Status Enqueue(std::span<const IssuedCall> calls, runtime::Deadline deadline);
+  // The launch-order guard (launch_order.h). Before a call is launched: its stream waits for the device's last call of
+  // another communicator. Afterwards: the call whose end `event` tells was the device's last one.
+  absl::Status KeepOrder(cudaStream_t stream) const;
+  void NoteIssued(cudaEvent_t event);
+  // The call of `event` is over: nobody need wait for it.
+  void ForgetIssued(cudaEvent_t event);
+  // Nobody waits for this communicator's calls any more: it has failed.
+  void ForgetIssued();
   // NCCL's asynchronous error.
   absl::Status Check();
   // Makes the communicator of the child group of a split, if it can.
@@ -64,31 +81,33 @@ class NcclDevice {
   // The group has failed: stops what is enqueued. Stopped: nothing of it runs any more.
   void Stop();
   bool Stopped();
+  // After Stopped: frees what it might have used until then, unless it was left behind.
+  void FreeKept();
   bool left_behind() const { return communicator_ != nullptr && communicator_->left_behind(); }
   // Makes device memory known to NCCL until this object goes, where the library can; collective. Prepared.
   absl::Status Register(void* data, size_t bytes);
 
  private:
+  friend class NcclIssue;
   std::string StoreKey() const;
   Abilities MyAbilities() const;
+  absl::Status Join(runtime::Deadline deadline);
   absl::Status Make(const Decision& decision);
   void Deregister();
-  absl::Status UntilFree(const std::string& name, runtime::Deadline deadline);
-  absl::Status EnqueueNative(std::span<const AcceptedCall* const> calls, const std::string& name,
-                             runtime::Deadline deadline);
-  absl::Status EnqueueExchange(const AcceptedCall& call, const std::string& name, runtime::Deadline deadline);
-  // What an NCCL call has returned: an error, or it is waited for until it is on its stream. `drive`: other operations
-  // of the process may go on meanwhile, also calls on this device.
-  absl::Status UntilOnStream(absl::StatusOr<ncclResult_t> launched, const std::string& name, runtime::Deadline deadline,
-                             bool drive = true);
   CallTarget Target();
+  // Device memory that NCCL may use until it is Stopped; null: none.
+  void Keep(void* memory) {
+    if (memory != nullptr) kept_.push_back(memory);
+  }
   absl::Status UntilIdle(NcclCommunicator* communicator, runtime::Deadline deadline, const std::string& doing);
 
   const NcclContext& context_;
   const int index_;
   const int ordinal_;
   bool prepared_ = false;
+  bool preparing_ = false;
   bool stopping_ = false;
+  bool stopped_ = false;
   bool settling_ = false;  // NCCL still works on something of ours other than a call
   std::string staged_;
   SharedCommunicator communicator_;
@@ -99,7 +118,7 @@ class NcclDevice {
   };
   std::vector<Registration> registrations_;
   std::vector<std::pair<void*, cudaStream_t>> temporaries_;  // CallTarget::temporaries
-  std::vector<const AcceptedCall*> native_;                  // of a batch; kept for its memory
+  std::vector<void*> kept_;                                  // until NCCL has stopped
   cuda::ReductionKernels* kernels_ = nullptr;
   bool exchanged_ = false;
 };

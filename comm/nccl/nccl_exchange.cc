@@ -132,9 +132,7 @@ absl::StatusOr<ncclResult_t> NcclExchange::Collect() {
 
 absl::Status NcclExchange::End() {
   if (memory_ == nullptr) return absl::OkStatus();
-  std::byte* const memory = memory_;
-  memory_ = nullptr;
-  return target_.cuda->ToStatus(target_.cuda->cudaFreeAsync(memory, target_.stream),
+  return target_.cuda->ToStatus(target_.cuda->cudaFreeAsync(TakeMemory(), target_.stream),
                                 "freeing the operands of a reduction");
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -21,12 +22,11 @@
 namespace cohort::comm::nccl {
 
 // One call. Its steps are put on target.stream in order: Begin, Spread, Fold, Collect where Collects(), End. What
-// Spread and Collect return is to be waited for (Enqueue says how) before the next step.
+// Spread and Collect return is to be waited for (Enqueue says how) before the next step. Not freed but by End.
 class NcclExchange {
  public:
   // The kernels are those of the current device; all outlive this.
   NcclExchange(const CallTarget& target, cuda::ReductionKernels* kernels, const CollectiveRequest* request);
-  ~NcclExchange() { (void)End(); }
   NcclExchange(const NcclExchange&) = delete;
   NcclExchange& operator=(const NcclExchange&) = delete;
 
@@ -36,6 +36,8 @@ class NcclExchange {
   bool Collects() const { return request_.kind == CollectiveKind::kAllReduce; }
   absl::StatusOr<ncclResult_t> Collect();
   absl::Status End();
+  // Instead of End where something went wrong: what NCCL may use until it is stopped; null: nothing.
+  void* TakeMemory() { return std::exchange(memory_, nullptr); }
 
  private:
   struct Part {

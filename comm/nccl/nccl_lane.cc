@@ -1,6 +1,7 @@
 #include "comm/nccl/nccl_lane.h"
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -31,28 +32,19 @@ void CUDART_CB WakeEngine(void* context) {
 NcclLane::NcclLane(const NcclContext* context, int index, int ordinal)
     : context_(*context),
       device_(context, index, ordinal),
-      pool_(std::make_shared<NcclOperationPool>(context->cuda, &context->group->runtime->engine(),
-                                                context->group->source)),
+      pool_(&context->group->runtime->engine(), context->group->source),
       black_box_(context->group->runtime->segment().black_box()) {}
 
 NcclLane::~NcclLane() {
-  ForgetIssued();
   if (wake_stream_ != nullptr) (void)context_.cuda->cudaStreamDestroy(wake_stream_);
 }
 
-absl::Status NcclLane::KeepOrder(cudaStream_t stream) const {
-  const NcclPool::Issued& issued = context_.pool->issued(device_.ordinal());
-  if (issued.lane == nullptr || issued.lane == this || !context_.guards_order) [[likely]]
-    return absl::OkStatus();
-  return context_.cuda->ToStatus(context_.cuda->cudaStreamWaitEvent(stream, issued.event, 0),
-                                 "ordering the calls of two communicators");
-}
-
-void NcclLane::NoteIssued(cudaEvent_t event) { context_.pool->issued(device_.ordinal()) = {this, event}; }
-
-void NcclLane::ForgetIssued() {
-  NcclPool::Issued& issued = context_.pool->issued(device_.ordinal());
-  if (issued.lane == this) issued = {};
+absl::StatusOr<NcclOperation*> NcclLane::Take() {
+  NcclOperation* operation = pool_.Take();
+  absl::Status status = operation->Begin(context_.cuda);
+  if (status.ok()) return operation;
+  pool_.Discard(operation);
+  return status;
 }
 
 void NcclLane::Push(NcclOperation* operation) {
@@ -80,7 +72,7 @@ bool NcclLane::FinishDone() {
       next_report_ = Clock::now() + kFirstReport;
     }
     // Over: nobody need wait for it, and its event may be recorded next in a graph, where no other stream may wait.
-    if (context_.pool->issued(device_.ordinal()).event == operation->event) ForgetIssued();
+    device_.ForgetIssued(operation->event);
     operation->Finish(black_box_, absl::OkStatus());
     moved = true;
   }

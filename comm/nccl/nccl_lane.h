@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <memory>
 
 #include "comm/nccl/nccl_device.h"
 #include "comm/nccl/nccl_operation.h"
@@ -15,16 +14,10 @@ class NcclLane {
   ~NcclLane();
 
   NcclDevice& device() { return device_; }
-  NcclOperationPool& pool() { return *pool_; }
+  // A new operation, with the caller's reference and one that its Finish drops. The device is current.
+  absl::StatusOr<NcclOperation*> Take();
   const NcclOperation* first() const { return queue_.front(); }
   bool empty() const { return queue_.empty(); }
-
-  // The launch-order guard (launch_order.h). Before a call is launched: its stream waits for the device's last call of
-  // another communicator. Afterwards: the call whose end `event` tells was the device's last one.
-  absl::Status KeepOrder(cudaStream_t stream) const;
-  void NoteIssued(cudaEvent_t event);
-  // Nobody waits for this communicator's calls any more: it has failed.
-  void ForgetIssued();
 
   void Push(NcclOperation* operation);
   // Ends those that the device has finished; true when there were any. Fails the group where the device says so.
@@ -41,9 +34,9 @@ class NcclLane {
 
   const NcclContext& context_;
   NcclDevice device_;
-  const std::shared_ptr<NcclOperationPool> pool_;
+  StatePool<NcclOperation> pool_;
   runtime::BlackBoxWriter& black_box_;
-  NcclQueue queue_;
+  StateQueue<NcclOperation> queue_;
   cudaStream_t wake_stream_ = nullptr;  // made when first armed
   Clock::time_point next_error_check_;
   Clock::time_point next_report_;

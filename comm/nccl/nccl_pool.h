@@ -16,6 +16,9 @@
 
 namespace cohort::comm::nccl {
 
+class NcclDevice;
+class NcclIssue;
+
 using SharedCommunicator = std::shared_ptr<NcclCommunicator>;
 
 // NCCL is entered by one thread at a time for one device, whatever the communicators and runtimes: the caller's own,
@@ -51,13 +54,13 @@ class NcclPool {
 
   // The call that was put on a device last, for the launch-order guard (launch_order.h).
   struct Issued {
-    const void* lane = nullptr;  // whose call it was; null: none, or gone
+    const NcclDevice* device = nullptr;  // whose call it was; null: none, or gone
     cudaEvent_t event = nullptr;
   };
   Issued& issued(int device) { return issued_[device]; }
 
-  // The communicator of a device that NCCL still puts a call of on a stream; another's call waits for it. Null: none.
-  NcclCommunicator*& busy(int device) { return busy_[device]; }
+  // What is being put on a device's streams, in order (nccl_issue.h).
+  std::vector<NcclIssue*>& issues(int device) { return issues_[device]; }
 
   static constexpr size_t kMostIdle = 4;
 
@@ -74,7 +77,7 @@ class NcclPool {
   std::vector<Idle> idle_;  // oldest first
   std::map<Key, SharedCommunicator> children_;
   std::map<Key, SharedCommunicator> revoked_;
-  std::map<int, NcclCommunicator*> busy_;
+  std::map<int, std::vector<NcclIssue*>> issues_;
   std::map<int, Issued> issued_;
   struct Loaded {
     const cuda::CudaApi* api;

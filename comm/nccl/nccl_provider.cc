@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "comm/cuda/cuda_api.h"
+#include "comm/cuda/device.h"
 #include "comm/nccl/launch_order.h"
 #include "comm/nccl/nccl_calls.h"
 #include "comm/nccl/nccl_lane.h"
@@ -27,7 +28,7 @@ constexpr uint64_t kHostTag = 0x686f7374'00000001u;
 
 class NcclProvider final : public Provider {
  public:
-  NcclProvider(const GroupContext* group, const NcclApi* nccl, const cuda::CudaApi* cuda, std::string why,
+  NcclProvider(const GroupContext* group, const NcclApi* nccl, const cuda::CudaApi* cuda, int devices, std::string why,
                const NcclOptions& options);
   ~NcclProvider() override;
 
@@ -46,6 +47,7 @@ class NcclProvider final : public Provider {
   absl::Status Register(const Buffer& buffer, runtime::Deadline deadline) override;
 
  private:
+  absl::Status CheckDevice(int ordinal, std::string_view doing) const;
   NcclLane& LaneOf(int ordinal);
   int IndexOf(int ordinal) const;
   StagedCalls* StagedOf(const NcclLane& lane);
@@ -64,6 +66,7 @@ class NcclProvider final : public Provider {
   absl::Status LastWords(NcclLane& lane);
 
   const GroupContext* const group_;
+  const int devices_;  // that CUDA shows this process
   const StagedCalls::MakeHostProvider make_host_;
   NcclContext context_;
   std::vector<std::unique_ptr<NcclLane>> lanes_;      // in the order of first use
@@ -76,9 +79,9 @@ class NcclProvider final : public Provider {
   bool ended_ = false;  // after status_: nothing runs any more, and all works have ended
 };
 
-NcclProvider::NcclProvider(const GroupContext* group, const NcclApi* nccl, const cuda::CudaApi* cuda, std::string why,
-                           const NcclOptions& options)
-    : group_(group), make_host_(options.make_host_provider) {
+NcclProvider::NcclProvider(const GroupContext* group, const NcclApi* nccl, const cuda::CudaApi* cuda, int devices,
+                           std::string why, const NcclOptions& options)
+    : group_(group), devices_(devices), make_host_(options.make_host_provider) {
   context_.group = group;
   context_.nccl = nccl;
   context_.cuda = cuda;
@@ -110,6 +113,15 @@ int NcclProvider::IndexOf(int ordinal) const {
   return static_cast<int>(found - lanes_.begin());
 }
 
+absl::Status NcclProvider::CheckDevice(int ordinal, std::string_view doing) const {
+  if (ordinal >= 0 && ordinal < devices_) [[likely]]
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(doing) + ": the buffer is said to lie on CUDA device " +
+                                    std::to_string(ordinal) + ", but this process sees " + std::to_string(devices_) +
+                                    ", which CUDA numbers from 0 on: pass the number that cudaGetDevice gave where the "
+                                    "memory was allocated, and see CUDA_VISIBLE_DEVICES");
+}
+
 NcclLane& NcclProvider::LaneOf(int ordinal) {
   const auto index = static_cast<size_t>(IndexOf(ordinal));
   if (index < lanes_.size()) [[likely]]
@@ -126,8 +138,10 @@ absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& reques
                                       "' can't be forced for CUDA memory: NCCL chooses (see NCCL_ALGO); 'staged' goes "
                                       "through host memory");
   }
+  // Said before the call counts: it is this rank's alone, and the group goes on.
+  COHORT_RETURN_IF_ERROR(CheckDevice(request.device, Name(request.kind)));
   const bool by_host = !forced_algorithm.empty();
-  if (by_host && (make_host_ == nullptr || HasUnequalBlocks(request.kind))) {
+  if (by_host && make_host_ == nullptr) {
     return absl::UnimplementedError(std::string(Name(request.kind)) +
                                     " can't be forced to be staged: copy to host memory first");
   }
@@ -172,7 +186,7 @@ runtime::Work NcclProvider::Launch(const AcceptedCall& call) {
   const cuda::DeviceScope device(*context_.cuda, call.request.device);
   NcclLane& lane = LaneOf(call.request.device);
   const absl::StatusOr<NcclOperation*> taken =
-      device.status().ok() ? lane.pool().Take() : absl::StatusOr<NcclOperation*>(device.status());
+      device.status().ok() ? lane.Take() : absl::StatusOr<NcclOperation*>(device.status());
   if (!taken.ok()) {
     group_->fail(taken.status(), -1);
     return Refuse(call, taken.status());
@@ -213,6 +227,11 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool*
   const bool by_host = call.service.pieces == kByHost && group_->size > 1;
   operation->captured = Capturing(call.stream);
   if (operation->captured && group_->size > 1) COHORT_RETURN_IF_ERROR(CheckCapture(lane, call));
+  if (lane.device().preparing()) [[unlikely]] {
+    return absl::FailedPreconditionError(
+        "the group's first call on this device still makes its communicator, and this one comes from inside it: wait "
+        "for the first call before anything that calls back makes others");
+  }
   if (!by_host && !lane.device().prepared()) [[unlikely]]
     COHORT_RETURN_IF_ERROR(lane.device().Prepare(deadline));
   if (group_->size == 1) {
@@ -223,15 +242,11 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool*
     *later = true;
     return absl::OkStatus();
   } else {
-    const AcceptedCall* const calls[] = {&call};
-    if (!operation->captured) COHORT_RETURN_IF_ERROR(lane.KeepOrder(stream));
-    COHORT_RETURN_IF_ERROR(lane.device().Enqueue(calls, deadline));
+    const IssuedCall calls[] = {{&call, operation->event, operation->captured}};
+    return lane.device().Enqueue(calls, deadline);
   }
-  const cudaError_t recorded = context_.cuda->cudaEventRecord(operation->event, stream);
-  if (recorded != cudaSuccess) [[unlikely]]
-    return context_.cuda->ToStatus(recorded, std::string(Name(call.request.kind)));
-  if (!operation->captured) lane.NoteIssued(operation->event);
-  return absl::OkStatus();
+  return context_.cuda->ToStatus(context_.cuda->cudaEventRecord(operation->event, stream),
+                                 std::string(Name(call.request.kind)));
 }
 
 absl::Status NcclProvider::CheckCapture(NcclLane& lane, const AcceptedCall& call) const {
@@ -267,24 +282,14 @@ void NcclProvider::BatchEnd() {
 absl::Status NcclProvider::StartBatch(NcclLane& lane, std::span<NcclOperation* const> operations) {
   const cuda::DeviceScope device(*context_.cuda, lane.device().ordinal());
   COHORT_RETURN_IF_ERROR(device.status());
-  std::vector<const AcceptedCall*> calls;
-  for (const NcclOperation* operation : operations) {
-    calls.push_back(&operation->call);
-    COHORT_RETURN_IF_ERROR(lane.KeepOrder(static_cast<cudaStream_t>(operation->call.stream)));
-  }
-  COHORT_RETURN_IF_ERROR(lane.device().Enqueue(calls, runtime::Deadline::After(calls[0]->timeout)));
-  for (const NcclOperation* operation : operations) {
-    const cudaError_t recorded =
-        context_.cuda->cudaEventRecord(operation->event, static_cast<cudaStream_t>(operation->call.stream));
-    if (recorded != cudaSuccess) return context_.cuda->ToStatus(recorded, "recording an event");
-    lane.NoteIssued(operation->event);
-  }
-  return absl::OkStatus();
+  std::vector<IssuedCall> calls;
+  for (const NcclOperation* operation : operations) calls.push_back({&operation->call, operation->event, false});
+  return lane.device().Enqueue(calls, runtime::Deadline::After(calls[0].call->timeout));
 }
 
 absl::Status NcclProvider::StartStaged(NcclLane& lane, const AcceptedCall& call) {
   StagedCalls* staged = StagedOf(lane);
-  if (staged == nullptr || HasUnequalBlocks(call.request.kind) || batching_) {
+  if (staged == nullptr || batching_) {
     return absl::UnimplementedError(std::string(Name(call.request.kind)) + (batching_ ? " in a batch" : "") +
                                     " does not go through host memory; " + lane.device().WhyStaged(call.request));
   }
@@ -338,7 +343,10 @@ bool NcclProvider::Poll() {
   if (!status_.ok()) {
     if (ended_ || !Stopped()) return false;
     ended_ = true;
-    for (const auto& lane : lanes_) lane->FinishAll(LastWords(*lane));
+    for (const auto& lane : lanes_) {
+      lane->device().FreeKept();
+      lane->FinishAll(LastWords(*lane));
+    }
     return true;
   }
   bool moved = false;
@@ -364,7 +372,7 @@ void NcclProvider::Fail(const absl::Status& status) {
   status_ = status;
   // Works end when the abort has, in Poll: only then is their memory no longer used.
   for (const auto& lane : lanes_) {
-    lane->ForgetIssued();
+    lane->device().ForgetIssued();
     lane->device().Stop();
   }
   for (const auto& staged : staged_) {
@@ -378,6 +386,7 @@ bool NcclProvider::Stopped() {
 
 absl::Status NcclProvider::Register(const Buffer& buffer, runtime::Deadline deadline) {
   COHORT_RETURN_IF_ERROR(status_);
+  COHORT_RETURN_IF_ERROR(CheckDevice(buffer.device, "register device memory"));
   const cuda::DeviceScope scope(*context_.cuda, buffer.device);
   COHORT_RETURN_IF_ERROR(scope.status());
   NcclDevice& device = LaneOf(buffer.device).device();
@@ -410,7 +419,8 @@ absl::StatusOr<std::unique_ptr<Provider>> MakeNcclProvider(const GroupContext* g
   COHORT_ASSIGN_OR_RETURN(const cuda::CudaApi* cuda_api, cuda::LoadCuda(options.cuda_library));
   const absl::StatusOr<const nccl::NcclApi*> nccl_api = nccl::LoadNccl(options.nccl_library);
   if (!nccl_api.ok() && options.make_host_provider == nullptr) return nccl_api.status();
-  return std::make_unique<nccl::NcclProvider>(group, nccl_api.ok() ? *nccl_api : nullptr, cuda_api,
+  COHORT_ASSIGN_OR_RETURN(const int devices, cuda::DeviceCount(options.cuda_library));
+  return std::make_unique<nccl::NcclProvider>(group, nccl_api.ok() ? *nccl_api : nullptr, cuda_api, devices,
                                               nccl_api.ok() ? "" : std::string(nccl_api.status().message()), options);
 }
 

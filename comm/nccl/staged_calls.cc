@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "runtime/base/status_macros.h"
 
@@ -10,6 +11,18 @@ namespace {
 
 // A ticket that no record has: the chunks of a call have no records of their own.
 constexpr uint64_t kNoTicket = 0;
+
+// The same blocks without gaps; returns their length.
+int64_t Pack(const std::vector<int64_t>& from, std::vector<int64_t>* counts, std::vector<int64_t>* places) {
+  *counts = from;
+  places->clear();
+  int64_t end = 0;
+  for (const int64_t count : from) {
+    places->push_back(end);
+    end += count;
+  }
+  return end;
+}
 
 }  // namespace
 
@@ -24,6 +37,17 @@ struct StagedCalls::Cut {
 
   int64_t begin(int64_t chunk) const { return chunk * length; }
   int64_t count(int64_t chunk) const { return std::min(length, request->count - begin(chunk)); }
+  // The call on a chunk in host memory.
+  CollectiveRequest RequestOf(int64_t chunk, const Stage& stage) const {
+    CollectiveRequest part = *request;
+    part.memory = MemoryKind::kHost;
+    part.count = count(chunk);
+    part.in_place = false;
+    part.in = blocks.in > 0 ? stage.in : nullptr;
+    part.out = blocks.out > 0 ? stage.out : nullptr;
+    if (part.kind == CollectiveKind::kBroadcast) part.in = part.out = stage.in;
+    return part;
+  }
 };
 
 StagedCalls::StagedCalls(const GroupContext* group, const cuda::CudaApi* cuda, int ordinal,
@@ -52,27 +76,33 @@ StagedCalls::~StagedCalls() {
   }
 }
 
-absl::Status StagedCalls::Prepare(int64_t bytes, runtime::Deadline deadline) {
-  if (stream_ == nullptr) {
-    COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)));
-    COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming)));
-    for (Stage& stage : stages_) {
-      COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventCreateWithFlags(&stage.copied_in, cudaEventDisableTiming)));
-      COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventCreateWithFlags(&stage.copied_out, cudaEventDisableTiming)));
-    }
-  }
+absl::Status StagedCalls::Prepare() {
+  if (stream_ != nullptr) return absl::OkStatus();
+  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)));
+  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventCreateWithFlags(&begun_, cudaEventDisableTiming)));
   for (Stage& stage : stages_) {
-    if (stage.bytes >= bytes) continue;
-    COHORT_RETURN_IF_ERROR(Await(stage.copied_out, deadline));
-    for (std::byte** memory : {&stage.in, &stage.out}) {
-      (void)cuda_.cudaFreeHost(std::exchange(*memory, nullptr));
-      stage.bytes = 0;
-      COHORT_RETURN_IF_ERROR(Cuda(
-          cuda_.cudaHostAlloc(reinterpret_cast<void**>(memory), static_cast<size_t>(bytes), cudaHostAllocDefault)));
-    }
-    stage.bytes = bytes;
+    COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventCreateWithFlags(&stage.copied_in, cudaEventDisableTiming)));
+    COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventCreateWithFlags(&stage.copied_out, cudaEventDisableTiming)));
   }
   return absl::OkStatus();
+}
+
+absl::Status StagedCalls::Grow(Stage& stage, int64_t bytes, runtime::Deadline deadline) {
+  if (stage.bytes >= bytes) return absl::OkStatus();
+  COHORT_RETURN_IF_ERROR(Await(stage.copied_out, deadline));
+  for (std::byte** memory : {&stage.in, &stage.out}) {
+    (void)cuda_.cudaFreeHost(std::exchange(*memory, nullptr));
+    stage.bytes = 0;
+    COHORT_RETURN_IF_ERROR(
+        Cuda(cuda_.cudaHostAlloc(reinterpret_cast<void**>(memory), static_cast<size_t>(bytes), cudaHostAllocDefault)));
+  }
+  stage.bytes = bytes;
+  return absl::OkStatus();
+}
+
+absl::Status StagedCalls::FollowCall(cudaStream_t stream) {
+  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventRecord(begun_, stream)));
+  return Cuda(cuda_.cudaStreamWaitEvent(stream_, begun_, 0));
 }
 
 absl::Status StagedCalls::Await(cudaEvent_t event, runtime::Deadline deadline) {
@@ -106,16 +136,9 @@ absl::Status StagedCalls::CopyIn(const Cut& cut, int64_t chunk, Stage& stage) {
   return Cuda(cuda_.cudaEventRecord(stage.copied_in, stream_));
 }
 
-absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const Cut& cut, int64_t chunk, const Stage& stage,
+absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const CollectiveRequest& request, int64_t chunk,
                                     runtime::Deadline deadline) {
-  Provider& provider = IsPointToPoint(call.request.kind) ? *messages_ : *collectives_;
-  CollectiveRequest request = call.request;
-  request.memory = MemoryKind::kHost;
-  request.count = cut.count(chunk);
-  request.in_place = false;
-  request.in = cut.blocks.in > 0 ? stage.in : nullptr;
-  request.out = cut.blocks.out > 0 ? stage.out : nullptr;
-  if (request.kind == CollectiveKind::kBroadcast) request.in = request.out = stage.in;
+  Provider& provider = IsPointToPoint(request.kind) ? *messages_ : *collectives_;
   const absl::StatusOr<ServicePlan> service = provider.Choose(request, "");
   if (!service.ok()) return service.status();
   AcceptedCall& part = provider.NextCall();
@@ -126,6 +149,7 @@ absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const Cut& cut, in
   part.record.signature.algorithm = service->algorithm;
   part.record.signature.tuning = service->tuning + static_cast<uint64_t>(chunk);
   part.ticket = kNoTicket;
+  if (request.blocks != nullptr) part.blocks = packed_;
   provider.Post();
   const runtime::Work work = provider.Launch(part);
   COHORT_RETURN_IF_ERROR(drive_([&] { return work.Done(); }, deadline));
@@ -147,6 +171,8 @@ absl::Status StagedCalls::CopyOut(const Cut& cut, int64_t chunk, Stage& stage) {
 absl::Status StagedCalls::Run(const AcceptedCall& call) {
   const runtime::Deadline deadline = runtime::Deadline::After(call.timeout);
   const CollectiveRequest& request = call.request;
+  COHORT_RETURN_IF_ERROR(Prepare());
+  if (request.blocks != nullptr) return RunUnequal(call, deadline);
   Cut cut;
   cut.request = &request;
   cut.element = static_cast<int64_t>(SizeOf(request.dtype));
@@ -158,20 +184,58 @@ absl::Status StagedCalls::Run(const AcceptedCall& call) {
   cut.length = std::max<int64_t>(1, kChunkBytes / (blocks * cut.element));
   cut.length = std::min(cut.length, std::max<int64_t>(request.count, 1));
   cut.chunks = std::max<int64_t>(1, (request.count + cut.length - 1) / cut.length);
-  COHORT_RETURN_IF_ERROR(Prepare(cut.length * blocks * cut.element, deadline));
-  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventRecord(begun_, cut.stream)));
-  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaStreamWaitEvent(stream_, begun_, 0)));
+  for (Stage& stage : stages_) COHORT_RETURN_IF_ERROR(Grow(stage, cut.length * blocks * cut.element, deadline));
+  COHORT_RETURN_IF_ERROR(FollowCall(cut.stream));
   COHORT_RETURN_IF_ERROR(CopyIn(cut, 0, stages_[0]));
   for (int64_t chunk = 0; chunk < cut.chunks; ++chunk) {
     Stage& stage = stages_[static_cast<size_t>(chunk % 2)];
     if (chunk + 1 < cut.chunks)
       COHORT_RETURN_IF_ERROR(CopyIn(cut, chunk + 1, stages_[static_cast<size_t>(~chunk & 1)]));
     COHORT_RETURN_IF_ERROR(Await(stage.copied_in, deadline));
-    COHORT_RETURN_IF_ERROR(RunOnHost(call, cut, chunk, stage, deadline));
+    COHORT_RETURN_IF_ERROR(RunOnHost(call, cut.RequestOf(chunk, stage), chunk, deadline));
     COHORT_RETURN_IF_ERROR(CopyOut(cut, chunk, stage));
   }
   // What the caller enqueues next finds the result, and the next call the stages free.
   return Cuda(cuda_.cudaStreamWaitEvent(cut.stream, stages_[static_cast<size_t>((cut.chunks - 1) % 2)].copied_out, 0));
+}
+
+absl::Status StagedCalls::RunUnequal(const AcceptedCall& call, runtime::Deadline deadline) {
+  const BlockTable& blocks = *call.request.blocks;
+  const auto element = static_cast<int64_t>(SizeOf(call.request.dtype));
+  if (packed_.use_count() != 1) packed_ = std::make_shared<BlockTable>();  // none, or an earlier part's
+  const int64_t in_bytes = Pack(blocks.in_counts, &packed_->in_counts, &packed_->in_places) * element;
+  const int64_t out_bytes = Pack(blocks.out_counts, &packed_->out_counts, &packed_->out_places) * element;
+  Stage& stage = stages_[0];
+  COHORT_RETURN_IF_ERROR(Grow(stage, std::max({in_bytes, out_bytes, int64_t{1}}), deadline));
+  const auto stream = static_cast<cudaStream_t>(call.stream);
+  COHORT_RETURN_IF_ERROR(FollowCall(stream));
+  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaStreamWaitEvent(stream_, stage.copied_out, 0)));
+  for (size_t i = 0; i < blocks.in_counts.size(); ++i) {
+    const auto* from = static_cast<const std::byte*>(call.request.in) + blocks.in_places[i] * element;
+    COHORT_RETURN_IF_ERROR(
+        Copy(stage.in + packed_->in_places[i] * element, from, blocks.in_counts[i] * element, cudaMemcpyDeviceToHost));
+  }
+  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventRecord(stage.copied_in, stream_)));
+  COHORT_RETURN_IF_ERROR(Await(stage.copied_in, deadline));
+  CollectiveRequest request = call.request;
+  request.memory = MemoryKind::kHost;
+  request.in_place = false;
+  request.in = stage.in;
+  request.out = stage.out;
+  request.blocks = packed_.get();
+  COHORT_RETURN_IF_ERROR(RunOnHost(call, request, /*chunk=*/0, deadline));
+  for (size_t i = 0; i < blocks.out_counts.size(); ++i) {
+    auto* to = static_cast<std::byte*>(call.request.out) + blocks.out_places[i] * element;
+    COHORT_RETURN_IF_ERROR(
+        Copy(to, stage.out + packed_->out_places[i] * element, blocks.out_counts[i] * element, cudaMemcpyHostToDevice));
+  }
+  COHORT_RETURN_IF_ERROR(Cuda(cuda_.cudaEventRecord(stage.copied_out, stream_)));
+  return Cuda(cuda_.cudaStreamWaitEvent(stream, stage.copied_out, 0));
+}
+
+absl::Status StagedCalls::Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind) {
+  if (bytes == 0) return absl::OkStatus();
+  return Cuda(cuda_.cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, stream_));
 }
 
 bool StagedCalls::Poll() {

@@ -5,6 +5,7 @@
 //
 // Blocks are cut into chunks of at most kChunkBytes in all; two chunks are in flight, so that copies go on while the
 // host reduces and sends. All members cut alike: the cut depends on kind, count, type and the group's size only.
+// Unequal blocks go as a whole, packed one after another, since a member does not know how long the others' are.
 #pragma once
 
 #include <array>
@@ -36,7 +37,7 @@ class StagedCalls {
   bool Active() const;
   void Fail(const absl::Status& status);
 
-  // Pinned memory of one chunk, input and output each; a power of two.
+  // Pinned memory of one chunk, input and output each; a power of two. More for unequal blocks.
   static constexpr int64_t kChunkBytes = 4 << 20;
 
  private:
@@ -50,11 +51,18 @@ class StagedCalls {
   };
   struct Cut;
 
-  absl::Status Prepare(int64_t bytes, runtime::Deadline deadline);
+  absl::Status RunUnequal(const AcceptedCall& call, runtime::Deadline deadline);
+  absl::Status Prepare();
+  // Makes the stage's memory hold that many bytes, input and output each.
+  absl::Status Grow(Stage& stage, int64_t bytes, runtime::Deadline deadline);
+  // What follows on our stream comes after what is on the call's.
+  absl::Status FollowCall(cudaStream_t stream);
   absl::Status CopyIn(const Cut& cut, int64_t chunk, Stage& stage);
-  absl::Status RunOnHost(const AcceptedCall& call, const Cut& cut, int64_t chunk, const Stage& stage,
+  // `chunk`: what number the part has among those of the call.
+  absl::Status RunOnHost(const AcceptedCall& call, const CollectiveRequest& request, int64_t chunk,
                          runtime::Deadline deadline);
   absl::Status CopyOut(const Cut& cut, int64_t chunk, Stage& stage);
+  absl::Status Copy(void* to, const void* from, int64_t bytes, cudaMemcpyKind kind);
   absl::Status Await(cudaEvent_t event, runtime::Deadline deadline);
   absl::Status Cuda(cudaError_t error) const { return cuda_.ToStatus(error, "staging in host memory"); }
 
@@ -67,6 +75,7 @@ class StagedCalls {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t begun_ = nullptr;
   std::array<Stage, 2> stages_;
+  std::shared_ptr<BlockTable> packed_;  // of unequal blocks
 };
 
 }  // namespace cohort::comm::nccl

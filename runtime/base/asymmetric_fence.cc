@@ -4,14 +4,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "runtime/base/sanitizer.h"
+
 namespace cohort::runtime {
 namespace {
 
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kMayBeAsymmetric = false;
-#else
-constexpr bool kMayBeAsymmetric = true;
-#endif
+// The thread sanitizer does not know of it.
+constexpr bool kMayBeAsymmetric = COHORT_THREAD_SANITIZER == 0;
 
 bool Membarrier(int command) { return syscall(SYS_membarrier, command, 0, 0) == 0; }
 

@@ -1,12 +1,10 @@
 // Whether a sanitizer slows this program down: tests whose point is a time of microseconds then skip.
 #pragma once
 
+#include "runtime/base/sanitizer.h"
+
 namespace cohort::testing {
 
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
+inline constexpr bool kSanitized = COHORT_THREAD_SANITIZER || COHORT_ADDRESS_SANITIZER;
 
 }  // namespace cohort::testing

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/sanitizer.h"
 #include "tests/support/nightly.h"
 
 namespace {
@@ -32,10 +33,9 @@ class SkipReporter : public testing::EmptyTestEventListener {
 // The thread sanitizer leaves a program few addresses, and tests in which one process holds the segments of many ranks
 // would use them up: this bound on files makes segments smaller.
 void LimitSegments() {
-#if defined(__SANITIZE_THREAD__)
+  if (!COHORT_THREAD_SANITIZER) return;
   const rlimit limit{rlim_t{64} << 30, rlim_t{64} << 30};
   setrlimit(RLIMIT_FSIZE, &limit);
-#endif
 }
 
 }  // namespace

@@ -152,6 +152,12 @@ class Words(RuleTest):
             "comm/c.md": "/proc/self, a/wo" + "rk/x\n",
         }), ["comm/a.cc", "comm/b.md"])
 
+    def test_conflicts(self):
+        self.assertEqual(self.found(words.check_conflicts, {
+            "comm/a.md": "text\n" + "<" * 7 + " HEAD\n", "comm/b.cc": ">" * 7 + " branch\n",
+            "comm/c.md": "Title\n=======\n", "comm/d.cc": "a " + "<" * 7 + " b\n", "comm/e.md": "<" * 8 + " b\n",
+        }), ["comm/a.md", "comm/b.cc"])
+
     def test_headers(self):
         files = {"comm/a.h": "#pragma once\n", "comm/b.h": "\n"}
         self.assertEqual(self.found(words.check_headers, files), ["comm/b.h"])

@@ -28,6 +28,9 @@ _UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X{3}|HAC[K])\b")
 # Paths that only exist on the machine of whoever wrote them.
 _PRIVATE = re.compile(r"(?<![\w./-])/(w[o]rk|ho[m]e|Us[e]rs)/\w|\.librar[y]/|\bshared/(b[i]n|rese[a]rch)\b")
 
+# What git writes around the two sides of a conflict. (A line of equals signs may underline a title.)
+_CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
+
 
 def check_banned(tree):
     for path in tree.sources():
@@ -56,10 +59,20 @@ def check_words(tree):
                 yield path, number, f"'{found.group(0)}' is a path of one machine"
 
 
+def check_conflicts(tree):
+    for path in tree.paths:
+        try:
+            text = tree.text(path)
+        except UnicodeDecodeError:
+            continue  # a data file
+        for match in _CONFLICT.finditer(text):
+            yield path, text.count("\n", 0, match.start()) + 1, "a conflict of a merge that was not resolved"
+
+
 def check_headers(tree):
     for path in tree.named(".h"):
         if not re.search(r"^#pragma once$", tree.text(path), re.MULTILINE):
             yield path, 1, "has no #pragma once"
 
 
-RULES = {"banned": check_banned, "words": check_words, "headers": check_headers}
+RULES = {"banned": check_banned, "words": check_words, "conflicts": check_conflicts, "headers": check_headers}

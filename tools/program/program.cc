@@ -15,9 +15,9 @@ namespace {
 
 // Opened the wrong way round: who prints into a closed stream learns that it is.
 void HoldStandardStreams() {
-  const int null = open("/dev/null", O_RDONLY);
-  for (int fd = null; fd >= 0 && fd <= STDERR_FILENO;) fd = dup(fd);
-  if (null > STDERR_FILENO) close(null);
+  int fd = open("/dev/null", O_RDONLY);
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = dup(fd);
+  if (fd >= 0) close(fd);  // the first one too many
 }
 
 // False, and told, when something is lost.

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <random>
 
 #include "runtime/base/errno_status.h"
 #include "runtime/base/file_descriptor.h"
@@ -43,10 +44,18 @@ absl::Status WriteAll(int fd, std::string_view text, const std::string& path) {
   return absl::OkStatus();
 }
 
-// A new file beside `target`, with the access that one made by open() would have.
+// A new file beside `target`, with the access that the old one has, or that one made by open() would have. Its name is
+// new: a program that was killed may have left one.
 FileDescriptor MakePartial(const std::string& target, std::string* name) {
-  *name = target + ".part-" + std::to_string(getpid());
-  return FileDescriptor(open(name->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  std::random_device random;
+  FileDescriptor partial;
+  do {
+    *name = target + ".part-" + std::to_string(random());
+    partial = FileDescriptor(open(name->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+  } while (!partial.valid() && errno == EEXIST);
+  struct stat old{};
+  if (partial.valid() && stat(target.c_str(), &old) == 0) (void)fchmod(partial.get(), old.st_mode & 0777);
+  return partial;
 }
 
 }  // namespace

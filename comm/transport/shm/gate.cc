@@ -5,6 +5,8 @@
 #include <random>
 #include <utility>
 
+#include "runtime/base/sanitizer.h"
+
 namespace cohort::comm::shm {
 namespace {
 
@@ -21,11 +23,8 @@ constexpr int MAP_FIXED_NOREPLACE = 0x100000;
 
 // Within 46 bits, then within 38, where a process has no more than 39. The thread sanitizer has its own data in most of
 // the upper ones, and makes any hint there a request for address 0.
-#if defined(__SANITIZE_THREAD__)
-constexpr int kTries[] = {38, 38, 38, 38};
-#else
-constexpr int kTries[] = {46, 46, 46, 46, 38, 38, 38, 38};
-#endif
+constexpr int kWide = COHORT_THREAD_SANITIZER ? 38 : 46;
+constexpr int kTries[] = {kWide, kWide, kWide, kWide, 38, 38, 38, 38};
 
 void* MapAtRandom() {
   std::random_device device;

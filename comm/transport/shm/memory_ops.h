@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "runtime/base/sanitizer.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -16,7 +18,7 @@ namespace cohort::comm::shm {
 // a locked instruction: it also keeps the first poll of the peer's line from taking that line away before it is
 // written, which makes calls back to back 20 to 40 % faster.
 inline void PublishFence() {
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && !COHORT_THREAD_SANITIZER
   _mm_mfence();
 #else
   std::atomic_thread_fence(std::memory_order_seq_cst);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -112,6 +113,91 @@ std::string CheckStaged(ProcessRank& self, int64_t count) {
   int32_t one = 1;
   status = world.AllReduce({&one, 1}, {&one, 1}, ReduceOp::kSum).Wait();
   return status.ok() && one == size ? "" : "all_reduce of host memory: " + status.ToString();
+}
+
+// Blocks of unequal length through host memory: rank r's has 3 r elements, and they lie with a gap of two between them.
+std::string CheckStagedUnequal(ProcessRank& self, int64_t unit) {
+  const int size = self.size, rank = self.rank, root = size - 1;
+  Communicator& world = *self.world;
+  const DataType dtype = DataType::kInt16;
+  const CallOptions options{.algorithm = "staged"};
+  std::vector<int64_t> counts, places;
+  int64_t end = 0;
+  for (int r = 0; r < size; ++r) {
+    counts.push_back(unit * r);
+    places.push_back(end);
+    end += counts.back() + 2;
+  }
+  const BlockLayout layout{counts, places};
+  const auto at = [](int64_t i) { return static_cast<size_t>(i); };
+  const int64_t own = counts[at(rank)];
+  std::vector<int16_t> mine = Numbers<int16_t>(rank, own), part(mine.size());
+  std::vector<int16_t> expected(at(end), -1), all(at(end), -1);
+  for (int r = 0; r < size; ++r) {
+    const std::vector<int16_t> block = Numbers<int16_t>(r, counts[at(r)]);
+    std::copy(block.begin(), block.end(), expected.begin() + places[at(r)]);
+  }
+  const Buffer in = Raw(mine.data(), own, dtype), whole = Raw(all.data(), end, dtype);
+  const Buffer given = Raw(expected.data(), end, dtype), got = Raw(part.data(), own, dtype);
+  absl::Status status = world.AllGatherV(in, whole, layout, options).Wait();
+  if (!status.ok() || all != expected) return "all_gather_v: " + status.ToString();
+  all.assign(all.size(), -1);
+  status = world.GatherV(in, whole, layout, root, options).Wait();
+  if (!status.ok() || (rank == root && all != expected)) return "gather_v: " + status.ToString();
+  status = world.ScatterV(given, layout, got, root, options).Wait();
+  if (!status.ok() || part != mine) return "scatter_v: " + status.ToString();
+  status = world.ReduceScatterV(given, layout, got, ReduceOp::kSum, options).Wait();
+  for (size_t i = 0; i < part.size(); ++i) {
+    if (part[i] != size * mine[i]) return "reduce_scatter_v gave wrong values";
+  }
+  if (!status.ok()) return "reduce_scatter_v: " + status.ToString();
+  // Between r and s there are unit * (r + s).
+  std::vector<int64_t> lengths, starts;
+  std::vector<int16_t> sent, received;
+  for (int peer = 0; peer < size; ++peer) {
+    lengths.push_back(unit * (rank + peer));
+    starts.push_back(static_cast<int64_t>(sent.size()) + 1);
+    sent.push_back(-7);
+    received.push_back(-7);
+    sent.insert(sent.end(), at(lengths.back()), static_cast<int16_t>(100 * rank + peer));
+    received.insert(received.end(), at(lengths.back()), static_cast<int16_t>(100 * peer + rank));
+  }
+  const auto bytes = static_cast<int64_t>(sent.size());
+  const BlockLayout turned{lengths, starts};
+  const Buffer data = Raw(sent.data(), bytes, dtype);
+  status = world.AllToAllV(data, turned, data, turned, options).Wait();
+  return status.ok() && sent == received ? "" : "all_to_all_v in place: " + status.ToString();
+}
+
+TEST(NcclCommunicatorTest, UnequalBlocksGoThroughHostMemory) {
+  for (const int ranks : {2, 3}) {
+    const auto results = RunProcesses({.ranks = ranks}, [](ProcessRank& self) -> std::string {
+      setenv("COHORT_NCCL_LIBRARY", self.rank == 1 ? "/nowhere/libnccl.so.2" : COHORT_FAKE_NCCL, 1);
+      setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
+      for (const int64_t unit : {int64_t{0}, int64_t{3}, int64_t{1'500'000}, int64_t{10}}) {
+        if (std::string problem = CheckStagedUnequal(self, unit); !problem.empty()) return problem;
+      }
+      return "";
+    });
+    for (const auto& result : results) EXPECT_EQ(result.text, "") << ranks << " ranks";
+  }
+}
+
+// What is wrong on one rank alone does not end the group.
+TEST(NcclCommunicatorTest, ADeviceThatIsNotThereRefusesTheCallOnly) {
+  const auto results = RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
+    setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
+    setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
+    int32_t value = 3;
+    if (self.rank == 1) {
+      const Buffer nowhere(&value, 1, DataType::kInt32, MemoryKind::kCuda, 99);
+      const absl::Status refused = self.world->AllReduce(nowhere, nowhere, ReduceOp::kSum).Wait();
+      if (!absl::IsInvalidArgument(refused)) return "not refused: " + refused.ToString();
+    }
+    const absl::Status status = self.world->AllReduce({&value, 1}, {&value, 1}, ReduceOp::kSum).Wait();
+    return status.ok() && value == 6 ? "" : status.ToString();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.text, "");
 }
 
 TEST(NcclCommunicatorTest, WithoutNcclCallsGoThroughHostMemory) {

@@ -177,6 +177,79 @@ TEST_F(NcclExchangeTest, SlowSetupIsWaitedFor) {
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
 }
 
+// Counts how often the engine is driven.
+class Counter : public runtime::ProgressSource {
+ public:
+  bool Poll() override {
+    ++polls;
+    return false;
+  }
+  bool Active() const override { return true; }
+  int polls = 0;
+};
+
+TEST_F(NcclExchangeTest, OthersGoOnWhileNcclIsAtWork) {
+  const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    Bytes in = Input(DataType::kInt16, self.rank(), 64), out(128);
+    CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
+    request.in = in.data();
+    request.out = out.data();
+    if (!self.Run(request).ok()) return "the first call failed";
+    const auto put = [&](const char* key) {
+      return self.runtime()
+                 .Put(key + std::to_string(self.rank()), "", runtime::Deadline::After(std::chrono::seconds(20)))
+                 .ok() &&
+             self.runtime()
+                 .Get(key + std::to_string(1 - self.rank()), runtime::Deadline::After(std::chrono::seconds(20)))
+                 .ok();
+    };
+    if (!put("first")) return "no first call there";
+    TheFake().configure(kFakeSlowSetup, 0, -1, false);
+    Counter counter;
+    runtime::Work work;
+    {
+      const runtime::EngineLock lock(self.runtime().engine());
+      self.runtime().engine().Add(&counter);
+      work = self.Launch(request);
+      self.runtime().engine().Remove(&counter);
+    }
+    const int polls = counter.polls;
+    if (const absl::Status status = work.Wait(std::chrono::seconds(20)); !status.ok()) return status.ToString();
+    if (out != Folded(DataType::kInt16, ReduceOp::kSum, 2, 64, 0, 64)) return "other bits";
+    return polls > 0 ? "" : "the engine was not driven";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
+TEST_F(NcclExchangeTest, MemoryOfACallInVainIsKeptUntilNcclHasStopped) {
+  const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    Bytes in = Input(DataType::kInt16, self.rank(), 64), out(128);
+    CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 64);
+    request.in = in.data();
+    request.out = out.data();
+    if (!self.Run(request).ok()) return "the first call failed";
+    const auto soon = [] { return runtime::Deadline::After(std::chrono::seconds(20)); };
+    if (self.rank() == 1) {
+      if (!self.runtime().Put("first", "", soon()).ok()) return "Put";
+      return self.runtime().Get("over", soon()).ok() ? "" : "rank 0 did not end";
+    }
+    if (!self.runtime().Get("first", soon()).ok()) return "no first call there";
+    const int before = TheFake().live_allocations();
+    TheFake().configure(kFakeSetupHang, 1, 0, false);
+    runtime::Work work = self.Launch(request, nullptr, std::chrono::milliseconds(100));
+    // The engine has not been driven since the abort, or the revocation, began: the call is not over.
+    const bool pending = !work.Done();
+    const int during = TheFake().live_allocations();
+    const absl::Status status = work.Wait(std::chrono::seconds(20));
+    const int after = TheFake().live_allocations();
+    if (!self.runtime().Put("over", "", soon()).ok()) return "Put";
+    if (!absl::IsDeadlineExceeded(status)) return "ended with " + status.ToString();
+    if (pending && during <= before) return "freed while NCCL could still launch";
+    return after == before ? "" : "not freed afterwards";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
 TEST_F(NcclExchangeTest, ABatchMayHoldBothKinds) {
   const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
     Bytes in = Input(DataType::kInt16, self.rank(), 64), folded(128), gathered(256);

@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/nccl/launch_order.h"
@@ -85,6 +87,88 @@ TEST_F(NcclOrderTest, ALaterCallOfAnotherCommunicatorWaits) {
     if (early) return "the second call did not wait for the first";
     (void)first.Wait(seconds(20));
     return "";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
+// Launches a call from inside the engine, once.
+class FromInside : public runtime::ProgressSource {
+ public:
+  explicit FromInside(std::function<runtime::Work()> launch) : launch_(std::move(launch)) {}
+  bool Poll() override {
+    if (std::exchange(launched_, true)) return false;
+    work = launch_();
+    return true;
+  }
+  bool Active() const override { return !launched_; }
+  runtime::Work work;
+
+ private:
+  const std::function<runtime::Work()> launch_;
+  bool launched_ = false;
+};
+
+// NCCL is still busy putting a call on its stream when a call of another communicator is made by what the engine calls:
+// that one comes after it, on the device, too.
+TEST_F(NcclOrderTest, ACallFromInsideAnotherOnesLaunchComesAfterIt) {
+  for (const DataType dtype : {DataType::kInt32, DataType::kInt16}) {  // one launch; an exchange of two
+    TheFake().configure(kFakeWorks, 0, -1, false);
+    const auto problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
+      Pair pair(&self, FakeOptions());
+      std::vector<int32_t> in(8, 1), out(8);
+      CollectiveRequest reduce;
+      reduce.kind = CollectiveKind::kAllReduce;
+      reduce.dtype = dtype;
+      reduce.in = in.data();
+      reduce.out = out.data();
+      reduce.count = 8;
+      if (!pair.ok || !self.Run(reduce).ok()) return "first calls";
+      const auto soon = [] { return runtime::Deadline::After(seconds(30)); };
+      if (self.rank() == 1) {
+        if (!self.runtime().Put("ready", "", soon()).ok()) return "Put";
+        // Only the second call: the other rank's one is behind its first.
+        runtime::Work second = pair.Launch(1, seconds(2));
+        if (!self.runtime().Get("looked", soon()).ok()) return "no look";
+        runtime::Work first = self.Launch(reduce, pair.streams[0], seconds(2));
+        (void)first.Wait(seconds(20));
+        (void)second.Wait(seconds(20));
+        return "";
+      }
+      if (!self.runtime().Get("ready", soon()).ok()) return "rank 1 is not ready";
+      TheFake().configure(kFakeSlowSetup, 0, 0, false);
+      FromInside inside([&] { return pair.Launch(1, seconds(2)); });
+      runtime::Work first;
+      {
+        const runtime::EngineLock lock(self.runtime().engine());
+        self.runtime().engine().Add(&inside);
+        first = self.Launch(reduce, pair.streams[0], seconds(2));
+        self.runtime().engine().Remove(&inside);
+      }
+      const bool launched = !inside.Active();
+      const bool early = launched && inside.work.Wait(milliseconds(20)).ok();
+      if (!self.runtime().Put("looked", "1", soon()).ok()) return "Put";
+      (void)first.Wait(seconds(20));
+      if (!launched) return "the engine was not driven";
+      return early ? "the call from inside did not wait for the one before it" : "";
+    });
+    for (const std::string& problem : problems) EXPECT_EQ(problem, "") << Name(dtype);
+  }
+}
+
+TEST_F(NcclOrderTest, ACallFromInsideTheFirstOneIsRefused) {
+  const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    FromInside inside([&] { return self.Launch(Barrier(), nullptr, seconds(2)); });
+    runtime::Work first;
+    {
+      const runtime::EngineLock lock(self.runtime().engine());
+      self.runtime().engine().Add(&inside);
+      first = self.Launch(Barrier(), nullptr, seconds(2));
+      self.runtime().engine().Remove(&inside);
+    }
+    (void)first.Wait(seconds(20));
+    if (inside.Active()) return "the engine was not driven";
+    const absl::Status status = inside.work.Wait(seconds(20));
+    return absl::IsFailedPrecondition(status) ? "" : status.ToString();
   });
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
 }

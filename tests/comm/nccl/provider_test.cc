@@ -403,6 +403,28 @@ TEST_F(NcclProviderTest, SplitSharesTheParentsCommunicator) {
   }));
 }
 
+TEST_F(NcclProviderTest, ADeviceThatIsNotThereIsRefusedAlone) {
+  ExpectNoProblem(RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    Values in = Input(self.rank(), 4), out(4);
+    CollectiveRequest request = Request(CollectiveKind::kAllReduce, in, out, 4);
+    if (self.rank() == 0) {
+      request.device = 99;
+      const absl::Status status = self.Run(request);
+      const std::string text(status.message());
+      if (!absl::IsInvalidArgument(status)) return status.ToString();
+      if (text.find("CUDA device 99") == std::string::npos) return text;
+      if (text.find("CUDA_VISIBLE_DEVICES") == std::string::npos) return text;
+      const runtime::EngineLock lock(self.runtime().engine());
+      const Buffer buffer(in.data(), 4, DataType::kInt32, MemoryKind::kCuda, 99);
+      const auto deadline = runtime::Deadline::After(std::chrono::seconds(10));
+      if (!absl::IsInvalidArgument(self.provider().Register(buffer, deadline))) return "Register";
+    }
+    request.device = 0;
+    if (const absl::Status status = self.Run(request); !status.ok()) return "afterwards: " + status.ToString();
+    return self.failure().ToString() == "OK" ? "" : self.failure().ToString();
+  }));
+}
+
 TEST_F(NcclProviderTest, AlgorithmsCannotBeForced) {
   ExpectNoProblem(RunNcclRanks(1, [](NcclRank& self) -> std::string {
     CollectiveRequest request;

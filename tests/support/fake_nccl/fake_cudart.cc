@@ -123,6 +123,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t handle_of_event
     stream.capture = event.captured;  // a fork: what follows belongs to the graph, too
     return cudaSuccess;
   }
+  if (stream.capture != nullptr) return cudaErrorStreamCaptureIsolation;
   const auto task = std::make_shared<fake::Task>();
   fake::Follow(task, event.task);
   fake::Enqueue(stream, {task});

@@ -60,6 +60,31 @@ TEST_F(WholeFile, OldOneStaysWhenTheNewOneDoesNotFit) {
   EXPECT_EQ(Entries(), 1);
 }
 
+TEST_F(WholeFile, KeepsItsMode) {
+  const auto mode = [&] {
+    struct stat info{};
+    EXPECT_EQ(stat(Path("a").c_str(), &info), 0);
+    return info.st_mode & 0777;
+  };
+  const mode_t mask = umask(027);
+  ASSERT_TRUE(WriteWholeFile(Path("a"), "old").ok());
+  EXPECT_EQ(mode(), 0640u) << "a new file is made as open() makes it";
+  ASSERT_EQ(chmod(Path("a").c_str(), 0604), 0);
+  ASSERT_TRUE(WriteWholeFile(Path("a"), "new").ok());
+  EXPECT_EQ(mode(), 0604u);
+  umask(mask);
+}
+
+TEST_F(WholeFile, WhatAKilledProgramLeftIsInNobodysWay) {
+  // A process with our number, long ago.
+  const std::string stale = Path("a") + ".part-" + std::to_string(getpid());
+  std::ofstream(stale) << "half";
+  ASSERT_TRUE(CheckWritable(Path("a")).ok());
+  ASSERT_TRUE(WriteWholeFile(Path("a"), "whole").ok());
+  EXPECT_EQ(Read(Path("a")), "whole");
+  EXPECT_EQ(Read(stale), "half");
+}
+
 TEST_F(WholeFile, LinkStaysALink) {
   ASSERT_TRUE(WriteWholeFile(Path("target"), "old").ok());
   ASSERT_EQ(symlink("target", Path("link").c_str()), 0);

@@ -1,0 +1,147 @@
+#include "comm/nccl/nccl_issue.h"
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "comm/nccl/nccl_calls.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::comm::nccl {
+
+NcclIssue::NcclIssue(NcclDevice* device, std::span<const IssuedCall> calls, runtime::Deadline deadline)
+    : device_(*device), calls_(calls), deadline_(deadline) {
+  device_.context_.pool->issues(device_.ordinal_).push_back(this);
+}
+
+NcclIssue::~NcclIssue() {
+  if (!ended_) std::erase(device_.context_.pool->issues(device_.ordinal_), this);
+  // Something went wrong: what NCCL still has to launch may use the memory until the communicator has been stopped.
+  if (exchange_.has_value()) device_.Keep(exchange_->TakeMemory());
+  for (const auto& [memory, stream] : device_.temporaries_) device_.Keep(memory);
+  device_.temporaries_.clear();
+}
+
+std::string_view NcclIssue::name() const { return comm::Name(calls_[0].call->request.kind); }
+
+absl::Status NcclIssue::Run() {
+  std::vector<NcclIssue*>& queue = device_.context_.pool->issues(device_.ordinal_);
+  while (true) {
+    while (!queue.empty() && queue.front()->Advance()) queue.erase(queue.begin());
+    if (ended_) [[likely]]
+      return status_;
+    COHORT_RETURN_IF_ERROR(device_.context_.drive(std::chrono::microseconds(50), deadline_, std::string(name())));
+  }
+}
+
+bool NcclIssue::Advance() {
+  while (!ended_) {
+    const absl::StatusOr<bool> moved = Step();
+    if (moved.ok() && !*moved) return false;
+    if (!moved.ok()) status_ = moved.status();
+    ended_ = ended_ || !moved.ok();
+  }
+  return true;
+}
+
+absl::StatusOr<bool> NcclIssue::Step() {
+  // Its own caller, which is below us, has a better word for it.
+  if (device_.stopping_) return absl::CancelledError("the group has failed");
+  if (waiting_ || device_.settling_) {
+    COHORT_ASSIGN_OR_RETURN(const bool idle, device_.communicator_->Check());
+    if (!idle && deadline_.passed()) {
+      return absl::DeadlineExceededError(std::string(name()) + ": not done in the time that the call allows");
+    }
+    if (!idle) return false;
+    waiting_ = device_.settling_ = false;
+  }
+  const runtime::MutexLock lock(IssuerOf(device_.ordinal_));
+  COHORT_ASSIGN_OR_RETURN(const ncclResult_t launched, RunStage());
+  waiting_ = launched == ncclInProgress;
+  COHORT_RETURN_IF_ERROR(device_.context_.nccl->ToStatus(launched, device_.communicator_->get(), std::string(name())));
+  return true;
+}
+
+absl::StatusOr<ncclResult_t> NcclIssue::RunStage() {
+  switch (stage_) {
+    case Stage::kBegin:
+      stage_ = Stage::kNative;
+      COHORT_RETURN_IF_ERROR(KeepOrder());
+      [[fallthrough]];
+    case Stage::kNative:
+      stage_ = Stage::kSpread;
+      return LaunchNative();
+    case Stage::kSpread:
+      for (const auto& [memory, stream] : device_.temporaries_)
+        (void)device_.context_.cuda->cudaFreeAsync(memory, stream);
+      device_.temporaries_.clear();
+      return BeginExchange();
+    case Stage::kFold:
+      stage_ = Stage::kEnd;
+      COHORT_RETURN_IF_ERROR(exchange_->Fold());
+      if (exchange_->Collects()) return exchange_->Collect();
+      return ncclSuccess;
+    case Stage::kEnd:
+      stage_ = Stage::kSpread;
+      device_.exchanged_ = device_.exchanged_ || exchange_->Collects();
+      COHORT_RETURN_IF_ERROR(exchange_->End());
+      exchange_.reset();
+      ++exchanging_;
+      return ncclSuccess;
+    case Stage::kRecord:
+      COHORT_RETURN_IF_ERROR(Record());
+      ended_ = true;
+      return ncclSuccess;
+  }
+  return ncclInternalError;
+}
+
+absl::Status NcclIssue::KeepOrder() {
+  for (const IssuedCall& each : calls_) {
+    if (!each.captured) COHORT_RETURN_IF_ERROR(device_.KeepOrder(static_cast<cudaStream_t>(each.call->stream)));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<ncclResult_t> NcclIssue::LaunchNative() {
+  if (calls_.size() == 1) [[likely]] {
+    if (!device_.WhyNot(calls_[0].call->request).empty()) return ncclSuccess;
+    return Enqueue(device_.Target(), *calls_[0].call);
+  }
+  std::vector<const AcceptedCall*> native;
+  for (const IssuedCall& each : calls_) {
+    if (device_.WhyNot(each.call->request).empty()) native.push_back(each.call);
+  }
+  if (native.empty()) return ncclSuccess;
+  return EnqueueBatch(device_.Target(), native);
+}
+
+absl::StatusOr<ncclResult_t> NcclIssue::BeginExchange() {
+  while (exchanging_ < calls_.size() && device_.WhyNot(calls_[exchanging_].call->request).empty()) ++exchanging_;
+  if (exchanging_ == calls_.size()) {
+    stage_ = Stage::kRecord;
+    return ncclSuccess;
+  }
+  stage_ = Stage::kFold;
+  const AcceptedCall& call = *calls_[exchanging_].call;
+  CallTarget target = device_.Target();
+  target.stream = static_cast<cudaStream_t>(call.stream);
+  exchange_.emplace(target, device_.kernels_, &call.request);
+  COHORT_RETURN_IF_ERROR(exchange_->Begin());
+  return exchange_->Spread();
+}
+
+absl::Status NcclIssue::Record() {
+  const cuda::CudaApi& cuda = *device_.context_.cuda;
+  for (const IssuedCall& each : calls_) {
+    const cudaError_t recorded = cuda.cudaEventRecord(each.event, static_cast<cudaStream_t>(each.call->stream));
+    if (recorded != cudaSuccess) [[unlikely]]
+      return cuda.ToStatus(recorded, std::string(name()));
+    if (!each.captured) device_.NoteIssued(each.event);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cohort::comm::nccl
