@@ -71,10 +71,10 @@ std::string ChainInOneGraph(NcclRank& self, bool fork) {
   std::vector<int32_t> in(5), middle(5), out(5), other(5), others(5);
   cudaStream_t const stream = groups.streams[0], side = fork ? groups.streams[1] : stream;
   Groups::Begin(stream);
-  const runtime::Work one = groups.first.Launch(AllReduce(in, middle), stream);
+  runtime::Work one = groups.first.Launch(AllReduce(in, middle), stream);
   if (!one.Done() || !one.status().ok()) return "the first capture: " + one.status().ToString();
   if (fork && !one.WaitOnStream(side).ok()) return "the fork";
-  const runtime::Work two = groups.second.Launch(AllReduce(middle, out), side);
+  runtime::Work two = groups.second.Launch(AllReduce(middle, out), side);
   if (!two.Done() || !two.status().ok()) return "the second capture: " + two.status().ToString();
   if (fork && !two.WaitOnStream(stream).ok()) return "the join";
   cudaGraphExec_t const graph = Groups::End(stream);
