@@ -72,16 +72,16 @@ TEST_F(NcclOrderTest, ALaterCallOfAnotherCommunicatorWaits) {
     if (!pair.ok) return "first calls";
     if (self.rank() == 1) {
       // Only the second call: the other rank's one is behind its first.
-      runtime::Work second = pair.Launch(1, seconds(8));
+      runtime::Work second = pair.Launch(1, seconds(4));
       if (!self.runtime().Get("looked", runtime::Deadline::After(seconds(30))).ok()) return "no look";
       if (second.Done()) return "the second call was done before the first";
-      runtime::Work first = pair.Launch(0, seconds(8));
+      runtime::Work first = pair.Launch(0, seconds(4));
       // Behind the second one here, too: both stand still until one rank is told so and stops its calls.
       (void)first.Wait(seconds(20));
       (void)second.Wait(seconds(20));
       return "";
     }
-    runtime::Work first = pair.Launch(0, seconds(8)), second = pair.Launch(1, seconds(8));
+    runtime::Work first = pair.Launch(0, seconds(4)), second = pair.Launch(1, seconds(4));
     const bool early = second.Wait(milliseconds(20)).ok();
     if (!self.runtime().Put("looked", "1", runtime::Deadline::After(seconds(30))).ok()) return "Put";
     if (early) return "the second call did not wait for the first";

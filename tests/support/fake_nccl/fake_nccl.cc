@@ -115,6 +115,9 @@ ncclResult_t Run(ncclComm* communicator, cudaStream_t stream, Part part, Collect
     collective.shape = shape;
     collective.parts.push_back(mine);
     if (static_cast<int>(collective.parts.size()) < world.size) return;
+    // Whoever has aborted is not there any more, nor its memory: the others wait for ever.
+    if (std::any_of(collective.parts.begin(), collective.parts.end(), [](const Part& each) { return each.task->done; }))
+      return;
     Collective whole = std::move(collective);
     world.collectives.erase(sequence);
     Compute(whole);
@@ -125,6 +128,9 @@ ncclResult_t Run(ncclComm* communicator, cudaStream_t stream, Part part, Collect
 void Match(World& world, std::pair<int, int> route) {
   auto& messages = world.messages[route];
   auto& receives = world.receives[route];
+  const auto aborted = [](const Message& message) { return message.task->done; };
+  std::erase_if(messages, aborted);
+  std::erase_if(receives, aborted);
   while (!messages.empty() && !receives.empty()) {
     const Message sent = messages.front(), received = receives.front();
     messages.pop_front();
