@@ -90,7 +90,7 @@ TEST(ManyGroupsTest, IdleGroupsAreNotPolled) {
                 if (idle == 0) first = fastest;
                 if (rank.rank == 0) std::printf("8 B all-reduce beside %zu idle groups: %.2f us\n", idle, fastest);
                 // A poll of each would cost tens of microseconds in every wait that is longer than a moment.
-                if (fastest > 20 * first) return "idle groups slow the others down";
+                if (!kSanitized && fastest > 20 * first) return "idle groups slow the others down";
               }
               return "";
             }),

@@ -1,6 +1,5 @@
 // Reductions that NCCL does not compute: exchanged by it and folded by kernels. Their bits are those of a fold in the
 // order of ranks by comm/reduce's kernels. And those that it computes with a factor.
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -280,26 +279,19 @@ TEST_F(NcclExchangeTest, ABatchMayHoldBothKinds) {
 
 TEST_F(NcclExchangeTest, IsCapturedOnceItHasRun) {
   const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
-    const auto begin = TheFake().Find<decltype(&cudaStreamBeginCapture)>("cudaStreamBeginCapture");
-    const auto end = TheFake().Find<decltype(&cudaStreamEndCapture)>("cudaStreamEndCapture");
-    const auto launch = TheFake().Find<decltype(&cudaGraphLaunch)>("cudaGraphLaunch");
-    const auto wait = TheFake().Find<decltype(&cudaStreamSynchronize)>("cudaStreamSynchronize");
     Bytes in = Input(DataType::kInt16, self.rank(), 50), out(100);
     CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kInt16, ReduceOp::kSum, self.rank(), 50);
     request.in = in.data();
     request.out = out.data();
     if (!self.Run(request).ok()) return "the first call failed";
     out.assign(100, std::byte{});
-    cudaStream_t stream = nullptr;
-    TheFake().Find<decltype(&cudaStreamCreateWithFlags)>("cudaStreamCreateWithFlags")(&stream, 0);
-    begin(stream, cudaStreamCaptureModeGlobal);
-    const runtime::Work work = self.Launch(request, stream);
-    cudaGraph_t graph = nullptr;
-    end(stream, &graph);
+    FakeStream stream;
+    stream.BeginCapture();
+    const runtime::Work work = self.Launch(request, stream.get());
+    cudaGraphExec_t const graph = stream.EndCapture();
     if (!work.Done() || !work.status().ok()) return "capture: " + work.status().ToString();
     if (out != Bytes(100)) return "a captured call ran";
-    launch(reinterpret_cast<cudaGraphExec_t>(graph), stream);
-    wait(stream);
+    stream.Replay(graph);
     return out == Folded(DataType::kInt16, ReduceOp::kSum, 2, 50, 0, 50) ? "" : "the replay gave other bits";
   });
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");

@@ -121,6 +121,31 @@ const FakeNccl& TheFake() {
   return fake;
 }
 
+FakeStream::FakeStream() {
+  TheFake().Find<decltype(&cudaStreamCreateWithFlags)>("cudaStreamCreateWithFlags")(&stream_, 0);
+}
+
+FakeStream::~FakeStream() {
+  TheFake().Find<decltype(&cudaStreamDestroy)>("cudaStreamDestroy")(stream_);
+  for (cudaGraph_t graph : graphs_) TheFake().Find<decltype(&cudaGraphDestroy)>("cudaGraphDestroy")(graph);
+}
+
+void FakeStream::BeginCapture() {
+  TheFake().Find<decltype(&cudaStreamBeginCapture)>("cudaStreamBeginCapture")(stream_, cudaStreamCaptureModeGlobal);
+}
+
+cudaGraphExec_t FakeStream::EndCapture() {
+  cudaGraph_t graph = nullptr;
+  TheFake().Find<decltype(&cudaStreamEndCapture)>("cudaStreamEndCapture")(stream_, &graph);
+  graphs_.push_back(graph);
+  return reinterpret_cast<cudaGraphExec_t>(graph);  // the fake's graphs are executable
+}
+
+void FakeStream::Replay(cudaGraphExec_t graph) {
+  TheFake().Find<decltype(&cudaGraphLaunch)>("cudaGraphLaunch")(graph, stream_);
+  TheFake().Find<decltype(&cudaStreamSynchronize)>("cudaStreamSynchronize")(stream_);
+}
+
 std::vector<std::string> RunNcclRanks(int size, const std::function<std::string(NcclRank&)>& body) {
   ThreadStore store;
   std::vector<std::string> problems(static_cast<size_t>(size));

@@ -1,6 +1,7 @@
 // Ranks as threads of this process, each with a runtime of its own, all with the provider over the fake NCCL.
 #pragma once
 
+#include <cuda_runtime_api.h>
 #include <dlfcn.h>
 
 #include <functional>
@@ -66,6 +67,26 @@ struct FakeNccl {
 };
 const FakeNccl& TheFake();
 NcclOptions FakeOptions();
+
+// A stream of the fake, and what was captured on it.
+class FakeStream {
+ public:
+  FakeStream();
+  ~FakeStream();
+  FakeStream(const FakeStream&) = delete;
+  FakeStream& operator=(const FakeStream&) = delete;
+  cudaStream_t get() const { return stream_; }
+
+  void BeginCapture();
+  // The graph, which lives as long as the stream.
+  cudaGraphExec_t EndCapture();
+  // Launches the graph here, and waits.
+  void Replay(cudaGraphExec_t graph);
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  std::vector<cudaGraph_t> graphs_;
+};
 
 // Runs body(rank) in `size` threads. The fake works unless the body configures it. Returns what bodies returned: "" or
 // what was wrong.

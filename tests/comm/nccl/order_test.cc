@@ -1,6 +1,5 @@
 // Calls of two communicators on one device and streams of their own: kept in the order of issue, and told when two
 // ranks issue them in different orders.
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -36,17 +35,13 @@ struct Pair {
   explicit Pair(NcclRank* first, const NcclOptions& options) : groups{first} {
     second = std::make_unique<NcclRank>(&first->runtime(), std::vector<int>{0, 1}, options, 300);
     groups[1] = second.get();
-    const auto make = TheFake().Find<decltype(&cudaStreamCreateWithFlags)>("cudaStreamCreateWithFlags");
-    for (int i = 0; i < 2; ++i) {
-      make(&streams[i], 0);
-      ok = groups[i]->Run(Barrier()).ok() && ok;
-    }
+    for (NcclRank* group : groups) ok = group->Run(Barrier()).ok() && ok;
   }
-  runtime::Work Launch(int i, milliseconds timeout) { return groups[i]->Launch(Barrier(), streams[i], timeout); }
+  runtime::Work Launch(int i, milliseconds timeout) { return groups[i]->Launch(Barrier(), streams[i].get(), timeout); }
 
+  FakeStream streams[2];
   std::unique_ptr<NcclRank> second;
   NcclRank* groups[2];
-  cudaStream_t streams[2] = {};
   bool ok = true;
 };
 
@@ -129,7 +124,7 @@ TEST_F(NcclOrderTest, ACallFromInsideAnotherOnesLaunchComesAfterIt) {
         // Only the second call: the other rank's one is behind its first.
         runtime::Work second = pair.Launch(1, seconds(2));
         if (!self.runtime().Get("looked", soon()).ok()) return "no look";
-        runtime::Work first = self.Launch(reduce, pair.streams[0], seconds(2));
+        runtime::Work first = self.Launch(reduce, pair.streams[0].get(), seconds(2));
         (void)first.Wait(seconds(20));
         (void)second.Wait(seconds(20));
         return "";
@@ -141,7 +136,7 @@ TEST_F(NcclOrderTest, ACallFromInsideAnotherOnesLaunchComesAfterIt) {
       {
         const runtime::EngineLock lock(self.runtime().engine());
         self.runtime().engine().Add(&inside);
-        first = self.Launch(reduce, pair.streams[0], seconds(2));
+        first = self.Launch(reduce, pair.streams[0].get(), seconds(2));
         self.runtime().engine().Remove(&inside);
       }
       const bool launched = !inside.Active();

@@ -1,5 +1,4 @@
 // Every kind of call through the provider, against a serial reference, over the fake NCCL.
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -310,29 +309,20 @@ TEST_F(NcclProviderTest, BlocksOfUnequalLength) {
 
 TEST_F(NcclProviderTest, CallsAreCapturedIntoGraphs) {
   ExpectNoProblem(RunNcclRanks(2, [](NcclRank& self) -> std::string {
-    const auto begin = TheFake().Find<decltype(&cudaStreamBeginCapture)>("cudaStreamBeginCapture");
-    const auto end = TheFake().Find<decltype(&cudaStreamEndCapture)>("cudaStreamEndCapture");
-    const auto launch = TheFake().Find<decltype(&cudaGraphLaunch)>("cudaGraphLaunch");
-    const auto make = TheFake().Find<decltype(&cudaStreamCreateWithFlags)>("cudaStreamCreateWithFlags");
-    const auto wait = TheFake().Find<decltype(&cudaStreamSynchronize)>("cudaStreamSynchronize");
-    cudaStream_t stream = nullptr, other = nullptr;
-    make(&stream, 0);
-    make(&other, 0);
+    FakeStream stream, other;
     CollectiveRequest barrier;
     barrier.kind = CollectiveKind::kBarrier;
     if (!self.Run(barrier).ok()) return "the first barrier failed";
     Values in = Input(self.rank(), 3), out(3);
-    begin(stream, cudaStreamCaptureModeGlobal);
-    runtime::Work work = self.Launch(Request(CollectiveKind::kAllReduce, in, out, 3), stream);
+    stream.BeginCapture();
+    runtime::Work work = self.Launch(Request(CollectiveKind::kAllReduce, in, out, 3), stream.get());
     if (!work.Done() || !work.status().ok()) return "a captured call is not done: " + work.status().ToString();
-    if (!work.WaitOnStream(other).ok()) return "WaitOnStream failed";
-    cudaGraph_t graph = nullptr;
-    end(stream, &graph);
+    if (!work.WaitOnStream(other.get()).ok()) return "WaitOnStream failed";
+    cudaGraphExec_t const graph = stream.EndCapture();
     if (out != Values(3)) return "a captured call ran";
     for (int i = 1; i <= 2; ++i) {
       in[0] = i * (self.rank() + 1);
-      launch(reinterpret_cast<cudaGraphExec_t>(graph), other == nullptr ? nullptr : stream);
-      wait(stream);
+      stream.Replay(graph);
       if (out[0] != 3 * i) return "replay gave wrong values";
       if (!self.Run(barrier).ok()) return "barrier failed";
     }
@@ -342,12 +332,11 @@ TEST_F(NcclProviderTest, CallsAreCapturedIntoGraphs) {
 
 TEST_F(NcclProviderTest, AFirstCallIsNotCaptured) {
   (void)RunNcclRanks(2, [](NcclRank& self) -> std::string {
-    cudaStream_t stream = nullptr;
-    TheFake().Find<decltype(&cudaStreamCreateWithFlags)>("cudaStreamCreateWithFlags")(&stream, 0);
-    TheFake().Find<decltype(&cudaStreamBeginCapture)>("cudaStreamBeginCapture")(stream, cudaStreamCaptureModeGlobal);
+    FakeStream stream;
+    stream.BeginCapture();
     CollectiveRequest barrier;
     barrier.kind = CollectiveKind::kBarrier;
-    const absl::Status status = self.Launch(barrier, stream).Wait(std::chrono::seconds(10));
+    const absl::Status status = self.Launch(barrier, stream.get()).Wait(std::chrono::seconds(10));
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     return "";
   });
