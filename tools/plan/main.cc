@@ -32,14 +32,12 @@ constexpr const char* kExamples =
     "  plan explain all_reduce --bytes 65536 --ranks 16 --hosts 2\n"
     "  plan simulate all_reduce ring --bytes 268435456 --network fat-tree:nodes=8192,oversubscription=2\n"
     "\n"
-    "What show draws: in[3]>1 sends chunk 3 of the input to rank 1, in[3]>* publishes it to all; out[2]<3 receives "
-    "from\n"
-    "rank 3; out[2]=<3+in[2] receives from rank 3 and combines.\n"
+    "What show draws: in[3]>1 sends chunk 3 of the input to rank 1, in[3]>* publishes it to all; out[2]<3 receives\n"
+    "from rank 3; out[2]=<3+in[2] receives from rank 3 and combines.\n"
     "\n"
     "Across hosts any two algorithms can be composed: SCHEME:INNER+OUTER is INNER inside each host and OUTER between\n"
-    "them. With the scheme leader one rank of each host takes part between them; with shared all do, each with a "
-    "share\n"
-    "(hosts with equally many ranks). plan list COLLECTIVE --nodes 2 names them.\n";
+    "them. With the scheme leader one rank of each host takes part between them; with shared all do, each with a\n"
+    "share (hosts with equally many ranks). plan list COLLECTIVE --nodes 2 names them.\n";
 
 struct Options {
   std::string kind;
