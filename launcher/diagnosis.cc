@@ -124,7 +124,7 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
     text.Line("  ", whose + " printed nothing; its log: " + Shown(log));
   }
   if (report.others_size() > 0) {
-    text.Line("  ", "the others:");
+    text.Line("  ", report.culprit_rank() >= 0 ? "the others:" : "the ranks:");
     const int shown = static_cast<int>(std::min(options.others, static_cast<size_t>(report.others_size())));
     for (int i = 0; i < shown; ++i) text.Line("    ", Shown(report.others(i)));
     if (shown < report.others_size()) {

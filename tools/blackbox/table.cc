@@ -88,7 +88,7 @@ std::string TableText(const SegmentCopy& segment, const StateOfProcess& state_of
   std::string text = "job " + (segment.job_id.empty() ? "-" : segment.job_id) + ", epoch " +
                      std::to_string(segment.epoch) + ", " + std::to_string(segment.ranks.size()) + " local ranks\n";
   std::snprintf(line, sizeof line, "%5s %8s %-8s %-8s %-6s %-16s %9s %10s %-14s %-9s %12s %-10s %s\n", "local", "pid",
-                "process", "rank", "call", "group", "as", "sequence", "kind", "type", "bytes", "since", "site");
+                "process", "state", "call", "group", "as", "sequence", "kind", "type", "bytes", "since", "site");
   text += line;
   for (const RankCopy& rank : segment.ranks) {
     std::snprintf(line, sizeof line, "%5d %8d %-8s %-8s ", rank.local_rank, rank.pid, state_of(rank.pid).c_str(),

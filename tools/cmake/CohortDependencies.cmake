@@ -168,6 +168,7 @@ function(cohort_print_summary)
   list(JOIN lines "\n" lines)
   list(JOIN libraries " " libraries)
   list(JOIN programs " " programs)
-  message(STATUS "cohort ${PROJECT_VERSION}, ${CMAKE_BUILD_TYPE} ${COHORT_SANITIZE}, in ${CMAKE_BINARY_DIR}\n"
+  string(STRIP "${CMAKE_BUILD_TYPE} ${COHORT_SANITIZE}" kind)
+  message(STATUS "cohort ${PROJECT_VERSION}, ${kind}, in ${CMAKE_BINARY_DIR}\n"
     "${lines}\n  libraries: ${libraries}\n  programs: ${programs}\n  tests: ${tests}")
 endfunction()

@@ -27,7 +27,7 @@ constexpr const char* kDescription =
 constexpr const char* kFooter =
     "Examples:\n"
     "  dlaunch --nproc-per-node 2 collperf all_reduce\n"
-    "  dlaunch --nproc-per-node 4 collperf all -b 8 -e 32M -f 8 --csv all.csv --plot all.svg\n"
+    "  dlaunch --nproc-per-node 4 collperf all -b 8 -e 16M -f 8 --csv all.csv --plot all.svg\n"
     "  dlaunch --nproc-per-node 2 collperf all_reduce -b 64K -e 64K --window -n 1000\n"
     "  dlaunch --nnodes 2 --simulate-nodes 2 collperf all_gather --transport ucx\n"
     "  dlaunch --nproc-per-node 4 collperf all_reduce --determinism order_invariant\n"
@@ -35,8 +35,8 @@ constexpr const char* kFooter =
     "\n"
     "What is measured: the bytes are those of one block: the whole vector of all_reduce, broadcast and reduce, one\n"
     "rank's part in the others. Before each call all ranks meet at a gate that is none of ours; a call's time is that\n"
-    "of its slowest rank. algbw is the larger of a rank's input and output divided by the median time; busbw corrects\n"
-    "it for the operation and the number of ranks, as in nccl-tests. #wrong counts elements of all ranks.\n"
+    "of its slowest rank. algbw is the larger of a rank's input and output divided by the median time, in GB/s; busbw\n"
+    "corrects it for the operation and the number of ranks, as in nccl-tests. #wrong counts elements of all ranks.\n"
     "\n"
     "Exit status: 0; 1 where an operation failed or an element was wrong; 2 for a command line that can't work.\n";
 

@@ -46,7 +46,8 @@ std::string HeadText(const Options& options, const RunFacts& facts) {
   std::string text = "# collperf: " + Plural(facts.ranks, "rank") + " on " + Plural(facts.hosts, "host") + " (" +
                      facts.host + ", " + Plural(facts.cpus, "CPU") + "), transport " + facts.transport + ", memory " +
                      MemoryName(options) + "\n";
-  text += "# gate before each call: " + facts.gate + "; a call takes as long as its slowest rank; time is the median\n";
+  text += "# gate before each call: " + facts.gate +
+          "; a call takes as long as its slowest rank; time is the median; algbw, busbw in GB/s\n";
   if (options.batch > 1) {
     text += "# " + std::to_string(options.batch) + " calls between two gates: times are means of a batch\n";
   }
@@ -55,6 +56,7 @@ std::string HeadText(const Options& options, const RunFacts& facts) {
     text += "# " + std::string(comm::Name(options.determinism)) +
             " reductions; x fast: by how much their median is longer than that of the same call at fast, in turn\n";
   }
+  if (options.operations.empty()) return text;
   char line[256];
   std::snprintf(line, sizeof line, "# %-14s %11s %11s %-9s %-7s %4s %10s %8s %8s %6s %10s %10s %6s %s%s\n", "op",
                 "bytes", "count", "type", "redop", "root", "time us", "algbw", "busbw", "#wrong", "min us", "p99 us",
