@@ -39,6 +39,8 @@ constexpr const char* kExamples =
     "them. With the scheme leader one rank of each host takes part between them; with shared all do, each with a\n"
     "share (hosts with equally many ranks). plan list COLLECTIVE --nodes 2 names them.\n";
 
+constexpr int64_t kMostBytes = int64_t{1} << 56;
+
 struct Options {
   std::string kind;
   std::string algorithm;
@@ -212,6 +214,7 @@ int Check(const Options& options) {
 int Explain(const Options& options) {
   const auto tuning = comm::Tuning::Parse(options.tuning);
   if (!tuning.ok()) return Fail(std::string(tuning.status().message()));
+  if (options.hosts > options.ranks) return Fail("--hosts must be at most --ranks");
   const comm::GroupTopology topology = {.size = options.ranks,
                                         .nodes = options.hosts,
                                         .smallest_node = options.ranks / options.hosts,
@@ -245,8 +248,9 @@ void AddPlan(CLI::App* command, Options& options) {
 CLI::App* AddExplain(CLI::App& app, Options& options) {
   CLI::App* explain = app.add_subcommand("explain", "What would be chosen for a block, and why");
   AddKind(explain, true, options);
-  explain->add_option("--bytes", options.bytes, "size of the block")
-      ->check(CLI::NonNegativeNumber)
+  explain->add_option("--bytes", options.bytes, "size of the block, such as 65536 or 64K")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{0}, kMostBytes))
       ->capture_default_str();
   explain->add_option("--ranks", options.ranks, "size of the group")
       ->check(CLI::Range(1, 1 << 20))
@@ -266,8 +270,9 @@ CLI::App* AddSimulate(CLI::App& app, Options& options) {
   simulate->add_option("algorithm", command.algorithm, "such as ring; all unless given");
   simulate->add_option("--network", command.network, "PRESET:name=value,... (flat, host, fat-tree, gpu, ethernet)")
       ->required();
-  simulate->add_option("--bytes", command.bytes, "size of the block")
-      ->check(CLI::NonNegativeNumber)
+  simulate->add_option("--bytes", command.bytes, "size of the block, such as 65536 or 64K")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::Range(int64_t{0}, kMostBytes))
       ->capture_default_str();
   simulate->add_option("--pieces", command.pieces, "pieces of the block; as the algorithm wants unless given")
       ->check(CLI::PositiveNumber);
