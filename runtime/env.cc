@@ -75,6 +75,37 @@ absl::StatusOr<std::string> PortRange(const char* name) {
   return Refuse(name, value, "two ports, the first not above the last, such as 20000-20100");
 }
 
+// What a launcher tells each process that it starts: the number of processes, beside a variable that only such a
+// process has. SLURM_NTASKS is not among them: a batch script has it too, in which one process runs.
+constexpr struct {
+  const char* size;
+  const char* rank;
+} kOtherLaunchers[] = {
+    {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},  // mpirun of Open MPI
+    {"PMI_SIZE", "PMI_RANK"},                          // mpiexec of MPICH and Intel MPI, srun --mpi=pmi2
+    {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},          // srun
+    {"WORLD_SIZE", "RANK"},                            // torchrun
+};
+
+// Other programs' variables: what is no number says nothing.
+int64_t NumberOrZero(std::string_view value) {
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), number);
+  return error == std::errc() && end == value.data() + value.size() ? number : 0;
+}
+
+std::string OtherLauncher() {
+  for (const auto& launcher : kOtherLaunchers) {
+    const std::string_view size = Variable(launcher.size);
+    if (!Variable(launcher.rank).empty() && NumberOrZero(size) > 1) {
+      return std::string(launcher.size).append("=").append(size);
+    }
+  }
+  // PMIx names no size; but who is not the first is not alone.
+  const std::string_view rank = Variable("PMIX_RANK");
+  return NumberOrZero(rank) > 0 ? std::string("PMIX_RANK=").append(rank) : std::string();
+}
+
 std::vector<std::string> NamesThatBeginWith(std::string_view prefix) {
   std::vector<std::string> names;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
@@ -95,6 +126,9 @@ absl::StatusOr<Environment> Environment::Read() {
   environment.agent = std::string(agent);
   environment.tuning = std::string(Variable("COHORT_TUNING"));
   environment.job_id = std::string(Variable("COHORT_JOB_ID"));
+  environment.other_launcher = OtherLauncher();
+  COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> allow_single, Number("COHORT_ALLOW_SINGLE", 0, 1));
+  environment.allow_single = allow_single.value_or(0) == 1;
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> local_rank, Number("COHORT_LOCAL_RANK", 0, kMaxLocalRanks - 1));
   if (local_rank.has_value()) environment.local_rank = static_cast<int>(*local_rank);
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> timeout, Number("COHORT_INIT_TIMEOUT_MS", 1, 86'400'000));

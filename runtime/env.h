@@ -17,6 +17,11 @@ struct Environment {
   std::optional<int> local_rank;
   // COHORT_JOB_ID: the job; set by dlaunch. Where it is set and COHORT_AGENT is not, something has removed that one.
   std::string job_id;
+  // "OMPI_COMM_WORLD_SIZE=4": a variable by which another launcher says to this process that it started several.
+  // Empty: none does. Variables that a single process may inherit, such as SLURM_NTASKS in a batch script, don't count.
+  std::string other_launcher;
+  // COHORT_ALLOW_SINGLE=1: be a world of one whatever other launchers say.
+  bool allow_single = false;
   // COHORT_INIT_TIMEOUT_MS: how long Runtime::Init may take, 1 to 86400000. Overrides RuntimeOptions.
   std::optional<std::chrono::milliseconds> init_timeout;
   // COHORT_UCX_LIBRARY, COHORT_NCCL_LIBRARY, COHORT_CUDA_LIBRARY: path or soname of the library to open instead of the

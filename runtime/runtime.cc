@@ -15,6 +15,33 @@ namespace {
 // Failures of groups that nobody here knew yet are kept for communicators that are about to be made.
 constexpr size_t kFailuresKept = 64;
 
+// How a process joins whose program names no bootstrap. A world of one in place of each rank of a job would compute
+// something, and something wrong: so only who is alone by all signs becomes one.
+absl::StatusOr<std::unique_ptr<Bootstrap>> BootstrapFor(const Environment& environment) {
+  if (!environment.agent.empty()) {
+    if (!environment.local_rank.has_value()) {
+      return absl::FailedPreconditionError(
+          "COHORT_AGENT is set but COHORT_LOCAL_RANK is not; dlaunch sets both, so something on the way to this "
+          "program has removed one");
+    }
+    return BootstrapFromAgent(environment.agent, *environment.local_rank);
+  }
+  if (!environment.job_id.empty()) {
+    return absl::FailedPreconditionError(
+        "COHORT_JOB_ID is set but COHORT_AGENT is not: something between dlaunch and this program has removed it. "
+        "Pass it on to take part in the job, or unset COHORT_JOB_ID too to run alone");
+  }
+  if (!environment.other_launcher.empty() && !environment.allow_single) {
+    return absl::FailedPreconditionError(
+        environment.other_launcher +
+        " says that another launcher started this as one of several processes; each would run alone, as a world of "
+        "one. Start the program with dlaunch instead, or join through that launcher's key-value store "
+        "(RuntimeOptions::bootstrap = BootstrapFromStore(...)); where each is meant to run alone, set "
+        "COHORT_ALLOW_SINGLE=1");
+  }
+  return BootstrapWorldOfOne();
+}
+
 }  // namespace
 
 // The runtime's own ear: remembers what happened, then tells the listeners.
@@ -79,22 +106,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
   if (timeout <= std::chrono::nanoseconds(0)) {
     return absl::InvalidArgumentError("RuntimeOptions::init_timeout must be positive");
   }
-  if (options.bootstrap == nullptr && environment.agent.empty()) {
-    if (!environment.job_id.empty()) {
-      // A world of one in place of each rank would compute something, and something wrong.
-      return absl::FailedPreconditionError(
-          "COHORT_JOB_ID is set but COHORT_AGENT is not: something between dlaunch and this program has removed it. "
-          "Pass "
-          "it on to take part in the job, or unset COHORT_JOB_ID too to run alone");
-    }
-    options.bootstrap = BootstrapWorldOfOne();
-  } else if (options.bootstrap == nullptr) {
-    if (!environment.local_rank.has_value()) {
-      return absl::FailedPreconditionError(
-          "COHORT_AGENT is set but COHORT_LOCAL_RANK is not; dlaunch sets both, so something on the way to this "
-          "program has removed one");
-    }
-    options.bootstrap = BootstrapFromAgent(environment.agent, *environment.local_rank);
+  if (options.bootstrap == nullptr) {
+    COHORT_ASSIGN_OR_RETURN(options.bootstrap, BootstrapFor(environment));
   }
   COHORT_ASSIGN_OR_RETURN(Bootstrap::Joined joined, options.bootstrap->Join(Deadline::After(timeout)));
 

@@ -20,7 +20,8 @@ struct RuntimeOptions {
   std::chrono::nanoseconds init_timeout = std::chrono::seconds(60);
   // Drive operations in a thread of their own while the program computes (overlap).
   bool progress_thread = false;
-  // How to join; chosen from the environment when null (COHORT_AGENT: the agent; else a world of one).
+  // How to join; chosen from the environment when null (COHORT_AGENT: the agent; else a world of one, which is refused
+  // with kFailedPrecondition where another launcher's variables say that there are several: README.md).
   std::unique_ptr<Bootstrap> bootstrap = nullptr;
 };
 

@@ -4,15 +4,32 @@
 #include <stdlib.h>
 
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "runtime/runtime.h"
 
 namespace cohort::runtime {
 namespace {
 
-constexpr const char* kVariables[] = {"COHORT_AGENT",       "COHORT_LOCAL_RANK",   "COHORT_INIT_TIMEOUT_MS",
-                                      "COHORT_UCX_LIBRARY", "COHORT_NCCL_LIBRARY", "COHORT_CUDA_LIBRARY",
-                                      "COHORT_JOB_ID"};
+constexpr const char* kVariables[] = {"COHORT_AGENT",
+                                      "COHORT_LOCAL_RANK",
+                                      "COHORT_INIT_TIMEOUT_MS",
+                                      "COHORT_UCX_LIBRARY",
+                                      "COHORT_NCCL_LIBRARY",
+                                      "COHORT_CUDA_LIBRARY",
+                                      "COHORT_JOB_ID",
+                                      "COHORT_ALLOW_SINGLE",
+                                      "RANK",
+                                      "WORLD_SIZE",
+                                      "OMPI_COMM_WORLD_RANK",
+                                      "OMPI_COMM_WORLD_SIZE",
+                                      "PMI_RANK",
+                                      "PMI_SIZE",
+                                      "PMIX_RANK",
+                                      "SLURM_PROCID",
+                                      "SLURM_NTASKS",
+                                      "SLURM_STEP_NUM_TASKS"};
 
 class EnvironmentTest : public ::testing::Test {
  protected:
@@ -66,7 +83,55 @@ TEST_F(EnvironmentTest, AJobWithoutItsAgentIsNoWorldOfOne) {
   EXPECT_NE(status.message().find("COHORT_AGENT"), std::string::npos) << status;
 }
 
+// Four processes under mpirun are not four worlds of one.
+TEST_F(EnvironmentTest, ProcessesOfAnotherLauncherAreNoWorldsOfOne) {
+  const std::vector<std::pair<const char*, const char*>> launchers = {
+      {"WORLD_SIZE", "RANK"},
+      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+      {"PMI_SIZE", "PMI_RANK"},
+      {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID"},
+  };
+  for (const auto& [size, rank] : launchers) {
+    setenv(size, "4", 1);
+    EXPECT_TRUE(Runtime::Init().ok()) << size << " alone is inherited by anybody";
+    setenv(rank, "0", 1);
+    const absl::Status status = Runtime::Init().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << size;
+    for (const std::string& part : {std::string(size) + "=4", std::string("dlaunch"), std::string("BootstrapFromStore"),
+                                    std::string("COHORT_ALLOW_SINGLE=1")}) {
+      EXPECT_NE(status.message().find(part), std::string::npos) << part << " in " << status;
+    }
+    RuntimeOptions options;
+    options.bootstrap = BootstrapWorldOfOne();
+    EXPECT_TRUE(Runtime::Init(std::move(options)).ok()) << "the program names it";
+    setenv("COHORT_ALLOW_SINGLE", "1", 1);
+    EXPECT_TRUE(Runtime::Init().ok()) << "the user insists";
+    Clear();
+    setenv(size, "1", 1);
+    setenv(rank, "0", 1);
+    EXPECT_TRUE(Runtime::Init().ok()) << size << "=1";
+    Clear();
+  }
+}
+
+TEST_F(EnvironmentTest, APmixRankAboveZeroIsNotAlone) {
+  setenv("PMIX_RANK", "0", 1);
+  EXPECT_TRUE(Runtime::Init().ok());
+  setenv("PMIX_RANK", "2", 1);
+  EXPECT_EQ(Runtime::Init().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+// A batch script of Slurm, where one process may well run by itself; and values that are no numbers.
+TEST_F(EnvironmentTest, VariablesThatAnybodyHasSayNothing) {
+  setenv("SLURM_NTASKS", "64", 1);
+  setenv("SLURM_PROCID", "0", 1);
+  setenv("RANK", "major", 1);
+  setenv("WORLD_SIZE", "4x", 1);
+  EXPECT_TRUE(Runtime::Init().ok());
+}
+
 TEST_F(EnvironmentTest, RefusesBadValues) {
+  for (const char* value : {"2", "yes"}) ExpectRefused("COHORT_ALLOW_SINGLE", value);
   for (const char* value : {"-1", "1024", "3x", " 3", "0x3", "99999999999999999999", "three", "1.5"}) {
     ExpectRefused("COHORT_LOCAL_RANK", value);
   }
