@@ -77,14 +77,14 @@ struct Tuning {
                        .copied_gigabytes_s = 9.09,
                        .uncached_gigabytes_s = 8.3,
                        .switch_us = 1.84};
-  LevelTuning remote = {.alpha_us = 4.36,
-                        .message_us = 4.75,
-                        .gigabytes_s = 5.19,
-                        .large_us = 0.359,
-                        .copied_gigabytes_s = 1,
-                        .uncached_gigabytes_s = 3.46,
-                        .cpu_share = 0.681,
-                        .switch_us = 3.55};
+  LevelTuning remote = {.alpha_us = 3.99,
+                        .message_us = 2.66,
+                        .gigabytes_s = 7.15,
+                        .large_us = 0.236,
+                        .copied_gigabytes_s = 1.73,
+                        .uncached_gigabytes_s = 5.35,
+                        .cpu_share = 0.83,
+                        .switch_us = 1.49};
   DirectTuning direct;
   // Reading operands and writing the result of a reduction, beyond the move that brought the data.
   double reduce_gigabytes_s = 71.3;
