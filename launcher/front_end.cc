@@ -26,6 +26,7 @@
 #include "launcher/credentials.h"
 #include "launcher/diagnosis.h"
 #include "launcher/job_plan.h"
+#include "launcher/job_record.h"
 #include "launcher/output_printer.h"
 #include "launcher/spawn/spawner.h"
 #include "runtime/base/status_macros.h"
@@ -77,6 +78,7 @@ class FrontEnd {
   void OnReport(const v1::JobReport& report);
   void OnAgentEnded(size_t index);
   void OnHostEnded();
+  void KeepRecord();
   void ReapAgents();
   void LookForFrozenAgents();
   void RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone);
@@ -90,6 +92,7 @@ class FrontEnd {
 
   const Job& job_;
   const std::string job_id_ = NewJobId();
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   std::string secret_;
   EventLoop loop_;
   OutputPrinter printer_;
@@ -131,6 +134,10 @@ v1::NodeStart FrontEnd::MakeStart(size_t index) const {
   start.set_private_key(agents_[index].identity.private_key);
   start.set_simulated_node(job_.nodes.share_host);
   start.set_across_hosts(job_.nodes.across_hosts);
+  start.set_interface(job_.options.interface);
+  const PortRange ports = job_.options.ports.value_or(PortRange{});
+  start.set_first_port(static_cast<uint32_t>(ports.first));
+  start.set_last_port(static_cast<uint32_t>(ports.last));
   start.set_simulated_devices(static_cast<uint32_t>(job_.options.simulate_gpus.value_or(0)));
   return start;
 }
@@ -143,7 +150,12 @@ absl::Status FrontEnd::StartAgents() {
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
     COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i), i == 0));
-    COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), job_.nodes.nodes[i].name));
+    const std::string& name = job_.nodes.nodes[i].name;
+    if (const auto& reached = job_.nodes.reached; reached && reached->contains(name)) {
+      agent.process = std::move(reached->at(name));
+    } else {
+      COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), name));
+    }
     agent.writer = std::make_unique<MessageWriter>(&loop_, std::move(agent.process.input));
     agent.reader.SkipUntil(agent.process.preamble);
     ::fcntl(agent.process.output.get(), F_SETFL, ::fcntl(agent.process.output.get(), F_GETFL) | O_NONBLOCK);
@@ -182,6 +194,7 @@ int FrontEnd::Run() {
     KillAgents();
   }
   ReleaseHeld();
+  KeepRecord();
   Sweep("COHORT_JOB_ID=" + job_id_, older_children, agent_died_ || killed_, seconds(2));
   // Whoever reads us may take their time: from here on a signal ends us as it ends any program.
   ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
@@ -194,6 +207,20 @@ int FrontEnd::Run() {
     return kExitLauncher;
   }
   return exit_code;
+}
+
+void FrontEnd::KeepRecord() {
+  if (job_.log_directory.empty() || !report_) return;
+  JobRecord record{.job_id = job_id_,
+                   .source = job_.nodes.source,
+                   .command = job_.options.command,
+                   .nodes = job_.placement.nodes,
+                   .started = started_,
+                   .ended = std::chrono::system_clock::now(),
+                   .report = *report_};
+  record.command[0] = job_.program.path;
+  const absl::Status kept = WriteJobRecord(job_.log_directory, record);
+  if (!kept.ok()) Say(std::string(kept.message()));
 }
 
 void FrontEnd::SetReading(bool reading) {

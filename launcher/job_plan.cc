@@ -16,7 +16,9 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::st
   spec.add_command(job.program.path);
   for (size_t i = 1; i < job.options.command.size(); ++i) spec.add_command(job.options.command[i]);
   if (job.nodes.across_hosts) {
-    for (std::string& variable : PortableEnvironment(InheritedEnvironment())) spec.add_environment(std::move(variable));
+    for (std::string& variable : PortableEnvironment(InheritedEnvironment(), job.options.passed_variables)) {
+      spec.add_environment(std::move(variable));
+    }
   }
   for (const auto& [name, value] : job.options.environment) spec.add_environment(name + "=" + value);
   spec.set_working_directory(job.working_directory);

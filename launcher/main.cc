@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +19,7 @@
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/front_end.h"
+#include "launcher/join/join_job.h"
 #include "launcher/options.h"
 #include "launcher/placement.h"
 #include "launcher/program.h"
@@ -62,6 +64,21 @@ absl::StatusOr<std::string> MakeLogDirectory(const std::string& folder) {
   return path.string();
 }
 
+// Those at the end for which -n has no rank.
+absl::Status LeaveOutIdleNodes(Job* job) {
+  const size_t used = job->placement.nodes.size();
+  const size_t idle = job->nodes.nodes.size() - used;
+  if (idle == 0) return absl::OkStatus();
+  if (job->options.nodes) {
+    return absl::InvalidArgumentError("-n " + std::to_string(*job->options.ranks) + " leaves " + std::to_string(idle) +
+                                      " of " + std::to_string(*job->options.nodes) +
+                                      " nodes without a rank; use --nnodes " + std::to_string(used) + ", or raise -n");
+  }
+  job->nodes.source = std::to_string(used) + " of " + job->nodes.source;
+  job->nodes.nodes.resize(used);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Job> PlanJob(const Options& options) {
   Job job;
   job.options = options;
@@ -74,8 +91,15 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
         "env -u COHORT_AGENT dlaunch ...");
   }
   COHORT_ASSIGN_OR_RETURN(job.nodes, FindNodes(options));
-  COHORT_ASSIGN_OR_RETURN(job.placement, Place(job.nodes.nodes, {.ranks_per_node = options.ranks_per_node,
+  if (job.nodes.instead) return job;
+  if (!options.interface.empty() && !job.nodes.across_hosts) {
+    return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
+                                      " and needs no network; leave it out");
+  }
+  COHORT_ASSIGN_OR_RETURN(job.placement, Place(job.nodes.nodes, {.ranks = options.ranks,
+                                                                 .ranks_per_node = options.ranks_per_node,
                                                                  .devices_per_rank = options.gpus_per_rank}));
+  COHORT_RETURN_IF_ERROR(LeaveOutIdleNodes(&job));
   COHORT_ASSIGN_OR_RETURN(job.program, FindProgram(options.command[0], GetVariable("PATH").value_or("/usr/bin:/bin"),
                                                    job.working_directory, OwnFolder()));
   return job;
@@ -97,6 +121,22 @@ std::string Summary(const Job& job) {
   return text + "\n";
 }
 
+// How it came to the plan.
+std::string Explanation(const Job& job) {
+  std::string text = "sources of nodes, the first that applies is used (*):\n" + ExplainSources(job.options);
+  text += "agents are started by: " + job.nodes.spawner + "\n";
+  text += "order of the nodes: ";
+  text += job.options.rank_order == RankOrder::kNatural ? "by name\n" : "as the source has them\n";
+  if (job.nodes.across_hosts) {
+    std::string names;
+    for (const std::string& variable : PortableEnvironment(InheritedEnvironment(), job.options.passed_variables)) {
+      names += " " + variable.substr(0, variable.find('='));
+    }
+    text += "variables of this shell that all ranks get:" + names + "\n";
+  }
+  return text;
+}
+
 int ExitCodeOf(const absl::Status& status) {
   if (absl::IsNotFound(status)) return kExitNotFound;
   if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
@@ -109,8 +149,10 @@ int Launch(const std::vector<std::string>& argv) {
   if (command_line->print) return Answer(*command_line->print);
   absl::StatusOr<Job> job = PlanJob(command_line->options);
   if (!job.ok()) return Refuse(job.status(), ExitCodeOf(job.status()));
+  if (job->nodes.instead) return job->nodes.instead();
   if (job->options.dry_run) {
-    return Answer("dry run, nothing is started: " + Summary(*job) + "\n" + FormatPlacement(job->placement));
+    const std::string why = job->options.explain ? Explanation(*job) : "";
+    return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n" + FormatPlacement(job->placement));
   }
   absl::StatusOr<std::string> log_directory = MakeLogDirectory(job->options.log_directory);
   if (!log_directory.ok()) return Refuse(log_directory.status(), kExitUsage);
@@ -127,16 +169,24 @@ void OpenStandardStreams() {
   }
 }
 
+// The first process of a container dies of no signal that it has not asked for.
+void DieOfSignalsEvenAsFirstProcess() {
+  if (::getpid() != 1) return;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, [](int number) { ::_exit(128 + number); });
+}
+
 }  // namespace
 }  // namespace cohort::launcher
 
 int main(int argc, char** argv) {
   cohort::launcher::OpenStandardStreams();
+  cohort::launcher::DieOfSignalsEvenAsFirstProcess();
   if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);
   }
   if (argc == 3 && std::strcmp(argv[1], "agent") == 0 && std::strcmp(argv[2], "--inventory") == 0) {
     return cohort::launcher::PrintInventory();
   }
+  if (argc >= 2 && std::strcmp(argv[1], "join") == 0) return cohort::launcher::RunJoinCommand(argc, argv);
   return cohort::launcher::Launch({argv, argv + argc});
 }

@@ -24,6 +24,8 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train
                                                    two pretended nodes with four pretended GPUs each: 4 ranks
   dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
+  dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
+  dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
   dlaunch --nproc-per-node 2 --dry-run train       shows the plan and starts nothing
   dlaunch --nproc-per-node 2 -- python3 script.py  any program: RANK, WORLD_SIZE, MASTER_ADDR, ... are set
 
@@ -36,11 +38,13 @@ program that can't be executed or was not found.)";
 
 // What the parser fills: text, so that one strict reader gives every message.
 struct RawOptions {
-  std::string nodes, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
-  std::string hosts, host_file, ssh_command, agent_path;
-  std::string on_failure, log_directory, grace;
+  std::string nodes, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
+  std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
+  std::string on_failure, log_directory, grace, wait, ports, token_file, interface;
   std::vector<std::string> environment;
   bool dry_run = false;
+  bool explain = false;
+  bool insecure = false;
   bool version = false;
 };
 
@@ -52,8 +56,9 @@ class Formatter : public CLI::Formatter {
   }
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     if (is_positional) return CLI::Formatter::make_option_name(option, true);
-    const std::string help = option->check_name("--help") ? "-h, " : "";
-    return help + "--" + option->get_lnames().front();
+    std::string brief;
+    for (const std::string& name : option->get_snames()) brief += "-" + name + ", ";
+    return brief + "--" + option->get_lnames().front();
   }
   std::string make_option_opts(const CLI::Option* option) const override {
     return option->get_type_size() == 0 ? "" : " " + option->get_type_name();
@@ -79,6 +84,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   app->set_help_flag("-h,--help", "Show this and exit");
   app->footer(kExamples);
   AddOption(app.get(), "nnodes", &raw->nodes, "N", "Nodes of the job (1)");
+  app->add_option("-n,--np", raw->ranks, "Ranks of the whole job, over the nodes in their order")->type_name("N");
   AddOption(app.get(), "nproc-per-node", &raw->ranks_per_node, "N",
             "Ranks on each node (one for each --gpus-per-rank GPUs, or 1); alone, ranks see all GPUs and own none");
   AddOption(app.get(), "gpus-per-rank", &raw->gpus_per_rank, "N", "GPUs that each rank owns (1 where there are GPUs)");
@@ -88,6 +94,18 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "ssh", &raw->ssh_command, "COMMAND", "The ssh to use, with its options (ssh)");
   AddOption(app.get(), "agent-path", &raw->agent_path, "PATH",
             "Where dlaunch lies on those hosts (where it lies here)");
+  AddOption(app.get(), "wait", &raw->wait, "SECONDS",
+            "With --nnodes alone, or in pods: how long to wait for the others to join (600)");
+  AddOption(app.get(), "port-range", &raw->ports, "A:B",
+            "TCP ports that dlaunch and its agents listen on (any; pods dial the first: 29400)");
+  AddOption(app.get(), "iface", &raw->interface, "NAME",
+            "The network between nodes: an interface, or a network such as 10.1.0.0/16 (the default route's)");
+  AddOption(app.get(), "token-file", &raw->token_file, "FILE", "Pods: the secret that they share");
+  app->add_flag("--insecure", raw->insecure, "Pods: do without a secret");
+  AddOption(app.get(), "launcher", &raw->launcher, "NAME",
+            "Where nodes come from: slurm, pbs, lsf, local, ... (--explain lists them; the first that fits)");
+  AddOption(app.get(), "rank-order", &raw->rank_order, "ORDER",
+            "Number nodes as given, or natural: by name, host-9 before host-10 (given)");
   AddOption(app.get(), "simulate-nodes", &raw->simulate_nodes, "N", "Let this machine stand for N nodes");
   AddOption(app.get(), "simulate-gpus", &raw->simulate_gpus, "N",
             "Give each node N pretended GPUs, in host memory, instead of its own");
@@ -99,9 +117,12 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
       ->expected(1)
       ->allow_extra_args(false)
       ->take_all();
+  AddOption(app.get(), "env-pass", &raw->passed_variables, "LIST",
+            "Variables that ranks on other hosts get too, such as HOME,XDG_*");
   AddOption(app.get(), "log-dir", &raw->log_directory, "FOLDER",
-            "Also write each rank's output to rank-<n>.out and rank-<n>.err there");
+            "Also keep each rank's output there, in rank-<n>.out and .err, and what became of the job, in report.json");
   app->add_flag("--dry-run,--dry_run", raw->dry_run, "Print nodes, ranks, device groups and CPUs; start nothing");
+  app->add_flag("--explain", raw->explain, "Print also how the nodes were found and are reached; start nothing");
   app->add_flag("--version", raw->version, "Print the version and exit");
   return app;
 }
@@ -118,14 +139,20 @@ absl::Status ReadCount(const std::string& option, const std::string& text, int m
   return Invalid("--" + option + " '" + text + "': give a whole number from 1 to " + std::to_string(max));
 }
 
-absl::Status ReadGrace(const std::string& text, std::chrono::milliseconds* out) {
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds, std::chars_format::fixed);
-  if (error == std::errc() && end == text.data() + text.size() && seconds >= 0 && seconds <= 86400) {
-    *out = std::chrono::milliseconds(std::llround(seconds * 1000));
-    return absl::OkStatus();
+absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
+  PortRange range;
+  const char* const end = text.data() + text.size();
+  const auto [colon, error] = std::from_chars(text.data(), end, range.first);
+  bool good = error == std::errc() && colon != end && *colon == ':';
+  if (good) {
+    const auto [stop, second] = std::from_chars(colon + 1, end, range.last);
+    good = second == std::errc() && stop == end;
   }
-  return Invalid("--grace '" + text + "': give seconds from 0 to 86400, such as 2.5");
+  if (!good || range.first < 1 || range.last < range.first || range.last > 65535) {
+    return Invalid("--port-range '" + text + "': give the first and the last TCP port, such as 29400:29499");
+  }
+  *out = range;
+  return absl::OkStatus();
 }
 
 absl::Status ReadEnvironment(const std::vector<std::string>& texts, Options* options) {
@@ -166,15 +193,14 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 // Names that users of other launchers type.
 std::string Familiar(const std::string& name) {
-  static const std::pair<const char*, const char*> kFamiliar[] = {{"-n", "--nproc-per-node"},
-                                                                  {"--np", "--nproc-per-node"},
-                                                                  {"-np", "--nproc-per-node"},
+  static const std::pair<const char*, const char*> kFamiliar[] = {{"--nprocs", "-n"},
                                                                   {"--ppn", "--nproc-per-node"},
                                                                   {"-ppn", "--nproc-per-node"},
                                                                   {"-N", "--nnodes"},
                                                                   {"--nodes", "--nnodes"},
                                                                   {"--gpus-per-task", "--gpus-per-rank"},
-                                                                  {"-x", "--env"},
+                                                                  {"-x", "--env-pass"},
+                                                                  {"--ntasks", "-n"},
                                                                   {"-H", "--hosts"},
                                                                   {"--host", "--hosts"},
                                                                   {"-f", "--hostfile"},
@@ -231,6 +257,47 @@ absl::Status ReadHosts(const RawOptions& raw, const CLI::App& app, Options* opti
   return absl::OkStatus();
 }
 
+// "A,B_*"
+absl::Status ReadPassedVariables(const std::string& text, std::vector<std::string>* names) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string name = text.substr(begin, comma - begin);
+    const size_t star = name.find('*');
+    if (name.empty() || name == "*" || name.find('=') != std::string::npos ||
+        (star != std::string::npos && star + 1 != name.size())) {
+      return Invalid("--env-pass '" + text +
+                     "': give names separated by commas, such as HOME,XDG_* (the values are "
+                     "this shell's; --env NAME=VALUE sets another)");
+    }
+    names->push_back(name);
+    begin = comma + 1;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadChoices(const RawOptions& raw, const CLI::App& app, Options* options) {
+  const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
+  if (given("--on-failure")) {
+    if (raw.on_failure != "end" && raw.on_failure != "continue") {
+      return Invalid("--on-failure '" + raw.on_failure + "': give end or continue");
+    }
+    options->on_failure = raw.on_failure == "end" ? OnFailure::kEnd : OnFailure::kContinue;
+  }
+  if (given("--rank-order")) {
+    if (raw.rank_order != "given" && raw.rank_order != "natural") {
+      return Invalid("--rank-order '" + raw.rank_order + "': give given or natural");
+    }
+    options->rank_order = raw.rank_order == "given" ? RankOrder::kGiven : RankOrder::kNatural;
+  }
+  if (given("--launcher") && raw.launcher.empty()) {
+    return Invalid("--launcher '': give a name, such as slurm; --explain lists them");
+  }
+  options->launcher = raw.launcher;
+  options->dry_run = raw.dry_run || raw.explain;
+  options->explain = raw.explain;
+  return given("--env-pass") ? ReadPassedVariables(raw.passed_variables, &options->passed_variables) : absl::OkStatus();
+}
+
 absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* options) {
   struct Count {
     const char* name;
@@ -240,6 +307,7 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
   };
   const Count counts[] = {
       {"nnodes", raw.nodes, kMaxNodes, &options->nodes},
+      {"np", raw.ranks, kMaxNodes * kMaxRanksPerNode, &options->ranks},
       {"nproc-per-node", raw.ranks_per_node, kMaxRanksPerNode, &options->ranks_per_node},
       {"gpus-per-rank", raw.gpus_per_rank, kMaxDevicesPerNode, &options->gpus_per_rank},
       {"simulate-nodes", raw.simulate_nodes, 1024, &options->simulate_nodes},
@@ -247,21 +315,31 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
   };
   for (const Count& count : counts) {
     if (app.get_option(std::string("--") + count.name)->count() == 0) continue;
+    if (count.out == &options->ranks && count.text == "p") return Invalid("unknown option '-np'; did you mean -n?");
     COHORT_RETURN_IF_ERROR(ReadCount(count.name, count.text, count.max, count.out));
   }
   COHORT_RETURN_IF_ERROR(ReadHosts(raw, app, options));
-  if (app.get_option("--on-failure")->count() > 0) {
-    if (raw.on_failure != "end" && raw.on_failure != "continue") {
-      return Invalid("--on-failure '" + raw.on_failure + "': give end or continue");
-    }
-    options->on_failure = raw.on_failure == "end" ? OnFailure::kEnd : OnFailure::kContinue;
+  COHORT_RETURN_IF_ERROR(ReadChoices(raw, app, options));
+  if (app.get_option("--grace")->count() > 0) {
+    COHORT_ASSIGN_OR_RETURN(options->grace, ParseSeconds("--grace", raw.grace));
   }
-  if (app.get_option("--grace")->count() > 0) COHORT_RETURN_IF_ERROR(ReadGrace(raw.grace, &options->grace));
+  if (app.get_option("--wait")->count() > 0) {
+    COHORT_ASSIGN_OR_RETURN(options->wait, ParseSeconds("--wait", raw.wait));
+  }
+  if (app.get_option("--port-range")->count() > 0) COHORT_RETURN_IF_ERROR(ReadPorts(raw.ports, &options->ports));
+  if (app.get_option("--token-file")->count() > 0 && raw.token_file.empty()) {
+    return Invalid("--token-file '': give the path of a file");
+  }
+  if (app.get_option("--iface")->count() > 0 && raw.interface.empty()) {
+    return Invalid("--iface '': give an interface such as eth0, or a network such as 10.1.0.0/16");
+  }
+  options->interface = raw.interface;
+  options->token_file = raw.token_file;
+  options->insecure = raw.insecure;
   if (app.get_option("--log-dir")->count() > 0 && raw.log_directory.empty()) {
     return Invalid("--log-dir '': give a folder");
   }
   options->log_directory = raw.log_directory;
-  options->dry_run = raw.dry_run;
   return ReadEnvironment(raw.environment, options);
 }
 
@@ -276,6 +354,15 @@ absl::Status CheckCommand(const std::vector<std::string>& command) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::chrono::milliseconds> ParseSeconds(const std::string& option, const std::string& text) {
+  double seconds = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds, std::chars_format::fixed);
+  if (error == std::errc() && end == text.data() + text.size() && seconds >= 0 && seconds <= 86400) {
+    return std::chrono::milliseconds(std::llround(seconds * 1000));
+  }
+  return Invalid(option + " '" + text + "': give seconds from 0 to 86400, such as 2.5");
+}
 
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& argv) {
   RawOptions raw;

@@ -22,21 +22,39 @@ inline constexpr int kMaxRanksPerNode = 1024;
 inline constexpr int kMaxDevicesPerNode = 1024;
 
 enum class OnFailure { kEnd, kContinue };
+enum class RankOrder { kGiven, kNatural };
+
+// TCP ports that dlaunch may listen on; 0 to 0: any.
+struct PortRange {
+  int first = 0;
+  int last = 0;
+};
 
 struct Options {
   std::optional<int> nodes;
+  std::optional<int> ranks;  // -n: of the whole job
   std::optional<int> ranks_per_node;
   std::optional<int> gpus_per_rank;
-  std::string hosts;                // --hosts as typed; empty: not given
-  std::string host_file;            // --hostfile; empty: not given
-  std::string ssh_command = "ssh";  // a program and its arguments, separated by blanks
-  std::string agent_path;           // dlaunch on the other hosts; empty: where it lies here
+  std::string launcher;                           // a name in environments.def; empty: the first that applies
+  std::string hosts;                              // --hosts as typed; empty: not given
+  std::string host_file;                          // --hostfile; empty: not given
+  std::string ssh_command = "ssh";                // a program and its arguments, separated by blanks
+  std::string agent_path;                         // dlaunch on the other hosts; empty: where it lies here
+  std::optional<std::chrono::milliseconds> wait;  // for other machines to join
+  std::optional<PortRange> ports;                 // where dlaunch and its agents listen
+  std::string interface;                          // --iface: its name, or a network; empty: all
+  std::string token_file;                         // the secret that pods share; empty: not given
+  bool insecure = false;                          // pods need none
   std::optional<int> simulate_nodes;
   std::optional<int> simulate_gpus;
   OnFailure on_failure = OnFailure::kEnd;
+  RankOrder rank_order = RankOrder::kGiven;
   bool dry_run = false;
+  bool explain = false;
   std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order
-  std::string log_directory;                                     // empty: no files
+  // --env-pass: names, or the beginning of some before a '*', that also reach ranks on other hosts.
+  std::vector<std::string> passed_variables;
+  std::string log_directory;  // empty: no files
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   std::vector<std::string> command;  // the program and its arguments, never empty
 };
@@ -50,5 +68,8 @@ struct CommandLine {
 // Parses what the user typed (argv[0] is skipped). Pure: looks at nothing but its arguments. kInvalidArgument names the
 // argument, the allowed values and what would work.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& argv);
+
+// "2.5": seconds, 0 to a day. kInvalidArgument names `option`.
+absl::StatusOr<std::chrono::milliseconds> ParseSeconds(const std::string& option, const std::string& text);
 
 }  // namespace cohort::launcher

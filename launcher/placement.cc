@@ -73,6 +73,43 @@ absl::StatusOr<PlacementOptions> WithSlots(const NodeResources& node, PlacementO
   return options;
 }
 
+// How many of -n's ranks a node takes; none: nothing limits it.
+std::optional<int> CapacityOf(const NodeResources& node, const PlacementOptions& options) {
+  if (options.ranks_per_node) return options.ranks_per_node;
+  std::optional<int> capacity = node.slots;
+  if (options.devices_per_rank) {
+    const int fit = static_cast<int>(node.devices.size()) / *options.devices_per_rank;
+    capacity = std::min(fit, capacity.value_or(fit));
+  }
+  return capacity;
+}
+
+// -n: the ranks of each node, those without any left out at the end.
+absl::StatusOr<std::vector<int>> DivideRanks(const std::vector<NodeResources>& nodes, const PlacementOptions& options) {
+  const int wanted = *options.ranks;
+  const int count = static_cast<int>(nodes.size());
+  std::vector<std::optional<int>> capacities;
+  bool limited = false;
+  for (const NodeResources& node : nodes) {
+    capacities.push_back(CapacityOf(node, options));
+    limited = limited || capacities.back();
+  }
+  std::vector<int> ranks;
+  int left = wanted;
+  for (int i = 0; i < count && left > 0; ++i) {
+    // A host without slots among hosts that have them takes one rank, as with mpirun.
+    const int share = limited ? capacities[i].value_or(1) : wanted / count + (i < wanted % count ? 1 : 0);
+    ranks.push_back(std::min(share, left));
+    left -= ranks.back();
+  }
+  if (left == 0) return ranks;
+  const bool devices = options.devices_per_rank && !options.ranks_per_node;
+  return absl::InvalidArgumentError("-n " + std::to_string(wanted) + ": the nodes take " +
+                                    std::to_string(wanted - left) + " ranks; lower it, get more nodes, or raise " +
+                                    (devices ? "the ranks that share a node's GPUs with --nproc-per-node"
+                                             : "--nproc-per-node or the slots of the list of hosts"));
+}
+
 v1::NodePlacement PlaceNode(const NodeResources& node, int index, const Counts& counts, int first_rank) {
   v1::NodePlacement placement;
   placement.set_node(index);
@@ -102,8 +139,15 @@ absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const P
   if (nodes.empty()) return absl::InvalidArgumentError("there are no nodes to run on");
   Placement placement;
   std::optional<Counts> first;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    COHORT_ASSIGN_OR_RETURN(const PlacementOptions own, WithSlots(nodes[i], options));
+  std::vector<int> divided;
+  PlacementOptions common = options;
+  if (options.ranks) {
+    if (!options.devices_per_rank && !options.ranks_per_node && !nodes[0].devices.empty()) common.devices_per_rank = 1;
+    COHORT_ASSIGN_OR_RETURN(divided, DivideRanks(nodes, common));
+  }
+  for (size_t i = 0; i < (options.ranks ? divided.size() : nodes.size()); ++i) {
+    COHORT_ASSIGN_OR_RETURN(PlacementOptions own, WithSlots(nodes[i], common));
+    if (options.ranks) own.ranks_per_node = divided[i];
     COHORT_ASSIGN_OR_RETURN(const Counts counts, Count(nodes[i], own));
     if (counts.ranks > kMaxRanksPerNode) {
       return absl::InvalidArgumentError(std::to_string(counts.ranks) + " ranks on " + nodes[i].name +

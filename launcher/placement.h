@@ -19,6 +19,7 @@ struct NodeResources {
 };
 
 struct PlacementOptions {
+  std::optional<int> ranks = {};  // of the whole job
   std::optional<int> ranks_per_node;
   std::optional<int> devices_per_rank;
 };
@@ -35,6 +36,10 @@ struct Placement {
 //                               ranks_per_node is given too and needs fewer
 //   only ranks_per_node given   simulated devices: one each; real ones: none, the ranks see all of them
 //   neither                     one rank for each device, or one rank where there are none
+//
+// With `ranks` N nodes are filled in their order, each up to ranks_per_node, its slots or its devices / g (g is 1 where
+// there are devices and it is not given), and those that get none are left out; where nothing limits them, N is split
+// evenly over all.
 //
 // A node's slots stand for ranks_per_node there where it is not given, and limit it where it is.
 //

@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/addresses.h"
 #include "launcher/agent/rank_service.h"
 #include "launcher/agent/rank_socket.h"
 #include "launcher/agent/sentinel.h"
 #include "launcher/agent/supervisor.h"
 #include "launcher/agent/sweep.h"
+#include "launcher/base/addresses.h"
 #include "launcher/base/event_loop.h"
 #include "launcher/base/message_pipe.h"
 #include "launcher/base/unique_fd.h"
@@ -57,7 +57,7 @@ std::string ReadBootId() {
 
 class Agent {
  public:
-  Agent();
+  explicit Agent(bool exit_with_job);
   int Run();
 
  private:
@@ -80,9 +80,11 @@ class Agent {
   void Notice(const std::string& text);
   void GiveUp(const std::string& why);
   void EndWhenDone();
+  std::string OnInterface() const;
   void ReapChildren();
   std::vector<std::vector<std::string>> RankEnvironments() const;
 
+  const bool exit_with_job_;
   const std::string address_ = NewSocketAddress();
   Sentinel sentinel_;
   int sentinel_restarts_ = 0;
@@ -107,8 +109,10 @@ class Agent {
   std::unique_ptr<RendezvousClient> client_;
 };
 
-Agent::Agent()
-    : sentinel_("COHORT_AGENT=" + address_), output_(&loop_, UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3))) {}
+Agent::Agent(bool exit_with_job)
+    : exit_with_job_(exit_with_job),
+      sentinel_("COHORT_AGENT=" + address_),
+      output_(&loop_, UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3))) {}
 
 int Agent::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -200,8 +204,9 @@ void Agent::OnStart(const v1::NodeStart& start) {
     const absl::Status hosted = HostRendezvous();
     if (!hosted.ok()) return GiveUp("can't host the rendezvous: " + std::string(hosted.message()));
     address = server_->address();
-    if (start.across_hosts()) address = FormatAddresses(OwnAddresses(), PortOf(address));
-    if (address.empty()) return GiveUp("can't host the rendezvous: this machine has no address that others may reach");
+    if (start.across_hosts()) address = FormatAddresses(OwnAddresses(start_.interface()), PortOf(address));
+    if (address.empty())
+      return GiveUp("can't host the rendezvous: this machine has no address that others may reach" + OnInterface());
     v1::FromNode listening;
     listening.set_listening(address);
     output_.Write(listening);
@@ -216,14 +221,19 @@ absl::Status Agent::HostRendezvous() {
   RendezvousServer::Options options;
   if (start_.across_hosts()) options.host = "[::]";  // IPv4 too; where the kernel has no IPv6, gRPC takes 0.0.0.0
   options.identity = {start_.ca_certificate(), start_.certificate(), start_.private_key()};
-  auto server = RendezvousServer::Start(start_.plan(), std::move(options), [this](v1::JobReport report) {
+  const auto on_finished = [this](v1::JobReport report) {
     loop_.Post([this, report = std::move(report)] {
       v1::FromNode message;
       *message.mutable_report() = report;
       output_.Write(message);
       OnReport(report);
     });
-  });
+  };
+  absl::StatusOr<std::unique_ptr<RendezvousServer>> server = absl::UnavailableError("no port");
+  for (uint32_t port = start_.first_port(); !server.ok() && port <= start_.last_port(); ++port) {
+    options.port = static_cast<int>(port);
+    server = RendezvousServer::Start(start_.plan(), options, on_finished);
+  }
   if (!server.ok()) return server.status();
   server_ = *std::move(server);
   return absl::OkStatus();
@@ -233,6 +243,11 @@ absl::Status Agent::Join(const std::string& addresses) {
   COHORT_ASSIGN_OR_RETURN(const std::string address,
                           FirstReachable(addresses, Deadline::After(std::chrono::seconds(10))));
   data_interface_ip_ = LocalAddressTowards(address);
+  if (!start_.interface().empty()) {
+    const std::vector<std::string> own = OwnAddresses(start_.interface());
+    if (own.empty()) return absl::InvalidArgumentError("this machine has no address" + OnInterface());
+    data_interface_ip_ = own[0];
+  }
   v1::NodeOffer offer;
   offer.set_protocol(kRendezvousProtocol);
   offer.set_node(start_.node());
@@ -240,7 +255,7 @@ absl::Status Agent::Join(const std::string& addresses) {
   offer.set_host_id(ReadBootId());
   offer.set_cpu_count(static_cast<uint32_t>(AvailableCpus().size()));
   offer.set_address(data_interface_ip_);
-  offer.set_master_port(static_cast<uint32_t>(FindFreePort()));
+  offer.set_master_port(static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port())));
   RendezvousClient::Callbacks callbacks;
   callbacks.on_message = [this](v1::ToAgent message) {
     loop_.Post([this, message = std::move(message)] { OnMessage(message); });
@@ -401,7 +416,8 @@ void Agent::OnRendezvousLost(const absl::Status& why) {
   EndWhenDone();
 }
 
-void Agent::OnReport(const v1::JobReport&) {
+void Agent::OnReport(const v1::JobReport& report) {
+  if (exit_with_job_) exit_status_ = report.exit_code();
   report_seen_ = true;
   StopRanks(std::chrono::milliseconds(0));  // whoever the rendezvous has given up on
   if (!supervisor_) ranks_done_ = true;
@@ -429,6 +445,13 @@ void Agent::GiveUp(const std::string& why) {
   EndWhenDone();
 }
 
+std::string Agent::OnInterface() const {
+  if (start_.interface().empty()) return "; bring its network up";
+  std::string all;
+  for (const std::string& address : OwnAddresses()) all += (all.empty() ? "" : ", ") + address;
+  return " on --iface " + start_.interface() + "; it has " + (all.empty() ? "none" : all);
+}
+
 void Agent::EndWhenDone() {
   const bool nobody_waits = input_ended_ || (report_seen_ && !server_);
   if (ranks_done_ && nobody_waits) loop_.Quit();
@@ -447,13 +470,15 @@ void Agent::Notice(const std::string& text) {
 }  // namespace
 
 int RunAgent(int argc, char** argv) {
+  bool exit_with_job = false;
   for (int i = 0; i < argc; ++i) {
+    if (std::strcmp(argv[i], kExitWithJobArgument) == 0) exit_with_job = true;
     if (std::strcmp(argv[i], kAgentPreambleArgument) != 0) continue;
     // A pipe takes that much at once; if nobody reads it, the messages won't be read either.
     (void)!::write(STDOUT_FILENO, kAgentPreamble, sizeof kAgentPreamble - 1);
   }
   Sentinel::RememberArguments(argc, argv);
-  Agent agent;
+  Agent agent(exit_with_job);
   return agent.Run();
 }
 

@@ -237,6 +237,24 @@ absl::StatusOr<std::vector<HostEntry>> ParseHostFile(string_view text, const str
   return hosts;
 }
 
+absl::StatusOr<std::vector<HostEntry>> ParseNodeFile(string_view text, const string& origin) {
+  std::vector<HostEntry> hosts;
+  std::set<string> seen;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const string host(Trim(text.substr(0, end)));
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (host.empty() || !seen.insert(host).second) continue;
+    COHORT_RETURN_IF_ERROR(Blame(origin, CheckHost(host)));
+    hosts.push_back({host, std::nullopt});
+    if (hosts.size() > static_cast<size_t>(kMaxNodes)) {
+      return absl::InvalidArgumentError(origin + ": more than " + std::to_string(kMaxNodes) + " hosts");
+    }
+  }
+  if (hosts.empty()) return absl::InvalidArgumentError(origin + ": no hosts in it");
+  return hosts;
+}
+
 bool NaturalLess(string_view a, string_view b) {
   size_t i = 0, j = 0;
   while (i < a.size() && j < b.size()) {

@@ -26,6 +26,10 @@ absl::StatusOr<std::vector<HostEntry>> ParseHostList(std::string_view text, cons
 // ParseHostList and name `origin` and the line.
 absl::StatusOr<std::vector<HostEntry>> ParseHostFile(std::string_view text, const std::string& origin);
 
+// A scheduler's node file: a host a line, once for each of its processes; each host is kept once, where it first
+// stands. Errors as above; a line with more than one word is one.
+absl::StatusOr<std::vector<HostEntry>> ParseNodeFile(std::string_view text, const std::string& origin);
+
 // host-9 before host-10: runs of digits compare as numbers, everything else by character.
 bool NaturalLess(std::string_view a, std::string_view b);
 

@@ -8,8 +8,6 @@
 #include "launcher/environment/cpus.h"
 #include "launcher/environment/cuda_devices.h"
 #include "launcher/environment/this_machine.h"
-#include "launcher/options.h"
-#include "launcher/placement.h"
 
 namespace cohort::launcher {
 namespace {
@@ -48,6 +46,28 @@ absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output) {
     return absl::InvalidArgumentError("what it says about itself is damaged");
   }
   return inventory;
+}
+
+absl::StatusOr<NodeResources> ResourcesOf(const v1::NodeInventory& inventory, const Options& options,
+                                          const std::string& name) {
+  if (inventory.version() != COHORT_VERSION) {
+    return absl::InvalidArgumentError("has dlaunch " + inventory.version() +
+                                      ", here it is " COHORT_VERSION
+                                      "; install the same, or name another with "
+                                      "--agent-path");
+  }
+  if (!inventory.error().empty()) return absl::InvalidArgumentError("can't take part: " + inventory.error());
+  const absl::StatusOr<std::vector<int>> cpus = ParseCpuList(inventory.cpus());
+  if (!cpus.ok()) {
+    return absl::InvalidArgumentError("tells its CPUs wrongly: " + std::string(cpus.status().message()));
+  }
+  NodeResources node{.name = name, .devices = {}, .cpus = *cpus};
+  if (options.simulate_gpus) {
+    node.devices = SimulatedDevices(*options.simulate_gpus);
+  } else {
+    node.devices = {inventory.devices().begin(), inventory.devices().end()};
+  }
+  return node;
 }
 
 int PrintInventory() {

@@ -5,6 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/options.h"
+#include "launcher/placement.h"
 
 namespace cohort::launcher {
 
@@ -15,6 +17,11 @@ v1::NodeInventory TakeInventory();
 std::string FormatInventory(const v1::NodeInventory& inventory);
 // kNotFound: there is no such line; kInvalidArgument: its content is damaged. Pure.
 absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output);
+
+// What a node that told this has for a job with these options, under the name that the plan gives it. kInvalidArgument,
+// to be read after the node's name: another version, no part to take, CPUs that are no list. Pure.
+absl::StatusOr<NodeResources> ResourcesOf(const v1::NodeInventory& inventory, const Options& options,
+                                          const std::string& name);
 
 // Prints this machine's inventory. Returns the process' exit status.
 int PrintInventory();

@@ -1,20 +1,81 @@
 #include "launcher/environment/node_source.h"
 
+#include <algorithm>
+#include <memory>
+#include <utility>
+
 #include "absl/status/status.h"
+#include "launcher/environment/host_list.h"
+#include "launcher/environment/joined_nodes.h"
+#include "launcher/environment/kubernetes.h"
+#include "launcher/environment/lsf.h"
+#include "launcher/environment/pbs.h"
 #include "launcher/environment/simulated_nodes.h"
+#include "launcher/environment/slurm.h"
 #include "launcher/environment/ssh_hosts.h"
 #include "launcher/environment/this_machine.h"
+#include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
+namespace {
 
-absl::StatusOr<JobNodes> FindNodes(const Options& options) {
-#define COHORT_ENVIRONMENT(Source)                    \
-  if (const Source source; source.Applies(options)) { \
-    return source.Find(options);                      \
-  }
+struct NamedSource {
+  std::string name;
+  std::unique_ptr<NodeSource> source;
+};
+
+std::vector<NamedSource> AllSources() {
+  std::vector<NamedSource> sources;
+#define COHORT_ENVIRONMENT(name, Source) sources.push_back({name, std::make_unique<Source>()});
 #include "launcher/environment/environments.def"
 #undef COHORT_ENVIRONMENT
-  return absl::InvalidArgumentError("there are no nodes to run on; use --nnodes 1 or --simulate-nodes");
+  return sources;
+}
+
+// Its place in the list.
+absl::StatusOr<size_t> Choose(const std::vector<NamedSource>& sources, const Options& options) {
+  std::string names;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    names += (i > 0 ? ", " : "") + sources[i].name;
+    const Detection detection = sources[i].source->Detect(options);
+    if (options.launcher.empty()) {
+      if (detection.applies) return i;
+    } else if (options.launcher == sources[i].name) {
+      if (detection.applies) return i;
+      return absl::InvalidArgumentError("--launcher " + options.launcher + " can't be used here: " + detection.because +
+                                        "; leave it out, or see --explain");
+    }
+  }
+  if (options.launcher.empty()) {
+    return absl::InvalidArgumentError("there are no nodes to run on; use --nnodes 1 or --simulate-nodes");
+  }
+  return absl::InvalidArgumentError("--launcher '" + options.launcher + "': give one of " + names);
+}
+
+}  // namespace
+
+absl::StatusOr<JobNodes> FindNodes(const Options& options) {
+  const std::vector<NamedSource> sources = AllSources();
+  COHORT_ASSIGN_OR_RETURN(const size_t chosen, Choose(sources, options));
+  COHORT_ASSIGN_OR_RETURN(JobNodes found, sources[chosen].source->Find(options));
+  if (options.rank_order == RankOrder::kNatural) {
+    std::stable_sort(found.nodes.begin(), found.nodes.end(),
+                     [](const NodeResources& a, const NodeResources& b) { return NaturalLess(a.name, b.name); });
+  }
+  return found;
+}
+
+std::string ExplainSources(const Options& options) {
+  const std::vector<NamedSource> sources = AllSources();
+  const absl::StatusOr<size_t> chosen = Choose(sources, options);
+  std::string text;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const Detection detection = sources[i].source->Detect(options);
+    std::string line = (chosen.ok() && *chosen == i ? "* " : "  ") + sources[i].name;
+    line.append(14 - std::min<size_t>(13, line.size()), ' ');
+    text += line + detection.because + "\n";
+  }
+  return text;
 }
 
 }  // namespace cohort::launcher

@@ -1,5 +1,6 @@
 #include "launcher/environment/process_environment.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <string_view>
@@ -67,10 +68,17 @@ bool BelongsToThisHost(std::string_view name) {
   for (const std::string_view known : kNames) {
     if (name == known) return true;
   }
-  for (const std::string_view prefix : {"BASH_FUNC_", "DBUS_", "SSH_", "XDG_", "SLURM_"}) {
+  for (const std::string_view prefix : {"BASH_FUNC_", "DBUS_", "SSH_", "XDG_", "SLURM_", "SLURMD_"}) {
     if (name.starts_with(prefix)) return true;
   }
   return false;
+}
+
+bool IsNamed(std::string_view name, const std::vector<std::string>& patterns) {
+  return std::any_of(patterns.begin(), patterns.end(), [&](const std::string& pattern) {
+    return pattern.ends_with('*') ? name.starts_with(std::string_view(pattern).substr(0, pattern.size() - 1))
+                                  : name == pattern;
+  });
 }
 
 }  // namespace
@@ -87,13 +95,15 @@ std::vector<std::string> InheritedEnvironment() {
   return variables;
 }
 
-std::vector<std::string> PortableEnvironment(const std::vector<std::string>& inherited) {
+std::vector<std::string> PortableEnvironment(const std::vector<std::string>& inherited,
+                                             const std::vector<std::string>& passed) {
   std::vector<std::string> portable;
   for (const std::string& variable : inherited) {
     const size_t equals = variable.find('=');
     if (equals == std::string::npos || equals == 0) continue;
     const std::string_view name = std::string_view(variable).substr(0, equals);
-    if (!BelongsToAnotherLauncher(name) && !BelongsToThisHost(name)) portable.push_back(variable);
+    if (BelongsToAnotherLauncher(name)) continue;
+    if (!BelongsToThisHost(name) || IsNamed(name, passed)) portable.push_back(variable);
   }
   return portable;
 }

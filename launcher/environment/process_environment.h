@@ -1,6 +1,7 @@
 // The only place of launcher/ that reads environment variables, and the one that decides what ranks find in theirs.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,12 +13,16 @@ namespace cohort::launcher {
 
 // A variable of this process. Call before other threads exist.
 std::optional<std::string> GetVariable(const char* name);
+// The same, or a stand-in of tests.
+using VariableLookup = std::function<std::optional<std::string>(const char* name)>;
 // All of them, as NAME=VALUE.
 std::vector<std::string> InheritedEnvironment();
 
 // Those of `inherited` that mean the same on another host: not what tells of this machine, this session or its devices
-// (HOSTNAME, HOME, SSH_*, XDG_*, TMPDIR, CUDA_VISIBLE_DEVICES, ...), nor of another launcher. Pure.
-std::vector<std::string> PortableEnvironment(const std::vector<std::string>& inherited);
+// (HOSTNAME, HOME, SSH_*, XDG_*, TMPDIR, CUDA_VISIBLE_DEVICES, ...) unless `passed` names it ("HOME", or "XDG_*" for
+// all that begin so), and never what belongs to another launcher. Pure.
+std::vector<std::string> PortableEnvironment(const std::vector<std::string>& inherited,
+                                             const std::vector<std::string>& passed);
 
 // Everything that a rank's variables are made of.
 struct RankEnvironment {

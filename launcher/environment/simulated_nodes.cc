@@ -6,6 +6,11 @@
 
 namespace cohort::launcher {
 
+Detection SimulatedNodes::Detect(const Options& options) const {
+  if (!options.simulate_nodes) return {false, "no --simulate-nodes"};
+  return {true, "--simulate-nodes " + std::to_string(*options.simulate_nodes)};
+}
+
 absl::StatusOr<JobNodes> SimulatedNodes::Find(const Options& options) const {
   const int count = *options.simulate_nodes;
   if (options.nodes && *options.nodes != count) {

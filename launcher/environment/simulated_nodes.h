@@ -8,7 +8,7 @@ namespace cohort::launcher {
 
 class SimulatedNodes : public NodeSource {
  public:
-  bool Applies(const Options& options) const override { return options.simulate_nodes.has_value(); }
+  Detection Detect(const Options& options) const override;
   // The nodes share this machine's CPUs evenly. Each has --simulate-gpus pretended GPUs, and never a real one: two
   // nodes can't own the same.
   absl::StatusOr<JobNodes> Find(const Options& options) const override;

@@ -30,7 +30,8 @@ absl::StatusOr<JobNodes> ThisMachine::Find(const Options& options) const {
   if (wanted > 1) {
     return absl::InvalidArgumentError(
         "--nnodes " + std::to_string(wanted) +
-        ": there is one node here, this machine; name others with --hosts; to let it stand for " +
+        ": there is one node here, this machine; name others with --hosts; for others to join by themselves, add "
+        "--wait 600 and paste the line that it prints there; to let it stand for " +
         std::to_string(wanted) + ", add --simulate-nodes " + std::to_string(wanted) +
         "; for more ranks on it, use --nproc-per-node");
   }

@@ -1,15 +1,21 @@
 #include "launcher/spawn/spawner.h"
 
 #include "absl/status/status.h"
+#include "launcher/spawn/blaunch_command.h"
 #include "launcher/spawn/local_spawner.h"
-#include "launcher/spawn/ssh_spawner.h"
+#include "launcher/spawn/remote_spawner.h"
+#include "launcher/spawn/srun_command.h"
+#include "launcher/spawn/ssh_command.h"
 
 namespace cohort::launcher {
 
 absl::StatusOr<std::unique_ptr<Spawner>> MakeSpawner(std::string_view name, const Options& options) {
 #define COHORT_SPAWNER(known, Class) \
   if (name == known) return std::unique_ptr<Spawner>(std::make_unique<Class>(options));
+#define COHORT_REMOTE_SPAWNER(known, command) \
+  if (name == known) return std::unique_ptr<Spawner>(std::make_unique<RemoteSpawner>(options, &command));
 #include "launcher/spawn/spawners.def"
+#undef COHORT_REMOTE_SPAWNER
 #undef COHORT_SPAWNER
   return absl::NotFoundError("there is no way to start agents called '" + std::string(name) + "'");
 }

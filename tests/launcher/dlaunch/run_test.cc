@@ -186,6 +186,19 @@ TEST(Run, WritesLogFiles) {
     EXPECT_EQ(ReadFile(logs + "/rank-" + rank + ".out"), "out " + rank + "\ntail");
     EXPECT_EQ(ReadFile(logs + "/rank-" + rank + ".err"), "err " + rank + "\n");
   }
+  EXPECT_NE(ReadFile(logs + "/report.json").find("\"exit_code\": 0"), string::npos);
+}
+
+TEST(Run, KeepsARecordOfAFailure) {
+  const TemporaryFolder folder;
+  DlaunchProcess job({"--nproc-per-node", "2", "--log-dir", folder.path(), "sh", "-c",
+                      "if [ $RANK = 1 ]; then echo no tensor >&2; exit 7; fi; sleep 60"});
+  EXPECT_EQ(job.Wait(), 7) << job.err();
+  const string record = ReadFile(folder.path() + "/report.json");
+  for (const char* text :
+       {"\"exit_code\": 7", "\"rank\": 1,", "no tensor", "exited with code 7", "\"by_dlaunch\": true"}) {
+    EXPECT_NE(record.find(text), string::npos) << text << " in " << record;
+  }
 }
 
 TEST(Run, GoesOnWhenALogFileCanNotBeWritten) {

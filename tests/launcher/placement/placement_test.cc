@@ -153,5 +153,58 @@ TEST(Placement, TableShowsRanksGroupsAndCpus) {
             "0     alpha  1     1      GPU 2    GPU 3    2-3\n");
 }
 
+std::vector<int> RanksOf(const std::vector<NodeResources>& nodes, const PlacementOptions& options) {
+  const auto placement = Place(nodes, options);
+  if (!placement.ok()) return {};
+  std::vector<int> ranks;
+  for (const v1::NodePlacement& node : placement->nodes) ranks.push_back(node.ranks_size());
+  return ranks;
+}
+
+TEST(Placement, RanksOfTheWholeJobFillNodesThatHaveALimit) {
+  const std::vector<NodeResources> cpus = {MakeNode("a", 0, 8), MakeNode("b", 0, 8), MakeNode("c", 0, 8)};
+  EXPECT_EQ(RanksOf(cpus, {.ranks = 7, .ranks_per_node = {}, .devices_per_rank = {}}), (std::vector<int>{3, 2, 2}));
+  EXPECT_EQ(RanksOf(cpus, {.ranks = 2, .ranks_per_node = {}, .devices_per_rank = {}}), (std::vector<int>{1, 1}));
+  EXPECT_EQ(RanksOf(cpus, {.ranks = 5, .ranks_per_node = 4, .devices_per_rank = {}}), (std::vector<int>{4, 1}));
+  EXPECT_EQ(RanksOf(cpus, {.ranks = 13, .ranks_per_node = 4, .devices_per_rank = {}}), std::vector<int>());
+  std::vector<NodeResources> slots = cpus;
+  slots[0].slots = 2;
+  slots[2].slots = 4;
+  EXPECT_EQ(RanksOf(slots, {.ranks = 6, .ranks_per_node = {}, .devices_per_rank = {}}), (std::vector<int>{2, 1, 3}));
+  const std::vector<NodeResources> gpus = {MakeNode("a", 4, 8), MakeNode("b", 4, 8)};
+  EXPECT_EQ(RanksOf(gpus, {.ranks = 5, .ranks_per_node = {}, .devices_per_rank = {}}), (std::vector<int>{4, 1}));
+  EXPECT_EQ(RanksOf(gpus, {.ranks = 3, .ranks_per_node = {}, .devices_per_rank = 2}), (std::vector<int>{2, 1}));
+  EXPECT_EQ(RanksOf(gpus, {.ranks = 9, .ranks_per_node = {}, .devices_per_rank = {}}), std::vector<int>());
+}
+
+TEST(Placement, RanksOfTheWholeJobAreAllPlacedOrRefused) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int i = 0; i < 2000; ++i) {
+    std::vector<NodeResources> nodes;
+    int limit = 0;
+    const bool limited = random() % 2 == 0;
+    for (unsigned n = 1 + random() % 6; n > 0; --n) {
+      nodes.push_back(MakeNode("n" + std::to_string(n), 0, 1 + static_cast<int>(random() % 9)));
+      if (limited) nodes.back().slots = 1 + static_cast<int>(random() % 5);
+      limit += nodes.back().slots.value_or(0);
+    }
+    const int wanted = 1 + static_cast<int>(random() % 20);
+    const auto placement = Place(nodes, {.ranks = wanted, .ranks_per_node = {}, .devices_per_rank = {}});
+    ASSERT_EQ(placement.ok(), !limited || wanted <= limit) << placement.status();
+    if (!placement.ok()) continue;
+    EXPECT_EQ(placement->world_size, wanted);
+    int next = 0;
+    for (size_t n = 0; n < placement->nodes.size(); ++n) {
+      EXPECT_GT(placement->nodes[n].ranks_size(), 0);
+      if (nodes[n].slots) {
+        EXPECT_LE(placement->nodes[n].ranks_size(), *nodes[n].slots);
+      }
+      for (const v1::RankPlacement& rank : placement->nodes[n].ranks()) EXPECT_EQ(rank.rank(), next++);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cohort::launcher

@@ -1,4 +1,4 @@
-#include "launcher/agent/addresses.h"
+#include "launcher/base/addresses.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -83,17 +83,98 @@ bool LinkLocal(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
 }
 
+struct Connection {
+  UniqueFd socket;
+  std::string address;
+};
+
+absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& addresses) {
+  std::vector<Endpoint> endpoints;
+  std::istringstream texts(addresses);
+  for (std::string text; std::getline(texts, text, ',');) {
+    COHORT_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(text));
+    endpoints.push_back(std::move(endpoint));
+  }
+  if (endpoints.empty()) return absl::InvalidArgumentError("no address was given");
+  return endpoints;
+}
+
+// All at once.
+absl::StatusOr<Connection> ConnectAny(const std::vector<Endpoint>& endpoints, runtime::Deadline deadline) {
+  std::vector<UniqueFd> sockets;
+  std::vector<pollfd> polled;
+  std::vector<std::string> errors(endpoints.size());
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    const Endpoint& endpoint = endpoints[i];
+    UniqueFd fd(::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int started =
+        fd ? ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&endpoint.address), endpoint.size) : -1;
+    if (started == 0) return Connection{std::move(fd), endpoint.text};
+    if (!fd || errno != EINPROGRESS) {
+      errors[i] = std::strerror(errno);
+      fd.reset();
+    }
+    polled.push_back({fd.get(), POLLOUT, 0});
+    sockets.push_back(std::move(fd));
+  }
+  const auto open = [&] {
+    return std::any_of(sockets.begin(), sockets.end(), [](const UniqueFd& fd) { return bool{fd}; });
+  };
+  while (open() && !deadline.passed()) {
+    const auto left =
+        std::min(std::chrono::ceil<std::chrono::milliseconds>(deadline.left()), std::chrono::milliseconds(1000));
+    ::poll(polled.data(), polled.size(), static_cast<int>(left.count()));
+    for (size_t i = 0; i < sockets.size(); ++i) {
+      if (!sockets[i] || polled[i].revents == 0) continue;
+      int error = 0;
+      socklen_t size = sizeof error;
+      ::getsockopt(sockets[i].get(), SOL_SOCKET, SO_ERROR, &error, &size);
+      if (error == 0) return Connection{std::move(sockets[i]), endpoints[i].text};
+      errors[i] = std::strerror(error);
+      sockets[i].reset();
+      polled[i].fd = -1;
+    }
+  }
+  std::string text;
+  for (size_t i = 0; i < endpoints.size(); ++i) {
+    text += (i > 0 ? "; " : "") + endpoints[i].text + ": " + (errors[i].empty() ? "no answer" : errors[i]);
+  }
+  return absl::UnavailableError(text);
+}
+
 }  // namespace
 
-std::vector<std::string> OwnAddresses() {
+bool InNetwork(const std::string& address, const std::string& network) {
+  const size_t slash = network.find('/');
+  if (slash == std::string::npos) return false;
+  int bits = 0;
+  const char* const end = network.data() + network.size();
+  const auto [stop, error] = std::from_chars(network.data() + slash + 1, end, bits);
+  for (const int family : {AF_INET, AF_INET6}) {
+    unsigned char a[16], b[16];
+    if (::inet_pton(family, address.c_str(), a) != 1) continue;
+    if (::inet_pton(family, network.substr(0, slash).c_str(), b) != 1) continue;
+    if (error != std::errc() || stop != end || bits < 0 || bits > (family == AF_INET ? 32 : 128)) return false;
+    for (int bit = 0; bit < bits; ++bit) {
+      if (((a[bit / 8] ^ b[bit / 8]) >> (7 - bit % 8) & 1) != 0) return false;
+    }
+    return true;
+  }
+  return false;
+}
+
+std::vector<std::string> OwnAddresses(const std::string& interface) {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) return {};
   const std::string preferred = DefaultInterface();
   std::vector<std::pair<int, std::string>> found;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     const sockaddr* address = entry->ifa_addr;
-    if (address == nullptr || (entry->ifa_flags & IFF_UP) == 0 || (entry->ifa_flags & IFF_LOOPBACK) != 0) continue;
-    if ((address->sa_family != AF_INET && address->sa_family != AF_INET6) || LinkLocal(address)) continue;
+    if (address == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
+    if (address->sa_family != AF_INET && address->sa_family != AF_INET6) continue;
+    const bool named = interface == entry->ifa_name || InNetwork(NumericHost(address), interface);
+    if (!interface.empty() && !named) continue;
+    if (!named && ((entry->ifa_flags & IFF_LOOPBACK) != 0 || LinkLocal(address))) continue;
     found.emplace_back((address->sa_family == AF_INET6 ? 2 : 0) + (preferred == entry->ifa_name ? 0 : 1),
                        NumericHost(address));
   }
@@ -123,53 +204,16 @@ int PortOf(const std::string& address) {
 }
 
 absl::StatusOr<std::string> FirstReachable(const std::string& addresses, runtime::Deadline deadline) {
-  std::vector<Endpoint> endpoints;
-  std::istringstream texts(addresses);
-  for (std::string text; std::getline(texts, text, ',');) {
-    COHORT_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(text));
-    endpoints.push_back(std::move(endpoint));
-  }
-  if (endpoints.empty()) return absl::InvalidArgumentError("no address was given");
+  COHORT_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints, ParseEndpoints(addresses));
   if (endpoints.size() == 1) return endpoints[0].text;
-  std::vector<UniqueFd> sockets;
-  std::vector<pollfd> polled;
-  std::vector<std::string> errors(endpoints.size());
-  for (size_t i = 0; i < endpoints.size(); ++i) {
-    const Endpoint& endpoint = endpoints[i];
-    UniqueFd fd(::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int started =
-        fd ? ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&endpoint.address), endpoint.size) : -1;
-    if (started == 0) return endpoint.text;
-    if (!fd || errno != EINPROGRESS) {
-      errors[i] = std::strerror(errno);
-      fd.reset();
-    }
-    polled.push_back({fd.get(), POLLOUT, 0});
-    sockets.push_back(std::move(fd));
-  }
-  const auto open = [&] {
-    return std::any_of(sockets.begin(), sockets.end(), [](const UniqueFd& fd) { return bool{fd}; });
-  };
-  while (open() && !deadline.passed()) {
-    const auto left =
-        std::min(std::chrono::ceil<std::chrono::milliseconds>(deadline.left()), std::chrono::milliseconds(1000));
-    ::poll(polled.data(), polled.size(), static_cast<int>(left.count()));
-    for (size_t i = 0; i < sockets.size(); ++i) {
-      if (!sockets[i] || polled[i].revents == 0) continue;
-      int error = 0;
-      socklen_t size = sizeof error;
-      ::getsockopt(sockets[i].get(), SOL_SOCKET, SO_ERROR, &error, &size);
-      if (error == 0) return endpoints[i].text;
-      errors[i] = std::strerror(error);
-      sockets[i].reset();
-      polled[i].fd = -1;
-    }
-  }
-  std::string text;
-  for (size_t i = 0; i < endpoints.size(); ++i) {
-    text += (i > 0 ? "; " : "") + endpoints[i].text + ": " + (errors[i].empty() ? "no answer" : errors[i]);
-  }
-  return absl::UnavailableError(text);
+  COHORT_ASSIGN_OR_RETURN(Connection connection, ConnectAny(endpoints, deadline));
+  return std::move(connection.address);
+}
+
+absl::StatusOr<UniqueFd> ConnectToFirst(const std::string& addresses, runtime::Deadline deadline) {
+  COHORT_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints, ParseEndpoints(addresses));
+  COHORT_ASSIGN_OR_RETURN(Connection connection, ConnectAny(endpoints, deadline));
+  return std::move(connection.socket);
 }
 
 std::string LocalAddressTowards(const std::string& address) {
@@ -185,18 +229,25 @@ std::string LocalAddressTowards(const std::string& address) {
   return NumericHost(reinterpret_cast<const sockaddr*>(&local));
 }
 
-int FindFreePort() {
-  const UniqueFd random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
-  for (int attempt = 0; attempt < 100; ++attempt) {
-    uint16_t number = 0;
-    if (::read(random.get(), &number, sizeof number) != sizeof number) break;
-    const int port = 20000 + number % 12000;
+int FindFreePort(int first, int last) {
+  const auto free = [](int port) {
     const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in any{};
     any.sin_family = AF_INET;
     any.sin_addr.s_addr = htonl(INADDR_ANY);
     any.sin_port = htons(static_cast<uint16_t>(port));
-    if (::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0) return port;
+    return ::bind(fd.get(), reinterpret_cast<const sockaddr*>(&any), sizeof any) == 0;
+  };
+  for (int port = first; first > 0 && port <= last; ++port) {
+    if (free(port)) return port;
+  }
+  if (first > 0) return 0;
+  const UniqueFd random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    uint16_t number = 0;
+    if (::read(random.get(), &number, sizeof number) != sizeof number) break;
+    const int port = 20000 + number % 12000;
+    if (free(port)) return port;
   }
   return 0;
 }

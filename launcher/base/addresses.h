@@ -5,13 +5,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "launcher/base/unique_fd.h"
 #include "runtime/base/deadline.h"
 
 namespace cohort::launcher {
 
 // This machine's addresses that another may reach: of interfaces that are up, neither loopback nor link-local; those of
-// the default route's interface first, IPv4 before IPv6.
-std::vector<std::string> OwnAddresses();
+// the default route's interface first, IPv4 before IPv6. With `interface`, only those of the interface of that name
+// (link-local ones and loopback then count too), or within that network ("10.0.0.0/8", "fd00::/16").
+std::vector<std::string> OwnAddresses(const std::string& interface = "");
 
 // "10.0.0.1:4711,[fd00::1]:4711": the list that an agent hands to others.
 std::string FormatAddresses(const std::vector<std::string>& addresses, int port);
@@ -22,11 +24,17 @@ int PortOf(const std::string& address);
 // kUnavailable names each with its error; kInvalidArgument: no numeric address and port. Blocks until the deadline.
 absl::StatusOr<std::string> FirstReachable(const std::string& addresses, runtime::Deadline deadline);
 
+// A connection to the first of the list that accepts one, with the same errors.
+absl::StatusOr<UniqueFd> ConnectToFirst(const std::string& addresses, runtime::Deadline deadline);
+
 // The local address of the route to "host:port", a numeric address; empty when there is none.
 std::string LocalAddressTowards(const std::string& address);
 
-// A free TCP port below the range that the kernel gives to outgoing connections, so that none takes it before rank 0
-// does; 0 when none is found.
-int FindFreePort();
+// A free TCP port from `first` to `last`; without them one below the range that the kernel gives to outgoing
+// connections, so that none takes it before rank 0 does. 0 when none is found.
+int FindFreePort(int first = 0, int last = 0);
+
+// Whether "10.1.2.3" lies in "10.0.0.0/8"; false for what is no address or no network.
+bool InNetwork(const std::string& address, const std::string& network);
 
 }  // namespace cohort::launcher

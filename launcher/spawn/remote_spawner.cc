@@ -1,4 +1,4 @@
-#include "launcher/spawn/ssh_spawner.h"
+#include "launcher/spawn/remote_spawner.h"
 
 #include <csignal>
 #include <utility>
@@ -6,14 +6,13 @@
 #include "launcher/agent/agent.h"
 #include "launcher/base/piped_process.h"
 #include "launcher/program.h"
-#include "launcher/spawn/ssh_command.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 
-absl::StatusOr<AgentProcess> SshSpawner::Spawn(int index, const std::string& host) {
+absl::StatusOr<AgentProcess> RemoteSpawner::Spawn(int index, const std::string& host) {
   const std::vector<std::string> command =
-      SshCommand(options_, OwnPath(), host, {"agent", "--node=" + std::to_string(index), kAgentPreambleArgument});
+      command_(options_, OwnPath(), host, {"agent", "--node=" + std::to_string(index), kAgentPreambleArgument});
   COHORT_ASSIGN_OR_RETURN(PipedProcess process, StartPiped(command, {.death_signal = SIGTERM}));
   return AgentProcess{.pid = process.pid,
                       .input = std::move(process.input),

@@ -1,0 +1,84 @@
+#include "launcher/environment/joined_nodes.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "launcher/base/addresses.h"
+#include "launcher/credentials.h"
+#include "launcher/environment/inventory.h"
+#include "launcher/environment/this_machine.h"
+#include "launcher/join/token.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr std::chrono::minutes kWait{10};
+
+void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", text.c_str()); }
+
+}  // namespace
+
+Detection JoinedNodes::Detect(const Options& options) const {
+  if (options.wait && !options.nodes) return {true, "--wait"};
+  if (options.nodes.value_or(1) == 1) return {false, "no --nnodes above 1"};
+  const std::string nodes = "--nnodes " + std::to_string(*options.nodes);
+  if (options.wait) return {true, nodes + " and --wait"};
+  if (::isatty(STDERR_FILENO) == 1) return {true, nodes + " on a terminal"};
+  return {false, nodes + ", but neither --wait nor a terminal where somebody could read the line to paste"};
+}
+
+absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
+  const int count = options.nodes.value_or(1);
+  if (count < 2) return absl::InvalidArgumentError("--wait is for other machines to join; say how many with --nnodes");
+  if (options.dry_run) {
+    return absl::InvalidArgumentError(
+        "nothing is known of machines that have yet to join; leave --dry-run out, or "
+        "use --simulate-nodes " +
+        std::to_string(count));
+  }
+  JoinToken token;
+  COHORT_ASSIGN_OR_RETURN(const std::string random, NewJobSecret());
+  token.secret = absl::WebSafeBase64Escape(random);
+  COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open(options.ports.value_or(PortRange{0, 0})));
+  token.addresses = FormatAddresses(OwnAddresses(options.interface), gate.port());
+  if (token.addresses.empty()) {
+    return absl::InvalidArgumentError("this machine has no address that others may reach; bring its network up");
+  }
+  Say("1 of " + std::to_string(count) + " nodes is here; on " + (count == 2 ? "the other" : "each of the others") +
+      ", run:\n\n  dlaunch join " + FormatToken(token) + "\n");
+  absl::StatusOr<std::vector<JoinedNode>> joined =
+      gate.Await(MakeJoinKey(token.secret),
+                 {.count = count - 1, .deadline = runtime::Deadline::After(options.wait.value_or(kWait)), .say = &Say});
+  if (!joined.ok()) return absl::InvalidArgumentError(std::string(joined.status().message()) + "; see --wait");
+  return WithJoined(options, std::to_string(count) + " machines that joined", *std::move(joined));
+}
+
+absl::StatusOr<JobNodes> WithJoined(const Options& options, const std::string& source, std::vector<JoinedNode> joined) {
+  JobNodes found{.source = source, .spawner = "local", .across_hosts = true};
+  found.reached = std::make_shared<std::map<std::string, AgentProcess>>();
+  COHORT_ASSIGN_OR_RETURN(NodeResources own, ResourcesOf(TakeInventory(), options, HostName()));
+  found.nodes.push_back(std::move(own));
+  std::set<std::string> names = {HostName()};
+  for (JoinedNode& node : joined) {
+    const std::string host = node.hello.inventory.host();
+    std::string name = host;
+    for (int i = 2; !names.insert(name).second; ++i) name = host + "#" + std::to_string(i);
+    absl::StatusOr<NodeResources> resources = ResourcesOf(node.hello.inventory, options, name);
+    if (!resources.ok()) {
+      return absl::InvalidArgumentError("host " + host + " " + std::string(resources.status().message()));
+    }
+    found.nodes.push_back(*std::move(resources));
+    found.reached->emplace(name, std::move(node.agent));
+  }
+  return found;
+}
+
+}  // namespace cohort::launcher

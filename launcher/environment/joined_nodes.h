@@ -1,0 +1,24 @@
+// Machines without a scheduler and without ssh: this one prints a line, and whoever sits at another pastes it there.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/environment/node_source.h"
+#include "launcher/join/gate.h"
+
+namespace cohort::launcher {
+
+class JoinedNodes : public NodeSource {
+ public:
+  Detection Detect(const Options& options) const override;
+  // This machine and --nnodes - 1 others, in the order of their coming. Waits for them, --wait or ten minutes.
+  absl::StatusOr<JobNodes> Find(const Options& options) const override;
+};
+
+// This machine first, then those that came, with their agents; equal names are told apart by a number. For all sources
+// whose nodes come by themselves.
+absl::StatusOr<JobNodes> WithJoined(const Options& options, const std::string& source, std::vector<JoinedNode> joined);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,140 @@
+#include "launcher/environment/kubernetes.h"
+
+#include <netdb.h>
+
+#include <charconv>
+#include <cstdio>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "launcher/environment/joined_nodes.h"
+#include "launcher/environment/remote_hosts.h"
+#include "launcher/environment/this_machine.h"
+#include "launcher/join/join_job.h"
+#include "launcher/join/token.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr int kDefaultPort = 29400;  // of a pod's own network
+constexpr std::chrono::minutes kWait{10};
+constexpr size_t kMinSecret = 16;
+
+void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", text.c_str()); }
+
+absl::StatusOr<int> ReadIndex(const char* name, const std::string& text, int min) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc() && end == text.data() + text.size() && value >= min && value <= kMaxNodes) return value;
+  return absl::InvalidArgumentError(std::string(name) + " is '" + text + "', which is no number of a pod");
+}
+
+// "train-0.train.default.svc.cluster.local", as the pod's /etc/hosts has it.
+std::string FullName() {
+  addrinfo hints{};
+  hints.ai_flags = AI_CANONNAME;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(HostName().c_str(), nullptr, &hints, &found) != 0) return HostName();
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &::freeaddrinfo);
+  return found->ai_canonname != nullptr ? found->ai_canonname : HostName();
+}
+
+absl::StatusOr<JoinKey> ReadKey(const Options& options, const std::string& first) {
+  if (options.token_file.empty() && options.insecure) {
+    Say("--insecure: whoever reaches port " + std::to_string(options.ports.value_or(PortRange{kDefaultPort, 0}).first) +
+        " of pod 0 can take part in this job");
+    return MakeJoinKey("insecure");
+  }
+  if (options.token_file.empty()) {
+    return absl::InvalidArgumentError(
+        "the pods of " + first +
+        " need a secret that they share: give --token-file /etc/cohort/token, and add to the pod's template\n"
+        "  volumes: [{name: cohort, secret: {secretName: cohort-token}}]\n"
+        "  containers: [{..., volumeMounts: [{name: cohort, mountPath: /etc/cohort, readOnly: true}]}]\n"
+        "after: kubectl create secret generic cohort-token --from-literal=token=$(openssl rand -hex 32); or give "
+        "--insecure where the network is your own");
+  }
+  COHORT_ASSIGN_OR_RETURN(std::string secret, ReadHostFile(options.token_file, "--token-file"));
+  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
+  if (secret.size() < kMinSecret) {
+    return absl::InvalidArgumentError("--token-file " + options.token_file + ": it must hold " +
+                                      std::to_string(kMinSecret) +
+                                      " characters at least; openssl rand -hex 32 makes some");
+  }
+  return MakeJoinKey(secret);
+}
+
+}  // namespace
+
+absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& variable, const std::string& full_name) {
+  KubernetesPod pod;
+  if (const auto leader = variable("LWS_LEADER_ADDRESS")) {
+    pod.first = *leader;
+    COHORT_ASSIGN_OR_RETURN(pod.index, ReadIndex("LWS_WORKER_INDEX", variable("LWS_WORKER_INDEX").value_or(""), 0));
+    if (const auto size = variable("LWS_GROUP_SIZE")) {
+      COHORT_ASSIGN_OR_RETURN(pod.count, ReadIndex("LWS_GROUP_SIZE", *size, 1));
+    }
+    return pod;
+  }
+  COHORT_ASSIGN_OR_RETURN(pod.index,
+                          ReadIndex("JOB_COMPLETION_INDEX", variable("JOB_COMPLETION_INDEX").value_or(""), 0));
+  const size_t dot = std::min(full_name.find('.'), full_name.size());
+  const std::string own = full_name.substr(0, dot);
+  const std::string end = "-" + std::to_string(pod.index);
+  if (pod.index == 0) {
+    pod.first = full_name;
+    return pod;
+  }
+  if (!own.ends_with(end) || dot == full_name.size()) {
+    return absl::InvalidArgumentError("this pod is called " + full_name +
+                                      ", from which pod 0's name can't be told; make a headless Service and set "
+                                      "spec.template.spec.subdomain to its name");
+  }
+  pod.first = own.substr(0, own.size() - end.size()) + "-0" + full_name.substr(dot);
+  return pod;
+}
+
+Detection Kubernetes::Detect(const Options&) const {
+  if (const auto leader = GetVariable("LWS_LEADER_ADDRESS")) return {true, "LWS_LEADER_ADDRESS is " + *leader};
+  if (!GetVariable("KUBERNETES_SERVICE_HOST")) return {false, "KUBERNETES_SERVICE_HOST is not set"};
+  const auto index = GetVariable("JOB_COMPLETION_INDEX");
+  if (!index) return {false, "a pod, but neither JOB_COMPLETION_INDEX nor LWS_LEADER_ADDRESS is set"};
+  return {true, "a pod whose JOB_COMPLETION_INDEX is " + *index};
+}
+
+absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
+  COHORT_ASSIGN_OR_RETURN(const KubernetesPod pod, ReadKubernetesVariables(GetVariable, FullName()));
+  const int count = options.nodes.value_or(pod.count.value_or(0));
+  if (count == 0) {
+    return absl::InvalidArgumentError("a pod can't tell how many there are: give --nnodes N, the Job's completions");
+  }
+  if (pod.index >= count) {
+    return absl::InvalidArgumentError("this is pod " + std::to_string(pod.index) + ", but --nnodes is " +
+                                      std::to_string(count) + "; both must come from the same number");
+  }
+  COHORT_ASSIGN_OR_RETURN(const JoinKey key, ReadKey(options, pod.first));
+  const PortRange ports = options.ports.value_or(PortRange{kDefaultPort, kDefaultPort});
+  const std::string source = std::to_string(count) + (count == 1 ? " pod" : " pods");
+  if (pod.index > 0) {
+    const JoinTarget target{.addresses = pod.first + ":" + std::to_string(ports.first),
+                            .key = key,
+                            .index = pod.index,
+                            .wait = options.wait.value_or(kWait)};
+    return JobNodes{.source = source, .instead = [target] { return JoinJob(target); }};
+  }
+  COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open({ports.first, ports.first}));  // where the others look
+  if (count > 1)
+    Say("pod 0 of " + std::to_string(count) + " waits for the others on port " + std::to_string(gate.port()));
+  absl::StatusOr<std::vector<JoinedNode>> joined =
+      gate.Await(key, {.count = count - 1,
+                       .indexed = true,
+                       .deadline = runtime::Deadline::After(options.wait.value_or(kWait)),
+                       .say = &Say});
+  if (!joined.ok()) return absl::InvalidArgumentError(std::string(joined.status().message()) + "; see --wait");
+  return WithJoined(options, source, *std::move(joined));
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,33 @@
+#include "launcher/environment/lsf.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/environment/process_environment.h"
+#include "launcher/environment/remote_hosts.h"
+#include "launcher/spawn/blaunch_command.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+
+Detection Lsf::Detect(const Options&) const {
+  const auto job = GetVariable("LSB_JOBID");
+  if (!job) return {false, "LSB_JOBID is not set"};
+  const auto file = GetVariable("LSB_DJOB_HOSTFILE");
+  if (!file) return {false, "LSB_JOBID is " + *job + ", but LSB_DJOB_HOSTFILE is not set"};
+  return {true, "LSB_JOBID is " + *job + ", LSB_DJOB_HOSTFILE " + *file};
+}
+
+absl::StatusOr<JobNodes> Lsf::Find(const Options& options) const {
+  const std::string job = "LSF job " + GetVariable("LSB_JOBID").value_or("?");
+  COHORT_ASSIGN_OR_RETURN(const std::string text,
+                          ReadHostFile(GetVariable("LSB_DJOB_HOSTFILE").value_or(""), "LSB_DJOB_HOSTFILE"));
+  COHORT_ASSIGN_OR_RETURN(std::vector<HostEntry> hosts, ParseNodeFile(text, "LSB_DJOB_HOSTFILE"));
+  COHORT_ASSIGN_OR_RETURN(hosts, FirstHosts(std::move(hosts), options, job));
+  return AskHosts(
+      options, hosts,
+      {.spawner = "blaunch", .command = &BlaunchCommand, .source = "of " + job, .trial = "blaunch HOST true"});
+}
+
+}  // namespace cohort::launcher

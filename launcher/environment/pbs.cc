@@ -1,0 +1,31 @@
+#include "launcher/environment/pbs.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "launcher/environment/process_environment.h"
+#include "launcher/environment/remote_hosts.h"
+#include "launcher/environment/ssh_hosts.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+
+Detection Pbs::Detect(const Options&) const {
+  const auto job = GetVariable("PBS_JOBID");
+  if (!job) return {false, "PBS_JOBID is not set"};
+  const auto file = GetVariable("PBS_NODEFILE");
+  if (!file) return {false, "PBS_JOBID is " + *job + ", but PBS_NODEFILE is not set"};
+  return {true, "PBS_JOBID is " + *job + ", PBS_NODEFILE " + *file};
+}
+
+absl::StatusOr<JobNodes> Pbs::Find(const Options& options) const {
+  const std::string job = "PBS job " + GetVariable("PBS_JOBID").value_or("?");
+  COHORT_ASSIGN_OR_RETURN(const std::string text,
+                          ReadHostFile(GetVariable("PBS_NODEFILE").value_or(""), "PBS_NODEFILE"));
+  COHORT_ASSIGN_OR_RETURN(std::vector<HostEntry> hosts, ParseNodeFile(text, "PBS_NODEFILE"));
+  COHORT_ASSIGN_OR_RETURN(hosts, FirstHosts(std::move(hosts), options, job));
+  return AskHosts(options, hosts, SshWay(options, "of " + job + ", by ssh"));
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,107 @@
+#include "launcher/environment/remote_hosts.h"
+
+#include <sys/wait.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "launcher/base/run_commands.h"
+#include "launcher/environment/inventory.h"
+#include "launcher/environment/this_machine.h"
+#include "launcher/program.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr size_t kMaxHostFile = 16 << 20;
+
+std::string LastLine(const std::string& text) {
+  const size_t end = text.find_last_not_of("\r\n");
+  if (end == std::string::npos) return "";
+  const size_t begin = text.find_last_of('\n', end);
+  return text.substr(begin == std::string::npos ? 0 : begin + 1, end - (begin == std::string::npos ? -1 : begin));
+}
+
+// Why this host's answer is none.
+std::string DescribeFailure(const Options& options, const RemoteWay& way, const CommandResult& result) {
+  const std::string said = LastLine(result.error);
+  const std::string words = said.empty() ? "" : ": " + said;
+  if (!result.ended) return "gave no answer" + (said.empty() ? " within 20 s" : words);
+  const int code = WIFEXITED(result.wait_status) ? WEXITSTATUS(result.wait_status) : 0;
+  const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
+  if (code == way.unreachable_status) return "can't be reached" + words + "; try: " + way.trial;
+  if (code == 127 || code == 126) {
+    return "has no dlaunch at " + path + words + "; install it there, or say where it is with --agent-path";
+  }
+  return "could not start " + path + " (status " + std::to_string(code) + ")" + words + "; try: " + way.trial;
+}
+
+absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay& way, const HostEntry& entry,
+                                         const CommandResult& result) {
+  const auto blame = [&](const std::string& what) {
+    return absl::InvalidArgumentError("host " + entry.host + " " + what);
+  };
+  absl::StatusOr<v1::NodeInventory> inventory = ParseInventory(result.output);
+  if (!inventory.ok()) {
+    const bool fine = result.ended && result.wait_status == 0;
+    return blame(fine ? std::string(inventory.status().message()) : DescribeFailure(options, way, result));
+  }
+  absl::StatusOr<NodeResources> node = ResourcesOf(*inventory, options, entry.host);
+  if (!node.ok()) return blame(std::string(node.status().message()));
+  node->slots = entry.slots;
+  return node;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadHostFile(const std::string& path, const std::string& origin) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return absl::InvalidArgumentError(origin + ": " + path + ": " + std::strerror(errno));
+  std::string text(std::istreambuf_iterator<char>(file), {});
+  if (file.bad() || text.size() > kMaxHostFile) {
+    return absl::InvalidArgumentError(origin + ": " + path + " can't be read, or has more than 16 MiB");
+  }
+  return text;
+}
+
+absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, const Options& options,
+                                                  const std::string& what) {
+  if (!options.nodes) return hosts;
+  if (static_cast<size_t>(*options.nodes) > hosts.size()) {
+    return absl::InvalidArgumentError("--nnodes " + std::to_string(*options.nodes) + ": " + what + " has " +
+                                      std::to_string(hosts.size()) + (hosts.size() == 1 ? " host" : " hosts") +
+                                      "; get more, or leave --nnodes out");
+  }
+  hosts.resize(*options.nodes);
+  return hosts;
+}
+
+absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<HostEntry>& hosts, const RemoteWay& way) {
+  std::vector<std::vector<std::string>> commands;
+  for (const HostEntry& entry : hosts) {
+    commands.push_back(way.command(options, OwnPath(), entry.host, {"agent", "--inventory"}));
+  }
+  JobNodes found{.source = std::to_string(hosts.size()) + (hosts.size() == 1 ? " host " : " hosts ") + way.source,
+                 .spawner = way.spawner,
+                 .across_hosts = true,
+                 .nodes = std::vector<NodeResources>(hosts.size())};
+  absl::Status failed;
+  RunCommands(commands, {.on_end = [&](size_t index, const CommandResult& result) {
+                absl::StatusOr<NodeResources> node = ReadAnswer(options, way, hosts[index], result);
+                if (node.ok()) {
+                  found.nodes[index] = *std::move(node);
+                } else {
+                  failed = node.status();
+                }
+                return failed.ok();
+              }});
+  COHORT_RETURN_IF_ERROR(failed);
+  return found;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,34 @@
+// What all sources share whose nodes are reached by a command here: ssh, srun, blaunch. Each node is asked, 64 at a
+// time, what it has.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launcher/environment/host_list.h"
+#include "launcher/environment/node_source.h"
+#include "launcher/spawn/remote_command.h"
+
+namespace cohort::launcher {
+
+struct RemoteWay {
+  std::string spawner;               // in spawners.def
+  RemoteCommand* command = nullptr;  // the same way
+  std::string source;                // in words, after "2 hosts ": "by ssh"
+  int unreachable_status = -1;       // the command's exit status for a host that it can't reach; -1: it has none
+  std::string trial;                 // what to type to see the trouble: "ssh HOST true"
+};
+
+// The content of a list of hosts. kInvalidArgument, which begins with `origin`: it can't be read, or is above 16 MiB.
+absl::StatusOr<std::string> ReadHostFile(const std::string& path, const std::string& origin);
+
+// The first --nnodes of them, or all. kInvalidArgument: `what` ("the list", "the allocation") has fewer.
+absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, const Options& options,
+                                                  const std::string& what);
+
+// Asks each host what it has. Blocks until all have answered, 20 seconds at the most; the first that can't be used ends
+// it, with its name, the command's own words and the remedy. Call from the main thread.
+absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<HostEntry>& hosts, const RemoteWay& way);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,50 @@
+#include "launcher/environment/slurm.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "launcher/environment/remote_hosts.h"
+#include "launcher/spawn/srun_command.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+
+absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable) {
+  SlurmNodes found;
+  const std::string tasks = variable("SLURM_STEP_NUM_TASKS").value_or("1");
+  const bool several = tasks != "1";
+  const char* name = several ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
+  const std::string list = variable(name).value_or("");
+  COHORT_ASSIGN_OR_RETURN(found.hosts, ParseHostList(list, name));
+  const std::string nodes = std::to_string(found.hosts.size());
+  if (several && tasks != nodes) {
+    return absl::InvalidArgumentError("srun started " + tasks + " tasks on " + nodes +
+                                      " nodes, each of them a dlaunch; it starts the ranks itself. Use: srun -N " +
+                                      nodes + " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
+  }
+  found.elsewhere = several && variable("SLURM_PROCID").value_or("0") != "0";
+  return found;
+}
+
+Detection Slurm::Detect(const Options&) const {
+  const auto job = GetVariable("SLURM_JOB_ID");
+  if (!job) return {false, "SLURM_JOB_ID is not set"};
+  const auto tasks = GetVariable("SLURM_STEP_NUM_TASKS");
+  return {true,
+          "SLURM_JOB_ID is " + *job + (tasks ? ", in a step of " + *tasks + (*tasks == "1" ? " task" : " tasks") : "")};
+}
+
+absl::StatusOr<JobNodes> Slurm::Find(const Options& options) const {
+  COHORT_ASSIGN_OR_RETURN(SlurmNodes slurm, ReadSlurmVariables(GetVariable));
+  const std::string job = GetVariable("SLURM_JOB_ID").value_or("?");
+  if (slurm.elsewhere) return JobNodes{.source = "Slurm job " + job, .instead = [] { return 0; }};
+  COHORT_ASSIGN_OR_RETURN(slurm.hosts, FirstHosts(std::move(slurm.hosts), options, "Slurm job " + job));
+  return AskHosts(options, slurm.hosts,
+                  {.spawner = "srun",
+                   .command = &SrunCommand,
+                   .source = "of Slurm job " + job,
+                   .trial = "srun --overlap --nodes=1 --ntasks=1 --nodelist=HOST true"});
+}
+
+}  // namespace cohort::launcher

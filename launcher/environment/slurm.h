@@ -1,0 +1,27 @@
+// A Slurm allocation: in a batch script, under salloc, or started by srun with a task on each node.
+#pragma once
+
+#include "launcher/environment/host_list.h"
+#include "launcher/environment/node_source.h"
+#include "launcher/environment/process_environment.h"
+
+namespace cohort::launcher {
+
+struct SlurmNodes {
+  std::vector<HostEntry> hosts;  // in Slurm's order, which follows the network's topology
+  bool elsewhere = false;        // one of srun's tasks but not the first, which runs the job
+};
+
+// What Slurm's variables tell. Under srun with several tasks these are its step's nodes, otherwise the allocation's.
+// kInvalidArgument: srun started more tasks than one on a node (with the command that works), or a list that is none.
+// Pure.
+absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable);
+
+class Slurm : public NodeSource {
+ public:
+  Detection Detect(const Options& options) const override;
+  // The first --nnodes nodes, or all; each agent is a job step of one task. See AskHosts.
+  absl::StatusOr<JobNodes> Find(const Options& options) const override;
+};
+
+}  // namespace cohort::launcher

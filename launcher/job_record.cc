@@ -1,0 +1,84 @@
+#include "launcher/job_record.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "launcher/control/describe.h"
+
+namespace cohort::launcher {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double Seconds(std::chrono::system_clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+Json DescribeRank(const v1::RankExit& exit, const std::string& node) {
+  Json rank = {{"rank", exit.rank()},
+               {"node", node},
+               {"pid", exit.pid()},
+               {"end", DescribeEnd(exit)},
+               {"status", ExitCode(exit)},
+               {"failed", IsFailure(exit)},
+               {"by_dlaunch", exit.killed_by_us()}};
+  if (exit.unix_time_ns() > 0) rank["time"] = static_cast<double>(exit.unix_time_ns()) * 1e-9;
+  if (exit.doing().present()) rank["call"] = DescribeCall(exit.doing());
+  if (!exit.log_path().empty()) rank["log"] = exit.log_path();
+  return rank;
+}
+
+}  // namespace
+
+std::string FormatJobRecord(const JobRecord& record) {
+  const v1::JobReport& report = record.report;
+  Json json = {{"job", record.job_id},
+               {"exit_code", report.exit_code()},
+               {"started", Seconds(record.started.time_since_epoch())},
+               {"seconds", Seconds(record.ended - record.started)},
+               {"command", record.command},
+               {"source", record.source},
+               {"nodes", Json::array()},
+               {"ranks", Json::array()}};
+  std::map<uint32_t, std::string> node_of;
+  for (const v1::NodePlacement& node : record.nodes) {
+    Json ranks = Json::array();
+    for (const v1::RankPlacement& rank : node.ranks()) {
+      ranks.push_back(rank.rank());
+      node_of[rank.rank()] = node.name();
+    }
+    json["nodes"].push_back({{"name", node.name()}, {"ranks", ranks}});
+  }
+  std::vector<const v1::RankExit*> exits;
+  for (const v1::RankExit& exit : report.exits()) exits.push_back(&exit);
+  std::stable_sort(exits.begin(), exits.end(), [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
+  for (const v1::RankExit* exit : exits) json["ranks"].push_back(DescribeRank(*exit, node_of[exit->rank()]));
+  if (!report.headline().empty()) {
+    Json cause = {{"text", report.headline()},
+                  {"last_lines", std::vector<std::string>(report.last_lines().begin(), report.last_lines().end())},
+                  {"others", std::vector<std::string>(report.others().begin(), report.others().end())}};
+    if (report.culprit_rank() >= 0) cause["rank"] = report.culprit_rank();
+    json["cause"] = cause;
+  }
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+absl::Status WriteJobRecord(const std::string& folder, const JobRecord& record) {
+  const std::string path = folder + "/report.json";
+  const std::string partial = path + ".partial";
+  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
+  file << FormatJobRecord(record);
+  file.close();
+  if (file.fail() || std::rename(partial.c_str(), path.c_str()) != 0) {
+    const int error = errno;
+    std::remove(partial.c_str());
+    return absl::UnavailableError(path + " can't be written: " + std::strerror(error));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,35 @@
+// What became of a job, for programs: report.json in --log-dir.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+struct JobRecord {
+  std::string job_id;
+  std::string source;  // of the nodes, in words
+  std::vector<std::string> command;
+  std::vector<v1::NodePlacement> nodes;
+  std::chrono::system_clock::time_point started;
+  std::chrono::system_clock::time_point ended;
+  v1::JobReport report;
+};
+
+// One JSON object, with bytes that are no UTF-8 replaced. Times are seconds since 1970. `cause` is there when the job
+// failed: the first failure, of what rank, with its last lines and what the others were doing; `ranks` has the end of
+// each rank that was reported, in the order of the ranks. Pure.
+//
+//   {"job": "job-1f..", "exit_code": 7, "started": 1.7e9, "seconds": 2.5, "nodes": [{"name": "a", "ranks": [0, 1]}],
+//    "cause": {"text": "rank 1 (a, pid 7) exited with code 7", "rank": 1, "last_lines": [..], "others": [..]},
+//    "ranks": [{"rank": 0, "node": "a", "pid": 6, "end": "killed by SIGTERM", "by_dlaunch": true, ...}], ...}
+std::string FormatJobRecord(const JobRecord& record);
+
+// Writes it to `folder`/report.json, whole or not at all. kUnavailable with the reason.
+absl::Status WriteJobRecord(const std::string& folder, const JobRecord& record);
+
+}  // namespace cohort::launcher

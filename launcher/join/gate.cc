@@ -1,0 +1,273 @@
+#include "launcher/join/gate.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <list>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "launcher/environment/inventory.h"
+#include "launcher/join/secure_stream.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+
+constexpr size_t kMaxStrangers = 256;
+constexpr std::chrono::seconds kStrangerLimit{5};
+constexpr std::chrono::seconds kHandshakeLimit{10};
+constexpr size_t kMaxHello = 1u << 20;
+constexpr char kHello[] = "cohort-join ";
+
+// Someone who has not yet shown the knock.
+struct Stranger {
+  UniqueFd socket;
+  Deadline limit;
+};
+
+// Someone who has, behind a carrier of its own.
+struct Guest {
+  AgentProcess agent;
+  std::string said;
+  Deadline limit;
+  std::optional<JoinHello> hello;
+};
+
+// The carrier: child of a process with one thread, so that it may do anything.
+[[noreturn]] void Carry(int socket, int input, int output, const JoinKey& key, pid_t parent) {
+  ::setpgid(0, 0);
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+  ::signal(SIGPIPE, SIG_IGN);
+  // Whatever else is open here would keep others' pipes from ending.
+  const int own[] = {::dup(socket), ::dup(input), ::dup(output)};
+  const int low = 3;
+  for (int i = 0; i < 3; ++i) ::dup2(own[i], low + i);
+  ::close_range(low + 3, ~0U, 0);
+  absl::StatusOr<SecureStream> stream = SecureStream::Accept(UniqueFd(low), key, Deadline::After(kHandshakeLimit));
+  if (!stream.ok()) ::_exit(1);
+  const absl::Status carried = stream->Pump(UniqueFd(low + 1), UniqueFd(low + 2), {.ends_with_peer = true});
+  ::_exit(carried.ok() ? 0 : 1);
+}
+
+absl::StatusOr<Guest> StartCarrier(UniqueFd socket, const JoinKey& key) {
+  int input[2], output[2];
+  if (::pipe2(input, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
+  Guest guest{.agent = {}, .said = "", .limit = Deadline::After(kHandshakeLimit), .hello = std::nullopt};
+  const UniqueFd input_end(input[0]);
+  guest.agent.input.reset(input[1]);
+  if (::pipe2(output, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
+  guest.agent.output.reset(output[0]);
+  const UniqueFd output_end(output[1]);
+  const pid_t parent = ::getpid();
+  guest.agent.pid = ::fork();
+  if (guest.agent.pid == 0) Carry(socket.get(), input_end.get(), output_end.get(), key, parent);
+  if (guest.agent.pid < 0) return absl::ResourceExhaustedError("no process; raise ulimit -u");
+  ::setpgid(guest.agent.pid, guest.agent.pid);
+  return guest;
+}
+
+void Dismiss(const Guest& guest) {
+  ::kill(guest.agent.pid, SIGKILL);
+  ::waitpid(guest.agent.pid, nullptr, 0);
+}
+
+// One Await.
+class Reception {
+ public:
+  Reception(int listener, const JoinKey& key, const JoinGate::AwaitOptions& options)
+      : listener_(listener), key_(key), knock_(KnockOf(key)), options_(options) {}
+  ~Reception() {
+    for (const Guest& guest : guests_) Dismiss(guest);
+  }
+
+  absl::StatusOr<std::vector<JoinedNode>> Run() {
+    while (Complete() < options_.count) {
+      if (options_.deadline.passed()) {
+        return absl::DeadlineExceededError(std::to_string(Complete() + 1) + " of " +
+                                           std::to_string(options_.count + 1) + " nodes came in time");
+      }
+      Look();
+    }
+    std::vector<JoinedNode> nodes;
+    if (options_.indexed) {
+      guests_.sort([](const Guest& a, const Guest& b) { return Place(a) < Place(b); });
+    }
+    for (auto guest = guests_.begin(); guest != guests_.end();) {
+      if (guest->hello && nodes.size() < static_cast<size_t>(options_.count)) {
+        nodes.push_back({*std::move(guest->hello), std::move(guest->agent)});
+        guest = guests_.erase(guest);
+      } else {
+        ++guest;
+      }
+    }
+    return nodes;
+  }
+
+ private:
+  // Those without a hello last.
+  static int Place(const Guest& guest) { return guest.hello ? guest.hello->index : kMaxNodes; }
+  int Complete() const {
+    return static_cast<int>(std::count_if(guests_.begin(), guests_.end(), [](const Guest& g) { return g.hello; }));
+  }
+
+  void Look() {
+    std::vector<pollfd> polled = {{listener_, POLLIN, 0}};
+    for (const Stranger& stranger : strangers_) polled.push_back({stranger.socket.get(), POLLIN, 0});
+    for (const Guest& guest : guests_) polled.push_back({guest.agent.output.get(), POLLIN, 0});
+    if (::poll(polled.data(), polled.size(), 200) < 0) return;
+    size_t at = 1;
+    for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
+      const bool heard = polled[at++].revents != 0;
+      stranger =
+          (heard && Greet(&*stranger)) || stranger->limit.passed() ? strangers_.erase(stranger) : std::next(stranger);
+    }
+    // Guests that came just now are at the end, beyond what was polled.
+    for (auto guest = guests_.begin(); guest != guests_.end() && at < polled.size();) {
+      const bool heard = polled[at++].revents != 0;
+      const bool late = !guest->hello && guest->limit.passed();
+      if ((heard && !Listen(&*guest)) || late) {
+        Dismiss(*guest);
+        guest = guests_.erase(guest);
+      } else {
+        ++guest;
+      }
+    }
+    if (polled[0].revents != 0) AcceptAll();
+  }
+
+  void AcceptAll() {
+    for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+      if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
+      strangers_.push_back({UniqueFd(fd), Deadline::After(kStrangerLimit)});
+    }
+  }
+
+  // True when there is nothing more to hear from it here.
+  bool Greet(Stranger* stranger) {
+    char bytes[kKnockBytes];
+    const ssize_t n = ::recv(stranger->socket.get(), bytes, sizeof bytes, MSG_PEEK);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (n <= 0 || std::memcmp(bytes, knock_.data(), static_cast<size_t>(n)) != 0) return true;
+    if (static_cast<size_t>(n) < sizeof bytes) return false;
+    (void)!::recv(stranger->socket.get(), bytes, sizeof bytes, 0);
+    absl::StatusOr<Guest> guest = StartCarrier(std::move(stranger->socket), key_);
+    if (guest.ok()) {
+      guests_.push_back(*std::move(guest));
+    } else {
+      options_.say(std::string(guest.status().message()));
+    }
+    return true;
+  }
+
+  // False when it is gone, or is no use.
+  bool Listen(Guest* guest) {
+    char buffer[16u << 10];
+    const ssize_t n = ::read(guest->agent.output.get(), buffer, sizeof buffer);
+    if (n <= 0) {
+      if (guest->hello) options_.say("host " + guest->hello->inventory.host() + " left");
+      return false;
+    }
+    guest->said.append(buffer, static_cast<size_t>(n));
+    if (guest->hello || guest->said.size() > kMaxHello) return false;  // it has nothing to say before its start
+    if (std::count(guest->said.begin(), guest->said.end(), '\n') < 3) return true;
+    absl::StatusOr<JoinHello> hello = ParseJoinHello(guest->said);
+    if (!hello.ok()) return false;
+    if (options_.indexed && (hello->index < 1 || hello->index > options_.count)) {
+      options_.say("host " + hello->inventory.host() + " came as node " + std::to_string(hello->index) +
+                   ", but there are " + std::to_string(options_.count + 1) +
+                   "; are --nnodes and the number of pods the same?");
+      return false;
+    }
+    if (options_.indexed) {
+      guests_.remove_if([&](const Guest& other) {
+        const bool replaced = &other != guest && other.hello && other.hello->index == hello->index;
+        if (replaced) Dismiss(other);
+        return replaced;
+      });
+    }
+    guest->hello = *std::move(hello);
+    options_.say("host " + guest->hello->inventory.host() + " joined: " + std::to_string(Complete() + 1) + " of " +
+                 std::to_string(options_.count + 1) + " nodes");
+    return true;
+  }
+
+  const int listener_;
+  const JoinKey& key_;
+  const std::string knock_;
+  const JoinGate::AwaitOptions& options_;
+  std::list<Stranger> strangers_;
+  std::list<Guest> guests_;
+};
+
+}  // namespace
+
+std::string FormatJoinHello(int index, const v1::NodeInventory& inventory) {
+  return kHello + std::to_string(index) + "\n" + FormatInventory(inventory);
+}
+
+absl::StatusOr<JoinHello> ParseJoinHello(const std::string& text) {
+  JoinHello hello;
+  const size_t end = text.find('\n');
+  if (!text.starts_with(kHello) || end == std::string::npos) return absl::InvalidArgumentError("no hello");
+  const char* last = text.data() + end;
+  const auto [stop, error] = std::from_chars(text.data() + sizeof kHello - 1, last, hello.index);
+  if (error != std::errc() || stop != last) return absl::InvalidArgumentError("no index in the hello");
+  const absl::StatusOr<v1::NodeInventory> inventory = ParseInventory(text.substr(end));
+  if (!inventory.ok()) return absl::InvalidArgumentError(std::string(inventory.status().message()));
+  hello.inventory = *inventory;
+  return hello;
+}
+
+absl::StatusOr<JoinGate> JoinGate::Open(const PortRange& ports) {
+  std::string last_error;
+  for (int port = ports.first; port <= ports.last; ++port) {
+    UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const bool six = bool{fd};
+    if (!six) fd.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int on = 1, off = 0;
+    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    sockaddr_in6 address6{};
+    sockaddr_in address4{};
+    socklen_t size = six ? sizeof address6 : sizeof address4;
+    if (six) {
+      ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);  // IPv4 too
+      address6.sin6_family = AF_INET6;
+      address6.sin6_port = htons(static_cast<uint16_t>(port));
+    } else {
+      address4.sin_family = AF_INET;
+      address4.sin_port = htons(static_cast<uint16_t>(port));
+    }
+    auto* address = six ? reinterpret_cast<sockaddr*>(&address6) : reinterpret_cast<sockaddr*>(&address4);
+    if (::bind(fd.get(), address, size) == 0 && ::listen(fd.get(), 1024) == 0 &&
+        ::getsockname(fd.get(), address, &size) == 0) {
+      return JoinGate(std::move(fd), ntohs(six ? address6.sin6_port : address4.sin_port));
+    }
+    last_error = std::strerror(errno);
+  }
+  const std::string range =
+      std::to_string(ports.first) + (ports.first == ports.last ? "" : " to " + std::to_string(ports.last));
+  return absl::UnavailableError("can't listen for other nodes on port " + range + ": " + last_error +
+                                "; give others with --port-range");
+}
+
+absl::StatusOr<std::vector<JoinedNode>> JoinGate::Await(const JoinKey& key, const AwaitOptions& options) {
+  Reception reception(listener_.get(), key, options);
+  return reception.Run();
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,62 @@
+// Where nodes come to a job by themselves: the first machine listens, the others dial it (dlaunch join, pods). Each one
+// that proves to have the key gets a child process here that carries its agent's messages, so that the rest of dlaunch
+// sees an agent like any other: a process with an input and an output.
+//
+//   dlaunch ──pipes──► carrier (fork) ──TLS 1.3, pre-shared key──► dlaunch join ──pipes──► agent
+//
+// A connection that does not begin with the key's knock is never given more than its 16 bytes, five seconds and one of
+// 256 places, the oldest of which goes when another comes.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/base/unique_fd.h"
+#include "launcher/join/token.h"
+#include "launcher/options.h"
+#include "launcher/spawn/spawner.h"
+#include "runtime/base/deadline.h"
+
+namespace cohort::launcher {
+
+// What a node says first: "cohort-join 3" and its inventory. -1: any place is right.
+std::string FormatJoinHello(int index, const v1::NodeInventory& inventory);
+struct JoinHello {
+  int index = -1;
+  v1::NodeInventory inventory;
+};
+// kInvalidArgument: it is none. Pure.
+absl::StatusOr<JoinHello> ParseJoinHello(const std::string& text);
+
+struct JoinedNode {
+  JoinHello hello;
+  AgentProcess agent;
+};
+
+class JoinGate {
+ public:
+  // Listens on the first free port of `ports`, on all addresses. kUnavailable names the port and the reason.
+  static absl::StatusOr<JoinGate> Open(const PortRange& ports);
+  int port() const { return port_; }
+
+  struct AwaitOptions {
+    int count = 0;         // how many nodes, without this one
+    bool indexed = false;  // they come with their places, 1 to count; a later one with the same replaces the earlier
+    runtime::Deadline deadline = runtime::Deadline::After(std::chrono::seconds(0));
+    std::function<void(const std::string& line)> say = {};  // what users should see
+  };
+  // Waits for all of them; in the order of their places, or of coming. Those that leave before all are there are
+  // waited for again. kDeadlineExceeded tells how many came. Call from the main thread, with no other in the process.
+  absl::StatusOr<std::vector<JoinedNode>> Await(const JoinKey& key, const AwaitOptions& options);
+
+ private:
+  JoinGate(UniqueFd listener, int port) : listener_(std::move(listener)), port_(port) {}
+  UniqueFd listener_;
+  int port_ = 0;
+};
+
+}  // namespace cohort::launcher

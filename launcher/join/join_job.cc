@@ -1,0 +1,168 @@
+#include "launcher/join/join_job.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "launcher/agent/agent.h"
+#include "launcher/base/addresses.h"
+#include "launcher/base/piped_process.h"
+#include "launcher/environment/inventory.h"
+#include "launcher/join/gate.h"
+#include "launcher/join/secure_stream.h"
+#include "launcher/options.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+using std::chrono::seconds;
+
+constexpr seconds kAttempt{5};
+constexpr int kRetryMs = 500;
+
+void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", text.c_str()); }
+
+// "name:port" as a list of numeric addresses; such a list as it is.
+absl::StatusOr<std::string> Resolve(const std::string& addresses) {
+  const size_t colon = addresses.rfind(':');
+  const std::string host = addresses.substr(0, colon);
+  if (addresses.find(',') != std::string::npos || addresses.starts_with('[')) return addresses;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  const int error = ::getaddrinfo(host.c_str(), nullptr, &hints, &found);
+  if (error != 0) return absl::UnavailableError("the name " + host + " is not known yet: " + ::gai_strerror(error));
+  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, &::freeaddrinfo);
+  std::vector<std::string> numeric;
+  for (const addrinfo* entry = found; entry != nullptr; entry = entry->ai_next) {
+    char text[NI_MAXHOST];
+    if (::getnameinfo(entry->ai_addr, entry->ai_addrlen, text, sizeof text, nullptr, 0, NI_NUMERICHOST) == 0) {
+      numeric.emplace_back(text);
+    }
+  }
+  return FormatAddresses(numeric, PortOf(addresses));
+}
+
+absl::StatusOr<SecureStream> Dial(const JoinTarget& target) {
+  const Deadline deadline = Deadline::After(kAttempt);
+  COHORT_ASSIGN_OR_RETURN(const std::string addresses, Resolve(target.addresses));
+  COHORT_ASSIGN_OR_RETURN(UniqueFd socket, ConnectToFirst(addresses, deadline));
+  const std::string knock = KnockOf(target.key);
+  if (::send(socket.get(), knock.data(), knock.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(knock.size())) {
+    return absl::UnavailableError(std::string("it does not take our first bytes: ") + std::strerror(errno));
+  }
+  return SecureStream::Connect(std::move(socket), target.key, deadline);
+}
+
+absl::StatusOr<SecureStream> DialUntilItAnswers(const JoinTarget& target) {
+  const Deadline deadline = Deadline::After(target.wait);
+  for (bool told = false;;) {
+    absl::StatusOr<SecureStream> stream = Dial(target);
+    if (stream.ok() || absl::IsInvalidArgument(stream.status())) return stream;
+    const std::string why(stream.status().message());
+    if (deadline.passed()) return absl::UnavailableError("can't reach the job at " + target.addresses + ": " + why);
+    if (!std::exchange(told, true)) Say("waiting for the job at " + target.addresses + " (" + why + ")");
+    ::poll(nullptr, 0, kRetryMs);
+  }
+}
+
+// The agent's exit status, which is the job's.
+int RunAgentBehind(SecureStream* stream) {
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&handled, signal);
+  ::sigprocmask(SIG_BLOCK, &handled, nullptr);
+  ::signal(SIGPIPE, SIG_IGN);
+  const UniqueFd signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  absl::StatusOr<PipedProcess> agent = StartPiped({"dlaunch", "agent", "--node=joined", kExitWithJobArgument},
+                                                  {.program = "/proc/self/exe", .death_signal = kLauncherGoneSignal});
+  if (!agent.ok()) {
+    Say(std::string(agent.status().message()));
+    return kExitLauncher;
+  }
+  const absl::Status carried = stream->Pump(std::move(agent->output), std::move(agent->input),
+                                            {.signals = signals.get(), .on_signal = [&] {
+                                               signalfd_siginfo info{};
+                                               while (::read(signals.get(), &info, sizeof info) == sizeof info) {
+                                                 ::kill(agent->pid, SIGTERM);
+                                               }
+                                             }});
+  int status = 0;
+  while (::waitpid(agent->pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (!carried.ok()) Say("lost the job: " + std::string(carried.message()) + "; its ranks here were ended");
+  if (!carried.ok()) return kExitLauncher;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+}  // namespace
+
+int JoinJob(const JoinTarget& target) {
+  ::signal(SIGPIPE, SIG_IGN);
+  absl::StatusOr<SecureStream> stream = DialUntilItAnswers(target);
+  if (!stream.ok()) {
+    Say(std::string(stream.status().message()));
+    return kExitLauncher;
+  }
+  const absl::Status offered =
+      stream->Write(FormatJoinHello(target.index, TakeInventory()), Deadline::After(seconds(30)));
+  if (offered.ok()) Say("joined the job at " + target.addresses + ", which prints what the ranks print");
+  const absl::StatusOr<bool> started = offered.ok() ? stream->AwaitByte() : absl::StatusOr<bool>(offered);
+  if (!started.ok() || !*started) {
+    Say("the job ended before it started: its first machine says why");
+    return kExitLauncher;
+  }
+  return RunAgentBehind(&*stream);
+}
+
+int RunJoinCommand(int argc, char** argv) {
+  constexpr char kUsage[] =
+      "use: dlaunch join TOKEN [--wait SECONDS], where - instead of TOKEN reads it from the "
+      "standard input";
+  JoinTarget target{.wait = std::chrono::minutes(10)};
+  if (argc != 3 && !(argc == 5 && std::strcmp(argv[3], "--wait") == 0)) {
+    Say(kUsage);
+    return kExitUsage;
+  }
+  if (argc == 5) {
+    const absl::StatusOr<std::chrono::milliseconds> wait = ParseSeconds("--wait", argv[4]);
+    if (!wait.ok()) {
+      Say(std::string(wait.status().message()));
+      return kExitUsage;
+    }
+    target.wait = *wait;
+  }
+  std::string text = argv[2];
+  if (text == "-") {
+    std::cin >> text;
+  } else {
+    std::memset(argv[2], '*', text.size());
+  }
+  const absl::StatusOr<JoinToken> token = ParseToken(text);
+  if (!token.ok()) {
+    Say(std::string(token.status().message()) + "; " + kUsage);
+    return kExitUsage;
+  }
+  target.addresses = token->addresses;
+  target.key = MakeJoinKey(token->secret);
+  return JoinJob(target);
+}
+
+}  // namespace cohort::launcher

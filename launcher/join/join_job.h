@@ -1,0 +1,27 @@
+// The other side of join/gate.h: this machine becomes a node of a job that runs elsewhere.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "launcher/join/token.h"
+
+namespace cohort::launcher {
+
+struct JoinTarget {
+  std::string addresses = {};  // "10.0.0.1:4711,[fd00::1]:4711", or "name:4711"
+  JoinKey key{};
+  int index = -1;                    // the place that this node has; -1: any
+  std::chrono::milliseconds wait{};  // for the first machine to be there
+};
+
+// Dials until it answers or the time is over, offers this machine, and then runs an agent of the job to its end.
+// Returns the process' exit status: the job's, or kExitLauncher where the job was not reached, or was lost. Prints what
+// happens to standard error. Call from the main thread, once, with no other in the process.
+int JoinJob(const JoinTarget& target);
+
+// `dlaunch join TOKEN [--wait SECONDS]`; "-" reads the token from standard input. `argv` is main's: the token is
+// overwritten, so that it does not stay in lists of processes.
+int RunJoinCommand(int argc, char** argv);
+
+}  // namespace cohort::launcher

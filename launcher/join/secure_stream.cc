@@ -1,0 +1,289 @@
+#include "launcher/join/secure_stream.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <utility>
+
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+
+constexpr unsigned char kIdentity[] = "cohort-join";
+constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
+constexpr size_t kBuffer = 256u << 10;
+constexpr std::chrono::seconds kLinger{5};  // for the other side to take the last bytes
+constexpr int kLostAfterMs = 10'000;        // without an acknowledgement
+
+struct FreeContext {
+  void operator()(SSL_CTX* context) const { ::SSL_CTX_free(context); }
+};
+struct FreeSsl {
+  void operator()(SSL* ssl) const { ::SSL_free(ssl); }
+};
+
+SSL_SESSION* MakeSession(SSL* ssl) {
+  const auto* key = static_cast<const JoinKey*>(SSL_get_app_data(ssl));
+  SSL_SESSION* session = ::SSL_SESSION_new();
+  const SSL_CIPHER* cipher = ::SSL_CIPHER_find(ssl, kCipher);
+  if (session != nullptr && cipher != nullptr &&
+      ::SSL_SESSION_set1_master_key(session, key->data(), key->size()) == 1 &&
+      ::SSL_SESSION_set_cipher(session, cipher) == 1 &&
+      ::SSL_SESSION_set_protocol_version(session, TLS1_3_VERSION) == 1) {
+    return session;
+  }
+  ::SSL_SESSION_free(session);
+  return nullptr;
+}
+
+int UseSession(SSL* ssl, const EVP_MD*, const unsigned char** id, size_t* id_size, SSL_SESSION** session) {
+  *session = MakeSession(ssl);
+  *id = kIdentity;
+  *id_size = sizeof kIdentity - 1;
+  return *session != nullptr ? 1 : 0;
+}
+
+int FindSession(SSL* ssl, const unsigned char* id, size_t id_size, SSL_SESSION** session) {
+  const bool known = id_size == sizeof kIdentity - 1 && std::memcmp(id, kIdentity, id_size) == 0;
+  *session = known ? MakeSession(ssl) : nullptr;
+  return 1;  // without a session the handshake fails: there is no certificate
+}
+
+std::unique_ptr<SSL_CTX, FreeContext> MakeContext(bool server) {
+  std::unique_ptr<SSL_CTX, FreeContext> context(::SSL_CTX_new(server ? ::TLS_server_method() : ::TLS_client_method()));
+  if (!context || SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION) != 1 ||
+      ::SSL_CTX_set_ciphersuites(context.get(), "TLS_AES_128_GCM_SHA256") != 1 ||
+      ::SSL_CTX_set_num_tickets(context.get(), 0) != 1) {
+    return nullptr;
+  }
+  SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  if (server) {
+    ::SSL_CTX_set_psk_find_session_callback(context.get(), &FindSession);
+  } else {
+    ::SSL_CTX_set_psk_use_session_callback(context.get(), &UseSession);
+    ::SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);  // no certificate is trusted, only the key
+  }
+  return context;
+}
+
+// A peer that is gone without a word is known within kLostAfterMs, whether we send or not.
+void NoticeLoss(int socket) {
+  const int on = 1, idle = 4, interval = 2, count = 3;
+  ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &kLostAfterMs, sizeof kLostAfterMs);
+  ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+}
+
+void MakeNonBlocking(int fd) { ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK); }
+
+// Bytes on their way from one side to the other.
+struct Flow {
+  std::string bytes;
+  size_t done = 0;
+  bool ended = false;  // nothing more will come in
+  bool room() const { return !ended && bytes.size() - done < kBuffer; }
+  bool empty() const { return done == bytes.size(); }
+  void Add(const char* data, size_t size) {
+    if (empty()) {
+      bytes.clear();
+      done = 0;
+    }
+    bytes.append(data, size);
+  }
+};
+
+// As much as the descriptor takes. Where nobody reads it any more, what comes is dropped.
+void WriteOut(Flow* flow, UniqueFd* output) {
+  while (*output && !flow->empty()) {
+    const ssize_t n = ::write(output->get(), flow->bytes.data() + flow->done, flow->bytes.size() - flow->done);
+    if (n < 0 && errno == EAGAIN) return;
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) output->reset();
+    if (n > 0) flow->done += static_cast<size_t>(n);
+  }
+  if (!*output) flow->done = flow->bytes.size();
+}
+
+void ReadIn(int input, Flow* flow) {
+  char buffer[64u << 10];
+  const ssize_t n = ::read(input, buffer, sizeof buffer);
+  if (n > 0) flow->Add(buffer, static_cast<size_t>(n));
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) flow->ended = true;
+}
+
+}  // namespace
+
+struct SecureStream::Rep {
+  UniqueFd socket;
+  JoinKey key;
+  std::unique_ptr<SSL_CTX, FreeContext> context;
+  std::unique_ptr<SSL, FreeSsl> ssl;
+  std::string early;  // read before Pump
+
+  // After a call that returned `result`: true when it only has to wait, for `events`.
+  bool MustWait(int result, short* events) const {
+    const int error = ::SSL_get_error(ssl.get(), result);
+    if (error == SSL_ERROR_WANT_READ) *events = POLLIN;
+    if (error == SSL_ERROR_WANT_WRITE) *events = POLLOUT;
+    return error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
+  }
+  absl::Status Wait(short events, Deadline deadline) const {
+    pollfd polled = {socket.get(), events, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left());
+    if (deadline.passed()) return absl::DeadlineExceededError("no answer in time");
+    ::poll(&polled, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1000)));
+    return absl::OkStatus();
+  }
+  // Reads what there is into the flow. False: the connection is lost.
+  bool Receive(Flow* flow);
+  bool Send(Flow* flow);
+};
+
+bool SecureStream::Rep::Receive(Flow* flow) {
+  char buffer[16u << 10];
+  while (flow->room()) {
+    ::ERR_clear_error();
+    const int n = ::SSL_read(ssl.get(), buffer, sizeof buffer);
+    if (n > 0) {
+      flow->Add(buffer, static_cast<size_t>(n));
+      continue;
+    }
+    short events = 0;
+    if (MustWait(n, &events)) return true;
+    flow->ended = true;
+    return ::SSL_get_error(ssl.get(), n) == SSL_ERROR_ZERO_RETURN;
+  }
+  return true;
+}
+
+bool SecureStream::Rep::Send(Flow* flow) {
+  while (!flow->empty()) {
+    ::ERR_clear_error();
+    const int n = ::SSL_write(ssl.get(), flow->bytes.data() + flow->done,
+                              static_cast<int>(std::min<size_t>(flow->bytes.size() - flow->done, 16u << 10)));
+    if (n <= 0) {
+      short events = 0;
+      return MustWait(n, &events);
+    }
+    flow->done += static_cast<size_t>(n);
+  }
+  return true;
+}
+
+SecureStream::SecureStream(std::unique_ptr<Rep> rep) : rep_(std::move(rep)) {}
+SecureStream::SecureStream(SecureStream&&) noexcept = default;
+SecureStream& SecureStream::operator=(SecureStream&&) noexcept = default;
+SecureStream::~SecureStream() = default;
+
+absl::StatusOr<SecureStream> SecureStream::Connect(UniqueFd socket, const JoinKey& key, Deadline deadline) {
+  return Shake(std::move(socket), key, deadline, false);
+}
+
+absl::StatusOr<SecureStream> SecureStream::Accept(UniqueFd socket, const JoinKey& key, Deadline deadline) {
+  return Shake(std::move(socket), key, deadline, true);
+}
+
+absl::StatusOr<SecureStream> SecureStream::Shake(UniqueFd socket, const JoinKey& key, Deadline deadline, bool server) {
+  auto rep = std::make_unique<Rep>();
+  rep->socket = std::move(socket);
+  rep->key = key;
+  rep->context = MakeContext(server);
+  if (rep->context) rep->ssl.reset(::SSL_new(rep->context.get()));
+  if (!rep->ssl || ::SSL_set_fd(rep->ssl.get(), rep->socket.get()) != 1) {
+    return absl::InternalError("OpenSSL can't make a TLS 1.3 connection");
+  }
+  SSL_set_app_data(rep->ssl.get(), &rep->key);
+  MakeNonBlocking(rep->socket.get());
+  NoticeLoss(rep->socket.get());
+  for (;;) {
+    ::ERR_clear_error();
+    const int result = server ? ::SSL_accept(rep->ssl.get()) : ::SSL_connect(rep->ssl.get());
+    if (result == 1) break;
+    short events = 0;
+    if (!rep->MustWait(result, &events)) {
+      if (::SSL_get_error(rep->ssl.get(), result) == SSL_ERROR_SYSCALL) {
+        return absl::UnavailableError("the connection ended during the handshake");
+      }
+      return absl::UnauthenticatedError("the other side does not have the key");
+    }
+    COHORT_RETURN_IF_ERROR(rep->Wait(events, deadline));
+  }
+  if (::SSL_session_reused(rep->ssl.get()) != 1) {
+    return absl::UnauthenticatedError("the other side does not have the key");
+  }
+  return SecureStream(std::move(rep));
+}
+
+absl::Status SecureStream::Write(const std::string& bytes, Deadline deadline) {
+  Flow flow;
+  flow.Add(bytes.data(), bytes.size());
+  for (;;) {
+    if (!rep_->Send(&flow)) return absl::UnavailableError("the connection ended");
+    if (flow.empty()) return absl::OkStatus();
+    COHORT_RETURN_IF_ERROR(rep_->Wait(POLLOUT, deadline));
+  }
+}
+
+absl::StatusOr<bool> SecureStream::AwaitByte() {
+  Flow flow;
+  for (;;) {
+    const bool connected = rep_->Receive(&flow);
+    if (!flow.empty()) {
+      rep_->early = flow.bytes;
+      return true;
+    }
+    if (!connected) return absl::UnavailableError("the connection ended");
+    if (flow.ended) return false;
+    pollfd polled = {rep_->socket.get(), POLLIN, 0};
+    ::poll(&polled, 1, -1);  // the kernel ends it when the other side is gone
+  }
+}
+
+absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptions& options) {
+  Flow out, in;  // to the other side, and from it
+  in.Add(rep_->early.data(), rep_->early.size());
+  MakeNonBlocking(input.get());
+  MakeNonBlocking(output.get());
+  Deadline linger = Deadline::After(kLinger);
+  for (bool said_end = false;;) {
+    const bool connected = rep_->Receive(&in) && rep_->Send(&out);
+    in.ended = in.ended || !connected;
+    WriteOut(&in, &output);
+    if (in.ended && in.empty()) {
+      output.reset();
+      if (!connected) return absl::UnavailableError("the connection was lost");
+      if (options.ends_with_peer || said_end) return absl::OkStatus();
+    }
+    if (out.ended && out.empty() && !std::exchange(said_end, true)) {
+      ::SSL_shutdown(rep_->ssl.get());
+      linger = Deadline::After(kLinger);
+    }
+    if (said_end && !options.ends_with_peer && linger.passed()) return absl::OkStatus();
+    const short events = static_cast<short>((in.room() ? POLLIN : 0) | (out.empty() ? 0 : POLLOUT));
+    pollfd polled[4] = {{events != 0 && connected ? rep_->socket.get() : -1, events, 0},
+                        {out.room() ? input.get() : -1, POLLIN, 0},
+                        {in.empty() ? -1 : output.get(), POLLOUT, 0},
+                        {options.signals, POLLIN, 0}};
+    ::poll(polled, 4, 1000);
+    if (polled[3].revents != 0) options.on_signal();
+    if (polled[1].revents != 0) ReadIn(input.get(), &out);
+  }
+}
+
+}  // namespace cohort::launcher

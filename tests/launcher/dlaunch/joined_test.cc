@@ -1,0 +1,267 @@
+// Machines that come to a job by themselves: `dlaunch join`, and pods. Both run here, in processes of their own; the
+// last tests put them into two network namespaces.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/base/addresses.h"
+#include "launcher/base/unique_fd.h"
+#include "launcher/join/token.h"
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/support/linked_namespaces.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using std::vector;
+using std::chrono::seconds;
+using testing::LinkedNamespaces;
+
+constexpr char kLine[] = "dlaunch join ";
+
+// The token that the first machine prints; empty when it does not.
+string TokenOf(DlaunchProcess* first) {
+  const auto printed = [&] {
+    const size_t at = first->err().find(kLine);
+    return at != string::npos && first->err().find('\n', at) != string::npos;
+  };
+  if (!first->WaitUntil(printed)) return "";
+  const size_t at = first->err().find(kLine) + sizeof kLine - 1;
+  return first->err().substr(at, first->err().find('\n', at) - at);
+}
+
+vector<string> FirstCommand(const vector<string>& rest) {
+  vector<string> arguments = {"--nnodes", "2", "--wait", "60", "--"};
+  arguments.insert(arguments.end(), rest.begin(), rest.end());
+  return arguments;
+}
+
+class Join : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (OwnAddresses().empty()) GTEST_SKIP() << "this machine has no address that others may reach";
+  }
+};
+
+TEST_F(Join, TheOtherNeedsNothingButTheToken) {
+  DlaunchProcess first(FirstCommand({ProgramFolder() + "/collperf", "all_reduce", "-b", "8", "-e", "64K", "-n", "5"}));
+  const string token = TokenOf(&first);
+  ASSERT_NE(token, "") << first.err();
+  DlaunchProcess second({"join", token});
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_NE(first.err().find("2 ranks on 2 machines that joined"), string::npos) << first.err();
+  EXPECT_NE(first.out().find("all_reduce"), string::npos) << first.out();
+  EXPECT_EQ(second.out(), "");
+  EXPECT_EQ(first.WaitUntilGone(seconds(5)), "");
+  EXPECT_EQ(second.WaitUntilGone(seconds(5)), "");
+}
+
+TEST_F(Join, TheJobsStatusIsThatOfBoth) {
+  DlaunchProcess first(FirstCommand({"sh", "-c", "if [ $RANK = 1 ]; then echo no tensor >&2; exit 7; fi; sleep 60"}));
+  DlaunchProcess second({"join", TokenOf(&first)});
+  EXPECT_EQ(first.Wait(), 7) << first.err();
+  EXPECT_EQ(second.Wait(), 7) << second.err();
+  EXPECT_NE(first.err().find("no tensor"), string::npos) << first.err();
+  EXPECT_EQ(second.WaitUntilGone(seconds(5)), "");
+}
+
+TEST_F(Join, TheTokenStaysInNoListOfProcesses) {
+  DlaunchProcess first(FirstCommand({"sh", "-c", "echo ready; sleep 60"}));
+  const string token = TokenOf(&first);
+  DlaunchProcess second({"join", token});
+  ASSERT_TRUE(first.WaitForOutput("[1] ready")) << first.err() << second.err();
+  EXPECT_TRUE(second.ProcessesWith(token).empty());
+  ::kill(first.pid(), SIGTERM);
+  EXPECT_EQ(first.Wait(), 143);
+  EXPECT_NE(second.Wait(), -1);
+  EXPECT_EQ(second.WaitUntilGone(seconds(5)), "");
+}
+
+TEST_F(Join, TheDeathOfEitherEndsBoth) {
+  for (const bool kill_first : {true, false}) {
+    DlaunchProcess first(FirstCommand({"sh", "-c", "echo ready; sleep 60 & setsid sleep 60 & wait"}));
+    DlaunchProcess second({"join", TokenOf(&first)});
+    ASSERT_TRUE(first.WaitUntil([&] {
+      return first.out().find("[0] ready") != string::npos && first.out().find("[1] ready") != string::npos;
+    })) << first.err()
+        << second.err();
+    ::kill(kill_first ? first.pid() : second.pid(), SIGKILL);
+    const int status = kill_first ? second.Wait() : first.Wait();
+    EXPECT_NE(status, 0);
+    EXPECT_NE(status, -1) << "it did not end";
+    EXPECT_EQ(first.WaitUntilGone(seconds(10)), "");
+    EXPECT_EQ(second.WaitUntilGone(seconds(10)), "");
+  }
+}
+
+TEST_F(Join, StrangersDoNoHarm) {
+  DlaunchProcess first(FirstCommand({"sh", "-c", "echo rank $RANK"}));
+  const string token = TokenOf(&first);
+  const auto parsed = ParseToken(token);
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  vector<UniqueFd> strangers;
+  const string knock = KnockOf(MakeJoinKey(parsed->secret));
+  for (int i = 0; i < 400; ++i) {
+    auto socket = ConnectToFirst(parsed->addresses, runtime::Deadline::After(seconds(20)));
+    ASSERT_TRUE(socket.ok()) << socket.status();
+    const string says[] = {"", "GET / HTTP/1.1\r\n\r\n", knock.substr(0, 7), string(64, '\x16'),
+                           i < 16 ? knock : string("x")};
+    const string& text = says[i % 5];
+    (void)!::send(socket->get(), text.data(), text.size(), MSG_NOSIGNAL);
+    strangers.push_back(*std::move(socket));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  DlaunchProcess second({"join", token});
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(10));  // the promise is one
+  EXPECT_NE(first.out().find("[1] rank 1"), string::npos) << first.out();
+}
+
+TEST_F(Join, AnotherJobsTokenComesToNothing) {
+  DlaunchProcess first(FirstCommand({"true"}));
+  auto token = ParseToken(TokenOf(&first));
+  ASSERT_TRUE(token.ok());
+  token->secret = "something else";
+  DlaunchProcess second({"join", FormatToken(*token), "--wait", "1"});
+  EXPECT_EQ(second.Wait(), 125);
+  EXPECT_NE(second.err().find("can't reach the job at "), string::npos) << second.err();
+  ::kill(first.pid(), SIGTERM);
+  EXPECT_NE(first.Wait(), -1);
+}
+
+// Pods of one job, here.
+class Pods : public Join {
+ protected:
+  void SetUp() override {
+    Join::SetUp();
+    std::ofstream(folder_.path() + "/token") << "0123456789abcdef0123456789abcdef\n";
+  }
+  std::unique_ptr<DlaunchProcess> Start(int index, int count, const vector<string>& rest,
+                                        const string& address = OwnAddresses()[0]) const {
+    vector<string> arguments = {"--token-file", folder_.path() + "/token", "--wait", "30", "--port-range", ports_};
+    arguments.insert(arguments.end(), rest.begin(), rest.end());
+    return std::make_unique<DlaunchProcess>(
+        arguments, DlaunchSurroundings{.environment = {"LWS_LEADER_ADDRESS=" + address,
+                                                       "LWS_WORKER_INDEX=" + std::to_string(index),
+                                                       "LWS_GROUP_SIZE=" + std::to_string(count)}});
+  }
+
+  TemporaryFolder folder_;
+  const string ports_ = [] {
+    const string port = std::to_string(FindFreePort());
+    return port + ":" + port;
+  }();
+};
+
+TEST_F(Pods, AreNodesInTheOrderOfTheirIndices) {
+  const vector<string> command = {"--", "sh", "-c", "echo $RANK of $WORLD_SIZE at $LWS_WORKER_INDEX"};
+  const auto two = Start(2, 3, command);
+  const auto one = Start(1, 3, command);
+  const auto zero = Start(0, 3, command);
+  EXPECT_EQ(zero->Wait(), 0) << zero->err();
+  EXPECT_EQ(one->Wait(), 0) << one->err();
+  EXPECT_EQ(two->Wait(), 0) << two->err();
+  EXPECT_NE(zero->err().find("3 ranks on 3 pods"), string::npos) << zero->err();
+  for (const char* line : {"[0] 0 of 3 at 0", "[1] 1 of 3 at 1", "[2] 2 of 3 at 2"}) {
+    EXPECT_NE(zero->out().find(line), string::npos) << line << " in " << zero->out();
+  }
+}
+
+TEST_F(Pods, ARestartedPodTakesItsPlaceAgain) {
+  const auto old = Start(1, 3, {"true"});
+  const auto zero = Start(0, 3, {"--", "sh", "-c", "echo rank $RANK"});
+  ASSERT_TRUE(zero->WaitUntil([&] { return zero->err().find("2 of 3") != string::npos; })) << zero->err();
+  const auto again = Start(1, 3, {"true"});
+  const auto two = Start(2, 3, {"true"});
+  EXPECT_EQ(zero->Wait(), 0) << zero->err();
+  EXPECT_NE(zero->out().find("[2] rank 2"), string::npos) << zero->out();
+  EXPECT_EQ(two->Wait(), 0) << two->err();
+  EXPECT_NE(old->Wait(), -1);
+  EXPECT_NE(again->Wait(), -1);
+}
+
+TEST_F(Pods, NeedASecretAndTheRightNumber) {
+  const vector<string> variables = {"KUBERNETES_SERVICE_HOST=10.0.0.1", "JOB_COMPLETION_INDEX=0"};
+  DlaunchProcess bare({"--nnodes", "2", "true"}, {.environment = variables});
+  EXPECT_EQ(bare.Wait(), 2);
+  EXPECT_NE(bare.err().find("volumeMounts"), string::npos) << bare.err();
+  DlaunchProcess unknown({"true"}, {.environment = variables});
+  EXPECT_EQ(unknown.Wait(), 2);
+  EXPECT_NE(unknown.err().find("give --nnodes N, the Job's completions"), string::npos) << unknown.err();
+  const auto beyond = Start(3, 3, {"true"});
+  EXPECT_EQ(beyond->Wait(), 2);
+  EXPECT_NE(beyond->err().find("this is pod 3, but --nnodes is 3"), string::npos) << beyond->err();
+}
+
+// Starts dlaunch in the second namespace. Its standard error goes to `log`.
+pid_t StartInSecondNamespace(const LinkedNamespaces& namespaces, const vector<string>& arguments,
+                             const vector<string>& variables, const string& log) {
+  const string program = ProgramFolder() + "/dlaunch";
+  vector<string> strings = {program};
+  strings.insert(strings.end(), arguments.begin(), arguments.end());
+  vector<char*> argv;
+  for (string& text : strings) argv.push_back(text.data());
+  argv.push_back(nullptr);
+  const pid_t pid = ::fork();
+  if (pid != 0) return pid;
+  if (!namespaces.Enter(1).ok()) ::_exit(97);
+  for (const string& variable : variables) ::putenv(const_cast<char*>(variable.c_str()));
+  if (std::freopen(log.c_str(), "w", stderr) == nullptr) ::_exit(96);
+  ::execv(program.c_str(), argv.data());
+  ::_exit(98);
+}
+
+string ReadFile(const string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// One test, since a process can't leave its namespace: a person's token, then a pod's variables.
+TEST(JoinAcrossNamespaces, ByATokenAndAsPods) {
+  const auto made = LinkedNamespaces::Create();
+  if (!made.ok()) GTEST_SKIP() << made.status().message();
+  const LinkedNamespaces& namespaces = **made;
+  TemporaryFolder folder;
+  std::ofstream(folder.path() + "/token") << "0123456789abcdef0123456789abcdef\n";
+  ASSERT_TRUE(namespaces.Enter(0).ok());
+  const vector<string> collperf = {ProgramFolder() + "/collperf", "all_reduce", "-b", "8", "-e", "64K", "-n", "5"};
+  {
+    DlaunchProcess first(FirstCommand(collperf));
+    const string token = TokenOf(&first);
+    const pid_t second = StartInSecondNamespace(namespaces, {"join", token}, {}, folder.path() + "/log");
+    EXPECT_EQ(first.Wait(), 0) << first.err();
+    int status = -1;
+    ::waitpid(second, &status, 0);
+    EXPECT_EQ(status, 0) << ReadFile(folder.path() + "/log");
+    EXPECT_NE(first.out().find("all_reduce"), string::npos) << first.out();
+  }
+  vector<string> arguments = {"--token-file", folder.path() + "/token", "--"};
+  arguments.insert(arguments.end(), collperf.begin(), collperf.end());
+  const string leader = "LWS_LEADER_ADDRESS=" + LinkedNamespaces::AddressOf(0);
+  DlaunchProcess pod(arguments, {.environment = {leader, "LWS_WORKER_INDEX=0", "LWS_GROUP_SIZE=2"}});
+  const pid_t other = StartInSecondNamespace(namespaces, arguments, {leader, "LWS_WORKER_INDEX=1", "LWS_GROUP_SIZE=2"},
+                                             folder.path() + "/log");
+  EXPECT_EQ(pod.Wait(), 0) << pod.err();
+  int status = -1;
+  ::waitpid(other, &status, 0);
+  EXPECT_EQ(status, 0) << ReadFile(folder.path() + "/log");
+  EXPECT_NE(pod.err().find("2 ranks on 2 pods"), string::npos) << pod.err();
+}
+
+}  // namespace
+}  // namespace cohort::launcher

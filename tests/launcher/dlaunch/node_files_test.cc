@@ -1,0 +1,66 @@
+// PBS and LSF: the real dlaunch with the schedulers' variables and node files, and stand-ins for ssh and blaunch that
+// run the command here.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "launcher/base/addresses.h"
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using std::chrono::seconds;
+
+class NodeFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (OwnAddresses().empty()) GTEST_SKIP() << "this machine has no address that others may reach";
+    std::ofstream(folder_.path() + "/nodes") << "c1\nc1\nc2\nc2\n";
+  }
+  string NodeFile() const { return folder_.path() + "/nodes"; }
+  string Path() const { return "PATH=" + folder_.path() + ":/usr/bin:/bin"; }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(NodeFiles, PbsIsReachedBySsh) {
+  // ssh [options] -T HOST COMMAND
+  folder_.AddScript("ssh", "#!/bin/sh\nwhile [ \"$1\" != -T ]; do shift; done\nexport ON=$2\neval \"$3\"\n");
+  DlaunchProcess job({"--nproc-per-node", "2", "--", "sh", "-c", "echo $RANK on $ON"},
+                     {.environment = {Path(), "PBS_JOBID=12.head", "PBS_NODEFILE=" + NodeFile()}});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.err().find("4 ranks on 2 hosts of PBS job 12.head, by ssh"), string::npos) << job.err();
+  EXPECT_NE(job.out().find("[1] 1 on c1"), string::npos) << job.out();
+  EXPECT_NE(job.out().find("[2] 2 on c2"), string::npos) << job.out();
+  EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
+}
+
+TEST_F(NodeFiles, LsfIsReachedByBlaunch) {
+  folder_.AddScript("blaunch", "#!/bin/sh\nexport ON=$1\nshift\nexec \"$@\"\n");
+  DlaunchProcess job({"--", "sh", "-c", "echo $RANK on $ON"},
+                     {.environment = {Path(), "LSB_JOBID=7", "LSB_DJOB_HOSTFILE=" + NodeFile()}});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.err().find("2 ranks on 2 hosts of LSF job 7"), string::npos) << job.err();
+  EXPECT_NE(job.out().find("[1] 1 on c2"), string::npos) << job.out();
+}
+
+TEST_F(NodeFiles, AFileThatIsNotThereIsRefused) {
+  DlaunchProcess job({"true"}, {.environment = {Path(), "PBS_JOBID=12", "PBS_NODEFILE=/no/file"}});
+  EXPECT_EQ(job.Wait(), 2);
+  EXPECT_NE(job.err().find("PBS_NODEFILE: /no/file: No such file"), string::npos) << job.err();
+}
+
+TEST_F(NodeFiles, WhatIsTypedComesFirst) {
+  DlaunchProcess job({"--launcher", "local", "true"},
+                     {.environment = {Path(), "PBS_JOBID=12", "PBS_NODEFILE=/no/file"}});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.err().find("1 rank on this machine"), string::npos) << job.err();
+}
+
+}  // namespace
+}  // namespace cohort::launcher

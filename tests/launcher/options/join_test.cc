@@ -1,0 +1,238 @@
+// Tokens, what joining nodes say first, what pods' variables tell: round trips, and answers to any bytes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "launcher/base/unique_fd.h"
+#include "launcher/environment/inventory.h"
+#include "launcher/environment/kubernetes.h"
+#include "launcher/join/gate.h"
+#include "launcher/join/secure_stream.h"
+#include "launcher/join/token.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+using std::string;
+using std::chrono::seconds;
+using testing::HasSubstr;
+
+string RandomBytes(std::mt19937* random, size_t size) {
+  string bytes(size, '\0');
+  for (char& byte : bytes) byte = static_cast<char>((*random)());
+  return bytes;
+}
+
+TEST(Token, ComesBackWholeOrNotAtAll) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  for (int i = 0; i < 500; ++i) {
+    const JoinToken token{.secret = RandomBytes(&random, random() % 64), .addresses = "10.0.0.1:4711,[fd00::1]:4711"};
+    const string text = FormatToken(token);
+    EXPECT_EQ(text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.="),
+              string::npos);
+    const auto parsed = ParseToken(text);
+    ASSERT_TRUE(parsed.ok()) << text;
+    EXPECT_EQ(parsed->secret, token.secret);
+    EXPECT_EQ(parsed->addresses, token.addresses);
+    EXPECT_FALSE(ParseToken(text.substr(0, random() % text.size())).ok());
+    string mistyped = text;
+    char& letter = mistyped[random() % text.size()];
+    letter = letter == 'x' ? 'y' : 'x';
+    const auto wrong = ParseToken(mistyped);
+    EXPECT_TRUE(!wrong.ok() || wrong->secret == token.secret) << mistyped;
+    EXPECT_FALSE(ParseToken("cohort1." + RandomBytes(&random, random() % 100)).ok());
+  }
+}
+
+TEST(Token, KnocksAndKeysDifferBySecret) {
+  EXPECT_EQ(KnockOf(MakeJoinKey("a")), KnockOf(MakeJoinKey("a")));
+  EXPECT_NE(KnockOf(MakeJoinKey("a")), KnockOf(MakeJoinKey("b")));
+  EXPECT_EQ(KnockOf(MakeJoinKey("a")).size(), kKnockBytes);
+}
+
+TEST(JoinHello, ComesBackAndAnyBytesAreAnswered) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  const v1::NodeInventory inventory = TakeInventory();
+  const string text = FormatJoinHello(3, inventory);
+  const auto hello = ParseJoinHello(text);
+  ASSERT_TRUE(hello.ok()) << hello.status();
+  EXPECT_EQ(hello->index, 3);
+  EXPECT_EQ(hello->inventory.host(), inventory.host());
+  for (int i = 0; i < 2000; ++i) {
+    string damaged = text;
+    for (unsigned n = random() % 3; n > 0; --n) damaged[random() % damaged.size()] = static_cast<char>(random());
+    damaged.resize(random() % 2 == 0 ? damaged.size() : random() % damaged.size());
+    const auto parsed = ParseJoinHello(damaged);  // no crash; what is refused is refused with words
+    EXPECT_TRUE(parsed.ok() || !parsed.status().message().empty());
+  }
+  EXPECT_FALSE(ParseJoinHello("cohort-join 99999999999\n" + FormatInventory(inventory)).ok());
+}
+
+absl::StatusOr<KubernetesPod> ReadPod(const std::map<string, string>& variables, const string& name) {
+  return ReadKubernetesVariables(
+      [&](const char* key) -> std::optional<string> {
+        const auto found = variables.find(key);
+        if (found == variables.end()) return std::nullopt;
+        return found->second;
+      },
+      name);
+}
+
+TEST(Kubernetes, PodsOfAnIndexedJobFindTheFirstByItsName) {
+  const auto pod = ReadPod({{"JOB_COMPLETION_INDEX", "12"}}, "train-12.train.lab.svc.cluster.local");
+  ASSERT_TRUE(pod.ok()) << pod.status();
+  EXPECT_EQ(pod->index, 12);
+  EXPECT_EQ(pod->first, "train-0.train.lab.svc.cluster.local");
+  EXPECT_FALSE(pod->count);
+  EXPECT_EQ(ReadPod({{"JOB_COMPLETION_INDEX", "0"}}, "train-0")->index, 0) << "needs no name";
+}
+
+TEST(Kubernetes, PodsOfAJobSetToo) {
+  const auto pod = ReadPod({{"JOB_COMPLETION_INDEX", "1"}}, "set-workers-0-1.set.lab.svc.cluster.local");
+  ASSERT_TRUE(pod.ok()) << pod.status();
+  EXPECT_EQ(pod->first, "set-workers-0-0.set.lab.svc.cluster.local");
+}
+
+TEST(Kubernetes, PodsOfALeaderWorkerSetAreTold) {
+  const auto pod =
+      ReadPod({{"LWS_LEADER_ADDRESS", "lws-0.lws.default"}, {"LWS_WORKER_INDEX", "3"}, {"LWS_GROUP_SIZE", "4"}},
+              "lws-0-3.lws.default");
+  ASSERT_TRUE(pod.ok()) << pod.status();
+  EXPECT_EQ(pod->index, 3);
+  EXPECT_EQ(pod->count, 4);
+  EXPECT_EQ(pod->first, "lws-0.lws.default");
+}
+
+TEST(Kubernetes, WhatCanNotWorkNamesTheRemedy) {
+  EXPECT_THAT(string(ReadPod({{"JOB_COMPLETION_INDEX", "1"}}, "train-1").status().message()),
+              HasSubstr("headless Service"));
+  EXPECT_THAT(string(ReadPod({{"JOB_COMPLETION_INDEX", "1"}}, "own-name.svc").status().message()),
+              HasSubstr("subdomain"));
+  for (const char* index : {"", "-1", "x", "99999999999"}) {
+    EXPECT_FALSE(ReadPod({{"JOB_COMPLETION_INDEX", index}}, "train-1.a").ok()) << index;
+    EXPECT_FALSE(ReadPod({{"LWS_LEADER_ADDRESS", "a"}, {"LWS_WORKER_INDEX", index}}, "b").ok()) << index;
+  }
+}
+
+struct Ends {
+  UniqueFd server;
+  UniqueFd client;
+};
+Ends Connected() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+}
+
+// Runs the other side in a process of its own, which is ended with 0 when `body` says true.
+template <typename Body>
+pid_t InAnotherProcess(Body body) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(body() ? 0 : 1);
+  return pid;
+}
+int StatusOf(pid_t pid) {
+  int status = -1;
+  ::waitpid(pid, &status, 0);
+  return status;
+}
+
+class SecureStreams : public ::testing::Test {
+ protected:
+  SecureStreams() { ::signal(SIGPIPE, SIG_IGN); }
+};
+
+TEST_F(SecureStreams, CarriesEveryByteBothWays) {
+  Ends ends = Connected();
+  const JoinKey key = MakeJoinKey("shared");
+  const pid_t echo = InAnotherProcess([&] {  // sends back what it gets
+    ends.server.reset();
+    int loop[2];
+    if (::pipe(loop) != 0) return false;
+    auto stream = SecureStream::Connect(std::move(ends.client), key, Deadline::After(seconds(20)));
+    return stream.ok() && stream->Pump(UniqueFd(loop[0]), UniqueFd(loop[1]), {}).ok();
+  });
+  ends.client.reset();
+  auto stream = SecureStream::Accept(std::move(ends.server), key, Deadline::After(seconds(20)));
+  ASSERT_TRUE(stream.ok()) << stream.status();
+  int in[2], out[2];
+  ASSERT_EQ(::pipe(in), 0);
+  ASSERT_EQ(::pipe(out), 0);
+  std::mt19937 random(7);
+  const string sent = RandomBytes(&random, 3 << 20);
+  const pid_t writer = InAnotherProcess([&] {
+    ::close(in[0]);
+    ::close(out[0]);
+    ::close(out[1]);
+    for (size_t done = 0; done < sent.size();) {
+      const ssize_t n = ::write(in[1], sent.data() + done, sent.size() - done);
+      if (n <= 0) return false;
+      done += static_cast<size_t>(n);
+    }
+    return true;
+  });
+  ::close(in[1]);
+  const pid_t reader = InAnotherProcess([&] {
+    ::close(in[0]);
+    ::close(out[1]);
+    string got;
+    char buffer[65536];
+    for (ssize_t n = 0; (n = ::read(out[0], buffer, sizeof buffer)) > 0;) got.append(buffer, static_cast<size_t>(n));
+    return got == sent;
+  });
+  ::close(out[0]);
+  EXPECT_TRUE(stream->Pump(UniqueFd(in[0]), UniqueFd(out[1]), {.ends_with_peer = true}).ok());
+  EXPECT_EQ(StatusOf(writer), 0);
+  EXPECT_EQ(StatusOf(reader), 0);
+  EXPECT_EQ(StatusOf(echo), 0);
+}
+
+TEST_F(SecureStreams, AnotherKeyIsRefusedOnBothSides) {
+  Ends ends = Connected();
+  const pid_t other = InAnotherProcess([&] {
+    ends.server.reset();
+    const auto stream =
+        SecureStream::Connect(std::move(ends.client), MakeJoinKey("theirs"), Deadline::After(seconds(20)));
+    return !stream.ok();
+  });
+  ends.client.reset();
+  const auto stream = SecureStream::Accept(std::move(ends.server), MakeJoinKey("ours"), Deadline::After(seconds(20)));
+  EXPECT_EQ(stream.status().code(), absl::StatusCode::kUnauthenticated) << stream.status();
+  EXPECT_EQ(StatusOf(other), 0);
+}
+
+TEST_F(SecureStreams, SilenceAndNoiseComeToAnEnd) {
+  const JoinKey key = MakeJoinKey("shared");
+  Ends silent = Connected();
+  EXPECT_EQ(SecureStream::Accept(std::move(silent.server), key, Deadline::After(std::chrono::milliseconds(100)))
+                .status()
+                .code(),
+            absl::StatusCode::kDeadlineExceeded);
+  Ends noisy = Connected();
+  const string noise = "GET / HTTP/1.1\r\n\r\n";
+  ASSERT_EQ(::write(noisy.client.get(), noise.data(), noise.size()), static_cast<ssize_t>(noise.size()));
+  EXPECT_FALSE(SecureStream::Accept(std::move(noisy.server), key, Deadline::After(seconds(20))).ok());
+  Ends gone = Connected();
+  gone.server.reset();
+  EXPECT_EQ(SecureStream::Connect(std::move(gone.client), key, Deadline::After(seconds(20))).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace cohort::launcher
