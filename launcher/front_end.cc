@@ -123,22 +123,9 @@ FrontEnd::FrontEnd(const Job& job)
                     }}) {}
 
 v1::NodeStart FrontEnd::MakeStart(size_t index) const {
-  v1::NodeStart start;
-  start.set_node(static_cast<uint32_t>(index));
-  start.set_name(job_.nodes.nodes[index].name);
-  start.set_host_rendezvous(index == 0);
+  v1::NodeStart start = MakeNodeStart(job_, index, agents_[index].identity);
   if (index == 0) *start.mutable_plan() = MakeJobPlan(job_, job_id_, secret_, kJoinTimeout);
   start.set_rendezvous_address(rendezvous_address_);
-  start.set_ca_certificate(agents_[index].identity.ca_certificate);
-  start.set_certificate(agents_[index].identity.certificate);
-  start.set_private_key(agents_[index].identity.private_key);
-  start.set_simulated_node(job_.nodes.share_host);
-  start.set_across_hosts(job_.nodes.across_hosts);
-  start.set_interface(job_.options.interface);
-  const PortRange ports = job_.options.ports.value_or(PortRange{});
-  start.set_first_port(static_cast<uint32_t>(ports.first));
-  start.set_last_port(static_cast<uint32_t>(ports.last));
-  start.set_simulated_devices(static_cast<uint32_t>(job_.options.simulate_gpus.value_or(0)));
   return start;
 }
 

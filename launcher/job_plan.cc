@@ -33,4 +33,22 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::st
   return plan;
 }
 
+v1::NodeStart MakeNodeStart(const Job& job, size_t index, const TlsIdentity& identity) {
+  v1::NodeStart start;
+  start.set_node(static_cast<uint32_t>(index));
+  start.set_name(job.nodes.nodes[index].name);
+  start.set_host_rendezvous(index == 0);
+  start.set_ca_certificate(identity.ca_certificate);
+  start.set_certificate(identity.certificate);
+  start.set_private_key(identity.private_key);
+  start.set_simulated_node(job.nodes.share_host);
+  start.set_across_hosts(job.nodes.across_hosts);
+  start.set_interface(job.options.interface);
+  const PortRange ports = job.options.ports.value_or(PortRange{});
+  start.set_first_port(static_cast<uint32_t>(ports.first));
+  start.set_last_port(static_cast<uint32_t>(ports.last));
+  start.set_simulated_devices(static_cast<uint32_t>(job.options.simulate_gpus.value_or(0)));
+  return start;
+}
+
 }  // namespace cohort::launcher

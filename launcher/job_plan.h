@@ -2,9 +2,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/credentials.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/options.h"
 #include "launcher/placement.h"
@@ -25,5 +27,8 @@ struct Job {
 // same there; --env comes after it. Reads this process' environment: call before other threads exist.
 v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::string& secret,
                         std::chrono::milliseconds join_timeout);
+
+// What the agent of node `index` gets to know at its start, but the plan and where the rendezvous is. Node 0 hosts it.
+v1::NodeStart MakeNodeStart(const Job& job, size_t index, const TlsIdentity& identity);
 
 }  // namespace cohort::launcher

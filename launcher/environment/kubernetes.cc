@@ -109,12 +109,15 @@ absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
   COHORT_ASSIGN_OR_RETURN(const KubernetesPod pod, ReadKubernetesVariables(GetVariable, FullName()));
   const int count = options.nodes.value_or(pod.count.value_or(0));
   if (count == 0) {
-    return absl::InvalidArgumentError("a pod can't tell how many there are: give --nnodes N, the Job's completions");
+    return absl::InvalidArgumentError(
+        "a pod can't tell how many there are: give --nnodes N, the Job's completions, or --nnodes 1 for this pod "
+        "alone");
   }
   if (pod.index >= count) {
     return absl::InvalidArgumentError("this is pod " + std::to_string(pod.index) + ", but --nnodes is " +
                                       std::to_string(count) + "; both must come from the same number");
   }
+  if (count == 1) return ThisMachine().Find(options);
   COHORT_ASSIGN_OR_RETURN(const JoinKey key, ReadKey(options, pod.first));
   const PortRange ports = options.ports.value_or(PortRange{kDefaultPort, kDefaultPort});
   const std::string source = std::to_string(count) + (count == 1 ? " pod" : " pods");

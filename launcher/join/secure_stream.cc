@@ -265,14 +265,15 @@ absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptio
     const bool connected = rep_->Receive(&in) && rep_->Send(&out);
     in.ended = in.ended || !connected;
     WriteOut(&in, &output);
-    if (in.ended && in.empty()) {
-      output.reset();
-      if (!connected) return absl::UnavailableError("the connection was lost");
-      if (options.ends_with_peer || said_end) return absl::OkStatus();
-    }
     if (out.ended && out.empty() && !std::exchange(said_end, true)) {
       ::SSL_shutdown(rep_->ssl.get());
       linger = Deadline::After(kLinger);
+    }
+    if (in.ended && in.empty()) {
+      output.reset();
+      if (!connected && !said_end) return absl::UnavailableError("the connection was lost");
+      if (connected && !said_end && options.ends_with_peer) ::SSL_shutdown(rep_->ssl.get());
+      if (options.ends_with_peer || said_end) return absl::OkStatus();
     }
     if (said_end && !options.ends_with_peer && linger.passed()) return absl::OkStatus();
     const short events = static_cast<short>((in.room() ? POLLIN : 0) | (out.empty() ? 0 : POLLOUT));
