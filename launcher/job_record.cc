@@ -26,7 +26,7 @@ Json DescribeRank(const v1::RankExit& exit, const std::string& node) {
                {"status", ExitCode(exit)},
                {"failed", IsFailure(exit)},
                {"by_dlaunch", exit.killed_by_us()}};
-  if (exit.unix_time_ns() > 0) rank["time"] = static_cast<double>(exit.unix_time_ns()) * 1e-9;
+  if (exit.unix_time_ns() > 0) rank["time"] = static_cast<double>(exit.unix_time_ns()) / 1e9;
   if (exit.doing().present()) rank["call"] = DescribeCall(exit.doing());
   if (!exit.log_path().empty()) rank["log"] = exit.log_path();
   return rank;

@@ -59,7 +59,7 @@ TEST(JobRecord, TellsWhatFailedFirstByWhomAndWhen) {
   EXPECT_EQ(read["ranks"][1]["end"], "killed by SIGKILL");
   EXPECT_EQ(read["ranks"][1]["status"], 137);
   EXPECT_EQ(read["ranks"][1]["node"], "host1");
-  EXPECT_EQ(read["ranks"][1]["time"], 1001.5);
+  EXPECT_DOUBLE_EQ(read["ranks"][1]["time"].get<double>(), 1001.5);
 }
 
 TEST(JobRecord, OfAJobThatSucceededHasNoCause) {
