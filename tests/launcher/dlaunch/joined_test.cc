@@ -187,6 +187,12 @@ TEST_F(Pods, ARestartedPodTakesItsPlaceAgain) {
   const auto zero = Start(0, 3, {"--", "sh", "-c", "echo rank $RANK"});
   ASSERT_TRUE(zero->WaitUntil([&] { return zero->err().find("2 of 3") != string::npos; })) << zero->err();
   const auto again = Start(1, 3, {"true"});
+  // Before the last one comes, with whom the job starts.
+  const auto joined_twice = [&] {
+    const size_t first = zero->err().find(" joined: 2 of 3");
+    return first != string::npos && zero->err().find(" joined: 2 of 3", first + 1) != string::npos;
+  };
+  ASSERT_TRUE(zero->WaitUntil(joined_twice)) << zero->err();
   const auto two = Start(2, 3, {"true"});
   EXPECT_EQ(zero->Wait(), 0) << zero->err();
   EXPECT_NE(zero->out().find("[2] rank 2"), string::npos) << zero->out();
