@@ -247,8 +247,15 @@ TEST(JoinAcrossNamespaces, ByATokenAndAsPods) {
   ASSERT_TRUE(namespaces.Enter(0).ok());
   const vector<string> collperf = {ProgramFolder() + "/collperf", "all_reduce", "-b", "8", "-e", "64K", "-n", "5"};
   {
-    DlaunchProcess first(FirstCommand(collperf));
+    // The namespaces have another interface each, which leads nowhere.
+    vector<string> command = FirstCommand(collperf);
+    command.insert(command.begin(), {"--iface", "10.77.0.0/16", "--port-range", "23100:23199"});
+    DlaunchProcess first(command);
     const string token = TokenOf(&first);
+    const auto parsed = ParseToken(token);
+    ASSERT_TRUE(parsed.ok()) << first.err();
+    EXPECT_TRUE(parsed->addresses.starts_with(LinkedNamespaces::AddressOf(0) + ":231")) << parsed->addresses;
+    EXPECT_EQ(parsed->addresses.find(','), string::npos) << parsed->addresses;
     const pid_t second = StartInSecondNamespace(namespaces, {"join", token}, {}, folder.path() + "/log");
     EXPECT_EQ(first.Wait(), 0) << first.err();
     int status = -1;

@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "launcher/base/addresses.h"
 #include "launcher/base/unique_fd.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/kubernetes.h"
@@ -82,6 +83,20 @@ TEST(JoinHello, ComesBackAndAnyBytesAreAnswered) {
     EXPECT_TRUE(parsed.ok() || !parsed.status().message().empty());
   }
   EXPECT_FALSE(ParseJoinHello("cohort-join 99999999999\n" + FormatInventory(inventory)).ok());
+}
+
+TEST(Network, HoldsTheAddressesOfItsPrefix) {
+  EXPECT_TRUE(InNetwork("10.1.2.3", "10.0.0.0/8"));
+  EXPECT_TRUE(InNetwork("10.1.2.3", "10.1.2.3/32"));
+  EXPECT_TRUE(InNetwork("10.1.2.3", "0.0.0.0/0"));
+  EXPECT_TRUE(InNetwork("fd00::1", "fd00::/16"));
+  EXPECT_FALSE(InNetwork("11.1.2.3", "10.0.0.0/8"));
+  EXPECT_FALSE(InNetwork("10.129.0.0", "10.0.0.0/9"));
+  EXPECT_FALSE(InNetwork("fd00::1", "fd01::/16"));
+  for (const char* network :
+       {"", "eth0", "10.0.0.0", "10.0.0.0/", "10.0.0.0/33", "10.0.0.0/-1", "10.0.0.0/8x", "fd00::/8"}) {
+    EXPECT_FALSE(InNetwork("10.1.2.3", network)) << network;
+  }
 }
 
 absl::StatusOr<KubernetesPod> ReadPod(const std::map<string, string>& variables, const string& name) {
