@@ -30,6 +30,7 @@ class DeviceMesh {
 
   const std::vector<int>& shape() const { return shape_; }
   const std::vector<std::string>& dim_names() const { return dim_names_; }
+  comm::Communicator& world() const { return world_; }
   int ndim() const { return static_cast<int>(shape_.size()); }
   // Ranks of one dimension; kInvalidArgument lists the names there are.
   absl::StatusOr<int> size(const std::string& dim) const;

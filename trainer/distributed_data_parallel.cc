@@ -5,34 +5,19 @@
 #include <numeric>
 #include <set>
 #include <sstream>
+#include <utility>
 
 #include "torch/torch.h"
+#include "trainer/broadcast.h"
 #include "trainer/error.h"
+#include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/tensor_buffer.h"
 
 namespace cohort::trainer {
 namespace {
 
-// Parameters and buffers travel in flat pieces of this size at construction (PyTorch: 250 MiB).
-constexpr int64_t kBroadcastBytes = int64_t{250} << 20;
-
-// Sends rank 0's values of tensors that share type and device, packed into one buffer.
-void BroadcastPacked(comm::Communicator& group, const std::vector<at::Tensor>& tensors, const std::string& what) {
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> flat;
-  for (const at::Tensor& tensor : tensors) flat.push_back(tensor.detach().reshape({-1}));
-  at::Tensor packed = at::cat(flat);
-  // No collective knows these types, but their bytes travel as well: masks are often bool.
-  const bool as_bytes = packed.is_complex() || packed.scalar_type() == at::kBool;
-  const at::Tensor carried = as_bytes ? packed.view(at::kByte) : packed;
-  ThrowUnlessOk(group.Broadcast(AsBuffer(carried), 0).Wait(), what);
-  if (group.rank() == 0) return;
-  int64_t offset = 0;
-  for (const at::Tensor& tensor : tensors) {
-    tensor.detach().copy_(packed.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
-    offset += tensor.numel();
-  }
-}
+// What the others need to know of an iteration under Join.
+enum JoinFlags { kRebuilds = 1, kBroadcastsBuffers = 2, kAverages = 4 };
 
 std::string Describe(const std::string& name, const at::Tensor& tensor) {
   std::ostringstream text;
@@ -51,11 +36,12 @@ std::vector<int> Everyone(const comm::Communicator& group) {
 DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicator& group,
                                      DistributedDataParallelOptions options)
     : group_(group), options_(std::move(options)), module_(module) {
+  RefuseShards();
   CheckSameParameters();
   std::vector<at::Tensor> state = module_.parameters();
   const std::vector<at::Tensor> buffers = module_.buffers();
   state.insert(state.end(), buffers.begin(), buffers.end());
-  BroadcastTensors(state, "broadcasting rank 0's parameters and buffers");
+  BroadcastTensors(group_, state, 0, "broadcasting rank 0's parameters and buffers");
 
   std::map<const void*, int> device_of;  // by tensor implementation
   int devices = 1;
@@ -80,8 +66,24 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
     if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
     const auto found = device_of.find(item.value().unsafeGetTensorImpl());
     reduced.push_back({item.key(), item.value(), found == device_of.end() ? 0 : found->second});
+    if (!options_.owners.empty()) reduced.back().owner = options_.owners.at(item.value().unsafeGetTensorImpl());
   }
-  reducer_ = std::make_unique<Reducer>(std::move(reduced), std::move(groups), options_.buckets);
+  reducer_ = std::make_unique<Reducer>(std::move(reduced), std::move(groups),
+                                       ReducerOptions{.limits = options_.buckets,
+                                                      .gradient_as_bucket_view = options_.gradient_as_bucket_view,
+                                                      .find_unused_parameters = options_.find_unused_parameters,
+                                                      .static_graph = options_.static_graph});
+}
+
+// Averaging shards of different rows over the ranks would make nonsense of them.
+void DataParallelState::RefuseShards() const {
+  const auto refuse = [](const torch::nn::Module& module, const std::string& name) {
+    TORCH_CHECK(dynamic_cast<const FullyShardedModule*>(&module) == nullptr, "DistributedDataParallel: module ", name,
+                " is sharded by FullyShardedDataParallel, so its parameters differ from rank to rank; give that a "
+                "DeviceMesh of (replicas, shards) instead of wrapping it");
+  };
+  refuse(module_, "itself");
+  for (const auto& item : module_.named_modules("", /*include_self=*/false)) refuse(*item.value(), item.key());
 }
 
 // Rank 0's list of names, types and shapes goes to everyone; all ranks then learn whether anyone differs, so that all
@@ -117,39 +119,44 @@ void DataParallelState::CheckSameParameters() {
                                                                     " has other parameters than rank 0's" + detail);
 }
 
-void DataParallelState::BroadcastTensors(const std::vector<at::Tensor>& tensors, const std::string& what) {
-  // Equal on all ranks: the grouping depends on types, devices and sizes only.
-  std::map<std::pair<int, int>, std::vector<at::Tensor>> kinds;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.numel() == 0) continue;
-    const int device = tensor.is_cuda() ? tensor.get_device() : -1;
-    kinds[{static_cast<int>(tensor.scalar_type()), device}].push_back(tensor);
-  }
-  for (const auto& [kind, members] : kinds) {
-    std::vector<at::Tensor> piece;
-    int64_t bytes = 0;
-    for (const at::Tensor& tensor : members) {
-      if (!piece.empty() && bytes + static_cast<int64_t>(tensor.nbytes()) > kBroadcastBytes) {
-        BroadcastPacked(group_, piece, what);
-        piece.clear();
-        bytes = 0;
-      }
-      piece.push_back(tensor);
-      bytes += static_cast<int64_t>(tensor.nbytes());
-    }
-    BroadcastPacked(group_, piece, what);
-  }
-}
-
 void DataParallelState::BeforeForward(bool training) {
   reducer_->PrepareForward();
-  if (sync_ && training && options_.broadcast_buffers) {
-    BroadcastTensors(module_.buffers(), "broadcasting rank 0's buffers");
+  // Not while evaluating, which a rank may do alone.
+  const bool rebuild = at::GradMode::is_enabled() && reducer_->NeedsRebuild();
+  const bool buffers = sync_ && training && options_.broadcast_buffers;
+  int root = 0;
+  divisor_ = group_.size();
+  if (join() != nullptr) {
+    int flags = rebuild ? kRebuilds : 0;
+    if (buffers) flags |= kBroadcastsBuffers;
+    if (sync_ && at::GradMode::is_enabled()) flags |= kAverages;
+    const JoinIteration iteration = join()->Notify(flags);
+    root = iteration.lowest_active();
+    if (!join()->options().divide_by_initial_world_size) divisor_ = iteration.active_count();
   }
+  if (rebuild) reducer_->Rebuild(root);
+  if (buffers) BroadcastTensors(group_, module_.buffers(), root, "broadcasting buffers");
 }
 
-void DataParallelState::AfterForward() {
-  if (sync_ && at::GradMode::is_enabled()) reducer_->PrepareBackward();
+void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs) {
+  if (sync_ && at::GradMode::is_enabled()) reducer_->PrepareBackward(outputs, divisor_);
+}
+
+void DataParallelState::ShadowIteration(const JoinIteration& iteration) {
+  const int root = iteration.lowest_active();
+  const int flags = iteration.flags(root);
+  if ((flags & kRebuilds) != 0) reducer_->Rebuild(root);
+  if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(group_, module_.buffers(), root, "broadcasting buffers");
+  if ((flags & kAverages) != 0) reducer_->ShadowBackward();
+}
+
+// Those that had the most inputs have seen every update.
+void DataParallelState::AfterJoin(const JoinIteration& last) {
+  if (last.active_count() == group_.size()) return;
+  std::vector<at::Tensor> state = module_.parameters();
+  const std::vector<at::Tensor> buffers = module_.buffers();
+  state.insert(state.end(), buffers.begin(), buffers.end());
+  BroadcastTensors(group_, state, last.lowest_active(), "sending the final model to ranks that had fewer inputs");
 }
 
 }  // namespace cohort::trainer

@@ -10,6 +10,7 @@
 // DistributedDataParallelOptions::parts; each device index then has buckets and a communicator of its own.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,9 +18,12 @@
 
 #include "comm/communicator.h"
 #include "torch/nn/module.h"
+#include "trainer/comm_hook.h"
 #include "trainer/gradient_buckets.h"
+#include "trainer/join.h"
 #include "trainer/local_device.h"
 #include "trainer/reducer.h"
+#include "trainer/tensors_of.h"
 
 namespace cohort::trainer {
 
@@ -30,15 +34,25 @@ struct ModulePart {
 };
 
 struct DistributedDataParallelOptions {
-  BucketLimits buckets;
+  BucketLimits buckets;  // bucket_cap_mb and the first bucket's smaller limit
   // Broadcast rank 0's buffers before each synchronised forward pass in training mode.
   bool broadcast_buffers = true;
+  // .grad is a view of a bucket: saves a copy of every gradient and its memory.
+  bool gradient_as_bucket_view = false;
+  // Parameters that the loss doesn't depend on are allowed; they are looked for in every iteration, by walking the
+  // graph. What no rank used keeps its .grad.
+  bool find_unused_parameters = false;
+  // The graph is the same in every iteration: unused parameters are learnt in the first, and parameters may get
+  // several gradients in a backward pass (checkpointed functions).
+  bool static_graph = false;
   // Which part of the module sits on which device; parameters in no part belong to device index 0.
   std::vector<ModulePart> parts;
+  // ShardedDataParallel's: the rank that a parameter's gradient goes to, by tensor implementation. Empty: to all.
+  std::map<const void*, int> owners = {};
 };
 
 // Everything of DDP that does not depend on the module's forward signature.
-class DataParallelState {
+class DataParallelState : public Joinable {
  public:
   // Collective over `group` (which must outlive this): checks that all ranks have the same parameters, gives everyone
   // rank 0's parameters and buffers, and registers the hooks. Throws DistributedError (kFailedPrecondition names the
@@ -46,14 +60,20 @@ class DataParallelState {
   DataParallelState(torch::nn::Module& module, comm::Communicator& group, DistributedDataParallelOptions options);
 
   void BeforeForward(bool training);
-  void AfterForward();
+  void AfterForward(const std::vector<at::Tensor>& outputs);
+  // Buckets are reduced by `hook` from now on. Before the first backward pass, on all ranks.
+  void register_comm_hook(std::shared_ptr<CommHook> hook) { reducer_->RegisterCommHook(std::move(hook)); }
   bool sync() const { return sync_; }
   void set_sync(bool sync) { sync_ = sync; }
   const Reducer& reducer() const { return *reducer_; }
 
+  comm::Communicator& join_group() override { return group_; }
+  void ShadowIteration(const JoinIteration& iteration) override;
+  void AfterJoin(const JoinIteration& last) override;
+
  private:
+  void RefuseShards() const;
   void CheckSameParameters();
-  void BroadcastTensors(const std::vector<at::Tensor>& tensors, const std::string& what);
 
   comm::Communicator& group_;
   DistributedDataParallelOptions options_;
@@ -61,6 +81,7 @@ class DataParallelState {
   std::vector<std::unique_ptr<comm::Communicator>> device_groups_;  // by device index
   std::unique_ptr<Reducer> reducer_;
   bool sync_ = true;
+  int divisor_ = 1;
 };
 
 // While it lives, backward passes accumulate gradients without averaging them; the first backward after it averages the
@@ -78,28 +99,27 @@ class [[nodiscard]] NoSyncGuard {
 };
 
 template <typename ModuleType>
-class DistributedDataParallel {
+class DistributedDataParallel : public DataParallelState {
  public:
   DistributedDataParallel(std::shared_ptr<ModuleType> module, comm::Communicator& group,
                           DistributedDataParallelOptions options = {})
-      : module_(std::move(module)), state_(*module_, group, std::move(options)) {}
+      : DataParallelState(*module, group, std::move(options)), module_(std::move(module)) {}
 
   // The module's forward. Where autograd records and outside no_sync, the next backward pass averages the gradients.
+  // Looking for unused parameters needs to know the tensors of the result: TensorsOf (tensors_of.h).
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
-    state_.BeforeForward(module_->is_training());
+    BeforeForward(module_->is_training());
     auto output = module_->forward(std::forward<Inputs>(inputs)...);
-    state_.AfterForward();
+    AfterForward(TensorsOf(output));
     return output;
   }
-  NoSyncGuard no_sync() { return NoSyncGuard(state_); }
+  NoSyncGuard no_sync() { return NoSyncGuard(*this); }
 
   const std::shared_ptr<ModuleType>& module() const { return module_; }
-  const Reducer& reducer() const { return state_.reducer(); }
 
  private:
   std::shared_ptr<ModuleType> module_;
-  DataParallelState state_;
 };
 
 }  // namespace cohort::trainer

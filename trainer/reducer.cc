@@ -10,55 +10,32 @@
 #include "torch/csrc/autograd/utils/lambda_post_hook.h"
 #include "torch/csrc/autograd/variable.h"
 #include "torch/torch.h"
+#include "trainer/autograd_graph.h"
 #include "trainer/error.h"
+#include "trainer/reducer_state.h"
 #include "trainer/tensor_buffer.h"
+#include "trainer/window_tensor.h"
 
 namespace cohort::trainer {
-namespace {
 
-void AbortAll(const std::vector<comm::Communicator*>& groups, const std::string& why) {
-  for (comm::Communicator* group : groups) group->Abort(why);
-}
-
-}  // namespace
-
-struct Reducer::Bucket {
-  std::vector<int> members;
-  at::Tensor buffer;  // [sum of the members' elements]
-  size_t pending = 0;
-  comm::Communicator* group = nullptr;
-  runtime::Work work;
-  std::string context;  // for errors
-};
-
-// Hooks may outlive the reducer (the graph keeps them); they find a null owner then. On CUDA they run on the engine's
-// threads, one per device, hence the lock.
-struct Reducer::Shared {
-  runtime::Mutex mutex;
-  Reducer* owner COHORT_GUARDED_BY(mutex) = nullptr;
-};
-
-Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Communicator*> groups, BucketLimits limits)
+Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Communicator*> groups,
+                 ReducerOptions options)
     : parameters_(std::move(parameters)),
       groups_(std::move(groups)),
-      limits_(limits),
+      options_(options),
       shared_(std::make_shared<Shared>()) {
   TORCH_CHECK(!parameters_.empty(), "DistributedDataParallel: the module has no parameter that requires a gradient");
+  TORCH_CHECK(!options_.static_graph || !options_.find_unused_parameters,
+              "DistributedDataParallel: static_graph finds unused parameters by itself; leave find_unused_parameters "
+              "off");
   std::vector<int> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);  // the last layers' gradients come first
   BuildBuckets(order);
-  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
-    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i].tensor);
-    TORCH_CHECK(accumulator != nullptr, "DistributedDataParallel: parameter ", parameters_[i].name,
-                " is no leaf that requires a gradient");
-    accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
-        [shared = shared_, i](const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
-          runtime::MutexLock lock(shared->mutex);
-          if (shared->owner != nullptr) shared->owner->OnGradient(i);
-          return outputs;
-        }));
-    accumulators_.push_back(std::move(accumulator));
-  }
+  calls_.assign(parameters_.size(), 0);
+  kept_.resize(parameters_.size());
+  globally_unused_.assign(parameters_.size(), false);
+  usage_ = at::zeros({static_cast<int64_t>(parameters_.size())}, at::kInt);
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) AddHook(i);
   // Last: the destructor of an object whose constructor has thrown does not run, and hooks must not find it.
   runtime::MutexLock lock(shared_->mutex);
   shared_->owner = this;
@@ -75,6 +52,28 @@ Reducer::~Reducer() {
     const absl::Status ignored = bucket->work.Wait();
     (void)ignored;
   }
+  const absl::Status ignored = usage_work_.Wait();
+  (void)ignored;
+  if (!options_.gradient_as_bucket_view) return;
+  // Window memory may not outlive the job, which gradients may.
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
+    at::Tensor& grad = parameters_[i].tensor.mutable_grad();
+    if (grad.defined() && grad.is_alias_of(buckets_[bucket_of_[i]]->buffer)) grad = grad.detach().clone();
+  }
+}
+
+void Reducer::AddHook(int parameter) {
+  auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[parameter].tensor);
+  TORCH_CHECK(accumulator != nullptr, "DistributedDataParallel: parameter ", parameters_[parameter].name,
+              " is no leaf that requires a gradient");
+  accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+      [shared = shared_, parameter](const torch::autograd::variable_list& outputs,
+                                    const torch::autograd::variable_list&) {
+        runtime::MutexLock lock(shared->mutex);
+        if (shared->owner != nullptr) shared->owner->OnGradient(parameter);
+        return outputs;
+      }));
+  accumulators_.push_back(std::move(accumulator));
 }
 
 void Reducer::BuildBuckets(const std::vector<int>& order) {
@@ -83,90 +82,217 @@ void Reducer::BuildBuckets(const std::vector<int>& order) {
     sizes.push_back({static_cast<int64_t>(parameter.tensor.nbytes()), static_cast<int>(parameter.tensor.scalar_type()),
                      parameter.device});
   }
-  assignment_ = AssignBuckets(sizes, order, limits_);
+  assignment_ = AssignBuckets(sizes, order, options_.limits);
   buckets_.clear();
   bucket_of_.assign(parameters_.size(), -1);
   offset_of_.assign(parameters_.size(), 0);
-  for (int b = 0; b < static_cast<int>(assignment_.size()); ++b) {
-    auto bucket = std::make_unique<Bucket>();
-    bucket->members = assignment_[b];
-    int64_t elements = 0;
-    const ReducedParameter& first = parameters_[bucket->members.front()];
-    for (int member : bucket->members) {
-      TORCH_CHECK(parameters_[member].tensor.device() == first.tensor.device(), "DistributedDataParallel: parameters ",
-                  first.name, " on ", first.tensor.device(), " and ", parameters_[member].name, " on ",
-                  parameters_[member].tensor.device(), " both belong to device index ", first.device,
-                  "; say which modules sit where in DistributedDataParallelOptions::parts");
-      bucket_of_[member] = b;
-      offset_of_[member] = elements;
-      elements += parameters_[member].tensor.numel();
-    }
-    bucket->buffer = at::zeros({elements}, first.tensor.options().requires_grad(false));
-    bucket->group = groups_.at(first.device);
-    bucket->context = "averaging gradient bucket " + std::to_string(b) + " (" + std::to_string(elements) +
-                      " elements, from " + first.name + ")";
-    buckets_.push_back(std::move(bucket));
+  for (int b = 0; b < static_cast<int>(assignment_.size()); ++b) BuildBucket(b);
+}
+
+void Reducer::BuildBucket(int index) {
+  auto bucket = std::make_unique<Bucket>();
+  bucket->members = assignment_[index];
+  std::stable_sort(bucket->members.begin(), bucket->members.end(),
+                   [this](int a, int b) { return parameters_[a].owner < parameters_[b].owner; });
+  const ReducedParameter& first = parameters_[bucket->members.front()];
+  bucket->group = groups_.at(first.device);
+  bucket->options = first.tensor.options().requires_grad(false);
+  for (int member : bucket->members) {
+    TORCH_CHECK(parameters_[member].tensor.device() == first.tensor.device(), "DistributedDataParallel: parameters ",
+                first.name, " on ", first.tensor.device(), " and ", parameters_[member].name, " on ",
+                parameters_[member].tensor.device(), " both belong to device index ", first.device,
+                "; say which modules sit where in DistributedDataParallelOptions::parts");
+    bucket_of_[member] = index;
   }
+  LayOut(*bucket);
+  if (!to_owners()) bucket->buffer = ZerosInWindow(*bucket->group, bucket->elements, bucket->options);
+  bucket->context = "averaging gradient bucket " + std::to_string(index) + " (" + std::to_string(bucket->elements) +
+                    " elements, from " + first.name + ")";
+  buckets_.push_back(std::move(bucket));
+}
+
+void Reducer::LayOut(Bucket& bucket) {
+  bucket.counts.assign(bucket.group->size(), 0);
+  for (int member : bucket.members) {
+    offset_of_[member] = bucket.elements;
+    bucket.elements += parameters_[member].tensor.numel();
+    if (to_owners()) bucket.counts.at(parameters_[member].owner) += parameters_[member].tensor.numel();
+  }
+  for (int rank = 0; rank < bucket.group->rank(); ++rank) bucket.first += bucket.counts[rank];
+}
+
+// Without owners buckets keep their memory.
+void Reducer::EnsureBuffer(Bucket& bucket) {
+  if (!bucket.buffer.defined()) bucket.buffer = at::empty({bucket.elements}, bucket.options);
+}
+
+at::Tensor Reducer::ViewOf(int parameter) const {
+  const at::Tensor& tensor = parameters_[parameter].tensor;
+  return buckets_[bucket_of_[parameter]]->buffer.narrow(0, offset_of_[parameter], tensor.numel()).view(tensor.sizes());
+}
+
+void Reducer::RegisterCommHook(std::shared_ptr<CommHook> hook) {
+  runtime::MutexLock lock(shared_->mutex);
+  TORCH_CHECK(hook != nullptr, "DistributedDataParallel: register_comm_hook needs a hook");
+  TORCH_CHECK(!to_owners(), "ShardedDataParallel: communication hooks average for all ranks, which it does not");
+  TORCH_CHECK(hook_ == nullptr, "DistributedDataParallel: a communication hook is registered already");
+  hook_ = std::move(hook);
 }
 
 void Reducer::PrepareForward() {
   runtime::MutexLock lock(shared_->mutex);
-  if (state_ == State::kCollecting && std::find(ready_.begin(), ready_.end(), true) != ready_.end()) ThrowForMissing();
-  state_ = State::kIdle;
-  // Not while evaluating, which a rank may do alone.
-  if (at::GradMode::is_enabled() && !rebuilt_ && observed_order_.size() == parameters_.size()) {
-    RebuildFromObservedOrder();
+  if (state_ == State::kCollecting) {
+    // All buckets may have left without a backward pass that reached this rank's parameters: they end here.
+    if (next_bucket_ == buckets_.size()) {
+      FinishGuarded();
+    } else if (next_bucket_ > 0 || callback_queued_) {
+      ThrowForMissing();
+    }
   }
+  state_ = State::kIdle;
 }
 
-void Reducer::PrepareBackward() {
+bool Reducer::NeedsRebuild() const {
   runtime::MutexLock lock(shared_->mutex);
+  return !rebuilt_ && !options_.find_unused_parameters && observed_order_.size() == parameters_.size();
+}
+
+void Reducer::Rebuild(int root) {
+  runtime::MutexLock lock(shared_->mutex);
+  at::Tensor order = at::zeros({static_cast<int64_t>(parameters_.size())}, at::kLong);
+  std::copy(observed_order_.begin(), observed_order_.end(), order.data_ptr<int64_t>());
+  ThrowUnlessOk(groups_.front()->Broadcast(AsBuffer(order), root).Wait(), "agreeing on the order of gradient buckets");
+  const int64_t* data = order.data_ptr<int64_t>();
+  BuildBuckets(std::vector<int>(data, data + order.numel()));
+  observed_order_.clear();
+  rebuilt_ = true;
+}
+
+void Reducer::BeginCollecting() {
   state_ = State::kCollecting;
   ready_.assign(parameters_.size(), false);
   next_bucket_ = 0;
   callback_queued_ = false;
+  shadow_ = false;
   if (!rebuilt_) observed_order_.clear();
+  calls_.assign(parameters_.size(), 0);
   for (auto& bucket : buckets_) bucket->pending = bucket->members.size();
 }
 
-void Reducer::OnGradient(int parameter) {
-  if (state_ != State::kCollecting) return;
+void Reducer::PrepareBackward(const std::vector<at::Tensor>& outputs, int divisor) {
+  runtime::MutexLock lock(shared_->mutex);
+  BeginCollecting();
+  divisor_ = divisor;
+  // The outputs' hooks run in the outermost backward pass: the end of one within (a checkpoint's) is none for us.
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad()) continue;
+    output.register_hook([shared = shared_](const at::Tensor&) {
+      runtime::MutexLock hook_lock(shared->mutex);
+      if (shared->owner != nullptr) shared->owner->QueueFinish();
+    });
+  }
   try {
-    TORCH_CHECK(!ready_[parameter], "DistributedDataParallel: the gradient of parameter ", parameters_[parameter].name,
-                " became ready twice in one backward pass; call forward() once before each backward()");
-    ready_[parameter] = true;
-    if (!rebuilt_) observed_order_.push_back(parameter);
-    if (!callback_queued_) {
-      callback_queued_ = true;
-      torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {
-        runtime::MutexLock lock(shared->mutex);
-        if (shared->owner != nullptr) shared->owner->Finish();
-      });
-    }
-    CopyIntoBucket(parameter);
-    if (--buckets_[bucket_of_[parameter]]->pending == 0) LaunchReadyBuckets();
+    MarkUnused(outputs);
   } catch (const c10::Error& error) {
-    state_ = State::kIdle;
-    AbortAll(groups_, error.what_without_backtrace());
+    Fail(error.what_without_backtrace());
     throw;
   }
 }
 
+void Reducer::MarkUnused(const std::vector<at::Tensor>& outputs) {
+  std::vector<bool> reached;
+  if (options_.find_unused_parameters) {
+    std::vector<at::Tensor> leaves;
+    for (const ReducedParameter& parameter : parameters_) leaves.push_back(parameter.tensor);
+    reached = ReachedLeaves(outputs, leaves);
+  } else if (!expected_calls_.empty()) {
+    for (int calls : expected_calls_) reached.push_back(calls > 0);
+  }
+  for (int i = 0; i < static_cast<int>(reached.size()); ++i) {
+    if (!reached[i]) MarkReady(i);
+  }
+}
+
+void Reducer::ShadowBackward() {
+  runtime::MutexLock lock(shared_->mutex);
+  BeginCollecting();
+  shadow_ = true;
+  for (auto& bucket : buckets_) {
+    EnsureBuffer(*bucket);
+    bucket->buffer.zero_();
+    bucket->pending = 0;
+  }
+  usage_.zero_();
+  FinishGuarded();
+}
+
+// Once a backward pass, and within it.
+void Reducer::QueueFinish() {
+  if (callback_queued_ || state_ != State::kCollecting) return;
+  callback_queued_ = true;
+  torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {
+    runtime::MutexLock lock(shared->mutex);
+    if (shared->owner != nullptr) shared->owner->FinishGuarded();
+  });
+}
+
+void Reducer::OnGradient(int parameter) {
+  if (options_.find_unused_parameters || options_.static_graph) usage_.data_ptr<int32_t>()[parameter] = 1;
+  if (state_ != State::kCollecting) return;
+  try {
+    QueueFinish();
+    const int calls = ++calls_[parameter];
+    if (!rebuilt_ && calls == 1) observed_order_.push_back(parameter);
+    if (first_static_iteration()) return;  // all of them at the end
+    if (options_.static_graph) {
+      TORCH_CHECK(calls <= expected_calls_[parameter], "DistributedDataParallel: static_graph is on, but parameter ",
+                  parameters_[parameter].name, " got ", calls, " gradients in this backward pass and ",
+                  expected_calls_[parameter], " in the first one");
+      if (calls < expected_calls_[parameter]) return;
+    }
+    TORCH_CHECK(!ready_[parameter], "DistributedDataParallel: the gradient of parameter ", parameters_[parameter].name,
+                " became ready twice in one backward pass; call forward() once before each backward(), or set "
+                "static_graph where a checkpointed function uses it repeatedly");
+    MarkReady(parameter);
+  } catch (const c10::Error& error) {
+    Fail(error.what_without_backtrace());
+    throw;
+  }
+}
+
+void Reducer::MarkReady(int parameter) {
+  ready_[parameter] = true;
+  EnsureBuffer(*buckets_[bucket_of_[parameter]]);
+  CopyIntoBucket(parameter);
+  if (to_owners()) {  // whose memory is free now; what nobody used comes back
+    at::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
+    if (calls_[parameter] == 0) kept_[parameter] = grad;
+    grad = at::Tensor();
+  }
+  if (--buckets_[bucket_of_[parameter]]->pending == 0) LaunchReadyBuckets();
+}
+
 void Reducer::CopyIntoBucket(int parameter) {
   const at::NoGradGuard no_grad;
-  Bucket& bucket = *buckets_[bucket_of_[parameter]];
-  const at::Tensor& tensor = parameters_[parameter].tensor;
-  const at::Tensor& grad = tensor.grad();
-  at::Tensor view = bucket.buffer.narrow(0, offset_of_[parameter], tensor.numel()).view(tensor.sizes());
-  if (!grad.defined()) {  // a function of the graph gave none
+  const at::Tensor& grad = parameters_[parameter].tensor.grad();
+  at::Tensor view = ViewOf(parameter);
+  if (!grad.defined()) {  // unused, or a function of the graph gave none
     view.zero_();
     return;
   }
   TORCH_CHECK(grad.layout() == at::kStrided, "DistributedDataParallel: the gradient of ", parameters_[parameter].name,
               " is sparse; only dense gradients are averaged");
-  const double share = 1.0 / bucket.group->size();
+  const bool in_place = options_.gradient_as_bucket_view && grad.is_alias_of(view);
+  if (in_place && calls_[parameter] == 0) kept_[parameter] = grad.detach().clone();
+  if (hook_ != nullptr) {  // which divides
+    if (!in_place) view.copy_(grad);
+    return;
+  }
+  const double share = 1.0 / divisor_;
   if (grad.scalar_type() == at::kHalf || grad.scalar_type() == at::kBFloat16) {
     view.copy_(grad.to(at::kFloat).mul_(share));  // 1/3 as a bfloat16 would be wrong by 0.2 %
+  } else if (in_place) {
+    view.mul_(share);
   } else {
     at::mul_out(view, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
   }
@@ -174,70 +300,43 @@ void Reducer::CopyIntoBucket(int parameter) {
 
 void Reducer::LaunchReadyBuckets() {
   for (; next_bucket_ < buckets_.size() && buckets_[next_bucket_]->pending == 0; ++next_bucket_) {
-    Bucket& bucket = *buckets_[next_bucket_];
+    Launch(*buckets_[next_bucket_], static_cast<int>(next_bucket_));
+  }
+  if (next_bucket_ == buckets_.size() && counts_usage()) {
+    const comm::Buffer usage = AsBuffer(usage_);
+    usage_work_ = groups_.front()->AllReduce(usage, usage, comm::ReduceOp::kSum);
+  }
+}
+
+void Reducer::Launch(Bucket& bucket, int index) {
+  if (to_owners()) return LaunchToOwners(bucket, index);
+  if (hook_ == nullptr) {
     const comm::Buffer buffer = AsBuffer(bucket.buffer);
     bucket.work = bucket.group->AllReduce(buffer, buffer, comm::ReduceOp::kSum);
+    return;
   }
-}
-
-void Reducer::Finish() {
-  if (state_ != State::kCollecting) return;  // a hook has failed
-  state_ = State::kIdle;
-  if (next_bucket_ < buckets_.size()) ThrowForMissing();
-  // All of them, also when one has failed: none may go on in memory that its owner takes for its own again.
-  absl::Status first;
-  const Bucket* failed = nullptr;
-  for (auto& bucket : buckets_) {
-    const absl::Status status = bucket->work.Wait();
-    bucket->work = runtime::Work();
-    if (status.ok() && failed == nullptr) CopyOut(*bucket);
-    if (status.ok() || failed != nullptr) continue;
-    first = status;
-    failed = bucket.get();
-  }
-  if (failed != nullptr) ThrowUnlessOk(first, failed->context);
-}
-
-void Reducer::CopyOut(Bucket& bucket) {
-  const at::NoGradGuard no_grad;
+  GradBucket shown{.index = index,
+                   .is_last = static_cast<size_t>(index) + 1 == buckets_.size(),
+                   .buffer = bucket.buffer,
+                   .gradients = {},
+                   .parameters = {}};
   for (int member : bucket.members) {
-    at::Tensor& tensor = parameters_[member].tensor;
-    const at::Tensor average = bucket.buffer.narrow(0, offset_of_[member], tensor.numel()).view(tensor.sizes());
-    if (tensor.grad().defined()) {
-      tensor.grad().copy_(average);
-    } else {
-      tensor.mutable_grad() = average.clone();
-    }
+    shown.gradients.push_back(ViewOf(member));
+    shown.parameters.push_back(parameters_[member].tensor);
   }
+  bucket.reduction = hook_->Start(*bucket.group, shown);
 }
 
-void Reducer::ThrowForMissing() {
-  std::string names;
-  int missing = 0;
-  for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (ready_[i]) continue;
-    if (++missing <= 8) names += (names.empty() ? "" : ", ") + parameters_[i].name;
+// Two buckets travel at a time, so that gradients of the whole module need memory for a few buckets only.
+void Reducer::LaunchToOwners(Bucket& bucket, int index) {
+  constexpr int kUnderWay = 2;
+  if (index >= kUnderWay) {
+    Bucket& done = *buckets_[index - kUnderWay];
+    ThrowUnlessOk(KeepOwned(done), done.context);
   }
-  if (missing > 8) names += ", ...";
-  const std::string message =
-      "DistributedDataParallel: the backward pass gave no gradient for " + std::to_string(missing) + " of " +
-      std::to_string(parameters_.size()) + " parameters (" + names +
-      "), so their buckets can't be averaged. Use every parameter in the loss, or freeze the unused ones "
-      "(requires_grad_(false)) before wrapping the module";
-  state_ = State::kIdle;
-  // The other ranks wait for these buckets: tell them now instead of letting them run into their timeout.
-  AbortAll(groups_, message);
-  throw DistributedError(absl::StatusCode::kFailedPrecondition, message);
-}
-
-void Reducer::RebuildFromObservedOrder() {
-  at::Tensor order = at::empty({static_cast<int64_t>(observed_order_.size())}, at::kLong);
-  std::copy(observed_order_.begin(), observed_order_.end(), order.data_ptr<int64_t>());
-  ThrowUnlessOk(groups_.front()->Broadcast(AsBuffer(order), 0).Wait(), "agreeing on the order of gradient buckets");
-  const int64_t* data = order.data_ptr<int64_t>();
-  BuildBuckets(std::vector<int>(data, data + order.numel()));
-  observed_order_.clear();
-  rebuilt_ = true;
+  at::Tensor mine = bucket.buffer.narrow(0, bucket.first, bucket.counts[bucket.group->rank()]);
+  bucket.work = bucket.group->ReduceScatterV(AsBuffer(bucket.buffer), {.counts = bucket.counts, .displacements = {}},
+                                             AsBuffer(mine), comm::ReduceOp::kSum);
 }
 
 }  // namespace cohort::trainer

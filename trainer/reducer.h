@@ -9,7 +9,7 @@
 // Semantics are those of PyTorch's DDP (torch/csrc/distributed/c10d/reducer.cpp): buckets in reversed order of
 // registration at first, rebuilt once in the order that rank 0 observed in the first backward pass; a gradient is
 // multiplied by 1 / world size while it is copied into its bucket; buckets are launched in index order, on every rank
-// the same; the results are in place when backward() returns.
+// the same; the results are in place when backward() returns. Buckets lie in window memory where they can.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "comm/communicator.h"
+#include "trainer/comm_hook.h"
 #include "trainer/gradient_buckets.h"
 
 namespace cohort::trainer {
@@ -28,23 +29,44 @@ struct ReducedParameter {
   std::string name;
   at::Tensor tensor;  // a leaf that requires grad
   int device = 0;     // LocalDevice::index of the part that it belongs to
+  int owner = -1;     // the rank whose .grad gets the average, alone; -1: all ranks. Of all parameters or of none
+};
+
+struct ReducerOptions {
+  BucketLimits limits;
+  // .grad is a view of the bucket, which saves a copy and its memory.
+  bool gradient_as_bucket_view = false;
+  // Parameters that the outputs don't depend on count as ready at once; what no rank used keeps its .grad.
+  bool find_unused_parameters = false;
+  // The same graph in every iteration: unused parameters and repeated gradients are learnt in the first.
+  bool static_graph = false;
 };
 
 class Reducer {
  public:
   // Registers hooks on the parameters; they stay until the reducer is destroyed. `groups[d]` carries the buckets of
   // device index d; they must outlive the reducer. All ranks must pass equal parameters in equal order (the owner
-  // checks). Throws DistributedError and c10::Error.
-  Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Communicator*> groups, BucketLimits limits);
+  // checks). Collective; blocks. Throws DistributedError and c10::Error.
+  Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Communicator*> groups, ReducerOptions options);
   ~Reducer();
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Before a forward pass. Where autograd records, the first one after a backward pass rebuilds the buckets
-  // (collective, once). Throws when the last backward pass did not complete.
+  // Before the first backward pass. Throws c10::Error when there is a hook already.
+  void RegisterCommHook(std::shared_ptr<CommHook> hook);
+
+  // Before a forward pass. Throws when the last backward pass did not complete.
   void PrepareForward();
-  // Before a backward pass whose gradients are to be averaged; not called inside no_sync.
-  void PrepareBackward();
+  // Whether the order of the first backward pass has been seen and not been used yet; the same on all ranks that
+  // had a backward pass.
+  bool NeedsRebuild() const;
+  // Buckets in the order that rank `root` observed. Collective, once.
+  void Rebuild(int root);
+  // Before a backward pass whose gradients are to be averaged; not called inside no_sync. Averages are sums divided by
+  // `divisor`.
+  void PrepareBackward(const std::vector<at::Tensor>& outputs, int divisor);
+  // The collectives of a backward pass with gradients of zero, for a rank that has no inputs left.
+  void ShadowBackward();
 
   // The buckets in force, as parameter indices, for tests and people.
   const std::vector<std::vector<int>>& buckets() const { return assignment_; }
@@ -59,18 +81,40 @@ class Reducer {
     kCollecting  // a backward pass is averaging
   };
 
+  void AddHook(int parameter);
   void BuildBuckets(const std::vector<int>& order);
+  void BuildBucket(int index);
+  void LayOut(Bucket& bucket);
+  void EnsureBuffer(Bucket& bucket);
+  at::Tensor ViewOf(int parameter) const;
+  void BeginCollecting();
+  void QueueFinish();
   void OnGradient(int parameter);
+  void MarkReady(int parameter);
+  void MarkUnused(const std::vector<at::Tensor>& outputs);
   void CopyIntoBucket(int parameter);
   void LaunchReadyBuckets();
+  void Launch(Bucket& bucket, int index);
+  void LaunchToOwners(Bucket& bucket, int index);
+  absl::Status KeepOwned(Bucket& bucket);
   void Finish();
+  void FinishGuarded();
+  void WaitForBuckets();
+  void WaitForUsage();
   void CopyOut(Bucket& bucket);
-  void ThrowForMissing();
-  void RebuildFromObservedOrder();
+  void CopyOutOwned(Bucket& bucket);
+  void Fail(const std::string& why);
+  [[noreturn]] void ThrowForMissing();
+  bool to_owners() const { return parameters_.front().owner >= 0; }
+  bool counts_usage() const {
+    return options_.find_unused_parameters || (options_.static_graph && !static_usage_known_);
+  }
+  bool first_static_iteration() const { return options_.static_graph && expected_calls_.empty(); }
 
   std::vector<ReducedParameter> parameters_;
   std::vector<comm::Communicator*> groups_;
-  BucketLimits limits_;
+  ReducerOptions options_;
+  std::shared_ptr<CommHook> hook_;
   std::shared_ptr<Shared> shared_;
   std::vector<std::shared_ptr<void>> accumulators_;  // keeps torch's AccumulateGrad nodes, and so the hooks, alive
 
@@ -79,11 +123,21 @@ class Reducer {
   std::vector<int> bucket_of_;      // by parameter
   std::vector<int64_t> offset_of_;  // element offset in its bucket, by parameter
   State state_ = State::kIdle;
+  int divisor_ = 1;
+  bool shadow_ = false;      // this backward pass only answers the others'
   std::vector<bool> ready_;  // by parameter, in this backward pass
   size_t next_bucket_ = 0;   // the first that is not launched
   std::vector<int> observed_order_;
   bool rebuilt_ = false;
   bool callback_queued_ = false;
+
+  std::vector<int> calls_;           // by parameter: gradients in this backward pass
+  std::vector<int> expected_calls_;  // static graph: what the first backward pass had
+  bool static_usage_known_ = false;  // static graph: globally_unused_ holds from now on
+  at::Tensor usage_;                 // int32, by parameter: ranks that had a gradient since the last average
+  runtime::Work usage_work_;
+  std::vector<bool> globally_unused_;
+  std::vector<at::Tensor> kept_;  // by parameter: what .grad was where it shares the bucket's memory and may be unused
 };
 
 }  // namespace cohort::trainer

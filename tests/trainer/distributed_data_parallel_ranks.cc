@@ -3,11 +3,7 @@
 #include <chrono>
 #include <memory>
 
-#include "comm/communicator.h"
-#include "gmock/gmock.h"
-#include "gtest/gtest.h"
-#include "runtime/runtime.h"
-#include "torch/torch.h"
+#include "tests/trainer/ranks.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
 
@@ -16,49 +12,6 @@ namespace {
 
 using std::chrono::steady_clock;
 using testing::HasSubstr;
-
-std::unique_ptr<runtime::Runtime> job;
-std::unique_ptr<comm::Communicator> world;
-
-// Two linear layers and a buffer; weights differ per rank until DDP makes them rank 0's.
-struct Net : torch::nn::Module {
-  explicit Net(int64_t hidden = 5) {
-    torch::manual_seed(100 + world->rank());
-    first = register_module("first", torch::nn::Linear(4, hidden));
-    second = register_module("second", torch::nn::Linear(hidden, 3));
-    count = register_buffer("count", torch::full({2}, world->rank(), torch::kFloat32));
-  }
-  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-  at::Tensor count;
-};
-
-at::Tensor InputOf(int rank, int step = 0) {
-  return torch::randn({6, 4}, at::detail::createCPUGenerator(1000 + 10 * rank + step));
-}
-
-// The mean over all ranks of the gradients of `model` on their inputs, computed here.
-std::vector<at::Tensor> ExpectedGradients(Net& model, int step = 0) {
-  std::vector<at::Tensor> sums;
-  for (int rank = 0; rank < world->size(); ++rank) {
-    const auto grads = torch::autograd::grad({model.forward(InputOf(rank, step)).pow(2).mean()}, model.parameters());
-    for (size_t i = 0; i < grads.size(); ++i) {
-      if (rank == 0) sums.push_back(torch::zeros_like(grads[i]));
-      sums[i] += grads[i] / world->size();
-    }
-  }
-  return sums;
-}
-
-void ExpectGradients(Net& model, const std::vector<at::Tensor>& expected) {
-  const auto parameters = model.parameters();
-  for (size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_TRUE(parameters[i].grad().defined());
-    EXPECT_TRUE(torch::allclose(parameters[i].grad(), expected[i], 1e-5, 1e-7))
-        << parameters[i].grad() << "\nexpected\n"
-        << expected[i];
-  }
-}
 
 TEST(DistributedDataParallel, StartsFromRankZerosWeightsAndBuffers) {
   auto model = std::make_shared<Net>();
@@ -283,27 +236,3 @@ TEST(DistributedDataParallel, AFrozenModuleIsRefused) {
 
 }  // namespace
 }  // namespace cohort::trainer
-
-int main(int argc, char** argv) {
-  using cohort::comm::Communicator;
-  using cohort::runtime::Runtime;
-  testing::InitGoogleTest(&argc, argv);
-  cohort::runtime::RuntimeOptions options;
-  options.progress_thread = true;
-  auto job = Runtime::Init(std::move(options));
-  if (!job.ok()) {
-    std::cerr << job.status() << "\n";
-    return 1;
-  }
-  cohort::trainer::job = *std::move(job);
-  auto world = Communicator::World(*cohort::trainer::job);
-  if (!world.ok()) {
-    std::cerr << world.status() << "\n";
-    return 1;
-  }
-  cohort::trainer::world = *std::move(world);
-  const int result = RUN_ALL_TESTS();
-  cohort::trainer::world.reset();
-  cohort::trainer::job.reset();
-  return result;
-}

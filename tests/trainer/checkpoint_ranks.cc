@@ -1,0 +1,271 @@
+// Checkpoints, seen from inside a job: groups of fewer ranks stand for other world sizes.
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+
+#include "tests/trainer/ranks.h"
+#include "trainer/checkpoint_file.h"
+#include "trainer/distributed_data_parallel.h"
+#include "trainer/error.h"
+#include "trainer/optimizer_state.h"
+#include "trainer/sharded_data_parallel.h"
+#include "trainer/training_state.h"
+
+namespace cohort::trainer {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using torch::optim::AdamW;
+using torch::optim::AdamWOptions;
+
+// A directory that all ranks share, gone with the test.
+class Checkpoints : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "cohort-checkpoint-XXXXXX").string();
+    if (world->rank() == 0) {
+      ASSERT_NE(mkdtemp(name.data()), nullptr);
+    }
+    const comm::Buffer buffer(reinterpret_cast<uint8_t*>(name.data()), static_cast<int64_t>(name.size()));
+    ASSERT_TRUE(world->Broadcast(buffer, 0).Wait().ok());
+    folder_ = name;
+  }
+  void TearDown() override {
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+    if (world->rank() == 0) fs::remove_all(folder_);
+  }
+  std::string At(const std::string& name) const { return (folder_ / name).string(); }
+  fs::path folder_;
+};
+
+// The ranks below `size`, or null on the others.
+std::unique_ptr<comm::Communicator> First(int size) {
+  auto group = world->Split(world->rank() < size ? 0 : -1, world->rank());
+  EXPECT_TRUE(group.ok()) << group.status();
+  return *std::move(group);
+}
+
+// A model and an optimizer under one of the modes, and a step of training.
+struct Trained {
+  Trained(const std::string& mode, comm::Communicator& group) : net(std::make_shared<Net>(7)) {
+    const AdamWOptions adam(0.05);
+    if (mode == "fsdp") {
+      fsdp = std::make_shared<FullyShardedDataParallel<Net>>(net, group);
+      optimizer = std::make_unique<AdamW>(fsdp->parameters(), adam);
+      state = StateOf(*fsdp, *optimizer);
+    } else if (mode == "ddp") {
+      ddp = std::make_unique<DistributedDataParallel<Net>>(net, group);
+      optimizer = std::make_unique<AdamW>(net->parameters(), adam);
+      state = StateOf(*net, *optimizer, group);
+    } else {
+      auto zero = std::make_unique<ZeroRedundancyOptimizer<AdamW>>(net->parameters(), group, adam);
+      ddp = std::make_unique<ShardedDataParallel<Net>>(net, *zero, group);
+      state = StateOf(*net, *zero, group);
+      optimizer = std::move(zero);
+    }
+  }
+  // On the same inputs on every rank, so that the number of ranks changes no more than rounding.
+  void Train(int from, int to) {
+    for (int step = from; step < to; ++step) {
+      optimizer->zero_grad();
+      const at::Tensor x = InputOf(0, step);
+      (fsdp != nullptr ? fsdp->forward(x) : ddp->forward(x)).pow(2).mean().backward();
+      optimizer->step();
+    }
+  }
+  std::vector<at::Tensor> Whole() {
+    std::vector<at::Tensor> copies;
+    const auto copy = [&] {
+      for (const auto& parameter : net->parameters()) copies.push_back(parameter.detach().clone());
+    };
+    if (fsdp != nullptr) {
+      const SummonFullParams whole(*fsdp, /*writeback=*/false);
+      copy();
+    } else {
+      copy();
+    }
+    return copies;
+  }
+
+  std::shared_ptr<Net> net;
+  std::shared_ptr<FullyShardedDataParallel<Net>> fsdp;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::unique_ptr<DistributedDataParallel<Net>> ddp;
+  TrainingState state;
+};
+
+void ExpectEqual(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected, bool bits) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(bits ? torch::equal(actual[i], expected[i]) : torch::allclose(actual[i], expected[i], 1e-3, 1e-4))
+        << "parameter " << i << ": " << (actual[i] - expected[i]).abs().max();
+  }
+}
+
+class AnyModes : public Checkpoints, public testing::WithParamInterface<std::tuple<const char*, const char*>> {};
+
+TEST_P(AnyModes, LoadEachOthersOnAnyNumberOfRanks) {
+  const auto [from, to] = GetParam();
+  Trained saved(from, *world);
+  saved.Train(0, 3);
+  saved.net->count.fill_(42);
+  SaveTrainingState(*world, At("step-3"), saved.state, {{"step", "3"}});
+  const auto then = saved.Whole();
+  saved.Train(3, 6);
+  const auto later = saved.Whole();
+  for (int size = 1; size <= world->size(); ++size) {
+    const auto group = First(size);
+    if (group == nullptr) continue;
+    Trained loaded(to, *group);
+    const auto values = LoadTrainingState(*group, At("step-3"), loaded.state);
+    EXPECT_EQ(values.at("step"), "3");
+    EXPECT_EQ(loaded.net->count[0].item<float>(), 42);
+    ExpectEqual(loaded.Whole(), then, true);
+    loaded.Train(3, 6);
+    ExpectEqual(loaded.Whole(), later, false);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Checkpoint, AnyModes,
+                         testing::Combine(testing::Values("ddp", "zero", "fsdp"),
+                                          testing::Values("ddp", "zero", "fsdp")));
+
+// Whatever byte is lost or changed.
+class DamagedCheckpoint : public Checkpoints {};
+
+TEST_F(DamagedCheckpoint, IsRefusedByNameAndTheOneBeforeLoads) {
+  Trained saved("fsdp", *world);
+  saved.Train(0, 1);
+  SaveTrainingState(*world, At("step-1"), saved.state, {{"step", "1"}});
+  const auto before = saved.Whole();
+  saved.Train(1, 2);
+  SaveTrainingState(*world, At("step-2"), saved.state, {{"step", "2"}});
+  Trained loaded("fsdp", *world);
+  std::mt19937 random(17);
+  for (int trial = 0; trial < 12; ++trial) {
+    // Every rank picks the same file and place; rank 0 does it.
+    const bool index = trial % 3 == 0;
+    const std::string file =
+        index ? "index.json" : CheckpointIndex::Read(At("step-2")).tensors().begin()->second.pieces.front().file;
+    const std::string path = At("step-2") + "/" + file;
+    const std::string good = ReadText(path);
+    const size_t place = random() % good.size();
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+    if (world->rank() == 0) {
+      std::string bad = good;
+      if (trial % 2 == 0) {
+        bad[place] = static_cast<char>(bad[place] ^ (1 << (random() % 8)));
+      } else {
+        bad.resize(place);
+      }
+      std::ofstream(path, std::ios::binary) << bad;
+    } else if (trial % 2 == 0) {
+      random();
+    }
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+    std::string refused;
+    const auto found = LoadLatestTrainingState(*world, folder_.string(), loaded.state,
+                                               [&](const std::string& why) { refused += why; });
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->values.at("step"), "1") << file << " byte " << place << " of " << good.size();
+    EXPECT_THAT(refused, HasSubstr(file));
+    EXPECT_THAT(refused, HasSubstr("damaged"));
+    ExpectEqual(loaded.Whole(), before, true);
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+    if (world->rank() == 0) std::ofstream(path, std::ios::binary) << good;
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+  }
+  EXPECT_EQ(LoadLatestTrainingState(*world, folder_.string(), loaded.state)->values.at("step"), "2");
+}
+
+// One process, every byte of a small checkpoint.
+TEST_F(DamagedCheckpoint, IsRefusedAtEveryByte) {
+  const auto alone = First(1);
+  if (alone == nullptr) return;
+  const at::Tensor tensor = torch::arange(10, torch::kFloat32);
+  const std::string directory = At("small");
+  SaveCheckpoint(*alone, directory, {ReplicatedTensor("a", tensor, *alone)}, {});
+  at::Tensor target = torch::zeros({10});
+  const auto load = [&] {
+    LoadTensors(directory, CheckpointIndex::Read(directory), {ReplicatedTensor("a", target, *alone)});
+  };
+  load();
+  EXPECT_TRUE(torch::equal(target, tensor));
+  for (const std::string file : {"index.json", "rank-00000-of-00001.safetensors"}) {
+    const std::string path = directory + "/" + file;
+    const std::string good = ReadText(path);
+    for (size_t place = 0; place < good.size(); ++place) {
+      for (const bool cut : {true, false}) {
+        std::string bad = good.substr(0, place);
+        if (!cut) bad += static_cast<char>(good[place] ^ 1) + good.substr(place + 1);
+        std::ofstream(path, std::ios::binary) << bad;
+        try {
+          load();
+          ADD_FAILURE() << file << (cut ? " cut at " : " changed at ") << place << " was accepted";
+        } catch (const DistributedError& error) {
+          EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss) << error.what_without_backtrace();
+        }
+      }
+    }
+    std::ofstream(path, std::ios::binary) << good;
+  }
+  load();
+}
+
+// A disk that takes no more, on one rank.
+TEST_F(Checkpoints, AFailedWriteIsAnErrorEverywhereAndLosesNothing) {
+  Trained saved("ddp", *world);
+  saved.Train(0, 1);
+  SaveTrainingState(*world, At("latest"), saved.state, {{"step", "1"}});
+  const auto before = saved.Whole();
+  saved.Train(1, 2);
+  struct rlimit old{};
+  const int failing = world->size() - 1;
+  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
+  if (world->rank() == failing) {
+    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+    const struct rlimit small = {100, old.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  }
+  try {
+    SaveTrainingState(*world, At("latest"), saved.state, {{"step", "2"}});
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const DistributedError& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank " + std::to_string(failing)));
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr(".safetensors"));
+  }
+  if (world->rank() == failing) {
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+  }
+  std::signal(SIGXFSZ, old_handler);
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+  EXPECT_FALSE(fs::exists(At("latest.partial")));
+  Trained loaded("ddp", *world);
+  EXPECT_EQ(LoadTrainingState(*world, At("latest"), loaded.state).at("step"), "1");
+  ExpectEqual(loaded.Whole(), before, true);
+  SaveTrainingState(*world, At("latest"), saved.state, {{"step", "2"}});
+  EXPECT_EQ(LoadTrainingState(*world, At("latest"), loaded.state).at("step"), "2") << "replaces what was there";
+}
+
+TEST_F(Checkpoints, NameWhatDoesNotFit) {
+  Trained saved("ddp", *world);
+  SaveTrainingState(*world, At("step-0"), saved.state, {});
+  auto other = std::make_shared<Net>(6);
+  DistributedDataParallel<Net> ddp(other, *world);
+  AdamW optimizer(other->parameters(), AdamWOptions(0.1));
+  try {
+    LoadTrainingState(*world, At("step-0"), StateOf(*other, optimizer, *world));
+    FAIL() << "accepted";
+  } catch (const DistributedError& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("model.first.weight"));
+  }
+  EXPECT_THROW(LoadTrainingState(*world, At("nowhere"), saved.state), DistributedError);
+  EXPECT_THROW(SaveTrainingState(*world, At("no/such/folder"), saved.state, {}), DistributedError);
+  EXPECT_FALSE(LoadLatestTrainingState(*world, At("nowhere"), saved.state).has_value());
+}
+
+}  // namespace
+}  // namespace cohort::trainer

@@ -1,0 +1,325 @@
+// FullyShardedDataParallel against DistributedDataParallel and against one process, seen from inside a job.
+#include <functional>
+#include <memory>
+
+#include "tests/trainer/ranks.h"
+#include "trainer/distributed_data_parallel.h"
+#include "trainer/fully_sharded_data_parallel.h"
+
+namespace cohort::trainer {
+namespace {
+
+using torch::optim::Adam;
+using torch::optim::AdamOptions;
+
+constexpr int kSteps = 5;
+constexpr int kBlocks = 3;
+
+struct Block : torch::nn::Module {
+  explicit Block(int seed) {
+    torch::manual_seed(seed + 1000 * world->rank());  // wrapping makes them rank 0's
+    up = register_module("up", torch::nn::Linear(4, 7));
+    down = register_module("down", torch::nn::Linear(7, 4));
+  }
+  at::Tensor forward(const at::Tensor& x) { return x + down(torch::tanh(up(x))); }
+  torch::nn::Linear up{nullptr}, down{nullptr};
+};
+
+// Blocks that `wrap` may wrap, and parameters outside them.
+struct Tower : torch::nn::Module {
+  using Forward = std::function<at::Tensor(const at::Tensor&)>;
+  using Wrap = std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>(std::shared_ptr<Block>)>;
+  explicit Tower(const Wrap& wrap) {
+    for (int i = 0; i < kBlocks; ++i) {
+      auto [module, forward] = wrap(std::make_shared<Block>(i));
+      register_module("block" + std::to_string(i), module);
+      blocks.push_back(forward);
+    }
+    torch::manual_seed(50);
+    head = register_module("head", torch::nn::Linear(4, 3));
+    scale = register_parameter("scale", torch::ones({}));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = x;
+    for (const Forward& block : blocks) y = block(y);
+    return head(y) * scale;
+  }
+  std::vector<Forward> blocks;
+  torch::nn::Linear head{nullptr};
+  at::Tensor scale;
+};
+
+std::shared_ptr<Tower> Plain() {
+  return std::make_shared<Tower>([](std::shared_ptr<Block> block) {
+    return std::make_pair(block, [block](const at::Tensor& x) { return block->forward(x); });
+  });
+}
+
+using Sharded = FullyShardedDataParallel<Tower>;
+
+// `where` is a Communicator or a DeviceMesh.
+template <typename Where>
+std::shared_ptr<Sharded> Shard(Where& where, const FullyShardedDataParallelOptions& options = {}) {
+  auto tower = std::make_shared<Tower>([&](std::shared_ptr<Block> block) {
+    auto wrapped = std::make_shared<FullyShardedDataParallel<Block>>(block, where, options);
+    return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
+  });
+  return std::make_shared<Sharded>(tower, where, options);
+}
+
+std::unique_ptr<comm::Communicator> OrderInvariantWorld() {
+  auto made = comm::Communicator::World(*job, {.determinism = comm::Determinism::kOrderInvariant});
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
+}
+
+bool WorldIsPowerOfTwo() { return (world->size() & (world->size() - 1)) == 0; }
+
+template <typename Model>
+void Train(Model& model, torch::optim::Optimizer& optimizer, int steps = kSteps) {
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    model.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    optimizer.step();
+  }
+}
+
+std::vector<at::Tensor> Whole(Sharded& model) {
+  const SummonFullParams whole(model, /*writeback=*/false);
+  std::vector<at::Tensor> copies;
+  for (const auto& parameter : model.parameters()) copies.push_back(parameter.detach().clone());
+  return copies;
+}
+
+std::vector<at::Tensor> TrainedByDdp(comm::Communicator& group) {
+  auto model = Plain();
+  DistributedDataParallel<Tower> ddp(model, group);
+  Adam optimizer(model->parameters(), AdamOptions(0.02));
+  Train(ddp, optimizer);
+  std::vector<at::Tensor> copies;
+  for (const auto& parameter : model->parameters()) copies.push_back(parameter.detach().clone());
+  return copies;
+}
+
+void ExpectSame(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected, bool bits,
+                double tolerance = 1e-4) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(actual[i].sizes(), expected[i].sizes()) << i;
+    EXPECT_TRUE(bits ? torch::equal(actual[i], expected[i])
+                     : torch::allclose(actual[i], expected[i], tolerance, tolerance / 10))
+        << "parameter " << i << ": " << (actual[i] - expected[i]).abs().max();
+  }
+}
+
+class Fsdp : public testing::TestWithParam<std::tuple<ShardingStrategy, bool>> {
+ protected:
+  FullyShardedDataParallelOptions options() const {
+    FullyShardedDataParallelOptions options;
+    options.sharding_strategy = std::get<0>(GetParam());
+    options.forward_prefetch = std::get<1>(GetParam());
+    options.backward_prefetch = std::get<1>(GetParam()) ? BackwardPrefetch::kBackwardPre : BackwardPrefetch::kNone;
+    return options;
+  }
+};
+
+// Division by the world size is exact for powers of two only; otherwise products and sums round elsewhere.
+TEST_P(Fsdp, GivesTheBitsOfDdp) {
+  const auto group = OrderInvariantWorld();
+  auto model = Shard(*group, options());
+  Adam optimizer(model->parameters(), AdamOptions(0.02));
+  Train(*model, optimizer);
+  for (const auto& unit : model->root().units()) EXPECT_TRUE(unit->sharded());
+  ExpectSame(Whole(*model), TrainedByDdp(*group), WorldIsPowerOfTwo());
+}
+
+TEST_P(Fsdp, KeepsAShardOnly) {
+  auto model = Shard(*world, options());
+  const bool whole = std::get<0>(GetParam()) == ShardingStrategy::kNoShard;
+  int64_t mine = 0, all = 0;
+  for (const auto& part : model->sharded_parameters()) {
+    mine += part.tensor.numel();
+    EXPECT_EQ(part.tensor.numel(), part.end - part.begin);
+    int64_t numel = 1;
+    for (int64_t size : part.sizes) numel *= size;
+    all += numel;
+  }
+  const int64_t units = kBlocks + 1;
+  if (whole) {
+    EXPECT_EQ(mine, all);
+  } else {
+    EXPECT_LE(mine, all / world->size() + units);
+  }
+  EXPECT_EQ(model->sharded_parameters().front().name.find("_fsdp"), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(Strategies, Fsdp,
+                         testing::Combine(testing::Values(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp,
+                                                          ShardingStrategy::kNoShard),
+                                          testing::Bool()));
+
+TEST(FsdpMesh, ShardsAreReplicatedOverRows) {
+  if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
+  auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
+  ASSERT_TRUE(mesh.ok());
+  for (const auto strategy : {ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2}) {
+    FullyShardedDataParallelOptions options;
+    options.sharding_strategy = strategy;
+    auto model = Shard(**mesh, options);
+    Adam optimizer(model->parameters(), AdamOptions(0.02));
+    Train(*model, optimizer);
+    ExpectSame(Whole(*model), TrainedByDdp(*world), false);
+  }
+  FullyShardedDataParallelOptions hybrid;
+  hybrid.sharding_strategy = ShardingStrategy::kHybridShard;
+  EXPECT_THROW(Shard(*world, hybrid), c10::Error) << "without a mesh";
+}
+
+TEST(FsdpNoSync, AccumulatesAndTheNextBackwardAverages) {
+  auto model = Shard(*world);
+  auto reference = Plain();
+  DistributedDataParallel<Tower> ddp(reference, *world);
+  for (int round = 0; round < 2; ++round) {
+    {
+      const auto guard = model->no_sync();
+      const auto ddp_guard = ddp.no_sync();
+      model->forward(InputOf(world->rank(), 0)).pow(2).mean().backward();
+      ddp.forward(InputOf(world->rank(), 0)).pow(2).mean().backward();
+    }
+    model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+    ddp.forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+    // The second round adds to what the first one gave.
+    const auto parts = model->sharded_parameters();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const at::Tensor whole = reference->parameters()[i].grad().reshape({-1});
+      EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(),
+                                  whole.narrow(0, parts[i].begin, parts[i].end - parts[i].begin), 1e-4, 1e-6))
+          << parts[i].name << " in round " << round;
+    }
+  }
+}
+
+TEST(FsdpClip, ScalesByTheNormOfAllGradients) {
+  for (const double norm_type : {2.0, std::numeric_limits<double>::infinity()}) {
+    auto model = Shard(*world);
+    auto reference = Plain();
+    DistributedDataParallel<Tower> ddp(reference, *world);
+    ddp.forward(InputOf(world->rank())).pow(2).mean().backward();
+    const double expected = torch::nn::utils::clip_grad_norm_(reference->parameters(), 0.01, norm_type);
+    model->forward(InputOf(world->rank())).pow(2).mean().backward();
+    EXPECT_NEAR(model->clip_grad_norm_(0.01, norm_type).item<double>(), expected, 1e-4 * expected);
+    const auto parts = model->sharded_parameters();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const at::Tensor whole = reference->parameters()[i].grad().reshape({-1});
+      EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(),
+                                  whole.narrow(0, parts[i].begin, parts[i].end - parts[i].begin), 1e-3, 1e-7));
+    }
+  }
+}
+
+TEST(FsdpMixedPrecision, ComputesInBFloat16AndKeepsFloat32) {
+  FullyShardedDataParallelOptions options;
+  options.mixed_precision = {
+      .param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat32, .output_dtype = torch::kFloat32};
+  auto model = Shard(*world, options);
+  auto exact = Shard(*world);
+  for (int step = 0; step < 3; ++step) {
+    for (auto* each : {model.get(), exact.get()}) {
+      for (auto& parameter : each->parameters()) parameter.mutable_grad() = at::Tensor();
+      const at::Tensor output = each->forward(InputOf(world->rank(), step));
+      EXPECT_EQ(output.scalar_type(), torch::kFloat32);
+      output.pow(2).mean().backward();
+    }
+    for (size_t i = 0; i < model->parameters().size(); ++i) {
+      const at::Tensor parameter = model->parameters()[i];
+      EXPECT_EQ(parameter.scalar_type(), torch::kFloat32);
+      ASSERT_EQ(parameter.grad().scalar_type(), torch::kFloat32);
+      EXPECT_TRUE(torch::allclose(parameter.grad(), exact->parameters()[i].grad(), 0.1, 0.02)) << i << " step " << step;
+    }
+  }
+}
+
+TEST(FsdpEvaluation, LeavesShardsBehind) {
+  auto model = Shard(*world);
+  const auto before = Whole(*model);
+  {
+    const torch::NoGradGuard no_grad;
+    model->forward(InputOf(0));
+    for (const auto& unit : model->root().units()) EXPECT_TRUE(unit->sharded());
+  }
+  model->forward(InputOf(0)).sum().backward();
+  ExpectSame(Whole(*model), before, true);
+  {
+    const SummonFullParams whole(*model);
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.fill_(2);
+  }
+  for (const auto& parameter : Whole(*model)) EXPECT_TRUE(torch::equal(parameter, torch::full_like(parameter, 2)));
+}
+
+// Forward gathers every unit, backward those but the root's again; each is reduced once.
+TEST(FsdpTraffic, IsWhatTheFormulasSay) {
+  if (world->size() == 1) GTEST_SKIP() << "nothing moves";
+  for (const bool full : {true, false}) {
+    FullyShardedDataParallelOptions options;
+    options.sharding_strategy = full ? ShardingStrategy::kFullShard : ShardingStrategy::kShardGradOp;
+    auto model = Shard(*world, options);
+    Adam optimizer(model->parameters(), AdamOptions(0.02));
+    Train(*model, optimizer, 4);
+    int64_t blocks = 0, root = 0;
+    for (const auto& unit : model->root().units()) {
+      (unit == model->root().units().front() ? root : blocks) += unit->padded_numel() * 4;
+    }
+    const FsdpTraffic& traffic = model->root().traffic();
+    EXPECT_EQ(traffic.gathers, 4 * (1 + kBlocks * (full ? 2 : 1)));
+    EXPECT_EQ(traffic.gathered_bytes, 4 * (root + blocks * (full ? 2 : 1)));
+    EXPECT_EQ(traffic.reductions, 4 * (1 + kBlocks));
+    EXPECT_EQ(traffic.reduced_bytes, 4 * (root + blocks));
+    EXPECT_EQ(traffic.replicated_bytes, 0);
+  }
+}
+
+// PyTorch has no Join for FSDP: rank 0 has no input at all, the others ever more.
+TEST(FsdpJoin, ShadowsRanksThatHaveMoreInputs) {
+  const auto inputs = [](int rank) { return 2 * rank; };
+  auto model = Shard(*world);
+  auto reference = Plain();
+  DistributedDataParallel<Tower> same_start(reference, *world);
+  const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
+  torch::optim::SGD optimizer(model->parameters(), sgd);
+  JoinableOptimizer steps(optimizer, *world);
+  Join({model.get(), &steps}).run([&] {
+    for (int step = 0; step < inputs(world->rank()); ++step) {
+      optimizer.zero_grad();
+      model->forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+      optimizer.step();
+    }
+  });
+  torch::optim::SGD plain(reference->parameters(), sgd);
+  for (int step = 0; step < inputs(world->size() - 1); ++step) {
+    at::Tensor loss = torch::zeros({});
+    for (int rank = 0; rank < world->size(); ++rank) {
+      if (step < inputs(rank)) loss = loss + reference->forward(InputOf(rank, step)).pow(2).mean() / world->size();
+    }
+    plain.zero_grad();
+    loss.backward();
+    plain.step();
+  }
+  ExpectSame(Whole(*model), reference->parameters(), false);
+}
+
+TEST(FsdpErrors, NameTheCause) {
+  auto model = Shard(*world);
+  EXPECT_THROW(DistributedDataParallel<Sharded>(model, *world), c10::Error);
+  struct Mixed : torch::nn::Module {
+    Mixed() {
+      register_parameter("a", torch::ones({2}));
+      register_parameter("b", torch::ones({2}, torch::kFloat64));
+    }
+    at::Tensor forward(const at::Tensor& x) { return x; }
+  };
+  EXPECT_THROW(FullyShardedDataParallel<Mixed>(std::make_shared<Mixed>(), *world), c10::Error);
+}
+
+}  // namespace
+}  // namespace cohort::trainer

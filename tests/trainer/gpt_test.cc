@@ -1,0 +1,105 @@
+// train_gpt as a user runs it: a job is killed, resumed on its own mesh and on another.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace cohort::examples {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::steady_clock;
+
+constexpr const char* kSmall =
+    " --steps 24 --save-every 6 --batch-size 12 --layers 2 --width 32 --context 32 --sample 0";
+
+class TrainGpt : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = (fs::temp_directory_path() / "cohort-gpt-XXXXXX").string();
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string Command(const std::string& launch, const std::string& options) const {
+    return "timeout 200 " COHORT_DLAUNCH " " + launch + " " COHORT_TRAIN_GPT " " + options + kSmall + " > " +
+           (folder_ / "log").string() + " 2>&1";
+  }
+  std::string Log() const {
+    std::stringstream text;
+    text << std::ifstream(folder_ / "log").rdbuf();
+    return text.str();
+  }
+  // Runs to the end; the last line's number.
+  double Loss(const std::string& launch, const std::string& options) const {
+    const std::string command = Command(launch, options);
+    const int status = std::system(command.c_str());
+    const std::string log = Log();
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << command << "\n" << log;
+    const std::string label = "validation loss ";
+    const size_t at = log.rfind(label);
+    EXPECT_NE(at, std::string::npos) << log;
+    return at == std::string::npos ? 0 : std::stod(log.substr(at + label.size()));
+  }
+  // Starts, and kills the launcher once `path` is there.
+  void KillOnce(const fs::path& path, const std::string& launch, const std::string& options) const {
+    const std::string command = "exec " + Command(launch, options);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::setpgid(0, 0);
+      ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      ::_exit(127);
+    }
+    const auto deadline = steady_clock::now() + std::chrono::seconds(150);
+    int status = 0;
+    bool ended = false;
+    while (!fs::exists(path) && steady_clock::now() < deadline && !ended) {
+      ended = ::waitpid(child, &status, WNOHANG) == child;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    EXPECT_TRUE(fs::exists(path)) << Log();
+    if (ended) return;
+    ::kill(-child, SIGKILL);
+    ::waitpid(child, &status, 0);
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(TrainGpt, IsKilledAndResumesOnItsOwnMeshAndOnAnother) {
+  const std::string launch = "--simulate-nodes 2 --nproc-per-node 2";
+  const std::string mesh = "--mesh replicate=2,shard=2";
+  const double undisturbed = Loss(launch, mesh);
+  const fs::path own = folder_ / "own", other = folder_ / "other";
+  KillOnce(own / "step-00000012", launch, mesh + " --checkpoints " + own.string());
+  // What was being written when it was killed is no checkpoint.
+  fs::remove_all(own / "step-00000024");
+  fs::copy(own, other, fs::copy_options::recursive);
+  EXPECT_EQ(Loss(launch, mesh + " --resume --checkpoints " + own.string()), undisturbed) << Log();
+  EXPECT_NE(Log().find("resumed"), std::string::npos) << Log();
+  // Sums over three ranks round elsewhere than sums over two times two.
+  EXPECT_NEAR(Loss("--nproc-per-node 3", "--mesh shard=3 --resume --checkpoints " + other.string()), undisturbed, 1e-3);
+  EXPECT_NE(Log().find("resumed"), std::string::npos) << Log();
+}
+
+TEST_F(TrainGpt, LosesTheSameUnderEveryMode) {
+  const double single = Loss("--nproc-per-node 1", "--mode ddp");
+  EXPECT_LT(single, 4.0);
+  for (const std::string mode : {"ddp", "zero1", "zero2", "fsdp"}) {
+    EXPECT_NEAR(Loss("--nproc-per-node 2", "--mode " + mode), single, 1e-3) << mode;
+  }
+}
+
+}  // namespace
+}  // namespace cohort::examples

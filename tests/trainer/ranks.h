@@ -1,0 +1,62 @@
+// What every test that runs as a rank of a job shares: `dlaunch --nproc-per-node N <program>`, all ranks run all tests.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "runtime/runtime.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+
+// Set before the first test runs.
+extern std::unique_ptr<runtime::Runtime> job;
+extern std::unique_ptr<comm::Communicator> world;
+
+// Two linear layers and a buffer; weights differ per rank until a wrapper makes them rank 0's.
+struct Net : torch::nn::Module {
+  explicit Net(int64_t hidden = 5) {
+    torch::manual_seed(100 + world->rank());
+    first = register_module("first", torch::nn::Linear(4, hidden));
+    second = register_module("second", torch::nn::Linear(hidden, 3));
+    count = register_buffer("count", torch::full({2}, world->rank(), torch::kFloat32));
+  }
+  at::Tensor forward(const at::Tensor& x) { return second(torch::tanh(first(x))); }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  at::Tensor count;
+};
+
+inline at::Tensor InputOf(int rank, int step = 0) {
+  return torch::randn({6, 4}, at::detail::createCPUGenerator(1000 + 10 * rank + step));
+}
+
+// The mean over all ranks of the gradients of `model` on their inputs, computed here.
+template <typename Model>
+std::vector<at::Tensor> ExpectedGradients(Model& model, int step = 0) {
+  std::vector<at::Tensor> sums;
+  for (int rank = 0; rank < world->size(); ++rank) {
+    const auto grads = torch::autograd::grad({model.forward(InputOf(rank, step)).pow(2).mean()}, model.parameters());
+    for (size_t i = 0; i < grads.size(); ++i) {
+      if (rank == 0) sums.push_back(torch::zeros_like(grads[i]));
+      sums[i] += grads[i] / world->size();
+    }
+  }
+  return sums;
+}
+
+inline void ExpectGradients(const torch::nn::Module& model, const std::vector<at::Tensor>& expected, double rtol = 1e-5,
+                            double atol = 1e-7) {
+  const auto parameters = model.parameters();
+  ASSERT_EQ(parameters.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_TRUE(parameters[i].grad().defined()) << i;
+    EXPECT_TRUE(torch::allclose(parameters[i].grad(), expected[i], rtol, atol))
+        << parameters[i].grad() << "\nexpected\n"
+        << expected[i];
+  }
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,166 @@
+// ZeroRedundancyOptimizer and ShardedDataParallel against a plain optimizer under DistributedDataParallel: the same
+// arithmetic, so the same bits where sums are taken in the order of ranks.
+#include <memory>
+
+#include "tests/trainer/ranks.h"
+#include "trainer/distributed_data_parallel.h"
+#include "trainer/sharded_data_parallel.h"
+#include "trainer/zero_redundancy_optimizer.h"
+
+namespace cohort::trainer {
+namespace {
+
+using torch::optim::Adam;
+using torch::optim::AdamOptions;
+
+constexpr int kSteps = 5;
+
+std::unique_ptr<comm::Communicator> OrderInvariantWorld() {
+  auto made = comm::Communicator::World(*job, {.determinism = comm::Determinism::kOrderInvariant});
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
+}
+
+DistributedDataParallelOptions SmallBuckets() {
+  DistributedDataParallelOptions options;
+  options.buckets = {.first_bytes = 8, .cap_bytes = 200};
+  return options;
+}
+
+template <typename Wrapped, typename Optimizer>
+void Train(Wrapped& wrapped, Optimizer& optimizer) {
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    wrapped.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    optimizer.step();
+  }
+}
+
+std::shared_ptr<Net> TrainedByDdp(comm::Communicator& group) {
+  auto model = std::make_shared<Net>(7);
+  DistributedDataParallel<Net> ddp(model, group, SmallBuckets());
+  Adam optimizer(model->parameters(), AdamOptions(0.05));
+  Train(ddp, optimizer);
+  return model;
+}
+
+void ExpectSameParameters(const torch::nn::Module& actual, const torch::nn::Module& expected) {
+  for (size_t i = 0; i < expected.parameters().size(); ++i) {
+    EXPECT_TRUE(torch::equal(actual.parameters()[i], expected.parameters()[i]))
+        << "parameter " << i << "\n"
+        << actual.parameters()[i] << "\nexpected\n"
+        << expected.parameters()[i];
+  }
+}
+
+class Zero : public testing::TestWithParam<std::tuple<bool, ZeroPartition>> {
+ protected:
+  ZeroRedundancyOptimizerOptions options() const {
+    return {.partition = std::get<1>(GetParam()), .parameters_as_bucket_view = std::get<0>(GetParam())};
+  }
+};
+
+TEST_P(Zero, OneGivesTheBitsOfAPlainOptimizer) {
+  const auto group = OrderInvariantWorld();
+  auto model = std::make_shared<Net>(7);
+  DistributedDataParallel<Net> ddp(model, *group, SmallBuckets());
+  {
+    ZeroRedundancyOptimizer<Adam> optimizer(model->parameters(), *group, AdamOptions(0.05), options());
+    Train(ddp, optimizer);
+    size_t mine = 0;
+    for (int owner : optimizer.owners()) mine += owner == world->rank() ? 1 : 0;
+    EXPECT_EQ(optimizer.local_optimizer().state().size(), mine) << "state of other ranks' parameters";
+  }
+  ExpectSameParameters(*model, *TrainedByDdp(*group));
+}
+
+TEST_P(Zero, TwoGivesTheBitsOfAPlainOptimizer) {
+  const auto group = OrderInvariantWorld();
+  auto model = std::make_shared<Net>(7);
+  {
+    ZeroRedundancyOptimizer<Adam> optimizer(model->parameters(), *group, AdamOptions(0.05), options());
+    ShardedDataParallel<Net> sharded(model, optimizer, *group, SmallBuckets());
+    Train(sharded, optimizer);
+    for (size_t i = 0; i < optimizer.owners().size(); ++i) {
+      EXPECT_EQ(model->parameters()[i].grad().defined(), optimizer.owners()[i] == world->rank()) << i;
+    }
+  }
+  ExpectSameParameters(*model, *TrainedByDdp(*group));
+}
+INSTANTIATE_TEST_SUITE_P(Options, Zero,
+                         testing::Combine(testing::Bool(),
+                                          testing::Values(ZeroPartition::kSortedBySize, ZeroPartition::kInOrder)));
+
+TEST(ZeroRedundancyOptimizer, FollowsChangesOfTheLearningRate) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(model->parameters(), *world, torch::optim::SGDOptions(0.1));
+  ddp.forward(InputOf(world->rank())).pow(2).mean().backward();
+  optimizer.param_groups()[0].options().set_lr(0.5);
+  std::vector<at::Tensor> expected;
+  for (const auto& parameter : model->parameters()) expected.push_back((parameter - 0.5 * parameter.grad()).detach());
+  optimizer.step();
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::allclose(model->parameters()[i], expected[i])) << i;
+}
+
+TEST(ZeroRedundancyOptimizer, ClipsByTheNormOfAllGradients) {
+  for (const double norm_type : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
+    auto model = std::make_shared<Net>();
+    ZeroRedundancyOptimizer<Adam> optimizer(model->parameters(), *world, AdamOptions(0.1));
+    ShardedDataParallel<Net> sharded(model, optimizer, *world);
+    const auto expected = ExpectedGradients(*model);
+    double total = 0;
+    for (const auto& grad : expected) {
+      const double norm = grad.norm(norm_type).item<double>();
+      total = std::isinf(norm_type) ? std::max(total, norm) : total + std::pow(norm, norm_type);
+    }
+    if (!std::isinf(norm_type)) total = std::pow(total, 1 / norm_type);
+    sharded.forward(InputOf(world->rank())).pow(2).mean().backward();
+    EXPECT_NEAR(optimizer.clip_grad_norm_(total / 2, norm_type).item<double>(), total, 1e-5 * total);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (optimizer.owners()[i] != world->rank()) continue;
+      EXPECT_TRUE(torch::allclose(model->parameters()[i].grad(), expected[i] / 2, 1e-4, 1e-7)) << i;
+    }
+  }
+}
+
+// A rank without inputs still owns parameters, and steps them.
+TEST(ZeroRedundancyOptimizer, TakesPartInAJoin) {
+  const auto inputs = [](int rank) { return 2 + (world->size() - 1 - rank); };
+  for (const bool second_stage : {false, true}) {
+    auto model = std::make_shared<Net>();
+    auto reference = std::make_shared<Net>();
+    DistributedDataParallel<Net> same_start(reference, *world);
+    const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
+    ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(model->parameters(), *world, sgd);
+    std::unique_ptr<DistributedDataParallel<Net>> ddp;
+    if (second_stage) {
+      ddp = std::make_unique<ShardedDataParallel<Net>>(model, optimizer, *world);
+    } else {
+      ddp = std::make_unique<DistributedDataParallel<Net>>(model, *world);
+    }
+    Join({ddp.get(), &optimizer}).run([&] {
+      for (int step = 0; step < inputs(world->rank()); ++step) {
+        optimizer.zero_grad();
+        ddp->forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+        optimizer.step();
+      }
+    });
+    torch::optim::SGD plain(reference->parameters(), sgd);
+    for (int step = 0; step < inputs(0); ++step) {
+      at::Tensor loss = torch::zeros({});
+      for (int rank = 0; rank < world->size(); ++rank) {
+        if (step < inputs(rank)) loss = loss + reference->forward(InputOf(rank, step)).pow(2).mean() / world->size();
+      }
+      plain.zero_grad();
+      loss.backward();
+      plain.step();
+    }
+    for (size_t i = 0; i < model->parameters().size(); ++i) {
+      EXPECT_TRUE(torch::allclose(model->parameters()[i], reference->parameters()[i], 1e-4, 1e-6)) << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace cohort::trainer

@@ -1,0 +1,350 @@
+#include "trainer/checkpoint.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <utility>
+
+#include "nlohmann/json.hpp"
+#include "torch/torch.h"
+#include "trainer/checkpoint_file.h"
+#include "trainer/error.h"
+
+namespace cohort::trainer {
+namespace {
+
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr const char* kFormat = "cohort-checkpoint-1";
+constexpr const char* kIndex = "index.json";
+
+int64_t Elements(const std::vector<int64_t>& sizes) {
+  int64_t elements = 1;
+  for (int64_t size : sizes) elements *= size;
+  return elements;
+}
+
+// Every rank's text, by rank.
+std::vector<std::string> GatherTexts(comm::Communicator& world, const std::string& mine, const std::string& what) {
+  const int64_t length = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> lengths(world.size());
+  ThrowUnlessOk(world.AllGather(comm::ConstBuffer(&length, 1), comm::Buffer(lengths.data(), world.size())).Wait(),
+                what);
+  int64_t total = 0;
+  for (int64_t each : lengths) total += each;
+  std::string all(static_cast<size_t>(total), '\0');
+  const comm::ConstBuffer in(reinterpret_cast<const uint8_t*>(mine.data()), length);
+  const comm::Buffer out(reinterpret_cast<uint8_t*>(all.data()), total);
+  ThrowUnlessOk(world.AllGatherV(in, out, {.counts = lengths, .displacements = {}}).Wait(), what);
+  std::vector<std::string> texts;
+  size_t offset = 0;
+  for (int64_t each : lengths) {
+    texts.push_back(all.substr(offset, static_cast<size_t>(each)));
+    offset += static_cast<size_t>(each);
+  }
+  return texts;
+}
+
+std::string FileOf(const comm::Communicator& world) {
+  char name[64];
+  std::snprintf(name, sizeof name, "rank-%05d-of-%05d.safetensors", world.rank(), world.size());
+  return name;
+}
+
+// What this rank writes of its tensors.
+struct OwnPieces {
+  std::vector<FilePiece> pieces;
+  std::vector<std::pair<int64_t, int64_t>> ranges;
+  std::vector<const CheckpointTensor*> sources;
+};
+
+OwnPieces Pieces(const std::vector<CheckpointTensor>& tensors) {
+  OwnPieces own;
+  for (const CheckpointTensor& tensor : tensors) {
+    const int64_t count = tensor.end - tensor.begin;
+    TORCH_CHECK(tensor.data.defined() && tensor.data.numel() == count, "checkpoint: ", tensor.name, " says elements ",
+                tensor.begin, " to ", tensor.end, " but brings ", tensor.data.defined() ? tensor.data.numel() : 0);
+    const int64_t begin = count * tensor.replica / tensor.replicas;
+    const int64_t end = count * (tensor.replica + 1) / tensor.replicas;
+    if (begin == end && Elements(tensor.sizes) > 0) continue;
+    if (Elements(tensor.sizes) == 0 && tensor.replica > 0) continue;
+    const bool whole = end - begin == Elements(tensor.sizes);
+    const std::string range = std::to_string(tensor.begin + begin) + ":" + std::to_string(tensor.begin + end);
+    own.pieces.push_back(
+        {.key = whole ? tensor.name : tensor.name + "[" + range + "]",
+         .shape = whole ? tensor.sizes : std::vector<int64_t>{end - begin},
+         .data = tensor.data.detach().reshape({-1}).narrow(0, begin, end - begin).to(at::kCPU).contiguous()});
+    own.ranges.emplace_back(tensor.begin + begin, tensor.begin + end);
+    own.sources.push_back(&tensor);
+  }
+  return own;
+}
+
+// Writes this rank's file and describes it.
+std::string WriteOwn(const std::string& directory, const std::string& file, OwnPieces& own) {
+  const WrittenFile written = WriteTensors(directory + "/" + file, own.pieces);
+  Json tensors = Json::array();
+  for (size_t i = 0; i < own.pieces.size(); ++i) {
+    const FilePiece& piece = own.pieces[i];
+    tensors.push_back({{"name", own.sources[i]->name},
+                       {"dtype", SafetensorsType(piece.data.scalar_type())},
+                       {"sizes", own.sources[i]->sizes},
+                       {"begin", own.ranges[i].first},
+                       {"end", own.ranges[i].second},
+                       {"offset", piece.offset},
+                       {"sha256", piece.checksum}});
+  }
+  return Json{{"file", file},
+              {"bytes", written.bytes},
+              {"header_bytes", written.header_bytes},
+              {"header_sha256", written.header_checksum},
+              {"tensors", tensors}}
+      .dump();
+}
+
+// Puts `partial` where `directory` is or shall be, at once.
+void Publish(const std::string& partial, const std::string& directory) {
+  const bool replaces = fs::exists(directory);
+  const int failed = replaces ? ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, directory.c_str(), RENAME_EXCHANGE)
+                              : std::rename(partial.c_str(), directory.c_str());
+  if (failed != 0) {
+    throw DistributedError(absl::StatusCode::kUnavailable,
+                           "can't rename " + partial + " to " + directory + ": " + std::strerror(errno));
+  }
+  const fs::path parent = fs::path(directory).parent_path();
+  SyncDirectory(parent.empty() ? "." : parent.string());
+  std::error_code ignored;
+  if (replaces) fs::remove_all(partial, ignored);
+}
+
+}  // namespace
+
+CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& tensor, const comm::Communicator& group) {
+  return {.name = name,
+          .sizes = tensor.sizes().vec(),
+          .begin = 0,
+          .end = tensor.numel(),
+          .data = tensor,
+          .replica = group.rank(),
+          .replicas = group.size()};
+}
+
+void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work) {
+  std::string failure;
+  absl::StatusCode code = absl::StatusCode::kInvalidArgument;
+  try {
+    work();
+  } catch (const DistributedError& error) {
+    code = error.code();
+    failure = error.what_without_backtrace();
+  } catch (const c10::Error& error) {
+    failure = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    failure = error.what();
+  }
+  if (!failure.empty()) failure = std::to_string(static_cast<int>(code)) + " " + failure;
+  const auto failures = GatherTexts(world, failure, what);
+  for (int rank = 0; rank < world.size(); ++rank) {
+    if (failures[rank].empty()) continue;
+    const size_t space = failures[rank].find(' ');
+    throw DistributedError(static_cast<absl::StatusCode>(std::stoi(failures[rank].substr(0, space))),
+                           what + ": rank " + std::to_string(rank) + ": " + failures[rank].substr(space + 1));
+  }
+}
+
+void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
+                    const std::vector<CheckpointTensor>& tensors, const CheckpointValues& values) {
+  const std::string partial = directory + ".partial";
+  const std::string what = "saving checkpoint " + directory;
+  const auto clean_up = [&] {
+    std::error_code ignored;
+    if (world.rank() == 0) fs::remove_all(partial, ignored);
+  };
+  TogetherOrNot(world, what, [&] {
+    if (world.rank() != 0) return;
+    fs::remove_all(partial);  // of a run that was killed
+    fs::create_directory(partial);
+  });
+  try {
+    std::string own_text;
+    TogetherOrNot(world, what, [&] {
+      OwnPieces own = Pieces(tensors);
+      own_text = WriteOwn(partial, FileOf(world), own);
+    });
+    const auto texts = GatherTexts(world, own_text, what);
+    TogetherOrNot(world, what, [&] {
+      CheckpointIndex index;
+      for (const std::string& text : texts) index.Add(text);
+      index.CheckComplete();
+      if (world.rank() != 0) return;
+      index.values_ = values;
+      WriteText(partial + "/" + kIndex, index.Write());
+      SyncDirectory(partial);
+      Publish(partial, directory);
+    });
+  } catch (const c10::Error&) {
+    clean_up();
+    throw;
+  }
+}
+
+void CheckpointIndex::Add(const std::string& rank_text) {
+  const Json rank = Json::parse(rank_text);
+  const std::string file = rank["file"];
+  files_[file] = {.bytes = rank["bytes"],
+                  .header_bytes = rank["header_bytes"],
+                  .header_checksum = rank["header_sha256"].get<std::string>()};
+  for (const Json& piece : rank["tensors"]) {
+    const std::string name = piece["name"];
+    const at::ScalarType dtype = TypeOfSafetensors(piece["dtype"]);
+    const std::vector<int64_t> sizes = piece["sizes"];
+    auto [entry, added] = tensors_.try_emplace(name);
+    Tensor& tensor = entry->second;
+    if (added) {
+      tensor.dtype = dtype;
+      tensor.sizes = sizes;
+    }
+    TORCH_CHECK(tensor.dtype == dtype && tensor.sizes == sizes,
+                "checkpoint: ranks disagree about the type or sizes of ", name);
+    tensor.pieces.push_back({.begin = piece["begin"],
+                             .end = piece["end"],
+                             .file = file,
+                             .offset = piece["offset"],
+                             .checksum = piece["sha256"].get<std::string>()});
+  }
+}
+
+void CheckpointIndex::CheckComplete() const {
+  for (const auto& [name, tensor] : tensors_) {
+    std::vector<Piece> pieces = tensor.pieces;
+    std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+    int64_t reached = 0;
+    for (const Piece& piece : pieces) {
+      TORCH_CHECK(piece.begin == reached, "checkpoint: elements ", std::min(piece.begin, reached), " to ",
+                  std::max(piece.begin, reached), " of ", name, " are ",
+                  piece.begin > reached ? "nobody's" : "those of several ranks");
+      reached = piece.end;
+    }
+    TORCH_CHECK(reached == Elements(tensor.sizes), "checkpoint: elements from ", reached, " of ", name,
+                " are nobody's");
+  }
+}
+
+std::string CheckpointIndex::Write() const {
+  Json tensors = Json::object(), files = Json::object();
+  for (const auto& [name, tensor] : tensors_) {
+    Json pieces = Json::array();
+    for (const Piece& piece : tensor.pieces) {
+      pieces.push_back({{"begin", piece.begin},
+                        {"end", piece.end},
+                        {"file", piece.file},
+                        {"offset", piece.offset},
+                        {"sha256", piece.checksum}});
+    }
+    tensors[name] = {{"dtype", SafetensorsType(tensor.dtype)}, {"sizes", tensor.sizes}, {"pieces", pieces}};
+  }
+  for (const auto& [name, file] : files_) {
+    files[name] = {{"bytes", file.bytes}, {"header_bytes", file.header_bytes}, {"header_sha256", file.header_checksum}};
+  }
+  const Json body = {{"format", kFormat}, {"values", values_}, {"files", files}, {"tensors", tensors}};
+  return Json{{"body", body}, {"sha256", Sha256(body.dump().data(), body.dump().size())}}.dump(1) + "\n";
+}
+
+CheckpointIndex CheckpointIndex::Read(const std::string& directory) {
+  const std::string path = directory + "/" + kIndex;
+  const std::string text = ReadText(path);
+  CheckpointIndex index;
+  try {
+    const Json whole = Json::parse(text);
+    const Json& body = whole.at("body");
+    const std::string checked = body.dump();
+    if (Sha256(checked.data(), checked.size()) != whole.at("sha256").get<std::string>() ||
+        text != whole.dump(1) + "\n") {
+      throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: it is not what was written (SHA-256)");
+    }
+    if (body.at("format") != kFormat) {
+      throw DistributedError(absl::StatusCode::kInvalidArgument,
+                             path + " has format " + body.at("format").dump() + "; this program reads " + kFormat);
+    }
+    index.values_ = body.at("values").get<CheckpointValues>();
+    for (const auto& [name, file] : body.at("files").items()) {
+      index.files_[name] = {.bytes = file.at("bytes"),
+                            .header_bytes = file.at("header_bytes"),
+                            .header_checksum = file.at("header_sha256").get<std::string>()};
+    }
+    for (const auto& [name, tensor] : body.at("tensors").items()) {
+      Tensor& entry = index.tensors_[name];
+      entry.dtype = TypeOfSafetensors(tensor.at("dtype"));
+      entry.sizes = tensor.at("sizes").get<std::vector<int64_t>>();
+      for (const Json& piece : tensor.at("pieces")) {
+        entry.pieces.push_back({.begin = piece.at("begin"),
+                                .end = piece.at("end"),
+                                .file = piece.at("file").get<std::string>(),
+                                .offset = piece.at("offset"),
+                                .checksum = piece.at("sha256").get<std::string>()});
+      }
+    }
+  } catch (const Json::exception& error) {
+    throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + error.what());
+  }
+  return index;
+}
+
+void LoadTensors(const std::string& directory, const CheckpointIndex& index,
+                 const std::vector<CheckpointTensor>& tensors) {
+  const at::NoGradGuard no_grad;
+  std::map<std::string, std::unique_ptr<TensorFileReader>> readers;
+  for (const CheckpointTensor& wanted : tensors) {
+    const auto found = index.tensors_.find(wanted.name);
+    TORCH_CHECK(found != index.tensors_.end(), "checkpoint ", directory, " has no tensor ", wanted.name);
+    const CheckpointIndex::Tensor& tensor = found->second;
+    TORCH_CHECK(tensor.sizes == wanted.sizes, "checkpoint ", directory, ": ", wanted.name, " has sizes ",
+                at::IntArrayRef(tensor.sizes), " there and ", at::IntArrayRef(wanted.sizes), " here");
+    TORCH_CHECK(tensor.dtype == wanted.data.scalar_type(), "checkpoint ", directory, ": ", wanted.name, " has type ",
+                tensor.dtype, " there and ", wanted.data.scalar_type(), " here");
+    at::Tensor target = wanted.data.detach().view({-1});
+    const int64_t size = static_cast<int64_t>(wanted.data.element_size());
+    for (const CheckpointIndex::Piece& piece : tensor.pieces) {
+      const int64_t begin = std::max(piece.begin, wanted.begin), end = std::min(piece.end, wanted.end);
+      if (begin >= end) continue;
+      std::unique_ptr<TensorFileReader>& reader = readers[piece.file];
+      if (reader == nullptr) {
+        const CheckpointIndex::File& file = index.files_.at(piece.file);
+        reader = std::make_unique<TensorFileReader>(
+            directory + "/" + piece.file,
+            WrittenFile{
+                .bytes = file.bytes, .header_bytes = file.header_bytes, .header_checksum = file.header_checksum});
+      }
+      const auto bytes = reader->Read(piece.offset, (piece.end - piece.begin) * size, piece.checksum);
+      const at::Tensor read = at::from_blob(const_cast<char*>(bytes.data()) + (begin - piece.begin) * size,
+                                            {end - begin}, at::TensorOptions(tensor.dtype));
+      target.narrow(0, begin - wanted.begin, end - begin).copy_(read);
+    }
+  }
+}
+
+std::vector<std::string> CheckpointsIn(const std::string& root) {
+  std::vector<std::pair<int64_t, std::string>> found;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator(root, none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.ends_with(".partial") || !fs::exists(entry.path() / kIndex, none)) continue;
+    const size_t digits = name.find_last_not_of("0123456789") + 1;
+    int64_t number = -1;
+    std::from_chars(name.data() + digits, name.data() + name.size(), number);
+    found.emplace_back(number, entry.path().string());
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<std::string> paths;
+  for (auto& [number, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,100 @@
+// Checkpoints that are written by all ranks and read by any number of others.
+//
+//   directory/index.json                          which elements of which tensor lie where; checksums; named values
+//   directory/rank-00000-of-00004.safetensors     what rank 0 wrote: pieces of tensors, row by row
+//
+// A piece is elements [begin, end) of a tensor that is seen as one row. A reader says which elements of which tensors
+// it wants, and takes them from whichever files have them: so a checkpoint of four ranks' shards fills one process, six
+// ranks' shards or a DDP model. Files appear under their directory's name only when all of them are complete and on
+// disk; a crash, a full disk or a kill while saving leaves the last checkpoint as it was.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "comm/communicator.h"
+
+namespace cohort::trainer {
+
+// A rank's elements of a tensor.
+struct CheckpointTensor {
+  std::string name;
+  std::vector<int64_t> sizes;  // of the whole
+  int64_t begin = 0;           // elements [begin, end) of the whole, row by row
+  int64_t end = 0;
+  at::Tensor data;  // has end - begin elements, contiguous; read by saving, written by loading
+  // Ranks that hold the same elements share the writing: this one is number `replica` of `replicas`.
+  int replica = 0;
+  int replicas = 1;
+};
+
+// All of a tensor, which all ranks of `group` hold.
+CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& tensor, const comm::Communicator& group);
+
+using CheckpointValues = std::map<std::string, std::string>;
+
+// Writes `tensors` of all ranks, and rank 0's `values`, as `directory`; what was there is replaced at once. Its parent
+// must exist and be the same directory on all ranks' machines. Collective over `world`; blocks. Throws DistributedError
+// on every rank when one has failed: the cause names its file. Nothing of it is left then, and `directory` is as it
+// was. Throws c10::Error when a tensor is incomplete or ranks disagree about it.
+void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
+                    const std::vector<CheckpointTensor>& tensors, const CheckpointValues& values);
+
+// What a checkpoint holds.
+class CheckpointIndex {
+ public:
+  struct Piece {
+    int64_t begin = 0;
+    int64_t end = 0;
+    std::string file;
+    int64_t offset = 0;
+    std::string checksum;
+  };
+  struct Tensor {
+    at::ScalarType dtype = at::kFloat;
+    std::vector<int64_t> sizes;
+    std::vector<Piece> pieces;  // in order, without gaps
+  };
+  struct File {
+    int64_t bytes = 0;
+    int64_t header_bytes = 0;
+    std::string header_checksum;
+  };
+
+  // Reads directory/index.json. Local. Throws DistributedError: kNotFound, or kDataLoss that names the file and what is
+  // wrong with it.
+  static CheckpointIndex Read(const std::string& directory);
+
+  const std::map<std::string, Tensor>& tensors() const { return tensors_; }
+  const CheckpointValues& values() const { return values_; }
+
+ private:
+  friend void SaveCheckpoint(comm::Communicator&, const std::string&, const std::vector<CheckpointTensor>&,
+                             const CheckpointValues&);
+  friend void LoadTensors(const std::string&, const CheckpointIndex&, const std::vector<CheckpointTensor>&);
+  std::string Write() const;
+  void Add(const std::string& rank_text);
+  void CheckComplete() const;
+
+  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, File> files_;
+  CheckpointValues values_;
+};
+
+// Fills `tensors` from the checkpoint `directory`, whose index that is. Local. Throws DistributedError kDataLoss (what
+// is damaged) and c10::Error (a tensor that is not there or has other sizes or another type).
+void LoadTensors(const std::string& directory, const CheckpointIndex& index,
+                 const std::vector<CheckpointTensor>& tensors);
+
+// Throws on every rank of `world` what one of them threw in `work`: with it ranks agree on what they did by themselves.
+// Collective; blocks.
+void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work);
+
+// Subdirectories of `root` that hold a checkpoint, those with the highest number at the end of their name first. Local.
+std::vector<std::string> CheckpointsIn(const std::string& root);
+
+}  // namespace cohort::trainer

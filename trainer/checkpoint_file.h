@@ -1,0 +1,69 @@
+// Files of a checkpoint: safetensors, written once and read in pieces.
+//
+//   u64 length of the header | header, JSON: {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...} | data
+//
+// Format: https://huggingface.co/docs/safetensors (offsets count from the end of the header). What lies here is plain
+// safetensors; checksums are kept in the checkpoint's index.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+
+namespace cohort::trainer {
+
+// One tensor of a file.
+struct FilePiece {
+  std::string key;  // in the file's header
+  std::vector<int64_t> shape;
+  at::Tensor data;  // on the CPU, contiguous
+  // Where its bytes lie in the file, and their SHA-256 in hexadecimal; set by WriteTensors.
+  int64_t offset = 0;
+  std::string checksum = {};
+};
+
+struct WrittenFile {
+  int64_t bytes = 0;
+  int64_t header_bytes = 0;     // with the length
+  std::string header_checksum;  // of these
+};
+
+// "F32", "BF16", ...; throws c10::Error for types that the format has not.
+std::string SafetensorsType(at::ScalarType type);
+at::ScalarType TypeOfSafetensors(const std::string& name);
+
+// Writes and syncs `path`, which must not exist. Throws DistributedError (kResourceExhausted, kUnavailable, ... from
+// the system's error) that names the file and the cause.
+WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces);
+
+// Writes and syncs a small file.
+void WriteText(const std::string& path, const std::string& text);
+// The whole of a small file; throws DistributedError.
+std::string ReadText(const std::string& path);
+
+// Makes names in a directory (of files, of what was renamed) last.
+void SyncDirectory(const std::string& path);
+
+std::string Sha256(const void* data, size_t bytes);
+
+// Reads a checkpoint's file piece by piece. Throws DistributedError kDataLoss, which names the file and what is wrong,
+// when size or header are not those that were written.
+class TensorFileReader {
+ public:
+  TensorFileReader(std::string path, const WrittenFile& expected);
+  ~TensorFileReader();
+  TensorFileReader(const TensorFileReader&) = delete;
+  TensorFileReader& operator=(const TensorFileReader&) = delete;
+
+  // The `bytes` bytes from `offset` on, whose checksum must be that.
+  std::vector<char> Read(int64_t offset, int64_t bytes, const std::string& checksum);
+
+ private:
+  std::vector<char> ReadUnchecked(int64_t offset, int64_t bytes);
+  std::string path_;
+  int fd_ = -1;
+};
+
+}  // namespace cohort::trainer

@@ -1,0 +1,367 @@
+// Trains a small character-level GPT under any of the data-parallel modes, with checkpoints that any other of them and
+// any number of ranks resume:
+//
+//   dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh replicate=2,shard=2 --checkpoints /tmp/gpt
+//   dlaunch --nproc-per-node 3 train_gpt --mode fsdp --checkpoints /tmp/gpt --resume
+//
+// The batch of a step depends on the step alone, so the mode and the number of ranks change rounding and nothing else.
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "comm/communicator.h"
+#include "runtime/runtime.h"
+#include "torch/torch.h"
+#include "trainer/distributed_data_parallel.h"
+#include "trainer/error.h"
+#include "trainer/examples/gpt_model.h"
+#include "trainer/examples/text_data.h"
+#include "trainer/fully_sharded_data_parallel.h"
+#include "trainer/optimizer_state.h"
+#include "trainer/sharded_data_parallel.h"
+#include "trainer/training_state.h"
+
+namespace cohort::examples {
+namespace {
+
+using torch::optim::AdamW;
+using torch::optim::AdamWOptions;
+using trainer::StateOf;
+using trainer::ThrowUnlessOk;
+
+struct Options {
+  std::string mode = "ddp";
+  std::string mesh;  // "replicate=2,shard=2"
+  GptOptions model;
+  uint64_t seed = 0;
+  int64_t steps = 200;
+  int64_t batch_size = 24;
+  double learning_rate = 3e-3;
+  double clip = 1.0;
+  std::string checkpoints;
+  int64_t save_every = 50;
+  bool resume = false;
+  int64_t sample = 200;
+  std::string data;
+};
+
+// What one process has.
+struct Training {
+  Options options;
+  std::unique_ptr<runtime::Runtime> runtime;
+  std::unique_ptr<comm::Communicator> world;
+  std::unique_ptr<trainer::DeviceMesh> mesh;
+  std::unique_ptr<Text> text;
+  std::shared_ptr<torch::nn::Module> module;  // holds the parameters of this rank
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::shared_ptr<void> wrapper;  // DistributedDataParallel
+  trainer::TrainingState state;
+  Gpt::Forward forward;
+  std::function<at::Tensor(double)> clip_grad_norm;
+
+  bool prints() const { return world->rank() == 0; }
+};
+
+std::pair<std::vector<std::string>, std::vector<int>> ParseMesh(const std::string& text) {
+  std::vector<std::string> names;
+  std::vector<int> sizes;
+  for (const std::string& part : CLI::detail::split(text, ',')) {
+    const size_t equals = part.find('=');
+    int size = 0;
+    TORCH_CHECK(equals != std::string::npos && CLI::detail::lexical_cast(part.substr(equals + 1), size) && size > 0,
+                "--mesh wants dimensions and their sizes, as in replicate=2,shard=2, not \"", part, "\"");
+    names.push_back(part.substr(0, equals));
+    sizes.push_back(size);
+  }
+  return {names, sizes};
+}
+
+AdamWOptions Adam(const Options& options) { return AdamWOptions(options.learning_rate).betas({0.9, 0.95}); }
+
+Gpt::WrapBlock Unwrapped() {
+  return [](const std::shared_ptr<GptBlock>& block) {
+    return std::make_pair(block, [block](const at::Tensor& x) { return block->forward(x); });
+  };
+}
+
+// `where` is a Communicator or a DeviceMesh.
+template <typename Where>
+void MakeFsdp(Training& training, Where& where) {
+  using trainer::FullyShardedDataParallel;
+  const Gpt::WrapBlock wrap = [&where](const std::shared_ptr<GptBlock>& block) {
+    auto wrapped = std::make_shared<FullyShardedDataParallel<GptBlock>>(block, where);
+    return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
+  };
+  auto gpt = std::make_shared<Gpt>(training.options.model, wrap);
+  auto model = std::make_shared<FullyShardedDataParallel<Gpt>>(gpt, where);
+  training.module = model;
+  training.optimizer = std::make_unique<AdamW>(model->parameters(), Adam(training.options));
+  training.state = StateOf(*model, *training.optimizer);
+  training.forward = [model](const at::Tensor& codes) { return model->forward(codes); };
+  training.clip_grad_norm = [model](double norm) { return model->clip_grad_norm_(norm); };
+}
+
+void MakeReplicated(Training& training) {
+  using trainer::DistributedDataParallel;
+  using Zero = trainer::ZeroRedundancyOptimizer<AdamW>;
+  const std::string& mode = training.options.mode;
+  auto gpt = std::make_shared<Gpt>(training.options.model, Unwrapped());
+  training.module = gpt;
+  std::shared_ptr<DistributedDataParallel<Gpt>> ddp;
+  trainer::DistributedDataParallelOptions options;
+  options.gradient_as_bucket_view = mode != "zero2";
+  if (mode == "ddp") {
+    ddp = std::make_shared<DistributedDataParallel<Gpt>>(gpt, *training.world, options);
+    training.optimizer = std::make_unique<AdamW>(gpt->parameters(), Adam(training.options));
+    training.state = StateOf(*gpt, *training.optimizer, *training.world);
+    training.clip_grad_norm = [gpt](double norm) {
+      return torch::tensor(torch::nn::utils::clip_grad_norm_(gpt->parameters(), norm));
+    };
+  } else {
+    auto zero = std::make_unique<Zero>(gpt->parameters(), *training.world, Adam(training.options));
+    if (mode == "zero1") {
+      ddp = std::make_shared<DistributedDataParallel<Gpt>>(gpt, *training.world, options);
+    } else {
+      ddp = std::make_shared<trainer::ShardedDataParallel<Gpt>>(gpt, *zero, *training.world, options);
+    }
+    training.state = StateOf(*gpt, *zero, *training.world);
+    training.clip_grad_norm = [&zero = *zero](double norm) { return zero.clip_grad_norm_(norm); };
+    training.optimizer = std::move(zero);
+  }
+  training.wrapper = ddp;
+  training.forward = [ddp](const at::Tensor& codes) { return ddp->forward(codes); };
+}
+
+void SetUp(Training& training) {
+  Options& options = training.options;
+  runtime::RuntimeOptions runtime_options;
+  runtime_options.progress_thread = true;  // gradients and parameters move while the model computes
+  auto runtime = runtime::Runtime::Init(std::move(runtime_options));
+  ThrowUnlessOk(runtime.status(), "joining the job");
+  training.runtime = *std::move(runtime);
+  // The same bits in every run on the same ranks.
+  auto world = comm::Communicator::World(*training.runtime, {.determinism = comm::Determinism::kReproducible});
+  ThrowUnlessOk(world.status(), "making the world communicator");
+  training.world = *std::move(world);
+  TORCH_CHECK(options.batch_size % training.world->size() == 0, "a batch of ", options.batch_size,
+              " passages can't be shared evenly by ", training.world->size(), " ranks; choose another --batch-size");
+  training.text = std::make_unique<Text>(options.data.empty() ? FindShakespeare() : options.data);
+  options.model.vocabulary = training.text->vocabulary();
+  torch::manual_seed(options.seed);
+  if (!options.mesh.empty()) {
+    auto [names, sizes] = ParseMesh(options.mesh);
+    auto mesh = trainer::DeviceMesh::Create(*training.world, sizes, names);
+    ThrowUnlessOk(mesh.status(), "--mesh " + options.mesh);
+    training.mesh = *std::move(mesh);
+    MakeFsdp(training, *training.mesh);
+  } else if (options.mode == "fsdp") {
+    MakeFsdp(training, *training.world);
+  } else {
+    MakeReplicated(training);
+  }
+}
+
+at::Tensor Loss(Training& training, const TextBatch& batch) {
+  const at::Tensor logits = training.forward(batch.inputs);
+  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch.targets.flatten());
+}
+
+// The mean of `value` over the ranks.
+double Mean(Training& training, double value) {
+  const comm::Buffer buffer(&value, 1);
+  ThrowUnlessOk(training.world->AllReduce(buffer, buffer, comm::ReduceOp::kAvg).Wait(), "averaging the loss");
+  return value;
+}
+
+double ValidationLoss(Training& training) {
+  const torch::NoGradGuard no_grad;
+  training.module->eval();
+  const Options& options = training.options;
+  double sum = 0;
+  constexpr int kBatches = 4;
+  for (int i = 0; i < kBatches; ++i) {
+    sum += Loss(training, training.text->Batch(false, options.seed, i, options.batch_size, options.model.context,
+                                               training.world->rank(), training.world->size()))
+               .item<double>();
+  }
+  training.module->train();
+  return Mean(training, sum / kBatches);
+}
+
+// Bytes of parameters, gradients and optimizer state that this rank keeps between steps.
+int64_t StateBytes(const Training& training) {
+  int64_t bytes = 0;
+  for (const auto& parameter : training.state.parameters) {
+    bytes += static_cast<int64_t>(parameter.data.nbytes());
+    if (parameter.data.grad().defined()) bytes += static_cast<int64_t>(parameter.data.grad().nbytes());
+    for (const auto& [key, tensor] : trainer::OptimizerStateOf(*training.state.optimizer, parameter.data)) {
+      bytes += static_cast<int64_t>(tensor.nbytes());
+    }
+  }
+  return bytes;
+}
+
+int64_t Resume(Training& training) {
+  const Options& options = training.options;
+  if (!options.resume) return 0;
+  const auto loaded = trainer::LoadLatestTrainingState(
+      *training.world, options.checkpoints, training.state, [&](const std::string& why) {
+        if (training.prints()) std::fprintf(stderr, "train_gpt: %s; taking the one before\n", why.c_str());
+      });
+  if (!loaded.has_value()) {
+    if (training.prints()) std::printf("no checkpoint in %s: starting anew\n", options.checkpoints.c_str());
+    return 0;
+  }
+  if (training.prints()) std::printf("resumed %s\n", loaded->directory.c_str());
+  return std::stoll(loaded->values.at("step"));
+}
+
+void Save(Training& training, int64_t step) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
+  trainer::TogetherOrNot(*training.world, "making " + training.options.checkpoints, [&] {
+    if (training.prints()) std::filesystem::create_directories(training.options.checkpoints);
+  });
+  trainer::SaveTrainingState(*training.world, training.options.checkpoints + "/" + name, training.state,
+                             {{"step", std::to_string(step)}});
+}
+
+void Train(Training& training) {
+  const Options& options = training.options;
+  const int64_t first = Resume(training);
+  auto start = std::chrono::steady_clock::now();
+  int64_t since = first;
+  for (int64_t step = first; step < options.steps; ++step) {
+    training.optimizer->zero_grad();
+    const at::Tensor loss =
+        Loss(training, training.text->Batch(true, options.seed, step, options.batch_size, options.model.context,
+                                            training.world->rank(), training.world->size()));
+    loss.backward();
+    training.clip_grad_norm(options.clip);
+    training.optimizer->step();
+    const int64_t done = step + 1;
+    if (done % 20 == 0 || done == options.steps) {
+      const double mean = Mean(training, loss.item<double>());
+      const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+      const double characters = static_cast<double>((done - since) * options.batch_size * options.model.context);
+      if (training.prints()) {
+        std::printf("step %4lld/%lld  loss %.4f  %7.0f characters/s\n", static_cast<long long>(done),
+                    static_cast<long long>(options.steps), mean, characters / seconds.count());
+        std::fflush(stdout);
+      }
+      start = std::chrono::steady_clock::now();
+      since = done;
+    }
+    if (!options.checkpoints.empty() && (done % options.save_every == 0 || done == options.steps)) {
+      Save(training, done);
+    }
+  }
+}
+
+// What the model makes of a beginning. All ranks compute, because sharded models need them all.
+std::string Sample(Training& training, const std::string& beginning) {
+  const torch::NoGradGuard no_grad;
+  training.module->eval();
+  at::Generator generator = at::detail::createCPUGenerator(training.options.seed);
+  at::Tensor codes = training.text->Encode(beginning).unsqueeze(0);
+  for (int64_t i = 0; i < training.options.sample; ++i) {
+    const int64_t seen = std::min(codes.size(1), training.options.model.context);
+    const at::Tensor logits = training.forward(codes.narrow(1, codes.size(1) - seen, seen));
+    const at::Tensor next = torch::multinomial(torch::softmax(logits.select(1, seen - 1), 1), 1, false, generator);
+    codes = torch::cat({codes, next}, 1);
+  }
+  return training.text->Decode(codes);
+}
+
+// What communicates goes before what it communicates by.
+void TearDown(Training& training) {
+  training.forward = nullptr;
+  training.clip_grad_norm = nullptr;
+  training.state = {};
+  training.wrapper.reset();
+  training.optimizer.reset();
+  training.module.reset();
+  training.mesh.reset();
+  training.world.reset();
+  ThrowUnlessOk(training.runtime->Finalize(), "ending");
+}
+
+void Run(Training& training) {
+  SetUp(training);
+  const Options& options = training.options;
+  if (training.prints()) {
+    int64_t elements = 0;
+    for (const auto& parameter : training.state.parameters) elements += parameter.end - parameter.begin;
+    std::printf("train_gpt: %d rank%s, %s, %lld of the parameters on rank 0, batch %lld x %lld characters\n",
+                training.world->size(), training.world->size() == 1 ? "" : "s",
+                options.mesh.empty() ? options.mode.c_str() : ("mesh " + options.mesh).c_str(),
+                static_cast<long long>(elements), static_cast<long long>(options.batch_size),
+                static_cast<long long>(options.model.context));
+  }
+  Train(training);
+  const double loss = ValidationLoss(training);
+  const std::string sample = options.sample > 0 ? Sample(training, "KING:\n") : "";
+  if (training.prints()) {
+    if (!sample.empty()) std::printf("----\n%s\n----\n", sample.c_str());
+    std::printf("model state %.1f KiB on rank 0\nvalidation loss %.9f\n",
+                static_cast<double>(StateBytes(training)) / 1024, loss);
+  }
+  TearDown(training);
+}
+
+int Main(int argc, char** argv) {
+  Training training;
+  Options& options = training.options;
+  CLI::App app("Trains a small character-level GPT on Shakespeare, data-parallel over the ranks.");
+  app.footer(
+      "Examples:\n  train_gpt --steps 50\n  dlaunch --nproc-per-node 2 train_gpt --mode zero2\n"
+      "  dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh replicate=2,shard=2");
+  app.add_option("--mode", options.mode, "ddp, zero1, zero2 or fsdp")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
+  app.add_option("--mesh", options.mesh, "shard over a mesh: shard=4, or replicate=2,shard=2; instead of --mode");
+  app.add_option("--seed", options.seed, "of the initial weights, the batches and the sample")->capture_default_str();
+  app.add_option("--steps", options.steps, "optimizer steps, from the beginning")->capture_default_str();
+  app.add_option("--batch-size", options.batch_size, "passages a step, of all ranks together")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
+  app.add_option("--layers", options.model.layers, "blocks of the model")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1000}));
+  app.add_option("--width", options.model.width, "of its vectors, a multiple of 4")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{4}, int64_t{65536}));
+  app.add_option("--context", options.model.context, "characters that it sees")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{4096}));
+  app.add_option("--lr", options.learning_rate, "learning rate of AdamW")->capture_default_str();
+  app.add_option("--clip", options.clip, "largest norm of the gradients")->capture_default_str();
+  auto* checkpoints = app.add_option("--checkpoints", options.checkpoints, "keep checkpoints in this directory");
+  app.add_option("--save-every", options.save_every, "steps between checkpoints")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole")->needs(checkpoints);
+  app.add_option("--sample", options.sample, "characters to write at the end")->capture_default_str();
+  app.add_option("--data", options.data, "the text, if not the one that comes along");
+  CLI11_PARSE(app, argc, argv);
+  try {
+    Run(training);
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "train_gpt: %s\n", error.what_without_backtrace());
+    return 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "train_gpt: %s\n", error.what());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace cohort::examples
+
+int main(int argc, char** argv) { return cohort::examples::Main(argc, argv); }

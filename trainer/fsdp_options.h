@@ -1,0 +1,42 @@
+// The choices of FullyShardedDataParallel, under PyTorch's names.
+#pragma once
+
+#include <optional>
+
+#include "c10/core/ScalarType.h"
+
+namespace cohort::trainer {
+
+// What a rank keeps between uses, with n ranks and P parameters of 4 bytes:
+enum class ShardingStrategy {
+  kFullShard,         // FULL_SHARD: 1/n of everything; parameters are gathered for forward and again for backward
+  kShardGradOp,       // SHARD_GRAD_OP: the same, but parameters stay gathered from forward to the end of backward
+  kNoShard,           // NO_SHARD: everything on every rank
+  kHybridShard,       // HYBRID_SHARD: as kFullShard within a row of a 2-D mesh, replicated over its rows
+  kHybridShardZero2,  // _HYBRID_SHARD_ZERO2: as kShardGradOp within a row
+};
+
+// Types to compute and communicate in; parameters, their gradients and the optimizer's state keep the module's own.
+struct MixedPrecision {
+  std::optional<c10::ScalarType> param_dtype;   // of gathered parameters, and so of compute
+  std::optional<c10::ScalarType> reduce_dtype;  // of gradients under way; unset: param_dtype
+  std::optional<c10::ScalarType> output_dtype;  // forward's floating-point results are cast to it
+  bool cast_forward_inputs = true;              // floating-point tensors among forward's arguments, to param_dtype
+};
+
+enum class BackwardPrefetch {
+  kNone,         // parameters are gathered when backward needs them
+  kBackwardPre,  // BACKWARD_PRE: the next unit's are gathered while this one's gradients are computed
+};
+
+struct FullyShardedDataParallelOptions {
+  ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  MixedPrecision mixed_precision;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
+  // The next unit's parameters, in the order of the last forward pass, are gathered while this one computes.
+  bool forward_prefetch = true;
+  // All ranks start from rank 0's parameters and buffers.
+  bool sync_module_states = true;
+};
+
+}  // namespace cohort::trainer

@@ -1,0 +1,276 @@
+#include "trainer/fsdp_root.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "torch/csrc/autograd/engine.h"
+#include "torch/torch.h"
+#include "trainer/error.h"
+#include "trainer/tensor_buffer.h"
+
+namespace cohort::trainer {
+namespace {
+
+std::unique_ptr<comm::Communicator> Copy(comm::Communicator& group) {
+  auto copy = group.Duplicate();
+  ThrowUnlessOk(copy.status(), "making a communicator of FullyShardedDataParallel");
+  return *std::move(copy);
+}
+
+}  // namespace
+
+FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communicator& shard,
+                   comm::Communicator* replicate)
+    : units_(std::move(units)), shard_(shard), replicate_(replicate) {
+  gather_group_ = Copy(shard);
+  reduce_group_ = Copy(shard);
+  if (replicate != nullptr) replicate_group_ = Copy(*replicate);
+  share_ = 1.0 / (shard.size() * (replicate == nullptr ? 1 : replicate->size()));
+}
+
+void FsdpRoot::StartUnshard(FsdpUnit& unit) {
+  if (!unit.sharded()) return;
+  unit.StartUnshard(*gather_group_, pool_);
+  if (!unit.gathers()) return;
+  ++traffic_.gathers;
+  traffic_.gathered_bytes += unit.gathered_bytes();
+  steps_.emplace_back(Step::kGather, &unit);
+}
+
+// A forward pass that no backward pass followed, or one that failed, leaves units gathered, maybe with old values.
+void FsdpRoot::StartOver() {
+  for (const auto& unit : units_) {
+    unit->Reshard(pool_);
+    unit->RestoreShardGradients();
+    unit->ExpectAllGradients();
+  }
+  backward_ = false;
+  reductions_.clear();
+  if (!order_.empty()) last_order_ = std::exchange(order_, {});
+  steps_.clear();
+}
+
+void FsdpRoot::PreForward(FsdpUnit& unit, Join* join) {
+  if (&unit == units_.front().get()) {
+    if (join != nullptr) join->Notify(sync_ && at::GradMode::is_enabled() ? 1 : 0);
+    runtime::MutexLock lock(mutex_);
+    StartOver();
+  }
+  runtime::MutexLock lock(mutex_);
+  StartUnshard(unit);
+  if (unit.options().forward_prefetch) PrefetchForward(unit);
+  unit.FinishUnshard();
+  order_.push_back(&unit);
+  if (at::GradMode::is_enabled()) unit.AddGradientHooks(shared_from_this());
+}
+
+void FsdpRoot::PrefetchForward(const FsdpUnit& unit) {
+  const size_t place = order_.size();
+  if (place + 1 < last_order_.size() && last_order_[place] == &unit) StartUnshard(*last_order_[place + 1]);
+}
+
+void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
+  runtime::MutexLock lock(mutex_);
+  const bool root = &unit == units_.front().get();
+  const bool grad = at::GradMode::is_enabled();
+  // The root's parameters are needed first in backward.
+  if (!grad || (unit.reshards_after_forward() && !root)) unit.Reshard(pool_);
+  if (!grad) return;
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad()) continue;
+    output.register_hook([weak = weak_from_this(), weak_unit = unit.weak_from_this()](const at::Tensor&) {
+      const auto self = weak.lock();
+      const auto live = weak_unit.lock();
+      if (self != nullptr && live != nullptr) self->PreBackward(*live);
+    });
+  }
+}
+
+void FsdpRoot::QueueFinish() {
+  if (backward_) return;
+  backward_ = true;
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) {
+      runtime::MutexLock lock(self->mutex_);
+      self->Finish();
+    }
+  });
+}
+
+void FsdpRoot::PreBackward(FsdpUnit& unit) {
+  runtime::MutexLock lock(mutex_);
+  try {
+    QueueFinish();
+    StartUnshard(unit);
+    if (unit.options().backward_prefetch == BackwardPrefetch::kBackwardPre) PrefetchBackward(unit);
+    unit.FinishUnshard();
+    unit.BeginBackward();
+  } catch (const c10::Error& error) {
+    Fail(error);
+    throw;
+  }
+}
+
+void FsdpRoot::PrefetchBackward(const FsdpUnit& unit) {
+  const auto found = std::find(order_.rbegin(), order_.rend(), &unit);
+  if (found != order_.rend() && found + 1 != order_.rend()) StartUnshard(**(found + 1));
+}
+
+void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
+  runtime::MutexLock lock(mutex_);
+  if (!backward_) return;  // failed before
+  try {
+    if (unit.TakeGradient(parameter, share_)) FinishUnit(unit);
+  } catch (const c10::Error& error) {
+    Fail(error);
+    throw;
+  }
+}
+
+// All gradients of the unit are there.
+void FsdpRoot::FinishUnit(FsdpUnit& unit) {
+  unit.Reshard(pool_);
+  if (sync_) LaunchReduction(unit, unit.ReleaseFlatGradient());
+}
+
+void FsdpRoot::LaunchReduction(FsdpUnit& unit, at::Tensor flat) {
+  if (unit.padded_numel() == 0) return;
+  // The one before has ended by now, or else this rank waits: so two flat gradients exist at a time.
+  if (!reductions_.empty()) Replicate(reductions_.back());
+  Reduction reduction;
+  reduction.unit = &unit;
+  ++traffic_.reductions;
+  traffic_.reduced_bytes += static_cast<int64_t>(flat.nbytes());
+  steps_.emplace_back(Step::kReduce, &unit);
+  if (unit.shards() == 1) {
+    reduction.reduced = std::move(flat);
+  } else {
+    reduction.reduced = at::empty({unit.shard_numel()}, flat.options());
+    reduction.work = reduce_group_->ReduceScatter(AsBuffer(flat), AsBuffer(reduction.reduced), comm::ReduceOp::kSum);
+    reduction.flat = std::move(flat);
+  }
+  reduction.scattering = true;
+  reductions_.push_back(std::move(reduction));
+}
+
+// Ends the reduce-scatter and starts what follows it.
+void FsdpRoot::Replicate(Reduction& reduction) {
+  if (!reduction.scattering) return;
+  reduction.scattering = false;
+  const absl::Status status = reduction.work.Wait();
+  reduction.work = runtime::Work();
+  reduction.flat = at::Tensor();
+  ThrowUnlessOk(status, "reducing the gradients from " + reduction.unit->parameters().front().name);
+  if (replicate_group_ == nullptr || replicate_group_->size() == 1) return;
+  const comm::Buffer buffer = AsBuffer(reduction.reduced);
+  traffic_.replicated_bytes += static_cast<int64_t>(reduction.reduced.nbytes());
+  reduction.work = replicate_group_->AllReduce(buffer, buffer, comm::ReduceOp::kSum);
+}
+
+void FsdpRoot::FinishReductions() {
+  for (Reduction& reduction : reductions_) Replicate(reduction);
+  for (Reduction& reduction : reductions_) {
+    const absl::Status status = reduction.work.Wait();
+    reduction.work = runtime::Work();
+    ThrowUnlessOk(status, "averaging the gradients from " + reduction.unit->parameters().front().name);
+    reduction.unit->SetShardGradients(reduction.reduced);
+  }
+  reductions_.clear();
+}
+
+void FsdpRoot::Finish() {
+  if (!backward_) return;
+  try {
+    // Units with parameters that got no gradient, latest first.
+    std::vector<FsdpUnit*> left;
+    for (auto unit = order_.rbegin(); unit != order_.rend(); ++unit) {
+      if (std::find(left.begin(), left.end(), *unit) == left.end()) left.push_back(*unit);
+    }
+    for (FsdpUnit* unit : left) {
+      unit->Reshard(pool_);
+      if (sync_ && unit->expects_gradients()) LaunchReduction(*unit, unit->ReleaseFlatGradient());
+    }
+    FinishReductions();
+    for (const auto& unit : units_) {
+      unit->Reshard(pool_);
+      unit->RestoreShardGradients();
+      unit->ExpectAllGradients();
+    }
+  } catch (const c10::Error& error) {
+    Fail(error);
+    throw;
+  }
+  backward_ = false;
+  last_order_ = std::exchange(order_, {});
+  if (sync_) last_steps_ = std::move(steps_);
+  steps_.clear();
+}
+
+// The other ranks wait for what this one won't send.
+void FsdpRoot::Fail(const std::exception& error) {
+  backward_ = false;
+  for (comm::Communicator* group : {gather_group_.get(), reduce_group_.get(), replicate_group_.get()}) {
+    if (group != nullptr) group->Abort(error.what());
+  }
+  for (Reduction& reduction : reductions_) {
+    const absl::Status ignored = reduction.work.Wait();
+    (void)ignored;
+  }
+}
+
+std::vector<std::pair<FsdpRoot::Step, FsdpUnit*>> FsdpRoot::LastIteration() const {
+  if (!last_steps_.empty()) return last_steps_;
+  // This rank has seen none: units run in the order in which they are registered, the root's first.
+  std::vector<std::pair<Step, FsdpUnit*>> steps;
+  for (const auto& unit : units_) {
+    if (unit->gathers()) steps.emplace_back(Step::kGather, unit.get());
+  }
+  for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
+    const bool root = *unit == units_.front();
+    if ((*unit)->gathers() && (*unit)->reshards_after_forward() && !root)
+      steps.emplace_back(Step::kGather, unit->get());
+  }
+  for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
+    if ((*unit)->padded_numel() > 0) steps.emplace_back(Step::kReduce, unit->get());
+  }
+  return steps;
+}
+
+void FsdpRoot::Shadow(bool averages) {
+  runtime::MutexLock lock(mutex_);
+  StartOver();
+  const auto steps = LastIteration();
+  // Loops zero gradients before each backward pass that averages; nobody does here.
+  for (const auto& unit : units_) {
+    if (averages) unit->DropShardGradients();
+  }
+  for (const auto& [step, unit] : steps) {
+    if (step == Step::kGather) {
+      StartUnshard(*unit);
+      unit->Reshard(pool_);
+    } else if (averages) {
+      LaunchReduction(*unit, unit->ZeroFlatGradient());
+    }
+  }
+  FinishReductions();
+  if (averages) last_steps_ = steps;
+  steps_.clear();
+}
+
+void FsdpRoot::UnshardAll() {
+  runtime::MutexLock lock(mutex_);
+  for (const auto& unit : units_) StartUnshard(*unit);
+  for (const auto& unit : units_) unit->FinishUnshard();
+  steps_.clear();
+}
+
+void FsdpRoot::ReshardAll(bool writeback) {
+  runtime::MutexLock lock(mutex_);
+  for (const auto& unit : units_) {
+    if (writeback) unit->WriteBack();
+    unit->Reshard(pool_);
+  }
+}
+
+}  // namespace cohort::trainer

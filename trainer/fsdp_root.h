@@ -1,0 +1,101 @@
+// FsdpRoot: what the FullyShardedDataParallel units of a model share: communicators, the order in which they run, what
+// is gathered ahead, and the end of the backward pass.
+//
+//   forward   unit 0 ── unit 1 ── unit 2        gather 0, (1 ahead) compute 0, free 0, (2 ahead) compute 1, ...
+//   backward  unit 2 ── unit 1 ── unit 0        gather 2, (1 ahead) gradients of 2, reduce-scatter 2, free 2, ...
+//   end of backward                             all-reduce over the replicas (HSDP), shards get their .grad
+//
+// Gathering and reducing have communicators of their own, so that neither waits behind the other.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "comm/communicator.h"
+#include "runtime/base/mutex.h"
+#include "trainer/fsdp_unit.h"
+#include "trainer/join.h"
+#include "trainer/storage_pool.h"
+
+namespace cohort::trainer {
+
+// Bytes and calls since the root was made, of this rank: what collectives were given to move, not what they sent.
+struct FsdpTraffic {
+  int64_t gathers = 0;
+  int64_t gathered_bytes = 0;  // of the whole gathered vectors
+  int64_t reductions = 0;
+  int64_t reduced_bytes = 0;     // of whole flat gradients
+  int64_t replicated_bytes = 0;  // of shards that were all-reduced over the replicas
+};
+
+class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
+ public:
+  // `shard` carries the shards and `replicate`, if not null, joins equal shards; both must outlive this. The first unit
+  // is the root's own. Local. Throws DistributedError.
+  FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communicator& shard, comm::Communicator* replicate);
+
+  void PreForward(FsdpUnit& unit, Join* join);
+  // Outputs that require grad bring the unit's parameters back in backward.
+  void PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs);
+  // From autograd.
+  void PreBackward(FsdpUnit& unit);
+  void OnGradient(FsdpUnit& unit, int parameter);
+
+  // The collectives of another rank's iteration; `averages`: with reductions.
+  void Shadow(bool averages);
+  bool sync() const { return sync_; }
+  void set_sync(bool sync) { sync_ = sync; }
+
+  // Gathers all units, and back. Collective; block.
+  void UnshardAll();
+  void ReshardAll(bool writeback);
+
+  const std::vector<std::shared_ptr<FsdpUnit>>& units() const { return units_; }
+  comm::Communicator& shard_group() const { return shard_; }
+  comm::Communicator* replicate_group() const { return replicate_; }
+  const FsdpTraffic& traffic() const { return traffic_; }
+
+ private:
+  struct Reduction {
+    FsdpUnit* unit = nullptr;
+    at::Tensor flat;     // in, until it has been reduce-scattered
+    at::Tensor reduced;  // out
+    runtime::Work work;
+    bool scattering = false;
+  };
+  enum class Step { kGather, kReduce };
+
+  void StartUnshard(FsdpUnit& unit);
+  void PrefetchForward(const FsdpUnit& unit);
+  void PrefetchBackward(const FsdpUnit& unit);
+  void QueueFinish();
+  void Finish();
+  void FinishUnit(FsdpUnit& unit);
+  void LaunchReduction(FsdpUnit& unit, at::Tensor flat);
+  void Replicate(Reduction& reduction);
+  void FinishReductions();
+  void Fail(const std::exception& error);
+  void StartOver();
+  std::vector<std::pair<Step, FsdpUnit*>> LastIteration() const;
+
+  runtime::Mutex mutex_;  // hooks run on the engine's threads
+  std::vector<std::shared_ptr<FsdpUnit>> units_;
+  comm::Communicator& shard_;
+  comm::Communicator* replicate_;
+  std::unique_ptr<comm::Communicator> gather_group_, reduce_group_, replicate_group_;
+  StoragePool pool_;
+  bool sync_ = true;
+  double share_ = 1;
+  bool backward_ = false;                                       // one is under way
+  std::vector<FsdpUnit*> order_;                                // units in this iteration's forward pass
+  std::vector<FsdpUnit*> last_order_;                           // and the one before
+  std::vector<std::pair<Step, FsdpUnit*>> steps_, last_steps_;  // collectives, in order
+  std::vector<Reduction> reductions_;
+  FsdpTraffic traffic_;
+};
+
+}  // namespace cohort::trainer

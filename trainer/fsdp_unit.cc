@@ -1,0 +1,222 @@
+#include "trainer/fsdp_unit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/utils/lambda_post_hook.h"
+#include "torch/torch.h"
+#include "trainer/error.h"
+#include "trainer/fsdp_root.h"
+#include "trainer/storage_pool.h"
+#include "trainer/tensor_buffer.h"
+
+namespace cohort::trainer {
+namespace {
+
+bool ReshardsAfterForward(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kFullShard || strategy == ShardingStrategy::kHybridShard;
+}
+
+}  // namespace
+
+FsdpUnit::FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
+                   const FullyShardedDataParallelOptions& options)
+    : parameters_(std::move(parameters)),
+      shards_(shards),
+      rank_(shard),
+      options_(options),
+      reshard_after_forward_(ReshardsAfterForward(options.sharding_strategy)) {
+  const at::NoGradGuard no_grad;
+  int64_t total = 0;
+  for (FsdpParameter& parameter : parameters_) {
+    const at::Tensor& first = parameters_.front().tensor;
+    TORCH_CHECK(parameter.tensor.scalar_type() == first.scalar_type() && parameter.tensor.device() == first.device(),
+                "FullyShardedDataParallel: parameters ", parameters_.front().name, " (", first.scalar_type(), " on ",
+                first.device(), ") and ", parameter.name, " (", parameter.tensor.scalar_type(), " on ",
+                parameter.tensor.device(), ") can't share a flat vector; wrap their modules one by one");
+    parameter.sizes = parameter.tensor.sizes().vec();
+    parameter.numel = parameter.tensor.numel();
+    parameter.offset = total;
+    total += parameter.numel;
+    trainable_ += parameter.tensor.requires_grad() ? 1 : 0;
+  }
+  filled_.assign(parameters_.size(), false);
+  accumulators_.resize(parameters_.size());
+  saved_grads_.resize(parameters_.size());
+  pending_ = trainable_;
+  if (parameters_.empty()) return;
+  Shard();
+}
+
+FsdpUnit::~FsdpUnit() {
+  const absl::Status ignored = gather_.Wait();  // which writes into full_
+  (void)ignored;
+}
+
+void FsdpUnit::Shard() {
+  const FsdpParameter& last = parameters_.back();
+  const int64_t shard_numel = (last.offset + last.numel + shards_ - 1) / shards_;
+  const at::TensorOptions own = parameters_.front().tensor.options().requires_grad(false);
+  shard_ = at::zeros({shard_numel}, own);
+  const int64_t first = rank_ * shard_numel;
+  for (FsdpParameter& parameter : parameters_) {
+    parameter.begin = std::clamp<int64_t>(first - parameter.offset, 0, parameter.numel);
+    parameter.end = std::clamp<int64_t>(first + shard_numel - parameter.offset, 0, parameter.numel);
+    LocalView(shard_, parameter)
+        .copy_(parameter.tensor.reshape({-1}).narrow(0, parameter.begin, parameter.end - parameter.begin));
+  }
+  resident_ = shards_ == 1 && compute_type() == shard_.scalar_type();
+  full_ = resident_ ? shard_ : at::empty({shard_numel * shards_}, own.dtype(compute_type()));
+  for (FsdpParameter& parameter : parameters_) {
+    full_views_.push_back(full_.narrow(0, parameter.offset, parameter.numel).view(parameter.sizes));
+    parameter.tensor.set_data(LocalView(shard_, parameter));
+  }
+  if (!resident_) StoragePool(0).Detach(full_);
+}
+
+at::ScalarType FsdpUnit::compute_type() const {
+  return options_.mixed_precision.param_dtype.value_or(shard_.scalar_type());
+}
+
+at::ScalarType FsdpUnit::reduce_type() const { return options_.mixed_precision.reduce_dtype.value_or(compute_type()); }
+
+at::Tensor FsdpUnit::LocalView(const at::Tensor& shard, const FsdpParameter& parameter) const {
+  const int64_t place = parameter.offset + parameter.begin - rank_ * shard.numel();
+  const int64_t count = parameter.end - parameter.begin;
+  return count == 0 ? shard.narrow(0, 0, 0) : shard.narrow(0, place, count);
+}
+
+void FsdpUnit::StartUnshard(comm::Communicator& group, StoragePool& pool) {
+  if (state_ != State::kSharded) return;
+  state_ = State::kGathering;
+  if (resident_ || parameters_.empty()) return;
+  const at::NoGradGuard no_grad;
+  pool.Attach(full_);
+  at::Tensor mine = full_.narrow(0, rank_ * shard_.numel(), shard_.numel());
+  const bool same_type = full_.scalar_type() == shard_.scalar_type();
+  if (!same_type || shards_ == 1) mine.copy_(shard_);
+  if (shards_ > 1) gather_ = group.AllGather(AsBuffer(same_type ? shard_ : mine), AsBuffer(full_));
+}
+
+void FsdpUnit::FinishUnshard() {
+  if (state_ != State::kGathering) return;
+  const absl::Status status = gather_.Wait();
+  gather_ = runtime::Work();
+  if (!status.ok()) ThrowUnlessOk(status, "gathering the parameters from " + parameters_.front().name);
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.set_data(full_views_[i]);
+  state_ = State::kUnsharded;
+}
+
+void FsdpUnit::Reshard(StoragePool& pool) {
+  if (state_ == State::kSharded) return;
+  const absl::Status status = gather_.Wait();
+  gather_ = runtime::Work();
+  if (state_ == State::kUnsharded) {
+    for (FsdpParameter& parameter : parameters_) parameter.tensor.set_data(LocalView(shard_, parameter));
+  }
+  state_ = State::kSharded;
+  if (!resident_ && !parameters_.empty()) pool.Detach(full_);
+  if (full_.defined() && full_.scalar_type() != shard_.scalar_type()) {
+    for (auto& held : accumulators_) held.clear();  // graphs hold theirs; the next forward pass makes new ones
+  }
+  if (!status.ok()) ThrowUnlessOk(status, "gathering the parameters from " + parameters_.front().name);
+}
+
+void FsdpUnit::WriteBack() {
+  if (resident_ || parameters_.empty()) return;
+  const at::NoGradGuard no_grad;
+  shard_.copy_(full_.narrow(0, rank_ * shard_.numel(), shard_.numel()));
+}
+
+void FsdpUnit::AddGradientHooks(const std::shared_ptr<FsdpRoot>& root) {
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
+    if (!parameters_[i].tensor.requires_grad()) continue;
+    // A change of type gives the parameter a new accumulator; the graph before it holds on to the old one.
+    auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[i].tensor);
+    if (!accumulators_[i].empty() && accumulators_[i].back() == accumulator) continue;
+    accumulator->add_post_hook(std::make_unique<torch::autograd::utils::LambdaPostHook>(
+        [weak_root = std::weak_ptr<FsdpRoot>(root), weak = weak_from_this(), i](
+            const torch::autograd::variable_list& outputs, const torch::autograd::variable_list&) {
+          const auto live_root = weak_root.lock();
+          const auto unit = weak.lock();
+          if (live_root != nullptr && unit != nullptr) live_root->OnGradient(*unit, i);
+          return outputs;
+        }));
+    accumulators_[i].push_back(std::move(accumulator));
+  }
+}
+
+void FsdpUnit::BeginBackward() {
+  if (grads_aside_) return;
+  grads_aside_ = true;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    saved_grads_[i] = std::exchange(parameters_[i].tensor.mutable_grad(), at::Tensor());
+  }
+}
+
+bool FsdpUnit::TakeGradient(int index, double share) {
+  const at::NoGradGuard no_grad;
+  FsdpParameter& parameter = parameters_[index];
+  const at::Tensor grad = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
+  if (grad.defined()) {
+    TORCH_CHECK(grad.layout() == at::kStrided, "FullyShardedDataParallel: the gradient of ", parameter.name,
+                " is sparse; only dense gradients are reduced");
+    if (!flat_grad_.defined()) flat_grad_ = at::empty({padded_numel()}, full_.options().dtype(reduce_type()));
+    at::Tensor place = flat_grad_.narrow(0, parameter.offset, parameter.numel).view(parameter.sizes);
+    const bool small = grad.scalar_type() == at::kHalf || grad.scalar_type() == at::kBFloat16;
+    if (filled_[index]) {
+      place.add_(small ? grad.to(at::kFloat) : grad, share);
+    } else if (small || grad.scalar_type() != place.scalar_type()) {
+      place.copy_(grad.to(at::kFloat).mul_(share));  // rounded once, after the division
+    } else {
+      at::mul_out(place, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
+    }
+    filled_[index] = true;
+  }
+  return --pending_ == 0;
+}
+
+at::Tensor FsdpUnit::ZeroFlatGradient() const {
+  return at::zeros({padded_numel()}, full_.options().dtype(reduce_type()));
+}
+
+at::Tensor FsdpUnit::ReleaseFlatGradient() {
+  if (!flat_grad_.defined()) return ZeroFlatGradient();
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (!filled_[i]) flat_grad_.narrow(0, parameters_[i].offset, parameters_[i].numel).zero_();
+  }
+  const int64_t used = parameters_.back().offset + parameters_.back().numel;
+  flat_grad_.narrow(0, used, flat_grad_.numel() - used).zero_();
+  filled_.assign(parameters_.size(), false);
+  return std::exchange(flat_grad_, at::Tensor());
+}
+
+void FsdpUnit::SetShardGradients(const at::Tensor& reduced) {
+  const at::NoGradGuard no_grad;
+  BeginBackward();
+  const at::Tensor own = reduced.to(shard_.scalar_type());
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    FsdpParameter& parameter = parameters_[i];
+    if (!parameter.tensor.requires_grad()) continue;
+    at::Tensor saved = std::exchange(saved_grads_[i], at::Tensor());
+    const at::Tensor part = LocalView(own, parameter);
+    parameter.tensor.mutable_grad() = saved.defined() ? saved.add_(part) : part;
+  }
+  grads_aside_ = false;
+}
+
+void FsdpUnit::DropShardGradients() {
+  for (FsdpParameter& parameter : parameters_) parameter.tensor.mutable_grad() = at::Tensor();
+}
+
+void FsdpUnit::RestoreShardGradients() {
+  if (!grads_aside_) return;
+  grads_aside_ = false;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].tensor.mutable_grad() = std::exchange(saved_grads_[i], at::Tensor());
+  }
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,121 @@
+// FsdpUnit: the parameters of one FullyShardedDataParallel module, laid one after another in a flat vector that is cut
+// into equal shards.
+//
+//   parameters   [w1 .......][b1][w2 ...........][b2]
+//   flat         |--------------|--------------|--pad|      3 ranks; a shard may hold parts of parameters
+//   gathered     rank 0's shard  rank 1's       rank 2's    one all-gather gives all parameters, without a copy
+//
+// A parameter is one torch Tensor object for ever: its data is a view of the gathered vector while the unit is
+// unsharded, and this rank's part of it, one-dimensional and maybe empty, otherwise. So optimizers made before or after
+// see the shards, and modules the whole. The gathered vector's storage gives its memory back in between; views of it
+// that autograd saved are valid again once it is gathered again.
+//
+// Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel" (VLDB 2023).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "comm/communicator.h"
+#include "trainer/fsdp_options.h"
+
+namespace cohort::trainer {
+
+class FsdpRoot;
+class StoragePool;
+
+// This rank's part of a parameter.
+struct FsdpParameter {
+  std::string name;                 // within the unit's module
+  at::Tensor tensor;                // the module's
+  std::vector<int64_t> sizes = {};  // of the whole
+  int64_t numel = 0;                // of the whole
+  int64_t offset = 0;               // in the flat vector
+  int64_t begin = 0;                // this rank's part: elements [begin, end) of the whole, row by row
+  int64_t end = 0;
+};
+
+class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
+ public:
+  // Cuts the parameters into `shards` shards and keeps number `shard`. Local. Throws c10::Error for parameters of
+  // different types or devices.
+  FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
+           const FullyShardedDataParallelOptions& options);
+  ~FsdpUnit();
+
+  const std::vector<FsdpParameter>& parameters() const { return parameters_; }
+  int shards() const { return shards_; }
+  bool reshards_after_forward() const { return reshard_after_forward_; }
+  void set_reshard_after_forward(bool reshard) { reshard_after_forward_ = reshard; }
+  const FullyShardedDataParallelOptions& options() const { return options_; }
+  bool unsharded() const { return state_ == State::kUnsharded; }
+  bool sharded() const { return state_ == State::kSharded; }
+  // Whether unsharding takes a collective, of so many bytes.
+  bool gathers() const { return shards_ > 1 && shard_numel() > 0; }
+  int64_t gathered_bytes() const { return static_cast<int64_t>(full_.nbytes()); }
+  // Elements of a shard, and of the gathered vector.
+  int64_t shard_numel() const { return shard_.defined() ? shard_.numel() : 0; }
+  int64_t padded_numel() const { return shard_numel() * shards_; }
+
+  // Starts gathering; nothing when it has begun already.
+  void StartUnshard(comm::Communicator& group, StoragePool& pool);
+  // Ends gathering and gives the module its whole parameters. Throws DistributedError.
+  void FinishUnshard();
+  // Gives the module its shards back. After a gathering that was started, waits for it.
+  void Reshard(StoragePool& pool);
+  // This rank's shard becomes what the whole parameters say. While unsharded.
+  void WriteBack();
+
+  // Hooks that call `root` with each gradient, where the parameters have none yet. While unsharded, with grad enabled.
+  void AddGradientHooks(const std::shared_ptr<FsdpRoot>& root);
+  // Puts shards' gradients aside so that backward accumulates whole ones.
+  void BeginBackward();
+  // A parameter's gradient has come: it goes into the flat gradient, multiplied by `share`. True for the last one.
+  bool TakeGradient(int parameter, double share);
+  // Gradients have begun to come in this backward pass and have not ended, or none has come at all.
+  bool expects_gradients() const { return pending_ > 0 && grads_aside_; }
+  // The flat gradient, with zeros where nothing came, for reduce-scatter; the unit has none afterwards.
+  at::Tensor ReleaseFlatGradient();
+  // A flat gradient of zeros.
+  at::Tensor ZeroFlatGradient() const;
+  // The shards' .grad, from the reduced shard of the flat gradient. While sharded.
+  void SetShardGradients(const at::Tensor& reduced);
+  // The shards have no .grad.
+  void DropShardGradients();
+  // .grad of the shards as it was: a backward pass without averaging.
+  void RestoreShardGradients();
+  // A new backward pass expects all gradients again.
+  void ExpectAllGradients() { pending_ = trainable_; }
+
+ private:
+  enum class State { kSharded, kGathering, kUnsharded };
+  void Shard();
+  at::ScalarType compute_type() const;
+  at::ScalarType reduce_type() const;
+  at::Tensor LocalView(const at::Tensor& shard, const FsdpParameter& parameter) const;
+
+  std::vector<FsdpParameter> parameters_;
+  int shards_;
+  int rank_;
+  FullyShardedDataParallelOptions options_;
+  bool reshard_after_forward_;
+  bool resident_ = false;  // one shard in the compute type: the gathered vector is the shard itself
+  State state_ = State::kSharded;
+  at::Tensor shard_;  // [shard_numel], in the parameters' own type
+  at::Tensor full_;   // [padded_numel], in the compute type; has memory while unsharded
+  std::vector<at::Tensor> full_views_;
+  runtime::Work gather_;
+
+  std::vector<std::vector<std::shared_ptr<void>>> accumulators_;  // by parameter: holds the hooks
+  at::Tensor flat_grad_;
+  std::vector<bool> filled_;  // by parameter: flat_grad_ has its gradient
+  std::vector<at::Tensor> saved_grads_;
+  bool grads_aside_ = false;
+  int trainable_ = 0;
+  int pending_ = 0;
+};
+
+}  // namespace cohort::trainer

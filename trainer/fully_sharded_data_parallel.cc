@@ -1,0 +1,172 @@
+#include "trainer/fully_sharded_data_parallel.h"
+
+#include <map>
+#include <set>
+
+#include "torch/torch.h"
+#include "trainer/broadcast.h"
+#include "trainer/error.h"
+#include "trainer/grad_norm.h"
+
+namespace cohort::trainer {
+namespace {
+
+constexpr const char* kWrapped = "_fsdp_wrapped_module.";
+
+// The parameters and buffers of `module` outside wrapped modules, each once.
+void Collect(const torch::nn::Module& module, const std::string& prefix, std::set<const void*>& seen,
+             std::vector<FsdpParameter>& parameters, std::vector<at::Tensor>& buffers) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    parameters.push_back({.name = prefix + item.key(), .tensor = item.value()});
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) buffers.push_back(item.value());
+  for (const auto& child : module.named_children()) {
+    if (dynamic_cast<const FullyShardedModule*>(child.value().get()) != nullptr) continue;
+    Collect(*child.value(), prefix + child.key() + ".", seen, parameters, buffers);
+  }
+}
+
+std::string WithoutWrappers(std::string name) {
+  for (size_t at = name.find(kWrapped); at != std::string::npos; at = name.find(kWrapped)) {
+    name.erase(at, std::string(kWrapped).size());
+  }
+  return name;
+}
+
+bool IsHybrid(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
+}
+
+}  // namespace
+
+comm::Communicator* ShardGroup(DeviceMesh& mesh) {
+  TORCH_CHECK(mesh.ndim() <= 2, "FullyShardedDataParallel: a mesh of ", mesh.ndim(),
+              " dimensions; give it one (shards) or two (replicas, shards)");
+  auto group = mesh.get_group(mesh.dim_names().back());
+  ThrowUnlessOk(group.status(), "taking the shards of a mesh");
+  return *group;
+}
+
+comm::Communicator* ReplicateGroup(DeviceMesh& mesh) {
+  if (mesh.ndim() == 1) return nullptr;
+  auto group = mesh.get_group(mesh.dim_names().front());
+  ThrowUnlessOk(group.status(), "taking the replicas of a mesh");
+  return *group;
+}
+
+FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
+                                       comm::Communicator* replicate, const FullyShardedDataParallelOptions& options)
+    : world_(world), shard_(shard), replicate_(replicate), options_(options) {
+  TORCH_CHECK(IsHybrid(options.sharding_strategy) ? replicate != nullptr : true,
+              "FullyShardedDataParallel: HYBRID_SHARD needs a DeviceMesh of two dimensions, (replicas, shards)");
+  if (options.sharding_strategy == ShardingStrategy::kNoShard) {
+    const int self[] = {world.rank()};
+    auto alone = world.Subgroup(self);
+    ThrowUnlessOk(alone.status(), "making a group of one rank");
+    alone_ = *std::move(alone);
+    shard_ = alone_.get();
+    replicate_ = &world;
+  }
+  std::set<const void*> seen;
+  std::vector<FsdpParameter> parameters;
+  std::vector<at::Tensor> state;
+  Collect(module, "", seen, parameters, state);
+  if (options.sync_module_states) {
+    for (const FsdpParameter& parameter : parameters) state.push_back(parameter.tensor);
+    BroadcastTensors(world, state, 0, "broadcasting rank 0's parameters and buffers");
+  }
+  unit_ = std::make_shared<FsdpUnit>(std::move(parameters), shard_->size(), shard_->rank(), options);
+}
+
+// Parameters stay with the module, as shards.
+FullyShardedModule::~FullyShardedModule() = default;
+
+FsdpRoot& FullyShardedModule::root() {
+  if (root_ != nullptr) return *root_;
+  std::vector<std::shared_ptr<FsdpUnit>> units;
+  std::vector<FullyShardedModule*> wrapped;
+  std::set<const void*> seen;
+  for (const auto& module : modules()) {
+    auto* unit = dynamic_cast<FullyShardedModule*>(module.get());
+    if (unit == nullptr) continue;
+    TORCH_CHECK(unit->root_ == nullptr,
+                "FullyShardedDataParallel: a module was used before it was wrapped by an outer "
+                "one; wrap all modules first");
+    TORCH_CHECK(unit->shard_->members() == shard_->members(),
+                "FullyShardedDataParallel: modules within each other are sharded over different ranks");
+    for (const FsdpParameter& parameter : unit->unit_->parameters()) {
+      TORCH_CHECK(seen.insert(parameter.tensor.unsafeGetTensorImpl()).second, "FullyShardedDataParallel: parameter ",
+                  parameter.name, " belongs to two wrapped modules; wrap one module around both");
+    }
+    wrapped.push_back(unit);
+    units.push_back(unit->unit_);
+  }
+  auto root = std::make_shared<FsdpRoot>(std::move(units), *shard_, replicate_);
+  for (FullyShardedModule* unit : wrapped) unit->root_ = root;
+  return *root_;
+}
+
+void FullyShardedModule::PreForward() {
+  FsdpRoot& shared = root();
+  shared.PreForward(*unit_, join());
+}
+
+void FullyShardedModule::PostForward(const std::vector<at::Tensor>& outputs) { root_->PostForward(*unit_, outputs); }
+
+at::Tensor FullyShardedModule::CastInput(const at::Tensor& input) const {
+  const MixedPrecision& precision = options_.mixed_precision;
+  if (!precision.cast_forward_inputs || !precision.param_dtype.has_value()) return input;
+  return input.defined() && at::isFloatingType(input.scalar_type()) ? input.to(*precision.param_dtype) : input;
+}
+
+at::Tensor FullyShardedModule::CastOutput(const at::Tensor& output) const {
+  const auto type = options_.mixed_precision.output_dtype;
+  if (!type.has_value() || !output.defined() || !at::isFloatingType(output.scalar_type())) return output;
+  return output.to(*type);
+}
+
+at::Tensor FullyShardedModule::clip_grad_norm_(double max_norm, double norm_type) {
+  std::vector<at::Tensor> gradients;
+  for (const auto& unit : root().units()) {
+    for (const FsdpParameter& parameter : unit->parameters()) {
+      if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
+    }
+  }
+  const at::Tensor norm = ShardedNorm(gradients, norm_type, {&root().shard_group()});
+  ClipByNorm(gradients, norm, max_norm);
+  return norm;
+}
+
+std::vector<ShardedParameter> FullyShardedModule::sharded_parameters() {
+  std::map<const void*, const FsdpParameter*> parts;
+  for (const auto& unit : root().units()) {
+    for (const FsdpParameter& parameter : unit->parameters()) {
+      parts[parameter.tensor.unsafeGetTensorImpl()] = &parameter;
+    }
+  }
+  std::vector<ShardedParameter> found;
+  for (const auto& item : named_parameters()) {
+    const auto part = parts.find(item.value().unsafeGetTensorImpl());
+    if (part == parts.end()) continue;  // listed before, under another name
+    found.push_back({.name = WithoutWrappers(item.key()),
+                     .tensor = item.value(),
+                     .sizes = part->second->sizes,
+                     .begin = part->second->begin,
+                     .end = part->second->end});
+    parts.erase(part);
+  }
+  return found;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::unwrapped_buffers() const {
+  std::vector<std::pair<std::string, at::Tensor>> found;
+  for (const auto& item : named_buffers()) found.emplace_back(WithoutWrappers(item.key()), item.value());
+  return found;
+}
+
+void FullyShardedModule::ShadowIteration(const JoinIteration& iteration) {
+  root().Shadow(iteration.flags(iteration.lowest_active()) != 0);
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,166 @@
+// FullyShardedDataParallel: parameters, gradients and optimizer state are split among the ranks (ZeRO stage 3), after
+// torch.distributed.fsdp.
+//
+//   struct Model : torch::nn::Module {
+//     ... blocks.push_back(register_module("block0", std::make_shared<FullyShardedDataParallel<Block>>(
+//             std::make_shared<Block>(), *world)));  // innermost first; forward() as before
+//   };
+//   auto model = std::make_shared<FullyShardedDataParallel<Model>>(std::make_shared<Model>(), *world);
+//   torch::optim::Adam optimizer(model->parameters(), 1e-3);  // of this rank's shards
+//   auto loss = model->forward(images).pow(2).mean();
+//   loss.backward();              // shards' .grad are averages when this returns
+//   model->clip_grad_norm_(1.0);  // by the norm over all ranks
+//   optimizer.step();
+//
+// One unit is the parameters of a wrapped module without those of wrapped modules inside it: they are gathered together
+// before its forward, freed after, gathered again in backward. Over a 2-D DeviceMesh (rows replicate, columns shard)
+// shards are replicated: HYBRID_SHARD.
+//
+// Where PyTorch warns or goes wrong: every unit must run in every backward pass on all ranks alike; DDP around it is
+// refused by the compiler, because a mesh says the same.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "torch/nn/module.h"
+#include "trainer/device_mesh.h"
+#include "trainer/fsdp_options.h"
+#include "trainer/fsdp_root.h"
+#include "trainer/join.h"
+#include "trainer/tensors_of.h"
+
+namespace cohort::trainer {
+
+// One rank's part of a parameter, for checkpoints and people.
+struct ShardedParameter {
+  std::string name;            // in the unwrapped module
+  at::Tensor tensor;           // the parameter, which optimizers know; one-dimensional while sharded
+  std::vector<int64_t> sizes;  // of the whole
+  int64_t begin = 0;           // elements [begin, end) of the whole, row by row
+  int64_t end = 0;
+};
+
+// Everything that does not depend on the module's forward signature.
+class FullyShardedModule : public torch::nn::Module, public Joinable {
+ public:
+  ~FullyShardedModule() override;
+
+  // By forward.
+  void PreForward();
+  void PostForward(const std::vector<at::Tensor>& outputs);
+  at::Tensor CastInput(const at::Tensor& input) const;
+  at::Tensor CastOutput(const at::Tensor& output) const;
+
+  // The following are for the outermost module, after all wrapping; the first of them (or forward) settles that.
+  //
+  // Scales the shards' gradients so that the norm of all gradients together is at most max_norm; returns the norm
+  // before. Collective; blocks.
+  at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
+  // This rank's parts of all parameters, in the order of registration.
+  std::vector<ShardedParameter> sharded_parameters();
+  // All buffers, by their names in the unwrapped module; every rank has them whole.
+  std::vector<std::pair<std::string, at::Tensor>> unwrapped_buffers() const;
+  FsdpRoot& root();
+
+  comm::Communicator& join_group() override { return world_; }
+  void ShadowIteration(const JoinIteration& iteration) override;
+  void AfterJoin(const JoinIteration&) override {}
+
+ protected:
+  // Shards `module`'s parameters but for those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
+  // this, as does `world`, which has the ranks of both. Collective when modules are synchronised; blocks.
+  FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
+                     comm::Communicator* replicate, const FullyShardedDataParallelOptions& options);
+
+ private:
+  comm::Communicator& world_;
+  std::unique_ptr<comm::Communicator> alone_;  // NO_SHARD: shards among itself
+  comm::Communicator* shard_;
+  comm::Communicator* replicate_;
+  FullyShardedDataParallelOptions options_;
+  std::shared_ptr<FsdpUnit> unit_;
+  std::shared_ptr<FsdpRoot> root_;  // shared by all units of the model
+};
+
+// While it lives, backward passes of the model accumulate whole gradients without reducing them.
+class [[nodiscard]] FsdpNoSyncGuard {
+ public:
+  explicit FsdpNoSyncGuard(FsdpRoot& root) : root_(root), before_(root.sync()) { root_.set_sync(false); }
+  ~FsdpNoSyncGuard() { root_.set_sync(before_); }
+  FsdpNoSyncGuard(const FsdpNoSyncGuard&) = delete;
+  FsdpNoSyncGuard& operator=(const FsdpNoSyncGuard&) = delete;
+
+ private:
+  FsdpRoot& root_;
+  bool before_;
+};
+
+// While it lives, all parameters of the outermost `module` are whole. Collective at both ends. With `writeback`, what
+// was changed stays; all ranks must have changed the same.
+class [[nodiscard]] SummonFullParams {
+ public:
+  explicit SummonFullParams(FullyShardedModule& module, bool writeback = true)
+      : root_(module.root()), writeback_(writeback) {
+    root_.UnshardAll();
+  }
+  ~SummonFullParams() { root_.ReshardAll(writeback_); }
+  SummonFullParams(const SummonFullParams&) = delete;
+  SummonFullParams& operator=(const SummonFullParams&) = delete;
+
+ private:
+  FsdpRoot& root_;
+  bool writeback_;
+};
+
+// The groups of a mesh's dimensions; null for the replicas of a mesh of one dimension. Throw c10::Error for meshes of
+// more than two.
+comm::Communicator* ShardGroup(DeviceMesh& mesh);
+comm::Communicator* ReplicateGroup(DeviceMesh& mesh);
+
+template <typename ModuleType>
+class FullyShardedDataParallel : public FullyShardedModule {
+ public:
+  // Over the ranks of `group`, which must outlive this.
+  FullyShardedDataParallel(std::shared_ptr<ModuleType> module, comm::Communicator& group,
+                           const FullyShardedDataParallelOptions& options = {})
+      : FullyShardedModule(*module, group, &group, nullptr, options), module_(std::move(module)) {
+    register_module("_fsdp_wrapped_module", module_);
+  }
+  // Over a mesh of two dimensions, the outer one of replicas and the inner one of shards, or of one of shards. The
+  // mesh and its world must outlive this.
+  FullyShardedDataParallel(std::shared_ptr<ModuleType> module, DeviceMesh& mesh,
+                           const FullyShardedDataParallelOptions& options = {})
+      : FullyShardedModule(*module, mesh.world(), ShardGroup(mesh), ReplicateGroup(mesh), options),
+        module_(std::move(module)) {
+    register_module("_fsdp_wrapped_module", module_);
+  }
+
+  template <typename... Inputs>
+  auto forward(const Inputs&... inputs) {
+    PreForward();
+    auto output = module_->forward(Cast(inputs)...);
+    PostForward(TensorsOf(output));
+    if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
+      return CastOutput(output);
+    } else {
+      return output;
+    }
+  }
+  FsdpNoSyncGuard no_sync() { return FsdpNoSyncGuard(root()); }
+  const std::shared_ptr<ModuleType>& module() const { return module_; }
+
+ private:
+  at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
+  template <typename T>
+  const T& Cast(const T& input) const {
+    return input;
+  }
+  std::shared_ptr<ModuleType> module_;
+};
+
+}  // namespace cohort::trainer

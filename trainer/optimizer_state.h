@@ -1,0 +1,21 @@
+// What torch's optimizers remember of a parameter, as named tensors.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "ATen/core/Tensor.h"
+#include "torch/optim/optimizer.h"
+
+namespace cohort::trainer {
+
+// By PyTorch's names ("exp_avg", "momentum_buffer", ...), "step" as an int64 tensor without dimensions; the others have
+// the parameter's shape and share memory with the optimizer. Empty before the parameter's first step. SGD, Adam, AdamW,
+// Adagrad and RMSprop; throws c10::Error for others.
+std::map<std::string, at::Tensor> OptimizerStateOf(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
+
+// Replaces it. Throws c10::Error when a tensor is missing.
+void SetOptimizerState(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                       const std::map<std::string, at::Tensor>& state);
+
+}  // namespace cohort::trainer

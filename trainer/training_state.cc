@@ -1,0 +1,168 @@
+#include "trainer/training_state.h"
+
+#include <set>
+#include <utility>
+
+#include "torch/torch.h"
+#include "trainer/error.h"
+#include "trainer/optimizer_state.h"
+
+namespace cohort::trainer {
+namespace {
+
+constexpr const char* kModel = "model.";
+constexpr const char* kOptimizer = "optimizer.";
+constexpr const char* kStep = "step";  // the only state without the parameter's shape
+
+CheckpointTensor Named(CheckpointTensor tensor, const std::string& prefix) {
+  tensor.name = prefix + tensor.name;
+  return tensor;
+}
+
+std::vector<CheckpointTensor> ModelTensors(const TrainingState& state) {
+  std::vector<CheckpointTensor> tensors;
+  for (const CheckpointTensor& parameter : state.parameters) tensors.push_back(Named(parameter, kModel));
+  for (const CheckpointTensor& buffer : state.buffers) tensors.push_back(Named(buffer, kModel));
+  return tensors;
+}
+
+// One tensor of a parameter's optimizer state.
+CheckpointTensor StateTensor(const TrainingState& state, const CheckpointTensor& parameter, const std::string& key,
+                             const at::Tensor& data, const comm::Communicator& world) {
+  CheckpointTensor tensor = parameter;
+  tensor.name = kOptimizer + parameter.name + "." + key;
+  tensor.data = data;
+  if (key == kStep) {
+    tensor.sizes = {};
+    tensor.begin = 0;
+    tensor.end = 1;
+    tensor.replica = world.rank();
+    tensor.replicas = world.size();
+  }
+  if (state.owns_state) {
+    tensor.replica = 0;
+    tensor.replicas = 1;
+  }
+  return tensor;
+}
+
+// The states that the checkpoint has of a parameter, with fresh memory.
+std::map<std::string, at::Tensor> FreshState(const CheckpointIndex& index, const CheckpointTensor& parameter) {
+  std::map<std::string, at::Tensor> fresh;
+  const std::string prefix = kOptimizer + parameter.name + ".";
+  for (auto entry = index.tensors().lower_bound(prefix);
+       entry != index.tensors().end() && entry->first.compare(0, prefix.size(), prefix) == 0; ++entry) {
+    const std::string key = entry->first.substr(prefix.size());
+    if (key.find('.') != std::string::npos) continue;  // of a parameter whose name begins with this one's
+    const auto options = parameter.data.options().requires_grad(false).dtype(entry->second.dtype);
+    fresh[key] = key == kStep ? at::zeros({}, at::kLong) : at::zeros(parameter.data.sizes(), options);
+  }
+  return fresh;
+}
+
+TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Communicator& group) {
+  TrainingState state;
+  std::set<const void*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    state.parameters.push_back(ReplicatedTensor(item.key(), item.value(), group));
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      state.buffers.push_back(ReplicatedTensor(item.key(), item.value(), group));
+    }
+  }
+  return state;
+}
+
+}  // namespace
+
+TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                      const comm::Communicator& group) {
+  TrainingState state = ReplicatedModel(module, group);
+  state.optimizer = &optimizer;
+  state.has_state.assign(state.parameters.size(), true);
+  return state;
+}
+
+TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBase& optimizer,
+                      const comm::Communicator& group) {
+  TrainingState state = ReplicatedModel(module, group);
+  state.optimizer = &optimizer.local_optimizer();
+  state.owns_state = true;
+  for (const CheckpointTensor& parameter : state.parameters) {
+    state.has_state.push_back(optimizer.OwnerOf(parameter.data) == group.rank());
+  }
+  return state;
+}
+
+TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optimizer) {
+  TrainingState state;
+  const comm::Communicator* replicas = module.root().replicate_group();
+  for (const ShardedParameter& parameter : module.sharded_parameters()) {
+    state.parameters.push_back({.name = parameter.name,
+                                .sizes = parameter.sizes,
+                                .begin = parameter.begin,
+                                .end = parameter.end,
+                                .data = parameter.tensor,
+                                .replica = replicas == nullptr ? 0 : replicas->rank(),
+                                .replicas = replicas == nullptr ? 1 : replicas->size()});
+  }
+  for (const auto& [name, buffer] : module.unwrapped_buffers()) {
+    state.buffers.push_back(ReplicatedTensor(name, buffer, module.join_group()));
+  }
+  state.optimizer = &optimizer;
+  state.has_state.assign(state.parameters.size(), true);
+  return state;
+}
+
+void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
+                       const CheckpointValues& values) {
+  std::vector<CheckpointTensor> tensors = ModelTensors(state);
+  for (size_t i = 0; i < state.parameters.size() && state.optimizer != nullptr; ++i) {
+    if (!state.has_state[i]) continue;
+    for (const auto& [key, data] : OptimizerStateOf(*state.optimizer, state.parameters[i].data)) {
+      tensors.push_back(StateTensor(state, state.parameters[i], key, data, world));
+    }
+  }
+  SaveCheckpoint(world, directory, tensors, values);
+}
+
+CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory,
+                                   const TrainingState& state) {
+  CheckpointValues values;
+  TogetherOrNot(world, "loading checkpoint " + directory, [&] {
+    const CheckpointIndex index = CheckpointIndex::Read(directory);
+    std::vector<CheckpointTensor> wanted = ModelTensors(state);
+    std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (!state.has_state[i]) continue;
+      states[i] = FreshState(index, state.parameters[i]);
+      for (const auto& [key, data] : states[i]) {
+        wanted.push_back(StateTensor(state, state.parameters[i], key, data, world));
+      }
+    }
+    LoadTensors(directory, index, wanted);
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (!states[i].empty()) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
+    }
+    values = index.values();
+  });
+  return values;
+}
+
+std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, const std::string& root,
+                                                   const TrainingState& state,
+                                                   const std::function<void(const std::string&)>& refused) {
+  for (const std::string& directory : CheckpointsIn(root)) {
+    try {
+      return LoadedState{directory, LoadTrainingState(world, directory, state)};
+    } catch (const DistributedError& error) {
+      if (error.code() != absl::StatusCode::kDataLoss && error.code() != absl::StatusCode::kNotFound) throw;
+      if (refused != nullptr) refused(error.what_without_backtrace());
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,62 @@
+// Checkpoints of a model and its optimizer, whatever splits them: what DistributedDataParallel, ZeRO or
+// FullyShardedDataParallel saved on some ranks, any of them loads on others.
+//
+//   TrainingState state = StateOf(*model, optimizer, *world);
+//   SaveTrainingState(*world, "checkpoints/step-00000100", state, {{"step", "100"}});
+//   ...
+//   auto resumed = LoadLatestTrainingState(*world, "checkpoints", state);  // newest first, damaged ones skipped
+//
+// Tensors are named "model.<parameter>" and "optimizer.<parameter>.<state>" by PyTorch's names.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "comm/communicator.h"
+#include "torch/nn/module.h"
+#include "torch/optim/optimizer.h"
+#include "trainer/checkpoint.h"
+#include "trainer/fully_sharded_data_parallel.h"
+#include "trainer/zero_redundancy_optimizer.h"
+
+namespace cohort::trainer {
+
+// Which elements of which tensors this rank has. Refers to the model and the optimizer, which must outlive it.
+struct TrainingState {
+  std::vector<CheckpointTensor> parameters;  // named as in the module; data is the parameter itself
+  std::vector<CheckpointTensor> buffers;
+  torch::optim::Optimizer* optimizer = nullptr;  // that has the state of this rank's parameters
+  // By parameter: whether this rank has its optimizer state, and whether it alone does.
+  std::vector<bool> has_state;
+  bool owns_state = false;
+};
+
+// Replicated on all ranks of `group`: DistributedDataParallel, or one rank alone.
+TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                      const comm::Communicator& group);
+// The optimizer's state at its owners.
+TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBase& optimizer,
+                      const comm::Communicator& group);
+// Shards. `optimizer` is of module->parameters().
+TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optimizer);
+
+// Collective; blocks; errors: those of SaveCheckpoint.
+void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
+                       const CheckpointValues& values);
+// Collective; blocks. Returns the values. Throws on every rank what one of them met (LoadTensors); parameters are
+// undefined then.
+CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state);
+
+struct LoadedState {
+  std::string directory;
+  CheckpointValues values;
+};
+// The newest of `root`'s checkpoints that can be read, or none. `refused` is told of each that can't. Collective.
+std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, const std::string& root,
+                                                   const TrainingState& state,
+                                                   const std::function<void(const std::string&)>& refused = nullptr);
+
+}  // namespace cohort::trainer

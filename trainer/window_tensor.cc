@@ -1,0 +1,22 @@
+#include "trainer/window_tensor.h"
+
+#include <memory>
+#include <utility>
+
+#include "torch/torch.h"
+#include "trainer/error.h"
+
+namespace cohort::trainer {
+
+at::Tensor ZerosInWindow(comm::Communicator& group, int64_t elements, const at::TensorOptions& options) {
+  const at::TensorOptions plain = options.requires_grad(false);
+  if (!plain.device().is_cpu()) return at::zeros({elements}, plain);
+  auto window = group.AllocateWindow(static_cast<size_t>(elements) * plain.dtype().itemsize());
+  if (window.status().code() == absl::StatusCode::kResourceExhausted) return at::zeros({elements}, plain);
+  ThrowUnlessOk(window.status(), "allocating a window of " + std::to_string(elements) + " elements");
+  if (elements == 0) return at::zeros({elements}, plain);
+  auto owner = std::make_shared<comm::Window>(*std::move(window));
+  return at::from_blob(owner->data(), {elements}, [owner](void*) mutable { owner.reset(); }, plain);
+}
+
+}  // namespace cohort::trainer

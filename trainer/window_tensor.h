@@ -1,0 +1,17 @@
+// Tensors in window memory (comm/window.h), whose collectives move every byte once.
+#pragma once
+
+#include <cstdint>
+
+#include "ATen/core/Tensor.h"
+#include "comm/communicator.h"
+
+namespace cohort::trainer {
+
+// A zeroed tensor of `elements` elements in a row. On the CPU it lies in a window of `group`, which must outlive it as
+// must the runtime, or in ordinary memory where the node segment has no room for it on some rank (all ranks get the
+// same kind); on other devices it is an ordinary tensor. Collective over `group` on the CPU; blocks. Throws
+// DistributedError.
+at::Tensor ZerosInWindow(comm::Communicator& group, int64_t elements, const at::TensorOptions& options);
+
+}  // namespace cohort::trainer

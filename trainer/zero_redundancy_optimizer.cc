@@ -1,0 +1,157 @@
+#include "trainer/zero_redundancy_optimizer.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <string>
+
+#include "torch/torch.h"
+#include "trainer/error.h"
+#include "trainer/grad_norm.h"
+#include "trainer/tensor_buffer.h"
+#include "trainer/window_tensor.h"
+
+namespace cohort::trainer {
+
+using torch::optim::OptimizerParamGroup;
+
+struct ZeroRedundancyOptimizerBase::Flat {
+  std::vector<int> members;      // parameter indices, owner by owner
+  std::vector<int64_t> offsets;  // of each member
+  std::vector<int64_t> counts;   // elements, by owner
+  int64_t first = 0;             // where this rank's begin
+  int64_t elements = 0;
+  at::Tensor buffer;
+};
+
+ZeroRedundancyOptimizerBase::ZeroRedundancyOptimizerBase(std::vector<OptimizerParamGroup> groups,
+                                                         std::unique_ptr<torch::optim::OptimizerOptions> defaults,
+                                                         const LocalFactory& factory, comm::Communicator& group,
+                                                         ZeroRedundancyOptimizerOptions options)
+    : Optimizer(std::move(groups), std::move(defaults)), group_(group), options_(options) {
+  for (const OptimizerParamGroup& param_group : param_groups()) {
+    for (const at::Tensor& parameter : param_group.params()) all_.push_back(parameter);
+  }
+  TORCH_CHECK(!all_.empty(), "ZeroRedundancyOptimizer: got no parameters");
+  Partition();
+  MakeLocal(factory);
+  MakeFlats();
+}
+
+ZeroRedundancyOptimizerBase::~ZeroRedundancyOptimizerBase() {
+  if (!options_.parameters_as_bucket_view) return;
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& parameter : all_) parameter.set_data(parameter.detach().clone());  // windows end with the job
+}
+
+void ZeroRedundancyOptimizerBase::Partition() {
+  std::vector<PartitionedParameter> sizes;
+  for (const at::Tensor& parameter : all_) sizes.push_back({parameter.numel(), parameter.requires_grad()});
+  owners_ = PartitionParameters(sizes, group_.size(), options_.partition);
+}
+
+void ZeroRedundancyOptimizerBase::MakeLocal(const LocalFactory& factory) {
+  std::vector<OptimizerParamGroup> mine;
+  size_t index = 0;
+  for (const OptimizerParamGroup& param_group : param_groups()) {
+    std::vector<at::Tensor> parameters;
+    for (const at::Tensor& parameter : param_group.params()) {
+      if (owners_[index++] == group_.rank()) parameters.push_back(parameter);
+    }
+    mine.emplace_back(std::move(parameters), param_group.options().clone());
+  }
+  local_ = factory(std::move(mine));
+}
+
+void ZeroRedundancyOptimizerBase::MakeFlats() {
+  std::map<std::pair<int, std::string>, std::unique_ptr<Flat>> kinds;
+  for (int owner = 0; owner < group_.size(); ++owner) {
+    for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
+      if (owners_[i] != owner) continue;
+      auto& flat = kinds[{static_cast<int>(all_[i].scalar_type()), all_[i].device().str()}];
+      if (flat == nullptr) {
+        flat = std::make_unique<Flat>();
+        flat->counts.assign(group_.size(), 0);
+      }
+      flat->members.push_back(i);
+      flat->offsets.push_back(flat->elements);
+      flat->elements += all_[i].numel();
+      flat->counts[owner] += all_[i].numel();
+    }
+  }
+  const at::NoGradGuard no_grad;
+  for (auto& [kind, flat] : kinds) {
+    for (int rank = 0; rank < group_.rank(); ++rank) flat->first += flat->counts[rank];
+    flat->buffer = ZerosInWindow(group_, flat->elements, all_[flat->members.front()].options());
+    for (size_t k = 0; k < flat->members.size() && options_.parameters_as_bucket_view; ++k) {
+      at::Tensor& parameter = all_[flat->members[k]];
+      at::Tensor view = flat->buffer.narrow(0, flat->offsets[k], parameter.numel()).view(parameter.sizes());
+      view.copy_(parameter);
+      parameter.set_data(view);
+    }
+    flats_.push_back(std::move(flat));
+  }
+}
+
+at::Tensor ZeroRedundancyOptimizerBase::step(LossClosure closure) {
+  at::Tensor loss;
+  if (closure != nullptr) {
+    const at::AutoGradMode grad(true);
+    loss = closure();
+  }
+  for (size_t g = 0; g < param_groups().size(); ++g) {
+    local_->param_groups()[g].set_options(param_groups()[g].options().clone());
+  }
+  local_->step();
+  GatherParameters();
+  return loss;
+}
+
+void ZeroRedundancyOptimizerBase::GatherParameters() {
+  const at::NoGradGuard no_grad;
+  const bool copies = !options_.parameters_as_bucket_view;
+  std::vector<runtime::Work> works;
+  for (const auto& flat : flats_) {
+    for (size_t k = 0; k < flat->members.size() && copies; ++k) {
+      if (owners_[flat->members[k]] != group_.rank()) continue;
+      const at::Tensor& parameter = all_[flat->members[k]];
+      flat->buffer.narrow(0, flat->offsets[k], parameter.numel()).copy_(parameter.reshape({-1}));
+    }
+    const comm::ConstBuffer mine = AsBuffer(flat->buffer.narrow(0, flat->first, flat->counts[group_.rank()]));
+    works.push_back(group_.AllGatherV(mine, AsBuffer(flat->buffer), {.counts = flat->counts, .displacements = {}}));
+  }
+  absl::Status first;
+  for (runtime::Work& work : works) {  // all of them: none may go on in memory that others use again
+    const absl::Status status = work.Wait();
+    if (first.ok()) first = status;
+  }
+  ThrowUnlessOk(first, "ZeroRedundancyOptimizer: gathering parameters");
+  for (const auto& flat : flats_) {
+    for (size_t k = 0; k < flat->members.size() && copies; ++k) {
+      if (owners_[flat->members[k]] == group_.rank()) continue;
+      at::Tensor& parameter = all_[flat->members[k]];
+      parameter.copy_(flat->buffer.narrow(0, flat->offsets[k], parameter.numel()).view(parameter.sizes()));
+    }
+  }
+}
+
+at::Tensor ZeroRedundancyOptimizerBase::clip_grad_norm_(double max_norm, double norm_type) {
+  std::vector<at::Tensor> mine, every;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    if (!all_[i].grad().defined()) continue;
+    every.push_back(all_[i].grad());
+    if (owners_[i] == group_.rank()) mine.push_back(all_[i].grad());
+  }
+  const at::Tensor norm = ShardedNorm(mine, norm_type, {&group_});
+  ClipByNorm(every, norm, max_norm);
+  return norm;
+}
+
+int ZeroRedundancyOptimizerBase::OwnerOf(const at::Tensor& parameter) const {
+  for (size_t i = 0; i < all_.size(); ++i) {
+    if (all_[i].is_same(parameter)) return owners_[i];
+  }
+  TORCH_CHECK(false, "ZeroRedundancyOptimizer: asked for the owner of a parameter that it was not given");
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,101 @@
+// ZeroRedundancyOptimizer: an optimizer whose state is split among the ranks (ZeRO stage 1), after torch.distributed's.
+//
+//   DistributedDataParallel ddp(model, *world);
+//   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(model->parameters(), *world,
+//   torch::optim::AdamOptions(1e-3));
+//   ...
+//   loss.backward();    // averaged by ddp
+//   optimizer.step();   // each rank steps the parameters that it owns, then all ranks get all of them
+//
+// Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020). State
+// of 12 bytes a parameter (mixed-precision Adam) becomes 12 / ranks; a step moves every parameter to every rank once,
+// by one all-gather for each element type.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "comm/communicator.h"
+#include "torch/optim/optimizer.h"
+#include "trainer/join.h"
+#include "trainer/zero_partition.h"
+
+namespace cohort::trainer {
+
+struct ZeroRedundancyOptimizerOptions {
+  ZeroPartition partition = ZeroPartition::kSortedBySize;
+  // Parameters become views of one buffer for each element type, in window memory, which the all-gather then writes
+  // directly. Otherwise they stay where they are and are copied.
+  bool parameters_as_bucket_view = false;
+};
+
+// Everything that does not depend on the optimizer's class. A torch optimizer of all parameters, whose groups' options
+// (learning rates, ...) may be changed between steps as usual.
+class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joinable {
+ public:
+  using LocalFactory =
+      std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::optim::OptimizerParamGroup>)>;
+
+  // Collective over `group`, which must outlive this. All ranks pass equal parameters. Throws DistributedError and
+  // c10::Error.
+  ZeroRedundancyOptimizerBase(std::vector<torch::optim::OptimizerParamGroup> groups,
+                              std::unique_ptr<torch::optim::OptimizerOptions> defaults, const LocalFactory& factory,
+                              comm::Communicator& group, ZeroRedundancyOptimizerOptions options);
+  ~ZeroRedundancyOptimizerBase() override;
+
+  // Steps this rank's parameters, then gives everyone's to everyone. Collective; blocks. Returns the closure's loss.
+  at::Tensor step(LossClosure closure = nullptr) override;
+  // Scales gradients so that the norm over all parameters is at most max_norm; returns the norm before. Every parameter
+  // counts on its owner. Collective; blocks.
+  at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
+
+  // Group rank that owns each parameter, in the order of the groups' parameters.
+  const std::vector<int>& owners() const { return owners_; }
+  // The owner of one parameter; throws c10::Error for one that is not of this optimizer.
+  int OwnerOf(const at::Tensor& parameter) const;
+  // The optimizer of this rank's parameters.
+  torch::optim::Optimizer& local_optimizer() { return *local_; }
+  comm::Communicator& join_group() override { return group_; }
+  void ShadowIteration(const JoinIteration&) override { step(); }
+  void AfterJoin(const JoinIteration&) override {}
+
+ private:
+  struct Flat;  // the parameters of one element type, owner by owner
+
+  void Partition();
+  void MakeLocal(const LocalFactory& factory);
+  void MakeFlats();
+  void GatherParameters();
+
+  comm::Communicator& group_;
+  ZeroRedundancyOptimizerOptions options_;
+  std::vector<at::Tensor> all_;  // parameters, in order
+  std::vector<int> owners_;
+  std::unique_ptr<torch::optim::Optimizer> local_;
+  std::vector<std::unique_ptr<Flat>> flats_;
+};
+
+template <typename OptimizerClass>
+class ZeroRedundancyOptimizer : public ZeroRedundancyOptimizerBase {
+ public:
+  template <typename Defaults>
+  ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, comm::Communicator& group, const Defaults& defaults,
+                          ZeroRedundancyOptimizerOptions options = {})
+      : ZeroRedundancyOptimizer(
+            std::vector<torch::optim::OptimizerParamGroup>{torch::optim::OptimizerParamGroup(std::move(parameters))},
+            group, defaults, options) {}
+  template <typename Defaults>
+  ZeroRedundancyOptimizer(std::vector<torch::optim::OptimizerParamGroup> groups, comm::Communicator& group,
+                          const Defaults& defaults, ZeroRedundancyOptimizerOptions options = {})
+      : ZeroRedundancyOptimizerBase(
+            std::move(groups), std::make_unique<Defaults>(defaults),
+            [&defaults](std::vector<torch::optim::OptimizerParamGroup> local) {
+              return std::make_unique<OptimizerClass>(std::move(local), defaults);
+            },
+            group, options) {}
+};
+
+}  // namespace cohort::trainer
