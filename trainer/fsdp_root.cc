@@ -90,6 +90,11 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
 void FsdpRoot::QueueFinish() {
   if (backward_) return;
   backward_ = true;
+  next_to_reduce_ = 0;
+  to_reduce_.clear();
+  for (auto unit = order_.rbegin(); unit != order_.rend(); ++unit) {
+    if (std::find(to_reduce_.begin(), to_reduce_.end(), *unit) == to_reduce_.end()) to_reduce_.push_back(*unit);
+  }
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       runtime::MutexLock lock(self->mutex_);
@@ -114,24 +119,32 @@ void FsdpRoot::PreBackward(FsdpUnit& unit) {
 
 void FsdpRoot::PrefetchBackward(const FsdpUnit& unit) {
   const auto found = std::find(order_.rbegin(), order_.rend(), &unit);
-  if (found != order_.rend() && found + 1 != order_.rend()) StartUnshard(**(found + 1));
+  if (found == order_.rend() || found + 1 == order_.rend()) return;
+  FsdpUnit& next = **(found + 1);
+  if (!next.in_backward()) StartUnshard(next);  // else it is done, or has its parameters
 }
 
 void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
   runtime::MutexLock lock(mutex_);
   if (!backward_) return;  // failed before
   try {
-    if (unit.TakeGradient(parameter, share_)) FinishUnit(unit);
+    unit.TakeGradient(parameter, share_);
+    if (!unit.has_all_gradients()) return;
+    unit.Reshard(pool_);
+    LaunchReadyReductions();
   } catch (const c10::Error& error) {
     Fail(error);
     throw;
   }
 }
 
-// All gradients of the unit are there.
-void FsdpRoot::FinishUnit(FsdpUnit& unit) {
-  unit.Reshard(pool_);
-  if (sync_) LaunchReduction(unit, unit.ReleaseFlatGradient());
+void FsdpRoot::LaunchReadyReductions() {
+  for (; sync_ && next_to_reduce_ < to_reduce_.size(); ++next_to_reduce_) {
+    FsdpUnit& unit = *to_reduce_[next_to_reduce_];
+    if (!unit.trainable()) continue;
+    if (!unit.has_all_gradients()) return;
+    LaunchReduction(unit, unit.ReleaseFlatGradient());
+  }
 }
 
 void FsdpRoot::LaunchReduction(FsdpUnit& unit, at::Tensor flat) {
@@ -182,14 +195,11 @@ void FsdpRoot::FinishReductions() {
 void FsdpRoot::Finish() {
   if (!backward_) return;
   try {
-    // Units with parameters that got no gradient, latest first.
-    std::vector<FsdpUnit*> left;
-    for (auto unit = order_.rbegin(); unit != order_.rend(); ++unit) {
-      if (std::find(left.begin(), left.end(), *unit) == left.end()) left.push_back(*unit);
-    }
-    for (FsdpUnit* unit : left) {
-      unit->Reshard(pool_);
-      if (sync_ && unit->expects_gradients()) LaunchReduction(*unit, unit->ReleaseFlatGradient());
+    // What is left had parameters without gradients, or waited for units that had.
+    for (; sync_ && next_to_reduce_ < to_reduce_.size(); ++next_to_reduce_) {
+      FsdpUnit& unit = *to_reduce_[next_to_reduce_];
+      unit.Reshard(pool_);
+      if (unit.trainable() && unit.in_backward()) LaunchReduction(unit, unit.ReleaseFlatGradient());
     }
     FinishReductions();
     for (const auto& unit : units_) {

@@ -5,7 +5,9 @@
 //   backward  unit 2 ── unit 1 ── unit 0        gather 2, (1 ahead) gradients of 2, reduce-scatter 2, free 2, ...
 //   end of backward                             all-reduce over the replicas (HSDP), shards get their .grad
 //
-// Gathering and reducing have communicators of their own, so that neither waits behind the other.
+// Gathering and reducing have communicators of their own, so that neither waits behind the other. Units are reduced in
+// the opposite order of their forward passes, also when a later one has its gradients first: so the order of calls is
+// the same on all ranks, whatever their graphs look like.
 #pragma once
 
 #include <cstdint>
@@ -74,7 +76,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void PrefetchBackward(const FsdpUnit& unit);
   void QueueFinish();
   void Finish();
-  void FinishUnit(FsdpUnit& unit);
+  void LaunchReadyReductions();
   void LaunchReduction(FsdpUnit& unit, at::Tensor flat);
   void Replicate(Reduction& reduction);
   void FinishReductions();
@@ -94,6 +96,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::vector<FsdpUnit*> order_;                                // units in this iteration's forward pass
   std::vector<FsdpUnit*> last_order_;                           // and the one before
   std::vector<std::pair<Step, FsdpUnit*>> steps_, last_steps_;  // collectives, in order
+  std::vector<FsdpUnit*> to_reduce_;  // in this backward pass: against the order of the forward pass
+  size_t next_to_reduce_ = 0;
   std::vector<Reduction> reductions_;
   FsdpTraffic traffic_;
 };

@@ -155,7 +155,7 @@ void FsdpUnit::BeginBackward() {
   }
 }
 
-bool FsdpUnit::TakeGradient(int index, double share) {
+void FsdpUnit::TakeGradient(int index, double share) {
   const at::NoGradGuard no_grad;
   FsdpParameter& parameter = parameters_[index];
   const at::Tensor grad = std::exchange(parameter.tensor.mutable_grad(), at::Tensor());
@@ -174,7 +174,7 @@ bool FsdpUnit::TakeGradient(int index, double share) {
     }
     filled_[index] = true;
   }
-  return --pending_ == 0;
+  --pending_;
 }
 
 at::Tensor FsdpUnit::ZeroFlatGradient() const {
@@ -201,7 +201,7 @@ void FsdpUnit::SetShardGradients(const at::Tensor& reduced) {
     FsdpParameter& parameter = parameters_[i];
     if (!parameter.tensor.requires_grad()) continue;
     at::Tensor saved = std::exchange(saved_grads_[i], at::Tensor());
-    const at::Tensor part = LocalView(own, parameter);
+    const at::Tensor part = LocalView(own, parameter).variable_data();  // which zero_grad can detach
     parameter.tensor.mutable_grad() = saved.defined() ? saved.add_(part) : part;
   }
   grads_aside_ = false;

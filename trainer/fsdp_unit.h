@@ -73,10 +73,12 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   void AddGradientHooks(const std::shared_ptr<FsdpRoot>& root);
   // Puts shards' gradients aside so that backward accumulates whole ones.
   void BeginBackward();
-  // A parameter's gradient has come: it goes into the flat gradient, multiplied by `share`. True for the last one.
-  bool TakeGradient(int parameter, double share);
-  // Gradients have begun to come in this backward pass and have not ended, or none has come at all.
-  bool expects_gradients() const { return pending_ > 0 && grads_aside_; }
+  // A parameter's gradient has come: it goes into the flat gradient, multiplied by `share`.
+  void TakeGradient(int parameter, double share);
+  bool trainable() const { return trainable_ > 0; }
+  // Backward has reached the unit, and has brought all of its gradients.
+  bool in_backward() const { return grads_aside_; }
+  bool has_all_gradients() const { return grads_aside_ && pending_ <= 0; }
   // The flat gradient, with zeros where nothing came, for reduce-scatter; the unit has none afterwards.
   at::Tensor ReleaseFlatGradient();
   // A flat gradient of zeros.

@@ -122,7 +122,8 @@ at::Tensor FullyShardedModule::CastInput(const at::Tensor& input) const {
 
 at::Tensor FullyShardedModule::CastOutput(const at::Tensor& output) const {
   const auto type = options_.mixed_precision.output_dtype;
-  if (!type.has_value() || !output.defined() || !at::isFloatingType(output.scalar_type())) return output;
+  const bool outermost = root_ != nullptr && root_->units().front() == unit_;
+  if (!outermost || !type.has_value() || !output.defined() || !at::isFloatingType(output.scalar_type())) return output;
   return output.to(*type);
 }
 

@@ -40,10 +40,11 @@ JoinIteration Join::Exchange(int flags) {
   return JoinIteration(std::move(all));
 }
 
-void Join::CheckTermination(const JoinIteration& iteration) const {
+void Join::CheckTermination(const JoinIteration& iteration) {
   if (!options_.throw_on_early_termination || iteration.active_count() == group_->size()) return;
   int rank = 0;
   while (iteration.flags(rank) >= 0) ++rank;
+  all_know_ = true;
   throw DistributedError(absl::StatusCode::kFailedPrecondition,
                          "Join: rank " + std::to_string(rank) +
                              " has no inputs left while others have, and throw_on_early_termination is set");
@@ -67,15 +68,23 @@ void Join::RunAndShadow(const std::function<void()>& inputs) {
   for (Joinable* joinable : joinables_) joinable->AfterJoin(last_);
 }
 
+// Those who wait for this rank's answers must hear of it.
+void Join::Leave(const std::string& why) {
+  joinables_.front()->join_ = nullptr;
+  if (!all_know_) group_->Abort("a rank's loop under Join failed: " + why);
+}
+
 void Join::run(const std::function<void()>& inputs) {
   if (!options_.enable) return inputs();
   joinables_.front()->join_ = this;
+  all_know_ = false;
   try {
     RunAndShadow(inputs);
+  } catch (const c10::Error& error) {
+    Leave(error.what_without_backtrace());
+    throw;
   } catch (const std::exception& error) {
-    joinables_.front()->join_ = nullptr;
-    // Those who wait for this rank's answers must hear of it; a failure that all know of aborts nothing more.
-    group_->Abort(std::string("a rank's loop under Join failed: ") + error.what());
+    Leave(error.what());
     throw;
   }
   joinables_.front()->join_ = nullptr;

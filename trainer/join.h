@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -82,13 +83,15 @@ class Join {
 
  private:
   JoinIteration Exchange(int flags);
-  void CheckTermination(const JoinIteration& iteration) const;
+  void CheckTermination(const JoinIteration& iteration);
+  void Leave(const std::string& why);
   void RunAndShadow(const std::function<void()>& inputs);
 
   std::vector<Joinable*> joinables_;
   JoinOptions options_;
   std::unique_ptr<comm::Communicator> group_;
   JoinIteration last_;
+  bool all_know_ = false;  // that it has ended early
 };
 
 // Steps an optimizer of this rank's own parts in shadowed iterations too: for sharded parameters, whose owner updates

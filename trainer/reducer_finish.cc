@@ -86,8 +86,9 @@ void Reducer::CopyOutOwned(Bucket& bucket) {
     if (globally_unused_[member]) {
       tensor.mutable_grad() = kept;
     } else if (parameters_[member].owner == rank) {
-      tensor.mutable_grad() =
-          bucket.owned.narrow(0, offset_of_[member] - bucket.first, tensor.numel()).view(tensor.sizes());
+      tensor.mutable_grad() = bucket.owned.narrow(0, offset_of_[member] - bucket.first, tensor.numel())
+                                  .view(tensor.sizes())
+                                  .variable_data();
     }
   }
   bucket.owned = at::Tensor();
@@ -103,7 +104,8 @@ void Reducer::CopyOut(Bucket& bucket) {
     if (globally_unused_[member]) {
       if (kept.defined()) grad.copy_(kept);
     } else if (options_.gradient_as_bucket_view) {
-      if (!grad.defined() || !grad.is_alias_of(average)) grad = average;
+      // No view to autograd, or Optimizer::zero_grad could not detach it.
+      if (!grad.defined() || !grad.is_alias_of(average)) grad = average.variable_data();
     } else if (grad.defined()) {
       grad.copy_(average);
     } else {
