@@ -29,6 +29,13 @@ using runtime::SegmentHeader;
 
 constexpr int kReadAttempts = 8;
 constexpr size_t kCopyBytes = 1 << 20;
+constexpr uint64_t kClockMagic = 0x6b636f6c63786f62u;  // "boxclock", little-endian
+
+// Follows the segment in a saved file: when it was saved, without which nobody knows how long a call had hung.
+struct SavedClock {
+  uint64_t magic;
+  uint64_t now_ns;
+};
 
 absl::Status ReadAll(int fd, uint64_t offset, void* data, size_t bytes) {
   char* at = static_cast<char*>(data);
@@ -121,21 +128,27 @@ bool IsSaved(int fd) {
   return seals < 0 || (seals & F_SEAL_SHRINK) == 0;
 }
 
-// The first `total` bytes of a segment, to the file `out`, which messages call `path`.
+absl::Status WriteAll(int out, const char* data, size_t bytes, const std::string& path) {
+  for (size_t written = 0; written < bytes;) {
+    const ssize_t put = write(out, data + written, bytes - written);
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return runtime::ErrnoStatus(errno, "cannot write " + path);
+    written += static_cast<size_t>(put);
+  }
+  return absl::OkStatus();
+}
+
+// The first `total` bytes of a segment and the clock, to the file `out`, which messages call `path`.
 absl::Status CopyTo(int out, int fd, uint64_t total, const std::string& path) {
   std::vector<char> buffer(kCopyBytes);
   for (uint64_t offset = 0; offset < total;) {
     const size_t bytes = std::min<uint64_t>(buffer.size(), total - offset);
     COHORT_RETURN_IF_ERROR(ReadAll(fd, offset, buffer.data(), bytes));
-    for (size_t written = 0; written < bytes;) {
-      const ssize_t put = write(out, buffer.data() + written, bytes - written);
-      if (put < 0 && errno == EINTR) continue;
-      if (put < 0) return runtime::ErrnoStatus(errno, "cannot write " + path);
-      written += static_cast<size_t>(put);
-    }
+    COHORT_RETURN_IF_ERROR(WriteAll(out, buffer.data(), bytes, path));
     offset += bytes;
   }
-  return absl::OkStatus();
+  const SavedClock clock = {kClockMagic, runtime::SteadyNow()};
+  return WriteAll(out, reinterpret_cast<const char*>(&clock), sizeof clock, path);
 }
 
 }  // namespace
@@ -152,7 +165,13 @@ absl::StatusOr<SegmentCopy> CopySegment(int fd, int records) {
     }
     copy.ranks.push_back(std::move(one));
   }
-  if (!IsSaved(fd)) copy.now_ns = runtime::SteadyNow();
+  SavedClock clock{};
+  if (!IsSaved(fd)) {
+    copy.now_ns = runtime::SteadyNow();
+  } else if (ReadAll(fd, runtime::FixedBytes(static_cast<int>(header.local_ranks)), &clock, sizeof clock).ok() &&
+             clock.magic == kClockMagic) {
+    copy.now_ns = clock.now_ns;
+  }
   return copy;
 }
 

@@ -25,14 +25,14 @@ struct SegmentCopy {
   std::string job_id;  // printable
   uint64_t epoch = 0;
   std::vector<RankCopy> ranks;
-  uint64_t now_ns = 0;  // steady clock; of a saved segment: its newest time
+  uint64_t now_ns = 0;  // steady clock; of a saved segment: when it was saved, or else its newest time
 };
 
 // Reads the segment behind `fd`, the newest `records` records of each rank. kInvalidArgument where it is no node
 // segment of this version.
 absl::StatusOr<SegmentCopy> CopySegment(int fd, int records);
 
-// Writes what CopySegment reads into a new file, for later.
+// Writes what CopySegment reads, and the time, into a new file, for later.
 absl::Status SaveSegment(int fd, const std::string& path);
 
 }  // namespace cohort::blackbox

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/clock.h"
 #include "runtime/base/file_descriptor.h"
 #include "runtime/segment/agent_protocol.h"
 #include "runtime/segment/black_box.h"
@@ -128,7 +129,9 @@ TEST_F(BlackBoxTool, FindsAJobOnceAndKeepsItForLater) {
   ASSERT_EQ(found.size(), 1u);
   EXPECT_TRUE(FindAll("another").empty());
   const std::string path = (std::filesystem::temp_directory_path() / ("box-" + std::to_string(getpid()))).string();
+  const uint64_t before = runtime::SteadyNow();
   ASSERT_TRUE(SaveSegment(found[0].fd.get(), path).ok());
+  const uint64_t after = runtime::SteadyNow();
   EXPECT_FALSE(SaveSegment(found[0].fd.get(), path).ok());  // nothing is overwritten
   const runtime::FileDescriptor file(open(path.c_str(), O_RDONLY));
   std::filesystem::remove(path);
@@ -136,6 +139,9 @@ TEST_F(BlackBoxTool, FindsAJobOnceAndKeepsItForLater) {
   ASSERT_TRUE(copy.ok()) << copy.status();
   EXPECT_EQ(copy->ranks.at(0).records.at(0).signature.sequence, 42u);
   EXPECT_EQ(copy->job_id, "job-7");
+  // How long a call has hung counts up to when it was saved, not to the newest record.
+  EXPECT_GE(copy->now_ns, before);
+  EXPECT_LE(copy->now_ns, after);
 }
 
 TEST(BlackBoxTables, EmptyRanksHaveALineAndJsonQuotes) {
