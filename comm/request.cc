@@ -14,8 +14,15 @@ namespace {
 
 std::string Text(std::string_view text) { return std::string(text); }
 
+// " at main.cc:90"; empty where nobody said where the call stands.
+std::string At(const std::source_location& site) {
+  const std::string_view file = site.file_name();
+  if (file.empty()) return "";
+  return " at " + Text(file.substr(file.find_last_of('/') + 1)) + ":" + std::to_string(site.line());
+}
+
 absl::Status Invalid(const CallArguments& arguments, const std::string& text) {
-  return absl::InvalidArgumentError(Text(Name(arguments.kind)) + ": " + text);
+  return absl::InvalidArgumentError(Text(Name(arguments.kind)) + At(arguments.site) + ": " + text);
 }
 
 // One buffer that the call uses on this rank, whichever it is.
@@ -418,7 +425,7 @@ absl::Status MakeUnequalRequest(const CallArguments& arguments, const BlockLayou
 absl::Status ApplyOptions(const CallOptions& options, Determinism default_level, CollectiveRequest* request) {
   if (!Reduces(request->kind)) return absl::OkStatus();
   const auto invalid = [request](const std::string& text) {
-    return absl::InvalidArgumentError(Text(Name(request->kind)) + ": " + text);
+    return absl::InvalidArgumentError(Text(Name(request->kind)) + At(request->site) + ": " + text);
   };
   const auto level = static_cast<int>(options.determinism);
   if (level < 0 || level >= kDeterminismLevels) {

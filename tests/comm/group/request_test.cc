@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <limits>
+#include <source_location>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,15 @@ std::vector<Refused> RefusedCalls() {
       {"peer is the caller, rank 1, itself",
        {CollectiveKind::kRecv, {}, Buffer(other, 8, DataType::kFloat32, MemoryKind::kCuda), ReduceOp::kSum, -1, kRank}},
   };
+}
+
+TEST(RequestTest, ARefusalNamesTheCallSite) {
+  const auto here = std::source_location::current();
+  CallArguments arguments{CollectiveKind::kAllReduce, ConstBuffer(memory, 8), Buffer(other, 7)};
+  EXPECT_THAT(std::string(Make(arguments).status().message()), HasSubstr("all_reduce: in has 8 elements"));
+  arguments.site = here;
+  EXPECT_THAT(std::string(Make(arguments).status().message()),
+              HasSubstr("all_reduce at request_test.cc:" + std::to_string(here.line()) + ": in has 8 elements"));
 }
 
 TEST(MakeRequestTest, RefusesWithTheReason) {
