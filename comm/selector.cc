@@ -108,9 +108,28 @@ const AlgorithmInfo* Ruled(CollectiveKind kind, int64_t bytes, const GroupTopolo
 
 std::string Line(const Choice& choice) {
   char text[128];
-  std::snprintf(text, sizeof text, "%-36.*s %6d pieces %12.2f us", static_cast<int>(choice.algorithm->name.size()),
-                choice.algorithm->name.data(), choice.pieces, choice.predicted_us);
+  std::snprintf(text, sizeof text, "%-36.*s %6d %-6s %12.2f us", static_cast<int>(choice.algorithm->name.size()),
+                choice.algorithm->name.data(), choice.pieces, choice.pieces == 1 ? "piece" : "pieces",
+                choice.predicted_us);
   return text;
+}
+
+std::string Counted(int64_t number, const char* unit) {
+  return std::to_string(number) + " " + unit + (number == 1 ? "" : "s");
+}
+
+// A table over lines of at most 110 characters, the later ones indented; reads back as the same table.
+std::string Broken(const std::string& table) {
+  constexpr size_t kWidth = 110;
+  std::string text;
+  size_t begin = 0;
+  while (table.size() - begin > kWidth) {
+    const size_t space = table.rfind(' ', begin + kWidth);
+    if (space == std::string::npos || space <= begin) break;  // an item longer than a line
+    text.append(table, begin, space - begin).append("\n  ");
+    begin = space + 1;
+  }
+  return text.append(table, begin);
 }
 
 // Why an algorithm can't serve such calls; empty where it can.
@@ -166,9 +185,9 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
                              const Demands& demands) {
   const absl::StatusOr<Choice> choice = Select(kind, bytes, topology, tuning, {}, demands);
   if (!choice.ok()) return std::string(choice.status().message());
-  std::string text = std::string(Name(kind)) + " of " + std::to_string(bytes) + " bytes among " +
-                     std::to_string(topology.size) + " ranks on " + std::to_string(topology.nodes) +
-                     " hosts, predicted" + (choice->ruled ? " (a rule of the table decides)" : "") + ":\n";
+  std::string text = std::string(Name(kind)) + " of " + Counted(bytes, "byte") + " among " +
+                     Counted(topology.size, "rank") + " on " + Counted(topology.nodes, "host") + ", predicted" +
+                     (choice->ruled ? " (a rule of the table decides)" : "") + ":\n";
   for (const AlgorithmInfo* algorithm : Candidates(kind, bytes, topology, tuning)) {
     const std::string why_not = WhyNot(*algorithm, topology, demands);
     text += algorithm == choice->algorithm ? "  * " : "    ";
@@ -177,7 +196,7 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
     if (algorithm == choice->fallback) text += ", where members can't reach each other's memory";
     text += "\n";
   }
-  return text + "table: " + tuning.ToString() + "\n";
+  return text + "table: " + Broken(tuning.ToString()) + "\n";
 }
 
 uint64_t Selector::HashOf(CollectiveKind kind, int64_t bytes, std::string_view forced, const Demands& demands) {

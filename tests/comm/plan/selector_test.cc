@@ -2,6 +2,7 @@
 #include "comm/selector.h"
 
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ namespace cohort::comm {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 const GroupTopology kOneHost = {.size = 4, .nodes = 1, .ranks_per_cpu = 1.0};
 const GroupTopology kTwoHosts = {.size = 8, .nodes = 2, .ranks_per_cpu = 1.0};
@@ -204,6 +206,21 @@ TEST(SelectorTest, ExplainsEveryAlternative) {
   const GroupTopology six = {.size = 6, .nodes = 1, .ranks_per_cpu = 1.0};
   const std::string text = ExplainSelection(CollectiveKind::kAllGather, 1024, six, Tuning());
   for (const char* name : {"flat", "ring", "circulant", "power of two", "* "}) EXPECT_THAT(text, HasSubstr(name));
+}
+
+TEST(SelectorTest, ExplanationsCountInEnglishAndFitIntoLines) {
+  const GroupTopology alone = {.size = 1, .nodes = 1, .ranks_per_cpu = 1.0};
+  const Tuning tuning = *Tuning::Parse("local.alpha_us=0.25 remote.alpha_us=33 all_reduce:1M-=ring");
+  const std::string text = ExplainSelection(CollectiveKind::kAllReduce, 1, alone, tuning);
+  EXPECT_THAT(text, HasSubstr("all_reduce of 1 byte among 1 rank on 1 host, "));
+  EXPECT_THAT(text, HasSubstr(" 1 piece "));
+  EXPECT_THAT(text, Not(HasSubstr(" 1 pieces")));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
+  // What is printed is the table still.
+  const auto again = Tuning::Parse(text.substr(text.find("table: ") + 7));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->Hash(), tuning.Hash());
 }
 
 TEST(TuningTest, TextReadsBackAsTheSameTable) {
