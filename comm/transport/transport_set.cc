@@ -71,6 +71,26 @@ TransportSet::Made& TransportSet::MakeIfNeeded(const TransportEntry& entry) {
   return *made_.back();
 }
 
+absl::Status TransportSet::NoTransport(int world_rank, const std::string& allowed, const std::string& tried) const {
+  std::string names;
+  bool known = allowed.empty();
+  const auto name = [&](std::string_view one) {
+    names += (names.empty() ? "" : ", ") + std::string(one);
+    known = known || Allows(allowed, one);
+  };
+  for (size_t i = 0; i < added_; ++i) name(made_[i]->name);
+  for (const TransportEntry& entry : RegisteredTransports()) name(entry.name);
+  if (!known) {
+    return absl::InvalidArgumentError("CommunicatorOptions::transports: there is no transport \"" + allowed +
+                                      "\"; there are " + names);
+  }
+  const bool here = runtime_.node_of(world_rank) == runtime_.node_of(runtime_.rank());
+  return absl::UnimplementedError(
+      "no transport from rank " + std::to_string(runtime_.rank()) + " to rank " + std::to_string(world_rank) +
+      ", which is on " + (here ? "the same" : "another") + " node (" + tried + ")" +
+      (here && !allowed.empty() ? "; to try what links nodes on one machine, use dlaunch --simulate-nodes 2" : ""));
+}
+
 absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& allowed) {
   std::string tried;
   const auto note = [&tried](std::string_view name, const std::string& why) {
@@ -95,8 +115,7 @@ absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& 
       note(entry.name, "does not reach it");
     }
   }
-  return absl::UnimplementedError("no transport from rank " + std::to_string(runtime_.rank()) + " to rank " +
-                                  std::to_string(world_rank) + " (" + tried + ")");
+  return NoTransport(world_rank, allowed, tried);
 }
 
 void TransportSet::OnRanksLost(const std::vector<int>& ranks, const std::string& text) {

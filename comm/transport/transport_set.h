@@ -39,7 +39,8 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   void Add(std::unique_ptr<Transport> transport);
 
   // The first transport that reaches `world_rank`. `allowed` restricts by name ("shm,ucx"); empty: all.
-  // kUnimplemented when nothing does, naming what was tried and why not.
+  // kUnimplemented when nothing does, naming what was tried and why not; kInvalidArgument when `allowed` names nothing
+  // that there is.
   absl::StatusOr<Transport*> For(int world_rank, const std::string& allowed);
 
   // How many communicators of the whole world were made of this runtime, this one included.
@@ -58,6 +59,7 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   absl::Status Put(std::string_view key, std::string_view value) override;
   absl::StatusOr<std::string> Get(std::string_view key, runtime::Deadline deadline) override;
   Made& MakeIfNeeded(const TransportEntry& entry);
+  absl::Status NoTransport(int world_rank, const std::string& allowed, const std::string& tried) const;
 
   runtime::Runtime& runtime_;
   std::vector<std::unique_ptr<Made>> made_;

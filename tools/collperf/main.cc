@@ -2,10 +2,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <ctime>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -115,22 +117,29 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
   return session->Finish();
 }
 
+// A rank that leaves the word to another one ends after that one, so that what dlaunch hears of first has its cause
+// with it: the other's end ends this one. Where nothing has, five seconds later, nobody speaks for this rank.
+void LetSpeakerEndFirst() { std::this_thread::sleep_for(std::chrono::seconds(5)); }
+
 int Main(int argc, char** argv) {
   const absl::StatusOr<runtime::Environment> environment = runtime::Environment::Read();
   // One rank of a host speaks for those that would all say the same.
   const bool speaks = !environment.ok() || environment->local_rank.value_or(0) == 0;
   const Parsed parsed = ParseCommandLine(argc, argv);
   if (parsed.ends) {
-    if (speaks) std::fputs(parsed.text.c_str(), parsed.code == 0 ? stdout : stderr);
+    if (!speaks && parsed.code != 0) LetSpeakerEndFirst();
+    if (speaks || parsed.code != 0) std::fputs(parsed.text.c_str(), parsed.code == 0 ? stdout : stderr);
     return parsed.code;
   }
   int64_t wrong = 0;
   const absl::Status status = Run(parsed.options, CommandOf(argc, argv), &wrong);
   if (!status.ok()) {
     const bool local = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
-    if (speaks || !local) std::fprintf(stderr, "collperf: %s\n", std::string(status.message()).c_str());
+    if (!speaks && local) LetSpeakerEndFirst();
+    std::fprintf(stderr, "collperf: %s\n", std::string(status.message()).c_str());
     return local ? 2 : 1;
   }
+  if (wrong > 0 && !speaks) LetSpeakerEndFirst();
   return wrong > 0 ? 1 : 0;
 }
 

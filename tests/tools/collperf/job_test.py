@@ -54,6 +54,7 @@ class Collperf(unittest.TestCase):
     def test_spoilt_elements_are_counted(self):
         done = run(2, "all_reduce", "-b", "64", "-e", "64", "-n", "3", "--spoil")
         self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"dlaunch: rank 0 .*exited with code 1")
         self.assertIn("4 elements were wrong", done.stdout)  # one on each rank in each of two checked calls
 
     def test_alone(self):
@@ -87,11 +88,15 @@ class Collperf(unittest.TestCase):
     def test_refusals(self):
         for arguments, says in ((["all_reduce", "-r", "7", "-n", "1"], "-r 7 is no rank of a group of 2"),
                                 (["all_reduce", "--algorithm", "nonsense", "-n", "1"], "ring"),
+                                (["all_reduce", "-n", "1", "--transport", "tcp"], "there are shm, ucx"),
+                                (["all_reduce", "-n", "1", "--transport", "ucx"], "--simulate-nodes 2"),
                                 (["allreduce"], "there is no operation"),
                                 (["all_reduce", "-n", "1", "-e", "64", "--csv", "/no/such/folder/x"], "cannot write")):
             done = run(2, *arguments)
             self.assertNotEqual(done.returncode, 0, arguments)
             self.assertIn(says, done.stderr)
+            # The rank that says why is the one whose end the job's end is put down to.
+            self.assertRegex(done.stderr, r"dlaunch: rank 0 .*exited with code")
 
     def test_cost(self):
         done = run(2, "--cost")
