@@ -1,10 +1,13 @@
 // Calibration: the figures of the cost model, measured between rank 0 and its nearest peers while the others wait.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "comm/calibration.h"
 #include "comm/communicator.h"
 #include "comm/group.h"
 #include "comm/reduce/reduce.h"
@@ -18,14 +21,13 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kPerFigure(60);
 constexpr int kMostTries = 2000;
 constexpr int kFewestTries = 5;
-constexpr int64_t kLargeBytes = 1 << 20;
-constexpr int kBurst = 16;
+constexpr auto kLargeBytes = static_cast<int64_t>(kCalibrationBytes);
 
 double MicrosecondsSince(Clock::time_point begin) {
   return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
 }
 
-// The median of tries for a while. Rank 0 counts them and tells its peer when to stop, in the message itself.
+// A low quantile of tries for a while. Rank 0 counts them and tells its peer when to stop, in the message itself.
 class Prober {
  public:
   Prober(Communicator& group, int peer) : group_(group), peer_(peer), data_(static_cast<size_t>(kLargeBytes)) {}
@@ -45,8 +47,7 @@ class Prober {
       COHORT_RETURN_IF_ERROR(group_.Recv(Buffer(&back_, 1), peer_).Wait());
       samples.push_back(MicrosecondsSince(begin));
     }
-    std::nth_element(samples.begin(), samples.begin() + static_cast<int64_t>(samples.size() / 2), samples.end());
-    return samples[samples.size() / 2];
+    return LowQuantile(samples);
   }
 
   absl::Status Follow(int64_t bytes, int burst) {
@@ -67,19 +68,21 @@ class Prober {
   uint8_t back_ = 0;
 };
 
-absl::Status MeasureLevel(Communicator& group, int peer, LevelTuning* level) {
+absl::Status MeasureLevel(Communicator& group, int peer, const std::string& name, LevelTuning* level) {
   Prober prober(group, group.rank() == 0 ? peer : 0);
   if (group.rank() != 0) {
     COHORT_RETURN_IF_ERROR(prober.Follow(8, 1));
-    COHORT_RETURN_IF_ERROR(prober.Follow(8, kBurst));
+    COHORT_RETURN_IF_ERROR(prober.Follow(8, kCalibrationBurst));
     return prober.Follow(kLargeBytes, 1);
   }
-  COHORT_ASSIGN_OR_RETURN(const double round_trip, prober.Lead(8, 1));
-  COHORT_ASSIGN_OR_RETURN(const double burst, prober.Lead(8, kBurst));
-  COHORT_ASSIGN_OR_RETURN(const double large, prober.Lead(kLargeBytes, 1));
-  level->alpha_us = std::max(round_trip / 2, 0.01);
-  level->message_us = std::max((burst - round_trip) / (kBurst - 1), 0.01);
-  level->gigabytes_s = kLargeBytes / 1e3 / std::max(large - round_trip, 1.0);
+  LevelTimes times;
+  COHORT_ASSIGN_OR_RETURN(times.round_trip, prober.Lead(8, 1));
+  COHORT_ASSIGN_OR_RETURN(times.burst, prober.Lead(8, kCalibrationBurst));
+  COHORT_ASSIGN_OR_RETURN(times.large, prober.Lead(kLargeBytes, 1));
+  const std::string kept = Adopt(name, times, level);
+  if (!kept.empty()) {
+    std::fprintf(stderr, "cohort: calibration: %s: can't be true; calibrate while the machine is idle\n", kept.c_str());
+  }
   return absl::OkStatus();
 }
 
@@ -95,8 +98,7 @@ double MeasureReduction() {
     kernel(sum.data(), a.data(), b.data(), kCount);
     samples.push_back(MicrosecondsSince(begin));
   }
-  std::nth_element(samples.begin(), samples.begin() + 25, samples.end());
-  return kCount * sizeof(float) / 1e3 / std::max(samples[25], 0.1);
+  return kCount * sizeof(float) / 1e3 / std::max(LowQuantile(samples), 0.1);
 }
 
 }  // namespace
@@ -109,10 +111,9 @@ absl::StatusOr<std::string> Calibrate(Communicator& group) {
   for (int rank = group.size() - 1; rank > 0; --rank) (node(rank) == node(0) ? local : remote) = rank;
   Tuning tuning = group.group_->context().tuning;
   COHORT_RETURN_IF_ERROR(group.Barrier().Wait());
-  for (const auto& [peer, level] : {std::pair{local, &tuning.local}, std::pair{remote, &tuning.remote}}) {
-    if (peer == 0 || (group.rank() != 0 && group.rank() != peer)) continue;
-    COHORT_RETURN_IF_ERROR(MeasureLevel(group, peer, level));
-  }
+  const auto takes_part = [&group](int peer) { return peer != 0 && (group.rank() == 0 || group.rank() == peer); };
+  if (takes_part(local)) COHORT_RETURN_IF_ERROR(MeasureLevel(group, local, "local", &tuning.local));
+  if (takes_part(remote)) COHORT_RETURN_IF_ERROR(MeasureLevel(group, remote, "remote", &tuning.remote));
   if (group.rank() == 0) tuning.reduce_gigabytes_s = MeasureReduction();
   COHORT_RETURN_IF_ERROR(group.SetTuning(tuning.ToString()));
   return group.tuning();

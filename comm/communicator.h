@@ -120,6 +120,9 @@ class Communicator {
   // Done on no rank before every rank has called it.
   Work Barrier(const CallOptions& options = {}, Site site = Site::current());
   // Ordered per pair and direction, on channels of their own: independent of collectives. Counts and types must agree.
+  // Where they don't, the receiver finds out: its Recv fails with kFailedPrecondition that names both calls, nothing is
+  // cut off or filled up, and with it the group fails on all members. A Send that was done before (a small message
+  // waits for nobody) stays OK: its rank hears of it at what it does next. A Work that is dropped goes on by itself.
   // `peer` may be the caller itself (host memory). Any number may be under way; the queues of the peers take turns.
   Work Send(ConstBuffer in, int peer, const CallOptions& options = {}, Site site = Site::current());
   Work Recv(Buffer out, int peer, const CallOptions& options = {}, Site site = Site::current());
@@ -189,7 +192,8 @@ class Communicator {
 // Measures the figures of the cost model between rank 0 and its nearest peers, on its own host and on another, and
 // makes every member use them (SetTuning); rules stay as they are. Returns the table, in the grammar of comm/tuning.h,
 // so that it can be kept and given back by COHORT_TUNING. Collective; blocks for less than a second where the machine
-// is idle. Errors: those of Send, Recv and Barrier.
+// is idle. Where it is not, figures that can't be true stay as they were, and rank 0 says so on its standard error
+// output. Errors: those of Send, Recv and Barrier.
 [[nodiscard]] absl::StatusOr<std::string> Calibrate(Communicator& group);
 
 }  // namespace cohort::comm
