@@ -12,10 +12,10 @@ namespace cohort::comm {
 // One rank's window, made by Communicator::AllocateWindow. Movable; frees its memory when it goes.
 //
 // Lifetime: operations on the memory must be done before the window goes, and it must go before its runtime does. A
-// window ends with its runtime's epoch. All communicators of the process may use it, whichever made it; parts of it
-// too, and several at once. After a group has failed the memory stays valid, but what its pending operations would have
-// written is undefined, and a peer that was stopped in the middle of a store may still finish that store (256 KiB at
-// the most).
+// window ends with its runtime, and so with its epoch (runtime/runtime.h). All communicators of the process may use it,
+// whichever made it; parts of it too, and several at once. After a group has failed the memory stays valid, but what
+// its pending operations would have written is undefined, and a peer that was stopped in the middle of a store may
+// still finish that store (256 KiB at the most).
 class Window {
  public:
   Window() = default;

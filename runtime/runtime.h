@@ -1,4 +1,7 @@
 // Runtime: what any rank needs before it communicates. One object per process and epoch; everything else refers to it.
+//
+// An epoch is the time from one start of the job's ranks to their next start: the job's first is number 1. World size,
+// ranks and nodes are fixed in it; who has been lost stays lost.
 #pragma once
 
 #include <chrono>
