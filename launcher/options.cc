@@ -212,8 +212,20 @@ std::string Familiar(const std::string& name) {
   return "";
 }
 
+// Options by which other launchers are told where ranks meet.
+bool TellsWhereToMeet(const std::string& name) {
+  static constexpr std::string_view kNames[] = {"--standalone",  "--master-addr", "--master-port",
+                                                "--master_addr", "--master_port", "--node-rank",
+                                                "--node_rank",   "--local-addr",  "--local_addr"};
+  return name.starts_with("--rdzv-") || name.starts_with("--rdzv_") ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
 absl::Status UnknownOption(const CLI::App& app, const std::string& argument) {
   const std::string name = argument.substr(0, argument.find('='));
+  if (TellsWhereToMeet(name)) {
+    return Invalid("option '" + argument + "' is not needed: ranks find each other by themselves; leave it out");
+  }
   std::string best = Familiar(name);
   size_t best_distance = 4;
   if (best.empty()) {
