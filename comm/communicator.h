@@ -7,7 +7,8 @@
 // that names both calls, on every member. Errors are sticky: after a failure every pending and later Work of the group
 // completes with the first error.
 //
-// A Communicator is used by one thread at a time; different communicators by different threads.
+// A Communicator is used by one thread at a time; different communicators by different threads. A child that is forked
+// later can't use it: its calls are refused.
 //
 // Buffers belong to the caller and must stay valid (inputs: unchanged) until the Work is done; options are copied, but
 // for what CallOptions::user_op points to. Counts are elements. A count of 0 is legal everywhere, also with a null

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -118,6 +119,10 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options,
                             const CallArguments* arguments = nullptr);
   runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options);
+  // Whether this is a child that was forked after the group was made. It shares the parent's memory of the segment, so
+  // that its calls would be taken for the parent's.
+  bool InChild() const { return forks_ != forks_now_.load(std::memory_order_relaxed) && context_.size > 1; }
+  runtime::Work RefuseInChild() const;
   runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments);
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);
@@ -145,6 +150,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   uint64_t shrinks_ = 0;
   std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
   CallMemo memo_;
+  const uint64_t forks_;
+  const std::atomic<uint64_t>& forks_now_;
   int inside_provider_ = 0;
   BlockTable table_;                                             // of the variable-count call that is being checked
   std::vector<SiteMemo> sites_;                                  // made when first needed

@@ -59,6 +59,7 @@ void Group::StartBatch(std::span<const BatchedCall> calls, BatchState* state) {
 
 runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
   if (calls.empty()) return runtime::Work::Finished(absl::OkStatus());
+  if (InChild()) [[unlikely]] return RefuseInChild();
   runtime::Work work;
   {
     runtime::EngineLock lock(runtime().engine());

@@ -66,6 +66,12 @@ void RankService::SendToRank(int local_rank, const v1::AgentMessage& message) {
   segment_->Wake(local_rank);
 }
 
+void RankService::TellOrKeep(int local_rank, const v1::AgentMessage& message) {
+  SendToRank(local_rank, message);
+  const bool joined = peer_of_rank_[local_rank] != 0;
+  if (!joined && early_news_.size() < kMaxEarlyNews) early_news_.emplace_back(local_rank, message);
+}
+
 int RankService::LocalRankOf(uint32_t rank) const {
   const auto& ranks = assignment_.placement().ranks();
   if (ranks.empty() || rank < ranks[0].rank() || rank - ranks[0].rank() >= static_cast<uint32_t>(ranks.size())) {
@@ -165,6 +171,10 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   peer_of_rank_[local_rank] = from;
   callbacks_.on_hello(local_rank, socket_.PidOf(from));
   Welcome(from, local_rank);
+  for (const auto& [to, message] : early_news_) {
+    if (to == local_rank) SendToRank(local_rank, message);
+  }
+  std::erase_if(early_news_, [=](const auto& kept) { return kept.first == local_rank; });
 }
 
 void RankService::Welcome(RankSocket::PeerId to, int local_rank) {
@@ -257,7 +267,7 @@ void RankService::OnGroupFailure(const v1::GroupFailure& failure) {
   *message.mutable_group_failure() = failure;
   for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
     if (static_cast<int64_t>(rank.rank()) == failure.from_rank() || !Includes(failure.members(), rank.rank())) continue;
-    SendToRank(static_cast<int>(rank.local_rank()), message);
+    TellOrKeep(static_cast<int>(rank.local_rank()), message);
   }
 }
 
@@ -268,7 +278,7 @@ void RankService::OnRanksLost(const v1::RanksLost& lost) {
   v1::AgentMessage message;
   *message.mutable_ranks_lost() = lost;
   for (size_t local_rank = 0; local_rank < peer_of_rank_.size(); ++local_rank) {
-    SendToRank(static_cast<int>(local_rank), message);
+    TellOrKeep(static_cast<int>(local_rank), message);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -81,6 +82,7 @@ class RankService {
   void OnGet(RankSocket::PeerId from, const v1::GetRequest& request);
   void SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd = -1);
   void SendToRank(int local_rank, const v1::AgentMessage& message);
+  void TellOrKeep(int local_rank, const v1::AgentMessage& message);  // a rank that has not joined hears it later
   int LocalRankOf(uint32_t rank) const;  // -1: of another node
 
   const v1::Assignment& assignment_;
@@ -94,6 +96,9 @@ class RankService {
   std::unordered_map<uint64_t, Pending> pending_;
   std::unordered_map<std::string, std::string> cache_;  // of the key-value store: keys are written once
   size_t cache_bytes_ = 0;
+  // News of failures for local ranks that have not said hello, which hear of them then.
+  static constexpr size_t kMaxEarlyNews = 4096;
+  std::vector<std::pair<int, v1::AgentMessage>> early_news_;
 };
 
 }  // namespace cohort::launcher

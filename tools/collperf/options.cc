@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <sstream>
 #include <utility>
@@ -132,6 +133,11 @@ absl::Status Interpret(const Raw& raw, Options* options) {
   if (options->max_bytes < options->min_bytes) {
     return absl::InvalidArgumentError("-e " + raw.max_bytes + " is less than -b " + raw.min_bytes);
   }
+  if (std::isnan(options->factor)) return absl::InvalidArgumentError("-f nan is no number to multiply sizes with");
+  if (options->Sizes().size() > Options::kMostSizes) {
+    return absl::InvalidArgumentError("from -b " + raw.min_bytes + " to -e " + raw.max_bytes + " are more than " +
+                                      std::to_string(Options::kMostSizes) + " sizes: take a larger -i or -f");
+  }
   options->check = raw.check != 0;
   COHORT_ASSIGN_OR_RETURN(options->determinism, ParseLevel(raw.determinism));
   if (raw.type == "all") options->types = AllTypes();
@@ -226,10 +232,12 @@ absl::StatusOr<NamedOp> ParseOp(std::string_view name) {
 
 std::vector<int64_t> Options::Sizes() const {
   std::vector<int64_t> sizes;
-  for (int64_t bytes = min_bytes; bytes <= max_bytes;) {
+  for (int64_t bytes = min_bytes; bytes <= max_bytes && sizes.size() <= kMostSizes;) {
     sizes.push_back(bytes);
-    const auto next = static_cast<int64_t>(std::llround(static_cast<double>(bytes) * factor));
-    bytes = step_bytes > 0 ? bytes + step_bytes : std::max(bytes + 1, next);
+    const double next = std::round(static_cast<double>(bytes) * factor);
+    const int64_t most = std::numeric_limits<int64_t>::max();
+    if (bytes >= most - std::max<int64_t>(step_bytes, 1) || (step_bytes == 0 && next >= 0x1p63)) break;
+    bytes = step_bytes > 0 ? bytes + step_bytes : std::max(bytes + 1, static_cast<int64_t>(next));
   }
   return sizes;
 }

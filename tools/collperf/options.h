@@ -50,6 +50,7 @@ struct Options {
   bool calibrate = false;
 
   // The sizes of a block to measure, ascending.
+  static constexpr size_t kMostSizes = 100'000;
   std::vector<int64_t> Sizes() const;
 };
 

@@ -193,7 +193,8 @@ int Check(const Options& options) {
     int first = 0;
     int last = 0;
     char rest = 0;
-    if (std::sscanf(options.sizes.c_str(), "%d-%d%c", &first, &last, &rest) != 2 || first < 1 || last > 1024) {
+    if (std::sscanf(options.sizes.c_str(), "%d-%d%c", &first, &last, &rest) != 2 || first < 1 || last < first ||
+        last > 1024) {
       return Fail("--sizes needs two sizes up to 1024, such as 1-64, not \"" + options.sizes + "\"");
     }
     return CheckSizes(options, first, last);

@@ -2,6 +2,8 @@
 // what would be right, and a group that goes on when nothing was sent.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -179,6 +181,32 @@ TEST_F(ApiAbuseTest, TimeoutsOfAnyValueEndTheCall) {
     (void)work.Wait(std::chrono::nanoseconds::min());
     EXPECT_TRUE(work.Wait(std::chrono::nanoseconds::max()).ok());
   });
+}
+
+// Its calls would be taken for the parent's.
+TEST_F(ApiAbuseTest, ForkedChildrenAreRefused) {
+  ProcessClusterOptions options;
+  options.ranks = 2;
+  for (const RankResult& result : RunProcesses(options, [](ProcessRank& rank) -> std::string {
+         const int64_t counts[] = {1, 1};
+         float data[3] = {1};
+         const pid_t child = fork();
+         if (child == 0) {
+           Batch batch(*rank.world);
+           batch.Send(ConstBuffer(data, 1), 1 - rank.rank);
+           const bool refused =
+               absl::IsFailedPrecondition(Ended(rank.world->Barrier())) &&
+               absl::IsFailedPrecondition(Ended(rank.world->AllGatherV({data, 1}, {data + 1, 2}, {counts, {}}))) &&
+               absl::IsFailedPrecondition(Ended(batch.Submit())) &&
+               absl::IsFailedPrecondition(rank.world->Split(0, 0).status());
+           _exit(refused ? 0 : 1);
+         }
+         int ended = 0;
+         if (child < 0 || waitpid(child, &ended, 0) != child || ended != 0) return "the child was not refused";
+         return std::string(rank.world->Barrier().Wait(seconds(20)).message());
+       })) {
+    EXPECT_EQ(result.text, "");
+  }
 }
 
 TEST_F(ApiAbuseTest, EveryCallAfterAbortAndFinalizeIsRefusedAtOnce) {

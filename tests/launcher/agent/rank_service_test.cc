@@ -223,6 +223,24 @@ TEST_F(RankServiceTest, ARankIsOneProcess) {
   EXPECT_NE(second.Receive().refused().find("already"), std::string::npos);
 }
 
+TEST_F(RankServiceTest, ARankThatJoinsLateHearsOfEarlierFailures) {
+  loop_.Post([this] {
+    v1::GroupFailure failure;
+    failure.set_group(7);
+    failure.mutable_members()->set_everyone(true);
+    failure.set_from_rank(0);
+    service_->OnGroupFailure(failure);
+    v1::RanksLost lost;
+    lost.add_ranks(0);
+    service_->OnRanksLost(lost);
+  });
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  EXPECT_EQ(client.Receive().group_failure().group(), 7u);
+  EXPECT_EQ(client.Receive().ranks_lost().ranks_size(), 1);
+}
+
 TEST_F(RankServiceTest, CachesWhatTheStoreAnswered) {
   Client client(address_);
   client.SayHello(0);

@@ -75,6 +75,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{{"--simulate-gpus", "5", "--gpus-per-rank", "2", "true"}, 2, {"sim:4", "left over"}},
                     Refusal{{"--simulate-gpus", "2", "--gpus-per-rank", "4", "true"}, 2, {"lower --gpus-per-rank"}},
                     Refusal{{"--simulate-nodes", "2", "--gpus-per-rank", "2", "true"}, 2, {"--simulate-gpus"}},
+                    Refusal{{"--hostfile", "/tmp", "true"}, 2, {"--hostfile /tmp", "can't be read"}},
+                    Refusal{{"--hostfile", "/dev/zero", "true"}, 2, {"more than 16 MiB"}},
                     Refusal{{"--on-failure", "restart", "true"}, 2, {"end or continue"}},
                     Refusal{{"--grace", "soon", "true"}, 2, {"'soon'", "seconds"}},
                     Refusal{{"--grace", "-1", "true"}, 2, {"seconds"}},

@@ -43,6 +43,17 @@ TEST(CollperfOptions, StepsAndAll) {
   EXPECT_GE(parsed.options.ops.size(), 5u);
 }
 
+TEST(CollperfOptions, SizesEndWhateverTheyAre) {
+  const auto sizes = [](std::vector<const char*> arguments) { return Parse(arguments).options.Sizes(); };
+  EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807"}).size(), 1u);
+  EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807", "-i",
+                   "9223372036854775807"})
+                .size(),
+            1u);
+  EXPECT_THAT(Parse({"all_reduce", "-e", "1T", "-i", "1"}).text, HasSubstr("take a larger -i or -f"));
+  EXPECT_THAT(Parse({"all_reduce", "-f", "nan"}).text, HasSubstr("-f nan is no number"));
+}
+
 TEST(CollperfOptions, HelpHasExamples) {
   const Parsed parsed = Parse({"--help"});
   EXPECT_TRUE(parsed.ends);
