@@ -8,7 +8,7 @@
 // completes with the first error.
 //
 // A Communicator is used by one thread at a time; different communicators by different threads. A child that is forked
-// later can't use it: its calls are refused.
+// later can't use it: its calls are refused. It ends by exec or _exit, since destructors wait for threads it lacks.
 //
 // Buffers belong to the caller and must stay valid (inputs: unchanged) until the Work is done; options are copied, but
 // for what CallOptions::user_op points to. Counts are elements. A count of 0 is legal everywhere, also with a null

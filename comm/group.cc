@@ -1,9 +1,6 @@
 #include "comm/group.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <numeric>
@@ -67,13 +64,6 @@ void FillUserOp(const UserReduceOp& op, runtime::CallRecord* record) {
   record->signature.tuning ^= hash;
 }
 
-// How often this process, and those that it was forked from, were forked.
-std::atomic<uint64_t>& Forks() {
-  static std::atomic<uint64_t> forks = 0;
-  [[maybe_unused]] static const int watched = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
-  return forks;
-}
-
 absl::Status Finalized() {
   return absl::FailedPreconditionError(
       "the runtime has been finalized: make all calls, and wait for them, before Runtime::Finalize");
@@ -90,7 +80,7 @@ uint64_t Group::MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const s
 
 Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
              Determinism determinism)
-    : forks_(Forks().load()), forks_now_(Forks()) {
+    : forks_(runtime.forks_at_init()), forks_now_(runtime::Forks()) {
   context_.id = id;
   context_.epoch = static_cast<uint32_t>(runtime.identity().epoch);
   context_.size = static_cast<int>(members.size());
@@ -230,15 +220,16 @@ void Group::FillRecord(const CollectiveRequest& request, runtime::CallRecord* re
   std::memcpy(record->site, SiteOf(request.site).text.data(), sizeof record->site);
 }
 
-runtime::Work Group::RefuseInChild() const {
-  return runtime::Work::Finished(absl::FailedPreconditionError(
-      "this process was forked from rank " + std::to_string(context_.rank) +
-      " of the group, whose place among the ranks it cannot take: communicate in the parent, or fork before "
-      "Runtime::Init"));
+absl::Status Group::WhyNotInChild() const {
+  return absl::FailedPreconditionError("this process was forked from rank " +
+                                       std::to_string(context_.members[context_.rank]) +
+                                       ", whose place among the ranks it cannot take: communicate in the parent, or "
+                                       "fork before Runtime::Init");
 }
 
 runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& options) {
-  if (InChild()) [[unlikely]] return RefuseInChild();
+  if (InChild()) [[unlikely]]
+    return runtime::Work::Finished(WhyNotInChild());
   runtime::Work work;
   {
     runtime::EngineLock lock(runtime().engine());
@@ -272,7 +263,8 @@ runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& argument
 
 runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLayout& in_blocks,
                                    const BlockLayout& out_blocks, const CallOptions& options) {
-  if (InChild()) [[unlikely]] return RefuseInChild();
+  if (InChild()) [[unlikely]]
+    return runtime::Work::Finished(WhyNotInChild());
   runtime::Work work;
   {
     runtime::EngineLock lock(runtime().engine());  // for table_

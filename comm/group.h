@@ -20,6 +20,7 @@
 #include "comm/provider_registry.h"
 #include "comm/request.h"
 #include "comm/transport/transport_set.h"
+#include "runtime/base/forks.h"
 #include "runtime/engine.h"
 #include "runtime/runtime.h"
 
@@ -45,6 +46,10 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   const GroupContext& context() const { return context_; }
   runtime::Runtime& runtime() { return *context_.runtime; }
   absl::Status status();
+  // Whether this is a child that was forked after Runtime::Init. It shares the parent's memory of the segment, so that
+  // its calls would be taken for the parent's.
+  bool InChild() const { return forks_ != forks_now_.load(std::memory_order_relaxed) && context_.size > 1; }
+  absl::Status WhyNotInChild() const;
 
   // Numbers the call, records it, and hands it to its provider.
   runtime::Work Submit(const CallArguments& arguments, const CallOptions& options);
@@ -119,10 +124,6 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options,
                             const CallArguments* arguments = nullptr);
   runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options);
-  // Whether this is a child that was forked after the group was made. It shares the parent's memory of the segment, so
-  // that its calls would be taken for the parent's.
-  bool InChild() const { return forks_ != forks_now_.load(std::memory_order_relaxed) && context_.size > 1; }
-  runtime::Work RefuseInChild() const;
   runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments);
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);

@@ -59,7 +59,8 @@ void Group::StartBatch(std::span<const BatchedCall> calls, BatchState* state) {
 
 runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
   if (calls.empty()) return runtime::Work::Finished(absl::OkStatus());
-  if (InChild()) [[unlikely]] return RefuseInChild();
+  if (InChild()) [[unlikely]]
+    return runtime::Work::Finished(WhyNotInChild());
   runtime::Work work;
   {
     runtime::EngineLock lock(runtime().engine());

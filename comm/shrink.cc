@@ -140,6 +140,7 @@ absl::Status Meet(Group& group, Deadline deadline) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadline) {
+  if (group.InChild()) return group.WhyNotInChild();
   std::unique_ptr<Group> previous;  // a group that lost a member before it was handed out
   Group* parent = &group;
   while (true) {

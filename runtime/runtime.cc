@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/check.h"
+#include "runtime/base/forks.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/env.h"
@@ -87,6 +88,7 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Engine> engine;
   bool finalized = false;
+  const uint64_t forks = Forks().load(std::memory_order_relaxed);
 
   // With engine ownership.
   std::vector<MembershipListener*> listeners;
@@ -135,6 +137,7 @@ Runtime::~Runtime() { Finalize().IgnoreError(); }
 
 absl::Status Runtime::Finalize() {
   Rep& rep = *rep_;
+  if (rep.forks != Forks().load(std::memory_order_relaxed)) return absl::OkStatus();
   if (!rep.finalized && rep.engine != nullptr) {
     rep.engine->StopProgressThread();
     EngineLock lock(*rep.engine);
@@ -149,6 +152,7 @@ absl::Status Runtime::Finalize() {
   return std::exchange(rep.unreported, absl::OkStatus());
 }
 
+uint64_t Runtime::forks_at_init() const { return rep_->forks; }
 bool Runtime::finalized() const { return rep_->finalized; }
 const Identity& Runtime::identity() const { return rep_->identity; }
 Engine& Runtime::engine() { return *rep_->engine; }

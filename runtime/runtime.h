@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -80,9 +81,11 @@ class Runtime {
 
   // Ends in order: stops the progress thread, says goodbye. Returns a failure that no call has reported yet. What is
   // under way, and every later call of a communicator, fails with kFailedPrecondition. Afterwards only the accessors
-  // may be used.
+  // may be used. In a forked child it does nothing: the parent goes on.
   absl::Status Finalize();
   bool finalized() const;
+  // Forks() when this runtime was made: another number now, and the caller is a child that can't use it.
+  uint64_t forks_at_init() const;
 
   // One object that the layer above keeps per runtime (comm: its transports). Destroyed before the engine and the
   // segment. Set once, with engine ownership.

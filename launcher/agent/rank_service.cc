@@ -171,10 +171,17 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   peer_of_rank_[local_rank] = from;
   callbacks_.on_hello(local_rank, socket_.PidOf(from));
   Welcome(from, local_rank);
-  for (const auto& [to, message] : early_news_) {
-    if (to == local_rank) SendToRank(local_rank, message);
+  TellEarlyNews(local_rank);
+}
+
+// Sending may end a connection, whose end is news.
+void RankService::TellEarlyNews(int local_rank) {
+  std::vector<v1::AgentMessage> messages;
+  for (auto& [to, message] : early_news_) {
+    if (to == local_rank) messages.push_back(std::move(message));
   }
   std::erase_if(early_news_, [=](const auto& kept) { return kept.first == local_rank; });
+  for (const v1::AgentMessage& message : messages) SendToRank(local_rank, message);
 }
 
 void RankService::Welcome(RankSocket::PeerId to, int local_rank) {

@@ -83,6 +83,7 @@ class RankService {
   void SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd = -1);
   void SendToRank(int local_rank, const v1::AgentMessage& message);
   void TellOrKeep(int local_rank, const v1::AgentMessage& message);  // a rank that has not joined hears it later
+  void TellEarlyNews(int local_rank);
   int LocalRankOf(uint32_t rank) const;  // -1: of another node
 
   const v1::Assignment& assignment_;

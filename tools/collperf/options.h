@@ -49,8 +49,9 @@ struct Options {
   comm::Determinism determinism = comm::Determinism::kFast;
   bool calibrate = false;
 
-  // The sizes of a block to measure, ascending.
+  // More are refused.
   static constexpr size_t kMostSizes = 100'000;
+  // The sizes of a block to measure, ascending.
   std::vector<int64_t> Sizes() const;
 };
 

@@ -198,7 +198,9 @@ TEST_F(ApiAbuseTest, ForkedChildrenAreRefused) {
                absl::IsFailedPrecondition(Ended(rank.world->Barrier())) &&
                absl::IsFailedPrecondition(Ended(rank.world->AllGatherV({data, 1}, {data + 1, 2}, {counts, {}}))) &&
                absl::IsFailedPrecondition(Ended(batch.Submit())) &&
-               absl::IsFailedPrecondition(rank.world->Split(0, 0).status());
+               absl::IsFailedPrecondition(rank.world->Split(0, 0).status()) &&
+               absl::IsFailedPrecondition(rank.world->Shrink(seconds(1)).status()) &&
+               absl::IsFailedPrecondition(Ended((*rank.world->Duplicate())->Barrier()));
            _exit(refused ? 0 : 1);
          }
          int ended = 0;

@@ -1,5 +1,6 @@
 // What can't work is refused at once, with a status, a cause and a remedy, and starts nothing.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -95,6 +96,15 @@ TEST(Refused, InsideAnotherJob) {
       {"true"}, {.environment = {"COHORT_AGENT=@cohort-1"}, .working_directory = "", .close_output_at_once = false});
   EXPECT_EQ(job.Wait(), 2);
   EXPECT_NE(job.err().find("env -u COHORT_AGENT"), std::string::npos) << job.err();
+}
+
+TEST(Refused, HostFileThatIsAPipeWithoutWriter) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder.path() + "/hosts";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  DlaunchProcess job({"--hostfile", pipe, "true"});
+  EXPECT_EQ(job.Wait(), 2);
+  EXPECT_NE(job.err().find("--hostfile " + pipe), std::string::npos) << job.err();
 }
 
 TEST(Refused, ScriptWithoutInterpreterLine) {

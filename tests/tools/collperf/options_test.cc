@@ -46,8 +46,7 @@ TEST(CollperfOptions, StepsAndAll) {
 TEST(CollperfOptions, SizesEndWhateverTheyAre) {
   const auto sizes = [](std::vector<const char*> arguments) { return Parse(arguments).options.Sizes(); };
   EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807"}).size(), 1u);
-  EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807", "-i",
-                   "9223372036854775807"})
+  EXPECT_EQ(sizes({"all_reduce", "-b", "9000000000000000000", "-e", "9223372036854775807", "-i", "9223372036854775807"})
                 .size(),
             1u);
   EXPECT_THAT(Parse({"all_reduce", "-e", "1T", "-i", "1"}).text, HasSubstr("take a larger -i or -f"));
