@@ -78,6 +78,13 @@ absl::Status OtherLengthError(const GroupContext& group, const CallRecord& mine,
   return absl::FailedPreconditionError(text + " (operation " + std::to_string(mine.signature.sequence) + ")");
 }
 
+// The group rank of the one member against a majority, or -1.
+int CulpritOf(const GroupContext& group, const runtime::CallVerdict& verdict) {
+  if (!verdict.majority || verdict.blamed.size() != 1) return -1;
+  const auto found = std::find(group.members.begin(), group.members.end(), verdict.blamed[0]);
+  return found == group.members.end() ? -1 : static_cast<int>(found - group.members.begin());
+}
+
 }  // namespace
 
 uint64_t FirstSuspect(uint64_t last) { return last > kLookBack ? last - kLookBack : 1; }
@@ -92,7 +99,7 @@ Mismatch ExplainMismatch(const GroupContext& group, const CallRecord& mine, cons
     const std::vector<CallView> views = Views(group, sequence, failure);
     const runtime::CallVerdict verdict = runtime::CompareCalls(group.id, sequence, views);
     if (verdict.kind == runtime::CallVerdict::Kind::kMismatch) {
-      return {absl::FailedPreconditionError(verdict.text), true};
+      return {absl::FailedPreconditionError(verdict.text), true, CulpritOf(group, verdict)};
     }
   }
   const std::string here = "rank " + std::to_string(group.members[group.rank]);
@@ -108,7 +115,7 @@ Mismatch ExplainMismatch(const GroupContext& group, const CallRecord& mine, cons
   // A call of another number was made after, or before, the one that differs.
   const bool found = CameAlong(failure) && failure.peer_call.signature.sequence == last &&
                      failure.peer_call.signature != mine.signature;
-  return {absl::FailedPreconditionError(text), found};
+  return {absl::FailedPreconditionError(text + runtime::kMismatchRemedy), found};
 }
 
 absl::Status TimeoutError(const GroupContext& group, const CallRecord& mine, std::chrono::nanoseconds timeout,
@@ -118,7 +125,7 @@ absl::Status TimeoutError(const GroupContext& group, const CallRecord& mine, std
   std::string text = runtime::DescribeCall(mine) + " #" + std::to_string(mine.signature.sequence);
   const std::string site = runtime::SiteOf(mine);
   if (!site.empty()) text += " at " + site;
-  text += " was not complete after " + std::string(seconds) + " s";
+  text += " was not complete after " + std::string(seconds) + " s (CallOptions::timeout)";
   std::vector<int> ranks;
   for (const int peer : waiting_for) ranks.push_back(group.members[peer]);
   if (!ranks.empty()) {

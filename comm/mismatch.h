@@ -17,6 +17,7 @@ struct Mismatch {
   // The error names the calls that differ. False: the calls that met agree, so an earlier one differed, or the peer's
   // call can't be seen from here.
   bool found = false;
+  int blamed = -1;  // the group rank that called otherwise than all others, if there is one
 };
 // Names the ranks, both calls and both call sites: `mine` is this rank's call, `failure` what arrived instead. Where
 // the peer's call did not come along, and for earlier calls, the black boxes of the node's ranks are read.

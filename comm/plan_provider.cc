@@ -245,7 +245,7 @@ void PlanProvider::OnMismatch(const RunnerFailure& failure) {
   const runtime::CallRecord& mine = queue_.front()->call.record;
   const Mismatch mismatch = ExplainMismatch(*group_, mine, failure);
   if (mismatch.found) {
-    group_->fail(mismatch.error, -1);
+    group_->fail(mismatch.error, mismatch.blamed);
     return;
   }
   suspicion_.HoldForVerdict(mismatch.error);

@@ -87,7 +87,7 @@ class StoreBootstrap final : public Bootstrap {
   void TellSelf() COHORT_EXCLUDES(mutex_);
   std::vector<CallView> InspectMembers(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members);
   // all_here: every member is on this node.
-  absl::Status Judge(const CallVerdict& verdict, bool expired, bool all_here);
+  absl::Status Judge(const CallVerdict& verdict, const std::vector<CallView>& views, bool expired, bool all_here);
   std::string Describe(int rank) const;
   std::string WhatWeDo() const;
 
@@ -312,7 +312,8 @@ std::vector<CallView> StoreBootstrap::InspectMembers(uint64_t group, uint64_t ep
 }
 
 // The failure that follows from a verdict, or OK while there is still hope.
-absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, bool expired, bool all_here) {
+absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, const std::vector<CallView>& views, bool expired,
+                                   bool all_here) {
   switch (verdict.kind) {
     case CallVerdict::Kind::kMismatch:
       return absl::FailedPreconditionError(verdict.text);
@@ -327,6 +328,16 @@ absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, bool expired, boo
     case CallVerdict::Kind::kNone:
       break;
   }
+  for (const CallView& view : views) {
+    if (!view.seen || (view.done && !view.failed)) continue;
+    const RankControl& control = segment_->control(view.rank - node_.first_rank);
+    if (control.state.load(std::memory_order_acquire) != kRankFinalised) continue;
+    return absl::UnavailableError(Describe(view.rank) +
+                                  " has finalised before the call was complete that others wait "
+                                  "in: " +
+                                  view.call + (view.site.empty() ? "" : " at " + view.site) +
+                                  "; wait for a call's Work before Runtime::Finalize");
+  }
   // Where members are on other nodes, the caller knows better: it can name those whose messages it lacks.
   return expired && all_here
              ? absl::DeadlineExceededError("the operation's time is over; all members have made the same call")
@@ -339,12 +350,13 @@ void StoreBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequen
   const CallVerdict verdict = CompareCalls(group, sequence, views);
   GroupFailure failure;
   const bool all_here = !members.everyone && views.size() == members.ranks.size();
-  failure.status = Judge(verdict, expired, all_here);
+  failure.status = Judge(verdict, views, expired, all_here);
   if (failure.status.ok()) return;
   failure.group = group;
   failure.epoch = epoch;
   failure.members = members;
-  failure.blamed_rank = verdict.blamed.size() == 1 ? verdict.blamed[0] : -1;
+  const bool guilty = verdict.majority || verdict.kind == CallVerdict::Kind::kAbsent;
+  failure.blamed_rank = guilty && verdict.blamed.size() == 1 ? verdict.blamed[0] : -1;
   failure.from_rank = rank_;
   ReportGroupFailure(failure);
   {

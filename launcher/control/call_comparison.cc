@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
+#include <string>
 #include <unordered_map>
 
 #include "absl/status/status.h"
 #include "launcher/control/describe.h"
+#include "runtime/segment/call_compare.h"
 
 namespace cohort::launcher {
 namespace {
@@ -19,7 +22,9 @@ struct CallClass {
 struct Sorted {
   std::vector<CallClass> classes;  // largest first
   std::vector<const InspectedMember*> absent;
-  bool waiting = false;  // someone's call is not done
+  std::vector<const InspectedMember*> left;  // ended without having completed its call
+  uint64_t longest_wait_ms = 0;              // of a call that is not done
+  bool waiting = false;                      // the call of someone who has not ended is not done
 };
 
 // Whether a record shows that the rank has already left the operation behind.
@@ -36,7 +41,9 @@ Sorted Sort(uint64_t group, uint64_t epoch, uint64_t sequence, const std::vector
       const auto [found, fresh] = class_of.emplace(call.signature(), sorted.classes.size());
       if (fresh) sorted.classes.push_back({{}, &call});
       sorted.classes[found->second].ranks.push_back(member.rank);
-      sorted.waiting |= !call.done();
+      sorted.waiting |= !call.done() && !member.ended;
+      if (!call.done()) sorted.longest_wait_ms = std::max<uint64_t>(sorted.longest_wait_ms, call.age_ms());
+      if (member.ended && (!call.done() || call.failed())) sorted.left.push_back(&member);
     } else if (!member.answered || !Passed(call, group, epoch, sequence)) {
       sorted.absent.push_back(&member);
     }
@@ -46,19 +53,15 @@ Sorted Sort(uint64_t group, uint64_t epoch, uint64_t sequence, const std::vector
   return sorted;
 }
 
-CallVerdict Mismatch(const std::vector<CallClass>& classes, uint64_t sequence) {
+CallVerdict Mismatch(uint64_t group, const std::vector<CallClass>& classes, uint64_t sequence) {
   CallVerdict verdict;
   verdict.code = static_cast<int>(absl::StatusCode::kFailedPrecondition);
-  verdict.text = "mismatched collective calls: as operation #" + std::to_string(sequence) + " of one group, ";
-  constexpr size_t kShown = 8;
-  bool same_words = true;
-  for (size_t i = 0; i < std::min(classes.size(), kShown); ++i) {
-    if (i > 0) verdict.text += i + 1 == classes.size() ? ", but " : ", ";
-    verdict.text += RankNames(classes[i].ranks) + " called " + CallAndSite(*classes[i].call);
-    same_words &= classes[i].call->call() == classes[0].call->call();
+  std::vector<runtime::CallVariant> variants;
+  for (const CallClass& one : classes) {
+    variants.push_back(
+        {{one.ranks.begin(), one.ranks.end()}, std::string(one.call->call()), std::string(one.call->site())});
   }
-  if (classes.size() > kShown) verdict.text += ", and " + std::to_string(classes.size() - kShown) + " other ways";
-  if (same_words) verdict.text += " (they differ in what is not shown: counts per rank, algorithm or tuning table)";
+  verdict.text = runtime::DescribeMismatch(group, sequence, variants);
   // Only a single rank against a majority stands out.
   if (classes.size() == 2 && classes[1].ranks.size() == 1 && classes[0].ranks.size() > 1) {
     verdict.blamed_rank = static_cast<int>(classes[1].ranks[0]);
@@ -94,15 +97,35 @@ std::string Absentees(const std::vector<const InspectedMember*>& absent, const s
   return text;
 }
 
+// "rank 1 (node0) exited with code 0 before its part of X was over; rank 0 waits for it in vain".
+CallVerdict Left(const Sorted& sorted, uint64_t sequence) {
+  std::string text;
+  constexpr size_t kShown = 8;
+  for (size_t i = 0; i < std::min(sorted.left.size(), kShown); ++i) {
+    const InspectedMember& member = *sorted.left[i];
+    text += (i > 0 ? "; " : "") + NameRank(member.rank, member.node, 0) + " " + member.end;
+  }
+  if (sorted.left.size() > kShown) text += "; and " + std::to_string(sorted.left.size() - kShown) + " more";
+  text += " before the call was complete that others still wait in: " + WaitedFor(sorted.classes, sequence) +
+          "; wait for a call's Work before the program ends";
+  return CallVerdict{static_cast<int>(absl::StatusCode::kUnavailable), text,
+                     sorted.left.size() == 1 ? static_cast<int>(sorted.left[0]->rank) : -1};
+}
+
 CallVerdict Expired(const Sorted& sorted, uint64_t sequence) {
   CallVerdict verdict;
   verdict.code = static_cast<int>(absl::StatusCode::kDeadlineExceeded);
+  char over[80] = "; given up at the end of CallOptions::timeout";
+  if (sorted.longest_wait_ms > 0) {
+    std::snprintf(over, sizeof over, "; given up after %.3g s (CallOptions::timeout)",
+                  static_cast<double>(sorted.longest_wait_ms) / 1000);
+  }
   if (sorted.absent.empty()) {
-    verdict.text = "deadline exceeded in " + WaitedFor(sorted.classes, sequence) +
-                   "; no member is absent: the data itself did not arrive in time";
+    verdict.text = WaitedFor(sorted.classes, sequence) +
+                   ", is not complete, though no member is absent: the data itself did not arrive in time" + over;
     return verdict;
   }
-  verdict.text = "deadline exceeded: " + Absentees(sorted.absent, WaitedFor(sorted.classes, sequence));
+  verdict.text = Absentees(sorted.absent, WaitedFor(sorted.classes, sequence)) + over;
   if (sorted.absent.size() == 1) verdict.blamed_rank = static_cast<int>(sorted.absent[0]->rank);
   return verdict;
 }
@@ -114,7 +137,7 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
   const Sorted sorted = Sort(group, epoch, sequence, members);
   CallComparison result;
   if (sorted.classes.size() > 1) {
-    result.verdict = Mismatch(sorted.classes, sequence);
+    result.verdict = Mismatch(group, sorted.classes, sequence);
     return result;
   }
   std::vector<const InspectedMember*> ended;
@@ -125,6 +148,10 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
     result.verdict = CallVerdict{static_cast<int>(absl::StatusCode::kUnavailable),
                                  Absentees(ended, WaitedFor(sorted.classes, sequence)),
                                  ended.size() == 1 ? static_cast<int>(ended[0]->rank) : -1};
+    return result;
+  }
+  if (!sorted.left.empty() && sorted.waiting) {
+    result.verdict = Left(sorted, sequence);
     return result;
   }
   if (expired) {

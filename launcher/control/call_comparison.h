@@ -35,7 +35,7 @@ struct CallComparison {
 // Pure. `sequence` is the operation's number in `group` and `epoch`; with `expired` its deadline has passed and there
 // is a verdict in any case.
 //   kFailedPrecondition  two members called differently; names all ranks, both calls and both call sites
-//   kUnavailable         a member has exited without calling
+//   kUnavailable         a member has exited without calling, or before its call was complete, and others wait
 //   kDeadlineExceeded    only when expired: names who never called and what they were doing instead
 CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
                             const std::vector<InspectedMember>& members, bool expired);

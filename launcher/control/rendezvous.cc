@@ -275,6 +275,8 @@ void Rendezvous::Machine::OnExit(ConnectionId from, uint32_t node, const v1::Ran
   RecordExit(reported, now_);
   if (IsFailure(exit) || (exit.killed_by_us() && phase_ == Phase::kRunning)) {
     AnnounceLoss({exit.rank()}, roster_.Name(exit.rank()) + " " + DescribeEnd(exit));
+  } else {
+    AskAboutStallsWith(exit.rank());
   }
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -69,6 +70,8 @@ class Rendezvous::Machine {
   void ConcludeInspections(bool late_ones_too);
   std::vector<InspectedMember> MembersOf(const Inspections::Round& round) const;
   void AnnounceFailure(v1::GroupFailure failure, std::vector<uint32_t> members);
+  void ForgetOldStalls();
+  void AskAboutStallsWith(uint32_t rank);
 
   // Sending.
   void SendTo(ConnectionId to, v1::ToAgent message);
@@ -81,6 +84,12 @@ class Rendezvous::Machine {
   Roster roster_;
   KeyValueStore store_;
   Inspections inspections_;
+  struct Stall {
+    uint64_t sequence = 0;
+    std::vector<uint32_t> members;  // ascending
+    TimePoint at;
+  };
+  std::map<std::pair<uint64_t, uint64_t>, Stall> stalls_;  // the latest report, by group and epoch
   std::unordered_map<ConnectionId, uint32_t> node_of_;
   std::vector<std::optional<ConnectionId>> connection_of_;  // by node
 

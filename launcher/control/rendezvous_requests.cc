@@ -15,6 +15,7 @@ namespace {
 // Bounds on what is remembered: ranks decide how much they send.
 constexpr size_t kMaxFailures = 16 << 10;
 constexpr size_t kMaxFailedGroups = 64 << 10;
+constexpr size_t kMaxStalls = 4 << 10;
 
 }  // namespace
 
@@ -49,7 +50,23 @@ void Rendezvous::Machine::OnStall(const v1::StallReport& stall) {
   if (failed_groups_.count({stall.group(), stall.epoch()}) > 0) return;  // its members have been told
   std::optional<std::vector<uint32_t>> members = roster_.Members(stall.members());
   if (!members.has_value()) return;
+  if (stalls_.size() >= kMaxStalls) ForgetOldStalls();
+  if (stalls_.size() < kMaxStalls) stalls_[{stall.group(), stall.epoch()}] = {stall.sequence(), *members, now_};
   inspections_.Report({stall.group(), stall.epoch(), stall.sequence()}, *std::move(members), stall.expired(), now_);
+}
+
+// Ranks report a call that still stands still every second.
+void Rendezvous::Machine::ForgetOldStalls() {
+  std::erase_if(stalls_, [this](const auto& entry) { return now_ - entry.second.at > std::chrono::seconds(3); });
+}
+
+// Whoever waits for a rank that has ended in order need not wait until they report again.
+void Rendezvous::Machine::AskAboutStallsWith(uint32_t rank) {
+  ForgetOldStalls();
+  for (const auto& [group, stall] : stalls_) {
+    if (!std::binary_search(stall.members.begin(), stall.members.end(), rank)) continue;
+    inspections_.Report({group.first, group.second, stall.sequence}, stall.members, false, now_);
+  }
 }
 
 void Rendezvous::Machine::OnGroupFailure(uint32_t node, const v1::GroupFailure& failure) {
@@ -67,6 +84,7 @@ void Rendezvous::Machine::OnGroupFailure(uint32_t node, const v1::GroupFailure& 
 void Rendezvous::Machine::AnnounceFailure(v1::GroupFailure failure, std::vector<uint32_t> members) {
   if (failed_groups_.size() >= kMaxFailedGroups) return;
   failed_groups_.insert({failure.group(), failure.epoch()});
+  stalls_.erase({failure.group(), failure.epoch()});
   inspections_.DropGroup(failure.group(), failure.epoch());
   bool told = false;
   if (failure.from_rank() >= 0) {

@@ -173,8 +173,14 @@ std::string RankHeadline(const Roster& roster, const std::vector<ReportedFailure
   return text;
 }
 
+// Who tells of calls that differ, or are late, is not their cause.
+int32_t CulpritOf(const v1::GroupFailure& failure) {
+  return failure.blamed_rank() >= 0 || IsVerdict(failure) ? failure.blamed_rank() : failure.from_rank();
+}
+
 std::string FailureHeadline(const Roster& roster, const v1::GroupFailure& failure) {
-  if (failure.from_rank() < 0 || failure.from_rank() >= static_cast<int32_t>(roster.rank_count())) {
+  if (IsVerdict(failure) || failure.from_rank() < 0 ||
+      failure.from_rank() >= static_cast<int32_t>(roster.rank_count())) {
     return failure.text();
   }
   return roster.Name(static_cast<uint32_t>(failure.from_rank())) + ": " + failure.text();
@@ -252,7 +258,7 @@ v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFail
     report.set_headline(RankHeadline(roster, failures, *cause->rank));
   } else if (cause->failure != nullptr) {
     const v1::GroupFailure& failure = cause->failure->failure;
-    report.set_culprit_rank(failure.blamed_rank() >= 0 ? failure.blamed_rank() : failure.from_rank());
+    report.set_culprit_rank(CulpritOf(failure));
     report.set_headline(FailureHeadline(roster, failure));
   } else {
     report.set_exit_code(cause->stop->exit_code);

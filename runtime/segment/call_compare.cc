@@ -61,21 +61,13 @@ CallVerdict Mismatch(uint64_t group, uint64_t sequence, std::vector<Variant> var
   verdict.majority = reference != variants.end();
   if (verdict.majority) std::rotate(variants.begin(), reference, reference + 1);
 
-  verdict.text = "calls do not match: ";
+  std::vector<CallVariant> described;
   for (size_t i = 0; i < variants.size(); ++i) {
     const Variant& variant = variants[i];
     if (i > 0) verdict.blamed.insert(verdict.blamed.end(), variant.ranks.begin(), variant.ranks.end());
-    if (i >= kVariantsShown) continue;
-    if (i > 0) verdict.text += "; ";
-    verdict.text += DescribeRanks(variant.ranks) + " called " + At(*variant.example);
-    if (i > 0 && variant.example->call == variants[0].example->call) {
-      verdict.text += " with another algorithm, tuning table or counts";
-    }
+    described.push_back({variant.ranks, variant.example->call, variant.example->site});
   }
-  if (variants.size() > kVariantsShown) {
-    verdict.text += "; and " + std::to_string(variants.size() - kVariantsShown) + " more calls";
-  }
-  verdict.text += " (" + OperationName(group, sequence) + ")";
+  verdict.text = DescribeMismatch(group, sequence, described);
   std::sort(verdict.blamed.begin(), verdict.blamed.end());
   return verdict;
 }
@@ -107,6 +99,27 @@ std::string DescribeRanks(std::span<const int> ranks) {
   return text;
 }
 
+std::string DescribeMismatch(uint64_t group, uint64_t sequence, std::span<const CallVariant> variants) {
+  std::vector<int> callers;
+  for (const CallVariant& variant : variants) callers.insert(callers.end(), variant.ranks.begin(), variant.ranks.end());
+  std::sort(callers.begin(), callers.end());
+  const bool majority = 2 * variants[0].ranks.size() > callers.size();
+  std::string text = "calls do not match: ";
+  if (!majority) text += DescribeRanks(callers) + " called different things: ";
+  for (size_t i = 0; i < std::min(variants.size(), kVariantsShown); ++i) {
+    const CallVariant& variant = variants[i];
+    if (i > 0) text += majority && i == 1 ? "; but " : "; ";
+    text += DescribeRanks(variant.ranks) + " called " + variant.call;
+    if (!variant.site.empty()) text += " at " + variant.site;
+    if (i > 0 && variant.call == variants[0].call)
+      text += " with another algorithm or tuning table, or with other counts";
+  }
+  if (variants.size() > kVariantsShown) {
+    text += "; and " + std::to_string(variants.size() - kVariantsShown) + " more calls";
+  }
+  return text + " (" + OperationName(group, sequence) + ")" + kMismatchRemedy;
+}
+
 CallView MakeCallView(int rank, const std::string& node, const std::optional<CallRecord>& found, bool passed,
                       const std::optional<CallRecord>& latest) {
   CallView view;
@@ -119,6 +132,7 @@ CallView MakeCallView(int rank, const std::string& node, const std::optional<Cal
   view.call = DescribeCall(*shown);
   view.site = SiteOf(*shown);
   view.done = shown->state == CallState::kDone || shown->state == CallState::kFailed;
+  view.failed = shown->state == CallState::kFailed;
   const uint64_t now = SteadyNow();
   view.age_ms = now > shown->start_ns ? (now - shown->start_ns) / 1'000'000 : 0;
   return view;

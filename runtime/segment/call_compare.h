@@ -25,6 +25,7 @@ struct CallView {
   std::string call;  // DescribeCall
   std::string site;
   bool done = false;
+  bool failed = false;  // done, with an error
   uint64_t age_ms = 0;  // since the call started
 };
 
@@ -50,6 +51,18 @@ struct CallVerdict {
   // rank's, and nobody can tell who is wrong.
   bool majority = false;
 };
+
+// The ranks that made one and the same call.
+struct CallVariant {
+  std::vector<int> ranks;  // ascending
+  std::string call;        // DescribeCall
+  std::string site;
+};
+// The error of calls that do not match, for people: ranks, calls and call sites, and what to do. The variants (two or
+// more) come with the call of most ranks first; where no call is that of more than half, nobody is said to be wrong.
+std::string DescribeMismatch(uint64_t group, uint64_t sequence, std::span<const CallVariant> variants);
+inline constexpr const char* kMismatchRemedy =
+    "; make all members call the same operations in the same order with equal arguments";
 
 // Compares the views of a group's members (at most one a rank; in any order).
 CallVerdict CompareCalls(uint64_t group, uint64_t sequence, std::span<const CallView> views);

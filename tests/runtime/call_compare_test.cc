@@ -39,8 +39,9 @@ TEST(CallCompareTest, TheMajorityIsRight) {
   EXPECT_EQ(verdict.blamed, std::vector<int>({2}));
   EXPECT_TRUE(verdict.majority);
   EXPECT_EQ(verdict.text,
-            "calls do not match: ranks 0,1,3 called all_reduce(sum, float32, 1024) at a.cc:10; rank 2 called "
-            "broadcast(float32, 1024, root 0) at a.cc:20 (group 00000000000000ab, operation 7)");
+            "calls do not match: ranks 0,1,3 called all_reduce(sum, float32, 1024) at a.cc:10; but rank 2 "
+            "called broadcast(float32, 1024, root 0) at a.cc:20 (group 00000000000000ab, operation 7)" +
+                std::string(kMismatchRemedy));
 }
 
 TEST(CallCompareTest, TheMajorityNeedNotHoldTheLowestRank) {
@@ -54,6 +55,8 @@ TEST(CallCompareTest, WithoutMajorityTheLowestRankIsTheReference) {
   const std::vector<CallView> views = {Seen(1, kSum), Seen(0, kBroadcast)};
   const CallVerdict verdict = CompareCalls(0xab, 7, views);
   EXPECT_FALSE(verdict.majority);
+  EXPECT_TRUE(verdict.text.starts_with("calls do not match: ranks 0,1 called different things: rank 0 called "))
+      << verdict.text;
   EXPECT_EQ(verdict.blamed, std::vector<int>({1}));
 }
 

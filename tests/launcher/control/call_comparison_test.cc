@@ -6,6 +6,7 @@
 #include <random>
 
 #include "launcher/control/describe.h"
+#include "runtime/segment/call_compare.h"
 
 namespace cohort::launcher {
 namespace {
@@ -35,6 +36,10 @@ InspectedMember Absent(uint32_t rank) {
   member.node = "node0";
   member.answered = true;
   return member;
+}
+
+std::string Names(const std::vector<uint32_t>& ranks) {
+  return runtime::DescribeRanks(std::vector<int>(ranks.begin(), ranks.end()));
 }
 
 TEST(CallComparison, TwoRanksThatDifferAreBothNamedAndNeitherBlamed) {
@@ -68,6 +73,22 @@ TEST(CallComparison, AFinishedRankIsNoReasonToWait) {
   ended.end = "exited with code 0";
   // Those who called are done: the absent one owed them nothing.
   EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), ended}, false).verdict.has_value());
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, false).verdict.has_value());
+}
+
+TEST(CallComparison, WhoEndsBeforeItsCallIsCompleteIsNamedWhileOthersWait) {
+  InspectedMember ended = Member(1, 1);
+  ended.ended = true;
+  ended.end = "exited with code 0";
+  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), ended}, false);
+  ASSERT_TRUE(result.verdict.has_value());
+  EXPECT_EQ(result.verdict->code, 14);
+  EXPECT_EQ(result.verdict->blamed_rank, 1);
+  EXPECT_THAT(result.verdict->text, HasSubstr("rank 1 (node0) exited with code 0 before the call was complete"));
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), ended}, false).verdict.has_value());  // nobody waits
+  ended.call.set_done(true);
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, false).verdict.has_value());  // its part is over
+  ended.call.set_failed(true);
   EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, false).verdict.has_value());
 }
 
@@ -108,8 +129,8 @@ TEST(CallComparison, HoldsForRandomGroups) {
     if (!with[0].empty() && !with[1].empty()) {
       ASSERT_TRUE(result.verdict.has_value());
       EXPECT_EQ(result.verdict->code, 9);
-      EXPECT_THAT(result.verdict->text, HasSubstr(RankNames(with[0]) + " called call10"));
-      EXPECT_THAT(result.verdict->text, HasSubstr(RankNames(with[1]) + " called call11"));
+      EXPECT_THAT(result.verdict->text, HasSubstr(Names(with[0]) + " called call10"));
+      EXPECT_THAT(result.verdict->text, HasSubstr(Names(with[1]) + " called call11"));
     } else if (expired) {
       ASSERT_TRUE(result.verdict.has_value());
       EXPECT_EQ(result.verdict->code, 4);

@@ -119,7 +119,7 @@ TEST_F(GroupFailures, AStallIsInspectedAndAMismatchToldToAll) {
   }
   for (uint32_t rank = 0; rank < nodes_; ++rank) job_.Exit(Exited(rank, 1));
   End();
-  EXPECT_THAT(job_.report()->headline(), HasSubstr("mismatched collective calls"));
+  EXPECT_THAT(job_.report()->headline(), HasSubstr("calls do not match"));
   EXPECT_EQ(job_.report()->culprit_rank(), 3);
   EXPECT_EQ(job_.report()->exit_code(), 1);
 }
@@ -207,6 +207,20 @@ TEST_F(GroupFailures, ARankThatLeftWithoutCallingFailsTheGroupAtOnce) {
   EXPECT_THAT(job_.report()->headline(), HasSubstr("exited with code 0"));
   EXPECT_EQ(job_.report()->culprit_rank(), 3);
   EXPECT_EQ(job_.report()->exit_code(), 1);
+}
+
+TEST_F(GroupFailures, ARankThatLeavesACallWhoseStallIsKnownFailsTheGroupAtOnce) {
+  Report(0, Stall(42));
+  for (uint32_t rank = 0; rank < nodes_; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  EXPECT_EQ(Verdict(0), nullptr);
+  job_.Pass(seconds(1));
+  v1::RankExit exit = Exited(3, 0);
+  *exit.mutable_doing() = Call(3, 42, "barrier()", "a.cc:1");
+  job_.Exit(exit);
+  for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  ASSERT_NE(Verdict(0), nullptr);
+  EXPECT_EQ(Verdict(0)->code(), kUnavailable);
+  EXPECT_EQ(Verdict(0)->blamed_rank(), 3);
 }
 
 TEST_F(GroupFailures, TheFirstFailureOfAGroupIsToldOnce) {
@@ -315,10 +329,10 @@ TEST_F(GroupFailures, WhatWeKilledIsNeverTheCulprit) {
 }
 
 TEST_F(GroupFailures, ACrashInAnswerToAMismatchIsNotTheCause) {
-  Fail(1, Failure(1, -1, kFailedPrecondition, "mismatched collective calls: ..."));
+  Fail(1, Failure(1, -1, kFailedPrecondition, "calls do not match: ..."));
   job_.Exit(Killed(0, SIGSEGV));
   End();
-  EXPECT_THAT(job_.report()->headline(), HasSubstr("mismatched collective calls"));
+  EXPECT_THAT(job_.report()->headline(), HasSubstr("calls do not match"));
   EXPECT_EQ(job_.report()->exit_code(), 139);
 }
 
@@ -328,7 +342,7 @@ class CopingPrograms : public GroupFailures {
 };
 
 TEST_F(CopingPrograms, AFailureTheyCopedWithIsNotReported) {
-  Fail(1, Failure(1, -1, kFailedPrecondition, "mismatched collective calls: ..."));
+  Fail(1, Failure(1, -1, kFailedPrecondition, "calls do not match: ..."));
   for (uint32_t rank = 0; rank < nodes_; ++rank) job_.Exit(Exited(rank, 0));
   for (uint32_t node = 0; node < nodes_; ++node) job_.Done(node);
   ASSERT_TRUE(job_.report().has_value());
@@ -337,7 +351,7 @@ TEST_F(CopingPrograms, AFailureTheyCopedWithIsNotReported) {
 }
 
 TEST_F(CopingPrograms, ADeathLongAfterIsItsOwn) {
-  Fail(1, Failure(1, -1, kFailedPrecondition, "mismatched collective calls: ..."));
+  Fail(1, Failure(1, -1, kFailedPrecondition, "calls do not match: ..."));
   job_.Pass(std::chrono::minutes(6));
   job_.Exit(Killed(2, SIGSEGV));
   for (uint32_t rank : {0u, 1u, 3u}) job_.Exit(Exited(rank, 0));

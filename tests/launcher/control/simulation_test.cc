@@ -108,7 +108,7 @@ class Simulation {
         EXPECT_THAT(report.headline(), HasSubstr("the agent of node" + std::to_string(bad_node) + " is gone"));
         break;
       case Fault::kMismatch:
-        EXPECT_THAT(report.headline(), HasSubstr("mismatched collective calls"));
+        EXPECT_THAT(report.headline(), HasSubstr("calls do not match"));
         EXPECT_EQ(report.culprit_rank(), culprit);
         break;
       case Fault::kRankHangs:
