@@ -1,24 +1,30 @@
 #include "launcher/environment/remote_hosts.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "launcher/base/run_commands.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/this_machine.h"
 #include "launcher/program.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
 
 constexpr size_t kMaxHostFile = 16 << 20;
+constexpr auto kHostFilePatience = std::chrono::seconds(30);  // for what comes through a pipe
 
 std::string LastLine(const std::string& text) {
   const size_t end = text.find_last_not_of("\r\n");
@@ -60,13 +66,29 @@ absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay
 }  // namespace
 
 absl::StatusOr<std::string> ReadHostFile(const std::string& path, const std::string& origin) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return absl::InvalidArgumentError(origin + ": " + path + ": " + std::strerror(errno));
-  std::string text(std::istreambuf_iterator<char>(file), {});
-  if (file.bad() || text.size() > kMaxHostFile) {
-    return absl::InvalidArgumentError(origin + ": " + path + " can't be read, or has more than 16 MiB");
+  const auto refuse = [&](const std::string& why) {
+    return absl::InvalidArgumentError(origin + ": " + path + ": " + why);
+  };
+  // Opening a pipe that nobody writes to must not block, and it reads as empty; one that somebody writes to is waited
+  // for.
+  const runtime::FileDescriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  if (!file.valid()) return refuse(std::strerror(errno));
+  const runtime::Deadline deadline = runtime::Deadline::After(kHostFilePatience);
+  std::string text;
+  std::vector<char> part(64 << 10);
+  while (true) {
+    const ssize_t got = read(file.get(), part.data(), part.size());
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
+      if (deadline.passed()) return refuse("a pipe whose writer has not come to an end within 30 s");
+      pollfd readable{file.get(), POLLIN, 0};
+      poll(&readable, 1, 100);
+      continue;
+    }
+    if (got < 0) return refuse("can't be read: " + std::string(std::strerror(errno)));
+    if (got == 0) return text;
+    text.append(part.data(), static_cast<size_t>(got));
+    if (text.size() > kMaxHostFile) return refuse("has more than 16 MiB");
   }
-  return text;
 }
 
 absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, const Options& options,

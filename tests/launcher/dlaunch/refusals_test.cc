@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Refusal{{"--simulate-gpus", "5", "--gpus-per-rank", "2", "true"}, 2, {"sim:4", "left over"}},
                     Refusal{{"--simulate-gpus", "2", "--gpus-per-rank", "4", "true"}, 2, {"lower --gpus-per-rank"}},
                     Refusal{{"--simulate-nodes", "2", "--gpus-per-rank", "2", "true"}, 2, {"--simulate-gpus"}},
-                    Refusal{{"--hostfile", "/tmp", "true"}, 2, {"--hostfile /tmp", "can't be read"}},
+                    Refusal{{"--hostfile", "/tmp", "true"}, 2, {"/tmp: can't be read"}},
                     Refusal{{"--hostfile", "/dev/zero", "true"}, 2, {"more than 16 MiB"}},
                     Refusal{{"--on-failure", "restart", "true"}, 2, {"end or continue"}},
                     Refusal{{"--grace", "soon", "true"}, 2, {"'soon'", "seconds"}},
@@ -104,7 +104,7 @@ TEST(Refused, HostFileThatIsAPipeWithoutWriter) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   DlaunchProcess job({"--hostfile", pipe, "true"});
   EXPECT_EQ(job.Wait(), 2);
-  EXPECT_NE(job.err().find("--hostfile " + pipe), std::string::npos) << job.err();
+  EXPECT_NE(job.err().find(pipe), std::string::npos) << job.err();
 }
 
 TEST(Refused, ScriptWithoutInterpreterLine) {
