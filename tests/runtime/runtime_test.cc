@@ -214,7 +214,7 @@ TEST_F(StoreTest, MismatchesAreFoundAndToldToAll) {
     const bool right = failure.group == 9 && failure.status.code() == absl::StatusCode::kFailedPrecondition &&
                        failure.blamed_rank == 2 && failure.from_rank == 0 &&
                        text.find(
-                           "ranks 0,1 called all_reduce(float32, 10) at a.cc:1; rank 2 called "
+                           "ranks 0,1 called all_reduce(float32, 10) at a.cc:1; but rank 2 called "
                            "all_reduce(float32, 99) at b.cc:2") != std::string::npos;
     if (!right) std::fprintf(stderr, "%s\n", text.c_str());
     // A communicator that is made only now hears of it too.
