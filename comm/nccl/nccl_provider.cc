@@ -215,7 +215,8 @@ bool NcclProvider::FailStart(NcclOperation* operation, const absl::Status& statu
   // The others wait for this rank: the call is theirs, too.
   if (status_.ok()) group_->fail(status, -1);
   Fail(status);
-  if (!Stopped()) return true;  // NCCL may hold the buffers until it is aborted: Poll ends the operation then
+  // NCCL may hold the buffers until it is aborted. Poll frees what was kept for it, and ends the operation.
+  if (!ended_) return true;
   operation->Finish(group_->runtime->segment().black_box(), status_);
   return false;
 }
