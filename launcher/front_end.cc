@@ -1,10 +1,8 @@
 #include "launcher/front_end.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,17 +16,16 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/process_state.h"
 #include "launcher/agent/sweep.h"
+#include "launcher/agent_processes.h"
 #include "launcher/base/event_loop.h"
-#include "launcher/base/message_pipe.h"
 #include "launcher/control/describe.h"
 #include "launcher/credentials.h"
 #include "launcher/diagnosis.h"
+#include "launcher/held_output.h"
 #include "launcher/job_plan.h"
 #include "launcher/job_record.h"
 #include "launcher/output_printer.h"
-#include "launcher/spawn/spawner.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -42,9 +39,6 @@ constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their 
 constexpr seconds kStopSlack{10};            // beyond the grace, before everything is killed
 constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
 constexpr seconds kBlameAgentAfter{3};       // for the rendezvous to notice the loss of an agent by itself
-constexpr milliseconds kLookInterval{400};   // at the agents' states
-constexpr milliseconds kFrozenAfter{3000};   // an agent that stays stopped is killed, and its sentinel sweeps
-constexpr size_t kMaxHeldBytes = 8u << 20;
 
 class FrontEnd {
  public:
@@ -52,26 +46,10 @@ class FrontEnd {
   int Run();
 
  private:
-  struct Agent {
-    AgentProcess process;
-    std::unique_ptr<MessageWriter> writer;
-    MessageReader reader;
-    TlsIdentity identity;
-    bool reading = false;
-    bool output_ended = false;
-    bool exited = false;
-    int wait_status = 0;
-    std::string failed;  // it said why it can't go on, or we know
-    bool frozen = false;
-    EventLoop::Clock::time_point stopped_since{};
-    bool ended() const { return output_ended && exited; }
-  };
-
   absl::Status StartAgents();
   v1::NodeStart MakeStart(size_t index) const;
   void OnSignal();
   void OnUserSignal(int signal);
-  void OnReadable(size_t index);
   void OnMessage(size_t index, const v1::FromNode& message);
   void OnOutput(const v1::OutputLine& line);
   void OnLost(const std::string& text);
@@ -79,15 +57,9 @@ class FrontEnd {
   void OnAgentEnded(size_t index);
   void OnHostEnded();
   void KeepRecord();
-  void ReapAgents();
-  void LookForFrozenAgents();
   void RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone);
   void KillAgents();
-  void ReleaseHeld();
-  void SetReading(bool reading);
   void QuitWhenDone();
-  std::string NameAgent(size_t index) const;
-  std::string DescribeAgentEnd(size_t index) const;
   void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + text + "\n"); }
 
   const Job& job_;
@@ -96,22 +68,20 @@ class FrontEnd {
   std::string secret_;
   EventLoop loop_;
   OutputPrinter printer_;
+  HeldOutput held_{&printer_};
   UniqueFd signals_;
-  std::vector<Agent> agents_;
+  AgentProcesses agents_;
   std::string rendezvous_address_;
   std::optional<v1::JobReport> report_;
   std::optional<std::string> lost_;  // the first loss of ranks
   bool user_stop_ = false;
   bool killed_ = false;
   bool agent_died_ = false;
-  EventLoop::Clock::time_point last_look_{};
-  std::string held_output_;  // lines after a failure, until its cause is told; each begins with its descriptor
-  bool holding_ = true;
 };
 
 FrontEnd::FrontEnd(const Job& job)
     : job_(job),
-      printer_({.on_drained = [this] { loop_.Post([this] { SetReading(true); }); },
+      printer_({.on_drained = [this] { loop_.Post([this] { agents_.SetReading(true); }); },
                 .on_closed =
                     [this](int fd, int error) {
                       loop_.Post([this, fd, error] {
@@ -120,37 +90,24 @@ FrontEnd::FrontEnd(const Job& job)
                         if (!report_)
                           RequestStop(DescribeClosedStream(fd, error), exit_code, job_.options.grace, false);
                       });
-                    }}) {}
+                    }}),
+      agents_(&loop_, job,
+              {.on_message = [this](size_t index, const v1::FromNode& message) { OnMessage(index, message); },
+               .on_ended = [this](size_t index) { OnAgentEnded(index); }}) {}
 
 v1::NodeStart FrontEnd::MakeStart(size_t index) const {
-  v1::NodeStart start = MakeNodeStart(job_, index, agents_[index].identity);
+  v1::NodeStart start = MakeNodeStart(job_, index, agents_.identity(index));
   if (index == 0) *start.mutable_plan() = MakeJobPlan(job_, job_id_, secret_, kJoinTimeout);
   start.set_rendezvous_address(rendezvous_address_);
   return start;
 }
 
 absl::Status FrontEnd::StartAgents() {
-  COHORT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::Create());
   COHORT_ASSIGN_OR_RETURN(secret_, NewJobSecret());
-  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Spawner> spawner, MakeSpawner(job_.nodes.spawner, job_.options));
-  agents_.resize(job_.nodes.nodes.size());
-  for (size_t i = 0; i < agents_.size(); ++i) {
-    Agent& agent = agents_[i];
-    COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i), i == 0));
-    const std::string& name = job_.nodes.nodes[i].name;
-    if (const auto& reached = job_.nodes.reached; reached && reached->contains(name)) {
-      agent.process = std::move(reached->at(name));
-    } else {
-      COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), name));
-    }
-    agent.writer = std::make_unique<MessageWriter>(&loop_, std::move(agent.process.input));
-    agent.reader.SkipUntil(agent.process.preamble);
-    ::fcntl(agent.process.output.get(), F_SETFL, ::fcntl(agent.process.output.get(), F_GETFL) | O_NONBLOCK);
-  }
-  SetReading(true);
+  COHORT_RETURN_IF_ERROR(agents_.Start());
   v1::ToNode message;
   *message.mutable_start() = MakeStart(0);
-  agents_[0].writer->Write(message);
+  agents_.Send(0, message);
   return absl::OkStatus();
 }
 
@@ -171,8 +128,6 @@ int FrontEnd::Run() {
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
   int exit_code = kExitLauncher;
   if (const absl::Status started = StartAgents(); started.ok()) {
-    last_look_ = EventLoop::Clock::now();
-    LookForFrozenAgents();
     loop_.Run();
     if (report_) exit_code = report_->exit_code();
   } else {
@@ -180,7 +135,7 @@ int FrontEnd::Run() {
     report_.emplace().set_exit_code(exit_code);
     KillAgents();
   }
-  ReleaseHeld();
+  held_.Release();
   KeepRecord();
   Sweep("COHORT_JOB_ID=" + job_id_, older_children, agent_died_ || killed_, seconds(2));
   // Whoever reads us may take their time: from here on a signal ends us as it ends any program.
@@ -210,49 +165,6 @@ void FrontEnd::KeepRecord() {
   if (!kept.ok()) Say(std::string(kept.message()));
 }
 
-void FrontEnd::SetReading(bool reading) {
-  for (size_t i = 0; i < agents_.size(); ++i) {
-    Agent& agent = agents_[i];
-    if (agent.output_ended || agent.reading == reading) continue;
-    agent.reading = reading;
-    if (reading) {
-      loop_.Watch(agent.process.output.get(), EPOLLIN, [this, i](uint32_t) { OnReadable(i); });
-    } else {
-      loop_.Unwatch(agent.process.output.get());
-    }
-  }
-}
-
-void FrontEnd::OnReadable(size_t index) {
-  Agent& agent = agents_[index];
-  char buffer[64u << 10];
-  const ssize_t n = ::read(agent.process.output.get(), buffer, sizeof buffer);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-  absl::Status broken;
-  if (n > 0) {
-    agent.reader.Append(buffer, static_cast<size_t>(n));
-    for (v1::FromNode message;;) {
-      const absl::StatusOr<bool> next = agent.reader.Next(&message);
-      if (next.ok() && *next) {
-        OnMessage(index, message);
-        continue;
-      }
-      broken = next.status();
-      break;
-    }
-    if (broken.ok()) {
-      if (printer_.full()) SetReading(false);
-      return;
-    }
-    agent.failed = "it sent " + std::string(broken.message());
-    ::kill(agent.process.pid, SIGKILL);
-  }
-  loop_.Unwatch(agent.process.output.get());
-  agent.output_ended = true;
-  agent.process.output.reset();
-  if (agent.exited) OnAgentEnded(index);
-}
-
 void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
   switch (message.kind_case()) {
     case v1::FromNode::kListening:
@@ -260,7 +172,7 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
       for (size_t i = 1; i < agents_.size(); ++i) {
         v1::ToNode start;
         *start.mutable_start() = MakeStart(i);
-        agents_[i].writer->Write(start);
+        agents_.Send(i, start);
       }
       break;
     case v1::FromNode::kOutput:
@@ -270,7 +182,7 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
       OnReport(message.report());
       break;
     case v1::FromNode::kFailed:
-      agents_[index].failed = message.failed();
+      agents_.SetFailed(index, message.failed());
       break;
     case v1::FromNode::kNotice:
       Say(message.notice());
@@ -288,24 +200,13 @@ void FrontEnd::OnOutput(const v1::OutputLine& line) {
   std::string text = "[" + std::to_string(line.rank()) + "] " + line.text() + "\n";
   const int fd = line.standard_error() ? STDERR_FILENO : STDOUT_FILENO;
   const bool hold =
-      holding_ && !report_ && !user_stop_ && line.after_failure() && job_.options.on_failure == OnFailure::kEnd;
-  if (!hold) {
+      held_.holding() && !report_ && !user_stop_ && line.after_failure() && job_.options.on_failure == OnFailure::kEnd;
+  if (hold) {
+    held_.Keep(fd, text);
+  } else {
     printer_.Print(fd, text);
-    return;
   }
-  held_output_ += static_cast<char>(fd);
-  held_output_ += text;
-  if (held_output_.size() > kMaxHeldBytes) ReleaseHeld();
-}
-
-void FrontEnd::ReleaseHeld() {
-  holding_ = false;
-  for (size_t at = 0; at < held_output_.size();) {
-    const size_t end = held_output_.find('\n', at) + 1;
-    printer_.Print(held_output_[at], std::string_view(held_output_).substr(at + 1, end - at - 1));
-    at = end;
-  }
-  held_output_.clear();
+  if (printer_.full()) agents_.SetReading(false);
 }
 
 void FrontEnd::OnLost(const std::string& text) {
@@ -316,7 +217,7 @@ void FrontEnd::OnLost(const std::string& text) {
       if (report_ || user_stop_) return;
       Say(text);
       Say("ending the other ranks");
-      ReleaseHeld();
+      held_.Release();
     });
   }
   if (!lost_) lost_ = text;
@@ -328,7 +229,7 @@ void FrontEnd::OnReport(const v1::JobReport& report) {
   DiagnosisOptions options;
   options.colour = ::isatty(STDERR_FILENO) == 1;
   printer_.Print(STDERR_FILENO, FormatReport(report, options));
-  ReleaseHeld();
+  held_.Release();
   loop_.After(kAgentsEndAfterReport, [this] { KillAgents(); });
   QuitWhenDone();
 }
@@ -337,7 +238,7 @@ void FrontEnd::OnSignal() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) {
-      ReapAgents();
+      agents_.Reap();
     } else {
       OnUserSignal(static_cast<int>(info.ssi_signo));
     }
@@ -352,7 +253,7 @@ void FrontEnd::OnUserSignal(int signal) {
   }
   if (!std::exchange(user_stop_, true)) {
     Say(name + ": ending the job; a second time ends it at once");
-    ReleaseHeld();
+    held_.Release();
     RequestStop("stopped by " + name, 128 + signal, job_.options.grace, false);
     loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
     return;
@@ -374,67 +275,22 @@ void FrontEnd::RequestStop(const std::string& reason, int exit_code, millisecond
   message.mutable_stop()->set_exit_code(exit_code);
   message.mutable_stop()->set_grace_ms(static_cast<uint32_t>(grace.count()));
   for (size_t i = 0; i < agents_.size() && (everyone || i == 0); ++i) {
-    if (agents_[i].writer) agents_[i].writer->Write(message);
+    agents_.Send(i, message);
   }
-}
-
-void FrontEnd::ReapAgents() {
-  for (size_t i = 0; i < agents_.size(); ++i) {
-    Agent& agent = agents_[i];
-    if (agent.exited || agent.process.pid <= 0) continue;
-    if (::waitpid(agent.process.pid, &agent.wait_status, WNOHANG) != agent.process.pid) continue;
-    agent.exited = true;
-    // Its end of the pipe is closed; what is in it must still be read, unless our own output is stuck.
-    if (agent.output_ended) OnAgentEnded(i);
-  }
-}
-
-void FrontEnd::LookForFrozenAgents() {
-  loop_.After(kLookInterval, [this] { LookForFrozenAgents(); });
-  const auto now = EventLoop::Clock::now();
-  const bool stalled = now - last_look_ > 3 * kLookInterval;  // I was stopped myself, and know nothing of others
-  last_look_ = now;
-  for (Agent& agent : agents_) {
-    if (agent.exited || !agent.failed.empty()) continue;
-    const auto state = ReadProcessState(agent.process.pid);
-    if (!state || state->state != 'T' || IsTraced(agent.process.pid) || stalled) {
-      agent.stopped_since = {};
-    } else if (agent.stopped_since == EventLoop::Clock::time_point{}) {
-      agent.stopped_since = now;
-    } else if (now - agent.stopped_since >= kFrozenAfter) {
-      agent.failed = "it stayed stopped (SIGSTOP) and was killed";
-      agent.frozen = true;
-      ::kill(agent.process.pid, SIGKILL);
-    }
-  }
-}
-
-std::string FrontEnd::NameAgent(size_t index) const {
-  return "the agent of " + job_.nodes.nodes[index].name + " (pid " + std::to_string(agents_[index].process.pid) + ")";
-}
-
-std::string FrontEnd::DescribeAgentEnd(size_t index) const {
-  const Agent& agent = agents_[index];
-  if (!agent.failed.empty()) return NameAgent(index) + " gave up: " + agent.failed;
-  if (WIFSIGNALED(agent.wait_status)) {
-    return NameAgent(index) + " was killed by " + SignalName(WTERMSIG(agent.wait_status));
-  }
-  return NameAgent(index) + " ended with status " + std::to_string(WEXITSTATUS(agent.wait_status));
 }
 
 void FrontEnd::OnAgentEnded(size_t index) {
-  const Agent& agent = agents_[index];
-  const bool in_order = agent.failed.empty() && agent.wait_status == 0;
+  const bool in_order = agents_.EndedInOrder(index);
   if (!in_order) agent_died_ = true;
   if (index == 0) {
     OnHostEnded();
   } else if (!in_order && !report_) {
-    if (agent.failed.empty() || agent.frozen) {
-      lost_ = DescribeAgentEnd(index);  // better than what the rendezvous can know
+    if (agents_.EndedSilently(index)) {
+      lost_ = agents_.DescribeEnd(index);  // better than what the rendezvous can know
       Say(*lost_);
     }
     // An agent that never joined is nothing that the rendezvous could miss.
-    loop_.After(kBlameAgentAfter, [this, text = DescribeAgentEnd(index)] {
+    loop_.After(kBlameAgentAfter, [this, text = agents_.DescribeEnd(index)] {
       const bool known = job_.options.on_failure == OnFailure::kContinue && lost_;
       if (!report_ && !known) RequestStop(text, kExitLauncher, job_.options.grace, false);
     });
@@ -445,7 +301,7 @@ void FrontEnd::OnAgentEnded(size_t index) {
 void FrontEnd::OnHostEnded() {
   if (!report_) {
     v1::JobReport report;
-    report.set_headline(DescribeAgentEnd(0) + "; it hosted the rendezvous, without which the job can't go on");
+    report.set_headline(agents_.DescribeEnd(0) + "; it hosted the rendezvous, without which the job can't go on");
     report.set_culprit_rank(-1);
     report.set_exit_code(kExitLauncher);
     OnReport(report);
@@ -455,9 +311,7 @@ void FrontEnd::OnHostEnded() {
 
 void FrontEnd::KillAgents() {
   killed_ = true;
-  for (const Agent& agent : agents_) {
-    if (agent.process.pid > 0 && !agent.exited) ::kill(agent.process.pid, SIGKILL);
-  }
+  agents_.Kill();
   if (!report_) {
     v1::JobReport report;
     report.set_exit_code(kExitLauncher);
@@ -465,14 +319,14 @@ void FrontEnd::KillAgents() {
     report.set_culprit_rank(-1);
     OnReport(report);
   }
-  SetReading(true);
+  agents_.SetReading(true);
 }
 
 void FrontEnd::QuitWhenDone() {
   bool others_ended = true;
-  for (size_t i = 1; i < agents_.size(); ++i) others_ended = others_ended && agents_[i].ended();
-  if (others_ended && report_) agents_[0].writer->Close();  // lets the host of the rendezvous go
-  if (others_ended && agents_[0].ended()) loop_.Quit();
+  for (size_t i = 1; i < agents_.size(); ++i) others_ended = others_ended && agents_.ended(i);
+  if (others_ended && report_) agents_.CloseInput(0);  // lets the host of the rendezvous go
+  if (others_ended && agents_.ended(0)) loop_.Quit();
 }
 
 }  // namespace

@@ -1,0 +1,120 @@
+#include "launcher/agent/node_ranks.h"
+
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "launcher/agent/sweep.h"
+#include "launcher/control/describe.h"
+#include "launcher/environment/cpus.h"
+#include "launcher/environment/process_environment.h"
+#include "launcher/placement.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+
+NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assignment assignment, Callbacks callbacks)
+    : sentinel_(sentinel),
+      owner_(std::move(owner)),
+      assignment_(std::move(assignment)),
+      callbacks_(std::move(callbacks)),
+      supervisor_(loop, sentinel,
+                  {.on_line = [this](const v1::OutputLine& line) { OnLine(line); },
+                   .on_notice = callbacks_.on_notice,
+                   .on_exit = [this](int rank, v1::RankExit exit) { OnExit(rank, std::move(exit)); },
+                   .on_all_gone = [this] { OnAllGone(); }}),
+      service_(loop, assignment_, owner_.data_interface_ip,
+               {.to_rendezvous = callbacks_.to_rendezvous,
+                .group_of = [this](int rank) { return supervisor_.GroupOf(rank); },
+                .on_hello = [this](int rank, pid_t pid) { supervisor_.OnProgramJoined(rank, pid); },
+                .on_goodbye = [this](int rank) { said_goodbye_[rank] = true; },
+                .on_kill_request = [this](int rank, const std::string& why) { supervisor_.KillAsAsked(rank, why); },
+                .on_vanished = [this](int rank, pid_t pid) { supervisor_.OnProgramVanished(rank, pid); }}),
+      said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
+
+absl::Status NodeRanks::Start() {
+  MakeLogDirectory();
+  COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
+  v1::FromAgent started;
+  *started.mutable_started() = supervisor_.Start(assignment_, Environments());
+  if (started.started().failed_size() > 0) MarkFailure();
+  callbacks_.to_rendezvous(started);
+  return absl::OkStatus();
+}
+
+void NodeRanks::MakeLogDirectory() const {
+  const std::string& folder = assignment_.job().log_directory();
+  if (folder.empty()) return;
+  std::error_code error;  // that of the files will be told
+  std::filesystem::create_directories(folder, error);
+}
+
+std::vector<std::vector<std::string>> NodeRanks::Environments() const {
+  const std::vector<std::string> inherited = InheritedEnvironment();
+  std::vector<std::vector<std::string>> environments;
+  const bool shared = assignment_.job().nodes_share_host();
+  const int ranks = shared ? static_cast<int>(assignment_.world_size()) : assignment_.placement().ranks_size();
+  for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
+    const int own = static_cast<int>(ParseCpuList(rank.cpus()).value_or(std::vector<int>()).size());
+    environments.push_back(BuildRankEnvironment(inherited, {.assignment = &assignment_,
+                                                            .rank = &rank,
+                                                            .node = static_cast<int>(owner_.node),
+                                                            .agent_address = owner_.address,
+                                                            .cpu_share = CpuShare(own, ranks)}));
+  }
+  return environments;
+}
+
+void NodeRanks::OnMessage(const v1::ToAgent& message) {
+  v1::FromAgent reply;
+  switch (message.kind_case()) {
+    case v1::ToAgent::kPut:
+      service_.OnPutReply(message.put());
+      break;
+    case v1::ToAgent::kGet:
+      service_.OnGetReply(message.get());
+      break;
+    case v1::ToAgent::kGroupFailure:
+      service_.OnGroupFailure(message.group_failure());
+      break;
+    case v1::ToAgent::kRanksLost:
+      MarkFailure();
+      service_.OnRanksLost(message.ranks_lost());
+      break;
+    case v1::ToAgent::kInspect:
+      *reply.mutable_inspect() = service_.Inspect(message.inspect());
+      callbacks_.to_rendezvous(reply);
+      break;
+    default:
+      break;
+  }
+}
+
+void NodeRanks::OnLine(v1::OutputLine line) {
+  line.set_after_failure(after_failure_);
+  callbacks_.on_line(line);
+}
+
+void NodeRanks::OnExit(int local_rank, v1::RankExit exit) {
+  const bool in_order = exit.signal() == 0 && exit.exit_code() == 0;
+  service_.TakeRest(local_rank, /*for_good=*/!in_order);
+  exit.set_finalized(said_goodbye_[local_rank]);
+  *exit.mutable_doing() = service_.LatestCallOf(local_rank);
+  if (in_order) {
+    service_.MarkEnded(local_rank);
+  } else {
+    service_.MarkLost(local_rank);
+  }
+  if (IsFailure(exit)) MarkFailure();
+  v1::FromAgent message;
+  *message.mutable_exit() = std::move(exit);
+  callbacks_.to_rendezvous(message);
+}
+
+void NodeRanks::OnAllGone() {
+  Sweep("COHORT_AGENT=" + owner_.address, {sentinel_->pid()}, true, kSweepLimit);
+  supervisor_.DrainOutput();
+  callbacks_.on_all_gone();
+}
+
+}  // namespace cohort::launcher

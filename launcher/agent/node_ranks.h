@@ -1,0 +1,80 @@
+// The ranks of this node in one epoch of the job: the socket and the segment that serve them, their processes, and what
+// the rendezvous hears of them. A restart gets a new one.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/rank_service.h"
+#include "launcher/agent/sentinel.h"
+#include "launcher/agent/supervisor.h"
+#include "launcher/base/event_loop.h"
+
+namespace cohort::launcher {
+
+class NodeRanks {
+ public:
+  struct Callbacks {
+    std::function<void(const v1::FromAgent&)> to_rendezvous;
+    // A line that a rank has printed; with after_failure once something is known to have failed.
+    std::function<void(const v1::OutputLine&)> on_line;
+    std::function<void(const std::string&)> on_notice;  // a line for the user
+    // Every rank has ended and was reported, and nothing that they started lives.
+    std::function<void()> on_all_gone;
+  };
+  // The agent that they belong to.
+  struct Owner {
+    uint32_t node = 0;
+    std::string address;  // of its socket; COHORT_AGENT
+    std::string data_interface_ip;
+  };
+
+  NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assignment assignment, Callbacks callbacks);
+  NodeRanks(const NodeRanks&) = delete;
+  NodeRanks& operator=(const NodeRanks&) = delete;
+
+  // Makes the segment, listens, starts the ranks and tells the rendezvous; those that can't be executed are reported as
+  // failed. Call from the main thread. Not OK when the node can't serve ranks at all.
+  absl::Status Start();
+
+  // What the rendezvous says of the job while it runs; other messages are ignored.
+  void OnMessage(const v1::ToAgent& message);
+  // Something has failed: what ranks print from now on is probably a consequence.
+  void MarkFailure() { after_failure_ = true; }
+  // Ends every rank: see Supervisor::Stop.
+  void Stop(std::chrono::milliseconds grace) { supervisor_.Stop(grace); }
+
+  bool OnChildEnded(pid_t pid, int wait_status) { return supervisor_.OnChildEnded(pid, wait_status); }
+  void OnChildStopped(pid_t pid) { supervisor_.OnChildStopped(pid); }
+  void PauseOutput() { supervisor_.PauseOutput(); }
+  void ResumeOutput() { supervisor_.ResumeOutput(); }
+
+  std::vector<pid_t> pids() const { return supervisor_.pids(); }
+  std::chrono::milliseconds grace() const { return std::chrono::milliseconds(assignment_.job().grace_ms()); }
+
+ private:
+  static constexpr std::chrono::seconds kSweepLimit{2};
+
+  std::vector<std::vector<std::string>> Environments() const;
+  void MakeLogDirectory() const;
+  void OnLine(v1::OutputLine line);
+  void OnExit(int local_rank, v1::RankExit exit);
+  void OnAllGone();
+
+  Sentinel* sentinel_;
+  const Owner owner_;
+  const v1::Assignment assignment_;
+  Callbacks callbacks_;
+  Supervisor supervisor_;
+  RankService service_;
+  std::vector<bool> said_goodbye_;
+  bool after_failure_ = false;
+};
+
+}  // namespace cohort::launcher

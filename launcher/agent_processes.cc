@@ -1,0 +1,151 @@
+#include "launcher/agent_processes.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdint>
+#include <utility>
+
+#include "launcher/agent/process_state.h"
+#include "launcher/control/describe.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kLookInterval{400};  // at the agents' states
+constexpr milliseconds kFrozenAfter{3000};  // an agent that stays stopped is killed, and its sentinel sweeps
+
+}  // namespace
+
+AgentProcesses::AgentProcesses(EventLoop* loop, const Job& job, Callbacks callbacks)
+    : loop_(loop), job_(job), callbacks_(std::move(callbacks)) {}
+
+absl::Status AgentProcesses::Start() {
+  COHORT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::Create());
+  COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Spawner> spawner, MakeSpawner(job_.nodes.spawner, job_.options));
+  agents_.resize(job_.nodes.nodes.size());
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    Agent& agent = agents_[i];
+    COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i), i == 0));
+    const std::string& name = job_.nodes.nodes[i].name;
+    if (const auto& reached = job_.nodes.reached; reached && reached->contains(name)) {
+      agent.process = std::move(reached->at(name));
+    } else {
+      COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), name));
+    }
+    agent.writer = std::make_unique<MessageWriter>(loop_, std::move(agent.process.input));
+    agent.reader.SkipUntil(agent.process.preamble);
+    ::fcntl(agent.process.output.get(), F_SETFL, ::fcntl(agent.process.output.get(), F_GETFL) | O_NONBLOCK);
+  }
+  SetReading(true);
+  last_look_ = EventLoop::Clock::now();
+  LookForFrozen();
+  return absl::OkStatus();
+}
+
+void AgentProcesses::Send(size_t index, const v1::ToNode& message) {
+  if (index < agents_.size() && agents_[index].writer) agents_[index].writer->Write(message);
+}
+
+void AgentProcesses::CloseInput(size_t index) { agents_[index].writer->Close(); }
+
+void AgentProcesses::SetReading(bool reading) {
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    Agent& agent = agents_[i];
+    if (agent.output_ended || agent.reading == reading) continue;
+    agent.reading = reading;
+    if (reading) {
+      loop_->Watch(agent.process.output.get(), EPOLLIN, [this, i](uint32_t) { OnReadable(i); });
+    } else {
+      loop_->Unwatch(agent.process.output.get());
+    }
+  }
+}
+
+void AgentProcesses::OnReadable(size_t index) {
+  Agent& agent = agents_[index];
+  char buffer[64u << 10];
+  const ssize_t n = ::read(agent.process.output.get(), buffer, sizeof buffer);
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n > 0) {
+    agent.reader.Append(buffer, static_cast<size_t>(n));
+    const absl::Status broken = PassMessagesOn(index);
+    if (broken.ok()) return;
+    agent.failed = "it sent " + std::string(broken.message());
+    ::kill(agent.process.pid, SIGKILL);
+  }
+  if (agent.reading) loop_->Unwatch(agent.process.output.get());
+  agent.reading = false;
+  agent.output_ended = true;
+  agent.process.output.reset();
+  if (agent.exited) callbacks_.on_ended(index);
+}
+
+// Those that have come whole.
+absl::Status AgentProcesses::PassMessagesOn(size_t index) {
+  for (v1::FromNode message;;) {
+    COHORT_ASSIGN_OR_RETURN(const bool whole, agents_[index].reader.Next(&message));
+    if (!whole) return absl::OkStatus();
+    callbacks_.on_message(index, message);
+  }
+}
+
+void AgentProcesses::Reap() {
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    Agent& agent = agents_[i];
+    if (agent.exited || agent.process.pid <= 0) continue;
+    if (::waitpid(agent.process.pid, &agent.wait_status, WNOHANG) != agent.process.pid) continue;
+    agent.exited = true;
+    // Its end of the pipe is closed; what is in it must still be read, unless our own output is stuck.
+    if (agent.output_ended) callbacks_.on_ended(i);
+  }
+}
+
+void AgentProcesses::Kill() {
+  for (const Agent& agent : agents_) {
+    if (agent.process.pid > 0 && !agent.exited) ::kill(agent.process.pid, SIGKILL);
+  }
+}
+
+void AgentProcesses::LookForFrozen() {
+  loop_->After(kLookInterval, [this] { LookForFrozen(); });
+  const auto now = EventLoop::Clock::now();
+  const bool stalled = now - last_look_ > 3 * kLookInterval;  // I was stopped myself, and know nothing of others
+  last_look_ = now;
+  for (Agent& agent : agents_) {
+    if (agent.exited || !agent.failed.empty()) continue;
+    const auto state = ReadProcessState(agent.process.pid);
+    if (!state || state->state != 'T' || IsTraced(agent.process.pid) || stalled) {
+      agent.stopped_since = {};
+    } else if (agent.stopped_since == EventLoop::Clock::time_point{}) {
+      agent.stopped_since = now;
+    } else if (now - agent.stopped_since >= kFrozenAfter) {
+      agent.failed = "it stayed stopped (SIGSTOP) and was killed";
+      agent.frozen = true;
+      ::kill(agent.process.pid, SIGKILL);
+    }
+  }
+}
+
+bool AgentProcesses::EndedInOrder(size_t index) const {
+  return agents_[index].failed.empty() && agents_[index].wait_status == 0;
+}
+
+std::string AgentProcesses::DescribeEnd(size_t index) const {
+  const Agent& agent = agents_[index];
+  const std::string name =
+      "the agent of " + job_.nodes.nodes[index].name + " (pid " + std::to_string(agent.process.pid) + ")";
+  if (!agent.failed.empty()) return name + " gave up: " + agent.failed;
+  if (WIFSIGNALED(agent.wait_status)) return name + " was killed by " + SignalName(WTERMSIG(agent.wait_status));
+  return name + " ended with status " + std::to_string(WEXITSTATUS(agent.wait_status));
+}
+
+}  // namespace cohort::launcher

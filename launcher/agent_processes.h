@@ -1,0 +1,87 @@
+// The agents of a job as dlaunch's children: started, listened to, watched, reaped.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/base/event_loop.h"
+#include "launcher/base/message_pipe.h"
+#include "launcher/credentials.h"
+#include "launcher/job_plan.h"
+#include "launcher/spawn/spawner.h"
+
+namespace cohort::launcher {
+
+class AgentProcesses {
+ public:
+  struct Callbacks {
+    std::function<void(size_t index, const v1::FromNode& message)> on_message;
+    // It has ended, and everything that it had written was passed on.
+    std::function<void(size_t index)> on_ended;
+  };
+
+  // `job` must outlive this.
+  AgentProcesses(EventLoop* loop, const Job& job, Callbacks callbacks);
+  AgentProcesses(const AgentProcesses&) = delete;
+  AgentProcesses& operator=(const AgentProcesses&) = delete;
+
+  // Makes the job's certificates and starts an agent on each node, which then waits for its NodeStart. With an error
+  // some may have been started.
+  absl::Status Start();
+
+  size_t size() const { return agents_.size(); }
+  const TlsIdentity& identity(size_t index) const { return agents_[index].identity; }
+
+  // Queues a message for an agent; dropped where it is gone.
+  void Send(size_t index, const v1::ToNode& message);
+  // Ends an agent's input: it ends, at once if it still has ranks.
+  void CloseInput(size_t index);
+
+  // Whether what the agents write is read. Off: they block in time, and with them their ranks.
+  void SetReading(bool reading);
+  // Reaps those that have ended. To be called after SIGCHLD.
+  void Reap();
+  // SIGKILL to all that live; their sentinels sweep.
+  void Kill();
+
+  // It said why it can't go on.
+  void SetFailed(size_t index, const std::string& why) { agents_[index].failed = why; }
+  bool ended(size_t index) const { return agents_[index].output_ended && agents_[index].exited; }
+  bool EndedInOrder(size_t index) const;
+  // It ended without a word of its own: killed, or stopped for so long that we did it.
+  bool EndedSilently(size_t index) const { return agents_[index].failed.empty() || agents_[index].frozen; }
+  // "the agent of node1 (pid 4711) was killed by SIGKILL"
+  std::string DescribeEnd(size_t index) const;
+
+ private:
+  struct Agent {
+    AgentProcess process;
+    std::unique_ptr<MessageWriter> writer;
+    MessageReader reader;
+    TlsIdentity identity;
+    bool reading = false;
+    bool output_ended = false;
+    bool exited = false;
+    int wait_status = 0;
+    std::string failed;  // it said why it can't go on, or we know
+    bool frozen = false;
+    EventLoop::Clock::time_point stopped_since{};
+  };
+
+  void OnReadable(size_t index);
+  absl::Status PassMessagesOn(size_t index);
+  void LookForFrozen();
+
+  EventLoop* loop_;
+  const Job& job_;
+  Callbacks callbacks_;
+  std::vector<Agent> agents_;
+  EventLoop::Clock::time_point last_look_{};
+};
+
+}  // namespace cohort::launcher
