@@ -6,6 +6,10 @@
 namespace cohort::comm {
 namespace {
 
+// What data take between the hosts, over what they take among as many ranks that are alone on theirs: the ranks that
+// wait inside the hosts share CPUs and caches with those at work. From the grid of tools/bench/tuner.
+constexpr double kSharedHost = 1.35;
+
 double PredictPhase(const AlgorithmInfo& whole, const Phase& phase, int32_t pieces, int64_t bytes,
                     const GroupTopology& topology, const Tuning& tuning) {
   // Ranks that take turns on CPUs: where one of each node is at work, the others leave them theirs.
@@ -13,8 +17,11 @@ double PredictPhase(const AlgorithmInfo& whole, const Phase& phase, int32_t piec
   const double share = few ? topology.ranks_per_cpu * phase.size / topology.size : topology.ranks_per_cpu;
   const GroupTopology level = {
       .size = phase.size, .nodes = phase.between ? phase.size : 1, .ranks_per_cpu = std::max(1.0, share)};
-  return PredictMicroseconds(*phase.algorithm, pieces, static_cast<int64_t>(static_cast<double>(bytes) * phase.blocks),
-                             level, tuning);
+  const auto data = static_cast<int64_t>(static_cast<double>(bytes) * phase.blocks);
+  const double time = PredictMicroseconds(*phase.algorithm, pieces, data, level, tuning);
+  if (!phase.between) return time;
+  const double empty = PredictMicroseconds(*phase.algorithm, pieces, 0, level, tuning);
+  return empty + (time - empty) * kSharedHost;
 }
 
 // The parts on one of the levels, each in as many pieces as it wants by itself.

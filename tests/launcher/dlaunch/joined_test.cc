@@ -57,6 +57,7 @@ class Join : public ::testing::Test {
 };
 
 TEST_F(Join, TheOtherNeedsNothingButTheToken) {
+  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
   DlaunchProcess first(FirstCommand({ProgramFolder() + "/collperf", "all_reduce", "-b", "8", "-e", "64K", "-n", "5"}));
   const string token = TokenOf(&first);
   ASSERT_NE(token, "") << first.err();
@@ -239,6 +240,7 @@ string ReadFile(const string& path) {
 
 // One test, since a process can't leave its namespace: a person's token, then a pod's variables.
 TEST(JoinAcrossNamespaces, ByATokenAndAsPods) {
+  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
   const auto made = LinkedNamespaces::Create();
   if (!made.ok()) GTEST_SKIP() << made.status().message();
   const LinkedNamespaces& namespaces = **made;

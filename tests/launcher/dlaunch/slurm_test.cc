@@ -185,6 +185,7 @@ class Allocation {
 };
 
 TEST_F(SlurmTest, ABatchScriptNeedsOneLine) {
+  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
   EXPECT_EQ(Batch(dlaunch_ + " --nproc-per-node 2 " + ProgramFolder() + "/collperf all_reduce -b 8 -e 64K -n 5\n"), 0)
       << out_;
   EXPECT_TRUE(Printed("4 ranks on 2 hosts of Slurm job ")) << out_;
