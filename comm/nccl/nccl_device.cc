@@ -189,20 +189,35 @@ void NcclDevice::FreeKept() {
   kept_.clear();
 }
 
-absl::Status NcclDevice::Register(void* data, size_t bytes) {
+absl::Status NcclDevice::Settle(runtime::Deadline deadline, const std::string& doing) {
+  if (!settling_) return absl::OkStatus();
+  const SharedCommunicator kept = communicator_;
+  COHORT_RETURN_IF_ERROR(UntilIdle(kept.get(), deadline, doing));
+  settling_ = false;
+  return absl::OkStatus();
+}
+
+absl::Status NcclDevice::Register(void* data, size_t bytes, runtime::Deadline deadline) {
   if (communicator_ == nullptr || bytes == 0) return absl::OkStatus();
   const NcclApi& nccl = *context_.nccl;
-  Registration made{nullptr, nccl.ncclCommWindowRegister != nullptr && nccl.ncclCommWindowDeregister != nullptr};
-  if (!made.window && (nccl.ncclCommRegister == nullptr || nccl.ncclCommDeregister == nullptr)) return absl::OkStatus();
+  const bool window = nccl.ncclCommWindowRegister != nullptr && nccl.ncclCommWindowDeregister != nullptr;
+  if (!window && (nccl.ncclCommRegister == nullptr || nccl.ncclCommDeregister == nullptr)) return absl::OkStatus();
   constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
-  const runtime::MutexLock lock(IssuerOf(ordinal_));
-  const ncclResult_t result =
-      made.window ? nccl.ncclCommWindowRegister(communicator_->get(), data, bytes, &made.handle, kSymmetric)
-                  : nccl.ncclCommRegister(communicator_->get(), data, bytes, &made.handle);
-  COHORT_RETURN_IF_ERROR(nccl.ToStatus(result, communicator_->get(), "registering device memory"));
-  settling_ = result == ncclInProgress;
-  registrations_.push_back(made);
-  return absl::OkStatus();
+  const std::string doing = "registering device memory";
+  COHORT_RETURN_IF_ERROR(Settle(deadline, doing));  // after a split, which NCCL may still be at
+  Registration& made = registrations_.emplace_back(Registration{nullptr, window});
+  {
+    const runtime::MutexLock lock(IssuerOf(ordinal_));
+    const ncclResult_t result =
+        window ? nccl.ncclCommWindowRegister(communicator_->get(), data, bytes, &made.handle, kSymmetric)
+               : nccl.ncclCommRegister(communicator_->get(), data, bytes, &made.handle);
+    settling_ = result == ncclInProgress;
+    if (absl::Status status = nccl.ToStatus(result, communicator_->get(), doing); !status.ok()) {
+      registrations_.pop_back();
+      return status;
+    }
+  }
+  return Settle(deadline, doing);
 }
 
 void NcclDevice::Deregister() {

@@ -2,6 +2,7 @@
 // on first use.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -84,8 +85,9 @@ class NcclDevice {
   // After Stopped: frees what it might have used until then, unless it was left behind.
   void FreeKept();
   bool left_behind() const { return communicator_ != nullptr && communicator_->left_behind(); }
-  // Makes device memory known to NCCL until this object goes, where the library can; collective. Prepared.
-  absl::Status Register(void* data, size_t bytes);
+  // Makes device memory known to NCCL until this object goes, where the library can; collective. NCCL has done so when
+  // this returns; drives the engine. Prepared; the device is current.
+  absl::Status Register(void* data, size_t bytes, runtime::Deadline deadline);
 
  private:
   friend class NcclIssue;
@@ -100,6 +102,8 @@ class NcclDevice {
     if (memory != nullptr) kept_.push_back(memory);
   }
   absl::Status UntilIdle(NcclCommunicator* communicator, runtime::Deadline deadline, const std::string& doing);
+  // Waits for what `settling_` says.
+  absl::Status Settle(runtime::Deadline deadline, const std::string& doing);
 
   const NcclContext& context_;
   const int index_;
@@ -116,7 +120,8 @@ class NcclDevice {
     void* handle;
     bool window;
   };
-  std::vector<Registration> registrations_;
+  std::deque<Registration>
+      registrations_;  // NCCL may fill in a handle some time after the call: they keep their places
   std::vector<std::pair<void*, cudaStream_t>> temporaries_;  // CallTarget::temporaries
   std::vector<void*> kept_;                                  // until NCCL has stopped
   cuda::ReductionKernels* kernels_ = nullptr;

@@ -392,7 +392,8 @@ absl::Status NcclProvider::Register(const Buffer& buffer, runtime::Deadline dead
   COHORT_RETURN_IF_ERROR(scope.status());
   NcclDevice& device = LaneOf(buffer.device).device();
   absl::Status status = device.prepared() ? absl::OkStatus() : device.Prepare(deadline);
-  if (status.ok()) status = device.Register(buffer.data, static_cast<size_t>(buffer.count) * SizeOf(buffer.dtype));
+  const size_t bytes = static_cast<size_t>(buffer.count) * SizeOf(buffer.dtype);
+  if (status.ok()) status = device.Register(buffer.data, bytes, deadline);
   if (!status.ok() && status_.ok()) group_->fail(status, -1);  // the others wait for this rank
   return status;
 }

@@ -215,7 +215,12 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t communicator, ncclResult_t* state)
   const bool alone = fake::configuration.mode == kFakeAlone;
   const bool all_joined = alone || (world != nullptr && static_cast<int>(world->joined.size()) == world->size);
   *state = communicator->async;
-  if (communicator->in_progress != 0 || !all_joined) *state = ncclInProgress;
+  if (communicator->in_progress != 0 || !all_joined) {
+    *state = ncclInProgress;
+  } else {
+    for (void** window : communicator->windows) *window = new char;
+    communicator->windows.clear();
+  }
   if (communicator->in_progress > 0) --communicator->in_progress;
   return ncclSuccess;
 }

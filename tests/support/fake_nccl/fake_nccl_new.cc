@@ -43,6 +43,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* re
     *result = fake::MakeCommunicator(nullptr, parent->rank);
     ++fake::made[1];
   }
+  parent->in_progress = 2;
   auto& votes = parent->world->splits[parent->splits++];
   votes[parent->rank] = {color, key, *result};
   CompleteSplit(*parent->world, votes);
@@ -68,10 +69,14 @@ ncclResult_t ncclCommRevoke(ncclComm_t communicator, int) {
   for (const fake::TaskPointer& task : std::vector<fake::TaskPointer>(communicator->pending)) fake::AbortTask(task);
   return ncclInProgress;
 }
-ncclResult_t ncclCommWindowRegister(ncclComm_t, void*, size_t, ncclWindow_t* window, int) {
-  *window = reinterpret_cast<ncclWindow_t>(new char);
+// As of a communicator that does not block: the handle comes later.
+ncclResult_t ncclCommWindowRegister(ncclComm_t communicator, void*, size_t, ncclWindow_t* window, int) {
+  const Lock lock(GlobalState().mutex);
+  if (communicator->in_progress != 0) return ncclInvalidUsage;
+  communicator->windows.push_back(reinterpret_cast<void**>(window));
+  communicator->in_progress = 2;
   ++registrations;
-  return ncclSuccess;
+  return ncclInProgress;
 }
 ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
   delete reinterpret_cast<char*>(window);

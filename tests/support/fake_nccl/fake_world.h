@@ -63,4 +63,5 @@ struct ncclComm {
   bool revoked = false;
   ncclResult_t async = ncclSuccess;
   std::vector<fake::TaskPointer> pending;
+  std::vector<void**> windows;  // handles that are filled in when it is no longer in progress
 };
