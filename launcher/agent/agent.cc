@@ -60,6 +60,7 @@ class Agent {
   void ReapChildren();
 
   const bool exit_with_job_;
+  int exit_status_;
   const std::string address_ = NewSocketAddress();
   Sentinel sentinel_;
   int sentinel_restarts_ = 0;
@@ -73,12 +74,12 @@ class Agent {
   bool ranks_done_ = false;           // or never started
   bool report_seen_ = false;          // the rendezvous has nothing more to say, or is gone
   bool input_ended_ = false;
-  int exit_status_ = 0;
   RendezvousLink link_;  // last, so that its threads end first
 };
 
 Agent::Agent(bool exit_with_job)
     : exit_with_job_(exit_with_job),
+      exit_status_(exit_with_job ? kExitLauncher : 0),  // the job's is not known before its report
       sentinel_("COHORT_AGENT=" + address_),
       output_(&loop_, UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3))) {}
 

@@ -20,7 +20,7 @@ inline constexpr int kLauncherGoneSignal = SIGUSR2;
 inline constexpr char kAgentPreambleArgument[] = "--preamble";
 inline constexpr char kAgentPreamble[] = "\n<cohort agent speaks>\n";
 
-// With this argument an agent's exit status is the job's.
+// With this argument an agent's exit status is the job's; kExitLauncher where it never hears how that ended.
 inline constexpr char kExitWithJobArgument[] = "--exit-with-job";
 
 // Runs the agent until the job's end. `argc` and `argv` are main's: the sentinel's name is written over them. Returns

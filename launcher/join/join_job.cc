@@ -109,7 +109,9 @@ int RunAgentBehind(SecureStream* stream) {
   }
   if (!carried.ok()) Say("lost the job: " + std::string(carried.message()) + "; its ranks here were ended");
   if (!carried.ok()) return kExitLauncher;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (code == kExitLauncher) Say("the job could not go on: its first machine says why");
+  return code;
 }
 
 }  // namespace
