@@ -180,9 +180,10 @@ TEST_F(EngineTest, NewWorkWakesASleepingWaiter) {
   std::thread waiter([&] {
     EXPECT_TRUE(engine_->DriveUntil([&] { return received.load() == kRounds; }, Deadline::After(seconds(60))));
   });
-  const auto start = std::chrono::steady_clock::now();
+  int quick = 0;  // rounds that did not wait for the end of the sleep, which lasts 50 ms
   for (int round = 1; round <= kRounds; ++round) {
     AwaitParked();
+    const auto start = std::chrono::steady_clock::now();
     {
       EngineLock lock(*engine_);
       sent.store(round);
@@ -190,9 +191,10 @@ TEST_F(EngineTest, NewWorkWakesASleepingWaiter) {
     engine_->Kick();
     const Deadline deadline = Deadline::After(seconds(20));
     while (received.load() != round && !deadline.passed()) std::this_thread::yield();
+    quick += static_cast<int>(std::chrono::steady_clock::now() - start < milliseconds(25));
   }
   waiter.join();
-  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(kRounds * 40));
+  EXPECT_GE(quick, kRounds / 5);
   Remove(&source);
 }
 

@@ -90,7 +90,8 @@ TEST_F(NcclFault, CreationThatHangsOrFailsEnds) {
   });
   TheFake().configure(kFakeInitError, 0, 0, false);
   (void)RunNcclRanks(2, [](NcclRank& self) -> std::string {
-    const absl::Status status = self.Run(Barrier(), milliseconds(300));
+    // Rank 0 needs the time until rank 1 comes.
+    const absl::Status status = self.Run(Barrier(), self.rank() == 0 ? seconds(20) : milliseconds(300));
     EXPECT_TRUE(self.rank() == 0 ? absl::IsUnavailable(status) : absl::IsDeadlineExceeded(status)) << status;
     return "";
   });

@@ -152,7 +152,7 @@ TEST_F(NcclOrderTest, ACallFromInsideAnotherOnesLaunchComesAfterIt) {
 
 TEST_F(NcclOrderTest, ACallFromInsideTheFirstOneIsRefused) {
   std::atomic<int> refused{0};
-  const auto problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
+  const auto first_call = [&](NcclRank& self) -> std::string {
     FromInside inside([&] { return self.Launch(Barrier(), nullptr, seconds(2)); });
     runtime::Work first;
     {
@@ -166,8 +166,11 @@ TEST_F(NcclOrderTest, ACallFromInsideTheFirstOneIsRefused) {
     const absl::Status status = inside.work.Wait(seconds(20));
     refused += static_cast<int>(absl::IsFailedPrecondition(status));
     return absl::IsFailedPrecondition(status) ? "" : status.ToString();
-  });
-  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+  };
+  // Seldom both come at once, and neither waits.
+  for (int attempt = 0; attempt < 20 && refused == 0; ++attempt) {
+    for (const std::string& problem : RunNcclRanks(2, first_call)) EXPECT_EQ(problem, "");
+  }
   EXPECT_GE(refused, 1);
 }
 

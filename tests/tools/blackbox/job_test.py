@@ -43,11 +43,17 @@ def descendants(pid):
     return found
 
 
+def measures(rank):
+    """The rank's latest call is one of those that are measured; what collperf starts with is none."""
+    call = rank["calls"][0] if rank["calls"] else {}
+    return (call.get("kind"), call.get("type"), call.get("bytes")) == ("all_reduce", "float32", 64)
+
+
 def segment_of(job):
     """The document of the job: found through any of its processes."""
     for pid in descendants(job.pid):
         document = read(str(pid))
-        if document and all(rank["calls"] for rank in document["ranks"]):
+        if document and all(measures(rank) for rank in document["ranks"]):
             return document
     return None
 
@@ -61,10 +67,8 @@ def main():
         ranks = document["ranks"]
         assert len(ranks) == 2, ranks
         for rank in ranks:
-            call = rank["calls"][0]
             assert rank["state"] == "joined", rank
-            assert (call["kind"], call["type"], call["bytes"]) == ("all_reduce", "float32", 64), call
-            assert "point.cc" in call["site"], call
+            assert "point.cc" in rank["calls"][0]["site"], rank
         stopped, other = ranks[1]["pid"], ranks[0]["pid"]
         os.kill(stopped, signal.SIGSTOP)
         wait_for("a stopped rank", lambda: (read(str(other)) or {"ranks": [{}, {}]})["ranks"][1].get("process") == "stopped")
