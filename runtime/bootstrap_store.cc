@@ -201,6 +201,11 @@ absl::StatusOr<std::unique_ptr<Segment>> StoreBootstrap::JoinSegment(Deadline de
                                   "; ranks of a node must run as one user with /proc mounted and be dumpable");
   }
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<Segment> segment, Segment::Attach(fd, local_rank_));
+  if (segment->local_ranks() != node_.rank_count) {
+    return absl::InvalidArgumentError("the node segment of " + Describe(node_.first_rank) + " was made for " +
+                                      std::to_string(segment->local_ranks()) + " ranks, but its node has " +
+                                      std::to_string(node_.rank_count) + "; is the store another job's?");
+  }
   COHORT_RETURN_IF_ERROR(store_->Put("cohort/attached/" + std::to_string(rank_), "1"));
   return segment;
 }

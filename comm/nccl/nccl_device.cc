@@ -92,7 +92,13 @@ absl::Status NcclDevice::Make(const Decision& decision) {
   const runtime::MutexLock lock(IssuerOf(ordinal_));
   NcclCommunicator::Made made = nullptr;
   if (decision.kind == Decision::Kind::kShrink) {
-    made = context_.pool->Revoked(group.shrunk_from, index_)->Shrink(group.lost);
+    const SharedCommunicator revoked = context_.pool->Revoked(group.shrunk_from, index_);
+    if (revoked == nullptr || revoked->get() == nullptr) {
+      return absl::InternalError("the NCCL communicator to be shrunk is gone");
+    }
+    made = revoked->Shrink(group.lost);
+  } else if (context_.nccl == nullptr) {
+    return absl::InternalError("NCCL was chosen for a rank that has none: " + context_.why);
   } else {
     ncclUniqueId id;
     std::memcpy(id.internal, decision.text.data(), sizeof id.internal);
