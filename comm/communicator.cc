@@ -151,6 +151,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<const int> ranks, Site site) {
   (void)site;
+  if (group_->InChild()) return group_->WhyNotInChild();
   const std::string list = "subgroup: the list of ranks ";
   std::vector<int> chosen;
   std::vector<bool> seen(size());
@@ -176,6 +177,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<c
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Derive(uint64_t tag) {
+  if (group_->InChild()) return group_->WhyNotInChild();
   runtime::Runtime& runtime = group_->runtime();
   std::vector<int> same = members();
   const uint64_t sequence = group_->NextOf(tag);
@@ -244,6 +246,7 @@ absl::Status Communicator::SetTuning(const std::string& text, Site site) {
 }
 
 void Communicator::Abort(const std::string& reason) {
+  if (group_->InChild()) return;
   group_->FailEverywhere(
       absl::AbortedError("rank " + std::to_string(group_->runtime().rank()) + " aborted the group: " + reason), rank());
 }

@@ -178,7 +178,7 @@ class Communicator {
   [[nodiscard]] absl::Status SetTuning(const std::string& text, Site site = Site::current());
 
   // Fails the group here and on its other members with kAborted, unless it has failed already. Tells the others
-  // without waiting for them.
+  // without waiting for them. Nothing in a forked child.
   void Abort(const std::string& reason);
 
  private:

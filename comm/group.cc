@@ -111,6 +111,7 @@ Group::~Group() {
 }
 
 absl::Status Group::status() {
+  if (InChild()) return WhyNotInChild();
   runtime::EngineLock lock(runtime().engine());
   return status_;
 }
@@ -364,6 +365,7 @@ absl::Status Group::Register(const Buffer& buffer, runtime::Deadline deadline) {
     return absl::InvalidArgumentError(
         "register device memory: the buffer is host memory, which needs none; see AllocateWindow");
   }
+  if (InChild()) return WhyNotInChild();
   if (buffer.count < 0 || SizeOf(buffer.dtype) == 0 || (buffer.data == nullptr && buffer.count > 0)) {
     return absl::InvalidArgumentError("register device memory: the buffer has no address, count or type");
   }

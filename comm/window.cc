@@ -52,6 +52,7 @@ void Window::Reset() {
 }
 
 absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOptions& options, Site site) {
+  if (group_->InChild()) return group_->WhyNotInChild();  // or it would take and give back the parent's memory
   runtime::Runtime& runtime = group_->runtime();
   runtime::Segment& segment = runtime.segment();
   Window window;

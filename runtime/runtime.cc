@@ -83,6 +83,14 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
     if (--telling == 0) std::erase(listeners, nullptr);
   }
 
+  // A child that was forked after Init has its parent's connections, not its own.
+  absl::Status CheckProcess() const {
+    if (forks == Forks().load(std::memory_order_relaxed) || identity.world_size == 1) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "this process was forked from rank " + std::to_string(identity.rank) +
+        ", whose connections it cannot use: use the store in the parent, or fork before Runtime::Init");
+  }
+
   Identity identity;
   std::unique_ptr<Segment> segment;  // the others refer to it
   std::unique_ptr<Bootstrap> bootstrap;
@@ -171,10 +179,12 @@ int Runtime::local_rank_of(int rank) const {
 }
 
 absl::Status Runtime::Put(std::string_view key, std::string_view value, Deadline deadline) {
+  COHORT_RETURN_IF_ERROR(rep_->CheckProcess());
   return rep_->bootstrap->Put(key, value, deadline);
 }
 
 absl::StatusOr<std::string> Runtime::Get(std::string_view key, Deadline deadline) {
+  COHORT_RETURN_IF_ERROR(rep_->CheckProcess());
   return rep_->bootstrap->Get(key, deadline);
 }
 

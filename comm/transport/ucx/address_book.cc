@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "runtime/thread.h"
+
 namespace cohort::comm::ucx {
 namespace {
 
@@ -36,7 +38,7 @@ absl::Status AddressBook::Publish(int world_rank, const std::string& value) {
 void AddressBook::LookUp(int world_rank) {
   runtime::MutexLock lock(mutex_);
   wanted_.push_back(world_rank);
-  if (!thread_.joinable()) thread_ = std::thread([this] { Run(); });
+  if (!thread_.joinable()) thread_ = runtime::StartThread("cohort-ucx-book", [this] { Run(); });
   changed_.NotifyAll();
 }
 

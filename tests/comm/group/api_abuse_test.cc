@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <random>
@@ -190,6 +191,8 @@ TEST_F(ApiAbuseTest, ForkedChildrenAreRefused) {
   for (const RankResult& result : RunProcesses(options, [](ProcessRank& rank) -> std::string {
          const int64_t counts[] = {1, 1};
          float data[3] = {1};
+         auto window = rank.world->AllocateWindow(1 << 20);
+         if (!window.ok()) return window.status().ToString();
          const pid_t child = fork();
          if (child == 0) {
            Batch batch(*rank.world);
@@ -200,11 +203,19 @@ TEST_F(ApiAbuseTest, ForkedChildrenAreRefused) {
                absl::IsFailedPrecondition(Ended(batch.Submit())) &&
                absl::IsFailedPrecondition(rank.world->Split(0, 0).status()) &&
                absl::IsFailedPrecondition(rank.world->Shrink(seconds(1)).status()) &&
-               absl::IsFailedPrecondition(Ended((*rank.world->Duplicate())->Barrier()));
+               absl::IsFailedPrecondition(rank.world->Duplicate().status()) &&
+               absl::IsFailedPrecondition(rank.world->AllocateWindow(1 << 20).status()) &&
+               absl::IsFailedPrecondition(rank.world->status()) &&
+               absl::IsFailedPrecondition(rank.runtime->Put("by a child", "", runtime::Deadline::After(seconds(1))));
+           rank.world->Abort("by a child");
            _exit(refused ? 0 : 1);
          }
          int ended = 0;
          if (child < 0 || waitpid(child, &ended, 0) != child || ended != 0) return "the child was not refused";
+         // Nothing that the child has done is felt here.
+         std::memset(window->data(), 7, window->size());
+         auto other = rank.world->AllocateWindow(1 << 20);
+         if (!other.ok()) return other.status().ToString();
          return std::string(rank.world->Barrier().Wait(seconds(20)).message());
        })) {
     EXPECT_EQ(result.text, "");
