@@ -109,17 +109,20 @@ std::string WriteOwn(const std::string& directory, const std::string& file, OwnP
       .dump();
 }
 
+// Renames, and makes that last. With `exchange` the two change places.
+void Rename(const std::string& from, const std::string& to, bool exchange = false) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange ? RENAME_EXCHANGE : 0) != 0) {
+    throw DistributedError(absl::StatusCode::kUnavailable,
+                           "can't rename " + from + " to " + to + ": " + std::strerror(errno));
+  }
+  const fs::path parent = fs::path(to).parent_path();
+  SyncDirectory(parent.empty() ? "." : parent.string());
+}
+
 // Puts `partial` where `directory` is or shall be, at once.
 void Publish(const std::string& partial, const std::string& directory) {
   const bool replaces = fs::exists(directory);
-  const int failed = replaces ? ::renameat2(AT_FDCWD, partial.c_str(), AT_FDCWD, directory.c_str(), RENAME_EXCHANGE)
-                              : std::rename(partial.c_str(), directory.c_str());
-  if (failed != 0) {
-    throw DistributedError(absl::StatusCode::kUnavailable,
-                           "can't rename " + partial + " to " + directory + ": " + std::strerror(errno));
-  }
-  const fs::path parent = fs::path(directory).parent_path();
-  SyncDirectory(parent.empty() ? "." : parent.string());
+  Rename(partial, directory, replaces);
   std::error_code ignored;
   if (replaces) fs::remove_all(partial, ignored);
 }
@@ -327,6 +330,30 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
                                             {end - begin}, at::TensorOptions(tensor.dtype));
       target.narrow(0, begin - wanted.begin, end - begin).copy_(read);
     }
+  }
+}
+
+void ExportSafetensors(const std::string& directory, const std::string& file, const std::string& prefix) {
+  const CheckpointIndex index = CheckpointIndex::Read(directory);
+  std::vector<CheckpointTensor> tensors;
+  std::vector<FilePiece> pieces;
+  for (const auto& [name, tensor] : index.tensors()) {
+    if (name.compare(0, prefix.size(), prefix) != 0) continue;
+    const at::Tensor data = at::empty(tensor.sizes, at::TensorOptions(tensor.dtype));
+    tensors.push_back({.name = name, .sizes = tensor.sizes, .begin = 0, .end = data.numel(), .data = data});
+    pieces.push_back({.key = name.substr(prefix.size()), .shape = tensor.sizes, .data = data});
+  }
+  TORCH_CHECK(!tensors.empty(), "checkpoint ", directory, " has no tensor whose name begins with ", prefix);
+  LoadTensors(directory, index, tensors);
+  const std::string partial = file + ".partial";
+  std::error_code ignored;
+  fs::remove(partial, ignored);  // of a run that was killed
+  try {
+    WriteTensors(partial, pieces, {{"format", "pt"}});
+    Rename(partial, file);
+  } catch (const c10::Error&) {
+    fs::remove(partial, ignored);
+    throw;
   }
 }
 

@@ -102,8 +102,10 @@ std::string Sha256(const void* data, size_t bytes) {
   return text;
 }
 
-WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces) {
+WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces,
+                         const std::map<std::string, std::string>& metadata) {
   nlohmann::json header = nlohmann::json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
   int64_t end = 0;
   for (const FilePiece& piece : pieces) {
     const int64_t bytes = static_cast<int64_t>(piece.data.nbytes());

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -36,7 +37,9 @@ at::ScalarType TypeOfSafetensors(const std::string& name);
 
 // Writes and syncs `path`, which must not exist. Throws DistributedError (kResourceExhausted, kUnavailable, ... from
 // the system's error) that names the file and the cause.
-WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces);
+// `metadata` goes into the header as "__metadata__".
+WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces,
+                         const std::map<std::string, std::string>& metadata = {});
 
 // Writes and syncs a small file.
 void WriteText(const std::string& path, const std::string& text);

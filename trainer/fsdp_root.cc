@@ -110,6 +110,7 @@ void FsdpRoot::PreBackward(FsdpUnit& unit) {
     StartUnshard(unit);
     if (unit.options().backward_prefetch == BackwardPrefetch::kBackwardPre) PrefetchBackward(unit);
     unit.FinishUnshard();
+    unit.AddGradientHooks(shared_from_this());  // a checkpointed function builds its graph only now
     unit.BeginBackward();
   } catch (const c10::Error& error) {
     Fail(error);

@@ -7,11 +7,10 @@
 #include "trainer/broadcast.h"
 #include "trainer/error.h"
 #include "trainer/grad_norm.h"
+#include "trainer/wrapped_name.h"
 
 namespace cohort::trainer {
 namespace {
-
-constexpr const char* kWrapped = "_fsdp_wrapped_module.";
 
 // The parameters and buffers of `module` outside wrapped modules, each once.
 void Collect(const torch::nn::Module& module, const std::string& prefix, std::set<const void*>& seen,
@@ -25,13 +24,6 @@ void Collect(const torch::nn::Module& module, const std::string& prefix, std::se
     if (dynamic_cast<const FullyShardedModule*>(child.value().get()) != nullptr) continue;
     Collect(*child.value(), prefix + child.key() + ".", seen, parameters, buffers);
   }
-}
-
-std::string WithoutWrappers(std::string name) {
-  for (size_t at = name.find(kWrapped); at != std::string::npos; at = name.find(kWrapped)) {
-    name.erase(at, std::string(kWrapped).size());
-  }
-  return name;
 }
 
 bool IsHybrid(ShardingStrategy strategy) {
@@ -150,7 +142,7 @@ std::vector<ShardedParameter> FullyShardedModule::sharded_parameters() {
   for (const auto& item : named_parameters()) {
     const auto part = parts.find(item.value().unsafeGetTensorImpl());
     if (part == parts.end()) continue;  // listed before, under another name
-    found.push_back({.name = WithoutWrappers(item.key()),
+    found.push_back({.name = UnwrappedName(item.key()),
                      .tensor = item.value(),
                      .sizes = part->second->sizes,
                      .begin = part->second->begin,
@@ -162,7 +154,7 @@ std::vector<ShardedParameter> FullyShardedModule::sharded_parameters() {
 
 std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::unwrapped_buffers() const {
   std::vector<std::pair<std::string, at::Tensor>> found;
-  for (const auto& item : named_buffers()) found.emplace_back(WithoutWrappers(item.key()), item.value());
+  for (const auto& item : named_buffers()) found.emplace_back(UnwrappedName(item.key()), item.value());
   return found;
 }
 

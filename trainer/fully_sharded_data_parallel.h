@@ -33,6 +33,7 @@
 #include "trainer/fsdp_root.h"
 #include "trainer/join.h"
 #include "trainer/tensors_of.h"
+#include "trainer/wrapped_name.h"
 
 namespace cohort::trainer {
 
@@ -129,7 +130,7 @@ class FullyShardedDataParallel : public FullyShardedModule {
   FullyShardedDataParallel(std::shared_ptr<ModuleType> module, comm::Communicator& group,
                            const FullyShardedDataParallelOptions& options = {})
       : FullyShardedModule(*module, group, &group, nullptr, options), module_(std::move(module)) {
-    register_module("_fsdp_wrapped_module", module_);
+    register_module(kFsdpWrapped, module_);
   }
   // Over a mesh of two dimensions, the outer one of replicas and the inner one of shards, or of one of shards. The
   // mesh and its world must outlive this.
@@ -137,7 +138,7 @@ class FullyShardedDataParallel : public FullyShardedModule {
                            const FullyShardedDataParallelOptions& options = {})
       : FullyShardedModule(*module, mesh.world(), ShardGroup(mesh), ReplicateGroup(mesh), options),
         module_(std::move(module)) {
-    register_module("_fsdp_wrapped_module", module_);
+    register_module(kFsdpWrapped, module_);
   }
 
   template <typename... Inputs>

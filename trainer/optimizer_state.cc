@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "torch/torch.h"
+#include "trainer/master_weights.h"
 
 namespace cohort::trainer {
 namespace {
@@ -12,6 +13,8 @@ namespace {
 using State = std::map<std::string, at::Tensor>;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
+
+constexpr const char* kMaster = "master_weight";
 
 // torch 1.13 keys states by the text of the address, 2.x by the address.
 template <typename Map>
@@ -109,12 +112,27 @@ std::unique_ptr<OptimizerParamState> Make(Optimizer& optimizer, const State& sta
 }  // namespace
 
 State OptimizerStateOf(Optimizer& optimizer, const at::Tensor& parameter) {
+  if (auto* masters = dynamic_cast<MasterWeightsBase*>(&optimizer)) {
+    const at::Tensor& master = masters->MasterOf(parameter);
+    State state = OptimizerStateOf(masters->master_optimizer(), master);
+    if (!master.is_same(parameter)) state[kMaster] = master.detach();
+    return state;
+  }
   auto& states = optimizer.state();
   const auto found = states.find(KeyOf(states, parameter));
   return found == states.end() ? State{} : Get(*found->second);
 }
 
 void SetOptimizerState(Optimizer& optimizer, const at::Tensor& parameter, const State& state) {
+  if (auto* masters = dynamic_cast<MasterWeightsBase*>(&optimizer)) {
+    const at::NoGradGuard no_grad;
+    at::Tensor master = masters->MasterOf(parameter);
+    State rest = state;
+    if (!master.is_same(parameter)) master.copy_(Take(rest, kMaster));
+    rest.erase(kMaster);
+    if (!rest.empty()) SetOptimizerState(masters->master_optimizer(), master, rest);
+    return;
+  }
   auto& states = optimizer.state();
   states[KeyOf(states, parameter)] = Make(optimizer, state);
 }

@@ -10,7 +10,8 @@
 namespace cohort::trainer {
 
 // By PyTorch's names ("exp_avg", "momentum_buffer", ...), "step" as an int64 tensor without dimensions; the others have
-// the parameter's shape and share memory with the optimizer. Empty before the parameter's first step. SGD, Adam, AdamW,
+// the parameter's shape and share memory with the optimizer, "master_weight" of MasterWeights too. Otherwise empty
+// before the parameter's first step. SGD, Adam, AdamW,
 // Adagrad and RMSprop; throws c10::Error for others.
 std::map<std::string, at::Tensor> OptimizerStateOf(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 

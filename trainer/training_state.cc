@@ -6,6 +6,7 @@
 #include "torch/torch.h"
 #include "trainer/error.h"
 #include "trainer/optimizer_state.h"
+#include "trainer/wrapped_name.h"
 
 namespace cohort::trainer {
 namespace {
@@ -65,11 +66,11 @@ TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Commu
   std::set<const void*> seen;
   for (const auto& item : module.named_parameters()) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    state.parameters.push_back(ReplicatedTensor(item.key(), item.value(), group));
+    state.parameters.push_back(ReplicatedTensor(UnwrappedName(item.key()), item.value(), group));
   }
   for (const auto& item : module.named_buffers()) {
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
-      state.buffers.push_back(ReplicatedTensor(item.key(), item.value(), group));
+      state.buffers.push_back(ReplicatedTensor(UnwrappedName(item.key()), item.value(), group));
     }
   }
   return state;
@@ -116,8 +117,7 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
   return state;
 }
 
-void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
-                       const CheckpointValues& values) {
+std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state) {
   std::vector<CheckpointTensor> tensors = ModelTensors(state);
   for (size_t i = 0; i < state.parameters.size() && state.optimizer != nullptr; ++i) {
     if (!state.has_state[i]) continue;
@@ -125,7 +125,12 @@ void SaveTrainingState(comm::Communicator& world, const std::string& directory, 
       tensors.push_back(StateTensor(state, state.parameters[i], key, data, world));
     }
   }
-  SaveCheckpoint(world, directory, tensors, values);
+  return tensors;
+}
+
+void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
+                       const CheckpointValues& values) {
+  SaveCheckpoint(world, directory, CheckpointTensorsOf(world, state), values);
 }
 
 CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory,

@@ -43,7 +43,9 @@ TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBa
 // Shards. `optimizer` is of module->parameters().
 TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optimizer);
 
-// Collective; blocks; errors: those of SaveCheckpoint.
+// All tensors of it, as SaveCheckpoint takes them. Local.
+std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state);
+// Collective; blocks; errors: those of SaveCheckpoint. AsyncCheckpointer does it beside the training.
 void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
                        const CheckpointValues& values);
 // Collective; blocks. Returns the values. Throws on every rank what one of them met (LoadTensors); parameters are

@@ -10,12 +10,16 @@ trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/first" >"$work/install.log" || { cat "$work/install.log" && exit 1; }
 mv "$work/first" "$work/moved"
 mkdir "$work/user"
-cp "$here/project/CMakeLists.txt" "$program" "$work/user"
+cp "$here"/project/* "$program" "$work/user"
 
 echo "== find_package"
 cmake -G Ninja -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/moved"
 cmake --build "$work/user/build"
 "$work/user/build/embed"
+if [ -x "$work/user/build/checkpoint" ]; then "$work/user/build/checkpoint"; fi
+if [ -f "$work/moved/include/cohort/trainer/checkpoint.h" ] && [ ! -x "$work/user/build/checkpoint" ]; then
+  echo "the trainer is installed, and find_package does not find it" && exit 1
+fi
 
 echo "== pkg-config"
 PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name cohort.pc)")

@@ -2,12 +2,15 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 #include <random>
 
+#include "nlohmann/json.hpp"
 #include "tests/trainer/ranks.h"
+#include "trainer/async_checkpoint.h"
 #include "trainer/checkpoint_file.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
@@ -248,6 +251,54 @@ TEST_F(Checkpoints, AFailedWriteIsAnErrorEverywhereAndLosesNothing) {
   ExpectEqual(loaded.Whole(), before, true);
   SaveTrainingState(*world, At("latest"), saved.state, {{"step", "2"}});
   EXPECT_EQ(LoadTrainingState(*world, At("latest"), loaded.state).at("step"), "2") << "replaces what was there";
+}
+
+TEST_F(Checkpoints, AreWrittenWhileTrainingGoesOn) {
+  std::vector<at::Tensor> then;
+  {
+    Trained saved("fsdp", *world);
+    AsyncCheckpointer checkpointer(*world);
+    for (int step = 0; step < 3; ++step) {
+      saved.Train(step, step + 1);
+      checkpointer.Save(At("step-" + std::to_string(step)), saved.state, {{"step", std::to_string(step)}});
+      then = saved.Whole();
+      saved.Train(step + 1, step + 2);
+    }
+    checkpointer.Wait();
+    checkpointer.Wait();
+    checkpointer.Save(At("no/such/folder"), saved.state, {});
+    EXPECT_THROW(checkpointer.Wait(), DistributedError);
+    checkpointer.Save(At("at-the-end"), saved.state, {});
+  }
+  EXPECT_TRUE(fs::exists(At("at-the-end") + "/index.json"));
+  Trained loaded("ddp", *world);
+  EXPECT_EQ(LoadTrainingState(*world, At("step-2"), loaded.state).at("step"), "2");
+  ExpectEqual(loaded.Whole(), then, true);
+}
+
+TEST_F(Checkpoints, AreExportedAsOneFile) {
+  Trained saved("fsdp", *world);
+  saved.Train(0, 1);
+  SaveTrainingState(*world, At("step-1"), saved.state, {});
+  const auto whole = saved.Whole();
+  if (world->rank() != 0) return;
+  const std::string path = At("model.safetensors");
+  std::ofstream(path) << "what was there";
+  ExportSafetensors(At("step-1"), path);
+  const std::string text = ReadText(path);
+  int64_t length = 0;
+  std::memcpy(&length, text.data(), sizeof length);
+  const auto header = nlohmann::json::parse(text.substr(8, static_cast<size_t>(length)));
+  EXPECT_EQ(header["__metadata__"]["format"], "pt");
+  const auto& weight = header["first.weight"];
+  EXPECT_EQ(weight["dtype"], "F32");
+  EXPECT_EQ(weight["shape"], (std::vector<int64_t>{7, 4}));
+  const at::Tensor read = torch::empty({7, 4});
+  std::memcpy(read.data_ptr(), text.data() + 8 + length + weight["data_offsets"][0].get<int64_t>(), read.nbytes());
+  EXPECT_TRUE(torch::equal(read, whole[0]));
+  EXPECT_THROW(ExportSafetensors(At("step-1"), At("no/such/file")), DistributedError);
+  EXPECT_THROW(ExportSafetensors(At("step-1"), path, "nothing."), c10::Error);
+  EXPECT_FALSE(fs::exists(path + ".partial"));
 }
 
 TEST_F(Checkpoints, NameWhatDoesNotFit) {

@@ -36,6 +36,14 @@ TEST_F(DigitsEquivalence, TwoDevicesPerRankChangeNothing) {
   EXPECT_LE((halves - single).abs().max().item<double>(), kTolerance * single.abs().max().item<double>());
 }
 
+TEST_F(DigitsEquivalence, EveryModeEndsWithTheSingleProcessesWeights) {
+  const at::Tensor single = Train("", "--single");
+  for (const std::string mode : {"zero1", "zero2", "fsdp"}) {
+    const at::Tensor weights = Train(COHORT_DLAUNCH " --nproc-per-node 2 --", "--mode " + mode);
+    EXPECT_LE((weights - single).abs().max().item<double>(), kTolerance * single.abs().max().item<double>()) << mode;
+  }
+}
+
 TEST_F(DigitsEquivalence, ABatchThatTheRanksCannotShareIsRefused) {
   const Outcome outcome = Run(COHORT_DLAUNCH " --nproc-per-node 2 --", "--batch-size 25");
   EXPECT_FALSE(outcome.succeeded());

@@ -4,6 +4,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <string>
 
 #include "c10/util/Exception.h"
 #include "gtest/gtest.h"
@@ -71,6 +72,50 @@ TEST(DistributedSampler, RefusesNonsense) {
   EXPECT_THROW(DistributedSampler(5, 0, 0), c10::Error);
   EXPECT_THROW(DistributedSampler(5, 2, 2), c10::Error);
   EXPECT_THROW(DistributedSampler(5, 2, -1), c10::Error);
+}
+
+// Half an epoch on four ranks, the rest on three: every example once, in the order of one rank.
+TEST(DistributedSampler, GoesOnElsewhereInTheMiddleOfAnEpoch) {
+  constexpr int64_t kSize = 40;
+  DistributedSampler whole(kSize, 1, 0, {.seed = 5});
+  whole.set_epoch(3);
+  const Indices order = whole.indices();
+  std::map<std::string, std::string> state;
+  for (int rank = 0; rank < 4; ++rank) {
+    DistributedSampler sampler(kSize, 4, rank, {.seed = 5});
+    sampler.set_epoch(3);
+    const Indices mine = sampler.indices();
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(mine[i], order[4 * i + rank]);
+    sampler.set_consumed(4 * 4);
+    state = sampler.state_dict();
+  }
+  for (int rank = 0; rank < 3; ++rank) {
+    DistributedSampler sampler(kSize, 3, rank, {.seed = 5});
+    sampler.load_state_dict(state);
+    EXPECT_EQ(sampler.epoch(), 3);
+    sampler.set_epoch(3);  // by the loop
+    EXPECT_EQ(sampler.num_samples(), 8);
+    const Indices mine = sampler.indices();
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(mine[i], order[16 + 3 * i + rank]);
+    sampler.set_epoch(4);
+    EXPECT_EQ(sampler.consumed(), 0);
+    EXPECT_EQ(sampler.num_samples(), 14);
+  }
+  DistributedSampler done(kSize, 3, 1);
+  done.set_consumed(kSize + 2);
+  EXPECT_TRUE(done.indices().empty());
+  EXPECT_THROW(done.set_consumed(-1), c10::Error);
+}
+
+TEST(DistributedSampler, RefusesTheStateOfAnotherOrder) {
+  auto state = DistributedSampler(40, 4, 0).state_dict();
+  EXPECT_THROW(DistributedSampler(41, 4, 0).load_state_dict(state), c10::Error);
+  EXPECT_THROW(DistributedSampler(40, 4, 0, {.seed = 1}).load_state_dict(state), c10::Error);
+  EXPECT_THROW(DistributedSampler(40, 4, 0, {.shuffle = false}).load_state_dict(state), c10::Error);
+  state["sampler.consumed"] = "-4";
+  EXPECT_THROW(DistributedSampler(40, 4, 0).load_state_dict(state), c10::Error);
+  state.erase("sampler.consumed");
+  EXPECT_THROW(DistributedSampler(40, 4, 0).load_state_dict(state), c10::Error);
 }
 
 }  // namespace

@@ -85,12 +85,25 @@ TEST_F(TrainGpt, IsKilledAndResumesOnItsOwnMeshAndOnAnother) {
   KillOnce(own / "step-00000012", launch, mesh + " --checkpoints " + own.string());
   // What was being written when it was killed is no checkpoint.
   fs::remove_all(own / "step-00000024");
-  fs::copy(own, other, fs::copy_options::recursive);
+  // Only what is complete: ranks may live a little longer than their launcher, and write.
+  fs::create_directories(other);
+  fs::copy(own / "step-00000012", other / "step-00000012", fs::copy_options::recursive);
   EXPECT_EQ(Loss(launch, mesh + " --resume --checkpoints " + own.string()), undisturbed) << Log();
   EXPECT_NE(Log().find("resumed"), std::string::npos) << Log();
   // Sums over three ranks round elsewhere than sums over two times two.
   EXPECT_NEAR(Loss("--nproc-per-node 3", "--mesh shard=3 --resume --checkpoints " + other.string()), undisturbed, 1e-3);
   EXPECT_NE(Log().find("resumed"), std::string::npos) << Log();
+}
+
+TEST_F(TrainGpt, SaysWithoutAJobWhatRanksWouldKeep) {
+  const std::string command =
+      COHORT_TRAIN_GPT " --dry-run 8 --mesh replicate=2,shard=4 --width 64 > " + (folder_ / "log").string() + " 2>&1";
+  EXPECT_EQ(std::system(command.c_str()), 0) << Log();
+  // 162,561 parameters of 16 bytes in float32 with Adam, over 4 shards.
+  EXPECT_NE(Log().find("162561 parameters over 4 ranks"), std::string::npos) << Log();
+  EXPECT_NE(Log().find("635.0 KiB"), std::string::npos) << Log();
+  const std::string wrong = "timeout 60 " COHORT_TRAIN_GPT " --dry-run 3 --mesh shard=4 > /dev/null 2>&1";
+  EXPECT_NE(std::system(wrong.c_str()), 0);
 }
 
 TEST_F(TrainGpt, LosesTheSameUnderEveryMode) {
@@ -99,6 +112,11 @@ TEST_F(TrainGpt, LosesTheSameUnderEveryMode) {
   for (const std::string mode : {"ddp", "zero1", "zero2", "fsdp"}) {
     EXPECT_NEAR(Loss("--nproc-per-node 2", "--mode " + mode), single, 1e-3) << mode;
   }
+  // Recomputing changes no bit.
+  const std::string file = (folder_ / "model.safetensors").string();
+  const std::string saving = "--mode fsdp --checkpoint-activations --checkpoints " + (folder_ / "own").string();
+  EXPECT_EQ(Loss("--nproc-per-node 2", saving + " --export " + file), Loss("--nproc-per-node 2", "--mode fsdp"));
+  EXPECT_TRUE(fs::exists(file));
 }
 
 }  // namespace

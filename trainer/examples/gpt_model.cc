@@ -13,6 +13,13 @@ using torch::nn::LayerNorm;
 using torch::nn::LayerNormOptions;
 using torch::nn::Linear;
 
+int64_t GptParameters(const GptOptions& options) {
+  const int64_t width = options.width;
+  const int64_t block = 12 * width * width + 13 * width;  // 3 + 1 + 4 + 4 matrices; their biases; 2 norms
+  return (options.vocabulary + options.context) * width + options.layers * block + 2 * width +
+         (width + 1) * options.vocabulary;
+}
+
 GptBlock::GptBlock(const GptOptions& options) : heads_(options.heads) {
   TORCH_CHECK(options.width % options.heads == 0, "a width of ", options.width, " can't be split into ", options.heads,
               " heads");

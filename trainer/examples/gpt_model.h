@@ -22,6 +22,9 @@ struct GptOptions {
   int64_t width = 64;
 };
 
+// Elements of all parameters of such a model, from the sizes alone.
+int64_t GptParameters(const GptOptions& options);
+
 class GptBlock : public torch::nn::Module {
  public:
   explicit GptBlock(const GptOptions& options);

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -24,6 +25,9 @@
 #include "trainer/error.h"
 #include "trainer/examples/digits_data.h"
 #include "trainer/examples/digits_net.h"
+#include "trainer/fully_sharded_data_parallel.h"
+#include "trainer/sharded_data_parallel.h"
+#include "trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::examples {
 namespace {
@@ -35,6 +39,7 @@ struct Options {
   int64_t epochs = 12;
   int64_t batch_size = 48;  // of all ranks together; divisible by up to 4 and by 6, 8, 12 ranks
   double learning_rate = 0.05;
+  std::string mode = "ddp";
   bool single = false;
   std::string data;
   std::string save;
@@ -46,19 +51,55 @@ struct Trainer {
   std::unique_ptr<runtime::Runtime> runtime;
   std::unique_ptr<comm::Communicator> world;
   std::shared_ptr<DigitsNet> net;
-  std::unique_ptr<trainer::DistributedDataParallel<DigitsNet>> ddp;
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::unique_ptr<trainer::DistributedDataParallel<DigitsNet>> ddp;  // with --mode ddp, zero1 and zero2
+  std::shared_ptr<trainer::FullyShardedDataParallel<DigitsNet>> fsdp;
   DigitsSplit data;
 
   int rank() const { return world == nullptr ? 0 : world->rank(); }
   int size() const { return world == nullptr ? 1 : world->size(); }
   bool prints() const { return rank() == 0; }
-  at::Tensor Forward(const at::Tensor& images) { return ddp == nullptr ? net->forward(images) : ddp->forward(images); }
+  at::Tensor Forward(const at::Tensor& images) {
+    if (fsdp != nullptr) return fsdp->forward(images);
+    return ddp == nullptr ? net->forward(images) : ddp->forward(images);
+  }
 };
 
 std::string Devices(const std::vector<trainer::LocalDevice>& devices) {
   std::string text;
   for (const auto& device : devices) text += (text.empty() ? "" : ", ") + device.device.str();
   return text;
+}
+
+// The network's wrapper and its optimizer, as --mode says.
+void Wrap(Trainer& trainer, const std::vector<trainer::LocalDevice>& devices) {
+  using Ddp = trainer::DistributedDataParallel<DigitsNet>;
+  const Options& options = trainer.options;
+  const auto sgd = torch::optim::SGDOptions(options.learning_rate).momentum(0.9);
+  if (trainer.world == nullptr) {
+    trainer.optimizer = std::make_unique<torch::optim::SGD>(trainer.net->parameters(), sgd);
+    return;
+  }
+  if (options.mode == "fsdp") {
+    TORCH_CHECK(devices.size() == 1, "--mode fsdp shards a network on one device, and this rank has ", devices.size(),
+                "; use --mode ddp, zero1 or zero2 with several");
+    trainer.fsdp = std::make_shared<trainer::FullyShardedDataParallel<DigitsNet>>(trainer.net, *trainer.world);
+    trainer.optimizer = std::make_unique<torch::optim::SGD>(trainer.net->parameters(), sgd);
+    return;
+  }
+  trainer::DistributedDataParallelOptions ddp;
+  ddp.parts = {{trainer.net->features.get(), devices.front()}, {trainer.net->classifier.get(), devices.back()}};
+  if (options.mode == "ddp") {
+    trainer.ddp = std::make_unique<Ddp>(trainer.net, *trainer.world, ddp);
+    trainer.optimizer = std::make_unique<torch::optim::SGD>(trainer.net->parameters(), sgd);
+    return;
+  }
+  auto zero = std::make_unique<trainer::ZeroRedundancyOptimizer<torch::optim::SGD>>(trainer.net->parameters(),
+                                                                                    *trainer.world, sgd);
+  trainer.ddp = options.mode == "zero1" ? std::make_unique<Ddp>(trainer.net, *trainer.world, ddp)
+                                        : std::make_unique<trainer::ShardedDataParallel<DigitsNet>>(
+                                              trainer.net, *zero, *trainer.world, ddp);
+  trainer.optimizer = std::move(zero);
 }
 
 void SetUp(Trainer& trainer) {
@@ -83,11 +124,7 @@ void SetUp(Trainer& trainer) {
               " images is smaller than one batch of ", options.batch_size);
   torch::manual_seed(options.seed);
   trainer.net = std::make_shared<DigitsNet>(devices.front(), devices.back());
-  if (trainer.world != nullptr) {
-    trainer::DistributedDataParallelOptions ddp;
-    ddp.parts = {{trainer.net->features.get(), devices.front()}, {trainer.net->classifier.get(), devices.back()}};
-    trainer.ddp = std::make_unique<trainer::DistributedDataParallel<DigitsNet>>(trainer.net, *trainer.world, ddp);
-  }
+  Wrap(trainer, devices);
   if (trainer.prints()) {
     std::printf(
         "train_digits: %lld training and %lld test images, %d rank%s on %d node%s, devices of rank 0: %s, "
@@ -107,7 +144,7 @@ void Sum(Trainer& trainer, std::vector<double>& values) {
 }
 
 // The learning rate falls linearly from epoch to epoch, so that the last steps settle.
-void SetLearningRate(torch::optim::SGD& optimizer, const Options& options, int64_t epoch) {
+void SetLearningRate(torch::optim::Optimizer& optimizer, const Options& options, int64_t epoch) {
   const double left = static_cast<double>(options.epochs - epoch) / static_cast<double>(options.epochs);
   for (auto& group : optimizer.param_groups()) {
     static_cast<torch::optim::SGDOptions&>(group.options()).lr(options.learning_rate * left);
@@ -115,7 +152,7 @@ void SetLearningRate(torch::optim::SGD& optimizer, const Options& options, int64
 }
 
 // One pass over the training set; returns the mean loss over all ranks.
-double TrainEpoch(Trainer& trainer, torch::optim::SGD& optimizer, int64_t epoch) {
+double TrainEpoch(Trainer& trainer, int64_t epoch) {
   const Digits& train = trainer.data.train;
   trainer::DistributedSampler sampler(train.count(), trainer.size(), trainer.rank(),
                                       {.shuffle = true, .seed = trainer.options.seed});
@@ -127,11 +164,11 @@ double TrainEpoch(Trainer& trainer, torch::optim::SGD& optimizer, int64_t epoch)
   std::vector<double> loss_sum(1, 0.0);
   for (int64_t step = 0; step < steps; ++step) {
     const at::Tensor rows = indices.narrow(0, step * local_batch, local_batch);
-    optimizer.zero_grad();
+    trainer.optimizer->zero_grad();
     const at::Tensor output = trainer.Forward(train.images.index_select(0, rows));
     const at::Tensor loss = torch::nll_loss(output, train.labels.index_select(0, rows).to(output.device()));
     loss.backward();
-    optimizer.step();
+    trainer.optimizer->step();
     loss_sum[0] += loss.item<double>();
   }
   Sum(trainer, loss_sum);
@@ -145,8 +182,10 @@ double TestAccuracy(Trainer& trainer) {
   trainer.net->eval();
   const at::Tensor mine = torch::arange(trainer.rank(), test.count(), trainer.size());
   std::vector<double> counts(2, 0.0);
+  // All ranks compute, because a sharded network needs them all.
+  const at::Tensor rows = mine.numel() > 0 ? mine : torch::zeros({1}, torch::kLong);
+  const at::Tensor guess = trainer.Forward(test.images.index_select(0, rows)).argmax(1).to(torch::kCPU);
   if (mine.numel() > 0) {
-    const at::Tensor guess = trainer.net->forward(test.images.index_select(0, mine)).argmax(1).to(torch::kCPU);
     counts[0] = guess.eq(test.labels.index_select(0, mine)).sum().item<double>();
     counts[1] = static_cast<double>(mine.numel());
   }
@@ -178,13 +217,11 @@ void Save(const Trainer& trainer, const std::string& path) {
 
 void Run(Trainer& trainer) {
   SetUp(trainer);
-  torch::optim::SGD optimizer(trainer.net->parameters(),
-                              torch::optim::SGDOptions(trainer.options.learning_rate).momentum(0.9));
   double accuracy = 0;
   for (int64_t epoch = 0; epoch < trainer.options.epochs; ++epoch) {
     const auto start = std::chrono::steady_clock::now();
-    SetLearningRate(optimizer, trainer.options, epoch);
-    const double loss = TrainEpoch(trainer, optimizer, epoch);
+    SetLearningRate(*trainer.optimizer, trainer.options, epoch);
+    const double loss = TrainEpoch(trainer, epoch);
     const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
     accuracy = TestAccuracy(trainer);
     if (trainer.prints()) {
@@ -195,12 +232,16 @@ void Run(Trainer& trainer) {
       std::fflush(stdout);
     }
   }
-  if (trainer.prints()) {
-    if (!trainer.options.save.empty()) Save(trainer, trainer.options.save);
-    std::printf("test accuracy %.4f\n", accuracy);
+  if (!trainer.options.save.empty()) {
+    std::optional<trainer::SummonFullParams> whole;
+    if (trainer.fsdp != nullptr) whole.emplace(*trainer.fsdp, /*writeback=*/false);
+    if (trainer.prints()) Save(trainer, trainer.options.save);
   }
+  if (trainer.prints()) std::printf("test accuracy %.4f\n", accuracy);
   if (trainer.runtime != nullptr) {
     trainer.ddp.reset();
+    trainer.fsdp.reset();
+    trainer.optimizer.reset();
     trainer.world.reset();
     ThrowUnlessOk(trainer.runtime->Finalize(), "ending");
   }
@@ -225,6 +266,11 @@ int Main(int argc, char** argv) {
                  "learning rate of SGD with momentum 0.9 in the first epoch; falls linearly")
       ->capture_default_str()
       ->check(CLI::PositiveNumber);
+  app.add_option("--mode", options.mode,
+                 "what the ranks split: ddp nothing, zero1 the optimizer, zero2 gradients too, "
+                 "fsdp parameters too")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
   app.add_flag("--single", options.single, "train in this process alone, without a job");
   app.add_option("--data", options.data, "the digits file, if not the one that comes along");
   app.add_option("--save", options.save, "rank 0 writes the final weights here (torch::save)");

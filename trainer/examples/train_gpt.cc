@@ -17,12 +17,14 @@
 #include "comm/communicator.h"
 #include "runtime/runtime.h"
 #include "torch/torch.h"
+#include "trainer/activation_checkpoint.h"
+#include "trainer/async_checkpoint.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
 #include "trainer/examples/gpt_model.h"
 #include "trainer/examples/text_data.h"
 #include "trainer/fully_sharded_data_parallel.h"
-#include "trainer/optimizer_state.h"
+#include "trainer/model_memory.h"
 #include "trainer/sharded_data_parallel.h"
 #include "trainer/training_state.h"
 
@@ -46,6 +48,9 @@ struct Options {
   std::string checkpoints;
   int64_t save_every = 50;
   bool resume = false;
+  std::string export_to;
+  bool checkpoint_activations = false;
+  int dry_run = 0;  // ranks
   int64_t sample = 200;
   std::string data;
 };
@@ -61,6 +66,7 @@ struct Training {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::shared_ptr<void> wrapper;  // DistributedDataParallel
   trainer::TrainingState state;
+  std::unique_ptr<trainer::AsyncCheckpointer> checkpointer;
   Gpt::Forward forward;
   std::function<at::Tensor(double)> clip_grad_norm;
 
@@ -83,19 +89,21 @@ std::pair<std::vector<std::string>, std::vector<int>> ParseMesh(const std::strin
 
 AdamWOptions Adam(const Options& options) { return AdamWOptions(options.learning_rate).betas({0.9, 0.95}); }
 
-Gpt::WrapBlock Unwrapped() {
-  return [](const std::shared_ptr<GptBlock>& block) {
-    return std::make_pair(block, [block](const at::Tensor& x) { return block->forward(x); });
-  };
+// `module`, and its forward with or without keeping activations.
+template <typename Module>
+std::pair<std::shared_ptr<torch::nn::Module>, Gpt::Forward> Block(std::shared_ptr<Module> module,
+                                                                  const Options& options) {
+  const Gpt::Forward forward = [module](const at::Tensor& x) { return module->forward(x); };
+  if (!options.checkpoint_activations) return {module, forward};
+  return {module, [forward](const at::Tensor& x) { return trainer::checkpoint(forward, x); }};
 }
 
 // `where` is a Communicator or a DeviceMesh.
 template <typename Where>
 void MakeFsdp(Training& training, Where& where) {
   using trainer::FullyShardedDataParallel;
-  const Gpt::WrapBlock wrap = [&where](const std::shared_ptr<GptBlock>& block) {
-    auto wrapped = std::make_shared<FullyShardedDataParallel<GptBlock>>(block, where);
-    return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
+  const Gpt::WrapBlock wrap = [&](const std::shared_ptr<GptBlock>& block) {
+    return Block(std::make_shared<FullyShardedDataParallel<GptBlock>>(block, where), training.options);
   };
   auto gpt = std::make_shared<Gpt>(training.options.model, wrap);
   auto model = std::make_shared<FullyShardedDataParallel<Gpt>>(gpt, where);
@@ -110,7 +118,8 @@ void MakeReplicated(Training& training) {
   using trainer::DistributedDataParallel;
   using Zero = trainer::ZeroRedundancyOptimizer<AdamW>;
   const std::string& mode = training.options.mode;
-  auto gpt = std::make_shared<Gpt>(training.options.model, Unwrapped());
+  auto gpt = std::make_shared<Gpt>(
+      training.options.model, [&](const std::shared_ptr<GptBlock>& block) { return Block(block, training.options); });
   training.module = gpt;
   std::shared_ptr<DistributedDataParallel<Gpt>> ddp;
   trainer::DistributedDataParallelOptions options;
@@ -193,19 +202,6 @@ double ValidationLoss(Training& training) {
   return Mean(training, sum / kBatches);
 }
 
-// Bytes of parameters, gradients and optimizer state that this rank keeps between steps.
-int64_t StateBytes(const Training& training) {
-  int64_t bytes = 0;
-  for (const auto& parameter : training.state.parameters) {
-    bytes += static_cast<int64_t>(parameter.data.nbytes());
-    if (parameter.data.grad().defined()) bytes += static_cast<int64_t>(parameter.data.grad().nbytes());
-    for (const auto& [key, tensor] : trainer::OptimizerStateOf(*training.state.optimizer, parameter.data)) {
-      bytes += static_cast<int64_t>(tensor.nbytes());
-    }
-  }
-  return bytes;
-}
-
 int64_t Resume(Training& training) {
   const Options& options = training.options;
   if (!options.resume) return 0;
@@ -227,8 +223,12 @@ void Save(Training& training, int64_t step) {
   trainer::TogetherOrNot(*training.world, "making " + training.options.checkpoints, [&] {
     if (training.prints()) std::filesystem::create_directories(training.options.checkpoints);
   });
-  trainer::SaveTrainingState(*training.world, training.options.checkpoints + "/" + name, training.state,
-                             {{"step", std::to_string(step)}});
+  // Written while training goes on.
+  if (training.checkpointer == nullptr) {
+    training.checkpointer = std::make_unique<trainer::AsyncCheckpointer>(*training.world);
+  }
+  training.checkpointer->Save(training.options.checkpoints + "/" + name, training.state,
+                              {{"step", std::to_string(step)}});
 }
 
 void Train(Training& training) {
@@ -263,6 +263,20 @@ void Train(Training& training) {
   }
 }
 
+// The last checkpoint, whole, as a file that Python reads.
+void Export(Training& training) {
+  const Options& options = training.options;
+  if (training.checkpointer != nullptr) training.checkpointer->Wait();
+  if (options.export_to.empty()) return;
+  trainer::TogetherOrNot(*training.world, "exporting " + options.export_to, [&] {
+    if (!training.prints()) return;
+    const auto checkpoints = trainer::CheckpointsIn(options.checkpoints);
+    TORCH_CHECK(!checkpoints.empty(), "there is no checkpoint in ", options.checkpoints);
+    trainer::ExportSafetensors(checkpoints.front(), options.export_to);
+    std::printf("exported %s as %s\n", checkpoints.front().c_str(), options.export_to.c_str());
+  });
+}
+
 // What the model makes of a beginning. All ranks compute, because sharded models need them all.
 std::string Sample(Training& training, const std::string& beginning) {
   const torch::NoGradGuard no_grad;
@@ -282,6 +296,7 @@ std::string Sample(Training& training, const std::string& beginning) {
 void TearDown(Training& training) {
   training.forward = nullptr;
   training.clip_grad_norm = nullptr;
+  training.checkpointer.reset();
   training.state = {};
   training.wrapper.reset();
   training.optimizer.reset();
@@ -291,7 +306,23 @@ void TearDown(Training& training) {
   ThrowUnlessOk(training.runtime->Finalize(), "ending");
 }
 
+// What each of `options.dry_run` ranks would keep, from the sizes alone.
+void DryRun(Options options) {
+  options.model.vocabulary = Text(options.data.empty() ? FindShakespeare() : options.data).vocabulary();
+  trainer::ModelStateFormula formula = {.mode = trainer::DataParallelModeOf(options.mode), .shards = options.dry_run};
+  if (!options.mesh.empty()) {
+    const auto [names, sizes] = ParseMesh(options.mesh);
+    int64_t ranks = 1;
+    for (const int size : sizes) ranks *= size;
+    TORCH_CHECK(ranks == options.dry_run, "--mesh ", options.mesh, " is of ", ranks, " ranks, and --dry-run says ",
+                options.dry_run);
+    formula = {.mode = trainer::DataParallelMode::kFsdp, .shards = sizes.back()};
+  }
+  std::fputs(trainer::ModelStateTable(GptParameters(options.model), formula).c_str(), stdout);
+}
+
 void Run(Training& training) {
+  if (training.options.dry_run > 0) return DryRun(training.options);
   SetUp(training);
   const Options& options = training.options;
   if (training.prints()) {
@@ -304,12 +335,15 @@ void Run(Training& training) {
                 static_cast<long long>(options.model.context));
   }
   Train(training);
+  Export(training);
   const double loss = ValidationLoss(training);
   const std::string sample = options.sample > 0 ? Sample(training, "KING:\n") : "";
   if (training.prints()) {
     if (!sample.empty()) std::printf("----\n%s\n----\n", sample.c_str());
-    std::printf("model state %.1f KiB on rank 0\nvalidation loss %.9f\n",
-                static_cast<double>(StateBytes(training)) / 1024, loss);
+    const trainer::ModelStateBytes bytes = trainer::MeasureModelState(training.state);
+    std::printf("model state %s on rank 0: parameters %s, gradients %s, optimizer %s\nvalidation loss %.9f\n",
+                trainer::BytesText(bytes.total()).c_str(), trainer::BytesText(bytes.parameters).c_str(),
+                trainer::BytesText(bytes.gradients).c_str(), trainer::BytesText(bytes.optimizer).c_str(), loss);
   }
   TearDown(training);
 }
@@ -346,6 +380,12 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole")->needs(checkpoints);
+  app.add_option("--export", options.export_to, "write the final weights as one safetensors file, for Python")
+      ->needs(checkpoints);
+  app.add_flag("--checkpoint-activations", options.checkpoint_activations,
+               "compute blocks again in backward instead of keeping their activations");
+  app.add_option("--dry-run", options.dry_run, "print what each of so many ranks would keep, and end")
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--sample", options.sample, "characters to write at the end")->capture_default_str();
   app.add_option("--data", options.data, "the text, if not the one that comes along");
   CLI11_PARSE(app, argc, argv);

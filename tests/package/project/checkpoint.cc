@@ -1,0 +1,16 @@
+// Needs all that the trainer was built on: libtorch, and OpenSSL for the checksums.
+#include "trainer/checkpoint.h"
+
+#include <cstdio>
+
+#include "trainer/error.h"
+
+int main() {
+  try {
+    cohort::trainer::ExportSafetensors("no/such/checkpoint", "model.safetensors");
+  } catch (const cohort::trainer::DistributedError& error) {
+    std::printf("refused as it should be: %s\n", error.what_without_backtrace());
+    return 0;
+  }
+  return 1;
+}

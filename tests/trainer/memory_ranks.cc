@@ -1,0 +1,435 @@
+// What saves memory without changing results: activation checkpointing, small types with float32 copies, split state.
+#include <memory>
+
+#include "tests/trainer/ranks.h"
+#include "trainer/activation_checkpoint.h"
+#include "trainer/autocast.h"
+#include "trainer/distributed_data_parallel.h"
+#include "trainer/fully_sharded_data_parallel.h"
+#include "trainer/grad_scaler.h"
+#include "trainer/master_weights.h"
+#include "trainer/model_memory.h"
+#include "trainer/optimizer_state.h"
+#include "trainer/sharded_data_parallel.h"
+#include "trainer/training_state.h"
+#include "trainer/zero_redundancy_optimizer.h"
+
+namespace cohort::trainer {
+namespace {
+
+using torch::optim::Adam;
+using torch::optim::AdamOptions;
+
+// Dropout, and running statistics.
+struct Noisy : torch::nn::Module {
+  explicit Noisy(bool statistics = true) {
+    torch::manual_seed(7);
+    first = register_module("first", torch::nn::Linear(4, 6));
+    if (statistics) norm = register_module("norm", torch::nn::BatchNorm1d(6));
+    second = register_module("second", torch::nn::Linear(6, 4));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    ++calls;
+    at::Tensor hidden = first(x);
+    if (!norm.is_empty()) hidden = norm(hidden);
+    return x + second(torch::dropout(torch::tanh(hidden), 0.5, is_training()));
+  }
+  torch::nn::Linear first{nullptr}, second{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  int calls = 0;
+};
+
+// Three of them, each computed by `call`.
+struct Stack : torch::nn::Module {
+  using Call = std::function<std::pair<std::shared_ptr<torch::nn::Module>, std::function<at::Tensor(at::Tensor)>>(
+      std::shared_ptr<Noisy>)>;
+  explicit Stack(const Call& call, bool statistics = true) {
+    for (int i = 0; i < 3; ++i) {
+      auto [module, forward] = call(std::make_shared<Noisy>(statistics));
+      register_module("block" + std::to_string(i), module);
+      blocks.push_back(forward);
+    }
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (const auto& block : blocks) x = block(x);
+    return x;
+  }
+  std::vector<std::function<at::Tensor(at::Tensor)>> blocks;
+};
+
+template <typename Module>
+auto Called(std::shared_ptr<Module> module) {
+  return std::make_pair(std::static_pointer_cast<torch::nn::Module>(module),
+                        std::function<at::Tensor(at::Tensor)>([module](at::Tensor x) { return module->forward(x); }));
+}
+
+std::shared_ptr<Stack> PlainStack() {
+  return std::make_shared<Stack>([](std::shared_ptr<Noisy> noisy) { return Called(noisy); });
+}
+std::shared_ptr<Stack> CheckpointedStack() {
+  return std::make_shared<Stack>(
+      [](std::shared_ptr<Noisy> noisy) { return Called(std::make_shared<CheckpointWrapper<Noisy>>(noisy)); });
+}
+
+template <typename Model>
+void TrainNoisy(Model& model, torch::optim::Optimizer& optimizer, int steps = 4) {
+  torch::manual_seed(900 + world->rank());
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    model.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    optimizer.step();
+  }
+}
+
+std::vector<at::Tensor> Copies(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const auto& tensor : tensors) copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
+void ExpectBits(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(torch::equal(actual[i], expected[i])) << i << ": " << (actual[i] - expected[i]).abs().max();
+  }
+}
+
+TEST(ActivationCheckpoint, ComputesAgainWithTheSameRandomNumbers) {
+  Noisy plain, again;
+  const at::Tensor x = InputOf(0).requires_grad_(), y = InputOf(0).requires_grad_();
+  torch::manual_seed(3);
+  (plain.forward(x) * torch::rand({6, 4})).sum().backward();
+  torch::manual_seed(3);
+  (checkpoint([&](const at::Tensor& in) { return again.forward(in); }, y) * torch::rand({6, 4})).sum().backward();
+  EXPECT_EQ(again.calls, 2);
+  EXPECT_TRUE(torch::equal(x.grad(), y.grad()));
+  for (size_t i = 0; i < plain.parameters().size(); ++i) {
+    EXPECT_TRUE(torch::equal(plain.parameters()[i].grad(), again.parameters()[i].grad())) << i;
+  }
+  const at::Tensor after = torch::rand({3});  // as if nothing had been drawn again
+  torch::manual_seed(3);
+  plain.forward(x);
+  torch::rand({6, 4});
+  EXPECT_TRUE(torch::equal(after, torch::rand({3})));
+}
+
+TEST(ActivationCheckpoint, TakesAndGivesSeveralTensors) {
+  const at::Tensor a = torch::ones({2}).requires_grad_(), b = torch::full({2}, 3.0).requires_grad_();
+  const auto [sum, product, size] =
+      checkpoint([](const at::Tensor& x, const at::Tensor& y,
+                    double factor) { return std::make_tuple((x + y) * factor, x * y, torch::tensor(x.numel())); },
+                 a, b, 2.0);
+  EXPECT_FALSE(size.requires_grad());
+  (sum.sum() + product.sum()).backward();
+  EXPECT_TRUE(torch::equal(a.grad(), torch::full({2}, 5.0)));
+  EXPECT_TRUE(torch::equal(b.grad(), torch::full({2}, 3.0)));
+  const at::Tensor c = torch::ones({2}).requires_grad_();
+  const at::Tensor out = checkpoint([](const at::Tensor& x) { return x * 2; }, c);
+  EXPECT_THROW(torch::autograd::grad({out.sum()}, {c}), c10::Error);
+  const torch::NoGradGuard no_grad;
+  EXPECT_FALSE(checkpoint([](const at::Tensor& x) { return x * 2; }, c).requires_grad());
+}
+
+TEST(ActivationCheckpoint, KeepsRunningStatisticsUnderDataParallel) {
+  auto plain = PlainStack(), saving = CheckpointedStack();
+  DistributedDataParallel<Stack> plain_ddp(plain, *world), saving_ddp(saving, *world);
+  torch::optim::SGD plain_sgd(plain->parameters(), 0.1), saving_sgd(saving->parameters(), 0.1);
+  TrainNoisy(plain_ddp, plain_sgd);
+  TrainNoisy(saving_ddp, saving_sgd);
+  ExpectBits(saving->parameters(), plain->parameters());
+  ExpectBits(saving->buffers(), plain->buffers());
+  const TrainingState state = StateOf(*saving, saving_sgd, *world);
+  EXPECT_EQ(state.parameters.front().name, "block0.first.weight");
+}
+
+FullyShardedDataParallelOptions InType(bool small) {
+  FullyShardedDataParallelOptions options;
+  if (small) options.mixed_precision.param_dtype = torch::kBFloat16;
+  if (small) options.mixed_precision.reduce_dtype = torch::kFloat32;
+  return options;
+}
+
+TEST(ActivationCheckpoint, WorksWithinAndAroundFsdpUnits) {
+  using Unit = FullyShardedDataParallel<Noisy>;
+  using SavingUnit = FullyShardedDataParallel<CheckpointWrapper<Noisy>>;
+  const auto train = [](const Stack::Call& call, bool small_type) {
+    const FullyShardedDataParallelOptions options = InType(small_type);
+    const auto model = std::make_shared<FullyShardedDataParallel<Stack>>(
+        std::make_shared<Stack>(call, /*statistics=*/!small_type), *world, options);
+    Adam optimizer(model->parameters(), AdamOptions(0.02));
+    TrainNoisy(*model, optimizer);
+    for (const auto& unit : model->root().units()) EXPECT_TRUE(unit->sharded());
+    return Copies(model->parameters());
+  };
+  for (const bool small_type : {false, true}) {
+    const FullyShardedDataParallelOptions options = InType(small_type);
+    const auto plain =
+        train([&](std::shared_ptr<Noisy> noisy) { return Called(std::make_shared<Unit>(noisy, *world, options)); },
+              small_type);
+    const auto within = train(
+        [&](std::shared_ptr<Noisy> noisy) {
+          return Called(
+              std::make_shared<SavingUnit>(std::make_shared<CheckpointWrapper<Noisy>>(noisy), *world, options));
+        },
+        small_type);
+    ExpectBits(within, plain);
+    const auto around = train(
+        [&](std::shared_ptr<Noisy> noisy) {
+          return Called(std::make_shared<CheckpointWrapper<Unit>>(std::make_shared<Unit>(noisy, *world, options)));
+        },
+        small_type);
+    ExpectBits(around, plain);
+  }
+}
+
+std::vector<at::Tensor> TrainedUnder(const std::string& mode, bool saving, comm::Communicator& group) {
+  constexpr int kSteps = 20;
+  const Stack::Call plain = [](std::shared_ptr<Noisy> noisy) { return Called(noisy); };
+  const Stack::Call checkpointed = [](std::shared_ptr<Noisy> noisy) {
+    return Called(std::make_shared<CheckpointWrapper<Noisy>>(noisy));
+  };
+  const Stack::Call sharded = [&](std::shared_ptr<Noisy> noisy) {
+    return Called(std::make_shared<FullyShardedDataParallel<Noisy>>(noisy, group));
+  };
+  const Stack::Call both = [&](std::shared_ptr<Noisy> noisy) {
+    using Saving = CheckpointWrapper<Noisy>;
+    return Called(std::make_shared<FullyShardedDataParallel<Saving>>(std::make_shared<Saving>(noisy), group));
+  };
+  if (mode == "fsdp") {
+    const auto model = std::make_shared<FullyShardedDataParallel<Stack>>(
+        std::make_shared<Stack>(saving ? both : sharded, false), group);
+    Adam optimizer(model->parameters(), AdamOptions(0.02));
+    TrainNoisy(*model, optimizer, kSteps);
+    const SummonFullParams whole(*model, /*writeback=*/false);
+    return Copies(model->parameters());
+  }
+  auto stack = std::make_shared<Stack>(saving ? checkpointed : plain, false);
+  if (mode == "ddp") {
+    DistributedDataParallel<Stack> ddp(stack, group);
+    Adam optimizer(stack->parameters(), AdamOptions(0.02));
+    TrainNoisy(ddp, optimizer, kSteps);
+  } else {
+    ZeroRedundancyOptimizer<Adam> optimizer(stack->parameters(), group, AdamOptions(0.02));
+    std::unique_ptr<DistributedDataParallel<Stack>> ddp =
+        mode == "zero1" ? std::make_unique<DistributedDataParallel<Stack>>(stack, group)
+                        : std::make_unique<ShardedDataParallel<Stack>>(stack, optimizer, group);
+    TrainNoisy(*ddp, optimizer, kSteps);
+  }
+  return Copies(stack->parameters());
+}
+
+// After 20 steps with dropout. Division by the number of ranks is exact for powers of two only.
+TEST(EveryMode, GivesTheBitsOfDdpWithAndWithoutCheckpointing) {
+  auto group = comm::Communicator::World(*job, {.determinism = comm::Determinism::kOrderInvariant});
+  ASSERT_TRUE(group.ok()) << group.status();
+  const auto expected = TrainedUnder("ddp", false, **group);
+  const bool exact = (world->size() & (world->size() - 1)) == 0;
+  for (const std::string mode : {"ddp", "zero1", "zero2", "fsdp"}) {
+    for (const bool saving : {false, true}) {
+      const auto actual = TrainedUnder(mode, saving, **group);
+      ASSERT_EQ(actual.size(), expected.size());
+      for (size_t i = 0; i < expected.size(); ++i) {
+        EXPECT_TRUE(exact ? torch::equal(actual[i], expected[i]) : torch::allclose(actual[i], expected[i], 1e-3, 1e-4))
+            << mode << (saving ? " with checkpointing, " : ", ") << i << ": " << (actual[i] - expected[i]).abs().max();
+      }
+    }
+  }
+}
+
+TEST(Autocast, ComputesInASmallTypeAndNests) {
+  const at::Tensor x = torch::randn({4, 4}), w = torch::randn({4, 4}).requires_grad_();
+  const auto type = [&] { return torch::mm(x, w).scalar_type(); };
+  EXPECT_EQ(type(), torch::kFloat32);
+  {
+    const Autocast autocast(at::kCPU);
+    EXPECT_EQ(type(), torch::kBFloat16);
+    {
+      const Autocast off(at::kCPU, std::nullopt, false);
+      EXPECT_EQ(type(), torch::kFloat32);
+    }
+    EXPECT_EQ(type(), torch::kBFloat16);
+    // Recomputed in backward, outside the guard, in the same type; weights cast without a graph are not found again.
+    const at::Tensor saved = checkpoint([&](const at::Tensor& in) { return torch::mm(in, w); }, x);
+    EXPECT_EQ(saved.scalar_type(), torch::kBFloat16);
+    const at::Tensor direct = torch::mm(x, w);
+    EXPECT_TRUE(direct.requires_grad());
+    saved.sum().backward();
+    const at::Tensor grad = w.grad().clone();
+    w.mutable_grad() = at::Tensor();
+    direct.sum().backward();
+    EXPECT_TRUE(torch::equal(grad, w.grad()));
+  }
+  EXPECT_EQ(type(), torch::kFloat32);
+  EXPECT_THROW(Autocast(at::kCPU, torch::kFloat16), c10::Error);
+  EXPECT_THROW(Autocast(at::kMeta), c10::Error);
+}
+
+TEST(GradScaler, SkipsStepsWithInfinitiesAndAdjustsTheScale) {
+  auto net = std::make_shared<Net>();
+  torch::optim::SGD optimizer(net->parameters(), 0.1);
+  GradScaler scaler({.init_scale = 8, .growth_interval = 2});
+  const auto step = [&](bool infinite) {
+    optimizer.zero_grad();
+    scaler.scale(net->forward(InputOf(0)).pow(2).mean()).backward();
+    if (infinite) net->parameters()[1].mutable_grad()[0] = std::numeric_limits<float>::infinity();
+    const bool stepped = scaler.step(optimizer);
+    scaler.update();
+    return stepped;
+  };
+  const auto before = Copies(net->parameters());
+  EXPECT_FALSE(step(true));
+  ExpectBits(net->parameters(), before);
+  EXPECT_EQ(scaler.get_scale(), 4);
+  EXPECT_TRUE(step(false));
+  EXPECT_EQ(scaler.get_scale(), 4);
+  GradScaler resumed({.growth_interval = 2});
+  resumed.load_state_dict(scaler.state_dict());
+  EXPECT_TRUE(step(false));
+  EXPECT_EQ(scaler.get_scale(), 8) << "after growth_interval steps";
+  EXPECT_EQ(resumed.get_scale(), 4);
+  EXPECT_THROW(resumed.load_state_dict({}), c10::Error);
+  scaler.unscale_(optimizer);
+  EXPECT_THROW(scaler.unscale_(optimizer), c10::Error);
+  scaler.step(optimizer);
+  EXPECT_THROW(scaler.step(optimizer), c10::Error);
+  scaler.update(2.0);
+  EXPECT_EQ(scaler.get_scale(), 2);
+  EXPECT_THROW(scaler.update(), c10::Error);
+}
+
+TEST(GradScaler, UnscalesToWhatNoScaleGives) {
+  auto net = std::make_shared<Net>();
+  const auto gradients = [&](GradScaler& scaler) {
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    optimizer.zero_grad();
+    scaler.scale(net->forward(InputOf(0)).pow(2).mean()).backward();
+    scaler.unscale_(optimizer);
+    std::vector<at::Tensor> grads;
+    for (const auto& parameter : net->parameters()) grads.push_back(parameter.grad().clone());
+    return grads;
+  };
+  GradScaler scaled, disabled({.enabled = false});
+  ExpectBits(gradients(scaled), gradients(disabled));  // a power of two
+}
+
+// An infinity in the shard of one rank: all skip.
+TEST(GradScaler, AgreesOverShards) {
+  auto model = std::make_shared<FullyShardedDataParallel<Net>>(std::make_shared<Net>(), *world);
+  Adam optimizer(model->parameters(), AdamOptions(0.1));
+  GradScaler scaler({}, {world.get()});
+  for (const bool infinite : {true, false}) {
+    optimizer.zero_grad();
+    scaler.scale(model->forward(InputOf(world->rank())).pow(2).mean()).backward();
+    if (infinite && world->rank() == world->size() - 1) {
+      for (auto& parameter : model->parameters()) parameter.mutable_grad().fill_(std::nan(""));
+    }
+    EXPECT_EQ(scaler.step(optimizer), !infinite) << world->rank();
+    scaler.update();
+  }
+  EXPECT_EQ(scaler.get_scale(), 32768);
+}
+
+TEST(MasterWeights, KeepWhatSmallTypesWouldLose) {
+  auto parameter = torch::ones({4}, torch::kBFloat16).requires_grad_();
+  MasterWeights<torch::optim::SGD> optimizer({parameter}, torch::optim::SGDOptions(1e-3));
+  for (int step = 0; step < 20; ++step) {  // 1 - 1e-3 is 1 in bfloat16
+    parameter.mutable_grad() = torch::ones_like(parameter);
+    optimizer.step();
+  }
+  EXPECT_NEAR(optimizer.MasterOf(parameter)[0].item<float>(), 0.98, 1e-5);
+  EXPECT_TRUE(torch::equal(parameter, torch::full({4}, 0.98, torch::kBFloat16)));
+  EXPECT_TRUE(parameter.grad().defined()) << "gradients stay until zero_grad";
+  EXPECT_THROW(optimizer.MasterOf(torch::ones({1})), c10::Error);
+}
+
+TEST(MasterWeights, AreSavedWithTheOptimizer) {
+  const auto make = [] { return torch::ones({4}, torch::kBFloat16).requires_grad_(); };
+  at::Tensor one = make(), two = make();
+  MasterWeights<Adam> saved({one}, AdamOptions(0.01)), loaded({two}, AdamOptions(0.01));
+  const auto step = [](at::Tensor& parameter, torch::optim::Optimizer& optimizer) {
+    parameter.mutable_grad() = parameter.detach() * 0.5;
+    optimizer.step();
+  };
+  for (int i = 0; i < 3; ++i) step(one, saved);
+  std::map<std::string, at::Tensor> state;
+  for (const auto& [key, tensor] : OptimizerStateOf(saved, one)) state[key] = tensor.clone();
+  EXPECT_EQ(state.count("master_weight"), 1);
+  {
+    const torch::NoGradGuard no_grad;
+    two.copy_(one);
+  }
+  SetOptimizerState(loaded, two, state);
+  step(one, saved);
+  step(two, loaded);
+  EXPECT_TRUE(torch::equal(saved.MasterOf(one), loaded.MasterOf(two)));
+}
+
+// Wide enough that a parameter more or less on a rank is less than 5 %.
+struct Wide : torch::nn::Module {
+  explicit Wide(at::ScalarType type) {
+    for (int i = 0; i < 24; ++i) {
+      layers.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(40, 40)));
+    }
+    to(type);
+  }
+  at::Tensor forward(at::Tensor x) {
+    for (auto& layer : layers) x = torch::tanh(layer(x));
+    return x;
+  }
+  std::vector<torch::nn::Linear> layers;
+};
+
+// The table of model_memory.h, by mode, within 5 %.
+TEST(ModelState, IsWithinFivePercentOfTheFormula) {
+  using Zero = ZeroRedundancyOptimizer<MasterWeights<Adam>>;
+  const auto input = [](at::ScalarType type) { return torch::ones({2, 40}, type); };
+  int64_t numel = 0;
+  for (const auto& parameter : Wide(torch::kFloat32).parameters()) numel += parameter.numel();
+  for (const std::string mode : {"ddp", "zero1", "zero2", "fsdp"}) {
+    const ModelStateFormula formula = {.mode = DataParallelModeOf(mode),
+                                       .shards = world->size(),
+                                       .bytes_parameter = 2,
+                                       .bytes_gradient = 2,
+                                       .bytes_optimizer = 12};
+    ModelStateBytes bytes;
+    if (mode == "fsdp") {
+      FullyShardedDataParallelOptions options;
+      options.mixed_precision.param_dtype = torch::kBFloat16;
+      const auto model =
+          std::make_shared<FullyShardedDataParallel<Wide>>(std::make_shared<Wide>(torch::kFloat32), *world, options);
+      Adam optimizer(model->parameters(), AdamOptions(0.1));
+      model->forward(input(torch::kFloat32)).sum().backward();
+      optimizer.step();
+      bytes = MeasureModelState(StateOf(*model, optimizer));
+    } else {
+      auto model = std::make_shared<Wide>(torch::kBFloat16);
+      DistributedDataParallelOptions options;
+      options.gradient_as_bucket_view = mode != "zero2";
+      std::unique_ptr<torch::optim::Optimizer> optimizer;
+      std::unique_ptr<DistributedDataParallel<Wide>> wrapper;
+      Zero* zero = nullptr;
+      if (mode == "ddp") {
+        optimizer = std::make_unique<MasterWeights<Adam>>(model->parameters(), AdamOptions(0.1));
+      } else {
+        auto made = std::make_unique<Zero>(model->parameters(), *world, AdamOptions(0.1));
+        zero = made.get();
+        optimizer = std::move(made);
+      }
+      wrapper = mode == "zero2" ? std::make_unique<ShardedDataParallel<Wide>>(model, *zero, *world, options)
+                                : std::make_unique<DistributedDataParallel<Wide>>(model, *world, options);
+      wrapper->forward(input(torch::kBFloat16)).sum().backward();
+      optimizer->step();
+      bytes = MeasureModelState(zero != nullptr ? StateOf(*model, *zero, *world) : StateOf(*model, *optimizer, *world));
+    }
+    const ModelStateBytes expected = PredictModelState(numel, formula);
+    EXPECT_NEAR(static_cast<double>(bytes.total()), static_cast<double>(expected.total()),
+                0.05 * static_cast<double>(expected.total()))
+        << mode << "\n"
+        << ModelStateTable(numel, formula);
+  }
+  EXPECT_EQ(PredictModelState(1000, {.mode = DataParallelMode::kZero2, .shards = 4}).total(), 4000 + 12000 / 4);
+  EXPECT_THROW(DataParallelModeOf("zero4"), c10::Error);
+}
+
+}  // namespace
+}  // namespace cohort::trainer

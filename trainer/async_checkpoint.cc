@@ -1,0 +1,70 @@
+#include "trainer/async_checkpoint.h"
+
+#include <exception>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "torch/torch.h"
+#include "trainer/error.h"
+
+namespace cohort::trainer {
+namespace {
+
+// A copy, on the CPU, of what this rank will write.
+std::vector<CheckpointTensor> Snapshot(const std::vector<CheckpointTensor>& tensors) {
+  std::vector<CheckpointTensor> copies;
+  for (const CheckpointTensor& tensor : tensors) {
+    const int64_t count = tensor.data.numel();
+    const int64_t begin = count * tensor.replica / tensor.replicas;
+    const int64_t end = count * (tensor.replica + 1) / tensor.replicas;
+    if (begin == end && (count > 0 || tensor.replica > 0)) continue;
+    const at::Tensor mine = tensor.data.detach().reshape({-1}).narrow(0, begin, end - begin);
+    copies.push_back({.name = tensor.name,
+                      .sizes = tensor.sizes,
+                      .begin = tensor.begin + begin,
+                      .end = tensor.begin + end,
+                      .data = mine.to(at::kCPU, mine.scalar_type(), /*non_blocking=*/false, /*copy=*/true)});
+  }
+  return copies;
+}
+
+}  // namespace
+
+struct AsyncCheckpointer::Writer {
+  std::exception_ptr error;
+  std::thread thread;
+};
+
+AsyncCheckpointer::AsyncCheckpointer(comm::Communicator& world) : world_(world) {
+  auto group = world.Duplicate();
+  ThrowUnlessOk(group.status(), "making the communicator of AsyncCheckpointer");
+  group_ = *std::move(group);
+}
+
+AsyncCheckpointer::~AsyncCheckpointer() {
+  if (writer_ != nullptr) writer_->thread.join();
+}
+
+void AsyncCheckpointer::Save(const std::string& directory, const TrainingState& state, const CheckpointValues& values) {
+  Wait();
+  auto writer = std::make_unique<Writer>();
+  writer->thread = std::thread(
+      [this, own = writer.get(), directory, values, tensors = Snapshot(CheckpointTensorsOf(world_, state))] {
+        try {
+          SaveCheckpoint(*group_, directory, tensors, values);
+        } catch (...) {
+          own->error = std::current_exception();
+        }
+      });
+  writer_ = std::move(writer);
+}
+
+void AsyncCheckpointer::Wait() {
+  if (writer_ == nullptr) return;
+  writer_->thread.join();
+  const std::unique_ptr<Writer> writer = std::move(writer_);
+  if (writer->error != nullptr) std::rethrow_exception(writer->error);
+}
+
+}  // namespace cohort::trainer

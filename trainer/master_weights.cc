@@ -1,0 +1,67 @@
+#include "trainer/master_weights.h"
+
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+
+using torch::optim::OptimizerParamGroup;
+
+MasterWeightsBase::MasterWeightsBase(std::vector<OptimizerParamGroup> groups,
+                                     std::unique_ptr<torch::optim::OptimizerOptions> defaults, const Factory& factory)
+    : Optimizer(std::move(groups), std::move(defaults)) {
+  std::vector<OptimizerParamGroup> copies;
+  for (const OptimizerParamGroup& group : param_groups()) {
+    std::vector<at::Tensor> masters;
+    for (const at::Tensor& parameter : group.params()) {
+      const bool exact = parameter.scalar_type() == at::kFloat || parameter.scalar_type() == at::kDouble;
+      masters.push_back(exact ? parameter : parameter.detach().to(at::kFloat).requires_grad_());
+      parameters_.push_back(parameter);
+      masters_.push_back(masters.back());
+    }
+    copies.emplace_back(std::move(masters), group.options().clone());
+  }
+  masters_optimizer_ = factory(std::move(copies));
+}
+
+at::Tensor MasterWeightsBase::step(LossClosure closure) {
+  constexpr int64_t kAtOnce = int64_t{4} << 20;  // elements
+  at::Tensor loss;
+  if (closure != nullptr) {
+    const at::AutoGradMode grad(true);
+    loss = closure();
+  }
+  for (size_t g = 0; g < param_groups().size(); ++g) {
+    masters_optimizer_->param_groups()[g].set_options(param_groups()[g].options().clone());
+  }
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    gradients.push_back(parameters_[i].grad());
+    masters_[i].mutable_grad() = at::Tensor();  // optimizers pass over what has no gradient
+  }
+  for (size_t begin = 0; begin < masters_.size();) {
+    size_t end = begin;
+    for (int64_t elements = 0; end < masters_.size() && elements < kAtOnce; ++end) {
+      if (!gradients[end].defined()) continue;
+      masters_[end].mutable_grad() = gradients[end].to(masters_[end].scalar_type());
+      elements += gradients[end].numel();
+    }
+    masters_optimizer_->step();
+    for (size_t i = begin; i < end; ++i) {
+      masters_[i].mutable_grad() = at::Tensor();
+      if (gradients[i].defined() && !masters_[i].is_same(parameters_[i])) parameters_[i].copy_(masters_[i]);
+    }
+    begin = end;
+  }
+  for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients[i];
+  return loss;
+}
+
+const at::Tensor& MasterWeightsBase::MasterOf(const at::Tensor& parameter) const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (parameters_[i].is_same(parameter)) return masters_[i];
+  }
+  TORCH_CHECK(false, "MasterWeights: asked for the copy of a parameter that it was not given");
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,81 @@
+#include "trainer/model_memory.h"
+
+#include <array>
+#include <cstdio>
+#include <utility>
+
+#include "torch/torch.h"
+#include "trainer/optimizer_state.h"
+
+namespace cohort::trainer {
+namespace {
+
+constexpr std::array<std::pair<const char*, DataParallelMode>, 4> kModes = {{{"ddp", DataParallelMode::kDdp},
+                                                                             {"zero1", DataParallelMode::kZero1},
+                                                                             {"zero2", DataParallelMode::kZero2},
+                                                                             {"fsdp", DataParallelMode::kFsdp}}};
+
+}  // namespace
+
+ModelStateBytes MeasureModelState(const TrainingState& state) {
+  ModelStateBytes bytes;
+  for (size_t i = 0; i < state.parameters.size(); ++i) {
+    const at::Tensor& parameter = state.parameters[i].data;
+    bytes.parameters += static_cast<int64_t>(parameter.nbytes());
+    if (parameter.grad().defined()) bytes.gradients += static_cast<int64_t>(parameter.grad().nbytes());
+    if (state.optimizer == nullptr || !state.has_state[i]) continue;
+    for (const auto& [key, tensor] : OptimizerStateOf(*state.optimizer, parameter)) {
+      if (key != "step") bytes.optimizer += static_cast<int64_t>(tensor.nbytes());  // a number, not a tensor, in torch
+    }
+  }
+  return bytes;
+}
+
+DataParallelMode DataParallelModeOf(const std::string& name) {
+  for (const auto& [known, mode] : kModes) {
+    if (name == known) return mode;
+  }
+  TORCH_CHECK(false, "unknown data-parallel mode ", name, "; there are ddp, zero1, zero2 and fsdp");
+}
+
+ModelStateBytes PredictModelState(int64_t parameters, const ModelStateFormula& formula) {
+  TORCH_CHECK(parameters >= 0 && formula.shards >= 1, "model state of ", parameters, " parameters over ",
+              formula.shards, " ranks");
+  const auto split = [&](int64_t bytes, DataParallelMode from) {
+    const int64_t all = bytes * parameters;
+    return formula.mode >= from ? (all + formula.shards - 1) / formula.shards : all;
+  };
+  return {.parameters = split(formula.bytes_parameter, DataParallelMode::kFsdp),
+          .gradients = split(formula.bytes_gradient, DataParallelMode::kZero2),
+          .optimizer = split(formula.bytes_optimizer, DataParallelMode::kZero1)};
+}
+
+std::string ModelStateTable(int64_t parameters, const ModelStateFormula& formula) {
+  char line[160];
+  std::snprintf(line, sizeof line, "model state a rank, %lld parameters over %d ranks\n%-8s %14s %14s %14s %14s\n",
+                static_cast<long long>(parameters), formula.shards, "", "parameters", "gradients", "optimizer",
+                "together");
+  std::string table = line;
+  for (const auto& [name, mode] : kModes) {
+    ModelStateFormula row = formula;
+    row.mode = mode;
+    const ModelStateBytes bytes = PredictModelState(parameters, row);
+    std::snprintf(line, sizeof line, "%-6s%s %14s %14s %14s %14s\n", name, mode == formula.mode ? " <" : "  ",
+                  BytesText(bytes.parameters).c_str(), BytesText(bytes.gradients).c_str(),
+                  BytesText(bytes.optimizer).c_str(), BytesText(bytes.total()).c_str());
+    table += line;
+  }
+  return table;
+}
+
+std::string BytesText(int64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return text;
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,57 @@
+// Model state: bytes of parameters, gradients and optimizer state on a rank, measured and predicted.
+//
+// With P parameters, d ranks that split them, and Adam in mixed precision (2 bytes of parameter, 2 of gradient, 12 of
+// float32 copy and moments) or in float32 (4, 4, 8):
+//
+//                          mixed                float32
+//   DDP                    16 P                 16 P
+//   ZeRO-1                 4 P + 12 P / d       8 P + 8 P / d
+//   ZeRO-2                 2 P + 14 P / d       4 P + 12 P / d
+//   FSDP, HSDP             16 P / d             16 P / d
+//
+// Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020), 3.1.
+// FSDP keeps float32 shards and gathers them as bfloat16: two units of 2 bytes a parameter on top, while computing.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trainer/training_state.h"
+
+namespace cohort::trainer {
+
+struct ModelStateBytes {
+  int64_t parameters = 0;
+  int64_t gradients = 0;
+  int64_t optimizer = 0;
+  int64_t total() const { return parameters + gradients + optimizer; }
+};
+
+// What this rank has of `state` now; between backward and zero_grad gradients are there. Buckets of
+// DistributedDataParallel are not in it (gradient_as_bucket_view saves the second copy). Local.
+ModelStateBytes MeasureModelState(const TrainingState& state);
+
+enum class DataParallelMode { kDdp, kZero1, kZero2, kFsdp };
+// "ddp", "zero1", "zero2" or "fsdp"; throws c10::Error for others.
+DataParallelMode DataParallelModeOf(const std::string& name);
+
+struct ModelStateFormula {
+  DataParallelMode mode = DataParallelMode::kDdp;
+  int shards = 1;               // ranks that split the state: of HSDP those of a row
+  int64_t bytes_parameter = 4;  // of one element; mixed precision: 2
+  int64_t bytes_gradient = 4;   // 2
+  int64_t bytes_optimizer = 8;  // Adam's moments; 12 with a float32 copy
+};
+
+// Of `parameters` elements, spread evenly. For FSDP the sum counts, which mixed precision does not change.
+ModelStateBytes PredictModelState(int64_t parameters, const ModelStateFormula& formula);
+
+// A line for each mode, for people. `shards` and the bytes are those of
+// `formula`, and its mode is marked.
+std::string ModelStateTable(int64_t parameters, const ModelStateFormula& formula);
+
+// 1536 -> "1.5 KiB".
+std::string BytesText(int64_t bytes);
+
+}  // namespace cohort::trainer

@@ -1,0 +1,37 @@
+// The one place where libtorch 1.13 and 2.x are told apart: what was renamed or moved, under one name.
+#pragma once
+
+#include "ATen/autocast_mode.h"
+#include "c10/core/DeviceType.h"
+#include "c10/core/ScalarType.h"
+#include "torch/version.h"
+
+namespace cohort::trainer::compat {
+
+// Autocasting of the calling thread, for one kind of device: 2.4 replaced a function for each kind by one for all.
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+inline bool AutocastEnabled(c10::DeviceType device) { return at::autocast::is_autocast_enabled(device); }
+inline c10::ScalarType AutocastType(c10::DeviceType device) { return at::autocast::get_autocast_dtype(device); }
+inline void SetAutocast(c10::DeviceType device, bool enabled, c10::ScalarType dtype) {
+  at::autocast::set_autocast_enabled(device, enabled);
+  at::autocast::set_autocast_dtype(device, dtype);
+}
+#else
+inline bool AutocastEnabled(c10::DeviceType device) {
+  return device == c10::kCPU ? at::autocast::is_cpu_enabled() : at::autocast::is_enabled();
+}
+inline c10::ScalarType AutocastType(c10::DeviceType device) {
+  return device == c10::kCPU ? at::autocast::get_autocast_cpu_dtype() : at::autocast::get_autocast_gpu_dtype();
+}
+inline void SetAutocast(c10::DeviceType device, bool enabled, c10::ScalarType dtype) {
+  if (device == c10::kCPU) {
+    at::autocast::set_cpu_enabled(enabled);
+    at::autocast::set_autocast_cpu_dtype(dtype);
+  } else {
+    at::autocast::set_enabled(enabled);
+    at::autocast::set_autocast_gpu_dtype(dtype);
+  }
+}
+#endif
+
+}  // namespace cohort::trainer::compat
