@@ -54,6 +54,7 @@ class FrontEnd {
   void OnOutput(const v1::OutputLine& line);
   void OnLost(const std::string& text);
   void OnReport(const v1::JobReport& report);
+  void OnRestart(const v1::Restart& restart);
   void OnAgentEnded(size_t index);
   void OnHostEnded();
   void KeepRecord();
@@ -73,7 +74,8 @@ class FrontEnd {
   AgentProcesses agents_;
   std::string rendezvous_address_;
   std::optional<v1::JobReport> report_;
-  std::optional<std::string> lost_;  // the first loss of ranks
+  std::vector<v1::JobReport> failed_epochs_;  // after which there was a restart
+  std::optional<std::string> lost_;           // the epoch's first loss of ranks
   bool user_stop_ = false;
   bool killed_ = false;
   bool agent_died_ = false;
@@ -159,6 +161,7 @@ void FrontEnd::KeepRecord() {
                    .nodes = job_.placement.nodes,
                    .started = started_,
                    .ended = std::chrono::system_clock::now(),
+                   .failed_epochs = failed_epochs_,
                    .report = *report_};
   record.command[0] = job_.program.path;
   const absl::Status kept = WriteJobRecord(job_.log_directory, record);
@@ -190,6 +193,9 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
     case v1::FromNode::kLost:
       OnLost(message.lost());
       break;
+    case v1::FromNode::kRestart:
+      OnRestart(message.restart());
+      break;
     case v1::FromNode::kDone:
     case v1::FromNode::KIND_NOT_SET:
       break;
@@ -199,8 +205,9 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
 void FrontEnd::OnOutput(const v1::OutputLine& line) {
   std::string text = "[" + std::to_string(line.rank()) + "] " + line.text() + "\n";
   const int fd = line.standard_error() ? STDERR_FILENO : STDOUT_FILENO;
-  const bool hold =
-      held_.holding() && !report_ && !user_stop_ && line.after_failure() && job_.options.on_failure == OnFailure::kEnd;
+  const bool of_this_epoch = line.epoch() == failed_epochs_.size() + 1;  // nodes' last lines come when they come
+  const bool hold = held_.holding() && !report_ && !user_stop_ && line.after_failure() && of_this_epoch &&
+                    job_.options.on_failure != OnFailure::kContinue;
   if (hold) {
     held_.Keep(fd, text);
   } else {
@@ -213,8 +220,8 @@ void FrontEnd::OnLost(const std::string& text) {
   if (job_.options.on_failure == OnFailure::kContinue) {
     Say(text + "; the job goes on");
   } else if (!lost_ && !user_stop_) {
-    loop_.After(kHeadlineAfter, [this, text] {
-      if (report_ || user_stop_) return;
+    loop_.After(kHeadlineAfter, [this, text, epoch = failed_epochs_.size()] {
+      if (report_ || user_stop_ || failed_epochs_.size() != epoch) return;
       Say(text);
       Say("ending the other ranks");
       held_.Release();
@@ -232,6 +239,22 @@ void FrontEnd::OnReport(const v1::JobReport& report) {
   held_.Release();
   loop_.After(kAgentsEndAfterReport, [this] { KillAgents(); });
   QuitWhenDone();
+}
+
+void FrontEnd::OnRestart(const v1::Restart& restart) {
+  if (report_) return;
+  DiagnosisOptions options;
+  options.colour = ::isatty(STDERR_FILENO) == 1;
+  options.final = false;
+  printer_.Print(STDERR_FILENO, FormatReport(restart.report(), options));
+  held_.Release();
+  held_.Rearm();
+  lost_.reset();
+  failed_epochs_.push_back(restart.report());
+  std::string when = "now";
+  if (restart.delay_ms() > 0) when = "in " + std::to_string(restart.delay_ms() / 1000) + " s";
+  Say("restart " + std::to_string(restart.number()) + " of " + std::to_string(restart.max_restarts()) +
+      " of all ranks, " + when);
 }
 
 void FrontEnd::OnSignal() {

@@ -23,7 +23,9 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::st
   for (const auto& [name, value] : job.options.environment) spec.add_environment(name + "=" + value);
   spec.set_working_directory(job.working_directory);
   spec.set_grace_ms(static_cast<uint32_t>(job.options.grace.count()));
-  spec.set_on_failure(job.options.on_failure == OnFailure::kEnd ? "end" : "continue");
+  static constexpr const char* kOnFailure[] = {"end", "continue", "restart"};
+  spec.set_on_failure(kOnFailure[static_cast<int>(job.options.on_failure)]);
+  spec.set_max_restarts(static_cast<uint32_t>(job.options.max_restarts));
   spec.set_log_directory(job.log_directory);
   spec.set_devices_per_rank(static_cast<uint32_t>(job.placement.devices_per_rank));
   spec.set_job_secret(secret);

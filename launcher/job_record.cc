@@ -32,6 +32,24 @@ Json DescribeRank(const v1::RankExit& exit, const std::string& node) {
   return rank;
 }
 
+// The ranks' ends, and the cause of a failure.
+void AddEnd(const v1::JobReport& report, const std::map<uint32_t, std::string>& node_of, Json* json) {
+  std::vector<const v1::RankExit*> exits;
+  for (const v1::RankExit& exit : report.exits()) exits.push_back(&exit);
+  std::stable_sort(exits.begin(), exits.end(), [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
+  Json& ranks = (*json)["ranks"] = Json::array();
+  for (const v1::RankExit* exit : exits) {
+    const auto node = node_of.find(exit->rank());
+    ranks.push_back(DescribeRank(*exit, node == node_of.end() ? "" : node->second));
+  }
+  if (report.headline().empty()) return;
+  Json cause = {{"text", report.headline()},
+                {"last_lines", std::vector<std::string>(report.last_lines().begin(), report.last_lines().end())},
+                {"others", std::vector<std::string>(report.others().begin(), report.others().end())}};
+  if (report.culprit_rank() >= 0) cause["rank"] = report.culprit_rank();
+  (*json)["cause"] = cause;
+}
+
 }  // namespace
 
 std::string FormatJobRecord(const JobRecord& record) {
@@ -42,8 +60,7 @@ std::string FormatJobRecord(const JobRecord& record) {
                {"seconds", Seconds(record.ended - record.started)},
                {"command", record.command},
                {"source", record.source},
-               {"nodes", Json::array()},
-               {"ranks", Json::array()}};
+               {"nodes", Json::array()}};
   std::map<uint32_t, std::string> node_of;
   for (const v1::NodePlacement& node : record.nodes) {
     Json ranks = Json::array();
@@ -53,16 +70,12 @@ std::string FormatJobRecord(const JobRecord& record) {
     }
     json["nodes"].push_back({{"name", node.name()}, {"ranks", ranks}});
   }
-  std::vector<const v1::RankExit*> exits;
-  for (const v1::RankExit& exit : report.exits()) exits.push_back(&exit);
-  std::stable_sort(exits.begin(), exits.end(), [](const auto* a, const auto* b) { return a->rank() < b->rank(); });
-  for (const v1::RankExit* exit : exits) json["ranks"].push_back(DescribeRank(*exit, node_of[exit->rank()]));
-  if (!report.headline().empty()) {
-    Json cause = {{"text", report.headline()},
-                  {"last_lines", std::vector<std::string>(report.last_lines().begin(), report.last_lines().end())},
-                  {"others", std::vector<std::string>(report.others().begin(), report.others().end())}};
-    if (report.culprit_rank() >= 0) cause["rank"] = report.culprit_rank();
-    json["cause"] = cause;
+  AddEnd(report, node_of, &json);
+  json["restarted_after"] = Json::array();
+  for (const v1::JobReport& failed : record.failed_epochs) {
+    Json epoch = {{"exit_code", failed.exit_code()}};
+    AddEnd(failed, node_of, &epoch);
+    json["restarted_after"].push_back(epoch);
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -40,7 +40,7 @@ program that can't be executed or was not found.)";
 struct RawOptions {
   std::string nodes, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
-  std::string on_failure, log_directory, grace, wait, ports, token_file, interface;
+  std::string on_failure, max_restarts, log_directory, grace, wait, ports, token_file, interface;
   std::vector<std::string> environment;
   bool dry_run = false;
   bool explain = false;
@@ -110,7 +110,9 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "simulate-gpus", &raw->simulate_gpus, "N",
             "Give each node N pretended GPUs, in host memory, instead of its own");
   AddOption(app.get(), "on-failure", &raw->on_failure, "WHAT",
-            "After a rank's failure: end the job, or continue without the rank (end)");
+            "After a rank's failure: end the job, restart all of its ranks, or continue without the rank (end)");
+  AddOption(app.get(), "max-restarts", &raw->max_restarts, "N",
+            "Restart all ranks after a failure, N times at the most (0; with --on-failure restart 3)");
   AddOption(app.get(), "grace", &raw->grace, "SECONDS", "From a rank's SIGTERM to its SIGKILL (10)");
   app->add_option("--env", raw->environment, "Set a variable for the ranks; may be repeated")
       ->type_name("NAME=VALUE")
@@ -165,9 +167,19 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts, Options* opt
     if (name.starts_with("COHORT_AGENT") || name == "COHORT_LOCAL_RANK" || name == "COHORT_JOB_ID") {
       return Invalid("--env '" + text + "': dlaunch sets " + name + " itself, by which a rank finds its agent");
     }
-    static constexpr std::string_view kAssigned[] = {
-        "RANK",      "WORLD_SIZE",  "LOCAL_RANK",  "LOCAL_WORLD_SIZE",   "GROUP_RANK", "GROUP_WORLD_SIZE",
-        "NODE_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID"};
+    static constexpr std::string_view kAssigned[] = {"RANK",
+                                                     "WORLD_SIZE",
+                                                     "LOCAL_RANK",
+                                                     "LOCAL_WORLD_SIZE",
+                                                     "GROUP_RANK",
+                                                     "GROUP_WORLD_SIZE",
+                                                     "NODE_RANK",
+                                                     "MASTER_ADDR",
+                                                     "MASTER_PORT",
+                                                     "TORCHELASTIC_RUN_ID",
+                                                     "COHORT_EPOCH",
+                                                     "TORCHELASTIC_RESTART_COUNT",
+                                                     "TORCHELASTIC_MAX_RESTARTS"};
     if (std::find(std::begin(kAssigned), std::end(kAssigned), name) != std::end(kAssigned)) {
       return Invalid("--env '" + text + "': dlaunch sets " + name + " itself, for each rank its own; leave it out");
     }
@@ -194,6 +206,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 // Names that users of other launchers type.
 std::string Familiar(const std::string& name) {
   static const std::pair<const char*, const char*> kFamiliar[] = {{"--nprocs", "-n"},
+                                                                  {"--restarts", "--max-restarts"},
                                                                   {"--ppn", "--nproc-per-node"},
                                                                   {"-ppn", "--nproc-per-node"},
                                                                   {"-N", "--nnodes"},
@@ -287,14 +300,34 @@ absl::Status ReadPassedVariables(const std::string& text, std::vector<std::strin
   return absl::OkStatus();
 }
 
+absl::Status ReadOnFailure(const RawOptions& raw, const CLI::App& app, Options* options) {
+  static const std::pair<const char*, OnFailure> kChoices[] = {
+      {"end", OnFailure::kEnd}, {"continue", OnFailure::kContinue}, {"restart", OnFailure::kRestart}};
+  const bool limited = app.get_option("--max-restarts")->count() > 0;
+  std::optional<int> restarts;
+  if (limited && raw.max_restarts != "0") {
+    COHORT_RETURN_IF_ERROR(ReadCount("max-restarts", raw.max_restarts, kMaxRestarts, &restarts));
+  }
+  options->max_restarts = restarts.value_or(0);
+  if (options->max_restarts > 0) options->on_failure = OnFailure::kRestart;
+  if (app.get_option("--on-failure")->count() == 0) return absl::OkStatus();
+  const auto* const choice = std::find_if(std::begin(kChoices), std::end(kChoices),
+                                          [&](const auto& known) { return known.first == raw.on_failure; });
+  if (choice == std::end(kChoices)) {
+    return Invalid("--on-failure '" + raw.on_failure + "': give end, restart or continue");
+  }
+  options->on_failure = choice->second;
+  if (!limited && options->on_failure == OnFailure::kRestart) options->max_restarts = kUsualRestarts;
+  if ((options->max_restarts > 0) != (options->on_failure == OnFailure::kRestart)) {
+    return Invalid("--on-failure " + raw.on_failure + " and --max-restarts " + raw.max_restarts +
+                   " contradict each other; leave one out");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReadChoices(const RawOptions& raw, const CLI::App& app, Options* options) {
   const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
-  if (given("--on-failure")) {
-    if (raw.on_failure != "end" && raw.on_failure != "continue") {
-      return Invalid("--on-failure '" + raw.on_failure + "': give end or continue");
-    }
-    options->on_failure = raw.on_failure == "end" ? OnFailure::kEnd : OnFailure::kContinue;
-  }
+  COHORT_RETURN_IF_ERROR(ReadOnFailure(raw, app, options));
   if (given("--rank-order")) {
     if (raw.rank_order != "given" && raw.rank_order != "natural") {
       return Invalid("--rank-order '" + raw.rank_order + "': give given or natural");

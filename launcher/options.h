@@ -20,8 +20,10 @@ inline constexpr int kExitNotFound = 127;       // as in a shell
 inline constexpr int kMaxNodes = 65536;
 inline constexpr int kMaxRanksPerNode = 1024;
 inline constexpr int kMaxDevicesPerNode = 1024;
+inline constexpr int kMaxRestarts = 1000000;
+inline constexpr int kUsualRestarts = 3;  // with --on-failure restart alone
 
-enum class OnFailure { kEnd, kContinue };
+enum class OnFailure { kEnd, kContinue, kRestart };
 enum class RankOrder { kGiven, kNatural };
 
 // TCP ports that dlaunch may listen on; 0 to 0: any.
@@ -48,6 +50,7 @@ struct Options {
   std::optional<int> simulate_nodes;
   std::optional<int> simulate_gpus;
   OnFailure on_failure = OnFailure::kEnd;
+  int max_restarts = 0;  // above 0 exactly with kRestart
   RankOrder rank_order = RankOrder::kGiven;
   bool dry_run = false;
   bool explain = false;

@@ -19,6 +19,7 @@
 #include "launcher/agent/rendezvous_link.h"
 #include "launcher/agent/sentinel.h"
 #include "launcher/agent/sweep.h"
+#include "launcher/base/addresses.h"
 #include "launcher/base/event_loop.h"
 #include "launcher/base/message_pipe.h"
 #include "launcher/base/unique_fd.h"
@@ -186,7 +187,14 @@ absl::Status Agent::HostRendezvous(std::string* address) {
       OnReport(report);
     });
   };
-  COHORT_ASSIGN_OR_RETURN(const std::string addresses, link_.Host(start_, on_finished));
+  const auto on_restart = [this](v1::Restart restart) {
+    loop_.Post([this, restart = std::move(restart)] {
+      v1::FromNode message;
+      *message.mutable_restart() = restart;
+      output_.Write(message);
+    });
+  };
+  COHORT_ASSIGN_OR_RETURN(const std::string addresses, link_.Host(start_, on_restart, on_finished));
   v1::FromNode listening;
   listening.set_listening(addresses);
   output_.Write(listening);
@@ -233,7 +241,10 @@ void Agent::OnMessage(const v1::ToAgent& message) {
 }
 
 void Agent::OnAssignment(const v1::Assignment& assignment) {
-  if (ranks_ || input_ended_) return;
+  if (input_ended_) return;
+  if (ranks_ && !ranks_done_) return GiveUp("the rendezvous began an epoch before the end of the one before");
+  ranks_.reset();  // the next ones have the same address
+  ranks_done_ = false;
   ranks_ = std::make_unique<NodeRanks>(
       &loop_, &sentinel_, NodeRanks::Owner{start_.node(), address_, link_.data_interface_ip()}, assignment,
       NodeRanks::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { link_.Send(message); },
@@ -258,6 +269,7 @@ void Agent::OnAllGone() {
   ranks_done_ = true;
   v1::FromAgent done;
   done.mutable_done()->set_node(start_.node());
+  done.mutable_done()->set_master_port(static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port())));
   link_.Send(done);
   EndWhenDone();
 }

@@ -92,6 +92,7 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
 
 void NodeRanks::OnLine(v1::OutputLine line) {
   line.set_after_failure(after_failure_);
+  line.set_epoch(assignment_.epoch());
   callbacks_.on_line(line);
 }
 

@@ -32,8 +32,9 @@ RankOutput::~RankOutput() {
 }
 
 void RankOutput::OpenLog(Stream* stream) {
-  stream->log_path =
-      options_.log_directory + "/rank-" + std::to_string(options_.rank) + (stream->is_error ? ".err" : ".out");
+  stream->log_path = options_.log_directory + "/rank-" + std::to_string(options_.rank);
+  if (options_.epoch > 1) stream->log_path += ".restart-" + std::to_string(options_.epoch - 1);
+  stream->log_path += stream->is_error ? ".err" : ".out";
   stream->log.reset(::open(stream->log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!stream->log) {
     options_.on_problem("can't write " + stream->log_path + ": " + std::strerror(errno) +

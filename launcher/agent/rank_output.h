@@ -22,6 +22,7 @@ class RankOutput {
   struct Options {
     uint32_t rank = 0;
     std::string log_directory;  // empty: no files
+    uint64_t epoch = 1;         // each has files of its own
     std::function<void(const v1::OutputLine&)> on_line;
     // A log file can't be written: called once a file, with path, cause and what follows.
     std::function<void(const std::string&)> on_problem;

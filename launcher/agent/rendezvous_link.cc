@@ -33,8 +33,11 @@ std::string OnInterface(const std::string& interface) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, RendezvousServer::OnFinished on_finished) {
+absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start,
+                                                 std::function<void(v1::Restart)> on_restart,
+                                                 RendezvousServer::OnFinished on_finished) {
   RendezvousServer::Options options;
+  options.on_restart = std::move(on_restart);
   if (start.across_hosts()) options.host = "[::]";  // IPv4 too; where the kernel has no IPv6, gRPC takes 0.0.0.0
   options.identity = {start.ca_certificate(), start.certificate(), start.private_key()};
   absl::StatusOr<std::unique_ptr<RendezvousServer>> server = absl::UnavailableError("no port");

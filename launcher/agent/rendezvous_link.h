@@ -16,8 +16,9 @@ namespace cohort::launcher {
 class RendezvousLink {
  public:
   // Hosts the rendezvous of start.plan. Returns the addresses that others reach it at, separated by commas, best first.
-  // `on_finished` comes from a thread of the server's. Not OK: no port, no address on --iface, a malformed plan.
-  absl::StatusOr<std::string> Host(const v1::NodeStart& start, RendezvousServer::OnFinished on_finished);
+  // The callbacks come from a thread of the server's. Not OK: no port, no address on --iface, a malformed plan.
+  absl::StatusOr<std::string> Host(const v1::NodeStart& start, std::function<void(v1::Restart)> on_restart,
+                                   RendezvousServer::OnFinished on_finished);
 
   // Joins it at the first of `addresses` that answers, as the node that `start` names. Callbacks: see RendezvousClient.
   // Blocks for 40 s at most.

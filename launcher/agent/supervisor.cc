@@ -71,6 +71,7 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
     rank.output = std::make_unique<RankOutput>(loop_,
                                                RankOutput::Options{.rank = rank.placement.rank(),
                                                                    .log_directory = job.log_directory(),
+                                                                   .epoch = assignment.epoch(),
                                                                    .on_line = callbacks_.on_line,
                                                                    .on_problem = callbacks_.on_notice},
                                                std::move(rank.process.output), std::move(rank.process.error));

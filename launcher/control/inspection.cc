@@ -94,6 +94,11 @@ void Inspections::Drop(const OperationId& operation) {
   inquiries_.erase(found);
 }
 
+void Inspections::Clear() {
+  inquiries_.clear();
+  by_request_.clear();
+}
+
 void Inspections::DropGroup(uint64_t group, uint64_t epoch) {
   const auto begin = inquiries_.lower_bound({group, epoch, 0});
   auto end = begin;

@@ -60,6 +60,8 @@ class Inspections {
   // After a finished round: ask again later, or drop the operation until it is reported anew.
   void AskAgain(const OperationId& operation, TimePoint now);
   void Drop(const OperationId& operation);
+  // Drops everything; what is still answered will be ignored.
+  void Clear();
   // The group has failed: no more questions about it.
   void DropGroup(uint64_t group, uint64_t epoch);
 

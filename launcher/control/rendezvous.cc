@@ -31,7 +31,8 @@ std::vector<Action> Rendezvous::Tick(TimePoint now) { return machine_->Tick(now)
 TimePoint Rendezvous::NextTick() const { return machine_->NextTick(); }
 bool Rendezvous::finished() const { return machine_->finished(); }
 
-Rendezvous::Machine::Machine(v1::JobPlan plan, TimePoint now) : roster_(std::move(plan)), now_(now) {
+Rendezvous::Machine::Machine(v1::JobPlan plan, TimePoint now)
+    : roster_(std::move(plan)), restarts_(roster_.plan().job().max_restarts()), now_(now) {
   connection_of_.resize(roster_.node_count());
   const milliseconds timeout(roster_.plan().join_timeout_ms());
   join_deadline_ = now + (timeout > milliseconds(0) ? timeout : kDefaultJoinTimeout);
@@ -78,7 +79,7 @@ TimePoint Rendezvous::Machine::NextDue() const {
   TimePoint due = std::min(next_beat_, next_look_);
   if (phase_ == Phase::kGathering) due = std::min(due, join_deadline_);
   for (const std::optional<TimePoint>& other :
-       {stop_due_, end_deadline_, store_.NextExpiry(), inspections_.NextDue()}) {
+       {stop_due_, end_deadline_, restart_due_, store_.NextExpiry(), inspections_.NextDue()}) {
     if (other.has_value()) due = std::min(due, *other);
   }
   return std::max(due, now_);
@@ -122,7 +123,13 @@ void Rendezvous::Machine::LetTimePass() {
     const v1::JobReport so_far = FindRootCause(roster_, failures_, stop_);
     StopAll(so_far.headline(), so_far.exit_code());
   }
-  if (phase_ == Phase::kStopping && now_ >= *end_deadline_) Finish(FindRootCause(roster_, failures_, stop_));
+  if (phase_ == Phase::kStopping && now_ >= *end_deadline_) {
+    v1::JobReport report = FindRootCause(roster_, failures_, stop_);
+    const bool wanted = !stop_.has_value() && roster_.plan().job().max_restarts() > 0;
+    if (wanted) report.set_not_restarted("an agent did not say in time that its ranks were gone");
+    Finish(std::move(report));
+  }
+  if (phase_ == Phase::kPausing && now_ >= *restart_due_) BeginNextEpoch();
   FinishIfDone();
 }
 
@@ -165,7 +172,7 @@ void Rendezvous::Machine::On(const Disconnected& event) {
 
 void Rendezvous::Machine::On(const StopRequested& event) {
   if (stop_.has_value() || phase_ == Phase::kFinished) return;
-  if (phase_ == Phase::kGathering) {
+  if (phase_ == Phase::kGathering || phase_ == Phase::kPausing) {
     FinishUnstarted(event.reason, event.exit_code);
     return;
   }
@@ -200,12 +207,13 @@ void Rendezvous::Machine::OnJoin(ConnectionId from, const v1::NodeOffer& offer) 
 
 void Rendezvous::Machine::AssignAll() {
   phase_ = Phase::kRunning;
+  epoch_began_ = now_;
   v1::ToAgent table;
   *table.mutable_nodes() = roster_.MakeNodeTable();
   Broadcast(std::move(table));
   for (uint32_t node = 0; node < roster_.node_count(); ++node) {
     v1::ToAgent message;
-    *message.mutable_assignment() = roster_.MakeAssignment(node, 1);
+    *message.mutable_assignment() = roster_.MakeAssignment(node, 1 + restarts_.restarts());
     SendTo(*connection_of_[node], std::move(message));
   }
 }
@@ -238,6 +246,7 @@ void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::
       break;
     case v1::FromAgent::kDone:
       roster_.node(node).done = true;
+      if (message.done().master_port() != 0) roster_.node(node).master_port = message.done().master_port();
       break;
     case v1::FromAgent::kStop:
       On(StopRequested{message.stop().reason(), message.stop().exit_code()});
@@ -315,6 +324,10 @@ void Rendezvous::Machine::LoseNode(uint32_t index, const std::string& how, TimeP
     FinishUnstarted(text + ", before the job had started", kExitLauncher);
     return;
   }
+  if (phase_ == Phase::kPausing) {
+    FinishUnstarted(text + ", before the job was started again", kExitLauncher);
+    return;
+  }
   if (node.done) return;
   node.done = node.lost = true;
   std::vector<uint32_t> lost;
@@ -349,7 +362,37 @@ void Rendezvous::Machine::FinishIfDone() {
   for (uint32_t node = 0; node < roster_.node_count(); ++node) {
     if (!roster_.node(node).done) return;
   }
-  Finish(FindRootCause(roster_, failures_, stop_));
+  v1::JobReport report = FindRootCause(roster_, failures_, stop_);
+  if (!stop_.has_value()) {
+    const RestartPolicy::Decision decision = restarts_.Decide(report, now_ - epoch_began_);
+    if (decision.restart) return Pause(std::move(report), decision);
+    report.set_not_restarted(decision.why_not);
+  }
+  Finish(std::move(report));
+}
+
+void Rendezvous::Machine::Pause(v1::JobReport report, const RestartPolicy::Decision& decision) {
+  phase_ = Phase::kPausing;
+  stop_due_.reset();
+  end_deadline_.reset();
+  restart_due_ = now_ + decision.delay;
+  v1::Restart restart;
+  *restart.mutable_report() = std::move(report);
+  restart.set_number(restarts_.restarts());
+  restart.set_max_restarts(roster_.plan().job().max_restarts());
+  restart.set_delay_ms(static_cast<uint32_t>(decision.delay.count()));
+  actions_.emplace_back(launcher::Restart{std::move(restart)});
+}
+
+void Rendezvous::Machine::BeginNextEpoch() {
+  restart_due_.reset();
+  roster_.BeginEpoch();
+  store_ = KeyValueStore();
+  inspections_.Clear();
+  stalls_.clear();
+  failures_.clear();
+  failed_groups_.clear();
+  AssignAll();
 }
 
 void Rendezvous::Machine::FinishUnstarted(const std::string& headline, int exit_code) {
@@ -364,6 +407,7 @@ void Rendezvous::Machine::Finish(v1::JobReport report) {
   phase_ = Phase::kFinished;
   stop_due_.reset();
   end_deadline_.reset();
+  restart_due_.reset();
   v1::ToAgent message;
   message.mutable_report()->set_exit_code(report.exit_code());
   message.mutable_report()->set_headline(report.headline());

@@ -3,8 +3,12 @@
 // simulated nodes with seeded faults run in one thread, and the same code serves gRPC (launcher/rpc/).
 //
 //   gathering ── every planned node joined ──► running ── failure, stop request ──► stopping ─┐
-//       │                                          └──────── every node done ────────────────┴─► finished
-//       └── timeout, stop request, an agent lost ────────────────────────────────────────────┘
+//       │                                       ▲  └──────── every node done ────────────────┴┬─► finished
+//       │                                       └─ time ─ pausing ◄─ failure, restarts left ───┘      ▲
+//       └── timeout, stop request, an agent lost ─────────┴───────────────────────────────────────────┘
+//
+// A restart is a new epoch: the same nodes and ranks, an empty key-value store. Streams keep their order, and an agent
+// says that its ranks are gone after everything else it has to say of them, so nothing of an epoch reaches the next.
 #pragma once
 
 #include <chrono>
@@ -59,11 +63,15 @@ struct Send {
 struct Close {
   ConnectionId connection = 0;
 };
+// An epoch has failed, none of its ranks lives, and the next one begins after the delay told.
+struct Restart {
+  v1::Restart restart;
+};
 // The job is over. The last action ever; later events are answered by nothing or by a refusal.
 struct Finish {
   v1::JobReport report;
 };
-using Action = std::variant<Send, Close, Finish>;
+using Action = std::variant<Send, Close, Restart, Finish>;
 
 // Not thread-safe. Never blocks, never fails: what a peer may send wrongly ends that peer's connection, named cause
 // included, and so its node.

@@ -16,6 +16,7 @@
 #include "launcher/control/inspection.h"
 #include "launcher/control/key_value_store.h"
 #include "launcher/control/rendezvous.h"
+#include "launcher/control/restart.h"
 #include "launcher/control/root_cause.h"
 #include "launcher/control/roster.h"
 
@@ -31,7 +32,7 @@ class Rendezvous::Machine {
   bool finished() const { return phase_ == Phase::kFinished; }
 
  private:
-  enum class Phase { kGathering, kRunning, kStopping, kFinished };
+  enum class Phase { kGathering, kRunning, kStopping, kPausing, kFinished };
 
   // Time. All members hold the machine's own time, which stands still while the process is stopped.
   void Begin(TimePoint now);
@@ -61,6 +62,8 @@ class Rendezvous::Machine {
   void LoseNode(uint32_t node, const std::string& how, TimePoint gone_at);
   void StopAll(const std::string& reason, int exit_code);
   void FinishIfDone();
+  void Pause(v1::JobReport report, const RestartPolicy::Decision& decision);
+  void BeginNextEpoch();
   void FinishUnstarted(const std::string& headline, int exit_code);
   void Finish(v1::JobReport report);
 
@@ -96,6 +99,8 @@ class Rendezvous::Machine {
   std::vector<ReportedFailure> failures_;
   std::set<std::pair<uint64_t, uint64_t>> failed_groups_;  // group, epoch
   std::optional<ReportedStop> stop_;
+  RestartPolicy restarts_;
+  TimePoint epoch_began_;
 
   std::chrono::nanoseconds paused_{0};  // how far the machine's time is behind the caller's
   TimePoint now_;
@@ -105,6 +110,7 @@ class Rendezvous::Machine {
   TimePoint join_deadline_;
   std::optional<TimePoint> stop_due_;      // after a failure: when Stop is sent
   std::optional<TimePoint> end_deadline_;  // after Stop: when we no longer wait for agents
+  std::optional<TimePoint> restart_due_;   // while pausing
   std::vector<Action> actions_;
 };
 

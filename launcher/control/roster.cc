@@ -36,8 +36,12 @@ absl::Status CheckPlan(const v1::JobPlan& plan) {
     }
   }
   const std::string& on_failure = plan.job().on_failure();
-  if (!on_failure.empty() && on_failure != "end" && on_failure != "continue") {
-    return absl::InvalidArgumentError("on_failure is '" + on_failure + "'; it must be 'end' or 'continue'");
+  if (!on_failure.empty() && on_failure != "end" && on_failure != "continue" && on_failure != "restart") {
+    return absl::InvalidArgumentError("on_failure is '" + on_failure + "'; it must be 'end', 'continue' or 'restart'");
+  }
+  if ((plan.job().max_restarts() > 0) != (on_failure == "restart")) {
+    return absl::InvalidArgumentError("max_restarts is " + std::to_string(plan.job().max_restarts()) +
+                                      " and on_failure '" + on_failure + "'; one needs the other");
   }
   return absl::OkStatus();
 }
@@ -101,6 +105,18 @@ v1::NodeTable Roster::MakeNodeTable() const {
     entry.set_rank_count(nodes_[i].rank_count);
   }
   return table;
+}
+
+void Roster::BeginEpoch() {
+  for (Rank& rank : ranks_) {
+    Rank fresh;
+    fresh.node = rank.node;
+    rank = fresh;
+  }
+  for (Node& node : nodes_) {
+    node.done = false;
+    node.latest_told.reset();
+  }
 }
 
 std::optional<std::vector<uint32_t>> Roster::Members(const v1::RankSet& set) const {

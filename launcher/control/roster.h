@@ -58,6 +58,9 @@ class Roster {
   v1::Assignment MakeAssignment(uint32_t node, uint64_t epoch) const;
   v1::NodeTable MakeNodeTable() const;
 
+  // Forgets what has become of the ranks: all nodes are there and none of their ranks lives.
+  void BeginEpoch();
+
   // The world ranks that a set names, ascending; nothing when it names one that does not exist or none at all.
   std::optional<std::vector<uint32_t>> Members(const v1::RankSet& set) const;
 

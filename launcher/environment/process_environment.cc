@@ -143,6 +143,8 @@ std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& in
   variables["MASTER_ADDR"] = job.master_address();
   variables["MASTER_PORT"] = std::to_string(job.master_port());
   variables["TORCHELASTIC_RUN_ID"] = job.job().job_id();
+  variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.job().max_restarts());
+  variables["COHORT_EPOCH"] = std::to_string(std::max<uint64_t>(job.epoch(), 1));
   variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(job.epoch() > 0 ? job.epoch() - 1 : 0);
   std::vector<std::string> result;
   for (const auto& [name, value] : variables) result.push_back(name + "=" + value);

@@ -43,8 +43,10 @@ std::string HostAndPort(const std::string& host, int port) {
 // out.
 class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public AgentStream::Owner {
  public:
-  Rep(v1::JobPlan plan, OnFinished on_finished)
-      : machine_(std::move(plan), Clock::now()), on_finished_(std::move(on_finished)) {}
+  Rep(v1::JobPlan plan, std::function<void(v1::Restart)> on_restart, OnFinished on_finished)
+      : machine_(std::move(plan), Clock::now()),
+        on_restart_(std::move(on_restart)),
+        on_finished_(std::move(on_finished)) {}
   ~Rep() override;
 
   absl::Status Listen(const Options& options);
@@ -61,7 +63,8 @@ class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public Age
   std::shared_ptr<AgentStream> StreamOf(ConnectionId id);
   void AbortSlowClosers(TimePoint now);
 
-  launcher::Rendezvous machine_;  // of the thread alone, as are the next two
+  launcher::Rendezvous machine_;  // of the thread alone, as are the next three
+  std::function<void(v1::Restart)> on_restart_;
   OnFinished on_finished_;
   std::map<TimePoint, ConnectionId> closing_;
 
@@ -204,6 +207,8 @@ void RendezvousServer::Rep::Carry(std::vector<Action> actions) {
       if (const std::shared_ptr<AgentStream> stream = StreamOf(close->connection)) stream->Close();
       TimePoint deadline = Clock::now() + kCloseTimeout;
       while (!closing_.emplace(deadline, close->connection).second) deadline += std::chrono::nanoseconds(1);
+    } else if (Restart* const restart = std::get_if<Restart>(&action)) {
+      if (on_restart_) on_restart_(std::move(restart->restart));
     } else {
       {
         const runtime::MutexLock lock(mutex_);
@@ -225,7 +230,7 @@ absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::Start(v1::Jo
                                                                           OnFinished on_finished) {
   QuietGrpc();
   COHORT_RETURN_IF_ERROR(CheckPlan(plan));
-  auto rep = std::make_unique<Rep>(std::move(plan), std::move(on_finished));
+  auto rep = std::make_unique<Rep>(std::move(plan), options.on_restart, std::move(on_finished));
   COHORT_RETURN_IF_ERROR(rep->Listen(options));
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(rep)));
 }

@@ -17,6 +17,8 @@ class RendezvousServer {
     std::string host = "127.0.0.1";  // the address to bind, never a wildcard unless asked for
     int port = 0;                    // 0: any free one
     TlsIdentity identity;            // must name kRendezvousName
+    // An epoch has failed and another follows: from the server's own thread, as OnFinished.
+    std::function<void(v1::Restart)> on_restart = {};
   };
   // Called once, from the server's own thread, after the agents were told: must return soon and not destroy the server.
   using OnFinished = std::function<void(v1::JobReport)>;

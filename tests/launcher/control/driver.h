@@ -142,6 +142,7 @@ class Driver {
   bool Closed(ConnectionId connection) const { return closed_.count(connection) > 0; }
   const std::optional<v1::JobReport>& report() const { return report_; }
   int finishes() const { return finishes_; }
+  const std::vector<v1::Restart>& restarts() const { return restarts_; }
   TimePoint now() const { return now_; }
   Rendezvous& rendezvous() { return rendezvous_; }
   void Forget() { sent_.clear(); }
@@ -153,6 +154,8 @@ class Driver {
         sent_[send->to].push_back(send->message);
       } else if (const Close* const close = std::get_if<Close>(&action)) {
         closed_[close->connection] = true;
+      } else if (Restart* const restart = std::get_if<Restart>(&action)) {
+        restarts_.push_back(std::move(restart->restart));
       } else {
         report_ = std::move(std::get<Finish>(action).report);
         ++finishes_;
@@ -167,6 +170,7 @@ class Driver {
   std::map<ConnectionId, std::vector<std::shared_ptr<const v1::ToAgent>>> sent_;
   std::map<ConnectionId, bool> closed_;
   std::optional<v1::JobReport> report_;
+  std::vector<v1::Restart> restarts_;
   int finishes_ = 0;
 };
 

@@ -18,6 +18,7 @@ JobRecord FailedJob() {
                    .nodes = {},
                    .started = std::chrono::system_clock::time_point(std::chrono::seconds(1000)),
                    .ended = std::chrono::system_clock::time_point(std::chrono::milliseconds(1002500)),
+                   .failed_epochs = {},
                    .report = {}};
   for (const int node : {0, 1}) {
     v1::NodePlacement placement;

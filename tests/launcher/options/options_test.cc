@@ -145,5 +145,20 @@ TEST(Options, AnySequenceOfWordsIsAnswered) {
   }
 }
 
+TEST(Options, RestartsAreAskedForInThreeWays) {
+  EXPECT_EQ(ParseOk({"train"}).max_restarts, 0);
+  const Options counted = ParseOk({"--max_restarts", "7", "train"});
+  EXPECT_EQ(counted.max_restarts, 7);
+  EXPECT_EQ(counted.on_failure, OnFailure::kRestart);
+  const Options usual = ParseOk({"--on-failure", "restart", "train"});
+  EXPECT_EQ(usual.max_restarts, kUsualRestarts);
+  EXPECT_EQ(usual.on_failure, OnFailure::kRestart);
+  EXPECT_EQ(ParseOk({"--on-failure", "restart", "--max-restarts=2", "train"}).max_restarts, 2);
+  const Options none = ParseOk({"--max-restarts", "0", "train"});  // as torchrun's scripts have it
+  EXPECT_EQ(none.max_restarts, 0);
+  EXPECT_EQ(none.on_failure, OnFailure::kEnd);
+  EXPECT_EQ(ParseOk({"--max-restarts", "0", "--on-failure", "continue", "train"}).on_failure, OnFailure::kContinue);
+}
+
 }  // namespace
 }  // namespace cohort::launcher
