@@ -1,6 +1,8 @@
 // The agents of a job as dlaunch's children: started, listened to, watched, reaped.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -48,6 +50,9 @@ class AgentProcesses {
   void Reap();
   // SIGKILL to all that live; their sentinels sweep.
   void Kill();
+
+  // 0 once it has ended.
+  pid_t pid(size_t index) const { return agents_[index].exited ? 0 : agents_[index].process.pid; }
 
   // It said why it can't go on.
   void SetFailed(size_t index, const std::string& why) { agents_[index].failed = why; }

@@ -25,6 +25,7 @@
 #include "launcher/held_output.h"
 #include "launcher/job_plan.h"
 #include "launcher/job_record.h"
+#include "launcher/jobs/job_socket.h"
 #include "launcher/output_printer.h"
 #include "runtime/base/status_macros.h"
 
@@ -38,7 +39,8 @@ constexpr seconds kJoinTimeout{60};
 constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their sentinels sweep
 constexpr seconds kStopSlack{10};            // beyond the grace, before everything is killed
 constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
-constexpr seconds kBlameAgentAfter{3};       // for the rendezvous to notice the loss of an agent by itself
+constexpr size_t kMaxCommandInStatus = 8u << 10;
+constexpr seconds kBlameAgentAfter{3};  // for the rendezvous to notice the loss of an agent by itself
 
 class FrontEnd {
  public:
@@ -50,6 +52,8 @@ class FrontEnd {
   v1::NodeStart MakeStart(size_t index) const;
   void OnSignal();
   void OnUserSignal(int signal);
+  void StopForUser(const std::string& who, int exit_code, bool at_once);
+  v1::JobStatus Status(size_t first_node) const;
   void OnMessage(size_t index, const v1::FromNode& message);
   void OnOutput(const v1::OutputLine& line);
   void OnLost(const std::string& text);
@@ -79,6 +83,9 @@ class FrontEnd {
   bool user_stop_ = false;
   bool killed_ = false;
   bool agent_died_ = false;
+  JobSocket asked_{&loop_,
+                   {.status = [this](size_t first_node) { return Status(first_node); },
+                    .stop = [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); }}};
 };
 
 FrontEnd::FrontEnd(const Job& job)
@@ -107,6 +114,8 @@ v1::NodeStart FrontEnd::MakeStart(size_t index) const {
 absl::Status FrontEnd::StartAgents() {
   COHORT_ASSIGN_OR_RETURN(secret_, NewJobSecret());
   COHORT_RETURN_IF_ERROR(agents_.Start());
+  const absl::Status asked = asked_.Listen(job_id_);
+  if (!asked.ok()) Say("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
   v1::ToNode message;
   *message.mutable_start() = MakeStart(0);
   agents_.Send(0, message);
@@ -268,28 +277,55 @@ void FrontEnd::OnSignal() {
   }
 }
 
-void FrontEnd::OnUserSignal(int signal) {
-  const std::string name = SignalName(signal);
-  if (report_ && !user_stop_) {
-    user_stop_ = true;
-    return;
-  }
-  if (!std::exchange(user_stop_, true)) {
-    Say(name + ": ending the job; a second time ends it at once");
+void FrontEnd::OnUserSignal(int signal) { StopForUser(SignalName(signal), 128 + signal, user_stop_); }
+
+void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) {
+  const bool first = !std::exchange(user_stop_, true);
+  if (!at_once) {
+    if (!first || report_) return;  // it ends already
+    Say(who + ": ending the job; a second time ends it at once");
     held_.Release();
-    RequestStop("stopped by " + name, 128 + signal, job_.options.grace, false);
+    RequestStop("stopped by " + who, exit_code, job_.options.grace, false);
     loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
     return;
   }
-  Say(name + ": ending the job at once");
-  RequestStop("stopped by " + name, 128 + signal, milliseconds(0), true);
+  Say(who + ": ending the job at once");
+  held_.Release();
+  RequestStop("stopped by " + who, exit_code, milliseconds(0), true);
   if (!report_) {
     v1::JobReport report;
-    report.set_exit_code(128 + signal);
+    report.set_exit_code(exit_code);
     report.set_culprit_rank(-1);
     report_ = report;
   }
   loop_.After(seconds(1), [this] { KillAgents(); });
+}
+
+v1::JobStatus FrontEnd::Status(size_t first_node) const {
+  v1::JobStatus status;
+  status.set_job_id(job_id_);
+  status.set_phase(report_ || user_stop_ ? "ending" : "running");
+  status.set_epoch(failed_epochs_.size() + 1);
+  status.set_max_restarts(static_cast<uint32_t>(job_.options.max_restarts));
+  const auto age = std::chrono::system_clock::now() - started_;
+  status.set_age_ms(static_cast<uint64_t>(std::chrono::duration_cast<milliseconds>(age).count()));
+  status.set_world_size(static_cast<uint32_t>(job_.placement.world_size));
+  status.set_source(job_.nodes.source);
+  status.set_grace_ms(static_cast<uint32_t>(job_.options.grace.count()));
+  status.add_command(job_.program.path);
+  for (size_t i = 1; i < job_.options.command.size(); ++i) status.add_command(job_.options.command[i]);
+  if (status.ByteSizeLong() > kMaxCommandInStatus) status.clear_command();
+  const size_t count = job_.placement.nodes.size();
+  status.set_node_count(static_cast<uint32_t>(count));
+  for (size_t i = first_node; i < count && i - first_node < JobSocket::kNodesPerAnswer; ++i) {
+    const v1::NodePlacement& placement = job_.placement.nodes[i];
+    v1::JobNode& node = *status.add_nodes();
+    node.set_name(placement.name().substr(0, 255));
+    node.set_first_rank(placement.ranks(0).rank());
+    node.set_rank_count(static_cast<uint32_t>(placement.ranks_size()));
+    node.set_agent(agents_.pid(i));
+  }
+  return status;
 }
 
 void FrontEnd::RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone) {

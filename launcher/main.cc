@@ -19,6 +19,7 @@
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/front_end.h"
+#include "launcher/jobs/job_commands.h"
 #include "launcher/join/join_job.h"
 #include "launcher/options.h"
 #include "launcher/placement.h"
@@ -188,5 +189,8 @@ int main(int argc, char** argv) {
     return cohort::launcher::PrintInventory();
   }
   if (argc >= 2 && std::strcmp(argv[1], "join") == 0) return cohort::launcher::RunJoinCommand(argc, argv);
+  if (argc >= 2 && std::strcmp(argv[1], "status") == 0)
+    return cohort::launcher::RunStatusCommand({argv + 2, argv + argc});
+  if (argc >= 2 && std::strcmp(argv[1], "kill") == 0) return cohort::launcher::RunKillCommand({argv + 2, argv + argc});
   return cohort::launcher::Launch({argv, argv + argc});
 }

@@ -1,0 +1,164 @@
+#include "launcher/jobs/job_commands.h"
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "launcher/jobs/job_socket.h"
+#include "launcher/jobs/running_jobs.h"
+#include "launcher/options.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kNoSuchJob = 1;
+constexpr seconds kAnswerTimeout{5};
+constexpr seconds kEndSlack{20};  // beyond the grace
+
+int Refuse(const std::string& text, int exit_code) {
+  std::fprintf(stderr, "dlaunch: %s\n", text.c_str());
+  return exit_code;
+}
+
+std::vector<std::string> RunningJobIds() {
+  std::ifstream file("/proc/net/unix");
+  return FindJobIds(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+// The one that was meant.
+absl::StatusOr<std::string> FindJob(const std::string& typed) {
+  const std::vector<std::string> ids = RunningJobIds();
+  const std::vector<std::string> matching = MatchJobIds(ids, typed);
+  if (matching.size() == 1) return matching[0];
+  std::string known;
+  for (const std::string& id : matching.empty() ? ids : matching) known += " " + id;
+  if (matching.empty()) {
+    return absl::NotFoundError("no job '" + typed + "' runs on this machine" +
+                               (known.empty() ? "" : "; these do:" + known));
+  }
+  return absl::NotFoundError("'" + typed + "' may be any of" + known + "; type more of it");
+}
+
+// What came from elsewhere must not steer a terminal.
+std::string Printable(const std::string& text) {
+  std::string shown;
+  for (const char c : text) shown += static_cast<unsigned char>(c) < 32 || c == 127 ? '?' : c;
+  return shown;
+}
+
+std::string Age(uint64_t ms) {
+  const uint64_t s = ms / 1000;
+  if (s < 120) return std::to_string(s) + " s";
+  if (s < 7200) return std::to_string(s / 60) + " min";
+  return std::to_string(s / 3600) + " h " + std::to_string(s / 60 % 60) + " min";
+}
+
+// "job-0123456789abcdef  running for 12 s  4 ranks on 2 simulated nodes  dlaunch pid 4711\n  /bin/train --epochs 3\n"
+std::string Summary(const v1::JobStatus& status, pid_t pid) {
+  std::string text = status.job_id() + "  " + status.phase() + (status.phase() == "running" ? " for " : ", started ") +
+                     Age(status.age_ms()) + (status.phase() == "running" ? "" : " ago") + "  " +
+                     std::to_string(status.world_size()) + (status.world_size() == 1 ? " rank on " : " ranks on ") +
+                     Printable(status.source()) + "  dlaunch pid " + std::to_string(pid);
+  if (status.max_restarts() > 0) {
+    text += "  " + std::to_string(status.epoch() - 1) + " of " + std::to_string(status.max_restarts()) + " restarts";
+  }
+  text += "\n ";
+  for (const std::string& argument : status.command()) text += " " + Printable(argument);
+  return text + "\n";
+}
+
+std::string DescribeNode(const v1::JobNode& node) {
+  const uint32_t last = node.first_rank() + node.rank_count() - 1;
+  std::string text = "  " + Printable(node.name()) + ": rank";
+  text += node.rank_count() > 1 ? "s " + std::to_string(node.first_rank()) + "-" + std::to_string(last)
+                                : " " + std::to_string(node.first_rank());
+  return text + (node.agent() == 0 ? ", its agent has ended" : ", agent pid " + std::to_string(node.agent())) + "\n";
+}
+
+// A connection takes one request for each of its pages.
+absl::StatusOr<std::string> Describe(const std::string& job_id, bool with_nodes) {
+  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
+  v1::JobRequest request;
+  request.set_protocol(kJobProtocol);
+  std::string text;
+  uint32_t described = 0;
+  do {
+    request.set_first_node(described);
+    COHORT_ASSIGN_OR_RETURN(const v1::JobStatus status, connection.Ask(request, Deadline::After(kAnswerTimeout)));
+    if (described == 0) text = Summary(status, connection.pid());
+    for (const v1::JobNode& node : status.nodes()) text += with_nodes ? DescribeNode(node) : "";
+    described += static_cast<uint32_t>(status.nodes_size());
+    if (status.nodes().empty() || described >= status.node_count()) break;
+  } while (with_nodes);
+  return text;
+}
+
+}  // namespace
+
+int RunStatusCommand(const std::vector<std::string>& arguments) {
+  if (arguments.size() > 1 || (!arguments.empty() && (arguments[0].empty() || arguments[0][0] == '-'))) {
+    return Refuse("use: dlaunch status [JOB]; without JOB it lists the jobs that run on this machine", kExitUsage);
+  }
+  std::vector<std::string> ids = RunningJobIds();
+  if (!arguments.empty()) {
+    const absl::StatusOr<std::string> found = FindJob(arguments[0]);
+    if (!found.ok()) return Refuse(std::string(found.status().message()), kNoSuchJob);
+    ids = {*found};
+  }
+  int exit_code = 0;
+  size_t shown = 0;
+  for (const std::string& id : ids) {
+    const absl::StatusOr<std::string> text = Describe(id, !arguments.empty());
+    if (text.ok()) {
+      std::fputs(text->c_str(), stdout);
+      ++shown;
+      continue;
+    }
+    const absl::Status& why = text.status();
+    // In a list others' jobs, and those that end meanwhile, are of no concern.
+    if (arguments.empty() && !absl::IsDeadlineExceeded(why)) continue;
+    exit_code = Refuse(id + ": " + std::string(why.message()), kNoSuchJob);
+  }
+  if (shown == 0 && exit_code == 0) std::fputs("no job of yours runs on this machine\n", stdout);
+  if (std::fflush(stdout) != 0) return Refuse("can't write the standard output", kExitLauncher);
+  return exit_code;
+}
+
+int RunKillCommand(const std::vector<std::string>& arguments) {
+  std::vector<std::string> names = arguments;
+  const bool at_once = !names.empty() && names[0] == "--now";
+  if (at_once) names.erase(names.begin());
+  if (names.size() != 1 || names[0].empty() || names[0][0] == '-') {
+    return Refuse("use: dlaunch kill [--now] JOB; dlaunch status lists the jobs that run on this machine", kExitUsage);
+  }
+  const absl::StatusOr<std::string> id = FindJob(names[0]);
+  if (!id.ok()) return Refuse(std::string(id.status().message()), kNoSuchJob);
+  absl::StatusOr<JobConnection> connection = JobConnection::Open(*id);
+  if (!connection.ok()) return Refuse(std::string(connection.status().message()), kNoSuchJob);
+  v1::JobRequest request;
+  request.set_protocol(kJobProtocol);
+  request.set_stop(true);
+  request.set_at_once(at_once);
+  const absl::StatusOr<v1::JobStatus> status = connection->Ask(request, Deadline::After(kAnswerTimeout));
+  if (!status.ok()) return Refuse(*id + ": " + std::string(status.status().message()), kNoSuchJob);
+  const milliseconds grace(at_once ? 0 : status->grace_ms());
+  if (!connection->WaitForEnd(Deadline::After(grace + kEndSlack))) {
+    return Refuse(*id + ": it has been told to end and has not in " +
+                      Age(static_cast<uint64_t>((grace + milliseconds(kEndSlack)).count())) +
+                      "; dlaunch kill --now ends it without grace",
+                  kExitLauncher);
+  }
+  std::fprintf(stdout, "%s has ended\n", id->c_str());
+  return 0;
+}
+
+}  // namespace cohort::launcher

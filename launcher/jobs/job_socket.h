@@ -1,0 +1,44 @@
+// Where a running dlaunch can be asked and told to end: an abstract unix socket named after its job, so that
+// `dlaunch status` and `dlaunch kill` find jobs without a daemon, a port or a file.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "cohort/v1/job.pb.h"
+#include "launcher/agent/rank_socket.h"
+#include "launcher/base/event_loop.h"
+
+namespace cohort::launcher {
+
+inline constexpr char kJobSocketPrefix[] = "@cohort-dlaunch.";
+inline constexpr uint32_t kJobProtocol = 1;
+
+class JobSocket {
+ public:
+  struct Callbacks {
+    // Everything but `refused`, with the nodes from `first_node`, kNodesPerAnswer at the most.
+    std::function<v1::JobStatus(size_t first_node)> status;
+    std::function<void(bool at_once)> stop;
+  };
+  static constexpr size_t kNodesPerAnswer = 200;
+
+  JobSocket(EventLoop* loop, Callbacks callbacks);
+
+  // kInternal where the address can't be had: nobody can ask then, the job goes on.
+  absl::Status Listen(const std::string& job_id);
+
+ private:
+  // Strangers may connect: others than these are closed, or lose their place when they have been silent for a second.
+  static constexpr int kMaxAskers = 16;
+
+  void OnPacket(RankSocket::PeerId from, const std::string& packet);
+  v1::JobStatus Answer(RankSocket::PeerId from, const std::string& packet);
+
+  Callbacks callbacks_;
+  RankSocket socket_;
+};
+
+}  // namespace cohort::launcher

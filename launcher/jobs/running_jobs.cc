@@ -1,0 +1,111 @@
+#include "launcher/jobs/running_jobs.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <set>
+
+#include "launcher/jobs/job_socket.h"
+
+namespace cohort::launcher {
+namespace {
+
+// True when there is something to read, an end included.
+bool WaitReadable(int fd, runtime::Deadline deadline) {
+  for (;;) {
+    pollfd readable{fd, POLLIN, 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        std::min<std::chrono::nanoseconds>(deadline.left(), std::chrono::hours(1)));
+    const int ready = ::poll(&readable, 1, static_cast<int>(left.count()));
+    if (ready > 0) return true;
+    if (ready == 0 && deadline.passed()) return false;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> FindJobIds(std::string_view proc_net_unix) {
+  const std::string_view prefix = kJobSocketPrefix;
+  std::set<std::string> ids;
+  for (size_t begin = 0; begin < proc_net_unix.size();) {
+    const size_t end = std::min(proc_net_unix.find('\n', begin), proc_net_unix.size());
+    const std::string_view line = proc_net_unix.substr(begin, end - begin);
+    begin = end + 1;
+    const size_t at = line.find(prefix);
+    if (at == std::string_view::npos || at == 0 || line[at - 1] != ' ') continue;
+    const std::string_view id = line.substr(at + prefix.size());
+    const bool known = id.starts_with("job-") && id.size() > 4 && id.size() <= 64 &&
+                       id.find_first_not_of("0123456789abcdef", 4) == std::string_view::npos;
+    if (known) ids.emplace(id);
+  }
+  return {ids.begin(), ids.end()};
+}
+
+std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed) {
+  std::vector<std::string> matching;
+  for (const std::string& id : ids) {
+    if (!typed.empty() && (id.starts_with(typed) || id.starts_with("job-" + typed))) matching.push_back(id);
+  }
+  return matching;
+}
+
+absl::StatusOr<JobConnection> JobConnection::Open(const std::string& job_id) {
+  JobConnection connection;
+  // Not blocking: a stopped dlaunch whose queue is full would hold us for ever.
+  connection.fd_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un name{};
+  name.sun_family = AF_UNIX;
+  const std::string address = kJobSocketPrefix + job_id;
+  if (!connection.fd_ || address.size() > sizeof name.sun_path) return absl::UnavailableError("no socket");
+  std::memcpy(name.sun_path + 1, address.data() + 1, address.size() - 1);
+  const socklen_t length = offsetof(sockaddr_un, sun_path) + address.size();
+  if (::connect(connection.fd_.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
+    return absl::UnavailableError(job_id + ": its dlaunch takes no question: " + std::strerror(errno));
+  }
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(connection.fd_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0) {
+    connection.pid_ = credentials.pid;
+  }
+  return connection;
+}
+
+absl::StatusOr<v1::JobStatus> JobConnection::Ask(const v1::JobRequest& request, runtime::Deadline deadline) {
+  const std::string packet = request.SerializeAsString();
+  const std::string who = "its dlaunch (pid " + std::to_string(pid_) + ")";
+  if (::send(fd_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) {
+    return absl::UnavailableError(who + " has gone: " + std::strerror(errno));
+  }
+  if (!WaitReadable(fd_.get(), deadline)) {
+    return absl::DeadlineExceededError(who +
+                                       " does not answer; is it stopped? kill -CONT lets it go on, kill -9 ends it");
+  }
+  std::string buffer(kMaxRankPacket, '\0');
+  const ssize_t n = ::recv(fd_.get(), buffer.data(), buffer.size(), MSG_TRUNC);
+  if (n <= 0) return absl::UnavailableError(who + " has gone");
+  v1::JobStatus status;
+  if (static_cast<size_t>(n) > buffer.size() || !status.ParseFromArray(buffer.data(), static_cast<int>(n))) {
+    return absl::InternalError(who + " sent what is no answer");
+  }
+  if (!status.refused().empty()) return absl::PermissionDeniedError(who + " refuses: " + status.refused());
+  return status;
+}
+
+bool JobConnection::WaitForEnd(runtime::Deadline deadline) {
+  char rest[256];
+  while (WaitReadable(fd_.get(), deadline)) {
+    const ssize_t n = ::recv(fd_.get(), rest, sizeof rest, 0);
+    if (n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN)) return true;
+  }
+  return false;
+}
+
+}  // namespace cohort::launcher

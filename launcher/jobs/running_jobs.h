@@ -1,0 +1,43 @@
+// The jobs that run on this machine, as their dlaunch answers for them.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cohort/v1/job.pb.h"
+#include "launcher/base/unique_fd.h"
+#include "runtime/base/deadline.h"
+
+namespace cohort::launcher {
+
+// The ids of jobs whose dlaunch listens, ascending, from the text of /proc/net/unix. Pure.
+std::vector<std::string> FindJobIds(std::string_view proc_net_unix);
+
+// The ids that start with what the user typed, with or without "job-" before it.
+std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed);
+
+// A connection to the dlaunch of a job.
+class JobConnection {
+ public:
+  // kUnavailable: it has ended meanwhile, or takes nobody.
+  static absl::StatusOr<JobConnection> Open(const std::string& job_id);
+
+  // Sends one request and waits for its answer until the deadline. kPermissionDenied: it refuses, with its reason;
+  // kDeadlineExceeded: it is silent (stopped?); kUnavailable: it has ended.
+  absl::StatusOr<v1::JobStatus> Ask(const v1::JobRequest& request, runtime::Deadline deadline);
+  // True when its dlaunch has ended by the deadline.
+  bool WaitForEnd(runtime::Deadline deadline);
+
+  pid_t pid() const { return pid_; }
+
+ private:
+  UniqueFd fd_;
+  pid_t pid_ = 0;
+};
+
+}  // namespace cohort::launcher

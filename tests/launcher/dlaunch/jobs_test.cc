@@ -1,0 +1,174 @@
+// `dlaunch status` and `dlaunch kill` against real jobs, and what they make of strange input.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "launcher/agent/process_state.h"
+#include "launcher/base/unique_fd.h"
+#include "launcher/jobs/job_socket.h"
+#include "launcher/jobs/running_jobs.h"
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+constexpr std::chrono::seconds kGone{20};
+
+TEST(RunningJobs, AreReadFromTheKernelsTable) {
+  const string table =
+      "Num       RefCount Protocol Flags    Type St Inode Path\n"
+      "0000000000000000: 00000002 00000000 00010000 0005 01 101 @cohort-dlaunch.job-00ff00ff00ff00ff\n"
+      "0000000000000000: 00000003 00000000 00000000 0005 03 102 @cohort-dlaunch.job-00ff00ff00ff00ff\n"
+      "0000000000000000: 00000002 00000000 00010000 0005 01 103 @cohort-8d1c\n"
+      "0000000000000000: 00000002 00000000 00010000 0005 01 104 /tmp/x@cohort-dlaunch.job-11\n"
+      "0000000000000000: 00000002 00000000 00010000 0005 01 105 @cohort-dlaunch.job-\n"
+      "0000000000000000: 00000002 00000000 00010000 0005 01 106 @cohort-dlaunch.job-1\x1b[2J\n"
+      "0000000000000000: 00000002 00000000 00010000 0005 01 107 @cohort-dlaunch.job-0a";
+  EXPECT_EQ(FindJobIds(table), (std::vector<string>{"job-00ff00ff00ff00ff", "job-0a"}));
+  EXPECT_TRUE(FindJobIds("").empty());
+  std::mt19937 random(5);
+  for (int i = 0; i < 2000; ++i) {  // the table damaged anywhere
+    string damaged = table.substr(0, random() % table.size());
+    if (!damaged.empty()) damaged[random() % damaged.size()] = static_cast<char>(random());
+    for (const string& id : FindJobIds(damaged)) EXPECT_TRUE(id.starts_with("job-"));
+  }
+}
+
+TEST(RunningJobs, AreMeantByTheirFirstLetters) {
+  const std::vector<string> ids = {"job-aa1", "job-aa2", "job-b"};
+  EXPECT_EQ(MatchJobIds(ids, "job-aa1"), std::vector<string>{"job-aa1"});
+  EXPECT_EQ(MatchJobIds(ids, "b"), std::vector<string>{"job-b"});
+  EXPECT_EQ(MatchJobIds(ids, "aa").size(), 2u);
+  EXPECT_EQ(MatchJobIds(ids, "job-").size(), 3u);
+  EXPECT_TRUE(MatchJobIds(ids, "").empty());
+  EXPECT_TRUE(MatchJobIds(ids, "c").empty());
+}
+
+// A running job and its id, found by its dlaunch's process number among all that may run here.
+class Jobs : public testing::Test {
+ protected:
+  void Start(const string& script, const std::vector<string>& options = {}) {
+    std::vector<string> arguments = {"--simulate-nodes", "2", "--nproc-per-node", "2"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    arguments.insert(arguments.end(), {"sh", "-c", script});
+    job_ = std::make_unique<DlaunchProcess>(arguments);
+    for (int rank = 0; rank < 4; ++rank) {
+      ASSERT_TRUE(job_->WaitForOutput("[" + std::to_string(rank) + "] up")) << job_->err();
+    }
+    const string environment = ReadProcessEnvironment(job_->RankProcess(0));
+    const size_t at = environment.find(string(1, '\0') + "COHORT_JOB_ID=") + 1;
+    ASSERT_NE(at, 0u);
+    id_ = string(environment.c_str() + at + std::strlen("COHORT_JOB_ID="));
+  }
+
+  std::unique_ptr<DlaunchProcess> job_;
+  string id_;
+};
+
+TEST_F(Jobs, StatusTellsOfAllAndOfOne) {
+  Start("echo up; sleep 1000", {"--max-restarts", "2"});
+  DlaunchProcess all({"status"});
+  EXPECT_EQ(all.Wait(), 0) << all.err();
+  EXPECT_NE(all.out().find(id_ + "  running for "), string::npos) << all.out();
+  EXPECT_NE(all.out().find("4 ranks on 2 simulated nodes"), string::npos) << all.out();
+  EXPECT_NE(all.out().find("dlaunch pid " + std::to_string(job_->pid()) + "  0 of 2 restarts\n"), string::npos)
+      << all.out();
+  DlaunchProcess one({"status", id_.substr(4, 12)});
+  EXPECT_EQ(one.Wait(), 0) << one.err();
+  EXPECT_NE(one.out().find("-c echo up; sleep 1000\n"), string::npos) << one.out();
+  for (size_t node : {0u, 1u}) {
+    const string line = "  node" + std::to_string(node) + ": ranks " + (node == 0 ? "0-1" : "2-3") + ", agent pid " +
+                        std::to_string(job_->ProcessesWith("dlaunch agent").at(node)) + "\n";
+    EXPECT_NE(one.out().find(line), string::npos) << one.out();
+  }
+  EXPECT_FALSE(job_->Processes().empty());  // it was not disturbed
+}
+
+TEST_F(Jobs, KillEndsAJobInOrder) {
+  Start("trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait");
+  DlaunchProcess kill({"kill", id_});
+  EXPECT_EQ(kill.Wait(), 0) << kill.err();
+  EXPECT_EQ(kill.out(), id_ + " has ended\n");
+  EXPECT_EQ(job_->Wait(), 143) << job_->err();
+  EXPECT_NE(job_->out().find("[3] bye\n"), string::npos) << job_->out();
+  EXPECT_NE(job_->err().find("stopped by dlaunch kill"), string::npos) << job_->err();
+  EXPECT_EQ(job_->WaitUntilGone(kGone), "");
+}
+
+TEST_F(Jobs, KillNowDoesNotWaitForTheGrace) {
+  Start("trap '' TERM; echo up; while :; do sleep 1000; done", {"--grace", "600"});
+  DlaunchProcess kill({"kill", "--now", id_});
+  EXPECT_EQ(kill.Wait(), 0) << kill.err();
+  EXPECT_EQ(job_->Wait(kGone), 143) << job_->err();
+  EXPECT_EQ(job_->WaitUntilGone(kGone), "");
+}
+
+TEST_F(Jobs, AStoppedDlaunchIsNamed) {
+  Start("echo up; sleep 1000");
+  ::kill(job_->pid(), SIGSTOP);
+  DlaunchProcess status({"status", id_});
+  EXPECT_EQ(status.Wait(), 1) << status.out();
+  EXPECT_NE(status.err().find("(pid " + std::to_string(job_->pid()) + ") does not answer"), string::npos)
+      << status.err();
+  ::kill(job_->pid(), SIGCONT);
+}
+
+TEST_F(Jobs, GarbageOnItsSocketDoesNoHarm) {
+  Start("echo up; sleep 1000");
+  std::mt19937 random(7);
+  for (int i = 0; i < 60; ++i) {
+    const UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    const string address = kJobSocketPrefix + id_;
+    std::memcpy(name.sun_path + 1, address.data() + 1, address.size() - 1);
+    ASSERT_EQ(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&name),
+                        static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size())),
+              0);
+    string packet(1 + random() % 300, '\0');
+    for (char& byte : packet) byte = static_cast<char>(random());
+    packet[0] = '\x12';  // never a request to stop: field 2 with a length, which is none
+    (void)!::send(fd.get(), packet.data(), packet.size(), MSG_NOSIGNAL);
+  }
+  v1::JobRequest request;
+  request.set_protocol(99);
+  auto connection = JobConnection::Open(id_);
+  ASSERT_TRUE(connection.ok()) << connection.status();
+  const auto refused = connection->Ask(request, runtime::Deadline::After(kGone));
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(string(refused.status().message()).find("version 99"), string::npos) << refused.status();
+  DlaunchProcess status({"status", id_});
+  EXPECT_EQ(status.Wait(), 0) << status.err();
+}
+
+TEST(JobCommands, RefuseWhatTheyCanNotDo) {
+  struct Case {
+    std::vector<string> arguments;
+    int status;
+    string text;
+  };
+  for (const Case& c : {Case{{"kill"}, 2, "use: dlaunch kill"}, Case{{"kill", "--now"}, 2, "use: dlaunch kill"},
+                        Case{{"kill", "--force", "x"}, 2, "use: dlaunch kill"},
+                        Case{{"kill", "job-zz"}, 1, "no job 'job-zz' runs on this machine"},
+                        Case{{"status", "-x"}, 2, "use: dlaunch status"}, Case{{"status", "a", "b"}, 2, "use: dlaunch"},
+                        Case{{"status", ""}, 2, "use: dlaunch"}, Case{{"status", "job-zz"}, 1, "no job 'job-zz'"}}) {
+    DlaunchProcess command(c.arguments);
+    EXPECT_EQ(command.Wait(), c.status) << command.err();
+    EXPECT_NE(command.err().find(c.text), string::npos) << command.err();
+    EXPECT_EQ(command.out(), "");
+  }
+}
+
+}  // namespace
+}  // namespace cohort::launcher
