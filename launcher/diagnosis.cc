@@ -73,6 +73,8 @@ std::string Hint(const v1::RankExit& exit, int status) {
     if (status != kExitNotFound) return "";  // its error says what to do
     return "a program without a slash is looked up in PATH, then in the working directory, then beside dlaunch";
   }
+  if (exit.passed_on())
+    return "the program does not handle that signal, by which schedulers give notice of a preemption";
   switch (exit.signal()) {
     case SIGKILL:
       return "dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg), or a person";

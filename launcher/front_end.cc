@@ -35,6 +35,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
+constexpr int kHandledSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 constexpr seconds kJoinTimeout{60};
 constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their sentinels sweep
 constexpr seconds kStopSlack{10};            // beyond the grace, before everything is killed
@@ -52,6 +53,7 @@ class FrontEnd {
   v1::NodeStart MakeStart(size_t index) const;
   void OnSignal();
   void OnUserSignal(int signal);
+  void OnNotice(int signal);
   void StopForUser(const std::string& who, int exit_code, bool at_once);
   v1::JobStatus Status(size_t first_node) const;
   void OnMessage(size_t index, const v1::FromNode& message);
@@ -127,7 +129,7 @@ int FrontEnd::Run() {
   const std::vector<pid_t> older_children = ListChildren();
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : kHandledSignals) {
     struct sigaction action{};
     ::sigaction(signal, nullptr, &action);
     const bool ignored = action.sa_handler == SIG_IGN && signal != SIGCHLD;  // nohup: stays so
@@ -277,7 +279,19 @@ void FrontEnd::OnSignal() {
   }
 }
 
-void FrontEnd::OnUserSignal(int signal) { StopForUser(SignalName(signal), 128 + signal, user_stop_); }
+// A scheduler's notice of a preemption, most often: the ranks know what to do.
+void FrontEnd::OnNotice(int signal) {
+  if (report_ || user_stop_) return;
+  Say(SignalName(signal) + ": passing it on to all ranks");
+  v1::ToNode message;
+  message.set_notice_signal(signal);
+  for (size_t i = 0; i < agents_.size(); ++i) agents_.Send(i, message);
+}
+
+void FrontEnd::OnUserSignal(int signal) {
+  if (signal == SIGUSR1 || signal == SIGUSR2) return OnNotice(signal);
+  StopForUser(SignalName(signal), 128 + signal, user_stop_);
+}
 
 void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) {
   const bool first = !std::exchange(user_stop_, true);
@@ -394,7 +408,7 @@ int RunJob(const Job& job) {
   // Before any thread exists, so that every thread has it.
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&handled, signal);
+  for (const int signal : kHandledSignals) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);
   std::unique_ptr<FrontEnd> front_end;
   try {

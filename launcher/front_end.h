@@ -7,7 +7,8 @@
 namespace cohort::launcher {
 
 // Runs the job to its end and returns dlaunch's exit status (see options.h). Call from the main thread, once: agents
-// end with it. SIGINT, SIGTERM and SIGHUP end the job in order, a second one at once.
+// end with it. SIGINT, SIGTERM and SIGHUP end the job in order, a second one at once; SIGUSR1 and SIGUSR2 are passed on
+// to the ranks.
 int RunJob(const Job& job);
 
 }  // namespace cohort::launcher

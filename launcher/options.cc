@@ -21,8 +21,7 @@ namespace {
 constexpr char kExamples[] = R"(Examples:
   dlaunch --nproc-per-node 4 train --epochs 3      four ranks on this machine
   dlaunch --gpus-per-rank 2 train                  one rank for every two GPUs of this machine
-  dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train
-                                                   two pretended nodes with four pretended GPUs each: 4 ranks
+  dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
   dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
@@ -33,9 +32,8 @@ constexpr char kExamples[] = R"(Examples:
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
 working directory, then beside dlaunch. Underscores in options may stand for dashes.
 
-Exit status: 0 when every rank ended with 0; else the first failed rank's, 128 + n where signal n ended it; 130 and 143
-after Ctrl-C and SIGTERM; 2 for a command line that can't work; 125 where dlaunch itself failed; 126 and 127 for a
-program that can't be executed or was not found.)";
+Exit status: 0 when every rank ended with 0; else the first failed rank's, or 128 + n after signal n to it or to dlaunch;
+2 for a command line that can't work; 125 where dlaunch failed; 126, 127 for a program not executable, not found.)";
 
 // What the parser fills: text, so that one strict reader gives every message.
 struct RawOptions {

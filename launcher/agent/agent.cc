@@ -88,7 +88,7 @@ int Agent::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGCHLD, SIGTERM, kLauncherGoneSignal}) ::sigaddset(&handled, signal);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1, kLauncherGoneSignal}) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);  // before any thread exists
   for (const int signal : {SIGPIPE, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
   sentinel_.Start();
@@ -130,6 +130,7 @@ void Agent::OnSignal() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) ReapChildren();
     if (info.ssi_signo == static_cast<uint32_t>(kLauncherGoneSignal)) OnInputEnded();
+    if (info.ssi_signo == SIGUSR1 && ranks_) ranks_->PassOn(SIGUSR1);  // a scheduler told every process of the job
     if (info.ssi_signo == SIGTERM) {
       Notice("the agent of " + start_.name() + " got SIGTERM and ends its ranks");
       link_.RequestStop("the agent of " + start_.name() + " got SIGTERM", 128 + SIGTERM);
@@ -159,6 +160,7 @@ void Agent::ReapChildren() {
 
 void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_start()) OnStart(message.start());
+  if (message.has_notice_signal() && ranks_) ranks_->PassOn(message.notice_signal());
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
   link_.RequestStop(stop.reason(), stop.exit_code());

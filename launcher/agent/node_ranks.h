@@ -50,6 +50,8 @@ class NodeRanks {
   // Ends every rank: see Supervisor::Stop.
   void Stop(std::chrono::milliseconds grace) { supervisor_.Stop(grace); }
 
+  void PassOn(int signal) { supervisor_.PassOn(signal); }
+
   bool OnChildEnded(pid_t pid, int wait_status) { return supervisor_.OnChildEnded(pid, wait_status); }
   void OnChildStopped(pid_t pid) { supervisor_.OnChildStopped(pid); }
   void PauseOutput() { supervisor_.PauseOutput(); }

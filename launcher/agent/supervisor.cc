@@ -154,6 +154,15 @@ void Supervisor::Stop(std::chrono::milliseconds grace) {
   }
 }
 
+void Supervisor::PassOn(int signal) {
+  if (signal != SIGUSR1 && signal != SIGUSR2) return;
+  for (Rank& rank : ranks_) {
+    if (!rank.running || rank.told_to_end) continue;
+    rank.passed_on = signal;
+    ::kill(rank.program != 0 ? rank.program : rank.process.pid, signal);
+  }
+}
+
 void Supervisor::Kill(Rank* rank) {
   if (!rank->running) return;
   rank->told_to_end = true;
@@ -234,6 +243,7 @@ void Supervisor::Report(size_t index, int wait_status) {
   const bool our_signal = exit.signal() == 0 || exit.signal() == SIGTERM || exit.signal() == SIGKILL;
   exit.set_killed_by_us(rank.told_to_end && our_signal);
   if (exit.killed_by_us()) exit.set_error(rank.own_fault);
+  exit.set_passed_on(exit.signal() != 0 && exit.signal() == rank.passed_on);
   for (const std::string& line : rank.output->tail()) exit.add_last_lines(line);
   exit.set_log_path(rank.output->log_path());
   callbacks_.on_exit(static_cast<int>(index), std::move(exit));

@@ -43,6 +43,8 @@ class Supervisor {
 
   // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
   void Stop(std::chrono::milliseconds grace);
+  // Sends SIGUSR1 or SIGUSR2 to every rank's program that has not been told to end: a notice from outside.
+  void PassOn(int signal);
   // The process that takes part as this rank, when it is not the one that was started but a descendant of that.
   void OnProgramJoined(int local_rank, pid_t program);
   // A rank's program has closed its connection while the wrapper around it lives on: when the program has ended, the
@@ -86,6 +88,7 @@ class Supervisor {
     bool reported = false;
     bool large = false;
     bool told_to_end = false;  // we sent a signal
+    int passed_on = 0;         // the latest notice
     std::string own_fault;     // why we did, where the rank gave cause
     std::optional<EventLoop::Clock::time_point> stopped_since;
     EventLoop::TimerId kill_timer = 0;

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -299,6 +300,31 @@ TEST(Run, ManyShortRanks) {
   DlaunchProcess job({"--nproc-per-node", "64", "true"});
   EXPECT_EQ(job.Wait(), 0) << job.err();
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+TEST(Notices, ReachEveryRankAndTheJobGoesOn) {
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    const string name = signal == SIGUSR1 ? "USR1" : "USR2";
+    DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "2", "sh", "-c",
+                        "trap 'echo saved; exit 0' " + name + "; echo up; while :; do sleep 0.05; done"});
+    for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.WaitForOutput("[" + std::to_string(rank) + "] up"));
+    ::kill(job.pid(), signal);
+    EXPECT_EQ(job.Wait(), 0) << job.err();
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_NE(job.out().find("[" + std::to_string(rank) + "] saved"), string::npos) << job.out();
+    }
+    EXPECT_NE(job.err().find("SIG" + name + ": passing it on to all ranks"), string::npos) << job.err();
+  }
+}
+
+TEST(Notices, AreNotTakenForSomethingElseWhenARankDiesOfThem) {
+  DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "1", "sh", "-c",
+                      "[ $RANK = 0 ] && trap : USR1; echo up; while :; do sleep 0.05; done"});
+  for (int rank = 0; rank < 2; ++rank) ASSERT_TRUE(job.WaitForOutput("[" + std::to_string(rank) + "] up"));
+  ::kill(job.pid(), SIGUSR1);
+  EXPECT_EQ(job.Wait(), 128 + SIGUSR1) << job.err();
+  EXPECT_NE(job.err().find("rank 1 (node1, pid "), string::npos) << job.err();
+  EXPECT_NE(job.err().find("killed by SIGUSR1, which dlaunch was sent and passed on"), string::npos) << job.err();
 }
 
 }  // namespace
