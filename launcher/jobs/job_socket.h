@@ -32,7 +32,7 @@ class JobSocket {
 
  private:
   // Strangers may connect: others than these are closed, or lose their place when they have been silent for a second.
-  static constexpr int kMaxAskers = 16;
+  static constexpr int kMaxAskers = 256;
 
   void OnPacket(RankSocket::PeerId from, const std::string& packet);
   v1::JobStatus Answer(RankSocket::PeerId from, const std::string& packet);
