@@ -14,6 +14,9 @@ import time
 from hurt_job import HurtJob
 from job_watch import wait_until
 
+# UCX 1.13 aborts a process that answers a first connection whose other end is killed in the same millisecond
+# (comm/transport/ucx/README.md): no survivor of ours then. Such trials are counted, and may be one in fifty.
+UCX_ABORT = "UCP_WIREUP_MSG_EP_REMOVED"
 SCENARIOS = ("one", "two at once", "second during shrink", "stopped", "one stopped, one killed")
 
 
@@ -37,7 +40,7 @@ class Trial:
             self.number, self.arguments.seed, self.scenario, self.victims, self.arguments.nodes)
 
     def run(self):
-        """Seconds from the first signal to the job's end."""
+        """Seconds from the first signal to the job's end; None where UCX itself ended a survivor."""
         survivors = sorted(set(range(self.ranks)) - set(self.victims))
         with HurtJob(self.describe(), self.arguments.dlaunch, self.arguments.shrink_ranks,
                      (str(self.number), str(len(survivors))), self.ranks, self.arguments.nodes) as job:
@@ -52,6 +55,8 @@ class Trial:
             if len(self.victims) == 2:
                 job.signal(self.victims[1], signal.SIGKILL)
             seconds = job.wait_end()
+            if any(UCX_ABORT in line for rank in survivors for line in job.lines[rank]):
+                return None
             expected = "goes on among " + " ".join(str(rank) for rank in survivors)
             for rank in survivors:
                 if expected not in job.lines[rank]:
@@ -67,10 +72,18 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--nodes", type=int, default=1, choices=(1, 2))
     arguments = parser.parse_args()
-    took = {}
+    took, void = {}, []
     for number in range(arguments.trials):
         trial = Trial(arguments, number)
-        took.setdefault(trial.scenario, []).append(trial.run())
+        seconds = trial.run()
+        if seconds is None:
+            void.append(number)
+        else:
+            took.setdefault(trial.scenario, []).append(seconds)
+    if void:
+        print("UCX itself ended a survivor in %d trials: %s" % (len(void), void))
+    if len(void) > max(1, arguments.trials // 50):
+        raise AssertionError("UCX ended survivors in %d of %d trials" % (len(void), arguments.trials))
     print("%d trials on %d node(s); seconds from the first signal to the job's end, after 40 operations of the rest:" %
           (arguments.trials, arguments.nodes))
     for scenario, seconds in took.items():
