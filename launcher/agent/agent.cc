@@ -1,6 +1,7 @@
 #include "launcher/agent/agent.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
@@ -47,6 +48,7 @@ class Agent {
   void OnStart(const v1::NodeStart& start);
   absl::Status HostRendezvous(std::string* address);
   absl::Status Join(const std::string& addresses);
+  bool IsToldToEnd();
   void OnMessage(const v1::ToAgent& message);
   void OnAssignment(const v1::Assignment& assignment);
   void OnRendezvousLost(const absl::Status& why);
@@ -177,7 +179,8 @@ void Agent::OnStart(const v1::NodeStart& start) {
     if (!hosted.ok()) return GiveUp("can't host the rendezvous: " + std::string(hosted.message()));
   }
   const absl::Status joined = Join(address);
-  if (!joined.ok()) GiveUp("can't join the rendezvous at " + address + ": " + std::string(joined.message()));
+  if (!joined.ok() && !input_ended_)
+    GiveUp("can't join the rendezvous at " + address + ": " + std::string(joined.message()));
 }
 
 absl::Status Agent::HostRendezvous(std::string* address) {
@@ -211,7 +214,15 @@ absl::Status Agent::Join(const std::string& addresses) {
     loop_.Post([this, message = std::move(message)] { OnMessage(message); });
   };
   callbacks.on_lost = [this](absl::Status why) { loop_.Post([this, why] { OnRendezvousLost(why); }); };
-  return link_.Join(start_, addresses, std::move(callbacks));
+  return link_.Join(start_, addresses, std::move(callbacks), [this] { return IsToldToEnd(); });
+}
+
+// What has come meanwhile, while the loop does not run.
+bool Agent::IsToldToEnd() {
+  pollfd ready{STDIN_FILENO, POLLIN, 0};
+  if (!input_ended_ && ::poll(&ready, 1, 0) > 0) OnInput();
+  OnSignal();
+  return input_ended_;
 }
 
 void Agent::OnMessage(const v1::ToAgent& message) {

@@ -55,7 +55,7 @@ absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start,
 }
 
 absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string& addresses,
-                                  RendezvousClient::Callbacks callbacks) {
+                                  RendezvousClient::Callbacks callbacks, const std::function<bool()>& given_up) {
   COHORT_ASSIGN_OR_RETURN(const std::string address,
                           FirstReachable(addresses, Deadline::After(std::chrono::seconds(10))));
   data_interface_ip_ = LocalAddressTowards(address);
@@ -74,8 +74,9 @@ absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string&
   offer.set_cpu_count(static_cast<uint32_t>(AvailableCpus().size()));
   offer.set_address(data_interface_ip_);
   offer.set_master_port(static_cast<uint32_t>(FindFreePort(start.first_port(), start.last_port())));
-  auto client = RendezvousClient::Connect(address, {start.ca_certificate(), start.certificate(), start.private_key()},
-                                          offer, std::move(callbacks), Deadline::After(std::chrono::seconds(30)));
+  auto client =
+      RendezvousClient::Connect(address, {start.ca_certificate(), start.certificate(), start.private_key()}, offer,
+                                std::move(callbacks), Deadline::After(std::chrono::seconds(30)), given_up);
   if (!client.ok()) return client.status();
   client_ = *std::move(client);
   return absl::OkStatus();

@@ -21,8 +21,9 @@ class RendezvousLink {
                                    RendezvousServer::OnFinished on_finished);
 
   // Joins it at the first of `addresses` that answers, as the node that `start` names. Callbacks: see RendezvousClient.
-  // Blocks for 40 s at most.
-  absl::Status Join(const v1::NodeStart& start, const std::string& addresses, RendezvousClient::Callbacks callbacks);
+  // Blocks for 40 s at most, or until `given_up`, which is asked now and then, says so.
+  absl::Status Join(const v1::NodeStart& start, const std::string& addresses, RendezvousClient::Callbacks callbacks,
+                    const std::function<bool()>& given_up);
 
   bool hosting() const { return server_ != nullptr; }
   // This machine's address in the network between nodes, once joined.

@@ -29,11 +29,9 @@ constexpr int kMaxTimesClosedOnUs = 3;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::Connect(const std::string& address,
-                                                                            const TlsIdentity& identity,
-                                                                            const v1::NodeOffer& offer,
-                                                                            Callbacks callbacks,
-                                                                            runtime::Deadline deadline) {
+absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::Connect(
+    const std::string& address, const TlsIdentity& identity, const v1::NodeOffer& offer, Callbacks callbacks,
+    runtime::Deadline deadline, const std::function<bool()>& given_up) {
   QuietGrpc();
   int times_closed = 0;
   for (std::chrono::nanoseconds pause = milliseconds(50);;
@@ -53,6 +51,7 @@ absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::Connect(cons
       return absl::Status(status.code(), cause);
     }
     std::this_thread::sleep_for(pause);
+    if (given_up && given_up()) return absl::AbortedError(cause + " (and is no longer asked to)");
   }
 }
 

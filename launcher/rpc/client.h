@@ -28,11 +28,13 @@ class RendezvousClient {
   // Connects to `address` ("127.0.0.1:40123"), proves to be the agent of offer.node, checks that the other side is this
   // job's rendezvous, and sends the offer. Returns when the stream stands; the assignment comes by on_message. Blocks
   // until the deadline at most. kUnauthenticated: one side does not accept the other's certificate; kDeadlineExceeded
-  // or kUnavailable: nobody answers there, with the last error.
+  // or kUnavailable: nobody answers there, with the last error. `given_up`, where there is one, is asked in this thread
+  // before each try but the first; kAborted when it says so.
   static absl::StatusOr<std::unique_ptr<RendezvousClient>> Connect(const std::string& address,
                                                                    const TlsIdentity& identity,
                                                                    const v1::NodeOffer& offer, Callbacks callbacks,
-                                                                   runtime::Deadline deadline);
+                                                                   runtime::Deadline deadline,
+                                                                   const std::function<bool()>& given_up = {});
   // Ends the stream at once, within two seconds at most.
   ~RendezvousClient();
   RendezvousClient(const RendezvousClient&) = delete;
