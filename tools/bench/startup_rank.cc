@@ -1,0 +1,18 @@
+// What `tools/dev bench startup` starts: joins the job, waits at one barrier, ends.
+#include <cstdio>
+
+#include "comm/communicator.h"
+#include "runtime/runtime.h"
+
+int main() {
+  auto job = cohort::runtime::Runtime::Init();
+  if (!job.ok()) {
+    std::fprintf(stderr, "%s\n", job.status().ToString().c_str());
+    return 1;
+  }
+  auto world = cohort::comm::Communicator::World(**job);
+  const absl::Status met = world.ok() ? (*world)->Barrier().Wait() : world.status();
+  if (met.ok()) return 0;
+  std::fprintf(stderr, "%s\n", met.ToString().c_str());
+  return 1;
+}
