@@ -3,6 +3,10 @@
 //   dlaunch --nnodes 2 --simulate-nodes 2 --simulate-gpus 4 --gpus-per-rank 2 train_digits
 //
 // or in one process, for comparison: train_digits --single
+//
+// With --checkpoints FOLDER --resume it goes on after a restart where it was, with the same weights in the end:
+//
+//   dlaunch --nproc-per-node 4 --max-restarts 3 train_digits --checkpoints /tmp/digits --resume
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -27,6 +31,7 @@
 #include "trainer/examples/digits_net.h"
 #include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/sharded_data_parallel.h"
+#include "trainer/training_state.h"
 #include "trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::examples {
@@ -43,6 +48,8 @@ struct Options {
   bool single = false;
   std::string data;
   std::string save;
+  std::string checkpoints;
+  bool resume = false;
 };
 
 // What one process has: the job (absent with --single), the network on its devices, its share of the data.
@@ -54,6 +61,7 @@ struct Trainer {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::unique_ptr<trainer::DistributedDataParallel<DigitsNet>> ddp;  // with --mode ddp, zero1 and zero2
   std::shared_ptr<trainer::FullyShardedDataParallel<DigitsNet>> fsdp;
+  trainer::TrainingState state;  // of the job, for checkpoints
   DigitsSplit data;
 
   int rank() const { return world == nullptr ? 0 : world->rank(); }
@@ -85,6 +93,7 @@ void Wrap(Trainer& trainer, const std::vector<trainer::LocalDevice>& devices) {
                 "; use --mode ddp, zero1 or zero2 with several");
     trainer.fsdp = std::make_shared<trainer::FullyShardedDataParallel<DigitsNet>>(trainer.net, *trainer.world);
     trainer.optimizer = std::make_unique<torch::optim::SGD>(trainer.net->parameters(), sgd);
+    trainer.state = trainer::StateOf(*trainer.fsdp, *trainer.optimizer);
     return;
   }
   trainer::DistributedDataParallelOptions ddp;
@@ -92,6 +101,7 @@ void Wrap(Trainer& trainer, const std::vector<trainer::LocalDevice>& devices) {
   if (options.mode == "ddp") {
     trainer.ddp = std::make_unique<Ddp>(trainer.net, *trainer.world, ddp);
     trainer.optimizer = std::make_unique<torch::optim::SGD>(trainer.net->parameters(), sgd);
+    trainer.state = trainer::StateOf(*trainer.net, *trainer.optimizer, *trainer.world);
     return;
   }
   auto zero = std::make_unique<trainer::ZeroRedundancyOptimizer<torch::optim::SGD>>(trainer.net->parameters(),
@@ -99,6 +109,7 @@ void Wrap(Trainer& trainer, const std::vector<trainer::LocalDevice>& devices) {
   trainer.ddp = options.mode == "zero1" ? std::make_unique<Ddp>(trainer.net, *trainer.world, ddp)
                                         : std::make_unique<trainer::ShardedDataParallel<DigitsNet>>(
                                               trainer.net, *zero, *trainer.world, ddp);
+  trainer.state = trainer::StateOf(*trainer.net, *zero, *trainer.world);
   trainer.optimizer = std::move(zero);
 }
 
@@ -215,10 +226,35 @@ void Save(const Trainer& trainer, const std::string& path) {
   throw std::runtime_error("can't save the weights as " + path + ": " + why + "; name another file with --save");
 }
 
+// The epoch to begin with: after the newest checkpoint that is whole, where there is one.
+int64_t Resume(Trainer& trainer) {
+  const Options& options = trainer.options;
+  if (!options.resume) return 0;
+  const auto loaded = trainer::LoadLatestTrainingState(
+      *trainer.world, options.checkpoints, trainer.state, [&trainer](const std::string& why) {
+        if (trainer.prints()) std::fprintf(stderr, "train_digits: %s; taking the one before\n", why.c_str());
+      });
+  if (!loaded.has_value()) return 0;
+  if (trainer.prints()) std::printf("resumed %s\n", loaded->directory.c_str());
+  return std::stoll(loaded->values.at("epochs"));
+}
+
+void SaveCheckpoint(Trainer& trainer, int64_t epochs) {
+  const std::string& folder = trainer.options.checkpoints;
+  if (folder.empty()) return;
+  char name[32];
+  std::snprintf(name, sizeof name, "epoch-%08lld", static_cast<long long>(epochs));
+  trainer::TogetherOrNot(*trainer.world, "making " + folder, [&] {
+    if (trainer.prints()) std::filesystem::create_directories(folder);
+  });
+  trainer::SaveTrainingState(*trainer.world, folder + "/" + name, trainer.state, {{"epochs", std::to_string(epochs)}});
+}
+
 void Run(Trainer& trainer) {
   SetUp(trainer);
-  double accuracy = 0;
-  for (int64_t epoch = 0; epoch < trainer.options.epochs; ++epoch) {
+  const int64_t first = Resume(trainer);
+  double accuracy = first < trainer.options.epochs ? 0 : TestAccuracy(trainer);
+  for (int64_t epoch = first; epoch < trainer.options.epochs; ++epoch) {
     const auto start = std::chrono::steady_clock::now();
     SetLearningRate(*trainer.optimizer, trainer.options, epoch);
     const double loss = TrainEpoch(trainer, epoch);
@@ -231,6 +267,7 @@ void Run(Trainer& trainer) {
                   static_cast<double>(batches * trainer.options.batch_size) / seconds.count());
       std::fflush(stdout);
     }
+    SaveCheckpoint(trainer, epoch + 1);
   }
   if (!trainer.options.save.empty()) {
     std::optional<trainer::SummonFullParams> whole;
@@ -239,6 +276,7 @@ void Run(Trainer& trainer) {
   }
   if (trainer.prints()) std::printf("test accuracy %.4f\n", accuracy);
   if (trainer.runtime != nullptr) {
+    trainer.state = {};
     trainer.ddp.reset();
     trainer.fsdp.reset();
     trainer.optimizer.reset();
@@ -271,7 +309,12 @@ int Main(int argc, char** argv) {
                  "fsdp parameters too")
       ->capture_default_str()
       ->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
-  app.add_flag("--single", options.single, "train in this process alone, without a job");
+  auto* single = app.add_flag("--single", options.single, "train in this process alone, without a job");
+  auto* checkpoints =
+      app.add_option("--checkpoints", options.checkpoints, "keep a checkpoint of each epoch in this folder")
+          ->excludes(single);
+  app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole, if there is one")
+      ->needs(checkpoints);
   app.add_option("--data", options.data, "the digits file, if not the one that comes along");
   app.add_option("--save", options.save, "rank 0 writes the final weights here (torch::save)");
   CLI11_PARSE(app, argc, argv);
