@@ -77,6 +77,9 @@ std::string Hint(const v1::RankExit& exit, int status) {
     return "the program does not handle that signal, by which schedulers give notice of a preemption";
   switch (exit.signal()) {
     case SIGKILL:
+      if (!exit.out_of_memory().empty()) {
+        return "run fewer ranks on a node, lower what each needs, or raise the limit of the job's memory";
+      }
       return "dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg), or a person";
     case SIGSEGV:
     case SIGBUS:

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
+#include "launcher/doctor.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
@@ -192,5 +193,8 @@ int main(int argc, char** argv) {
   if (argc >= 2 && std::strcmp(argv[1], "status") == 0)
     return cohort::launcher::RunStatusCommand({argv + 2, argv + argc});
   if (argc >= 2 && std::strcmp(argv[1], "kill") == 0) return cohort::launcher::RunKillCommand({argv + 2, argv + argc});
+  if (argc >= 2 && std::strcmp(argv[1], "doctor") == 0) {
+    return cohort::launcher::RunDoctorCommand({argv + 2, argv + argc});
+  }
   return cohort::launcher::Launch({argv, argv + argc});
 }

@@ -103,6 +103,7 @@ void Supervisor::Look() {
     }
   }
   last_look_ = now;
+  if (looks_ % kLooksPerMemoryLook == 0) memory_.Look();
   const bool everyone = looks_++ % kLooksPerSmallLook == 0;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     if (ranks_[i].running && !ranks_[i].reported && (everyone || ranks_[i].large || ranks_[i].stopped_since)) {
@@ -243,6 +244,7 @@ void Supervisor::Report(size_t index, int wait_status) {
   const bool our_signal = exit.signal() == 0 || exit.signal() == SIGTERM || exit.signal() == SIGKILL;
   exit.set_killed_by_us(rank.told_to_end && our_signal);
   if (exit.killed_by_us()) exit.set_error(rank.own_fault);
+  if (exit.signal() == SIGKILL && !exit.killed_by_us()) exit.set_out_of_memory(memory_.Verdict());
   exit.set_passed_on(exit.signal() != 0 && exit.signal() == rank.passed_on);
   for (const std::string& line : rank.output->tail()) exit.add_last_lines(line);
   exit.set_log_path(rank.output->log_path());

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/memory_watch.h"
 #include "launcher/agent/process_state.h"
 #include "launcher/agent/rank_output.h"
 #include "launcher/agent/rank_process.h"
@@ -73,6 +74,7 @@ class Supervisor {
  private:
   static constexpr std::chrono::milliseconds kLookInterval{20};
   static constexpr int kLooksPerSmallLook = 10;  // small processes' ends are seen at once anyway
+  static constexpr int kLooksPerMemoryLook = 50;
   static constexpr long kLargeBytes = 64l << 20;
   // Leaves 1 s of the promised 3.5 s to a machine that has other things to do than to run this process.
   static constexpr std::chrono::milliseconds kFrozenAfter{2500};
@@ -114,6 +116,7 @@ class Supervisor {
   EventLoop::TimerId look_timer_ = 0;
   EventLoop::Clock::time_point last_look_{};
   int looks_ = 0;
+  MemoryWatch memory_;
 };
 
 }  // namespace cohort::launcher

@@ -55,6 +55,7 @@ class Trial:
         self.node = self.victim // (RANKS // self.nodes)
         self.mark = "COHORT_DIAGNOSIS_TRIAL=%d.%d" % (os.getpid(), number)
         self.missed = None
+        self.cgroup = None
 
     def describe(self):
         return "trial %d (seed %d): %s of rank %d of %d on %d node(s) after %d calls" % (
@@ -113,6 +114,8 @@ class Trial:
                     except ProcessLookupError:
                         pass
                 process.wait()
+            if self.cgroup:
+                wait_until(lambda: removed(self.cgroup), 5)
             self.judge(read(err), process.returncode, ended)
         return self
 
@@ -140,6 +143,14 @@ class Trial:
 def read(path):
     with open(path, errors="replace") as file:
         return file.read()
+
+
+def removed(cgroup):
+    try:
+        os.rmdir(cgroup)
+    except OSError:
+        return False
+    return True
 
 
 def parent_of(pid):
@@ -195,6 +206,28 @@ def full_log(trial):
     trial.program = ["sh", "-c", "echo a line"]
 
 
+def memory_cgroup(trial):
+    """A cgroup of the victim's own with little memory; None where it can't be made."""
+    for parent, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        folder = os.path.join(parent, "cohort-" + trial.mark.split("=")[1])
+        try:
+            os.mkdir(folder)
+        except OSError:
+            continue
+        try:
+            with open(os.path.join(folder, limit), "w") as file:
+                file.write(str(128 << 20))
+            return folder
+        except OSError:
+            os.rmdir(folder)
+    return None
+
+
+def little_memory(trial):
+    trial.cgroup = memory_cgroup(trial)
+    only_the_victim("echo $$ > %s/cgroup.procs" % trial.cgroup)(trial)
+
+
 def kill_rank(trial):
     os.kill(trial.process_of_rank(trial.victim), signal.SIGKILL)
 
@@ -232,6 +265,8 @@ KINDS = {
     "abort": Kind([r"rank {v}\b.* killed by SIGABRT", "assertion failed: loss is finite"], "abort", status=134),
     "exception": Kind([r"rank {v}\b.* killed by SIGABRT", "the data loader has lost its file"], "exception", status=134),
     "bad_alloc": Kind([r"rank {v}\b.* killed by SIGABRT", "bad_alloc"], "bad_alloc", status=134),
+    "out_of_memory": Kind([r"rank {v}\b.* killed by SIGKILL, .*out of memory"], "memory", status=137,
+                          prepare=little_memory),
     "cpu_limit": Kind([r"rank {v}\b.* killed by SIGXCPU", "CPU time limit"], "cpu_limit", status=152),
     "file_limit": Kind([r"rank {v}\b.* killed by SIGXFSZ"], "file_limit", status=153),
     "hang": Kind(LATE, "hang", blamed=".*"),
@@ -265,6 +300,12 @@ def main():
     arguments = parser.parse_args()
     arguments.diagnosis_ranks = os.path.abspath(arguments.diagnosis_ranks)
     names = [arguments.kind] if arguments.kind else list(KINDS)
+    probe = memory_cgroup(Trial(arguments, 0, "out_of_memory"))
+    if probe:
+        os.rmdir(probe)
+    elif "out_of_memory" in names:
+        names.remove("out_of_memory")
+        print("out_of_memory is left out: no cgroup with a limit of memory can be made here (it needs root)")
     trials = [Trial(arguments, number, names[number % len(names)]) for number in range(arguments.trials)]
     began = time.monotonic()
     with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:

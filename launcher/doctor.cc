@@ -1,0 +1,171 @@
+#include "launcher/doctor.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+
+#include "launcher/base/addresses.h"
+#include "launcher/base/run_commands.h"
+#include "launcher/base/unique_fd.h"
+#include "launcher/environment/cpus.h"
+#include "launcher/environment/inventory.h"
+#include "launcher/environment/node_source.h"
+#include "launcher/environment/process_environment.h"
+#include "launcher/options.h"
+#include "launcher/program.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr unsigned long long kNoLimit = ~0ULL;
+// Of one node's agent and of a rank that talks to a thousand others.
+constexpr unsigned long long kFilesNeeded = 256;
+constexpr unsigned long long kFilesWanted = 4096;
+constexpr unsigned long long kProcessesNeeded = 64;
+constexpr unsigned long long kProcessesWanted = 1024;
+constexpr std::chrono::seconds kTrialTimeout{30};
+
+unsigned long long LimitOf(int resource) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return kNoLimit;
+  }
+  return limit.rlim_cur;
+}
+
+Finding Good(const std::string& subject, const std::string& text) {
+  return {.level = Finding::Level::kGood, .subject = subject, .text = text, .remedy = ""};
+}
+
+Finding JudgeLimit(const std::string& subject, const std::string& option, unsigned long long limit,
+                   unsigned long long needed, unsigned long long wanted) {
+  Finding finding = Good(subject, limit == kNoLimit ? "no limit" : "at most " + std::to_string(limit));
+  if (limit >= wanted) return finding;
+  finding.level = limit < needed ? Finding::Level::kBad : Finding::Level::kWarning;
+  finding.remedy = "raise it: ulimit " + option + " " + std::to_string(wanted);
+  return finding;
+}
+
+std::string Plural(int count, const std::string& what) {
+  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+}
+
+const char* NameOf(Finding::Level level) {
+  static constexpr const char* kNames[] = {"ok      ", "warning ", "BAD     "};
+  return kNames[static_cast<int>(level)];
+}
+
+// Everything at once: certificates, agent, rendezvous, segment, ranks, their end.
+Finding TryAJob() {
+  using Clock = std::chrono::steady_clock;
+  const auto start = Clock::now();
+  RunCommandsOptions options;
+  options.limit = kTrialTimeout;
+  const CommandResult result = RunCommands(
+      {{"env", "-u", "COHORT_AGENT", OwnPath(), "--launcher", "local", "--nproc-per-node", "2", "true"}}, options)[0];
+  const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start).count();
+  Finding finding = Good("trial job", "two ranks started and ended in " + std::to_string(ms) + " ms");
+  if (result.ended && WIFEXITED(result.wait_status) && WEXITSTATUS(result.wait_status) == 0) return finding;
+  finding.level = Finding::Level::kBad;
+  finding.text = result.ended ? "failed:" : "did not end within " + std::to_string(kTrialTimeout.count()) + " s:";
+  for (const char c : result.error) finding.text += c == '\n' ? "\n    " : std::string(1, c);
+  finding.remedy = "mend what the lines above name, then run: dlaunch --nproc-per-node 2 true";
+  return finding;
+}
+
+bool IsInPath(const std::string& name) {
+  return FindProgram(name, GetVariable("PATH").value_or("/usr/bin:/bin"), "/nonexistent", "/nonexistent").ok();
+}
+
+void Print(const Finding& finding) {
+  std::printf("%s%s: %s\n", NameOf(finding.level), finding.subject.c_str(), finding.text.c_str());
+  if (!finding.remedy.empty()) std::printf("        %s\n", finding.remedy.c_str());
+}
+
+}  // namespace
+
+MachineFacts LookAtThisMachine() {
+  MachineFacts facts;
+  const v1::NodeInventory inventory = TakeInventory();
+  facts.node_error = inventory.error();
+  facts.gpus = inventory.devices_size();
+  facts.cpus = static_cast<int>(AvailableCpus().size());
+  facts.open_files = LimitOf(RLIMIT_NOFILE);
+  facts.processes = LimitOf(RLIMIT_NPROC);
+  facts.addresses = OwnAddresses();
+  const UniqueFd memory(::memfd_create("cohort-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  facts.memfd = memory && ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0;
+  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  facts.pidfd = static_cast<bool>(process);
+  std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> facts.ptrace_scope;
+  facts.ssh = IsInPath("ssh");
+  return facts;
+}
+
+std::vector<Finding> Judge(const MachineFacts& facts) {
+  using Level = Finding::Level;
+  std::vector<Finding> findings;
+  Finding machine = Good("this machine", Plural(facts.cpus, "CPU") + ", " + Plural(facts.gpus, "GPU"));
+  if (!facts.node_error.empty()) {
+    machine = {Level::kBad, machine.subject, facts.node_error, "until that is mended it takes no part in a job"};
+  }
+  findings.push_back(machine);
+  findings.push_back(JudgeLimit("open files", "-n", facts.open_files, kFilesNeeded, kFilesWanted));
+  findings.push_back(JudgeLimit("processes", "-u", facts.processes, kProcessesNeeded, kProcessesWanted));
+  Finding kernel = Good("kernel", "has sealed memory files and process descriptors");
+  if (!facts.memfd || !facts.pidfd) {
+    kernel = {Level::kBad, kernel.subject,
+              std::string("lacks ") + (facts.memfd ? "pidfd_open" : "memfd_create with seals") +
+                  ", or a container's filter forbids it",
+              "use Linux 5.3 or newer, and allow the call in the container's seccomp profile"};
+  }
+  findings.push_back(kernel);
+  Finding memory = Good("reading a neighbour's memory", "permitted between ranks of one user");
+  if (facts.ptrace_scope >= 2) {
+    memory = {Level::kWarning, memory.subject,
+              "forbidden (kernel.yama.ptrace_scope is " + std::to_string(facts.ptrace_scope) +
+                  "): large messages in private memory are copied twice",
+              "sysctl kernel.yama.ptrace_scope=1, or use windows"};
+  }
+  findings.push_back(memory);
+  std::string addresses;
+  for (const std::string& address : facts.addresses) addresses += (addresses.empty() ? "" : ", ") + address;
+  Finding network = Good("network", addresses);
+  if (addresses.empty()) {
+    network = {Level::kWarning, network.subject, "no address that other machines may reach",
+               "jobs on this machine alone work; bring an interface up for others"};
+  }
+  findings.push_back(network);
+  Finding ssh = Good("ssh", "in PATH");
+  if (!facts.ssh) {
+    ssh = {Level::kWarning, ssh.subject, "not in PATH: --hosts and --hostfile won't work", "install openssh-client"};
+  }
+  findings.push_back(ssh);
+  return findings;
+}
+
+int RunDoctorCommand(const std::vector<std::string>& arguments) {
+  if (!arguments.empty()) {
+    std::fprintf(stderr, "dlaunch: use: dlaunch doctor; it takes no arguments\n");
+    return kExitUsage;
+  }
+  std::vector<Finding> findings = Judge(LookAtThisMachine());
+  findings.push_back(TryAJob());
+  bool bad = false;
+  for (const Finding& finding : findings) {
+    Print(finding);
+    bad = bad || finding.level == Finding::Level::kBad;
+  }
+  std::printf("sources of nodes, the first that applies is used (*):\n%s", ExplainSources(Options()).c_str());
+  if (std::fflush(stdout) != 0) return kExitLauncher;
+  return bad ? 1 : 0;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,40 @@
+// `dlaunch doctor`: what of this machine and its surroundings keeps jobs from running, or from running well.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace cohort::launcher {
+
+struct Finding {
+  enum class Level { kGood, kWarning, kBad };
+  Level level = Level::kGood;
+  std::string subject;  // "open files"
+  std::string text;     // what was found
+  std::string remedy;   // empty where nothing is to be done
+};
+
+// What doctor looks at, so that its judgement is a function of it.
+struct MachineFacts {
+  int cpus = 0;
+  int gpus = 0;
+  std::string node_error;             // why this machine can't take part in a job; empty: it can
+  unsigned long long open_files = 0;  // limits; ~0: none
+  unsigned long long processes = 0;
+  std::vector<std::string> addresses;  // that other machines may reach
+  bool memfd = false;
+  bool pidfd = false;
+  int ptrace_scope = 0;  // /proc/sys/kernel/yama/ptrace_scope; 0: also where there is none
+  bool ssh = false;      // in PATH
+};
+
+MachineFacts LookAtThisMachine();
+
+// The findings, in the order in which they are printed. Pure.
+std::vector<Finding> Judge(const MachineFacts& facts);
+
+// Prints the findings, which source of nodes a job would have, and how a job of two ranks fared. Returns the exit
+// status: 0, or 1 when something keeps jobs from running.
+int RunDoctorCommand(const std::vector<std::string>& arguments);
+
+}  // namespace cohort::launcher
