@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "torch/torch.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/tensor_buffer.h"
 
@@ -21,7 +22,7 @@ void BroadcastPacked(comm::Communicator& group, const std::vector<at::Tensor>& t
   at::Tensor packed = at::cat(flat);
   const bool as_bytes = packed.is_complex() || packed.scalar_type() == at::kBool;
   const at::Tensor carried = as_bytes ? packed.view(at::kByte) : packed;
-  ThrowUnlessOk(group.Broadcast(AsBuffer(carried), root).Wait(), what);
+  ThrowUnlessOk(Broadcast(group, AsBuffer(carried), root).Wait(), what);
   if (group.rank() == root) return;
   int64_t offset = 0;
   for (const at::Tensor& tensor : tensors) {

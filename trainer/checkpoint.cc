@@ -14,6 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
 #include "trainer/checkpoint_file.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 
 namespace cohort::trainer {
@@ -35,14 +36,14 @@ int64_t Elements(const std::vector<int64_t>& sizes) {
 std::vector<std::string> GatherTexts(comm::Communicator& world, const std::string& mine, const std::string& what) {
   const int64_t length = static_cast<int64_t>(mine.size());
   std::vector<int64_t> lengths(world.size());
-  ThrowUnlessOk(world.AllGather(comm::ConstBuffer(&length, 1), comm::Buffer(lengths.data(), world.size())).Wait(),
+  ThrowUnlessOk(AllGather(world, comm::ConstBuffer(&length, 1), comm::Buffer(lengths.data(), world.size())).Wait(),
                 what);
   int64_t total = 0;
   for (int64_t each : lengths) total += each;
   std::string all(static_cast<size_t>(total), '\0');
   const comm::ConstBuffer in(reinterpret_cast<const uint8_t*>(mine.data()), length);
   const comm::Buffer out(reinterpret_cast<uint8_t*>(all.data()), total);
-  ThrowUnlessOk(world.AllGatherV(in, out, {.counts = lengths, .displacements = {}}).Wait(), what);
+  ThrowUnlessOk(AllGatherV(world, in, out, {.counts = lengths, .displacements = {}}).Wait(), what);
   std::vector<std::string> texts;
   size_t offset = 0;
   for (int64_t each : lengths) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "torch/torch.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/tensor_buffer.h"
 
@@ -16,7 +17,7 @@ class AllReduceReduction : public GradReduction {
   AllReduceReduction(comm::Communicator& group, at::Tensor carried, at::Tensor target, int index)
       : carried_(std::move(carried)), target_(std::move(target)), index_(index) {
     const comm::Buffer buffer = AsBuffer(carried_);
-    work_ = group.AllReduce(buffer, buffer, comm::ReduceOp::kSum);
+    work_ = AllReduce(group, buffer, buffer, comm::ReduceOp::kSum);
   }
   // It may be dropped by an error elsewhere: the memory must not go before the operation is done.
   ~AllReduceReduction() override {

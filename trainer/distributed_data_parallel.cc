@@ -9,6 +9,7 @@
 
 #include "torch/torch.h"
 #include "trainer/broadcast.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/tensor_buffer.h"
@@ -95,14 +96,14 @@ void DataParallelState::CheckSameParameters() {
   }
   for (const auto& item : module_.named_buffers()) mine += Describe(item.key(), item.value()) + " (buffer)\n";
   int64_t length = static_cast<int64_t>(mine.size());
-  ThrowUnlessOk(group_.Broadcast(comm::Buffer(&length, 1), 0).Wait(), "comparing the modules of the ranks");
+  ThrowUnlessOk(Broadcast(group_, comm::Buffer(&length, 1), 0).Wait(), "comparing the modules of the ranks");
   std::string reference = mine;
   reference.resize(length);
-  ThrowUnlessOk(group_.Broadcast(comm::Buffer(reinterpret_cast<uint8_t*>(reference.data()), length), 0).Wait(),
+  ThrowUnlessOk(Broadcast(group_, comm::Buffer(reinterpret_cast<uint8_t*>(reference.data()), length), 0).Wait(),
                 "comparing the modules of the ranks");
   std::vector<int32_t> equal(group_.size());
   const int32_t same = reference == mine ? 1 : 0;
-  ThrowUnlessOk(group_.AllGather(comm::ConstBuffer(&same, 1), comm::Buffer(equal.data(), group_.size())).Wait(),
+  ThrowUnlessOk(AllGather(group_, comm::ConstBuffer(&same, 1), comm::Buffer(equal.data(), group_.size())).Wait(),
                 "comparing the modules of the ranks");
   const auto differs = std::find(equal.begin(), equal.end(), 0);
   if (differs == equal.end()) return;

@@ -35,6 +35,11 @@ struct FullyShardedDataParallelOptions {
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   // The next unit's parameters, in the order of the last forward pass, are gathered while this one computes.
   bool forward_prefetch = true;
+  // Over a 2-D mesh gradients are summed by one reduce-scatter of all ranks and an all-gather among the replicas, not
+  // by a reduce-scatter among the shards and an all-reduce among the replicas. That sends more between the replicas ((n
+  // - 1) / n of a whole gradient), but sums in the order of all ranks: under Determinism::kOrderInvariant it gives the
+  // bits of DDP. The outermost unit's counts.
+  bool reduce_over_world = false;
   // All ranks start from rank 0's parameters and buffers.
   bool sync_module_states = true;
 };

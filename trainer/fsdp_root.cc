@@ -1,11 +1,13 @@
 #include "trainer/fsdp_root.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <utility>
 
 #include "torch/csrc/autograd/engine.h"
 #include "torch/torch.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/tensor_buffer.h"
 
@@ -20,13 +22,21 @@ std::unique_ptr<comm::Communicator> Copy(comm::Communicator& group) {
 
 }  // namespace
 
-FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communicator& shard,
+FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communicator& world, comm::Communicator& shard,
                    comm::Communicator* replicate)
     : units_(std::move(units)), shard_(shard), replicate_(replicate) {
   gather_group_ = Copy(shard);
   reduce_group_ = Copy(shard);
   if (replicate != nullptr) replicate_group_ = Copy(*replicate);
+  const bool hybrid = replicate != nullptr && replicate->size() > 1 && shard.size() > 1;
+  if (hybrid && units_.front()->options().reduce_over_world) world_group_ = Copy(world);
   share_ = 1.0 / (shard.size() * (replicate == nullptr ? 1 : replicate->size()));
+}
+
+FsdpRoot::~FsdpRoot() {
+  for (const auto* group : {&gather_group_, &reduce_group_, &replicate_group_, &world_group_}) {
+    if (*group != nullptr) CancelDelayed(**group);  // units go later, and may have been gathering ahead
+  }
 }
 
 void FsdpRoot::StartUnshard(FsdpUnit& unit) {
@@ -118,11 +128,16 @@ void FsdpRoot::PreBackward(FsdpUnit& unit) {
   }
 }
 
+// The one whose forward pass came before; after the root's own part, which has its parameters, the last.
 void FsdpRoot::PrefetchBackward(const FsdpUnit& unit) {
-  const auto found = std::find(order_.rbegin(), order_.rend(), &unit);
-  if (found == order_.rend() || found + 1 == order_.rend()) return;
-  FsdpUnit& next = **(found + 1);
-  if (!next.in_backward()) StartUnshard(next);  // else it is done, or has its parameters
+  if (order_.empty()) return;
+  FsdpUnit* next = order_.back();
+  if (&unit != order_.front()) {
+    const auto found = std::find(order_.rbegin(), order_.rend(), &unit);
+    if (found == order_.rend()) return;
+    next = *(found + 1);
+  }
+  if (!next->in_backward()) StartUnshard(*next);  // else it is done, or has its parameters
 }
 
 void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
@@ -160,12 +175,36 @@ void FsdpRoot::LaunchReduction(FsdpUnit& unit, at::Tensor flat) {
   if (unit.shards() == 1) {
     reduction.reduced = std::move(flat);
   } else {
-    reduction.reduced = at::empty({unit.shard_numel()}, flat.options());
-    reduction.work = reduce_group_->ReduceScatter(AsBuffer(flat), AsBuffer(reduction.reduced), comm::ReduceOp::kSum);
-    reduction.flat = std::move(flat);
+    StartScatter(reduction, std::move(flat));
   }
   reduction.scattering = true;
   reductions_.push_back(std::move(reduction));
+}
+
+void FsdpRoot::StartScatter(Reduction& reduction, at::Tensor flat) {
+  const int64_t shard_numel = reduction.unit->shard_numel();
+  reduction.reduced = at::empty({shard_numel}, flat.options());
+  if (world_group_ == nullptr) {
+    reduction.work = ReduceScatter(*reduce_group_, AsBuffer(flat), AsBuffer(reduction.reduced), comm::ReduceOp::kSum);
+  } else {
+    std::vector<int64_t> counts, places;
+    for (int replica = 0; replica < replicate_->size(); ++replica) {
+      const int64_t begin = PieceBegin(shard_numel, replica), end = PieceBegin(shard_numel, replica + 1);
+      for (int shard = 0; shard < shard_.size(); ++shard) {
+        counts.push_back(end - begin);
+        places.push_back(shard * shard_numel + begin);
+      }
+    }
+    reduction.piece = at::empty({counts[world_group_->rank()]}, flat.options());
+    reduction.work = ReduceScatterV(*world_group_, AsBuffer(flat), {.counts = counts, .displacements = places},
+                                    AsBuffer(reduction.piece), comm::ReduceOp::kSum);
+  }
+  reduction.flat = std::move(flat);
+}
+
+// The first element of a shard that `replica` sums.
+int64_t FsdpRoot::PieceBegin(int64_t shard_numel, int replica) const {
+  return shard_numel * replica / replicate_->size();
 }
 
 // Ends the reduce-scatter and starts what follows it.
@@ -177,9 +216,18 @@ void FsdpRoot::Replicate(Reduction& reduction) {
   reduction.flat = at::Tensor();
   ThrowUnlessOk(status, "reducing the gradients from " + reduction.unit->parameters().front().name);
   if (replicate_group_ == nullptr || replicate_group_->size() == 1) return;
-  const comm::Buffer buffer = AsBuffer(reduction.reduced);
   traffic_.replicated_bytes += static_cast<int64_t>(reduction.reduced.nbytes());
-  reduction.work = replicate_group_->AllReduce(buffer, buffer, comm::ReduceOp::kSum);
+  const comm::Buffer buffer = AsBuffer(reduction.reduced);
+  if (reduction.piece.defined()) {
+    std::vector<int64_t> counts;
+    for (int replica = 0; replica < replicate_->size(); ++replica) {
+      counts.push_back(PieceBegin(buffer.count, replica + 1) - PieceBegin(buffer.count, replica));
+    }
+    reduction.work =
+        AllGatherV(*replicate_group_, AsBuffer(reduction.piece), buffer, {.counts = counts, .displacements = {}});
+  } else {
+    reduction.work = AllReduce(*replicate_group_, buffer, buffer, comm::ReduceOp::kSum);
+  }
 }
 
 void FsdpRoot::FinishReductions() {
@@ -221,8 +269,8 @@ void FsdpRoot::Finish() {
 // The other ranks wait for what this one won't send.
 void FsdpRoot::Fail(const std::exception& error) {
   backward_ = false;
-  for (comm::Communicator* group : {gather_group_.get(), reduce_group_.get(), replicate_group_.get()}) {
-    if (group != nullptr) group->Abort(error.what());
+  for (const auto* group : {&gather_group_, &reduce_group_, &replicate_group_, &world_group_}) {
+    if (*group != nullptr) (*group)->Abort(error.what());
   }
   for (Reduction& reduction : reductions_) {
     const absl::Status ignored = reduction.work.Wait();
@@ -232,19 +280,28 @@ void FsdpRoot::Fail(const std::exception& error) {
 
 std::vector<std::pair<FsdpRoot::Step, FsdpUnit*>> FsdpRoot::LastIteration() const {
   if (!last_steps_.empty()) return last_steps_;
-  // This rank has seen none: units run in the order in which they are registered, the root's first.
+  // This rank has seen none: units run in the order in which they are registered, the root's first, and backward the
+  // other way round. Calls on different groups must be in the right order too, because the others wait in between.
   std::vector<std::pair<Step, FsdpUnit*>> steps;
   for (const auto& unit : units_) {
     if (unit->gathers()) steps.emplace_back(Step::kGather, unit.get());
   }
-  for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
-    const bool root = *unit == units_.front();
-    if ((*unit)->gathers() && (*unit)->reshards_after_forward() && !root)
-      steps.emplace_back(Step::kGather, unit->get());
+  const std::vector<std::shared_ptr<FsdpUnit>> backward(units_.rbegin(), std::prev(units_.rend()));
+  const auto gather = [&](size_t place) {
+    if (place >= backward.size()) return;
+    FsdpUnit* unit = backward[place].get();
+    if (unit->gathers() && unit->reshards_after_forward()) steps.emplace_back(Step::kGather, unit);
+  };
+  const auto reduce = [&](FsdpUnit* unit) {
+    if (unit->padded_numel() > 0) steps.emplace_back(Step::kReduce, unit);
+  };
+  const bool ahead = units_.front()->options().backward_prefetch == BackwardPrefetch::kBackwardPre;
+  if (ahead) gather(0);
+  for (size_t place = 0; place < backward.size(); ++place) {
+    gather(ahead ? place + 1 : place);
+    reduce(backward[place].get());
   }
-  for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
-    if ((*unit)->padded_numel() > 0) steps.emplace_back(Step::kReduce, unit->get());
-  }
+  reduce(units_.front().get());
   return steps;
 }
 

@@ -36,9 +36,11 @@ struct FsdpTraffic {
 
 class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
  public:
-  // `shard` carries the shards and `replicate`, if not null, joins equal shards; both must outlive this. The first unit
-  // is the root's own. Local. Throws DistributedError.
-  FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communicator& shard, comm::Communicator* replicate);
+  // `shard` carries the shards and `replicate`, if not null, joins equal shards; `world` has the ranks of both, row by
+  // row of shards. All must outlive this. The first unit is the root's own. Local. Throws DistributedError.
+  FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communicator& world, comm::Communicator& shard,
+           comm::Communicator* replicate);
+  ~FsdpRoot();
 
   void PreForward(FsdpUnit& unit, Join* join);
   // Outputs that require grad bring the unit's parameters back in backward.
@@ -66,6 +68,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
     FsdpUnit* unit = nullptr;
     at::Tensor flat;     // in, until it has been reduce-scattered
     at::Tensor reduced;  // out
+    at::Tensor piece;    // of it, that this rank sums where all ranks do
     runtime::Work work;
     bool scattering = false;
   };
@@ -78,6 +81,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void Finish();
   void LaunchReadyReductions();
   void LaunchReduction(FsdpUnit& unit, at::Tensor flat);
+  void StartScatter(Reduction& reduction, at::Tensor flat);
+  int64_t PieceBegin(int64_t shard_numel, int replica) const;
   void Replicate(Reduction& reduction);
   void FinishReductions();
   void Fail(const std::exception& error);
@@ -89,6 +94,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   comm::Communicator& shard_;
   comm::Communicator* replicate_;
   std::unique_ptr<comm::Communicator> gather_group_, reduce_group_, replicate_group_;
+  std::unique_ptr<comm::Communicator> world_group_;  // where gradients are reduced over the world
   StoragePool pool_;
   bool sync_ = true;
   double share_ = 1;

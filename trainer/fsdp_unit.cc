@@ -6,6 +6,7 @@
 #include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/utils/lambda_post_hook.h"
 #include "torch/torch.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/fsdp_root.h"
 #include "trainer/storage_pool.h"
@@ -96,7 +97,7 @@ void FsdpUnit::StartUnshard(comm::Communicator& group, StoragePool& pool) {
   at::Tensor mine = full_.narrow(0, rank_ * shard_.numel(), shard_.numel());
   const bool same_type = full_.scalar_type() == shard_.scalar_type();
   if (!same_type || shards_ == 1) mine.copy_(shard_);
-  if (shards_ > 1) gather_ = group.AllGather(AsBuffer(same_type ? shard_ : mine), AsBuffer(full_));
+  if (shards_ > 1) gather_ = AllGather(group, AsBuffer(same_type ? shard_ : mine), AsBuffer(full_));
 }
 
 void FsdpUnit::FinishUnshard() {

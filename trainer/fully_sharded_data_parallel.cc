@@ -94,7 +94,7 @@ FsdpRoot& FullyShardedModule::root() {
     wrapped.push_back(unit);
     units.push_back(unit->unit_);
   }
-  auto root = std::make_shared<FsdpRoot>(std::move(units), *shard_, replicate_);
+  auto root = std::make_shared<FsdpRoot>(std::move(units), world_, *shard_, replicate_);
   for (FullyShardedModule* unit : wrapped) unit->root_ = root;
   return *root_;
 }

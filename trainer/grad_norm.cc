@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "torch/torch.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 
 namespace cohort::trainer {
@@ -25,7 +26,7 @@ at::Tensor ShardedNorm(const std::vector<at::Tensor>& parts, double norm_type,
   }
   for (comm::Communicator* group : groups) {
     const comm::Buffer buffer(&total, 1);
-    ThrowUnlessOk(group->AllReduce(buffer, buffer, infinite ? comm::ReduceOp::kMax : comm::ReduceOp::kSum).Wait(),
+    ThrowUnlessOk(AllReduce(*group, buffer, buffer, infinite ? comm::ReduceOp::kMax : comm::ReduceOp::kSum).Wait(),
                   "adding up the norm of gradients");
   }
   return at::scalar_tensor(infinite ? total : std::pow(total, 1.0 / norm_type), at::kFloat);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "torch/torch.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 
 namespace cohort::trainer {
@@ -74,7 +75,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   for (auto& [kind, gradients] : by_kind) found += UnscaleOn(gradients, 1 / scale_) ? 1 : 0;
   for (comm::Communicator* group : groups_) {
     const comm::Buffer buffer(&found, 1);
-    ThrowUnlessOk(group->AllReduce(buffer, buffer, comm::ReduceOp::kMax).Wait(),
+    ThrowUnlessOk(AllReduce(*group, buffer, buffer, comm::ReduceOp::kMax).Wait(),
                   "agreeing on whether gradients are finite");
   }
   seen.found_infinity = found > 0;

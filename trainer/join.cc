@@ -4,6 +4,7 @@
 #include <exception>
 #include <string>
 
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 
 namespace cohort::trainer {
@@ -35,7 +36,8 @@ JoinIteration Join::Exchange(int flags) {
   const int32_t mine = flags;
   std::vector<int32_t> all(group_->size());
   ThrowUnlessOk(
-      group_->AllGather(comm::ConstBuffer(&mine, 1), comm::Buffer(all.data(), static_cast<int64_t>(all.size()))).Wait(),
+      AllGather(*group_, comm::ConstBuffer(&mine, 1), comm::Buffer(all.data(), static_cast<int64_t>(all.size())))
+          .Wait(),
       "learning which ranks have inputs");
   return JoinIteration(std::move(all));
 }

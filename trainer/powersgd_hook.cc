@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "torch/torch.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/tensor_buffer.h"
 
@@ -155,7 +156,7 @@ class PowerSGDHook::Reduction : public GradReduction {
   }
   runtime::Work AllReduce(at::Tensor& tensor) {
     const comm::Buffer buffer = AsBuffer(tensor);
-    return group_.AllReduce(buffer, buffer, comm::ReduceOp::kSum);
+    return trainer::AllReduce(group_, buffer, buffer, comm::ReduceOp::kSum);
   }
 
   comm::Communicator& group_;

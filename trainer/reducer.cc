@@ -11,6 +11,7 @@
 #include "torch/csrc/autograd/variable.h"
 #include "torch/torch.h"
 #include "trainer/autograd_graph.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/reducer_state.h"
 #include "trainer/tensor_buffer.h"
@@ -54,6 +55,7 @@ Reducer::~Reducer() {
   }
   const absl::Status ignored = usage_work_.Wait();
   (void)ignored;
+  for (const comm::Communicator* group : groups_) CancelDelayed(*group);  // a failed hook's, whose groups go next
   if (!options_.gradient_as_bucket_view) return;
   // Window memory may not outlive the job, which gradients may.
   for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
@@ -161,7 +163,7 @@ void Reducer::Rebuild(int root) {
   runtime::MutexLock lock(shared_->mutex);
   at::Tensor order = at::zeros({static_cast<int64_t>(parameters_.size())}, at::kLong);
   std::copy(observed_order_.begin(), observed_order_.end(), order.data_ptr<int64_t>());
-  ThrowUnlessOk(groups_.front()->Broadcast(AsBuffer(order), root).Wait(), "agreeing on the order of gradient buckets");
+  ThrowUnlessOk(Broadcast(*groups_.front(), AsBuffer(order), root).Wait(), "agreeing on the order of gradient buckets");
   const int64_t* data = order.data_ptr<int64_t>();
   BuildBuckets(std::vector<int>(data, data + order.numel()));
   observed_order_.clear();
@@ -304,7 +306,7 @@ void Reducer::LaunchReadyBuckets() {
   }
   if (next_bucket_ == buckets_.size() && counts_usage()) {
     const comm::Buffer usage = AsBuffer(usage_);
-    usage_work_ = groups_.front()->AllReduce(usage, usage, comm::ReduceOp::kSum);
+    usage_work_ = AllReduce(*groups_.front(), usage, usage, comm::ReduceOp::kSum);
   }
 }
 
@@ -312,7 +314,7 @@ void Reducer::Launch(Bucket& bucket, int index) {
   if (to_owners()) return LaunchToOwners(bucket, index);
   if (hook_ == nullptr) {
     const comm::Buffer buffer = AsBuffer(bucket.buffer);
-    bucket.work = bucket.group->AllReduce(buffer, buffer, comm::ReduceOp::kSum);
+    bucket.work = AllReduce(*bucket.group, buffer, buffer, comm::ReduceOp::kSum);
     return;
   }
   GradBucket shown{.index = index,
@@ -335,8 +337,8 @@ void Reducer::LaunchToOwners(Bucket& bucket, int index) {
     ThrowUnlessOk(KeepOwned(done), done.context);
   }
   at::Tensor mine = bucket.buffer.narrow(0, bucket.first, bucket.counts[bucket.group->rank()]);
-  bucket.work = bucket.group->ReduceScatterV(AsBuffer(bucket.buffer), {.counts = bucket.counts, .displacements = {}},
-                                             AsBuffer(mine), comm::ReduceOp::kSum);
+  bucket.work = ReduceScatterV(*bucket.group, AsBuffer(bucket.buffer), {.counts = bucket.counts, .displacements = {}},
+                               AsBuffer(mine), comm::ReduceOp::kSum);
 }
 
 }  // namespace cohort::trainer

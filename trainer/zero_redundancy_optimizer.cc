@@ -6,6 +6,7 @@
 #include <string>
 
 #include "torch/torch.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/grad_norm.h"
 #include "trainer/tensor_buffer.h"
@@ -118,7 +119,7 @@ void ZeroRedundancyOptimizerBase::GatherParameters() {
       flat->buffer.narrow(0, flat->offsets[k], parameter.numel()).copy_(parameter.reshape({-1}));
     }
     const comm::ConstBuffer mine = AsBuffer(flat->buffer.narrow(0, flat->first, flat->counts[group_.rank()]));
-    works.push_back(group_.AllGatherV(mine, AsBuffer(flat->buffer), {.counts = flat->counts, .displacements = {}}));
+    works.push_back(AllGatherV(group_, mine, AsBuffer(flat->buffer), {.counts = flat->counts, .displacements = {}}));
   }
   absl::Status first;
   for (runtime::Work& work : works) {  // all of them: none may go on in memory that others use again

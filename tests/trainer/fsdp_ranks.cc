@@ -175,6 +175,38 @@ TEST(FsdpMesh, ShardsAreReplicatedOverRows) {
   EXPECT_THROW(Shard(*world, hybrid), c10::Error) << "without a mesh";
 }
 
+// Every rank makes one block at a time and keeps its shard of it: the values are those of the whole model made in one
+// process, whatever the mesh, and nothing is sent.
+TEST(FsdpInitialisation, DoesNotDependOnTheMesh) {
+  struct Deep : torch::nn::Module {
+    using Wrap = std::function<std::shared_ptr<torch::nn::Module>(std::shared_ptr<torch::nn::LinearImpl>)>;
+    explicit Deep(const Wrap& wrap) {
+      for (int i = 0; i < 4; ++i) {
+        register_module("layer" + std::to_string(i), wrap(std::make_shared<torch::nn::LinearImpl>(5, 5)));
+      }
+    }
+    at::Tensor forward(const at::Tensor& x) { return x; }
+  };
+  torch::manual_seed(77);
+  const Deep whole([](std::shared_ptr<torch::nn::LinearImpl> layer) { return layer; });
+  FullyShardedDataParallelOptions options;
+  options.sync_module_states = false;
+  const auto expect_same = [&](auto& where) {
+    torch::manual_seed(77);
+    auto deep = std::make_shared<Deep>([&](std::shared_ptr<torch::nn::LinearImpl> layer) {
+      return std::make_shared<FullyShardedDataParallel<torch::nn::LinearImpl>>(layer, where, options);
+    });
+    const auto model = std::make_shared<FullyShardedDataParallel<Deep>>(deep, where, options);
+    const SummonFullParams summoned(*model, /*writeback=*/false);
+    ExpectSame(model->parameters(), whole.parameters(), /*bits=*/true);
+  };
+  expect_same(*world);
+  if (world->size() % 2 != 0) return;
+  auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
+  ASSERT_TRUE(mesh.ok());
+  expect_same(**mesh);
+}
+
 TEST(FsdpNoSync, AccumulatesAndTheNextBackwardAverages) {
   auto model = Shard(*world);
   auto reference = Plain();

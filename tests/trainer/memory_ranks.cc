@@ -1,6 +1,7 @@
 // What saves memory without changing results: activation checkpointing, small types with float32 copies, split state.
 #include <memory>
 
+#include "tests/trainer/noisy_stack.h"
 #include "tests/trainer/ranks.h"
 #include "trainer/activation_checkpoint.h"
 #include "trainer/autocast.h"
@@ -19,80 +20,6 @@ namespace {
 
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
-
-// Dropout, and running statistics.
-struct Noisy : torch::nn::Module {
-  explicit Noisy(bool statistics = true) {
-    torch::manual_seed(7);
-    first = register_module("first", torch::nn::Linear(4, 6));
-    if (statistics) norm = register_module("norm", torch::nn::BatchNorm1d(6));
-    second = register_module("second", torch::nn::Linear(6, 4));
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    ++calls;
-    at::Tensor hidden = first(x);
-    if (!norm.is_empty()) hidden = norm(hidden);
-    return x + second(torch::dropout(torch::tanh(hidden), 0.5, is_training()));
-  }
-  torch::nn::Linear first{nullptr}, second{nullptr};
-  torch::nn::BatchNorm1d norm{nullptr};
-  int calls = 0;
-};
-
-// Three of them, each computed by `call`.
-struct Stack : torch::nn::Module {
-  using Call = std::function<std::pair<std::shared_ptr<torch::nn::Module>, std::function<at::Tensor(at::Tensor)>>(
-      std::shared_ptr<Noisy>)>;
-  explicit Stack(const Call& call, bool statistics = true) {
-    for (int i = 0; i < 3; ++i) {
-      auto [module, forward] = call(std::make_shared<Noisy>(statistics));
-      register_module("block" + std::to_string(i), module);
-      blocks.push_back(forward);
-    }
-  }
-  at::Tensor forward(at::Tensor x) {
-    for (const auto& block : blocks) x = block(x);
-    return x;
-  }
-  std::vector<std::function<at::Tensor(at::Tensor)>> blocks;
-};
-
-template <typename Module>
-auto Called(std::shared_ptr<Module> module) {
-  return std::make_pair(std::static_pointer_cast<torch::nn::Module>(module),
-                        std::function<at::Tensor(at::Tensor)>([module](at::Tensor x) { return module->forward(x); }));
-}
-
-std::shared_ptr<Stack> PlainStack() {
-  return std::make_shared<Stack>([](std::shared_ptr<Noisy> noisy) { return Called(noisy); });
-}
-std::shared_ptr<Stack> CheckpointedStack() {
-  return std::make_shared<Stack>(
-      [](std::shared_ptr<Noisy> noisy) { return Called(std::make_shared<CheckpointWrapper<Noisy>>(noisy)); });
-}
-
-template <typename Model>
-void TrainNoisy(Model& model, torch::optim::Optimizer& optimizer, int steps = 4) {
-  torch::manual_seed(900 + world->rank());
-  for (int step = 0; step < steps; ++step) {
-    optimizer.zero_grad();
-    model.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
-    optimizer.step();
-  }
-}
-
-std::vector<at::Tensor> Copies(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> copies;
-  for (const auto& tensor : tensors) copies.push_back(tensor.detach().clone());
-  return copies;
-}
-
-void ExpectBits(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(torch::equal(actual[i], expected[i])) << i << ": " << (actual[i] - expected[i]).abs().max();
-  }
-}
 
 TEST(ActivationCheckpoint, ComputesAgainWithTheSameRandomNumbers) {
   Noisy plain, again;
@@ -179,60 +106,6 @@ TEST(ActivationCheckpoint, WorksWithinAndAroundFsdpUnits) {
         },
         small_type);
     ExpectBits(around, plain);
-  }
-}
-
-std::vector<at::Tensor> TrainedUnder(const std::string& mode, bool saving, comm::Communicator& group) {
-  constexpr int kSteps = 20;
-  const Stack::Call plain = [](std::shared_ptr<Noisy> noisy) { return Called(noisy); };
-  const Stack::Call checkpointed = [](std::shared_ptr<Noisy> noisy) {
-    return Called(std::make_shared<CheckpointWrapper<Noisy>>(noisy));
-  };
-  const Stack::Call sharded = [&](std::shared_ptr<Noisy> noisy) {
-    return Called(std::make_shared<FullyShardedDataParallel<Noisy>>(noisy, group));
-  };
-  const Stack::Call both = [&](std::shared_ptr<Noisy> noisy) {
-    using Saving = CheckpointWrapper<Noisy>;
-    return Called(std::make_shared<FullyShardedDataParallel<Saving>>(std::make_shared<Saving>(noisy), group));
-  };
-  if (mode == "fsdp") {
-    const auto model = std::make_shared<FullyShardedDataParallel<Stack>>(
-        std::make_shared<Stack>(saving ? both : sharded, false), group);
-    Adam optimizer(model->parameters(), AdamOptions(0.02));
-    TrainNoisy(*model, optimizer, kSteps);
-    const SummonFullParams whole(*model, /*writeback=*/false);
-    return Copies(model->parameters());
-  }
-  auto stack = std::make_shared<Stack>(saving ? checkpointed : plain, false);
-  if (mode == "ddp") {
-    DistributedDataParallel<Stack> ddp(stack, group);
-    Adam optimizer(stack->parameters(), AdamOptions(0.02));
-    TrainNoisy(ddp, optimizer, kSteps);
-  } else {
-    ZeroRedundancyOptimizer<Adam> optimizer(stack->parameters(), group, AdamOptions(0.02));
-    std::unique_ptr<DistributedDataParallel<Stack>> ddp =
-        mode == "zero1" ? std::make_unique<DistributedDataParallel<Stack>>(stack, group)
-                        : std::make_unique<ShardedDataParallel<Stack>>(stack, optimizer, group);
-    TrainNoisy(*ddp, optimizer, kSteps);
-  }
-  return Copies(stack->parameters());
-}
-
-// After 20 steps with dropout. Division by the number of ranks is exact for powers of two only.
-TEST(EveryMode, GivesTheBitsOfDdpWithAndWithoutCheckpointing) {
-  auto group = comm::Communicator::World(*job, {.determinism = comm::Determinism::kOrderInvariant});
-  ASSERT_TRUE(group.ok()) << group.status();
-  const auto expected = TrainedUnder("ddp", false, **group);
-  const bool exact = (world->size() & (world->size() - 1)) == 0;
-  for (const std::string mode : {"ddp", "zero1", "zero2", "fsdp"}) {
-    for (const bool saving : {false, true}) {
-      const auto actual = TrainedUnder(mode, saving, **group);
-      ASSERT_EQ(actual.size(), expected.size());
-      for (size_t i = 0; i < expected.size(); ++i) {
-        EXPECT_TRUE(exact ? torch::equal(actual[i], expected[i]) : torch::allclose(actual[i], expected[i], 1e-3, 1e-4))
-            << mode << (saving ? " with checkpointing, " : ", ") << i << ": " << (actual[i] - expected[i]).abs().max();
-      }
-    }
   }
 }
 

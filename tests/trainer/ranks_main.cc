@@ -1,7 +1,10 @@
 #include <iostream>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "tests/trainer/ranks.h"
+#include "trainer/collectives.h"
 
 namespace cohort::trainer {
 std::unique_ptr<runtime::Runtime> job;
@@ -27,7 +30,14 @@ int main(int argc, char** argv) {
     return 1;
   }
   cohort::trainer::world = *std::move(world);
+  // --delay-collectives: every test with every transfer done as late as may be.
+  std::optional<cohort::trainer::DelayedCollectives> delayed;
+  if (argc > 1 && std::string_view(argv[1]) == "--delay-collectives") delayed.emplace();
   const int result = RUN_ALL_TESTS();
+  if (delayed.has_value()) {
+    std::cout << "held back " << delayed->calls() << " collectives\n";
+    delayed.reset();
+  }
   cohort::trainer::world.reset();
   cohort::trainer::job.reset();
   return result;

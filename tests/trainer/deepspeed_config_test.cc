@@ -1,0 +1,116 @@
+#include "trainer/deepspeed_config.h"
+
+#include <cmath>
+#include <string>
+
+#include "c10/util/Exception.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace cohort::trainer {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::string ErrorOf(const std::string& json, int ranks = 2) {
+  try {
+    ParseDeepSpeedConfig(json, ranks);
+    return "";
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+}
+
+TEST(DeepSpeedConfig, AppliesWhatIsKnownAndNamesTheRest) {
+  const DeepSpeedConfig config = ParseDeepSpeedConfig(
+      R"({"train_batch_size": 32, "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
+          "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "overlap_comm": true,
+                                "offload_optimizer": {"device": "cpu"}},
+          "optimizer": {"type": "Adam", "params": {"lr": 3e-4, "betas": [0.8, 0.99], "torch_adam": true}},
+          "fp16": {"enabled": true, "initial_scale_power": 8, "hysteresis": 3},
+          "zero_allow_untested_optimizer": true})",
+      2);
+  EXPECT_EQ(config.train_micro_batch_size_per_gpu, 4);
+  EXPECT_EQ(config.gradient_clipping, 0.5);
+  EXPECT_EQ(config.zero_optimization.stage, 2);
+  EXPECT_EQ(config.zero_optimization.reduce_bucket_size, 500'000'000);
+  EXPECT_EQ(config.optimizer.lr, 3e-4);
+  EXPECT_EQ(config.optimizer.beta1, 0.8);
+  EXPECT_EQ(config.optimizer.beta2, 0.99);
+  EXPECT_EQ(config.fp16.hysteresis, 3);
+  EXPECT_THAT(config.without_effect,
+              ElementsAre("optimizer.params.torch_adam", "zero_allow_untested_optimizer",
+                          "zero_optimization.offload_optimizer", "zero_optimization.overlap_comm"));
+}
+
+TEST(DeepSpeedConfig, DerivesTheThirdBatchSize) {
+  EXPECT_EQ(ParseDeepSpeedConfig(R"({"train_batch_size": 24})", 3).train_micro_batch_size_per_gpu, 8);
+  EXPECT_EQ(ParseDeepSpeedConfig(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2})", 3)
+                .gradient_accumulation_steps,
+            4);
+  EXPECT_EQ(ParseDeepSpeedConfig(R"({"gradient_accumulation_steps": 5, "train_micro_batch_size_per_gpu": 2})", 3)
+                .train_batch_size,
+            30);
+  EXPECT_THAT(ErrorOf(R"({"train_batch_size": 25})"), HasSubstr("train_batch_size 25 is not"));
+  EXPECT_THAT(ErrorOf("{}"), HasSubstr("train_batch_size"));
+}
+
+TEST(DeepSpeedConfig, NamesTheKeyThatIsWrong) {
+  EXPECT_THAT(ErrorOf("[1"), HasSubstr("no JSON"));
+  EXPECT_THAT(ErrorOf("[1]"), HasSubstr("no JSON object"));
+  EXPECT_THAT(ErrorOf(R"({"train_batch_size": "auto"})"), HasSubstr("train_batch_size is \"auto\""));
+  EXPECT_THAT(ErrorOf(R"({"train_batch_size": 1.5})"), HasSubstr("train_batch_size is 1.5, which is no whole number"));
+  EXPECT_THAT(ErrorOf(R"({"train_batch_size": -2})"), HasSubstr("must be at least 0"));
+  EXPECT_THAT(ErrorOf(R"({"zero_optimization": 2})"), HasSubstr("zero_optimization is no JSON object"));
+  EXPECT_THAT(ErrorOf(R"({"zero_optimization": {"stage": 3}})"), HasSubstr("FullyShardedDataParallel"));
+  EXPECT_THAT(ErrorOf(R"({"optimizer": {"type": "Lion"}})"), HasSubstr("optimizer.type is Lion"));
+  EXPECT_THAT(ErrorOf(R"({"scheduler": {"type": "OneCycle"}})"), HasSubstr("scheduler.type is OneCycle"));
+  EXPECT_THAT(ErrorOf(R"({"scheduler": {"type": "WarmupDecayLR"}})"), HasSubstr("total_num_steps"));
+  EXPECT_THAT(ErrorOf(R"({"optimizer": {"params": {"betas": [1]}}})"), HasSubstr("optimizer.params.betas"));
+  EXPECT_THAT(ErrorOf(R"({"train_batch_size": 2, "fp16": {"enabled": true}, "bf16": {"enabled": true}})"),
+              HasSubstr("both enabled"));
+  EXPECT_THROW(ReadDeepSpeedConfig("/nonexistent/ds.json", 1), c10::Error);
+}
+
+TEST(DeepSpeedConfig, WarmsTheLearningRateUpAndDown) {
+  DeepSpeedConfig config;
+  EXPECT_EQ(LearningRateAt(config, 7), 1e-3);
+  config.scheduler = {.type = "WarmupDecayLR",
+                      .warmup_min_lr = 0,
+                      .warmup_max_lr = 1,
+                      .warmup_num_steps = 10,
+                      .total_num_steps = 20,
+                      .warmup_type = "linear"};
+  EXPECT_DOUBLE_EQ(LearningRateAt(config, 5), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRateAt(config, 15), 0.5);
+  EXPECT_DOUBLE_EQ(LearningRateAt(config, 30), 0);
+  config.scheduler.type = "WarmupLR";
+  config.scheduler.warmup_type = "log";
+  EXPECT_DOUBLE_EQ(LearningRateAt(config, 4), std::log(5) / std::log(10));
+  EXPECT_DOUBLE_EQ(LearningRateAt(config, 30), 1);
+}
+
+TEST(DeepSpeedLossScale, FallsAfterHysteresisAndGrowsAfterAWindow) {
+  DeepSpeedLossScale scale(
+      {.enabled = true, .initial_scale_power = 4, .loss_scale_window = 2, .hysteresis = 2, .min_loss_scale = 4});
+  scale.Update(true);
+  EXPECT_EQ(scale.scale(), 16) << "the first overflow is forgiven";
+  scale.Update(true);
+  EXPECT_EQ(scale.scale(), 8);
+  scale.Update(false);
+  EXPECT_EQ(scale.scale(), 8);
+  scale.Update(false);
+  EXPECT_EQ(scale.scale(), 16);
+  for (const double expected : {16, 8, 4}) {
+    scale.Update(true);
+    EXPECT_EQ(scale.scale(), expected);
+  }
+  EXPECT_THROW(scale.Update(true), c10::Error);
+  DeepSpeedLossScale fixed({.enabled = true, .loss_scale = 128});
+  fixed.Update(true);
+  EXPECT_EQ(fixed.scale(), 128);
+}
+
+}  // namespace
+}  // namespace cohort::trainer

@@ -1,0 +1,92 @@
+// The JSON that configures DeepSpeed's ZeRO stages 0 to 2, as it is: what is known is applied, by DeepSpeedEngine, and
+// every key that changes nothing here is told by name.
+//
+//   const DeepSpeedConfig config = ReadDeepSpeedConfig("ds_config.json", job.size());
+//   for (const std::string& key : config.without_effect) std::printf("%s has no effect\n", key.c_str());
+//
+// Keys, defaults and their meaning: DeepSpeed's "DeepSpeed Configuration JSON".
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace cohort::trainer {
+
+struct DeepSpeedConfig {
+  // train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks. Any of them that are given
+  // give the others.
+  int64_t train_batch_size = 0;
+  int64_t train_micro_batch_size_per_gpu = 0;
+  int64_t gradient_accumulation_steps = 0;
+  double gradient_clipping = 0;  // by the L2 norm; 0: none
+  int64_t steps_per_print = 10;
+
+  struct Zero {
+    int stage = 0;
+    int64_t reduce_bucket_size = 500'000'000;  // elements
+    bool ignore_unused_parameters = true;
+  } zero_optimization;
+
+  struct Optimizer {
+    std::string type = "Adam";  // Adam, AdamW, SGD
+    double lr = 1e-3;
+    double beta1 = 0.9, beta2 = 0.999;
+    double eps = 1e-8;
+    double weight_decay = 0;
+    double momentum = 0;
+    bool adam_w_mode = true;  // Adam decays weights as AdamW does
+  } optimizer;
+
+  struct Scheduler {
+    std::string type;  // empty: none; WarmupLR, WarmupDecayLR
+    double warmup_min_lr = 0;
+    double warmup_max_lr = 1e-3;
+    int64_t warmup_num_steps = 1000;
+    int64_t total_num_steps = 0;  // WarmupDecayLR
+    std::string warmup_type = "log";
+  } scheduler;
+
+  struct Fp16 {
+    bool enabled = false;
+    bool auto_cast = false;  // floating-point inputs to float16
+    double loss_scale = 0;   // 0: dynamic
+    int initial_scale_power = 16;
+    int64_t loss_scale_window = 1000;
+    int hysteresis = 2;
+    bool consecutive_hysteresis = false;
+    double min_loss_scale = 1;
+  } fp16;
+  bool bf16_enabled = false;
+
+  std::vector<std::string> without_effect;  // "zero_optimization.overlap_comm", sorted
+};
+
+// Throws c10::Error, naming the key, for text that is no JSON object, for values that are out of range or of another
+// type, for batch sizes that don't fit together on `ranks` ranks, and for what can't be done (stage 3: use
+// FullyShardedDataParallel; other optimizers and schedulers).
+DeepSpeedConfig ParseDeepSpeedConfig(const std::string& json, int ranks);
+// The same from a file.
+DeepSpeedConfig ReadDeepSpeedConfig(const std::string& path, int ranks);
+
+// The learning rate of step `step`, from 0. Without a scheduler it is the optimizer's.
+double LearningRateAt(const DeepSpeedConfig& config, int64_t step);
+
+// The scale of the loss in float16, after DeepSpeed's DynamicLossScaler: halved when gradients overflow, but only after
+// `hysteresis` times, and doubled after `loss_scale_window` steps without.
+class DeepSpeedLossScale {
+ public:
+  explicit DeepSpeedLossScale(const DeepSpeedConfig::Fp16& options);
+  double scale() const { return scale_; }
+  // After a step. Throws c10::Error when gradients overflow at the smallest scale.
+  void Update(bool overflow);
+
+ private:
+  DeepSpeedConfig::Fp16 options_;
+  double scale_;
+  int hysteresis_;
+  int64_t step_ = 0;
+  int64_t last_overflow_ = -1;
+};
+
+}  // namespace cohort::trainer

@@ -1,0 +1,141 @@
+#include "trainer/deepspeed_engine.h"
+
+#include <cstdio>
+
+#include "torch/torch.h"
+#include "trainer/broadcast.h"
+#include "trainer/collectives.h"
+#include "trainer/error.h"
+#include "trainer/master_weights.h"
+
+namespace cohort::trainer {
+namespace {
+
+using torch::optim::Optimizer;
+
+bool SmallType(const DeepSpeedConfig& config) { return config.fp16.enabled || config.bf16_enabled; }
+
+template <typename OptimizerClass, typename Options>
+std::unique_ptr<Optimizer> Make(const torch::nn::Module& module, const Options& options, const DeepSpeedConfig& config,
+                                comm::Communicator& world) {
+  using Master = MasterWeights<OptimizerClass>;
+  const std::vector<at::Tensor> parameters = module.parameters();
+  const bool split = config.zero_optimization.stage > 0;
+  if (split && SmallType(config)) return std::make_unique<ZeroRedundancyOptimizer<Master>>(parameters, world, options);
+  if (split) return std::make_unique<ZeroRedundancyOptimizer<OptimizerClass>>(parameters, world, options);
+  if (SmallType(config)) return std::make_unique<Master>(parameters, options);
+  return std::make_unique<OptimizerClass>(parameters, options);
+}
+
+std::unique_ptr<Optimizer> MakeOptimizer(const torch::nn::Module& module, const DeepSpeedConfig& config,
+                                         comm::Communicator& world) {
+  const DeepSpeedConfig::Optimizer& chosen = config.optimizer;
+  const std::tuple<double, double> betas(chosen.beta1, chosen.beta2);
+  if (chosen.type == "SGD") {
+    const auto options =
+        torch::optim::SGDOptions(chosen.lr).momentum(chosen.momentum).weight_decay(chosen.weight_decay);
+    return Make<torch::optim::SGD>(module, options, config, world);
+  }
+  if (chosen.type == "AdamW" || chosen.adam_w_mode) {
+    const auto options =
+        torch::optim::AdamWOptions(chosen.lr).betas(betas).eps(chosen.eps).weight_decay(chosen.weight_decay);
+    return Make<torch::optim::AdamW>(module, options, config, world);
+  }
+  const auto options =
+      torch::optim::AdamOptions(chosen.lr).betas(betas).eps(chosen.eps).weight_decay(chosen.weight_decay);
+  return Make<torch::optim::Adam>(module, options, config, world);
+}
+
+}  // namespace
+
+DeepSpeedEngineBase::DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedConfig config, comm::Communicator& world)
+    : config_(std::move(config)), module_(module), world_(world), loss_scale_(config_.fp16) {
+  if (config_.fp16.enabled) module_.to(torch::kHalf);
+  if (config_.bf16_enabled) module_.to(torch::kBFloat16);
+  // Before the optimizer copies them (MasterWeights), not only when they are wrapped.
+  BroadcastTensors(world_, module_.parameters(), 0, "giving all ranks rank 0's parameters");
+  optimizer_ = MakeOptimizer(module_, config_, world_);
+  zero_ = dynamic_cast<ZeroRedundancyOptimizerBase*>(optimizer_.get());
+  SetLearningRate();
+  if (world_.rank() != 0) return;
+  for (const std::string& key : config_.without_effect) {
+    std::fprintf(stderr, "DeepSpeedEngine: %s has no effect\n", key.c_str());
+  }
+}
+
+DistributedDataParallelOptions DeepSpeedEngineBase::DataParallelOptions() const {
+  DistributedDataParallelOptions options;
+  options.find_unused_parameters = config_.zero_optimization.ignore_unused_parameters;
+  if (config_.zero_optimization.stage > 0) {
+    const int64_t bytes = config_.zero_optimization.reduce_bucket_size * (SmallType(config_) ? 2 : 4);
+    options.buckets = {.first_bytes = bytes, .cap_bytes = bytes};
+  }
+  return options;
+}
+
+void DeepSpeedEngineBase::ChooseSync() { data_parallel_->set_sync(is_gradient_accumulation_boundary()); }
+
+at::Tensor DeepSpeedEngineBase::CastInput(const at::Tensor& input) const {
+  const bool casts = config_.bf16_enabled || (config_.fp16.enabled && config_.fp16.auto_cast);
+  if (!casts || !input.defined() || !at::isFloatingType(input.scalar_type())) return input;
+  return input.to(config_.bf16_enabled ? torch::kBFloat16 : torch::kHalf);
+}
+
+void DeepSpeedEngineBase::backward(const at::Tensor& loss) {
+  if (is_gradient_accumulation_boundary()) last_loss_ = loss.item<double>();
+  const double factor = loss_scale_.scale() / static_cast<double>(config_.gradient_accumulation_steps);
+  (factor == 1 ? loss : loss.to(torch::kFloat32) * factor).backward();
+}
+
+// Whether a gradient was not finite, on any rank.
+bool DeepSpeedEngineBase::Unscale() {
+  const at::NoGradGuard no_grad;
+  double found = 0;
+  for (const at::Tensor& parameter : module_.parameters()) {
+    at::Tensor gradient = parameter.grad();
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    if (!at::isfinite(gradient).all().item<bool>()) found = 1;
+    gradient.mul_(1 / loss_scale_.scale());
+  }
+  const comm::Buffer buffer(&found, 1);
+  ThrowUnlessOk(AllReduce(world_, buffer, buffer, comm::ReduceOp::kMax).Wait(),
+                "agreeing on whether gradients are finite");
+  return found > 0;
+}
+
+void DeepSpeedEngineBase::Clip() {
+  if (config_.gradient_clipping == 0) return;
+  if (zero_ != nullptr) {
+    zero_->clip_grad_norm_(config_.gradient_clipping);
+  } else {
+    torch::nn::utils::clip_grad_norm_(module_.parameters(), config_.gradient_clipping);
+  }
+}
+
+void DeepSpeedEngineBase::SetLearningRate() {
+  for (auto& group : optimizer_->param_groups()) group.options().set_lr(get_lr());
+}
+
+void DeepSpeedEngineBase::step() {
+  const bool boundary = is_gradient_accumulation_boundary();
+  ++micro_steps_;
+  if (!boundary) return;
+  const bool overflow = config_.fp16.enabled && Unscale();
+  if (overflow) {
+    ++skipped_steps_;
+  } else {
+    Clip();
+    optimizer_->step();
+  }
+  loss_scale_.Update(overflow);
+  for (at::Tensor parameter : module_.parameters()) parameter.mutable_grad() = at::Tensor();
+  ++global_steps_;
+  SetLearningRate();
+  if (world_.rank() == 0 && global_steps_ % config_.steps_per_print == 0) {
+    std::printf("step %lld, loss %.4f, lr %.3g, skipped %lld\n", static_cast<long long>(global_steps_), last_loss_,
+                get_lr(), static_cast<long long>(skipped_steps_));
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,46 @@
+// Job: what init_process_group, init_device_mesh and destroy_process_group are in Python, in exceptions.
+//
+//   Job job;  // joins the job that dlaunch started; gradients travel while backward computes
+//   DistributedDataParallel ddp(model, job.world());
+//
+// Wrappers, optimizers and meshes go before it, as locals declared after it do.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "runtime/runtime.h"
+#include "trainer/device_mesh.h"
+
+namespace cohort::trainer {
+
+class Job {
+ public:
+  // Blocks until this rank knows who it is. With a progress thread. Throws DistributedError.
+  explicit Job(const comm::CommunicatorOptions& options = {});
+  // Ends in order; what no call has reported yet is said on standard error output.
+  ~Job();
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  comm::Communicator& world() { return *world_; }
+  runtime::Runtime& runtime() { return *runtime_; }
+  int rank() const { return world_->rank(); }
+  int size() const { return world_->size(); }
+
+ private:
+  std::unique_ptr<runtime::Runtime> runtime_;
+  std::unique_ptr<comm::Communicator> world_;
+};
+
+// Calls `program` and returns 0; says what it throws on standard error output, after `name`, and returns 1: for main().
+int RunRank(const std::string& name, const std::function<void()>& program);
+
+// DeviceMesh::Create that throws c10::Error.
+std::unique_ptr<DeviceMesh> init_device_mesh(comm::Communicator& world, std::vector<int> mesh_shape,
+                                             std::vector<std::string> mesh_dim_names);
+
+}  // namespace cohort::trainer
