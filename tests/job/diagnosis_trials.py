@@ -49,13 +49,16 @@ class Trial:
         self.kind = KINDS[name]
         self.nodes = 2 if name in ("node_lost", "agent_killed") else choose.choice((1, 2))
         self.victim = choose.randrange(RANKS)
-        if name in ("node_lost", "agent_killed"):
+        if name == "partition":
+            self.nodes = 2
+        if name in ("node_lost", "agent_killed", "partition"):
             self.victim = choose.choice((2, 3))  # node 0 has the rendezvous
         self.calls = choose.randrange(1, 60)
         self.node = self.victim // (RANKS // self.nodes)
         self.mark = "COHORT_DIAGNOSIS_TRIAL=%d.%d" % (os.getpid(), number)
         self.missed = None
         self.cgroup = None
+        self.skipped = ""
 
     def describe(self):
         return "trial %d (seed %d): %s of rank %d of %d on %d node(s) after %d calls" % (
@@ -91,11 +94,16 @@ class Trial:
             placement = (["--nproc-per-node", str(RANKS)] if self.nodes == 1 else
                          ["--simulate-nodes", str(self.nodes), "--nproc-per-node", str(RANKS // self.nodes)])
             name, value = self.mark.split("=")
+            command = [self.arguments.dlaunch, *placement, *self.options, "--", *self.program]
+            if self.name == "partition":
+                helper = os.path.join(os.path.dirname(self.arguments.diagnosis_ranks), "job_partitioned_job")
+                command = [helper, str(5 * self.calls), *self.program]
             out, err = os.path.join(self.folder, "out"), os.path.join(self.folder, "err")
             with open(out, "wb") as out_file, open(err, "wb") as err_file:
-                process = subprocess.Popen([self.arguments.dlaunch, *placement, *self.options, "--", *self.program],
-                                           stdin=subprocess.DEVNULL, stdout=out_file, stderr=err_file,
-                                           env=dict(os.environ, TMPDIR=self.folder, **{name: value}))
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out_file, stderr=err_file,
+                                           env=dict(os.environ, TMPDIR=self.folder,
+                                                    COHORT_TEST_BIN_DIR=os.path.dirname(self.arguments.dlaunch),
+                                                    **{name: value}))
             try:
                 if self.kind.outside:
                     def ready():
@@ -116,7 +124,10 @@ class Trial:
                 process.wait()
             if self.cgroup:
                 wait_until(lambda: removed(self.cgroup), 5)
-            self.judge(read(err), process.returncode, ended)
+            if self.name == "partition" and process.returncode == 77:
+                self.skipped = read(err)
+            else:
+                self.judge(read(err), process.returncode, ended)
         return self
 
     def judge(self, text, status, ended):
@@ -276,6 +287,7 @@ KINDS = {
     "disk_full": Kind([r"rank {v}\b.* exited with code 4", "No space left on device"], "disk_full", status=4),
     "agent_killed": Kind([r"{node}\b.*(agent|lost)"], outside=kill_agent, status=125, blamed=".*{node}"),
     "node_lost": Kind([r"{node}\b.*(agent|lost)"], outside=lose_node, status=125, blamed=".*{node}"),
+    "partition": Kind([r"ranks 2 and 3 \(.* lost", "silent for"], status=125, blamed=r"ranks 2 and 3\b"),
     "no_program": Kind(["no-such-program", "there is no program"], prepare=missing_program, status=127, blamed=""),
     "no_interpreter": Kind(["script.*No such file", "interpreter"], prepare=missing_interpreter, blamed=""),
     "not_executable": Kind(["program.*not executable", "chmod"], prepare=forbidden_program, status=126, blamed=""),
@@ -298,6 +310,7 @@ def main():
     parser.add_argument("--at-once", type=int, default=4, help="jobs side by side")
     parser.add_argument("--show", action="store_true", help="print what the first lines were")
     arguments = parser.parse_args()
+    arguments.dlaunch = os.path.abspath(arguments.dlaunch)
     arguments.diagnosis_ranks = os.path.abspath(arguments.diagnosis_ranks)
     names = [arguments.kind] if arguments.kind else list(KINDS)
     probe = memory_cgroup(Trial(arguments, 0, "out_of_memory"))
@@ -314,6 +327,7 @@ def main():
                 print("missed: " + trial.missed, flush=True)
             elif arguments.show:
                 print("%s\n%s" % (trial.describe(), trial.head), flush=True)
+    trials = [trial for trial in trials if not trial.skipped or print(trial.skipped, end="")]
     print("%d faults in %.0f s: is the right rank and kind in the first %d lines?" %
           (len(trials), time.monotonic() - began, LINES))
     print("%-16s %7s %7s" % ("kind", "faults", "right"))
