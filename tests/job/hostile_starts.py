@@ -166,7 +166,7 @@ class Start:
         with tempfile.TemporaryDirectory(prefix="cohort-hostile-") as folder:
             name, value = self.mark.split("=")
             environment = dict(os.environ, TMPDIR=folder, **{name: value})
-            program = [self.arguments.collperf, "all_reduce", "-b", "8", "-e", "64K", "-n", "5"]
+            program = [self.arguments.collperf, "all_reduce", "-b", "8", "-e", "1K", "-n", "5"]
             paths, processes = [], []
 
             def logs():
@@ -224,7 +224,7 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, limits[0]), limits[1]))
     peace, war, ports, connections = [], [], 0, 0
     for number in range(arguments.trials):
-        if number < 20 or number % 10 == 0:
+        if number < 4 or number % 10 < 2:  # of both kinds
             peace.append(Start(arguments, number, False).run()[0])
         seconds, strangers = Start(arguments, number, True).run()
         war.append(seconds)
