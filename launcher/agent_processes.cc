@@ -40,6 +40,7 @@ absl::Status AgentProcesses::Start() {
       agent.process = std::move(reached->at(name));
     } else {
       COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), name));
+      agent.here = job_.nodes.spawner == "local";
     }
     agent.writer = std::make_unique<MessageWriter>(loop_, std::move(agent.process.input));
     agent.reader.SkipUntil(agent.process.preamble);
@@ -110,9 +111,12 @@ void AgentProcesses::Reap() {
 }
 
 void AgentProcesses::Kill() {
-  for (const Agent& agent : agents_) {
-    if (agent.process.pid > 0 && !agent.exited) ::kill(agent.process.pid, SIGKILL);
-  }
+  for (size_t i = 0; i < agents_.size(); ++i) Kill(i);
+}
+
+void AgentProcesses::Kill(size_t index) {
+  const Agent& agent = agents_[index];
+  if (agent.process.pid > 0 && !agent.exited) ::kill(agent.process.pid, SIGKILL);
 }
 
 void AgentProcesses::LookForFrozen() {

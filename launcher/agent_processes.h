@@ -48,8 +48,9 @@ class AgentProcesses {
   void SetReading(bool reading);
   // Reaps those that have ended. To be called after SIGCHLD.
   void Reap();
-  // SIGKILL to all that live; their sentinels sweep.
+  // SIGKILL to all that live, or to one; their sentinels sweep.
   void Kill();
+  void Kill(size_t index);
 
   // 0 once it has ended.
   pid_t pid(size_t index) const { return agents_[index].exited ? 0 : agents_[index].process.pid; }
@@ -58,6 +59,9 @@ class AgentProcesses {
   void SetFailed(size_t index, const std::string& why) { agents_[index].failed = why; }
   bool ended(size_t index) const { return agents_[index].output_ended && agents_[index].exited; }
   bool EndedInOrder(size_t index) const;
+  // Whether its end, with that of its output, is also the end of all that it had started: it is a process of this
+  // machine, whose sentinel has swept by then.
+  bool IsHere(size_t index) const { return agents_[index].here; }
   // It ended without a word of its own: killed, or stopped for so long that we did it.
   bool EndedSilently(size_t index) const { return agents_[index].failed.empty() || agents_[index].frozen; }
   // "the agent of node1 (pid 4711) was killed by SIGKILL"
@@ -69,6 +73,7 @@ class AgentProcesses {
     std::unique_ptr<MessageWriter> writer;
     MessageReader reader;
     TlsIdentity identity;
+    bool here = false;
     bool reading = false;
     bool output_ended = false;
     bool exited = false;

@@ -5,11 +5,13 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -41,7 +43,8 @@ constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their 
 constexpr seconds kStopSlack{10};            // beyond the grace, before everything is killed
 constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
 constexpr size_t kMaxCommandInStatus = 8u << 10;
-constexpr seconds kBlameAgentAfter{3};  // for the rendezvous to notice the loss of an agent by itself
+constexpr seconds kGivenUpEndsWithin{2};  // then it is killed
+constexpr seconds kBlameAgentAfter{3};    // for the rendezvous to notice the loss of an agent by itself
 
 class FrontEnd {
  public:
@@ -61,6 +64,8 @@ class FrontEnd {
   void OnLost(const std::string& text);
   void OnReport(const v1::JobReport& report);
   void OnRestart(const v1::Restart& restart);
+  void OnLostNode(const v1::LostNode& lost);
+  void OnMembers(const v1::Membership& members);
   void OnAgentEnded(size_t index);
   void OnHostEnded();
   void KeepRecord();
@@ -80,8 +85,12 @@ class FrontEnd {
   AgentProcesses agents_;
   std::string rendezvous_address_;
   std::optional<v1::JobReport> report_;
-  std::vector<v1::JobReport> failed_epochs_;  // after which there was a restart
-  std::optional<std::string> lost_;           // the epoch's first loss of ranks
+  std::vector<v1::NodePlacement> members_;  // the epoch's nodes
+  std::vector<size_t> agent_of_;            // by node
+  std::set<size_t> given_up_;               // agents that the rendezvous has lost
+  bool lost_node_ = false;                  // in this epoch
+  std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
+  std::optional<std::string> lost_;         // the epoch's first loss of ranks
   bool user_stop_ = false;
   bool killed_ = false;
   bool agent_died_ = false;
@@ -104,7 +113,10 @@ FrontEnd::FrontEnd(const Job& job)
                     }}),
       agents_(&loop_, job,
               {.on_message = [this](size_t index, const v1::FromNode& message) { OnMessage(index, message); },
-               .on_ended = [this](size_t index) { OnAgentEnded(index); }}) {}
+               .on_ended = [this](size_t index) { OnAgentEnded(index); }}) {
+  members_ = job.placement.nodes;
+  for (size_t i = 0; i < members_.size(); ++i) agent_of_.push_back(i);
+}
 
 v1::NodeStart FrontEnd::MakeStart(size_t index) const {
   v1::NodeStart start = MakeNodeStart(job_, index, agents_.identity(index));
@@ -169,7 +181,7 @@ void FrontEnd::KeepRecord() {
   JobRecord record{.job_id = job_id_,
                    .source = job_.nodes.source,
                    .command = job_.options.command,
-                   .nodes = job_.placement.nodes,
+                   .nodes = members_,
                    .started = started_,
                    .ended = std::chrono::system_clock::now(),
                    .failed_epochs = failed_epochs_,
@@ -206,6 +218,12 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
       break;
     case v1::FromNode::kRestart:
       OnRestart(message.restart());
+      break;
+    case v1::FromNode::kLostNode:
+      OnLostNode(message.lost_node());
+      break;
+    case v1::FromNode::kMembers:
+      OnMembers(message.members());
       break;
     case v1::FromNode::kDone:
     case v1::FromNode::KIND_NOT_SET:
@@ -261,11 +279,31 @@ void FrontEnd::OnRestart(const v1::Restart& restart) {
   held_.Release();
   held_.Rearm();
   lost_.reset();
-  failed_epochs_.push_back(restart.report());
+  failed_epochs_.push_back({restart.report(), members_});
   std::string when = "now";
-  if (restart.delay_ms() > 0) when = "in " + std::to_string(restart.delay_ms() / 1000) + " s";
+  if (restart.delay_ms() > 0) when = "in " + std::to_string((restart.delay_ms() + 999) / 1000) + " s";
+  if (std::exchange(lost_node_, false) && restart.delay_ms() > 0) {
+    when += " at the latest, when nothing of the lost node can live any more";
+  }
   Say("restart " + std::to_string(restart.number()) + " of " + std::to_string(restart.max_restarts()) +
       " of all ranks, " + when);
+}
+
+// Should the agent live, it must not go on: another may take its place.
+void FrontEnd::OnLostNode(const v1::LostNode& lost) {
+  const size_t agent = lost.agent();
+  if (report_ || agent >= agents_.size() || !given_up_.insert(agent).second) return;
+  lost_node_ = true;
+  if (std::find(agent_of_.begin(), agent_of_.end(), agent) == agent_of_.end()) Say(lost.text());
+  if (agent == 0 || !NodesAreReplaceable(job_)) return;
+  agents_.CloseInput(agent);
+  loop_.After(kGivenUpEndsWithin, [this, agent] { agents_.Kill(agent); });
+}
+
+void FrontEnd::OnMembers(const v1::Membership& members) {
+  members_ = {members.placements().begin(), members.placements().end()};
+  agent_of_ = {members.agents().begin(), members.agents().end()};
+  for (const std::string& change : members.changes()) Say(change);
 }
 
 void FrontEnd::OnSignal() {
@@ -323,21 +361,23 @@ v1::JobStatus FrontEnd::Status(size_t first_node) const {
   status.set_max_restarts(static_cast<uint32_t>(job_.options.max_restarts));
   const auto age = std::chrono::system_clock::now() - started_;
   status.set_age_ms(static_cast<uint64_t>(std::chrono::duration_cast<milliseconds>(age).count()));
-  status.set_world_size(static_cast<uint32_t>(job_.placement.world_size));
+  uint32_t ranks = 0;
+  for (const v1::NodePlacement& member : members_) ranks += static_cast<uint32_t>(member.ranks_size());
+  status.set_world_size(ranks);
   status.set_source(job_.nodes.source);
   status.set_grace_ms(static_cast<uint32_t>(job_.options.grace.count()));
   status.add_command(job_.program.path);
   for (size_t i = 1; i < job_.options.command.size(); ++i) status.add_command(job_.options.command[i]);
   if (status.ByteSizeLong() > kMaxCommandInStatus) status.clear_command();
-  const size_t count = job_.placement.nodes.size();
+  const size_t count = members_.size();
   status.set_node_count(static_cast<uint32_t>(count));
   for (size_t i = first_node; i < count && i - first_node < JobSocket::kNodesPerAnswer; ++i) {
-    const v1::NodePlacement& placement = job_.placement.nodes[i];
+    const v1::NodePlacement& placement = members_[i];
     v1::JobNode& node = *status.add_nodes();
     node.set_name(placement.name().substr(0, 255));
     node.set_first_rank(placement.ranks(0).rank());
     node.set_rank_count(static_cast<uint32_t>(placement.ranks_size()));
-    node.set_agent(agents_.pid(i));
+    node.set_agent(agents_.pid(agent_of_[i]));
   }
   return status;
 }
@@ -355,6 +395,11 @@ void FrontEnd::RequestStop(const std::string& reason, int exit_code, millisecond
 void FrontEnd::OnAgentEnded(size_t index) {
   const bool in_order = agents_.EndedInOrder(index);
   if (!in_order) agent_died_ = true;
+  if (index != 0 && agents_.IsHere(index)) {
+    v1::ToNode ended;
+    ended.set_agent_ended(static_cast<uint32_t>(index));
+    agents_.Send(0, ended);
+  }
   if (index == 0) {
     OnHostEnded();
   } else if (!in_order && !report_) {
@@ -363,9 +408,9 @@ void FrontEnd::OnAgentEnded(size_t index) {
       Say(*lost_);
     }
     // An agent that never joined is nothing that the rendezvous could miss.
-    loop_.After(kBlameAgentAfter, [this, text = agents_.DescribeEnd(index)] {
-      const bool known = job_.options.on_failure == OnFailure::kContinue && lost_;
-      if (!report_ && !known) RequestStop(text, kExitLauncher, job_.options.grace, false);
+    loop_.After(kBlameAgentAfter, [this, index, text = agents_.DescribeEnd(index)] {
+      const bool idle = std::find(agent_of_.begin(), agent_of_.end(), index) == agent_of_.end();
+      if (!report_ && !idle && !given_up_.contains(index)) RequestStop(text, kExitLauncher, job_.options.grace, false);
     });
   }
   QuitWhenDone();

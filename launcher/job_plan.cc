@@ -8,6 +8,10 @@
 
 namespace cohort::launcher {
 
+bool NodesAreReplaceable(const Job& job) {
+  return job.options.max_restarts > 0 && (!job.spares.empty() || job.options.min_nodes.has_value());
+}
+
 v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::string& secret,
                         std::chrono::milliseconds join_timeout) {
   v1::JobPlan plan;
@@ -31,6 +35,9 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::st
   spec.set_job_secret(secret);
   spec.set_nodes_share_host(job.nodes.share_host);
   *plan.mutable_placements() = {job.placement.nodes.begin(), job.placement.nodes.end()};
+  *plan.mutable_spares() = {job.spares.begin(), job.spares.end()};
+  plan.set_min_nodes(static_cast<uint32_t>(job.options.min_nodes.value_or(0)));
+  plan.mutable_job()->set_nodes_replaceable(NodesAreReplaceable(job));
   plan.set_join_timeout_ms(static_cast<uint32_t>(join_timeout.count()));
   return plan;
 }

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/credentials.h"
@@ -18,10 +19,14 @@ struct Job {
   Options options;
   JobNodes nodes;
   Placement placement;
+  std::vector<v1::SpareNode> spares;  // of the last of `nodes`, after those that have ranks
   Program program;
   std::string working_directory;
   std::string log_directory;  // absolute, exists; empty: no files
 };
+
+// Whether the job may go on after the loss of a node.
+bool NodesAreReplaceable(const Job& job);
 
 // Everything that the rendezvous decides from. On other hosts the ranks' environment begins with what of ours means the
 // same there; --env comes after it. Reads this process' environment: call before other threads exist.

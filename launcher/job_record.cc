@@ -50,6 +50,14 @@ void AddEnd(const v1::JobReport& report, const std::map<uint32_t, std::string>& 
   (*json)["cause"] = cause;
 }
 
+std::map<uint32_t, std::string> NodeNames(const std::vector<v1::NodePlacement>& nodes) {
+  std::map<uint32_t, std::string> node_of;
+  for (const v1::NodePlacement& node : nodes) {
+    for (const v1::RankPlacement& rank : node.ranks()) node_of[rank.rank()] = node.name();
+  }
+  return node_of;
+}
+
 }  // namespace
 
 std::string FormatJobRecord(const JobRecord& record) {
@@ -61,20 +69,16 @@ std::string FormatJobRecord(const JobRecord& record) {
                {"command", record.command},
                {"source", record.source},
                {"nodes", Json::array()}};
-  std::map<uint32_t, std::string> node_of;
   for (const v1::NodePlacement& node : record.nodes) {
     Json ranks = Json::array();
-    for (const v1::RankPlacement& rank : node.ranks()) {
-      ranks.push_back(rank.rank());
-      node_of[rank.rank()] = node.name();
-    }
+    for (const v1::RankPlacement& rank : node.ranks()) ranks.push_back(rank.rank());
     json["nodes"].push_back({{"name", node.name()}, {"ranks", ranks}});
   }
-  AddEnd(report, node_of, &json);
+  AddEnd(report, NodeNames(record.nodes), &json);
   json["restarted_after"] = Json::array();
-  for (const v1::JobReport& failed : record.failed_epochs) {
-    Json epoch = {{"exit_code", failed.exit_code()}};
-    AddEnd(failed, node_of, &epoch);
+  for (const FailedEpoch& failed : record.failed_epochs) {
+    Json epoch = {{"exit_code", failed.report.exit_code()}};
+    AddEnd(failed.report, NodeNames(failed.nodes), &epoch);
     json["restarted_after"].push_back(epoch);
   }
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -10,15 +10,21 @@
 
 namespace cohort::launcher {
 
+// An epoch after which all ranks were restarted.
+struct FailedEpoch {
+  v1::JobReport report;
+  std::vector<v1::NodePlacement> nodes;
+};
+
 struct JobRecord {
   std::string job_id;
   std::string source;  // of the nodes, in words
   std::vector<std::string> command;
-  std::vector<v1::NodePlacement> nodes;
+  std::vector<v1::NodePlacement> nodes;  // of the last epoch
   std::chrono::system_clock::time_point started;
   std::chrono::system_clock::time_point ended;
-  std::vector<v1::JobReport> failed_epochs;  // after each of which all ranks were restarted
-  v1::JobReport report;                      // of the last epoch
+  std::vector<FailedEpoch> failed_epochs;
+  v1::JobReport report;  // of the last epoch
 };
 
 // One JSON object, with bytes that are no UTF-8 replaced. Times are seconds since 1970. `cause` is there when the job

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -81,6 +82,33 @@ absl::Status LeaveOutIdleNodes(Job* job) {
   return absl::OkStatus();
 }
 
+// The nodes of the job, and after them the spares.
+absl::Status FindAndPlace(const Options& options, Job* job) {
+  Options wanted = options;  // sources know nothing of spares
+  if (wanted.nodes) *wanted.nodes += options.spares;
+  if (wanted.min_nodes) *wanted.min_nodes += options.spares;
+  COHORT_ASSIGN_OR_RETURN(job->nodes, FindNodes(wanted));
+  if (job->nodes.instead) return absl::OkStatus();
+  std::vector<NodeResources>& nodes = job->nodes.nodes;
+  const auto spares = static_cast<size_t>(options.spares);
+  if (nodes.size() <= spares) {
+    return absl::InvalidArgumentError("--spares " + std::to_string(spares) + ": the job has " + job->nodes.source +
+                                      ", of which none would be left; lower it, or get more nodes");
+  }
+  const std::vector<NodeResources> idle(nodes.end() - options.spares, nodes.end());
+  nodes.resize(nodes.size() - spares);
+  COHORT_ASSIGN_OR_RETURN(job->placement, Place(nodes, {.ranks = options.ranks,
+                                                        .ranks_per_node = options.ranks_per_node,
+                                                        .devices_per_rank = options.gpus_per_rank}));
+  COHORT_RETURN_IF_ERROR(LeaveOutIdleNodes(job));
+  for (const NodeResources& spare : idle) {
+    COHORT_ASSIGN_OR_RETURN(v1::SpareNode planned, PlaceSpare(spare, job->placement));
+    job->spares.push_back(std::move(planned));
+    nodes.push_back(spare);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Job> PlanJob(const Options& options) {
   Job job;
   job.options = options;
@@ -92,16 +120,12 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
         "this is a rank of another dlaunch already (COHORT_AGENT is set); to start a job of its own from it, use "
         "env -u COHORT_AGENT dlaunch ...");
   }
-  COHORT_ASSIGN_OR_RETURN(job.nodes, FindNodes(options));
+  COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
   if (job.nodes.instead) return job;
   if (!options.interface.empty() && !job.nodes.across_hosts) {
     return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
                                       " and needs no network; leave it out");
   }
-  COHORT_ASSIGN_OR_RETURN(job.placement, Place(job.nodes.nodes, {.ranks = options.ranks,
-                                                                 .ranks_per_node = options.ranks_per_node,
-                                                                 .devices_per_rank = options.gpus_per_rank}));
-  COHORT_RETURN_IF_ERROR(LeaveOutIdleNodes(&job));
   COHORT_ASSIGN_OR_RETURN(job.program, FindProgram(options.command[0], GetVariable("PATH").value_or("/usr/bin:/bin"),
                                                    job.working_directory, OwnFolder()));
   return job;
@@ -118,6 +142,7 @@ std::string Summary(const Job& job) {
     const bool simulated = job.options.simulate_gpus.has_value();
     text += ", " + Plural(job.placement.devices_per_rank, simulated ? "simulated GPU" : "GPU") + " each";
   }
+  if (!job.spares.empty()) text += ", " + Plural(static_cast<int>(job.spares.size()), "node") + " of them spare";
   text += ": " + job.program.path;
   if (!job.program.where.empty()) text += " (" + job.program.where + ")";
   return text + "\n";

@@ -37,7 +37,7 @@ Exit status: 0 when every rank ended with 0; else the first failed rank's, or 12
 
 // What the parser fills: text, so that one strict reader gives every message.
 struct RawOptions {
-  std::string nodes, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
+  std::string nodes, spares, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
   std::string on_failure, max_restarts, log_directory, grace, wait, ports, token_file, interface;
   std::vector<std::string> environment;
@@ -82,7 +82,9 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   app->prefix_command();
   app->set_help_flag("-h,--help", "Show this and exit");
   app->footer(kExamples);
-  AddOption(app.get(), "nnodes", &raw->nodes, "N", "Nodes of the job (1)");
+  AddOption(app.get(), "nnodes", &raw->nodes, "N|MIN:MAX",
+            "Nodes of the job (1); MIN:MAX: as many as are there, fewer after a loss");
+  AddOption(app.get(), "spares", &raw->spares, "K", "More nodes, held idle to take the places of lost ones (0)");
   app->add_option("-n,--np", raw->ranks, "Ranks of the whole job, over the nodes in their order")->type_name("N");
   AddOption(app.get(), "nproc-per-node", &raw->ranks_per_node, "N",
             "Ranks on each node (one for each --gpus-per-rank GPUs, or 1); alone, ranks see all GPUs and own none");
@@ -153,6 +155,32 @@ absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
     return Invalid("--port-range '" + text + "': give the first and the last TCP port, such as 29400:29499");
   }
   *out = range;
+  return absl::OkStatus();
+}
+
+// "4", "2:4"
+absl::Status ReadNodes(const std::string& text, Options* options) {
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) return ReadCount("nnodes", text, kMaxNodes, &options->nodes);
+  COHORT_RETURN_IF_ERROR(ReadCount("nnodes", text.substr(0, colon), kMaxNodes, &options->min_nodes));
+  COHORT_RETURN_IF_ERROR(ReadCount("nnodes", text.substr(colon + 1), kMaxNodes, &options->nodes));
+  if (*options->min_nodes <= *options->nodes) return absl::OkStatus();
+  return Invalid("--nnodes '" + text + "': give the least and the most nodes, such as " + text.substr(colon + 1) + ":" +
+                 text.substr(0, colon));
+}
+
+// What a loss of nodes needs, and what can't be had together.
+absl::Status CheckElasticity(const Options& options) {
+  if (options.spares > 0 && options.max_restarts == 0) {
+    return Invalid("--spares " + std::to_string(options.spares) +
+                   ": a spare node takes a lost one's place when the job is restarted; add --max-restarts 3");
+  }
+  if (options.min_nodes && options.ranks) {
+    return Invalid("-n " + std::to_string(*options.ranks) +
+                   " fixes the number of ranks, and --nnodes MIN:MAX lets it change with the nodes; use "
+                   "--nproc-per-node, or --nnodes " +
+                   std::to_string(*options.nodes));
+  }
   return absl::OkStatus();
 }
 
@@ -350,7 +378,6 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
     std::optional<int>* out;
   };
   const Count counts[] = {
-      {"nnodes", raw.nodes, kMaxNodes, &options->nodes},
       {"np", raw.ranks, kMaxNodes * kMaxRanksPerNode, &options->ranks},
       {"nproc-per-node", raw.ranks_per_node, kMaxRanksPerNode, &options->ranks_per_node},
       {"gpus-per-rank", raw.gpus_per_rank, kMaxDevicesPerNode, &options->gpus_per_rank},
@@ -362,8 +389,15 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
     if (count.out == &options->ranks && count.text == "p") return Invalid("unknown option '-np'; did you mean -n?");
     COHORT_RETURN_IF_ERROR(ReadCount(count.name, count.text, count.max, count.out));
   }
+  if (app.get_option("--nnodes")->count() > 0) COHORT_RETURN_IF_ERROR(ReadNodes(raw.nodes, options));
+  std::optional<int> spares;
+  if (app.get_option("--spares")->count() > 0 && raw.spares != "0") {
+    COHORT_RETURN_IF_ERROR(ReadCount("spares", raw.spares, kMaxNodes, &spares));
+  }
+  options->spares = spares.value_or(0);
   COHORT_RETURN_IF_ERROR(ReadHosts(raw, app, options));
   COHORT_RETURN_IF_ERROR(ReadChoices(raw, app, options));
+  COHORT_RETURN_IF_ERROR(CheckElasticity(*options));
   if (app.get_option("--grace")->count() > 0) {
     COHORT_ASSIGN_OR_RETURN(options->grace, ParseSeconds("--grace", raw.grace));
   }

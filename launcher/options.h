@@ -33,8 +33,10 @@ struct PortRange {
 };
 
 struct Options {
-  std::optional<int> nodes;
-  std::optional<int> ranks;  // -n: of the whole job
+  std::optional<int> nodes;      // the most, with min_nodes
+  std::optional<int> min_nodes;  // --nnodes MIN:MAX: go on with so few
+  int spares = 0;                // --spares: idle nodes beyond `nodes`, for the places of lost ones
+  std::optional<int> ranks;      // -n: of the whole job
   std::optional<int> ranks_per_node;
   std::optional<int> gpus_per_rank;
   std::string launcher;                           // a name in environments.def; empty: the first that applies

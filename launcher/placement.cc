@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <set>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -164,6 +165,25 @@ absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const P
   }
   placement.devices_per_rank = first->devices_per_rank;
   return placement;
+}
+
+absl::StatusOr<v1::SpareNode> PlaceSpare(const NodeResources& spare, const Placement& placement) {
+  v1::SpareNode planned;
+  planned.set_name(spare.name);
+  std::set<int> counts;
+  for (const v1::NodePlacement& node : placement.nodes) {
+    const int ranks = node.ranks_size();
+    if (!counts.insert(ranks).second) continue;
+    const int64_t devices = int64_t{ranks} * placement.devices_per_rank;
+    if (devices > static_cast<int64_t>(spare.devices.size())) {
+      return absl::InvalidArgumentError("the spare node " + spare.name + " has " +
+                                        std::to_string(spare.devices.size()) + " GPUs and can't take the place of " +
+                                        node.name() + ", whose ranks need " + std::to_string(devices) +
+                                        "; put it before the others, or lower --spares");
+    }
+    *planned.add_placements() = PlaceNode(spare, 0, {ranks, placement.devices_per_rank}, 0);
+  }
+  return planned;
 }
 
 std::string FormatCpuList(std::vector<int> cpus) {

@@ -47,6 +47,10 @@ struct Placement {
 // kInvalidArgument names the node, what is missing and the option that would work.
 absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const PlacementOptions& options);
 
+// What `spare` runs in the place of each of `placement`'s nodes: one placement for each number of ranks that they have;
+// ranks are counted from 0. kInvalidArgument: it has too few GPUs for one of them.
+absl::StatusOr<v1::SpareNode> PlaceSpare(const NodeResources& spare, const Placement& placement);
+
 // "0-3,8" for {0,1,2,3,8}: Linux's list format, sorted.
 std::string FormatCpuList(std::vector<int> cpus);
 // The inverse. kInvalidArgument for anything that is no such list, and for CPUs above 65,535.

@@ -46,6 +46,7 @@ class Agent {
   void OnSignal();
   void OnToNode(const v1::ToNode& message);
   void OnStart(const v1::NodeStart& start);
+  void PassOn(v1::FromNode message);
   absl::Status HostRendezvous(std::string* address);
   absl::Status Join(const std::string& addresses);
   bool IsToldToEnd();
@@ -162,6 +163,7 @@ void Agent::ReapChildren() {
 
 void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_start()) OnStart(message.start());
+  if (message.has_agent_ended()) link_.TellAgentEnded(message.agent_ended());
   if (message.has_notice_signal() && ranks_) ranks_->PassOn(message.notice_signal());
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
@@ -183,6 +185,11 @@ void Agent::OnStart(const v1::NodeStart& start) {
     GiveUp("can't join the rendezvous at " + address + ": " + std::string(joined.message()));
 }
 
+// From the rendezvous' thread to dlaunch.
+void Agent::PassOn(v1::FromNode message) {
+  loop_.Post([this, message = std::move(message)] { output_.Write(message); });
+}
+
 absl::Status Agent::HostRendezvous(std::string* address) {
   const auto on_finished = [this](v1::JobReport report) {
     loop_.Post([this, report = std::move(report)] {
@@ -192,14 +199,23 @@ absl::Status Agent::HostRendezvous(std::string* address) {
       OnReport(report);
     });
   };
-  const auto on_restart = [this](v1::Restart restart) {
-    loop_.Post([this, restart = std::move(restart)] {
-      v1::FromNode message;
-      *message.mutable_restart() = restart;
-      output_.Write(message);
-    });
+  RendezvousServer::Options callbacks;
+  callbacks.on_restart = [this](v1::Restart restart) {
+    v1::FromNode message;
+    *message.mutable_restart() = std::move(restart);
+    PassOn(std::move(message));
   };
-  COHORT_ASSIGN_OR_RETURN(const std::string addresses, link_.Host(start_, on_restart, on_finished));
+  callbacks.on_lost_node = [this](v1::LostNode lost) {
+    v1::FromNode message;
+    *message.mutable_lost_node() = std::move(lost);
+    PassOn(std::move(message));
+  };
+  callbacks.on_members = [this](v1::Membership members) {
+    v1::FromNode message;
+    *message.mutable_members() = std::move(members);
+    PassOn(std::move(message));
+  };
+  COHORT_ASSIGN_OR_RETURN(const std::string addresses, link_.Host(start_, std::move(callbacks), on_finished));
   v1::FromNode listening;
   listening.set_listening(addresses);
   output_.Write(listening);
@@ -259,7 +275,8 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   ranks_.reset();  // the next ones have the same address
   ranks_done_ = false;
   ranks_ = std::make_unique<NodeRanks>(
-      &loop_, &sentinel_, NodeRanks::Owner{start_.node(), address_, link_.data_interface_ip()}, assignment,
+      &loop_, &sentinel_, NodeRanks::Owner{assignment.placement().node(), address_, link_.data_interface_ip()},
+      assignment,
       NodeRanks::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { link_.Send(message); },
                            .on_line = [this](const v1::OutputLine& line) { OnOutputLine(line); },
                            .on_notice = [this](const std::string& text) { Notice(text); },
@@ -301,7 +318,8 @@ void Agent::OnRendezvousLost(const absl::Status& why) {
     failed.set_failed("lost the rendezvous: " + std::string(why.message()));
     output_.Write(failed);
   }
-  StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
+  // Others may take our place: our lease is over.
+  StopRanks(ranks_ && !ranks_->replaceable() ? ranks_->grace() : std::chrono::milliseconds(0));
   if (!ranks_) ranks_done_ = true;
   EndWhenDone();
 }

@@ -30,7 +30,7 @@ class NodeRanks {
   };
   // The agent that they belong to.
   struct Owner {
-    uint32_t node = 0;
+    uint32_t node = 0;    // its place in this epoch
     std::string address;  // of its socket; COHORT_AGENT
     std::string data_interface_ip;
   };
@@ -58,6 +58,7 @@ class NodeRanks {
   void ResumeOutput() { supervisor_.ResumeOutput(); }
 
   std::vector<pid_t> pids() const { return supervisor_.pids(); }
+  bool replaceable() const { return assignment_.job().nodes_replaceable(); }
   std::chrono::milliseconds grace() const { return std::chrono::milliseconds(assignment_.job().grace_ms()); }
 
  private:

@@ -33,11 +33,8 @@ std::string OnInterface(const std::string& interface) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start,
-                                                 std::function<void(v1::Restart)> on_restart,
+absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, RendezvousServer::Options options,
                                                  RendezvousServer::OnFinished on_finished) {
-  RendezvousServer::Options options;
-  options.on_restart = std::move(on_restart);
   if (start.across_hosts()) options.host = "[::]";  // IPv4 too; where the kernel has no IPv6, gRPC takes 0.0.0.0
   options.identity = {start.ca_certificate(), start.certificate(), start.private_key()};
   absl::StatusOr<std::unique_ptr<RendezvousServer>> server = absl::UnavailableError("no port");
@@ -88,6 +85,10 @@ void RendezvousLink::Send(const v1::FromAgent& message) {
 
 void RendezvousLink::RequestStop(const std::string& reason, int exit_code) {
   if (server_) server_->RequestStop(reason, exit_code);
+}
+
+void RendezvousLink::TellAgentEnded(uint32_t agent) {
+  if (server_) server_->TellAgentEnded(agent);
 }
 
 void RendezvousLink::Close() {

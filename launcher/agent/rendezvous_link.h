@@ -17,7 +17,7 @@ class RendezvousLink {
  public:
   // Hosts the rendezvous of start.plan. Returns the addresses that others reach it at, separated by commas, best first.
   // The callbacks come from a thread of the server's. Not OK: no port, no address on --iface, a malformed plan.
-  absl::StatusOr<std::string> Host(const v1::NodeStart& start, std::function<void(v1::Restart)> on_restart,
+  absl::StatusOr<std::string> Host(const v1::NodeStart& start, RendezvousServer::Options callbacks,
                                    RendezvousServer::OnFinished on_finished);
 
   // Joins it at the first of `addresses` that answers, as the node that `start` names. Callbacks: see RendezvousClient.
@@ -33,6 +33,8 @@ class RendezvousLink {
   void Send(const v1::FromAgent& message);
   // Ends the job, where this node hosts the rendezvous.
   void RequestStop(const std::string& reason, int exit_code);
+  // That agent and its ranks live no more, where this node hosts the rendezvous.
+  void TellAgentEnded(uint32_t agent);
   // Writes what is queued, for a second at most, and ends the stream.
   void Close();
 

@@ -32,17 +32,20 @@ void Rename() {
   std::memcpy(arguments_begin, kName, sizeof kName);
 }
 
-// Nothing of the agent's must stay open here, or its peers would not see its end. The two descriptors become 3 and 4.
-void KeepOnly(int* pipe, int* launcher) {
+// Nothing else of the agent's must stay open here, or its peers would not see its end. The descriptors become 3, 4 and
+// 5; the last is never used: dlaunch sees the end of the agent's output when the sentinel has swept as well.
+void KeepOnly(int* pipe, int* launcher, int output) {
   const int high_pipe = ::fcntl(*pipe, F_DUPFD, 10);
   const int high_launcher = ::fcntl(*launcher, F_DUPFD, 10);
+  const int high_output = ::fcntl(output, F_DUPFD, 10);
   *pipe = ::dup2(high_pipe, 3);
   *launcher = high_launcher < 0 ? -1 : ::dup2(high_launcher, 4);
-  ::syscall(SYS_close_range, 5, ~0U, 0);
+  const bool kept = high_output >= 0 && ::dup2(high_output, 5) == 5;
+  ::syscall(SYS_close_range, kept ? 6 : 5, ~0U, 0);
   if (*launcher < 0) ::close(4);
   const int null = ::open("/dev/null", O_RDWR);
   for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
-  if (null > 4) ::close(null);
+  if (null > 5) ::close(null);
 }
 
 // Reads which groups there are, until the agent has gone. Should dlaunch go and the agent stay, the agent is stuck.
@@ -66,12 +69,12 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent) {
   }
 }
 
-[[noreturn]] void RunSentinel(int pipe, int launcher, pid_t agent, const std::string& mark) {
+[[noreturn]] void RunSentinel(int pipe, int launcher, int output, pid_t agent, const std::string& mark) {
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, 0);
   Rename();
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
-  KeepOnly(&pipe, &launcher);
+  KeepOnly(&pipe, &launcher, output);
   for (const pid_t group : WatchAgent(pipe, launcher, agent)) ::kill(-group, SIGKILL);
   Sweep(mark, {}, false, kSweepLimit);
   ::_exit(0);
@@ -85,7 +88,9 @@ void Sentinel::RememberArguments(int argc, char** argv) {
 }
 
 Sentinel::Sentinel(std::string mark)
-    : mark_(std::move(mark)), launcher_(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0))) {}
+    : mark_(std::move(mark)),
+      launcher_(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0))),
+      output_(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)) {}
 
 Sentinel::~Sentinel() {
   pipe_.reset();
@@ -100,7 +105,7 @@ bool Sentinel::Start() {
   if (::pipe2(ends, O_CLOEXEC) != 0) return false;
   const pid_t agent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid == 0) RunSentinel(ends[0], launcher_.get(), agent, mark_);
+  if (pid == 0) RunSentinel(ends[0], launcher_.get(), output_.get(), agent, mark_);
   ::close(ends[0]);
   if (pid < 0) {
     ::close(ends[1]);

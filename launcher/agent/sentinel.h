@@ -36,6 +36,7 @@ class Sentinel {
 
   std::string mark_;
   UniqueFd launcher_;  // the process that started us: a pidfd
+  UniqueFd output_;    // the agent's standard output at its start
   pid_t pid_ = -1;
   UniqueFd pidfd_;
   UniqueFd pipe_;  // its end is how the sentinel sees ours

@@ -32,11 +32,13 @@ TimePoint Rendezvous::NextTick() const { return machine_->NextTick(); }
 bool Rendezvous::finished() const { return machine_->finished(); }
 
 Rendezvous::Machine::Machine(v1::JobPlan plan, TimePoint now)
-    : roster_(std::move(plan)), restarts_(roster_.plan().job().max_restarts()), now_(now) {
+    : roster_(std::move(plan)),
+      first_spare_(roster_.node_count()),
+      restarts_(roster_.plan().job().max_restarts()),
+      now_(now) {
   connection_of_.resize(roster_.node_count());
   const milliseconds timeout(roster_.plan().join_timeout_ms());
   join_deadline_ = now + (timeout > milliseconds(0) ? timeout : kDefaultJoinTimeout);
-  next_beat_ = now + kBeatInterval;
   next_look_ = now + kLookInterval;
   promised_ = NextDue();
 }
@@ -65,6 +67,7 @@ void Rendezvous::Machine::Begin(TimePoint now) {
     paused_ += now - promised_;
     // What the agents sent meanwhile may not have been read yet.
     for (uint32_t node = 0; node < roster_.node_count(); ++node) roster_.node(node).heard = now - paused_;
+    for (Spare& spare : spares_) spare.node.heard = now - paused_;
   }
   // Strictly increasing, so that times also tell the order of events.
   now_ = std::max(now - paused_, now_ + std::chrono::nanoseconds(1));
@@ -76,10 +79,11 @@ std::vector<Action> Rendezvous::Machine::End() {
 }
 
 TimePoint Rendezvous::Machine::NextDue() const {
-  TimePoint due = std::min(next_beat_, next_look_);
+  TimePoint due = next_look_;
   if (phase_ == Phase::kGathering) due = std::min(due, join_deadline_);
+  if (restart_due_.has_value()) due = std::min(due, std::max(*restart_due_, FencedUntil()));
   for (const std::optional<TimePoint>& other :
-       {stop_due_, end_deadline_, restart_due_, store_.NextExpiry(), inspections_.NextDue()}) {
+       {stop_due_, end_deadline_, store_.NextExpiry(), inspections_.NextDue()}) {
     if (other.has_value()) due = std::min(due, *other);
   }
   return std::max(due, now_);
@@ -87,14 +91,8 @@ TimePoint Rendezvous::Machine::NextDue() const {
 
 void Rendezvous::Machine::LetTimePass() {
   if (phase_ == Phase::kFinished) {
-    next_beat_ = next_look_ = now_ + std::chrono::hours(1);
+    next_look_ = now_ + std::chrono::hours(1);
     return;
-  }
-  if (now_ >= next_beat_) {
-    v1::ToAgent message;
-    message.mutable_beat();
-    Broadcast(std::move(message));
-    next_beat_ = now_ + kBeatInterval;
   }
   for (const KeyValueStore::Waiter& waiter : store_.Expire(now_)) {
     v1::ToAgent message;
@@ -129,45 +127,22 @@ void Rendezvous::Machine::LetTimePass() {
     if (wanted) report.set_not_restarted("an agent did not say in time that its ranks were gone");
     Finish(std::move(report));
   }
-  if (phase_ == Phase::kPausing && now_ >= *restart_due_) BeginNextEpoch();
+  if (phase_ == Phase::kPausing && now_ >= std::max(*restart_due_, FencedUntil())) BeginNextEpoch();
   FinishIfDone();
-}
-
-void Rendezvous::Machine::FindSilentNodes() {
-  for (uint32_t i = 0; i < roster_.node_count(); ++i) {
-    const Roster::Node& node = roster_.node(i);
-    if (!connection_of_[i].has_value() || now_ - node.heard < kSilenceTimeout) continue;
-    const ConnectionId connection = *connection_of_[i];
-    LoseNode(i, "it was silent for 3.5 s", node.heard);
-    actions_.emplace_back(Close{connection});
-    if (phase_ == Phase::kFinished) return;
-  }
 }
 
 void Rendezvous::Machine::On(const Received& event) {
   const auto known = node_of_.find(event.from);
-  if (known == node_of_.end()) {
-    if (event.message.has_join()) {
-      OnJoin(event.from, event.message.join());
-    } else {
-      Refuse(event.from, "the first message of a connection must be an offer to join");
-    }
-    return;
-  }
+  if (known == node_of_.end()) return OnSpeechOfUnknown(event);
   const uint32_t node = known->second;
   roster_.node(node).heard = now_;
   if (phase_ == Phase::kFinished) return;
+  AnswerBeat(event);
   if (phase_ == Phase::kGathering && !event.message.has_beat() && !event.message.has_stop()) {
     Violate(event.from, node, "it spoke of ranks before it was given any");
     return;
   }
   OnMessage(event.from, node, event.message);
-}
-
-void Rendezvous::Machine::On(const Disconnected& event) {
-  const auto known = node_of_.find(event.from);
-  if (known == node_of_.end()) return;
-  LoseNode(known->second, event.reason.empty() ? "its connection has ended" : event.reason, now_);
 }
 
 void Rendezvous::Machine::On(const StopRequested& event) {
@@ -178,31 +153,6 @@ void Rendezvous::Machine::On(const StopRequested& event) {
   }
   stop_ = ReportedStop{event.reason, event.exit_code, now_};
   if (phase_ == Phase::kRunning) StopAll(event.reason, event.exit_code);
-}
-
-void Rendezvous::Machine::OnJoin(ConnectionId from, const v1::NodeOffer& offer) {
-  std::string why = roster_.WhyUnfit(offer);
-  if (why.empty()) {
-    Roster::Node& node = roster_.node(offer.node());
-    if (node.joined) {
-      why = node.name + " has already joined, from " + node.address + "; another agent at " + offer.address() +
-            " claims to be it as well";
-    } else if (phase_ != Phase::kGathering) {
-      why = "the job is over";
-    } else {
-      node.joined = true;
-      if (!offer.name().empty()) node.name = offer.name();
-      node.address = offer.address();
-      node.master_port = offer.master_port();
-      node.heard = now_;
-      node_of_[from] = offer.node();
-      connection_of_[offer.node()] = from;
-      if (node_of_.size() == roster_.node_count()) AssignAll();
-      return;
-    }
-  }
-  if (offer.node() < roster_.node_count()) roster_.node(offer.node()).refusal = why;
-  Refuse(from, why);
 }
 
 void Rendezvous::Machine::AssignAll() {
@@ -311,39 +261,6 @@ void Rendezvous::Machine::AnnounceLoss(const std::vector<uint32_t>& ranks, const
   if (roster_.plan().job().on_failure() != "continue") stop_due_ = now_ + kSettle;
 }
 
-void Rendezvous::Machine::LoseNode(uint32_t index, const std::string& how, TimePoint gone_at) {
-  Roster::Node& node = roster_.node(index);
-  const ConnectionId connection = *connection_of_[index];
-  node_of_.erase(connection);
-  connection_of_[index].reset();
-  inspections_.Forget(connection);
-  store_.Forget(connection);
-  if (phase_ == Phase::kFinished) return;
-  const std::string text = "the agent of " + node.name + " is gone: " + how;
-  if (phase_ == Phase::kGathering) {
-    FinishUnstarted(text + ", before the job had started", kExitLauncher);
-    return;
-  }
-  if (phase_ == Phase::kPausing) {
-    FinishUnstarted(text + ", before the job was started again", kExitLauncher);
-    return;
-  }
-  if (node.done) return;
-  node.done = node.lost = true;
-  std::vector<uint32_t> lost;
-  for (uint32_t rank = node.first_rank; rank < node.first_rank + node.rank_count; ++rank) {
-    if (roster_.rank(rank).exit.has_value()) continue;
-    v1::RankExit exit;
-    exit.set_rank(rank);
-    exit.set_started(true);
-    exit.set_lost(true);
-    exit.set_error(text);
-    RecordExit(exit, gone_at);
-    lost.push_back(rank);
-  }
-  if (!lost.empty()) AnnounceLoss(lost, RankNames(lost) + " (" + node.name + ") lost: " + text);
-}
-
 void Rendezvous::Machine::StopAll(const std::string& reason, int exit_code) {
   phase_ = Phase::kStopping;
   stop_due_.reset();
@@ -364,7 +281,7 @@ void Rendezvous::Machine::FinishIfDone() {
   }
   v1::JobReport report = FindRootCause(roster_, failures_, stop_);
   if (!stop_.has_value()) {
-    const RestartPolicy::Decision decision = restarts_.Decide(report, now_ - epoch_began_);
+    const RestartPolicy::Decision decision = restarts_.Decide(report, now_ - epoch_began_, Lacking());
     if (decision.restart) return Pause(std::move(report), decision);
     report.set_not_restarted(decision.why_not);
   }
@@ -380,13 +297,14 @@ void Rendezvous::Machine::Pause(v1::JobReport report, const RestartPolicy::Decis
   *restart.mutable_report() = std::move(report);
   restart.set_number(restarts_.restarts());
   restart.set_max_restarts(roster_.plan().job().max_restarts());
-  restart.set_delay_ms(static_cast<uint32_t>(decision.delay.count()));
+  const auto fenced_for = std::chrono::ceil<milliseconds>(FencedUntil() - now_);
+  restart.set_delay_ms(static_cast<uint32_t>(std::max(decision.delay, fenced_for).count()));
   actions_.emplace_back(launcher::Restart{std::move(restart)});
 }
 
 void Rendezvous::Machine::BeginNextEpoch() {
   restart_due_.reset();
-  roster_.BeginEpoch();
+  Reseat();
   store_ = KeyValueStore();
   inspections_.Clear();
   stalls_.clear();
@@ -416,6 +334,7 @@ void Rendezvous::Machine::Finish(v1::JobReport report) {
   for (const std::optional<ConnectionId>& connection : connection_of_) {
     if (connection.has_value()) actions_.emplace_back(Close{*connection});
   }
+  for (const Spare& spare : spares_) actions_.emplace_back(Close{spare.connection});
   actions_.emplace_back(launcher::Finish{std::move(report)});
 }
 
@@ -428,6 +347,8 @@ void Rendezvous::Machine::Broadcast(v1::ToAgent message) {
   for (const std::optional<ConnectionId>& connection : connection_of_) {
     if (connection.has_value()) actions_.emplace_back(Send{*connection, shared});
   }
+  if (phase_ != Phase::kFinished) return;
+  for (const Spare& spare : spares_) actions_.emplace_back(Send{spare.connection, shared});  // the report
 }
 
 void Rendezvous::Machine::Refuse(ConnectionId connection, const std::string& why) {

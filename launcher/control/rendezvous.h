@@ -9,6 +9,10 @@
 //
 // A restart is a new epoch: the same nodes and ranks, an empty key-value store. Streams keep their order, and an agent
 // says that its ranks are gone after everything else it has to say of them, so nothing of an epoch reaches the next.
+//
+// Where a node is lost, a spare takes its place and its ranks; without one the job goes on with fewer nodes, down to
+// the plan's least number, and ranks are counted anew. The next epoch begins when the lost node's lease is over
+// (lease.h) or its end is known, so that never two worlds exist. The node that hosts the rendezvous can't be replaced.
 #pragma once
 
 #include <chrono>
@@ -25,7 +29,7 @@ namespace cohort::launcher {
 // The version of rendezvous.proto's conversation: NodeOffer.protocol must equal it.
 inline constexpr uint32_t kRendezvousProtocol = 1;
 
-// Both sides send at least one message in every interval; a side silent for the timeout is taken for lost.
+// An agent beats in every interval, and each beat is answered; a side silent for the timeout is taken for lost.
 inline constexpr std::chrono::milliseconds kBeatInterval{1000};
 inline constexpr std::chrono::milliseconds kSilenceTimeout{3500};
 
@@ -51,7 +55,11 @@ struct StopRequested {
   std::string reason;
   int exit_code = 1;
 };
-using Event = std::variant<Received, Disconnected, StopRequested>;
+// That agent, as the plan counts them, and all that it had started live no more: whoever started it knows.
+struct AgentEnded {
+  uint32_t agent = 0;
+};
+using Event = std::variant<Received, Disconnected, StopRequested, AgentEnded>;
 
 // --- actions, to be carried out in order ---
 
@@ -67,11 +75,19 @@ struct Close {
 struct Restart {
   v1::Restart restart;
 };
+// A node is given up. To be told to whoever started its agent.
+struct NodeLost {
+  v1::LostNode lost;
+};
+// The next epoch, which begins now, has other members than the one before.
+struct MembersChanged {
+  v1::Membership members;
+};
 // The job is over. The last action ever; later events are answered by nothing or by a refusal.
 struct Finish {
   v1::JobReport report;
 };
-using Action = std::variant<Send, Close, Restart, Finish>;
+using Action = std::variant<Send, Close, Restart, NodeLost, MembersChanged, Finish>;
 
 // Not thread-safe. Never blocks, never fails: what a peer may send wrongly ends that peer's connection, named cause
 // included, and so its node.

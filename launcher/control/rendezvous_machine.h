@@ -45,6 +45,9 @@ class Rendezvous::Machine {
   void On(const Received& event);
   void On(const Disconnected& event);
   void On(const StopRequested& event);
+  void On(const AgentEnded& event);
+  void OnSpeechOfUnknown(const Received& event);
+  void AnswerBeat(const Received& event);
   void OnJoin(ConnectionId from, const v1::NodeOffer& offer);
   void OnMessage(ConnectionId from, uint32_t node, const v1::FromAgent& message);
   void OnStarted(ConnectionId from, uint32_t node, const v1::RanksStarted& started);
@@ -54,12 +57,30 @@ class Rendezvous::Machine {
   void OnStall(const v1::StallReport& stall);
   void OnGroupFailure(uint32_t node, const v1::GroupFailure& failure);
 
-  // Membership and the end.
+  // Membership.
+  struct Spare {
+    uint32_t agent = 0;
+    ConnectionId connection = 0;
+    Roster::Node node;  // what it would be in the job
+  };
+  std::string WhyNotTaken(const v1::NodeOffer& offer) const;
+  std::vector<Spare>::iterator FindSpare(ConnectionId connection);
+  void LoseSpare(ConnectionId connection, const std::string& how);
+  void GiveUpAgent(uint32_t agent, const std::string& text);
+  // Why the job can't go on without the nodes that are lost, or empty.
+  std::string Lacking() const;
+  // When no rank of a lost node can live any more.
+  TimePoint FencedUntil() const;
+  // Fills the lost nodes' places, or closes the ranks.
+  void Reseat();
+
+  // The course of an epoch, and the end.
   void AssignAll();
   bool IsOn(uint32_t node, uint32_t rank) const;
   void RecordExit(const v1::RankExit& exit, TimePoint gone_at);
   void AnnounceLoss(const std::vector<uint32_t>& ranks, const std::string& text);
   void LoseNode(uint32_t node, const std::string& how, TimePoint gone_at);
+  void LoseRanksOf(uint32_t node, const std::string& text, TimePoint gone_at);
   void StopAll(const std::string& reason, int exit_code);
   void FinishIfDone();
   void Pause(v1::JobReport report, const RestartPolicy::Decision& decision);
@@ -95,6 +116,10 @@ class Rendezvous::Machine {
   std::map<std::pair<uint64_t, uint64_t>, Stall> stalls_;  // the latest report, by group and epoch
   std::unordered_map<ConnectionId, uint32_t> node_of_;
   std::vector<std::optional<ConnectionId>> connection_of_;  // by node
+  const uint32_t first_spare_;                              // agents from this one on are spares
+  std::vector<Spare> spares_;                               // idle, in the order of their coming
+  std::set<uint32_t> joined_spares_;
+  std::set<uint32_t> ended_agents_;  // of which nothing lives
 
   std::vector<ReportedFailure> failures_;
   std::set<std::pair<uint64_t, uint64_t>> failed_groups_;  // group, epoch
@@ -104,8 +129,7 @@ class Rendezvous::Machine {
 
   std::chrono::nanoseconds paused_{0};  // how far the machine's time is behind the caller's
   TimePoint now_;
-  TimePoint promised_;  // the caller's time by which we are to be called again
-  TimePoint next_beat_;
+  TimePoint promised_;   // the caller's time by which we are to be called again
   TimePoint next_look_;  // for silent nodes
   TimePoint join_deadline_;
   std::optional<TimePoint> stop_due_;      // after a failure: when Stop is sent

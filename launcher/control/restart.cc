@@ -4,14 +4,13 @@
 
 namespace cohort::launcher {
 
-RestartPolicy::Decision RestartPolicy::Decide(const v1::JobReport& report, std::chrono::nanoseconds lived) {
+RestartPolicy::Decision RestartPolicy::Decide(const v1::JobReport& report, std::chrono::nanoseconds lived,
+                                              const std::string& lacking) {
   Decision decision;
   if (report.exit_code() == 0 || max_restarts_ == 0) return decision;
+  decision.why_not = lacking;
+  if (!lacking.empty()) return decision;
   for (const v1::RankExit& exit : report.exits()) {
-    if (exit.lost()) {
-      decision.why_not = "a node is lost, without which its ranks can't be started again";
-      return decision;
-    }
     if (!exit.started()) {
       decision.why_not = "what could not be executed would fail again";
       return decision;

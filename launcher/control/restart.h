@@ -24,8 +24,9 @@ class RestartPolicy {
   //
   // The first one begins at once. Where epochs end within a minute, one after another, the next waits 1 s, 2 s, 4 s,
   // ... 30 s at the most: what fails at once again should not hammer at files and servers. No restart follows a program
-  // that could not be executed, since it never will be, nor the loss of a node, since its ranks have no place.
-  Decision Decide(const v1::JobReport& report, std::chrono::nanoseconds lived);
+  // that could not be executed, since it never will be, nor the loss of a node where its ranks have no place: `lacking`
+  // says so, or is empty.
+  Decision Decide(const v1::JobReport& report, std::chrono::nanoseconds lived, const std::string& lacking = "");
 
   uint32_t restarts() const { return restarts_; }
 

@@ -13,6 +13,28 @@ std::string PlannedName(const v1::NodePlacement& placement) {
   return placement.name().empty() ? "node" + std::to_string(placement.node()) : placement.name();
 }
 
+const v1::NodePlacement* FindPlacement(const v1::SpareNode& spare, int ranks) {
+  for (const v1::NodePlacement& placement : spare.placements()) {
+    if (placement.ranks_size() == ranks) return &placement;
+  }
+  return nullptr;
+}
+
+absl::Status CheckElasticity(const v1::JobPlan& plan) {
+  for (const v1::SpareNode& spare : plan.spares()) {
+    for (const v1::NodePlacement& placement : plan.placements()) {
+      if (FindPlacement(spare, placement.ranks_size()) != nullptr) continue;
+      return absl::InvalidArgumentError("the job's plan does not say how " + spare.name() +
+                                        " would take the place of " + PlannedName(placement));
+    }
+  }
+  if (plan.min_nodes() > static_cast<uint32_t>(plan.placements_size())) {
+    return absl::InvalidArgumentError("the job's plan asks for " + std::to_string(plan.min_nodes()) +
+                                      " nodes at least and has " + std::to_string(plan.placements_size()));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckPlan(const v1::JobPlan& plan) {
@@ -43,19 +65,27 @@ absl::Status CheckPlan(const v1::JobPlan& plan) {
     return absl::InvalidArgumentError("max_restarts is " + std::to_string(plan.job().max_restarts()) +
                                       " and on_failure '" + on_failure + "'; one needs the other");
   }
-  return absl::OkStatus();
+  return CheckElasticity(plan);
 }
 
-Roster::Roster(v1::JobPlan plan) : plan_(std::move(plan)) {
+Roster::Roster(v1::JobPlan plan)
+    : plan_(std::move(plan)), first_spare_(static_cast<uint32_t>(plan_.placements_size())) {
   for (const v1::NodePlacement& placement : plan_.placements()) {
     Node node;
+    node.agent = node_count();
     node.name = PlannedName(placement);
-    node.first_rank = rank_count();
-    node.rank_count = static_cast<uint32_t>(placement.ranks_size());
-    Rank rank;
-    rank.node = node_count();
-    ranks_.insert(ranks_.end(), node.rank_count, rank);
     nodes_.push_back(std::move(node));
+  }
+  AddRanks();
+}
+
+void Roster::AddRanks() {
+  for (uint32_t i = 0; i < node_count(); ++i) {
+    nodes_[i].first_rank = rank_count();
+    nodes_[i].rank_count = static_cast<uint32_t>(plan_.placements(static_cast<int>(i)).ranks_size());
+    Rank rank;
+    rank.node = i;
+    ranks_.insert(ranks_.end(), nodes_[i].rank_count, rank);
   }
 }
 
@@ -65,11 +95,12 @@ std::string Roster::WhyUnfit(const v1::NodeOffer& offer) const {
            " of the rendezvous protocol, this job's rendezvous speaks version " + std::to_string(kRendezvousProtocol) +
            ": use the same dlaunch on every node";
   }
-  if (offer.node() >= node_count()) {
+  const uint32_t agents = first_spare_ + static_cast<uint32_t>(plan_.spares_size());
+  if (offer.node() >= agents) {
     return "node " + std::to_string(offer.node()) + " does not belong to this job, which has " +
-           std::to_string(node_count()) + " (counted from 0)";
+           std::to_string(agents) + " (counted from 0)";
   }
-  if (offer.devices().empty()) return "";  // an agent that does not count its devices
+  if (offer.devices().empty() || offer.node() >= first_spare_) return "";  // an agent that does not count its devices
   for (const v1::RankPlacement& rank : plan_.placements(static_cast<int>(offer.node())).ranks()) {
     for (const v1::Device& device : rank.devices()) {
       const bool offered = std::any_of(offer.devices().begin(), offer.devices().end(), [&device](const auto& other) {
@@ -107,16 +138,28 @@ v1::NodeTable Roster::MakeNodeTable() const {
   return table;
 }
 
-void Roster::BeginEpoch() {
-  for (Rank& rank : ranks_) {
-    Rank fresh;
-    fresh.node = rank.node;
-    rank = fresh;
+v1::NodePlacement Roster::PlacementOfSpare(uint32_t spare, uint32_t index) const {
+  const v1::SpareNode& planned = plan_.spares(static_cast<int>(spare - first_spare_));
+  v1::NodePlacement placement = *FindPlacement(planned, plan_.placements(static_cast<int>(index)).ranks_size());
+  placement.set_name(planned.name());
+  return placement;
+}
+
+void Roster::BeginEpoch(std::vector<Seat> seats) {
+  plan_.clear_placements();
+  nodes_.clear();
+  ranks_.clear();
+  uint32_t next_rank = 0;
+  for (Seat& seat : seats) {
+    seat.placement.set_node(node_count());
+    for (v1::RankPlacement& rank : *seat.placement.mutable_ranks()) rank.set_rank(next_rank++);
+    *plan_.add_placements() = std::move(seat.placement);
+    seat.node.joined = true;
+    seat.node.done = false;
+    seat.node.latest_told.reset();
+    nodes_.push_back(std::move(seat.node));
   }
-  for (Node& node : nodes_) {
-    node.done = false;
-    node.latest_told.reset();
-  }
+  AddRanks();
 }
 
 std::optional<std::vector<uint32_t>> Roster::Members(const v1::RankSet& set) const {

@@ -13,7 +13,8 @@
 namespace cohort::launcher {
 
 // OK when a rendezvous can work from the plan: nodes 0..n-1 in order, each with at least one rank, ranks counted
-// through from 0 over the nodes, a known on_failure. kInvalidArgument names what is wrong.
+// through from 0 over the nodes, a known on_failure, spares that can take each node's place, no more nodes at least
+// than there are. kInvalidArgument names what is wrong.
 absl::Status CheckPlan(const v1::JobPlan& plan);
 
 class Roster {
@@ -28,6 +29,7 @@ class Roster {
     bool told = false;                 // a failure or a stop had been announced to its node before
   };
   struct Node {
+    uint32_t agent = 0;  // who is in this place: as the plan counts agents
     std::string name;
     uint32_t first_rank = 0;
     uint32_t rank_count = 0;
@@ -52,14 +54,23 @@ class Roster {
   const Rank& rank(uint32_t index) const { return ranks_[index]; }
   const Node& node_of(uint32_t rank) const { return nodes_[ranks_[rank].node]; }
 
-  // Why this offer can't be taken, or empty. Looks at what the plan says, not at who has joined.
+  // Why this offer can't be taken, or empty. Looks at what the plan says, not at who has joined. In the first epoch, or
+  // of a spare.
   std::string WhyUnfit(const v1::NodeOffer& offer) const;
   // What the agent of `node` must run, without the table of nodes. Every node has joined.
   v1::Assignment MakeAssignment(uint32_t node, uint64_t epoch) const;
   v1::NodeTable MakeNodeTable() const;
 
-  // Forgets what has become of the ranks: all nodes are there and none of their ranks lives.
-  void BeginEpoch();
+  // A place in the next epoch: what runs there, and who is there.
+  struct Seat {
+    v1::NodePlacement placement;
+    Node node;
+  };
+  // What agent `spare` runs in the place of node `index`: the ranks that it has, on the spare's devices and CPUs.
+  v1::NodePlacement PlacementOfSpare(uint32_t spare, uint32_t index) const;
+  // The next epoch's nodes, all of which are there, in their order; nodes and ranks are counted through again. Forgets
+  // what has become of the ranks, none of which lives.
+  void BeginEpoch(std::vector<Seat> seats);
 
   // The world ranks that a set names, ascending; nothing when it names one that does not exist or none at all.
   std::optional<std::vector<uint32_t>> Members(const v1::RankSet& set) const;
@@ -68,7 +79,10 @@ class Roster {
   std::string Name(uint32_t rank) const;
 
  private:
-  v1::JobPlan plan_;
+  void AddRanks();
+
+  v1::JobPlan plan_;  // its placements are this epoch's
+  const uint32_t first_spare_;
   std::vector<Node> nodes_;
   std::vector<Rank> ranks_;
 };

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -52,13 +53,21 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   if (token.addresses.empty()) {
     return absl::InvalidArgumentError("this machine has no address that others may reach; bring its network up");
   }
+  const std::chrono::milliseconds wait = options.wait.value_or(kWait);
   Say("1 of " + std::to_string(count) + " nodes is here; on " + (count == 2 ? "the other" : "each of the others") +
       ", run:\n\n  dlaunch join " + FormatToken(token) + "\n");
+  if (options.min_nodes) {
+    Say("with " + std::to_string(*options.min_nodes) + " nodes the job can start; in " +
+        std::to_string(wait.count() / 1000) + " s it starts with those that came");
+  }
   absl::StatusOr<std::vector<JoinedNode>> joined =
-      gate.Await(MakeJoinKey(token.secret),
-                 {.count = count - 1, .deadline = runtime::Deadline::After(options.wait.value_or(kWait)), .say = &Say});
+      gate.Await(MakeJoinKey(token.secret), {.count = count - 1,
+                                             .least = options.min_nodes ? std::max(1, *options.min_nodes - 1) : 0,
+                                             .deadline = runtime::Deadline::After(wait),
+                                             .say = &Say});
   if (!joined.ok()) return absl::InvalidArgumentError(std::string(joined.status().message()) + "; see --wait");
-  return WithJoined(options, std::to_string(count) + " machines that joined", *std::move(joined));
+  const size_t came = joined->size() + 1;
+  return WithJoined(options, std::to_string(came) + " machines that joined", *std::move(joined));
 }
 
 absl::StatusOr<JobNodes> WithJoined(const Options& options, const std::string& source, std::vector<JoinedNode> joined) {

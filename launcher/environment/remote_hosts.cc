@@ -94,12 +94,13 @@ absl::StatusOr<std::string> ReadHostFile(const std::string& path, const std::str
 absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, const Options& options,
                                                   const std::string& what) {
   if (!options.nodes) return hosts;
-  if (static_cast<size_t>(*options.nodes) > hosts.size()) {
-    return absl::InvalidArgumentError("--nnodes " + std::to_string(*options.nodes) + ": " + what + " has " +
+  const int least = options.min_nodes.value_or(*options.nodes);
+  if (static_cast<size_t>(least) > hosts.size()) {
+    return absl::InvalidArgumentError("--nnodes " + std::to_string(least) + ": " + what + " has " +
                                       std::to_string(hosts.size()) + (hosts.size() == 1 ? " host" : " hosts") +
                                       "; get more, or leave --nnodes out");
   }
-  hosts.resize(*options.nodes);
+  if (hosts.size() > static_cast<size_t>(*options.nodes)) hosts.resize(*options.nodes);
   return hosts;
 }
 

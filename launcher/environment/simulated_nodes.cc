@@ -13,7 +13,9 @@ Detection SimulatedNodes::Detect(const Options& options) const {
 
 absl::StatusOr<JobNodes> SimulatedNodes::Find(const Options& options) const {
   const int count = *options.simulate_nodes;
-  if (options.nodes && *options.nodes != count) {
+  const bool fits = !options.nodes || (options.min_nodes ? *options.min_nodes <= count && count <= *options.nodes
+                                                         : *options.nodes == count);
+  if (!fits) {
     return absl::InvalidArgumentError("--nnodes " + std::to_string(*options.nodes) + " and --simulate-nodes " +
                                       std::to_string(count) + " contradict each other; leave --nnodes out");
   }

@@ -98,6 +98,7 @@ class Reception {
   absl::StatusOr<std::vector<JoinedNode>> Run() {
     while (Complete() < options_.count) {
       if (options_.deadline.passed()) {
+        if (options_.least > 0 && Complete() >= options_.least) break;
         return absl::DeadlineExceededError(std::to_string(Complete() + 1) + " of " +
                                            std::to_string(options_.count + 1) + " nodes came in time");
       }

@@ -45,12 +45,14 @@ class JoinGate {
 
   struct AwaitOptions {
     int count = 0;         // how many nodes, without this one
+    int least = 0;         // how many are enough when the time is over; 0: all
     bool indexed = false;  // they come with their places, 1 to count; a later one with the same replaces the earlier
     runtime::Deadline deadline = runtime::Deadline::After(std::chrono::seconds(0));
     std::function<void(const std::string& line)> say = {};  // what users should see
   };
-  // Waits for all of them; in the order of their places, or of coming. Those that leave before all are there are
-  // waited for again. kDeadlineExceeded tells how many came. Call from the main thread, with no other in the process.
+  // Waits for all of them, or for the least number and the deadline; in the order of their places, or of coming. Those
+  // that leave before all are there are waited for again. kDeadlineExceeded tells how many came. Call from the main
+  // thread, with no other in the process.
   absl::StatusOr<std::vector<JoinedNode>> Await(const JoinKey& key, const AwaitOptions& options);
 
  private:

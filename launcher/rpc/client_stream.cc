@@ -44,7 +44,8 @@ absl::Status RendezvousClient::Stream::Open(const v1::NodeOffer& offer, runtime:
   self_ = shared_from_this();
   AddHold();
   held_ = true;
-  heard_ = spoke_ = Clock::now();
+  lease_ = Lease(Clock::now());
+  next_beat_ = Clock::now();
   v1::FromAgent join;
   *join.mutable_join() = offer;
   queued_bytes_ = join.ByteSizeLong();
@@ -80,7 +81,6 @@ absl::Status RendezvousClient::Stream::Send(const v1::FromAgent& message) {
                                         std::to_string(queued_bytes_ >> 20) + " MiB wait");
   }
   queued_bytes_ += bytes;
-  spoke_ = Clock::now();
   outgoing_.push_back(message);
   if (!writing_) WriteNext();
   return absl::OkStatus();
@@ -101,7 +101,6 @@ void RendezvousClient::Stream::DropHold() {
 void RendezvousClient::Stream::OnReadInitialMetadataDone(bool ok) {
   const runtime::MutexLock lock(mutex_);
   let_in_ = ok;
-  heard_ = Clock::now();
   changed_.NotifyAll();
 }
 
@@ -113,7 +112,7 @@ void RendezvousClient::Stream::OnReadDone(bool ok) {
       DropHold();
       return;
     }
-    heard_ = Clock::now();
+    if (incoming_.has_beat()) lease_.OnAnswer(incoming_.beat().number());
     told_the_end_ |= incoming_.has_report() || incoming_.has_refused();
     deliver = !incoming_.has_beat() && !incoming_.has_nodes();
   }
@@ -180,24 +179,22 @@ bool RendezvousClient::Stream::AwaitEnd() {
 void RendezvousClient::Stream::Watch() {
   const runtime::MutexLock lock(mutex_);
   while (!ended_.has_value()) {
-    const Clock::time_point due = std::min(spoke_ + kBeatInterval, heard_ + kSilenceTimeout);
+    const Clock::time_point due = silent_ ? next_beat_ : std::min(next_beat_, lease_.End());
     if (changed_.Wait(mutex_, runtime::Deadline(due))) continue;
     const Clock::time_point now = Clock::now();
-    if (now > due + kOwnStall) heard_ = now;  // what was sent meanwhile may not have been read yet
-    if (now >= heard_ + kSilenceTimeout && !silent_) {
+    if (now > due + kOwnStall) lease_.GiveSecondChance(now);  // answers may not have been read yet
+    if (now >= lease_.End() && !silent_) {
       silent_ = true;
       context_.TryCancel();
-      heard_ = Clock::time_point::max() - kSilenceTimeout;
     }
-    if (now >= spoke_ + kBeatInterval) {
-      spoke_ = now;
-      if (!held_ || leaving_ || outgoing_.size() > 1) continue;  // what is queued will do as a beat
-      v1::FromAgent beat;
-      beat.mutable_beat();
-      queued_bytes_ += beat.ByteSizeLong();
-      outgoing_.push_back(std::move(beat));
-      if (!writing_) WriteNext();
-    }
+    if (now < next_beat_) continue;
+    next_beat_ = now + kBeatInterval;
+    if (!held_ || leaving_) continue;
+    v1::FromAgent beat;
+    beat.mutable_beat()->set_number(lease_.NextBeat(now));
+    queued_bytes_ += beat.ByteSizeLong();
+    outgoing_.push_back(std::move(beat));
+    if (!writing_) WriteNext();
   }
 }
 

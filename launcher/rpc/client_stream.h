@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.grpc.pb.h"
+#include "launcher/control/lease.h"
 #include "launcher/credentials.h"
 #include "launcher/rpc/client.h"
 #include "runtime/base/deadline.h"
@@ -72,8 +73,8 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
   bool abandoned_ COHORT_GUARDED_BY(mutex_) = false;     // the owner has let go before the end
   std::shared_ptr<Stream> self_ COHORT_GUARDED_BY(mutex_);
   std::optional<grpc::Status> ended_ COHORT_GUARDED_BY(mutex_);
-  std::chrono::steady_clock::time_point heard_ COHORT_GUARDED_BY(mutex_);
-  std::chrono::steady_clock::time_point spoke_ COHORT_GUARDED_BY(mutex_);
+  Lease lease_ COHORT_GUARDED_BY(mutex_){std::chrono::steady_clock::now()};
+  std::chrono::steady_clock::time_point next_beat_ COHORT_GUARDED_BY(mutex_);
   std::thread watcher_;
 };
 

@@ -43,13 +43,11 @@ std::string HostAndPort(const std::string& host, int port) {
 // out.
 class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public AgentStream::Owner {
  public:
-  Rep(v1::JobPlan plan, std::function<void(v1::Restart)> on_restart, OnFinished on_finished)
-      : machine_(std::move(plan), Clock::now()),
-        on_restart_(std::move(on_restart)),
-        on_finished_(std::move(on_finished)) {}
+  Rep(v1::JobPlan plan, Options options, OnFinished on_finished)
+      : machine_(std::move(plan), Clock::now()), options_(std::move(options)), on_finished_(std::move(on_finished)) {}
   ~Rep() override;
 
-  absl::Status Listen(const Options& options);
+  absl::Status Listen();
   void OnEvent(Event event) override;
   void OnStreamGone(ConnectionId id) override;
 
@@ -64,7 +62,7 @@ class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public Age
   void AbortSlowClosers(TimePoint now);
 
   launcher::Rendezvous machine_;  // of the thread alone, as are the next three
-  std::function<void(v1::Restart)> on_restart_;
+  const Options options_;
   OnFinished on_finished_;
   std::map<TimePoint, ConnectionId> closing_;
 
@@ -95,11 +93,11 @@ absl::Status CheckThreads() {
   return status;
 }
 
-absl::Status RendezvousServer::Rep::Listen(const Options& options) {
+absl::Status RendezvousServer::Rep::Listen() {
   COHORT_RETURN_IF_ERROR(CheckThreads());
   grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  tls.pem_root_certs = options.identity.ca_certificate;
-  tls.pem_key_cert_pairs.push_back({options.identity.private_key, options.identity.certificate});
+  tls.pem_root_certs = options_.identity.ca_certificate;
+  tls.pem_key_cert_pairs.push_back({options_.identity.private_key, options_.identity.certificate});
 
   grpc::ServerBuilder builder;
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // or a second server could take half of the agents
@@ -109,15 +107,15 @@ absl::Status RendezvousServer::Rep::Listen(const Options& options) {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(-1);
   int port = 0;
-  builder.AddListeningPort(HostAndPort(options.host, options.port), grpc::SslServerCredentials(tls), &port);
+  builder.AddListeningPort(HostAndPort(options_.host, options_.port), grpc::SslServerCredentials(tls), &port);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) {
-    return absl::UnavailableError("the rendezvous could not listen on " + HostAndPort(options.host, options.port) +
+    return absl::UnavailableError("the rendezvous could not listen on " + HostAndPort(options_.host, options_.port) +
                                   ": the address is not of this machine, the port is in use, or the certificate is "
                                   "malformed");
   }
-  address = HostAndPort(options.host, port);
+  address = HostAndPort(options_.host, port);
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
@@ -208,7 +206,11 @@ void RendezvousServer::Rep::Carry(std::vector<Action> actions) {
       TimePoint deadline = Clock::now() + kCloseTimeout;
       while (!closing_.emplace(deadline, close->connection).second) deadline += std::chrono::nanoseconds(1);
     } else if (Restart* const restart = std::get_if<Restart>(&action)) {
-      if (on_restart_) on_restart_(std::move(restart->restart));
+      if (options_.on_restart) options_.on_restart(std::move(restart->restart));
+    } else if (NodeLost* const lost = std::get_if<NodeLost>(&action)) {
+      if (options_.on_lost_node) options_.on_lost_node(std::move(lost->lost));
+    } else if (MembersChanged* const changed = std::get_if<MembersChanged>(&action)) {
+      if (options_.on_members) options_.on_members(std::move(changed->members));
     } else {
       {
         const runtime::MutexLock lock(mutex_);
@@ -230,8 +232,8 @@ absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::Start(v1::Jo
                                                                           OnFinished on_finished) {
   QuietGrpc();
   COHORT_RETURN_IF_ERROR(CheckPlan(plan));
-  auto rep = std::make_unique<Rep>(std::move(plan), options.on_restart, std::move(on_finished));
-  COHORT_RETURN_IF_ERROR(rep->Listen(options));
+  auto rep = std::make_unique<Rep>(std::move(plan), std::move(options), std::move(on_finished));
+  COHORT_RETURN_IF_ERROR(rep->Listen());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(rep)));
 }
 
@@ -243,5 +245,7 @@ const std::string& RendezvousServer::address() const { return rep_->address; }
 void RendezvousServer::RequestStop(std::string reason, int exit_code) {
   rep_->OnEvent(StopRequested{std::move(reason), exit_code});
 }
+
+void RendezvousServer::TellAgentEnded(uint32_t agent) { rep_->OnEvent(AgentEnded{agent}); }
 
 }  // namespace cohort::launcher

@@ -1,6 +1,7 @@
 // The rendezvous behind a port: gRPC with mutual TLS around the state machine of launcher/control/.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -17,8 +18,11 @@ class RendezvousServer {
     std::string host = "127.0.0.1";  // the address to bind, never a wildcard unless asked for
     int port = 0;                    // 0: any free one
     TlsIdentity identity;            // must name kRendezvousName
-    // An epoch has failed and another follows: from the server's own thread, as OnFinished.
+    // From the server's own thread, as OnFinished. An epoch has failed and another follows; a node is given up; the
+    // epoch that begins has other members than the one before.
     std::function<void(v1::Restart)> on_restart = {};
+    std::function<void(v1::LostNode)> on_lost_node = {};
+    std::function<void(v1::Membership)> on_members = {};
   };
   // Called once, from the server's own thread, after the agents were told: must return soon and not destroy the server.
   using OnFinished = std::function<void(v1::JobReport)>;
@@ -37,6 +41,8 @@ class RendezvousServer {
 
   // Ends the job: agents end their ranks, then OnFinished. Any thread; never blocks. Twice does nothing more.
   void RequestStop(std::string reason, int exit_code);
+  // That agent and all that it had started live no more: what takes its place need not wait. Any thread; never blocks.
+  void TellAgentEnded(uint32_t agent);
 
  private:
   class Rep;

@@ -143,6 +143,8 @@ class Driver {
   const std::optional<v1::JobReport>& report() const { return report_; }
   int finishes() const { return finishes_; }
   const std::vector<v1::Restart>& restarts() const { return restarts_; }
+  const std::vector<uint32_t>& lost() const { return lost_; }
+  const std::vector<v1::Membership>& members() const { return members_; }
   TimePoint now() const { return now_; }
   Rendezvous& rendezvous() { return rendezvous_; }
   void Forget() { sent_.clear(); }
@@ -156,6 +158,10 @@ class Driver {
         closed_[close->connection] = true;
       } else if (Restart* const restart = std::get_if<Restart>(&action)) {
         restarts_.push_back(std::move(restart->restart));
+      } else if (NodeLost* const lost = std::get_if<NodeLost>(&action)) {
+        lost_.push_back(lost->lost.agent());
+      } else if (MembersChanged* const changed = std::get_if<MembersChanged>(&action)) {
+        members_.push_back(std::move(changed->members));
       } else {
         report_ = std::move(std::get<Finish>(action).report);
         ++finishes_;
@@ -171,6 +177,8 @@ class Driver {
   std::map<ConnectionId, bool> closed_;
   std::optional<v1::JobReport> report_;
   std::vector<v1::Restart> restarts_;
+  std::vector<uint32_t> lost_;
+  std::vector<v1::Membership> members_;
   int finishes_ = 0;
 };
 
