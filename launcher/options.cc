@@ -25,7 +25,6 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
-  dlaunch --nproc-per-node 2 --dry-run train       shows the plan and starts nothing
   dlaunch status, kill JOB, doctor                 jobs that run here, the end of one, what is amiss with this machine
   dlaunch --nproc-per-node 2 -- python3 script.py  any program: RANK, WORLD_SIZE, MASTER_ADDR, ... are set
 
