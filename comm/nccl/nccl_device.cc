@@ -10,12 +10,26 @@
 
 namespace cohort::comm::nccl {
 
+namespace {
+
+// Memory that an abort which hangs may still use: held for as long as the process lives.
+void LeaveBehind(const std::vector<void*>& memory) {
+  if (memory.empty()) return;
+  static runtime::Mutex& mutex = *new runtime::Mutex;
+  static std::vector<void*>& held = *new std::vector<void*>;
+  const runtime::MutexLock lock(mutex);
+  held.insert(held.end(), memory.begin(), memory.end());
+}
+
+}  // namespace
+
 NcclDevice::~NcclDevice() {
   Deregister();
   ForgetIssued();
   while (stopping_ && !Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
   Keep(scratch_);
   FreeKept();
+  LeaveBehind(kept_);
   if (communicator_ == nullptr) return;
   if (!stopping_ && !settling_) context_.pool->PutIdle(StoreKey(), context_.group->members, ordinal_, communicator_);
 }

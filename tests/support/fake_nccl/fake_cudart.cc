@@ -97,7 +97,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t stream) {
   const Lock lock(GlobalState().mutex);
-  fake::SubmitSimple(stream, [to, from, bytes] { std::memmove(to, from, bytes); });
+  fake::SubmitSimple(stream, [to, from, bytes] {
+    if (bytes > 0) std::memmove(to, from, bytes);
+  });
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
