@@ -202,8 +202,9 @@ class Worlds {
   // All ranks of an epoch run. Something happens to them, or they come to their end.
   void OnWhole() {
     if (faults_++ < 4) {
-      After(Jitter(seconds(3)), [this] { Inject(); });
-      if (Below(3) == 0) After(Jitter(seconds(5)), [this] { Inject(); });  // another before all is well again
+      After(seconds(1) + Jitter(seconds(3)), [this] { Inject(); });  // when the spares have come, too
+      if (Below(3) == 0)
+        After(seconds(1) + Jitter(seconds(5)), [this] { Inject(); });  // another before all is well again
       return;
     }
     for (uint32_t index = 0; index < agents_.size(); ++index) {
