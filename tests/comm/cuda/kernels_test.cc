@@ -95,7 +95,9 @@ class KernelsTest : public testing::Test {
     std::vector<char> spaced(n * stride, 0x5a);
     std::vector<const void*> ins;
     for (size_t k = 0; k < n; ++k) {
-      if (static_cast<int>(k) != shape.own) std::memcpy(&spaced[k * stride], &values[k * shape.count], block);
+      if (static_cast<int>(k) != shape.own && block > 0) {
+        std::memcpy(&spaced[k * stride], &values[k * shape.count], block);
+      }
       ins.push_back(&values[k * shape.count]);
     }
     blocks.Write(spaced.data());
