@@ -5,7 +5,6 @@
 #include <optional>
 #include <string>
 
-#include "runtime/segment/call_compare.h"
 #include "runtime/segment/call_names.h"
 #include "runtime/segment/call_record.h"
 
@@ -53,19 +52,15 @@ v1::CallState LatestCall(const runtime::BlackBoxReader& box, uint32_t rank) {
 
 v1::CallState InspectOperation(const runtime::BlackBoxReader& box, uint32_t rank, uint64_t group, uint64_t epoch,
                                uint64_t sequence) {
+  if (const std::optional<runtime::CallRecord> record = box.Find(group, static_cast<uint32_t>(epoch), sequence)) {
+    v1::CallState state = FromRecord(*record, rank);
+    state.set_sequence_seen(true);
+    return state;
+  }
   v1::CallState state = LatestCall(box, rank);
-  const std::optional<runtime::CallRecord> record = box.Find(group, static_cast<uint32_t>(epoch), sequence);
-  if (record) state = FromRecord(*record, rank);
-  // Made, even where the ring has forgotten how.
-  const runtime::CallView view =
-      runtime::InspectCall(box, static_cast<int>(rank), "", group, static_cast<uint32_t>(epoch), sequence);
-  state.set_sequence_seen(view.seen);
-  if (view.seen && !record) {
-    state.set_present(true);
-    state.set_signature(view.signature);
-    state.set_call(view.call);
-    state.set_site(view.site);
-    state.set_done(view.done);
+  if (box.Reached(group, static_cast<uint32_t>(epoch)) > sequence) {  // made, but the ring has forgotten how
+    state.set_sequence_seen(true);
+    state.clear_signature();
   }
   return state;
 }

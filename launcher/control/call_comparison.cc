@@ -37,6 +37,8 @@ Sorted Sort(uint64_t group, uint64_t epoch, uint64_t sequence, const std::vector
   std::unordered_map<uint64_t, size_t> class_of;
   for (const InspectedMember& member : members) {
     const v1::CallState& call = member.call;
+    // A late answer may come when the box has forgotten how the call was made: that is no evidence.
+    if (member.answered && call.sequence_seen() && call.signature() == 0) continue;
     if (member.answered && call.present() && call.sequence_seen()) {
       const auto [found, fresh] = class_of.emplace(call.signature(), sorted.classes.size());
       if (fresh) sorted.classes.push_back({{}, &call});

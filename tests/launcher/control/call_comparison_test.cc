@@ -67,6 +67,19 @@ TEST(CallComparison, AMemberThatIsFurtherOnIsNotAbsent) {
   EXPECT_FALSE(result.undecided);
 }
 
+// An agent that answers late has only the rank's latest call to show: no mismatch, no absence.
+TEST(CallComparison, AMemberWhoseBoxHasForgottenTheCallIsNoEvidence) {
+  for (const bool expired : {false, true}) {
+    const auto result = CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0), Member(3, 0)}, expired);
+    EXPECT_FALSE(result.undecided);
+    ASSERT_EQ(result.verdict.has_value(), expired);
+    if (expired) {
+      EXPECT_EQ(result.verdict->code, 4);
+    }
+  }
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 2), Member(2, 0)}, false).verdict.has_value());
+}
+
 TEST(CallComparison, AFinishedRankIsNoReasonToWait) {
   InspectedMember ended = Absent(1);
   ended.ended = true;
