@@ -45,7 +45,8 @@ macro(cohort_test_properties variable)
   endif()
   string(CONCAT ${variable} "TIMEOUT ${arg_TIMEOUT} SKIP_RETURN_CODE 77 LABELS \"${arg_LABELS}\" "
     "ENVIRONMENT \"${COHORT_TEST_ENV};${arg_ENV}\"")
-  if(arg_RUN_SERIAL)
+  # Large counts of several processes leave no CPU for the deadlines of whatever runs beside them.
+  if(arg_RUN_SERIAL OR ("nightly" IN_LIST arg_LABELS AND "multiprocess" IN_LIST arg_LABELS))
     string(APPEND ${variable} " RUN_SERIAL ON")
   endif()
 endmacro()
