@@ -11,10 +11,6 @@ namespace {
 constexpr int64_t kGatheredCallBytes = 8 * 1024;
 constexpr int64_t kGatheredBytes = 64 * 1024;
 
-int64_t BytesOf(const CollectiveRequest& request) {
-  return request.count * static_cast<int64_t>(SizeOf(request.dtype));
-}
-
 uint64_t Mix(uint64_t hash, uint64_t word) {
   hash = (hash ^ word) * 0xff51afd7ed558ccdu;
   return hash ^ (hash >> 32);

@@ -149,8 +149,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
                                                group_->context().tuning, group_->context().determinism)));
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<const int> ranks, Site site) {
-  (void)site;
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<const int> ranks) {
   if (group_->InChild()) return group_->WhyNotInChild();
   const std::string list = "subgroup: the list of ranks ";
   std::vector<int> chosen;

@@ -134,8 +134,7 @@ class Communicator {
   // The group of the given group ranks, in that order. Called by its members only, with equal lists; local: talks to
   // nobody. Repeated calls with equal lists give different groups, as long as all members make them equally often.
   // kInvalidArgument: the list names no rank of the group, one twice, or not the caller.
-  [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(std::span<const int> ranks,
-                                                                       Site site = Site::current());
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(std::span<const int> ranks);
 
   // `bytes` bytes (its own number on every rank, 0 too) of memory that all ranks of this host map, so that collectives
   // move every byte once: see window.h for how long it lives. Collective; blocks until all members have mapped each
@@ -154,8 +153,8 @@ class Communicator {
   // members, also when deaths are heard of in different orders or more ranks die meanwhile. A rank that dies later is
   // lost to the new group in turn: shrink that one. Operations of the old group fail, and none of its messages reaches
   // the new one.
-  // kDeadlineExceeded: a survivor, which is named, has not called; kUnavailable: a member can't be reached, but nobody
-  // can tell that it is dead (other hosts without dlaunch).
+  // kDeadlineExceeded: a survivor, which is named, has not called (the caller may try again); kUnavailable: a member
+  // can't be reached, but nobody can tell that it is dead (other hosts without dlaunch).
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
       std::chrono::nanoseconds timeout = std::chrono::minutes(1));
 

@@ -69,7 +69,12 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // The number of earlier groups of these members that were derived with `tag`, plus one.
   uint64_t NextOf(uint64_t tag) { return ++derived_[tag]; }
   uint64_t NextSplit() { return ++splits_; }
-  uint64_t NextShrink() { return ++shrinks_; }
+  // Of the caller's present attempt to agree on who is left (shrink.cc).
+  struct ShrinkRound {
+    uint64_t number = 1;
+    std::string proposal;  // what it has put into the store; empty: nothing yet
+  };
+  ShrinkRound& shrink_round() { return shrink_round_; }
   // Communicator::RegisterDeviceMemory.
   absl::Status Register(const Buffer& buffer, runtime::Deadline deadline);
   // Before its first call: this group is what Shrink left of `parent`.
@@ -148,7 +153,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   std::unordered_map<uint64_t, uint64_t> children_;  // by a hash of the members
   std::map<uint64_t, uint64_t> derived_;
   uint64_t splits_ = 0;
-  uint64_t shrinks_ = 0;
+  ShrinkRound shrink_round_;
   std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
   CallMemo memo_;
   const uint64_t forks_;

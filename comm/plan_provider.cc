@@ -20,10 +20,6 @@ constexpr int64_t kShortBytes = 1024;
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
-int64_t BytesOf(const CollectiveRequest& request) {
-  return request.count * static_cast<int64_t>(SizeOf(request.dtype));
-}
-
 bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }
 
 Demands DemandsOf(const CollectiveRequest& request) {

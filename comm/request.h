@@ -92,6 +92,11 @@ struct CollectiveRequest {
   bool in_place = false;
 };
 
+// The bytes of the call's block.
+inline int64_t BytesOf(const CollectiveRequest& request) {
+  return request.count * static_cast<int64_t>(SizeOf(request.dtype));
+}
+
 // True for the kinds that combine elements, and so have an op.
 constexpr bool Reduces(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce ||

@@ -94,16 +94,20 @@ absl::StatusOr<std::optional<std::string>> ProposalOf(int proposer, const std::s
   }
 }
 
-absl::StatusOr<std::vector<int>> AgreeOnMembers(Group& group, uint64_t round, Deadline deadline) {
+// An attempt that ends for want of time leaves the round as it is: whoever is late enters the same one, and meets those
+// who try again. The store's keys are written once, so a proposal stands.
+absl::StatusOr<std::vector<int>> AgreeOnMembers(Group& group, Deadline deadline) {
   runtime::Runtime& runtime = group.runtime();
   const std::vector<int>& members = group.context().members;
   for (const int proposer : members) {
-    const std::string key = KeyOf(group.context().id, round, proposer);
+    Group::ShrinkRound& round = group.shrink_round();
+    const std::string key = KeyOf(group.context().id, round.number, proposer);
     std::optional<std::string> proposal;
     if (proposer == runtime.rank()) {
       HearNews(runtime);
-      proposal = Encode(DeadOf(members, runtime));
-      COHORT_RETURN_IF_ERROR(runtime.Put(key, *proposal, deadline));
+      if (round.proposal.empty()) round.proposal = Encode(DeadOf(members, runtime));
+      COHORT_RETURN_IF_ERROR(runtime.Put(key, round.proposal, deadline));
+      proposal = round.proposal;
     } else {
       COHORT_ASSIGN_OR_RETURN(proposal, ProposalOf(proposer, key, runtime, deadline));
     }
@@ -144,8 +148,9 @@ absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadli
   std::unique_ptr<Group> previous;  // a group that lost a member before it was handed out
   Group* parent = &group;
   while (true) {
-    const uint64_t round = parent->NextShrink();
-    COHORT_ASSIGN_OR_RETURN(std::vector<int> members, AgreeOnMembers(*parent, round, deadline));
+    COHORT_ASSIGN_OR_RETURN(std::vector<int> members, AgreeOnMembers(*parent, deadline));
+    const uint64_t round = parent->shrink_round().number;
+    parent->shrink_round() = {.number = round + 1, .proposal = ""};
     const GroupContext& context = parent->context();
     const uint64_t id = Group::MakeId(context.id, kShrinkTag, round, members, context.epoch);
     auto child = std::make_unique<Group>(parent->runtime(), std::move(members), id, context.transports, context.tuning,

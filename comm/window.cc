@@ -93,7 +93,8 @@ absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOpti
     const int world_rank = members()[static_cast<size_t>(rank)];
     if (other.bytes == 0 || rank == this->rank() || runtime.node_of(world_rank) != runtime.node()) continue;
     const runtime::SegmentBlock block{static_cast<uint64_t>(other.offset), static_cast<uint64_t>(other.bytes)};
-    const absl::StatusOr<void*> data = segment.Map(block);
+    runtime::SegmentBlock around;
+    const absl::StatusOr<void*> data = segment.MapNamed(block, &around);
     if (data.ok()) {
       Populate(*data, block.bytes);
     } else {

@@ -51,7 +51,7 @@ class DirectSteps {
     uint64_t address = 0;
     bool streamed = false;  // a target that is stored past the cache
   };
-  enum class Phase : uint8_t { kNew, kPublishing, kReceiving, kFolding };
+  enum class Phase : uint8_t { kNew, kReceiving, kFolding };
 
   Progress Open(Fanout* fanout);
   Progress Exchange(Fanout* fanout, bool announce);

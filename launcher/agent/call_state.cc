@@ -26,6 +26,7 @@ uint64_t AgeMilliseconds(const runtime::CallRecord& record) {
 v1::CallState FromRecord(const runtime::CallRecord& record, uint32_t rank) {
   v1::CallState state;
   state.set_present(true);
+  state.set_message(runtime::IsPointToPoint(record.signature.kind));
   state.set_rank(rank);
   state.set_group(record.signature.group);
   state.set_epoch(record.signature.epoch);
@@ -58,7 +59,7 @@ v1::CallState InspectOperation(const runtime::BlackBoxReader& box, uint32_t rank
     return state;
   }
   v1::CallState state = LatestCall(box, rank);
-  if (box.Reached(group, static_cast<uint32_t>(epoch)) > sequence) {  // made, but the ring has forgotten how
+  if (box.Reached(group, static_cast<uint32_t>(epoch), sequence).value_or(true)) {  // or it may be forgotten
     state.set_sequence_seen(true);
     state.clear_signature();
   }

@@ -8,8 +8,9 @@
 
 namespace cohort::launcher {
 
-// What a rank's black box says of operation `sequence` of a group; where it has not come to it, or has left it so far
-// behind that the box has forgotten it, its latest call: without `sequence_seen`, and with it but without a signature.
+// What a rank's black box says of operation `sequence` of a group; where it has not come to it, or may have left it so
+// far behind that the box has forgotten it, its latest call: without `sequence_seen`, and with it but without a
+// signature.
 v1::CallState InspectOperation(const runtime::BlackBoxReader& box, uint32_t rank, uint64_t group, uint64_t epoch,
                                uint64_t sequence);
 

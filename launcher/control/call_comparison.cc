@@ -25,11 +25,13 @@ struct Sorted {
   std::vector<const InspectedMember*> left;  // ended without having completed its call
   uint64_t longest_wait_ms = 0;              // of a call that is not done
   bool waiting = false;                      // the call of someone who has not ended is not done
+  bool someone_knows = false;                // of some member it is known that it came to the operation
 };
 
 // Whether a record shows that the rank has already left the operation behind.
 bool Passed(const v1::CallState& call, uint64_t group, uint64_t epoch, uint64_t sequence) {
-  return call.present() && call.group() == group && call.epoch() == epoch && call.sequence() > sequence;
+  return call.present() && !call.message() && call.group() == group && call.epoch() == epoch &&
+         call.sequence() > sequence;
 }
 
 Sorted Sort(uint64_t group, uint64_t epoch, uint64_t sequence, const std::vector<InspectedMember>& members) {
@@ -37,7 +39,8 @@ Sorted Sort(uint64_t group, uint64_t epoch, uint64_t sequence, const std::vector
   std::unordered_map<uint64_t, size_t> class_of;
   for (const InspectedMember& member : members) {
     const v1::CallState& call = member.call;
-    // A late answer may come when the box has forgotten how the call was made: that is no evidence.
+    sorted.someone_knows |= member.answered && call.sequence_seen();
+    // A late answer may come when the box has forgotten the call: that is no evidence.
     if (member.answered && call.sequence_seen() && call.signature() == 0) continue;
     if (member.answered && call.present() && call.sequence_seen()) {
       const auto [found, fresh] = class_of.emplace(call.signature(), sorted.classes.size());
@@ -156,12 +159,14 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
     result.verdict = Left(sorted, sequence);
     return result;
   }
-  if (expired) {
+  // A call that ended just after its deadline, or nobody's: no reason to end a group.
+  const bool pending = sorted.waiting || !sorted.someone_knows;
+  if (expired && pending) {
     result.verdict = Expired(sorted, sequence);
     return result;
   }
   // Also without a record of the operation: the reporter's agent may not have answered in time.
-  result.undecided = !sorted.absent.empty() && (sorted.waiting || sorted.classes.empty());
+  result.undecided = !sorted.absent.empty() && pending;
   return result;
 }
 

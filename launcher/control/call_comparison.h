@@ -32,8 +32,8 @@ struct CallComparison {
   bool undecided = false;  // someone who called waits for someone who has not: worth asking again
 };
 
-// Pure. `sequence` is the operation's number in `group` and `epoch`; with `expired` its deadline has passed and there
-// is a verdict in any case.
+// Pure. `sequence` is the operation's number in `group` and `epoch`; with `expired` its deadline has passed, and there
+// is a verdict unless all who called are done by now.
 //   kFailedPrecondition  two members called differently; names all ranks, both calls and both call sites
 //   kUnavailable         a member has exited without calling, or before its call was complete, and others wait
 //   kDeadlineExceeded    only when expired: names who never called and what they were doing instead

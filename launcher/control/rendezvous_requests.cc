@@ -110,7 +110,8 @@ void Rendezvous::Machine::StartInspections() {
     std::unordered_set<ConnectionId> asked;
     for (uint32_t rank : members) {
       const Roster::Rank& entry = roster_.rank(rank);
-      if (!entry.exit.has_value() && connection_of_[entry.node].has_value()) asked.insert(*connection_of_[entry.node]);
+      // Ended ones too: their boxes outlive them, and know more than the last call that was told of their end.
+      if (connection_of_[entry.node].has_value()) asked.insert(*connection_of_[entry.node]);
     }
     v1::ToAgent message;
     v1::InspectRequest& request = *message.mutable_inspect();
@@ -128,6 +129,24 @@ void Rendezvous::Machine::StartInspections() {
   }
 }
 
+namespace {
+
+// All that is known of a member whose agent does not answer: what was told of its end.
+void SetLastCall(const OperationId& operation, const v1::CallState& last, InspectedMember* member) {
+  member->answered = true;
+  member->call = last;
+  if (!last.present()) return;
+  const bool same_group = !last.message() && last.group() == operation.group && last.epoch() == operation.epoch;
+  if (same_group) {
+    member->call.set_sequence_seen(last.sequence() == operation.sequence);
+  } else {  // what it called in this group before that is not known
+    member->call.set_sequence_seen(true);
+    member->call.clear_signature();
+  }
+}
+
+}  // namespace
+
 std::vector<InspectedMember> Rendezvous::Machine::MembersOf(const Inspections::Round& round) const {
   std::vector<InspectedMember> members;
   for (uint32_t rank : round.members) {
@@ -139,12 +158,7 @@ std::vector<InspectedMember> Rendezvous::Machine::MembersOf(const Inspections::R
       member.answered = true;
       member.call = call->second;
     } else if (exit.has_value()) {
-      const v1::CallState& last = exit->doing();
-      member.answered = true;
-      member.call = last;
-      member.call.set_sequence_seen(last.present() && last.group() == round.operation.group &&
-                                    last.epoch() == round.operation.epoch &&
-                                    last.sequence() == round.operation.sequence);
+      SetLastCall(round.operation, exit->doing(), &member);
     }
     member.ended = exit.has_value();
     if (member.ended) member.end = DescribeEnd(*exit);

@@ -166,15 +166,17 @@ std::optional<CallRecord> BlackBoxReader::Find(uint64_t group, uint32_t epoch, u
   return result;
 }
 
-uint64_t BlackBoxReader::Reached(uint64_t group, uint32_t epoch) const {
-  uint64_t reached = 0;
+std::optional<bool> BlackBoxReader::Reached(uint64_t group, uint32_t epoch, uint64_t sequence) const {
+  uint64_t highest = 0;
   VisitNewestFirst(memory_, [&](const CallRecord& record) {
     const CallSignature& call = record.signature;
     const bool counts = call.group == group && call.epoch == epoch && !IsPointToPoint(call.kind);
-    if (counts) reached = std::max(reached, call.sequence);
-    return false;
+    if (counts) highest = std::max(highest, call.sequence);
+    return highest >= sequence;
   });
-  return reached;
+  if (highest > 0) return highest >= sequence;
+  if (memory_->tickets.load(std::memory_order_acquire) >= kBlackBoxRecords) return std::nullopt;
+  return false;
 }
 
 std::optional<CallRecord> BlackBoxReader::LatestOf(uint64_t group, uint32_t epoch) const {

@@ -60,8 +60,9 @@ class BlackBoxReader {
   // The record of this collective, if the ring still holds it. Sends and receives, which count their sequence per peer,
   // are never found.
   std::optional<CallRecord> Find(uint64_t group, uint32_t epoch, uint64_t sequence) const;
-  // The highest sequence among the collectives of a group that the ring holds; 0: none.
-  uint64_t Reached(uint64_t group, uint32_t epoch) const;
+  // Whether the rank has made that collective: true also where the ring holds only later ones of the group; nothing
+  // where it holds none and so many calls were made since that it may have forgotten it.
+  std::optional<bool> Reached(uint64_t group, uint32_t epoch, uint64_t sequence) const;
   // The newest record of a group.
   std::optional<CallRecord> LatestOf(uint64_t group, uint32_t epoch) const;
   // All records, oldest first.

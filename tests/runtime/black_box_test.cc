@@ -71,8 +71,10 @@ TEST_F(BlackBoxTest, RemembersTheLatestCalls) {
   EXPECT_TRUE(reader.Find(5, 1, kBlackBoxRecords + 1).has_value());
   EXPECT_FALSE(reader.Find(6, 1, kBlackBoxRecords + 1).has_value());
   EXPECT_FALSE(reader.Find(5, 2, kBlackBoxRecords + 1).has_value());
-  EXPECT_EQ(reader.Reached(5, 1), static_cast<uint64_t>(2 * kBlackBoxRecords));
-  EXPECT_EQ(reader.Reached(6, 1), 0u);
+  EXPECT_EQ(reader.Reached(5, 1, 1), true);
+  EXPECT_EQ(reader.Reached(5, 1, 2 * kBlackBoxRecords), true);
+  EXPECT_EQ(reader.Reached(5, 1, 2 * kBlackBoxRecords + 1), false);
+  EXPECT_EQ(reader.Reached(6, 1, 1), std::nullopt);  // it may have been forgotten
 }
 
 TEST_F(BlackBoxTest, RepeatedCallsShareADescription) {
@@ -124,7 +126,7 @@ TEST_F(BlackBoxTest, SendsAreNotMistakenForCollectives) {
   rank_->black_box().Start(send);
   const BlackBoxReader reader = agent_->black_box_of(0);
   EXPECT_FALSE(reader.Find(5, 1, 9).has_value());
-  EXPECT_EQ(reader.Reached(5, 1), 0u);
+  EXPECT_EQ(reader.Reached(5, 1, 9), false);
   ASSERT_TRUE(reader.LatestOf(5, 1).has_value());
   EXPECT_EQ(DescribeCallAndSite(*reader.LatestOf(5, 1)), "send(sum, float32, 1024, to 3) at train.cc:88");
 }

@@ -14,12 +14,7 @@ using comm::Slice;
 using comm::Step;
 using comm::StepKind;
 
-std::string Text(const Slice& slice) {
-  if (slice.chunks == 0) return "-";
-  std::string text = std::string(comm::Name(slice.buffer)) + "[" + std::to_string(slice.first);
-  if (slice.chunks > 1) text += ".." + std::to_string(slice.first + slice.chunks - 1);
-  return text + "]";
-}
+std::string Text(const Slice& slice) { return slice.chunks == 0 ? "-" : comm::ToString(slice); }
 
 std::string Text(const Plan& plan, const comm::RankSlice& operand) {
   return Text(operand.slice) + (operand.rank == plan.rank ? "" : "@" + std::to_string(operand.rank));

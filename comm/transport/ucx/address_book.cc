@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kShortestAttempt(5);
 AddressBook::AddressBook(runtime::KeyValueStore* store, uint64_t epoch, std::function<void()> notify)
     : store_(store), epoch_(epoch), notify_(std::move(notify)) {}
 
-AddressBook::~AddressBook() {
+void AddressBook::Stop() {
   {
     runtime::MutexLock lock(mutex_);
     stop_ = true;

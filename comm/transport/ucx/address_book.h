@@ -27,8 +27,8 @@ class AddressBook {
   // Keys are "ucx/address/<epoch>/<rank>". `store` must outlive the book and bear calls from another thread. `notify`
   // is called on the book's thread when there is an answer to take; it must not block.
   AddressBook(runtime::KeyValueStore* store, uint64_t epoch, std::function<void()> notify);
-  // Waits for a call to the store that is under way: at most kAttempt.
-  ~AddressBook();
+  // Waits for a call to the store that is under way: kAttempt, and up to a second more where the agent is slow.
+  ~AddressBook() { Stop(); }
   AddressBook(const AddressBook&) = delete;
   AddressBook& operator=(const AddressBook&) = delete;
 
@@ -38,6 +38,8 @@ class AddressBook {
   void LookUp(int world_rank);
   // Stops looking for `world_rank`.
   void Forget(int world_rank);
+  // No more answers, and no call of `notify` after this. Waits as the destructor does.
+  void Stop();
   // Answers that have come since the last call.
   std::vector<Answer> Take();
 

@@ -13,8 +13,6 @@ using Clock = std::chrono::steady_clock;
 // After a peer was given up, how long its operations wait for UCX to let go of their memory. It does so within a few
 // rounds of progress once the endpoint is closed.
 constexpr std::chrono::milliseconds kLetGoLimit(200);
-// How long an abandoned link may wait for a living peer to finish or drop what is under way.
-constexpr std::chrono::seconds kDrainLimit(2);
 
 }  // namespace
 
@@ -261,7 +259,7 @@ void LinkState::Drain() {
       if (!worker_->Progress(16)) worker_->Sleep(std::chrono::milliseconds(1));
     }
   };
-  if (peer_->state != PeerState::kFailed) drive(kDrainLimit);
+  if (peer_->state != PeerState::kFailed) drive(keeper_->DrainTime());
   if (!in_flight()) return;
   keeper_->FailPeer(*peer_, absl::UnavailableError("rank " + std::to_string(peer_->world_rank) +
                                                    " did not let go of an abandoned operation; connection closed"));

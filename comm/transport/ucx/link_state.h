@@ -57,7 +57,7 @@ class LinkState {
   bool ReportConsumed();
 
   // Forgets all operations and everything that has arrived. Afterwards neither they nor their memory are touched.
-  // Drives the worker until UCX has let go of them: for kDrainLimit at most, then the connection is given up.
+  // Drives the worker until UCX has let go of them: for PeerKeeper::DrainTime at most, then the connection is given up.
   void Abandon();
 
   // Whether a handle of the program exists; until then arrivals are kept.

@@ -44,6 +44,9 @@ class PeerKeeper {
   virtual void ReportLater(LinkState& link) = 0;
   // Closes what FailPeer left open, at once. Not from within callbacks of the worker.
   virtual void CloseFailed() = 0;
+  // How long an abandoned link may wait for a living peer to finish or drop what is under way. Links abandoned one
+  // after another, as those of a failed group are, share the time: all else of the process waits meanwhile.
+  virtual std::chrono::nanoseconds DrainTime() = 0;
 };
 
 }  // namespace cohort::comm::ucx

@@ -32,6 +32,10 @@ constexpr size_t kMostUnclaimedLinks = 4096;
 constexpr size_t kMostClosedLinks = 1 << 16;
 // How long the end waits for connections to close in order.
 constexpr std::chrono::milliseconds kCloseLimit(500);
+// DrainTime: of all links that are abandoned with less than kBetweenDrains between them, and of each at least.
+constexpr std::chrono::seconds kDrainLimit(2);
+constexpr std::chrono::milliseconds kBetweenDrains(500);
+constexpr std::chrono::milliseconds kShortestDrain(20);
 
 class UcxTransport;
 
@@ -73,6 +77,7 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   void FailPeer(Peer& peer, const absl::Status& status) override;
   void ReportLater(LinkState& link) override;
   void CloseFailed() override;
+  std::chrono::nanoseconds DrainTime() override;
 
   void Release(LinkState* state);
 
@@ -104,7 +109,9 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   std::vector<LinkState*> reports_due_;
   std::unordered_set<LinkKey, LinkKeyHash> closed_;
   std::deque<LinkKey> closed_order_;
-  AddressBook book_;  // last: its thread signals the worker
+  std::chrono::steady_clock::time_point drain_end_;     // of the present series of drains
+  std::chrono::steady_clock::time_point drains_until_;  // one that begins later begins a new series
+  AddressBook book_;                                    // last: its thread signals the worker
 };
 
 UcxLink::~UcxLink() { transport_->Release(state_); }
@@ -146,6 +153,7 @@ std::string UcxTransport::UcxVersion() const {
 
 UcxTransport::~UcxTransport() {
   if (worker_ == nullptr) return;
+  book_.Stop();  // its thread signals the worker
   for (auto& [key, state] : links_) state->Abandon();
   links_.clear();
   CloseFailed();
@@ -212,6 +220,13 @@ absl::StatusOr<std::unique_ptr<Link>> UcxTransport::Connect(const LinkSpec& spec
   return std::make_unique<UcxLink>(this, state);
 }
 
+std::chrono::nanoseconds UcxTransport::DrainTime() {
+  const auto now = std::chrono::steady_clock::now();
+  if (now > drains_until_) drain_end_ = now + kDrainLimit;
+  drains_until_ = std::max(now, drain_end_) + kBetweenDrains;
+  return std::max<std::chrono::nanoseconds>(drain_end_ - now, kShortestDrain);
+}
+
 void UcxTransport::Release(LinkState* state) {
   state->Abandon();
   reports_due_.erase(std::remove(reports_due_.begin(), reports_due_.end(), state), reports_due_.end());
@@ -256,7 +271,13 @@ bool UcxTransport::OnMessage(const void* header, size_t header_bytes, void* data
   if (closed_.contains(key)) return false;
   auto found = links_.find(key);
   if (found == links_.end()) {
-    if (credit || peer->unclaimed_links >= kMostUnclaimedLinks) return false;
+    if (credit) return false;
+    if (peer->unclaimed_links >= kMostUnclaimedLinks) {
+      FailPeer(*peer,
+               absl::ResourceExhaustedError("rank " + std::to_string(peer->world_rank) + " has sent to " +
+                                            std::to_string(kMostUnclaimedLinks) + " groups that were not made here"));
+      return false;
+    }
     ++peer->unclaimed_links;
     FindOrMakeLink(key, *peer);
     found = links_.find(key);

@@ -88,6 +88,28 @@ TEST(ShrinkTest, ASurvivorThatNeverCallsIsNamed) {
 }
 
 // Deaths are heard of in different orders, by the seed, and every survivor ends in the same group.
+// Who tries again after its time was up meets who comes late, though both started at different attempts.
+TEST(ShrinkTest, WhoTriesAgainMeetsWhoIsLate) {
+  ProcessClusterOptions options;
+  options.ranks = 3;
+  const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
+    if (rank.rank == 2) kill(getpid(), SIGKILL);
+    absl::Status status;
+    while (status.ok()) status = rank.world->Barrier().Wait();
+    if (rank.rank == 1) {  // waits for the proposal of rank 0, twice
+      for (int i = 0; i < 2; ++i) {
+        const auto group = rank.world->Shrink(std::chrono::milliseconds(100));
+        if (group.ok() || !absl::IsDeadlineExceeded(group.status())) return "shrink should not have ended well";
+      }
+    }
+    rank.meet("late", 2);
+    auto group = rank.world->Shrink(std::chrono::seconds(30));
+    if (!group.ok()) return group.status().ToString();
+    return Survivors((*group).get(), 7, -1).Compute(30);
+  });
+  for (size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(results[rank].text, "") << rank;
+}
+
 TEST(ShrinkSimTest, AllSurvivorsGetTheSameMembers) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     SimClusterOptions options;

@@ -62,6 +62,10 @@ TEST_F(CallStateTest, ACallThatTheBoxHasForgottenIsSeenWithoutASignature) {
   EXPECT_TRUE(state.present());
   EXPECT_TRUE(state.sequence_seen());
   EXPECT_EQ(state.signature(), 0u);
+  EXPECT_FALSE(Ask(runtime::kBlackBoxRecords + 11).sequence_seen());
+  for (uint64_t sequence = 1; sequence <= runtime::kBlackBoxRecords; ++sequence) Call(kGroup + 1, sequence);
+  EXPECT_TRUE(Ask(runtime::kBlackBoxRecords + 10).sequence_seen());
+  EXPECT_EQ(Ask(runtime::kBlackBoxRecords + 10).signature(), 0u);
 }
 
 }  // namespace
