@@ -210,9 +210,9 @@ absl::StatusOr<std::unique_ptr<Link>> UcxTransport::Connect(const LinkSpec& spec
   }
   Peer* peer = FindPeer(spec.peer_world_rank);
   if (peer == nullptr) return absl::InvalidArgumentError("no rank " + std::to_string(spec.peer_world_rank));
-  if (peer->state == PeerState::kFailed) return peer->status;
   const LinkKey key = {spec.group, spec.epoch, spec.lane, spec.peer_world_rank};
-  const bool came_first = links_.contains(key);  // its messages did
+  const bool came_first = links_.contains(key);  // its messages did, and count though it has ended since
+  if (peer->state == PeerState::kFailed && !came_first) return peer->status;
   LinkState* state = FindOrMakeLink(key, *peer);
   if (state->claimed) return absl::InternalError("a link was made twice");
   state->claimed = true;

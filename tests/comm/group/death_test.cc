@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/process_cluster.h"
@@ -95,6 +96,29 @@ TEST(KillOverUcxTest, TheOthersEnd) {
   });
   EXPECT_EQ(results[0].text, "");
   EXPECT_EQ(results[1].signal, SIGKILL);
+}
+
+// What a rank sent before it ended in order arrives, also where the receiver comes to the group only after the end.
+TEST(KillOverUcxTest, TheLastMessageOfARankThatHasEndedArrives) {
+  if (const std::string why = WhyHostsCannotTalk(); !why.empty()) GTEST_SKIP() << why;
+  ProcessClusterOptions options;
+  options.ranks = 2;
+  options.nodes = 2;
+  const std::vector<RankResult> results = RunProcesses(options, [](ProcessRank& rank) -> std::string {
+    if (const absl::Status met = rank.world->Barrier().Wait(); !met.ok()) return met.ToString();
+    int32_t value = 7 * (1 - rank.rank);
+    if (rank.rank == 1) {  // the end of the other one is seen
+      rank.runtime->engine().DriveUntil([] { return false; }, runtime::Deadline::After(std::chrono::milliseconds(500)));
+    }
+    const int both[] = {0, 1};
+    auto group = rank.world->Subgroup(both);
+    if (!group.ok()) return group.status().ToString();
+    const absl::Status status =
+        rank.rank == 0 ? (*group)->Send(ConstBuffer(&value, 1), 1).Wait() : (*group)->Recv(Buffer(&value, 1), 0).Wait();
+    if (!status.ok()) return status.ToString();
+    return value == 7 ? "" : "another value came";
+  });
+  for (const RankResult& result : results) EXPECT_EQ(result.text, "");
 }
 
 // Whenever it happens: the others' operations end with the text that announced the death, and name what they were in.
