@@ -19,11 +19,6 @@ Progress Fail(RecvOperation& operation, absl::Status status) {
   return Progress::kFailed;
 }
 
-bool Within(const runtime::SegmentBlock& block, const runtime::SegmentBlock& range) {
-  return block.offset >= range.offset && block.bytes <= range.bytes &&
-         block.offset - range.offset <= range.bytes - block.bytes;
-}
-
 // A rank records a call just after its first message; if it is interrupted between the two, this long is waited.
 constexpr uint64_t kRecordTimeNs = 20'000'000;
 
@@ -126,8 +121,7 @@ Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, 
   }
   if (descriptor.area_offset != area_.offset || descriptor.area_bytes != area_.bytes) {
     const runtime::SegmentBlock area{.offset = descriptor.area_offset, .bytes = descriptor.area_bytes};
-    runtime::SegmentBlock around;
-    absl::StatusOr<void*> data = segment_.MapNamed(area, &around);
+    absl::StatusOr<void*> data = segment_.Map(area);
     if (!data.ok()) return FailDamaged(operation);
     area_ = area;
     area_data_ = static_cast<const std::byte*>(*data);
@@ -142,12 +136,11 @@ Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, 
 }
 
 Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& descriptor) {
-  const runtime::SegmentBlock source{.offset = descriptor.area_offset, .bytes = operation.bytes};
-  if (!Within(source, direct_) && !segment_.MapNamed(source, &direct_).ok()) return FailDamaged(operation);
-  const auto* data = static_cast<const std::byte*>(segment_.AddressOf(source.offset));
+  absl::StatusOr<void*> data = segment_.Map({.offset = descriptor.area_offset, .bytes = operation.bytes});
+  if (!data.ok()) return FailDamaged(operation);
   const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
   if (length % operation.element_bytes != 0) return FailDamaged(operation);
-  Deliver(operation, data + operation.moved, length);
+  Deliver(operation, static_cast<const std::byte*>(*data) + operation.moved, length);
   if (operation.moved < operation.bytes) return Progress::kMoved;
   NextMessage();
   Acknowledge();

@@ -56,7 +56,6 @@ class StreamReader {
   // The payload area used last: a writer has few and keeps them.
   runtime::SegmentBlock area_;
   const std::byte* area_data_ = nullptr;
-  runtime::SegmentBlock direct_;  // the mapped range that held the memory read in place last
 };
 
 }  // namespace cohort::comm::shm

@@ -199,6 +199,9 @@ TEST_F(GroupFailures, ARankThatLeftWithoutCallingFailsTheGroupAtOnce) {
   job_.Exit(Exited(3, 0));
   Report(0, Stall(42));
   for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  v1::CallState none;
+  none.set_rank(3);
+  Answer(none);  // its box outlives it
   ASSERT_NE(Verdict(0), nullptr);
   EXPECT_EQ(Verdict(0)->code(), kUnavailable);
   EXPECT_THAT(Verdict(0)->text(), HasSubstr("rank 3 (node3) exited with code 0"));
@@ -217,10 +220,21 @@ TEST_F(GroupFailures, ARankThatLeavesACallWhoseStallIsKnownFailsTheGroupAtOnce) 
   v1::RankExit exit = Exited(3, 0);
   *exit.mutable_doing() = Call(3, 42, "barrier()", "a.cc:1");
   job_.Exit(exit);
-  for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  for (uint32_t rank = 0; rank < nodes_; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
   ASSERT_NE(Verdict(0), nullptr);
   EXPECT_EQ(Verdict(0)->code(), kUnavailable);
   EXPECT_EQ(Verdict(0)->blamed_rank(), 3);
+}
+
+// The end of a rank tells only its last call: of another group, that is no word on what it did in this one.
+TEST_F(GroupFailures, ARankThatEndedAfterACallElsewhereIsNotTakenForAbsent) {
+  v1::RankExit exit = Exited(3, 0);
+  *exit.mutable_doing() = Elsewhere(3, 7, "barrier()", "b.cc:2");
+  job_.Exit(exit);
+  Report(0, Stall(42));
+  for (uint32_t rank = 0; rank < 3; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  job_.Pass(seconds(1));  // node 3 does not answer
+  EXPECT_EQ(Verdict(0), nullptr);
 }
 
 TEST_F(GroupFailures, TheFirstFailureOfAGroupIsToldOnce) {
