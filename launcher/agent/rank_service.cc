@@ -28,6 +28,21 @@ bool DescendsFrom(pid_t pid, pid_t ancestor) {
   return false;
 }
 
+// The nodes from `first` on, as many as fit into a packet beside other fields. The rank asks for the rest.
+void AddPage(const google::protobuf::RepeatedPtrField<v1::Node>& nodes, uint64_t first,
+             google::protobuf::RepeatedPtrField<v1::Node>* page) {
+  constexpr int kNodesPerPage = 400;
+  constexpr size_t kBytesPerPage = kMaxRankPacket / 2;
+  constexpr size_t kFraming = 8;
+  size_t bytes = 0;
+  for (uint64_t i = first; i < static_cast<uint64_t>(nodes.size()) && page->size() < kNodesPerPage; ++i) {
+    const v1::Node& node = nodes.Get(static_cast<int>(i));
+    bytes += node.ByteSizeLong() + kFraming;
+    if (bytes > kBytesPerPage && !page->empty()) return;
+    *page->Add() = node;
+  }
+}
+
 bool Includes(const v1::RankSet& set, uint32_t rank) {
   return set.everyone() || std::find(set.ranks().begin(), set.ranks().end(), rank) != set.ranks().end();
 }
@@ -199,9 +214,7 @@ void RankService::Welcome(RankSocket::PeerId to, int local_rank) {
   welcome.set_devices_per_rank(assignment_.job().devices_per_rank());
   *welcome.mutable_devices() = rank.devices();
   welcome.set_node_count(assignment_.nodes_size());
-  for (int i = 0; i < std::min(assignment_.nodes_size(), kNodesPerPage); ++i) {
-    *welcome.add_nodes() = assignment_.nodes(i);
-  }
+  AddPage(assignment_.nodes(), 0, welcome.mutable_nodes());
   welcome.set_job_secret(assignment_.job().job_secret());
   welcome.set_data_interface_ip(data_interface_ip_);
   welcome.set_nodes_share_host(assignment_.job().nodes_share_host());
@@ -212,10 +225,7 @@ void RankService::OnNodes(RankSocket::PeerId from, const v1::NodesRequest& reque
   v1::AgentMessage message;
   v1::NodesReply& reply = *message.mutable_nodes();
   reply.set_request(request.request());
-  for (uint64_t i = request.first(); i < static_cast<uint64_t>(assignment_.nodes_size()); ++i) {
-    if (reply.nodes_size() == kNodesPerPage) break;
-    *reply.add_nodes() = assignment_.nodes(static_cast<int>(i));
-  }
+  AddPage(assignment_.nodes(), request.first(), reply.mutable_nodes());
   SendToRank(peers_.at(from).local_rank, message);
 }
 

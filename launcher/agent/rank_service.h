@@ -58,7 +58,6 @@ class RankService {
   v1::CallState LatestCallOf(int local_rank);
 
  private:
-  static constexpr int kNodesPerPage = 400;
   static constexpr size_t kMaxCacheBytes = 64u << 20;
 
   struct Peer {

@@ -80,7 +80,7 @@ int ExitCode(const v1::RankExit& exit) {
   if (exit.lost()) return kExitLauncher;
   if (!exit.started()) return exit.exit_code() != 0 ? exit.exit_code() : kExitNotFound;
   if (exit.signal() != 0) return 128 + exit.signal();
-  return exit.exit_code();
+  return IsFailure(exit) ? std::max(exit.exit_code(), 1) : exit.exit_code();
 }
 
 std::string DescribeCall(const v1::CallState& call) {

@@ -49,6 +49,8 @@ class Inspections {
   // The operations whose next round is due; each must be answered by Begin.
   std::vector<OperationId> Due(TimePoint now) const;
   const std::vector<uint32_t>& MembersOf(const OperationId& operation) const;
+  // Whether it is still being asked about: a group that has failed is not.
+  bool Knows(const OperationId& operation) const { return inquiries_.contains(operation); }
   // Starts a round that asks `asked`; returns the request number to send.
   uint64_t Begin(const OperationId& operation, std::unordered_set<ConnectionId> asked, TimePoint now);
 

@@ -19,6 +19,8 @@ constexpr milliseconds kDefaultJoinTimeout{300'000};
 // Between the first failure and the order to stop: deaths that caused it are still seen as such, and ranks that are
 // told of the loss have a moment to end in their own words.
 constexpr milliseconds kSettle{100};
+// Of Linux: the statuses 128 + n above it are nobody's.
+constexpr int kLastSignal = 64;
 // How long agents may take beyond the grace they were given.
 constexpr milliseconds kStopSlack{5000};
 
@@ -226,6 +228,10 @@ void Rendezvous::Machine::OnStarted(ConnectionId from, uint32_t node, const v1::
 void Rendezvous::Machine::OnExit(ConnectionId from, uint32_t node, const v1::RankExit& exit) {
   if (!IsOn(node, exit.rank())) {
     Violate(from, node, "it reported the end of rank " + std::to_string(exit.rank()) + ", which is not its own");
+    return;
+  }
+  if (exit.signal() < 0 || exit.signal() > kLastSignal || exit.exit_code() < 0 || exit.exit_code() > 255) {
+    Violate(from, node, "it reported an end of rank " + std::to_string(exit.rank()) + " that no process has");
     return;
   }
   if (roster_.rank(exit.rank()).exit.has_value()) return;

@@ -16,6 +16,7 @@ namespace {
 constexpr size_t kMaxFailures = 16 << 10;
 constexpr size_t kMaxFailedGroups = 64 << 10;
 constexpr size_t kMaxStalls = 4 << 10;
+constexpr size_t kMaxFailureText = 16 << 10;
 
 }  // namespace
 
@@ -74,18 +75,21 @@ void Rendezvous::Machine::OnGroupFailure(uint32_t node, const v1::GroupFailure& 
   const int64_t from = failure.from_rank();
   if (!members.has_value() || (from >= 0 && !IsOn(node, static_cast<uint32_t>(from)))) return;
   if (failure.code() == 0 || failure.blamed_rank() >= static_cast<int64_t>(roster_.rank_count())) return;
+  v1::GroupFailure said = failure;
+  if (said.text().empty()) said.set_text("a group of ranks has failed, and no reason was given");
+  if (said.text().size() > kMaxFailureText) said.mutable_text()->resize(kMaxFailureText);
   if (failed_groups_.count({failure.group(), failure.epoch()}) == 0) {
-    AnnounceFailure(failure, *std::move(members));
+    AnnounceFailure(std::move(said), *std::move(members));
   } else if (failures_.size() < kMaxFailures) {  // too late to be announced, but it may tell who failed whom
-    failures_.push_back({failure, *std::move(members), false, true, now_});
+    failures_.push_back({std::move(said), *std::move(members), false, true, now_});
   }
 }
 
 void Rendezvous::Machine::AnnounceFailure(v1::GroupFailure failure, std::vector<uint32_t> members) {
-  if (failed_groups_.size() >= kMaxFailedGroups) return;
-  failed_groups_.insert({failure.group(), failure.epoch()});
   stalls_.erase({failure.group(), failure.epoch()});
   inspections_.DropGroup(failure.group(), failure.epoch());
+  if (failed_groups_.size() >= kMaxFailedGroups) return;
+  failed_groups_.insert({failure.group(), failure.epoch()});
   bool told = false;
   if (failure.from_rank() >= 0) {
     const auto& told_at = roster_.node_of(static_cast<uint32_t>(failure.from_rank())).latest_told;
@@ -170,6 +174,7 @@ std::vector<InspectedMember> Rendezvous::Machine::MembersOf(const Inspections::R
 void Rendezvous::Machine::ConcludeInspections(bool late_ones_too) {
   for (const Inspections::Round& round : inspections_.TakeFinished(late_ones_too ? now_ : TimePoint::min())) {
     const auto [group, epoch, sequence] = round.operation;
+    if (!inspections_.Knows(round.operation)) continue;  // an earlier round's verdict has ended its group
     const std::vector<InspectedMember> members = MembersOf(round);
     const bool someone_failed = std::any_of(members.begin(), members.end(), [this](const InspectedMember& member) {
       return member.ended && IsFailure(*roster_.rank(member.rank).exit);

@@ -94,7 +94,7 @@ class RankServiceTest : public testing::Test {
     for (int i = 0; i < 1000; ++i) {
       v1::Node* node = assignment_.add_nodes();
       node->set_index(i);
-      node->set_name("node" + std::to_string(i));
+      node->set_name("node" + std::to_string(i) + "." + std::string(200, 'n'));  // DNS allows 253: pages stay packets
     }
     service_ = std::make_unique<RankService>(
         &loop_, assignment_, "127.0.0.1",

@@ -249,6 +249,27 @@ TEST_F(GroupFailures, TheFirstFailureOfAGroupIsToldOnce) {
   EXPECT_EQ(Inspections(0), 0);
 }
 
+TEST_F(GroupFailures, AVerdictEndsTheQuestionsAboutOtherOperationsOfItsGroup) {
+  Report(0, Stall(42, /*expired=*/true));
+  Report(0, Stall(43));
+  job_.Freeze(milliseconds(250));  // nobody answers, and both rounds are over at once
+  job_.Tick();
+  ASSERT_NE(Verdict(1), nullptr);
+  EXPECT_EQ(Verdict(1)->code(), kDeadlineExceeded);
+  const int asked = Inspections(0);
+  job_.Pass(seconds(2));
+  EXPECT_EQ(Inspections(0), asked);
+  EXPECT_EQ(job_.Count(Driver::Of(1), v1::ToAgent::kGroupFailure), 1);
+}
+
+TEST_F(GroupFailures, AFailureWithoutWordsGetsSome) {
+  Fail(1, Failure(1, -1, kUnavailable, ""));
+  ASSERT_NE(Verdict(0), nullptr);
+  EXPECT_THAT(Verdict(0)->text(), HasSubstr("no reason was given"));
+  Fail(1, Failure(1, -1, kUnavailable, std::string(100'000, 'x'), /*group=*/78));
+  EXPECT_EQ(Verdict(0)->text().size(), 16u << 10);
+}
+
 TEST_F(GroupFailures, OnlyTheNodesOfMembersAreTold) {
   v1::GroupFailure failure = Failure(1, -1, 13, "boom");
   failure.mutable_members()->set_everyone(false);

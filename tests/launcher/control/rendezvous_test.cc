@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <utility>
 
 #include "launcher/control/roster.h"
 #include "tests/launcher/control/driver.h"
@@ -262,6 +263,33 @@ TEST(Ending, AFrozenRankThatItsAgentKilledIsTheCause) {
   ASSERT_TRUE(job.report().has_value());
   EXPECT_EQ(job.report()->culprit_rank(), 1);
   EXPECT_THAT(job.report()->headline(), HasSubstr("killed by its agent: it was frozen for 3.5 s"));
+}
+
+TEST(Ending, ARankThatFailedAndExitedWithZeroIsNoSuccess) {
+  Driver job(1, 2);
+  job.JoinAll();
+  v1::RankExit frozen = Exited(1, 0);  // the agent's signal came as it ended
+  frozen.set_killed_by_us(true);
+  frozen.set_error("it stayed stopped (SIGSTOP)");
+  job.Exit(frozen);
+  job.Pass(milliseconds(200));
+  job.EndAllAsTold();
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 1);
+  EXPECT_EQ(job.report()->culprit_rank(), 1);
+}
+
+TEST(Peers, AnEndThatNoProcessHasEndsTheConnection) {
+  using End = std::pair<int, int>;
+  for (const auto& [code, signal] : {End(256, 0), End(-1, 0), End(0, 65), End(0, -9), End(0, 2147483647)}) {
+    Driver job(2, 1);
+    job.JoinAll();
+    v1::RankExit exit = Exited(1, code);
+    exit.set_signal(signal);
+    job.Exit(exit);
+    EXPECT_TRUE(job.Closed(Driver::Of(1))) << code << " " << signal;
+    EXPECT_FALSE(job.Closed(Driver::Of(0)));
+  }
 }
 
 TEST(Liveness, EveryBeatIsAnsweredAtOnce) {

@@ -1,0 +1,57 @@
+// Whatever is typed: dlaunch's options are read within the ranges that it promises, or refused in words, and nothing is
+// lost of the program and its arguments. The input is a list of arguments, a line each.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "launcher/options.h"
+#include "tests/support/fuzz_input.h"
+
+namespace cohort::launcher {
+namespace {
+
+void CheckOptions(const Options& options, const std::vector<std::string>& argv) {
+  FuzzCheck(!options.command.empty() && !options.command[0].empty());
+  // The program's part is the end of what was typed, as it was typed.
+  FuzzCheck(options.command.size() < argv.size());
+  for (size_t i = 0; i < options.command.size(); ++i) {
+    FuzzCheck(options.command[options.command.size() - 1 - i] == argv[argv.size() - 1 - i]);
+  }
+  const auto within = [](const std::optional<int>& value, int most) { return !value || (*value >= 1 && *value <= most); };
+  FuzzCheck(within(options.nodes, kMaxNodes) && within(options.min_nodes, kMaxNodes));
+  FuzzCheck(!options.min_nodes || (options.nodes && *options.min_nodes <= *options.nodes));
+  FuzzCheck(within(options.ranks_per_node, kMaxRanksPerNode) && within(options.ranks, kMaxNodes * kMaxRanksPerNode));
+  FuzzCheck(within(options.gpus_per_rank, kMaxDevicesPerNode) && within(options.simulate_gpus, kMaxDevicesPerNode));
+  FuzzCheck(options.spares >= 0 && options.spares <= kMaxNodes);
+  FuzzCheck((options.max_restarts > 0) == (options.on_failure == OnFailure::kRestart));
+  FuzzCheck(options.grace.count() >= 0 && options.grace <= std::chrono::hours(24));
+  for (const auto& [name, value] : options.environment) FuzzCheck(!name.empty() && name.find('=') == std::string::npos);
+}
+
+void Try(const std::string& text) {
+  std::vector<std::string> argv = {"dlaunch"};
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    argv.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  const auto parsed = ParseCommandLine(argv);
+  if (!parsed.ok()) {
+    return FuzzCheck(absl::IsInvalidArgument(parsed.status()) && !parsed.status().message().empty());
+  }
+  if (parsed->print) return FuzzCheck(!parsed->print->empty());
+  CheckOptions(parsed->options, argv);
+}
+
+}  // namespace
+}  // namespace cohort::launcher
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  cohort::launcher::Try(std::string(reinterpret_cast<const char*>(data), size));
+  return 0;
+}
