@@ -27,7 +27,8 @@
 #include "launcher/held_output.h"
 #include "launcher/job_plan.h"
 #include "launcher/job_record.h"
-#include "launcher/jobs/job_socket.h"
+#include "launcher/jobs/job_status.h"
+#include "launcher/jobs/job_watch.h"
 #include "launcher/output_printer.h"
 #include "runtime/base/status_macros.h"
 
@@ -42,9 +43,8 @@ constexpr seconds kJoinTimeout{60};
 constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their sentinels sweep
 constexpr seconds kStopSlack{10};            // beyond the grace, before everything is killed
 constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
-constexpr size_t kMaxCommandInStatus = 8u << 10;
-constexpr seconds kGivenUpEndsWithin{2};  // then it is killed
-constexpr seconds kBlameAgentAfter{3};    // for the rendezvous to notice the loss of an agent by itself
+constexpr seconds kGivenUpEndsWithin{2};     // then it is killed
+constexpr seconds kBlameAgentAfter{3};       // for the rendezvous to notice the loss of an agent by itself
 
 class FrontEnd {
  public:
@@ -58,7 +58,8 @@ class FrontEnd {
   void OnUserSignal(int signal);
   void OnNotice(int signal);
   void StopForUser(const std::string& who, int exit_code, bool at_once);
-  v1::JobStatus Status(size_t first_node) const;
+  RunningJob Running() const;
+  absl::Status StartMetrics();
   void OnMessage(size_t index, const v1::FromNode& message);
   void OnOutput(const v1::OutputLine& line);
   void OnLost(const std::string& text);
@@ -94,9 +95,10 @@ class FrontEnd {
   bool user_stop_ = false;
   bool killed_ = false;
   bool agent_died_ = false;
-  JobSocket asked_{&loop_,
-                   {.status = [this](size_t first_node) { return Status(first_node); },
-                    .stop = [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); }}};
+  JobWatch watch_{&loop_,
+                  {.job = [this] { return Running(); },
+                   .send = [this](size_t agent, const v1::ToNode& message) { agents_.Send(agent, message); },
+                   .stop = [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); }}};
 };
 
 FrontEnd::FrontEnd(const Job& job)
@@ -127,8 +129,10 @@ v1::NodeStart FrontEnd::MakeStart(size_t index) const {
 
 absl::Status FrontEnd::StartAgents() {
   COHORT_ASSIGN_OR_RETURN(secret_, NewJobSecret());
-  COHORT_RETURN_IF_ERROR(agents_.Start());
-  const absl::Status asked = asked_.Listen(job_id_);
+  if (const absl::Status status = agents_.Start(); !status.ok()) {
+    return absl::Status(status.code(), "can't start the agents: " + std::string(status.message()));
+  }
+  const absl::Status asked = watch_.Listen(job_id_);
   if (!asked.ok()) Say("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
   v1::ToNode message;
   *message.mutable_start() = MakeStart(0);
@@ -152,11 +156,13 @@ int FrontEnd::Run() {
   signals_.reset(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
   int exit_code = kExitLauncher;
-  if (const absl::Status started = StartAgents(); started.ok()) {
+  absl::Status started = StartMetrics();
+  if (started.ok()) started = StartAgents();
+  if (started.ok()) {
     loop_.Run();
     if (report_) exit_code = report_->exit_code();
   } else {
-    Say("can't start the agents: " + std::string(started.message()));
+    Say(std::string(started.message()));
     report_.emplace().set_exit_code(exit_code);
     KillAgents();
   }
@@ -225,6 +231,9 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
     case v1::FromNode::kMembers:
       OnMembers(message.members());
       break;
+    case v1::FromNode::kView:
+      watch_.OnView(index, message.view());
+      break;
     case v1::FromNode::kDone:
     case v1::FromNode::KIND_NOT_SET:
       break;
@@ -279,6 +288,7 @@ void FrontEnd::OnRestart(const v1::Restart& restart) {
   held_.Release();
   held_.Rearm();
   lost_.reset();
+  watch_.OnEpoch();
   failed_epochs_.push_back({restart.report(), members_});
   std::string when = "now";
   if (restart.delay_ms() > 0) when = "in " + std::to_string((restart.delay_ms() + 999) / 1000) + " s";
@@ -353,33 +363,21 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
   loop_.After(seconds(1), [this] { KillAgents(); });
 }
 
-v1::JobStatus FrontEnd::Status(size_t first_node) const {
-  v1::JobStatus status;
-  status.set_job_id(job_id_);
-  status.set_phase(report_ || user_stop_ ? "ending" : "running");
-  status.set_epoch(failed_epochs_.size() + 1);
-  status.set_max_restarts(static_cast<uint32_t>(job_.options.max_restarts));
-  const auto age = std::chrono::system_clock::now() - started_;
-  status.set_age_ms(static_cast<uint64_t>(std::chrono::duration_cast<milliseconds>(age).count()));
-  uint32_t ranks = 0;
-  for (const v1::NodePlacement& member : members_) ranks += static_cast<uint32_t>(member.ranks_size());
-  status.set_world_size(ranks);
-  status.set_source(job_.nodes.source);
-  status.set_grace_ms(static_cast<uint32_t>(job_.options.grace.count()));
-  status.add_command(job_.program.path);
-  for (size_t i = 1; i < job_.options.command.size(); ++i) status.add_command(job_.options.command[i]);
-  if (status.ByteSizeLong() > kMaxCommandInStatus) status.clear_command();
-  const size_t count = members_.size();
-  status.set_node_count(static_cast<uint32_t>(count));
-  for (size_t i = first_node; i < count && i - first_node < JobSocket::kNodesPerAnswer; ++i) {
-    const v1::NodePlacement& placement = members_[i];
-    v1::JobNode& node = *status.add_nodes();
-    node.set_name(placement.name().substr(0, 255));
-    node.set_first_rank(placement.ranks(0).rank());
-    node.set_rank_count(static_cast<uint32_t>(placement.ranks_size()));
-    node.set_agent(agents_.pid(agent_of_[i]));
-  }
-  return status;
+RunningJob FrontEnd::Running() const {
+  return {.job = &job_,
+          .id = job_id_,
+          .started = started_,
+          .ending = report_.has_value() || user_stop_,
+          .restarts = failed_epochs_.size(),
+          .members = {&members_, &agent_of_},
+          .agent_pid = [this](size_t agent) { return agents_.pid(agent); }};
+}
+
+absl::Status FrontEnd::StartMetrics() {
+  if (job_.options.metrics.empty()) return absl::OkStatus();
+  COHORT_ASSIGN_OR_RETURN(const std::string url, watch_.ServeMetrics(job_.options.metrics));
+  Say("metrics at " + url);
+  return absl::OkStatus();
 }
 
 void FrontEnd::RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone) {

@@ -22,6 +22,7 @@
 #include "launcher/environment/process_environment.h"
 #include "launcher/front_end.h"
 #include "launcher/jobs/job_commands.h"
+#include "launcher/jobs/job_top.h"
 #include "launcher/join/join_job.h"
 #include "launcher/options.h"
 #include "launcher/placement.h"
@@ -99,10 +100,11 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   nodes.resize(nodes.size() - spares);
   COHORT_ASSIGN_OR_RETURN(job->placement, Place(nodes, {.ranks = options.ranks,
                                                         .ranks_per_node = options.ranks_per_node,
-                                                        .devices_per_rank = options.gpus_per_rank}));
+                                                        .devices_per_rank = options.gpus_per_rank,
+                                                        .bind = options.bind}));
   COHORT_RETURN_IF_ERROR(LeaveOutIdleNodes(job));
   for (const NodeResources& spare : idle) {
-    COHORT_ASSIGN_OR_RETURN(v1::SpareNode planned, PlaceSpare(spare, job->placement));
+    COHORT_ASSIGN_OR_RETURN(v1::SpareNode planned, PlaceSpare(spare, job->placement, options.bind));
     job->spares.push_back(std::move(planned));
     nodes.push_back(spare);
   }
@@ -148,12 +150,19 @@ std::string Summary(const Job& job) {
   return text + "\n";
 }
 
+std::string DescribeBinding(Bind bind) {
+  if (bind == Bind::kNone) return "not bound to any CPUs (--bind none)";
+  if (bind == Bind::kNuma) return "its share of the node's NUMA nodes (--bind numa)";
+  return "its share of the node's cores (--bind core)";
+}
+
 // How it came to the plan.
 std::string Explanation(const Job& job) {
   std::string text = "sources of nodes, the first that applies is used (*):\n" + ExplainSources(job.options);
   text += "agents are started by: " + job.nodes.spawner + "\n";
   text += "order of the nodes: ";
   text += job.options.rank_order == RankOrder::kNatural ? "by name\n" : "as the source has them\n";
+  text += "CPUs of a rank: " + DescribeBinding(job.options.bind) + "\n";
   if (job.nodes.across_hosts) {
     std::string names;
     for (const std::string& variable : PortableEnvironment(InheritedEnvironment(), job.options.passed_variables)) {
@@ -217,6 +226,7 @@ int main(int argc, char** argv) {
   if (argc >= 2 && std::strcmp(argv[1], "join") == 0) return cohort::launcher::RunJoinCommand(argc, argv);
   if (argc >= 2 && std::strcmp(argv[1], "status") == 0)
     return cohort::launcher::RunStatusCommand({argv + 2, argv + argc});
+  if (argc >= 2 && std::strcmp(argv[1], "top") == 0) return cohort::launcher::RunTopCommand({argv + 2, argv + argc});
   if (argc >= 2 && std::strcmp(argv[1], "kill") == 0) return cohort::launcher::RunKillCommand({argv + 2, argv + argc});
   if (argc >= 2 && std::strcmp(argv[1], "doctor") == 0) {
     return cohort::launcher::RunDoctorCommand({argv + 2, argv + argc});

@@ -1,5 +1,7 @@
 #include "launcher/options.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -13,6 +15,7 @@
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
 #include "absl/status/status.h"
+#include "launcher/option_hints.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -25,20 +28,18 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
-  dlaunch status, kill JOB, doctor                 jobs that run here, the end of one, what is amiss with this machine
+  dlaunch status, top [JOB], kill JOB, doctor      jobs that run here, one live, its end, what is amiss with the machine
   dlaunch --nproc-per-node 2 -- python3 script.py  any program: RANK, WORLD_SIZE, MASTER_ADDR, ... are set
 
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
 working directory, then beside dlaunch. Underscores in options may stand for dashes.
-
-Exit status: 0 when every rank ended with 0; else the first failed rank's, or 128 + n after signal n to it or to dlaunch;
-2 for a command line that can't work; 125 where dlaunch failed; 126, 127 for a program not executable, not found.)";
+Exit status: the first failed rank's, or 128 + n after signal n; 2: can't work, 125: dlaunch failed, 126, 127: no program)";
 
 // What the parser fills: text, so that one strict reader gives every message.
 struct RawOptions {
   std::string nodes, spares, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
-  std::string on_failure, max_restarts, log_directory, grace, wait, ports, token_file, interface;
+  std::string on_failure, max_restarts, log_directory, grace, wait, ports, token_file, interface, bind, metrics;
   std::vector<std::string> environment;
   bool dry_run = false;
   bool explain = false;
@@ -106,6 +107,8 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "Where nodes come from: slurm, pbs, lsf, local, ... (--explain lists them; the first that fits)");
   AddOption(app.get(), "rank-order", &raw->rank_order, "ORDER",
             "Number nodes as given, or natural: by name, host-9 before host-10 (given)");
+  AddOption(app.get(), "bind", &raw->bind, "WHAT",
+            "Bind each rank to its share of the node's cores, to its NUMA node (numa), or not at all (none) (core)");
   AddOption(app.get(), "simulate-nodes", &raw->simulate_nodes, "N", "Let this machine stand for N nodes");
   AddOption(app.get(), "simulate-gpus", &raw->simulate_gpus, "N",
             "Give each node N pretended GPUs, in host memory, instead of its own");
@@ -123,6 +126,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "Variables that ranks on other hosts get too, such as HOME,XDG_*");
   AddOption(app.get(), "log-dir", &raw->log_directory, "FOLDER",
             "Also keep each rank's output there, in rank-<n>.out and .err, and what became of the job, in report.json");
+  AddOption(app.get(), "metrics", &raw->metrics, "[ADDR:]PORT", "Serve nodes and ranks to Prometheus (127.0.0.1)");
   app->add_flag("--dry-run,--dry_run", raw->dry_run, "Print nodes, ranks, device groups and CPUs; start nothing");
   app->add_flag("--explain", raw->explain, "Print also how the nodes were found and are reached; start nothing");
   app->add_flag("--version", raw->version, "Print the version and exit");
@@ -214,70 +218,15 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts, Options* opt
   return absl::OkStatus();
 }
 
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
-    }
-  }
-  return row[b.size()];
-}
-
-// Names that users of other launchers type.
-std::string Familiar(const std::string& name) {
-  static const std::pair<const char*, const char*> kFamiliar[] = {{"--nprocs", "-n"},
-                                                                  {"--restarts", "--max-restarts"},
-                                                                  {"--ppn", "--nproc-per-node"},
-                                                                  {"-ppn", "--nproc-per-node"},
-                                                                  {"-N", "--nnodes"},
-                                                                  {"--nodes", "--nnodes"},
-                                                                  {"--gpus-per-task", "--gpus-per-rank"},
-                                                                  {"-x", "--env-pass"},
-                                                                  {"--ntasks", "-n"},
-                                                                  {"-H", "--hosts"},
-                                                                  {"--host", "--hosts"},
-                                                                  {"-f", "--hostfile"},
-                                                                  {"--machinefile", "--hostfile"},
-                                                                  {"--gpus-per-proc", "--gpus-per-rank"}};
-  for (const auto& [theirs, ours] : kFamiliar) {
-    if (name == theirs) return ours;
-  }
-  return "";
-}
-
-// Options by which other launchers are told where ranks meet.
-bool TellsWhereToMeet(const std::string& name) {
-  static constexpr std::string_view kNames[] = {"--standalone",  "--master-addr", "--master-port",
-                                                "--master_addr", "--master_port", "--node-rank",
-                                                "--node_rank",   "--local-addr",  "--local_addr"};
-  return name.starts_with("--rdzv-") || name.starts_with("--rdzv_") ||
-         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
-}
-
 absl::Status UnknownOption(const CLI::App& app, const std::string& argument) {
   const std::string name = argument.substr(0, argument.find('='));
   if (TellsWhereToMeet(name)) {
     return Invalid("option '" + argument + "' is not needed: ranks find each other by themselves; leave it out");
   }
-  std::string best = Familiar(name);
-  size_t best_distance = 4;
-  if (best.empty()) {
-    for (const CLI::Option* option : app.get_options()) {
-      for (const std::string& known : option->get_lnames()) {
-        const size_t distance = EditDistance(name, "--" + known);
-        if (distance >= best_distance) continue;
-        best_distance = distance;
-        best = "--" + option->get_lnames().front();
-      }
-    }
-  }
-  return Invalid("unknown option '" + argument + "'" + (best.empty() ? "" : "; did you mean " + best + "?") +
+  std::vector<OptionNames> known;
+  for (const CLI::Option* option : app.get_options()) known.push_back(option->get_lnames());
+  const std::string meant = MeantOption(name, known);
+  return Invalid("unknown option '" + argument + "'" + (meant.empty() ? "" : "; did you mean " + meant + "?") +
                  " (dlaunch --help lists the options; options of the program follow its name)");
 }
 
@@ -351,6 +300,36 @@ absl::Status ReadOnFailure(const RawOptions& raw, const CLI::App& app, Options* 
   return absl::OkStatus();
 }
 
+absl::Status ReadBind(const std::string& text, Bind* bind) {
+  static const std::pair<const char*, Bind> kChoices[] = {
+      {"core", Bind::kCore}, {"numa", Bind::kNuma}, {"none", Bind::kNone}};
+  for (const auto& [name, choice] : kChoices) {
+    if (text != name) continue;
+    *bind = choice;
+    return absl::OkStatus();
+  }
+  return Invalid("--bind '" + text + "': give core, numa or none");
+}
+
+// "9400", "0.0.0.0:9400", "[::1]:9400"
+absl::Status ReadMetrics(const std::string& text, std::string* address) {
+  const size_t colon = text.rfind(':');
+  const std::string host = colon == std::string::npos ? "127.0.0.1" : text.substr(0, colon);
+  const std::string port = colon == std::string::npos ? text : text.substr(colon + 1);
+  int number = -1;
+  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  in6_addr unused{};
+  const bool known = ::inet_pton(bracketed ? AF_INET6 : AF_INET,
+                                 (bracketed ? host.substr(1, host.size() - 2) : host).c_str(), &unused) == 1;
+  if (!known || error != std::errc() || end != port.data() + port.size() || number < 0 || number > 65535) {
+    return Invalid("--metrics '" + text +
+                   "': give a TCP port, or an address of this machine and a port, such as 9400 or 0.0.0.0:9400");
+  }
+  *address = host + ":" + std::to_string(number);
+  return absl::OkStatus();
+}
+
 absl::Status ReadChoices(const RawOptions& raw, const CLI::App& app, Options* options) {
   const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
   COHORT_RETURN_IF_ERROR(ReadOnFailure(raw, app, options));
@@ -360,6 +339,8 @@ absl::Status ReadChoices(const RawOptions& raw, const CLI::App& app, Options* op
     }
     options->rank_order = raw.rank_order == "given" ? RankOrder::kGiven : RankOrder::kNatural;
   }
+  if (given("--bind")) COHORT_RETURN_IF_ERROR(ReadBind(raw.bind, &options->bind));
+  if (given("--metrics")) COHORT_RETURN_IF_ERROR(ReadMetrics(raw.metrics, &options->metrics));
   if (given("--launcher") && raw.launcher.empty()) {
     return Invalid("--launcher '': give a name, such as slurm; --explain lists them");
   }

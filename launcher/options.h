@@ -25,6 +25,8 @@ inline constexpr int kUsualRestarts = 3;  // with --on-failure restart alone
 
 enum class OnFailure { kEnd, kContinue, kRestart };
 enum class RankOrder { kGiven, kNatural };
+// What a rank's processes may run on: its share of the node's cores, a NUMA node, or whatever dlaunch may.
+enum class Bind { kCore, kNuma, kNone };
 
 // TCP ports that dlaunch may listen on; 0 to 0: any.
 struct PortRange {
@@ -54,6 +56,8 @@ struct Options {
   OnFailure on_failure = OnFailure::kEnd;
   int max_restarts = 0;  // above 0 exactly with kRestart
   RankOrder rank_order = RankOrder::kGiven;
+  Bind bind = Bind::kCore;
+  std::string metrics;  // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
   bool dry_run = false;
   bool explain = false;
   std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order

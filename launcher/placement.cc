@@ -111,11 +111,31 @@ absl::StatusOr<std::vector<int>> DivideRanks(const std::vector<NodeResources>& n
                                              : "--nproc-per-node or the slots of the list of hosts"));
 }
 
-v1::NodePlacement PlaceNode(const NodeResources& node, int index, const Counts& counts, int first_rank) {
+// The part of `parts` that belongs to rank `local` of `ranks`: an even share, or one part that others have as well.
+std::vector<int> ShareOf(const std::vector<std::vector<int>>& parts, size_t local, size_t ranks) {
+  const size_t begin = local * parts.size() / ranks;
+  const size_t end = std::max(begin + 1, (local + 1) * parts.size() / ranks);
+  std::vector<int> cpus;
+  for (size_t i = begin; i < std::min(end, parts.size()); ++i) {
+    cpus.insert(cpus.end(), parts[i].begin(), parts[i].end());
+  }
+  return cpus;
+}
+
+std::vector<int> CpusOf(const NodeResources& node, size_t local, size_t ranks, Bind bind) {
+  if (bind == Bind::kNone) return {};
+  if (bind == Bind::kNuma) return node.numa_nodes.empty() ? node.cpus : ShareOf(node.numa_nodes, local, ranks);
+  if (node.cores.size() >= ranks) return ShareOf(node.cores, local, ranks);
+  if (node.cpus.size() < ranks) return node.cpus;
+  std::vector<std::vector<int>> single;
+  for (const int cpu : node.cpus) single.push_back({cpu});
+  return ShareOf(single, local, ranks);
+}
+
+v1::NodePlacement PlaceNode(const NodeResources& node, int index, const Counts& counts, int first_rank, Bind bind) {
   v1::NodePlacement placement;
   placement.set_node(index);
   placement.set_name(node.name);
-  const size_t cpus = node.cpus.size();
   const size_t ranks = static_cast<size_t>(counts.ranks);
   for (size_t local = 0; local < ranks; ++local) {
     v1::RankPlacement* rank = placement.add_ranks();
@@ -126,10 +146,7 @@ v1::NodePlacement PlaceNode(const NodeResources& node, int index, const Counts& 
       *device = node.devices[local * counts.devices_per_rank + k];
       device->set_index(k);
     }
-    const bool share = cpus < ranks;
-    const size_t begin = share ? 0 : local * cpus / ranks;
-    const size_t end = share ? cpus : (local + 1) * cpus / ranks;
-    rank->set_cpus(FormatCpuList({node.cpus.begin() + begin, node.cpus.begin() + end}));
+    rank->set_cpus(FormatCpuList(CpusOf(node, local, ranks, bind)));
   }
   return placement;
 }
@@ -160,14 +177,14 @@ absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const P
                                         " GPUs and " + nodes[i].name + " " + std::to_string(counts.devices_per_rank) +
                                         "; give --gpus-per-rank");
     }
-    placement.nodes.push_back(PlaceNode(nodes[i], static_cast<int>(i), counts, placement.world_size));
+    placement.nodes.push_back(PlaceNode(nodes[i], static_cast<int>(i), counts, placement.world_size, options.bind));
     placement.world_size += counts.ranks;
   }
   placement.devices_per_rank = first->devices_per_rank;
   return placement;
 }
 
-absl::StatusOr<v1::SpareNode> PlaceSpare(const NodeResources& spare, const Placement& placement) {
+absl::StatusOr<v1::SpareNode> PlaceSpare(const NodeResources& spare, const Placement& placement, Bind bind) {
   v1::SpareNode planned;
   planned.set_name(spare.name);
   std::set<int> counts;
@@ -181,7 +198,7 @@ absl::StatusOr<v1::SpareNode> PlaceSpare(const NodeResources& spare, const Place
                                         node.name() + ", whose ranks need " + std::to_string(devices) +
                                         "; put it before the others, or lower --spares");
     }
-    *planned.add_placements() = PlaceNode(spare, 0, {ranks, placement.devices_per_rank}, 0);
+    *planned.add_placements() = PlaceNode(spare, 0, {ranks, placement.devices_per_rank}, 0, bind);
   }
   return planned;
 }

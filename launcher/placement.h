@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/options.h"
 
 namespace cohort::launcher {
 
@@ -15,13 +16,17 @@ struct NodeResources {
   std::string name;
   std::vector<v1::Device> devices;  // in PCI order; node_index, kind and id filled in
   std::vector<int> cpus;            // that this job may use, neighbours next to each other
-  std::optional<int> slots = {};    // the ranks that it takes, where the user's list of hosts says so
+  // The same CPUs by what they share, neighbours next to each other; empty: each is a core, all are one NUMA node.
+  std::vector<std::vector<int>> cores = {};
+  std::vector<std::vector<int>> numa_nodes = {};
+  std::optional<int> slots = {};  // the ranks that it takes, where the user's list of hosts says so
 };
 
 struct PlacementOptions {
   std::optional<int> ranks = {};  // of the whole job
   std::optional<int> ranks_per_node;
   std::optional<int> devices_per_rank;
+  Bind bind = Bind::kCore;
 };
 
 struct Placement {
@@ -43,13 +48,15 @@ struct Placement {
 //
 // A node's slots stand for ranks_per_node there where it is not given, and limit it where it is.
 //
-// A node's CPUs are split evenly, neighbours staying together; where there are fewer CPUs than ranks, all share all.
+// CPUs: with Bind::kCore a node's cores are split evenly, neighbours staying together; where there are fewer cores than
+// ranks its CPUs are, and where there are fewer of these, too, all share all. With kNuma its NUMA nodes are split in
+// the same way, where there are fewer of them than ranks several ranks share one; with kNone a rank's list is empty.
 // kInvalidArgument names the node, what is missing and the option that would work.
 absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const PlacementOptions& options);
 
 // What `spare` runs in the place of each of `placement`'s nodes: one placement for each number of ranks that they have;
 // ranks are counted from 0. kInvalidArgument: it has too few GPUs for one of them.
-absl::StatusOr<v1::SpareNode> PlaceSpare(const NodeResources& spare, const Placement& placement);
+absl::StatusOr<v1::SpareNode> PlaceSpare(const NodeResources& spare, const Placement& placement, Bind bind);
 
 // "0-3,8" for {0,1,2,3,8}: Linux's list format, sorted.
 std::string FormatCpuList(std::vector<int> cpus);

@@ -46,6 +46,7 @@ class Agent {
   void OnSignal();
   void OnToNode(const v1::ToNode& message);
   void OnStart(const v1::NodeStart& start);
+  void OnLook(uint64_t number);
   void PassOn(v1::FromNode message);
   absl::Status HostRendezvous(std::string* address);
   absl::Status Join(const std::string& addresses);
@@ -165,12 +166,22 @@ void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_start()) OnStart(message.start());
   if (message.has_agent_ended()) link_.TellAgentEnded(message.agent_ended());
   if (message.has_notice_signal() && ranks_) ranks_->PassOn(message.notice_signal());
+  if (message.has_look()) OnLook(message.look());
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
   link_.RequestStop(stop.reason(), stop.exit_code());
   if (stop.exit_code() != 0) MarkFailure();
   if (!link_.hosting() || stop.grace_ms() == 0) StopRanks(std::chrono::milliseconds(stop.grace_ms()));
   if (!ranks_ && !link_.hosting()) GiveUp("told to stop before its ranks had started");
+}
+
+// Whoever watches asks again: where dlaunch does not read, this need not be kept for it.
+void Agent::OnLook(uint64_t number) {
+  if (output_.full()) return;
+  v1::FromNode message;
+  if (ranks_) *message.mutable_view() = ranks_->View();
+  message.mutable_view()->set_look(number);
+  output_.Write(message);
 }
 
 void Agent::OnStart(const v1::NodeStart& start) {

@@ -90,6 +90,16 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
   }
 }
 
+v1::NodeView NodeRanks::View() {
+  v1::NodeView view;
+  std::vector<v1::RankView> ranks = supervisor_.View();
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    *ranks[i].mutable_doing() = service_.LatestCallOf(static_cast<int>(i));
+    *view.add_ranks() = std::move(ranks[i]);
+  }
+  return view;
+}
+
 void NodeRanks::OnLine(v1::OutputLine line) {
   line.set_after_failure(after_failure_);
   line.set_epoch(assignment_.epoch());

@@ -52,6 +52,9 @@ class NodeRanks {
 
   void PassOn(int signal) { supervisor_.PassOn(signal); }
 
+  // What the ranks are doing and use, for whoever watches them. A pass over /proc.
+  v1::NodeView View();
+
   bool OnChildEnded(pid_t pid, int wait_status) { return supervisor_.OnChildEnded(pid, wait_status); }
   void OnChildStopped(pid_t pid) { supervisor_.OnChildStopped(pid); }
   void PauseOutput() { supervisor_.PauseOutput(); }

@@ -39,7 +39,11 @@ std::optional<ProcessState> ParseProcessStat(const std::string& text) {
   unsigned long flags = 0;
   std::string skipped;
   fields >> result.state >> result.parent >> result.group >> skipped >> skipped >> skipped >> flags;
-  for (int field = 10; field < 22; ++field) fields >> skipped;
+  for (int field = 10; field < 14; ++field) fields >> skipped;
+  unsigned long long user = 0;
+  unsigned long long system = 0;
+  fields >> user >> system;
+  for (int field = 16; field < 22; ++field) fields >> skipped;
   long pages = 0;
   fields >> result.start_time >> skipped >> pages;
   if (!fields) return std::nullopt;
@@ -47,6 +51,7 @@ std::optional<ProcessState> ParseProcessStat(const std::string& text) {
   int status = 0;
   if (fields >> status) result.exit_status = status;
   result.resident_bytes = pages * ::sysconf(_SC_PAGESIZE);
+  result.cpu_ticks = user + system;
   // A leader thread that merely left shows the exiting flag too, while other threads live on.
   result.exiting =
       result.state == 'Z' || result.state == 'X' || ((flags & kExitingFlag) != 0 && (flags & kKilledBySignal) != 0);

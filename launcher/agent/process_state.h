@@ -17,6 +17,7 @@ struct ProcessState {
   int exit_status = 0;                // as wait() would give it; valid while exiting, where the kernel tells
   unsigned long long start_time = 0;  // ticks since boot: with the pid it names the process for good
   long resident_bytes = 0;
+  unsigned long long cpu_ticks = 0;  // used, by the user's code and the kernel for it; sysconf(_SC_CLK_TCK) a second
 };
 
 // Nothing when there is no such process.

@@ -3,9 +3,11 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/agent/group_use.h"
 #include "launcher/options.h"
 #include "launcher/placement.h"
 
@@ -275,6 +277,24 @@ void Supervisor::DrainOutput() {
   for (Rank& rank : ranks_) {
     if (rank.output) rank.output->Drain(true);
   }
+}
+
+std::vector<v1::RankView> Supervisor::View() const {
+  const std::unordered_map<pid_t, GroupUse> uses = LookAtGroups(pids());
+  std::vector<v1::RankView> views(ranks_.size());
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    const Rank& rank = ranks_[i];
+    views[i].set_rank(rank.placement.rank());
+    const auto use = uses.find(rank.process.pid);
+    if (!rank.running || use == uses.end()) continue;
+    views[i].set_pid(rank.program != 0 ? rank.program : rank.process.pid);
+    views[i].set_stopped(use->second.stopped || rank.stopped_since.has_value());
+    views[i].set_processes(use->second.processes);
+    views[i].set_cpu_ms(use->second.cpu_ms);
+    views[i].set_resident_bytes(use->second.resident_bytes);
+    views[i].set_age_ms(use->second.age_ms);
+  }
+  return views;
 }
 
 pid_t Supervisor::GroupOf(int local_rank) const {

@@ -68,6 +68,8 @@ class Supervisor {
 
   // 0 when it is not running.
   pid_t GroupOf(int local_rank) const;
+  // What each rank's processes use now; `doing` is left to the caller. A pass over /proc.
+  std::vector<v1::RankView> View() const;
   bool all_gone() const { return started_ && living_ == 0; }
   std::vector<pid_t> pids() const;
 

@@ -21,10 +21,11 @@ std::string KeyValueStore::Put(const std::string& key, const std::string& value,
   }
   bytes_ += key.size() + value.size();
   values_.emplace(key, value);
-  const auto [begin, end] = waits_by_key_.equal_range(key);
-  for (auto it = begin; it != end; ++it) {
-    answered->push_back(it->second->second.waiter);
-    waits_.erase(it->second);
+  const auto begin = waits_by_key_.lower_bound({key, 0});
+  auto end = begin;
+  for (; end != waits_by_key_.end() && end->first.first == key; ++end) {
+    answered->push_back(end->second->second.waiter);
+    waits_.erase(end->second);
   }
   waits_by_key_.erase(begin, end);
   return "";
@@ -38,7 +39,8 @@ const std::string* KeyValueStore::Get(const std::string& key, Waiter waiter, Tim
     *refused = true;
     return nullptr;
   }
-  waits_by_key_.emplace(key, waits_.emplace(until, Wait{key, waiter}));
+  const uint64_t number = next_number_++;
+  waits_by_key_.emplace(std::pair(key, number), waits_.emplace(until, Wait{key, number, waiter}));
   return nullptr;
 }
 
@@ -46,12 +48,7 @@ std::vector<KeyValueStore::Waiter> KeyValueStore::Expire(TimePoint now) {
   std::vector<Waiter> expired;
   while (!waits_.empty() && waits_.begin()->first <= now) {
     const auto wait = waits_.begin();
-    const auto [begin, end] = waits_by_key_.equal_range(wait->second.key);
-    for (auto it = begin; it != end; ++it) {
-      if (it->second != wait) continue;
-      waits_by_key_.erase(it);
-      break;
-    }
+    waits_by_key_.erase({wait->second.key, wait->second.number});
     expired.push_back(wait->second.waiter);
     waits_.erase(wait);
   }

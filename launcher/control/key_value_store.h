@@ -48,6 +48,7 @@ class KeyValueStore {
  private:
   struct Wait {
     std::string key;
+    uint64_t number = 0;
     Waiter waiter;
   };
   using Waits = std::multimap<TimePoint, Wait>;
@@ -55,7 +56,8 @@ class KeyValueStore {
   std::unordered_map<std::string, std::string> values_;
   size_t bytes_ = 0;
   Waits waits_;
-  std::unordered_multimap<std::string, Waits::iterator> waits_by_key_;
+  uint64_t next_number_ = 0;
+  std::map<std::pair<std::string, uint64_t>, Waits::iterator> waits_by_key_;  // by key and number
 };
 
 }  // namespace cohort::launcher

@@ -4,16 +4,19 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
+#include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 namespace cohort::launcher {
 namespace {
 
-int ReadNumber(const std::string& path) {
+std::optional<int> ReadNumber(const std::string& path) {
   std::ifstream file(path);
   int value = 0;
-  return file >> value ? value : 0;
+  return file >> value ? std::optional<int>(value) : std::nullopt;
 }
 
 std::vector<int> AffinityMask() {
@@ -35,16 +38,34 @@ std::vector<int> AffinityMask() {
 
 }  // namespace
 
-std::vector<int> AvailableCpus() {
-  std::vector<std::tuple<int, int, int>> keyed;
+std::vector<std::vector<int>> AvailableCores() {
+  std::map<std::tuple<int, int, int>, std::vector<int>> cores;  // by package and core, or by the CPU itself
   for (const int cpu : AffinityMask()) {
     const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
-    keyed.emplace_back(ReadNumber(topology + "physical_package_id"), ReadNumber(topology + "core_id"), cpu);
+    const std::optional<int> core = ReadNumber(topology + "core_id");
+    cores[{ReadNumber(topology + "physical_package_id").value_or(0), core.value_or(0), core ? -1 : cpu}].push_back(cpu);
   }
-  std::sort(keyed.begin(), keyed.end());
+  std::vector<std::vector<int>> list;
+  for (auto& [place, cpus] : cores) list.push_back(std::move(cpus));
+  return list;
+}
+
+std::vector<int> AvailableCpus() {
   std::vector<int> cpus;
-  for (const auto& [package, core, cpu] : keyed) cpus.push_back(cpu);
+  for (const std::vector<int>& core : AvailableCores()) cpus.insert(cpus.end(), core.begin(), core.end());
   return cpus;
+}
+
+std::vector<std::vector<int>> Restrict(const std::vector<std::vector<int>>& groups, const std::vector<int>& cpus) {
+  std::vector<std::vector<int>> kept;
+  for (const std::vector<int>& group : groups) {
+    std::vector<int> own;
+    for (const int cpu : group) {
+      if (std::find(cpus.begin(), cpus.end(), cpu) != cpus.end()) own.push_back(cpu);
+    }
+    if (!own.empty()) kept.push_back(std::move(own));
+  }
+  return kept;
 }
 
 int CpusWithinQuota(int cpus) {

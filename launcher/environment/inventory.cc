@@ -1,18 +1,36 @@
 #include "launcher/environment/inventory.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "launcher/environment/cpus.h"
 #include "launcher/environment/cuda_devices.h"
+#include "launcher/environment/numa_nodes.h"
 #include "launcher/environment/this_machine.h"
 
 namespace cohort::launcher {
 namespace {
 
 constexpr char kMark[] = "cohort-inventory ";
+
+// Nothing where these are no groups of the node's CPUs, each CPU in one: then it has told nothing of them.
+std::vector<std::vector<int>> ReadGroups(const google::protobuf::RepeatedPtrField<std::string>& lists,
+                                         const std::vector<int>& cpus) {
+  std::vector<std::vector<int>> groups;
+  std::vector<int> all;
+  for (const std::string& list : lists) {
+    const absl::StatusOr<std::vector<int>> group = ParseCpuList(list);
+    if (!group.ok() || group->empty() || all.size() + group->size() > cpus.size()) return {};
+    all.insert(all.end(), group->begin(), group->end());
+    groups.push_back(*group);
+  }
+  std::sort(all.begin(), all.end());
+  return all == cpus ? groups : std::vector<std::vector<int>>();
+}
 
 }  // namespace
 
@@ -21,6 +39,8 @@ v1::NodeInventory TakeInventory() {
   inventory.set_version(COHORT_VERSION);
   inventory.set_host(HostName());
   inventory.set_cpus(FormatCpuList(AvailableCpus()));
+  for (const std::vector<int>& core : AvailableCores()) inventory.add_cores(FormatCpuList(core));
+  for (const std::vector<int>& node : FindNumaNodes(AvailableCpus())) inventory.add_numa_nodes(FormatCpuList(node));
   const auto devices = FindCudaDevices();
   if (devices.ok()) {
     *inventory.mutable_devices() = {devices->begin(), devices->end()};
@@ -62,6 +82,12 @@ absl::StatusOr<NodeResources> ResourcesOf(const v1::NodeInventory& inventory, co
     return absl::InvalidArgumentError("tells its CPUs wrongly: " + std::string(cpus.status().message()));
   }
   NodeResources node{.name = name, .devices = {}, .cpus = *cpus};
+  node.cores = ReadGroups(inventory.cores(), *cpus);
+  if (!node.cores.empty()) {
+    node.cpus.clear();  // neighbours next to each other
+    for (const std::vector<int>& core : node.cores) node.cpus.insert(node.cpus.end(), core.begin(), core.end());
+  }
+  node.numa_nodes = ReadGroups(inventory.numa_nodes(), *cpus);
   if (options.simulate_gpus) {
     node.devices = SimulatedDevices(*options.simulate_gpus);
   } else {

@@ -2,6 +2,7 @@
 
 #include "absl/status/status.h"
 #include "launcher/environment/cpus.h"
+#include "launcher/environment/numa_nodes.h"
 #include "launcher/environment/this_machine.h"
 
 namespace cohort::launcher {
@@ -24,13 +25,19 @@ absl::StatusOr<JobNodes> SimulatedNodes::Find(const Options& options) const {
                  .share_host = true,
                  .nodes = {}};
   const std::vector<int> cpus = AvailableCpus();
+  const std::vector<std::vector<int>> cores = AvailableCores();
+  const std::vector<std::vector<int>> numa_nodes =
+      options.bind == Bind::kNuma ? FindNumaNodes(cpus) : std::vector<std::vector<int>>();
   for (int i = 0; i < count; ++i) {
     const bool share = cpus.size() < static_cast<size_t>(count);
     const size_t begin = share ? 0 : i * cpus.size() / count;
     const size_t end = share ? cpus.size() : (i + 1) * cpus.size() / count;
+    const std::vector<int> own(cpus.begin() + begin, cpus.begin() + end);
     found.nodes.push_back({.name = "node" + std::to_string(i),
                            .devices = SimulatedDevices(options.simulate_gpus.value_or(0)),
-                           .cpus = {cpus.begin() + begin, cpus.begin() + end}});
+                           .cpus = own,
+                           .cores = Restrict(cores, own),
+                           .numa_nodes = Restrict(numa_nodes, own)});
   }
   return found;
 }

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "launcher/environment/cpus.h"
 #include "launcher/environment/cuda_devices.h"
+#include "launcher/environment/numa_nodes.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -36,7 +37,8 @@ absl::StatusOr<JobNodes> ThisMachine::Find(const Options& options) const {
         "; for more ranks on it, use --nproc-per-node");
   }
   JobNodes found{.source = "this machine", .spawner = "local", .share_host = false, .nodes = {}};
-  NodeResources node{.name = HostName(), .devices = {}, .cpus = AvailableCpus()};
+  NodeResources node{.name = HostName(), .devices = {}, .cpus = AvailableCpus(), .cores = AvailableCores()};
+  if (options.bind == Bind::kNuma) node.numa_nodes = FindNumaNodes(node.cpus);
   if (options.simulate_gpus) {
     node.devices = SimulatedDevices(*options.simulate_gpus);
   } else {

@@ -3,12 +3,11 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <fstream>
-#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "launcher/jobs/job_socket.h"
+#include "launcher/jobs/job_words.h"
 #include "launcher/jobs/running_jobs.h"
 #include "launcher/options.h"
 #include "runtime/base/status_macros.h"
@@ -27,53 +26,6 @@ constexpr seconds kEndSlack{20};  // beyond the grace
 int Refuse(const std::string& text, int exit_code) {
   std::fprintf(stderr, "dlaunch: %s\n", text.c_str());
   return exit_code;
-}
-
-std::vector<std::string> RunningJobIds() {
-  std::ifstream file("/proc/net/unix");
-  return FindJobIds(std::string(std::istreambuf_iterator<char>(file), {}));
-}
-
-// The one that was meant.
-absl::StatusOr<std::string> FindJob(const std::string& typed) {
-  const std::vector<std::string> ids = RunningJobIds();
-  const std::vector<std::string> matching = MatchJobIds(ids, typed);
-  if (matching.size() == 1) return matching[0];
-  std::string known;
-  for (const std::string& id : matching.empty() ? ids : matching) known += " " + id;
-  if (matching.empty()) {
-    return absl::NotFoundError("no job '" + typed + "' runs on this machine" +
-                               (known.empty() ? "" : "; these do:" + known));
-  }
-  return absl::NotFoundError("'" + typed + "' may be any of" + known + "; type more of it");
-}
-
-// What came from elsewhere must not steer a terminal.
-std::string Printable(const std::string& text) {
-  std::string shown;
-  for (const char c : text) shown += static_cast<unsigned char>(c) < 32 || c == 127 ? '?' : c;
-  return shown;
-}
-
-std::string Age(uint64_t ms) {
-  const uint64_t s = ms / 1000;
-  if (s < 120) return std::to_string(s) + " s";
-  if (s < 7200) return std::to_string(s / 60) + " min";
-  return std::to_string(s / 3600) + " h " + std::to_string(s / 60 % 60) + " min";
-}
-
-// "job-0123456789abcdef  running for 12 s  4 ranks on 2 simulated nodes  dlaunch pid 4711\n  /bin/train --epochs 3\n"
-std::string Summary(const v1::JobStatus& status, pid_t pid) {
-  std::string text = status.job_id() + "  " + status.phase() + (status.phase() == "running" ? " for " : ", started ") +
-                     Age(status.age_ms()) + (status.phase() == "running" ? "" : " ago") + "  " +
-                     std::to_string(status.world_size()) + (status.world_size() == 1 ? " rank on " : " ranks on ") +
-                     Printable(status.source()) + "  dlaunch pid " + std::to_string(pid);
-  if (status.max_restarts() > 0) {
-    text += "  " + std::to_string(status.epoch() - 1) + " of " + std::to_string(status.max_restarts()) + " restarts";
-  }
-  text += "\n ";
-  for (const std::string& argument : status.command()) text += " " + Printable(argument);
-  return text + "\n";
 }
 
 std::string DescribeNode(const v1::JobNode& node) {
@@ -110,7 +62,7 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
   }
   std::vector<std::string> ids = RunningJobIds();
   if (!arguments.empty()) {
-    const absl::StatusOr<std::string> found = FindJob(arguments[0]);
+    const absl::StatusOr<std::string> found = FindRunningJob(arguments[0]);
     if (!found.ok()) return Refuse(std::string(found.status().message()), kNoSuchJob);
     ids = {*found};
   }
@@ -140,7 +92,7 @@ int RunKillCommand(const std::vector<std::string>& arguments) {
   if (names.size() != 1 || names[0].empty() || names[0][0] == '-') {
     return Refuse("use: dlaunch kill [--now] JOB; dlaunch status lists the jobs that run on this machine", kExitUsage);
   }
-  const absl::StatusOr<std::string> id = FindJob(names[0]);
+  const absl::StatusOr<std::string> id = FindRunningJob(names[0]);
   if (!id.ok()) return Refuse(std::string(id.status().message()), kNoSuchJob);
   absl::StatusOr<JobConnection> connection = JobConnection::Open(*id);
   if (!connection.ok()) return Refuse(std::string(connection.status().message()), kNoSuchJob);

@@ -35,7 +35,7 @@ v1::JobStatus JobSocket::Answer(RankSocket::PeerId from, const std::string& pack
                        ", this job's dlaunch version " + std::to_string(kJobProtocol) +
                        ": use the dlaunch that started the job");
   } else {
-    answer = callbacks_.status(request.first_node());
+    answer = callbacks_.status(request);
     if (request.stop()) callbacks_.stop(request.at_once());
   }
   return answer;

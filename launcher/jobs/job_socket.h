@@ -19,11 +19,13 @@ inline constexpr uint32_t kJobProtocol = 1;
 class JobSocket {
  public:
   struct Callbacks {
-    // Everything but `refused`, with the nodes from `first_node`, kNodesPerAnswer at the most.
-    std::function<v1::JobStatus(size_t first_node)> status;
+    // Everything but `refused`, with the nodes, kNodesPerAnswer at the most, or the ranks, kBytesOfRanks at the most,
+    // that the request asks for.
+    std::function<v1::JobStatus(const v1::JobRequest& request)> status;
     std::function<void(bool at_once)> stop;
   };
   static constexpr size_t kNodesPerAnswer = 200;
+  static constexpr size_t kBytesOfRanks = 48u << 10;
 
   JobSocket(EventLoop* loop, Callbacks callbacks);
 

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <set>
 
 #include "launcher/jobs/job_socket.h"
@@ -47,6 +49,11 @@ std::vector<std::string> FindJobIds(std::string_view proc_net_unix) {
     if (known) ids.emplace(id);
   }
   return {ids.begin(), ids.end()};
+}
+
+std::vector<std::string> RunningJobIds() {
+  std::ifstream file("/proc/net/unix");
+  return FindJobIds(std::string(std::istreambuf_iterator<char>(file), {}));
 }
 
 std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed) {

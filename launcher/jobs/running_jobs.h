@@ -18,6 +18,9 @@ namespace cohort::launcher {
 // The ids of jobs whose dlaunch listens, ascending, from the text of /proc/net/unix. Pure.
 std::vector<std::string> FindJobIds(std::string_view proc_net_unix);
 
+// Those of this machine, or of its network namespace, now.
+std::vector<std::string> RunningJobIds();
+
 // The ids that start with what the user typed, with or without "job-" before it.
 std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed);
 

@@ -5,6 +5,7 @@
 #   NVCC             compiles the reduction kernels for CUDA devices; the library carries them
 #   TORCH            the trainer
 #   GRPC             the rendezvous and dlaunch
+#   METRICS          dlaunch --metrics, by prometheus-cpp
 #
 # ON and missing is an error that names the remedy; AUTO and missing is a line of the summary. A folder chooses the
 # source or the stub file by COHORT_HAVE_<X>; no shared code has an #ifdef.
@@ -33,7 +34,7 @@ function(cohort_resolve name)
   set_property(GLOBAL APPEND PROPERTY COHORT_SUMMARY "  ${label}${line}")
 endfunction()
 
-foreach(name IN ITEMS UCX CUDA NVCC NCCL TORCH GRPC)
+foreach(name IN ITEMS UCX CUDA NVCC NCCL TORCH GRPC METRICS)
   set(COHORT_WITH_${name} AUTO CACHE STRING "Build with ${name}: AUTO, ON or OFF")
   set_property(CACHE COHORT_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
   string(TOUPPER "${COHORT_WITH_${name}}" COHORT_WITH_${name})
@@ -146,11 +147,21 @@ endif()
 cohort_resolve(GRPC FOUND "${gRPC_FOUND}" WHAT "${gRPC_VERSION}, protobuf ${Protobuf_VERSION}"
   REMEDY "Install libgrpc++-dev and protobuf-compiler-grpc")
 
+if(NOT COHORT_WITH_METRICS STREQUAL "OFF")
+  find_package(prometheus-cpp CONFIG QUIET)
+endif()
+cohort_resolve(METRICS FOUND "${prometheus-cpp_FOUND}" WHAT "prometheus-cpp, for dlaunch --metrics"
+  REMEDY "Install prometheus-cpp-dev")
+
 # Used by single folders; a folder that needs one names it in DEPS and fails at configure time where it is missing.
 find_package(hwy QUIET)     # hwy::hwy
 find_package(CLI11 QUIET)   # CLI11::CLI11
 find_package(nlohmann_json QUIET) # nlohmann_json::nlohmann_json
 find_package(OpenSSL QUIET) # OpenSSL::Crypto, OpenSSL::SSL
+find_package(PkgConfig QUIET)
+if(PKG_CONFIG_FOUND)
+  pkg_check_modules(hwloc QUIET IMPORTED_TARGET hwloc) # PkgConfig::hwloc
+endif()
 if(COHORT_BUILD_TESTS)
   find_package(GTest CONFIG QUIET) # GTest::gtest, GTest::gmock
   if(NOT GTest_FOUND)

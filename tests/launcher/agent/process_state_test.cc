@@ -14,7 +14,8 @@ namespace {
 
 std::string Stat(const std::string& name, char state, unsigned long flags, int exit_status) {
   std::string text = "4711 (" + name + ") " + state + " 12 4711 4711 0 -1 " + std::to_string(flags);
-  for (int field = 10; field < 22; ++field) text += " 0";
+  text += " 0 0 0 0 300 45 7 7";
+  for (int field = 18; field < 22; ++field) text += " 0";
   text += " 987 1000 25";
   for (int field = 25; field < 52; ++field) text += " 7";
   return text + " " + std::to_string(exit_status) + "\n";
@@ -28,6 +29,7 @@ TEST(ProcessState, ReadsStatWhateverTheName) {
     EXPECT_EQ(state->parent, 12);
     EXPECT_EQ(state->group, 4711);
     EXPECT_EQ(state->start_time, 987u);
+    EXPECT_EQ(state->cpu_ticks, 345u);
     EXPECT_EQ(state->resident_bytes, 25 * ::sysconf(_SC_PAGESIZE));
     EXPECT_FALSE(state->exiting);
   }

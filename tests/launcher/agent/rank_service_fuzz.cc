@@ -1,6 +1,6 @@
 // An agent's socket for its ranks under arbitrary datagrams: several connections that say hello, ask, lie, repeat
-// themselves, send bytes that are nothing, or vanish, while the rendezvous answers what was asked and what was not. Real
-// sockets and the real event loop, in one thread. Whatever comes:
+// themselves, send bytes that are nothing, or vanish, while the rendezvous answers what was asked and what was not.
+// Real sockets and the real event loop, in one thread. Whatever comes:
 //
 //   - who has not been let in reaches nobody: nothing goes up for it, and it is told why;
 //   - requests go up with numbers of the agent's own, each used once;

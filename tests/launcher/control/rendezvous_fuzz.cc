@@ -1,6 +1,6 @@
 // The rendezvous under arbitrary conversations: agents that join, lie, repeat themselves, speak out of turn or vanish,
-// several connections at once, a clock that runs and jumps. Each input is a plan and a sequence of events; whatever they
-// are, the machine keeps the promises of rendezvous.h:
+// several connections at once, a clock that runs and jumps. Each input is a plan and a sequence of events; whatever
+// they are, the machine keeps the promises of rendezvous.h:
 //
 //   - it sends only to connections that live, messages that say something;
 //   - epochs count up one by one, each with ranks counted through from 0;
@@ -287,7 +287,8 @@ class World {
     ++finishes_;
     if (stopped_) return;  // whoever asked for that chose reason and status
     FuzzCheck((finish.report.exit_code() == 0) == finish.report.headline().empty());
-    for (const v1::RankExit& exit : finish.report.exits()) FuzzCheck(!IsFailure(exit) || finish.report.exit_code() != 0);
+    for (const v1::RankExit& exit : finish.report.exits())
+      FuzzCheck(!IsFailure(exit) || finish.report.exit_code() != 0);
   }
 
   const uint32_t max_restarts_;

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pty.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +36,16 @@ std::string ReadCommandLine(pid_t pid) {
 bool HasVariable(pid_t pid, const std::string& variable) {
   const std::string environment = std::string(1, '\0') + ReadProcessEnvironment(pid);
   return environment.find(std::string(1, '\0') + variable + std::string(1, '\0')) != std::string::npos;
+}
+
+// Its two ends, as of a pipe: what is written to [1] is read from [0] as it is.
+bool OpenTerminal(int ends[2]) {
+  termios raw{};
+  ::cfmakeraw(&raw);
+  const winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+  if (::openpty(&ends[0], &ends[1], nullptr, &raw, &size) != 0) return false;
+  for (const int* end : {&ends[0], &ends[1]}) ::fcntl(*end, F_SETFD, FD_CLOEXEC);
+  return true;
 }
 
 }  // namespace
@@ -67,7 +79,10 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
   envp.push_back(nullptr);
   int out[2];
   int err[2];
-  if (::pipe2(out, O_CLOEXEC) != 0 || ::pipe2(err, O_CLOEXEC) != 0) std::abort();
+  const auto open = [&](int ends[2]) {
+    return surroundings.on_terminal ? OpenTerminal(ends) : ::pipe2(ends, O_CLOEXEC) == 0;
+  };
+  if (!open(out) || !open(err)) std::abort();
   pid_ = ::fork();
   if (pid_ == 0) {
     ::dup2(::open("/dev/null", O_RDONLY), 0);

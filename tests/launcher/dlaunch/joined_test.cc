@@ -71,6 +71,19 @@ TEST_F(Join, TheOtherNeedsNothingButTheToken) {
   EXPECT_EQ(second.WaitUntilGone(seconds(5)), "");
 }
 
+// --nnodes alone: only where somebody can read the line to paste.
+TEST_F(Join, OnATerminalNnodesAloneWaitsForTheOther) {
+  DlaunchProcess first({"--nnodes", "2", "sh", "-c", "echo $RANK of $WORLD_SIZE"}, {.on_terminal = true});
+  const string token = TokenOf(&first);
+  ASSERT_NE(token, "") << first.err();
+  EXPECT_NE(first.err().find("1 of 2 nodes is here; on the other, run:"), string::npos) << first.err();
+  DlaunchProcess second({"join", token});
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_NE(first.out().find("[1] 1 of 2"), string::npos) << first.out();
+  EXPECT_EQ(first.WaitUntilGone(seconds(5)), "");
+}
+
 TEST_F(Join, TheJobsStatusIsThatOfBoth) {
   DlaunchProcess first(FirstCommand({"sh", "-c", "if [ $RANK = 1 ]; then echo no tensor >&2; exit 7; fi; sleep 60"}));
   DlaunchProcess second({"join", TokenOf(&first)});

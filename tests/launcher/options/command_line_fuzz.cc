@@ -22,7 +22,9 @@ void CheckOptions(const Options& options, const std::vector<std::string>& argv) 
   for (size_t i = 0; i < options.command.size(); ++i) {
     FuzzCheck(options.command[options.command.size() - 1 - i] == argv[argv.size() - 1 - i]);
   }
-  const auto within = [](const std::optional<int>& value, int most) { return !value || (*value >= 1 && *value <= most); };
+  const auto within = [](const std::optional<int>& value, int most) {
+    return !value || (*value >= 1 && *value <= most);
+  };
   FuzzCheck(within(options.nodes, kMaxNodes) && within(options.min_nodes, kMaxNodes));
   FuzzCheck(!options.min_nodes || (options.nodes && *options.min_nodes <= *options.nodes));
   FuzzCheck(within(options.ranks_per_node, kMaxRanksPerNode) && within(options.ranks, kMaxNodes * kMaxRanksPerNode));

@@ -1,12 +1,13 @@
-// The environment as somebody else left it: what ranks read of theirs (runtime/env.h), and what dlaunch makes of its own
-// for them. The input is a list of variables, NAME=VALUE, a line each.
+// The environment as somebody else left it: what ranks read of theirs (runtime/env.h), and what dlaunch makes of its
+// own for them. The input is a list of variables, NAME=VALUE, a line each.
 //
 //   - what a rank accepts is within the ranges that env.h promises, and what it refuses it names;
 //   - what a rank gets is NAME=VALUE, each name once; nobody overrides who it is, and no other launcher's word remains.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <set>
 #include <string>
 #include <vector>
@@ -28,7 +29,6 @@ std::vector<std::string> Lines(const std::string& text) {
   return lines;
 }
 
-// A list of "NAME=" followed by this value.
 size_t Count(const std::vector<std::string>& variables, const std::string& variable) {
   size_t count = 0;
   for (const std::string& other : variables) count += other == variable;
@@ -36,14 +36,14 @@ size_t Count(const std::vector<std::string>& variables, const std::string& varia
 }
 
 void TryReading(const std::vector<std::string>& lines) {
-  ::clearenv();
-  for (const std::string& line : lines) {
-    const size_t equals = line.find('=');
-    if (equals == 0 || equals == std::string::npos) continue;
-    // What can't be set can't be found: names and values end at a zero.
-    ::setenv(line.substr(0, equals).c_str(), line.substr(equals + 1).c_str(), 1);
-  }
+  // In place of this process' own; setenv would keep every value for ever.
+  std::vector<char*> entries;
+  for (const std::string& line : lines) entries.push_back(const_cast<char*>(line.c_str()));
+  entries.push_back(nullptr);
+  environ = entries.data();
   const auto environment = runtime::Environment::Read();
+  static char* none[] = {nullptr};
+  environ = none;
   if (!environment.ok()) {
     FuzzCheck(std::string(environment.status().message()).find("COHORT_") != std::string::npos);
     return;

@@ -113,6 +113,23 @@ TEST(NaturalLess, IsAStrictOrder) {
   }
 }
 
+TEST(Inventory, TellsCoresAndNumaNodesOrNothingOfThem) {
+  v1::NodeInventory inventory;
+  inventory.set_version(COHORT_VERSION);
+  inventory.set_cpus("0-3");
+  inventory.add_cores("0,2");
+  inventory.add_cores("1,3");
+  inventory.add_numa_nodes("0-3");
+  using Groups = vector<vector<int>>;
+  EXPECT_EQ(ResourcesOf(inventory, Options(), "a")->cores, (Groups{{0, 2}, {1, 3}}));
+  EXPECT_EQ(ResourcesOf(inventory, Options(), "a")->numa_nodes, (Groups{{0, 1, 2, 3}}));
+  for (const char* wrong : {"0-9", "3", "x", ""}) {  // a CPU too many, one twice, no list, none
+    v1::NodeInventory other = inventory;
+    other.add_cores(wrong);
+    EXPECT_TRUE(ResourcesOf(other, Options(), "a")->cores.empty()) << wrong;
+  }
+}
+
 TEST(Inventory, IsFoundAmongNoise) {
   v1::NodeInventory inventory;
   inventory.set_version("9");

@@ -70,6 +70,25 @@ TEST(Options, ReadsEveryOption) {
   EXPECT_EQ(options.grace, std::chrono::milliseconds(2500));
 }
 
+TEST(Options, ReadsWhatRanksAreBoundTo) {
+  EXPECT_EQ(ParseOk({"train"}).bind, Bind::kCore);
+  EXPECT_EQ(ParseOk({"--bind", "core", "train"}).bind, Bind::kCore);
+  EXPECT_EQ(ParseOk({"--bind", "numa", "train"}).bind, Bind::kNuma);
+  EXPECT_EQ(ParseOk({"--bind=none", "train"}).bind, Bind::kNone);
+  for (const char* wrong : {"", "cores", "NUMA", "0"}) EXPECT_FALSE(Parse({"--bind", wrong, "train"}).ok()) << wrong;
+}
+
+TEST(Options, ReadsWhereMetricsAreServed) {
+  EXPECT_EQ(ParseOk({"train"}).metrics, "");
+  EXPECT_EQ(ParseOk({"--metrics", "9400", "train"}).metrics, "127.0.0.1:9400");
+  EXPECT_EQ(ParseOk({"--metrics", "0", "train"}).metrics, "127.0.0.1:0");
+  EXPECT_EQ(ParseOk({"--metrics", "0.0.0.0:80", "train"}).metrics, "0.0.0.0:80");
+  EXPECT_EQ(ParseOk({"--metrics", "[::1]:9400", "train"}).metrics, "[::1]:9400");
+  for (const char* wrong : {"", ":", "x", "65536", "-1", "1,2", "a:9400", "::1:9400", "[]:1", "127.0.0.1:", "9400s"}) {
+    EXPECT_FALSE(Parse({"--metrics", wrong, "train"}).ok()) << wrong;
+  }
+}
+
 TEST(Options, UnderscoresMayStandForDashes) {
   const Options options = ParseOk({"--nproc_per_node", "3", "--simulate_gpus=6", "--log_dir", "a_b", "--dry_run", "x"});
   EXPECT_EQ(options.ranks_per_node, 3);

@@ -2,12 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "launcher/environment/cpus.h"
 #include "launcher/environment/cuda_devices.h"
 #include "launcher/environment/node_source.h"
+#include "launcher/environment/numa_nodes.h"
 #include "launcher/environment/process_environment.h"
 
 namespace cohort::launcher {
@@ -53,6 +55,30 @@ TEST(Cpus, ThereAreSomeAndTheShareIsAtLeastOne) {
   for (const int ranks : {1, 2, 3, 64, 1024}) EXPECT_GE(CpuShare(static_cast<int>(cpus.size()), ranks), 1);
   EXPECT_LE(CpuShare(1, 1), 1);
   EXPECT_GE(CpusWithinQuota(1), 1);
+}
+
+TEST(Cpus, CoresHoldThemAllInTheirOrder) {
+  std::vector<int> flat;
+  for (const std::vector<int>& core : AvailableCores()) {
+    EXPECT_FALSE(core.empty());
+    flat.insert(flat.end(), core.begin(), core.end());
+  }
+  EXPECT_EQ(flat, AvailableCpus());
+  using Groups = std::vector<std::vector<int>>;
+  EXPECT_EQ(Restrict({{0, 4}, {1, 5}, {2, 6}}, {4, 1, 5}), (Groups{{4}, {1, 5}}));
+}
+
+TEST(NumaNodes, AreThoseOfTheMachineAndOfTheseCpus) {
+  using Groups = std::vector<std::vector<int>>;
+  ASSERT_EQ(::setenv("HWLOC_SYNTHETIC", "pack:2 numa:1 core:2 pu:2", 1), 0);  // instead of this machine
+  EXPECT_EQ(FindNumaNodes({0, 1, 2, 3, 4, 5, 6, 7}), (Groups{{0, 1, 2, 3}, {4, 5, 6, 7}}));
+  EXPECT_EQ(FindNumaNodes({6, 1, 5}), (Groups{{1}, {6, 5}}));
+  EXPECT_EQ(FindNumaNodes({2}), (Groups{{2}}));
+  EXPECT_EQ(FindNumaNodes({2, 900}), (Groups{{2, 900}})) << "a CPU that it does not know: it tells nothing";
+  ::unsetenv("HWLOC_SYNTHETIC");
+  size_t found = 0;
+  for (const std::vector<int>& node : FindNumaNodes(AvailableCpus())) found += node.size();
+  EXPECT_EQ(found, AvailableCpus().size());
 }
 
 TEST(NodeSource, SimulatedNodesShareThisMachine) {

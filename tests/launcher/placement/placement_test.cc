@@ -127,6 +127,44 @@ TEST(Placement, PropertiesHoldForAnyResources) {
   EXPECT_GT(placed, 500);
 }
 
+std::vector<std::string> CpusOf(const std::vector<NodeResources>& nodes, int ranks, Bind bind) {
+  const auto placement = Place(nodes, {.ranks_per_node = ranks, .devices_per_rank = std::nullopt, .bind = bind});
+  EXPECT_TRUE(placement.ok()) << placement.status();
+  std::vector<std::string> cpus;
+  for (const v1::RankPlacement& rank : placement->nodes[0].ranks()) cpus.push_back(rank.cpus());
+  return cpus;
+}
+
+// Two packages of two cores with two threads each; the kernel numbers second threads after all first ones.
+NodeResources MakeTwoPackages() {
+  NodeResources node{.name = "a", .devices = {}, .cpus = {0, 4, 1, 5, 2, 6, 3, 7}};
+  node.cores = {{0, 4}, {1, 5}, {2, 6}, {3, 7}};
+  node.numa_nodes = {{0, 4, 1, 5}, {2, 6, 3, 7}};
+  return node;
+}
+
+TEST(Binding, CoresAreSplitWhole) {
+  using List = std::vector<std::string>;
+  const NodeResources node = MakeTwoPackages();
+  EXPECT_EQ(CpusOf({node}, 1, Bind::kCore), (List{"0-7"}));
+  EXPECT_EQ(CpusOf({node}, 2, Bind::kCore), (List{"0-1,4-5", "2-3,6-7"}));
+  EXPECT_EQ(CpusOf({node}, 3, Bind::kCore), (List{"0,4", "1,5", "2-3,6-7"}));
+  EXPECT_EQ(CpusOf({node}, 4, Bind::kCore), (List{"0,4", "1,5", "2,6", "3,7"}));
+  EXPECT_EQ(CpusOf({node}, 8, Bind::kCore), (List{"0", "4", "1", "5", "2", "6", "3", "7"}));
+  EXPECT_EQ(CpusOf({node}, 9, Bind::kCore), List(9, "0-7"));
+}
+
+TEST(Binding, NumaNodesAreSharedOrSplitWhole) {
+  using List = std::vector<std::string>;
+  const NodeResources node = MakeTwoPackages();
+  EXPECT_EQ(CpusOf({node}, 1, Bind::kNuma), (List{"0-7"}));
+  EXPECT_EQ(CpusOf({node}, 2, Bind::kNuma), (List{"0-1,4-5", "2-3,6-7"}));
+  EXPECT_EQ(CpusOf({node}, 4, Bind::kNuma), (List{"0-1,4-5", "0-1,4-5", "2-3,6-7", "2-3,6-7"}));
+  EXPECT_EQ(CpusOf({node}, 3, Bind::kNuma), (List{"0-1,4-5", "0-1,4-5", "2-3,6-7"}));
+  EXPECT_EQ(CpusOf({MakeNode("a", 0, 4)}, 2, Bind::kNuma), List(2, "0-3")) << "a machine that tells of none";
+  EXPECT_EQ(CpusOf({node}, 2, Bind::kNone), List(2, ""));
+}
+
 TEST(CpuList, FormatsAndParses) {
   EXPECT_EQ(FormatCpuList({}), "");
   EXPECT_EQ(FormatCpuList({8, 0, 1, 3, 2, 1}), "0-3,8");

@@ -1,0 +1,32 @@
+// What dlaunch can tell of the job that it runs.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+
+#include "cohort/v1/job.pb.h"
+#include "launcher/job_plan.h"
+#include "launcher/jobs/live_view.h"
+
+namespace cohort::launcher {
+
+struct RunningJob {
+  const Job* job = nullptr;
+  std::string id;
+  std::chrono::system_clock::time_point started;
+  bool ending = false;
+  size_t restarts = 0;
+  JobMembers members;
+  std::function<pid_t(size_t agent)> agent_pid;  // 0: it has ended
+};
+
+// Everything but nodes and ranks. Of a command that would not fit into a packet nothing.
+v1::JobStatus DescribeJob(const RunningJob& running);
+// The nodes from `first_node` on, `most` of them.
+void AddNodes(const RunningJob& running, size_t first_node, size_t most, v1::JobStatus* status);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,51 @@
+#include "launcher/jobs/job_words.h"
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "launcher/jobs/running_jobs.h"
+
+namespace cohort::launcher {
+
+std::string Printable(const std::string& text) {
+  std::string shown;
+  for (const char c : text) shown += static_cast<unsigned char>(c) < 32 || c == 127 ? '?' : c;
+  return shown;
+}
+
+std::string Age(uint64_t ms) {
+  const uint64_t s = ms / 1000;
+  if (s < 120) return std::to_string(s) + " s";
+  if (s < 7200) return std::to_string(s / 60) + " min";
+  return std::to_string(s / 3600) + " h " + std::to_string(s / 60 % 60) + " min";
+}
+
+std::string Summary(const v1::JobStatus& status, pid_t pid) {
+  std::string text = status.job_id() + "  " + status.phase() + (status.phase() == "running" ? " for " : ", started ") +
+                     Age(status.age_ms()) + (status.phase() == "running" ? "" : " ago") + "  " +
+                     std::to_string(status.world_size()) + (status.world_size() == 1 ? " rank on " : " ranks on ") +
+                     Printable(status.source()) + "  dlaunch pid " + std::to_string(pid);
+  if (status.max_restarts() > 0) {
+    text += "  " + std::to_string(status.epoch() - 1) + " of " + std::to_string(status.max_restarts()) + " restarts";
+  }
+  text += "\n ";
+  for (const std::string& argument : status.command()) text += " " + Printable(argument);
+  return text + "\n";
+}
+
+absl::StatusOr<std::string> FindRunningJob(const std::string& typed) {
+  const std::vector<std::string> ids = RunningJobIds();
+  const std::vector<std::string> matching = typed.empty() ? ids : MatchJobIds(ids, typed);
+  if (matching.size() == 1) return matching[0];
+  if (ids.empty() && typed.empty()) return absl::NotFoundError("no job runs on this machine");
+  std::string known;
+  for (const std::string& id : matching.empty() ? ids : matching) known += " " + id;
+  if (matching.empty()) {
+    return absl::NotFoundError("no job '" + typed + "' runs on this machine" +
+                               (known.empty() ? "" : "; these do:" + known));
+  }
+  if (typed.empty()) return absl::NotFoundError("several jobs run here, name one of" + known);
+  return absl::NotFoundError("'" + typed + "' may be any of" + known + "; type more of it");
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,27 @@
+// What is told of running jobs, in the words that dlaunch's commands share.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cohort/v1/job.pb.h"
+
+namespace cohort::launcher {
+
+// What came from elsewhere must not steer a terminal: control characters become '?'.
+std::string Printable(const std::string& text);
+
+// "12 s", "5 min", "3 h 20 min".
+std::string Age(uint64_t ms);
+
+// "job-0123456789abcdef  running for 12 s  4 ranks on 2 simulated nodes  dlaunch pid 4711\n  /bin/train --epochs 3\n"
+std::string Summary(const v1::JobStatus& status, pid_t pid);
+
+// The id of the one job of this machine that was meant by its id or the beginning of it; with nothing typed, of the
+// only one that runs. kNotFound names those that may be meant.
+absl::StatusOr<std::string> FindRunningJob(const std::string& typed);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,66 @@
+#include "launcher/jobs/live_view.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+namespace cohort::launcher {
+namespace {
+
+void Cut(std::string* text, size_t most) {
+  if (text->size() > most) text->resize(most);
+}
+
+const v1::RankView* FindRank(const v1::NodeView& view, uint32_t rank) {
+  for (const v1::RankView& one : view.ranks()) {
+    if (one.rank() == rank) return &one;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void LiveView::Refresh(const JobMembers& members, TimePoint now) {
+  if (look_ > 0 && now - asked_at_ < kMinInterval) return;
+  asked_at_ = now;
+  ++look_;
+  for (const size_t agent : *members.agents) ask_(agent, look_);
+}
+
+void LiveView::OnView(size_t agent, const v1::NodeView& view, TimePoint now) {
+  if (view.look() == 0 || view.look() > look_) return;
+  Latest& latest = latest_[agent];
+  latest.view = view;
+  latest.at = now;
+  for (v1::RankView& rank : *latest.view.mutable_ranks()) {
+    Cut(rank.mutable_doing()->mutable_call(), kMaxCall);
+    Cut(rank.mutable_doing()->mutable_site(), kMaxCall);
+  }
+}
+
+void LiveView::AddRanks(const JobMembers& members, uint32_t first_rank, size_t max_bytes, TimePoint now,
+                        v1::JobStatus* status) const {
+  constexpr size_t kFraming = 8;
+  size_t bytes = 0;
+  for (size_t node = 0; node < members.nodes->size(); ++node) {
+    const auto latest = latest_.find((*members.agents)[node]);
+    for (const v1::RankPlacement& placed : (*members.nodes)[node].ranks()) {
+      if (placed.rank() < first_rank) continue;
+      v1::JobRank rank;
+      rank.set_node(static_cast<uint32_t>(node));
+      const v1::RankView* const view = latest == latest_.end() ? nullptr : FindRank(latest->second.view, placed.rank());
+      if (view != nullptr) {
+        *rank.mutable_view() = *view;
+        rank.set_known(true);
+        const auto ago = std::chrono::duration_cast<std::chrono::milliseconds>(now - latest->second.at);
+        rank.set_ago_ms(static_cast<uint64_t>(std::max<int64_t>(0, ago.count())));
+      }
+      rank.mutable_view()->set_rank(placed.rank());
+      bytes += rank.ByteSizeLong() + kFraming;
+      if (bytes > max_bytes && !status->ranks().empty()) return;
+      *status->add_ranks() = std::move(rank);
+    }
+  }
+}
+
+}  // namespace cohort::launcher

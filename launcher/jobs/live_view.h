@@ -1,0 +1,58 @@
+// What the ranks of a running job are doing, as their agents last told dlaunch. Nobody looks unless somebody asks.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "cohort/v1/job.pb.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// Who is in the job in this epoch: node i runs on agent agents[i].
+struct JobMembers {
+  const std::vector<v1::NodePlacement>* nodes = nullptr;
+  const std::vector<size_t>* agents = nullptr;
+};
+
+class LiveView {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+  // Asks an agent to look at its ranks; the answer comes through OnView.
+  using Ask = std::function<void(size_t agent, uint64_t look)>;
+  // Who watches more often sees the same again: looking costs every node.
+  static constexpr std::chrono::milliseconds kMinInterval{100};
+
+  explicit LiveView(Ask ask) : ask_(std::move(ask)) {}
+
+  // Asks the agents that have ranks, unless they were asked just now.
+  void Refresh(const JobMembers& members, TimePoint now);
+  void OnView(size_t agent, const v1::NodeView& view, TimePoint now);
+  // Another epoch has begun: what was told is about other processes.
+  void Forget() { latest_.clear(); }
+
+  // Adds the ranks from `first_rank` on to the status, as many as take `max_bytes`, at least one.
+  void AddRanks(const JobMembers& members, uint32_t first_rank, size_t max_bytes, TimePoint now,
+                v1::JobStatus* status) const;
+
+ private:
+  // A call is told in as many bytes, so that 200 ranks fit into a packet.
+  static constexpr size_t kMaxCall = 96;
+
+  struct Latest {
+    v1::NodeView view;
+    TimePoint at;
+  };
+
+  Ask ask_;
+  std::map<size_t, Latest> latest_;  // by agent
+  uint64_t look_ = 0;
+  TimePoint asked_at_{};
+};
+
+}  // namespace cohort::launcher

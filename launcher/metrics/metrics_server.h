@@ -1,0 +1,46 @@
+// A running job for Prometheus: `dlaunch --metrics [ADDRESS:]PORT` answers GET /metrics with what its agents tell of
+// nodes and ranks at that moment. Only on request; anybody who reaches the port can read it, nobody can change
+// anything.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cohort/v1/job.pb.h"
+
+namespace cohort::launcher {
+
+// The series, all gauges but those whose name ends in _total; {rank, node} name a rank, {node} a node:
+//
+//   cohort_job_info{job_id,source,version}  1
+//   cohort_job_start_time_seconds           since 1970
+//   cohort_job_nodes, cohort_job_ranks      in this epoch
+//   cohort_job_restarts_total               so far
+//   cohort_job_ending                       1 once it has been told to end or has failed
+//   cohort_node_up                          1 while the node's agent lives
+//   cohort_rank_up                          1 while the rank's process lives
+//   cohort_rank_stopped                     1 while a signal has stopped it
+//   cohort_rank_processes                   that live in its process group
+//   cohort_rank_cpu_seconds_total           that those have used
+//   cohort_rank_resident_memory_bytes       that they hold
+//   cohort_rank_in_call                     1 inside a collective call
+//   cohort_rank_call_seconds                how long it has been in that call; 0 outside
+//
+// A rank of which its agent has not told has no series.
+class MetricsServer {
+ public:
+  // Listens at "127.0.0.1:9400" or "[::1]:0" (port 0: any free one), from threads of its own. Each scrape calls
+  // `wanted` (on such a thread), waits for the next Publish, a second at the most, and answers with the latest.
+  // kUnavailable: nobody can listen there, with the reason; kUnimplemented: built without prometheus-cpp.
+  static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address, std::function<void()> wanted);
+  // Waits for scrapes that are being answered.
+  virtual ~MetricsServer() = default;
+
+  // The job as it is now, with all of its nodes and ranks. From any thread.
+  virtual void Publish(v1::JobStatus status) = 0;
+  virtual int port() const = 0;
+};
+
+}  // namespace cohort::launcher

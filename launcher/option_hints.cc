@@ -1,0 +1,74 @@
+#include "launcher/option_hints.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+namespace cohort::launcher {
+namespace {
+
+size_t EditDistance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitution = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substitution});
+    }
+  }
+  return row[b.size()];
+}
+
+// Names that users of other launchers type.
+std::string Familiar(const std::string& name) {
+  static const std::pair<const char*, const char*> kFamiliar[] = {{"--nprocs", "-n"},
+                                                                  {"--restarts", "--max-restarts"},
+                                                                  {"--ppn", "--nproc-per-node"},
+                                                                  {"-ppn", "--nproc-per-node"},
+                                                                  {"-N", "--nnodes"},
+                                                                  {"--nodes", "--nnodes"},
+                                                                  {"--gpus-per-task", "--gpus-per-rank"},
+                                                                  {"-x", "--env-pass"},
+                                                                  {"--ntasks", "-n"},
+                                                                  {"-H", "--hosts"},
+                                                                  {"--host", "--hosts"},
+                                                                  {"-f", "--hostfile"},
+                                                                  {"--machinefile", "--hostfile"},
+                                                                  {"--gpus-per-proc", "--gpus-per-rank"}};
+  for (const auto& [theirs, ours] : kFamiliar) {
+    if (name == theirs) return ours;
+  }
+  return "";
+}
+
+}  // namespace
+
+bool TellsWhereToMeet(const std::string& name) {
+  static constexpr std::string_view kNames[] = {"--standalone",  "--master-addr", "--master-port",
+                                                "--master_addr", "--master_port", "--node-rank",
+                                                "--node_rank",   "--local-addr",  "--local_addr"};
+  return name.starts_with("--rdzv-") || name.starts_with("--rdzv_") ||
+         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+}
+
+std::string MeantOption(const std::string& name, const std::vector<OptionNames>& known) {
+  std::string best = Familiar(name);
+  if (!best.empty()) return best;
+  size_t best_distance = 4;
+  for (const OptionNames& names : known) {
+    for (const std::string& one : names) {
+      const size_t distance = EditDistance(name, "--" + one);
+      if (distance >= best_distance) continue;
+      best_distance = distance;
+      best = "--" + names.front();
+    }
+  }
+  return best;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,19 @@
+// What somebody meant who typed an option that dlaunch does not have. Pure.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace cohort::launcher {
+
+// The long names of one option, the usual one first, without dashes.
+using OptionNames = std::vector<std::string>;
+
+// "--hosts" for "-H" or "--hostz": what other launchers call it, or the option whose name differs in three letters at
+// the most; empty: none is like it.
+std::string MeantOption(const std::string& name, const std::vector<OptionNames>& known);
+
+// True for options by which other launchers are told where ranks meet, which nobody needs here.
+bool TellsWhereToMeet(const std::string& name);
+
+}  // namespace cohort::launcher
