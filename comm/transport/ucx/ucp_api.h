@@ -16,7 +16,6 @@
   F(ucp_config_release)             \
   F(ucp_init_version)               \
   F(ucp_cleanup)                    \
-  F(ucp_context_query)              \
   F(ucp_worker_create)              \
   F(ucp_worker_destroy)             \
   F(ucp_worker_flush_nbx)           \

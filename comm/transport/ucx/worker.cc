@@ -114,12 +114,7 @@ absl::Status Worker::MakeContext(const WorkerOptions& options) {
     }
   }
   api_.ucp_config_release(config);
-  COHORT_RETURN_IF_ERROR(configured);
-  ucp_context_attr_t attributes = {};
-  attributes.field_mask = UCP_ATTR_FIELD_MEMORY_TYPES;
-  moves_cuda_memory_ = api_.ucp_context_query(context_, &attributes) == UCS_OK &&
-                       (attributes.memory_types & UCS_BIT(UCS_MEMORY_TYPE_CUDA)) != 0;
-  return absl::OkStatus();
+  return configured;
 }
 
 absl::Status Worker::SetHandler(unsigned id, ucp_am_recv_callback_t callback) {

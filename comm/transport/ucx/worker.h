@@ -75,8 +75,6 @@ class Worker {
   const WireLimits& limits() const { return limits_; }
   // So many bytes UCX gets rid of, on a connection in one direction, while the peer reads nothing.
   uint64_t socket_bytes() const { return socket_bytes_; }
-  // Whether this UCX can move memory of CUDA devices itself.
-  bool moves_cuda_memory() const { return moves_cuda_memory_; }
 
   // Up to `rounds` rounds of ucp_worker_progress; true when anything happened.
   bool Progress(int rounds);
@@ -142,7 +140,6 @@ class Worker {
   std::string address_;
   WireLimits limits_ = kStreamLimits;
   uint64_t socket_bytes_ = 0;
-  bool moves_cuda_memory_ = false;
   std::vector<void*> closing_;
   void* flush_ = nullptr;  // of Settled()
   std::vector<std::unique_ptr<Transfer>> transfers_;
