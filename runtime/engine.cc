@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <span>
 #include <thread>
+#include <utility>
 
 #include "runtime/base/asymmetric_fence.h"
 #include "runtime/base/check.h"
@@ -81,6 +82,7 @@ struct Engine::Rep {
   bool Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lost);
   bool Park(Waiter* waiter, Deadline deadline, bool keep);
   bool StopCounting(const Waiter& waiter);
+  void Unlock();
   bool Sit(Waiter& waiter, Deadline deadline);
   void Leave(const Waiter& waiter);
   void Register(Waiter& waiter);
@@ -147,10 +149,11 @@ bool Engine::Rep::AcquireToDrive() {
 
 EngineLock::EngineLock(Engine& engine) : engine_(engine) {
   Engine::Rep& rep = *engine.rep_;
-  if (rep.Owned()) {
-    ++rep.depth;
-  } else {
+  outermost_ = !rep.Owned();
+  if (outermost_) {
     rep.Acquire();
+  } else {
+    ++rep.depth;
   }
 }
 
@@ -160,8 +163,23 @@ EngineLock::~EngineLock() {
     --rep.depth;
     return;
   }
-  rep.Release();
-  if (rep.registered.load(std::memory_order_relaxed) > 0) rep.WakeFulfilled(false);
+  rep.Unlock();
+}
+
+void Engine::Rep::Unlock() {
+  Release();
+  if (registered.load(std::memory_order_relaxed) > 0) WakeFulfilled(false);
+}
+
+EngineRelease::EngineRelease(const EngineLock& outermost)
+    : engine_(outermost.engine_), depth_(std::exchange(engine_.rep_->depth, 0)) {
+  COHORT_CHECK(outermost.outermost() && engine_.rep_->Owned());
+  engine_.rep_->Unlock();
+}
+
+EngineRelease::~EngineRelease() {
+  engine_.rep_->Acquire();
+  engine_.rep_->depth = depth_;
 }
 
 // --- sources --------------------------------------------------------------------------------------------------------

@@ -85,6 +85,7 @@ class Engine {
 
  private:
   friend class EngineLock;
+  friend class EngineRelease;
   void Enlist(ProgressSource* source);
   bool DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first);
   struct Rep;
@@ -99,8 +100,29 @@ class EngineLock {
   EngineLock(const EngineLock&) = delete;
   EngineLock& operator=(const EngineLock&) = delete;
 
+  // This thread did not own the engine before.
+  bool outermost() const { return outermost_; }
+
+ private:
+  friend class EngineRelease;
+  Engine& engine_;
+  bool outermost_;
+};
+
+// Gives the ownership up for a scope, however often this thread has taken it: for a wait of which nobody can say how
+// long it will be, during which other threads submit, abort and look. `outermost` is this thread's outermost lock. Only
+// for code that knows all callers between that and itself, and that none of them relies on being alone: nothing that
+// the engine calls, whose callers are sources in the midst of their work.
+class EngineRelease {
+ public:
+  explicit EngineRelease(const EngineLock& outermost);
+  ~EngineRelease();
+  EngineRelease(const EngineRelease&) = delete;
+  EngineRelease& operator=(const EngineRelease&) = delete;
+
  private:
   Engine& engine_;
+  const int depth_;  // of the locks on top of the outermost one
 };
 
 }  // namespace cohort::runtime

@@ -120,6 +120,37 @@ TEST_F(EngineTest, OwnershipNests) {
   engine_->Remove(&source);
 }
 
+TEST_F(EngineTest, AnOwnerLetsOthersInWhileItWaits) {
+  std::atomic<bool> waits{false}, entered{false};
+  std::thread other;
+  {
+    const EngineLock outer(*engine_);
+    const EngineLock inner(*engine_);
+    EXPECT_TRUE(outer.outermost());
+    EXPECT_FALSE(inner.outermost());
+    other = std::thread([&] {
+      const Deadline deadline = Deadline::After(seconds(20));
+      while (!waits.load() && !deadline.passed()) std::this_thread::yield();
+      const EngineLock lock(*engine_);
+      EXPECT_TRUE(lock.outermost());
+      entered.store(true);
+    });
+    {
+      const EngineRelease release(outer);
+      const auto done = [&] {
+        waits.store(true);
+        return entered.load();
+      };
+      EXPECT_TRUE(engine_->DriveUntil(done, Deadline::After(seconds(20))));
+    }
+    // Owned again, as often as before.
+    engine_->Poll();
+    EXPECT_FALSE(EngineLock(*engine_).outermost());
+  }
+  other.join();
+  EXPECT_TRUE(EngineLock(*engine_).outermost());
+}
+
 TEST_F(EngineTest, AParkedWaiterIsWokenByAPeer) {
   std::atomic<bool> sent{false};
   bool received = false;
