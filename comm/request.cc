@@ -449,6 +449,9 @@ absl::Status ApplyOptions(const CallOptions& options, Determinism default_level,
     if (options.user_op == nullptr || options.user_op->function == nullptr || options.user_op->name.empty()) {
       return invalid("op is user, and CallOptions::user_op names no function: set its function and its name");
     }
+    if (request->memory != MemoryKind::kHost) {
+      return invalid("op is user, whose function reads host memory, and the buffers are CUDA memory: copy them first");
+    }
     request->user_op = options.user_op;
   }
   return absl::OkStatus();

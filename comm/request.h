@@ -146,8 +146,8 @@ struct BatchedCall {
 // use on this rank are ignored.
 absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, CollectiveRequest* request);
 
-// Completes the request of a kind that reduces. kInvalidArgument where the op doesn't go with the type or the options;
-// a default level must be one of the real ones.
+// Completes the request of a kind that reduces. kInvalidArgument where the op doesn't go with the type, the memory or
+// the options; a default level must be one of the real ones.
 absl::Status ApplyOptions(const CallOptions& options, Determinism default_level, CollectiveRequest* request);
 
 // MakeRequest for the variable-count forms. A layout that the call does not use on this rank is ignored. Fills `table`,
