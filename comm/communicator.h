@@ -101,7 +101,9 @@ class Communicator {
   // buffer's start (comm/request.h). A count of 0 is legal, everywhere. Blocks of `out` may not overlap, nor may in and
   // out but in place: the caller's own block at the same address in both (all-to-all: in == out and equal layouts).
   // Every message tells its length, so two ranks that disagree on the count between them get kFailedPrecondition with
-  // both numbers, on all ranks.
+  // both numbers, on all ranks. Not so in CUDA memory, where NCCL tells no lengths: AllGatherV and ReduceScatterV,
+  // whose counts all members know, are compared when they stand still; of the others, counts that differ between two
+  // ranks make the call stand still until its timeout, or leave wrong data behind.
   //
   // Root cuts out: rank r's in, of counts[r] elements. Only root's layout is read; it knows all counts, others theirs.
   Work GatherV(ConstBuffer in, Buffer out, const BlockLayout& out_blocks, int root, const CallOptions& options = {},
@@ -123,7 +125,9 @@ class Communicator {
   // Ordered per pair and direction, on channels of their own: independent of collectives. Counts and types must agree.
   // Where they don't, the receiver finds out: its Recv fails with kFailedPrecondition that names both calls, nothing is
   // cut off or filled up, and with it the group fails on all members. A Send that was done before (a small message
-  // waits for nobody) stays OK: its rank hears of it at what it does next. A Work that is dropped goes on by itself.
+  // waits for nobody) stays OK: its rank hears of it at what it does next. In CUDA memory nobody finds out: as of the
+  // variable-count forms, the call stands still until its timeout, or leaves wrong data behind. A Work that is dropped
+  // goes on by itself.
   // `peer` may be the caller itself (host memory). Any number may be under way; the queues of the peers take turns.
   Work Send(ConstBuffer in, int peer, const CallOptions& options = {}, Site site = Site::current());
   Work Recv(Buffer out, int peer, const CallOptions& options = {}, Site site = Site::current());

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include "comm/batch_state.h"
@@ -91,6 +92,9 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
   context_.transports = std::move(transports);
   context_.tuning = std::move(tuning);
   context_.determinism = determinism == Determinism::kDefault ? Determinism::kFast : determinism;
+  context_.drive = [this](const std::function<bool()>& done, runtime::Deadline deadline) {
+    return Drive(done, deadline);
+  };
   context_.fail = [this](const absl::Status& status, int blamed) { FailEverywhere(status, blamed); };
   runtime::EngineLock lock(runtime.engine());
   runtime.AddListener(this);
@@ -108,6 +112,19 @@ Group::~Group() {
   if (status_.ok()) status_ = absl::CancelledError("the communicator was destroyed");
   for (auto& provider : providers_) provider.reset();
   batches_.reset();
+}
+
+bool Group::Drive(const std::function<bool()>& done, runtime::Deadline deadline) {
+  // What calls into this group meanwhile comes from inside the engine.
+  const runtime::EngineLock* const entry = std::exchange(entry_, nullptr);
+  bool result = false;
+  {
+    std::optional<runtime::EngineRelease> release;
+    if (entry != nullptr) release.emplace(*entry);
+    result = runtime().engine().DriveUntil([&done] { return done(); }, deadline);
+  }
+  entry_ = entry;
+  return result;
 }
 
 absl::Status Group::status() {
@@ -218,6 +235,7 @@ void Group::FillRecord(const CollectiveRequest& request, runtime::CallRecord* re
   record->group_rank = context_.rank;
   record->peer = request.peer;
   record->group_size = context_.size;
+  record->device = static_cast<int16_t>(request.memory == MemoryKind::kCuda ? request.device : -1);
   std::memcpy(record->site, SiteOf(request.site).text.data(), sizeof record->site);
 }
 
@@ -235,18 +253,19 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
   {
     runtime::EngineLock lock(runtime().engine());
     RememberedCall* known = memo_.Find(arguments, options);
-    work = known != nullptr && status_.ok() ? Repeat(*known, arguments) : SubmitNew(arguments, options);
+    work = known != nullptr && status_.ok() ? Repeat(*known, arguments) : SubmitNew(arguments, options, lock);
   }
   if (!work.Done()) runtime().engine().Kick();
   return work;
 }
 
-runtime::Work Group::SubmitNew(const CallArguments& arguments, const CallOptions& options) {
+runtime::Work Group::SubmitNew(const CallArguments& arguments, const CallOptions& options,
+                               const runtime::EngineLock& lock) {
   CollectiveRequest request;
   absl::Status valid = MakeRequest(arguments, context_.rank, context_.size, &request);
   if (valid.ok()) valid = ApplyOptions(options, context_.determinism, &request);
   if (!valid.ok()) return runtime::Work::Finished(std::move(valid));
-  return SubmitValid(request, options, &arguments);
+  return SubmitValid(request, options, lock, &arguments);
 }
 
 runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& arguments) {
@@ -274,15 +293,14 @@ runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLa
         MakeUnequalRequest(arguments, in_blocks, out_blocks, context_.rank, context_.size, &table_, &request);
     if (valid.ok()) valid = ApplyOptions(options, context_.determinism, &request);
     if (!valid.ok()) return runtime::Work::Finished(std::move(valid));
-    work = SubmitValid(request, options);
+    work = SubmitValid(request, options, lock);
   }
   if (!work.Done()) runtime().engine().Kick();
   return work;
 }
 
 runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOptions& options,
-                                 const CallArguments* arguments) {
-  runtime::EngineLock lock(runtime().engine());
+                                 const runtime::EngineLock& lock, const CallArguments* arguments) {
   if (!status_.ok()) {
     runtime().NoteReportedFailure(status_);
     return runtime::Work::Finished(status_);
@@ -291,7 +309,7 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
     RunLocalCall(request);
     return runtime::Work::Finished(absl::OkStatus());
   }
-  const InsideProvider inside(*this);
+  const InsideProvider inside(*this, lock);
   const absl::StatusOr<Provider*> provider = ProviderFor(request);
   if (!provider.ok()) return runtime::Work::Finished(provider.status());
   const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, options.algorithm);
@@ -374,14 +392,14 @@ absl::Status Group::Register(const Buffer& buffer, runtime::Deadline deadline) {
   CollectiveRequest request;
   request.memory = buffer.memory;
   request.device = buffer.device;
-  const InsideProvider inside(*this);
+  const InsideProvider inside(*this, lock);
   const absl::StatusOr<Provider*> provider = ProviderFor(request);
   return provider.ok() ? (*provider)->Register(buffer, deadline) : provider.status();
 }
 
 void Group::OnSplit(int color, int key, uint64_t child) {
   runtime::EngineLock lock(runtime().engine());
-  const InsideProvider inside(*this);
+  const InsideProvider inside(*this, lock);
   for (const auto& provider : providers_) {
     if (provider != nullptr) provider->OnSplit(color, key, child);
   }

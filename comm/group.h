@@ -5,11 +5,13 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -104,31 +106,42 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   static constexpr size_t kSites = 64;  // a power of two
 
   // While it lives a provider works for a call, and may drive the engine meanwhile (agreement, staging): the engine
-  // then polls this group, whatever is under way. By the engine's owner.
+  // then polls this group, whatever is under way. `lock` is the caller's, taken when the group was entered: where it is
+  // the thread's outermost one, so that nothing of the engine's is below us, Drive lets other threads in. By the
+  // engine's owner.
   class InsideProvider {
    public:
-    explicit InsideProvider(Group& group) : group_(group) {
+    InsideProvider(Group& group, const runtime::EngineLock& lock)
+        : group_(group), before_(std::exchange(group.entry_, lock.outermost() ? &lock : nullptr)) {
       ++group_.inside_provider_;
       group_.runtime().engine().PollWhileActive(&group_);
     }
-    ~InsideProvider() { --group_.inside_provider_; }
+    ~InsideProvider() {
+      --group_.inside_provider_;
+      group_.entry_ = before_;
+    }
     InsideProvider(const InsideProvider&) = delete;
     InsideProvider& operator=(const InsideProvider&) = delete;
 
    private:
     Group& group_;
+    const runtime::EngineLock* const before_;
   };
+
+  // GroupContext::drive.
+  bool Drive(const std::function<bool()>& done, runtime::Deadline deadline);
 
   // True for calls that need nobody else.
   bool ServedAlone(const CollectiveRequest& request) const {
     return context_.size == 1 && request.memory == MemoryKind::kHost && !IsPointToPoint(request.kind);
   }
   absl::Status CheckBatch(std::span<const BatchedCall> calls, BatchState* state);
-  void StartBatch(std::span<const BatchedCall> calls, BatchState* state);
-  // A request that is checked, made from `arguments` unless they are null: it is then remembered.
+  void StartBatch(std::span<const BatchedCall> calls, BatchState* state, const runtime::EngineLock& lock);
+  // A request that is checked, made from `arguments` unless they are null: it is then remembered. `lock` as of
+  // InsideProvider.
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options,
-                            const CallArguments* arguments = nullptr);
-  runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options);
+                            const runtime::EngineLock& lock, const CallArguments* arguments = nullptr);
+  runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options, const runtime::EngineLock& lock);
   runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments);
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);
@@ -159,6 +172,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   const uint64_t forks_;
   const std::atomic<uint64_t>& forks_now_;
   int inside_provider_ = 0;
+  const runtime::EngineLock* entry_ = nullptr;                   // of InsideProvider; null: nobody is let in
   BlockTable table_;                                             // of the variable-count call that is being checked
   std::vector<SiteMemo> sites_;                                  // made when first needed
   std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed

@@ -32,17 +32,17 @@ absl::Status Group::CheckBatch(std::span<const BatchedCall> calls, BatchState* s
 }
 
 // Starts what CheckBatch has accepted.
-void Group::StartBatch(std::span<const BatchedCall> calls, BatchState* state) {
+void Group::StartBatch(std::span<const BatchedCall> calls, BatchState* state, const runtime::EngineLock& lock) {
   const auto start = [&](GatheredCall* gathered) {
-    state->Add(SubmitValid(gathered->Pack(), gathered->options()), gathered);
+    state->Add(SubmitValid(gathered->Pack(), gathered->options(), lock), gathered);
   };
-  const InsideProvider inside(*this);
+  const InsideProvider inside(*this, lock);
   for (Provider* provider : state->providers) provider->BatchBegin();
   for (size_t i = 0; i < calls.size(); ++i) {
     const CollectiveRequest& request = state->requests[i];
     const CallOptions& options = calls[i].options;
     if (ServedAlone(request) || !GatheredCall::Fits(request, options)) {
-      state->Add(SubmitValid(request, options), nullptr);
+      state->Add(SubmitValid(request, options, lock), nullptr);
       continue;
     }
     GatheredCall* same = state->Open(request);
@@ -78,7 +78,7 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
       return runtime::Work::Finished(std::move(valid));
     }
     work = runtime::Work::Adopt(state);
-    StartBatch(calls, state);
+    StartBatch(calls, state, lock);
     state->Close();
   }
   if (!work.Done()) runtime().engine().Kick();

@@ -37,6 +37,10 @@ struct GroupContext {
   std::string transports;                        // CommunicatorOptions::transports
   Tuning tuning;                                 // for the choice of algorithms; equal on all members
   Determinism determinism = Determinism::kFast;  // of calls that say nothing else
+  // For a provider that has to wait inside Launch, BatchEnd, Register or OnSplit: drives the engine until `done`, which
+  // any thread may ask, or the deadline; the result is done(). Other threads may have the engine meanwhile, unless it
+  // is from inside it that the provider was called. Called with engine ownership.
+  std::function<bool(const std::function<bool()>& done, runtime::Deadline deadline)> drive;
   // Fails the group here and tells its other members. blamed: a group rank, or -1. Called with engine ownership, by
   // providers that have found the failure themselves; ends in their Fail.
   std::function<void(const absl::Status& status, int blamed)> fail;
@@ -97,7 +101,7 @@ class Provider {
     return absl::OkStatus();
   }
   // This group was split, and `child` is the caller's new group, of those with its `color`, in the order of `key`.
-  // Called on all members, also where color < 0, which has no group.
+  // Called on all members, also where color < 0, which has no group. Called with engine ownership; may wait.
   virtual void OnSplit(int color, int key, uint64_t child) { (void)color, (void)key, (void)child; }
   // The group has failed: complete everything with `status`, bounded in time, and touch no user memory afterwards.
   virtual void Fail(const absl::Status& status) = 0;

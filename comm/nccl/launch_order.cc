@@ -13,11 +13,14 @@ namespace {
 
 using runtime::CallRecord;
 
-// Unfinished collectives in the queue of `tag`, in the order of issue.
-std::vector<CallRecord> Unfinished(const runtime::BlackBoxReader& box, uint64_t tag, uint32_t epoch) {
+// Its upper half is that of no other hash but by chance.
+constexpr uint64_t kDeviceTag = 0x6e63636c'00000001u;
+
+// Unfinished collectives that NCCL serves, in the order of issue.
+std::vector<CallRecord> Unfinished(const runtime::BlackBoxReader& box, uint32_t epoch) {
   std::vector<CallRecord> calls = box.All();
   std::erase_if(calls, [=](const CallRecord& call) {
-    return call.state != runtime::CallState::kStarted || call.signature.tuning != tag ||
+    return call.state != runtime::CallState::kStarted || call.signature.tuning >> 32 != kDeviceTag >> 32 ||
            call.signature.epoch != epoch || runtime::IsPointToPoint(call.signature.kind);
   });
   return calls;
@@ -31,44 +34,46 @@ bool GuardsOrder(const std::string& settings, int nccl_version) {
   return settings.find("NCCL_LAUNCH_ORDER_IMPLICIT=1") == std::string::npos || nccl_version < kImplicitOrderVersion;
 }
 
-uint64_t DeviceTag(int index) { return 0x6e63636c'00000001u + static_cast<uint64_t>(index); }
+uint64_t DeviceTag(int index) { return kDeviceTag + static_cast<uint64_t>(index); }
 
 std::string CompareOrder(int rank, std::span<const CallRecord> calls, int peer,
                          std::span<const CallRecord> peers_calls) {
   std::map<std::pair<uint64_t, uint64_t>, size_t> place;  // at the peer, by group and sequence
   for (size_t i = 0; i < peers_calls.size(); ++i) {
-    place[{peers_calls[i].signature.group, peers_calls[i].signature.sequence}] = i + 1;
+    place[{peers_calls[i].signature.group, peers_calls[i].signature.sequence}] = i;
   }
-  const CallRecord* latest = nullptr;  // of the calls before, the one that comes last at the peer
-  size_t latest_place = 0;
+  // Of the calls before, the one that comes last at the peer, and its place there: by the peer's device.
+  struct Latest {
+    const CallRecord* call;
+    size_t place;
+  };
+  std::map<int, Latest> latest;
   for (const CallRecord& call : calls) {
     const auto found = place.find({call.signature.group, call.signature.sequence});
     if (found == place.end()) continue;
-    if (found->second < latest_place && latest->signature.group != call.signature.group) {
+    const auto [entry, first] = latest.try_emplace(peers_calls[found->second].device, Latest{&call, found->second});
+    Latest& before = entry->second;
+    if (found->second < before.place && before.call->signature.group != call.signature.group) {
       return "calls of two communicators on one device in different orders: rank " + std::to_string(rank) + " called " +
-             runtime::DescribeCallAndSite(*latest) + " before " + runtime::DescribeCallAndSite(call) + ", rank " +
+             runtime::DescribeCallAndSite(*before.call) + " before " + runtime::DescribeCallAndSite(call) + ", rank " +
              std::to_string(peer) +
              " the other way round; all ranks must issue the calls on a device in the same order, whatever their "
              "communicators";
     }
-    if (found->second >= latest_place) {
-      latest_place = found->second;
-      latest = &call;
-    }
+    if (found->second >= before.place) before = {&call, found->second};
   }
   return "";
 }
 
 std::string DescribeOrderConflict(const GroupContext& group, const CallRecord& stalled) {
   runtime::Runtime& runtime = *group.runtime;
-  const uint64_t tag = stalled.signature.tuning;
-  const std::vector<CallRecord> mine =
-      Unfinished(runtime.segment().black_box_of(runtime.local_rank()), tag, group.epoch);
+  std::vector<CallRecord> mine = Unfinished(runtime.segment().black_box_of(runtime.local_rank()), group.epoch);
+  std::erase_if(mine, [&](const CallRecord& call) { return call.device != stalled.device; });
   if (mine.size() < 2) return "";
   for (const int member : group.members) {
     if (member == runtime.rank() || runtime.node_of(member) != runtime.node()) continue;
     const std::vector<CallRecord> theirs =
-        Unfinished(runtime.segment().black_box_of(runtime.local_rank_of(member)), tag, group.epoch);
+        Unfinished(runtime.segment().black_box_of(runtime.local_rank_of(member)), group.epoch);
     if (std::string text = CompareOrder(runtime.rank(), mine, member, theirs); !text.empty()) return text;
   }
   return "";

@@ -23,11 +23,12 @@ namespace cohort::comm::nccl {
 // lets the kernels overlap, or 0, which is the user's word that they always fit.
 bool GuardsOrder(const std::string& settings, int nccl_version);
 
-// ServicePlan::tuning of a call on the k-th device that NCCL serves: so its record tells in which queue it is.
+// ServicePlan::tuning of a call that NCCL serves, on the k-th device that its group has used: calls of different device
+// groups do not match. Where the device lies is not in it: the k-th of one group may be another one's first.
 uint64_t DeviceTag(int index);
 
-// The unfinished calls of two ranks on one device, in the order of issue: "rank 0 called all_reduce ... before
-// all_gather ..., rank 1 the other way round"; empty where they agree.
+// The unfinished calls of this rank on one device, and those of a peer, whose devices are told apart; both in the order
+// of issue: "rank 0 called all_reduce ... before all_gather ..., rank 1 the other way round"; empty where they agree.
 std::string CompareOrder(int rank, std::span<const runtime::CallRecord> calls, int peer,
                          std::span<const runtime::CallRecord> peers_calls);
 

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <utility>
 
 #include "comm/nccl/nccl_api.h"
+#include "comm/nccl/store_lookup.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/segment/call_compare.h"
 
@@ -34,35 +36,29 @@ std::string Listed(const std::map<std::string, std::vector<int>>& ranks_of) {
   return text;
 }
 
-// The value under `key`, whoever puts it.
-absl::StatusOr<std::string> Await(const GroupContext& group, const std::string& key, runtime::Deadline deadline,
-                                  const Drive& drive, const std::string& doing) {
-  while (true) {
-    absl::StatusOr<std::string> value =
-        group.runtime->Get(key, Earlier(deadline, runtime::Deadline::After(std::chrono::milliseconds(20))));
-    if (value.ok()) return value;
-    if (!absl::IsDeadlineExceeded(value.status()) && !absl::IsNotFound(value.status())) return value.status();
-    COHORT_RETURN_IF_ERROR(drive(doing));
-  }
-}
-
 std::string FirstCallOf(const GroupContext& group, int rank) {
   return "waiting for rank " + std::to_string(group.members[static_cast<size_t>(rank)]) +
          " to make the group's first call on CUDA memory";
 }
 
+absl::Status Unreadable(const GroupContext& group, int rank, const std::string& what) {
+  return absl::InternalError("rank " + std::to_string(group.members[static_cast<size_t>(rank)]) + " sent " + what +
+                             " NCCL that can't be read; all ranks must run the same Cohort");
+}
+
 absl::StatusOr<Decision> DecideForAll(const GroupContext& group, const std::string& name, const Offer& mine,
                                       const std::function<absl::StatusOr<std::string>()>& make_id,
-                                      runtime::Deadline deadline, const Drive& drive) {
+                                      runtime::Deadline deadline, const Waits& waits) {
+  std::vector<std::string> keys;
+  for (int rank = 1; rank < group.size; ++rank) keys.push_back(name + "/" + std::to_string(rank));
+  const StoreLookup lookup(group.runtime, std::move(keys), deadline, waits.wake);
   std::vector<Offer> offers{mine};
   for (int rank = 1; rank < group.size; ++rank) {
-    COHORT_ASSIGN_OR_RETURN(const std::string text,
-                            Await(group, name + "/" + std::to_string(rank), deadline, drive, FirstCallOf(group, rank)));
+    const auto place = static_cast<size_t>(rank - 1);
+    COHORT_RETURN_IF_ERROR(waits.drive([&] { return lookup.Has(place); }, FirstCallOf(group, rank)));
+    COHORT_ASSIGN_OR_RETURN(const std::string text, lookup.Get(place));
     offers.emplace_back();
-    if (!Parse(text, &offers.back())) {
-      return absl::InternalError("rank " + std::to_string(group.members[static_cast<size_t>(rank)]) +
-                                 " sent an offer for NCCL that can't be read; all ranks must run the same Cohort");
-    }
+    if (!Parse(text, &offers.back())) return Unreadable(group, rank, "an offer for");
   }
   Decision decision = Decide(offers, group.members);
   if (decision.kind == Decision::Kind::kNew) {
@@ -79,13 +75,13 @@ namespace {
 // What there is in any case.
 Decision DecideKind(std::span<const Offer> offers, std::span<const int> members) {
   std::map<std::string, std::vector<int>> versions, settings, absent;
-  bool shrinkable = true, reusable = !offers[0].idle.empty();
+  bool shrinkable = !offers[0].revoked.empty(), reusable = !offers[0].idle.empty();
   for (size_t i = 0; i < offers.size(); ++i) {
     const Offer& offer = offers[i];
     if (offer.version == 0) absent[offer.why].push_back(members[i]);
     versions["NCCL " + VersionText(offer.version)].push_back(members[i]);
     settings[offer.settings.empty() ? "none" : offer.settings].push_back(members[i]);
-    shrinkable = shrinkable && offer.shrinkable;
+    shrinkable = shrinkable && offer.revoked == offers[0].revoked;
     reusable = reusable && offer.idle == offers[0].idle;
   }
   if (!absent.empty()) return {Decision::Kind::kStaged, Listed(absent)};
@@ -125,20 +121,20 @@ Decision Decide(std::span<const Offer> offers, std::span<const int> members) {
 }
 
 std::string Serialize(const Offer& offer) {
-  return std::to_string(offer.version) + kSeparator + (offer.shrinkable ? "1" : "0") + ToText(offer.abilities) +
-         kSeparator + offer.idle + kSeparator + offer.settings + kSeparator + offer.why;
+  return std::to_string(offer.version) + kSeparator + ToText(offer.abilities) + kSeparator + offer.idle + kSeparator +
+         offer.revoked + kSeparator + offer.settings + kSeparator + offer.why;
 }
 
 bool Parse(const std::string& text, Offer* offer) {
   const std::vector<std::string> lines = Lines(text);
-  if (lines.size() < 5) return false;
+  if (lines.size() < 6) return false;
   const auto [end, error] = std::from_chars(lines[0].data(), lines[0].data() + lines[0].size(), offer->version);
   if (error != std::errc() || end != lines[0].data() + lines[0].size() || offer->version < 0) return false;
-  if (lines[1].size() != 2 || !Parse(lines[1][1], &offer->abilities)) return false;
-  offer->shrinkable = lines[1][0] == '1';
+  if (lines[1].size() != 1 || !Parse(lines[1][0], &offer->abilities)) return false;
   offer->idle = lines[2];
-  offer->settings = lines[3];
-  offer->why = lines[4];
+  offer->revoked = lines[3];
+  offer->settings = lines[4];
+  offer->why = lines[5];
   return true;
 }
 
@@ -164,15 +160,14 @@ bool Parse(const std::string& text, Decision* decision) {
 
 absl::StatusOr<Decision> Agree(const GroupContext& group, const std::string& name, const Offer& mine,
                                const std::function<absl::StatusOr<std::string>()>& make_id, runtime::Deadline deadline,
-                               const Drive& drive) {
-  if (group.rank == 0) return DecideForAll(group, name, mine, make_id, deadline, drive);
+                               const Waits& waits) {
+  if (group.rank == 0) return DecideForAll(group, name, mine, make_id, deadline, waits);
   COHORT_RETURN_IF_ERROR(group.runtime->Put(name + "/" + std::to_string(group.rank), Serialize(mine), deadline));
-  COHORT_ASSIGN_OR_RETURN(const std::string text,
-                          Await(group, name + "/all", deadline, drive, FirstCallOf(group, 0) + ", or another rank"));
+  const StoreLookup lookup(group.runtime, {name + "/all"}, deadline, waits.wake);
+  COHORT_RETURN_IF_ERROR(waits.drive([&] { return lookup.Has(0); }, FirstCallOf(group, 0) + ", or another rank"));
+  COHORT_ASSIGN_OR_RETURN(const std::string text, lookup.Get(0));
   Decision decision;
-  if (Parse(text, &decision)) return decision;
-  return absl::InternalError("rank " + std::to_string(group.members[0]) +
-                             " sent a decision about NCCL that can't be read; all ranks must run the same Cohort");
+  return Parse(text, &decision) ? absl::StatusOr<Decision>(decision) : Unreadable(group, 0, "a decision about");
 }
 
 }  // namespace cohort::comm::nccl

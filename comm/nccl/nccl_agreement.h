@@ -23,9 +23,9 @@ struct Offer {
   int version = 0;       // NCCL's; 0: there is none
   std::string why;       // there is none
   std::string settings;  // "NCCL_ALGO=Ring NCCL_PROTO=Simple": variables that must be equal
-  std::string idle;      // a communicator of the same ranks that nobody uses any more; empty: none
+  std::string idle;      // a communicator of the same ranks that nobody uses; empty: none
+  std::string revoked;   // the communicator of the group that this one is shrunk from; empty: none
   Abilities abilities;
-  bool shrinkable = false;  // it has the revoked communicator of the group that this one is shrunk from
 };
 
 struct Decision {
@@ -50,13 +50,19 @@ bool Parse(const std::string& text, Offer* offer);
 std::string Serialize(const Decision& decision);
 bool Parse(const std::string& text, Decision* decision);
 
-// Lets others of the process move for a moment; not OK when it is time to give up. `doing` is what is waited for.
-using Drive = std::function<absl::Status(const std::string& doing)>;
+// How an agreement waits.
+struct Waits {
+  // Drives the engine until `done`, which any thread may ask; not OK when it is time to give up. `doing` is what is
+  // waited for.
+  std::function<absl::Status(const std::function<bool()>& done, const std::string& doing)> drive;
+  // Makes whoever drives it ask again. Any thread.
+  std::function<void()> wake;
+};
 
-// Blocks, through `drive`. `name` is unique for the agreement, equal on all members. make_id gives the text of kNew and
-// is called by group rank 0 only.
+// Blocks, in `waits` only: the store is asked by another thread meanwhile. `name` is unique for the agreement, equal on
+// all members. make_id gives the text of kNew and is called by group rank 0 only.
 absl::StatusOr<Decision> Agree(const GroupContext& group, const std::string& name, const Offer& mine,
                                const std::function<absl::StatusOr<std::string>()>& make_id, runtime::Deadline deadline,
-                               const Drive& drive);
+                               const Waits& waits);
 
 }  // namespace cohort::comm::nccl

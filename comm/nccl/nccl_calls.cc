@@ -1,12 +1,10 @@
 #include "comm/nccl/nccl_calls.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/nccl/nccl_launch.h"
-#include "runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
 namespace {
@@ -253,7 +251,9 @@ std::string WhyNotNccl(const CollectiveRequest& request, const Abilities& abilit
   if (float8 && request.op == ReduceOp::kPreMulSum) return "NCCL would round the factor to " + Text(request.dtype);
   if (float8 && !abilities.float8) return "NCCL reduces " + Text(request.dtype) + " from 2.24 and devices of 9.0 on";
   if (!ToNccl(request.dtype).has_value()) return "NCCL does not reduce " + Text(request.dtype);
-  if (IsBitwise(request.op)) return "NCCL has no reduction " + std::string(Name(request.op));
+  if (request.op != ReduceOp::kPreMulSum && !ToNccl(request.op).has_value()) {
+    return "NCCL has no reduction " + std::string(Name(request.op));
+  }
   if (request.determinism == Determinism::kOrderInvariant) return "NCCL fixes no order of its reductions";
   return "";
 }
@@ -273,24 +273,6 @@ absl::StatusOr<ncclResult_t> EnqueueBatch(CallTarget target, std::span<const Acc
     Add(launch, call->request);
   }
   return launch.End();
-}
-
-absl::Status CopyAlone(const cuda::CudaApi& cuda, const CollectiveRequest& request, cudaStream_t stream) {
-  if (IsPointToPoint(request.kind)) {
-    return absl::InvalidArgumentError("a group of one rank has no peer to send to or receive from");
-  }
-  size_t bytes = static_cast<size_t>(request.count) * SizeOf(request.dtype);
-  const void* in = request.in;
-  void* out = request.out;
-  if (request.blocks != nullptr) {
-    const UnequalBlocks blocks{request, PayloadOf(request)};
-    bytes = blocks.Bytes(std::max(blocks.in_count(0), blocks.out_count(0)));
-    in = blocks.in(0);
-    out = blocks.out(0);
-  }
-  if (request.kind == CollectiveKind::kBarrier || bytes == 0 || in == out) return absl::OkStatus();
-  return cuda.ToStatus(cuda.cudaMemcpyAsync(out, in, bytes, cudaMemcpyDeviceToDevice, stream),
-                       std::string(Name(request.kind)));
 }
 
 }  // namespace cohort::comm::nccl

@@ -35,7 +35,4 @@ absl::StatusOr<ncclResult_t> Enqueue(CallTarget target, const AcceptedCall& call
 // Several calls as one launch (ncclGroupStart, ncclGroupEnd): those on one stream run beside each other.
 absl::StatusOr<ncclResult_t> EnqueueBatch(CallTarget target, std::span<const AcceptedCall* const> calls);
 
-// The same for a group of one: a copy on the device.
-absl::Status CopyAlone(const cuda::CudaApi& cuda, const CollectiveRequest& request, cudaStream_t stream);
-
 }  // namespace cohort::comm::nccl

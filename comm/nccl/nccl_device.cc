@@ -4,24 +4,13 @@
 #include <thread>
 #include <utility>
 
+#include "comm/nccl/alone.h"
+#include "comm/nccl/left_behind.h"
 #include "comm/nccl/nccl_calls.h"
 #include "comm/nccl/nccl_issue.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
-
-namespace {
-
-// Memory that an abort which hangs may still use: held for as long as the process lives.
-void LeaveBehind(const std::vector<void*>& memory) {
-  if (memory.empty()) return;
-  static runtime::Mutex& mutex = *new runtime::Mutex;
-  static std::vector<void*>& held = *new std::vector<void*>;
-  const runtime::MutexLock lock(mutex);
-  held.insert(held.end(), memory.begin(), memory.end());
-}
-
-}  // namespace
 
 NcclDevice::~NcclDevice() {
   Deregister();
@@ -31,7 +20,7 @@ NcclDevice::~NcclDevice() {
   FreeKept();
   LeaveBehind(kept_);
   if (communicator_ == nullptr) return;
-  if (!stopping_ && !settling_) context_.pool->PutIdle(StoreKey(), context_.group->members, ordinal_, communicator_);
+  if (!stopping_ && !settling_) context_.pool->PutIdle({StoreKey(), communicator_}, context_.group->members, ordinal_);
 }
 
 std::string NcclDevice::StoreKey() const {
@@ -59,36 +48,50 @@ absl::Status NcclDevice::Join(runtime::Deadline deadline) {
   const GroupContext& group = *context_.group;
   prepared_ = true;
   if (group.size == 1) return absl::OkStatus();
-  communicator_ = context_.pool->TakeChild(group.id, index_);
-  if (communicator_ == nullptr) {
-    Offer offer;
-    offer.version = context_.nccl == nullptr ? 0 : context_.nccl->version;
-    offer.why = context_.why;
-    offer.abilities = MyAbilities();
-    offer.settings = context_.settings;
-    offer.idle = context_.pool->IdleName(group.members, ordinal_);
-    const SharedCommunicator revoked = context_.pool->Revoked(group.shrunk_from, index_);
-    offer.shrinkable = revoked != nullptr && revoked->Stopped() && revoked->get() != nullptr;
-    const auto make_id = [this]() -> absl::StatusOr<std::string> {
-      ncclUniqueId id;
-      COHORT_RETURN_IF_ERROR(
-          context_.nccl->ToStatus(context_.nccl->ncclGetUniqueId(&id), nullptr, "asking NCCL for an id"));
-      return std::string(id.internal, sizeof id.internal);
-    };
-    const Drive drive = [&](const std::string& doing) {
-      return context_.drive(std::chrono::microseconds(100), deadline, doing);
-    };
-    COHORT_ASSIGN_OR_RETURN(const Decision decision, Agree(group, StoreKey(), offer, make_id, deadline, drive));
-    COHORT_RETURN_IF_ERROR(Make(decision));
-  }
+  NcclPool& pool = *context_.pool;
+  // Taken now: another group may look for one while this one waits.
+  NcclPool::Named idle = pool.TakeChild(group.id, ordinal_);
+  if (idle.communicator == nullptr) idle = pool.TakeIdle(group.members, ordinal_);
+  const NcclPool::Named revoked = pool.Revoked(group.shrunk_from, ordinal_);
+  const absl::StatusOr<Decision> decision = AgreeOn(idle, revoked, deadline);
+  const bool reuse = decision.ok() && decision->kind == Decision::Kind::kReuse && decision->text == idle.name;
+  if (reuse) communicator_ = std::move(idle.communicator);
+  if (idle.communicator != nullptr) pool.PutIdle(std::move(idle), group.members, ordinal_);
+  if (!decision.ok()) return decision.status();
+  if (!reuse) COHORT_RETURN_IF_ERROR(Make(*decision, revoked.communicator.get()));
   if (communicator_ == nullptr) return absl::OkStatus();  // staged
+  communicator_->set_abilities(decision->abilities);
   COHORT_RETURN_IF_ERROR(UntilIdle(communicator_.get(), deadline, "making an NCCL communicator"));
-  context_.pool->DropRevoked(group.shrunk_from, index_);
-  kernels_ = context_.pool->KernelsOf(*context_.cuda, ordinal_);
+  pool.DropRevoked(group.shrunk_from, ordinal_);
+  kernels_ = pool.KernelsOf(*context_.cuda, ordinal_);
   return context_.cuda->ToStatus(context_.cuda->cudaMalloc(&scratch_, sizeof(int64_t)), "allocating 8 bytes");
 }
 
-absl::Status NcclDevice::Make(const Decision& decision) {
+absl::StatusOr<Decision> NcclDevice::AgreeOn(const NcclPool::Named& idle, const NcclPool::Named& revoked,
+                                             runtime::Deadline deadline) {
+  Offer offer;
+  offer.version = context_.nccl == nullptr ? 0 : context_.nccl->version;
+  offer.why = context_.why;
+  offer.abilities = MyAbilities();
+  offer.settings = context_.settings;
+  offer.idle = idle.name;
+  const SharedCommunicator& stopped = revoked.communicator;
+  if (stopped != nullptr && stopped->Stopped() && stopped->get() != nullptr) offer.revoked = revoked.name;
+  const auto make_id = [this]() -> absl::StatusOr<std::string> {
+    ncclUniqueId id;
+    COHORT_RETURN_IF_ERROR(
+        context_.nccl->ToStatus(context_.nccl->ncclGetUniqueId(&id), nullptr, "asking NCCL for an id"));
+    return std::string(id.internal, sizeof id.internal);
+  };
+  Waits waits;
+  waits.drive = [&](const std::function<bool()>& done, const std::string& doing) {
+    return context_.drive(done, deadline, doing);
+  };
+  waits.wake = [waker = context_.pool->waker()] { waker->Wake(); };
+  return Agree(*context_.group, StoreKey(), offer, make_id, deadline, waits);
+}
+
+absl::Status NcclDevice::Make(const Decision& decision, NcclCommunicator* revoked) {
   const GroupContext& group = *context_.group;
   if (decision.kind == Decision::Kind::kRefuse) return absl::FailedPreconditionError(decision.text);
   if (decision.kind == Decision::Kind::kStaged) {
@@ -96,17 +99,11 @@ absl::Status NcclDevice::Make(const Decision& decision) {
     return absl::OkStatus();
   }
   if (decision.kind == Decision::Kind::kReuse) {
-    communicator_ = context_.pool->TakeIdle(decision.text);
-    if (communicator_ != nullptr) {
-      communicator_->set_abilities(decision.abilities);
-      return absl::OkStatus();
-    }
-    return absl::InternalError("the NCCL communicator to be used again, " + decision.text + ", is gone");
+    return absl::InternalError("this rank has not offered the NCCL communicator to be used again, " + decision.text);
   }
   const runtime::MutexLock lock(IssuerOf(ordinal_));
   NcclCommunicator::Made made = nullptr;
   if (decision.kind == Decision::Kind::kShrink) {
-    const SharedCommunicator revoked = context_.pool->Revoked(group.shrunk_from, index_);
     if (revoked == nullptr || revoked->get() == nullptr) {
       return absl::InternalError("the NCCL communicator to be shrunk is gone");
     }
@@ -120,8 +117,24 @@ absl::Status NcclDevice::Make(const Decision& decision) {
   }
   if (!made.ok()) return made.status();
   communicator_ = *std::move(made);
-  communicator_->set_abilities(decision.abilities);
   return absl::OkStatus();
+}
+
+absl::Status NcclDevice::RunAlone(const CollectiveRequest& request, cudaStream_t stream, bool captured) {
+  if (!Scales(request)) return CopyAlone(*context_.cuda, request, stream);
+  if (kernels_ == nullptr && captured) {
+    return absl::FailedPreconditionError(
+        "the group's first reduction with a factor on this device can't be captured into a CUDA graph: its kernels are "
+        "loaded in it; make the same call before the capture");
+  }
+  if (kernels_ == nullptr) kernels_ = context_.pool->KernelsOf(*context_.cuda, ordinal_);
+  if (kernels_ == nullptr) {
+    return absl::UnimplementedError(
+        std::string(Name(request.kind)) +
+        " with a factor in a group of one rank needs Cohort's kernels for CUDA devices, which this build lacks (nvcc) "
+        "or the driver refuses: multiply the input instead");
+  }
+  return ScaleAlone(*context_.cuda, *kernels_, request, stream);
 }
 
 absl::Status NcclDevice::UntilIdle(NcclCommunicator* communicator, runtime::Deadline deadline,
@@ -130,7 +143,7 @@ absl::Status NcclDevice::UntilIdle(NcclCommunicator* communicator, runtime::Dead
     const absl::StatusOr<bool> idle = communicator->Check();
     if (!idle.ok()) return idle.status();
     if (*idle) return absl::OkStatus();
-    COHORT_RETURN_IF_ERROR(context_.drive(std::chrono::microseconds(50), deadline, doing));
+    COHORT_RETURN_IF_ERROR(context_.drive_on(deadline, doing));
   }
 }
 
@@ -173,17 +186,23 @@ absl::Status NcclDevice::Check() {
   return communicator_->Check().status();
 }
 
-void NcclDevice::Split(int color, int key, uint64_t child) {
-  if (communicator_ == nullptr || context_.nccl->ncclCommSplit == nullptr || settling_) return;
+// All members split or none does: what decides is equal on all, and whether NCCL still works on an earlier split, which
+// each rank learns in its own time, is waited for.
+absl::Status NcclDevice::Split(int color, int key, uint64_t child, runtime::Deadline deadline) {
+  if (communicator_ == nullptr || context_.nccl->ncclCommSplit == nullptr) return absl::OkStatus();
   const cuda::DeviceScope device(*context_.cuda, ordinal_);
+  COHORT_RETURN_IF_ERROR(device.status());
+  const SharedCommunicator parent = communicator_;
+  COHORT_RETURN_IF_ERROR(UntilIdle(parent.get(), deadline, "splitting an NCCL communicator"));
   const runtime::MutexLock lock(IssuerOf(ordinal_));
-  NcclCommunicator::Made made = communicator_->Split(color, key);
+  NcclCommunicator::Made made = parent->Split(color, key);
   settling_ = true;
-  if (!made.ok()) {
-    context_.group->fail(made.status(), -1);
-  } else if (*made != nullptr) {
-    context_.pool->PutChild(child, index_, *std::move(made));
+  if (!made.ok()) return made.status();
+  if (*made != nullptr) {
+    const std::string name = "split/" + std::to_string(child) + "/" + std::to_string(index_);
+    context_.pool->PutChild(child, ordinal_, {name, *std::move(made)});
   }
+  return absl::OkStatus();
 }
 
 void NcclDevice::Stop() {
@@ -191,7 +210,7 @@ void NcclDevice::Stop() {
   stopping_ = true;
   // Kept for Shrink where NCCL can do both; no use after an error that NCCL itself has.
   if (context_.nccl->ncclCommShrink != nullptr && communicator_->Check().ok() && communicator_->Revoke()) {
-    context_.pool->PutRevoked(context_.group->id, index_, communicator_);
+    context_.pool->PutRevoked(context_.group->id, ordinal_, {StoreKey(), communicator_});
   } else {
     communicator_->Abort();
   }

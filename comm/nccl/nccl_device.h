@@ -27,9 +27,11 @@ struct NcclContext {
   std::string settings;  // Offer::settings
   std::shared_ptr<NcclPool> pool;
   bool guards_order = true;  // GuardsOrder
-  // Drives the engine for `duration`. Not OK: the group has failed, or the deadline has passed.
-  std::function<absl::Status(std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing)>
+  // Drives the engine until `done`, which any thread may ask. Not OK: the group has failed, or the deadline has passed.
+  std::function<absl::Status(const std::function<bool()>& done, runtime::Deadline deadline, const std::string& doing)>
       drive;
+  // The same for a moment, where nobody tells when it is done.
+  std::function<absl::Status(runtime::Deadline deadline, const std::string& doing)> drive_on;
 };
 
 // A call that is to be put on its stream.
@@ -64,6 +66,8 @@ class NcclDevice {
 
   // Makes the communicator, together with all members. The device is current.
   absl::Status Prepare(runtime::Deadline deadline);
+  // A call of a group of one. The device is current. kUnimplemented: there is no kernel for it; the group goes on.
+  absl::Status RunAlone(const CollectiveRequest& request, cudaStream_t stream, bool captured);
   // Puts the call, or a batch of them, on its stream (nccl_issue.h). NCCL has done so when this returns. Prepared, none
   // staged; the device is current.
   absl::Status Enqueue(std::span<const IssuedCall> calls, runtime::Deadline deadline);
@@ -77,8 +81,9 @@ class NcclDevice {
   void ForgetIssued();
   // NCCL's asynchronous error.
   absl::Status Check();
-  // Makes the communicator of the child group of a split, if it can.
-  void Split(int color, int key, uint64_t child);
+  // Makes the communicator of the child group of a split, if the library can. Called on all members; waits until NCCL
+  // has done with an earlier one, driving the engine.
+  absl::Status Split(int color, int key, uint64_t child, runtime::Deadline deadline);
   // The group has failed: stops what is enqueued. Stopped: nothing of it runs any more.
   void Stop();
   bool Stopped();
@@ -94,7 +99,9 @@ class NcclDevice {
   std::string StoreKey() const;
   Abilities MyAbilities() const;
   absl::Status Join(runtime::Deadline deadline);
-  absl::Status Make(const Decision& decision);
+  absl::StatusOr<Decision> AgreeOn(const NcclPool::Named& idle, const NcclPool::Named& revoked,
+                                   runtime::Deadline deadline);
+  absl::Status Make(const Decision& decision, NcclCommunicator* revoked);
   void Deregister();
   CallTarget Target();
   // Device memory that NCCL may use until it is Stopped; null: none.

@@ -32,7 +32,7 @@ absl::Status NcclIssue::Run() {
     while (!queue.empty() && queue.front()->Advance()) queue.erase(queue.begin());
     if (ended_) [[likely]]
       return status_;
-    COHORT_RETURN_IF_ERROR(device_.context_.drive(std::chrono::microseconds(50), deadline_, std::string(name())));
+    COHORT_RETURN_IF_ERROR(device_.context_.drive_on(deadline_, std::string(name())));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "comm/nccl/nccl_lane.h"
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -11,15 +12,13 @@
 namespace cohort::comm::nccl {
 namespace {
 
-// How often the communicator is asked for errors, and peers' calls are compared when nothing moves.
+// How often the communicator is asked for errors.
 constexpr std::chrono::milliseconds kErrorInterval(1);
-constexpr std::chrono::milliseconds kFirstReport(50);
-constexpr std::chrono::milliseconds kLongestReport(1000);
 // Where the guard is off, orders are compared when a call has stood still for so long: ranks that issue in different
 // orders on streams of their own then mostly get away with it.
-constexpr std::chrono::milliseconds kOrderCheck(500);
-// How long an operation whose time is up waits for the comparison's verdict.
-constexpr std::chrono::milliseconds kVerdictTime(500);
+constexpr uint64_t kOrderCheck = 500'000'000;
+
+constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 
 // Runs on a thread of CUDA's.
 void CUDART_CB WakeEngine(void* context) {
@@ -33,7 +32,8 @@ NcclLane::NcclLane(const NcclContext* context, int index, int ordinal)
     : context_(*context),
       device_(context, index, ordinal),
       pool_(&context->group->runtime->engine(), context->group->source),
-      black_box_(context->group->runtime->segment().black_box()) {}
+      black_box_(context->group->runtime->segment().black_box()),
+      earliest_deadline_(kNever) {}
 
 NcclLane::~NcclLane() {
   if (wake_stream_ != nullptr) (void)context_.cuda->cudaStreamDestroy(wake_stream_);
@@ -48,10 +48,7 @@ absl::StatusOr<NcclOperation*> NcclLane::Take() {
 }
 
 void NcclLane::Push(NcclOperation* operation) {
-  if (queue_.empty()) {
-    report_interval_ = kFirstReport;
-    next_report_ = operation->started + kFirstReport;
-  }
+  earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
   queue_.push(operation);
 }
 
@@ -66,11 +63,12 @@ bool NcclLane::FinishDone() {
       break;
     }
     NcclOperation* operation = queue_.pop();
-    overdue_ = false;
-    if (!queue_.empty()) {
-      report_interval_ = kFirstReport;
-      next_report_ = Clock::now() + kFirstReport;
+    if (operation->deadline_ns <= earliest_deadline_) {
+      watch_.Clear();
+    } else {
+      watch_.Moved();
     }
+    if (queue_.empty()) earliest_deadline_ = kNever;
     // Over: nobody need wait for it, and its event may be recorded next in a graph, where no other stream may wait.
     device_.ForgetIssued(operation->event);
     operation->Finish(black_box_, absl::OkStatus());
@@ -88,32 +86,56 @@ void NcclLane::Watch() {
       return;
     }
   }
-  WatchDeadline(now);
+  const StallWatch::Event event = watch_.Blocked(earliest_deadline_);
+  if (event != StallWatch::Event::kNone) OnStill(event);
 }
 
-void NcclLane::WatchDeadline(Clock::time_point now) {
+// The call whose time was up first; null: none is late. What the device has done is not late, also where it is behind
+// another stream's in the queue. Makes the earliest deadline exact.
+const NcclOperation* NcclLane::MostOverdue() {
+  const cuda::RelaxedCapture relaxed(*context_.cuda);
+  const uint64_t now = CoarseNow();
+  const NcclOperation* late = nullptr;
+  earliest_deadline_ = kNever;
+  for (const NcclOperation* each = queue_.front(); each != nullptr; each = each->next) {
+    if (each->deadline_ns >= earliest_deadline_) continue;
+    if (each->deadline_ns <= now) {
+      if (context_.cuda->cudaEventQuery(each->event) != cudaErrorNotReady) continue;
+      late = each;
+    }
+    earliest_deadline_ = each->deadline_ns;
+  }
+  return late;
+}
+
+void NcclLane::OnStill(StallWatch::Event event) {
+  if (event == StallWatch::Event::kStalled) return Compare(/*expired=*/false);
+  const NcclOperation* const late = MostOverdue();
+  if (late == nullptr) {  // what was due has ended
+    watch_.Clear();
+  } else if (event == StallWatch::Event::kOverdue) {
+    Compare(/*expired=*/true);
+  } else {
+    std::string text = runtime::DescribeCallAndSite(late->call.record) + " did not end in its time";
+    if (late != queue_.front()) text += ", behind " + runtime::DescribeCallAndSite(queue_.front()->call.record);
+    context_.group->fail(absl::DeadlineExceededError(text + "; CallOptions::timeout sets it"), -1);
+  }
+}
+
+// With what the peers have called.
+void NcclLane::Compare(bool expired) {
   const GroupContext& group = *context_.group;
   const NcclOperation& first = *queue_.front();
-  const runtime::CallRecord& record = first.call.record;
-  if (overdue_) {
-    if (now < overdue_since_ + kVerdictTime) return;
-    group.fail(absl::DeadlineExceededError(runtime::DescribeCallAndSite(record) +
-                                           " did not end in its time; CallOptions::timeout sets it"),
-               -1);
-    return;
-  }
-  const bool expired = now - first.started >= first.call.timeout;
-  if (!expired && now < next_report_) return;
-  if (expired || now - first.started >= (context_.guards_order ? kFirstReport : kOrderCheck)) {
-    const std::string conflict = DescribeOrderConflict(group, record);
+  if (expired || context_.guards_order || CoarseNow() - first.started_ns >= kOrderCheck) {
+    const std::string conflict = DescribeOrderConflict(group, first.call.record);
     if (!conflict.empty()) return group.fail(absl::FailedPreconditionError(conflict), -1);
   }
+  // Sends and receives, which count for each peer, are not compared.
+  const NcclOperation* call = &first;
+  while (call != nullptr && IsPointToPoint(call->call.request.kind)) call = call->next;
+  if (call == nullptr) return;
   const runtime::RankSet members{.everyone = false, .ranks = group.members};
-  overdue_ = expired;
-  overdue_since_ = now;
-  report_interval_ = std::min(2 * report_interval_, kLongestReport);
-  next_report_ = now + report_interval_;
-  group.runtime->ReportStall(group.id, record.signature.sequence, members, expired);
+  group.runtime->ReportStall(group.id, call->call.record.signature.sequence, members, expired);
 }
 
 void NcclLane::Arm() {

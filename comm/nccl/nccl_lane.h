@@ -5,6 +5,7 @@
 
 #include "comm/nccl/nccl_device.h"
 #include "comm/nccl/nccl_operation.h"
+#include "comm/stall_watch.h"
 
 namespace cohort::comm::nccl {
 
@@ -30,7 +31,10 @@ class NcclLane {
 
  private:
   using Clock = std::chrono::steady_clock;
-  void WatchDeadline(Clock::time_point now);
+  // The first call stands still, or the time of one is up.
+  void OnStill(StallWatch::Event event);
+  const NcclOperation* MostOverdue();
+  void Compare(bool expired);
 
   const NcclContext& context_;
   NcclDevice device_;
@@ -39,10 +43,8 @@ class NcclLane {
   StateQueue<NcclOperation> queue_;
   cudaStream_t wake_stream_ = nullptr;  // made when first armed
   Clock::time_point next_error_check_;
-  Clock::time_point next_report_;
-  std::chrono::milliseconds report_interval_{};
-  Clock::time_point overdue_since_;
-  bool overdue_ = false;
+  uint64_t earliest_deadline_;  // at most the earliest of the calls under way
+  StallWatch watch_;
 };
 
 }  // namespace cohort::comm::nccl

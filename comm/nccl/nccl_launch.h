@@ -55,9 +55,10 @@ class Launch {
     if (memory != nullptr) target_.temporaries->emplace_back(memory, target_.stream);
     return memory;
   }
-  // NCCL's op; one with a factor lives until End.
+  // NCCL's op of a reduction that it computes (WhyNotNccl); one with a factor lives until End. Not looked at by others.
   ncclRedOp_t OpOf(const CollectiveRequest& request) {
-    if (request.op != ReduceOp::kPreMulSum || !Reduces(request.kind)) return ToNccl(request.op).value_or(ncclSum);
+    if (!Reduces(request.kind)) return ncclSum;
+    if (request.op != ReduceOp::kPreMulSum) return *ToNccl(request.op);
     Scalar factor = ScalarOf(request.dtype, request.factor);
     ncclRedOp_t op = ncclSum;
     Keep(nccl().ncclRedOpCreatePreMulSum(&op, factor.bytes, *ToNccl(request.dtype), ncclScalarHostImmediate,

@@ -1,7 +1,7 @@
 // The state of one NCCL call under way: done when the event that was recorded behind it has completed.
 #pragma once
 
-#include <chrono>
+#include <cstdint>
 
 #include "comm/cuda/cuda_api.h"
 #include "comm/provider.h"
@@ -17,7 +17,8 @@ class NcclOperation final : public PooledState<NcclOperation> {
 
   AcceptedCall call;
   cudaEvent_t event = nullptr;  // made once: all operations of a pool belong to one device
-  std::chrono::steady_clock::time_point started;
+  uint64_t started_ns = 0;      // CoarseNow
+  uint64_t deadline_ns = 0;
   bool captured = false;  // into a graph: the event can be waited for on streams only
   bool armed = false;     // its completion will wake the engine
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
+#include <utility>
 
 namespace cohort::comm::nccl {
 namespace {
@@ -9,14 +11,6 @@ namespace {
 // Ends all of them beside each other: one after the other each could take its whole limit.
 void CloseAll(const std::vector<SharedCommunicator>& communicators) {
   for (const SharedCommunicator& communicator : communicators) communicator->Close();
-}
-
-SharedCommunicator Take(std::map<std::pair<uint64_t, int>, SharedCommunicator>& from, uint64_t group, int index) {
-  const auto found = from.find({group, index});
-  if (found == from.end()) return nullptr;
-  SharedCommunicator result = std::move(found->second);
-  from.erase(found);
-  return result;
 }
 
 }  // namespace
@@ -40,9 +34,9 @@ std::shared_ptr<NcclPool> NcclPool::Of(runtime::Runtime& runtime) {
 NcclPool::~NcclPool() {
   waker_->Detach();
   std::vector<SharedCommunicator> all;
-  for (const Idle& idle : idle_) all.push_back(idle.communicator);
+  for (const Idle& idle : idle_) all.push_back(idle.named.communicator);
   for (const auto* kept : {&children_, &revoked_}) {
-    for (const auto& [unused, communicator] : *kept) all.push_back(communicator);
+    for (const auto& [unused, named] : *kept) all.push_back(named.communicator);
   }
   CloseAll(all);
   for (auto& [device, loaded] : kernels_) {
@@ -61,40 +55,33 @@ cuda::ReductionKernels* NcclPool::KernelsOf(const cuda::CudaApi& api, int device
   return found->second.kernels.get();
 }
 
-void NcclPool::PutIdle(const std::string& name, const std::vector<int>& members, int device,
-                       SharedCommunicator communicator) {
-  idle_.push_back({name, members, device, std::move(communicator)});
+void NcclPool::PutIdle(Named named, const std::vector<int>& members, int device) {
+  idle_.push_back({std::move(named), members, device});
   if (idle_.size() <= kMostIdle) return;
-  idle_.front().communicator->Close();
+  idle_.front().named.communicator->Close();
   idle_.erase(idle_.begin());
 }
 
-std::string NcclPool::IdleName(const std::vector<int>& members, int device) const {
+NcclPool::Named NcclPool::TakeIdle(const std::vector<int>& members, int device) {
   const auto fits = [&](const Idle& idle) { return idle.device == device && idle.members == members; };
   const auto found = std::find_if(idle_.rbegin(), idle_.rend(), fits);
-  return found == idle_.rend() ? std::string() : found->name;
+  if (found == idle_.rend()) return {};
+  Named named = std::move(found->named);
+  idle_.erase(std::next(found).base());
+  return named;
 }
 
-SharedCommunicator NcclPool::TakeIdle(const std::string& name) {
-  const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const Idle& idle) { return idle.name == name; });
-  if (found == idle_.end()) return nullptr;
-  SharedCommunicator communicator = std::move(found->communicator);
-  idle_.erase(found);
-  return communicator;
+NcclPool::Named NcclPool::TakeChild(uint64_t group, int device) {
+  const auto found = children_.find({group, device});
+  if (found == children_.end()) return {};
+  Named named = std::move(found->second);
+  children_.erase(found);
+  return named;
 }
 
-void NcclPool::PutChild(uint64_t group, int index, SharedCommunicator communicator) {
-  children_[{group, index}] = std::move(communicator);
+NcclPool::Named NcclPool::Revoked(uint64_t group, int device) const {
+  const auto found = revoked_.find({group, device});
+  return found == revoked_.end() ? Named{} : found->second;
 }
-SharedCommunicator NcclPool::TakeChild(uint64_t group, int index) { return Take(children_, group, index); }
-
-void NcclPool::PutRevoked(uint64_t group, int index, SharedCommunicator communicator) {
-  revoked_[{group, index}] = std::move(communicator);
-}
-SharedCommunicator NcclPool::Revoked(uint64_t group, int index) const {
-  const auto found = revoked_.find({group, index});
-  return found == revoked_.end() ? nullptr : found->second;
-}
-void NcclPool::DropRevoked(uint64_t group, int index) { (void)Take(revoked_, group, index); }
 
 }  // namespace cohort::comm::nccl

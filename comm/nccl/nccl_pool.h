@@ -34,20 +34,25 @@ class NcclPool {
 
   const std::shared_ptr<Waker>& waker() const { return waker_; }
 
+  // A communicator and the name that all its members know it by; null: none, with an empty name. Where it lies is told
+  // by CUDA's number of the device, which may belong to another device group next time: members compare the names
+  // before they use it.
+  struct Named {
+    std::string name;
+    SharedCommunicator communicator;
+  };
   // Communicators whose group has ended in order, for a later group of the same world ranks on the same device: making
   // one costs seconds and half a gigabyte of device memory. At most kMostIdle are kept, the oldest goes first.
-  void PutIdle(const std::string& name, const std::vector<int>& members, int device, SharedCommunicator communicator);
-  // The newest that fits; empty: none.
-  std::string IdleName(const std::vector<int>& members, int device) const;
-  SharedCommunicator TakeIdle(const std::string& name);  // null: none
+  void PutIdle(Named named, const std::vector<int>& members, int device);
+  Named TakeIdle(const std::vector<int>& members, int device);  // the newest that fits
 
-  // Communicators that a group's device `index` will use, made by a split of its parent's; and the revoked ones of
-  // a group that failed, which it may be shrunk from.
-  void PutChild(uint64_t group, int index, SharedCommunicator communicator);
-  SharedCommunicator TakeChild(uint64_t group, int index);
-  void PutRevoked(uint64_t group, int index, SharedCommunicator communicator);
-  SharedCommunicator Revoked(uint64_t group, int index) const;
-  void DropRevoked(uint64_t group, int index);
+  // Communicators that a group may use on a device, made by a split of its parent's; and the revoked ones of a group
+  // that failed, which it may be shrunk from.
+  void PutChild(uint64_t group, int device, Named named) { children_[{group, device}] = std::move(named); }
+  Named TakeChild(uint64_t group, int device);
+  void PutRevoked(uint64_t group, int device, Named named) { revoked_[{group, device}] = std::move(named); }
+  Named Revoked(uint64_t group, int device) const;
+  void DropRevoked(uint64_t group, int device) { revoked_.erase(Key(group, device)); }
 
   // The reduction kernels of a device, which is current; loaded when first asked for. Null: there are none.
   cuda::ReductionKernels* KernelsOf(const cuda::CudaApi& api, int device);
@@ -66,17 +71,16 @@ class NcclPool {
 
  private:
   struct Idle {
-    std::string name;
+    Named named;
     std::vector<int> members;
     int device;
-    SharedCommunicator communicator;
   };
   using Key = std::pair<uint64_t, int>;
 
   const std::shared_ptr<Waker> waker_;
   std::vector<Idle> idle_;  // oldest first
-  std::map<Key, SharedCommunicator> children_;
-  std::map<Key, SharedCommunicator> revoked_;
+  std::map<Key, Named> children_;
+  std::map<Key, Named> revoked_;
   std::map<int, std::vector<NcclIssue*>> issues_;
   std::map<int, Issued> issued_;
   struct Loaded {

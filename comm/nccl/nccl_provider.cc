@@ -1,6 +1,7 @@
 #include "comm/nccl/nccl_provider.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -8,7 +9,6 @@
 #include "comm/cuda/cuda_api.h"
 #include "comm/cuda/device.h"
 #include "comm/nccl/launch_order.h"
-#include "comm/nccl/nccl_calls.h"
 #include "comm/nccl/nccl_lane.h"
 #include "comm/nccl/staged_calls.h"
 #include "runtime/base/status_macros.h"
@@ -16,8 +16,6 @@
 
 namespace cohort::comm {
 namespace nccl {
-
-using Clock = std::chrono::steady_clock;
 
 // CallOptions::algorithm that sends a call through host memory.
 constexpr char kStagedName[] = "staged";
@@ -59,7 +57,8 @@ class NcclProvider final : public Provider {
   absl::Status StartStaged(NcclLane& lane, const AcceptedCall& call);
   bool Capturing(void* stream) const;
   absl::Status CheckCapture(NcclLane& lane, const AcceptedCall& call) const;
-  absl::Status DriveFor(std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing);
+  absl::Status Drive(const std::function<bool()>& done, runtime::Deadline deadline, const std::string& doing);
+  absl::Status DriveOn(runtime::Deadline deadline, const std::string& doing);
   runtime::Work Refuse(const AcceptedCall& call, const absl::Status& status);
   bool Stopped();
   // What the works of a lane end with. Where an abort hangs, the agent is asked to kill this process.
@@ -75,6 +74,7 @@ class NcclProvider final : public Provider {
   bool batching_ = false;
   std::vector<std::pair<NcclLane*, NcclOperation*>> batch_;
   absl::Status status_;
+  std::atomic<bool> failed_{false};  // status_ is not OK, for other threads
   bool asked_to_be_killed_ = false;
   bool ended_ = false;  // after status_: nothing runs any more, and all works have ended
 };
@@ -89,9 +89,10 @@ NcclProvider::NcclProvider(const GroupContext* group, const NcclApi* nccl, const
   context_.settings = options.settings;
   context_.guards_order = GuardsOrder(options.settings, nccl == nullptr ? 0 : nccl->version);
   context_.pool = NcclPool::Of(*group->runtime);
-  context_.drive = [this](std::chrono::nanoseconds duration, runtime::Deadline deadline, const std::string& doing) {
-    return DriveFor(duration, deadline, doing);
+  context_.drive = [this](const std::function<bool()>& done, runtime::Deadline deadline, const std::string& doing) {
+    return Drive(done, deadline, doing);
   };
+  context_.drive_on = [this](runtime::Deadline deadline, const std::string& doing) { return DriveOn(deadline, doing); };
 }
 
 NcclProvider::~NcclProvider() {
@@ -193,7 +194,8 @@ runtime::Work NcclProvider::Launch(const AcceptedCall& call) {
   }
   NcclOperation* operation = *taken;
   operation->call = call;  // `call` is the caller's and may change while Start drives the engine
-  operation->started = Clock::now();
+  operation->started_ns = CoarseNow();
+  operation->deadline_ns = DeadlineAfter(operation->started_ns, call.timeout);
   runtime::Work work = runtime::Work::Adopt(operation);
   bool later = false;
   const absl::Status started = Start(lane, operation, &later);
@@ -212,6 +214,10 @@ runtime::Work NcclProvider::Launch(const AcceptedCall& call) {
 }
 
 bool NcclProvider::FailStart(NcclOperation* operation, const absl::Status& status) {
+  if (group_->size == 1 && status_.ok()) {
+    operation->Finish(group_->runtime->segment().black_box(), status);  // nobody waits for it
+    return false;
+  }
   // The others wait for this rank: the call is theirs, too.
   if (status_.ok()) group_->fail(status, -1);
   Fail(status);
@@ -236,7 +242,7 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool*
   if (!by_host && !lane.device().prepared()) [[unlikely]]
     COHORT_RETURN_IF_ERROR(lane.device().Prepare(deadline));
   if (group_->size == 1) {
-    COHORT_RETURN_IF_ERROR(CopyAlone(*context_.cuda, call.request, stream));
+    COHORT_RETURN_IF_ERROR(lane.device().RunAlone(call.request, stream, operation->captured));
   } else if (by_host || !lane.device().WhyStaged(call.request).empty()) {
     COHORT_RETURN_IF_ERROR(StartStaged(lane, call));
   } else if (batching_ && !operation->captured) {
@@ -304,23 +310,25 @@ StagedCalls* NcclProvider::StagedOf(const NcclLane& lane) {
   const auto found = std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& each) { return each.get() == &lane; });
   std::unique_ptr<StagedCalls>& staged = staged_[static_cast<size_t>(found - lanes_.begin())];
   if (staged != nullptr || make_host_ == nullptr) return staged.get();
-  const auto drive = [this](const std::function<bool()>& done, runtime::Deadline deadline) -> absl::Status {
-    group_->runtime->engine().DriveUntil([&] { return !status_.ok() || done(); }, deadline);
-    COHORT_RETURN_IF_ERROR(status_);
-    return done() ? absl::OkStatus() : absl::DeadlineExceededError("not done in the time that the call allows");
+  const auto drive = [this](const std::function<bool()>& done, runtime::Deadline deadline) {
+    return Drive(done, deadline, "staging in host memory");
   };
   staged = std::make_unique<StagedCalls>(group_, context_.cuda, (*found)->device().ordinal(), make_host_, drive);
   return staged.get();
 }
 
 // Lets other operations of the process move while this one waits: peers may need them to come to their own call.
-absl::Status NcclProvider::DriveFor(std::chrono::nanoseconds duration, runtime::Deadline deadline,
-                                    const std::string& doing) {
-  group_->runtime->engine().DriveUntil([this] { return !status_.ok(); },
-                                       Earlier(deadline, runtime::Deadline::After(duration)));
+absl::Status NcclProvider::Drive(const std::function<bool()>& done, runtime::Deadline deadline,
+                                 const std::string& doing) {
+  const bool ended = group_->drive([&] { return failed_.load(std::memory_order_acquire) || done(); }, deadline);
   COHORT_RETURN_IF_ERROR(status_);
-  if (deadline.passed()) return absl::DeadlineExceededError(doing + ": not done in the time that the call allows");
-  return absl::OkStatus();
+  return ended ? absl::OkStatus() : absl::DeadlineExceededError(doing + ": not done in the time that the call allows");
+}
+
+absl::Status NcclProvider::DriveOn(runtime::Deadline deadline, const std::string& doing) {
+  constexpr std::chrono::microseconds kMoment(50);
+  const absl::Status status = Drive([] { return false; }, Earlier(deadline, runtime::Deadline::After(kMoment)), doing);
+  return absl::IsDeadlineExceeded(status) && status_.ok() && !deadline.passed() ? absl::OkStatus() : status;
 }
 
 bool NcclProvider::Active() const {
@@ -335,7 +343,7 @@ const runtime::CallRecord* NcclProvider::Pending() const {
   if (staging_ != nullptr) return &staging_->record;
   const NcclOperation* oldest = nullptr;
   for (const auto& lane : lanes_) {
-    if (!lane->empty() && (oldest == nullptr || lane->first()->started < oldest->started)) oldest = lane->first();
+    if (!lane->empty() && (oldest == nullptr || lane->first()->started_ns < oldest->started_ns)) oldest = lane->first();
   }
   return oldest == nullptr ? nullptr : &oldest->call.record;
 }
@@ -371,6 +379,7 @@ void NcclProvider::Arm() {
 void NcclProvider::Fail(const absl::Status& status) {
   if (!status_.ok()) return;
   status_ = status;
+  failed_.store(true, std::memory_order_release);
   // Works end when the abort has, in Poll: only then is their memory no longer used.
   for (const auto& lane : lanes_) {
     lane->device().ForgetIssued();
@@ -411,8 +420,12 @@ absl::Status NcclProvider::LastWords(NcclLane& lane) {
 }
 
 void NcclProvider::OnSplit(int color, int key, uint64_t child) {
-  if (!status_.ok()) return;
-  for (const auto& lane : lanes_) lane->device().Split(color, key, child);
+  const runtime::Deadline deadline = runtime::Deadline::After(CallOptions().timeout);  // as of all that Split does
+  const size_t lanes = lanes_.size();                                                  // equal on all members
+  for (size_t i = 0; i < lanes && status_.ok(); ++i) {
+    const absl::Status split = lanes_[i]->device().Split(color, key, child, deadline);
+    if (!split.ok() && status_.ok()) group_->fail(split, -1);
+  }
 }
 
 }  // namespace nccl

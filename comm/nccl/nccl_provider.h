@@ -20,9 +20,9 @@ struct NcclOptions {
 };
 
 // The provider of one group; `group` outlives it. Makes no communicator yet: the first call on a device does, and
-// blocks until all members have made theirs, driving the engine meanwhile, at most for the call's timeout. Later calls
-// do not block. Calls on the k-th device of this rank (Runtime::devices) meet those on the k-th devices of the others:
-// device group k.
+// blocks until all members have made theirs, driving the engine meanwhile (GroupContext::drive), at most for the call's
+// timeout. Later calls do not block. Calls on the k-th device of this rank (Runtime::devices) meet those on the k-th
+// devices of the others: device group k.
 //
 // Launch enqueues on AcceptedCall::stream before it returns. The Work is done when the device has finished the call;
 // Work::WaitOnStream makes another stream wait for it without waiting here. Calls that NCCL can't serve block until

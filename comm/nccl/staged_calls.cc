@@ -1,9 +1,12 @@
 #include "comm/nccl/staged_calls.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "comm/nccl/left_behind.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
@@ -11,6 +14,9 @@ namespace {
 
 // A ticket that no record has: the chunks of a call have no records of their own.
 constexpr uint64_t kNoTicket = 0;
+
+// How long the end waits for copies on the device. It holds up the engine.
+constexpr std::chrono::milliseconds kCopyLimit(500);
 
 // The same blocks without gaps; returns their length.
 int64_t Pack(const std::vector<int64_t>& from, std::vector<int64_t>* counts, std::vector<int64_t>* places) {
@@ -63,17 +69,32 @@ StagedCalls::~StagedCalls() {
   collectives_.reset();
   messages_.reset();
   const cuda::DeviceScope device(cuda_, ordinal_);
-  if (stream_ != nullptr) {
-    (void)cuda_.cudaStreamSynchronize(stream_);  // copies of at most two chunks
-    (void)cuda_.cudaStreamDestroy(stream_);
-  }
+  const bool copied = Copied();
+  // CUDA lets go of a stream and of events when what is on them is done.
+  if (stream_ != nullptr) (void)cuda_.cudaStreamDestroy(stream_);
   if (begun_ != nullptr) (void)cuda_.cudaEventDestroy(begun_);
   for (Stage& stage : stages_) {
-    (void)cuda_.cudaFreeHost(stage.in);
-    (void)cuda_.cudaFreeHost(stage.out);
+    for (std::byte* memory : {stage.in, stage.out}) {
+      if (copied) (void)cuda_.cudaFreeHost(memory);
+      if (!copied && memory != nullptr) LeaveBehind({memory});
+    }
     if (stage.copied_in != nullptr) (void)cuda_.cudaEventDestroy(stage.copied_in);
     if (stage.copied_out != nullptr) (void)cuda_.cudaEventDestroy(stage.copied_out);
   }
+}
+
+// Whether the copies, of two chunks at most, are done, or soon are. They are not where the caller's stream stands
+// still, which may be why a call has failed.
+bool StagedCalls::Copied() {
+  if (stream_ == nullptr) return true;
+  const cuda::RelaxedCapture relaxed(cuda_);
+  if (begun_ == nullptr || cuda_.cudaEventRecord(begun_, stream_) != cudaSuccess) return false;
+  const runtime::Deadline deadline = runtime::Deadline::After(kCopyLimit);
+  cudaError_t state = cudaErrorNotReady;
+  while ((state = cuda_.cudaEventQuery(begun_)) == cudaErrorNotReady && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return state == cudaSuccess;
 }
 
 absl::Status StagedCalls::Prepare() {

@@ -28,6 +28,8 @@ class StagedCalls {
   // `group` and `cuda` outlive it. All calls are on device `ordinal`.
   StagedCalls(const GroupContext* group, const cuda::CudaApi* cuda, int ordinal, const MakeHostProvider& make,
               Drive drive);
+  // Bounded in time. Pinned memory that copies still wait to use is left to the process; they read the caller's memory
+  // when its stream gets to them, and write none.
   ~StagedCalls();
 
   // Runs the call, and returns when its result is on its way back on the call's stream: what follows there finds it.
@@ -51,6 +53,7 @@ class StagedCalls {
   };
   struct Cut;
 
+  bool Copied();
   absl::Status RunUnequal(const AcceptedCall& call, runtime::Deadline deadline);
   absl::Status Prepare();
   // Makes the stage's memory hold that many bytes, input and output each.

@@ -70,7 +70,7 @@ inline uint64_t ChainSignature(uint64_t earlier, uint64_t signature) {
   return (static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64)) | 1;
 }
 
-enum class CallState : uint32_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed = 3 };
+enum class CallState : uint16_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed = 3 };
 
 // One record of a rank's black box: who called what, where, when, how far it got. 192 bytes, written by its rank only,
 // read by the agent and local peers at any moment, also after the rank's death.
@@ -82,6 +82,7 @@ struct CallRecord {
   // 0 while running; start_ns when it had not to wait for longer than about a microsecond.
   uint64_t end_ns = 0;
   CallState state = CallState::kEmpty;
+  int16_t device = -1;      // CUDA's number, in its process, of the device that the memory lies on; -1: host memory
   int32_t group_rank = -1;  // of the caller in its group
   int32_t peer = -1;        // send/recv: the other side, as group rank
   int32_t group_size = 0;

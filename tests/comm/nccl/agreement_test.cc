@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/nccl/launch_order.h"
@@ -57,9 +58,11 @@ TEST(NcclAgreement, OnlyWhatAllHaveIsReusedOrShrunk) {
   EXPECT_EQ(Decide(offers, kMembers).text, "a");
   offers[1].idle = "b";
   EXPECT_EQ(Decide(offers, kMembers).kind, Decision::Kind::kNew);
-  for (Offer& offer : offers) offer.shrinkable = true;
+  for (Offer& offer : offers) offer.revoked = "c";
   EXPECT_EQ(Decide(offers, kMembers).kind, Decision::Kind::kShrink);
-  offers[3].shrinkable = false;
+  offers[3].revoked = "d";
+  EXPECT_EQ(Decide(offers, kMembers).kind, Decision::Kind::kNew);
+  offers[3].revoked = "";
   EXPECT_EQ(Decide(offers, kMembers).kind, Decision::Kind::kNew);
 }
 
@@ -84,7 +87,7 @@ TEST(NcclAgreement, TextsAreReadBackAndOthersRefused) {
   Offer offer = Good();
   offer.settings = "NCCL_PROTO=LL";
   offer.idle = "nccl/1/2/0";
-  offer.shrinkable = true;
+  offer.revoked = "nccl/1/1/0";
   Offer read;
   ASSERT_TRUE(Parse(Serialize(offer), &read));
   EXPECT_EQ(Serialize(read), Serialize(offer));
@@ -112,6 +115,18 @@ TEST(NcclLaunchOrder, InversionIsToldWithBothCalls) {
   const std::string text = CompareOrder(0, mine, 1, theirs);
   EXPECT_NE(text.find("a.cc:1 before"), std::string::npos) << text;
   EXPECT_NE(text.find("b.cc:2, rank 1 the other way round"), std::string::npos) << text;
+}
+
+TEST(NcclLaunchOrder, CallsOnDifferentDevicesOfThePeerAreNoConflict) {
+  const std::vector<runtime::CallRecord> mine = {Call(1, 5, "a"), Call(2, 3, "b"), Call(3, 1, "c")};
+  std::vector<runtime::CallRecord> theirs = {Call(2, 3, "b"), Call(1, 5, "a"), Call(3, 1, "c")};
+  for (runtime::CallRecord& call : theirs) call.device = 0;
+  theirs[1].device = 1;
+  EXPECT_EQ(CompareOrder(0, mine, 1, theirs), "");
+  theirs[2].device = 1;
+  std::swap(theirs[1], theirs[2]);
+  const std::string text = CompareOrder(0, mine, 1, theirs);
+  EXPECT_NE(text.find("at a before"), std::string::npos) << text;
 }
 
 TEST(NcclLaunchOrder, EqualOrdersAndCallsOfOneRankOnlyAreNoConflict) {

@@ -183,6 +183,57 @@ TEST(NcclCommunicatorTest, UnequalBlocksGoThroughHostMemory) {
   }
 }
 
+TEST(NcclCommunicatorTest, AUsersFunctionIsNotCalledOnCudaMemory) {
+  const auto results = RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
+    setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
+    setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
+    UserReduceOp op;
+    op.function = [](void*, const void*, const void*, int64_t, DataType, void*) {};
+    op.name = "nothing";
+    int32_t value = 3;
+    const Buffer buffer(&value, 1, DataType::kInt32, MemoryKind::kCuda, 0);
+    CallOptions options;
+    options.user_op = &op;
+    const absl::Status refused = self.world->AllReduce(buffer, buffer, ReduceOp::kUser, options).Wait();
+    if (!absl::IsInvalidArgument(refused)) return "not refused: " + refused.ToString();
+    if (std::string(refused.message()).find("host memory") == std::string::npos) return refused.ToString();
+    const absl::Status status = self.world->AllReduce({&value, 1}, {&value, 1}, ReduceOp::kSum).Wait();
+    return status.ok() && value == 6 ? "" : status.ToString();
+  });
+  for (const auto& result : results) EXPECT_EQ(result.text, "");
+}
+
+// A stream that stands still, and a call through host memory behind it whose time is up: copies wait on the device for
+// as long as that lasts.
+TEST(NcclCommunicatorTest, AGroupEndsWhereItsCopiesCannot) {
+  const auto results = RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
+    setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
+    setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
+    void* fake = dlopen(COHORT_FAKE_NCCL, RTLD_NOW | RTLD_LOCAL);
+    reinterpret_cast<decltype(&FakeNcclConfigure)>(dlsym(fake, "FakeNcclConfigure"))(kFakeAlone, 0, -1, false);
+    const absl::StatusOr<const cuda::CudaApi*> api = cuda::LoadCuda(COHORT_FAKE_NCCL);
+    auto blocking = self.world->Duplicate(), staging = self.world->Duplicate();
+    cudaStream_t stream = nullptr;
+    if (!api.ok() || !blocking.ok() || !staging.ok()) return "no groups";
+    if ((*api)->cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess) return "no stream";
+    float value = 1;
+    const Buffer buffer = Raw(&value, 1, DataType::kFloat32);
+    CallOptions options;
+    options.stream = stream;
+    const Work blocks = (*blocking)->AllReduce(buffer, buffer, ReduceOp::kSum, options);
+    if (blocks.Done()) return "the stream does not stand still: " + blocks.status().ToString();
+    options.timeout = std::chrono::milliseconds(200);
+    options.algorithm = "staged";
+    const absl::Status status = (*staging)->AllReduce(buffer, buffer, ReduceOp::kSum, options).Wait();
+    if (!absl::IsDeadlineExceeded(status)) return "the staged call: " + status.ToString();
+    staging->reset();
+    const bool still = !blocks.Done();
+    blocking->reset();
+    return still ? "" : "the stream went on";
+  });
+  for (const auto& result : results) EXPECT_EQ(result.text, "");
+}
+
 // What is wrong on one rank alone does not end the group.
 TEST(NcclCommunicatorTest, ADeviceThatIsNotThereRefusesTheCallOnly) {
   const auto results = RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {

@@ -169,6 +169,45 @@ TEST_F(NcclExchangeTest, EveryKindGivesTheBitsOfAFoldInTheOrderOfRanks) {
   }
 }
 
+TEST_F(NcclExchangeTest, AGroupOfOneMultipliesByItsFactor) {
+  const std::vector<std::string> problems = RunNcclRanks(1, [](NcclRank& self) -> std::string {
+    for (const DataType dtype : {DataType::kInt8, DataType::kInt16, DataType::kUint64, DataType::kBFloat16,
+                                 DataType::kFloat32, DataType::kFloat8E5M2}) {
+      for (const size_t n : {size_t{0}, size_t{1}, size_t{1000}}) {
+        std::string problem = CheckKinds(self, dtype, ReduceOp::kPreMulSum, Determinism::kFast, n);
+        if (!problem.empty()) return problem;
+      }
+    }
+    return "";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
+TEST_F(NcclExchangeTest, AGroupOfOneIsRefusedTheCallAlone) {
+  const std::vector<std::string> problems = RunNcclRanks(1, [](NcclRank& self) -> std::string {
+    std::vector<float> in(10, 2), out(10);
+    CollectiveRequest request = Request(CollectiveKind::kAllReduce, DataType::kFloat32, ReduceOp::kPreMulSum, 0, 10);
+    request.in = in.data();
+    request.out = out.data();
+    request.factor = 3;
+    FakeStream stream;
+    stream.BeginCapture();
+    const absl::Status refused = self.Launch(request, stream.get()).Wait(std::chrono::seconds(20));
+    (void)stream.EndCapture();
+    if (!absl::IsFailedPrecondition(refused)) return "its first call was captured: " + refused.ToString();
+    if (const absl::Status status = self.Run(request); !status.ok()) return "afterwards: " + status.ToString();
+    if (out != std::vector<float>(10, 6)) return "gave " + std::to_string(out[0]);
+    stream.BeginCapture();
+    const runtime::Work work = self.Launch(request, stream.get());
+    cudaGraphExec_t const graph = stream.EndCapture();
+    if (!work.Done() || !work.status().ok()) return "capture: " + work.status().ToString();
+    in.assign(10, 5);
+    stream.Replay(graph);
+    return out == std::vector<float>(10, 15) ? "" : "the replay gave " + std::to_string(out[0]);
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
 TEST_F(NcclExchangeTest, SlowSetupIsWaitedFor) {
   TheFake().configure(kFakeSlowSetup, 0, -1, false);
   const std::vector<std::string> problems = RunNcclRanks(

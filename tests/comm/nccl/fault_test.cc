@@ -69,6 +69,24 @@ TEST_F(NcclFault, HangEndsAtTheCallsTimeout) {
   }
 }
 
+TEST_F(NcclFault, AShortTimeoutBehindALongOneIsKept) {
+  TheFake().configure(kFakeWorks, 0, -1, false);
+  const std::vector<std::string> problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    if (!self.Run(Barrier()).ok()) return "the first barrier failed";
+    if (self.rank() == 1) return "";  // calls no more
+    runtime::Work patient = self.Launch(Barrier(), nullptr, std::chrono::minutes(10));
+    runtime::Work hasty = self.Launch(Barrier(), nullptr, milliseconds(300));
+    const auto start = std::chrono::steady_clock::now();
+    const absl::Status status = hasty.Wait(seconds(20));
+    const auto took = std::chrono::steady_clock::now() - start;
+    if (!absl::IsDeadlineExceeded(self.failure())) return "not failed: " + status.ToString();
+    if (std::string(status.message()).find("behind barrier") == std::string::npos) return status.ToString();
+    if (patient.status() != status) return "the call before it: " + patient.status().ToString();
+    return took < seconds(8) ? "" : "too late: promised are the timeout, half a second for a verdict, and the abort";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
 TEST_F(NcclFault, HangingAbortIsLeftBehind) {
   const Outcome outcome = SecondBarrier(kFakeHang, milliseconds(100), /*abort_hangs=*/true);
   EXPECT_TRUE(absl::IsDeadlineExceeded(outcome.status)) << outcome.status;

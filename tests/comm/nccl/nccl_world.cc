@@ -60,6 +60,9 @@ NcclRank::NcclRank(runtime::Runtime* runtime, std::vector<int> members, const Nc
   group_.size = static_cast<int>(members.size());
   group_.members = std::move(members);
   group_.runtime = runtime;
+  group_.drive = [runtime](const std::function<bool()>& done, runtime::Deadline deadline) {
+    return runtime->engine().DriveUntil([&done] { return done(); }, deadline);
+  };
   group_.fail = [this](const absl::Status& status, int) {
     if (!failure_.ok()) return;
     failure_ = status;
@@ -95,6 +98,7 @@ runtime::Work NcclRank::Launch(CollectiveRequest request, void* stream, std::chr
   call.record.signature.kind = static_cast<uint16_t>(request.kind);
   call.record.group_rank = group_.rank;
   call.record.group_size = group_.size;
+  call.record.device = static_cast<int16_t>(request.device);
   const absl::StatusOr<ServicePlan> choice = provider_->Choose(request, "");
   if (!choice.ok()) return runtime::Work::Finished(choice.status());
   call.service = *choice;

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,17 +25,19 @@ class NcclOrderTest : public testing::Test {
   void SetUp() override { TheFake().configure(kFakeWorks, 0, -1, false); }
 };
 
-CollectiveRequest Barrier() {
+CollectiveRequest Barrier(int device = 0) {
   CollectiveRequest request;
   request.kind = CollectiveKind::kBarrier;
+  request.device = device;
   return request;
 }
 
 // Two groups of the same ranks on one device, each with a stream, past their first calls.
 struct Pair {
-  explicit Pair(NcclRank* first, const NcclOptions& options) : groups{first} {
+  Pair(NcclRank* first, const NcclOptions& options, std::optional<int> used_before = std::nullopt) : groups{first} {
     second = std::make_unique<NcclRank>(&first->runtime(), std::vector<int>{0, 1}, options, 300);
     groups[1] = second.get();
+    if (used_before.has_value()) ok = second->Run(Barrier(*used_before)).ok();
     for (NcclRank* group : groups) ok = group->Run(Barrier()).ok() && ok;
   }
   runtime::Work Launch(int i, milliseconds timeout) { return groups[i]->Launch(Barrier(), streams[i].get(), timeout); }
@@ -174,10 +177,40 @@ TEST_F(NcclOrderTest, ACallFromInsideTheFirstOneIsRefused) {
   EXPECT_GE(refused, 1);
 }
 
-TEST_F(NcclOrderTest, DifferentOrdersAreToldSoon) {
+// Device groups of their own, each used by a thread of its own: nobody promises an order between them.
+TEST_F(NcclOrderTest, DifferentOrdersOnDifferentDevicesAreNoConflict) {
+  const auto problems = RunNcclRanks(3, [](NcclRank& self) -> std::string {
+    NcclRank second(&self.runtime(), {0, 1, 2}, FakeOptions(), 300);
+    if (!self.Run(Barrier(0)).ok() || !second.Run(Barrier(1)).ok()) return "first calls";
+    FakeStream streams[2];
+    const auto launch = [&](int i) {
+      return i == 0 ? self.Launch(Barrier(0), streams[0].get()) : second.Launch(Barrier(1), streams[1].get());
+    };
+    const auto soon = [] { return runtime::Deadline::After(seconds(30)); };
+    // The calls of the first two stand still until the third has come.
+    for (const char* key : {"looked0", "looked1"}) {
+      if (self.rank() == 2 && !self.runtime().Get(key, soon()).ok()) return "no look";
+    }
+    const int first = self.rank() % 2;
+    runtime::Work works[] = {launch(first), launch(1 - first)};
+    if (self.rank() < 2) {
+      const absl::Status status = works[0].Wait(milliseconds(300));
+      if (!absl::IsDeadlineExceeded(status)) return "while the third was away: " + status.ToString();
+      if (!self.runtime().Put("looked" + std::to_string(self.rank()), "1", soon()).ok()) return "Put";
+    }
+    for (runtime::Work& work : works) {
+      if (const absl::Status status = work.Wait(seconds(20)); !status.ok()) return status.ToString();
+    }
+    return "";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
+// `used_before`: a device that the second group has used before the one that both share.
+void ExpectDifferentOrdersAreTold(std::optional<int> used_before) {
   std::atomic<int> told{0};
   const auto problems = RunNcclRanks(2, [&](NcclRank& self) -> std::string {
-    Pair pair(&self, FakeOptions());
+    Pair pair(&self, FakeOptions(), used_before);
     if (!pair.ok) return "first calls";
     const int first = self.rank();
     const auto start = std::chrono::steady_clock::now();
@@ -196,6 +229,9 @@ TEST_F(NcclOrderTest, DifferentOrdersAreToldSoon) {
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
   EXPECT_GE(told, 1);
 }
+
+TEST_F(NcclOrderTest, DifferentOrdersAreToldSoon) { ExpectDifferentOrdersAreTold(std::nullopt); }
+TEST_F(NcclOrderTest, DifferentOrdersAreToldWhereTheDeviceIsTheSecondOfAGroup) { ExpectDifferentOrdersAreTold(1); }
 
 TEST_F(NcclOrderTest, IsLeftToNcclOnRequest) {
   EXPECT_TRUE(nccl::GuardsOrder("", 22809));

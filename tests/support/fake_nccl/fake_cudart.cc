@@ -35,6 +35,9 @@ cudaError_t Release(void* pointer) {
 }
 
 }  // namespace
+
+int CurrentDevice() { return current_device; }
+
 }  // namespace fake
 
 using fake::GlobalState;

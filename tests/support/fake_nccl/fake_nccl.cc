@@ -79,7 +79,7 @@ void Put(Stream& stream, const TaskPointer& task) {
 // Puts a call on a stream; `arrive` is called when its turn has come.
 ncclResult_t Call(ncclComm* communicator, cudaStream_t handle, bool collective,
                   const std::function<void(uint64_t sequence, const TaskPointer&)>& arrive) {
-  if (communicator->revoked) return ncclInvalidUsage;
+  if (communicator->revoked || communicator->device != CurrentDevice()) return ncclInvalidUsage;
   ++calls[communicator->rank];
   if (Hit(*communicator, kFakeCallError)) return ncclInvalidUsage;
   const bool silent = configuration.mode == kFakeAlone || Hit(*communicator, kFakeAsyncError) ||
@@ -163,6 +163,7 @@ ncclComm_t MakeCommunicator(const std::shared_ptr<World>& world, int rank) {
   auto* communicator = new ncclComm;
   communicator->world = world;
   communicator->rank = rank;
+  communicator->device = CurrentDevice();
   if (world != nullptr) world->joined.insert(rank);
   ++live;
   return communicator;

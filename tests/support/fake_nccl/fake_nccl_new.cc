@@ -41,6 +41,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* re
   *result = nullptr;
   if (color >= 0) {
     *result = fake::MakeCommunicator(nullptr, parent->rank);
+    (*result)->device = parent->device;
     ++fake::made[1];
   }
   parent->in_progress = 2;
@@ -58,6 +59,7 @@ ncclResult_t ncclCommShrink(ncclComm_t parent, int* excluded, int count, ncclCom
   world->size = parent->world->size - count;
   const auto before = std::count_if(excluded, excluded + count, [&](int rank) { return rank < parent->rank; });
   *result = fake::MakeCommunicator(world, parent->rank - static_cast<int>(before));
+  (*result)->device = parent->device;
   ++fake::made[2];
   return ncclInProgress;
 }

@@ -41,6 +41,8 @@ struct Stream {
   std::shared_ptr<Graph> capture;  // null: not capturing
 };
 
+// The calling thread's.
+int CurrentDevice();
 // The stream of a handle; null names the calling thread's own default stream.
 Stream& StreamOf(void* stream);
 // Puts the tasks behind what is on the stream, beside each other.

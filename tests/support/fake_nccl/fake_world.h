@@ -48,7 +48,7 @@ extern Configuration configuration;
 extern int live;
 extern int made[3];  // communicators made so far: from ids, by split, by shrink
 
-// Starts a communicator of `world`, which counts as being set up until all have joined.
+// Starts a communicator of `world`, on the current device; it counts as being set up until all have joined.
 ncclComm_t MakeCommunicator(const std::shared_ptr<World>& world, int rank);
 
 }  // namespace fake
@@ -56,6 +56,7 @@ ncclComm_t MakeCommunicator(const std::shared_ptr<World>& world, int rank);
 struct ncclComm {
   std::shared_ptr<fake::World> world;  // null: a split that not all ranks have called yet
   int rank = 0;
+  int device = 0;  // which must be current in all calls
   uint64_t sequence = 0;
   uint64_t splits = 0;
   uint64_t shrinks = 0;
