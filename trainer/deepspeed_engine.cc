@@ -3,7 +3,6 @@
 #include <cstdio>
 
 #include "torch/torch.h"
-#include "trainer/broadcast.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/master_weights.h"
@@ -52,8 +51,6 @@ DeepSpeedEngineBase::DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedCon
     : config_(std::move(config)), module_(module), world_(world), loss_scale_(config_.fp16) {
   if (config_.fp16.enabled) module_.to(torch::kHalf);
   if (config_.bf16_enabled) module_.to(torch::kBFloat16);
-  // Before the optimizer copies them (MasterWeights), not only when they are wrapped.
-  BroadcastTensors(world_, module_.parameters(), 0, "giving all ranks rank 0's parameters");
   optimizer_ = MakeOptimizer(module_, config_, world_);
   zero_ = dynamic_cast<ZeroRedundancyOptimizerBase*>(optimizer_.get());
   SetLearningRate();

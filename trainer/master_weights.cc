@@ -17,10 +17,21 @@ MasterWeightsBase::MasterWeightsBase(std::vector<OptimizerParamGroup> groups,
       masters.push_back(exact ? parameter : parameter.detach().to(at::kFloat).requires_grad_());
       parameters_.push_back(parameter);
       masters_.push_back(masters.back());
+      versions_.push_back(parameter._version());
     }
     copies.emplace_back(std::move(masters), group.options().clone());
   }
   masters_optimizer_ = factory(std::move(copies));
+}
+
+void MasterWeightsBase::Follow(size_t index) {
+  const at::Tensor& parameter = parameters_[index];
+  at::Tensor& master = masters_[index];
+  if (master.is_same(parameter) || versions_[index] == parameter._version()) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor changed = parameter.ne(master.to(parameter.scalar_type()));
+  if (changed.any().item<bool>()) master.copy_(at::where(changed, parameter.to(master.scalar_type()), master));
+  versions_[index] = parameter._version();
 }
 
 at::Tensor MasterWeightsBase::step(LossClosure closure) {
@@ -36,6 +47,7 @@ at::Tensor MasterWeightsBase::step(LossClosure closure) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    Follow(i);
     gradients.push_back(parameters_[i].grad());
     masters_[i].mutable_grad() = at::Tensor();  // optimizers pass over what has no gradient
   }
@@ -49,7 +61,9 @@ at::Tensor MasterWeightsBase::step(LossClosure closure) {
     masters_optimizer_->step();
     for (size_t i = begin; i < end; ++i) {
       masters_[i].mutable_grad() = at::Tensor();
-      if (gradients[i].defined() && !masters_[i].is_same(parameters_[i])) parameters_[i].copy_(masters_[i]);
+      if (!gradients[i].defined() || masters_[i].is_same(parameters_[i])) continue;
+      parameters_[i].copy_(masters_[i]);
+      versions_[i] = parameters_[i]._version();
     }
     begin = end;
   }
@@ -57,9 +71,11 @@ at::Tensor MasterWeightsBase::step(LossClosure closure) {
   return loss;
 }
 
-const at::Tensor& MasterWeightsBase::MasterOf(const at::Tensor& parameter) const {
+const at::Tensor& MasterWeightsBase::MasterOf(const at::Tensor& parameter) {
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (parameters_[i].is_same(parameter)) return masters_[i];
+    if (!parameters_[i].is_same(parameter)) continue;
+    Follow(i);
+    return masters_[i];
   }
   TORCH_CHECK(false, "MasterWeights: asked for the copy of a parameter that it was not given");
 }

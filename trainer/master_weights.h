@@ -10,6 +10,8 @@
 // Source: Micikevicius et al., "Mixed Precision Training" (ICLR 2018).
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <utility>
@@ -26,20 +28,24 @@ class MasterWeightsBase : public torch::optim::Optimizer {
   using Factory =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::optim::OptimizerParamGroup>)>;
 
-  // Copies the parameters as they are now. Float32 parameters need no copy.
+  // Copies the parameters. Float32 and float64 parameters need no copy.
   MasterWeightsBase(std::vector<torch::optim::OptimizerParamGroup> groups,
                     std::unique_ptr<torch::optim::OptimizerOptions> defaults, const Factory& factory);
 
   // Steps the copies by the parameters' gradients, a few million elements at a time (so that float32 gradients need
   // little memory), and rounds them to the parameters. Returns the closure's loss.
   at::Tensor step(LossClosure closure = nullptr) override;
-  // The copy of a parameter. Throws c10::Error for one that is not of this optimizer.
-  const at::Tensor& MasterOf(const at::Tensor& parameter) const;
+  // The copy of a parameter, with the values that others have written to it. Throws c10::Error for one that is not of
+  // this optimizer.
+  const at::Tensor& MasterOf(const at::Tensor& parameter);
   // The optimizer of the copies.
   torch::optim::Optimizer& master_optimizer() { return *masters_optimizer_; }
 
  private:
+  void Follow(size_t index);
+
   std::vector<at::Tensor> parameters_, masters_;  // alike
+  std::vector<int64_t> versions_;                 // of the parameters, when their copies were last equal to them
   std::unique_ptr<torch::optim::Optimizer> masters_optimizer_;
 };
 
