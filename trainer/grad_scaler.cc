@@ -32,6 +32,9 @@ bool UnscaleOn(std::vector<at::Tensor>& gradients, double factor) {
   return found;
 }
 
+// As in torch, where the scale is a float32 and the factors are doubles.
+double Rounded(double scale) { return static_cast<double>(static_cast<float>(scale)); }
+
 double NumberOf(const std::map<std::string, std::string>& state, const std::string& key) {
   const auto entry = state.find(key);
   TORCH_CHECK(entry != state.end(), "GradScaler: the saved state lacks ", key);
@@ -45,17 +48,19 @@ double NumberOf(const std::map<std::string, std::string>& state, const std::stri
 }  // namespace
 
 GradScaler::GradScaler(GradScalerOptions options, std::vector<comm::Communicator*> groups)
-    : options_(options), groups_(std::move(groups)), scale_(options.init_scale) {
+    : options_(options), groups_(std::move(groups)), scale_(Rounded(options.init_scale)) {
   TORCH_CHECK(options.growth_factor > 1, "GradScaler: growth_factor must be greater than 1, got ",
               options.growth_factor);
   TORCH_CHECK(options.backoff_factor > 0 && options.backoff_factor < 1,
               "GradScaler: backoff_factor must lie between 0 and 1, got ", options.backoff_factor);
-  TORCH_CHECK(options.init_scale > 0 && std::isfinite(options.init_scale), "GradScaler: init_scale is ",
-              options.init_scale);
+  TORCH_CHECK(scale_ > 0 && std::isfinite(scale_), "GradScaler: init_scale is ", options.init_scale,
+              ", which is no positive float32");
   TORCH_CHECK(options.growth_interval > 0, "GradScaler: growth_interval is ", options.growth_interval);
 }
 
-at::Tensor GradScaler::scale(const at::Tensor& loss) const { return options_.enabled ? loss * scale_ : loss; }
+at::Tensor GradScaler::scale(const at::Tensor& loss) const {
+  return options_.enabled ? loss * at::scalar_tensor(scale_, loss.options().dtype(at::kFloat)) : loss;
+}
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) return;
@@ -71,8 +76,9 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
       by_kind[{gradient.device().str(), static_cast<int>(gradient.scalar_type())}].push_back(gradient);
     }
   }
+  seen.has_gradients = !by_kind.empty();
   double found = 0;
-  for (auto& [kind, gradients] : by_kind) found += UnscaleOn(gradients, 1 / scale_) ? 1 : 0;
+  for (auto& [kind, gradients] : by_kind) found += UnscaleOn(gradients, Rounded(1 / scale_)) ? 1 : 0;
   for (comm::Communicator* group : groups_) {
     const comm::Buffer buffer(&found, 1);
     ThrowUnlessOk(AllReduce(*group, buffer, buffer, comm::ReduceOp::kMax).Wait(),
@@ -91,28 +97,42 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
               "GradScaler: step() was called twice for an optimizer since the last update()");
   if (optimizers_[&optimizer].stage == Stage::kReady) unscale_(optimizer);
   Seen& seen = optimizers_[&optimizer];
+  TORCH_CHECK(seen.has_gradients || !groups_.empty(),
+              "GradScaler: step() for an optimizer none of whose parameters has a gradient; call backward() on "
+              "scale(loss) before it");
   seen.stage = Stage::kStepped;
   if (!seen.found_infinity) optimizer.step();
   return !seen.found_infinity;
 }
 
+std::optional<bool> GradScaler::found_inf(const torch::optim::Optimizer& optimizer) const {
+  const auto seen = optimizers_.find(&optimizer);
+  if (seen == optimizers_.end() || seen->second.stage == Stage::kReady) return std::nullopt;
+  return seen->second.found_infinity;
+}
+
 void GradScaler::update(std::optional<double> new_scale) {
   if (!options_.enabled) return;
-  TORCH_CHECK(!optimizers_.empty() || new_scale.has_value(), "GradScaler: update() without a step() before it");
-  bool found = false;
-  for (const auto& [optimizer, seen] : optimizers_) found = found || seen.found_infinity;
-  optimizers_.clear();
+  bool unscaled = false, found = false;
+  for (const auto& [optimizer, seen] : optimizers_) {
+    unscaled = unscaled || (seen.stage != Stage::kReady && (seen.has_gradients || !groups_.empty()));
+    found = found || seen.found_infinity;
+  }
+  TORCH_CHECK(unscaled || new_scale.has_value(), "GradScaler: update() without a step() before it");
   if (new_scale.has_value()) {
-    TORCH_CHECK(*new_scale > 0 && std::isfinite(*new_scale), "GradScaler: a scale of ", *new_scale);
-    scale_ = *new_scale;
+    const double rounded = Rounded(*new_scale);
+    TORCH_CHECK(rounded > 0 && std::isfinite(rounded), "GradScaler: a scale of ", *new_scale,
+                ", which is no positive float32");
+    scale_ = rounded;
   } else if (found) {
-    scale_ *= options_.backoff_factor;
+    scale_ = Rounded(scale_ * options_.backoff_factor);
     growth_tracker_ = 0;
   } else if (++growth_tracker_ == options_.growth_interval) {
-    // As in torch, where the scale is a float32.
-    if (std::isfinite(static_cast<float>(scale_ * options_.growth_factor))) scale_ *= options_.growth_factor;
+    const double grown = Rounded(scale_ * options_.growth_factor);
+    if (std::isfinite(grown)) scale_ = grown;
     growth_tracker_ = 0;
   }
+  optimizers_.clear();
 }
 
 std::map<std::string, std::string> GradScaler::state_dict() const {
@@ -127,7 +147,7 @@ void GradScaler::load_state_dict(const std::map<std::string, std::string>& state
   const double scale = NumberOf(state, kScale), tracker = NumberOf(state, kTracker);
   TORCH_CHECK(scale > 0 && tracker >= 0, "GradScaler: the saved state says a scale of ", scale, " for ", tracker,
               " steps");
-  scale_ = scale;
+  scale_ = Rounded(scale);
   growth_tracker_ = static_cast<int64_t>(tracker);
 }
 

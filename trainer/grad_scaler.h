@@ -12,6 +12,9 @@
 //
 // Ranks must agree on skipping. Where every rank has all averaged gradients (DistributedDataParallel) they do; where
 // parameters or gradients are split, the groups over which they are (shards, tensor-parallel ranks) are given.
+//
+// The scale is a float32, as in torch, and so takes the same values (tests/trainer/pytorch_parity_test.py). Unlike
+// torch's, float16 gradients are accepted: MasterWeights has them.
 #pragma once
 
 #include <cstdint>
@@ -40,15 +43,20 @@ class GradScaler {
   // options out of range.
   explicit GradScaler(GradScalerOptions options = {}, std::vector<comm::Communicator*> groups = {});
 
-  // `loss` times the scale.
+  // `loss` times the scale; a float16 or bfloat16 number becomes a float32, which holds the product.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the gradients of the optimizer's parameters by the scale, once between updates. Collective over the groups;
   // blocks. Throws c10::Error when it is called twice or after step, DistributedError when the ranks can't agree.
   void unscale_(torch::optim::Optimizer& optimizer);
   // optimizer.step() unless a gradient is infinite or no number, on all ranks alike; says whether it was done.
-  // Unscales first if unscale_ has not. Collective and blocks as both are. Throws as they do.
+  // Unscales first if unscale_ has not. Collective and blocks as both are. Throws as they do, and c10::Error when it is
+  // called twice between updates or when, without groups, no parameter has a gradient.
   bool step(torch::optim::Optimizer& optimizer);
-  // Adjusts the scale (or sets it) after all optimizers' steps. Local. Throws c10::Error when nothing was stepped.
+  // Whether a gradient of the optimizer was infinite or no number, on any rank, when it was unscaled since the last
+  // update; nothing before that. Local.
+  std::optional<bool> found_inf(const torch::optim::Optimizer& optimizer) const;
+  // Adjusts the scale (or sets it) after all optimizers' steps. Local. Throws c10::Error when nothing was unscaled or
+  // stepped.
   void update(std::optional<double> new_scale = std::nullopt);
 
   double get_scale() const { return options_.enabled ? scale_ : 1; }
@@ -62,12 +70,13 @@ class GradScaler {
   enum class Stage { kReady, kUnscaled, kStepped };
   struct Seen {
     Stage stage = Stage::kReady;
+    bool has_gradients = false;
     bool found_infinity = false;
   };
 
   GradScalerOptions options_;
   std::vector<comm::Communicator*> groups_;
-  double scale_;
+  double scale_;  // a float32's value
   int64_t growth_tracker_ = 0;
   std::map<const torch::optim::Optimizer*, Seen> optimizers_;  // since the last update
 };

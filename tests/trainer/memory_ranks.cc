@@ -1,10 +1,12 @@
 // What saves memory without changing results: activation checkpointing, small types with float32 copies, split state.
+#include <functional>
 #include <memory>
 
 #include "tests/trainer/noisy_stack.h"
 #include "tests/trainer/ranks.h"
 #include "trainer/activation_checkpoint.h"
 #include "trainer/autocast.h"
+#include "trainer/broadcast.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/grad_scaler.h"
@@ -163,11 +165,27 @@ TEST(GradScaler, SkipsStepsWithInfinitiesAndAdjustsTheScale) {
   EXPECT_THROW(resumed.load_state_dict({}), c10::Error);
   scaler.unscale_(optimizer);
   EXPECT_THROW(scaler.unscale_(optimizer), c10::Error);
+  EXPECT_EQ(scaler.found_inf(optimizer), std::optional<bool>(false));
   scaler.step(optimizer);
   EXPECT_THROW(scaler.step(optimizer), c10::Error);
   scaler.update(2.0);
+  EXPECT_EQ(scaler.found_inf(optimizer), std::nullopt);
   EXPECT_EQ(scaler.get_scale(), 2);
   EXPECT_THROW(scaler.update(), c10::Error);
+}
+
+TEST(GradScaler, RefusesStepsWithoutGradientsAndScalesThatAreNoFloat32) {
+  Net net;
+  torch::optim::SGD optimizer(net.parameters(), 0.1);
+  GradScaler scaler;
+  EXPECT_THROW(scaler.step(optimizer), c10::Error);
+  EXPECT_THROW(scaler.update(), c10::Error);
+  EXPECT_THROW(scaler.update(1e39), c10::Error);
+  EXPECT_THROW(GradScaler({.init_scale = 1e39}), c10::Error);
+  scaler.update(0.1);
+  EXPECT_EQ(scaler.get_scale(), static_cast<double>(0.1f));
+  const at::Tensor loss = torch::full({}, 2.0, torch::kBFloat16);
+  EXPECT_EQ(scaler.scale(loss).scalar_type(), torch::kFloat);
 }
 
 TEST(GradScaler, UnscalesToWhatNoScaleGives) {
@@ -213,6 +231,64 @@ TEST(MasterWeights, KeepWhatSmallTypesWouldLose) {
   EXPECT_TRUE(torch::equal(parameter, torch::full({4}, 0.98, torch::kBFloat16)));
   EXPECT_TRUE(parameter.grad().defined()) << "gradients stay until zero_grad";
   EXPECT_THROW(optimizer.MasterOf(torch::ones({1})), c10::Error);
+}
+
+// An optimizer made before the wrapper has copied each rank's own weights, and steps rank 0's all the same.
+TEST(MasterWeights, FollowWhatDataParallelBroadcasts) {
+  using torch::optim::SGD;
+  using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Net&)>;
+  const torch::optim::SGDOptions options(0.05);
+  const auto train = [](const Make& make, bool before) {
+    auto model = std::make_shared<Net>();
+    model->to(torch::kBFloat16);
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+    if (before) optimizer = make(*model);
+    DistributedDataParallel<Net> ddp(model, *world);
+    if (!before) optimizer = make(*model);
+    for (int step = 0; step < 3; ++step) {
+      optimizer->zero_grad();
+      ddp.forward(InputOf(world->rank(), step).to(torch::kBFloat16)).to(torch::kFloat).pow(2).mean().backward();
+      optimizer->step();
+    }
+    return Copies(model->parameters());
+  };
+  const Make whole = [&](const Net& net) { return std::make_unique<MasterWeights<SGD>>(net.parameters(), options); };
+  const Make split = [&](const Net& net) {
+    return std::make_unique<ZeroRedundancyOptimizer<MasterWeights<SGD>>>(net.parameters(), *world, options);
+  };
+  const auto expected = train(whole, /*before=*/false);
+  auto of_rank_0 = Copies(expected);
+  BroadcastTensors(*world, of_rank_0, 0, "comparing the ranks");
+  ExpectBits(expected, of_rank_0);
+  ExpectBits(train(whole, /*before=*/true), expected);
+  ExpectBits(train(split, /*before=*/true), expected);
+}
+
+TEST(MasterWeights, FollowOthersWritesAndKeepTheRest) {
+  auto parameter = torch::ones({3}, torch::kBFloat16).requires_grad_();
+  MasterWeights<torch::optim::SGD> optimizer({parameter}, torch::optim::SGDOptions(1e-3));
+  const auto step = [&] {
+    parameter.mutable_grad() = torch::ones_like(parameter);
+    optimizer.step();
+  };
+  step();
+  const at::Tensor before = optimizer.MasterOf(parameter).detach().clone();
+  {
+    const torch::NoGradGuard no_grad;
+    parameter[0].fill_(5);
+    parameter.mul_(1);  // a write that changes nothing
+  }
+  const at::Tensor after = optimizer.MasterOf(parameter).detach().clone();
+  EXPECT_EQ(after[0].item<float>(), 5);
+  EXPECT_EQ(before[1].item<float>(), 1 - 1e-3f) << "which bfloat16 does not hold";
+  EXPECT_TRUE(torch::equal(after.slice(0, 1), before.slice(0, 1)));
+  {
+    const torch::NoGradGuard no_grad;
+    parameter[2].fill_(-2);
+  }
+  step();
+  EXPECT_EQ(parameter[2].item<float>(), -2);
+  EXPECT_EQ(optimizer.MasterOf(parameter)[2].item<float>(), -2 - 1e-3f);
 }
 
 TEST(MasterWeights, AreSavedWithTheOptimizer) {
