@@ -1,11 +1,11 @@
 #include "trainer/optimizer_state.h"
 
 #include <memory>
-#include <type_traits>
 #include <utility>
 
 #include "torch/torch.h"
 #include "trainer/master_weights.h"
+#include "trainer/torch_compat.h"
 
 namespace cohort::trainer {
 namespace {
@@ -15,16 +15,6 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
 constexpr const char* kMaster = "master_weight";
-
-// torch 1.13 keys states by the text of the address, 2.x by the address.
-template <typename Map>
-typename Map::key_type KeyOf(const Map&, const at::Tensor& parameter) {
-  if constexpr (std::is_same_v<typename Map::key_type, std::string>) {
-    return c10::guts::to_string(parameter.unsafeGetTensorImpl());
-  } else {
-    return parameter.unsafeGetTensorImpl();
-  }
-}
 
 void Put(State& state, const std::string& name, const at::Tensor& tensor) {
   if (tensor.defined()) state[name] = tensor;
@@ -119,7 +109,7 @@ State OptimizerStateOf(Optimizer& optimizer, const at::Tensor& parameter) {
     return state;
   }
   auto& states = optimizer.state();
-  const auto found = states.find(KeyOf(states, parameter));
+  const auto found = states.find(compat::OptimizerStateKey(states, parameter));
   return found == states.end() ? State{} : Get(*found->second);
 }
 
@@ -134,7 +124,7 @@ void SetOptimizerState(Optimizer& optimizer, const at::Tensor& parameter, const 
     return;
   }
   auto& states = optimizer.state();
-  states[KeyOf(states, parameter)] = Make(optimizer, state);
+  states[compat::OptimizerStateKey(states, parameter)] = Make(optimizer, state);
 }
 
 }  // namespace cohort::trainer

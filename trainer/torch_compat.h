@@ -1,7 +1,12 @@
 // The one place where libtorch 1.13 and 2.x are told apart: what was renamed or moved, under one name.
 #pragma once
 
+#include <sstream>
+#include <string>
+#include <type_traits>
+
 #include "ATen/autocast_mode.h"
+#include "ATen/core/Tensor.h"
 #include "c10/core/DeviceType.h"
 #include "c10/core/ScalarType.h"
 #include "torch/version.h"
@@ -33,5 +38,17 @@ inline void SetAutocast(c10::DeviceType device, bool enabled, c10::ScalarType dt
   }
 }
 #endif
+
+// The key of a parameter's state in Optimizer::state(): 2.x took the address where 1.13 has its text.
+template <typename States>
+typename States::key_type OptimizerStateKey(const States&, const at::Tensor& parameter) {
+  if constexpr (std::is_same_v<typename States::key_type, std::string>) {
+    std::ostringstream text;
+    text << parameter.unsafeGetTensorImpl();
+    return text.str();
+  } else {
+    return parameter.unsafeGetTensorImpl();
+  }
+}
 
 }  // namespace cohort::trainer::compat
