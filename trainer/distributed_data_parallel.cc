@@ -40,8 +40,8 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
   RefuseShards();
   CheckSameParameters();
   std::vector<at::Tensor> state = module_.parameters();
-  const std::vector<at::Tensor> buffers = module_.buffers();
-  state.insert(state.end(), buffers.begin(), buffers.end());
+  buffers_ = module_.buffers();
+  state.insert(state.end(), buffers_.begin(), buffers_.end());
   BroadcastTensors(group_, state, 0, "broadcasting rank 0's parameters and buffers");
 
   std::map<const void*, int> device_of;  // by tensor implementation
@@ -136,7 +136,7 @@ void DataParallelState::BeforeForward(bool training) {
     if (!join()->options().divide_by_initial_world_size) divisor_ = iteration.active_count();
   }
   if (rebuild) reducer_->Rebuild(root);
-  if (buffers) BroadcastTensors(group_, module_.buffers(), root, "broadcasting buffers");
+  if (buffers) BroadcastTensors(group_, buffers_, root, "broadcasting buffers");
 }
 
 void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs) {
@@ -147,7 +147,7 @@ void DataParallelState::ShadowIteration(const JoinIteration& iteration) {
   const int root = iteration.lowest_active();
   const int flags = iteration.flags(root);
   if ((flags & kRebuilds) != 0) reducer_->Rebuild(root);
-  if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(group_, module_.buffers(), root, "broadcasting buffers");
+  if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(group_, buffers_, root, "broadcasting buffers");
   if ((flags & kAverages) != 0) reducer_->ShadowBackward();
 }
 
@@ -155,8 +155,7 @@ void DataParallelState::ShadowIteration(const JoinIteration& iteration) {
 void DataParallelState::AfterJoin(const JoinIteration& last) {
   if (last.active_count() == group_.size()) return;
   std::vector<at::Tensor> state = module_.parameters();
-  const std::vector<at::Tensor> buffers = module_.buffers();
-  state.insert(state.end(), buffers.begin(), buffers.end());
+  state.insert(state.end(), buffers_.begin(), buffers_.end());
   BroadcastTensors(group_, state, last.lowest_active(), "sending the final model to ranks that had fewer inputs");
 }
 

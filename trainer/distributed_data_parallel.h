@@ -56,7 +56,8 @@ class DataParallelState : public Joinable {
  public:
   // Collective over `group` (which must outlive this): checks that all ranks have the same parameters, gives everyone
   // rank 0's parameters and buffers, and registers the hooks. Throws DistributedError (kFailedPrecondition names the
-  // first parameter that differs) and c10::Error.
+  // first parameter that differs) and c10::Error. The module's parameters and buffers stay those of this time; their
+  // values may be set anew.
   DataParallelState(torch::nn::Module& module, comm::Communicator& group, DistributedDataParallelOptions options);
 
   void BeforeForward(bool training);
@@ -80,6 +81,7 @@ class DataParallelState : public Joinable {
   torch::nn::Module& module_;
   std::vector<std::unique_ptr<comm::Communicator>> device_groups_;  // by device index
   std::unique_ptr<Reducer> reducer_;
+  std::vector<at::Tensor> buffers_;  // of the module, which takes long to ask for them
   bool sync_ = true;
   int divisor_ = 1;
 };

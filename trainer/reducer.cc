@@ -88,6 +88,7 @@ void Reducer::BuildBuckets(const std::vector<int>& order) {
   buckets_.clear();
   bucket_of_.assign(parameters_.size(), -1);
   offset_of_.assign(parameters_.size(), 0);
+  slots_.assign(parameters_.size(), {});
   for (int b = 0; b < static_cast<int>(assignment_.size()); ++b) BuildBucket(b);
 }
 
@@ -107,7 +108,12 @@ void Reducer::BuildBucket(int index) {
     bucket_of_[member] = index;
   }
   LayOut(*bucket);
-  if (!to_owners()) bucket->buffer = ZerosInWindow(*bucket->group, bucket->elements, bucket->options);
+  if (!to_owners()) {
+    bucket->buffer = ZerosInWindow(*bucket->group, bucket->elements, bucket->options);
+    for (int member : bucket->members) {
+      slots_[member] = SlotIn(bucket->buffer, offset_of_[member], parameters_[member].tensor.numel());
+    }
+  }
   bucket->context = "averaging gradient bucket " + std::to_string(index) + " (" + std::to_string(bucket->elements) +
                     " elements, from " + first.name + ")";
   buckets_.push_back(std::move(bucket));
@@ -275,8 +281,10 @@ void Reducer::MarkReady(int parameter) {
 }
 
 void Reducer::CopyIntoBucket(int parameter) {
-  const at::NoGradGuard no_grad;
   const at::Tensor& grad = parameters_[parameter].tensor.grad();
+  const double share = hook_ != nullptr ? 1 : 1.0 / divisor_;  // a hook divides by itself
+  if (calls_[parameter] > 0 && grad.defined() && FillSlot(slots_[parameter], grad, share)) return;
+  const at::NoGradGuard no_grad;
   at::Tensor view = ViewOf(parameter);
   if (!grad.defined()) {  // unused, or a function of the graph gave none
     view.zero_();
@@ -286,11 +294,10 @@ void Reducer::CopyIntoBucket(int parameter) {
               " is sparse; only dense gradients are averaged");
   const bool in_place = options_.gradient_as_bucket_view && grad.is_alias_of(view);
   if (in_place && calls_[parameter] == 0) kept_[parameter] = grad.detach().clone();
-  if (hook_ != nullptr) {  // which divides
+  if (hook_ != nullptr) {
     if (!in_place) view.copy_(grad);
     return;
   }
-  const double share = 1.0 / divisor_;
   if (grad.scalar_type() == at::kHalf || grad.scalar_type() == at::kBFloat16) {
     view.copy_(grad.to(at::kFloat).mul_(share));  // 1/3 as a bfloat16 would be wrong by 0.2 %
   } else if (in_place) {

@@ -21,6 +21,7 @@
 #include "comm/communicator.h"
 #include "trainer/comm_hook.h"
 #include "trainer/gradient_buckets.h"
+#include "trainer/gradient_slot.h"
 
 namespace cohort::trainer {
 
@@ -120,8 +121,9 @@ class Reducer {
 
   std::vector<std::vector<int>> assignment_;
   std::vector<std::unique_ptr<Bucket>> buckets_;
-  std::vector<int> bucket_of_;      // by parameter
-  std::vector<int64_t> offset_of_;  // element offset in its bucket, by parameter
+  std::vector<int> bucket_of_;       // by parameter
+  std::vector<int64_t> offset_of_;   // element offset in its bucket, by parameter
+  std::vector<GradientSlot> slots_;  // of parameters; those of owners have none, since their buckets come and go
   State state_ = State::kIdle;
   int divisor_ = 1;
   bool shadow_ = false;      // this backward pass only answers the others'

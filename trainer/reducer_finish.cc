@@ -99,8 +99,12 @@ void Reducer::CopyOut(Bucket& bucket) {
   const at::NoGradGuard no_grad;
   for (int member : bucket.members) {
     at::Tensor& grad = parameters_[member].tensor.mutable_grad();
-    const at::Tensor average = ViewOf(member);
     const at::Tensor kept = std::exchange(kept_[member], at::Tensor());
+    if (!globally_unused_[member] && grad.defined() &&
+        (options_.gradient_as_bucket_view ? IsSlot(slots_[member], grad) : CopySlotTo(slots_[member], grad))) {
+      continue;
+    }
+    const at::Tensor average = ViewOf(member);
     if (globally_unused_[member]) {
       if (kept.defined()) grad.copy_(kept);
     } else if (options_.gradient_as_bucket_view) {

@@ -1,0 +1,70 @@
+#include "trainer/gradient_slot.h"
+
+#include <cstring>
+
+#include "ATen/ATen.h"
+
+namespace cohort::trainer {
+namespace {
+
+constexpr int64_t kLargest = 32768;  // elements; from more on torch uses several threads
+
+// Whether the gradient's elements lie in a row, and are what the slot holds.
+bool Matches(const GradientSlot& slot, const at::Tensor& gradient) {
+  return slot.data != nullptr && gradient.layout() == at::kStrided && gradient.device().is_cpu() &&
+         gradient.scalar_type() == slot.type && gradient.numel() == slot.numel && gradient.is_contiguous() &&
+         !gradient.is_neg() && gradient.data_ptr() != nullptr;
+}
+
+// `Wide` is what products are computed in.
+template <typename Element, typename Wide>
+void Multiply(const void* from, void* to, int64_t count, double factor) {
+  const auto* in = static_cast<const Element*>(from);
+  auto* out = static_cast<Element*>(to);
+  const Wide share = static_cast<Wide>(factor);
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<Element>(static_cast<Wide>(in[i]) * share);
+}
+
+}  // namespace
+
+GradientSlot SlotIn(const at::Tensor& bucket, int64_t offset, int64_t numel) {
+  const at::ScalarType type = bucket.scalar_type();
+  const bool known = type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
+  if (!bucket.device().is_cpu() || !known || numel == 0 || numel > kLargest) return {};
+  auto* first = static_cast<char*>(bucket.data_ptr());
+  return {.data = first + offset * static_cast<int64_t>(bucket.element_size()), .numel = numel, .type = type};
+}
+
+bool FillSlot(const GradientSlot& slot, const at::Tensor& gradient, double factor) {
+  if (!Matches(slot, gradient)) return false;
+  const void* from = gradient.data_ptr();
+  switch (slot.type) {
+    case at::kFloat:
+      Multiply<float, float>(from, slot.data, slot.numel, factor);
+      return true;
+    case at::kDouble:
+      Multiply<double, double>(from, slot.data, slot.numel, factor);
+      return true;
+    case at::kHalf:
+      Multiply<at::Half, float>(from, slot.data, slot.numel, factor);
+      return true;
+    case at::kBFloat16:
+      Multiply<at::BFloat16, float>(from, slot.data, slot.numel, factor);
+      return true;
+    default:
+      return false;
+  }
+}
+
+bool CopySlotTo(const GradientSlot& slot, const at::Tensor& gradient) {
+  if (!Matches(slot, gradient)) return false;
+  std::memcpy(gradient.data_ptr(), slot.data, static_cast<size_t>(slot.numel) * gradient.element_size());
+  gradient.unsafeGetTensorImpl()->bump_version();
+  return true;
+}
+
+bool IsSlot(const GradientSlot& slot, const at::Tensor& gradient) {
+  return Matches(slot, gradient) && gradient.data_ptr() == slot.data;
+}
+
+}  // namespace cohort::trainer
