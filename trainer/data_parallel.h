@@ -38,9 +38,9 @@ namespace cohort::trainer {
 
 struct DataParallelOptions {
   // Unset: all CUDA devices of the process. The CPU may be named repeatedly, for tests.
-  std::optional<std::vector<c10::Device>> devices;
-  std::optional<c10::Device> output_device;  // unset: the first of them
-  int64_t dim = 0;                           // of inputs and outputs, along which they are cut and joined
+  std::optional<std::vector<c10::Device>> devices = std::nullopt;
+  std::optional<c10::Device> output_device = std::nullopt;  // unset: the first of them
+  int64_t dim = 0;  // of inputs and outputs, along which they are cut and joined
 };
 
 // Everything that does not depend on the module's class.

@@ -55,7 +55,7 @@ struct Net : torch::nn::Cloneable<Net> {
 };
 
 DataParallelOptions Devices(size_t count) {
-  return {.devices = std::vector<c10::Device>(count, c10::Device(c10::kCPU)), .output_device = std::nullopt};
+  return {.devices = std::vector<c10::Device>(count, c10::Device(c10::kCPU))};
 }
 
 std::shared_ptr<Net> MakeNet() {

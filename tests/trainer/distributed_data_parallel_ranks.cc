@@ -2,8 +2,10 @@
 // runs all tests. Expected values are computed by each rank for itself.
 #include <chrono>
 #include <memory>
+#include <vector>
 
 #include "tests/trainer/ranks.h"
+#include "trainer/data_parallel.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
 
@@ -34,6 +36,32 @@ TEST(DistributedDataParallel, AveragesGradientsAlsoAfterTheRebuild) {
     ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
     ExpectGradients(*model, expected);
     EXPECT_EQ(ddp.reducer().rebuilt(), step > 0);
+  }
+}
+
+// Large ones go another way into their buckets than small ones, and out of them.
+TEST(DistributedDataParallel, AveragesLargeGradientsAsSmallOnes) {
+  auto model = std::make_shared<Net>(/*hidden=*/9000);
+  DistributedDataParallel<Net> ddp(model, *world);
+  for (int step = 0; step < 2; ++step) {
+    model->zero_grad();
+    const auto expected = ExpectedGradients(*model, step);
+    ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    ExpectGradients(*model, expected, 1e-4, 1e-5);
+  }
+}
+
+TEST(DistributedDataParallel, SpansTheDevicesOfDataParallel) {
+  const auto make = [] { return std::make_shared<Net>(); };
+  auto net = make();
+  const std::vector<c10::Device> devices(2, c10::Device(c10::kCPU));
+  auto parallel = std::make_shared<DataParallel<Net>>(net, DataParallelOptions{.devices = devices}, make);
+  DistributedDataParallel<DataParallel<Net>> ddp(parallel, *world);
+  for (int step = 0; step < 2; ++step) {
+    ddp.module()->zero_grad();
+    const auto expected = ExpectedGradients(*net, step);
+    ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    ExpectGradients(*net, expected);
   }
 }
 
