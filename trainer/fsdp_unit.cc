@@ -9,6 +9,7 @@
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/fsdp_root.h"
+#include "trainer/gradient_slot.h"
 #include "trainer/storage_pool.h"
 #include "trainer/tensor_buffer.h"
 
@@ -164,18 +165,25 @@ void FsdpUnit::TakeGradient(int index, double share) {
     TORCH_CHECK(grad.layout() == at::kStrided, "FullyShardedDataParallel: the gradient of ", parameter.name,
                 " is sparse; only dense gradients are reduced");
     if (!flat_grad_.defined()) flat_grad_ = at::empty({padded_numel()}, full_.options().dtype(reduce_type()));
-    at::Tensor place = flat_grad_.narrow(0, parameter.offset, parameter.numel).view(parameter.sizes);
-    const bool small = grad.scalar_type() == at::kHalf || grad.scalar_type() == at::kBFloat16;
-    if (filled_[index]) {
-      place.add_(small ? grad.to(at::kFloat) : grad, share);
-    } else if (small || grad.scalar_type() != place.scalar_type()) {
-      place.copy_(grad.to(at::kFloat).mul_(share));  // rounded once, after the division
-    } else {
-      at::mul_out(place, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
+    if (filled_[index] || !FillSlot(SlotIn(flat_grad_, parameter.offset, parameter.numel), grad, share)) {
+      AddToFlatGradient(index, grad, share);
     }
     filled_[index] = true;
   }
   --pending_;
+}
+
+void FsdpUnit::AddToFlatGradient(int index, const at::Tensor& grad, double share) {
+  const FsdpParameter& parameter = parameters_[index];
+  at::Tensor place = flat_grad_.narrow(0, parameter.offset, parameter.numel).view(parameter.sizes);
+  const bool small = grad.scalar_type() == at::kHalf || grad.scalar_type() == at::kBFloat16;
+  if (filled_[index]) {
+    place.add_(small ? grad.to(at::kFloat) : grad, share);
+  } else if (small || grad.scalar_type() != place.scalar_type()) {
+    place.copy_(grad.to(at::kFloat).mul_(share));  // rounded once, after the division
+  } else {
+    at::mul_out(place, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
+  }
 }
 
 at::Tensor FsdpUnit::ZeroFlatGradient() const {
@@ -189,7 +197,7 @@ at::Tensor FsdpUnit::ReleaseFlatGradient() {
     if (!filled_[i]) flat_grad_.narrow(0, parameters_[i].offset, parameters_[i].numel).zero_();
   }
   const int64_t used = parameters_.back().offset + parameters_.back().numel;
-  flat_grad_.narrow(0, used, flat_grad_.numel() - used).zero_();
+  if (used < flat_grad_.numel()) flat_grad_.narrow(0, used, flat_grad_.numel() - used).zero_();
   filled_.assign(parameters_.size(), false);
   return std::exchange(flat_grad_, at::Tensor());
 }

@@ -95,6 +95,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
  private:
   enum class State { kSharded, kGathering, kUnsharded };
   void Shard();
+  void AddToFlatGradient(int index, const at::Tensor& grad, double share);
   at::ScalarType compute_type() const;
   at::ScalarType reduce_type() const;
   at::Tensor LocalView(const at::Tensor& shard, const FsdpParameter& parameter) const;
