@@ -49,7 +49,7 @@ DataParallelBase::DataParallelBase(DataParallelOptions options) : dim_(options.d
   if (options.devices.has_value()) {
     devices_ = *std::move(options.devices);
   } else {
-    for (size_t i = 0; i < torch::cuda::device_count(); ++i) {
+    for (size_t i = 0; i < static_cast<size_t>(torch::cuda::device_count()); ++i) {
       devices_.emplace_back(c10::kCUDA, static_cast<c10::DeviceIndex>(i));
     }
   }

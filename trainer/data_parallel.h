@@ -167,7 +167,7 @@ class DataParallel : public DataParallelBase {
     for (size_t i = 1; i < count; ++i) used.push_back(replicas_[i - 1].get());
     Replicate(*module_, used);
     std::vector<std::optional<Output>> results(count);
-    RunEach(count, [&](size_t i) { results[i] = compute(i); });
+    RunEach(count, [&](size_t i) { results[i].emplace(compute(i)); });
     std::vector<Output> outputs;
     for (auto& result : results) outputs.push_back(*std::move(result));
     return Gather(outputs);
