@@ -96,12 +96,15 @@ void DataParallelBase::Replicate(const torch::nn::Module& module, const std::vec
     CheckAlike(parameters, own);
     CheckAlike(buffers, own_buffers);
     for (size_t i = 0; i < own.size(); ++i) {
-      torch::autograd::impl::set_gradient_edge(own[i], {});
       own[i].set_data(CopyOn(device, parameters[i]));
       // Graphs of earlier forward passes hold on to the replica's tensor: they are valid while its values are the same.
       const int64_t before = std::exchange(versions_[r][i], parameters[i]._version());
       if (before != versions_[r][i]) own[i].unsafeGetTensorImpl()->bump_version();
-      if (sums[i] != nullptr) torch::autograd::set_history(own[i], sums[i]);
+      if (sums[i] != nullptr) {
+        torch::autograd::set_history(own[i], sums[i]);
+      } else if (records) {
+        torch::autograd::impl::set_gradient_edge(own[i], {});  // frozen since
+      }
     }
     for (size_t i = 0; i < own_buffers.size(); ++i) own_buffers[i].set_data(CopyOn(device, buffers[i]));
     const auto from = module.modules(), to = replicas[r]->modules();

@@ -13,6 +13,8 @@ whether infinities were found and the weights.
 PyTorch 1.13's GradScaler is for CUDA. Its ShardedGradScaler has code for the CPU, all of which runs here; what it asks
 of CUDA, that there is one and that the flag goes there to be added up, is answered by the CPU."""
 
+import importlib.util
+import os
 import sys
 
 import torch
@@ -22,7 +24,11 @@ import torch.distributed as dist
 torch.cuda.amp.grad_scaler.amp_definitely_not_available = lambda: False
 torch.Tensor.cuda = lambda self, *unused, **unused_too: self
 
-from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler  # noqa: E402
+# From its file: the package around it can't be imported by every Python.
+path = os.path.join(os.path.dirname(torch.__file__), "distributed/fsdp/sharded_grad_scaler.py")
+spec = importlib.util.spec_from_file_location("sharded_grad_scaler", path)
+sharded_grad_scaler = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sharded_grad_scaler)
 
 OPTIMIZERS = 2
 GRADIENTS = {
@@ -36,9 +42,9 @@ GRADIENTS = {
 class Run:
     def __init__(self, numbers, rank):
         init, growth, backoff, interval = numbers
-        self.scaler = ShardedGradScaler(init_scale=float(init), growth_factor=float(growth),
-                                        backoff_factor=float(backoff), growth_interval=int(interval),
-                                        process_group=dist.group.WORLD)
+        self.scaler = sharded_grad_scaler.ShardedGradScaler(
+            init_scale=float(init), growth_factor=float(growth), backoff_factor=float(backoff),
+            growth_interval=int(interval), process_group=dist.group.WORLD)
         self.weights = [(torch.ones(3) * (1 + i + rank)).requires_grad_() for i in range(OPTIMIZERS)]
         self.optimizers = [torch.optim.SGD([weight], 0.125) for weight in self.weights]
 
