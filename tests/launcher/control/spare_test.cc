@@ -139,6 +139,22 @@ TEST(FewerNodes, RanksAreNumberedAnewDownToTheLeast) {
   EXPECT_THAT(job.report()->not_restarted(), HasSubstr("fewer than the 2"));
 }
 
+TEST(FewerNodes, OneThatWasGivenUpDoesNotComeBack) {
+  Driver job(PlanWithSpares(3, 2, 0, 2));
+  job.JoinAll();
+  LoseNode1(&job);
+  job.Handle(AgentEnded{1});
+  job.Pass(milliseconds(10), {0, 2});
+  for (const uint32_t node : {1u, 2u}) {  // the last place is one that there was
+    v1::NodeOffer offer = MakeOffer(node);
+    offer.add_devices()->set_node_index(0);
+    job.JoinAs(100 + node, offer);
+    EXPECT_TRUE(job.Closed(100 + node));
+    ASSERT_NE(job.Last(100 + node, v1::ToAgent::kRefused), nullptr);
+    EXPECT_THAT(job.Last(100 + node, v1::ToAgent::kRefused)->refused(), HasSubstr("already joined, or was given up"));
+  }
+}
+
 TEST(FewerNodes, ALossWhileTheJobPausesCountsToo) {
   Driver job(PlanWithSpares(3, 2, 0, 2));
   job.JoinAll();

@@ -1,0 +1,279 @@
+// `dlaunch top`: its page from made-up jobs, and of real ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "launcher/agent/group_use.h"
+#include "launcher/agent/process_state.h"
+#include "launcher/jobs/live_view.h"
+#include "launcher/jobs/top_table.h"
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+// Four ranks on two nodes: two in a call, one outside, one ended.
+JobFrame MakeFrame() {
+  JobFrame frame;
+  frame.pid = 4711;
+  v1::JobStatus& status = frame.status;
+  status.set_job_id("job-00ff");
+  status.set_phase("running");
+  status.set_epoch(1);
+  status.set_age_ms(12'000);
+  status.set_world_size(4);
+  status.set_source("2 simulated nodes");
+  status.add_command("/usr/bin/train");
+  status.set_node_count(2);
+  for (uint32_t i = 0; i < 2; ++i) {
+    v1::JobNode& node = *status.add_nodes();
+    node.set_name("node" + std::to_string(i));
+    node.set_first_rank(2 * i);
+    node.set_rank_count(2);
+    node.set_agent(i == 0 ? 99 : 0);
+  }
+  for (uint32_t i = 0; i < 4; ++i) {
+    v1::JobRank& rank = *status.add_ranks();
+    rank.set_node(i / 2);
+    rank.set_known(true);
+    v1::RankView& view = *rank.mutable_view();
+    view.set_rank(i);
+    view.set_pid(static_cast<int32_t>(1000 + i));
+    view.set_age_ms(10'000);
+    view.set_cpu_ms(5'000);
+    view.set_resident_bytes(kGiB);
+    v1::CallState& call = *view.mutable_doing();
+    call.set_present(true);
+    call.set_call("all_reduce(sum, float32, 8)");
+    call.set_site("train.cc:88");
+    call.set_sequence(42);
+    call.set_age_ms(i == 1 ? 7'300 : 120);
+    call.set_done(i == 2);
+  }
+  status.mutable_ranks(3)->mutable_view()->set_pid(0);
+  frame.at = std::chrono::steady_clock::time_point(std::chrono::hours(1));
+  return frame;
+}
+
+std::vector<string> Lines(const string& text) {
+  std::vector<string> lines;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = text.find('\n', begin);
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+TEST(TopTable, TellsOfJobNodesAndRanks) {
+  EXPECT_THAT(
+      Lines(FormatJobFrame(MakeFrame(), nullptr, {})),
+      ElementsAre("job-00ff  running for 12 s  4 ranks on 2 simulated nodes  dlaunch pid 4711", "  /usr/bin/train",
+                  "ranks: 2 in calls, 1 outside, 1 ended; 150 % CPU, 4.0 GiB of memory",
+                  "longest in its call: rank 1, in all_reduce #42 at train.cc:88 for 7.3 s",
+                  "node0: ranks 0-1, 100 % CPU, 2.0 GiB", "node1: ranks 2-3, 50 % CPU, 2.0 GiB; its agent has ended",
+                  "", "RANK  NODE    PID  CPU %   MEMORY  DOING",
+                  "   0  node0  1000     50  1.0 GiB  in all_reduce #42 at train.cc:88 for 120 ms",
+                  "   1  node0  1001     50  1.0 GiB  in all_reduce #42 at train.cc:88 for 7.3 s",
+                  "   2  node1  1002     50  1.0 GiB  after all_reduce #42 at train.cc:88, for 120 ms",
+                  "   3  node1     -      -        -  has ended"));
+}
+
+TEST(TopTable, CpuIsThatSinceTheLastPageOfTheSameProcess) {
+  const JobFrame before = MakeFrame();
+  JobFrame now = MakeFrame();
+  now.at += seconds(2);
+  now.status.mutable_ranks(0)->mutable_view()->set_cpu_ms(9'000);  // two CPUs
+  now.status.mutable_ranks(1)->mutable_view()->set_cpu_ms(4'000);  // a child of it has ended
+  now.status.mutable_ranks(2)->mutable_view()->set_pid(2002);      // another process
+  const std::vector<string> lines = Lines(FormatJobFrame(now, &before, {}));
+  EXPECT_THAT(lines[8], HasSubstr("   200  "));
+  EXPECT_THAT(lines[9], HasSubstr("     0  "));
+  EXPECT_THAT(lines[10], HasSubstr("    50  "));
+  // Ages of the views count: the first was looked at a second before its page.
+  JobFrame older = before;
+  older.status.mutable_ranks(0)->set_ago_ms(2'000);
+  EXPECT_THAT(Lines(FormatJobFrame(now, &older, {}))[8], HasSubstr("   100  "));
+}
+
+TEST(TopTable, KeepsToThePage) {
+  JobFrame frame = MakeFrame();
+  frame.status.mutable_ranks(0)->mutable_view()->mutable_doing()->set_site(string(44, 'x') + "\xc3\xa9\xc3\xa9");
+  for (size_t rows = 1; rows < 14; ++rows) {
+    const std::vector<string> lines = Lines(FormatJobFrame(frame, nullptr, {rows, 101}));
+    EXPECT_LE(lines.size(), std::max<size_t>(rows, 9));
+    for (const string& line : lines) {
+      EXPECT_LE(line.size(), 101u);
+      EXPECT_FALSE(line.ends_with('\xc3')) << "half a character";
+    }
+    EXPECT_EQ(lines.back().ends_with(" more ranks"), rows < 12);
+  }
+}
+
+TEST(TopTable, WhatComesFromElsewhereDoesNotSteerTheTerminal) {
+  JobFrame frame = MakeFrame();
+  frame.status.mutable_nodes(0)->set_name("a\x1b[2Jb");
+  frame.status.mutable_ranks(0)->mutable_view()->mutable_doing()->set_site("\x07\r");
+  frame.status.mutable_ranks(1)->mutable_view()->mutable_doing()->set_call("\x1b]0;x");
+  const string page = FormatJobFrame(frame, nullptr, {});
+  EXPECT_EQ(page.find_first_of("\x1b\x07\r"), string::npos);
+}
+
+TEST(TopTable, SaysWhatIsNotKnownOrOld) {
+  JobFrame frame = MakeFrame();
+  frame.status.mutable_ranks(0)->set_known(false);
+  frame.status.mutable_ranks(0)->mutable_view()->set_pid(0);
+  frame.status.mutable_ranks(1)->set_ago_ms(5'000);
+  frame.status.mutable_ranks(2)->mutable_view()->set_stopped(true);
+  const string page = FormatJobFrame(frame, nullptr, {});
+  EXPECT_THAT(page, HasSubstr("1 not told yet"));
+  EXPECT_THAT(page, HasSubstr("for 12.3 s (as told 5.0 s ago)"));
+  EXPECT_THAT(page, HasSubstr("stopped by a signal; after all_reduce"));
+}
+
+TEST(LiveViewTest, LooksAtMostOncePerIntervalAndPages) {
+  std::vector<v1::NodePlacement> nodes(2);
+  for (uint32_t i = 0; i < 300; ++i) nodes[i / 150].add_ranks()->set_rank(i);
+  const std::vector<size_t> agents = {0, 2};  // a spare took a place
+  std::vector<std::pair<size_t, uint64_t>> asked;
+  LiveView live([&](size_t agent, uint64_t look) { asked.emplace_back(agent, look); });
+  const JobMembers members{&nodes, &agents};
+  LiveView::TimePoint now(std::chrono::hours(1));
+  live.Refresh(members, now);
+  live.Refresh(members, now + milliseconds(50));
+  EXPECT_THAT(asked, ElementsAre(std::pair(size_t{0}, uint64_t{1}), std::pair(size_t{2}, uint64_t{1})));
+  v1::NodeView view;
+  view.set_look(1);
+  for (uint32_t i = 150; i < 300; ++i) {
+    v1::RankView& rank = *view.add_ranks();
+    rank.set_rank(i);
+    rank.set_pid(7);
+    rank.mutable_doing()->set_call(string(10'000, 'c'));
+  }
+  live.OnView(2, view, now);
+  view.set_look(9);  // nobody has asked that
+  live.OnView(0, view, now);
+  v1::JobStatus all;
+  while (all.ranks_size() < 300) {
+    v1::JobStatus page;
+    live.AddRanks(members, static_cast<uint32_t>(all.ranks_size()), 8'000, now + seconds(1), &page);
+    ASSERT_GT(page.ranks_size(), 0);
+    EXPECT_LE(page.ByteSizeLong(), 8'000u);
+    all.MergeFrom(page);
+  }
+  for (int i = 0; i < 300; ++i) {
+    EXPECT_EQ(all.ranks(i).view().rank(), static_cast<uint32_t>(i));
+    EXPECT_EQ(all.ranks(i).known(), i >= 150);
+    EXPECT_EQ(all.ranks(i).node(), static_cast<uint32_t>(i / 150));
+    EXPECT_EQ(all.ranks(i).ago_ms(), i >= 150 ? 1000u : 0u);
+  }
+  live.Forget();
+  v1::JobStatus none;
+  live.AddRanks(members, 299, 8'000, now, &none);
+  EXPECT_FALSE(none.ranks(0).known());
+}
+
+TEST(GroupUseTest, CountsWhatAGroupHolds) {
+  const auto uses = LookAtGroups({::getpgrp()});
+  ASSERT_EQ(uses.size(), 1u);
+  const GroupUse& own = uses.at(::getpgrp());
+  EXPECT_GE(own.processes, 1u);
+  EXPECT_GE(own.resident_bytes, 100'000u);
+  EXPECT_TRUE(LookAtGroups({}).empty());
+}
+
+class Top : public testing::Test {
+ protected:
+  void Start(const string& script) {
+    job_ = std::make_unique<DlaunchProcess>(std::vector<string>{"--simulate-nodes", "2", "--nproc-per-node", "2",
+                                                                "--max-restarts", "1", "sh", "-c", script});
+    for (int rank = 0; rank < 4; ++rank) {
+      ASSERT_TRUE(job_->WaitForOutput("[" + std::to_string(rank) + "] up")) << job_->err();
+    }
+    const string environment = ReadProcessEnvironment(job_->RankProcess(0));
+    const size_t at = environment.find(string(1, '\0') + "COHORT_JOB_ID=") + 1;
+    ASSERT_NE(at, 0u);
+    id_ = string(environment.c_str() + at + std::strlen("COHORT_JOB_ID="));
+  }
+
+  std::unique_ptr<DlaunchProcess> job_;
+  string id_;
+};
+
+TEST_F(Top, IsAPageOfTextWhereNobodyWatches) {
+  Start("echo up; if [ $RANK = 3 ]; then while :; do :; done; fi; sleep 1000");
+  DlaunchProcess top({"top", id_});
+  ASSERT_EQ(top.Wait(), 0) << top.err();
+  const std::vector<string> lines = Lines(top.out());
+  ASSERT_EQ(lines.size(), 11u) << top.out();
+  EXPECT_THAT(lines[0], HasSubstr(id_ + "  running for "));
+  EXPECT_THAT(lines[2], HasSubstr("ranks: 4 outside; "));
+  EXPECT_THAT(lines[4], HasSubstr("node1: ranks 2-3, "));
+  for (int rank = 0; rank < 4; ++rank) {
+    EXPECT_THAT(lines[7 + rank], HasSubstr(std::to_string(job_->RankProcess(rank))));
+    EXPECT_THAT(lines[7 + rank], HasSubstr("no collective call yet"));
+  }
+  EXPECT_EQ(top.out().find('\x1b'), string::npos);
+}
+
+TEST_F(Top, OnATerminalGoesOnUntilTheJobEnds) {
+  Start("echo up; sleep 1000");
+  DlaunchProcess top({"top", "--interval", "0.2", id_}, {.on_terminal = true});
+  ASSERT_TRUE(top.WaitForOutput("no collective call yet")) << top.err();
+  const size_t first = top.out().size();
+  ASSERT_TRUE(top.WaitUntil([&] { return top.out().find("RANK", first) != string::npos; })) << "a second page";
+  ::kill(job_->pid(), SIGKILL);
+  EXPECT_EQ(top.Wait(), 0) << top.err();
+  EXPECT_THAT(top.out(), HasSubstr(id_ + " has ended\n"));
+  EXPECT_EQ(job_->WaitUntilGone(seconds(20)), "");
+}
+
+TEST_F(Top, ShowsTheRanksOfTheNextEpoch) {
+  Start("echo up; if [ $COHORT_EPOCH = 2 ]; then echo again; fi; sleep 1000");
+  const pid_t before = job_->RankProcess(2);
+  ::kill(before, SIGKILL);
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(job_->WaitForOutput("[" + std::to_string(rank) + "] again")) << job_->err();
+  }
+  const pid_t now = job_->RankProcess(2);
+  ASSERT_NE(now, before);
+  DlaunchProcess top({"top", id_});
+  ASSERT_EQ(top.Wait(), 0) << top.err();
+  EXPECT_THAT(top.out(), HasSubstr(" " + std::to_string(now) + " "));
+  EXPECT_THAT(top.out(), HasSubstr("1 of 1 restarts"));
+}
+
+TEST(TopOfRealRanks, ShowsTheirCollectives) {
+  DlaunchProcess job(
+      {"--nproc-per-node", "2", ProgramFolder() + "/collperf", "all_reduce", "-b", "4M", "-e", "4M", "-n", "65536"});
+  ASSERT_TRUE(job.WaitUntil([&] { return job.RankProcess(1) != 0; }));
+  const string environment = ReadProcessEnvironment(job.RankProcess(1));
+  const string id(environment.c_str() + environment.find("COHORT_JOB_ID=") + std::strlen("COHORT_JOB_ID="));
+  string page;
+  EXPECT_TRUE(job.WaitUntil([&] {
+    DlaunchProcess top({"top", id});
+    top.Wait();
+    page = top.out() + top.err();
+    return page.find("all_reduce #") != string::npos;
+  })) << page;
+}
+
+}  // namespace
+}  // namespace cohort::launcher
