@@ -66,9 +66,10 @@ struct Stack : torch::nn::Module {
   std::vector<std::shared_ptr<Each>> layers;
 };
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
+double FirstDecile(std::vector<double> values) {
+  const auto place = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 10);
+  std::nth_element(values.begin(), place, values.end());
+  return *place;
 }
 
 template <typename Model>
@@ -83,22 +84,30 @@ double StepMicroseconds(Model& model) {
 template <typename Plain, typename Wrapped>
 void Compare(trainer::Job& job, const Options& options, const std::string& name, Plain& plain, Wrapped& wrapped,
              int count, const std::string& what, double target) {
-  std::vector<double> plain_times, wrapped_times, differences;
+  std::vector<double> plain_times, wrapped_times;
+  const auto begin_together = [&] { trainer::ThrowUnlessOk(job.world().Barrier().Wait(), "beginning together"); };
+  const auto slowest = [&](std::vector<double>& times) {
+    const comm::Buffer buffer(times.data(), static_cast<int64_t>(times.size()));
+    trainer::ThrowUnlessOk(job.world().AllReduce(buffer, buffer, comm::ReduceOp::kMax).Wait(), "comparing times");
+  };
   const int warm_up = std::max(5, options.steps / 10);
   for (int step = -warm_up; step < options.steps; ++step) {
+    begin_together();
     const double without = StepMicroseconds(plain);
-    trainer::ThrowUnlessOk(job.world().Barrier().Wait(), "beginning together");
+    begin_together();
     const double with = StepMicroseconds(wrapped);
     if (step < 0) continue;
     plain_times.push_back(without);
     wrapped_times.push_back(with);
-    differences.push_back(with - without);
   }
+  slowest(plain_times);
+  slowest(wrapped_times);
   if (job.rank() != 0) return;
-  const double cost = Median(differences) / count;
+  const double without = FirstDecile(plain_times), with = FirstDecile(wrapped_times);
+  const double cost = (with - without) / count;
   std::printf("%-34s %d rank%s  plain %8.1f us  wrapped %8.1f us  %7.3f us a %s (target %g: %s)\n", name.c_str(),
-              job.size(), job.size() == 1 ? " " : "s", Median(plain_times), Median(wrapped_times), cost, what.c_str(),
-              target, cost <= target ? "met" : "missed");
+              job.size(), job.size() == 1 ? " " : "s", without, with, cost, what.c_str(), target,
+              cost <= target ? "met" : "missed");
   std::fflush(stdout);
 }
 
