@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <set>
 #include <sstream>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/errno_status.h"
@@ -28,6 +30,10 @@ namespace {
 
 constexpr size_t kSecretBytes = 32;
 constexpr size_t kMaxValue = 48 * 1024;
+// How long a rank that waits for another one asks the store before it looks whether that one lives, and rests after an
+// answer that came at once.
+constexpr std::chrono::milliseconds kPeerCheck(200);
+constexpr std::chrono::milliseconds kRest(5);
 
 std::string ToHex(std::string_view bytes) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -82,6 +88,7 @@ class StoreBootstrap final : public Bootstrap {
 
   absl::Status MeetRanks(Identity* identity, Deadline deadline);
   absl::StatusOr<std::unique_ptr<Segment>> MakeSegment(Deadline deadline);
+  absl::Status AwaitAttached(int rank, Deadline deadline);
   absl::StatusOr<std::unique_ptr<Segment>> JoinSegment(Deadline deadline);
   void OnPeerEnd(int local_rank, const std::string& cause);
   void TellSelf() COHORT_EXCLUDES(mutex_);
@@ -172,6 +179,22 @@ absl::Status StoreBootstrap::MeetRanks(Identity* identity, Deadline deadline) {
   return absl::OkStatus();
 }
 
+absl::Status StoreBootstrap::AwaitAttached(int rank, Deadline deadline) {
+  const std::string key = "cohort/attached/" + std::to_string(rank);
+  while (true) {
+    const bool dead = IsExiting(places_[static_cast<size_t>(rank)].pid);  // asked before the look
+    const absl::Status status = store_->Get(key, Earlier(deadline, Deadline::After(kPeerCheck))).status();
+    if (!absl::IsNotFound(status) && !absl::IsDeadlineExceeded(status)) return status;
+    if (dead) return absl::UnavailableError(Describe(rank) + " ended before it had joined its node");
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError(
+          Describe(rank) +
+          " has not joined its node in time (COHORT_INIT_TIMEOUT_MS): " + std::string(status.message()));
+    }
+    std::this_thread::sleep_for(kRest);
+  }
+}
+
 // The first rank of a node: makes the segment and keeps its descriptor open until all have it.
 absl::StatusOr<std::unique_ptr<Segment>> StoreBootstrap::MakeSegment(Deadline deadline) {
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<Segment> segment,
@@ -179,8 +202,7 @@ absl::StatusOr<std::unique_ptr<Segment>> StoreBootstrap::MakeSegment(Deadline de
   COHORT_RETURN_IF_ERROR(store_->Put("cohort/segment/" + std::to_string(rank_),
                                      std::to_string(getpid()) + " " + std::to_string(segment->fd())));
   for (int local = 1; local < node_.rank_count; ++local) {
-    const std::string key = "cohort/attached/" + std::to_string(rank_ + local);
-    COHORT_RETURN_IF_ERROR(store_->Get(key, deadline).status());
+    COHORT_RETURN_IF_ERROR(AwaitAttached(rank_ + local, deadline));
   }
   return segment;
 }

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -103,7 +104,13 @@ int RunRank(RuntimeOptions options) {
 }
 
 int RunJob(int ranks) {
-  std::string directory = (std::filesystem::temp_directory_path() / "embed-XXXXXX").string();
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+  if (error) {
+    std::fprintf(stderr, "embed: no folder for temporary files: %s; set TMPDIR\n", error.message().c_str());
+    return 1;
+  }
+  std::string directory = (folder / "embed-XXXXXX").string();
   if (mkdtemp(directory.data()) == nullptr) {
     std::perror("mkdtemp");
     return 1;

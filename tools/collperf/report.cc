@@ -149,8 +149,15 @@ std::string PlotText(const Options& options, const RunFacts& facts, const std::v
 }
 
 absl::Status CheckFiles(const Options& options) {
-  for (const std::string* path : {&options.csv, &options.json, &options.plot}) {
-    if (!path->empty()) COHORT_RETURN_IF_ERROR(tools::CheckWritable(*path));
+  const std::vector<const std::string*> paths = {&options.csv, &options.json, &options.plot};
+  for (size_t i = 0; i < paths.size(); ++i) {
+    if (paths[i]->empty()) continue;
+    for (size_t other = 0; other < i; ++other) {
+      if (*paths[i] == *paths[other]) {
+        return absl::InvalidArgumentError("--csv, --json and --plot need a file each, not " + *paths[i] + " twice");
+      }
+    }
+    COHORT_RETURN_IF_ERROR(tools::CheckWritable(*paths[i]));
   }
   return absl::OkStatus();
 }

@@ -258,7 +258,7 @@ CLI::App* AddExplain(CLI::App& app, Options& options) {
       ->capture_default_str();
   explain->add_option("--hosts", options.hosts, "hosts they are on")->check(CLI::PositiveNumber)->capture_default_str();
   explain->add_option("--ranks-per-cpu", options.ranks_per_cpu, "on the fullest host")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(0.001, 1e6))
       ->capture_default_str();
   explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
   return explain;

@@ -30,7 +30,10 @@ absl::StatusOr<comm::Placement> ReadNodes(const std::string& text, int ranks, bo
   }
   if (counts.size() == 1) {
     const int nodes = counts[0];
-    if (nodes > ranks) return Refuse(text);
+    if (nodes > ranks) {
+      return absl::InvalidArgumentError("--nodes " + text + " needs a rank on each node: give --ranks " + text +
+                                        " or more, not " + std::to_string(ranks));
+    }
     counts.assign(static_cast<size_t>(nodes), ranks / nodes);
     for (int i = 0; i < ranks % nodes; ++i) ++counts[static_cast<size_t>(i)];
   }

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "CLI/CLI.hpp"
 
@@ -33,7 +34,12 @@ bool Flushed(const std::string& name) {
 
 int RunProgram(const std::string& name, const std::function<int()>& body) {
   HoldStandardStreams();
-  const int status = body();
+  int status = 1;
+  try {
+    status = body();
+  } catch (const std::bad_alloc&) {  // of what the program's own size asks for
+    std::fprintf(stderr, "%s: not enough memory; ask for less (fewer ranks, pieces or bytes)\n", name.c_str());
+  }
   return Flushed(name) || status != 0 ? status : 1;
 }
 
