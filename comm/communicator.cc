@@ -29,8 +29,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runti
                                       ", which is no Determinism");
   }
   COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
-  COHORT_ASSIGN_OR_RETURN(Tuning tuning, Tuning::Parse(environment.tuning));
-  COHORT_ASSIGN_OR_RETURN(tuning, Tuning::Parse(options.tuning, std::move(tuning)));
+  absl::StatusOr<Tuning> given = Tuning::Parse(environment.tuning);
+  if (!given.ok()) return absl::InvalidArgumentError("COHORT_TUNING: " + std::string(given.status().message()));
+  COHORT_ASSIGN_OR_RETURN(Tuning tuning, Tuning::Parse(options.tuning, *std::move(given)));
   std::vector<int> members(runtime.world_size());
   std::iota(members.begin(), members.end(), 0);
   uint64_t sequence;

@@ -258,7 +258,11 @@ CLI::App* AddExplain(CLI::App& app, Options& options) {
       ->capture_default_str();
   explain->add_option("--hosts", options.hosts, "hosts they are on")->check(CLI::PositiveNumber)->capture_default_str();
   explain->add_option("--ranks-per-cpu", options.ranks_per_cpu, "on the fullest host")
-      ->check(CLI::Range(0.001, 1e6))
+      ->check([](const std::string& text) {  // "nan" passes every comparison of a range
+        double value = 0;
+        const bool fits = CLI::detail::lexical_cast(text, value) && value >= 0.001 && value <= 1e6;
+        return fits ? std::string() : "needs a number from 0.001 to 1000000, not " + text;
+      })
       ->capture_default_str();
   explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
   return explain;
