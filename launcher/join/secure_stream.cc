@@ -153,6 +153,13 @@ struct SecureStream::Rep {
   // Reads what there is into the flow. False: the connection is lost.
   bool Receive(Flow* flow);
   bool Send(Flow* flow);
+  // Says that nothing more will be sent. False while the connection has no room for it: to be called again.
+  bool SayEnd() {
+    ::ERR_clear_error();
+    const int result = ::SSL_shutdown(ssl.get());
+    short events = 0;
+    return result >= 0 || !MustWait(result, &events) || events != POLLOUT;
+  }
 };
 
 bool SecureStream::Rep::Receive(Flow* flow) {
@@ -265,8 +272,9 @@ absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptio
     const bool connected = rep_->Receive(&in) && rep_->Send(&out);
     in.ended = in.ended || !connected;
     WriteOut(&in, &output);
-    if (out.ended && out.empty() && !std::exchange(said_end, true)) {
-      ::SSL_shutdown(rep_->ssl.get());
+    const bool ends = out.ended && out.empty() && !said_end;
+    if (ends && rep_->SayEnd()) {
+      said_end = true;
       linger = Deadline::After(kLinger);
     }
     if (in.ended && in.empty()) {
@@ -276,7 +284,8 @@ absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptio
       if (options.ends_with_peer || said_end) return absl::OkStatus();
     }
     if (said_end && !options.ends_with_peer && linger.passed()) return absl::OkStatus();
-    const short events = static_cast<short>((in.room() ? POLLIN : 0) | (out.empty() ? 0 : POLLOUT));
+    const bool sends = !out.empty() || (ends && !said_end);
+    const short events = static_cast<short>((in.room() ? POLLIN : 0) | (sends ? POLLOUT : 0));
     pollfd polled[4] = {{events != 0 && connected ? rep_->socket.get() : -1, events, 0},
                         {out.room() ? input.get() : -1, POLLIN, 0},
                         {in.empty() ? -1 : output.get(), POLLOUT, 0},

@@ -1,6 +1,8 @@
 // Tokens, what joining nodes say first, what pods' variables tell: round trips, and answers to any bytes.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -216,6 +218,34 @@ TEST_F(SecureStreams, CarriesEveryByteBothWays) {
   EXPECT_EQ(StatusOf(writer), 0);
   EXPECT_EQ(StatusOf(reader), 0);
   EXPECT_EQ(StatusOf(echo), 0);
+}
+
+// The last word must come through a connection that the bytes before it have filled: the reader is slow here.
+TEST_F(SecureStreams, SaysTheEndThroughAFullConnection) {
+  const JoinKey key = MakeJoinKey("shared");
+  for (size_t size = 1; size < 200'000; size = size * 7 / 4 + 1) {
+    Ends ends = Connected();
+    const int small = 1;  // the kernel takes its smallest
+    ASSERT_EQ(::setsockopt(ends.client.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
+    const pid_t sender = InAnotherProcess([&] {
+      ends.server.reset();
+      auto stream = SecureStream::Connect(std::move(ends.client), key, Deadline::After(seconds(20)));
+      const int input = ::memfd_create("input", MFD_CLOEXEC);
+      if (!stream.ok() || ::ftruncate(input, static_cast<off_t>(size)) != 0) return false;
+      return stream->Pump(UniqueFd(input), UniqueFd(::open("/dev/null", O_WRONLY)), {}).ok();
+    });
+    ends.client.reset();
+    auto stream = SecureStream::Accept(std::move(ends.server), key, Deadline::After(seconds(20)));
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    ::usleep(20'000);
+    int endless[2];
+    ASSERT_EQ(::pipe(endless), 0);
+    const UniqueFd open_end(endless[1]);
+    const absl::Status ended =
+        stream->Pump(UniqueFd(endless[0]), UniqueFd(::open("/dev/null", O_WRONLY)), {.ends_with_peer = true});
+    EXPECT_TRUE(ended.ok()) << ended << " after " << size << " bytes";
+    EXPECT_EQ(StatusOf(sender), 0);
+  }
 }
 
 TEST_F(SecureStreams, AnotherKeyIsRefusedOnBothSides) {
