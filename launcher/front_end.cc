@@ -168,7 +168,7 @@ int FrontEnd::Run() {
   }
   held_.Release();
   KeepRecord();
-  Sweep("COHORT_JOB_ID=" + job_id_, older_children, agent_died_ || killed_, seconds(2));
+  Sweep("COHORT_JOB_ID=" + job_id_, {older_children}, agent_died_ || killed_, seconds(2));
   // Whoever reads us may take their time: from here on a signal ends us as it ends any program.
   ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
   const milliseconds print_limit = killed_ ? milliseconds(500) : std::chrono::hours(24);
@@ -327,13 +327,14 @@ void FrontEnd::OnSignal() {
   }
 }
 
-// A scheduler's notice of a preemption, most often: the ranks know what to do.
+// A scheduler's notice of a preemption, most often: the ranks know what to do. The rendezvous knows which of them ask
+// for notices, and which get the signal.
 void FrontEnd::OnNotice(int signal) {
   if (report_ || user_stop_) return;
   Say(SignalName(signal) + ": passing it on to all ranks");
   v1::ToNode message;
   message.set_notice_signal(signal);
-  for (size_t i = 0; i < agents_.size(); ++i) agents_.Send(i, message);
+  agents_.Send(0, message);
 }
 
 void FrontEnd::OnUserSignal(int signal) {
@@ -385,6 +386,8 @@ void FrontEnd::RequestStop(const std::string& reason, int exit_code, millisecond
   message.mutable_stop()->set_reason(reason);
   message.mutable_stop()->set_exit_code(exit_code);
   message.mutable_stop()->set_grace_ms(static_cast<uint32_t>(grace.count()));
+  const bool preempts = user_stop_ && exit_code == 128 + SIGTERM && !everyone;  // it may be a scheduler's
+  if (preempts) message.mutable_stop()->set_signal(SIGTERM);
   for (size_t i = 0; i < agents_.size() && (everyone || i == 0); ++i) {
     agents_.Send(i, message);
   }
@@ -395,7 +398,8 @@ void FrontEnd::OnAgentEnded(size_t index) {
   if (!in_order) agent_died_ = true;
   if (index != 0 && agents_.IsHere(index)) {
     v1::ToNode ended;
-    ended.set_agent_ended(static_cast<uint32_t>(index));
+    ended.mutable_agent_ended()->set_agent(static_cast<uint32_t>(index));
+    ended.mutable_agent_ended()->set_text(agents_.DescribeEnd(index));
     agents_.Send(0, ended);
   }
   if (index == 0) {

@@ -75,6 +75,9 @@ std::string FormatJobRecord(const JobRecord& record) {
     json["nodes"].push_back({{"name", node.name()}, {"ranks", ranks}});
   }
   AddEnd(report, NodeNames(record.nodes), &json);
+  if (report.preempted_by() != 0) {
+    json["preempted"] = {{"signal", SignalName(report.preempted_by())}, {"step", report.stop_step()}};
+  }
   json["restarted_after"] = Json::array();
   for (const FailedEpoch& failed : record.failed_epochs) {
     Json epoch = {{"exit_code", failed.report.exit_code()}};

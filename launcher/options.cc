@@ -15,6 +15,7 @@
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
 #include "absl/status/status.h"
+#include "launcher/environment/process_environment.h"
 #include "launcher/option_hints.h"
 #include "runtime/base/status_macros.h"
 
@@ -33,7 +34,7 @@ constexpr char kExamples[] = R"(Examples:
 
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
 working directory, then beside dlaunch. Underscores in options may stand for dashes.
-Exit status: the first failed rank's, or 128 + n after signal n; 2: can't work, 125: dlaunch failed, 126, 127: no program)";
+Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
 
 // What the parser fills: text, so that one strict reader gives every message.
 struct RawOptions {
@@ -197,20 +198,10 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts, Options* opt
     if (name.starts_with("COHORT_AGENT") || name == "COHORT_LOCAL_RANK" || name == "COHORT_JOB_ID") {
       return Invalid("--env '" + text + "': dlaunch sets " + name + " itself, by which a rank finds its agent");
     }
-    static constexpr std::string_view kAssigned[] = {"RANK",
-                                                     "WORLD_SIZE",
-                                                     "LOCAL_RANK",
-                                                     "LOCAL_WORLD_SIZE",
-                                                     "GROUP_RANK",
-                                                     "GROUP_WORLD_SIZE",
-                                                     "NODE_RANK",
-                                                     "MASTER_ADDR",
-                                                     "MASTER_PORT",
-                                                     "TORCHELASTIC_RUN_ID",
-                                                     "COHORT_EPOCH",
-                                                     "TORCHELASTIC_RESTART_COUNT",
-                                                     "TORCHELASTIC_MAX_RESTARTS"};
-    if (std::find(std::begin(kAssigned), std::end(kAssigned), name) != std::end(kAssigned)) {
+    static constexpr std::string_view kOfTheEpoch[] = {"TORCHELASTIC_RUN_ID", "COHORT_EPOCH",
+                                                       "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"};
+    if (IsRankVariable(name) ||
+        std::find(std::begin(kOfTheEpoch), std::end(kOfTheEpoch), name) != std::end(kOfTheEpoch)) {
       return Invalid("--env '" + text + "': dlaunch sets " + name + " itself, for each rank its own; leave it out");
     }
     options->environment.emplace_back(name, text.substr(equals + 1));

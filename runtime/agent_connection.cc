@@ -196,6 +196,20 @@ std::deque<v1::AgentMessage> AgentConnection::Take() {
   return news;
 }
 
+absl::Status AgentConnection::AwaitEnd(Deadline deadline) {
+  while (true) {
+    Receive();
+    for (const v1::AgentMessage& message : Take()) {
+      if (message.has_refused()) return absl::FailedPreconditionError(message.refused());
+    }
+    if (!status().ok()) return absl::OkStatus();
+    if (!Await(socket_.get(), POLLIN, deadline)) {
+      return absl::DeadlineExceededError("the agent (pid " + std::to_string(agent_pid_) +
+                                         ") has not let this rank go in time");
+    }
+  }
+}
+
 absl::Status AgentConnection::status() {
   MutexLock lock(mutex_);
   return status_;

@@ -40,6 +40,9 @@ class AgentConnection {
   bool pending() const { return pending_.load(std::memory_order_relaxed); }
   // The messages that are no answers, oldest first.
   std::deque<v1::AgentMessage> Take();
+  // Waits until the agent closes the connection. kDeadlineExceeded; kFailedPrecondition where it refuses something
+  // instead, with its words.
+  absl::Status AwaitEnd(Deadline deadline);
   // OK, or why nothing can be sent or received any more. Sticky.
   absl::Status status();
 

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,6 +76,10 @@ class BootstrapListener {
   virtual ~BootstrapListener() = default;
   virtual void OnRanksLost(const std::vector<int>& ranks, const std::string& text) = 0;
   virtual void OnGroupFailure(const GroupFailure& failure) = 0;
+  // The job is told to end soon, by `signal`. Then all ranks' steps are compared (Runtime::OnPreemption).
+  virtual void OnPreemptionNotice(int signal) { (void)signal; }
+  // The step that no rank begins, or nothing: the job goes on.
+  virtual void OnStopStep(std::optional<uint64_t> step) { (void)step; }
 };
 
 // Made by one thread; Poll, Look, Report* and Goodbye are called by the engine's owner.
@@ -106,8 +111,23 @@ class Bootstrap {
     (void)why;
     return false;
   }
+  // Preemption, as Runtime::OnPreemption goes through it: this rank wants to hear of notices; waits before `step`;
+  // stops before `step`. The defaults are for where nobody tells.
+  virtual void AskForNotices() {}
+  virtual void ReportPreemptionStep(uint64_t step) { (void)step; }
+  virtual void ReportPreempted(uint64_t step) { (void)step; }
   // This rank ends in order.
   virtual void Goodbye() = 0;
+
+  // Instead of Goodbye: this rank lives on, has let go of all that belongs to the epoch, and waits for the next. After
+  // the segment has gone; nothing else may be called then but NewOfThisKind. kDeadlineExceeded; kFailedPrecondition:
+  // there is no next epoch; kUnimplemented where there are none.
+  virtual absl::Status AwaitNextEpoch(Deadline deadline) {
+    (void)deadline;
+    return absl::UnimplementedError("only jobs of dlaunch have further epochs");
+  }
+  // One that joins the same job as the same local rank, or null.
+  virtual std::unique_ptr<Bootstrap> NewOfThisKind() const { return nullptr; }
 };
 
 // A key-value store that a program with its own launcher (MPI, a scheduler's PMI, a file) brings along. Both calls may
@@ -121,7 +141,8 @@ class KeyValueStore {
   virtual absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline) = 0;
 };
 
-std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank);
+// `stays`: after a failure this process may join the next epoch itself (Runtime::NextEpoch).
+std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank, bool stays = false);
 std::unique_ptr<Bootstrap> BootstrapWorldOfOne();
 // Joins rank `rank` of `world_size` through `store`, which must outlive the bootstrap and serve one Join per rank.
 // Consecutive ranks with equal boot id, user and pid namespace share a node; the first of them makes the segment.

@@ -113,7 +113,8 @@ absl::Status CheckNodes(const Identity& identity) {
 
 class AgentBootstrap final : public Bootstrap {
  public:
-  AgentBootstrap(std::string address, int local_rank) : address_(std::move(address)), local_rank_(local_rank) {}
+  AgentBootstrap(std::string address, int local_rank, bool stays)
+      : address_(std::move(address)), local_rank_(local_rank), stays_(stays) {}
 
   absl::StatusOr<Joined> Join(Deadline deadline) override;
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) override;
@@ -123,7 +124,14 @@ class AgentBootstrap final : public Bootstrap {
   void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) override;
   void ReportGroupFailure(const GroupFailure& failure) override;
   bool AskToBeKilled(const std::string& why) override;
+  void AskForNotices() override;
+  void ReportPreemptionStep(uint64_t step) override;
+  void ReportPreempted(uint64_t step) override;
   void Goodbye() override;
+  absl::Status AwaitNextEpoch(Deadline deadline) override;
+  std::unique_ptr<Bootstrap> NewOfThisKind() const override {
+    return std::make_unique<AgentBootstrap>(address_, local_rank_, stays_);
+  }
 
  private:
   absl::Status FetchNodes(uint32_t count, Identity* identity, Deadline deadline);
@@ -132,6 +140,7 @@ class AgentBootstrap final : public Bootstrap {
 
   const std::string address_;
   const int local_rank_;
+  const bool stays_;
   AgentConnection connection_;
   RankControl* control_ = nullptr;
   uint32_t seen_events_ = 0;
@@ -147,6 +156,7 @@ absl::StatusOr<Bootstrap::Joined> AgentBootstrap::Join(Deadline deadline) {
   hello->set_protocol(kAgentProtocol);
   hello->set_local_rank(static_cast<uint32_t>(local_rank_));
   hello->set_pid(getpid());
+  hello->set_stays(stays_);
   v1::AgentMessage first;
   FileDescriptor descriptor;
   COHORT_RETURN_IF_ERROR(connection_.Connect(address_, message, deadline, &first, &descriptor));
@@ -253,6 +263,11 @@ void AgentBootstrap::Deliver(const v1::AgentMessage& message, BootstrapListener&
     failure.blamed_rank = proto.blamed_rank();
     failure.from_rank = proto.from_rank();
     listener.OnGroupFailure(failure);
+  } else if (message.has_preemption()) {
+    listener.OnPreemptionNotice(message.preemption().signal());
+  } else if (message.has_stop_step()) {
+    const v1::StopStep& stop = message.stop_step();
+    listener.OnStopStep(stop.none() ? std::nullopt : std::optional<uint64_t>(stop.step()));
   }
 }
 
@@ -298,6 +313,24 @@ bool AgentBootstrap::AskToBeKilled(const std::string& why) {
   return true;
 }
 
+void AgentBootstrap::AskForNotices() {
+  v1::RankMessage message;
+  message.mutable_preemption();
+  connection_.Post(message);
+}
+
+void AgentBootstrap::ReportPreemptionStep(uint64_t step) {
+  v1::RankMessage message;
+  message.set_preemption_step(step);
+  connection_.Post(message);
+}
+
+void AgentBootstrap::ReportPreempted(uint64_t step) {
+  v1::RankMessage message;
+  message.set_preempted(step);
+  connection_.Post(message);
+}
+
 void AgentBootstrap::Goodbye() {
   v1::RankMessage message;
   message.mutable_goodbye();
@@ -305,10 +338,18 @@ void AgentBootstrap::Goodbye() {
   control_->state.store(kRankFinalised, std::memory_order_release);
 }
 
+absl::Status AgentBootstrap::AwaitNextEpoch(Deadline deadline) {
+  control_ = nullptr;
+  v1::RankMessage message;
+  message.mutable_next_epoch();
+  connection_.Post(message);
+  return connection_.AwaitEnd(deadline);
+}
+
 }  // namespace
 
-std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank) {
-  return std::make_unique<AgentBootstrap>(std::move(address), local_rank);
+std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank, bool stays) {
+  return std::make_unique<AgentBootstrap>(std::move(address), local_rank, stays);
 }
 
 }  // namespace cohort::runtime

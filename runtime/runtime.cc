@@ -1,7 +1,11 @@
 #include "runtime/runtime.h"
 
 #include <algorithm>
+#include <atomic>
 #include <deque>
+#include <optional>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/check.h"
@@ -15,17 +19,18 @@ namespace {
 
 // Failures of groups that nobody here knew yet are kept for communicators that are about to be made.
 constexpr size_t kFailuresKept = 64;
+constexpr std::chrono::milliseconds kAgentReturns{2};
 
 // How a process joins whose program names no bootstrap. A world of one in place of each rank of a job would compute
 // something, and something wrong: so only who is alone by all signs becomes one.
-absl::StatusOr<std::unique_ptr<Bootstrap>> BootstrapFor(const Environment& environment) {
+absl::StatusOr<std::unique_ptr<Bootstrap>> BootstrapFor(const Environment& environment, bool stays) {
   if (!environment.agent.empty()) {
     if (!environment.local_rank.has_value()) {
       return absl::FailedPreconditionError(
           "COHORT_AGENT is set but COHORT_LOCAL_RANK is not; dlaunch sets both, so something on the way to this "
           "program has removed one");
     }
-    return BootstrapFromAgent(environment.agent, *environment.local_rank);
+    return BootstrapFromAgent(environment.agent, *environment.local_rank, stays);
   }
   if (!environment.job_id.empty()) {
     return absl::FailedPreconditionError(
@@ -63,7 +68,9 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
         absl::Status& status = lost[static_cast<size_t>(rank)];
         if (status.ok()) status = absl::UnavailableError(text);
       }
+      latest_loss = absl::UnavailableError(text);
     }
+    losses.fetch_add(1, std::memory_order_relaxed);
     ForEachListener([&](MembershipListener* listener) { listener->OnRanksLost(ranks, text); });
   }
 
@@ -71,6 +78,14 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
     failures.push_back(failure);
     if (failures.size() > kFailuresKept) failures.pop_front();
     ForEachListener([&](MembershipListener* listener) { listener->OnGroupFailure(failure); });
+  }
+
+  void OnPreemptionNotice(int signal) override { notice.store(signal, std::memory_order_relaxed); }
+
+  void OnStopStep(std::optional<uint64_t> step) override {
+    if (stop_known.load(std::memory_order_relaxed)) return;
+    stop_step = step;
+    stop_known.store(true, std::memory_order_release);
   }
 
   // A listener may add or remove listeners.
@@ -96,6 +111,8 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Engine> engine;
   bool finalized = false;
+  bool stays = false;  // and the other option: for the next epoch
+  bool progress_thread = false;
   const uint64_t forks = Forks().load(std::memory_order_relaxed);
 
   // With engine ownership.
@@ -103,8 +120,18 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   int telling = 0;
   std::deque<GroupFailure> failures;
 
+  // Preemption. The first three are of the thread that asks; stop_step is written before stop_known.
+  bool asks_for_notices = false;
+  bool step_reported = false;
+  uint64_t latest_step = 0;
+  std::optional<uint64_t> stop_step;
+  std::atomic<int> notice{0};
+  std::atomic<bool> stop_known{false};
+  std::atomic<uint32_t> losses{0};
+
   Mutex mutex;
   std::vector<absl::Status> lost COHORT_GUARDED_BY(mutex);  // by world rank
+  absl::Status latest_loss COHORT_GUARDED_BY(mutex);
   absl::Status unreported COHORT_GUARDED_BY(mutex);
 };
 
@@ -117,15 +144,23 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
     return absl::InvalidArgumentError("RuntimeOptions::init_timeout must be positive");
   }
   if (options.bootstrap == nullptr) {
-    COHORT_ASSIGN_OR_RETURN(options.bootstrap, BootstrapFor(environment));
+    COHORT_ASSIGN_OR_RETURN(options.bootstrap, BootstrapFor(environment, options.stays));
   }
-  COHORT_ASSIGN_OR_RETURN(Bootstrap::Joined joined, options.bootstrap->Join(Deadline::After(timeout)));
+  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
+                          Join(std::move(options.bootstrap), timeout, options.progress_thread));
+  runtime->rep_->stays = options.stays;
+  return runtime;
+}
 
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Join(std::unique_ptr<Bootstrap> bootstrap,
+                                                       std::chrono::nanoseconds timeout, bool progress_thread) {
+  COHORT_ASSIGN_OR_RETURN(Bootstrap::Joined joined, bootstrap->Join(Deadline::After(timeout)));
   std::unique_ptr<Runtime> runtime(new Runtime);
   Rep& rep = *runtime->rep_;
   rep.identity = std::move(joined.identity);
   rep.segment = std::move(joined.segment);
-  rep.bootstrap = std::move(options.bootstrap);
+  rep.bootstrap = std::move(bootstrap);
+  rep.progress_thread = progress_thread;
   {
     MutexLock lock(rep.mutex);
     rep.lost.resize(static_cast<size_t>(rep.identity.world_size));
@@ -137,25 +172,53 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
     EngineLock lock(*rep.engine);
     rep.engine->Add(&rep);
   }
-  if (options.progress_thread) rep.engine->StartProgressThread();
+  if (progress_thread) rep.engine->StartProgressThread();
   return runtime;
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> Runtime::NextEpoch(std::unique_ptr<Runtime> ended,
+                                                            std::chrono::nanoseconds timeout) {
+  const Deadline deadline = Deadline::After(timeout);
+  Rep& rep = *ended->rep_;
+  COHORT_RETURN_IF_ERROR(rep.CheckProcess());
+  if (rep.finalized) return absl::FailedPreconditionError("NextEpoch after Finalize");
+  if (!rep.stays) {
+    return absl::FailedPreconditionError(
+        "this process joined without RuntimeOptions::stays, so it is told to end after a failure");
+  }
+  const bool progress_thread = rep.progress_thread;
+  ended->Leave(/*goodbye=*/false);
+  ended->attachment_.reset();  // which still uses the store
+  const std::unique_ptr<Bootstrap> bootstrap = std::move(rep.bootstrap);
+  ended.reset();
+  COHORT_RETURN_IF_ERROR(bootstrap->AwaitNextEpoch(deadline));
+  while (true) {
+    absl::StatusOr<std::unique_ptr<Runtime>> next = Join(bootstrap->NewOfThisKind(), deadline.left(), progress_thread);
+    if (next.ok()) (*next)->rep_->stays = true;
+    // The agent closes a connection and its address before it listens again.
+    if (!absl::IsUnavailable(next.status()) || deadline.passed()) return next;
+    std::this_thread::sleep_for(kAgentReturns);
+  }
 }
 
 Runtime::~Runtime() { Finalize().IgnoreError(); }
 
+void Runtime::Leave(bool goodbye) {
+  Rep& rep = *rep_;
+  rep.engine->StopProgressThread();
+  EngineLock lock(*rep.engine);
+  rep.bootstrap->Look();
+  rep.engine->Poll();  // news that came after the last wait
+  rep.engine->Remove(&rep);
+  rep.finalized = true;
+  rep.ForEachListener([](MembershipListener* listener) { listener->OnFinalize(); });
+  if (goodbye) rep.bootstrap->Goodbye();
+}
+
 absl::Status Runtime::Finalize() {
   Rep& rep = *rep_;
   if (rep.forks != Forks().load(std::memory_order_relaxed)) return absl::OkStatus();
-  if (!rep.finalized && rep.engine != nullptr) {
-    rep.engine->StopProgressThread();
-    EngineLock lock(*rep.engine);
-    rep.bootstrap->Look();
-    rep.engine->Poll();  // news that came after the last wait
-    rep.engine->Remove(&rep);
-    rep.finalized = true;
-    rep.ForEachListener([](MembershipListener* listener) { listener->OnFinalize(); });
-    rep.bootstrap->Goodbye();
-  }
+  if (!rep.finalized && rep.engine != nullptr) Leave(/*goodbye=*/true);
   MutexLock lock(rep.mutex);
   return std::exchange(rep.unreported, absl::OkStatus());
 }
@@ -226,6 +289,43 @@ void Runtime::ReportGroupFailure(const GroupFailure& failure) {
 bool Runtime::AskToBeKilled(const std::string& why) {
   EngineLock lock(*rep_->engine);
   return rep_->bootstrap->AskToBeKilled(why);
+}
+
+absl::StatusOr<bool> Runtime::OnPreemption(uint64_t step, std::chrono::nanoseconds timeout) {
+  Rep& rep = *rep_;
+  COHORT_RETURN_IF_ERROR(rep.CheckProcess());
+  if (rep.finalized) return absl::FailedPreconditionError("OnPreemption after Finalize");
+  if (step < rep.latest_step) {
+    return absl::InvalidArgumentError("OnPreemption before step " + std::to_string(step) + ", after step " +
+                                      std::to_string(rep.latest_step) + "; steps are counted upwards");
+  }
+  rep.latest_step = step;
+  const uint32_t losses = rep.losses.load(std::memory_order_relaxed);
+  {
+    EngineLock lock(*rep.engine);
+    if (!std::exchange(rep.asks_for_notices, true)) rep.bootstrap->AskForNotices();
+    rep.Poll();
+    if (rep.notice.load(std::memory_order_relaxed) == 0) return false;
+    if (!rep.stop_known.load(std::memory_order_relaxed) && !std::exchange(rep.step_reported, true)) {
+      rep.bootstrap->ReportPreemptionStep(step);
+    }
+  }
+  const auto known = [&rep] { return rep.stop_known.load(std::memory_order_acquire); };
+  const auto lost = [&rep, losses] { return rep.losses.load(std::memory_order_relaxed) != losses; };
+  rep.engine->DriveUntil([&] { return known() || lost(); }, Deadline::After(timeout));
+  if (!known() && lost()) {
+    MutexLock lock(rep.mutex);
+    return rep.latest_loss;
+  }
+  if (!known()) {
+    return absl::DeadlineExceededError(
+        "the job is preempted, and not every rank has come to its next step in time; "
+        "does each call OnPreemption before every step?");
+  }
+  if (!rep.stop_step.has_value() || step < *rep.stop_step) return false;
+  EngineLock lock(*rep.engine);
+  rep.bootstrap->ReportPreempted(*rep.stop_step);
+  return true;
 }
 
 void Runtime::NoteUnreportedFailure(const absl::Status& status) {

@@ -27,6 +27,8 @@ struct RuntimeOptions {
   // How to join; chosen from the environment when null (COHORT_AGENT: the agent; else a world of one, which is refused
   // with kFailedPrecondition where another launcher's variables say that there are several: README.md).
   std::unique_ptr<Bootstrap> bootstrap = nullptr;
+  // This process means to live on when another rank fails and the job is restarted (NextEpoch): it is not told to end.
+  bool stays = false;
 };
 
 // Who hears of failures: communicators, transports. Called by the engine's owner.
@@ -43,6 +45,31 @@ class Runtime {
   static absl::StatusOr<std::unique_ptr<Runtime>> Init(RuntimeOptions options = {});
   // Ends in order, as Finalize does, if that was not called; errors are then lost.
   ~Runtime();
+
+  // After a failure, in a job that dlaunch restarts (--max-restarts) and that this process joined with
+  // RuntimeOptions::stays: leaves the epoch, waits for the next and joins it, in this process. What is expensive to
+  // build up (data, caches, compiled models) stays; ranks that have died, or do not come, are started anew, and on
+  // another node where theirs is lost.
+  //
+  //   while (true) {
+  //     const absl::Status trained = TrainFromCheckpoint(*runtime);  // makes its communicators, and destroys them
+  //     if (!absl::IsUnavailable(trained)) return trained;
+  //     absl::StatusOr<std::unique_ptr<Runtime>> next = Runtime::NextEpoch(std::move(runtime));
+  //     if (!next.ok()) return next.status();
+  //     runtime = *std::move(next);
+  //   }
+  //
+  // Everything that refers to `ended` must be gone: communicators, windows, works. The new runtime has a new epoch, an
+  // empty store and, where nodes were lost without spares, other ranks (identity(); COHORT_EPOCH, RANK, MASTER_PORT and
+  // the like in the environment tell of this process' start). It has the options of the first. A rank that stays has
+  // dlaunch's --grace from the failure on to call this, then it is killed and started anew. Called on all living ranks
+  // although none has failed it begins a new epoch too, which counts as a restart.
+  //
+  // Blocks; the time covers the end of the other ranks, the pause before the restart and their start.
+  // kDeadlineExceeded; kFailedPrecondition: `ended` was made without RuntimeOptions::stays, was finalized, is of a
+  // forked child, or dlaunch does not restart this job; kUnimplemented: not under dlaunch; otherwise as Init.
+  static absl::StatusOr<std::unique_ptr<Runtime>> NextEpoch(std::unique_ptr<Runtime> ended,
+                                                            std::chrono::nanoseconds timeout = std::chrono::minutes(2));
 
   const Identity& identity() const;
   int rank() const { return identity().rank; }
@@ -75,6 +102,28 @@ class Runtime {
   // Asks this node's agent to kill this process, for `why`: something of it goes on that can't be stopped from inside.
   // Returns at once; false when there is no agent.
   bool AskToBeKilled(const std::string& why);
+  // Whether the job is told to end soon (preempted, or out of time) and every rank stops before `step`, the same for
+  // all: true means save what is to last, and end. Every rank asks before each of its steps, with the same numbers,
+  // which never fall. From its first call on, the signals by which schedulers tell (SIGTERM, SIGUSR1, SIGUSR2 at
+  // dlaunch or at an agent) reach no program of the job as signals.
+  //
+  //   for (uint64_t step = first; step < last; ++step) {
+  //     const absl::StatusOr<bool> stop = runtime->OnPreemption(step);
+  //     if (!stop.ok()) return stop.status();
+  //     if (*stop) return SaveCheckpoint(step);  // and go on from it when the job is run again
+  //     Train(step);
+  //   }
+  //
+  // Costs a look at a word as long as nobody tells. Then it blocks, once, until every rank has asked: the agreed step
+  // is the greatest that any was about to begin, so nobody has begun it (launcher/control/step_agreement.h); what is
+  // under way goes on meanwhile. False for good where a rank has ended before it asked. SIGTERM leaves the ranks
+  // dlaunch's
+  // --grace from the signal on, then they are killed. Where there is no agent (RuntimeOptions::bootstrap) nobody tells.
+  //
+  // kInvalidArgument: `step` is below the one before; kDeadlineExceeded: a rank does not ask; kUnavailable: a rank was
+  // lost meanwhile; kFailedPrecondition: finalized, or in a forked child. One thread at a time.
+  absl::StatusOr<bool> OnPreemption(uint64_t step, std::chrono::nanoseconds timeout = std::chrono::minutes(10));
+
   // Failures of groups that arrived after this rank's calls had already returned success, and calls that report them.
   // The first is kept for Finalize, unless a call has reported it by then.
   void NoteUnreportedFailure(const absl::Status& status);
@@ -95,6 +144,9 @@ class Runtime {
 
  private:
   Runtime();
+  static absl::StatusOr<std::unique_ptr<Runtime>> Join(std::unique_ptr<Bootstrap> bootstrap,
+                                                       std::chrono::nanoseconds timeout, bool progress_thread);
+  void Leave(bool goodbye);
   struct Rep;
   std::unique_ptr<Rep> rep_;
   std::shared_ptr<void> attachment_;  // after rep_: destroyed before it

@@ -11,8 +11,10 @@
 #include <csignal>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent/node_ranks.h"
@@ -44,6 +46,8 @@ class Agent {
   void OnInput();
   void OnInputEnded();
   void OnSignal();
+  void OnSchedulersNotice(int signal);
+  void OnTerminate();
   void OnToNode(const v1::ToNode& message);
   void OnStart(const v1::NodeStart& start);
   void OnLook(uint64_t number);
@@ -57,7 +61,7 @@ class Agent {
   void OnReport(const v1::JobReport& report);
   void OnAllGone();
   void OnOutputLine(const v1::OutputLine& line);
-  void StopRanks(std::chrono::milliseconds grace);
+  void StopRanks(std::chrono::milliseconds grace, bool restarting = false);
   void MarkFailure();
   void Notice(const std::string& text);
   void GiveUp(const std::string& why);
@@ -77,6 +81,7 @@ class Agent {
   v1::NodeStart start_;
   std::unique_ptr<NodeRanks> ranks_;  // since the assignment
   bool ranks_done_ = false;           // or never started
+  bool noticed_ = false;              // a SIGTERM was passed on as a notice of a preemption
   bool report_seen_ = false;          // the rendezvous has nothing more to say, or is gone
   bool input_ended_ = false;
   RendezvousLink link_;  // last, so that its threads end first
@@ -103,7 +108,7 @@ int Agent::Run() {
   loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
   loop_.Run();
   link_.Close();
-  Sweep("COHORT_AGENT=" + address_, {sentinel_.pid()}, true, kSweepLimit);
+  Sweep("COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
   output_.Flush(std::chrono::seconds(2));
   return exit_status_;
 }
@@ -134,14 +139,30 @@ void Agent::OnSignal() {
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) ReapChildren();
     if (info.ssi_signo == static_cast<uint32_t>(kLauncherGoneSignal)) OnInputEnded();
-    if (info.ssi_signo == SIGUSR1 && ranks_) ranks_->PassOn(SIGUSR1);  // a scheduler told every process of the job
-    if (info.ssi_signo == SIGTERM) {
-      Notice("the agent of " + start_.name() + " got SIGTERM and ends its ranks");
-      link_.RequestStop("the agent of " + start_.name() + " got SIGTERM", 128 + SIGTERM);
-      StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
-      if (!ranks_) GiveUp("got SIGTERM before its ranks had started");
-    }
+    if (info.ssi_signo == SIGUSR1) OnSchedulersNotice(SIGUSR1);
+    if (info.ssi_signo == SIGTERM) OnTerminate();
   }
+}
+
+// A scheduler tells every process of the job.
+void Agent::OnSchedulersNotice(int signal) {
+  if (!ranks_) return;
+  v1::FromAgent notice;
+  notice.set_notice_signal(signal);
+  link_.Send(notice);
+}
+
+void Agent::OnTerminate() {
+  if (ranks_ && !ranks_done_ && ranks_->asks_for_notices() && !std::exchange(noticed_, true)) {
+    Notice("the agent of " + start_.name() + " got SIGTERM: its ranks are told that they are preempted");
+    OnSchedulersNotice(SIGTERM);
+    loop_.After(ranks_->grace(), [this] { StopRanks(std::chrono::milliseconds(0)); });
+    return;
+  }
+  Notice("the agent of " + start_.name() + " got SIGTERM and ends its ranks");
+  link_.RequestStop("the agent of " + start_.name() + " got SIGTERM", 128 + SIGTERM);
+  StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
+  if (!ranks_) GiveUp("got SIGTERM before its ranks had started");
 }
 
 void Agent::ReapChildren() {
@@ -164,12 +185,12 @@ void Agent::ReapChildren() {
 
 void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_start()) OnStart(message.start());
-  if (message.has_agent_ended()) link_.TellAgentEnded(message.agent_ended());
-  if (message.has_notice_signal() && ranks_) ranks_->PassOn(message.notice_signal());
+  if (message.has_agent_ended()) link_.TellAgentEnded(message.agent_ended().agent(), message.agent_ended().text());
+  if (message.has_notice_signal()) link_.GiveNotice(message.notice_signal());
   if (message.has_look()) OnLook(message.look());
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
-  link_.RequestStop(stop.reason(), stop.exit_code());
+  link_.RequestStop(stop.reason(), stop.exit_code(), stop.signal());
   if (stop.exit_code() != 0) MarkFailure();
   if (!link_.hosting() || stop.grace_ms() == 0) StopRanks(std::chrono::milliseconds(stop.grace_ms()));
   if (!ranks_ && !link_.hosting()) GiveUp("told to stop before its ranks had started");
@@ -269,7 +290,7 @@ void Agent::OnMessage(const v1::ToAgent& message) {
       break;
     case v1::ToAgent::kStop:
       MarkFailure();
-      StopRanks(std::chrono::milliseconds(message.stop().grace_ms()));
+      StopRanks(std::chrono::milliseconds(message.stop().grace_ms()), message.stop().restarting());
       break;
     case v1::ToAgent::kReport:
       if (!link_.hosting()) OnReport(message.report());
@@ -283,6 +304,8 @@ void Agent::OnMessage(const v1::ToAgent& message) {
 void Agent::OnAssignment(const v1::Assignment& assignment) {
   if (input_ended_) return;
   if (ranks_ && !ranks_done_) return GiveUp("the rendezvous began an epoch before the end of the one before");
+  std::vector<std::optional<Supervisor::Kept>> kept;
+  if (ranks_) kept = ranks_->TakeStaying();
   ranks_.reset();  // the next ones have the same address
   ranks_done_ = false;
   ranks_ = std::make_unique<NodeRanks>(
@@ -295,7 +318,7 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   output_.set_on_drained([this] {
     if (!output_.full()) ranks_->ResumeOutput();
   });
-  const absl::Status started = ranks_->Start();
+  const absl::Status started = ranks_->Start(std::move(kept));
   if (!started.ok()) GiveUp(std::string(started.message()));
 }
 
@@ -345,9 +368,9 @@ void Agent::OnReport(const v1::JobReport& report) {
   EndWhenDone();
 }
 
-void Agent::StopRanks(std::chrono::milliseconds grace) {
+void Agent::StopRanks(std::chrono::milliseconds grace, bool restarting) {
   if (ranks_) {
-    ranks_->Stop(grace);
+    ranks_->Stop(grace, restarting);
   } else {
     ranks_done_ = ranks_done_ || input_ended_;
   }

@@ -26,17 +26,18 @@ NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assig
       service_(loop, assignment_, owner_.data_interface_ip,
                {.to_rendezvous = callbacks_.to_rendezvous,
                 .group_of = [this](int rank) { return supervisor_.GroupOf(rank); },
-                .on_hello = [this](int rank, pid_t pid) { supervisor_.OnProgramJoined(rank, pid); },
+                .on_hello = [this](int rank, pid_t pid, bool stays) { supervisor_.OnProgramJoined(rank, pid, stays); },
                 .on_goodbye = [this](int rank) { said_goodbye_[rank] = true; },
+                .on_next_epoch = [this](int rank) { OnNextEpoch(rank); },
                 .on_kill_request = [this](int rank, const std::string& why) { supervisor_.KillAsAsked(rank, why); },
                 .on_vanished = [this](int rank, pid_t pid) { supervisor_.OnProgramVanished(rank, pid); }}),
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
-absl::Status NodeRanks::Start() {
+absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
   MakeLogDirectory();
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
   v1::FromAgent started;
-  *started.mutable_started() = supervisor_.Start(assignment_, Environments());
+  *started.mutable_started() = supervisor_.Start(assignment_, Environments(), std::move(kept));
   if (started.started().failed_size() > 0) MarkFailure();
   callbacks_.to_rendezvous(started);
   return absl::OkStatus();
@@ -85,6 +86,15 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
       *reply.mutable_inspect() = service_.Inspect(message.inspect());
       callbacks_.to_rendezvous(reply);
       break;
+    case v1::ToAgent::kPreemption:
+      service_.OnPreemption(message.preemption());
+      break;
+    case v1::ToAgent::kStopStep:
+      service_.OnStopStep(message.stop_step());
+      break;
+    case v1::ToAgent::kPassOnSignal:
+      PassOn(message.pass_on_signal());
+      break;
     default:
       break;
   }
@@ -122,8 +132,16 @@ void NodeRanks::OnExit(int local_rank, v1::RankExit exit) {
   callbacks_.to_rendezvous(message);
 }
 
+void NodeRanks::OnNextEpoch(int local_rank) {
+  v1::FromAgent message;
+  message.mutable_stays()->set_rank(assignment_.placement().ranks(local_rank).rank());
+  *message.mutable_stays()->mutable_doing() = service_.LatestCallOf(local_rank);
+  callbacks_.to_rendezvous(message);
+  supervisor_.OnStays(local_rank);
+}
+
 void NodeRanks::OnAllGone() {
-  Sweep("COHORT_AGENT=" + owner_.address, {sentinel_->pid()}, true, kSweepLimit);
+  Sweep("COHORT_AGENT=" + owner_.address, {{sentinel_->pid()}, supervisor_.staying()}, true, kSweepLimit);
   supervisor_.DrainOutput();
   callbacks_.on_all_gone();
 }

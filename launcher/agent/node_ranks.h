@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ class NodeRanks {
     // A line that a rank has printed; with after_failure once something is known to have failed.
     std::function<void(const v1::OutputLine&)> on_line;
     std::function<void(const std::string&)> on_notice;  // a line for the user
-    // Every rank has ended and was reported, and nothing that they started lives.
+    // Every rank has ended and was reported, or stays, and nothing that the others started lives.
     std::function<void()> on_all_gone;
   };
   // The agent that they belong to.
@@ -39,17 +40,22 @@ class NodeRanks {
   NodeRanks(const NodeRanks&) = delete;
   NodeRanks& operator=(const NodeRanks&) = delete;
 
-  // Makes the segment, listens, starts the ranks and tells the rendezvous; those that can't be executed are reported as
-  // failed. Call from the main thread. Not OK when the node can't serve ranks at all.
-  absl::Status Start();
+  // Makes the segment, listens, starts the ranks and tells the rendezvous. Call from the main thread. Not OK when the
+  // node can't serve ranks at all; those that can't be executed are reported as failed. `kept`: processes that live on
+  // from the epoch before, by local rank; they join again by themselves.
+  absl::Status Start(std::vector<std::optional<Supervisor::Kept>> kept = {});
+  // Those that wait for the next epoch. After on_all_gone.
+  std::vector<std::optional<Supervisor::Kept>> TakeStaying() { return supervisor_.TakeStaying(); }
 
   // What the rendezvous says of the job while it runs; other messages are ignored.
   void OnMessage(const v1::ToAgent& message);
   // Something has failed: what ranks print from now on is probably a consequence.
   void MarkFailure() { after_failure_ = true; }
   // Ends every rank: see Supervisor::Stop.
-  void Stop(std::chrono::milliseconds grace) { supervisor_.Stop(grace); }
+  void Stop(std::chrono::milliseconds grace, bool restarting = false) { supervisor_.Stop(grace, restarting); }
 
+  // Whether a rank asks for notices of a preemption: a scheduler's signal is then no order to its process.
+  bool asks_for_notices() const { return service_.asks_for_notices(); }
   void PassOn(int signal) { supervisor_.PassOn(signal); }
 
   // What the ranks are doing and use, for whoever watches them. A pass over /proc.
@@ -71,6 +77,7 @@ class NodeRanks {
   void MakeLogDirectory() const;
   void OnLine(v1::OutputLine line);
   void OnExit(int local_rank, v1::RankExit exit);
+  void OnNextEpoch(int local_rank);
   void OnAllGone();
 
   Sentinel* sentinel_;

@@ -62,6 +62,17 @@ std::optional<ProcessState> ReadProcessState(pid_t pid) {
   return ParseProcessStat(ReadFile("/proc/" + std::to_string(pid) + "/stat"));
 }
 
+bool DescendsFrom(pid_t pid, pid_t ancestor) {
+  for (int depth = 0; depth < 64 && pid > 1; ++depth) {
+    if (pid == ancestor) return true;
+    const auto state = ReadProcessState(pid);
+    if (!state) return false;
+    if (state->group == ancestor) return true;
+    pid = state->parent;
+  }
+  return false;
+}
+
 bool IsTraced(pid_t pid) {
   const std::string status = ReadFile("/proc/" + std::to_string(pid) + "/status");
   const size_t at = status.find("TracerPid:");

@@ -24,6 +24,9 @@ struct ProcessState {
 std::optional<ProcessState> ReadProcessState(pid_t pid);
 // The pure part: the contents of /proc/PID/stat.
 std::optional<ProcessState> ParseProcessStat(const std::string& text);
+// True when `pid` is `ancestor`, of the process group that it leads, or a descendant of either. Programs are often
+// started through a wrapper.
+bool DescendsFrom(pid_t pid, pid_t ancestor);
 // True while a debugger is attached.
 bool IsTraced(pid_t pid);
 // All processes that /proc shows.

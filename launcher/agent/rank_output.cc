@@ -31,6 +31,16 @@ RankOutput::~RankOutput() {
   for (Stream& stream : streams_) SetWatched(&stream, false);
 }
 
+void RankOutput::GoOn(Options options) {
+  options_ = std::move(options);
+  tail_.clear();
+  for (Stream& stream : streams_) {
+    stream.log.reset();
+    stream.log_path.clear();
+    if (!options_.log_directory.empty()) OpenLog(&stream);
+  }
+}
+
 void RankOutput::OpenLog(Stream* stream) {
   stream->log_path = options_.log_directory + "/rank-" + std::to_string(options_.rank);
   if (options_.epoch > 1) stream->log_path += ".restart-" + std::to_string(options_.epoch - 1);

@@ -34,6 +34,9 @@ class RankOutput {
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
 
+  // The rank lives on: what it prints from now on belongs to another epoch, or rank.
+  void GoOn(Options options);
+
   // Stops reading, so that the rank blocks when its pipe is full, and starts again.
   void Pause();
   void Resume();

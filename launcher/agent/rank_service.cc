@@ -16,18 +16,6 @@ namespace {
 
 using runtime::kAgentProtocol;
 
-// True when `pid` is `ancestor` or one of its descendants: programs are often started through a wrapper.
-bool DescendsFrom(pid_t pid, pid_t ancestor) {
-  for (int depth = 0; depth < 64 && pid > 1; ++depth) {
-    if (pid == ancestor) return true;
-    const auto state = ReadProcessState(pid);
-    if (!state) return false;
-    if (state->group == ancestor) return true;
-    pid = state->parent;
-  }
-  return false;
-}
-
 // The nodes from `first` on, as many as fit into a packet beside other fields. The rank asks for the rest.
 void AddPage(const google::protobuf::RepeatedPtrField<v1::Node>& nodes, uint64_t first,
              google::protobuf::RepeatedPtrField<v1::Node>* page) {
@@ -56,7 +44,8 @@ RankService::RankService(EventLoop* loop, const v1::Assignment& assignment, std:
       callbacks_(std::move(callbacks)),
       socket_(loop, {[this](RankSocket::PeerId from, const std::string& packet) { OnPacket(from, packet); },
                      [this](RankSocket::PeerId from) { OnClosed(from); }}),
-      peer_of_rank_(assignment.placement().ranks_size(), 0) {}
+      peer_of_rank_(assignment.placement().ranks_size(), 0),
+      preemption_(assignment.placement().ranks_size()) {}
 
 absl::Status RankService::Start(const std::string& address) {
   const int ranks = assignment_.placement().ranks_size();
@@ -130,9 +119,25 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
     case v1::RankMessage::kGoodbye:
       peer->second.goodbye = true;
       callbacks_.on_goodbye(peer->second.local_rank);
+      preemption_.OnEnd(peer->second.local_rank, /*in_order=*/true);
+      AnswerPreemption();
       break;
     case v1::RankMessage::kKill:
       callbacks_.on_kill_request(peer->second.local_rank, message.kill().text());
+      break;
+    case v1::RankMessage::kPreemption:
+      OnPreemptionWish(peer->second.local_rank);
+      break;
+    case v1::RankMessage::kPreemptionStep:
+      preemption_.OnStep(peer->second.local_rank, message.preemption_step());
+      AnswerPreemption();
+      break;
+    case v1::RankMessage::kPreempted:
+      up.set_preempted(message.preempted());
+      if (preemption_.OnPreempted()) callbacks_.to_rendezvous(up);
+      break;
+    case v1::RankMessage::kNextEpoch:
+      OnNextEpoch(from);
       break;
     case v1::RankMessage::KIND_NOT_SET:
       break;
@@ -184,7 +189,7 @@ void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   const int local_rank = static_cast<int>(hello.local_rank());
   peers_[from] = {local_rank, socket_.PidOf(from), false};
   peer_of_rank_[local_rank] = from;
-  callbacks_.on_hello(local_rank, socket_.PidOf(from));
+  callbacks_.on_hello(local_rank, socket_.PidOf(from), hello.stays());
   Welcome(from, local_rank);
   TellEarlyNews(local_rank);
 }
@@ -316,10 +321,63 @@ void RankService::TakeRest(int local_rank, bool for_good) {
 
 void RankService::MarkLost(int local_rank) {
   segment_->control(local_rank).state.store(runtime::kRankLost, std::memory_order_seq_cst);
+  preemption_.OnEnd(local_rank, /*in_order=*/false);
+  AnswerPreemption();
 }
 
 void RankService::MarkEnded(int local_rank) {
   segment_->control(local_rank).state.store(runtime::kRankFinalised, std::memory_order_seq_cst);
+  preemption_.OnEnd(local_rank, /*in_order=*/true);
+  AnswerPreemption();
+}
+
+void RankService::OnNextEpoch(RankSocket::PeerId from) {
+  Peer& peer = peers_.at(from);
+  if (peer.goodbye) return;
+  peer.goodbye = true;  // it has let go of everything: should the connection end, that is no news
+  MarkLost(peer.local_rank);
+  if (assignment_.job().max_restarts() > 0) return callbacks_.on_next_epoch(peer.local_rank);
+  v1::AgentMessage refusal;
+  refusal.set_refused("there is no next epoch: dlaunch was not told to restart the job (--max-restarts)");
+  SendTo(from, refusal);
+  callbacks_.on_goodbye(peer.local_rank);
+}
+
+void RankService::OnPreemptionWish(int local_rank) {
+  v1::FromAgent up;
+  up.mutable_preemption();
+  if (preemption_.OnWish(local_rank)) callbacks_.to_rendezvous(up);
+  if (!preemption_.notice().has_value()) return;
+  v1::AgentMessage message;
+  *message.mutable_preemption() = *preemption_.notice();
+  SendToRank(local_rank, message);
+}
+
+void RankService::OnPreemption(const v1::PreemptionNotice& notice) {
+  preemption_.OnNotice(notice);
+  v1::AgentMessage message;
+  *message.mutable_preemption() = notice;
+  for (size_t local_rank = 0; local_rank < peer_of_rank_.size(); ++local_rank) {
+    const int rank = static_cast<int>(local_rank);
+    if (preemption_.wished(rank)) SendToRank(rank, message);  // the others hear of it when they ask
+  }
+  AnswerPreemption();
+}
+
+void RankService::OnStopStep(const v1::StopStep& step) {
+  v1::AgentMessage message;
+  *message.mutable_stop_step() = step;
+  for (size_t local_rank = 0; local_rank < peer_of_rank_.size(); ++local_rank) {
+    if (preemption_.wished(static_cast<int>(local_rank))) SendToRank(static_cast<int>(local_rank), message);
+  }
+}
+
+void RankService::AnswerPreemption() {
+  const std::optional<v1::NodeStep> answer = preemption_.TakeAnswer();
+  if (!answer.has_value()) return;
+  v1::FromAgent up;
+  *up.mutable_preemption_step() = *answer;
+  callbacks_.to_rendezvous(up);
 }
 
 v1::CallState RankService::LatestCallOf(int local_rank) {

@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/node_preemption.h"
 #include "launcher/agent/rank_socket.h"
 #include "launcher/base/event_loop.h"
 #include "runtime/segment/segment.h"
@@ -28,8 +29,11 @@ class RankService {
     // The process group of a local rank, 0 when it is not running; decides who may say hello for it.
     std::function<pid_t(int local_rank)> group_of;
     // A local rank has said hello. `pid`: the process that did; a descendant of what was started, if that is a wrapper.
-    std::function<void(int local_rank, pid_t pid)> on_hello;
+    // `stays`: after a failure it may join the next epoch itself.
+    std::function<void(int local_rank, pid_t pid, bool stays)> on_hello;
     std::function<void(int local_rank)> on_goodbye;
+    // A local rank has left the epoch and waits for the next: for the end of this service, that is.
+    std::function<void(int local_rank)> on_next_epoch;
     // A rank asks to be killed, and says why.
     std::function<void(int local_rank, const std::string& why)> on_kill_request;
     // A rank that had said hello, and no goodbye, has closed its connection. `pid`: the process that had said it.
@@ -47,6 +51,11 @@ class RankService {
   void OnGroupFailure(const v1::GroupFailure& failure);
   void OnRanksLost(const v1::RanksLost& lost);
   v1::InspectReply Inspect(const v1::InspectRequest& request);
+  void OnPreemption(const v1::PreemptionNotice& notice);
+  void OnStopStep(const v1::StopStep& step);
+
+  // Whether a rank of this node asks for notices of a preemption.
+  bool asks_for_notices() const { return preemption_.any_wished(); }
 
   // A local rank has ended: passes on what it had sent, so that whoever hears of its end finds all that it left in the
   // store. With `for_good` nothing later of it counts (what it started may live on).
@@ -83,6 +92,9 @@ class RankService {
   void SendToRank(int local_rank, const v1::AgentMessage& message);
   void TellOrKeep(int local_rank, const v1::AgentMessage& message);  // a rank that has not joined hears it later
   void TellEarlyNews(int local_rank);
+  void OnNextEpoch(RankSocket::PeerId from);
+  void OnPreemptionWish(int local_rank);
+  void AnswerPreemption();
   int LocalRankOf(uint32_t rank) const;  // -1: of another node
 
   const v1::Assignment& assignment_;
@@ -96,6 +108,7 @@ class RankService {
   std::unordered_map<uint64_t, Pending> pending_;
   std::unordered_map<std::string, std::string> cache_;  // of the key-value store: keys are written once
   size_t cache_bytes_ = 0;
+  NodePreemption preemption_;
   // News of failures for local ranks that have not said hello, which hear of them then.
   static constexpr size_t kMaxEarlyNews = 4096;
   std::vector<std::pair<int, v1::AgentMessage>> early_news_;

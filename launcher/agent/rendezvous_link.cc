@@ -83,12 +83,16 @@ void RendezvousLink::Send(const v1::FromAgent& message) {
   if (client_) (void)client_->Send(message);
 }
 
-void RendezvousLink::RequestStop(const std::string& reason, int exit_code) {
-  if (server_) server_->RequestStop(reason, exit_code);
+void RendezvousLink::RequestStop(const std::string& reason, int exit_code, int signal) {
+  if (server_) server_->RequestStop(reason, exit_code, signal);
 }
 
-void RendezvousLink::TellAgentEnded(uint32_t agent) {
-  if (server_) server_->TellAgentEnded(agent);
+void RendezvousLink::GiveNotice(int signal) {
+  if (server_) server_->GiveNotice(signal);
+}
+
+void RendezvousLink::TellAgentEnded(uint32_t agent, const std::string& text) {
+  if (server_) server_->TellAgentEnded(agent, text);
 }
 
 void RendezvousLink::Close() {

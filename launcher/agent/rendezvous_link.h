@@ -31,10 +31,10 @@ class RendezvousLink {
 
   // A stream that has ended is reported by on_lost; what is sent then, or before Join, is dropped.
   void Send(const v1::FromAgent& message);
-  // Ends the job, where this node hosts the rendezvous.
-  void RequestStop(const std::string& reason, int exit_code);
-  // That agent and its ranks live no more, where this node hosts the rendezvous.
-  void TellAgentEnded(uint32_t agent);
+  // These three where this node hosts the rendezvous, which carries them out: see RendezvousServer.
+  void RequestStop(const std::string& reason, int exit_code, int signal = 0);
+  void GiveNotice(int signal);
+  void TellAgentEnded(uint32_t agent, const std::string& text);
   // Writes what is queued, for a second at most, and ends the stream.
   void Close();
 

@@ -76,7 +76,7 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   KeepOnly(&pipe, &launcher, output);
   for (const pid_t group : WatchAgent(pipe, launcher, agent)) ::kill(-group, SIGKILL);
-  Sweep(mark, {}, false, kSweepLimit);
+  Sweep(mark, Spared(), false, kSweepLimit);
   ::_exit(0);
 }
 

@@ -35,10 +35,15 @@ Supervisor::~Supervisor() {
 }
 
 v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
-                                   const std::vector<std::vector<std::string>>& environments) {
+                                   const std::vector<std::vector<std::string>>& environments,
+                                   std::vector<std::optional<Kept>> kept) {
   v1::RanksStarted started;
   const v1::JobSpec& job = assignment.job();
   ranks_.resize(assignment.placement().ranks_size());
+  for (size_t i = ranks_.size(); i < kept.size(); ++i) {
+    if (kept[i].has_value()) ::kill(-kept[i]->process.pid, SIGKILL);  // there is no place for it any more
+  }
+  kept.resize(ranks_.size());
   std::vector<absl::Status> forks(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
@@ -48,6 +53,13 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
                     .environment = environments[i],
                     .working_directory = job.working_directory(),
                     .cpus = ParseCpuList(rank.placement.cpus()).value_or(std::vector<int>())};
+    if (kept[i].has_value()) {
+      rank.process = std::move(kept[i]->process);
+      rank.program = kept[i]->program;
+      rank.running = true;
+      ++living_;
+      continue;
+    }
     auto process = StartRank(rank.command);
     if (!process.ok()) {
       forks[i] = process.status();
@@ -61,7 +73,10 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
   started_ = true;
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
-    const absl::Status status = rank.running ? WaitForExec(&rank.process, rank.command) : forks[i];
+    const bool lives_on = kept[i].has_value();
+    const absl::Status status = !rank.running ? forks[i]
+                                : lives_on    ? absl::OkStatus()
+                                              : WaitForExec(&rank.process, rank.command);
     if (!status.ok()) {
       Kill(&rank);  // it may still be on its way
       ReportUnstarted(i, status, &started);
@@ -70,19 +85,33 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
     v1::RankPid& pid = *started.add_pids();
     pid.set_rank(rank.placement.rank());
     pid.set_pid(rank.process.pid);
-    rank.output = std::make_unique<RankOutput>(loop_,
-                                               RankOutput::Options{.rank = rank.placement.rank(),
-                                                                   .log_directory = job.log_directory(),
-                                                                   .epoch = assignment.epoch(),
-                                                                   .on_line = callbacks_.on_line,
-                                                                   .on_problem = callbacks_.on_notice},
-                                               std::move(rank.process.output), std::move(rank.process.error));
-    if (output_paused_) rank.output->Pause();
+    rank.output = WatchOutput(assignment, &rank, lives_on ? std::move(kept[i]->output) : nullptr);
   }
   last_look_ = EventLoop::Clock::now();
   look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
   loop_->Post([this] { CheckAllGone(); });
   return started;
+}
+
+std::unique_ptr<RankOutput> Supervisor::WatchOutput(const v1::Assignment& assignment, Rank* rank,
+                                                    std::unique_ptr<RankOutput> kept) {
+  RankOutput::Options options{.rank = rank->placement.rank(),
+                              .log_directory = assignment.job().log_directory(),
+                              .epoch = assignment.epoch(),
+                              .on_line = callbacks_.on_line,
+                              .on_problem = callbacks_.on_notice};
+  if (kept != nullptr) {
+    kept->GoOn(std::move(options));
+  } else {
+    kept = std::make_unique<RankOutput>(loop_, std::move(options), std::move(rank->process.output),
+                                        std::move(rank->process.error));
+  }
+  if (output_paused_) {
+    kept->Pause();
+  } else {
+    kept->Resume();
+  }
+  return kept;
 }
 
 void Supervisor::ReportUnstarted(size_t index, const absl::Status& status, v1::RanksStarted* started) {
@@ -141,18 +170,22 @@ void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
   }
 }
 
-void Supervisor::Stop(std::chrono::milliseconds grace) {
+void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
   for (Rank& rank : ranks_) {
-    if (!rank.running) continue;
+    if (!rank.running || (restarting && rank.staying)) continue;
     const auto kill_at = EventLoop::Clock::now() + grace;
-    if (grace.count() > 0 && rank.kill_at && *rank.kill_at <= kill_at) continue;
+    const bool spared = restarting && rank.may_stay && !rank.told_to_end;
+    if (grace.count() > 0 && rank.kill_at && *rank.kill_at <= kill_at) {
+      if (!spared && !std::exchange(rank.told_to_end, true)) ::kill(rank.process.pid, SIGTERM);
+      continue;
+    }
     loop_->Cancel(rank.kill_timer);
     if (grace.count() <= 0) {
       Kill(&rank);
       continue;
     }
     rank.kill_at = kill_at;
-    if (!std::exchange(rank.told_to_end, true)) ::kill(rank.process.pid, SIGTERM);
+    if (!spared && !std::exchange(rank.told_to_end, true)) ::kill(rank.process.pid, SIGTERM);
     rank.kill_timer = loop_->After(grace, [this, &rank] { Kill(&rank); });
   }
 }
@@ -173,9 +206,30 @@ void Supervisor::Kill(Rank* rank) {
   ::kill(rank->process.pid, SIGKILL);  // it may have made a group of its own
 }
 
-void Supervisor::OnProgramJoined(int local_rank, pid_t program) {
+void Supervisor::OnProgramJoined(int local_rank, pid_t program, bool may_stay) {
   Rank& rank = ranks_[local_rank];
+  rank.may_stay = may_stay;
   if (rank.process.pid != program) rank.program = program;
+}
+
+void Supervisor::OnStays(int local_rank) {
+  Rank& rank = ranks_[local_rank];
+  if (!rank.running || rank.reported || rank.told_to_end || std::exchange(rank.staying, true)) return;
+  loop_->Cancel(rank.kill_timer);
+  rank.kill_at.reset();
+  ++staying_;
+  CheckAllGone();
+}
+
+std::vector<std::optional<Supervisor::Kept>> Supervisor::TakeStaying() {
+  std::vector<std::optional<Kept>> kept(ranks_.size());
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    if (!rank.running || !rank.staying || rank.told_to_end) continue;
+    rank.running = false;
+    kept[i] = Kept{std::move(rank.process), rank.program, std::move(rank.output)};
+  }
+  return kept;
 }
 
 void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
@@ -217,10 +271,17 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
     if (!rank.running || rank.process.pid != pid) continue;
     rank.running = false;
     --living_;
+    const bool stayed = std::exchange(rank.staying, false);
+    if (stayed) --staying_;
     loop_->Cancel(rank.kill_timer);
     // What a failed rank leaves in its group would hold on to its devices.
     if (wait_status != 0 || rank.told_to_end) ::kill(-pid, SIGKILL);
     if (::kill(-pid, 0) != 0) sentinel_->RemoveGroup(pid);
+    if (stayed && told_all_gone_) {  // nothing more is said of this epoch
+      callbacks_.on_notice("rank " + std::to_string(rank.placement.rank()) +
+                           ", which waited for the next epoch, has ended; it will be started anew");
+      return true;
+    }
     if (!rank.reported) Report(i, wait_status);
     CheckAllGone();
     return true;
@@ -300,6 +361,14 @@ std::vector<v1::RankView> Supervisor::View() const {
 pid_t Supervisor::GroupOf(int local_rank) const {
   const Rank& rank = ranks_[local_rank];
   return rank.running ? rank.process.pid : 0;
+}
+
+std::vector<pid_t> Supervisor::staying() const {
+  std::vector<pid_t> pids;
+  for (const Rank& rank : ranks_) {
+    if (rank.running && rank.staying) pids.push_back(rank.process.pid);
+  }
+  return pids;
 }
 
 std::vector<pid_t> Supervisor::pids() const {

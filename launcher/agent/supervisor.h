@@ -3,6 +3,8 @@
 // A death is known by SIGCHLD at once, and earlier still for large processes, whose memory the kernel tears down first:
 // their exiting flag in /proc is looked at every 20 ms. A rank that stays stopped (SIGSTOP) is killed and reported: the
 // kernel tells when it stops, and from then on it is looked at every 20 ms too.
+//
+// A rank may stay: it leaves the epoch and waits for the next one, whose supervisor takes its process over.
 #pragma once
 
 #include <sys/types.h>
@@ -32,22 +34,36 @@ class Supervisor {
     std::function<void(const std::string&)> on_notice;  // a line for the user
     // A rank has ended, or can't do anything any more. Everything but `doing` and `finalized` is filled in.
     std::function<void(int local_rank, v1::RankExit exit)> on_exit;
-    // Every rank has ended and was reported.
+    // Every rank has ended and was reported, or stays.
     std::function<void()> on_all_gone;
+  };
+  // A process that lives on from one epoch into the next.
+  struct Kept {
+    RankProcess process;
+    pid_t program = 0;
+    std::unique_ptr<RankOutput> output;
   };
 
   Supervisor(EventLoop* loop, Sentinel* sentinel, Callbacks callbacks);
   ~Supervisor();
 
-  // Starts all ranks of the assignment. Ranks that can't be executed are in `failed`. Call from the main thread.
-  v1::RanksStarted Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments);
+  // Starts all ranks of the assignment but those that were `kept`, by local rank. Ranks that can't be executed are in
+  // `failed`. Call from the main thread.
+  v1::RanksStarted Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments,
+                         std::vector<std::optional<Kept>> kept = {});
 
   // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
-  void Stop(std::chrono::milliseconds grace);
+  // With `restarting` those that may stay get no SIGTERM, and have the grace to leave the epoch.
+  void Stop(std::chrono::milliseconds grace, bool restarting = false);
   // Sends SIGUSR1 or SIGUSR2 to every rank's program that has not been told to end: a notice from outside.
   void PassOn(int signal);
   // The process that takes part as this rank, when it is not the one that was started but a descendant of that.
-  void OnProgramJoined(int local_rank, pid_t program);
+  void OnProgramJoined(int local_rank, pid_t program, bool may_stay);
+  // A rank has left the epoch and waits for the next.
+  void OnStays(int local_rank);
+  // The processes of those that stay and live, by local rank: this object has nothing to do with them any more. After
+  // on_all_gone.
+  std::vector<std::optional<Kept>> TakeStaying();
   // A rank's program has closed its connection while the wrapper around it lives on: when the program has ended, the
   // wrapper gets a second to end too, then it is ended.
   void OnProgramVanished(int local_rank, pid_t program);
@@ -70,8 +86,10 @@ class Supervisor {
   pid_t GroupOf(int local_rank) const;
   // What each rank's processes use now; `doing` is left to the caller. A pass over /proc.
   std::vector<v1::RankView> View() const;
-  bool all_gone() const { return started_ && living_ == 0; }
+  bool all_gone() const { return started_ && living_ == staying_; }
   std::vector<pid_t> pids() const;
+  // Of those that stay.
+  std::vector<pid_t> staying() const;
 
  private:
   static constexpr std::chrono::milliseconds kLookInterval{20};
@@ -92,6 +110,8 @@ class Supervisor {
     bool reported = false;
     bool large = false;
     bool told_to_end = false;  // we sent a signal
+    bool may_stay = false;     // as it said in its hello
+    bool staying = false;      // has left the epoch
     int passed_on = 0;         // the latest notice
     std::string own_fault;     // why we did, where the rank gave cause
     std::optional<EventLoop::Clock::time_point> stopped_since;
@@ -99,6 +119,8 @@ class Supervisor {
     std::optional<EventLoop::Clock::time_point> kill_at;  // where Stop has set one
   };
 
+  std::unique_ptr<RankOutput> WatchOutput(const v1::Assignment& assignment, Rank* rank,
+                                          std::unique_ptr<RankOutput> kept);
   void Look();
   static bool IsStopped(const Rank& rank, const ProcessState& state);
   void LookAt(size_t index, EventLoop::Clock::time_point now);
@@ -112,7 +134,8 @@ class Supervisor {
   Callbacks callbacks_;
   std::vector<Rank> ranks_;
   bool started_ = false;
-  size_t living_ = 0;  // not yet reaped
+  size_t living_ = 0;   // not yet reaped
+  size_t staying_ = 0;  // of those
   bool told_all_gone_ = false;
   bool output_paused_ = false;
   EventLoop::TimerId look_timer_ = 0;

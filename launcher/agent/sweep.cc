@@ -12,10 +12,6 @@
 namespace cohort::launcher {
 namespace {
 
-bool Contains(const std::vector<pid_t>& pids, pid_t pid) {
-  return std::find(pids.begin(), pids.end(), pid) != pids.end();
-}
-
 bool HasVariable(const std::string& environment, const std::string& variable) {
   for (size_t at = environment.find(variable); at != std::string::npos; at = environment.find(variable, at + 1)) {
     const bool begins = at == 0 || environment[at - 1] == '\0';
@@ -27,6 +23,11 @@ bool HasVariable(const std::string& environment, const std::string& variable) {
 
 }  // namespace
 
+bool Spared::Contains(pid_t pid) const {
+  return std::find(processes.begin(), processes.end(), pid) != processes.end() ||
+         std::any_of(families.begin(), families.end(), [pid](pid_t family) { return DescendsFrom(pid, family); });
+}
+
 std::vector<pid_t> ListChildren() {
   std::vector<pid_t> children;
   const pid_t self = ::getpid();
@@ -37,11 +38,11 @@ std::vector<pid_t> ListChildren() {
   return children;
 }
 
-int KillMarked(const std::string& mark, const std::vector<pid_t>& spared) {
+int KillMarked(const std::string& mark, const Spared& spared) {
   int found = 0;
   const pid_t self = ::getpid();
   for (const pid_t pid : ListProcesses()) {
-    if (pid == self || Contains(spared, pid) || !HasVariable(ReadProcessEnvironment(pid), mark)) continue;
+    if (pid == self || !HasVariable(ReadProcessEnvironment(pid), mark) || spared.Contains(pid)) continue;
     const auto state = ReadProcessState(pid);
     if (!state || state->exiting) continue;
     if (::kill(pid, SIGKILL) == 0) ++found;
@@ -49,10 +50,10 @@ int KillMarked(const std::string& mark, const std::vector<pid_t>& spared) {
   return found;
 }
 
-int KillChildren(const std::vector<pid_t>& spared) {
+int KillChildren(const Spared& spared) {
   int found = 0;
   for (const pid_t pid : ListChildren()) {
-    if (Contains(spared, pid)) continue;
+    if (spared.Contains(pid)) continue;
     const auto state = ReadProcessState(pid);
     if (!state || state->state == 'Z') continue;
     ++found;  // dying ones too: their own children are adopted when they are gone
@@ -61,15 +62,14 @@ int KillChildren(const std::vector<pid_t>& spared) {
   return found;
 }
 
-bool Sweep(const std::string& mark, const std::vector<pid_t>& spared, bool children,
-           std::chrono::milliseconds timeout) {
+bool Sweep(const std::string& mark, const Spared& spared, bool children, std::chrono::milliseconds timeout) {
   const auto end = std::chrono::steady_clock::now() + timeout;
   for (;;) {
     int found = mark.empty() ? 0 : KillMarked(mark, spared);
     if (children) {
       found += KillChildren(spared);
       for (const pid_t pid : ListChildren()) {
-        if (!Contains(spared, pid)) ::waitpid(pid, nullptr, WNOHANG);
+        if (!spared.Contains(pid)) ::waitpid(pid, nullptr, WNOHANG);
       }
     }
     if (found == 0) return true;

@@ -13,15 +13,23 @@ namespace cohort::launcher {
 // The children of this process, dead ones that were not waited for included.
 std::vector<pid_t> ListChildren();
 
+// Whom a sweep leaves alone.
+struct Spared {
+  std::vector<pid_t> processes;
+  // With the groups that these lead, and their descendants; but not what has left the group and lost its parent.
+  std::vector<pid_t> families = {};
+  bool Contains(pid_t pid) const;
+};
+
 // Sends SIGKILL to every process whose environment has `mark` (NAME=VALUE), except this one and `spared`. Returns how
 // many there were (dying ones not counted).
-int KillMarked(const std::string& mark, const std::vector<pid_t>& spared);
+int KillMarked(const std::string& mark, const Spared& spared);
 
 // Sends SIGKILL to every living child of this process except `spared`. Returns how many there were.
-int KillChildren(const std::vector<pid_t>& spared);
+int KillChildren(const Spared& spared);
 
 // Repeats both until a pass finds nothing or the time is over: a process may fork while it is being looked for. An
 // empty mark is skipped. Reaps dead children that are not spared. True when nothing is left.
-bool Sweep(const std::string& mark, const std::vector<pid_t>& spared, bool children, std::chrono::milliseconds timeout);
+bool Sweep(const std::string& mark, const Spared& spared, bool children, std::chrono::milliseconds timeout);
 
 }  // namespace cohort::launcher

@@ -86,7 +86,12 @@ void Rendezvous::Machine::On(const Disconnected& event) {
   if (known != node_of_.end()) LoseNode(known->second, how, now_);
 }
 
-void Rendezvous::Machine::On(const AgentEnded& event) { ended_agents_.insert(event.agent); }
+void Rendezvous::Machine::On(const AgentEnded& event) {
+  ended_agents_.insert(event.agent);
+  // One that has not joined has no connection whose end would tell.
+  const bool awaited = phase_ == Phase::kGathering && event.agent < first_spare_ && !roster_.node(event.agent).joined;
+  if (awaited) FinishUnstarted(event.text + ", before the job had started", kExitLauncher);
+}
 
 void Rendezvous::Machine::FindSilentNodes() {
   constexpr char kSilent[] = "it was silent for 3.5 s";
@@ -152,6 +157,10 @@ void Rendezvous::Machine::LoseNode(uint32_t index, const std::string& how, TimeP
     return;
   }
   if (!std::exchange(node.done, true)) LoseRanksOf(index, text, gone_at);
+  if (agreement_.has_value()) {
+    agreement_->DoWithout(index);
+    ConcludePreemption();
+  }
 }
 
 void Rendezvous::Machine::LoseRanksOf(uint32_t index, const std::string& text, TimePoint gone_at) {

@@ -85,7 +85,7 @@ TimePoint Rendezvous::Machine::NextDue() const {
   if (phase_ == Phase::kGathering) due = std::min(due, join_deadline_);
   if (restart_due_.has_value()) due = std::min(due, std::max(*restart_due_, FencedUntil()));
   for (const std::optional<TimePoint>& other :
-       {stop_due_, end_deadline_, store_.NextExpiry(), inspections_.NextDue()}) {
+       {stop_due_, end_deadline_, preemption_due_, store_.NextExpiry(), inspections_.NextDue()}) {
     if (other.has_value()) due = std::min(due, *other);
   }
   return std::max(due, now_);
@@ -119,9 +119,12 @@ void Rendezvous::Machine::LetTimePass() {
     }
     FinishUnstarted("not every node has joined in time; missing: " + missing, kExitLauncher);
   }
+  EndPreemptionIfDue();
   if (phase_ == Phase::kRunning && stop_due_.has_value() && now_ >= *stop_due_) {
     const v1::JobReport so_far = FindRootCause(roster_, failures_, stop_);
-    StopAll(so_far.headline(), so_far.exit_code());
+    const bool restarting =
+        !stop_.has_value() && !preempted_stop_.has_value() && restarts_.MayRestart(so_far, Lacking());
+    StopAll(so_far.headline(), so_far.exit_code(), Grace(), restarting);
   }
   if (phase_ == Phase::kStopping && now_ >= *end_deadline_) {
     v1::JobReport report = FindRootCause(roster_, failures_, stop_);
@@ -153,8 +156,9 @@ void Rendezvous::Machine::On(const StopRequested& event) {
     FinishUnstarted(event.reason, event.exit_code);
     return;
   }
+  if (PreemptBeforeStopping(event)) return;
   stop_ = ReportedStop{event.reason, event.exit_code, now_};
-  if (phase_ == Phase::kRunning) StopAll(event.reason, event.exit_code);
+  if (phase_ == Phase::kRunning) StopAll(event.reason, event.exit_code, Grace());
 }
 
 void Rendezvous::Machine::AssignAll() {
@@ -181,6 +185,9 @@ void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::
     case v1::FromAgent::kExit:
       OnExit(from, node, message.exit());
       break;
+    case v1::FromAgent::kStays:
+      OnStays(from, node, message.stays());
+      break;
     case v1::FromAgent::kPut:
       OnPut(from, message.put());
       break;
@@ -201,7 +208,19 @@ void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::
       if (message.done().master_port() != 0) roster_.node(node).master_port = message.done().master_port();
       break;
     case v1::FromAgent::kStop:
-      On(StopRequested{message.stop().reason(), message.stop().exit_code()});
+      On(StopRequested{message.stop().reason(), message.stop().exit_code(), message.stop().signal()});
+      break;
+    case v1::FromAgent::kPreemption:
+      OnPreemptionWish();
+      break;
+    case v1::FromAgent::kNoticeSignal:
+      OnNotice(message.notice_signal(), from);
+      break;
+    case v1::FromAgent::kPreemptionStep:
+      OnPreemptionStep(node, message.preemption_step());
+      break;
+    case v1::FromAgent::kPreempted:
+      if (agreement_.has_value()) preempted_at_ = message.preempted();
       break;
     case v1::FromAgent::kBeat:
     case v1::FromAgent::KIND_NOT_SET:  // a kind of a later version: of no concern here
@@ -245,6 +264,14 @@ void Rendezvous::Machine::OnExit(ConnectionId from, uint32_t node, const v1::Ran
   }
 }
 
+void Rendezvous::Machine::OnStays(ConnectionId from, uint32_t node, const v1::RankStays& stays) {
+  if (!IsOn(node, stays.rank())) {
+    Violate(from, node, "it spoke of rank " + std::to_string(stays.rank()) + ", which is not its own");
+    return;
+  }
+  roster_.rank(stays.rank()).stays = stays.doing();
+}
+
 void Rendezvous::Machine::RecordExit(const v1::RankExit& exit, TimePoint gone_at) {
   Roster::Rank& rank = roster_.rank(exit.rank());
   rank.exit = exit;
@@ -267,15 +294,15 @@ void Rendezvous::Machine::AnnounceLoss(const std::vector<uint32_t>& ranks, const
   if (roster_.plan().job().on_failure() != "continue") stop_due_ = now_ + kSettle;
 }
 
-void Rendezvous::Machine::StopAll(const std::string& reason, int exit_code) {
+void Rendezvous::Machine::StopAll(const std::string& reason, int exit_code, milliseconds grace, bool restarting) {
   phase_ = Phase::kStopping;
   stop_due_.reset();
-  const milliseconds grace(roster_.plan().job().grace_ms());
   end_deadline_ = now_ + grace + kStopSlack;
   v1::ToAgent message;
   message.mutable_stop()->set_reason(reason);
   message.mutable_stop()->set_exit_code(exit_code);
-  message.mutable_stop()->set_grace_ms(roster_.plan().job().grace_ms());
+  message.mutable_stop()->set_grace_ms(static_cast<uint32_t>(grace.count()));
+  message.mutable_stop()->set_restarting(restarting);
   Broadcast(std::move(message));
   for (uint32_t node = 0; node < roster_.node_count(); ++node) MarkTold(node);
 }
@@ -286,7 +313,8 @@ void Rendezvous::Machine::FinishIfDone() {
     if (!roster_.node(node).done) return;
   }
   v1::JobReport report = FindRootCause(roster_, failures_, stop_);
-  if (!stop_.has_value()) {
+  TellIfPreempted(&report);
+  if (!stop_.has_value() && !preempted_stop_.has_value() && report.preempted_by() == 0) {
     const RestartPolicy::Decision decision = restarts_.Decide(report, now_ - epoch_began_, Lacking());
     if (decision.restart) return Pause(std::move(report), decision);
     report.set_not_restarted(decision.why_not);
@@ -316,6 +344,9 @@ void Rendezvous::Machine::BeginNextEpoch() {
   stalls_.clear();
   failures_.clear();
   failed_groups_.clear();
+  wishes_ = false;
+  agreement_.reset();
+  preempted_at_.reset();
   AssignAll();
 }
 
@@ -330,6 +361,7 @@ void Rendezvous::Machine::FinishUnstarted(const std::string& headline, int exit_
 void Rendezvous::Machine::Finish(v1::JobReport report) {
   phase_ = Phase::kFinished;
   stop_due_.reset();
+  preemption_due_.reset();
   end_deadline_.reset();
   restart_due_.reset();
   v1::ToAgent message;

@@ -50,16 +50,24 @@ struct Disconnected {
   ConnectionId from = 0;
   std::string reason;
 };
-// The user or the host agent wants the job to end with `exit_code`, e.g. {"stopped by SIGINT", 130}.
+// The user or the host agent wants the job to end with `exit_code`, e.g. {"stopped by SIGINT", 130}. With `signal`
+// (SIGTERM) ranks that ask for notices of a preemption may first stop by themselves, within the grace.
 struct StopRequested {
   std::string reason;
   int exit_code = 1;
+  int signal = 0;
 };
-// That agent, as the plan counts them, and all that it had started live no more: whoever started it knows.
+// A notice of a preemption: SIGUSR1 or SIGUSR2, which dlaunch got. The job goes on until its ranks stop.
+struct NoticeGiven {
+  int signal = 0;
+};
+// That agent, as the plan counts them, and all that it had started live no more: whoever started it knows how that
+// came, in words.
 struct AgentEnded {
   uint32_t agent = 0;
+  std::string text = {};
 };
-using Event = std::variant<Received, Disconnected, StopRequested, AgentEnded>;
+using Event = std::variant<Received, Disconnected, StopRequested, NoticeGiven, AgentEnded>;
 
 // --- actions, to be carried out in order ---
 

@@ -19,6 +19,7 @@
 #include "launcher/control/restart.h"
 #include "launcher/control/root_cause.h"
 #include "launcher/control/roster.h"
+#include "launcher/control/step_agreement.h"
 
 namespace cohort::launcher {
 
@@ -45,6 +46,7 @@ class Rendezvous::Machine {
   void On(const Received& event);
   void On(const Disconnected& event);
   void On(const StopRequested& event);
+  void On(const NoticeGiven& event);
   void On(const AgentEnded& event);
   void OnSpeechOfUnknown(const Received& event);
   void AnswerBeat(const Received& event);
@@ -52,6 +54,7 @@ class Rendezvous::Machine {
   void OnMessage(ConnectionId from, uint32_t node, const v1::FromAgent& message);
   void OnStarted(ConnectionId from, uint32_t node, const v1::RanksStarted& started);
   void OnExit(ConnectionId from, uint32_t node, const v1::RankExit& exit);
+  void OnStays(ConnectionId from, uint32_t node, const v1::RankStays& stays);
   void OnPut(ConnectionId from, const v1::PutRequest& put);
   void OnGet(ConnectionId from, const v1::GetRequest& get);
   void OnStall(const v1::StallReport& stall);
@@ -81,12 +84,26 @@ class Rendezvous::Machine {
   void AnnounceLoss(const std::vector<uint32_t>& ranks, const std::string& text);
   void LoseNode(uint32_t node, const std::string& how, TimePoint gone_at);
   void LoseRanksOf(uint32_t node, const std::string& text, TimePoint gone_at);
-  void StopAll(const std::string& reason, int exit_code);
+  void StopAll(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool restarting = false);
+  std::chrono::milliseconds Grace() const { return std::chrono::milliseconds(roster_.plan().job().grace_ms()); }
   void FinishIfDone();
   void Pause(v1::JobReport report, const RestartPolicy::Decision& decision);
   void BeginNextEpoch();
   void FinishUnstarted(const std::string& headline, int exit_code);
   void Finish(v1::JobReport report);
+
+  // Preemption (preemption.cc).
+  // A scheduler's signal; `only`: the agent that it came to.
+  void OnNotice(int signal, std::optional<ConnectionId> only);
+  void OnPreemptionWish();
+  void OnPreemptionStep(uint32_t node, const v1::NodeStep& step);
+  void BeginPreemption(int signal);
+  // True where the ranks are told and get their grace; then the stop is due.
+  bool PreemptBeforeStopping(const StopRequested& request);
+  void ConcludePreemption();
+  void EndPreemptionIfDue();
+  // Nobody failed, and a rank has stopped as agreed: that is how the job ended.
+  void TellIfPreempted(v1::JobReport* report) const;
 
   // Stalled operations.
   void StartInspections();
@@ -127,14 +144,21 @@ class Rendezvous::Machine {
   RestartPolicy restarts_;
   TimePoint epoch_began_;
 
+  bool wishes_ = false;                         // a rank of this epoch asks for notices of a preemption
+  int notice_ = 0;                              // the latest that ranks were told of; survives epochs
+  std::optional<StepAgreement> agreement_;      // since the notice, of this epoch
+  std::optional<uint64_t> preempted_at_;        // a rank has stopped before this step, as agreed
+  std::optional<ReportedStop> preempted_stop_;  // what follows a notice that is an order
+
   std::chrono::nanoseconds paused_{0};  // how far the machine's time is behind the caller's
   TimePoint now_;
   TimePoint promised_;   // the caller's time by which we are to be called again
   TimePoint next_look_;  // for silent nodes
   TimePoint join_deadline_;
-  std::optional<TimePoint> stop_due_;      // after a failure: when Stop is sent
-  std::optional<TimePoint> end_deadline_;  // after Stop: when we no longer wait for agents
-  std::optional<TimePoint> restart_due_;   // while pausing
+  std::optional<TimePoint> stop_due_;        // after a failure: when Stop is sent
+  std::optional<TimePoint> end_deadline_;    // after Stop: when we no longer wait for agents
+  std::optional<TimePoint> restart_due_;     // while pausing
+  std::optional<TimePoint> preemption_due_;  // when what was ordered with a notice is carried out
   std::vector<Action> actions_;
 };
 

@@ -28,9 +28,15 @@ class RestartPolicy {
   // says so, or is empty.
   Decision Decide(const v1::JobReport& report, std::chrono::nanoseconds lived, const std::string& lacking = "");
 
+  // Whether Decide would restart after that, which has not ended yet.
+  bool MayRestart(const v1::JobReport& report, const std::string& lacking) const;
+
   uint32_t restarts() const { return restarts_; }
 
  private:
+  // For the user; empty: there is nothing against it.
+  std::string WhyNot(const v1::JobReport& report, const std::string& lacking) const;
+
   static constexpr std::chrono::seconds kShortLife{60};
   static constexpr std::chrono::seconds kLongestDelay{30};
 

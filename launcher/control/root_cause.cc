@@ -189,6 +189,9 @@ std::string FailureHeadline(const Roster& roster, const v1::GroupFailure& failur
 std::string DescribeOther(const Roster& roster, uint32_t rank) {
   const auto& exit = roster.rank(rank).exit;
   const std::string name = NameRank(rank, roster.node_of(rank).name, 0) + ": ";
+  if (!exit.has_value() && roster.rank(rank).stays.has_value()) {
+    return name + DescribeCall(*roster.rank(rank).stays) + ", lives on and waits for the next epoch";
+  }
   if (!exit.has_value()) return name + "unknown, its agent did not report its end in time";
   if (exit->lost() || !exit->started()) return name + DescribeEnd(*exit);
   std::string text = name + DescribeCall(exit->doing());
@@ -217,6 +220,16 @@ void KeepFewLastLines(v1::JobReport* report) {
 
 // Nobody failed. That is success unless ranks are missing or were ended all the same.
 void ReportWithoutCause(const Roster& roster, v1::JobReport* report) {
+  std::vector<uint32_t> staying;
+  for (uint32_t rank = 0; rank < roster.rank_count(); ++rank) {
+    if (!roster.rank(rank).exit.has_value() && roster.rank(rank).stays.has_value()) staying.push_back(rank);
+  }
+  if (!staying.empty()) {
+    report->set_exit_code(1);
+    report->set_headline(RankNames(staying) + " left the epoch to begin another; no rank had failed");
+    AddOthers(roster, -1, report);
+    return;
+  }
   if (report->exits_size() < static_cast<int>(roster.rank_count())) {
     report->set_exit_code(1);
     report->set_headline("the job ended without word from some of its ranks");

@@ -23,10 +23,11 @@ class Roster {
 
   struct Rank {
     uint32_t node = 0;
-    int32_t pid = 0;                   // 0: not known
-    std::optional<v1::RankExit> exit;  // once it is gone
-    TimePoint gone_at;                 // as nearly as is known
-    bool told = false;                 // a failure or a stop had been announced to its node before
+    int32_t pid = 0;                     // 0: not known
+    std::optional<v1::RankExit> exit;    // once it is gone
+    TimePoint gone_at;                   // as nearly as is known
+    bool told = false;                   // a failure or a stop had been announced to its node before
+    std::optional<v1::CallState> stays;  // what it was doing when it left the epoch: it lives on and waits for the next
   };
   struct Node {
     uint32_t agent = 0;  // who is in this place: as the plan counts agents

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <string_view>
 
@@ -25,18 +26,10 @@ bool BelongsToAnotherLauncher(std::string_view name) {
                                                 "SLURM_STEP_TASKS_PER_NODE",
                                                 "MPI_LOCALRANKID",
                                                 "MPI_LOCALNRANKS",
-                                                "RANK",
-                                                "WORLD_SIZE",
-                                                "LOCAL_RANK",
-                                                "LOCAL_WORLD_SIZE",
-                                                "GROUP_RANK",
-                                                "GROUP_WORLD_SIZE",
-                                                "NODE_RANK",
                                                 "ROLE_RANK",
                                                 "ROLE_WORLD_SIZE",
-                                                "ROLE_NAME",
-                                                "MASTER_ADDR",
-                                                "MASTER_PORT"};
+                                                "ROLE_NAME"};
+  if (IsRankVariable(name)) return true;
   for (const std::string_view known : kNames) {
     if (name == known) return true;
   }
@@ -86,6 +79,13 @@ bool IsNamed(std::string_view name, const std::vector<std::string>& patterns) {
 }
 
 }  // namespace
+
+bool IsRankVariable(std::string_view name) {
+  static constexpr std::string_view kRankVariables[] = {"RANK",        "WORLD_SIZE",       "LOCAL_RANK",
+                                                        "GROUP_RANK",  "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE",
+                                                        "MASTER_ADDR", "MASTER_PORT",      "NODE_RANK"};
+  return std::find(std::begin(kRankVariables), std::end(kRankVariables), name) != std::end(kRankVariables);
+}
 
 std::optional<std::string> GetVariable(const char* name) {
   const char* value = std::getenv(name);

@@ -4,12 +4,17 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
+
+// Whether ranks find this variable in their environment by torchrun's names (RANK, WORLD_SIZE, MASTER_ADDR, ...), with
+// values of their own. dlaunch leaves out what another launcher has put there, and takes none of them from --env. Pure.
+bool IsRankVariable(std::string_view name);
 
 // A variable of this process. Call before other threads exist.
 std::optional<std::string> GetVariable(const char* name);

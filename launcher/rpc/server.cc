@@ -242,10 +242,14 @@ RendezvousServer::~RendezvousServer() = default;
 
 const std::string& RendezvousServer::address() const { return rep_->address; }
 
-void RendezvousServer::RequestStop(std::string reason, int exit_code) {
-  rep_->OnEvent(StopRequested{std::move(reason), exit_code});
+void RendezvousServer::RequestStop(std::string reason, int exit_code, int signal) {
+  rep_->OnEvent(StopRequested{std::move(reason), exit_code, signal});
 }
 
-void RendezvousServer::TellAgentEnded(uint32_t agent) { rep_->OnEvent(AgentEnded{agent}); }
+void RendezvousServer::GiveNotice(int signal) { rep_->OnEvent(NoticeGiven{signal}); }
+
+void RendezvousServer::TellAgentEnded(uint32_t agent, std::string text) {
+  rep_->OnEvent(AgentEnded{agent, std::move(text)});
+}
 
 }  // namespace cohort::launcher

@@ -39,10 +39,15 @@ class RendezvousServer {
   // "127.0.0.1:40123", as agents dial it.
   const std::string& address() const;
 
-  // Ends the job: agents end their ranks, then OnFinished. Any thread; never blocks. Twice does nothing more.
-  void RequestStop(std::string reason, int exit_code);
-  // That agent and all that it had started live no more: what takes its place need not wait. Any thread; never blocks.
-  void TellAgentEnded(uint32_t agent);
+  // Ends the job: agents end their ranks, then OnFinished. Any thread; never blocks. Twice does nothing more. With
+  // `signal` ranks that ask for notices of a preemption may stop by themselves within the grace.
+  void RequestStop(std::string reason, int exit_code, int signal = 0);
+  // A notice of a preemption: ranks that ask for it are told and agree on a step to stop at, the programs of others get
+  // the signal. Any thread; never blocks.
+  void GiveNotice(int signal);
+  // That agent and all that it had started live no more, and how that came: what takes its place need not wait. Any
+  // thread; never blocks.
+  void TellAgentEnded(uint32_t agent, std::string text);
 
  private:
   class Rep;

@@ -86,7 +86,7 @@ TEST(Sweep, KillsExactlyTheMarked) {
   const pid_t marked = StartMarked(mark.c_str());
   const pid_t longer = StartMarked((mark + "7").c_str());
   const pid_t spared = StartMarked(mark.c_str());
-  EXPECT_TRUE(Sweep(mark, {spared}, false, std::chrono::seconds(20)));
+  EXPECT_TRUE(Sweep(mark, {{spared}}, false, std::chrono::seconds(20)));
   int status = 0;
   ASSERT_EQ(::waitpid(marked, &status, 0), marked);
   EXPECT_EQ(WTERMSIG(status), SIGKILL);

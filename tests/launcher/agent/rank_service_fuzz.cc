@@ -132,7 +132,7 @@ class Node {
                   // The last rank is another process, which this one does not descend from.
                   .group_of = [](int local_rank) { return local_rank + 1 < kRanks ? ::getpid() : 1; },
                   .on_hello =
-                      [this](int local_rank, pid_t pid) {
+                      [this](int local_rank, pid_t pid, bool) {
                         FuzzCheck(local_rank >= 0 && local_rank + 1 < kRanks && pid == ::getpid());
                         FuzzCheck(present_.insert(local_rank).second);
                         let_in_.insert(local_rank);
@@ -142,6 +142,7 @@ class Node {
                         FuzzCheck(let_in_.count(local_rank) > 0);
                         present_.erase(local_rank);
                       },
+                  .on_next_epoch = [](int) { FuzzCheck(false); },  // this job is not restarted
                   .on_kill_request = [this](int rank, const std::string&) { FuzzCheck(let_in_.count(rank) > 0); },
                   .on_vanished = [this](int rank, pid_t) { FuzzCheck(present_.erase(rank) == 1); }}) {
     FuzzCheck(service_.Start(address_).ok());

@@ -13,6 +13,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -100,8 +101,9 @@ class RankServiceTest : public testing::Test {
         &loop_, assignment_, "127.0.0.1",
         RankService::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { Answer(message); },
                                .group_of = [this](int local_rank) { return local_rank == 0 ? ::getpid() : stranger_; },
-                               .on_hello = [](int, pid_t) {},
+                               .on_hello = [](int, pid_t, bool) {},
                                .on_goodbye = [this](int) { ++goodbyes_; },
+                               .on_next_epoch = [this](int) { ++staying_; },
                                .on_kill_request = [](int, const std::string&) {},
                                .on_vanished = [this](int, pid_t) { ++vanished_; }});
     EXPECT_TRUE(service_->Start(address_).ok());
@@ -127,6 +129,7 @@ class RankServiceTest : public testing::Test {
       service_->OnGetReply(reply);
     }
     if (message.has_stall()) ++stalls_;
+    if (message.has_preemption_step()) steps_ = message.preemption_step().step();
   }
   v1::GetReply Get(Client* client, const std::string& key, uint64_t request) {
     v1::RankMessage message;
@@ -141,7 +144,8 @@ class RankServiceTest : public testing::Test {
   v1::Assignment assignment_;
   EventLoop loop_;
   std::unique_ptr<RankService> service_;
-  std::atomic<int> gets_{0}, puts_{0}, stalls_{0}, goodbyes_{0}, vanished_{0};
+  std::atomic<int> gets_{0}, puts_{0}, stalls_{0}, goodbyes_{0}, vanished_{0}, staying_{0};
+  std::atomic<uint64_t> steps_{0};  // the latest answer to a notice
   std::thread thread_;
 };
 
@@ -345,6 +349,48 @@ TEST_F(RankServiceTest, SilentConnectionsLoseTheirPlacesToRanks) {
     welcome = rank.Receive().has_welcome();
     if (!welcome) ::poll(nullptr, 0, 20);
   }
+}
+
+// This job is not restarted, so there is no next epoch.
+TEST_F(RankServiceTest, TheNextEpochIsRefusedWhereThereIsNone) {
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  v1::RankMessage message;
+  message.mutable_next_epoch();
+  client.Send(message);
+  EXPECT_NE(client.Receive().refused().find("--max-restarts"), std::string::npos);
+  EXPECT_EQ(staying_, 0);
+}
+
+TEST_F(RankServiceTest, ANoticeReachesTheRanksThatAskAndTheirStepsGoUpAsOne) {
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  v1::PreemptionNotice notice;
+  notice.set_signal(SIGUSR1);
+  std::promise<void> told;
+  loop_.Post([&] {
+    service_->OnPreemption(notice);
+    service_->MarkLost(1);
+    told.set_value();
+  });
+  told.get_future().wait();
+  v1::RankMessage message;
+  message.mutable_preemption();
+  client.Send(message);
+  EXPECT_EQ(client.Receive().preemption().signal(), SIGUSR1) << "it asked after the notice had come";
+  message.set_preemption_step(12);
+  client.Send(message);
+  v1::StopStep step;
+  step.set_step(14);
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+       steps_ == 0 && std::chrono::steady_clock::now() < end;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(steps_, 12u);
+  loop_.Post([this, step] { service_->OnStopStep(step); });
+  EXPECT_EQ(client.Receive().stop_step().step(), 14u);
 }
 
 }  // namespace

@@ -71,6 +71,15 @@ TEST(JobRecord, OfAJobThatSucceededHasNoCause) {
   EXPECT_FALSE(read.contains("cause"));
 }
 
+TEST(JobRecord, OfAPreemptedJobHasTheSignalAndTheStep) {
+  JobRecord record = FailedJob();
+  record.report = {};
+  EXPECT_FALSE(json::parse(FormatJobRecord(record)).contains("preempted"));
+  record.report.set_preempted_by(10);
+  record.report.set_stop_step(87);
+  EXPECT_EQ(json::parse(FormatJobRecord(record))["preempted"], json({{"signal", "SIGUSR1"}, {"step", 87}}));
+}
+
 TEST(JobRecord, AFolderThatCanNotBeWrittenIsAnError) {
   const absl::Status status = WriteJobRecord("/proc/no-such-folder", FailedJob());
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);

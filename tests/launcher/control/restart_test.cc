@@ -103,6 +103,60 @@ TEST(Restarting, TheSameRanksBeginAgainWhenAllAreGone) {
   EXPECT_EQ(job.report()->exits_size(), 4);
 }
 
+void Stays(Driver& job, uint32_t rank) {
+  v1::FromAgent message;
+  message.mutable_stays()->set_rank(rank);
+  job.Say(job.NodeOf(rank), message);
+}
+
+TEST(Restarting, RanksThatStayNeedNotEnd) {
+  Driver job(RestartPlan(2, 2, 1));
+  job.JoinAll();
+  job.Exit(Killed(3, SIGKILL));
+  Stays(job, 0);
+  job.Pass(milliseconds(200));
+  ASSERT_NE(job.Last(Driver::Of(0), v1::ToAgent::kStop), nullptr);
+  EXPECT_TRUE(job.Last(Driver::Of(0), v1::ToAgent::kStop)->stop().restarting());
+  Stays(job, 1);
+  job.Done(0);
+  job.Exit(Killed(2, SIGTERM, true));
+  job.Done(1);
+  ASSERT_EQ(job.restarts().size(), 1u);
+  const v1::JobReport& report = job.restarts()[0].report();
+  EXPECT_EQ(report.culprit_rank(), 3);
+  EXPECT_THAT(report.others(0), HasSubstr("lives on and waits for the next epoch"));
+  job.Pass(milliseconds(10));
+  EXPECT_EQ(EpochOf(job, 0), 2u);
+  // Nobody is said to stay in the second.
+  job.Exit(Exited(0, 4));
+  job.Pass(milliseconds(200));
+  EXPECT_FALSE(job.Last(Driver::Of(0), v1::ToAgent::kStop)->stop().restarting()) << "there is no restart left";
+  job.EndAllAsTold();
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 4);
+}
+
+TEST(Restarting, AnEpochThatAllLeaveIsFollowedByAnother) {
+  Driver job(RestartPlan(1, 2, 1));
+  job.JoinAll();
+  Stays(job, 0);
+  Stays(job, 1);
+  job.Done(0);
+  ASSERT_EQ(job.restarts().size(), 1u);
+  EXPECT_EQ(job.restarts()[0].report().headline(), "ranks 0 and 1 left the epoch to begin another; no rank had failed");
+  job.Pass(milliseconds(10));
+  EXPECT_EQ(EpochOf(job, 0), 2u);
+}
+
+TEST(Restarting, OnlyItsOwnAgentSaysThatARankStays) {
+  Driver job(RestartPlan(2, 1, 1));
+  job.JoinAll();
+  v1::FromAgent message;
+  message.mutable_stays()->set_rank(1);
+  job.Say(0, message);
+  EXPECT_TRUE(job.Closed(Driver::Of(0)));
+}
+
 TEST(Restarting, TheLastFailureEndsTheJobAndSaysWhy) {
   Driver job(RestartPlan(1, 1, 1));
   job.JoinAll();

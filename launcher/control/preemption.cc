@@ -1,0 +1,100 @@
+// The part of the rendezvous that passes notices of a preemption on and lets the ranks agree on the step at which they
+// stop (step_agreement.h).
+//
+//   signal at dlaunch or an agent ─► no rank has asked for notices: ToAgent.pass_on_signal, the programs get it
+//                                 └► else ToAgent.preemption ─► FromAgent.preemption_step of each node ─► stop_step
+//                                      ─► FromAgent.preempted, the ranks end in order ─► report: preempted, status 75
+//
+// SIGTERM at dlaunch ends the job, whatever the ranks do, when its grace is over.
+#include <chrono>
+#include <csignal>
+#include <string>
+#include <utility>
+
+#include "launcher/control/describe.h"
+#include "launcher/control/rendezvous_machine.h"
+#include "launcher/options.h"
+
+namespace cohort::launcher {
+
+void Rendezvous::Machine::On(const NoticeGiven& event) { OnNotice(event.signal, std::nullopt); }
+
+void Rendezvous::Machine::OnNotice(int signal, std::optional<ConnectionId> only) {
+  if (phase_ == Phase::kPausing && wishes_) notice_ = signal;  // the next epoch's ranks will ask
+  if (phase_ != Phase::kRunning) return;
+  if (wishes_) return BeginPreemption(signal);
+  v1::ToAgent message;
+  message.set_pass_on_signal(signal);
+  if (only.has_value()) return SendTo(*only, std::move(message));
+  Broadcast(std::move(message));
+}
+
+void Rendezvous::Machine::OnPreemptionWish() {
+  wishes_ = true;
+  if (notice_ != 0 && phase_ == Phase::kRunning) BeginPreemption(notice_);
+}
+
+void Rendezvous::Machine::BeginPreemption(int signal) {
+  if (agreement_.has_value()) return;
+  notice_ = signal;
+  agreement_.emplace(roster_.node_count());
+  v1::ToAgent message;
+  message.mutable_preemption()->set_signal(signal);
+  Broadcast(std::move(message));
+  for (uint32_t i = 0; i < roster_.node_count(); ++i) {
+    const Roster::Node& node = roster_.node(i);
+    if (!node.done) continue;
+    v1::NodeStep step;  // an agent whose ranks have gone has nobody to ask
+    for (uint32_t rank = node.first_rank; rank < node.first_rank + node.rank_count; ++rank) {
+      const auto& exit = roster_.rank(rank).exit;
+      step.set_left(step.left() || (exit.has_value() && !IsFailure(*exit)));
+    }
+    agreement_->Answer(i, step);
+  }
+  ConcludePreemption();
+}
+
+bool Rendezvous::Machine::PreemptBeforeStopping(const StopRequested& request) {
+  if (request.signal == 0 || phase_ != Phase::kRunning || !wishes_ || preempted_stop_.has_value()) return false;
+  preempted_stop_ = ReportedStop{request.reason + ", and the ranks had not stopped by themselves within the grace",
+                                 request.exit_code, now_};
+  preemption_due_ = now_ + std::chrono::milliseconds(roster_.plan().job().grace_ms());
+  BeginPreemption(request.signal);
+  return true;
+}
+
+void Rendezvous::Machine::OnPreemptionStep(uint32_t node, const v1::NodeStep& step) {
+  if (!agreement_.has_value()) return;
+  agreement_->Answer(node, step);
+  ConcludePreemption();
+}
+
+void Rendezvous::Machine::ConcludePreemption() {
+  if (!agreement_.has_value()) return;
+  const std::optional<v1::StopStep> step = agreement_->Take();
+  if (!step.has_value()) return;
+  v1::ToAgent message;
+  *message.mutable_stop_step() = *step;
+  Broadcast(std::move(message));
+}
+
+void Rendezvous::Machine::EndPreemptionIfDue() {
+  if (!preemption_due_.has_value() || now_ < *preemption_due_) return;
+  preemption_due_.reset();
+  if (phase_ != Phase::kRunning) return;
+  stop_ = preempted_stop_;
+  stop_->at = now_;
+  // The scheduler's own grace has been running since the signal: nothing is left of it.
+  StopAll(stop_->reason, stop_->exit_code, std::chrono::milliseconds(0));
+}
+
+void Rendezvous::Machine::TellIfPreempted(v1::JobReport* report) const {
+  if (!preempted_at_.has_value() || report->exit_code() != 0) return;
+  report->set_exit_code(kExitPreempted);
+  report->set_preempted_by(notice_);
+  report->set_stop_step(*preempted_at_);
+  report->set_headline("preempted (" + SignalName(notice_) + "): all ranks stopped before step " +
+                       std::to_string(*preempted_at_) + ", as agreed");
+}
+
+}  // namespace cohort::launcher

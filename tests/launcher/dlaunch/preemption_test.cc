@@ -1,0 +1,116 @@
+// Preemption of real jobs: dlaunch or an agent gets a scheduler's signal, and all ranks stop before the same step.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "launcher/options.h"
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+constexpr std::chrono::seconds kGone{20};
+constexpr int kRanks = 4;
+
+string ReadFile(const string& path) {
+  std::ifstream file(path);
+  return string(std::istreambuf_iterator<char>(file), {});
+}
+
+std::vector<string> Job(const TemporaryFolder& folder, std::vector<string> options, std::vector<string> arguments) {
+  options.insert(options.begin(),
+                 {"--simulate-nodes", "2", "--nproc-per-node", "2", "--log-dir", folder.path() + "/logs"});
+  options.insert(options.end(), {"--", COHORT_PREEMPTION_RANK});
+  options.insert(options.end(), arguments.begin(), arguments.end());
+  return options;
+}
+
+void WaitUntilUnderWay(DlaunchProcess* job) {
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ASSERT_TRUE(job->WaitForOutput("[" + std::to_string(rank) + "] under way")) << job->err();
+  }
+}
+
+// What each rank says that it has stopped before.
+std::set<string> Stops(const TemporaryFolder& folder) {
+  std::set<string> stops;
+  for (int rank = 0; rank < kRanks; ++rank) stops.insert(ReadFile(folder.path() + "/stopped-" + std::to_string(rank)));
+  return stops;
+}
+
+void ExpectPreempted(const TemporaryFolder& folder, DlaunchProcess* job, const string& signal) {
+  EXPECT_EQ(job->Wait(), kExitPreempted) << job->err();
+  const std::set<string> stops = Stops(folder);
+  ASSERT_EQ(stops.size(), 1u) << job->err();
+  EXPECT_NE(job->err().find("dlaunch: preempted (" + signal + "): all ranks stopped before step " + *stops.begin() +
+                            ", as agreed\ndlaunch: exit status 75\n"),
+            string::npos)
+      << job->err();
+  const auto record = nlohmann::json::parse(ReadFile(folder.path() + "/logs/report.json"));
+  EXPECT_EQ(record["exit_code"], kExitPreempted);
+  EXPECT_EQ(record["preempted"]["signal"], signal);
+  EXPECT_EQ(std::to_string(record["preempted"]["step"].get<uint64_t>()), *stops.begin());
+  EXPECT_EQ(job->WaitUntilGone(kGone), "");
+}
+
+TEST(Preemption, AllRanksStopBeforeTheSameStep) {
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGTERM}) {
+    SCOPED_TRACE(signal);
+    const TemporaryFolder folder;
+    DlaunchProcess job(Job(folder, {}, {"1000000", "20000", folder.path()}));
+    WaitUntilUnderWay(&job);
+    ::kill(job.pid(), signal);
+    ExpectPreempted(folder, &job, signal == SIGUSR1 ? "SIGUSR1" : signal == SIGUSR2 ? "SIGUSR2" : "SIGTERM");
+  }
+}
+
+TEST(Preemption, ASignalAtAnAgentReachesAllRanks) {
+  for (const int signal : {SIGUSR1, SIGTERM}) {
+    SCOPED_TRACE(signal);
+    const TemporaryFolder folder;
+    DlaunchProcess job(Job(folder, {}, {"1000000", "20000", folder.path()}));
+    WaitUntilUnderWay(&job);
+    ::kill(job.ProcessesWith("dlaunch agent").at(1), signal);
+    ExpectPreempted(folder, &job, signal == SIGUSR1 ? "SIGUSR1" : "SIGTERM");
+  }
+}
+
+TEST(Preemption, RanksThatDoNotStopAreEndedAfterTheGrace) {
+  const TemporaryFolder folder;
+  DlaunchProcess job(Job(folder, {"--grace", "1"}, {"1000000", "20000", folder.path(), "stuck"}));
+  WaitUntilUnderWay(&job);
+  ::kill(job.pid(), SIGTERM);
+  EXPECT_EQ(job.Wait(), 143) << job.err();
+  EXPECT_NE(job.err().find("had not stopped by themselves within the grace"), string::npos) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(kGone), "");
+}
+
+TEST(Preemption, TheJobGoesOnWhereARankHasEnded) {
+  const TemporaryFolder folder;
+  DlaunchProcess job(Job(folder, {}, {"150", "30000", folder.path(), "leaves-early"}));
+  WaitUntilUnderWay(&job);
+  ASSERT_TRUE(job.WaitUntil([&] { return ReadFile(folder.path() + "/stopped-0") == "end"; })) << job.err();
+  ASSERT_TRUE(job.WaitUntil([&] { return job.RankProcess(0) == 0; }));
+  ::kill(job.pid(), SIGUSR1);
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(Stops(folder), std::set<string>{"end"});
+}
+
+TEST(Preemption, IsNotRestartedAfter) {
+  const TemporaryFolder folder;
+  DlaunchProcess job(Job(folder, {"--max-restarts", "3"}, {"1000000", "20000", folder.path()}));
+  WaitUntilUnderWay(&job);
+  ::kill(job.pid(), SIGUSR1);
+  ExpectPreempted(folder, &job, "SIGUSR1");
+  EXPECT_EQ(job.err().find("restart"), string::npos) << job.err();
+}
+
+}  // namespace
+}  // namespace cohort::launcher
