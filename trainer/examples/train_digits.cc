@@ -7,6 +7,9 @@
 // With --checkpoints FOLDER --resume it goes on after a restart where it was, with the same weights in the end:
 //
 //   dlaunch --nproc-per-node 4 --max-restarts 3 train_digits --checkpoints /tmp/digits --resume
+//
+// and where a scheduler tells that the job must end (SIGTERM, SIGUSR1 or SIGUSR2 to dlaunch) all ranks stop before the
+// same step, save a checkpoint, and the same command goes on from it.
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -39,6 +42,12 @@ namespace {
 
 using trainer::ThrowUnlessOk;
 
+// How far training has come.
+struct Progress {
+  int64_t epochs = 0;  // whole passes over the training set
+  int64_t steps = 0;   // of the next one
+};
+
 struct Options {
   uint64_t seed = 0;
   int64_t epochs = 12;
@@ -66,6 +75,8 @@ struct Trainer {
 
   int rank() const { return world == nullptr ? 0 : world->rank(); }
   int size() const { return world == nullptr ? 1 : world->size(); }
+  int64_t steps_per_epoch() const { return data.train.count() / options.batch_size; }  // without a last, partial batch
+  int64_t StepOf(const Progress& progress) const { return progress.epochs * steps_per_epoch() + progress.steps; }
   bool prints() const { return rank() == 0; }
   at::Tensor Forward(const at::Tensor& images) {
     if (fsdp != nullptr) return fsdp->forward(images);
@@ -162,19 +173,29 @@ void SetLearningRate(torch::optim::Optimizer& optimizer, const Options& options,
   }
 }
 
-// One pass over the training set; returns the mean loss over all ranks.
-double TrainEpoch(Trainer& trainer, int64_t epoch) {
+// Whether the job is told to end, and all ranks stop here to save a checkpoint. Without one they had better go on.
+bool IsPreempted(Trainer& trainer, const Progress& progress) {
+  if (trainer.options.checkpoints.empty()) return false;
+  const auto stop = trainer.runtime->OnPreemption(static_cast<uint64_t>(trainer.StepOf(progress)));
+  ThrowUnlessOk(stop.status(), "agreeing on a step to stop at");
+  return *stop;
+}
+
+// The rest of a pass over the training set; returns the mean loss of these steps over all ranks. Nothing when the job
+// is preempted: then `progress` is where it stopped.
+std::optional<double> TrainEpoch(Trainer& trainer, Progress& progress) {
   const Digits& train = trainer.data.train;
   trainer::DistributedSampler sampler(train.count(), trainer.size(), trainer.rank(),
                                       {.shuffle = true, .seed = trainer.options.seed});
-  sampler.set_epoch(static_cast<uint64_t>(epoch));
+  sampler.set_epoch(static_cast<uint64_t>(progress.epochs));
   const at::Tensor indices = torch::tensor(sampler.indices());
   const int64_t local_batch = trainer.options.batch_size / trainer.size();
-  const int64_t steps = train.count() / trainer.options.batch_size;  // the last, partial batch is dropped
   trainer.net->train();
   std::vector<double> loss_sum(1, 0.0);
-  for (int64_t step = 0; step < steps; ++step) {
-    const at::Tensor rows = indices.narrow(0, step * local_batch, local_batch);
+  const int64_t first = progress.steps;
+  for (; progress.steps < trainer.steps_per_epoch(); ++progress.steps) {
+    if (IsPreempted(trainer, progress)) return std::nullopt;
+    const at::Tensor rows = indices.narrow(0, progress.steps * local_batch, local_batch);
     trainer.optimizer->zero_grad();
     const at::Tensor output = trainer.Forward(train.images.index_select(0, rows));
     const at::Tensor loss = torch::nll_loss(output, train.labels.index_select(0, rows).to(output.device()));
@@ -183,7 +204,9 @@ double TrainEpoch(Trainer& trainer, int64_t epoch) {
     loss_sum[0] += loss.item<double>();
   }
   Sum(trainer, loss_sum);
-  return loss_sum[0] / static_cast<double>(steps * trainer.size());
+  const double mean = loss_sum[0] / static_cast<double>((progress.steps - first) * trainer.size());
+  progress = {progress.epochs + 1, 0};
+  return mean;
 }
 
 // The share of the test set that is recognised; every rank looks at its part.
@@ -226,55 +249,70 @@ void Save(const Trainer& trainer, const std::string& path) {
   throw std::runtime_error("can't save the weights as " + path + ": " + why + "; name another file with --save");
 }
 
-// The epoch to begin with: after the newest checkpoint that is whole, where there is one.
-int64_t Resume(Trainer& trainer) {
+// Where to begin: after the newest checkpoint that is whole, where there is one.
+Progress Resume(Trainer& trainer) {
   const Options& options = trainer.options;
-  if (!options.resume) return 0;
+  if (!options.resume) return {};
   const auto loaded = trainer::LoadLatestTrainingState(
       *trainer.world, options.checkpoints, trainer.state, [&trainer](const std::string& why) {
         if (trainer.prints()) std::fprintf(stderr, "train_digits: %s; taking the one before\n", why.c_str());
       });
-  if (!loaded.has_value()) return 0;
+  if (!loaded.has_value()) return {};
   if (trainer.prints()) std::printf("resumed %s\n", loaded->directory.c_str());
-  return std::stoll(loaded->values.at("epochs"));
+  return {std::stoll(loaded->values.at("epochs")), std::stoll(loaded->values.at("steps"))};
 }
 
-void SaveCheckpoint(Trainer& trainer, int64_t epochs) {
+void SaveCheckpoint(Trainer& trainer, const Progress& progress) {
   const std::string& folder = trainer.options.checkpoints;
   if (folder.empty()) return;
   char name[32];
-  std::snprintf(name, sizeof name, "epoch-%08lld", static_cast<long long>(epochs));
+  std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(trainer.StepOf(progress)));
   trainer::TogetherOrNot(*trainer.world, "making " + folder, [&] {
     if (trainer.prints()) std::filesystem::create_directories(folder);
   });
-  trainer::SaveTrainingState(*trainer.world, folder + "/" + name, trainer.state, {{"epochs", std::to_string(epochs)}});
+  trainer::SaveTrainingState(*trainer.world, folder + "/" + name, trainer.state,
+                             {{"epochs", std::to_string(progress.epochs)}, {"steps", std::to_string(progress.steps)}});
+}
+
+// Trains from `progress` to the end and returns true, or false where the job is preempted before.
+bool Train(Trainer& trainer, Progress progress) {
+  const int64_t epochs = trainer.options.epochs;
+  double accuracy = progress.epochs < epochs ? 0 : TestAccuracy(trainer);
+  while (progress.epochs < epochs) {
+    const auto start = std::chrono::steady_clock::now();
+    const int64_t steps = trainer.steps_per_epoch() - progress.steps;
+    SetLearningRate(*trainer.optimizer, trainer.options, progress.epochs);
+    const std::optional<double> loss = TrainEpoch(trainer, progress);
+    if (!loss.has_value()) {
+      SaveCheckpoint(trainer, progress);
+      if (!trainer.prints()) return false;
+      std::printf("preempted before step %lld of %lld, saved; --resume goes on\n",
+                  static_cast<long long>(trainer.StepOf(progress)),
+                  static_cast<long long>(epochs * trainer.steps_per_epoch()));
+      return false;
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    accuracy = TestAccuracy(trainer);
+    if (trainer.prints()) {
+      std::printf("epoch %2lld/%lld  loss %.4f  test accuracy %.4f  %6.0f images/s\n",
+                  static_cast<long long>(progress.epochs), static_cast<long long>(epochs), *loss, accuracy,
+                  static_cast<double>(steps * trainer.options.batch_size) / seconds.count());
+      std::fflush(stdout);
+    }
+    SaveCheckpoint(trainer, progress);
+  }
+  if (trainer.prints()) std::printf("test accuracy %.4f\n", accuracy);
+  return true;
 }
 
 void Run(Trainer& trainer) {
   SetUp(trainer);
-  const int64_t first = Resume(trainer);
-  double accuracy = first < trainer.options.epochs ? 0 : TestAccuracy(trainer);
-  for (int64_t epoch = first; epoch < trainer.options.epochs; ++epoch) {
-    const auto start = std::chrono::steady_clock::now();
-    SetLearningRate(*trainer.optimizer, trainer.options, epoch);
-    const double loss = TrainEpoch(trainer, epoch);
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    accuracy = TestAccuracy(trainer);
-    if (trainer.prints()) {
-      const int64_t batches = trainer.data.train.count() / trainer.options.batch_size;
-      std::printf("epoch %2lld/%lld  loss %.4f  test accuracy %.4f  %6.0f images/s\n",
-                  static_cast<long long>(epoch + 1), static_cast<long long>(trainer.options.epochs), loss, accuracy,
-                  static_cast<double>(batches * trainer.options.batch_size) / seconds.count());
-      std::fflush(stdout);
-    }
-    SaveCheckpoint(trainer, epoch + 1);
-  }
-  if (!trainer.options.save.empty()) {
+  const bool whole_training = Train(trainer, Resume(trainer));
+  if (whole_training && !trainer.options.save.empty()) {
     std::optional<trainer::SummonFullParams> whole;
     if (trainer.fsdp != nullptr) whole.emplace(*trainer.fsdp, /*writeback=*/false);
     if (trainer.prints()) Save(trainer, trainer.options.save);
   }
-  if (trainer.prints()) std::printf("test accuracy %.4f\n", accuracy);
   if (trainer.runtime != nullptr) {
     trainer.state = {};
     trainer.ddp.reset();
@@ -311,7 +349,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
   auto* single = app.add_flag("--single", options.single, "train in this process alone, without a job");
   auto* checkpoints =
-      app.add_option("--checkpoints", options.checkpoints, "keep a checkpoint of each epoch in this folder")
+      app.add_option("--checkpoints", options.checkpoints,
+                     "keep a checkpoint of each epoch, and of the step where the job is preempted, in this folder")
           ->excludes(single);
   app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole, if there is one")
       ->needs(checkpoints);

@@ -1,0 +1,103 @@
+#!/usr/bin/env python3
+"""Training on digits with four ranks on two nodes is preempted twice, by the signals that schedulers send: each time all
+ranks stop before the same step and dlaunch ends with 75. The third run ends it, with the bits of the weights of a run
+that nothing has disturbed.
+
+usage: digits_preemption_test.py DLAUNCH TRAIN_DIGITS
+"""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+
+from job_watch import processes_with, wait_until
+
+DLAUNCH, TRAIN_DIGITS = sys.argv[1:3]
+EPOCHS = 6
+SECONDS = 120
+PREEMPTED = 75
+MARK = "COHORT_DIGITS_PREEMPTION_TEST=%d" % os.getpid()
+
+
+def read_all(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class Run:
+    def __init__(self, folder, name, part):
+        self.weights = os.path.join(folder, name + ".pt")
+        self.logs = os.path.join(folder, "%s-logs-%d" % (name, part))
+        key, value = MARK.split("=")
+        self.process = subprocess.Popen(
+            [DLAUNCH, "--simulate-nodes", "2", "--nproc-per-node", "2", "--log-dir", self.logs, "--", TRAIN_DIGITS,
+             "--epochs", str(EPOCHS), "--save", self.weights, "--checkpoints", os.path.join(folder, name), "--resume"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=dict(os.environ, **{key: value}))
+        self.text = ""
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+
+    def read(self):
+        for line in self.process.stdout:
+            self.text += line.decode(errors="replace")
+
+    def expect(self, condition, message):
+        if not condition:
+            raise AssertionError(message + "\n" + self.text)
+
+    def finish(self, status):
+        self.expect(wait_until(lambda: self.process.poll() is not None, SECONDS), "training did not end")
+        self.reader.join()
+        self.expect(self.process.returncode == status, "exit status %d" % self.process.returncode)
+
+    def preempt(self, epoch, number):
+        """Sends the signal when the epoch is over; returns the step before which all ranks stopped."""
+        self.expect(wait_until(lambda: "epoch  %d/%d" % (epoch, EPOCHS) in self.text, SECONDS),
+                    "training did not come to epoch %d" % epoch)
+        self.process.send_signal(number)
+        self.finish(PREEMPTED)
+        with open(os.path.join(self.logs, "report.json")) as file:
+            report = json.load(file)["preempted"]
+        self.expect(report["signal"] == signal.Signals(number).name, "report.json: %s" % report)
+        said = re.search(r"\[0\] preempted before step (\d+) of (\d+), saved", self.text)
+        self.expect(said is not None and int(said[1]) == report["step"], "rank 0 stopped elsewhere")
+        self.expect(not os.path.exists(self.weights), "it saved weights as if it had ended")
+        return report["step"]
+
+
+def main():
+    with tempfile.TemporaryDirectory(prefix="cohort-digits-preemption-") as folder:
+        runs = []
+        try:
+            runs.append(Run(folder, "undisturbed", 1))
+            runs[-1].finish(0)
+            expected = read_all(runs[-1].weights)
+            steps = []
+            for part, number in enumerate([signal.SIGUSR1, signal.SIGTERM], start=1):
+                runs.append(Run(folder, "preempted", part))
+                steps.append(runs[-1].preempt(1 + part, number))
+                runs[-1].expect(("[0] resumed " in runs[-1].text) == (part > 1), "it began elsewhere")
+            runs.append(Run(folder, "preempted", 3))
+            runs[-1].finish(0)
+            runs[-1].expect("[0] resumed %s/preempted/step-%08d\n" % (folder, steps[1]) in runs[-1].text,
+                            "it did not go on from where it was preempted")
+            weights = read_all(runs[-1].weights)
+            runs[-1].expect(steps[0] < steps[1], "steps %s" % steps)
+            runs[-1].expect(weights == expected, "the final weights differ from those of the undisturbed run")
+            print("preempted before steps %d and %d, and ended with the same %d bytes of weights"
+                  % (steps[0], steps[1], len(weights)))
+        finally:
+            for pid in processes_with(MARK):
+                os.kill(pid, signal.SIGKILL)
+            for run in runs:
+                run.process.wait()
+                run.reader.join()
+
+
+if __name__ == "__main__":
+    main()
