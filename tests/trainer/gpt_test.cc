@@ -1,5 +1,6 @@
 // train_gpt as a user runs it: a job is killed, resumed on its own mesh and on another.
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -68,37 +69,39 @@ class TrainGpt : public ::testing::Test {
     EXPECT_NE(at, std::string::npos) << log;
     return at == std::string::npos ? 0 : std::stod(log.substr(at + label.size()));
   }
-  // Starts, and kills the launcher once `path` is there.
-  void KillOnce(const fs::path& path, const std::string& launch, const std::string& options) const {
-    const std::string command = "exec " + Command(launch, options);
+  // Starts, and kills the launcher once step `last` is done. All of the job is gone when this returns.
+  void KillAfter(int last, const std::string& launch, const std::string& options) const {
+    ASSERT_EQ(::prctl(PR_SET_CHILD_SUBREAPER, 1), 0);  // ranks whose parents died are this process's to wait for
+    const std::string command = "exec " + Command(launch, options + " --log-every 1");
     const pid_t child = ::fork();
     if (child == 0) {
       ::setpgid(0, 0);
       ::execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
       ::_exit(127);
     }
+    const std::string line = StepLine(last);
     const auto deadline = steady_clock::now() + std::chrono::seconds(150);
-    int status = 0;
-    bool ended = false;
-    while (!fs::exists(path) && steady_clock::now() < deadline && !ended) {
-      ended = ::waitpid(child, &status, WNOHANG) == child;
+    while (Log().find(line) == std::string::npos && steady_clock::now() < deadline &&
+           ::waitpid(child, nullptr, WNOHANG) == 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
-    EXPECT_TRUE(fs::exists(path)) << Log();
-    if (ended) return;
+    EXPECT_NE(Log().find(line), std::string::npos) << Log();
     ::kill(-child, SIGKILL);
-    ::waitpid(child, &status, 0);
+    while (::waitpid(-1, nullptr, WNOHANG) >= 0) {
+      ASSERT_LT(steady_clock::now(), deadline) << "ranks outlive their launcher";
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  // What train_gpt prints after a step.
+  std::string StepLine(int step) const {
+    char line[32];
+    std::snprintf(line, sizeof line, "step %4d/%d ", step, length_.steps);
+    return line;
   }
 
   fs::path folder_;
   Length length_ = Short();
 };
-
-std::string StepName(int step) {
-  char name[32];
-  std::snprintf(name, sizeof name, "step-%08d", step);
-  return name;
-}
 
 TEST_F(TrainGpt, IsKilledAndResumesOnItsOwnMeshAndOnAnother) {
   if (cohort::testing::Nightly()) length_ = Long();
@@ -107,18 +110,14 @@ TEST_F(TrainGpt, IsKilledAndResumesOnItsOwnMeshAndOnAnother) {
   const double undisturbed = Loss(launch, mesh);
   EXPECT_LT(undisturbed, length_.loss);
   const uint32_t seed = std::random_device()();
-  const int saves = length_.steps / length_.save_every;
-  const int killed = length_.save_every * (1 + static_cast<int>(seed % static_cast<uint32_t>(saves - 1)));
-  std::cout << "loss " << undisturbed << "; killed after step " << killed << "\n";
+  std::mt19937 random(seed);
+  // From the third save on the first is whole; what is being written then is no checkpoint.
+  std::uniform_int_distribution<int> any_step(2 * length_.save_every + 1, length_.steps - 1);
+  const int killed = any_step(random);
+  std::cout << "loss " << undisturbed << "; killed after step " << killed << " (seed " << seed << ")\n";
   const fs::path own = folder_ / "own", other = folder_ / "other";
-  KillOnce(own / StepName(killed), launch, mesh + " --checkpoints " + own.string());
-  // It may have gone on a little. What was being written when it was killed is no checkpoint.
-  for (int later = killed + length_.save_every; later <= length_.steps; later += length_.save_every) {
-    fs::remove_all(own / StepName(later));
-  }
-  // Only what is complete: ranks may live a little longer than their launcher, and write.
-  fs::create_directories(other);
-  fs::copy(own / StepName(killed), other / StepName(killed), fs::copy_options::recursive);
+  KillAfter(killed, launch, mesh + " --checkpoints " + own.string());
+  fs::copy(own, other, fs::copy_options::recursive);
   EXPECT_EQ(Loss(launch, mesh + " --resume --checkpoints " + own.string()), undisturbed) << Log();
   EXPECT_NE(Log().find("resumed"), std::string::npos) << Log();
   const double elsewhere = Loss("--nproc-per-node 3", "--mesh shard=3 --resume --checkpoints " + other.string());

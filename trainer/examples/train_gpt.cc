@@ -47,6 +47,7 @@ struct Options {
   double clip = 1.0;
   std::string checkpoints;
   int64_t save_every = 50;
+  int64_t log_every = 20;
   bool resume = false;
   std::string export_to;
   bool checkpoint_activations = false;
@@ -245,7 +246,7 @@ void Train(Training& training) {
     training.clip_grad_norm(options.clip);
     training.optimizer->step();
     const int64_t done = step + 1;
-    if (done % 20 == 0 || done == options.steps) {
+    if (done % options.log_every == 0 || done == options.steps) {
       const double mean = Mean(training, loss.item<double>());
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       const double characters = static_cast<double>((done - since) * options.batch_size * options.model.context);
@@ -377,6 +378,9 @@ int Main(int argc, char** argv) {
   app.add_option("--clip", options.clip, "largest norm of the gradients")->capture_default_str();
   auto* checkpoints = app.add_option("--checkpoints", options.checkpoints, "keep checkpoints in this directory");
   app.add_option("--save-every", options.save_every, "steps between checkpoints")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app.add_option("--log-every", options.log_every, "steps between lines of progress")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole")->needs(checkpoints);
