@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -210,6 +211,7 @@ TEST_F(DamagedCheckpoint, IsRefusedAtEveryByte) {
           ADD_FAILURE() << file << (cut ? " cut at " : " changed at ") << place << " was accepted";
         } catch (const DistributedError& error) {
           EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss) << error.what_without_backtrace();
+          EXPECT_THAT(error.what_without_backtrace(), HasSubstr(file)) << (cut ? "cut at " : "changed at ") << place;
         }
       }
     }
@@ -218,37 +220,72 @@ TEST_F(DamagedCheckpoint, IsRefusedAtEveryByte) {
   load();
 }
 
-// A disk that takes no more, on one rank.
+// On `failing`, files can't grow beyond `bytes` while it lives: a disk that is full.
+class FullDisk {
+ public:
+  FullDisk(int failing, uintmax_t bytes) : here_(world->rank() == failing), handler_(std::signal(SIGXFSZ, SIG_IGN)) {
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &before_), 0);
+    const struct rlimit small = {bytes, before_.rlim_max};
+    if (here_) {
+      EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+    }
+  }
+  ~FullDisk() {
+    if (here_) {
+      EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &before_), 0);
+    }
+    std::signal(SIGXFSZ, handler_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  const bool here_;
+  void (*const handler_)(int);
+  struct rlimit before_{};
+};
+
+// At its first byte, its last and one between, of every rank's file and of the index.
 TEST_F(Checkpoints, AFailedWriteIsAnErrorEverywhereAndLosesNothing) {
   Trained saved("ddp", *world);
   saved.Train(0, 1);
   SaveTrainingState(*world, At("latest"), saved.state, {{"step", "1"}});
   const auto before = saved.Whole();
   saved.Train(1, 2);
-  struct rlimit old{};
-  const int failing = world->size() - 1;
-  const auto old_handler = std::signal(SIGXFSZ, SIG_IGN);
-  if (world->rank() == failing) {
-    ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
-    const struct rlimit small = {100, old.rlim_max};
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  const auto file_of = [](int rank) {
+    char name[64];
+    std::snprintf(name, sizeof name, "rank-%05d-of-%05d.safetensors", rank, world->size());
+    return std::string(name);
+  };
+  struct Case {
+    int rank;
+    std::string file;
+    uintmax_t bytes;
+  };
+  std::vector<Case> cases;
+  for (int rank = 0; rank < world->size(); ++rank) {
+    const uintmax_t size = fs::file_size(At("latest") + "/" + file_of(rank));
+    for (const uintmax_t bytes : {uintmax_t{0}, size / 2, size - 1}) cases.push_back({rank, file_of(rank), bytes});
   }
-  try {
-    SaveTrainingState(*world, At("latest"), saved.state, {{"step", "2"}});
-    ADD_FAILURE() << "nobody noticed";
-  } catch (const DistributedError& error) {
-    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank " + std::to_string(failing)));
-    EXPECT_THAT(error.what_without_backtrace(), HasSubstr(".safetensors"));
+  const uintmax_t first = fs::file_size(At("latest") + "/" + file_of(0));
+  const uintmax_t index = fs::file_size(At("latest") + "/index.json");
+  if (index > first) cases.push_back({0, "index.json", index - 1});
+  for (const Case& each : cases) {
+    try {
+      const FullDisk full(each.rank, each.bytes);
+      SaveTrainingState(*world, At("latest"), saved.state, {{"step", "2"}});
+      ADD_FAILURE() << "nobody noticed that " << each.file << " ends at " << each.bytes;
+    } catch (const DistributedError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank " + std::to_string(each.rank)));
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr(each.file));
+    }
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+    EXPECT_FALSE(fs::exists(At("latest.partial")));
+    Trained loaded("ddp", *world);
+    EXPECT_EQ(LoadTrainingState(*world, At("latest"), loaded.state).at("step"), "1");
+    ExpectEqual(loaded.Whole(), before, true);
   }
-  if (world->rank() == failing) {
-    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
-  }
-  std::signal(SIGXFSZ, old_handler);
-  ASSERT_TRUE(world->Barrier().Wait().ok());
-  EXPECT_FALSE(fs::exists(At("latest.partial")));
   Trained loaded("ddp", *world);
-  EXPECT_EQ(LoadTrainingState(*world, At("latest"), loaded.state).at("step"), "1");
-  ExpectEqual(loaded.Whole(), before, true);
   SaveTrainingState(*world, At("latest"), saved.state, {{"step", "2"}});
   EXPECT_EQ(LoadTrainingState(*world, At("latest"), loaded.state).at("step"), "2") << "replaces what was there";
 }
