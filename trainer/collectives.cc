@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "runtime/base/mutex.h"
+#include "trainer/communication_ledger.h"
 #include "trainer/simulated_link.h"
 
 namespace cohort::trainer {
@@ -135,11 +136,11 @@ void DelayedCall::Wait(runtime::Deadline deadline) {
   if (inner_.Done()) Complete(status);
 }
 
-double SentBytes(const comm::Communicator& group, comm::CollectiveKind kind, const ConstBuffer& in, const Buffer& out) {
-  const auto whole = static_cast<double>(std::max(BytesOf(in), BytesOf(out)));
-  if (EqualBlocksForm(kind) == comm::CollectiveKind::kBroadcast) return group.size() > 1 ? whole : 0;
-  const double share = static_cast<double>(group.size() - 1) / group.size();
-  return whole * share * (kind == comm::CollectiveKind::kAllReduce ? 2 : 1);
+// What one rank sends of a whole vector, by the best algorithm for large ones.
+double SentBytes(comm::CollectiveKind kind, int ranks, int64_t whole) {
+  if (kind == comm::CollectiveKind::kBroadcast) return ranks > 1 ? static_cast<double>(whole) : 0;
+  const double share = static_cast<double>(ranks - 1) / ranks;
+  return static_cast<double>(whole) * share * (kind == comm::CollectiveKind::kAllReduce ? 2 : 1);
 }
 
 std::string NameOf(comm::CollectiveKind kind, const std::source_location& site) {
@@ -150,8 +151,10 @@ template <typename Start>
 Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site, ConstBuffer in,
           Buffer out, Start start) {
   const bool host = in.memory == comm::MemoryKind::kHost && out.memory == comm::MemoryKind::kHost;
+  const auto whole = static_cast<int64_t>(std::max(BytesOf(in), BytesOf(out)));
+  EnterInLedger(EqualBlocksForm(kind), group.size(), whole);
   if (OnSimulatedLink()) {
-    return TimedOnSimulatedLink(start(), SentBytes(group, kind, in, out));
+    return TimedOnSimulatedLink(start(), SentBytes(EqualBlocksForm(kind), group.size(), whole));
   }
   if (delays.load(std::memory_order_relaxed) == 0 || !host) return start();
   auto* call = new DelayedCall(group, NameOf(kind, site), in, out, std::move(start));

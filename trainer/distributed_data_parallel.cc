@@ -78,10 +78,10 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
 
 // Averaging shards of different rows over the ranks would make nonsense of them.
 void DataParallelState::RefuseShards() const {
-  const auto refuse = [](const torch::nn::Module& module, const std::string& name) {
-    TORCH_CHECK(dynamic_cast<const FullyShardedModule*>(&module) == nullptr, "DistributedDataParallel: module ", name,
-                " is sharded by FullyShardedDataParallel, so its parameters differ from rank to rank; give that a "
-                "DeviceMesh of (replicas, shards) instead of wrapping it");
+  const auto refuse = [](torch::nn::Module& module, const std::string& name) {
+    TORCH_CHECK(ShardsOf(module) == nullptr, "DistributedDataParallel: module ", name,
+                " is sharded, so its parameters differ from rank to rank; shard it over a DeviceMesh of (replicas, "
+                "shards) instead of wrapping it");
   };
   refuse(module_, "itself");
   for (const auto& item : module_.named_modules("", /*include_self=*/false)) refuse(*item.value(), item.key());

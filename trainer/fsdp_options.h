@@ -29,8 +29,25 @@ enum class BackwardPrefetch {
   kBackwardPre,  // BACKWARD_PRE: the next unit's are gathered while this one's gradients are computed
 };
 
+// What forward leaves of a unit's gathered parameters for backward, as fully_shard's argument of that name.
+class ReshardAfterForward {
+ public:
+  // true: the rank's shard, and backward gathers all shards again. false: everything.
+  ReshardAfterForward(bool reshard) : ranks_(reshard ? 0 : 1) {}
+  // An n-th on each of n neighbouring ranks, so that backward gathers among those only: P / n bytes for less traffic
+  // between hosts (ZeRO++'s hpZ). n divides the number of ranks that share the parameters; 1 is false, all is true.
+  ReshardAfterForward(int ranks) : ranks_(ranks) {}
+  // 0: all that share the parameters.
+  int ranks() const { return ranks_; }
+
+ private:
+  int ranks_;
+};
+
 struct FullyShardedDataParallelOptions {
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
+  // Unset: as the strategy says, but the outermost unit keeps everything, because backward begins with it.
+  std::optional<ReshardAfterForward> reshard_after_forward;
   MixedPrecision mixed_precision;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
   // The next unit's parameters, in the order of the last forward pass, are gathered while this one computes.
@@ -40,6 +57,9 @@ struct FullyShardedDataParallelOptions {
   // - 1) / n of a whole gradient), but sums in the order of all ranks: under Determinism::kOrderInvariant it gives the
   // bits of DDP. The outermost unit's counts.
   bool reduce_over_world = false;
+  // Shards, and so their gradients and the optimizer's state, lie in pinned memory of the host; a device has gathered
+  // units and gradients under way only (CPUOffload(offload_params=True)). Nothing changes for modules on the CPU.
+  bool cpu_offload = false;
   // All ranks start from rank 0's parameters and buffers.
   bool sync_module_states = true;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -31,21 +32,43 @@ FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communica
   const bool hybrid = replicate != nullptr && replicate->size() > 1 && shard.size() > 1;
   if (hybrid && units_.front()->options().reduce_over_world) world_group_ = Copy(world);
   share_ = 1.0 / (shard.size() * (replicate == nullptr ? 1 : replicate->size()));
+  MakeNeighbours();
 }
 
 FsdpRoot::~FsdpRoot() {
-  for (const auto* group : {&gather_group_, &reduce_group_, &replicate_group_, &world_group_}) {
-    if (*group != nullptr) CancelDelayed(**group);  // units go later, and may have been gathering ahead
+  // Units go later, and may have been gathering ahead.
+  for (comm::Communicator* group : OwnGroups()) CancelDelayed(*group);
+}
+
+void FsdpRoot::MakeNeighbours() {
+  for (const auto& unit : units_) {
+    const int count = unit->backward_ranks();
+    if (count == 0 || neighbours_.count(count) > 0) continue;
+    std::vector<int> ranks(count);
+    std::iota(ranks.begin(), ranks.end(), shard_.rank() / count * count);
+    auto group = shard_.Subgroup(ranks);
+    ThrowUnlessOk(group.status(), "making the neighbours of reshard_after_forward");
+    neighbours_[count] = *std::move(group);
   }
+}
+
+std::vector<comm::Communicator*> FsdpRoot::OwnGroups() const {
+  std::vector<comm::Communicator*> groups;
+  for (const auto* group : {&gather_group_, &reduce_group_, &replicate_group_, &world_group_}) {
+    if (*group != nullptr) groups.push_back(group->get());
+  }
+  for (const auto& [ranks, group] : neighbours_) groups.push_back(group.get());
+  return groups;
 }
 
 void FsdpRoot::StartUnshard(FsdpUnit& unit) {
   if (!unit.sharded()) return;
-  unit.StartUnshard(*gather_group_, pool_);
+  const bool kept = unit.kept_numel() > 0;
+  unit.StartUnshard(*gather_group_, kept ? neighbours_.at(unit.backward_ranks()).get() : nullptr, pool_);
   if (!unit.gathers()) return;
   ++traffic_.gathers;
   traffic_.gathered_bytes += unit.gathered_bytes();
-  steps_.emplace_back(Step::kGather, &unit);
+  steps_.emplace_back(kept ? Step::kGatherKept : Step::kGather, &unit);
 }
 
 // A forward pass that no backward pass followed, or one that failed, leaves units gathered, maybe with old values.
@@ -62,7 +85,7 @@ void FsdpRoot::StartOver() {
 }
 
 void FsdpRoot::PreForward(FsdpUnit& unit, Join* join) {
-  if (&unit == units_.front().get()) {
+  if (outermost(unit)) {
     if (join != nullptr) join->Notify(sync_ && at::GradMode::is_enabled() ? 1 : 0);
     runtime::MutexLock lock(mutex_);
     StartOver();
@@ -82,11 +105,8 @@ void FsdpRoot::PrefetchForward(const FsdpUnit& unit) {
 
 void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
   runtime::MutexLock lock(mutex_);
-  const bool root = &unit == units_.front().get();
-  const bool grad = at::GradMode::is_enabled();
-  // The root's parameters are needed first in backward.
-  if (!grad || (unit.reshards_after_forward() && !root)) unit.Reshard(pool_);
-  if (!grad) return;
+  if (!at::GradMode::is_enabled()) return unit.Reshard(pool_);
+  if (unit.reshards_after_forward(outermost(unit))) unit.ReshardAfterForward(pool_);
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
     output.register_hook([weak = weak_from_this(), weak_unit = unit.weak_from_this()](const at::Tensor&) {
@@ -269,9 +289,7 @@ void FsdpRoot::Finish() {
 // The other ranks wait for what this one won't send.
 void FsdpRoot::Fail(const std::exception& error) {
   backward_ = false;
-  for (const auto* group : {&gather_group_, &reduce_group_, &replicate_group_, &world_group_}) {
-    if (*group != nullptr) (*group)->Abort(error.what());
-  }
+  for (comm::Communicator* group : OwnGroups()) group->Abort(error.what());
   for (Reduction& reduction : reductions_) {
     const absl::Status ignored = reduction.work.Wait();
     (void)ignored;
@@ -287,15 +305,18 @@ std::vector<std::pair<FsdpRoot::Step, FsdpUnit*>> FsdpRoot::LastIteration() cons
     if (unit->gathers()) steps.emplace_back(Step::kGather, unit.get());
   }
   const std::vector<std::shared_ptr<FsdpUnit>> backward(units_.rbegin(), std::prev(units_.rend()));
+  const auto gather_again = [&](FsdpUnit* unit) {
+    if (!unit->gathers() || !unit->reshards_after_forward(outermost(*unit))) return;
+    steps.emplace_back(unit->backward_ranks() > 0 ? Step::kGatherKept : Step::kGather, unit);
+  };
   const auto gather = [&](size_t place) {
-    if (place >= backward.size()) return;
-    FsdpUnit* unit = backward[place].get();
-    if (unit->gathers() && unit->reshards_after_forward()) steps.emplace_back(Step::kGather, unit);
+    if (place < backward.size()) gather_again(backward[place].get());
   };
   const auto reduce = [&](FsdpUnit* unit) {
     if (unit->padded_numel() > 0) steps.emplace_back(Step::kReduce, unit);
   };
   const bool ahead = units_.front()->options().backward_prefetch == BackwardPrefetch::kBackwardPre;
+  gather_again(units_.front().get());
   if (ahead) gather(0);
   for (size_t place = 0; place < backward.size(); ++place) {
     gather(ahead ? place + 1 : place);
@@ -314,13 +335,15 @@ void FsdpRoot::Shadow(bool averages) {
     if (averages) unit->DropShardGradients();
   }
   for (const auto& [step, unit] : steps) {
-    if (step == Step::kGather) {
-      StartUnshard(*unit);
-      unit->Reshard(pool_);
-    } else if (averages) {
-      LaunchReduction(*unit, unit->ZeroFlatGradient());
+    if (step == Step::kReduce) {
+      if (averages) LaunchReduction(*unit, unit->ZeroFlatGradient());
+      continue;
     }
+    if (step == Step::kGather) unit->Reshard(pool_);  // forgets what an earlier forward left
+    StartUnshard(*unit);
+    unit->ReshardAfterForward(pool_);
   }
+  for (const auto& unit : units_) unit->Reshard(pool_);
   FinishReductions();
   if (averages) last_steps_ = steps;
   steps_.clear();

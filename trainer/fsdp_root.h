@@ -5,6 +5,8 @@
 //   backward  unit 2 ── unit 1 ── unit 0        gather 2, (1 ahead) gradients of 2, reduce-scatter 2, free 2, ...
 //   end of backward                             all-reduce over the replicas (HSDP), shards get their .grad
 //
+// With reshard_after_forward = n backward gathers among n neighbours: a communicator for each n.
+//
 // Gathering and reducing have communicators of their own, so that neither waits behind the other. Units are reduced in
 // the opposite order of their forward passes, also when a later one has its gradients first: so the order of calls is
 // the same on all ranks, whatever their graphs look like.
@@ -12,6 +14,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <map>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -72,8 +75,11 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
     runtime::Work work;
     bool scattering = false;
   };
-  enum class Step { kGather, kReduce };
+  enum class Step { kGather, kGatherKept, kReduce };
 
+  void MakeNeighbours();
+  std::vector<comm::Communicator*> OwnGroups() const;
+  bool outermost(const FsdpUnit& unit) const { return &unit == units_.front().get(); }
   void StartUnshard(FsdpUnit& unit);
   void PrefetchForward(const FsdpUnit& unit);
   void PrefetchBackward(const FsdpUnit& unit);
@@ -94,7 +100,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   comm::Communicator& shard_;
   comm::Communicator* replicate_;
   std::unique_ptr<comm::Communicator> gather_group_, reduce_group_, replicate_group_;
-  std::unique_ptr<comm::Communicator> world_group_;  // where gradients are reduced over the world
+  std::unique_ptr<comm::Communicator> world_group_;                // where gradients are reduced over the world
+  std::map<int, std::unique_ptr<comm::Communicator>> neighbours_;  // by FsdpUnit::backward_ranks
   StoragePool pool_;
   bool sync_ = true;
   double share_ = 1;

@@ -7,6 +7,7 @@
 #include "torch/csrc/autograd/utils/lambda_post_hook.h"
 #include "torch/torch.h"
 #include "trainer/collectives.h"
+#include "trainer/deferred_init.h"
 #include "trainer/error.h"
 #include "trainer/fsdp_root.h"
 #include "trainer/gradient_slot.h"
@@ -29,6 +30,13 @@ FsdpUnit::FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
       rank_(shard),
       options_(options),
       reshard_after_forward_(ReshardsAfterForward(options.sharding_strategy)) {
+  if (options.reshard_after_forward.has_value()) {
+    const int ranks = options.reshard_after_forward->ranks();
+    TORCH_CHECK(ranks >= 0 && shards % std::max(ranks, 1) == 0, "FullyShardedDataParallel: reshard_after_forward is ",
+                ranks, ", which does not divide the ", shards, " ranks that share the parameters");
+    reshard_after_forward_ = ranks != 1;
+    if (ranks > 1 && ranks < shards) backward_ranks_ = ranks;
+  }
   const at::NoGradGuard no_grad;
   int64_t total = 0;
   for (FsdpParameter& parameter : parameters_) {
@@ -60,15 +68,20 @@ void FsdpUnit::Shard() {
   const FsdpParameter& last = parameters_.back();
   const int64_t shard_numel = (last.offset + last.numel + shards_ - 1) / shards_;
   const at::TensorOptions own = parameters_.front().tensor.options().requires_grad(false);
-  shard_ = at::zeros({shard_numel}, own);
+  const bool offloads = options_.cpu_offload && own.device().is_cuda();
+  shard_ = at::zeros({shard_numel}, offloads ? own.device(at::kCPU).pinned_memory(true) : own);
   const int64_t first = rank_ * shard_numel;
   for (FsdpParameter& parameter : parameters_) {
     parameter.begin = std::clamp<int64_t>(first - parameter.offset, 0, parameter.numel);
     parameter.end = std::clamp<int64_t>(first + shard_numel - parameter.offset, 0, parameter.numel);
-    LocalView(shard_, parameter)
-        .copy_(parameter.tensor.reshape({-1}).narrow(0, parameter.begin, parameter.end - parameter.begin));
+    at::Tensor mine = LocalView(shard_, parameter);
+    if (HasData(parameter.tensor)) {
+      mine.copy_(parameter.tensor.reshape({-1}).narrow(0, parameter.begin, parameter.end - parameter.begin));
+    } else {
+      mine.copy_(WithoutValues(mine.sizes(), own.device(at::kCPU)));
+    }
   }
-  resident_ = shards_ == 1 && compute_type() == shard_.scalar_type();
+  resident_ = shards_ == 1 && compute_type() == shard_.scalar_type() && !offloads;
   full_ = resident_ ? shard_ : at::empty({shard_numel * shards_}, own.dtype(compute_type()));
   for (FsdpParameter& parameter : parameters_) {
     full_views_.push_back(full_.narrow(0, parameter.offset, parameter.numel).view(parameter.sizes));
@@ -89,40 +102,56 @@ at::Tensor FsdpUnit::LocalView(const at::Tensor& shard, const FsdpParameter& par
   return count == 0 ? shard.narrow(0, 0, 0) : shard.narrow(0, place, count);
 }
 
-void FsdpUnit::StartUnshard(comm::Communicator& group, StoragePool& pool) {
+void FsdpUnit::StartUnshard(comm::Communicator& group, comm::Communicator* neighbours, StoragePool& pool) {
   if (state_ != State::kSharded) return;
   state_ = State::kGathering;
   if (resident_ || parameters_.empty()) return;
   const at::NoGradGuard no_grad;
   pool.Attach(full_);
+  if (kept_numel() > 0) {
+    gather_ = AllGather(*neighbours, AsBuffer(kept_), AsBuffer(full_));
+    return;
+  }
   at::Tensor mine = full_.narrow(0, rank_ * shard_.numel(), shard_.numel());
-  const bool same_type = full_.scalar_type() == shard_.scalar_type();
-  if (!same_type || shards_ == 1) mine.copy_(shard_);
-  if (shards_ > 1) gather_ = AllGather(group, AsBuffer(same_type ? shard_ : mine), AsBuffer(full_));
+  if (!same_kind() || shards_ == 1) mine.copy_(shard_, /*non_blocking=*/true);
+  if (shards_ > 1) gather_ = AllGather(group, AsBuffer(same_kind() ? shard_ : mine), AsBuffer(full_));
 }
 
 void FsdpUnit::FinishUnshard() {
   if (state_ != State::kGathering) return;
   const absl::Status status = gather_.Wait();
   gather_ = runtime::Work();
+  kept_ = at::Tensor();
   if (!status.ok()) ThrowUnlessOk(status, "gathering the parameters from " + parameters_.front().name);
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.set_data(full_views_[i]);
   state_ = State::kUnsharded;
 }
 
 void FsdpUnit::Reshard(StoragePool& pool) {
-  if (state_ == State::kSharded) return;
   const absl::Status status = gather_.Wait();
   gather_ = runtime::Work();
+  kept_ = at::Tensor();
+  if (state_ == State::kSharded) return;
   if (state_ == State::kUnsharded) {
     for (FsdpParameter& parameter : parameters_) parameter.tensor.set_data(LocalView(shard_, parameter));
   }
   state_ = State::kSharded;
   if (!resident_ && !parameters_.empty()) pool.Detach(full_);
-  if (full_.defined() && full_.scalar_type() != shard_.scalar_type()) {
+  if (full_.defined() && !same_kind()) {
     for (auto& held : accumulators_) held.clear();  // graphs hold theirs; the next forward pass makes new ones
   }
   if (!status.ok()) ThrowUnlessOk(status, "gathering the parameters from " + parameters_.front().name);
+}
+
+void FsdpUnit::ReshardAfterForward(StoragePool& pool) {
+  at::Tensor kept;
+  if (backward_ranks_ > 0 && !parameters_.empty()) {
+    FinishUnshard();
+    const int64_t part = padded_numel() / backward_ranks_;
+    kept = full_.narrow(0, part * (rank_ % backward_ranks_), part).clone();
+  }
+  Reshard(pool);
+  kept_ = std::move(kept);
 }
 
 void FsdpUnit::WriteBack() {
@@ -205,7 +234,7 @@ at::Tensor FsdpUnit::ReleaseFlatGradient() {
 void FsdpUnit::SetShardGradients(const at::Tensor& reduced) {
   const at::NoGradGuard no_grad;
   BeginBackward();
-  const at::Tensor own = reduced.to(shard_.scalar_type());
+  const at::Tensor own = reduced.to(shard_.device(), shard_.scalar_type());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     FsdpParameter& parameter = parameters_[i];
     if (!parameter.tensor.requires_grad()) continue;

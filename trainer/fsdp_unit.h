@@ -41,15 +41,22 @@ struct FsdpParameter {
 class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
  public:
   // Cuts the parameters into `shards` shards and keeps number `shard`. Local. Throws c10::Error for parameters of
-  // different types or devices.
+  // different types or devices, and for a reshard_after_forward that does not divide `shards`.
   FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
            const FullyShardedDataParallelOptions& options);
   ~FsdpUnit();
 
   const std::vector<FsdpParameter>& parameters() const { return parameters_; }
   int shards() const { return shards_; }
-  bool reshards_after_forward() const { return reshard_after_forward_; }
-  void set_reshard_after_forward(bool reshard) { reshard_after_forward_ = reshard; }
+  // Whether forward leaves less than everything, if the unit is the `outermost` or not.
+  bool reshards_after_forward(bool outermost) const {
+    return reshard_after_forward_ && (!outermost || options_.reshard_after_forward.has_value());
+  }
+  // Neighbouring ranks that gather the parameters in backward, where they are not all: ranks [k n, (k + 1) n) of the
+  // shards. 0: all.
+  int backward_ranks() const { return backward_ranks_; }
+  // Elements that forward left for them.
+  int64_t kept_numel() const { return kept_.defined() ? kept_.numel() : 0; }
   const FullyShardedDataParallelOptions& options() const { return options_; }
   bool unsharded() const { return state_ == State::kUnsharded; }
   bool sharded() const { return state_ == State::kSharded; }
@@ -60,12 +67,15 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   int64_t shard_numel() const { return shard_.defined() ? shard_.numel() : 0; }
   int64_t padded_numel() const { return shard_numel() * shards_; }
 
-  // Starts gathering; nothing when it has begun already.
-  void StartUnshard(comm::Communicator& group, StoragePool& pool);
+  // Starts gathering, of what forward left among `neighbours` (backward_ranks() of them) or else of the shards; nothing
+  // when it has begun already.
+  void StartUnshard(comm::Communicator& group, comm::Communicator* neighbours, StoragePool& pool);
   // Ends gathering and gives the module its whole parameters. Throws DistributedError.
   void FinishUnshard();
   // Gives the module its shards back. After a gathering that was started, waits for it.
   void Reshard(StoragePool& pool);
+  // The same, but what backward_ranks() neighbours need stays.
+  void ReshardAfterForward(StoragePool& pool);
   // This rank's shard becomes what the whole parameters say. While unsharded.
   void WriteBack();
 
@@ -98,6 +108,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   void AddToFlatGradient(int index, const at::Tensor& grad, double share);
   at::ScalarType compute_type() const;
   at::ScalarType reduce_type() const;
+  // Whether shards and gathered parameters have one type and device, so that one can be read as the other.
+  bool same_kind() const { return full_.scalar_type() == shard_.scalar_type() && full_.device() == shard_.device(); }
   at::Tensor LocalView(const at::Tensor& shard, const FsdpParameter& parameter) const;
 
   std::vector<FsdpParameter> parameters_;
@@ -105,10 +117,12 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   int rank_;
   FullyShardedDataParallelOptions options_;
   bool reshard_after_forward_;
+  int backward_ranks_ = 0;
   bool resident_ = false;  // one shard in the compute type: the gathered vector is the shard itself
   State state_ = State::kSharded;
-  at::Tensor shard_;  // [shard_numel], in the parameters' own type
+  at::Tensor shard_;  // [shard_numel], in the parameters' own type; on the host where that is offloaded
   at::Tensor full_;   // [padded_numel], in the compute type; has memory while unsharded
+  at::Tensor kept_;   // [padded_numel / backward_ranks], of full_: this rank's part between forward and backward
   std::vector<at::Tensor> full_views_;
   runtime::Work gather_;
 

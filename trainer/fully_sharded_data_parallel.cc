@@ -1,10 +1,12 @@
 #include "trainer/fully_sharded_data_parallel.h"
 
+#include <algorithm>
 #include <map>
 #include <set>
 
 #include "torch/torch.h"
 #include "trainer/broadcast.h"
+#include "trainer/deferred_init.h"
 #include "trainer/error.h"
 #include "trainer/grad_norm.h"
 #include "trainer/wrapped_name.h"
@@ -19,9 +21,13 @@ void Collect(const torch::nn::Module& module, const std::string& prefix, std::se
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
     parameters.push_back({.name = prefix + item.key(), .tensor = item.value()});
   }
-  for (const auto& item : module.named_buffers(/*recurse=*/false)) buffers.push_back(item.value());
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    TORCH_CHECK(HasData(item.value()), "FullyShardedDataParallel: buffer ", prefix, item.key(),
+                " was made under DeferredInit and has no values; make it smaller, or outside the guard");
+    buffers.push_back(item.value());
+  }
   for (const auto& child : module.named_children()) {
-    if (dynamic_cast<const FullyShardedModule*>(child.value().get()) != nullptr) continue;
+    if (ShardsOf(*child.value()) != nullptr) continue;
     Collect(*child.value(), prefix + child.key() + ".", seen, parameters, buffers);
   }
 }
@@ -49,7 +55,7 @@ comm::Communicator* ReplicateGroup(DeviceMesh& mesh) {
 
 FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
                                        comm::Communicator* replicate, const FullyShardedDataParallelOptions& options)
-    : world_(world), shard_(shard), replicate_(replicate), options_(options) {
+    : sharded_(module), world_(world), shard_(shard), replicate_(replicate), options_(options) {
   TORCH_CHECK(IsHybrid(options.sharding_strategy) ? replicate != nullptr : true,
               "FullyShardedDataParallel: HYBRID_SHARD needs a DeviceMesh of two dimensions, (replicas, shards)");
   if (options.sharding_strategy == ShardingStrategy::kNoShard) {
@@ -65,7 +71,9 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
   std::vector<at::Tensor> state;
   Collect(module, "", seen, parameters, state);
   if (options.sync_module_states) {
-    for (const FsdpParameter& parameter : parameters) state.push_back(parameter.tensor);
+    for (const FsdpParameter& parameter : parameters) {
+      if (HasData(parameter.tensor)) state.push_back(parameter.tensor);  // the others get their values later
+    }
     BroadcastTensors(world, state, 0, "broadcasting rank 0's parameters and buffers");
   }
   unit_ = std::make_shared<FsdpUnit>(std::move(parameters), shard_->size(), shard_->rank(), options);
@@ -74,28 +82,34 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
 // Parameters stay with the module, as shards.
 FullyShardedModule::~FullyShardedModule() = default;
 
+std::vector<FullyShardedModule*> FullyShardedModule::Within() {
+  std::vector<FullyShardedModule*> found = {this};
+  for (const auto& module : sharded_.modules(/*include_self=*/false)) {
+    FullyShardedModule* shards = ShardsOf(*module);
+    if (shards != nullptr && std::find(found.begin(), found.end(), shards) == found.end()) found.push_back(shards);
+  }
+  return found;
+}
+
 FsdpRoot& FullyShardedModule::root() {
   if (root_ != nullptr) return *root_;
   std::vector<std::shared_ptr<FsdpUnit>> units;
-  std::vector<FullyShardedModule*> wrapped;
+  const std::vector<FullyShardedModule*> within = Within();
   std::set<const void*> seen;
-  for (const auto& module : modules()) {
-    auto* unit = dynamic_cast<FullyShardedModule*>(module.get());
-    if (unit == nullptr) continue;
-    TORCH_CHECK(unit->root_ == nullptr,
+  for (FullyShardedModule* each : within) {
+    TORCH_CHECK(each->root_ == nullptr,
                 "FullyShardedDataParallel: a module was used before it was wrapped by an outer "
                 "one; wrap all modules first");
-    TORCH_CHECK(unit->shard_->members() == shard_->members(),
+    TORCH_CHECK(each->shard_->members() == shard_->members(),
                 "FullyShardedDataParallel: modules within each other are sharded over different ranks");
-    for (const FsdpParameter& parameter : unit->unit_->parameters()) {
+    for (const FsdpParameter& parameter : each->unit_->parameters()) {
       TORCH_CHECK(seen.insert(parameter.tensor.unsafeGetTensorImpl()).second, "FullyShardedDataParallel: parameter ",
                   parameter.name, " belongs to two wrapped modules; wrap one module around both");
     }
-    wrapped.push_back(unit);
-    units.push_back(unit->unit_);
+    units.push_back(each->unit_);
   }
   auto root = std::make_shared<FsdpRoot>(std::move(units), world_, *shard_, replicate_);
-  for (FullyShardedModule* unit : wrapped) unit->root_ = root;
+  for (FullyShardedModule* each : within) each->root_ = root;
   return *root_;
 }
 
@@ -139,7 +153,7 @@ std::vector<ShardedParameter> FullyShardedModule::sharded_parameters() {
     }
   }
   std::vector<ShardedParameter> found;
-  for (const auto& item : named_parameters()) {
+  for (const auto& item : sharded_.named_parameters()) {
     const auto part = parts.find(item.value().unsafeGetTensorImpl());
     if (part == parts.end()) continue;  // listed before, under another name
     found.push_back({.name = UnwrappedName(item.key()),
@@ -154,8 +168,21 @@ std::vector<ShardedParameter> FullyShardedModule::sharded_parameters() {
 
 std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::unwrapped_buffers() const {
   std::vector<std::pair<std::string, at::Tensor>> found;
-  for (const auto& item : named_buffers()) found.emplace_back(UnwrappedName(item.key()), item.value());
+  for (const auto& item : sharded_.named_buffers()) found.emplace_back(UnwrappedName(item.key()), item.value());
   return found;
+}
+
+int FullyShardedModule::place() const {
+  return replicate_ == nullptr ? shard_->rank() : replicate_->rank() * shard_->size() + shard_->rank();
+}
+
+int FullyShardedModule::places() const { return shard_->size() * (replicate_ == nullptr ? 1 : replicate_->size()); }
+
+comm::Communicator& FullyShardedModule::join_group() {
+  TORCH_CHECK(world_.size() == places(),
+              "FullyShardedDataParallel: shards that DistributedDataParallel replicates have no group of all ranks, "
+              "which Join needs; shard over a DeviceMesh of (replicas, shards) instead");
+  return world_;
 }
 
 void FullyShardedModule::ShadowIteration(const JoinIteration& iteration) {

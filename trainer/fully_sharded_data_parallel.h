@@ -16,8 +16,11 @@
 // before its forward, freed after, gathered again in backward. Over a 2-D DeviceMesh (rows replicate, columns shard)
 // shards are replicated: HYBRID_SHARD.
 //
-// Where PyTorch warns or goes wrong: every unit must run in every backward pass on all ranks alike; DDP around it is
-// refused by the compiler, because a mesh says the same.
+// DistributedDataParallel around the outermost module, over the ranks that have equal shards, means the same and
+// becomes it; around anything else that holds shards it is refused by name. Modules that are sharded where they are,
+// without a wrapper: fully_shard.h.
+//
+// Where PyTorch warns or goes wrong: every unit must run in every backward pass on all ranks alike.
 #pragma once
 
 #include <memory>
@@ -29,6 +32,7 @@
 #include "comm/communicator.h"
 #include "torch/nn/module.h"
 #include "trainer/device_mesh.h"
+#include "trainer/distributed_data_parallel.h"
 #include "trainer/fsdp_options.h"
 #include "trainer/fsdp_root.h"
 #include "trainer/join.h"
@@ -46,48 +50,6 @@ struct ShardedParameter {
   int64_t end = 0;
 };
 
-// Everything that does not depend on the module's forward signature.
-class FullyShardedModule : public torch::nn::Module, public Joinable {
- public:
-  ~FullyShardedModule() override;
-
-  // By forward.
-  void PreForward();
-  void PostForward(const std::vector<at::Tensor>& outputs);
-  at::Tensor CastInput(const at::Tensor& input) const;
-  at::Tensor CastOutput(const at::Tensor& output) const;
-
-  // The following are for the outermost module, after all wrapping; the first of them (or forward) settles that.
-  //
-  // Scales the shards' gradients so that the norm of all gradients together is at most max_norm; returns the norm
-  // before. Collective; blocks.
-  at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
-  // This rank's parts of all parameters, in the order of registration.
-  std::vector<ShardedParameter> sharded_parameters();
-  // All buffers, by their names in the unwrapped module; every rank has them whole.
-  std::vector<std::pair<std::string, at::Tensor>> unwrapped_buffers() const;
-  FsdpRoot& root();
-
-  comm::Communicator& join_group() override { return world_; }
-  void ShadowIteration(const JoinIteration& iteration) override;
-  void AfterJoin(const JoinIteration&) override {}
-
- protected:
-  // Shards `module`'s parameters but for those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
-  // this, as does `world`, which has the ranks of both. Collective when modules are synchronised; blocks.
-  FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
-                     comm::Communicator* replicate, const FullyShardedDataParallelOptions& options);
-
- private:
-  comm::Communicator& world_;
-  std::unique_ptr<comm::Communicator> alone_;  // NO_SHARD: shards among itself
-  comm::Communicator* shard_;
-  comm::Communicator* replicate_;
-  FullyShardedDataParallelOptions options_;
-  std::shared_ptr<FsdpUnit> unit_;
-  std::shared_ptr<FsdpRoot> root_;  // shared by all units of the model
-};
-
 // While it lives, backward passes of the model accumulate whole gradients without reducing them.
 class [[nodiscard]] FsdpNoSyncGuard {
  public:
@@ -99,6 +61,79 @@ class [[nodiscard]] FsdpNoSyncGuard {
  private:
   FsdpRoot& root_;
   bool before_;
+};
+
+// Everything that does not depend on the module's forward signature.
+class FullyShardedModule : public torch::nn::Module, public Joinable {
+ public:
+  ~FullyShardedModule() override;
+
+  // By forward.
+  void PreForward();
+  void PostForward(const std::vector<at::Tensor>& outputs);
+  at::Tensor CastInput(const at::Tensor& input) const;
+  at::Tensor CastOutput(const at::Tensor& output) const;
+  // All of these around `call`, which computes what forward does.
+  template <typename Call, typename... Inputs>
+  auto Run(const Call& call, const Inputs&... inputs) {
+    PreForward();
+    auto output = call(Cast(inputs)...);
+    PostForward(TensorsOf(output));
+    if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
+      return CastOutput(output);
+    } else {
+      return output;
+    }
+  }
+
+  // The following are for the outermost module, after all wrapping; the first of them (or forward) settles that.
+  //
+  // Scales the shards' gradients so that the norm of all gradients together is at most max_norm; returns the norm
+  // before. Collective; blocks.
+  at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
+  // This rank's parts of all parameters, in the order of registration.
+  std::vector<ShardedParameter> sharded_parameters();
+  // All buffers, by their names in the unwrapped module; every rank has them whole.
+  std::vector<std::pair<std::string, at::Tensor>> unwrapped_buffers() const;
+  FsdpRoot& root();
+  FsdpNoSyncGuard no_sync() { return FsdpNoSyncGuard(root()); }
+
+  // By DistributedDataParallel: the shards are replicated over `group`, which outlives this, from its rank 0.
+  // Collective over it; blocks. Throws DistributedError (kFailedPrecondition: its ranks have other shards), and
+  // c10::Error for what can't be replicated: ranks of `group` that share the shards, modules that were used or are
+  // replicated already.
+  void ReplicateOver(comm::Communicator& group, const DistributedDataParallelOptions& options);
+  // This rank's place among all that take part, row by row of shards, and their number.
+  int place() const;
+  int places() const;
+
+  // All of them; shards that DistributedDataParallel replicates have no such group, and throw c10::Error.
+  comm::Communicator& join_group() override;
+  void ShadowIteration(const JoinIteration& iteration) override;
+  void AfterJoin(const JoinIteration&) override {}
+
+ protected:
+  // Shards `module`'s parameters but for those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
+  // this, as does `world`, which has the ranks of both. Collective when modules are synchronised; blocks.
+  FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
+                     comm::Communicator* replicate, const FullyShardedDataParallelOptions& options);
+
+ private:
+  std::vector<FullyShardedModule*> Within();
+  at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
+  template <typename T>
+  const T& Cast(const T& input) const {
+    return input;
+  }
+
+  torch::nn::Module& sharded_;
+  comm::Communicator& world_;
+  std::unique_ptr<comm::Communicator> alone_;  // NO_SHARD: shards among itself
+  comm::Communicator* shard_;
+  comm::Communicator* replicate_;
+  FullyShardedDataParallelOptions options_;
+  std::shared_ptr<FsdpUnit> unit_;
+  std::shared_ptr<FsdpRoot> root_;  // shared by all units of the model
 };
 
 // While it lives, all parameters of the outermost `module` are whole. Collective at both ends. With `writeback`, what
@@ -117,6 +152,9 @@ class [[nodiscard]] SummonFullParams {
   FsdpRoot& root_;
   bool writeback_;
 };
+
+// What shards `module`: itself if it is a wrapper, or what fully_shard (fully_shard.h) made for it; null for none.
+FullyShardedModule* ShardsOf(torch::nn::Module& module);
 
 // The groups of a mesh's dimensions; null for the replicas of a mesh of one dimension. Throw c10::Error for meshes of
 // more than two.
@@ -143,25 +181,35 @@ class FullyShardedDataParallel : public FullyShardedModule {
 
   template <typename... Inputs>
   auto forward(const Inputs&... inputs) {
-    PreForward();
-    auto output = module_->forward(Cast(inputs)...);
-    PostForward(TensorsOf(output));
-    if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
-      return CastOutput(output);
-    } else {
-      return output;
-    }
+    return Run([this](const auto&... given) { return module_->forward(given...); }, inputs...);
   }
-  FsdpNoSyncGuard no_sync() { return FsdpNoSyncGuard(root()); }
   const std::shared_ptr<ModuleType>& module() const { return module_; }
 
  private:
-  at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
-  template <typename T>
-  const T& Cast(const T& input) const {
-    return input;
-  }
   std::shared_ptr<ModuleType> module_;
+};
+
+// Shards that are replicated: FullyShardedDataParallel over one group, this over another that crosses it. It does what
+// a DeviceMesh of (replicas, shards) does: gradients are reduce-scattered among the shards and all-reduced among the
+// replicas, once. Options that say how DistributedDataParallel reduces are refused.
+template <typename ModuleType>
+class DistributedDataParallel<FullyShardedDataParallel<ModuleType>> {
+ public:
+  DistributedDataParallel(std::shared_ptr<FullyShardedDataParallel<ModuleType>> module, comm::Communicator& group,
+                          const DistributedDataParallelOptions& options = {})
+      : module_(std::move(module)) {
+    module_->ReplicateOver(group, options);
+  }
+
+  template <typename... Inputs>
+  auto forward(const Inputs&... inputs) {
+    return module_->forward(inputs...);
+  }
+  FsdpNoSyncGuard no_sync() { return module_->no_sync(); }
+  const std::shared_ptr<FullyShardedDataParallel<ModuleType>>& module() const { return module_; }
+
+ private:
+  std::shared_ptr<FullyShardedDataParallel<ModuleType>> module_;
 };
 
 }  // namespace cohort::trainer

@@ -110,7 +110,13 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
                                 .replicas = replicas == nullptr ? 1 : replicas->size()});
   }
   for (const auto& [name, buffer] : module.unwrapped_buffers()) {
-    state.buffers.push_back(ReplicatedTensor(name, buffer, module.join_group()));
+    state.buffers.push_back({.name = name,
+                             .sizes = buffer.sizes().vec(),
+                             .begin = 0,
+                             .end = buffer.numel(),
+                             .data = buffer,
+                             .replica = module.place(),
+                             .replicas = module.places()});
   }
   state.optimizer = &optimizer;
   state.has_state.assign(state.parameters.size(), true);

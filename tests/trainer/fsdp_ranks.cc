@@ -1,116 +1,13 @@
 // FullyShardedDataParallel against DistributedDataParallel and against one process, seen from inside a job.
-#include <functional>
 #include <memory>
 
-#include "tests/trainer/ranks.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/fully_sharded_data_parallel.h"
+#include "tests/trainer/tower.h"
 
 namespace cohort::trainer {
 namespace {
 
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
-
-constexpr int kSteps = 5;
-constexpr int kBlocks = 5;  // as many as show calls in the wrong order when one rank answers the others
-
-struct Block : torch::nn::Module {
-  explicit Block(int seed) {
-    torch::manual_seed(seed + 1000 * world->rank());  // wrapping makes them rank 0's
-    up = register_module("up", torch::nn::Linear(4, 7));
-    down = register_module("down", torch::nn::Linear(7, 4));
-  }
-  at::Tensor forward(const at::Tensor& x) { return x + down(torch::tanh(up(x))); }
-  torch::nn::Linear up{nullptr}, down{nullptr};
-};
-
-// Blocks that `wrap` may wrap, and parameters outside them.
-struct Tower : torch::nn::Module {
-  using Forward = std::function<at::Tensor(const at::Tensor&)>;
-  using Wrap = std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>(std::shared_ptr<Block>)>;
-  explicit Tower(const Wrap& wrap) {
-    for (int i = 0; i < kBlocks; ++i) {
-      auto [module, forward] = wrap(std::make_shared<Block>(i));
-      register_module("block" + std::to_string(i), module);
-      blocks.push_back(forward);
-    }
-    torch::manual_seed(50);
-    head = register_module("head", torch::nn::Linear(4, 3));
-    scale = register_parameter("scale", torch::ones({}));
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    at::Tensor y = x;
-    for (const Forward& block : blocks) y = block(y);
-    return head(y) * scale;
-  }
-  std::vector<Forward> blocks;
-  torch::nn::Linear head{nullptr};
-  at::Tensor scale;
-};
-
-std::shared_ptr<Tower> Plain() {
-  return std::make_shared<Tower>([](std::shared_ptr<Block> block) {
-    return std::make_pair(block, [block](const at::Tensor& x) { return block->forward(x); });
-  });
-}
-
-using Sharded = FullyShardedDataParallel<Tower>;
-
-// `where` is a Communicator or a DeviceMesh.
-template <typename Where>
-std::shared_ptr<Sharded> Shard(Where& where, const FullyShardedDataParallelOptions& options = {}) {
-  auto tower = std::make_shared<Tower>([&](std::shared_ptr<Block> block) {
-    auto wrapped = std::make_shared<FullyShardedDataParallel<Block>>(block, where, options);
-    return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
-  });
-  return std::make_shared<Sharded>(tower, where, options);
-}
-
-std::unique_ptr<comm::Communicator> OrderInvariantWorld() {
-  auto made = comm::Communicator::World(*job, {.determinism = comm::Determinism::kOrderInvariant});
-  EXPECT_TRUE(made.ok()) << made.status();
-  return *std::move(made);
-}
-
-bool WorldIsPowerOfTwo() { return (world->size() & (world->size() - 1)) == 0; }
-
-template <typename Model>
-void Train(Model& model, torch::optim::Optimizer& optimizer, int steps = kSteps) {
-  for (int step = 0; step < steps; ++step) {
-    optimizer.zero_grad();
-    model.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
-    optimizer.step();
-  }
-}
-
-std::vector<at::Tensor> Whole(Sharded& model) {
-  const SummonFullParams whole(model, /*writeback=*/false);
-  std::vector<at::Tensor> copies;
-  for (const auto& parameter : model.parameters()) copies.push_back(parameter.detach().clone());
-  return copies;
-}
-
-std::vector<at::Tensor> TrainedByDdp(comm::Communicator& group) {
-  auto model = Plain();
-  DistributedDataParallel<Tower> ddp(model, group);
-  Adam optimizer(model->parameters(), AdamOptions(0.02));
-  Train(ddp, optimizer);
-  std::vector<at::Tensor> copies;
-  for (const auto& parameter : model->parameters()) copies.push_back(parameter.detach().clone());
-  return copies;
-}
-
-void ExpectSame(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected, bool bits,
-                double tolerance = 1e-4) {
-  ASSERT_EQ(actual.size(), expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) {
-    ASSERT_EQ(actual[i].sizes(), expected[i].sizes()) << i;
-    EXPECT_TRUE(bits ? torch::equal(actual[i], expected[i])
-                     : torch::allclose(actual[i], expected[i], tolerance, tolerance / 10))
-        << "parameter " << i << ": " << (actual[i] - expected[i]).abs().max();
-  }
-}
 
 class Fsdp : public testing::TestWithParam<std::tuple<ShardingStrategy, bool>> {
  protected:
@@ -312,18 +209,17 @@ TEST(FsdpTraffic, IsWhatTheFormulasSay) {
 }
 
 // PyTorch has no Join for FSDP: rank 0 has no input at all, the others ever more.
-TEST(FsdpJoin, ShadowsRanksThatHaveMoreInputs) {
+void ExpectJoined(Sharded& model) {
   const auto inputs = [](int rank) { return 2 * rank; };
-  auto model = Shard(*world);
   auto reference = Plain();
   DistributedDataParallel<Tower> same_start(reference, *world);
   const auto sgd = torch::optim::SGDOptions(0.1).momentum(0.9);
-  torch::optim::SGD optimizer(model->parameters(), sgd);
+  torch::optim::SGD optimizer(model.parameters(), sgd);
   JoinableOptimizer steps(optimizer, *world);
-  Join({model.get(), &steps}).run([&] {
+  Join({&model, &steps}).run([&] {
     for (int step = 0; step < inputs(world->rank()); ++step) {
       optimizer.zero_grad();
-      model->forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+      model.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
       optimizer.step();
     }
   });
@@ -337,12 +233,35 @@ TEST(FsdpJoin, ShadowsRanksThatHaveMoreInputs) {
     loss.backward();
     plain.step();
   }
-  ExpectSame(Whole(*model), reference->parameters(), false);
+  ExpectSame(Whole(model), reference->parameters(), false);
+}
+
+TEST(FsdpJoin, ShadowsRanksThatHaveMoreInputs) {
+  ExpectJoined(*Shard(*world));
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kShardGradOp;
+  options.backward_prefetch = BackwardPrefetch::kNone;
+  ExpectJoined(*Shard(*world, options));
+  options.reshard_after_forward = true;  // the root's too
+  ExpectJoined(*Shard(*world, options));
+  if (world->size() % 2 != 0) return;
+  options.reshard_after_forward = 2;
+  ExpectJoined(*Shard(*world, options));
+}
+
+TEST(FsdpJoin, ShadowsRanksOfReplicasToo) {
+  if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
+  auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
+  ASSERT_TRUE(mesh.ok());
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kHybridShard;
+  for (const bool over_world : {false, true}) {
+    options.reduce_over_world = over_world;
+    ExpectJoined(*Shard(**mesh, options));
+  }
 }
 
 TEST(FsdpErrors, NameTheCause) {
-  auto model = Shard(*world);
-  EXPECT_THROW(DistributedDataParallel<Sharded>(model, *world), c10::Error);
   struct Mixed : torch::nn::Module {
     Mixed() {
       register_parameter("a", torch::ones({2}));
