@@ -1,5 +1,7 @@
 // Modules that are sharded where they are: against wrappers, against DistributedDataParallel, and what is refused.
+#include <cstdio>
 #include <memory>
+#include <random>
 
 #include "tests/trainer/tower.h"
 #include "trainer/fully_shard.h"
@@ -177,6 +179,47 @@ TEST(FsdpInPlace, ComputesInSmallTypesAndKeepsFloat32) {
       EXPECT_EQ(parameter.scalar_type(), torch::kFloat32);
       EXPECT_TRUE(torch::allclose(parameter.grad(), exact->parameters()[i].grad(), 0.1, 0.02)) << i << " step " << step;
     }
+  }
+}
+
+// What every rank draws alike.
+std::mt19937 SharedRandom() {
+  uint32_t seed = std::random_device()();
+  EXPECT_TRUE(world->Broadcast(comm::Buffer(reinterpret_cast<uint8_t*>(&seed), sizeof seed), 0).Wait().ok());
+  if (world->rank() == 0) std::printf("seed %u\n", seed);
+  return std::mt19937(seed);
+}
+
+FullyShardedDataParallelOptions AnyOptions(std::mt19937& random, int shards) {
+  FullyShardedDataParallelOptions options;
+  if (random() % 2 == 0) options.sharding_strategy = ShardingStrategy::kShardGradOp;
+  options.forward_prefetch = random() % 2 == 0;
+  if (random() % 2 == 0) options.backward_prefetch = BackwardPrefetch::kNone;
+  const int ranks = 1 + static_cast<int>(random() % static_cast<unsigned>(shards));
+  if (shards % ranks == 0 && random() % 2 == 0) options.reshard_after_forward = ranks;
+  return options;
+}
+
+// Any modules are units, each with any options: what is trained is the same.
+TEST(FsdpInPlace, TrainsTheSameHoweverItIsCut) {
+  std::mt19937 random = SharedRandom();
+  const auto group = OrderInvariantWorld();
+  const auto expected = TrainedReplicated(*group);
+  for (int trial = 0; trial < 12; ++trial) {
+    SCOPED_TRACE(trial);
+    auto model = std::make_shared<Mixture>();
+    const auto cut = [&](auto& module) {
+      if (random() % 2 == 0) fully_shard(module, *group, AnyOptions(random, group->size()));
+    };
+    for (auto& layer : *model->layers) cut(layer);
+    cut(*model->layers);
+    cut(*model->member);
+    for (auto& layer : *model->tail) cut(layer);
+    cut(*model->tail);
+    FullyShardedModule& shards = fully_shard(*model, *group, AnyOptions(random, group->size()));
+    Adam optimizer(model->parameters(), AdamOptions(0.02));
+    Train(*model, optimizer);
+    ExpectSame(Whole(shards, *model), expected, WorldIsPowerOfTwo());
   }
 }
 
