@@ -112,16 +112,13 @@ class LatestJob : public prometheus::Collectable {
   explicit LatestJob(std::function<void()> wanted) : wanted_(std::move(wanted)) {}
 
   std::vector<MetricFamily> Collect() const override {
-    uint64_t seen = 0;
-    {
-      const runtime::MutexLock lock(mutex_);
-      seen = published_;
-    }
-    wanted_();
     const auto deadline = runtime::Deadline::After(kFreshWithin);
     v1::JobStatus status;
     {
       const runtime::MutexLock lock(mutex_);
+      if (ending_) return {};
+      const uint64_t seen = published_;
+      wanted_();  // under the lock, so that it is not called after End
       while (published_ == seen && !ending_ && changed_.Wait(mutex_, deadline)) {
       }
       if (published_ == 0) return {};
@@ -163,7 +160,13 @@ class PrometheusServer : public MetricsServer {
       : job_(std::make_shared<LatestJob>(std::move(wanted))), exposer_(std::move(exposer)) {
     exposer_->RegisterCollectable(job_);
   }
-  ~PrometheusServer() override { job_->End(); }
+  // Its threads look up every two seconds, for which no job should wait: they end with the process. What they had of us
+  // is gone by then.
+  ~PrometheusServer() override {
+    job_->End();
+    static auto* const ended = new std::vector<prometheus::Exposer*>();
+    ended->push_back(exposer_.release());
+  }
   void Publish(v1::JobStatus status) override { job_->Publish(std::move(status)); }
   int port() const override {
     const std::vector<int> ports = exposer_->GetListeningPorts();
@@ -172,7 +175,7 @@ class PrometheusServer : public MetricsServer {
 
  private:
   std::shared_ptr<LatestJob> job_;
-  std::unique_ptr<prometheus::Exposer> exposer_;  // first to go: its threads use the other
+  std::unique_ptr<prometheus::Exposer> exposer_;
 };
 
 }  // namespace

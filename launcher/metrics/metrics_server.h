@@ -35,7 +35,7 @@ class MetricsServer {
   // `wanted` (on such a thread), waits for the next Publish, a second at the most, and answers with the latest.
   // kUnavailable: nobody can listen there, with the reason; kUnimplemented: built without prometheus-cpp.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address, std::function<void()> wanted);
-  // Waits for scrapes that are being answered.
+  // `wanted` is not called any more; the port stays taken, and answers with nothing, until the process ends.
   virtual ~MetricsServer() = default;
 
   // The job as it is now, with all of its nodes and ranks. From any thread.
