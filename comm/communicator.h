@@ -5,7 +5,8 @@
 // other thread waits, operations progress in the background too. All members must call the same operations in the same
 // order; a call that differs in kind, type, count, op, root or algorithm from its peers' fails the group with an error
 // that names both calls, on every member. Errors are sticky: after a failure every pending and later Work of the group
-// completes with the first error.
+// completes with the first error. A Work that was complete before stays OK, as does that of a root whose part was over:
+// its rank hears of the failure at what it does next.
 //
 // A Communicator is used by one thread at a time; different communicators by different threads. A child that is forked
 // later can't use it: its calls are refused. It ends by exec or _exit, since destructors wait for threads it lacks.
@@ -100,8 +101,9 @@ class Communicator {
   // The variable-count forms: the block of rank r has counts[r] elements from displacements[r] on, in elements from the
   // buffer's start (comm/request.h). A count of 0 is legal, everywhere. Blocks of `out` may not overlap, nor may in and
   // out but in place: the caller's own block at the same address in both (all-to-all: in == out and equal layouts).
-  // Every message tells its length, so two ranks that disagree on the count between them get kFailedPrecondition with
-  // both numbers, on all ranks. Not so in CUDA memory, where NCCL tells no lengths: AllGatherV and ReduceScatterV,
+  // Every message tells its length: where two ranks disagree on the count between them the receiver finds out, and the
+  // group fails with kFailedPrecondition and both numbers, on all ranks; a rank whose own messages had all come hears
+  // of it at what it does next. Not so in CUDA memory, where NCCL tells no lengths: AllGatherV and ReduceScatterV,
   // whose counts all members know, are compared when they stand still; of the others, counts that differ between two
   // ranks make the call stand still until its timeout, or leave wrong data behind.
   //
@@ -158,7 +160,7 @@ class Communicator {
   // lost to the new group in turn: shrink that one. Operations of the old group fail, and none of its messages reaches
   // the new one.
   // kDeadlineExceeded: a survivor, which is named, has not called (the caller may try again); kUnavailable: a member
-  // can't be reached, but nobody can tell that it is dead (other hosts without dlaunch).
+  // can't be reached, but is not known to be dead: it ended in order, or runs on another host, without dlaunch.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
       std::chrono::nanoseconds timeout = std::chrono::minutes(1));
 

@@ -225,8 +225,14 @@ void Group::FillSignature(const CollectiveRequest& request, const ServicePlan& s
 
 void Group::Number(const CollectiveRequest& request, runtime::CallRecord* record) {
   record->signature.sequence = NextSequence(request);
-  record->wire_signature = 0;
-  if (IsPointToPoint(request.kind)) return;
+  if (IsPointToPoint(request.kind)) {
+    // What both sides must agree on: the pair and its direction, the number of the message, count and type.
+    runtime::CallSignature message = record->signature;
+    message.kind = static_cast<uint16_t>(CollectiveKind::kSend);
+    message.root = request.kind == CollectiveKind::kSend ? context_.rank : request.peer;
+    record->wire_signature = runtime::HashSignature(message);
+    return;
+  }
   record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(record->signature));
 }
 
@@ -453,7 +459,19 @@ void Group::OnRanksLost(const std::vector<int>& ranks, const std::string& text) 
 
 void Group::OnGroupFailure(const runtime::GroupFailure& failure) {
   if (failure.group != context_.id || failure.epoch != context_.epoch || failure.status.ok()) return;
-  FailHere(failure.status);
+  if (failure.sequence == 0) {
+    FailHere(failure.status);
+  } else if (WaitsIn(failure.sequence)) {
+    const auto blamed = std::find(context_.members.begin(), context_.members.end(), failure.blamed_rank);
+    FailEverywhere(failure.status,
+                   blamed == context_.members.end() ? -1 : static_cast<int>(blamed - context_.members.begin()));
+  }
+}
+
+bool Group::WaitsIn(uint64_t sequence) const {
+  const runtime::CallRecord* pending = Pending();  // the oldest one
+  return pending != nullptr && !runtime::IsPointToPoint(pending->signature.kind) &&
+         pending->signature.sequence <= sequence && sequence <= sequence_;
 }
 
 // Providers with nothing under way end in order, when the group goes.

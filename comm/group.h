@@ -156,6 +156,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   void FailHere(const absl::Status& status);
   // The oldest call that is under way, or null.
   const runtime::CallRecord* Pending() const;
+  // Whether this collective is under way.
+  bool WaitsIn(uint64_t sequence) const;
   bool HasMember(int world_rank) const;
 
   GroupContext context_;

@@ -15,15 +15,6 @@ constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
 // Then it is the next peer's turn, however many messages of this one are ready.
 constexpr int kMessagesPerTurn = 32;
 
-// What both sides must agree on: the pair and its direction, the number of the message, count and type.
-uint64_t WireSignature(const runtime::CallRecord& record) {
-  runtime::CallSignature signature = record.signature;
-  const bool sends = signature.kind == static_cast<uint16_t>(CollectiveKind::kSend);
-  signature.kind = static_cast<uint16_t>(CollectiveKind::kSend);
-  signature.root = sends ? record.group_rank : record.peer;
-  return runtime::HashSignature(signature);
-}
-
 }  // namespace
 
 PointToPoint::PointToPoint(const GroupContext* group, LinkSource* links)
@@ -62,7 +53,7 @@ runtime::Work PointToPoint::Launch(const AcceptedCall& call) {
   if (peers_[rank] == nullptr) peers_[rank] = std::make_unique<Peer>();
   Peer& peer = *peers_[rank];
   Operation* operation = std::exchange(next_, nullptr);
-  operation->signature = WireSignature(call.record);
+  operation->signature = call.record.wire_signature;
   operation->deadline_ns = DeadlineAfter(CoarseNow(), call.timeout);
   earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
   runtime::Work work = runtime::Work::Adopt(operation);

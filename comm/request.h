@@ -28,8 +28,9 @@ struct UserReduceOp {
 
 // Per-call options.
 struct CallOptions {
-  // After this long without completion the operation fails, on every member of the group. Zero or less: it fails unless
-  // it need not wait.
+  // After this long without completion the operation fails, and with it the group, on all members. A member for which
+  // it was complete before that, or that calls late and finds everything it needs there, has OK from it and hears of
+  // the failure at what it does next. Zero or less: it fails unless it need not wait.
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);
   // Forces an algorithm by its name in algorithms.def; all members must force the same one. Empty: the selector's.
   // CUDA buffers know one, "staged": through host memory instead of by NCCL.

@@ -163,8 +163,9 @@ absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadli
     }
     if (!LostAMember(*child, deadline)) {
       return absl::UnavailableError("shrink: the survivors did not meet: " + std::string(met.message()) +
-                                    "; nobody says which rank is dead. Start the job with dlaunch, whose agents know, "
-                                    "or end it and start again");
+                                    "; no member is known to be dead. A rank that ended in order stays a member, which "
+                                    "will never call: let ranks end together. Without dlaunch, whose agents know, the "
+                                    "death of a rank on another host can't be told: end the job and start it again");
     }
     previous = std::move(child);
     parent = previous.get();

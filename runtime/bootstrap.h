@@ -68,6 +68,9 @@ struct GroupFailure {
   absl::Status status;
   int blamed_rank = -1;
   int from_rank = -1;
+  // Not 0: this answers ReportStall with `expired`. The members that still wait in this operation end the group; for
+  // the others nothing has happened.
+  uint64_t sequence = 0;
 };
 
 // News from outside this process. Called by the engine's owner, while it polls.

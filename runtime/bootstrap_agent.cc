@@ -262,6 +262,7 @@ void AgentBootstrap::Deliver(const v1::AgentMessage& message, BootstrapListener&
     failure.status = absl::Status(code, proto.text());
     failure.blamed_rank = proto.blamed_rank();
     failure.from_rank = proto.from_rank();
+    failure.sequence = proto.sequence();
     listener.OnGroupFailure(failure);
   } else if (message.has_preemption()) {
     listener.OnPreemptionNotice(message.preemption().signal());

@@ -385,7 +385,11 @@ void StoreBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequen
   const bool guilty = verdict.majority || verdict.kind == CallVerdict::Kind::kAbsent;
   failure.blamed_rank = guilty && verdict.blamed.size() == 1 ? verdict.blamed[0] : -1;
   failure.from_rank = rank_;
-  ReportGroupFailure(failure);
+  if (absl::IsDeadlineExceeded(failure.status)) {
+    failure.sequence = sequence;  // it may be complete when we hear of this
+  } else {
+    ReportGroupFailure(failure);
+  }
   {
     MutexLock lock(mutex_);
     failures_.push_back(std::move(failure));

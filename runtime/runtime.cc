@@ -75,7 +75,7 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   }
 
   void OnGroupFailure(const GroupFailure& failure) override {
-    failures.push_back(failure);
+    if (failure.sequence == 0) failures.push_back(failure);
     if (failures.size() > kFailuresKept) failures.pop_front();
     ForEachListener([&](MembershipListener* listener) { listener->OnGroupFailure(failure); });
   }

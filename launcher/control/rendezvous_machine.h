@@ -111,6 +111,7 @@ class Rendezvous::Machine {
   void ConcludeInspections(bool late_ones_too);
   std::vector<InspectedMember> MembersOf(const Inspections::Round& round) const;
   void AnnounceFailure(v1::GroupFailure failure, std::vector<uint32_t> members);
+  std::vector<uint32_t> TellMembers(const v1::GroupFailure& failure, const std::vector<uint32_t>& members);
   void ForgetOldStalls();
   void AskAboutStallsWith(uint32_t rank);
 

@@ -76,6 +76,7 @@ void Rendezvous::Machine::OnGroupFailure(uint32_t node, const v1::GroupFailure& 
   if (!members.has_value() || (from >= 0 && !IsOn(node, static_cast<uint32_t>(from)))) return;
   if (failure.code() == 0 || failure.blamed_rank() >= static_cast<int64_t>(roster_.rank_count())) return;
   v1::GroupFailure said = failure;
+  said.clear_sequence();
   if (said.text().empty()) said.set_text("a group of ranks has failed, and no reason was given");
   if (said.text().size() > kMaxFailureText) said.mutable_text()->resize(kMaxFailureText);
   if (failed_groups_.count({failure.group(), failure.epoch()}) == 0) {
@@ -95,17 +96,25 @@ void Rendezvous::Machine::AnnounceFailure(v1::GroupFailure failure, std::vector<
     const auto& told_at = roster_.node_of(static_cast<uint32_t>(failure.from_rank())).latest_told;
     told = told_at.has_value() && now_ - *told_at < kConsequenceTime;
   }
+  for (const uint32_t node : TellMembers(failure, members)) MarkTold(node);
+  if (failures_.size() < kMaxFailures) failures_.push_back({std::move(failure), std::move(members), true, told, now_});
+}
+
+// Returns the nodes that were told.
+std::vector<uint32_t> Rendezvous::Machine::TellMembers(const v1::GroupFailure& failure,
+                                                       const std::vector<uint32_t>& members) {
   v1::ToAgent message;
   *message.mutable_group_failure() = failure;
   const auto shared = std::make_shared<const v1::ToAgent>(std::move(message));
   std::vector<bool> on_node(roster_.node_count());
   for (uint32_t rank : members) on_node[roster_.rank(rank).node] = true;
+  std::vector<uint32_t> told;
   for (uint32_t node = 0; node < roster_.node_count(); ++node) {
     if (!on_node[node] || !connection_of_[node].has_value()) continue;
     actions_.emplace_back(Send{*connection_of_[node], shared});
-    MarkTold(node);
+    told.push_back(node);
   }
-  if (failures_.size() < kMaxFailures) failures_.push_back({std::move(failure), std::move(members), true, told, now_});
+  return told;
 }
 
 void Rendezvous::Machine::StartInspections() {
@@ -197,7 +206,13 @@ void Rendezvous::Machine::ConcludeInspections(bool late_ones_too) {
       } else {
         failure.mutable_members()->mutable_ranks()->Assign(round.members.begin(), round.members.end());
       }
-      AnnounceFailure(std::move(failure), round.members);
+      if (failure.code() == static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded)) {
+        failure.set_sequence(sequence);  // it may be complete by now: who still waits in it will say so
+        TellMembers(failure, round.members);
+        inspections_.Drop(round.operation);
+      } else {
+        AnnounceFailure(std::move(failure), round.members);
+      }
     } else if (comparison.undecided) {
       inspections_.AskAgain(round.operation, now_);
     } else {

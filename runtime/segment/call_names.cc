@@ -1,5 +1,6 @@
 #include "runtime/segment/call_names.h"
 
+#include <cstdio>
 #include <cstring>
 
 namespace cohort::runtime {
@@ -57,6 +58,11 @@ std::string DescribeCall(const CallRecord& record) {
   text.append(DataTypeName(call.dtype)).append(", ");
   if (call.kind >= kGatherV) {  // its count is a hash, or nothing that all ranks know
     text.append(std::to_string(record.bytes)).append(" bytes");
+    if (call.count != 0) {  // lists that differ show it here, also where their sums are equal
+      char lists[24];
+      std::snprintf(lists, sizeof lists, ", counts #%08x", static_cast<unsigned>(call.count & 0xffffffffu));
+      text += lists;
+    }
   } else {
     text.append(std::to_string(call.count));
   }

@@ -77,7 +77,7 @@ enum class CallState : uint16_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed =
 struct CallRecord {
   CallSignature signature;
   uint64_t bytes = 0;           // moved into or out of this rank's buffers, for people
-  uint64_t wire_signature = 0;  // what the messages of a collective carry: its ChainSignature
+  uint64_t wire_signature = 0;  // what the call's messages carry; of a collective: its ChainSignature
   uint64_t start_ns = 0;        // steady clock
   // 0 while running; start_ns when it had not to wait for longer than about a microsecond.
   uint64_t end_ns = 0;

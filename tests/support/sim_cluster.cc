@@ -159,6 +159,7 @@ class SimBootstrap : public runtime::Bootstrap {
       failure.status = absl::FailedPreconditionError(verdict.text);
     } else if (verdict.kind == runtime::CallVerdict::Kind::kAbsent && expired) {
       failure.status = absl::DeadlineExceededError(verdict.text);
+      failure.sequence = sequence;
     } else {
       return;
     }

@@ -256,10 +256,29 @@ TEST_F(GroupFailures, AVerdictEndsTheQuestionsAboutOtherOperationsOfItsGroup) {
   job_.Tick();
   ASSERT_NE(Verdict(1), nullptr);
   EXPECT_EQ(Verdict(1)->code(), kDeadlineExceeded);
+  Fail(1, Failure(1, -1, kDeadlineExceeded, Verdict(1)->text()));
   const int asked = Inspections(0);
   job_.Pass(seconds(2));
   EXPECT_EQ(Inspections(0), asked);
-  EXPECT_EQ(job_.Count(Driver::Of(1), v1::ToAgent::kGroupFailure), 1);
+  EXPECT_EQ(job_.Count(Driver::Of(1), v1::ToAgent::kGroupFailure), 2);
+}
+
+// All members may have completed the operation while the answer was on its way: only they know.
+TEST_F(GroupFailures, AnExpiredOperationEndsTheGroupOnlyWhenAMemberSaysSo) {
+  Report(0, Stall(42, /*expired=*/true));
+  for (uint32_t rank = 0; rank < nodes_; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
+  ASSERT_NE(Verdict(2), nullptr);
+  EXPECT_EQ(Verdict(2)->code(), kDeadlineExceeded);
+  EXPECT_EQ(Verdict(2)->sequence(), 42u);
+  job_.Forget();
+  Report(0, Stall(43));  // the group goes on
+  EXPECT_EQ(Inspections(0), 1);
+  v1::GroupFailure said = Failure(1, -1, kDeadlineExceeded, "barrier is not complete");
+  said.set_sequence(7);  // not for ranks to say
+  Fail(1, said);
+  ASSERT_NE(Verdict(2), nullptr);
+  EXPECT_EQ(Verdict(2)->sequence(), 0u);
+  EXPECT_EQ(Verdict(2)->text(), "barrier is not complete");
 }
 
 TEST_F(GroupFailures, AFailureWithoutWordsGetsSome) {
