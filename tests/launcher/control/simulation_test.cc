@@ -240,6 +240,7 @@ class Simulation {
         for (uint32_t rank = node * kPerNode; rank < (node + 1) * kPerNode; ++rank) {
           const uint32_t how = Below(6);
           if (rank == culprit_ && fault_ == Fault::kRankHangs) continue;  // hears nothing
+          if (message.group_failure().sequence() != 0) SayThatItWaits(rank, message.group_failure());
           if (how < 2) EndSoon(Exited(rank, 1), milliseconds(80));
           if (how == 2) EndSoon(Killed(rank, SIGABRT), milliseconds(80));  // an uncaught exception
         }
@@ -250,6 +251,15 @@ class Simulation {
       default:
         break;
     }
+  }
+  // The answer to an expired call: a rank that waits in it ends the group.
+  void SayThatItWaits(uint32_t rank, const v1::GroupFailure& verdict) {
+    if (ranks_[rank].dying) return;
+    v1::FromAgent said;
+    *said.mutable_group_failure() = verdict;
+    said.mutable_group_failure()->clear_sequence();
+    said.mutable_group_failure()->set_from_rank(static_cast<int32_t>(rank));
+    Tell(rank / kPerNode, std::move(said));
   }
   void Answer(uint32_t node, const v1::InspectRequest& request) {
     v1::FromAgent message;
