@@ -1,15 +1,12 @@
 #include "launcher/job_record.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "launcher/control/describe.h"
+#include "runtime/base/whole_file.h"
 
 namespace cohort::launcher {
 namespace {
@@ -88,17 +85,7 @@ std::string FormatJobRecord(const JobRecord& record) {
 }
 
 absl::Status WriteJobRecord(const std::string& folder, const JobRecord& record) {
-  const std::string path = folder + "/report.json";
-  const std::string partial = path + ".partial";
-  std::ofstream file(partial, std::ios::binary | std::ios::trunc);
-  file << FormatJobRecord(record);
-  file.close();
-  if (file.fail() || std::rename(partial.c_str(), path.c_str()) != 0) {
-    const int error = errno;
-    std::remove(partial.c_str());
-    return absl::UnavailableError(path + " can't be written: " + std::strerror(error));
-  }
-  return absl::OkStatus();
+  return runtime::WriteWholeFile(folder + "/report.json", FormatJobRecord(record));
 }
 
 }  // namespace cohort::launcher

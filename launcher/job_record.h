@@ -38,7 +38,7 @@ struct JobRecord {
 //    "ranks": [{"rank": 0, "node": "a", "pid": 6, "end": "killed by SIGTERM", "by_dlaunch": true, ...}], ...}
 std::string FormatJobRecord(const JobRecord& record);
 
-// Writes it to `folder`/report.json, whole or not at all. kUnavailable with the reason.
+// Writes it to `folder`/report.json, whole or not at all. The system's error with the name.
 absl::Status WriteJobRecord(const std::string& folder, const JobRecord& record);
 
 }  // namespace cohort::launcher

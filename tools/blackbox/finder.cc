@@ -13,7 +13,7 @@
 #include <set>
 #include <utility>
 
-#include "runtime/base/errno_status.h"
+#include "runtime/base/status_macros.h"
 #include "tools/blackbox/segment_copy.h"
 
 namespace cohort::blackbox {
@@ -64,7 +64,7 @@ absl::StatusOr<Found> FindInProcess(int pid) {
   return absl::NotFoundError(who + " is neither a rank nor an agent; without arguments all jobs here are listed");
 }
 
-std::vector<Found> FindAll(const std::string& job_id) {
+std::vector<Found> FindAll() {
   std::vector<Found> all;
   std::set<std::pair<dev_t, ino_t>> seen;
   std::error_code error;
@@ -76,9 +76,33 @@ std::vector<Found> FindAll(const std::string& job_id) {
     for (Found& found : SegmentsOf(std::atoi(name.c_str()), &denied)) {
       struct stat info{};
       if (fstat(found.fd.get(), &info) != 0 || !seen.insert({info.st_dev, info.st_ino}).second) continue;
-      if (job_id.empty() || found.job_id == job_id) all.push_back(std::move(found));
+      all.push_back(std::move(found));
     }
   }
+  return all;
+}
+
+absl::StatusOr<std::string> ResolveJob(const std::vector<std::string>& ids, const std::string& typed) {
+  std::set<std::string> matching;
+  for (const std::string& id : ids) {
+    if (id == typed) return id;
+    if (id.starts_with(typed) || id.starts_with("job-" + typed)) matching.insert(id);
+  }
+  if (matching.empty()) {
+    return absl::NotFoundError("there is no job \"" + typed + "\" on this machine that you may look into");
+  }
+  if (matching.size() == 1) return *matching.begin();
+  std::string names;
+  for (const std::string& id : matching) names += (names.empty() ? "" : ", ") + id;
+  return absl::InvalidArgumentError("several jobs begin with \"" + typed + "\": " + names);
+}
+
+absl::StatusOr<std::vector<Found>> FindJob(const std::string& typed) {
+  std::vector<Found> all = FindAll();
+  std::vector<std::string> ids;
+  for (const Found& found : all) ids.push_back(found.job_id);
+  COHORT_ASSIGN_OR_RETURN(const std::string meant, ResolveJob(ids, typed));
+  std::erase_if(all, [&meant](const Found& found) { return found.job_id != meant; });
   return all;
 }
 

@@ -12,6 +12,7 @@
 #include "tools/blackbox/finder.h"
 #include "tools/blackbox/segment_copy.h"
 #include "tools/blackbox/table.h"
+#include "tools/program/arguments.h"
 #include "tools/program/program.h"
 
 namespace cohort::blackbox {
@@ -25,7 +26,8 @@ constexpr const char* kFooter =
     "  blackbox 4711 --save hung.box  keep the records; later: blackbox --file hung.box\n"
     "\n"
     "A dead rank's calls can be read for as long as another rank of its host or the agent lives. The columns: the\n"
-    "rank's number on this host, its pid, what the kernel says of that process, whether it has joined; then the call:\n"
+    "rank's number on this host, its pid, what the kernel says of that process, whether it has joined; then "
+    "the call:\n"
     "under way (in), done or failed; its group, the rank's number there, the call's number in the group, bytes, and\n"
     "for how long it has run or how long ago it ended.\n";
 
@@ -54,13 +56,11 @@ absl::StatusOr<std::vector<Found>> Find(const Options& options) {
     absl::StatusOr<Found> one = FindInProcess(options.pid);
     if (!one.ok()) return one.status();
     found.push_back(std::move(*one));
+  } else if (!options.job.empty()) {
+    return FindJob(options.job);
   } else {
-    found = FindAll(options.job);
-    if (found.empty()) {
-      return absl::NotFoundError(options.job.empty() ? "there is no job on this machine that you may look into"
-                                                     : "there is no job \"" + options.job +
-                                                           "\" on this machine that you may look into");
-    }
+    found = FindAll();
+    if (found.empty()) return absl::NotFoundError("there is no job on this machine that you may look into");
   }
   return found;
 }
@@ -69,14 +69,17 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App app("Prints what each rank of a host is doing, or was doing when it died.", "blackbox");
   app.footer(kFooter);
-  CLI::Option* pid = app.add_option("pid", options.pid, "of a rank or an agent")->check(CLI::Range(1, 1 << 22));
-  CLI::Option* job = app.add_option("--job", options.job, "all hosts' parts of this job on this machine");
+  CLI::Option* pid = app.add_option("pid", options.pid, "of a rank or an agent")->check(tools::Whole(1, 1 << 22));
+  CLI::Option* job = app.add_option("--job", options.job,
+                                    "all hosts' parts of this job on this machine; the beginning of its name is enough")
+                         ->check(tools::NotEmpty("the name of a job"));
   CLI::Option* file = app.add_option("--file", options.file, "read what --save has kept");
   pid->excludes(job)->excludes(file);
   job->excludes(file);
-  app.add_option("--save", options.save, "keep everything in this new file, instead of printing");
+  app.add_option("--save", options.save, "keep everything in this new file, instead of printing")
+      ->check(tools::NotEmpty("the name of a file"));
   app.add_option("--last", options.last, "calls of each rank to print")
-      ->check(CLI::Range(1, 512))
+      ->check(tools::Whole(1, 512))
       ->capture_default_str();
   app.add_flag("--json", options.json, "print JSON, one document for each host of a job");
   if (const std::optional<int> status = tools::ParseCommandLine(app, argc, argv)) return *status;

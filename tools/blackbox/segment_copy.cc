@@ -1,7 +1,6 @@
 #include "tools/blackbox/segment_copy.h"
 
 #include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,8 +13,8 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/errno_status.h"
-#include "runtime/base/file_descriptor.h"
 #include "runtime/base/status_macros.h"
+#include "runtime/base/whole_file.h"
 #include "runtime/segment/black_box.h"
 #include "runtime/segment/layout.h"
 
@@ -128,29 +127,6 @@ bool IsSaved(int fd) {
   return seals < 0 || (seals & F_SEAL_SHRINK) == 0;
 }
 
-absl::Status WriteAll(int out, const char* data, size_t bytes, const std::string& path) {
-  for (size_t written = 0; written < bytes;) {
-    const ssize_t put = write(out, data + written, bytes - written);
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return runtime::ErrnoStatus(errno, "cannot write " + path);
-    written += static_cast<size_t>(put);
-  }
-  return absl::OkStatus();
-}
-
-// The first `total` bytes of a segment and the clock, to the file `out`, which messages call `path`.
-absl::Status CopyTo(int out, int fd, uint64_t total, const std::string& path) {
-  std::vector<char> buffer(kCopyBytes);
-  for (uint64_t offset = 0; offset < total;) {
-    const size_t bytes = std::min<uint64_t>(buffer.size(), total - offset);
-    COHORT_RETURN_IF_ERROR(ReadAll(fd, offset, buffer.data(), bytes));
-    COHORT_RETURN_IF_ERROR(WriteAll(out, buffer.data(), bytes, path));
-    offset += bytes;
-  }
-  const SavedClock clock = {kClockMagic, runtime::SteadyNow()};
-  return WriteAll(out, reinterpret_cast<const char*>(&clock), sizeof clock, path);
-}
-
 }  // namespace
 
 absl::StatusOr<SegmentCopy> CopySegment(int fd, int records) {
@@ -177,11 +153,22 @@ absl::StatusOr<SegmentCopy> CopySegment(int fd, int records) {
 
 absl::Status SaveSegment(int fd, const std::string& path) {
   COHORT_ASSIGN_OR_RETURN(const SegmentHeader header, ReadHeader(fd));
-  const runtime::FileDescriptor out(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (!out.valid()) return runtime::ErrnoStatus(errno, "cannot make " + path);
-  const absl::Status status = CopyTo(out.get(), fd, runtime::FixedBytes(static_cast<int>(header.local_ranks)), path);
-  if (!status.ok()) unlink(path.c_str());  // half of it is of no use to anyone
-  return status;
+  const uint64_t total = runtime::FixedBytes(static_cast<int>(header.local_ranks));
+  std::vector<char> buffer(kCopyBytes);
+  SavedClock clock{};
+  // The segment, the clock, the end.
+  const auto source = [&, offset = uint64_t{0}]() mutable -> absl::StatusOr<std::string_view> {
+    if (offset < total) {
+      const size_t bytes = std::min<uint64_t>(buffer.size(), total - offset);
+      COHORT_RETURN_IF_ERROR(ReadAll(fd, offset, buffer.data(), bytes));
+      offset += bytes;
+      return std::string_view(buffer.data(), bytes);
+    }
+    if (clock.magic == kClockMagic) return std::string_view();
+    clock = {kClockMagic, runtime::SteadyNow()};
+    return std::string_view(reinterpret_cast<const char*>(&clock), sizeof clock);
+  };
+  return runtime::WriteWholeFile(path, source, {.replace = false, .mode = 0600});
 }
 
 }  // namespace cohort::blackbox

@@ -32,7 +32,8 @@ struct SegmentCopy {
 // segment of this version.
 absl::StatusOr<SegmentCopy> CopySegment(int fd, int records);
 
-// Writes what CopySegment reads, and the time, into a new file, for later.
+// Writes what CopySegment reads, and the time, for later: into a new file (kAlreadyExists where there is one), whole or
+// not at all, or into a pipe.
 absl::Status SaveSegment(int fd, const std::string& path);
 
 }  // namespace cohort::blackbox

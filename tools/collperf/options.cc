@@ -10,9 +10,11 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
+#include "comm/algorithm/registry.h"
 #include "runtime/base/status_macros.h"
 #include "tools/measure/gate.h"
 #include "tools/measure/text.h"
+#include "tools/program/arguments.h"
 
 namespace cohort::collperf {
 namespace {
@@ -38,6 +40,14 @@ constexpr const char* kFooter =
     "rank's part in the others. Before each call all ranks meet at a gate that is none of ours; a call's time is that\n"
     "of its slowest rank. algbw is the larger of a rank's input and output divided by the median time, in GB/s; busbw\n"
     "corrects it for the operation and the number of ranks, as in nccl-tests. #wrong counts elements of all ranks.\n"
+    "\n"
+    "What --cost prints: every call carries a signature, by which ranks find out that their calls differ, and leaves "
+    "a\n"
+    "record in the black box, by which it can be said later what each rank was doing. The first line is the time of\n"
+    "both in a loop of their own, the second an all_reduce of 8 B as it is and with both done twice. What "
+    "--determinism\n"
+    "prints: each timed call runs in turn with the same call at fast; x fast is the ratio of their medians, and the\n"
+    "last line its geometric mean.\n"
     "\n"
     "Exit status: 0; 1 where an operation failed or an element was wrong; 2 for a command line that can't work.\n";
 
@@ -98,6 +108,27 @@ std::vector<std::string> SplitAtCommas(const std::string& text) {
   return parts;
 }
 
+// An algorithm serves one kind of operation, so every operation that is measured needs it.
+absl::Status CheckAlgorithm(const Options& options) {
+  if (options.algorithm.empty()) return absl::OkStatus();
+  const std::string forced = "--algorithm " + options.algorithm.substr(0, 64);
+  if (options.operations.empty()) {
+    return absl::InvalidArgumentError(forced + " needs an operation that it serves, such as all_reduce, which has " +
+                                      comm::AlgorithmNames(comm::CollectiveKind::kAllReduce));
+  }
+  for (const Operation operation : options.operations) {
+    for (int value = 1; value < comm::kCollectiveKinds; ++value) {
+      const auto kind = static_cast<comm::CollectiveKind>(value);
+      if (comm::Name(kind) != measure::Name(operation) || comm::FindAlgorithm(kind, options.algorithm) != nullptr) {
+        continue;
+      }
+      return absl::InvalidArgumentError(forced + ": " + std::string(comm::Name(kind)) + " has " +
+                                        comm::AlgorithmNames(kind));
+    }
+  }
+  return absl::OkStatus();
+}
+
 struct Raw {
   std::string operation;
   std::string min_bytes = "8";
@@ -111,6 +142,7 @@ struct Raw {
 
 absl::Status Interpret(const Raw& raw, Options* options) {
   if (raw.operation.empty() || raw.operation == "all") {
+    if (raw.operation.empty()) COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
     if (raw.operation.empty() && !options->cost && !options->calibrate) {
       return absl::InvalidArgumentError("name the operation: all, " + measure::OperationNames());
     }
@@ -125,6 +157,7 @@ absl::Status Interpret(const Raw& raw, Options* options) {
       options->operations.push_back(operation);
     }
   }
+  COHORT_RETURN_IF_ERROR(CheckAlgorithm(*options));
   COHORT_ASSIGN_OR_RETURN(options->min_bytes, measure::ParseBytes(raw.min_bytes));
   COHORT_ASSIGN_OR_RETURN(options->max_bytes, measure::ParseBytes(raw.max_bytes));
   if (!raw.step_bytes.empty()) {
@@ -133,7 +166,6 @@ absl::Status Interpret(const Raw& raw, Options* options) {
   if (options->max_bytes < options->min_bytes) {
     return absl::InvalidArgumentError("-e " + raw.max_bytes + " is less than -b " + raw.min_bytes);
   }
-  if (std::isnan(options->factor)) return absl::InvalidArgumentError("-f nan is no number to multiply sizes with");
   if (options->Sizes().size() > Options::kMostSizes) {
     return absl::InvalidArgumentError("from -b " + raw.min_bytes + " to -e " + raw.max_bytes + " are more than " +
                                       std::to_string(Options::kMostSizes) + " sizes: take a larger -i or -f");
@@ -163,46 +195,51 @@ absl::Status Interpret(const Raw& raw, Options* options) {
 }
 
 void AddOptions(CLI::App* app, Raw* raw, Options* options) {
-  app->add_option("operation", raw->operation, "all, or one or more of: " + measure::OperationNames());
+  const CLI::Validator file_name = tools::NotEmpty("the name of a file");
+  app->add_option("operation", raw->operation,
+                  "all, or one or more, separated by commas, of: " + measure::OperationNames());
   app->add_option("-b,--minbytes", raw->min_bytes, "smallest block, such as 8 or 64K")->capture_default_str();
   app->add_option("-e,--maxbytes", raw->max_bytes, "largest block")->capture_default_str();
   app->add_option("-f,--stepfactor", options->factor, "from one size to the next")
-      ->check(CLI::Range(1.01, 1e9))
+      ->check(tools::Number(1.01, 1e9))
       ->capture_default_str();
   app->add_option("-i,--stepbytes", raw->step_bytes, "add this instead of multiplying");
   app->add_option("-n,--iters", options->iterations, "timed calls of each size; 0: as many as fit into --point-ms")
-      ->check(CLI::Range(0, measure::kMostNumbers))
+      ->check(tools::Whole(0, measure::kMostNumbers))
       ->capture_default_str();
   app->add_option("-w,--warmup_iters", options->warmup, "calls before them")
-      ->check(CLI::Range(0, 1'000'000))
+      ->check(tools::Whole(0, 1'000'000))
       ->capture_default_str();
   app->add_option("--point-ms", options->point_ms, "time for the calls of one size without -n, in ms")
-      ->check(CLI::Range(1, 600'000))
+      ->check(tools::Whole(1, 600'000))
       ->capture_default_str();
   app->add_option("--batch", options->batch, "calls between two gates; above 1 the mean of a batch is one sample")
-      ->check(CLI::Range(1, 1'000'000))
+      ->check(tools::Whole(1, 1'000'000))
       ->capture_default_str();
   app->add_option("-c,--check", raw->check, "1: check every element of untimed calls first; 0: don't")
-      ->check(CLI::Range(0, 1))
+      ->check(tools::Whole(0, 1))
       ->capture_default_str();
-  app->add_option("-d,--datatype", raw->type, "all, or types such as float,half,int32")->capture_default_str();
-  app->add_option("-o,--op", raw->op, "all, or reductions such as sum,max")->capture_default_str();
+  app->add_option("-d,--datatype", raw->type, "all, or types separated by commas, such as float,half,int32")
+      ->capture_default_str();
+  app->add_option("-o,--op", raw->op, "all, or reductions separated by commas, such as sum,max")->capture_default_str();
   app->add_option("-r,--root", options->root, "root of rooted operations")
-      ->check(CLI::NonNegativeNumber)
+      ->check(tools::Whole(0, std::numeric_limits<int>::max()))
       ->capture_default_str();
   app->add_flag("--in-place", options->in_place, "input and output are the same memory");
   app->add_flag("--window", options->window, "buffers in window memory, which the host's ranks share");
-  app->add_option("--algorithm", options->algorithm, "force one (`plan list` names them) instead of the selector's");
+  app->add_option("--algorithm", options->algorithm, "force one (`plan list` names them) instead of the selector's")
+      ->check(tools::NotEmpty("the name of an algorithm"));
   app->add_option("--determinism", raw->determinism,
                   "fast, reproducible or order_invariant reductions; what the level costs above fast is measured too")
       ->capture_default_str();
   app->add_flag("--calibrate", options->calibrate,
                 "measure the machine first, choose algorithms by that, and print the table");
-  app->add_option("--transport", options->transport, "allow only these, such as shm or shm,ucx");
-  app->add_option("--csv", options->csv, "write the results there");
-  app->add_option("--json", options->json, "write the results there, with the machine and every setting");
-  app->add_option("--plot", options->plot, "draw time and bus bandwidth there, as SVG");
-  app->add_flag("--cost", options->cost, "print what signature and black box cost a call");
+  app->add_option("--transport", options->transport, "allow only these, separated by commas, such as shm or shm,ucx");
+  app->add_option("--csv", options->csv, "write the results there")->check(file_name);
+  app->add_option("--json", options->json, "write the results there, with the machine and every setting")
+      ->check(file_name);
+  app->add_option("--plot", options->plot, "draw time and bus bandwidth there, as SVG")->check(file_name);
+  app->add_flag("--cost", options->cost, "print what signature and black box cost a call (below)");
   app->add_flag("--spoil", options->spoil, "spoil one element of each checked result: shows that #wrong counts it");
 }
 

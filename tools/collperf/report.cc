@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "runtime/base/status_macros.h"
+#include "runtime/base/whole_file.h"
 #include "tools/measure/plot.h"
 #include "tools/measure/text.h"
-#include "tools/program/whole_file.h"
 
 namespace cohort::collperf {
 namespace {
@@ -157,17 +157,17 @@ absl::Status CheckFiles(const Options& options) {
         return absl::InvalidArgumentError("--csv, --json and --plot need a file each, not " + *paths[i] + " twice");
       }
     }
-    COHORT_RETURN_IF_ERROR(tools::CheckWritable(*paths[i]));
+    COHORT_RETURN_IF_ERROR(runtime::CheckWritable(*paths[i]));
   }
   return absl::OkStatus();
 }
 
 absl::Status WriteFiles(const Options& options, const RunFacts& facts, const std::vector<Result>& results) {
-  if (!options.csv.empty()) COHORT_RETURN_IF_ERROR(tools::WriteWholeFile(options.csv, CsvText(facts, results)));
+  if (!options.csv.empty()) COHORT_RETURN_IF_ERROR(runtime::WriteWholeFile(options.csv, CsvText(facts, results)));
   if (!options.json.empty())
-    COHORT_RETURN_IF_ERROR(tools::WriteWholeFile(options.json, JsonText(options, facts, results)));
+    COHORT_RETURN_IF_ERROR(runtime::WriteWholeFile(options.json, JsonText(options, facts, results)));
   if (!options.plot.empty())
-    COHORT_RETURN_IF_ERROR(tools::WriteWholeFile(options.plot, PlotText(options, facts, results)));
+    COHORT_RETURN_IF_ERROR(runtime::WriteWholeFile(options.plot, PlotText(options, facts, results)));
   return absl::OkStatus();
 }
 

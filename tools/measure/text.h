@@ -17,7 +17,7 @@ std::string BytesText(double bytes);
 std::string MicrosecondsText(double us);
 // `value` with so many digits behind the point.
 std::string Fixed(double value, int digits);
-// `text` as a JSON string, with the quotes.
+// `text` as a JSON string, with the quotes; bytes that are no UTF-8 become U+FFFD.
 std::string JsonString(std::string_view text);
 // With &, <, > and quotes as entities, for SVG.
 std::string XmlText(std::string_view text);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -34,6 +35,7 @@ bool Flushed(const std::string& name) {
 
 int RunProgram(const std::string& name, const std::function<int()>& body) {
   HoldStandardStreams();
+  std::signal(SIGXFSZ, SIG_IGN);
   int status = 1;
   try {
     status = body();

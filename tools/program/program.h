@@ -16,7 +16,8 @@ namespace cohort::tools {
 
 // What `body` returns, or 1 when something that it printed was lost (a full disk, a closed output), which is told on
 // the standard error output. Standard streams that are closed are opened first, so that no file or socket of the
-// program gets their numbers and with them what is printed. Call it first of all in main().
+// program gets their numbers and with them what is printed. SIGXFSZ is ignored: what a limit on files' size forbids is
+// an error of the one who writes. Call it first of all in main().
 int RunProgram(const std::string& name, const std::function<int()>& body);
 
 // Reads the command line; the exit status where that is all there is to do (help, or an error, which is printed).

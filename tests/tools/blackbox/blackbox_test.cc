@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -125,9 +126,11 @@ TEST_F(BlackBoxTool, ReadsLiveStoppedAndKilledRanks) {
 }
 
 TEST_F(BlackBoxTool, FindsAJobOnceAndKeepsItForLater) {
-  const std::vector<Found> found = FindAll("job-7");
+  const absl::StatusOr<std::vector<Found>> job = FindJob("job-7");
+  ASSERT_TRUE(job.ok()) << job.status();
+  const std::vector<Found>& found = *job;
   ASSERT_EQ(found.size(), 1u);
-  EXPECT_TRUE(FindAll("another").empty());
+  EXPECT_EQ(FindJob("another").status().code(), absl::StatusCode::kNotFound);
   const std::string path = (std::filesystem::temp_directory_path() / ("box-" + std::to_string(getpid()))).string();
   const uint64_t before = runtime::SteadyNow();
   ASSERT_TRUE(SaveSegment(found[0].fd.get(), path).ok());
@@ -142,6 +145,38 @@ TEST_F(BlackBoxTool, FindsAJobOnceAndKeepsItForLater) {
   // How long a call has hung counts up to when it was saved, not to the newest record.
   EXPECT_GE(copy->now_ns, before);
   EXPECT_LE(copy->now_ns, after);
+}
+
+TEST(BlackBoxJobs, AreFoundByTheBeginningOfTheirNames) {
+  const std::vector<std::string> ids = {"job-5f3a", "job-5f3b", "job-5f3a", "single-5", "job-5f"};
+  EXPECT_EQ(*ResolveJob(ids, "job-5f3a"), "job-5f3a");
+  EXPECT_EQ(*ResolveJob(ids, "5f3a"), "job-5f3a");
+  EXPECT_EQ(*ResolveJob(ids, "si"), "single-5");
+  EXPECT_EQ(*ResolveJob(ids, "job-5f"), "job-5f") << "the whole name of one of them";
+  const absl::Status several = ResolveJob(ids, "5f3").status();
+  EXPECT_EQ(several.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(several.message()), HasSubstr("job-5f3a, job-5f3b"));
+  EXPECT_EQ(ResolveJob(ids, "6").status().code(), absl::StatusCode::kNotFound);
+}
+
+// A limit on files' size stands for the full disk.
+TEST_F(BlackBoxTool, WhatDoesNotFitIsNotKeptByHalf) {
+  const auto found = FindInProcess(getpid());
+  ASSERT_TRUE(found.ok()) << found.status();
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("box-folder-" + std::to_string(getpid()));
+  std::filesystem::create_directory(folder);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{100'000, before.rlim_max};
+  std::signal(SIGXFSZ, SIG_IGN);
+  setrlimit(RLIMIT_FSIZE, &small);
+  const absl::Status status = SaveSegment(found->fd.get(), folder / "hung.box");
+  setrlimit(RLIMIT_FSIZE, &before);
+  std::signal(SIGXFSZ, SIG_DFL);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("hung.box: File too large"));
+  EXPECT_TRUE(std::filesystem::is_empty(folder));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(BlackBoxTables, EmptyRanksHaveALineAndJsonQuotes) {

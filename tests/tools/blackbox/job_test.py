@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 DLAUNCH, COLLPERF, BLACKBOX = sys.argv[1:4]
@@ -58,6 +59,22 @@ def segment_of(job):
     return None
 
 
+def check_save(job):
+    """Below a limit on files' size: an error, and nothing left; without one: the whole of it, also down a pipe."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "hung.box")
+        name = job.removeprefix("job-")[:12]
+        done = subprocess.run(["bash", "-c", 'ulimit -f 4; exec "$@"', "-", BLACKBOX, "--job", name, "--save", path],
+                              capture_output=True, text=True, timeout=30, check=False)
+        assert done.returncode == 1 and "hung.box: File too large" in done.stderr, done
+        assert not os.listdir(folder), os.listdir(folder)
+        subprocess.run([BLACKBOX, "--job", name, "--save", path], timeout=30, check=True)
+        assert read("--file", path)["job"] == job
+        piped = subprocess.run([BLACKBOX, "--job", name, "--save", "/dev/stdout"], capture_output=True, timeout=30,
+                               check=True)
+        assert len(piped.stdout) == os.path.getsize(path)
+
+
 def main():
     job = subprocess.Popen([DLAUNCH, "--nproc-per-node", "2", "--on-failure", "continue", COLLPERF, "all_reduce", "-b",
                             "64", "-e", "64", "-n", "60000", "--batch", "1000"], stdout=subprocess.DEVNULL,
@@ -69,6 +86,7 @@ def main():
         for rank in ranks:
             assert rank["state"] == "joined", rank
             assert "point.cc" in rank["calls"][0]["site"], rank
+        check_save(document["job"])
         stopped, other = ranks[1]["pid"], ranks[0]["pid"]
         os.kill(stopped, signal.SIGSTOP)
         wait_for("a stopped rank", lambda: (read(str(other)) or {"ranks": [{}, {}]})["ranks"][1].get("process") == "stopped")

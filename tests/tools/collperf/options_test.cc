@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,7 @@ TEST(CollperfOptions, SizesEndWhateverTheyAre) {
                 .size(),
             1u);
   EXPECT_THAT(Parse({"all_reduce", "-e", "1T", "-i", "1"}).text, HasSubstr("take a larger -i or -f"));
-  EXPECT_THAT(Parse({"all_reduce", "-f", "nan"}).text, HasSubstr("-f nan is no number"));
+  EXPECT_THAT(Parse({"all_reduce", "-f", "nan"}).text, HasSubstr("--stepfactor: needs a number from"));
 }
 
 TEST(CollperfOptions, HelpHasExamples) {
@@ -77,6 +78,14 @@ TEST(CollperfOptions, RefusesWithTheRemedy) {
       {{"all_reduce", "-f", "1"}, "--stepfactor"},
       {{"all_reduce", "-n", "-3"}, "--iters"},
       {{"all_reduce", "--no-such"}, "--no-such"},
+      {{"all_reduce", "--csv", ""}, "--csv: needs the name of a file"},
+      {{"all_reduce", "--json", ""}, "--json: needs the name of a file"},
+      {{"all_reduce", "--plot", ""}, "--plot: needs the name of a file"},
+      {{"all_reduce", "--algorithm", ""}, "--algorithm: needs the name"},
+      {{"--algorithm", "ring"}, "such as all_reduce, which has "},
+      {{"--cost", "--algorithm", "ring"}, "such as all_reduce, which has "},
+      {{"all_reduce", "--algorithm", "foo"}, "--algorithm foo: all_reduce has flat, recursive_doubling, "},
+      {{"all_reduce,broadcast", "--algorithm", "ring"}, "--algorithm ring: broadcast has "},
   };
   for (const auto& test : cases) {
     const Parsed parsed = Parse(test.arguments);
@@ -84,6 +93,26 @@ TEST(CollperfOptions, RefusesWithTheRemedy) {
     EXPECT_EQ(parsed.code, 2);
     EXPECT_THAT(parsed.text, HasSubstr(test.says));
   }
+}
+
+TEST(CollperfOptions, MessagesAreShortWhateverWasTyped) {
+  const std::string number(309, '9');
+  for (const char* option : {"-r", "-n", "-w", "-f", "-c", "--batch", "--point-ms", "--algorithm"}) {
+    for (const std::string& value : {number, "-" + number}) {
+      const Parsed parsed = Parse({"all_reduce", option, value.c_str()});
+      EXPECT_TRUE(parsed.ends) << option;
+      EXPECT_LT(parsed.text.size(), 300u) << parsed.text;
+    }
+  }
+}
+
+TEST(CollperfReport, CommandNeedNotBeText) {
+  const Parsed parsed = Parse({"all_reduce"});
+  RunFacts facts;
+  facts.command = "collperf --csv b\xff";
+  const auto read = nlohmann::json::parse(JsonText(parsed.options, facts, {}), nullptr, false);
+  ASSERT_FALSE(read.is_discarded());
+  EXPECT_EQ(read["command"], "collperf --csv b\xef\xbf\xbd");
 }
 
 TEST(CollperfReport, CostOfDeterminism) {

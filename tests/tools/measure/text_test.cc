@@ -24,7 +24,8 @@ TEST(Text, Sizes) {
 }
 
 TEST(Text, Quoting) {
-  EXPECT_EQ(JsonString("a\"b\\\n"), "\"a\\\"b\\\\\\u000a\"");
+  EXPECT_EQ(JsonString("a\"b\\\n"), "\"a\\\"b\\\\\\n\"");
+  EXPECT_EQ(JsonString("a\xff\x01"), "\"a\xef\xbf\xbd\\u0001\"") << "bytes that are no UTF-8";
   EXPECT_EQ(XmlText("a<b & \"c\""), "a&lt;b &amp; &quot;c&quot;");
 }
 

@@ -27,6 +27,9 @@ for program in "plan list" "collperf $one" "shm_bench --calls 100"; do
   expect 2 "" "$bin/${program%% *} --no-such-option"
   expect 0 "" "$bin/${program%% *} --help"
 done
+# A limit on files' size is an error like a full disk, not a signal.
+expect 1 "cannot write to the standard output: File too large" \
+  "(ulimit -f 0; $bin/plan list 2>&1 >$folder/limited) | cat >&2"
 expect 2 "" "$bin/plan"
 expect 2 "" "$bin/plan show ring"
 expect 2 "" "$bin/blackbox nonsense"
@@ -39,6 +42,9 @@ for option in --csv --json --plot; do
   expect 1 "Is a directory" "$bin/collperf $one $option $folder"
   expect 0 "" "$bin/collperf $one $option $folder/results/a && test -s $folder/results/a"
   expect 0 "" "$bin/collperf $one $option /dev/null && test -c /dev/null"
+  expect 0 "" "{ echo first; $bin/collperf $one $option /dev/stdout; echo last; } >$folder/together"
+  [ "$(sed -n '1p;$p' "$folder/together" | tr '\n' ' ')" = "first last " ] && [ "$(wc -l <"$folder/together")" -gt 8 ] ||
+    { echo "$option /dev/stdout: $(cat "$folder/together")" && failed=1; }
   # Interrupted at any moment: the old file, whole.
   echo old >"$folder/results/a"
   expect 124 "" "timeout -s INT 0.3 $bin/collperf all $option $folder/results/a"

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "runtime/base/whole_file.h"
 #include "tools/bench/compare/compare.h"
 #include "tools/bench/compare/compare_report.h"
 #include "tools/measure/text.h"
 #include "tools/program/program.h"
-#include "tools/program/whole_file.h"
 
 namespace cohort::bench {
 namespace {
@@ -204,7 +204,7 @@ bool Keep(const std::string& folder, const std::string& text, const std::vector<
       {"-ratios.svg", RatioPlot(points, "Ours / best peer. " + caption)},
       {"-times.svg", TimePlot(points, "Median times. " + caption)}};
   for (const auto& [ending, content] : files) {
-    const absl::Status status = tools::WriteWholeFile(stem + ending, content);
+    const absl::Status status = runtime::WriteWholeFile(stem + ending, content);
     if (!status.ok()) {
       std::fprintf(stderr, "peers: %s\n", std::string(status.message()).c_str());
       return false;
@@ -218,7 +218,7 @@ bool Keep(const std::string& folder, const std::string& text, const std::vector<
 bool CanKeep(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  const absl::Status status = tools::CheckWritable(folder + "/peers.txt");
+  const absl::Status status = runtime::CheckWritable(folder + "/peers.txt");
   if (!status.ok()) std::fprintf(stderr, "peers: %s\n", std::string(status.message()).c_str());
   return status.ok();
 }

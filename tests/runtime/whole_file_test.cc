@@ -1,9 +1,11 @@
 // Whole files: what was there stays until the new text is complete.
-#include "tools/program/whole_file.h"
+#include "runtime/base/whole_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -11,8 +13,11 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <string_view>
+#include <utility>
 
-namespace cohort::tools {
+namespace cohort::runtime {
 namespace {
 
 class WholeFile : public ::testing::Test {
@@ -56,6 +61,7 @@ TEST_F(WholeFile, OldOneStaysWhenTheNewOneDoesNotFit) {
   std::signal(SIGXFSZ, SIG_DFL);
   EXPECT_FALSE(status.ok());
   EXPECT_NE(std::string(status.message()).find(Path("a")), std::string::npos) << status;
+  EXPECT_NE(std::string(status.message()).find("ulimit -f"), std::string::npos) << status;
   EXPECT_EQ(Read(Path("a")), "old");
   EXPECT_EQ(Entries(), 1);
 }
@@ -93,6 +99,62 @@ TEST_F(WholeFile, LinkStaysALink) {
   EXPECT_EQ(Read(Path("target")), "new");
 }
 
+TEST_F(WholeFile, LinkToNothingStaysALinkToo) {
+  ASSERT_EQ(symlink("target", Path("link").c_str()), 0);
+  ASSERT_TRUE(WriteWholeFile(Path("link"), "new").ok());
+  EXPECT_TRUE(std::filesystem::is_symlink(Path("link")));
+  EXPECT_EQ(Read(Path("target")), "new");
+  EXPECT_EQ(Entries(), 2);
+}
+
+TEST_F(WholeFile, OldOneStaysWhereNothingIsToBeReplaced) {
+  const WholeFileOptions fresh = {.replace = false, .mode = 0600};
+  ASSERT_TRUE(WriteWholeFile(Path("a"), "first", fresh).ok());
+  struct stat info{};
+  ASSERT_EQ(stat(Path("a").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_EQ(WriteWholeFile(Path("a"), "second", fresh).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Read(Path("a")), "first");
+  // Somebody makes it while the text comes.
+  std::string_view text = "ours";
+  const TextSource source = [&]() -> absl::StatusOr<std::string_view> {
+    std::ofstream(Path("b")) << "theirs";
+    return std::exchange(text, std::string_view());
+  };
+  EXPECT_EQ(WriteWholeFile(Path("b"), source, fresh).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Read(Path("b")), "theirs");
+  EXPECT_EQ(Entries(), 2);
+}
+
+TEST_F(WholeFile, ErrorOfTheSourceLeavesNothing) {
+  int pieces = 0;
+  const TextSource source = [&]() -> absl::StatusOr<std::string_view> {
+    if (++pieces == 3) return absl::DataLossError("the source is gone");
+    return "piece";
+  };
+  EXPECT_EQ(WriteWholeFile(Path("a"), source).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(Entries(), 0);
+}
+
+// Its standard output is a file in which something stands already, as after `{ echo head; program; } > file`.
+TEST_F(WholeFile, StandardOutputIsWrittenToWhereItIs) {
+  for (const std::string name : {"/dev/stdout", "/proc/self/fd/1", "/dev/fd/1"}) {
+    const pid_t pid = fork();
+    ASSERT_GE(pid, 0);
+    if (pid == 0) {
+      const int out = open(Path("out").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+      if (out < 0 || dup2(out, 1) != 1 || write(1, "head ", 5) != 5) _exit(1);
+      if (!CheckWritable(name).ok() || !WriteWholeFile(name, "text", {.replace = false}).ok()) _exit(2);
+      _exit(write(1, " tail", 5) == 5 ? 0 : 3);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << name << ": status " << status;
+    EXPECT_EQ(Read(Path("out")), "head text tail") << name;
+    EXPECT_EQ(Entries(), 1) << name;
+  }
+}
+
 TEST_F(WholeFile, DevicesAreWrittenToAndStay) {
   ASSERT_TRUE(CheckWritable("/dev/null").ok());
   ASSERT_TRUE(WriteWholeFile("/dev/null", "text").ok());
@@ -109,4 +171,4 @@ TEST_F(WholeFile, WhatCannotBeWrittenIsKnownBefore) {
 }
 
 }  // namespace
-}  // namespace cohort::tools
+}  // namespace cohort::runtime

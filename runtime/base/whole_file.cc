@@ -1,0 +1,159 @@
+#include "runtime/base/whole_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+#include "runtime/base/errno_status.h"
+#include "runtime/base/file_descriptor.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::runtime {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMostLinks = 40;  // as many as the kernel follows
+
+absl::Status Cannot(const std::string& path, int error = errno) {
+  const absl::Status status = ErrnoStatus(error, "cannot write " + path);
+  if (error != EFBIG) return status;
+  return absl::Status(status.code(), std::string(status.message()) + " (`ulimit -f` shows the limit)");
+}
+
+// What a name stands for: a path without links, or a descriptor of this process.
+struct Destination {
+  std::string path;
+  int descriptor = -1;
+
+  // Something other than a regular file of its own.
+  bool IsSpecial() const {
+    struct stat info{};
+    return descriptor >= 0 || (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode));
+  }
+  // Opening a pipe for writing waits for its reader, unless `flags` say otherwise.
+  FileDescriptor Open(int flags) const {
+    if (descriptor < 0) return FileDescriptor(open(path.c_str(), O_WRONLY | O_CLOEXEC | flags));
+    const int mode = fcntl(descriptor, F_GETFL);
+    if (mode >= 0 && (mode & O_ACCMODE) == O_RDONLY) errno = EBADF;  // as write() would say
+    return FileDescriptor(mode < 0 || (mode & O_ACCMODE) == O_RDONLY ? -1 : fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  }
+};
+
+// Links stay: what they point to is written, also where it is not there yet. To the kernel /dev/stdout is a link to the
+// file behind that descriptor, which opened anew would be written from its beginning.
+Destination Follow(const std::string& path) {
+  std::error_code none;
+  const fs::path descriptors = fs::canonical("/proc/self/fd", none);
+  fs::path at = path;
+  for (int links = 0; links < kMostLinks; ++links) {
+    std::error_code error;
+    const fs::path folder = fs::canonical(at.has_parent_path() ? at.parent_path() : ".", error);
+    if (error) break;
+    const std::string name = at.filename().string();
+    int descriptor = -1;
+    if (folder == descriptors &&
+        std::from_chars(name.data(), name.data() + name.size(), descriptor).ec == std::errc()) {
+      return {path, descriptor};
+    }
+    const fs::path target = fs::read_symlink(at, error);
+    if (error) break;
+    at = folder / target;
+  }
+  return {at.string()};
+}
+
+absl::Status WriteAll(int fd, const TextSource& source, const std::string& path) {
+  for (;;) {
+    COHORT_ASSIGN_OR_RETURN(std::string_view text, source());
+    if (text.empty()) return absl::OkStatus();
+    while (!text.empty()) {
+      const ssize_t put = write(fd, text.data(), text.size());
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return Cannot(path);
+      text.remove_prefix(static_cast<size_t>(put));
+    }
+  }
+}
+
+// A new file beside `target`, with the access that the old one has, or that one made by open() would have. Its name is
+// new: a program that was killed may have left one.
+FileDescriptor MakePartial(const std::string& target, mode_t mode, std::string* name) {
+  std::random_device random;
+  FileDescriptor partial;
+  do {
+    *name = target + ".part-" + std::to_string(random());
+    partial = FileDescriptor(open(name->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+  } while (!partial.valid() && errno == EEXIST);
+  struct stat old{};
+  if (partial.valid() && stat(target.c_str(), &old) == 0) (void)fchmod(partial.get(), old.st_mode & 0777);
+  return partial;
+}
+
+absl::Status Exists(const std::string& path) {
+  return absl::AlreadyExistsError("cannot write " + path + ": it is there already; name a new file");
+}
+
+// Gives the partial file its name.
+absl::Status Publish(const std::string& partial, const std::string& target, bool replace, const std::string& path) {
+  if (replace) return rename(partial.c_str(), target.c_str()) == 0 ? absl::OkStatus() : Cannot(path);
+  // Unlike rename(), link() takes nobody's name away.
+  if (link(partial.c_str(), target.c_str()) == 0) {
+    unlink(partial.c_str());
+    return absl::OkStatus();
+  }
+  if (errno == EEXIST) return Exists(path);
+  // A file system without links: nearly as good.
+  struct stat old{};
+  if (lstat(target.c_str(), &old) == 0) return Exists(path);
+  return rename(partial.c_str(), target.c_str()) == 0 ? absl::OkStatus() : Cannot(path);
+}
+
+}  // namespace
+
+absl::Status WriteWholeFile(const std::string& path, const TextSource& source, const WholeFileOptions& options) {
+  const Destination destination = Follow(path);
+  if (destination.IsSpecial()) {
+    const FileDescriptor out = destination.Open(0);
+    return out.valid() ? WriteAll(out.get(), source, path) : Cannot(path);
+  }
+  struct stat old{};
+  if (!options.replace && lstat(destination.path.c_str(), &old) == 0) return Exists(path);
+  std::string partial;
+  absl::Status status;
+  {
+    const FileDescriptor out = MakePartial(destination.path, options.mode, &partial);
+    if (!out.valid()) return Cannot(path);
+    status = WriteAll(out.get(), source, path);
+  }
+  if (status.ok()) status = Publish(partial, destination.path, options.replace, path);
+  if (!status.ok()) unlink(partial.c_str());
+  return status;
+}
+
+absl::Status WriteWholeFile(const std::string& path, std::string_view text, const WholeFileOptions& options) {
+  return WriteWholeFile(
+      path, [&text] { return absl::StatusOr<std::string_view>(std::exchange(text, std::string_view())); }, options);
+}
+
+absl::Status CheckWritable(const std::string& path) {
+  const Destination destination = Follow(path);
+  if (destination.IsSpecial()) {
+    const FileDescriptor out = destination.Open(O_NONBLOCK);
+    return out.valid() || errno == ENXIO ? absl::OkStatus() : Cannot(path);
+  }
+  std::string partial;
+  const FileDescriptor out = MakePartial(destination.path, 0666, &partial);
+  if (!out.valid()) return Cannot(path);
+  unlink(partial.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace cohort::runtime

@@ -1,0 +1,36 @@
+// Files that are there whole or not at all.
+//
+// Programs that write them ignore SIGXFSZ, so that the limit on a file's size is an error like any other.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace cohort::runtime {
+
+struct WholeFileOptions {
+  bool replace = true;  // false: a file of that name that is there already stays, and is kAlreadyExists
+  mode_t mode = 0666;   // of a new file, less the umask
+};
+
+// Text that comes in pieces: the next one, valid until the next call; empty at the end.
+using TextSource = std::function<absl::StatusOr<std::string_view>()>;
+
+// Puts the text under this name: written beside it under another one first, so that a full disk, a limit or a killed
+// program leaves what was there before. What is no regular file (a pipe, a device) and what is one of this process'
+// descriptors (/dev/stdout, whatever it is) is written to directly, whatever the options say. The system's error with
+// the name, or the source's own.
+absl::Status WriteWholeFile(const std::string& path, const TextSource& source, const WholeFileOptions& options = {});
+absl::Status WriteWholeFile(const std::string& path, std::string_view text, const WholeFileOptions& options = {});
+
+// Whether WriteWholeFile could write there now, as far as one can tell without the text: to be asked before hours of
+// work. Leaves nothing behind. The system's error with the name.
+absl::Status CheckWritable(const std::string& path);
+
+}  // namespace cohort::runtime
