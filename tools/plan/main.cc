@@ -10,9 +10,11 @@
 #include "comm/plan/checker.h"
 #include "comm/selector.h"
 #include "comm/tuning.h"
+#include "runtime/base/status_macros.h"
 #include "tools/plan/nodes.h"
 #include "tools/plan/picture.h"
 #include "tools/plan/simulate.h"
+#include "tools/program/arguments.h"
 #include "tools/program/program.h"
 
 namespace cohort::tools {
@@ -32,12 +34,22 @@ constexpr const char* kExamples =
     "  plan explain all_reduce --bytes 65536 --ranks 16 --hosts 2\n"
     "  plan simulate all_reduce ring --bytes 268435456 --network fat-tree:nodes=8192,oversubscription=2\n"
     "\n"
-    "What show draws: in[3]>1 sends chunk 3 of the input to rank 1, in[3]>* publishes it to all; out[2]<3 receives\n"
-    "from rank 3; out[2]=<3+in[2] receives from rank 3 and combines.\n"
-    "\n"
     "Across hosts any two algorithms can be composed: SCHEME:INNER+OUTER is INNER inside each host and OUTER between\n"
     "them. With the scheme leader one rank of each host takes part between them; with shared all do, each with a\n"
     "share (hosts with equally many ranks). plan list COLLECTIVE --nodes 2 names them.\n";
+
+constexpr const char* kSigns =
+    "What show draws: a column for each rank; row k has the messages that end a chain of k messages, each of which\n"
+    "waits for the one before, and the steps that follow them. Memory is cut into chunks: in, out and scratch.\n"
+    "  in[3]>1                 sends chunk 3 of the input to rank 1\n"
+    "  in[3]>*                 publishes it: one write that all others read\n"
+    "  out[2..5]<3             receives chunks 2 to 5 of the output from rank 3\n"
+    "  out[2]=<3+in[2]         receives from rank 3 and combines that with in[2], in this order\n"
+    "  out[2]=in[2]            copies; out[2]=in[2]+scratch[0] combines\n"
+    "  ->1, -<0                a message without data, to rank 1, from rank 0\n"
+    "  open, meet              a rank goes on when all have come here: others' buffers are used between these only\n"
+    "  out[0]=in[0]+in[0]@1    combines with memory of rank 1; out[0],out[0]@2=... writes rank 2's too\n"
+    "single_copy algorithms use other ranks' memory so: they serve groups on one host.\n";
 
 constexpr int64_t kMostBytes = int64_t{1} << 56;
 
@@ -104,6 +116,7 @@ int32_t PiecesFor(const AlgorithmInfo& algorithm, const Options& options) {
 }
 
 absl::StatusOr<std::vector<Plan>> BuildAll(const AlgorithmInfo& algorithm, const Options& options) {
+  if (!options.nodes.empty()) COHORT_RETURN_IF_ERROR(CheckHosts(algorithm, options.placement.shape().nodes));
   std::vector<Plan> plans;
   for (int rank = 0; rank < options.ranks; ++rank) {
     comm::PlanRequest request{algorithm.kind, options.ranks,    rank,
@@ -203,7 +216,9 @@ int Check(const Options& options) {
   for (const AlgorithmInfo& algorithm : List(options)) {
     if (!Fits(algorithm, options)) continue;
     const comm::NodeShape shape = options.nodes.empty() ? comm::NodeShape() : options.placement.shape();
-    if (absl::Status status = comm::CheckRequirements(algorithm, options.ranks, shape); !status.ok()) {
+    absl::Status status = comm::CheckRequirements(algorithm, options.ranks, shape);
+    if (status.ok()) status = CheckHosts(algorithm, shape.nodes);
+    if (!status.ok()) {
       std::printf("%s\n", std::string(status.message()).c_str());
       continue;
     }
@@ -236,10 +251,10 @@ void AddKind(CLI::App* command, bool required, Options& options) {
 }
 
 void AddPlan(CLI::App* command, Options& options) {
-  command->add_option("--ranks", options.ranks, "size of the group")->check(CLI::Range(1, 1024))->capture_default_str();
+  command->add_option("--ranks", options.ranks, "size of the group")->check(Whole(1, 1024))->capture_default_str();
   command->add_option("--root", options.root, "root rank")->capture_default_str();
   command->add_option("--pieces", options.pieces, "pieces of the block; as the algorithm wants unless given")
-      ->check(CLI::PositiveNumber);
+      ->check(Whole(1, 1 << 20));
   command->add_option("--nodes", options.nodes, "hosts, such as 2, or the ranks on each, such as 4,3,1");
   command->add_flag("--cyclic", options.cyclic, "hosts get the ranks in turn instead of ranges of them")
       ->needs("--nodes");
@@ -251,18 +266,12 @@ CLI::App* AddExplain(CLI::App& app, Options& options) {
   AddKind(explain, true, options);
   explain->add_option("--bytes", options.bytes, "size of the block, such as 65536 or 64K")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(int64_t{0}, kMostBytes))
+      ->check(Whole(0, kMostBytes))
       ->capture_default_str();
-  explain->add_option("--ranks", options.ranks, "size of the group")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
-  explain->add_option("--hosts", options.hosts, "hosts they are on")->check(CLI::PositiveNumber)->capture_default_str();
+  explain->add_option("--ranks", options.ranks, "size of the group")->check(Whole(1, 1 << 20))->capture_default_str();
+  explain->add_option("--hosts", options.hosts, "hosts they are on")->check(Whole(1, 1 << 20))->capture_default_str();
   explain->add_option("--ranks-per-cpu", options.ranks_per_cpu, "on the fullest host")
-      ->check([](const std::string& text) {  // "nan" passes every comparison of a range
-        double value = 0;
-        const bool fits = CLI::detail::lexical_cast(text, value) && value >= 0.001 && value <= 1e6;
-        return fits ? std::string() : "needs a number from 0.001 to 1000000, not " + text;
-      })
+      ->check(Number(0.001, 1e6))
       ->capture_default_str();
   explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
   return explain;
@@ -277,10 +286,10 @@ CLI::App* AddSimulate(CLI::App& app, Options& options) {
       ->required();
   simulate->add_option("--bytes", command.bytes, "size of the block, such as 65536 or 64K")
       ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(int64_t{0}, kMostBytes))
+      ->check(Whole(0, kMostBytes))
       ->capture_default_str();
   simulate->add_option("--pieces", command.pieces, "pieces of the block; as the algorithm wants unless given")
-      ->check(CLI::PositiveNumber);
+      ->check(Whole(1, 1 << 20));
   simulate->add_option("--root", command.root, "root rank")->capture_default_str();
   simulate->add_flag("!--no-shortcuts", command.shortcuts, "time every rank and every operation by itself");
   simulate->add_flag("--json", command.json, "print JSON instead of a table");
@@ -289,7 +298,7 @@ CLI::App* AddSimulate(CLI::App& app, Options& options) {
 
 int Main(int argc, char** argv) {
   CLI::App app("Lists, draws, proves and explains the plans that collectives run.");
-  app.footer(kExamples);
+  app.footer(std::string(kExamples) + "\n" + kSigns);
   app.require_subcommand(1);
   Options options;
   CLI::App* list = app.add_subcommand("list", "The algorithms");
@@ -298,10 +307,10 @@ int Main(int argc, char** argv) {
   CLI::App* show =
       app.add_subcommand("show", "Draw an algorithm's plans, or list the steps of one rank, and prove them");
   AddKind(show, true, options);
+  show->footer(kSigns);
   show->add_option("algorithm", options.algorithm, "such as ring")->required();
   AddPlan(show, options);
-  show->add_option("--rank", options.rank, "list this rank's steps instead of drawing all")
-      ->check(CLI::NonNegativeNumber);
+  show->add_option("--rank", options.rank, "list this rank's steps instead of drawing all")->check(Whole(0, 1023));
   CLI::App* check = app.add_subcommand("check", "Prove plans, and count their rounds and data");
   AddKind(check, false, options);
   check->add_option("algorithm", options.algorithm, "such as ring; all unless given");

@@ -51,4 +51,12 @@ absl::StatusOr<comm::Placement> ReadNodes(const std::string& text, int ranks, bo
   return comm::Placement(nodes);
 }
 
+absl::Status CheckHosts(const comm::AlgorithmInfo& algorithm, int64_t nodes) {
+  if (!algorithm.traits.single_copy || nodes <= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(std::string(comm::Name(algorithm.kind)) + " " + std::string(algorithm.name) +
+                                    " reads and writes the memory of other ranks, so it serves groups on one host, not "
+                                    "on " +
+                                    std::to_string(nodes));
+}
+
 }  // namespace cohort::tools

@@ -1,9 +1,12 @@
-// `--nodes`: which ranks share a host, as people write it.
+// `--nodes`: which ranks share a host, as people write it; what can't serve several.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/algorithm/registry.h"
 #include "comm/plan/placement.h"
 
 namespace cohort::tools {
@@ -12,5 +15,9 @@ namespace cohort::tools {
 // `ranks` does not count. Nodes have ranges of ranks, or, `cyclic`, get them in turn. kInvalidArgument names the
 // remedy.
 absl::StatusOr<comm::Placement> ReadNodes(const std::string& text, int ranks, bool cyclic);
+
+// kInvalidArgument, with the reason, where the algorithm serves one host only and there are more: a live group never
+// takes it then.
+absl::Status CheckHosts(const comm::AlgorithmInfo& algorithm, int64_t nodes);
 
 }  // namespace cohort::tools

@@ -1,14 +1,20 @@
 #include "tools/plan/simulate.h"
 
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/algorithm/registry.h"
 #include "comm/composition_cost.h"
 #include "comm/simulate/network.h"
 #include "comm/simulate/simulator.h"
+#include "tools/plan/nodes.h"
+#include "tools/program/program.h"
 
 namespace cohort::tools {
 namespace {
@@ -24,21 +30,22 @@ std::string Text(const View& text) {
   return std::string(text.data(), text.size());
 }
 
-void PrintTable(const SimulateCommand& command, const comm::Network& network, const std::vector<Row>& rows) {
+void PrintHead(const SimulateCommand& command, const comm::Network& network) {
   std::printf("%s of %lld bytes among %lld ranks\n%s\n\n", command.kind.c_str(), static_cast<long long>(command.bytes),
               static_cast<long long>(network.ranks()), network.ToString().c_str());
   std::printf("%-36s %14s %14s %14s %14s %8s %12s %8s\n", "algorithm", "time us", "messages", "wire bytes",
               "core bytes", "uplinks", "ranks timed", "took s");
-  for (const Row& row : rows) {
-    if (!row.report.ok()) {
-      std::printf("%-36s %s\n", row.algorithm.c_str(), Text(row.report.status().message()).c_str());
-      continue;
-    }
-    const comm::SimulationReport& report = *row.report;
-    std::printf("%-36s %14.3f %14lld %14.6g %14.6g %7.1f%% %12lld %8.2f\n", row.algorithm.c_str(), report.microseconds,
-                static_cast<long long>(report.messages), report.wire_bytes, report.core_bytes, 100 * report.uplink_busy,
-                static_cast<long long>(report.ranks_timed), row.seconds);
+}
+
+void PrintRow(const Row& row) {
+  if (!row.report.ok()) {
+    std::printf("%-36s %s\n", row.algorithm.c_str(), Text(row.report.status().message()).c_str());
+    return;
   }
+  const comm::SimulationReport& report = *row.report;
+  std::printf("%-36s %14.3f %14lld %14.6g %14.6g %7.1f%% %12lld %8.2f\n", row.algorithm.c_str(), report.microseconds,
+              static_cast<long long>(report.messages), report.wire_bytes, report.core_bytes, 100 * report.uplink_busy,
+              static_cast<long long>(report.ranks_timed), row.seconds);
 }
 
 void PrintJson(const SimulateCommand& command, const comm::Network& network, const std::vector<Row>& rows) {
@@ -87,6 +94,13 @@ std::vector<const comm::AlgorithmInfo*> Asked(const SimulateCommand& command, co
   return asked;
 }
 
+// On a terminal, and gone when the row is there: which algorithm is being timed, of how many. None: nothing any more.
+void Progress(size_t number, size_t all, const std::string& algorithm) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  std::fputs("\r\x1b[K", stderr);
+  if (all > 0) std::fprintf(stderr, "%zu of %zu: %s ...", number, all, algorithm.c_str());
+}
+
 }  // namespace
 
 int RunSimulate(const SimulateCommand& command) {
@@ -99,22 +113,31 @@ int RunSimulate(const SimulateCommand& command) {
   options.root = command.root;
   options.pieces = command.pieces;
   options.shortcuts = command.shortcuts;
-  std::vector<Row> rows;
-  bool right = true;
-  for (const comm::AlgorithmInfo* algorithm : Asked(command, *network)) {
-    Row row{.algorithm = Text(algorithm->name)};
-    const auto begin = std::chrono::steady_clock::now();
-    row.report = comm::Simulate(*algorithm, command.bytes, *network, options);
-    row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    right = right && (row.report.ok() || command.algorithm.empty());
-    rows.push_back(std::move(row));
-  }
-  if (rows.empty()) {
+  const std::vector<const comm::AlgorithmInfo*> asked = Asked(command, *network);
+  if (asked.empty()) {
     std::fprintf(stderr, "plan: %s has no algorithm \"%s\"; see plan list %s\n", command.kind.c_str(),
                  command.algorithm.c_str(), command.kind.c_str());
     return 1;
   }
-  command.json ? PrintJson(command, *network, rows) : PrintTable(command, *network, rows);
+  if (!command.json) PrintHead(command, *network);
+  FlushOutput("plan");
+  std::vector<Row> rows;
+  bool right = true;
+  for (const comm::AlgorithmInfo* algorithm : asked) {
+    Progress(rows.size() + 1, asked.size(), Text(algorithm->name));
+    Row row{.algorithm = Text(algorithm->name)};
+    const auto begin = std::chrono::steady_clock::now();
+    const absl::Status serves = CheckHosts(*algorithm, network->nodes);
+    row.report = serves.ok() ? comm::Simulate(*algorithm, command.bytes, *network, options) : serves;
+    row.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    right = right && (row.report.ok() || command.algorithm.empty());
+    Progress(0, 0, "");
+    // As it comes: at a thousand hosts some take minutes.
+    if (!command.json) PrintRow(row);
+    FlushOutput("plan");
+    rows.push_back(std::move(row));
+  }
+  if (command.json) PrintJson(command, *network, rows);
   return right ? 0 : 1;
 }
 

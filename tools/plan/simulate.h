@@ -17,7 +17,7 @@ struct SimulateCommand {
   bool json = false;
 };
 
-// Prints a table, or JSON; returns the exit status.
+// Prints a table, each row when it is done, or JSON; returns the exit status.
 int RunSimulate(const SimulateCommand& command);
 
 }  // namespace cohort::tools

@@ -1,0 +1,72 @@
+"""plan as people run it: what it refuses, what it explains, and rows that come when they are done.
+
+  command_test.py <plan>
+"""
+
+import subprocess
+import sys
+import unittest
+
+PLAN = sys.argv[1]
+
+
+def run(*arguments):
+    return subprocess.run([PLAN, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+class Plan(unittest.TestCase):
+    def test_single_copy_serves_one_host(self):
+        why = "all_reduce single_copy reads and writes the memory of other ranks, so it serves groups on one host"
+        for command in (["show", "all_reduce", "single_copy", "--nodes", "2"],
+                        ["check", "all_reduce", "single_copy", "--nodes", "2"],
+                        ["simulate", "all_reduce", "single_copy", "--network", "flat:nodes=4"]):
+            done = run(*command)
+            self.assertIn(why, done.stdout + done.stderr, command)
+            self.assertNotIn(": right", done.stdout, command)
+            if command[0] != "check":
+                self.assertEqual(done.returncode, 1, command)
+        for command in (["show", "all_reduce", "single_copy", "--nodes", "1"],
+                        ["show", "all_reduce", "single_copy", "--ranks", "3"],
+                        ["check", "all_reduce", "single_copy"],
+                        ["simulate", "all_reduce", "single_copy", "--network", "host:ranks-per-node=4"]):
+            done = run(*command)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_all_algorithms_of_several_hosts(self):
+        done = run("simulate", "all_reduce", "--network", "flat:nodes=4", "--bytes", "64")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        rows = {line.split()[0]: line for line in done.stdout.splitlines()[3:]}
+        self.assertIn("on one host", rows["single_copy"])
+        self.assertRegex(rows["ring"], r"ring +[0-9.]+ ")
+
+    def test_rows_come_when_they_are_done(self):
+        # The first takes some seconds, the third three times as long.
+        command = [PLAN, "simulate", "all_reduce", "--network", "fat-tree:nodes=1024,ranks-per-node=1"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            lines = [process.stdout.readline() for _ in range(5)]
+            self.assertIsNone(process.poll(), "it was through already: the network is too small for this test")
+            process.kill()
+        self.assertRegex(lines[3], r"^algorithm ")
+        self.assertRegex(lines[4], r"^[a-z_]+ +[0-9.]+ ")
+
+    def test_signs_are_explained(self):
+        for command in (["--help"], ["show", "--help"]):
+            text = run(*command).stdout
+            for sign in ("in[3]>1", "in[3]>*", "out[2..5]<3", "->1, -<0", "open, meet", "in[0]@1"):
+                self.assertIn(sign, text, command)
+
+    def test_numbers(self):
+        for value in ("nan", "inf", "0", "x", "1e999", "9" * 309):
+            done = run("explain", "all_reduce", "--ranks-per-cpu", value)
+            self.assertEqual(done.returncode, 2, value)
+            self.assertIn("--ranks-per-cpu: needs a number from 0.001 to 1e+06", done.stderr)
+            self.assertLess(len(done.stderr), 300)
+        for option in ("--ranks", "--hosts", "--bytes"):
+            done = run("explain", "all_reduce", option, "9" * 309)
+            self.assertEqual(done.returncode, 2, option)
+            self.assertLess(len(done.stderr), 300, done.stderr)
+        self.assertEqual(run("explain", "all_reduce", "--ranks-per-cpu", "2.5", "--bytes", "64K").returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
