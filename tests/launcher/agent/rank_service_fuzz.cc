@@ -4,6 +4,7 @@
 //
 //   - who has not been let in reaches nobody: nothing goes up for it, and it is told why;
 //   - requests go up with numbers of the agent's own, each used once;
+//   - of a preemption the rendezvous hears one wish, one answer after its notice, and one end;
 //   - every packet that a rank gets is a message within the size that a rank can read.
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launcher/agent/rank_service.h"
@@ -82,7 +84,7 @@ void TakeFailure(FuzzInput* input, v1::GroupFailure* failure) {
 // What a rank may say.
 std::string TakePacket(FuzzInput* input) {
   v1::RankMessage message;
-  switch (input->Below(10)) {
+  switch (input->Below(14)) {
     case 0:
       message.mutable_hello()->set_protocol(input->Below(8) == 7 ? input->Number32() : runtime::kAgentProtocol);
       message.mutable_hello()->set_local_rank(input->Number32());
@@ -117,6 +119,18 @@ std::string TakePacket(FuzzInput* input) {
       break;
     case 8:  // at the limit of a packet, and beyond it
       return std::string(kMaxRankPacket - 1 + input->Below(3), static_cast<char>(input->Byte()));
+    case 9:
+      message.mutable_preemption();
+      break;
+    case 10:
+      message.set_preemption_step(input->Number());
+      break;
+    case 11:
+      message.set_preempted(input->Number());
+      break;
+    case 12:
+      message.mutable_next_epoch();
+      break;
     default:
       return input->Text();
   }
@@ -203,8 +217,12 @@ class Node {
   }
 
   void OnMessage(const v1::FromAgent& message) {
-    FuzzCheck(message.has_put() || message.has_get() || message.has_stall() || message.has_group_failure());
+    // The node's answer may come without any rank, when they have all ended.
+    if (message.has_preemption_step()) return FuzzCheck(noticed_ && !std::exchange(answered_, true));
     FuzzCheck(!let_in_.empty());
+    if (message.has_preemption()) return FuzzCheck(!std::exchange(wished_, true));
+    if (message.kind_case() == v1::FromAgent::kPreempted) return FuzzCheck(!std::exchange(preempted_, true));
+    FuzzCheck(message.has_put() || message.has_get() || message.has_stall() || message.has_group_failure());
     if (message.has_put()) FuzzCheck(message.put().request() > latest_request_);
     if (message.has_get()) FuzzCheck(message.get().request() > latest_request_);
     if (message.has_put()) latest_request_ = message.put().request();
@@ -227,10 +245,22 @@ class Node {
     service_.OnGetReply(reply);
   }
   void Announce(FuzzInput* input) {
-    if (input->Bool()) {
+    const uint32_t what = input->Below(4);
+    if (what == 1) {
       v1::GroupFailure failure;
       TakeFailure(input, &failure);
       return service_.OnGroupFailure(failure);
+    }
+    if (what == 2) {
+      v1::PreemptionNotice notice;
+      notice.set_signal(input->Signed32());
+      noticed_ = true;
+      return service_.OnPreemption(notice);
+    }
+    if (what == 3) {
+      v1::StopStep step;
+      step.set_step(input->Number());
+      return service_.OnStopStep(step);
     }
     v1::RanksLost lost;
     for (uint32_t i = input->Below(4); i > 0; --i) lost.add_ranks(input->Number32());
@@ -254,6 +284,11 @@ class Node {
   std::set<int> let_in_;   // local ranks whose hello was taken
   std::set<int> present_;  // of those, the ones that have neither said goodbye nor vanished
   uint64_t latest_request_ = 0;
+  bool noticed_ = false;  // of a preemption
+  // What goes up once at the most.
+  bool wished_ = false;
+  bool answered_ = false;
+  bool preempted_ = false;
   EventLoop loop_;
   RankService service_;
   UniqueFd clients_[kClients];
