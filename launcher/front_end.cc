@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/cgroup.h"
 #include "launcher/agent/sweep.h"
 #include "launcher/agent_processes.h"
 #include "launcher/base/event_loop.h"
@@ -30,6 +31,7 @@
 #include "launcher/jobs/job_status.h"
 #include "launcher/jobs/job_watch.h"
 #include "launcher/output_printer.h"
+#include "launcher/standard_input.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -61,6 +63,7 @@ class FrontEnd {
   RunningJob Running() const;
   absl::Status StartMetrics();
   void OnMessage(size_t index, const v1::FromNode& message);
+  void SendInput(std::string bytes, bool end);
   void OnOutput(const v1::OutputLine& line);
   void OnLost(const std::string& text);
   void OnReport(const v1::JobReport& report);
@@ -84,6 +87,7 @@ class FrontEnd {
   HeldOutput held_{&printer_};
   UniqueFd signals_;
   AgentProcesses agents_;
+  StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }};
   std::string rendezvous_address_;
   std::optional<v1::JobReport> report_;
   std::vector<v1::NodePlacement> members_;  // the epoch's nodes
@@ -169,6 +173,7 @@ int FrontEnd::Run() {
   held_.Release();
   KeepRecord();
   Sweep("COHORT_JOB_ID=" + job_id_, {older_children}, agent_died_ || killed_, seconds(2));
+  if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
   // Whoever reads us may take their time: from here on a signal ends us as it ends any program.
   ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
   const milliseconds print_limit = killed_ ? milliseconds(500) : std::chrono::hours(24);
@@ -234,6 +239,11 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
     case v1::FromNode::kView:
       watch_.OnView(index, message.view());
       break;
+    case v1::FromNode::kInputWanted:
+      if (index != 0) break;  // only rank 0, which is its, gets any
+      input_.Want(message.input_wanted().bytes());
+      if (message.input_wanted().closed()) input_.Close();
+      break;
     case v1::FromNode::kDone:
     case v1::FromNode::KIND_NOT_SET:
       break;
@@ -252,6 +262,13 @@ void FrontEnd::OnOutput(const v1::OutputLine& line) {
     printer_.Print(fd, text);
   }
   if (printer_.full()) agents_.SetReading(false);
+}
+
+void FrontEnd::SendInput(std::string bytes, bool end) {
+  v1::ToNode message;
+  message.mutable_standard_input()->set_bytes(std::move(bytes));
+  message.mutable_standard_input()->set_end(end);
+  agents_.Send(0, message);
 }
 
 void FrontEnd::OnLost(const std::string& text) {

@@ -31,6 +31,8 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::st
   spec.set_on_failure(kOnFailure[static_cast<int>(job.options.on_failure)]);
   spec.set_max_restarts(static_cast<uint32_t>(job.options.max_restarts));
   spec.set_log_directory(job.log_directory);
+  spec.set_log_rate(job.options.log_rate);
+  spec.set_input_to_first_rank(job.options.input_to_first_rank);
   spec.set_devices_per_rank(static_cast<uint32_t>(job.placement.devices_per_rank));
   spec.set_job_secret(secret);
   spec.set_nodes_share_host(job.nodes.share_host);

@@ -1,7 +1,5 @@
 #include "launcher/options.h"
 
-#include <arpa/inet.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -17,20 +15,20 @@
 #include "absl/status/status.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/option_hints.h"
+#include "launcher/option_values.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
 
 constexpr char kExamples[] = R"(Examples:
-  dlaunch --nproc-per-node 4 train --epochs 3      four ranks on this machine
+  dlaunch --nproc-per-node 4 -- python3 train.py   four ranks here; RANK, WORLD_SIZE, MASTER_ADDR, ... are set
   dlaunch --gpus-per-rank 2 train                  one rank for every two GPUs of this machine
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
   dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
   dlaunch status, top [JOB], kill JOB, doctor      jobs that run here, one live, its end, what is amiss with the machine
-  dlaunch --nproc-per-node 2 -- python3 script.py  any program: RANK, WORLD_SIZE, MASTER_ADDR, ... are set
 
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
 working directory, then beside dlaunch. Underscores in options may stand for dashes.
@@ -40,7 +38,8 @@ Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: d
 struct RawOptions {
   std::string nodes, spares, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
-  std::string on_failure, max_restarts, log_directory, grace, wait, ports, token_file, interface, bind, metrics;
+  std::string on_failure, max_restarts, log_directory, log_rate, input, grace, wait, ports, token_file, interface, bind,
+      metrics;
   std::vector<std::string> environment;
   bool dry_run = false;
   bool explain = false;
@@ -52,7 +51,7 @@ struct RawOptions {
 class Formatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: dlaunch [options] [--] program [arguments]\n";
+    return "Usage: dlaunch [options] [--] program [arguments]; dlaunch --help, --version\n";
   }
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     if (is_positional) return CLI::Formatter::make_option_name(option, true);
@@ -81,7 +80,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   app->formatter(std::make_shared<Formatter>());
   app->get_formatter()->column_width(26);
   app->prefix_command();
-  app->set_help_flag("-h,--help", "Show this and exit");
+  app->set_help_flag("-h,--help", "Show this and exit")->group("");  // in the first line
   app->footer(kExamples);
   AddOption(app.get(), "nnodes", &raw->nodes, "N|MIN:MAX",
             "Nodes of the job (1); MIN:MAX: as many as are there, fewer after a loss");
@@ -125,12 +124,16 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
       ->take_all();
   AddOption(app.get(), "env-pass", &raw->passed_variables, "LIST",
             "Variables that ranks on other hosts get too, such as HOME,XDG_*");
+  AddOption(app.get(), "stdin", &raw->input, "WHO",
+            "Give dlaunch's standard input to rank0; none: a restart could not read it again (none)");
   AddOption(app.get(), "log-dir", &raw->log_directory, "FOLDER",
             "Also keep each rank's output there, in rank-<n>.out and .err, and what became of the job, in report.json");
+  AddOption(app.get(), "log-rate", &raw->log_rate, "BYTES",
+            "Print that much of each rank a second, such as 64K; drop what is more, never the last lines (no limit)");
   AddOption(app.get(), "metrics", &raw->metrics, "[ADDR:]PORT", "Serve nodes and ranks to Prometheus (127.0.0.1)");
   app->add_flag("--dry-run,--dry_run", raw->dry_run, "Print nodes, ranks, device groups and CPUs; start nothing");
   app->add_flag("--explain", raw->explain, "Print also how the nodes were found and are reached; start nothing");
-  app->add_flag("--version", raw->version, "Print the version and exit");
+  app->add_flag("--version", raw->version, "Print the version and exit")->group("");
   return app;
 }
 
@@ -144,22 +147,6 @@ absl::Status ReadCount(const std::string& option, const std::string& text, int m
     return absl::OkStatus();
   }
   return Invalid("--" + option + " '" + text + "': give a whole number from 1 to " + std::to_string(max));
-}
-
-absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
-  PortRange range;
-  const char* const end = text.data() + text.size();
-  const auto [colon, error] = std::from_chars(text.data(), end, range.first);
-  bool good = error == std::errc() && colon != end && *colon == ':';
-  if (good) {
-    const auto [stop, second] = std::from_chars(colon + 1, end, range.last);
-    good = second == std::errc() && stop == end;
-  }
-  if (!good || range.first < 1 || range.last < range.first || range.last > 65535) {
-    return Invalid("--port-range '" + text + "': give the first and the last TCP port, such as 29400:29499");
-  }
-  *out = range;
-  return absl::OkStatus();
 }
 
 // "4", "2:4"
@@ -248,24 +235,6 @@ absl::Status ReadHosts(const RawOptions& raw, const CLI::App& app, Options* opti
   return absl::OkStatus();
 }
 
-// "A,B_*"
-absl::Status ReadPassedVariables(const std::string& text, std::vector<std::string>* names) {
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t comma = std::min(text.find(',', begin), text.size());
-    const std::string name = text.substr(begin, comma - begin);
-    const size_t star = name.find('*');
-    if (name.empty() || name == "*" || name.find('=') != std::string::npos ||
-        (star != std::string::npos && star + 1 != name.size())) {
-      return Invalid("--env-pass '" + text +
-                     "': give names separated by commas, such as HOME,XDG_* (the values are "
-                     "this shell's; --env NAME=VALUE sets another)");
-    }
-    names->push_back(name);
-    begin = comma + 1;
-  }
-  return absl::OkStatus();
-}
-
 absl::Status ReadOnFailure(const RawOptions& raw, const CLI::App& app, Options* options) {
   static const std::pair<const char*, OnFailure> kChoices[] = {
       {"end", OnFailure::kEnd}, {"continue", OnFailure::kContinue}, {"restart", OnFailure::kRestart}};
@@ -291,6 +260,16 @@ absl::Status ReadOnFailure(const RawOptions& raw, const CLI::App& app, Options* 
   return absl::OkStatus();
 }
 
+// After the restarts.
+absl::Status ReadInput(const std::string& text, Options* options) {
+  if (text != "rank0" && text != "none") return Invalid("--stdin '" + text + "': give rank0 or none");
+  options->input_to_first_rank = text == "rank0";
+  if (!options->input_to_first_rank || options->max_restarts == 0) return absl::OkStatus();
+  return Invalid(
+      "--stdin rank0 and --max-restarts contradict each other: a restarted rank can't read again what was read before; "
+      "leave one out, or have the program read a file");
+}
+
 absl::Status ReadBind(const std::string& text, Bind* bind) {
   static const std::pair<const char*, Bind> kChoices[] = {
       {"core", Bind::kCore}, {"numa", Bind::kNuma}, {"none", Bind::kNone}};
@@ -300,25 +279,6 @@ absl::Status ReadBind(const std::string& text, Bind* bind) {
     return absl::OkStatus();
   }
   return Invalid("--bind '" + text + "': give core, numa or none");
-}
-
-// "9400", "0.0.0.0:9400", "[::1]:9400"
-absl::Status ReadMetrics(const std::string& text, std::string* address) {
-  const size_t colon = text.rfind(':');
-  const std::string host = colon == std::string::npos ? "127.0.0.1" : text.substr(0, colon);
-  const std::string port = colon == std::string::npos ? text : text.substr(colon + 1);
-  int number = -1;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  in6_addr unused{};
-  const bool known = ::inet_pton(bracketed ? AF_INET6 : AF_INET,
-                                 (bracketed ? host.substr(1, host.size() - 2) : host).c_str(), &unused) == 1;
-  if (!known || error != std::errc() || end != port.data() + port.size() || number < 0 || number > 65535) {
-    return Invalid("--metrics '" + text +
-                   "': give a TCP port, or an address of this machine and a port, such as 9400 or 0.0.0.0:9400");
-  }
-  *address = host + ":" + std::to_string(number);
-  return absl::OkStatus();
 }
 
 absl::Status ReadChoices(const RawOptions& raw, const CLI::App& app, Options* options) {
@@ -331,6 +291,7 @@ absl::Status ReadChoices(const RawOptions& raw, const CLI::App& app, Options* op
     options->rank_order = raw.rank_order == "given" ? RankOrder::kGiven : RankOrder::kNatural;
   }
   if (given("--bind")) COHORT_RETURN_IF_ERROR(ReadBind(raw.bind, &options->bind));
+  if (given("--stdin")) COHORT_RETURN_IF_ERROR(ReadInput(raw.input, options));
   if (given("--metrics")) COHORT_RETURN_IF_ERROR(ReadMetrics(raw.metrics, &options->metrics));
   if (given("--launcher") && raw.launcher.empty()) {
     return Invalid("--launcher '': give a name, such as slurm; --explain lists them");
@@ -389,6 +350,7 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
     return Invalid("--log-dir '': give a folder");
   }
   options->log_directory = raw.log_directory;
+  if (app.get_option("--log-rate")->count() > 0) COHORT_RETURN_IF_ERROR(ReadRate(raw.log_rate, &options->log_rate));
   return ReadEnvironment(raw.environment, options);
 }
 

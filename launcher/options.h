@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -64,7 +65,9 @@ struct Options {
   std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order
   // --env-pass: names, or the beginning of some before a '*', that also reach ranks on other hosts.
   std::vector<std::string> passed_variables;
-  std::string log_directory;  // empty: no files
+  bool input_to_first_rank = false;  // --stdin rank0
+  std::string log_directory;         // empty: no files
+  uint64_t log_rate = 0;             // --log-rate: bytes a second of each rank; 0: no limit
   std::chrono::milliseconds grace = std::chrono::seconds(10);
   std::vector<std::string> command;  // the program and its arguments, never empty
 };

@@ -10,6 +10,7 @@
 
 #include <csignal>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/cgroup.h"
 #include "launcher/agent/node_ranks.h"
 #include "launcher/agent/rank_socket.h"
 #include "launcher/agent/rendezvous_link.h"
@@ -57,10 +59,12 @@ class Agent {
   bool IsToldToEnd();
   void OnMessage(const v1::ToAgent& message);
   void OnAssignment(const v1::Assignment& assignment);
+  void MakeCgroup(const v1::Assignment& assignment);
   void OnRendezvousLost(const absl::Status& why);
   void OnReport(const v1::JobReport& report);
   void OnAllGone();
   void OnOutputLine(const v1::OutputLine& line);
+  void WantInput(uint64_t bytes, bool closed);
   void StopRanks(std::chrono::milliseconds grace, bool restarting = false);
   void MarkFailure();
   void Notice(const std::string& text);
@@ -71,6 +75,7 @@ class Agent {
   const bool exit_with_job_;
   int exit_status_;
   const std::string address_ = NewSocketAddress();
+  Cgroup cgroup_{OwnCgroup().value_or("")};
   Sentinel sentinel_;
   int sentinel_restarts_ = 0;
   EventLoop loop_;
@@ -90,7 +95,7 @@ class Agent {
 Agent::Agent(bool exit_with_job)
     : exit_with_job_(exit_with_job),
       exit_status_(exit_with_job ? kExitLauncher : 0),  // the job's is not known before its report
-      sentinel_("COHORT_AGENT=" + address_),
+      sentinel_("COHORT_AGENT=" + address_, &cgroup_),
       output_(&loop_, UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3))) {}
 
 int Agent::Run() {
@@ -108,7 +113,9 @@ int Agent::Run() {
   loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
   loop_.Run();
   link_.Close();
+  cgroup_.Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
+  cgroup_.Remove(kSweepLimit);
   output_.Flush(std::chrono::seconds(2));
   return exit_status_;
 }
@@ -188,6 +195,7 @@ void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_agent_ended()) link_.TellAgentEnded(message.agent_ended().agent(), message.agent_ended().text());
   if (message.has_notice_signal()) link_.GiveNotice(message.notice_signal());
   if (message.has_look()) OnLook(message.look());
+  if (message.has_standard_input() && ranks_) ranks_->TakeInput(message.standard_input());
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
   link_.RequestStop(stop.reason(), stop.exit_code(), stop.signal());
@@ -308,12 +316,14 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   if (ranks_) kept = ranks_->TakeStaying();
   ranks_.reset();  // the next ones have the same address
   ranks_done_ = false;
+  MakeCgroup(assignment);
   ranks_ = std::make_unique<NodeRanks>(
-      &loop_, &sentinel_, NodeRanks::Owner{assignment.placement().node(), address_, link_.data_interface_ip()},
-      assignment,
+      &loop_, &sentinel_,
+      NodeRanks::Owner{assignment.placement().node(), address_, &cgroup_, link_.data_interface_ip()}, assignment,
       NodeRanks::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { link_.Send(message); },
                            .on_line = [this](const v1::OutputLine& line) { OnOutputLine(line); },
                            .on_notice = [this](const std::string& text) { Notice(text); },
+                           .on_input_wanted = [this](uint64_t bytes, bool closed) { WantInput(bytes, closed); },
                            .on_all_gone = [this] { OnAllGone(); }});
   output_.set_on_drained([this] {
     if (!output_.full()) ranks_->ResumeOutput();
@@ -322,11 +332,27 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   if (!started.ok()) GiveUp(std::string(started.message()));
 }
 
+// Where that is not possible the ranks do without.
+void Agent::MakeCgroup(const v1::Assignment& assignment) {
+  const bool first_here = !assignment.job().nodes_share_host() || link_.hosting();
+  if (first_here && assignment.epoch() == 1) {
+    RemoveStaleCgroups(std::filesystem::path(cgroup_.folder()).parent_path().string());
+  }
+  (void)cgroup_.Make();
+}
+
 void Agent::OnOutputLine(const v1::OutputLine& line) {
   v1::FromNode message;
   *message.mutable_output() = line;
   output_.Write(message);
   if (output_.full()) ranks_->PauseOutput();
+}
+
+void Agent::WantInput(uint64_t bytes, bool closed) {
+  v1::FromNode message;
+  message.mutable_input_wanted()->set_bytes(bytes);
+  message.mutable_input_wanted()->set_closed(closed);
+  output_.Write(message);
 }
 
 void Agent::OnAllGone() {

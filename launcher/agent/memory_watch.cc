@@ -37,7 +37,7 @@ bool HasGrown(const std::optional<uint64_t>& before, const std::optional<uint64_
 
 }  // namespace
 
-MemoryWatch::MemoryWatch(const std::string& root) : machine_file_(root + "proc/vmstat") {
+MemoryWatch::MemoryWatch(const std::string& root, const std::string& cgroup) : machine_file_(root + "proc/vmstat") {
   std::ifstream cgroups(root + "proc/self/cgroup");
   for (std::string line; std::getline(cgroups, line);) {
     const size_t first = line.find(':');
@@ -53,6 +53,10 @@ MemoryWatch::MemoryWatch(const std::string& root) : machine_file_(root + "proc/v
     cgroup_file_ = counts;
     limit_file_ = folder + (second_version ? "memory.max" : "memory.limit_in_bytes");
     if (second_version) break;
+  }
+  if (!cgroup.empty() && KillsIn(cgroup + "/memory.events").has_value()) {
+    cgroup_file_ = cgroup + "/memory.events";
+    if (!LimitIn(cgroup + "/memory.max").empty()) limit_file_ = cgroup + "/memory.max";  // else the one above limits
   }
   before_ = latest_ = Read();
 }

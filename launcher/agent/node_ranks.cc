@@ -18,10 +18,11 @@ NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assig
       owner_(std::move(owner)),
       assignment_(std::move(assignment)),
       callbacks_(std::move(callbacks)),
-      supervisor_(loop, sentinel,
+      supervisor_(loop, sentinel, owner_.cgroup,
                   {.on_line = [this](const v1::OutputLine& line) { OnLine(line); },
                    .on_notice = callbacks_.on_notice,
                    .on_exit = [this](int rank, v1::RankExit exit) { OnExit(rank, std::move(exit)); },
+                   .on_input_wanted = callbacks_.on_input_wanted,
                    .on_all_gone = [this] { OnAllGone(); }}),
       service_(loop, assignment_, owner_.data_interface_ip,
                {.to_rendezvous = callbacks_.to_rendezvous,
@@ -141,6 +142,7 @@ void NodeRanks::OnNextEpoch(int local_rank) {
 }
 
 void NodeRanks::OnAllGone() {
+  if (supervisor_.staying().empty()) owner_.cgroup->Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + owner_.address, {{sentinel_->pid()}, supervisor_.staying()}, true, kSweepLimit);
   supervisor_.DrainOutput();
   callbacks_.on_all_gone();

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/cgroup.h"
 #include "launcher/agent/rank_service.h"
 #include "launcher/agent/sentinel.h"
 #include "launcher/agent/supervisor.h"
@@ -26,13 +27,15 @@ class NodeRanks {
     // A line that a rank has printed; with after_failure once something is known to have failed.
     std::function<void(const v1::OutputLine&)> on_line;
     std::function<void(const std::string&)> on_notice;  // a line for the user
+    RankInput::Want on_input_wanted;                    // see Supervisor
     // Every rank has ended and was reported, or stays, and nothing that the others started lives.
     std::function<void()> on_all_gone;
   };
   // The agent that they belong to.
   struct Owner {
-    uint32_t node = 0;    // its place in this epoch
-    std::string address;  // of its socket; COHORT_AGENT
+    uint32_t node = 0;         // its place in this epoch
+    std::string address;       // of its socket; COHORT_AGENT
+    Cgroup* cgroup = nullptr;  // for the ranks
     std::string data_interface_ip;
   };
 
@@ -63,6 +66,7 @@ class NodeRanks {
 
   bool OnChildEnded(pid_t pid, int wait_status) { return supervisor_.OnChildEnded(pid, wait_status); }
   void OnChildStopped(pid_t pid) { supervisor_.OnChildStopped(pid); }
+  void TakeInput(const v1::StandardInput& input) { supervisor_.TakeInput(input); }
   void PauseOutput() { supervisor_.PauseOutput(); }
   void ResumeOutput() { supervisor_.ResumeOutput(); }
 

@@ -11,7 +11,7 @@
 namespace cohort::launcher {
 
 RankOutput::RankOutput(EventLoop* loop, Options options, UniqueFd output, UniqueFd error)
-    : loop_(loop), options_(std::move(options)) {
+    : loop_(loop), options_(std::move(options)), rate_(options_.log_rate, OutputRate::Clock::now()) {
   streams_.reserve(2);
   for (UniqueFd* fd : {&output, &error}) {
     const bool is_error = fd == &error;
@@ -28,10 +28,12 @@ RankOutput::RankOutput(EventLoop* loop, Options options, UniqueFd output, Unique
 }
 
 RankOutput::~RankOutput() {
+  loop_->Cancel(rate_timer_);
   for (Stream& stream : streams_) SetWatched(&stream, false);
 }
 
 void RankOutput::GoOn(Options options) {
+  rate_.Finish(options_.on_line);
   options_ = std::move(options);
   tail_.clear();
   for (Stream& stream : streams_) {
@@ -73,7 +75,17 @@ void RankOutput::OnLine(bool is_error, std::string_view text, bool partial) {
   line.set_standard_error(is_error);
   line.set_text(text.data(), text.size());
   line.set_partial(partial);
-  options_.on_line(line);
+  rate_.Take(std::move(line), OutputRate::Clock::now(), options_.on_line);
+  PassOnLater();
+}
+
+void RankOutput::PassOnLater() {
+  if (rate_timer_ != 0 || paused_ || !rate_.waiting()) return;
+  rate_timer_ = loop_->After(rate_.next() - OutputRate::Clock::now(), [this] {
+    rate_timer_ = 0;
+    if (!paused_) rate_.PassOn(OutputRate::Clock::now(), options_.on_line);
+    PassOnLater();
+  });
 }
 
 bool RankOutput::ReadSome(Stream* stream) {
@@ -111,6 +123,7 @@ void RankOutput::Pause() {
 void RankOutput::Resume() {
   if (!std::exchange(paused_, false)) return;
   for (Stream& stream : streams_) SetWatched(&stream, true);
+  PassOnLater();
 }
 
 void RankOutput::Drain(bool final) {
@@ -119,6 +132,7 @@ void RankOutput::Drain(bool final) {
     for (int reads = 0; reads < 32 && ReadSome(&stream);) ++reads;
     if (final) stream.splitter.Finish();
   }
+  rate_.Finish(options_.on_line);
 }
 
 }  // namespace cohort::launcher

@@ -1,4 +1,5 @@
-// What one rank prints: cut into lines, kept in a file where that is wanted, its tail remembered, passed on.
+// What one rank prints: cut into lines, kept in a file where that is wanted, its tail remembered, passed on; no faster
+// than --log-rate permits.
 #pragma once
 
 #include <deque>
@@ -9,6 +10,7 @@
 
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent/line_splitter.h"
+#include "launcher/agent/output_rate.h"
 #include "launcher/base/event_loop.h"
 #include "launcher/base/unique_fd.h"
 
@@ -23,6 +25,7 @@ class RankOutput {
     uint32_t rank = 0;
     std::string log_directory;  // empty: no files
     uint64_t epoch = 1;         // each has files of its own
+    uint64_t log_rate = 0;      // bytes a second that are passed on; 0: all
     std::function<void(const v1::OutputLine&)> on_line;
     // A log file can't be written: called once a file, with path, cause and what follows.
     std::function<void(const std::string&)> on_problem;
@@ -40,7 +43,8 @@ class RankOutput {
   // Stops reading, so that the rank blocks when its pipe is full, and starts again.
   void Pause();
   void Resume();
-  // Takes what is in the pipes now. `final`: nothing more will come; an unfinished line is passed on.
+  // Takes what is in the pipes now and passes on what the rate has held back. `final`: nothing more will come; an
+  // unfinished line is passed on.
   void Drain(bool final);
 
   std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
@@ -61,10 +65,13 @@ class RankOutput {
   // Reads once; false when there is nothing to read now or ever.
   bool ReadSome(Stream* stream);
   void SetWatched(Stream* stream, bool watched);
+  void PassOnLater();
 
   EventLoop* loop_;
   Options options_;
   std::deque<std::string> tail_;
+  OutputRate rate_;
+  EventLoop::TimerId rate_timer_ = 0;
   bool paused_ = false;
   std::vector<Stream> streams_;
 };

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "absl/status/status.h"
+#include "launcher/agent/cgroup.h"
 
 namespace cohort::launcher {
 namespace {
@@ -34,6 +35,7 @@ struct ChildPlan {
   const char* working_directory = nullptr;
   cpu_set_t* cpus = nullptr;
   size_t cpu_bytes = 0;
+  int input = -1;  // none: /dev/null
   int output = -1;
   int error = -1;
   int exec_error = -1;
@@ -62,8 +64,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   if (plan.cpus != nullptr) ::sched_setaffinity(0, plan.cpu_bytes, plan.cpus);  // a hint: cpusets may have changed
-  const int null = ::open("/dev/null", O_RDONLY);
-  if (null < 0 || ::dup2(null, 0) < 0 || ::dup2(plan.output, 1) < 0 || ::dup2(plan.error, 2) < 0) {
+  const int input = plan.input >= 0 ? plan.input : ::open("/dev/null", O_RDONLY);
+  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(plan.output, 1) < 0 || ::dup2(plan.error, 2) < 0) {
     Fail(plan, Step::kStandardStreams);
   }
   constexpr unsigned kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
@@ -77,18 +79,21 @@ bool MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return false;
   read_end->reset(ends[0]);
+  write_end->reset(ends[1]);
   // Above the standard streams, so that the child's dup2 calls can't run into each other.
-  write_end->reset(ends[1] > 2 ? ends[1] : ::fcntl(ends[1], F_DUPFD_CLOEXEC, 3));
-  return static_cast<bool>(*write_end);
+  for (UniqueFd* end : {read_end, write_end}) {
+    if (end->get() <= 2) end->reset(::fcntl(end->get(), F_DUPFD_CLOEXEC, 3));
+  }
+  return *read_end && *write_end;
 }
 
 }  // namespace
 
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   RankProcess process;
-  UniqueFd output, error, exec_error;
+  UniqueFd input, output, error, exec_error;
   if (!MakePipe(&process.output, &output) || !MakePipe(&process.error, &error) ||
-      !MakePipe(&process.exec_error, &exec_error)) {
+      !MakePipe(&process.exec_error, &exec_error) || (command.reads_input && !MakePipe(&input, &process.input))) {
     return absl::ResourceExhaustedError(std::string("no descriptors for a rank's pipes: ") + std::strerror(errno) +
                                         "; raise ulimit -n or run fewer ranks on a node");
   }
@@ -100,6 +105,7 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   plan.environment = Pointers(command.environment);
   plan.path = command.path.c_str();
   plan.working_directory = command.working_directory.c_str();
+  plan.input = input.get();
   plan.output = output.get();
   plan.error = error.get();
   plan.exec_error = exec_error.get();
@@ -111,7 +117,8 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
     CPU_ZERO_S(plan.cpu_bytes, plan.cpus);
     for (const int cpu : command.cpus) CPU_SET_S(cpu, plan.cpu_bytes, plan.cpus);
   }
-  const pid_t pid = ::fork();
+  pid_t pid = command.cgroup >= 0 ? ForkInto(command.cgroup) : -1;
+  if (pid < 0) pid = ::fork();
   if (pid == 0) RunChild(plan);
   const int fork_errno = errno;
   if (plan.cpus != nullptr) CPU_FREE(plan.cpus);

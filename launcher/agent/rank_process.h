@@ -18,19 +18,22 @@ struct RankCommand {
   std::vector<std::string> environment;
   std::string working_directory;
   std::vector<int> cpus;  // empty: not bound
+  bool reads_input = false;
+  int cgroup = -1;  // a descriptor of the folder of the one to start in; -1, or not permitted: ours
 };
 
 struct RankProcess {
   pid_t pid = -1;  // also its process group
   UniqueFd pidfd;
+  UniqueFd input;   // write end of its standard input, where it reads one
   UniqueFd output;  // read ends of its standard output and error, non-blocking
   UniqueFd error;
   UniqueFd exec_error;  // see WaitForExec
 };
 
 // Forks. The child leads a process group of its own, dies with the calling thread (so call it from one that lives as
-// long as the agent), has default signal handling, reads /dev/null, and inherits no other descriptor.
-// kResourceExhausted when there are no descriptors or processes left.
+// long as the agent), has default signal handling, reads /dev/null unless it reads_input, and inherits no other
+// descriptor. kResourceExhausted when there are no descriptors or processes left.
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command);
 
 // Waits until the program runs (OK), or could not be executed: kNotFound, kPermissionDenied or kInternal with step and

@@ -69,14 +69,17 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent) {
   }
 }
 
-[[noreturn]] void RunSentinel(int pipe, int launcher, int output, pid_t agent, const std::string& mark) {
+[[noreturn]] void RunSentinel(int pipe, int launcher, int output, pid_t agent, const std::string& mark,
+                              Cgroup* cgroup) {
   ::setsid();
   ::prctl(PR_SET_PDEATHSIG, 0);
   Rename();
   for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
   KeepOnly(&pipe, &launcher, output);
   for (const pid_t group : WatchAgent(pipe, launcher, agent)) ::kill(-group, SIGKILL);
+  cgroup->Kill(kSweepLimit);
   Sweep(mark, Spared(), false, kSweepLimit);
+  cgroup->Remove(kSweepLimit);
   ::_exit(0);
 }
 
@@ -87,8 +90,9 @@ void Sentinel::RememberArguments(int argc, char** argv) {
   arguments_size = static_cast<size_t>(argv[argc - 1] + std::strlen(argv[argc - 1]) + 1 - argv[0]);
 }
 
-Sentinel::Sentinel(std::string mark)
+Sentinel::Sentinel(std::string mark, Cgroup* cgroup)
     : mark_(std::move(mark)),
+      cgroup_(cgroup),
       launcher_(static_cast<int>(::syscall(SYS_pidfd_open, ::getppid(), 0))),
       output_(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)) {}
 
@@ -105,7 +109,7 @@ bool Sentinel::Start() {
   if (::pipe2(ends, O_CLOEXEC) != 0) return false;
   const pid_t agent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid == 0) RunSentinel(ends[0], launcher_.get(), output_.get(), agent, mark_);
+  if (pid == 0) RunSentinel(ends[0], launcher_.get(), output_.get(), agent, mark_, cgroup_);
   ::close(ends[0]);
   if (pid < 0) {
     ::close(ends[1]);

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "launcher/agent/cgroup.h"
 #include "launcher/base/unique_fd.h"
 
 namespace cohort::launcher {
@@ -13,7 +14,8 @@ namespace cohort::launcher {
 class Sentinel {
  public:
   // `mark`: the variable (NAME=VALUE) that all of this agent's ranks carry. Call from the agent's main thread.
-  explicit Sentinel(std::string mark);
+  // `cgroup`, where they are all started as well, is killed and removed in the end.
+  Sentinel(std::string mark, Cgroup* cgroup);
   // Lets it sweep once more, and waits for its end (two seconds at most).
   ~Sentinel();
   Sentinel(const Sentinel&) = delete;
@@ -35,6 +37,7 @@ class Sentinel {
   void Tell(pid_t value);
 
   std::string mark_;
+  Cgroup* cgroup_;
   UniqueFd launcher_;  // the process that started us: a pidfd
   UniqueFd output_;    // the agent's standard output at its start
   pid_t pid_ = -1;

@@ -26,8 +26,12 @@ int ExitCodeOf(const absl::Status& status) {
 
 }  // namespace
 
-Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, Callbacks callbacks)
-    : loop_(loop), sentinel_(sentinel), callbacks_(std::move(callbacks)) {}
+Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, Callbacks callbacks)
+    : loop_(loop),
+      sentinel_(sentinel),
+      cgroup_(cgroup),
+      callbacks_(std::move(callbacks)),
+      memory_("/", cgroup->folder()) {}
 
 Supervisor::~Supervisor() {
   loop_->Cancel(look_timer_);
@@ -52,7 +56,9 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
                     .path = job.command_size() > 0 ? job.command(0) : "",
                     .environment = environments[i],
                     .working_directory = job.working_directory(),
-                    .cpus = ParseCpuList(rank.placement.cpus()).value_or(std::vector<int>())};
+                    .cpus = ParseCpuList(rank.placement.cpus()).value_or(std::vector<int>()),
+                    .reads_input = job.input_to_first_rank() && rank.placement.rank() == 0,
+                    .cgroup = cgroup_->fd()};
     if (kept[i].has_value()) {
       rank.process = std::move(kept[i]->process);
       rank.program = kept[i]->program;
@@ -86,6 +92,9 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
     pid.set_rank(rank.placement.rank());
     pid.set_pid(rank.process.pid);
     rank.output = WatchOutput(assignment, &rank, lives_on ? std::move(kept[i]->output) : nullptr);
+    if (rank.process.input) {
+      input_ = std::make_unique<RankInput>(loop_, std::move(rank.process.input), callbacks_.on_input_wanted);
+    }
   }
   last_look_ = EventLoop::Clock::now();
   look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
@@ -98,6 +107,7 @@ std::unique_ptr<RankOutput> Supervisor::WatchOutput(const v1::Assignment& assign
   RankOutput::Options options{.rank = rank->placement.rank(),
                               .log_directory = assignment.job().log_directory(),
                               .epoch = assignment.epoch(),
+                              .log_rate = assignment.job().log_rate(),
                               .on_line = callbacks_.on_line,
                               .on_problem = callbacks_.on_notice};
   if (kept != nullptr) {
@@ -318,6 +328,10 @@ void Supervisor::CheckAllGone() {
   if (!all_gone() || std::exchange(told_all_gone_, true)) return;
   loop_->Cancel(look_timer_);
   callbacks_.on_all_gone();
+}
+
+void Supervisor::TakeInput(const v1::StandardInput& input) {
+  if (input_) input_->Take(input.bytes(), input.end());
 }
 
 void Supervisor::PauseOutput() {

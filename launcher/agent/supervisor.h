@@ -18,8 +18,10 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/cgroup.h"
 #include "launcher/agent/memory_watch.h"
 #include "launcher/agent/process_state.h"
+#include "launcher/agent/rank_input.h"
 #include "launcher/agent/rank_output.h"
 #include "launcher/agent/rank_process.h"
 #include "launcher/agent/sentinel.h"
@@ -34,6 +36,7 @@ class Supervisor {
     std::function<void(const std::string&)> on_notice;  // a line for the user
     // A rank has ended, or can't do anything any more. Everything but `doing` and `finalized` is filled in.
     std::function<void(int local_rank, v1::RankExit exit)> on_exit;
+    RankInput::Want on_input_wanted;  // by the job's first rank, where it gets dlaunch's standard input
     // Every rank has ended and was reported, or stays.
     std::function<void()> on_all_gone;
   };
@@ -44,7 +47,8 @@ class Supervisor {
     std::unique_ptr<RankOutput> output;
   };
 
-  Supervisor(EventLoop* loop, Sentinel* sentinel, Callbacks callbacks);
+  // Ranks are started in `cgroup`, where it was made.
+  Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, Callbacks callbacks);
   ~Supervisor();
 
   // Starts all ranks of the assignment but those that were `kept`, by local rank. Ranks that can't be executed are in
@@ -77,6 +81,8 @@ class Supervisor {
   // A child process has been stopped or continued by a signal; the kernel tells the last of several at once.
   void OnChildStopped(pid_t pid);
 
+  // For the rank that wants input; dropped where there is none.
+  void TakeInput(const v1::StandardInput& input);
   void PauseOutput();
   void ResumeOutput();
   // Passes on what is left in the pipes, unfinished lines too: after the last process that could write has gone.
@@ -131,8 +137,10 @@ class Supervisor {
 
   EventLoop* loop_;
   Sentinel* sentinel_;
+  const Cgroup* cgroup_;
   Callbacks callbacks_;
   std::vector<Rank> ranks_;
+  std::unique_ptr<RankInput> input_;
   bool started_ = false;
   size_t living_ = 0;   // not yet reaped
   size_t staying_ = 0;  // of those

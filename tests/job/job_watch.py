@@ -54,9 +54,23 @@ def describe_process(pid, command):
     return "pid %d, state %s in %s, %.2f s of CPU: %s" % (pid, fields[0], waits_in, seconds, command)
 
 
+def orphaned_cgroups():
+    """Control groups of agents (cohort-PID.RANDOM) that live no more."""
+    with open("/proc/self/mountinfo") as file:
+        mounts = [line.split()[4] for line in file if " - cgroup2 " in line]
+    with open("/proc/self/cgroup") as file:
+        paths = [line.strip()[3:] for line in file if line.startswith("0::/")]
+    folder = mounts[0] + paths[0] if mounts and paths else ""
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    names = [name for name in names if name.startswith("cohort-")]
+    return [os.path.join(folder, name) for name in names if not alive(int(name[7:].split(".")[0]))]
+
+
 def leftovers(temporary):
-    """What a job could leave behind: anything in its own temporary folder, shared memory under a telling name."""
-    found = [os.path.join(temporary, name) for name in os.listdir(temporary)]
+    """What a job could leave behind: anything in its own temporary folder, shared memory under a telling name, a control
+    group."""
+    found = orphaned_cgroups()
+    found += [os.path.join(temporary, name) for name in os.listdir(temporary)]
     found += [os.path.join("/dev/shm", name) for name in os.listdir("/dev/shm") if "cohort" in name or "ucx" in name]
     return set(found)
 

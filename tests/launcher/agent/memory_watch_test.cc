@@ -44,6 +44,21 @@ TEST_F(MemoryWatchTest, ACgroupsCountIsCertainAndItsLimitTold) {
   EXPECT_EQ(watch.Verdict(), "") << "long ago";
 }
 
+TEST_F(MemoryWatchTest, TheRanksOwnCgroupComesBeforeThisProcess) {
+  Write("proc/self/cgroup", "0::/job.slice\n");
+  Write("sys/fs/cgroup/job.slice/memory.events", "oom_kill 0\n");
+  Write("sys/fs/cgroup/job.slice/memory.max", "536870912\n");
+  const std::string own = root_ + "sys/fs/cgroup/job.slice/cohort-1";
+  EXPECT_EQ(MemoryWatch(root_, own).Verdict(), "") << "no memory controller there";
+  Write("sys/fs/cgroup/job.slice/cohort-1/memory.events", "oom 0\noom_kill 0\n");
+  Write("sys/fs/cgroup/job.slice/cohort-1/memory.max", "max\n");
+  const MemoryWatch watch(root_, own);
+  Write("sys/fs/cgroup/job.slice/memory.events", "oom_kill 1\n");
+  EXPECT_EQ(watch.Verdict(), "") << "another's";
+  Write("sys/fs/cgroup/job.slice/cohort-1/memory.events", "oom 1\noom_kill 1\n");
+  EXPECT_EQ(watch.Verdict(), "out of memory (limit of its cgroup: 512 MiB)") << "the limit is above it";
+}
+
 TEST_F(MemoryWatchTest, TheFirstVersionOfCgroupsToo) {
   Write("proc/self/cgroup", "5:cpu:/other\n4:memory:/job\n0::/\n");
   Write("sys/fs/cgroup/memory/job/memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 7\n");

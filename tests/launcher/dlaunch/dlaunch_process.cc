@@ -85,7 +85,7 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
   if (!open(out) || !open(err)) std::abort();
   pid_ = ::fork();
   if (pid_ == 0) {
-    ::dup2(::open("/dev/null", O_RDONLY), 0);
+    ::dup2(surroundings.input >= 0 ? surroundings.input : ::open("/dev/null", O_RDONLY), 0);
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
     if (!surroundings.working_directory.empty() && ::chdir(surroundings.working_directory.c_str()) != 0) ::_exit(99);

@@ -327,5 +327,43 @@ TEST(Notices, AreNotTakenForSomethingElseWhenARankDiesOfThem) {
   EXPECT_NE(job.err().find("killed by SIGUSR1, which dlaunch was sent and passed on"), string::npos) << job.err();
 }
 
+// A rank that prints more than it may: dlaunch prints the first second's worth, what is missing is counted, the last
+// lines come, and the file has everything.
+TEST(Run, ALimitOnOutputDropsTheMiddleAndSaysSo) {
+  const TemporaryFolder folder;
+  DlaunchProcess job({"--log-rate", "1K", "--log-dir", folder.path(), "sh", "-c", "seq -f 'line %.0f' 1 100000"});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  const vector<string> lines = LinesOf(job.out(), 0);
+  ASSERT_GT(lines.size(), 1000u) << "64 KiB of the last ones";
+  EXPECT_LT(job.out().size(), 200u << 10);
+  EXPECT_EQ(lines.front(), "line 1");
+  EXPECT_EQ(lines.back(), "line 100000");
+  size_t printed = 0, dropped = 0;
+  for (const string& line : lines) {
+    if (line.starts_with("[dropped ")) {
+      dropped += std::stoul(line.substr(9));
+    } else {
+      ++printed;
+      EXPECT_EQ(line, "line " + std::to_string(printed + dropped));
+    }
+  }
+  EXPECT_GT(dropped, 0u);
+  EXPECT_EQ(printed + dropped, 100'000u);
+  const string kept = ReadFile(folder.path() + "/rank-0.out");
+  EXPECT_EQ(std::count(kept.begin(), kept.end(), '\n'), 100'000);
+}
+
+// What is above the limit follows while the rank lives on.
+TEST(Run, ALimitOnOutputDelaysWhatItDoesNotDrop) {
+  const TemporaryFolder folder;
+  const string go = folder.path() + "/go";
+  DlaunchProcess job({"--log-rate", "4K", "sh", "-c",
+                      "for i in 1 2 3; do printf '%04000d\\n' $i; done; until [ -e " + go + " ]; do sleep 0.05; done"});
+  EXPECT_TRUE(job.WaitForOutput("0003\n")) << job.out().size();
+  std::ofstream(go) << "now";
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(job.out().size(), 3 * (4 + 4001u)) << "nothing is dropped";
+}
+
 }  // namespace
 }  // namespace cohort::launcher

@@ -89,6 +89,25 @@ TEST(Options, ReadsWhereMetricsAreServed) {
   }
 }
 
+TEST(Options, ReadsHowFastRanksMayPrint) {
+  EXPECT_EQ(ParseOk({"train"}).log_rate, 0u);
+  EXPECT_EQ(ParseOk({"--log-rate", "5000", "train"}).log_rate, 5000u);
+  EXPECT_EQ(ParseOk({"--log-rate=64K", "train"}).log_rate, 65536u);
+  EXPECT_EQ(ParseOk({"--log_rate", "2M", "train"}).log_rate, 2u << 20);
+  EXPECT_EQ(ParseOk({"--log-rate", "1024G", "train"}).log_rate, uint64_t{1} << 40);
+  for (const char* wrong : {"", "0", "-1", "K", "5X", "5KB", "1.5M", "1025G", "99999999999999999999", "5 K"}) {
+    EXPECT_FALSE(Parse({"--log-rate", wrong, "train"}).ok()) << wrong;
+  }
+}
+
+TEST(Options, ReadsWhoGetsTheStandardInput) {
+  EXPECT_FALSE(ParseOk({"train"}).input_to_first_rank);
+  EXPECT_FALSE(ParseOk({"--stdin", "none", "train"}).input_to_first_rank);
+  EXPECT_TRUE(ParseOk({"--stdin=rank0", "train"}).input_to_first_rank);
+  EXPECT_FALSE(ParseOk({"--stdin=none", "--max-restarts", "2", "train"}).input_to_first_rank);
+  for (const char* wrong : {"", "all", "0", "rank1"}) EXPECT_FALSE(Parse({"--stdin", wrong, "train"}).ok()) << wrong;
+}
+
 TEST(Options, UnderscoresMayStandForDashes) {
   const Options options = ParseOk({"--nproc_per_node", "3", "--simulate_gpus=6", "--log_dir", "a_b", "--dry_run", "x"});
   EXPECT_EQ(options.ranks_per_node, 3);
