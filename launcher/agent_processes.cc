@@ -34,7 +34,8 @@ absl::Status AgentProcesses::Start() {
   agents_.resize(job_.nodes.nodes.size());
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
-    COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i), i == 0));
+    COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i),
+                                                                 i <= static_cast<size_t>(job_.options.standbys)));
     const std::string& name = job_.nodes.nodes[i].name;
     if (const auto& reached = job_.nodes.reached; reached && reached->contains(name)) {
       agent.process = std::move(reached->at(name));

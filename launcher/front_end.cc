@@ -31,6 +31,7 @@
 #include "launcher/jobs/job_status.h"
 #include "launcher/jobs/job_watch.h"
 #include "launcher/output_printer.h"
+#include "launcher/rendezvous_host.h"
 #include "launcher/standard_input.h"
 #include "runtime/base/status_macros.h"
 
@@ -47,6 +48,7 @@ constexpr seconds kStopSlack{10};            // beyond the grace, before everyth
 constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
 constexpr seconds kGivenUpEndsWithin{2};     // then it is killed
 constexpr seconds kBlameAgentAfter{3};       // for the rendezvous to notice the loss of an agent by itself
+constexpr seconds kTakeOverSlack{20};        // for that, where another host may have to take over before
 
 class FrontEnd {
  public:
@@ -71,7 +73,7 @@ class FrontEnd {
   void OnLostNode(const v1::LostNode& lost);
   void OnMembers(const v1::Membership& members);
   void OnAgentEnded(size_t index);
-  void OnHostEnded();
+  void OnHostEnded(size_t index);
   void KeepRecord();
   void RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone);
   void KillAgents();
@@ -87,6 +89,7 @@ class FrontEnd {
   HeldOutput held_{&printer_};
   UniqueFd signals_;
   AgentProcesses agents_;
+  RendezvousHost host_{&agents_, job_, [this](const std::string& text) { Say(text); }};
   StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }};
   std::string rendezvous_address_;
   std::optional<v1::JobReport> report_;
@@ -203,8 +206,10 @@ void FrontEnd::KeepRecord() {
 }
 
 void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
+  if (!host_.IsNew(message)) return;
   switch (message.kind_case()) {
     case v1::FromNode::kListening:
+      if (host_.OnListening(index, message.listening())) break;
       rendezvous_address_ = message.listening();
       for (size_t i = 1; i < agents_.size(); ++i) {
         v1::ToNode start;
@@ -236,11 +241,17 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
     case v1::FromNode::kMembers:
       OnMembers(message.members());
       break;
+    case v1::FromNode::kStandbys:
+      host_.OnStandbys(index, message.standbys());
+      break;
+    case v1::FromNode::kHostSilent:
+      if (!report_) host_.OnSilent(index, message.host_silent());
+      break;
     case v1::FromNode::kView:
       watch_.OnView(index, message.view());
       break;
     case v1::FromNode::kInputWanted:
-      if (index != 0) break;  // only rank 0, which is its, gets any
+      if (index != agent_of_[0]) break;  // only rank 0, which is its, gets any
       input_.Want(message.input_wanted().bytes());
       if (message.input_wanted().closed()) input_.Close();
       break;
@@ -268,7 +279,7 @@ void FrontEnd::SendInput(std::string bytes, bool end) {
   v1::ToNode message;
   message.mutable_standard_input()->set_bytes(std::move(bytes));
   message.mutable_standard_input()->set_end(end);
-  agents_.Send(0, message);
+  agents_.Send(agent_of_[0], message);  // the place of rank 0
 }
 
 void FrontEnd::OnLost(const std::string& text) {
@@ -292,6 +303,7 @@ void FrontEnd::OnReport(const v1::JobReport& report) {
   options.colour = ::isatty(STDERR_FILENO) == 1;
   printer_.Print(STDERR_FILENO, FormatReport(report, options));
   held_.Release();
+  host_.OnReport();
   loop_.After(kAgentsEndAfterReport, [this] { KillAgents(); });
   QuitWhenDone();
 }
@@ -322,7 +334,7 @@ void FrontEnd::OnLostNode(const v1::LostNode& lost) {
   if (report_ || agent >= agents_.size() || !given_up_.insert(agent).second) return;
   lost_node_ = true;
   if (std::find(agent_of_.begin(), agent_of_.end(), agent) == agent_of_.end()) Say(lost.text());
-  if (agent == 0 || !NodesAreReplaceable(job_)) return;
+  if (agent == host_.index() || !NodesAreReplaceable(job_)) return;
   agents_.CloseInput(agent);
   loop_.After(kGivenUpEndsWithin, [this, agent] { agents_.Kill(agent); });
 }
@@ -351,7 +363,7 @@ void FrontEnd::OnNotice(int signal) {
   Say(SignalName(signal) + ": passing it on to all ranks");
   v1::ToNode message;
   message.set_notice_signal(signal);
-  agents_.Send(0, message);
+  host_.Tell(std::move(message));
 }
 
 void FrontEnd::OnUserSignal(int signal) {
@@ -405,29 +417,25 @@ void FrontEnd::RequestStop(const std::string& reason, int exit_code, millisecond
   message.mutable_stop()->set_grace_ms(static_cast<uint32_t>(grace.count()));
   const bool preempts = user_stop_ && exit_code == 128 + SIGTERM && !everyone;  // it may be a scheduler's
   if (preempts) message.mutable_stop()->set_signal(SIGTERM);
-  for (size_t i = 0; i < agents_.size() && (everyone || i == 0); ++i) {
-    agents_.Send(i, message);
+  host_.Tell(message);
+  for (size_t i = 0; i < agents_.size() && everyone; ++i) {
+    if (i != host_.index()) agents_.Send(i, message);
   }
 }
 
 void FrontEnd::OnAgentEnded(size_t index) {
   const bool in_order = agents_.EndedInOrder(index);
   if (!in_order) agent_died_ = true;
-  if (index != 0 && agents_.IsHere(index)) {
-    v1::ToNode ended;
-    ended.mutable_agent_ended()->set_agent(static_cast<uint32_t>(index));
-    ended.mutable_agent_ended()->set_text(agents_.DescribeEnd(index));
-    agents_.Send(0, ended);
-  }
-  if (index == 0) {
-    OnHostEnded();
+  if (!host_.OnAgentEnded(index, /*over=*/report_.has_value())) {
+    OnHostEnded(index);
   } else if (!in_order && !report_) {
     if (agents_.EndedSilently(index)) {
       lost_ = agents_.DescribeEnd(index);  // better than what the rendezvous can know
       Say(*lost_);
     }
     // An agent that never joined is nothing that the rendezvous could miss.
-    loop_.After(kBlameAgentAfter, [this, index, text = agents_.DescribeEnd(index)] {
+    const seconds slack = job_.options.standbys > 0 ? kTakeOverSlack : seconds(0);
+    loop_.After(kBlameAgentAfter + slack, [this, index, text = agents_.DescribeEnd(index)] {
       const bool idle = std::find(agent_of_.begin(), agent_of_.end(), index) == agent_of_.end();
       if (!report_ && !idle && !given_up_.contains(index)) RequestStop(text, kExitLauncher, job_.options.grace, false);
     });
@@ -435,10 +443,10 @@ void FrontEnd::OnAgentEnded(size_t index) {
   QuitWhenDone();
 }
 
-void FrontEnd::OnHostEnded() {
+void FrontEnd::OnHostEnded(size_t index) {
   if (!report_) {
     v1::JobReport report;
-    report.set_headline(agents_.DescribeEnd(0) + "; it hosted the rendezvous, without which the job can't go on");
+    report.set_headline(agents_.DescribeEnd(index) + "; it hosted the rendezvous, without which the job can't go on");
     report.set_culprit_rank(-1);
     report.set_exit_code(kExitLauncher);
     OnReport(report);
@@ -460,10 +468,11 @@ void FrontEnd::KillAgents() {
 }
 
 void FrontEnd::QuitWhenDone() {
+  const size_t host = host_.index();
   bool others_ended = true;
-  for (size_t i = 1; i < agents_.size(); ++i) others_ended = others_ended && agents_.ended(i);
-  if (others_ended && report_) agents_.CloseInput(0);  // lets the host of the rendezvous go
-  if (others_ended && agents_.ended(0)) loop_.Quit();
+  for (size_t i = 0; i < agents_.size(); ++i) others_ended = others_ended && (i == host || agents_.ended(i));
+  if (others_ended && report_) agents_.CloseInput(host);  // lets the host of the rendezvous go
+  if (others_ended && agents_.ended(host)) loop_.Quit();
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::st
   *plan.mutable_placements() = {job.placement.nodes.begin(), job.placement.nodes.end()};
   *plan.mutable_spares() = {job.spares.begin(), job.spares.end()};
   plan.set_min_nodes(static_cast<uint32_t>(job.options.min_nodes.value_or(0)));
+  plan.set_standbys(static_cast<uint32_t>(job.options.standbys));
   plan.mutable_job()->set_nodes_replaceable(NodesAreReplaceable(job));
   plan.set_join_timeout_ms(static_cast<uint32_t>(join_timeout.count()));
   return plan;
@@ -58,6 +59,7 @@ v1::NodeStart MakeNodeStart(const Job& job, size_t index, const TlsIdentity& ide
   const PortRange ports = job.options.ports.value_or(PortRange{});
   start.set_first_port(static_cast<uint32_t>(ports.first));
   start.set_last_port(static_cast<uint32_t>(ports.last));
+  start.set_standbys(static_cast<uint32_t>(job.options.standbys));
   start.set_simulated_devices(static_cast<uint32_t>(job.options.simulate_gpus.value_or(0)));
   return start;
 }

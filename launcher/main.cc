@@ -83,6 +83,16 @@ absl::Status LeaveOutIdleNodes(Job* job) {
   return absl::OkStatus();
 }
 
+absl::Status CheckStandbys(const Job& job) {
+  const size_t nodes = job.placement.nodes.size();
+  if (static_cast<size_t>(job.options.standbys) < nodes) return absl::OkStatus();
+  return absl::InvalidArgumentError("--standby " + std::to_string(job.options.standbys) + ": the job has ranks on " +
+                                    std::to_string(nodes) +
+                                    (nodes == 1 ? " node, and there is no other that could take over; leave it out"
+                                                : " nodes, of which the first can't stand by for itself; give " +
+                                                      std::to_string(nodes - 1) + " at the most"));
+}
+
 // The nodes of the job, and after them the spares.
 absl::Status FindAndPlace(const Options& options, Job* job) {
   Options wanted = options;  // sources know nothing of spares
@@ -103,6 +113,7 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
                                                         .devices_per_rank = options.gpus_per_rank,
                                                         .bind = options.bind}));
   COHORT_RETURN_IF_ERROR(LeaveOutIdleNodes(job));
+  COHORT_RETURN_IF_ERROR(CheckStandbys(*job));
   for (const NodeResources& spare : idle) {
     COHORT_ASSIGN_OR_RETURN(v1::SpareNode planned, PlaceSpare(spare, job->placement, options.bind));
     job->spares.push_back(std::move(planned));

@@ -36,7 +36,7 @@ Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: d
 
 // What the parser fills: text, so that one strict reader gives every message.
 struct RawOptions {
-  std::string nodes, spares, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
+  std::string nodes, spares, standbys, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
   std::string on_failure, max_restarts, log_directory, log_rate, input, grace, wait, ports, token_file, interface, bind,
       metrics;
@@ -85,6 +85,8 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "nnodes", &raw->nodes, "N|MIN:MAX",
             "Nodes of the job (1); MIN:MAX: as many as are there, fewer after a loss");
   AddOption(app.get(), "spares", &raw->spares, "K", "More nodes, held idle to take the places of lost ones (0)");
+  AddOption(app.get(), "standby", &raw->standbys, "K",
+            "Nodes that can take over when the first one is lost, which gathers the others (0)");
   app->add_option("-n,--np", raw->ranks, "Ranks of the whole job, over the nodes in their order")->type_name("N");
   AddOption(app.get(), "nproc-per-node", &raw->ranks_per_node, "N",
             "Ranks on each node (one for each --gpus-per-rank GPUs, or 1); alone, ranks see all GPUs and own none");
@@ -165,6 +167,16 @@ absl::Status CheckElasticity(const Options& options) {
   if (options.spares > 0 && options.max_restarts == 0) {
     return Invalid("--spares " + std::to_string(options.spares) +
                    ": a spare node takes a lost one's place when the job is restarted; add --max-restarts 3");
+  }
+  if (options.standbys > 0 && options.on_failure == OnFailure::kEnd) {
+    return Invalid("--standby " + std::to_string(options.standbys) +
+                   ": the ranks of a lost node are lost with it, which ends the job; add --max-restarts 3, or "
+                   "--on-failure continue");
+  }
+  if (options.standbys > 0 && options.max_restarts > 0 && options.spares == 0 && !options.min_nodes) {
+    return Invalid("--standby " + std::to_string(options.standbys) +
+                   ": nothing would take the lost node's place; add --spares 1, or let the job go on with fewer nodes: "
+                   "--nnodes MIN:MAX");
   }
   if (options.min_nodes && options.ranks) {
     return Invalid("-n " + std::to_string(*options.ranks) +
@@ -327,6 +339,11 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
     COHORT_RETURN_IF_ERROR(ReadCount("spares", raw.spares, kMaxNodes, &spares));
   }
   options->spares = spares.value_or(0);
+  std::optional<int> standbys;
+  if (app.get_option("--standby")->count() > 0 && raw.standbys != "0") {
+    COHORT_RETURN_IF_ERROR(ReadCount("standby", raw.standbys, kMaxNodes, &standbys));
+  }
+  options->standbys = standbys.value_or(0);
   COHORT_RETURN_IF_ERROR(ReadHosts(raw, app, options));
   COHORT_RETURN_IF_ERROR(ReadChoices(raw, app, options));
   COHORT_RETURN_IF_ERROR(CheckElasticity(*options));

@@ -40,6 +40,7 @@ struct Options {
   std::optional<int> nodes;      // the most, with min_nodes
   std::optional<int> min_nodes;  // --nnodes MIN:MAX: go on with so few
   int spares = 0;                // --spares: idle nodes beyond `nodes`, for the places of lost ones
+  int standbys = 0;              // --standby: nodes that can take over for the rendezvous' host
   std::optional<int> ranks;      // -n: of the whole job
   std::optional<int> ranks_per_node;
   std::optional<int> gpus_per_rank;

@@ -54,7 +54,9 @@ class Agent {
   void OnStart(const v1::NodeStart& start);
   void OnLook(uint64_t number);
   void PassOn(v1::FromNode message);
+  RendezvousServer::OnFinished FinishCallback();
   absl::Status HostRendezvous(std::string* address);
+  void OnTakeOver(const v1::TakeOver& order);
   absl::Status Join(const std::string& addresses);
   bool IsToldToEnd();
   void OnMessage(const v1::ToAgent& message);
@@ -62,6 +64,7 @@ class Agent {
   void MakeCgroup(const v1::Assignment& assignment);
   void OnRendezvousLost(const absl::Status& why);
   void OnReport(const v1::JobReport& report);
+  bool IsNeededForReport();
   void OnAllGone();
   void OnOutputLine(const v1::OutputLine& line);
   void WantInput(uint64_t bytes, bool closed);
@@ -89,7 +92,7 @@ class Agent {
   bool noticed_ = false;              // a SIGTERM was passed on as a notice of a preemption
   bool report_seen_ = false;          // the rendezvous has nothing more to say, or is gone
   bool input_ended_ = false;
-  RendezvousLink link_;  // last, so that its threads end first
+  RendezvousLink link_{&loop_};  // last, so that its threads end first
 };
 
 Agent::Agent(bool exit_with_job)
@@ -192,13 +195,19 @@ void Agent::ReapChildren() {
 
 void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_start()) OnStart(message.start());
-  if (message.has_agent_ended()) link_.TellAgentEnded(message.agent_ended().agent(), message.agent_ended().text());
-  if (message.has_notice_signal()) link_.GiveNotice(message.notice_signal());
+  const uint64_t number = message.number();
+  if (message.has_agent_ended()) {
+    link_.TellAgentEnded(message.agent_ended().agent(), message.agent_ended().text(), number);
+  }
+  if (message.has_notice_signal()) link_.GiveNotice(message.notice_signal(), number);
+  if (message.has_take_over()) OnTakeOver(message.take_over());
+  if (message.has_new_host()) link_.MoveTo(message.new_host());
+  if (message.has_standbys()) link_.NoteStandbys(message.standbys());
   if (message.has_look()) OnLook(message.look());
   if (message.has_standard_input() && ranks_) ranks_->TakeInput(message.standard_input());
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
-  link_.RequestStop(stop.reason(), stop.exit_code(), stop.signal());
+  link_.RequestStop(stop.reason(), stop.exit_code(), stop.signal(), number);
   if (stop.exit_code() != 0) MarkFailure();
   if (!link_.hosting() || stop.grace_ms() == 0) StopRanks(std::chrono::milliseconds(stop.grace_ms()));
   if (!ranks_ && !link_.hosting()) GiveUp("told to stop before its ranks had started");
@@ -230,8 +239,8 @@ void Agent::PassOn(v1::FromNode message) {
   loop_.Post([this, message = std::move(message)] { output_.Write(message); });
 }
 
-absl::Status Agent::HostRendezvous(std::string* address) {
-  const auto on_finished = [this](v1::JobReport report) {
+RendezvousServer::OnFinished Agent::FinishCallback() {
+  return [this](v1::JobReport report) {
     loop_.Post([this, report = std::move(report)] {
       v1::FromNode message;
       *message.mutable_report() = report;
@@ -239,23 +248,23 @@ absl::Status Agent::HostRendezvous(std::string* address) {
       OnReport(report);
     });
   };
-  RendezvousServer::Options callbacks;
-  callbacks.on_restart = [this](v1::Restart restart) {
-    v1::FromNode message;
-    *message.mutable_restart() = std::move(restart);
-    PassOn(std::move(message));
-  };
-  callbacks.on_lost_node = [this](v1::LostNode lost) {
-    v1::FromNode message;
-    *message.mutable_lost_node() = std::move(lost);
-    PassOn(std::move(message));
-  };
-  callbacks.on_members = [this](v1::Membership members) {
-    v1::FromNode message;
-    *message.mutable_members() = std::move(members);
-    PassOn(std::move(message));
-  };
-  COHORT_ASSIGN_OR_RETURN(const std::string addresses, link_.Host(start_, std::move(callbacks), on_finished));
+}
+
+// dlaunch tells all agents, this one too, where to go.
+void Agent::OnTakeOver(const v1::TakeOver& order) {
+  if (input_ended_) return;
+  const absl::StatusOr<std::string> addresses =
+      link_.TakeOver(order, [this](v1::FromNode news) { PassOn(std::move(news)); }, FinishCallback());
+  if (!addresses.ok())
+    return GiveUp("can't take over as the rendezvous' host: " + std::string(addresses.status().message()));
+  v1::FromNode listening;
+  listening.set_listening(*addresses);
+  output_.Write(listening);
+}
+
+absl::Status Agent::HostRendezvous(std::string* address) {
+  COHORT_ASSIGN_OR_RETURN(const std::string addresses,
+                          link_.Host(start_, [this](v1::FromNode news) { PassOn(std::move(news)); }, FinishCallback()));
   v1::FromNode listening;
   listening.set_listening(addresses);
   output_.Write(listening);
@@ -265,11 +274,14 @@ absl::Status Agent::HostRendezvous(std::string* address) {
 }
 
 absl::Status Agent::Join(const std::string& addresses) {
-  RendezvousClient::Callbacks callbacks;
-  callbacks.on_message = [this](v1::ToAgent message) {
-    loop_.Post([this, message = std::move(message)] { OnMessage(message); });
+  RendezvousLink::Callbacks callbacks;
+  callbacks.on_message = [this](const v1::ToAgent& message) { OnMessage(message); };
+  callbacks.on_lost = [this](const absl::Status& why) { OnRendezvousLost(why); };
+  callbacks.on_host_silent = [this](uint64_t term) {
+    v1::FromNode message;
+    message.set_host_silent(term);
+    output_.Write(message);
   };
-  callbacks.on_lost = [this](absl::Status why) { loop_.Post([this, why] { OnRendezvousLost(why); }); };
   return link_.Join(start_, addresses, std::move(callbacks), [this] { return IsToldToEnd(); });
 }
 
@@ -390,9 +402,12 @@ void Agent::OnReport(const v1::JobReport& report) {
   StopRanks(std::chrono::milliseconds(0));  // whoever the rendezvous has given up on
   if (!ranks_) ranks_done_ = true;
   // dlaunch closes our input when the other agents have gone.
-  if (link_.hosting()) loop_.After(kHostLinger, [this] { OnInputEnded(); });
+  if (IsNeededForReport()) loop_.After(kHostLinger, [this] { OnInputEnded(); });
   EndWhenDone();
 }
+
+// The host stays for the others, and those who may take over until dlaunch has the report.
+bool Agent::IsNeededForReport() { return link_.hosting() || link_.standing_by(); }
 
 void Agent::StopRanks(std::chrono::milliseconds grace, bool restarting) {
   if (ranks_) {
@@ -414,7 +429,7 @@ void Agent::GiveUp(const std::string& why) {
 }
 
 void Agent::EndWhenDone() {
-  const bool nobody_waits = input_ended_ || (report_seen_ && !link_.hosting());
+  const bool nobody_waits = input_ended_ || (report_seen_ && !IsNeededForReport());
   if (ranks_done_ && nobody_waits) loop_.Quit();
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "launcher/base/addresses.h"
+#include "launcher/control/lease.h"
 #include "launcher/control/rendezvous.h"
 #include "launcher/environment/cpus.h"
 #include "runtime/base/deadline.h"
@@ -33,26 +34,64 @@ std::string OnInterface(const std::string& interface) {
 
 }  // namespace
 
-absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, RendezvousServer::Options options,
-                                                 RendezvousServer::OnFinished on_finished) {
-  if (start.across_hosts()) options.host = "[::]";  // IPv4 too; where the kernel has no IPv6, gRPC takes 0.0.0.0
-  options.identity = {start.ca_certificate(), start.certificate(), start.private_key()};
-  absl::StatusOr<std::unique_ptr<RendezvousServer>> server = absl::UnavailableError("no port");
-  for (uint32_t port = start.first_port(); !server.ok() && port <= start.last_port(); ++port) {
-    options.port = static_cast<int>(port);
-    server = RendezvousServer::Start(start.plan(), options, on_finished);
-  }
-  if (!server.ok()) return server.status();
-  server_ = *std::move(server);
-  const std::string address = server_->address();
-  if (!start.across_hosts()) return address;
-  std::string addresses = FormatAddresses(OwnAddresses(start.interface()), PortOf(address));
-  if (!addresses.empty()) return addresses;
-  return absl::UnavailableError("this machine has no address that others may reach" + OnInterface(start.interface()));
+RendezvousLink::~RendezvousLink() {
+  ending_ = true;
+  if (mover_.joinable()) mover_.join();
 }
 
-absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string& addresses,
-                                  RendezvousClient::Callbacks callbacks, const std::function<bool()>& given_up) {
+RendezvousServer::Options RendezvousLink::ServerOptions() const {
+  RendezvousServer::Options options;
+  if (start_.across_hosts()) options.host = "[::]";  // IPv4 too; where the kernel has no IPv6, gRPC takes 0.0.0.0
+  options.identity = Identity();
+  options.port = static_cast<int>(start_.first_port());
+  options.last_port = static_cast<int>(start_.last_port());
+  return options;
+}
+
+TlsIdentity RendezvousLink::Identity() const {
+  return {start_.ca_certificate(), start_.certificate(), start_.private_key()};
+}
+
+absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, News on_news,
+                                                 RendezvousServer::OnFinished on_finished) {
+  start_ = start;
+  RendezvousServer::Options options = ServerOptions();
+  options.on_news = std::move(on_news);
+  COHORT_ASSIGN_OR_RETURN(server_, RendezvousServer::Start(start.plan(), std::move(options), std::move(on_finished)));
+  return ServerAddresses();
+}
+
+absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, News on_news,
+                                                     RendezvousServer::OnFinished on_finished) {
+  std::unique_ptr<StandbyCopy> copy;
+  {
+    const runtime::MutexLock lock(copy_mutex_);
+    copy = std::move(copy_);
+  }
+  if (copy == nullptr) return absl::FailedPreconditionError("it has no copy of the rendezvous");
+  RendezvousServer::Options options = ServerOptions();
+  options.on_news = std::move(on_news);
+  COHORT_ASSIGN_OR_RETURN(
+      server_, RendezvousServer::TakeOver(std::move(*copy), order, std::move(options), std::move(on_finished)));
+  return ServerAddresses();
+}
+
+absl::StatusOr<std::string> RendezvousLink::ServerAddresses() const {
+  const std::string address = server_->address();
+  if (!start_.across_hosts()) return address;
+  std::string addresses = FormatAddresses(OwnAddresses(start_.interface()), PortOf(address));
+  if (!addresses.empty()) return addresses;
+  return absl::UnavailableError("this machine has no address that others may reach" + OnInterface(start_.interface()));
+}
+
+absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string& addresses, Callbacks callbacks,
+                                  const std::function<bool()>& given_up) {
+  start_ = start;
+  callbacks_ = std::move(callbacks);
+  if (start.node() > 0 && start.node() <= start.standbys()) {
+    const runtime::MutexLock lock(copy_mutex_);
+    copy_ = std::make_unique<StandbyCopy>();
+  }
   COHORT_ASSIGN_OR_RETURN(const std::string address,
                           FirstReachable(addresses, Deadline::After(std::chrono::seconds(10))));
   data_interface_ip_ = LocalAddressTowards(address);
@@ -63,39 +102,197 @@ absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string&
     }
     data_interface_ip_ = own[0];
   }
-  v1::NodeOffer offer;
-  offer.set_protocol(kRendezvousProtocol);
-  offer.set_node(start.node());
-  offer.set_name(start.name());
-  offer.set_host_id(ReadBootId());
-  offer.set_cpu_count(static_cast<uint32_t>(AvailableCpus().size()));
-  offer.set_address(data_interface_ip_);
-  offer.set_master_port(static_cast<uint32_t>(FindFreePort(start.first_port(), start.last_port())));
-  auto client =
-      RendezvousClient::Connect(address, {start.ca_certificate(), start.certificate(), start.private_key()}, offer,
-                                std::move(callbacks), Deadline::After(std::chrono::seconds(30)), given_up);
-  if (!client.ok()) return client.status();
-  client_ = *std::move(client);
+  connecting_ = true;
+  COHORT_ASSIGN_OR_RETURN(
+      std::unique_ptr<RendezvousClient> client,
+      RendezvousClient::Connect(address, Identity(), MakeOffer(), StreamCallbacks(),
+                                Deadline::After(std::chrono::seconds(30)), given_up, start.standbys() > 0));
+  BeginStream(std::move(client));
   return absl::OkStatus();
 }
 
+v1::NodeOffer RendezvousLink::MakeOffer() const {
+  v1::NodeOffer offer;
+  offer.set_protocol(kRendezvousProtocol);
+  offer.set_node(start_.node());
+  offer.set_name(start_.name());
+  offer.set_host_id(ReadBootId());
+  offer.set_cpu_count(static_cast<uint32_t>(AvailableCpus().size()));
+  offer.set_address(data_interface_ip_);
+  offer.set_master_port(static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port())));
+  return offer;
+}
+
+RendezvousClient::Callbacks RendezvousLink::StreamCallbacks() {
+  RendezvousClient::Callbacks callbacks;
+  callbacks.on_message = [this](v1::ToAgent message) {
+    if (message.has_log()) return OnPage(message.log());
+    loop_->Post([this, message = std::move(message)] { OnMessage(message); });
+  };
+  callbacks.on_lost = [this, stream = stream_](absl::Status why) {
+    loop_->Post([this, stream, why = std::move(why)] { OnStreamEnded(stream, why); });
+  };
+  return callbacks;
+}
+
+void RendezvousLink::BeginStream(std::shared_ptr<RendezvousClient> client) {
+  connecting_ = false;
+  client_ = std::move(client);
+  {
+    const runtime::MutexLock lock(copy_mutex_);
+    acknowledges_to_ = client_.get();
+    if (client_ && early_ack_.has_value()) (void)client_->Send(*early_ack_);
+    early_ack_.reset();
+  }
+  for (const v1::ToAgent& message : std::exchange(early_, {})) OnMessage(message);
+  if (const std::optional<absl::Status> why = std::exchange(early_end_, std::nullopt)) OnStreamEnded(stream_, *why);
+}
+
+void RendezvousLink::OnMessage(const v1::ToAgent& message) {
+  if (lost_) return;
+  if (connecting_) return early_.push_back(message);
+  if (start_.standbys() > 0) {
+    for (const v1::FromAgent& again : session_.Hear(message)) Write(again);
+    if (message.has_resumed()) loop_->Cancel(std::exchange(wait_timer_, 0));
+    if (message.has_beat() || message.has_resumed()) return;
+  }
+  callbacks_.on_message(message);
+}
+
+void RendezvousLink::OnPage(const v1::LogPage& page) {
+  const runtime::MutexLock lock(copy_mutex_);
+  if (copy_ == nullptr) return;
+  const std::optional<v1::LogAck> ack = copy_->OnPage(page, std::chrono::steady_clock::now());
+  if (!ack.has_value()) return;
+  v1::FromAgent message;
+  *message.mutable_logged() = *ack;
+  if (acknowledges_to_ != nullptr) {
+    (void)acknowledges_to_->Send(message);
+  } else {
+    early_ack_ = std::move(message);
+  }
+}
+
+void RendezvousLink::OnStreamEnded(uint64_t stream, const absl::Status& why) {
+  if (stream != stream_) return;
+  if (connecting_) {
+    early_end_ = why;
+    return;
+  }
+  if (start_.standbys() == 0 || why.ok()) return callbacks_.on_lost(why);
+  session_.Leave();
+  if (standing_by()) callbacks_.on_host_silent(term_);
+  WaitForHost(why);
+}
+
+void RendezvousLink::WaitForHost(const absl::Status& why) {
+  if (wait_timer_ != 0) return;
+  wait_timer_ = loop_->After(kTakeOverTime, [this, why] {
+    wait_timer_ = 0;
+    lost_ = true;  // whatever comes now comes too late
+    ++stream_;
+    callbacks_.on_lost(absl::Status(why.code(), std::string(why.message()) + ", and no other has taken over in 8 s"));
+  });
+}
+
+bool RendezvousLink::standing_by() {
+  const runtime::MutexLock lock(copy_mutex_);
+  return copy_ != nullptr;
+}
+
+void RendezvousLink::MoveTo(const v1::NewHost& host) {
+  if (host.term() <= term_ || start_.standbys() == 0) return;
+  term_ = host.term();
+  next_host_ = host;
+  ++stream_;
+  Leave();
+  if (!moving_) LeaveHost();
+}
+
+void RendezvousLink::Leave() {
+  session_.Leave();
+  WaitForHost(absl::UnavailableError("the rendezvous moved to " + next_host_.addresses()));
+}
+
+// Ends the stream, and our own server if another is the host now, in a thread: both may take their time.
+void RendezvousLink::LeaveHost() {
+  moving_ = true;
+  {
+    const runtime::MutexLock lock(copy_mutex_);
+    acknowledges_to_ = nullptr;
+    early_ack_.reset();
+  }
+  std::shared_ptr<RendezvousServer> server;
+  if (next_host_.agent() != start_.node()) server = std::move(server_);
+  std::shared_ptr<RendezvousClient> client = std::move(client_);
+  if (mover_.joinable()) mover_.join();
+  mover_ = std::thread([this, server = std::move(server), client = std::move(client)]() mutable {
+    client.reset();
+    server.reset();
+    loop_->Post([this] { GoToHost(); });  // after all that the old stream has brought
+  });
+}
+
+void RendezvousLink::GoToHost() {
+  mover_.join();
+  Leave();  // what the old stream has brought last may have been its own welcome
+  v1::NodeOffer offer = MakeOffer();
+  offer.mutable_resume()->set_taken(session_.heard());
+  {
+    const runtime::MutexLock lock(copy_mutex_);
+    if (copy_ != nullptr) offer.mutable_resume()->set_applied(copy_->applied());
+  }
+  connecting_ = true;
+  mover_ = std::thread([this, stream = stream_, offer = std::move(offer), identity = Identity(),
+                        addresses = next_host_.addresses(), callbacks = StreamCallbacks()] {
+    const Deadline deadline = Deadline::After(kTakeOverTime);
+    std::shared_ptr<RendezvousClient> client;
+    if (const auto address = FirstReachable(addresses, deadline); address.ok()) {
+      auto connected = RendezvousClient::Connect(
+          *address, identity, offer, callbacks, deadline, [this] { return ending_.load(); }, /*counts=*/true);
+      if (connected.ok()) client = *std::move(connected);
+    }
+    loop_->Post([this, stream, client] { OnMoved(stream, client); });
+  });
+}
+
+void RendezvousLink::OnMoved(uint64_t stream, const std::shared_ptr<RendezvousClient>& client) {
+  BeginStream(client);
+  moving_ = false;
+  if (stream != stream_) LeaveHost();  // it has moved on meanwhile
+}
+
 void RendezvousLink::Send(const v1::FromAgent& message) {
-  if (client_) (void)client_->Send(message);
+  if (start_.standbys() == 0 || session_.Say(message)) Write(message);
 }
 
-void RendezvousLink::RequestStop(const std::string& reason, int exit_code, int signal) {
-  if (server_) server_->RequestStop(reason, exit_code, signal);
+void RendezvousLink::Write(const v1::FromAgent& message) {
+  if (!client_) return;
+  const absl::Status sent = client_->Send(message);
+  if (start_.standbys() == 0 || sent.ok() || absl::IsUnavailable(sent)) return;
+  ++stream_;  // a message is lost, and what follows would be counted wrongly
+  loop_->Post([this, sent] { callbacks_.on_lost(sent); });
 }
 
-void RendezvousLink::GiveNotice(int signal) {
-  if (server_) server_->GiveNotice(signal);
+void RendezvousLink::RequestStop(const std::string& reason, int exit_code, int signal, uint64_t number) {
+  if (server_) server_->RequestStop(reason, exit_code, signal, number);
 }
 
-void RendezvousLink::TellAgentEnded(uint32_t agent, const std::string& text) {
-  if (server_) server_->TellAgentEnded(agent, text);
+void RendezvousLink::GiveNotice(int signal, uint64_t number) {
+  if (server_) server_->GiveNotice(signal, number);
+}
+
+void RendezvousLink::TellAgentEnded(uint32_t agent, const std::string& text, uint64_t number) {
+  if (server_) server_->TellAgentEnded(agent, text, number);
+}
+
+void RendezvousLink::NoteStandbys(const v1::Standbys& standbys) {
+  if (server_) server_->NoteStandbys(standbys);
 }
 
 void RendezvousLink::Close() {
+  ending_ = true;
+  if (mover_.joinable()) mover_.join();
   if (client_) client_->Close(Deadline::After(std::chrono::seconds(1)));
 }
 

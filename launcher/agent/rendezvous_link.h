@@ -1,47 +1,119 @@
-// An agent's way to the rendezvous: the stream to it, and on the first node the rendezvous itself.
+// An agent's way to the rendezvous: the stream to it, on the first node the rendezvous itself, and with standbys the
+// way from one host to the next (see replicated_rendezvous.h).
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/base/event_loop.h"
+#include "launcher/control/agent_session.h"
+#include "launcher/control/standby.h"
 #include "launcher/rpc/client.h"
 #include "launcher/rpc/server.h"
+#include "runtime/base/mutex.h"
 
 namespace cohort::launcher {
 
+// All of it is called on the loop's thread, and calls back there.
 class RendezvousLink {
  public:
+  struct Callbacks {
+    std::function<void(const v1::ToAgent&)> on_message;
+    // Once at the most: the rendezvous is gone, and why; OK after its report or its refusal. With standbys, none has
+    // taken over in time.
+    std::function<void(const absl::Status&)> on_lost;
+    // This node stands by, and has lost the host of that term.
+    std::function<void(uint64_t term)> on_host_silent;
+  };
+  using News = std::function<void(v1::FromNode)>;  // see RendezvousServer; from a thread of the server's
+
+  explicit RendezvousLink(EventLoop* loop) : loop_(loop) {}
+  ~RendezvousLink();
+  RendezvousLink(const RendezvousLink&) = delete;
+  RendezvousLink& operator=(const RendezvousLink&) = delete;
+
   // Hosts the rendezvous of start.plan. Returns the addresses that others reach it at, separated by commas, best first.
   // The callbacks come from a thread of the server's. Not OK: no port, no address on --iface, a malformed plan.
-  absl::StatusOr<std::string> Host(const v1::NodeStart& start, RendezvousServer::Options callbacks,
-                                   RendezvousServer::OnFinished on_finished);
+  absl::StatusOr<std::string> Host(const v1::NodeStart& start, News on_news, RendezvousServer::OnFinished on_finished);
+  // The same where this node has stood by. kFailedPrecondition: it has not.
+  absl::StatusOr<std::string> TakeOver(const v1::TakeOver& order, News on_news,
+                                       RendezvousServer::OnFinished on_finished);
 
-  // Joins it at the first of `addresses` that answers, as the node that `start` names. Callbacks: see RendezvousClient.
-  // Blocks for 40 s at most, or until `given_up`, which is asked now and then, says so.
-  absl::Status Join(const v1::NodeStart& start, const std::string& addresses, RendezvousClient::Callbacks callbacks,
+  // Joins it at the first of `addresses` that answers, as the node that `start` names. Blocks for 40 s at most, or
+  // until `given_up`, which is asked now and then, says so.
+  absl::Status Join(const v1::NodeStart& start, const std::string& addresses, Callbacks callbacks,
                     const std::function<bool()>& given_up);
+  // Another agent is the host now, or this one. Does not block; where it can't be reached, on_lost comes in time.
+  void MoveTo(const v1::NewHost& host);
 
   bool hosting() const { return server_ != nullptr; }
+  // Whether this node has a copy of the rendezvous, and may be told to take over.
+  bool standing_by();
   // This machine's address in the network between nodes, once joined.
   const std::string& data_interface_ip() const { return data_interface_ip_; }
 
-  // A stream that has ended is reported by on_lost; what is sent then, or before Join, is dropped.
+  // What is sent before Join, or without standbys after the end of the stream, is dropped. With standbys it reaches the
+  // next host.
   void Send(const v1::FromAgent& message);
-  // These three where this node hosts the rendezvous, which carries them out: see RendezvousServer.
-  void RequestStop(const std::string& reason, int exit_code, int signal = 0);
-  void GiveNotice(int signal);
-  void TellAgentEnded(uint32_t agent, const std::string& text);
+  // These four where this node hosts the rendezvous, which carries them out: see RendezvousServer.
+  void RequestStop(const std::string& reason, int exit_code, int signal = 0, uint64_t number = 0);
+  void GiveNotice(int signal, uint64_t number);
+  void TellAgentEnded(uint32_t agent, const std::string& text, uint64_t number);
+  void NoteStandbys(const v1::Standbys& standbys);
   // Writes what is queued, for a second at most, and ends the stream.
   void Close();
 
  private:
+  RendezvousServer::Options ServerOptions() const;
+  TlsIdentity Identity() const;
+  absl::StatusOr<std::string> ServerAddresses() const;
+  v1::NodeOffer MakeOffer() const;
+  RendezvousClient::Callbacks StreamCallbacks();
+  void BeginStream(std::shared_ptr<RendezvousClient> client);
+  void OnMessage(const v1::ToAgent& message);
+  void OnPage(const v1::LogPage& page);  // from a thread of gRPC's: the host waits for it
+  void OnStreamEnded(uint64_t stream, const absl::Status& why);
+  void WaitForHost(const absl::Status& why);
+  void Leave();
+  void LeaveHost();
+  void GoToHost();
+  void OnMoved(uint64_t stream, const std::shared_ptr<RendezvousClient>& client);
+  void Write(const v1::FromAgent& message);
+
+  EventLoop* const loop_;
+  v1::NodeStart start_;
+  Callbacks callbacks_;
   std::string data_interface_ip_;
+
+  AgentSession session_;
+  uint64_t term_ = 1;
+  uint64_t stream_ = 0;  // counts streams, so that the end of one that was left is no news
+  EventLoop::TimerId wait_timer_ = 0;
+  v1::NewHost next_host_;
+  bool lost_ = false;  // on_lost was called since none has taken over
+  bool moving_ = false;
+  bool connecting_ = false;         // what comes is of a stream that is not client_ yet
+  std::vector<v1::ToAgent> early_;  // meanwhile
+  std::optional<absl::Status> early_end_;
+  std::atomic<bool> ending_ = false;
+
+  runtime::Mutex copy_mutex_;
+  std::unique_ptr<StandbyCopy> copy_ COHORT_GUARDED_BY(copy_mutex_);
+  RendezvousClient* acknowledges_to_ COHORT_GUARDED_BY(copy_mutex_) = nullptr;
+  std::optional<v1::FromAgent> early_ack_ COHORT_GUARDED_BY(copy_mutex_);
+
   std::unique_ptr<RendezvousServer> server_;
-  std::unique_ptr<RendezvousClient> client_;
+  std::shared_ptr<RendezvousClient> client_;
+  std::thread mover_;
 };
 
 }  // namespace cohort::launcher

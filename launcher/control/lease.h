@@ -9,6 +9,9 @@
 //                t            ◄──beat 7──                 t + 3.5 s             t + 4.5 s at the latest
 //   rendezvous        heard at h > t          ... h + 3.5 s: lost ... h + 4.5 s: the next epoch may begin
 //
+// Where others may take over for the rendezvous' host, an agent that has lost it keeps its ranks for kTakeOverTime
+// more, and the next epoch waits as much longer.
+//
 // Only the rates of the clocks must agree. An agent that was itself stopped, and so could not look at its lease, ends
 // its ranks as soon as it hears that it was given up, or when nobody answers it for two seconds.
 #pragma once
@@ -25,6 +28,8 @@ namespace cohort::launcher {
 
 // From the end of a lease until the ranks under it are gone: SIGKILL, and the kernel's time.
 inline constexpr std::chrono::milliseconds kKillTime{1000};
+// From the loss of the host to the word of another that it has taken over.
+inline constexpr std::chrono::milliseconds kTakeOverTime{8000};
 // How long an agent that was stopped waits for an answer.
 inline constexpr std::chrono::milliseconds kSecondChance{2000};
 

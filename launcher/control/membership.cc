@@ -183,7 +183,9 @@ std::string Rendezvous::Machine::Lacking() const {
   uint32_t lost = 0;
   for (uint32_t i = 0; i < roster_.node_count(); ++i) lost += roster_.node(i).lost ? 1 : 0;
   if (lost == 0) return "";
-  if (roster_.node(0).lost) return "a node is lost, and it is the one that hosts the rendezvous";
+  if (roster_.node(0).lost && roster_.plan().standbys() == 0) {
+    return "a node is lost, and it is the one that hosts the rendezvous (see --standby)";
+  }
   const uint32_t without = lost - std::min(lost, static_cast<uint32_t>(spares_.size()));
   if (without == 0) return "";
   const uint32_t least = roster_.plan().min_nodes();
@@ -199,10 +201,11 @@ std::string Rendezvous::Machine::Lacking() const {
 
 TimePoint Rendezvous::Machine::FencedUntil() const {
   TimePoint until = now_;
+  const auto lease = kSilenceTimeout + (roster_.plan().standbys() > 0 ? kTakeOverTime : std::chrono::milliseconds(0));
   for (uint32_t i = 0; i < roster_.node_count(); ++i) {
     const Roster::Node& node = roster_.node(i);
     if (!node.lost || ended_agents_.count(node.agent) > 0) continue;
-    until = std::max(until, node.heard + kSilenceTimeout + kKillTime);
+    until = std::max(until, node.heard + lease + kKillTime);
   }
   return until;
 }

@@ -67,12 +67,16 @@ std::vector<Action> Rendezvous::Machine::Tick(TimePoint now) {
 void Rendezvous::Machine::Begin(TimePoint now) {
   if (now > promised_ + kOwnStall) {
     paused_ += now - promised_;
-    // What the agents sent meanwhile may not have been read yet.
-    for (uint32_t node = 0; node < roster_.node_count(); ++node) roster_.node(node).heard = now - paused_;
-    for (Spare& spare : spares_) spare.node.heard = now - paused_;
+    now_ = std::max(now - paused_, now_);
+    HearEverybody();
   }
   // Strictly increasing, so that times also tell the order of events.
   now_ = std::max(now - paused_, now_ + std::chrono::nanoseconds(1));
+}
+
+void Rendezvous::Machine::HearEverybody() {
+  for (uint32_t node = 0; node < roster_.node_count(); ++node) roster_.node(node).heard = now_;
+  for (Spare& spare : spares_) spare.node.heard = now_;
 }
 
 std::vector<Action> Rendezvous::Machine::End() {
@@ -223,6 +227,7 @@ void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::
       if (agreement_.has_value()) preempted_at_ = message.preempted();
       break;
     case v1::FromAgent::kBeat:
+    case v1::FromAgent::kLogged:
     case v1::FromAgent::KIND_NOT_SET:  // a kind of a later version: of no concern here
       break;
   }

@@ -12,7 +12,8 @@
 //
 // Where a node is lost, a spare takes its place and its ranks; without one the job goes on with fewer nodes, down to
 // the plan's least number, and ranks are counted anew. The next epoch begins when the lost node's lease is over
-// (lease.h) or its end is known, so that never two worlds exist. The node that hosts the rendezvous can't be replaced.
+// (lease.h) or its end is known, so that never two worlds exist. The node that hosts the rendezvous can be replaced
+// only where another has a copy of it (replicated_rendezvous.h).
 #pragma once
 
 #include <chrono>
@@ -56,18 +57,27 @@ struct StopRequested {
   std::string reason;
   int exit_code = 1;
   int signal = 0;
+  uint64_t number = 0;  // ToNode.number, as in the next two
 };
 // A notice of a preemption: SIGUSR1 or SIGUSR2, which dlaunch got. The job goes on until its ranks stop.
 struct NoticeGiven {
   int signal = 0;
+  uint64_t number = 0;
 };
 // That agent, as the plan counts them, and all that it had started live no more: whoever started it knows how that
 // came, in words.
 struct AgentEnded {
   uint32_t agent = 0;
   std::string text = {};
+  uint64_t number = 0;
 };
-using Event = std::variant<Received, Disconnected, StopRequested, NoticeGiven, AgentEnded>;
+// Another host goes on from here. Nobody could be heard meanwhile, and so nobody was silent.
+struct TakenOver {};
+// dlaunch has noted who may take over: of concern to ReplicatedRendezvous alone.
+struct StandbysNoted {
+  v1::Standbys standbys;
+};
+using Event = std::variant<Received, Disconnected, StopRequested, NoticeGiven, AgentEnded, TakenOver, StandbysNoted>;
 
 // --- actions, to be carried out in order ---
 
@@ -82,36 +92,52 @@ struct Close {
 // An epoch has failed, none of its ranks lives, and the next one begins after the delay told.
 struct Restart {
   v1::Restart restart;
+  uint64_t number = 0;  // FromNode.number, as in the next three; 0 without standbys
 };
 // A node is given up. To be told to whoever started its agent.
 struct NodeLost {
   v1::LostNode lost;
+  uint64_t number = 0;
 };
 // The next epoch, which begins now, has other members than the one before.
 struct MembersChanged {
   v1::Membership members;
+  uint64_t number = 0;
 };
 // The job is over. The last action ever; later events are answered by nothing or by a refusal.
 struct Finish {
   v1::JobReport report;
+  uint64_t number = 0;
 };
-using Action = std::variant<Send, Close, Restart, NodeLost, MembersChanged, Finish>;
+// Who has a copy, or who alone shall still count as having one. To be told to dlaunch, which answers by StandbysNoted.
+struct StandbysWanted {
+  v1::Standbys standbys;
+};
+using Action = std::variant<Send, Close, Restart, NodeLost, MembersChanged, Finish, StandbysWanted>;
 
-// Not thread-safe. Never blocks, never fails: what a peer may send wrongly ends that peer's connection, named cause
-// included, and so its node.
-class Rendezvous {
+// What turns events into actions. Not thread-safe. Never blocks, never fails: what a peer may send wrongly ends that
+// peer's connection, named cause included, and so its node.
+class EventMachine {
+ public:
+  virtual ~EventMachine() = default;
+  virtual std::vector<Action> Handle(Event event, TimePoint now) = 0;
+  // Lets time pass: beats, timeouts. To be called at NextTick() or earlier, after the events that have arrived by then;
+  // a call that comes much later than asked means that this process itself was stopped, and nobody is blamed for it.
+  virtual std::vector<Action> Tick(TimePoint now) = 0;
+  virtual TimePoint NextTick() const = 0;
+};
+
+class Rendezvous : public EventMachine {
  public:
   // The plan's placements must be of nodes 0..n-1 in order with ranks counted through; CheckPlan tells.
   Rendezvous(v1::JobPlan plan, TimePoint now);
-  ~Rendezvous();
+  ~Rendezvous() override;
   Rendezvous(const Rendezvous&) = delete;
   Rendezvous& operator=(const Rendezvous&) = delete;
 
-  std::vector<Action> Handle(Event event, TimePoint now);
-  // Lets time pass: beats, timeouts. To be called at NextTick() or earlier, after the events that have arrived by then;
-  // a call that comes much later than asked means that this process itself was stopped, and nobody is blamed for it.
-  std::vector<Action> Tick(TimePoint now);
-  TimePoint NextTick() const;
+  std::vector<Action> Handle(Event event, TimePoint now) override;
+  std::vector<Action> Tick(TimePoint now) override;
+  TimePoint NextTick() const override;
 
   bool finished() const;
 

@@ -40,6 +40,8 @@ class Rendezvous::Machine {
   std::vector<Action> End();
   TimePoint NextDue() const;
   void LetTimePass();
+  // What the agents have sent may not have been read yet.
+  void HearEverybody();
   void FindSilentNodes();
 
   // What agents say.
@@ -48,6 +50,8 @@ class Rendezvous::Machine {
   void On(const StopRequested& event);
   void On(const NoticeGiven& event);
   void On(const AgentEnded& event);
+  void On(const TakenOver&) { HearEverybody(); }
+  void On(const StandbysNoted&) {}
   void OnSpeechOfUnknown(const Received& event);
   void AnswerBeat(const Received& event);
   void OnJoin(ConnectionId from, const v1::NodeOffer& offer);

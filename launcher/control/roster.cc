@@ -28,6 +28,11 @@ absl::Status CheckElasticity(const v1::JobPlan& plan) {
                                         " would take the place of " + PlannedName(placement));
     }
   }
+  if (plan.standbys() >= static_cast<uint32_t>(plan.placements_size()) && plan.standbys() > 0) {
+    return absl::InvalidArgumentError("the job's plan has " + std::to_string(plan.placements_size()) +
+                                      " nodes and wants " + std::to_string(plan.standbys()) +
+                                      " of them to stand by for the first");
+  }
   if (plan.min_nodes() > static_cast<uint32_t>(plan.placements_size())) {
     return absl::InvalidArgumentError("the job's plan asks for " + std::to_string(plan.min_nodes()) +
                                       " nodes at least and has " + std::to_string(plan.placements_size()));

@@ -31,13 +31,13 @@ constexpr int kMaxTimesClosedOnUs = 3;
 
 absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::Connect(
     const std::string& address, const TlsIdentity& identity, const v1::NodeOffer& offer, Callbacks callbacks,
-    runtime::Deadline deadline, const std::function<bool()>& given_up) {
+    runtime::Deadline deadline, const std::function<bool()>& given_up, bool counts) {
   QuietGrpc();
   int times_closed = 0;
   for (std::chrono::nanoseconds pause = milliseconds(50);;
        pause = std::min<std::chrono::nanoseconds>(2 * pause, milliseconds(500))) {
     auto stream = std::make_shared<Stream>(address, identity, callbacks);
-    const absl::Status status = stream->Open(offer, deadline);
+    const absl::Status status = stream->Open(offer, counts, deadline);
     if (status.ok()) return std::unique_ptr<RendezvousClient>(new RendezvousClient(std::move(stream)));
     const std::string cause = "could not join the rendezvous at " + address + ": " + std::string(status.message());
     if (IsHandshakeFailure(status)) {

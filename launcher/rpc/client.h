@@ -13,7 +13,7 @@
 
 namespace cohort::launcher {
 
-// Sends and expects the beats itself: callers neither send nor see them.
+// Sends and expects the beats itself: callers neither send them nor, without standbys, see them.
 class RendezvousClient {
  public:
   // Both are called from a thread of gRPC, never at the same time, perhaps before Connect has returned, never after the
@@ -29,12 +29,11 @@ class RendezvousClient {
   // job's rendezvous, and sends the offer. Returns when the stream stands; the assignment comes by on_message. Blocks
   // until the deadline at most. kUnauthenticated: one side does not accept the other's certificate; kDeadlineExceeded
   // or kUnavailable: nobody answers there, with the last error. `given_up`, where there is one, is asked in this thread
-  // before each try but the first; kAborted when it says so.
-  static absl::StatusOr<std::unique_ptr<RendezvousClient>> Connect(const std::string& address,
-                                                                   const TlsIdentity& identity,
-                                                                   const v1::NodeOffer& offer, Callbacks callbacks,
-                                                                   runtime::Deadline deadline,
-                                                                   const std::function<bool()>& given_up = {});
+  // before each try but the first; kAborted when it says so. With `counts`, where another host may take over, beats
+  // tell how many messages have come; answers that tell the same of ours are passed to on_message.
+  static absl::StatusOr<std::unique_ptr<RendezvousClient>> Connect(
+      const std::string& address, const TlsIdentity& identity, const v1::NodeOffer& offer, Callbacks callbacks,
+      runtime::Deadline deadline, const std::function<bool()>& given_up = {}, bool counts = false);
   // Ends the stream at once, within two seconds at most.
   ~RendezvousClient();
   RendezvousClient(const RendezvousClient&) = delete;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "launcher/control/rendezvous.h"
+#include "launcher/control/rendezvous_copy.h"
 #include "launcher/rpc/grpc_settings.h"
 
 namespace cohort::launcher {
@@ -38,7 +39,7 @@ RendezvousClient::Stream::~Stream() {
   if (watcher_.joinable()) watcher_.join();
 }
 
-absl::Status RendezvousClient::Stream::Open(const v1::NodeOffer& offer, runtime::Deadline deadline) {
+absl::Status RendezvousClient::Stream::Open(const v1::NodeOffer& offer, bool counts, runtime::Deadline deadline) {
   stub_->async()->Join(&context_, this);
   const runtime::MutexLock lock(mutex_);
   self_ = shared_from_this();
@@ -46,6 +47,8 @@ absl::Status RendezvousClient::Stream::Open(const v1::NodeOffer& offer, runtime:
   held_ = true;
   lease_ = Lease(Clock::now());
   next_beat_ = Clock::now();
+  counts_ = counts;
+  taken_ = offer.resume().taken();
   v1::FromAgent join;
   *join.mutable_join() = offer;
   queued_bytes_ = join.ByteSizeLong();
@@ -114,7 +117,8 @@ void RendezvousClient::Stream::OnReadDone(bool ok) {
     }
     if (incoming_.has_beat()) lease_.OnAnswer(incoming_.beat().number());
     told_the_end_ |= incoming_.has_report() || incoming_.has_refused();
-    deliver = !incoming_.has_beat() && !incoming_.has_nodes();
+    deliver = (!incoming_.has_beat() || incoming_.beat().taken() > 0) && !incoming_.has_nodes();
+    if (Counts(incoming_) && deliver) taken_ += incoming_.has_assignment() ? 2 : 1;  // with its table
   }
   if (incoming_.has_nodes()) nodes_ = std::move(*incoming_.mutable_nodes());
   if (incoming_.has_assignment()) incoming_.mutable_assignment()->mutable_nodes()->Swap(nodes_.mutable_nodes());
@@ -192,6 +196,7 @@ void RendezvousClient::Stream::Watch() {
     if (!held_ || leaving_) continue;
     v1::FromAgent beat;
     beat.mutable_beat()->set_number(lease_.NextBeat(now));
+    if (counts_) beat.mutable_beat()->set_taken(taken_);
     queued_bytes_ += beat.ByteSizeLong();
     outgoing_.push_back(std::move(beat));
     if (!writing_) WriteNext();

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -29,8 +30,9 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
   Stream(std::string address, const TlsIdentity& identity, Callbacks callbacks);
   ~Stream() override;
 
-  // Dials once and sends the offer. OK when the rendezvous has let us in, else why the attempt failed.
-  absl::Status Open(const v1::NodeOffer& offer, runtime::Deadline deadline);
+  // Dials once and sends the offer. OK when the rendezvous has let us in, else why the attempt failed. With `counts`
+  // beats tell how many messages have been taken.
+  absl::Status Open(const v1::NodeOffer& offer, bool counts, runtime::Deadline deadline);
   absl::Status Send(const v1::FromAgent& message);
   // After it no callback is called. With a grace, what is queued is written and the server's end is awaited that long.
   void Shut(runtime::Deadline grace);
@@ -64,6 +66,8 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
   runtime::CondVar changed_;
   std::deque<v1::FromAgent> outgoing_ COHORT_GUARDED_BY(mutex_);
   size_t queued_bytes_ COHORT_GUARDED_BY(mutex_) = 0;
+  bool counts_ COHORT_GUARDED_BY(mutex_) = false;
+  uint64_t taken_ COHORT_GUARDED_BY(mutex_) = 0;  // messages that count, those of streams before included
   bool writing_ COHORT_GUARDED_BY(mutex_) = false;
   bool leaving_ COHORT_GUARDED_BY(mutex_) = false;  // Shut: nothing more is queued
   bool held_ COHORT_GUARDED_BY(mutex_) = false;     // writes may be started from any thread

@@ -28,7 +28,7 @@ grpc::ChannelArguments DirectChannel() {
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes + kMaxPageOverhead);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
   return arguments;
 }

@@ -12,6 +12,7 @@
 namespace cohort::launcher {
 
 inline constexpr int kMaxMessageBytes = 4 << 20;
+inline constexpr int kMaxPageOverhead = 64 << 10;  // of the log, around a message
 // Unsent bytes to one receiver; beyond, it is too slow and its stream ends.
 inline constexpr size_t kMaxQueuedBytes = 64 << 20;
 inline constexpr int kHandshakeTimeoutMs = 5000;

@@ -15,6 +15,7 @@
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.grpc.pb.h"
 #include "launcher/control/rendezvous.h"
+#include "launcher/control/replicated_rendezvous.h"
 #include "launcher/control/roster.h"
 #include "launcher/rpc/agent_stream.h"
 #include "launcher/rpc/grpc_settings.h"
@@ -37,17 +38,38 @@ std::string HostAndPort(const std::string& host, int port) {
   return (bare_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
 }
 
+v1::FromNode NewsOf(Action action) {
+  v1::FromNode news;
+  if (Restart* const restart = std::get_if<Restart>(&action)) {
+    *news.mutable_restart() = std::move(restart->restart);
+    news.set_number(restart->number);
+  } else if (NodeLost* const lost = std::get_if<NodeLost>(&action)) {
+    *news.mutable_lost_node() = std::move(lost->lost);
+    news.set_number(lost->number);
+  } else if (MembersChanged* const changed = std::get_if<MembersChanged>(&action)) {
+    *news.mutable_members() = std::move(changed->members);
+    news.set_number(changed->number);
+  } else if (StandbysWanted* const wanted = std::get_if<StandbysWanted>(&action)) {
+    *news.mutable_standbys() = std::move(wanted->standbys);
+  }
+  return news;
+}
+
 }  // namespace
 
 // gRPC's threads put events into a queue; one thread takes them out, runs the state machine and carries its actions
 // out.
 class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public AgentStream::Owner {
  public:
-  Rep(v1::JobPlan plan, Options options, OnFinished on_finished)
-      : machine_(std::move(plan), Clock::now()), options_(std::move(options)), on_finished_(std::move(on_finished)) {}
+  Rep(std::unique_ptr<EventMachine> machine, ConnectionId first, Options options, OnFinished on_finished)
+      : machine_(std::move(machine)),
+        options_(std::move(options)),
+        on_finished_(std::move(on_finished)),
+        next_id_(first) {}
   ~Rep() override;
 
   absl::Status Listen();
+  absl::Status ListenOn(int port);
   void OnEvent(Event event) override;
   void OnStreamGone(ConnectionId id) override;
 
@@ -61,7 +83,7 @@ class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public Age
   std::shared_ptr<AgentStream> StreamOf(ConnectionId id);
   void AbortSlowClosers(TimePoint now);
 
-  launcher::Rendezvous machine_;  // of the thread alone, as are the next three
+  const std::unique_ptr<EventMachine> machine_;  // of the thread alone, as are the next three
   const Options options_;
   OnFinished on_finished_;
   std::map<TimePoint, ConnectionId> closing_;
@@ -72,7 +94,7 @@ class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public Age
   bool stopping_ COHORT_GUARDED_BY(mutex_) = false;
   bool finished_ COHORT_GUARDED_BY(mutex_) = false;
   std::unordered_map<ConnectionId, std::shared_ptr<AgentStream>> streams_ COHORT_GUARDED_BY(mutex_);
-  ConnectionId next_id_ COHORT_GUARDED_BY(mutex_) = 1;
+  ConnectionId next_id_ COHORT_GUARDED_BY(mutex_);
 
   std::unique_ptr<grpc::Server> server_;
   std::thread thread_;
@@ -95,6 +117,13 @@ absl::Status CheckThreads() {
 
 absl::Status RendezvousServer::Rep::Listen() {
   COHORT_RETURN_IF_ERROR(CheckThreads());
+  absl::Status status = ListenOn(options_.port);
+  for (int port = options_.port + 1; !status.ok() && port <= options_.last_port; ++port) status = ListenOn(port);
+  if (status.ok()) thread_ = std::thread([this] { Run(); });
+  return status;
+}
+
+absl::Status RendezvousServer::Rep::ListenOn(int wanted) {
   grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   tls.pem_root_certs = options_.identity.ca_certificate;
   tls.pem_key_cert_pairs.push_back({options_.identity.private_key, options_.identity.certificate});
@@ -107,16 +136,15 @@ absl::Status RendezvousServer::Rep::Listen() {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(-1);
   int port = 0;
-  builder.AddListeningPort(HostAndPort(options_.host, options_.port), grpc::SslServerCredentials(tls), &port);
+  builder.AddListeningPort(HostAndPort(options_.host, wanted), grpc::SslServerCredentials(tls), &port);
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) {
-    return absl::UnavailableError("the rendezvous could not listen on " + HostAndPort(options_.host, options_.port) +
+    return absl::UnavailableError("the rendezvous could not listen on " + HostAndPort(options_.host, wanted) +
                                   ": the address is not of this machine, the port is in use, or the certificate is "
                                   "malformed");
   }
   address = HostAndPort(options_.host, port);
-  thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
 }
 
@@ -176,7 +204,7 @@ void RendezvousServer::Rep::Run() {
     std::deque<Event> events;
     {
       const runtime::MutexLock lock(mutex_);
-      TimePoint wake = machine_.NextTick();
+      TimePoint wake = machine_->NextTick();
       if (!closing_.empty()) wake = std::min(wake, closing_.begin()->first);
       while (events_.empty() && !stopping_ && changed_.Wait(mutex_, runtime::Deadline(wake))) {
       }
@@ -187,12 +215,12 @@ void RendezvousServer::Rep::Run() {
     for (Event& event : events) {
       const Received* const received = std::get_if<Received>(&event);
       const ConnectionId from = received != nullptr ? received->from : 0;
-      Carry(machine_.Handle(std::move(event), Clock::now()));
+      Carry(machine_->Handle(std::move(event), Clock::now()));
       if (from == 0) continue;
       if (const std::shared_ptr<AgentStream> stream = StreamOf(from)) stream->ReadNext();
     }
     const TimePoint now = Clock::now();
-    if (now >= machine_.NextTick()) Carry(machine_.Tick(now));
+    if (now >= machine_->NextTick()) Carry(machine_->Tick(now));
     AbortSlowClosers(now);
   }
 }
@@ -205,18 +233,14 @@ void RendezvousServer::Rep::Carry(std::vector<Action> actions) {
       if (const std::shared_ptr<AgentStream> stream = StreamOf(close->connection)) stream->Close();
       TimePoint deadline = Clock::now() + kCloseTimeout;
       while (!closing_.emplace(deadline, close->connection).second) deadline += std::chrono::nanoseconds(1);
-    } else if (Restart* const restart = std::get_if<Restart>(&action)) {
-      if (options_.on_restart) options_.on_restart(std::move(restart->restart));
-    } else if (NodeLost* const lost = std::get_if<NodeLost>(&action)) {
-      if (options_.on_lost_node) options_.on_lost_node(std::move(lost->lost));
-    } else if (MembersChanged* const changed = std::get_if<MembersChanged>(&action)) {
-      if (options_.on_members) options_.on_members(std::move(changed->members));
-    } else {
+    } else if (Finish* const finish = std::get_if<Finish>(&action)) {
       {
         const runtime::MutexLock lock(mutex_);
         finished_ = true;
       }
-      if (on_finished_) on_finished_(std::move(std::get<Finish>(action).report));
+      if (on_finished_) on_finished_(std::move(finish->report));
+    } else if (options_.on_news) {
+      options_.on_news(NewsOf(std::move(action)));
     }
   }
 }
@@ -232,7 +256,23 @@ absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::Start(v1::Jo
                                                                           OnFinished on_finished) {
   QuietGrpc();
   COHORT_RETURN_IF_ERROR(CheckPlan(plan));
-  auto rep = std::make_unique<Rep>(std::move(plan), std::move(options), std::move(on_finished));
+  std::unique_ptr<EventMachine> machine;
+  if (plan.standbys() > 0) {
+    machine = std::make_unique<ReplicatedRendezvous>(std::move(plan), Clock::now());
+  } else {
+    machine = std::make_unique<launcher::Rendezvous>(std::move(plan), Clock::now());
+  }
+  auto rep = std::make_unique<Rep>(std::move(machine), FirstConnection(1), std::move(options), std::move(on_finished));
+  COHORT_RETURN_IF_ERROR(rep->Listen());
+  return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(rep)));
+}
+
+absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::TakeOver(StandbyCopy copy,
+                                                                             const v1::TakeOver& order, Options options,
+                                                                             OnFinished on_finished) {
+  QuietGrpc();
+  auto rep = std::make_unique<Rep>(std::make_unique<ReplicatedRendezvous>(std::move(copy), order, Clock::now()),
+                                   FirstConnection(order.term()), std::move(options), std::move(on_finished));
   COHORT_RETURN_IF_ERROR(rep->Listen());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(rep)));
 }
@@ -242,14 +282,16 @@ RendezvousServer::~RendezvousServer() = default;
 
 const std::string& RendezvousServer::address() const { return rep_->address; }
 
-void RendezvousServer::RequestStop(std::string reason, int exit_code, int signal) {
-  rep_->OnEvent(StopRequested{std::move(reason), exit_code, signal});
+void RendezvousServer::RequestStop(std::string reason, int exit_code, int signal, uint64_t number) {
+  rep_->OnEvent(StopRequested{std::move(reason), exit_code, signal, number});
 }
 
-void RendezvousServer::GiveNotice(int signal) { rep_->OnEvent(NoticeGiven{signal}); }
+void RendezvousServer::GiveNotice(int signal, uint64_t number) { rep_->OnEvent(NoticeGiven{signal, number}); }
 
-void RendezvousServer::TellAgentEnded(uint32_t agent, std::string text) {
-  rep_->OnEvent(AgentEnded{agent, std::move(text)});
+void RendezvousServer::TellAgentEnded(uint32_t agent, std::string text, uint64_t number) {
+  rep_->OnEvent(AgentEnded{agent, std::move(text), number});
 }
+
+void RendezvousServer::NoteStandbys(v1::Standbys standbys) { rep_->OnEvent(StandbysNoted{std::move(standbys)}); }
 
 }  // namespace cohort::launcher

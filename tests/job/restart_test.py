@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """A job of eight ranks on four nodes loses one of them, or a node whose place a spare takes: all begin again with the
-ranks that they had. Prints how long it takes from the kill until all are back in a barrier.
+ranks that they had. With --lose host that node is the one that hosts the rendezvous, for which another takes over.
+Prints how long it takes from the kill until all are back in a barrier.
 
-usage: restart_test.py DLAUNCH RESTART_RANKS [--lose rank|node] [--trials N]
+usage: restart_test.py DLAUNCH RESTART_RANKS [--lose rank|node|host] [--trials N]
 """
 import argparse
 import os
@@ -27,12 +28,14 @@ MET = re.compile(r"^\[(\d+)\] epoch (\d+) rank (\d+) of (\d+) on node (\d+) of (
 
 class Job:
     def __init__(self, options):
-        lost_node = options.lose == "node"
+        lost_node = options.lose != "rank"
         self.mark = "COHORT_RESTART_TEST=%d.%d" % (os.getpid(), time.monotonic_ns())
         self.folder = tempfile.TemporaryDirectory(prefix="cohort-restart-test-")
         self.before = leftovers(self.folder.name)
         name, value = self.mark.split("=")
         nodes = ["--simulate-nodes", str(NODES + 1), "--spares", "1"] if lost_node else ["--simulate-nodes", str(NODES)]
+        if options.lose == "host":
+            nodes += ["--standby", "1"]
         self.process = subprocess.Popen(
             [options.dlaunch, *nodes, "--nproc-per-node", str(RANKS // NODES), "--max-restarts", "1", "--",
              options.program], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -104,15 +107,16 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("dlaunch")
     parser.add_argument("program")
-    parser.add_argument("--lose", choices=("rank", "node"), default="rank")
+    parser.add_argument("--lose", choices=("rank", "node", "host"), default="rank")
     parser.add_argument("--trials", type=int, default=3)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
     options = parser.parse_args()
     print("seed %d" % options.seed)
     random_numbers = random.Random(options.seed)
-    # The first node hosts the rendezvous, without which the job can't go on.
-    first = 0 if options.lose == "rank" else RANKS // NODES
-    seconds = sorted(trial(options, random_numbers.randrange(first, RANKS)) for _ in range(options.trials))
+    # The first node hosts the rendezvous, without which the job goes on only by --standby.
+    per_node = RANKS // NODES
+    victims = {"rank": (0, RANKS), "node": (per_node, RANKS), "host": (0, per_node)}[options.lose]
+    seconds = sorted(trial(options, random_numbers.randrange(*victims)) for _ in range(options.trials))
     print("from the kill of a %s until all %d ranks were in a barrier again: median %.2f s, longest %.2f s "
           "(promised: %d s)" % (options.lose, RANKS, statistics.median(seconds), seconds[-1], PROMISED_SECONDS))
 

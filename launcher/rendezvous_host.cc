@@ -1,0 +1,84 @@
+#include "launcher/rendezvous_host.h"
+
+#include <utility>
+
+namespace cohort::launcher {
+
+void RendezvousHost::Tell(v1::ToNode message) {
+  if (job_.options.standbys > 0) {
+    message.set_number(told_.size() + 1);
+    told_.push_back(message);
+  }
+  agents_->Send(index(), message);
+}
+
+bool RendezvousHost::IsNew(const v1::FromNode& message) {
+  if (message.number() == 0) return true;
+  if (message.number() <= heard_) return false;
+  heard_ = message.number();
+  return true;
+}
+
+bool RendezvousHost::OnListening(size_t index, const std::string& addresses) {
+  if (index != choice_.host()) return true;
+  choice_.SetReached();
+  if (choice_.term() == 1) return false;
+  v1::ToNode message;
+  message.mutable_new_host()->set_term(choice_.term());
+  message.mutable_new_host()->set_agent(choice_.host());
+  message.mutable_new_host()->set_addresses(addresses);
+  for (size_t i = 0; i < agents_->size(); ++i) agents_->Send(i, message);
+  return true;
+}
+
+void RendezvousHost::OnStandbys(size_t index, const v1::Standbys& standbys) {
+  const std::optional<v1::Standbys> noted = choice_.Note(static_cast<uint32_t>(index), standbys);
+  if (!noted) return;
+  const std::set<uint32_t> now(standbys.agents().begin(), standbys.agents().end());
+  for (const uint32_t agent : standbys_) {
+    if (!now.contains(agent) && agent != choice_.host()) {
+      say_(NameOf(agent) + " can't take over as the rendezvous' host any more: the host does not reach it");
+    }
+  }
+  standbys_ = now;
+  v1::ToNode answer;
+  *answer.mutable_standbys() = *noted;
+  agents_->Send(index, answer);
+}
+
+void RendezvousHost::OnSilent(size_t index, uint64_t term) {
+  if (choice_.IsNews(static_cast<uint32_t>(index), term)) (void)TakeOver();
+}
+
+bool RendezvousHost::OnAgentEnded(size_t index, bool over) {
+  choice_.Lose(static_cast<uint32_t>(index));
+  standbys_.erase(static_cast<uint32_t>(index));
+  if (index == choice_.host() && (over || !TakeOver())) return false;
+  if (!agents_->IsHere(index)) return true;
+  v1::ToNode message;
+  message.mutable_agent_ended()->set_agent(static_cast<uint32_t>(index));
+  message.mutable_agent_ended()->set_text(agents_->DescribeEnd(index));
+  Tell(std::move(message));
+  return true;
+}
+
+bool RendezvousHost::TakeOver() {
+  const std::string before = NameOf(index());
+  std::optional<v1::TakeOver> order = choice_.Choose();
+  if (!order) return false;
+  say_(NameOf(index()) + " takes over as the rendezvous' host from " + before);
+  order->set_heard(heard_);
+  v1::ToNode message;
+  *message.mutable_take_over() = *order;
+  agents_->Send(index(), message);
+  for (const v1::ToNode& told : told_) agents_->Send(index(), told);
+  return true;
+}
+
+void RendezvousHost::OnReport() {
+  for (size_t i = 1; i < agents_->size() && i <= static_cast<size_t>(job_.options.standbys); ++i) {
+    if (i != index()) agents_->CloseInput(i);
+  }
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,58 @@
+// dlaunch's side of the agent that hosts the rendezvous: which one it is, what it is told and what it says, and with
+// --standby who takes over when it is lost (launcher/control/replicated_rendezvous.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent_processes.h"
+#include "launcher/control/standby_choice.h"
+#include "launcher/job_plan.h"
+
+namespace cohort::launcher {
+
+class RendezvousHost {
+ public:
+  // `say` prints a line for the user.
+  RendezvousHost(AgentProcesses* agents, const Job& job, std::function<void(const std::string&)> say)
+      : agents_(agents), job_(job), say_(std::move(say)) {}
+
+  size_t index() const { return choice_.host(); }
+  // Queues a message for the host; one that takes over gets it again.
+  void Tell(v1::ToNode message);
+  // False: a host before has told this already.
+  bool IsNew(const v1::FromNode& message);
+
+  // The host listens. True: agents have been told to move there; false: it is the first one, and they have yet to
+  // start.
+  bool OnListening(size_t index, const std::string& addresses);
+  void OnStandbys(size_t index, const v1::Standbys& standbys);
+  // A standby has lost the host of that term.
+  void OnSilent(size_t index, uint64_t term);
+  // That agent has ended, which the host has to know. False: it was the host, and nobody takes over; nobody has to when
+  // the job is `over`.
+  bool OnAgentEnded(size_t index, bool over);
+  // The job is over: nobody needs to stand by.
+  void OnReport();
+
+ private:
+  bool TakeOver();
+  const std::string& NameOf(size_t index) const { return job_.nodes.nodes[index].name; }
+
+  AgentProcesses* const agents_;
+  const Job& job_;
+  const std::function<void(const std::string&)> say_;
+  StandbyChoice choice_;
+  std::vector<v1::ToNode> told_;  // with standbys: stops, notices, ends of agents
+  uint64_t heard_ = 0;            // FromNode.number of the latest
+  std::set<uint32_t> standbys_;   // as the user knows them
+};
+
+}  // namespace cohort::launcher
