@@ -469,9 +469,8 @@ void Group::OnGroupFailure(const runtime::GroupFailure& failure) {
 }
 
 bool Group::WaitsIn(uint64_t sequence) const {
-  const runtime::CallRecord* pending = Pending();  // the oldest one
-  return pending != nullptr && !runtime::IsPointToPoint(pending->signature.kind) &&
-         pending->signature.sequence <= sequence && sequence <= sequence_;
+  return std::any_of(providers_.begin(), providers_.end(),
+                     [sequence](const auto& provider) { return provider != nullptr && provider->WaitsIn(sequence); });
 }
 
 // Providers with nothing under way end in order, when the group goes.

@@ -301,6 +301,12 @@ const runtime::CallRecord* PlanProvider::Pending() const {
   return queue_.empty() ? nullptr : &queue_.front()->call.record;
 }
 
+bool PlanProvider::WaitsIn(uint64_t sequence) const {
+  const Operation* operation = queue_.front();
+  while (operation != nullptr && operation->call.record.signature.sequence != sequence) operation = operation->next;
+  return operation != nullptr;
+}
+
 void PlanProvider::UseTuning(const Tuning& tuning) {
   selector_ = Selector(selector_.topology(), tuning);
   tuning_hash_ = tuning.Hash();

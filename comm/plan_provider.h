@@ -33,6 +33,7 @@ class PlanProvider : public Provider {
   bool Active() const override { return !queue_.empty(); }
   void Fail(const absl::Status& status) override;
   const runtime::CallRecord* Pending() const override;
+  bool WaitsIn(uint64_t sequence) const override;
   void UseTuning(const Tuning& tuning) override;
   std::string Explain(const CollectiveRequest& request) override;
 

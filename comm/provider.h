@@ -107,6 +107,12 @@ class Provider {
   virtual void Fail(const absl::Status& status) = 0;
   // The oldest call that is under way, for messages to people; null when there is none.
   virtual const runtime::CallRecord* Pending() const = 0;
+  // Whether the group's collective of this number is under way here. Not so in a provider that asks for no verdict when
+  // time is over (Runtime::ReportStall).
+  virtual bool WaitsIn(uint64_t sequence) const {
+    (void)sequence;
+    return false;
+  }
   // Every member takes a new table, between the same calls.
   virtual void UseTuning(const Tuning&) {}
   // "ring (predicted 12.3 us; runner-up flat, 15.0 us)": what would serve a call, for people.

@@ -138,6 +138,13 @@ void NcclLane::Compare(bool expired) {
   group.runtime->ReportStall(group.id, call->call.record.signature.sequence, members, expired);
 }
 
+bool NcclLane::WaitsIn(uint64_t sequence) const {
+  for (const NcclOperation* each = queue_.front(); each != nullptr; each = each->next) {
+    if (!IsPointToPoint(each->call.request.kind) && each->call.record.signature.sequence == sequence) return true;
+  }
+  return false;
+}
+
 void NcclLane::Arm() {
   if (queue_.empty() || queue_.front()->armed) return;
   const cuda::CudaApi& cuda = *context_.cuda;

@@ -19,6 +19,8 @@ class NcclLane {
   absl::StatusOr<NcclOperation*> Take();
   const NcclOperation* first() const { return queue_.front(); }
   bool empty() const { return queue_.empty(); }
+  // Whether this collective is under way.
+  bool WaitsIn(uint64_t sequence) const;
 
   void Push(NcclOperation* operation);
   // Ends those that the device has finished; true when there were any. Fails the group where the device says so.

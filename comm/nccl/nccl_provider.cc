@@ -40,6 +40,9 @@ class NcclProvider final : public Provider {
   void Arm() override;
   void Fail(const absl::Status& status) override;
   const runtime::CallRecord* Pending() const override;
+  bool WaitsIn(uint64_t sequence) const override {
+    return std::any_of(lanes_.begin(), lanes_.end(), [=](const auto& lane) { return lane->WaitsIn(sequence); });
+  }
   std::string Explain(const CollectiveRequest& request) override;
   void OnSplit(int color, int key, uint64_t child) override;
   absl::Status Register(const Buffer& buffer, runtime::Deadline deadline) override;

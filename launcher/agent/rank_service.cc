@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "launcher/agent/call_state.h"
 #include "launcher/agent/process_state.h"
 #include "runtime/base/status_macros.h"
@@ -113,6 +114,7 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
       callbacks_.to_rendezvous(up);
       break;
     case v1::RankMessage::kGroupFailure:
+      if (SaidAlready(message.group_failure())) break;
       *up.mutable_group_failure() = message.group_failure();
       callbacks_.to_rendezvous(up);
       break;
@@ -282,6 +284,12 @@ void RankService::OnGetReply(const v1::GetReply& reply) {
   *message.mutable_get() = reply;
   message.mutable_get()->set_request(node.mapped().request);
   SendToRank(peers_.at(node.mapped().peer).local_rank, message);
+}
+
+bool RankService::SaidAlready(const v1::GroupFailure& failure) {
+  if (failure.code() != static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded)) return false;
+  const std::pair<uint64_t, uint64_t> group(failure.group(), failure.epoch());
+  return std::exchange(last_expired_, group) == group;
 }
 
 void RankService::OnGroupFailure(const v1::GroupFailure& failure) {

@@ -81,6 +81,8 @@ class RankService {
   };
 
   void OnPacket(RankSocket::PeerId from, const std::string& packet);
+  // Whether a rank of this node has just said so: all that wait in a call whose time is over do.
+  bool SaidAlready(const v1::GroupFailure& failure);
   void OnClosed(RankSocket::PeerId from);
   void OnHello(RankSocket::PeerId from, const v1::RankHello& hello);
   std::string WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) const;
@@ -105,6 +107,7 @@ class RankService {
   std::unordered_map<RankSocket::PeerId, Peer> peers_;
   std::vector<RankSocket::PeerId> peer_of_rank_;  // 0: not connected
   uint64_t next_request_ = 1;
+  std::pair<uint64_t, uint64_t> last_expired_;  // the group, by id and epoch, that SaidAlready saw last
   std::unordered_map<uint64_t, Pending> pending_;
   std::unordered_map<std::string, std::string> cache_;  // of the key-value store: keys are written once
   size_t cache_bytes_ = 0;

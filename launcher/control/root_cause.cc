@@ -30,12 +30,6 @@ struct Candidate {
   TimePoint at;
 };
 
-// Whether the failure stands for itself, whatever happened to the rank that it names.
-bool IsVerdict(const v1::GroupFailure& failure) {
-  const auto code = static_cast<absl::StatusCode>(failure.code());
-  return code == absl::StatusCode::kFailedPrecondition || code == absl::StatusCode::kDeadlineExceeded;
-}
-
 class Search {
  public:
   Search(const Roster& roster, const std::vector<ReportedFailure>& failures, const std::optional<ReportedStop>& stop)
@@ -246,6 +240,11 @@ void ReportWithoutCause(const Roster& roster, v1::JobReport* report) {
 }
 
 }  // namespace
+
+bool IsVerdict(const v1::GroupFailure& failure) {
+  const auto code = static_cast<absl::StatusCode>(failure.code());
+  return code == absl::StatusCode::kFailedPrecondition || code == absl::StatusCode::kDeadlineExceeded;
+}
 
 v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFailure>& failures,
                             const std::optional<ReportedStop>& stop) {

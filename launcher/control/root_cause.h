@@ -13,6 +13,10 @@
 
 namespace cohort::launcher {
 
+// Whether the failure stands for itself, whatever happened to the rank that it names: calls differ, or are late. All
+// members may then say the same.
+bool IsVerdict(const v1::GroupFailure& failure);
+
 // A group's failure as it was announced, or a later complaint about the same group.
 struct ReportedFailure {
   v1::GroupFailure failure;

@@ -268,22 +268,19 @@ absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptio
   MakeNonBlocking(input.get());
   MakeNonBlocking(output.get());
   Deadline linger = Deadline::After(kLinger);
-  for (bool said_end = false;;) {
+  for (bool ends = false, said_end = false;;) {
     const bool connected = rep_->Receive(&in) && rep_->Send(&out);
     in.ended = in.ended || !connected;
     WriteOut(&in, &output);
-    const bool ends = out.ended && out.empty() && !said_end;
-    if (ends && rep_->SayEnd()) {
-      said_end = true;
-      linger = Deadline::After(kLinger);
-    }
+    if (out.ended && out.empty() && !std::exchange(ends, true)) linger = Deadline::After(kLinger);
+    said_end = said_end || (ends && rep_->SayEnd());
     if (in.ended && in.empty()) {
       output.reset();
       if (!connected && !said_end) return absl::UnavailableError("the connection was lost");
       if (connected && !said_end && options.ends_with_peer) ::SSL_shutdown(rep_->ssl.get());
       if (options.ends_with_peer || said_end) return absl::OkStatus();
     }
-    if (said_end && !options.ends_with_peer && linger.passed()) return absl::OkStatus();
+    if (ends && !options.ends_with_peer && linger.passed()) return absl::OkStatus();
     const bool sends = !out.empty() || (ends && !said_end);
     const short events = static_cast<short>((in.room() ? POLLIN : 0) | (sends ? POLLOUT : 0));
     pollfd polled[4] = {{events != 0 && connected ? rep_->socket.get() : -1, events, 0},

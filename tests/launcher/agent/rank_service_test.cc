@@ -129,6 +129,7 @@ class RankServiceTest : public testing::Test {
       service_->OnGetReply(reply);
     }
     if (message.has_stall()) ++stalls_;
+    if (message.has_group_failure()) ++failures_;
     if (message.has_preemption_step()) steps_ = message.preemption_step().step();
   }
   v1::GetReply Get(Client* client, const std::string& key, uint64_t request) {
@@ -144,7 +145,7 @@ class RankServiceTest : public testing::Test {
   v1::Assignment assignment_;
   EventLoop loop_;
   std::unique_ptr<RankService> service_;
-  std::atomic<int> gets_{0}, puts_{0}, stalls_{0}, goodbyes_{0}, vanished_{0}, staying_{0};
+  std::atomic<int> gets_{0}, puts_{0}, stalls_{0}, goodbyes_{0}, vanished_{0}, staying_{0}, failures_{0};
   std::atomic<uint64_t> steps_{0};  // the latest answer to a notice
   std::thread thread_;
 };
@@ -243,6 +244,24 @@ TEST_F(RankServiceTest, ARankThatJoinsLateHearsOfEarlierFailures) {
   ASSERT_TRUE(client.Receive().has_welcome());
   EXPECT_EQ(client.Receive().group_failure().group(), 7u);
   EXPECT_EQ(client.Receive().ranks_lost().ranks_size(), 1);
+}
+
+// All ranks of a large group say so when its time is over; the rendezvous need hear it once from a node.
+TEST_F(RankServiceTest, AGroupWhoseTimeIsOverIsPassedOnOnce) {
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  const auto say = [&client](uint64_t group, absl::StatusCode code) {
+    v1::RankMessage message;
+    message.mutable_group_failure()->set_group(group);
+    message.mutable_group_failure()->set_code(static_cast<uint32_t>(code));
+    client.Send(message);
+  };
+  for (int i = 0; i < 3; ++i) say(7, absl::StatusCode::kDeadlineExceeded);
+  for (int i = 0; i < 3; ++i) say(8, absl::StatusCode::kDeadlineExceeded);
+  for (int i = 0; i < 3; ++i) say(9, absl::StatusCode::kUnavailable);  // these tell who blames whom
+  EXPECT_EQ(Get(&client, "key", 1).value(), "value of key");           // all of them were handled before it
+  EXPECT_EQ(failures_, 1 + 1 + 3);
 }
 
 TEST_F(RankServiceTest, CachesWhatTheStoreAnswered) {
