@@ -81,7 +81,8 @@ void Rendezvous::Machine::OnGroupFailure(uint32_t node, const v1::GroupFailure& 
   if (said.text().size() > kMaxFailureText) said.mutable_text()->resize(kMaxFailureText);
   if (failed_groups_.count({failure.group(), failure.epoch()}) == 0) {
     AnnounceFailure(std::move(said), *std::move(members));
-  } else if (failures_.size() < kMaxFailures && !IsVerdict(failure)) {  // too late to be announced, but it may tell who failed whom
+  } else if (failures_.size() < kMaxFailures &&
+             !IsVerdict(failure)) {  // too late to be announced, but it may tell who failed whom
     failures_.push_back({std::move(said), *std::move(members), false, true, now_});
   }
 }
