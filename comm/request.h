@@ -21,7 +21,7 @@ struct UserReduceOp {
   void (*function)(void* out, const void* a, const void* b, int64_t count, DataType dtype, void* context) = nullptr;
   void* context = nullptr;
   // All members must pass the same name: it stands for the function in the check of their calls, and in messages.
-  std::string_view name;
+  std::string_view name = {};
   // Operands may be exchanged. Otherwise they are combined in the order of ranks, by fewer algorithms.
   bool commutative = true;
 };
@@ -34,7 +34,7 @@ struct CallOptions {
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);
   // Forces an algorithm by its name in algorithms.def; all members must force the same one. Empty: the selector's.
   // CUDA buffers know one, "staged": through host memory instead of by NCCL.
-  std::string algorithm;
+  std::string algorithm = {};
   // Of reductions; all members must pass the same one. kDefault: the group's.
   Determinism determinism = Determinism::kDefault;
   // ReduceOp::kPreMulSum: what this rank's input is multiplied by; each rank passes its own. For integers a value of
@@ -49,17 +49,17 @@ struct CallOptions {
 // How a buffer of a variable-count call is cut into blocks: counts[r] elements from displacements[r] on are rank r's.
 // Only read during the call.
 struct BlockLayout {
-  std::span<const int64_t> counts;
-  std::span<const int64_t> displacements;  // empty: one block after another
+  std::span<const int64_t> counts = {};
+  std::span<const int64_t> displacements = {};  // empty: one block after another
 };
 
 // The blocks of a variable-count call on this rank, in elements; places are counted from the start of the buffer. A
 // buffer that holds one block has lists of one element.
 struct BlockTable {
-  std::vector<int64_t> in_counts;
-  std::vector<int64_t> in_places;
-  std::vector<int64_t> out_counts;
-  std::vector<int64_t> out_places;
+  std::vector<int64_t> in_counts = {};
+  std::vector<int64_t> in_places = {};
+  std::vector<int64_t> out_counts = {};
+  std::vector<int64_t> out_places = {};
 };
 
 struct CollectiveRequest {
@@ -76,7 +76,7 @@ struct CollectiveRequest {
   int peer = -1;  // send/recv
   MemoryKind memory = MemoryKind::kHost;
   int device = 0;
-  std::source_location site;
+  std::source_location site = {};
 
   // Variable-count forms: their blocks, in place of `count`; null for all other kinds. Valid as long as the call.
   const BlockTable* blocks = nullptr;
@@ -121,22 +121,22 @@ BufferBlocks BlocksOf(CollectiveKind kind, bool is_root, int size);
 // What a caller passed, as it was passed. Broadcast: `in` and `out` are the one buffer.
 struct CallArguments {
   CollectiveKind kind = CollectiveKind::kBarrier;
-  ConstBuffer in;
-  Buffer out;
+  ConstBuffer in = {};
+  Buffer out = {};
   ReduceOp op = ReduceOp::kSum;
   int root = -1;
   int peer = -1;
-  std::source_location site{};
+  std::source_location site = {};
 };
 
 // One call of a batch (comm/batch.h), as it was passed; the layouts of a variable-count form are kept.
 struct BatchedCall {
-  CallArguments arguments;
-  CallOptions options;
-  std::vector<int64_t> in_counts;
-  std::vector<int64_t> in_displacements;
-  std::vector<int64_t> out_counts;
-  std::vector<int64_t> out_displacements;
+  CallArguments arguments = {};
+  CallOptions options = {};
+  std::vector<int64_t> in_counts = {};
+  std::vector<int64_t> in_displacements = {};
+  std::vector<int64_t> out_counts = {};
+  std::vector<int64_t> out_displacements = {};
 
   BlockLayout in_blocks() const { return {in_counts, in_displacements}; }
   BlockLayout out_blocks() const { return {out_counts, out_displacements}; }

@@ -60,7 +60,7 @@ struct TuningRule {
   CollectiveKind kind = CollectiveKind::kBarrier;
   int64_t from = 0;
   int64_t below = std::numeric_limits<int64_t>::max();  // the largest number: no end
-  std::string algorithm;
+  std::string algorithm = {};
   TuningLevel level = TuningLevel::kBoth;
 
   bool Fits(CollectiveKind call, int64_t bytes, bool local) const {
@@ -85,7 +85,7 @@ struct Tuning {
                         .uncached_gigabytes_s = 5.35,
                         .cpu_share = 0.83,
                         .switch_us = 1.49};
-  DirectTuning direct;
+  DirectTuning direct = {};
   // Reading operands and writing the result of a reduction, beyond the move that brought the data.
   double reduce_gigabytes_s = 71.3;
   // What a rank's caches hold, of its input and output together.
@@ -97,7 +97,7 @@ struct Tuning {
   int64_t remote_piece_bytes = 262144;
   int32_t max_pieces = 64;
 
-  std::vector<TuningRule> rules;
+  std::vector<TuningRule> rules = {};
 
   // "local.alpha_us=0.3; local.message_us=0.1; ...": every figure and rule, in a form that Parse takes and that gives
   // an equal table.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
+#include <type_traits>
 
 namespace cohort::comm {
 
@@ -101,24 +102,41 @@ std::string_view Name(Determinism level);     // "fast", "reproducible", "order_
 
 enum class MemoryKind : uint8_t { kHost = 0, kCuda = 1 };
 
+// kValue: the DataType of a C++ type: integers by size and sign (int64_t and long long are the same), float and double.
+// A type of your own that is laid out as one of these, such as a half-precision class, joins by
+//
+//   template <>
+//   struct cohort::comm::DataTypeOf<my::Half> {
+//     static constexpr DataType kValue = DataType::kFloat16;
+//   };
+//
+// and any other memory as elements of a type that it consists of: 100 std::complex<float> are
+// Buffer(data, 200, DataType::kFloat32), a struct that is only moved is sizeof(T) times as many kUint8.
 template <typename T>
-struct DataTypeOf;  // kValue: the DataType of a C++ arithmetic type
-#define COHORT_DATA_TYPE(type, value)                   \
-  template <>                                           \
-  struct DataTypeOf<type> {                             \
-    static constexpr DataType kValue = DataType::value; \
-  }
-COHORT_DATA_TYPE(int8_t, kInt8);
-COHORT_DATA_TYPE(uint8_t, kUint8);
-COHORT_DATA_TYPE(int16_t, kInt16);
-COHORT_DATA_TYPE(uint16_t, kUint16);
-COHORT_DATA_TYPE(int32_t, kInt32);
-COHORT_DATA_TYPE(uint32_t, kUint32);
-COHORT_DATA_TYPE(int64_t, kInt64);
-COHORT_DATA_TYPE(uint64_t, kUint64);
-COHORT_DATA_TYPE(float, kFloat32);
-COHORT_DATA_TYPE(double, kFloat64);
-#undef COHORT_DATA_TYPE
+struct DataTypeOf {
+  static_assert(std::is_integral_v<T> && !std::is_same_v<T, bool>,
+                "Cohort has no DataType for elements of this type: write Buffer(data, count, DataType), or specialise "
+                "cohort::comm::DataTypeOf for it; comm/types.h says how");
+  static constexpr DataType kValue = [] {
+    constexpr DataType kSigned[] = {DataType::kInt8, DataType::kInt16, DataType::kInt32, DataType::kInt64};
+    constexpr DataType kUnsigned[] = {DataType::kUint8, DataType::kUint16, DataType::kUint32, DataType::kUint64};
+    if constexpr (std::is_integral_v<T>) {
+      constexpr size_t kPower = sizeof(T) == 1 ? 0 : sizeof(T) == 2 ? 1 : sizeof(T) == 4 ? 2 : 3;
+      static_assert(sizeof(T) == size_t{1} << kPower, "Cohort has integers of 1, 2, 4 and 8 bytes");
+      return std::is_signed_v<T> ? kSigned[kPower] : kUnsigned[kPower];
+    } else {
+      return DataType::kUint8;  // the assertion above has told
+    }
+  }();
+};
+template <>
+struct DataTypeOf<float> {
+  static constexpr DataType kValue = DataType::kFloat32;
+};
+template <>
+struct DataTypeOf<double> {
+  static constexpr DataType kValue = DataType::kFloat64;
+};
 
 // Memory that a call reads: `count` elements. Never owned: it must stay valid and unchanged until the Work is done.
 struct ConstBuffer {

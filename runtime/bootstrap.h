@@ -27,19 +27,19 @@ struct Device {
   int index = 0;
   DeviceKind kind = DeviceKind::kSimulated;
   int node_index = 0;  // which of the node's devices; for CUDA the visible ordinal of this process is `index`
-  std::string id;
+  std::string id = {};
 };
 
 struct NodeInfo {
   int index = 0;
-  std::string name;
+  std::string name = {};
   int first_rank = 0;
   int rank_count = 0;
 };
 
 // Everything a rank knows about itself and its world. Immutable within an epoch.
 struct Identity {
-  std::string job_id;
+  std::string job_id = {};
   uint64_t epoch = 1;
   int rank = 0;
   int world_size = 1;
@@ -47,25 +47,25 @@ struct Identity {
   int local_rank = 0;
   int local_world_size = 1;
   int devices_per_rank = 0;
-  std::vector<Device> devices;
-  std::vector<NodeInfo> nodes;    // ordered by first_rank, covering 0 .. world_size - 1
-  std::string job_secret;         // 32 bytes, or empty in a world of one
-  std::string data_interface_ip;  // address that data transports bind to; empty: any
-  bool nodes_share_host = false;  // simulated nodes on one machine
+  std::vector<Device> devices = {};
+  std::vector<NodeInfo> nodes = {};    // ordered by first_rank, covering 0 .. world_size - 1
+  std::string job_secret = {};         // 32 bytes, or empty in a world of one
+  std::string data_interface_ip = {};  // address that data transports bind to; empty: any
+  bool nodes_share_host = false;       // simulated nodes on one machine
 };
 
 // The ranks a message is about: everyone, or the listed world ranks.
 struct RankSet {
   bool everyone = false;
-  std::vector<int> ranks;
+  std::vector<int> ranks = {};
   bool contains(int rank) const;
 };
 
 struct GroupFailure {
   uint64_t group = 0;
   uint64_t epoch = 0;
-  RankSet members;
-  absl::Status status;
+  RankSet members = {};
+  absl::Status status = {};
   int blamed_rank = -1;
   int from_rank = -1;
   // Not 0: this answers ReportStall with `expired`. The members that still wait in this operation end the group; for
@@ -91,8 +91,8 @@ class Bootstrap {
   virtual ~Bootstrap() = default;
   // Learns the identity and the segment. Blocks; fails with kDeadlineExceeded or kUnavailable and the cause.
   struct Joined {
-    Identity identity;
-    std::unique_ptr<Segment> segment;
+    Identity identity = {};
+    std::unique_ptr<Segment> segment = nullptr;
   };
   virtual absl::StatusOr<Joined> Join(Deadline deadline) = 0;
   // The job's key-value store: a key is written once, by one rank; values have at most 48 KiB. Get blocks until it is

@@ -26,6 +26,7 @@
 namespace {
 
 using cohort::comm::Buffer;
+using cohort::comm::CallOptions;
 using cohort::comm::Communicator;
 using cohort::comm::ConstBuffer;
 using cohort::comm::ReduceOp;
@@ -88,8 +89,11 @@ int RunRank(RuntimeOptions options) {
   const int64_t count = 1000;
   std::vector<float> in(count, static_cast<float>((*runtime)->rank() + 1));
   std::vector<float> out(count);
+  const CallOptions call_options = {.timeout = std::chrono::minutes(1)};  // ten, unless it is set
   const absl::Status status =
-      (*world)->AllReduce(ConstBuffer(in.data(), count), Buffer(out.data(), count), ReduceOp::kSum).Wait();
+      (*world)
+          ->AllReduce(ConstBuffer(in.data(), count), Buffer(out.data(), count), ReduceOp::kSum, call_options)
+          .Wait();
   if (!status.ok()) return Fail("all_reduce", status);
 
   const int size = (*world)->size();

@@ -16,6 +16,7 @@ echo "== find_package"
 cmake -G Ninja -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/moved"
 cmake --build "$work/user/build"
 "$work/user/build/embed"
+"$work/user/build/calls"
 if [ -x "$work/user/build/checkpoint" ]; then "$work/user/build/checkpoint"; fi
 if [ -f "$work/moved/include/cohort/trainer/checkpoint.h" ] && [ ! -x "$work/user/build/checkpoint" ]; then
   echo "the trainer is installed, and find_package does not find it" && exit 1
@@ -25,8 +26,21 @@ echo "== pkg-config"
 PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name cohort.pc)")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046,SC2086
-$CXX -std=c++20 $CXXFLAGS "$work/user/embed.cc" -o "$work/user/embed" $(pkg-config --cflags --libs cohort)
+$CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS "$work/user/embed.cc" -o "$work/user/embed" $(pkg-config --cflags --libs cohort)
 "$work/user/embed"
+echo "== an element type that there is not"
+cat >"$work/user/wrong.cc" <<END
+#include "comm/types.h"
+struct Colour {
+  int red;
+};
+void Use(Colour* colours) { cohort::comm::Buffer(colours, 3); }
+END
+# shellcheck disable=SC2046
+if $CXX -std=c++20 -fsyntax-only "$work/user/wrong.cc" $(pkg-config --cflags cohort) 2>"$work/wrong.log" ||
+  ! grep -q "Cohort has no DataType for elements of this type" "$work/wrong.log"; then
+  cat "$work/wrong.log" && exit 1
+fi
 
 if [ -x "$work/moved/bin/dlaunch" ]; then
   echo "== under the installed dlaunch"
