@@ -1,5 +1,8 @@
 #include "runtime/env.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <charconv>
@@ -75,6 +78,17 @@ absl::StatusOr<std::string> PortRange(const char* name) {
   return Refuse(name, value, "two ports, the first not above the last, such as 20000-20100");
 }
 
+absl::StatusOr<std::string> IpAddress(const char* name) {
+  const std::string value(Variable(name));
+  const std::string without_scope = value.substr(0, value.find('%'));
+  in6_addr bytes{};  // either kind fits
+  if (value.empty() || inet_pton(AF_INET, value.c_str(), &bytes) == 1 ||
+      inet_pton(AF_INET6, without_scope.c_str(), &bytes) == 1) {
+    return value;
+  }
+  return Refuse(name, value, "an IPv4 or IPv6 address of this host, such as 10.0.0.1");
+}
+
 // What a launcher tells each process that it starts: the number of processes, beside a variable that only such a
 // process has. SLURM_NTASKS is not among them: a batch script has it too, in which one process runs.
 constexpr struct {
@@ -138,7 +152,7 @@ absl::StatusOr<Environment> Environment::Read() {
   COHORT_ASSIGN_OR_RETURN(environment.cuda_library, Library("COHORT_CUDA_LIBRARY"));
   environment.nccl_settings = NcclSettings();
   COHORT_ASSIGN_OR_RETURN(environment.port_range, PortRange("COHORT_PORT_RANGE"));
-  environment.data_address = std::string(Variable("COHORT_DATA_ADDRESS"));
+  COHORT_ASSIGN_OR_RETURN(environment.data_address, IpAddress("COHORT_DATA_ADDRESS"));
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> any_version, Number("COHORT_UCX_ANY_VERSION", 0, 1));
   environment.ucx_any_version = any_version.value_or(0) == 1;
   environment.ucx_variables = NamesThatBeginWith("UCX_");

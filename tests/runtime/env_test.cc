@@ -18,6 +18,7 @@ constexpr const char* kVariables[] = {"COHORT_AGENT",
                                       "COHORT_UCX_LIBRARY",
                                       "COHORT_NCCL_LIBRARY",
                                       "COHORT_CUDA_LIBRARY",
+                                      "COHORT_DATA_ADDRESS",
                                       "COHORT_JOB_ID",
                                       "COHORT_ALLOW_SINGLE",
                                       "RANK",
@@ -73,6 +74,16 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   EXPECT_EQ(environment->ucx_library, "/opt/libucp.so");
   EXPECT_EQ(environment->nccl_library, "libfake.so");
   EXPECT_TRUE(environment->cuda_library.empty());
+}
+
+TEST_F(EnvironmentTest, TheDataAddressIsOne) {
+  for (const char* address : {"10.0.0.1", "fe80::1%eth0", "::1", ""}) {
+    setenv("COHORT_DATA_ADDRESS", address, 1);
+    const auto environment = Environment::Read();
+    ASSERT_TRUE(environment.ok()) << environment.status();
+    EXPECT_EQ(environment->data_address, address);
+  }
+  for (const char* wrong : {"eth0", "10.0.0", "10.0.0.1:80", "node-b"}) ExpectRefused("COHORT_DATA_ADDRESS", wrong);
 }
 
 // Each rank of a job would take itself for a world of one, and end well with a wrong result.

@@ -82,7 +82,7 @@ absl::StatusOr<std::string> InterfaceOf(const std::string& ip) {
     present += (present.empty() ? "" : ", ") + std::string(entry->ifa_name) + " " + ToText(address);
   }
   return absl::NotFoundError("no network interface of this machine has the data address " + ip +
-                             "; there are: " + present);
+                             "; there are: " + present + ". COHORT_DATA_ADDRESS says which one is taken");
 }
 
 std::vector<std::string> RdmaDevicesOf(const std::string& interface, const std::string& sysfs) {
