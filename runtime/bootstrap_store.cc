@@ -197,8 +197,9 @@ absl::Status StoreBootstrap::AwaitAttached(int rank, Deadline deadline) {
 
 // The first rank of a node: makes the segment and keeps its descriptor open until all have it.
 absl::StatusOr<std::unique_ptr<Segment>> StoreBootstrap::MakeSegment(Deadline deadline) {
-  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<Segment> segment,
-                          CreateAndAttach({.local_ranks = node_.rank_count, .epoch = 1, .job_id = job_id_}));
+  COHORT_ASSIGN_OR_RETURN(
+      std::unique_ptr<Segment> segment,
+      CreateAndAttach({.local_ranks = node_.rank_count, .epoch = 1, .job_id = job_id_, .node = node_.name}));
   COHORT_RETURN_IF_ERROR(store_->Put("cohort/segment/" + std::to_string(rank_),
                                      std::to_string(getpid()) + " " + std::to_string(segment->fd())));
   for (int local = 1; local < node_.rank_count; ++local) {

@@ -39,7 +39,9 @@ class WorldOfOne final : public Bootstrap {
     Joined joined;
     joined.identity.job_id = "single-" + std::to_string(getpid());
     joined.identity.nodes = {NodeInfo{0, "localhost", 0, 1}};
-    COHORT_ASSIGN_OR_RETURN(joined.segment, CreateAndAttach({.local_ranks = 1, .job_id = joined.identity.job_id}));
+    COHORT_ASSIGN_OR_RETURN(
+        joined.segment,
+        CreateAndAttach({.local_ranks = 1, .job_id = joined.identity.job_id, .node = joined.identity.nodes[0].name}));
     segment_ = joined.segment.get();
     return joined;
   }

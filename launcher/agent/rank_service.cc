@@ -54,6 +54,7 @@ absl::Status RankService::Start(const std::string& address) {
   options.local_ranks = ranks;
   options.epoch = assignment_.epoch();
   options.job_id = assignment_.job().job_id();
+  options.node = assignment_.placement().name();
   COHORT_ASSIGN_OR_RETURN(segment_, runtime::Segment::Create(options));
   // A few more than ranks, so that strangers are told why they are refused.
   return socket_.Listen(address, ranks + 16);

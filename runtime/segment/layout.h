@@ -14,7 +14,7 @@
 namespace cohort::runtime {
 
 inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
-inline constexpr uint32_t kSegmentVersion = 4;
+inline constexpr uint32_t kSegmentVersion = 5;
 inline constexpr uint64_t kPage = 4096;
 
 struct SegmentHeader {
@@ -25,6 +25,7 @@ struct SegmentHeader {
   uint64_t arena_bytes;  // of each rank
   uint64_t cpus;
   char job_id[64];
+  char node[64];  // its name, cut; for people
 };
 
 // One entry of a directory. `version` is odd while the owner changes the entry.

@@ -205,6 +205,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const Options& options)
   rep.cpus = Oversubscribed(rep.local_ranks) ? cpus : std::max(cpus, rep.local_ranks);
   header->cpus = static_cast<uint64_t>(rep.cpus);
   std::strncpy(header->job_id, options.job_id.c_str(), sizeof header->job_id - 1);
+  std::strncpy(header->node, options.node.c_str(), sizeof header->node - 1);
   header->magic = kSegmentMagic;
   if (fcntl(rep.fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return ErrnoStatus(errno, "cannot seal the node segment");

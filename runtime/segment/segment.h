@@ -56,6 +56,7 @@ class Segment {
     int local_ranks = 1;
     uint64_t epoch = 1;
     std::string job_id = {};
+    std::string node = {};  // its name, for people who read the segment
   };
   // Makes a new segment. kResourceExhausted when there is no memory for the fixed part.
   static absl::StatusOr<std::unique_ptr<Segment>> Create(const Options& options);

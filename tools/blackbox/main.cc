@@ -26,7 +26,7 @@ constexpr const char* kFooter =
     "  blackbox 4711 --save hung.box  keep the records; later: blackbox --file hung.box\n"
     "\n"
     "A dead rank's calls can be read for as long as another rank of its host or the agent lives. The columns: the\n"
-    "rank's number on this host, its pid, what the kernel says of that process, whether it has joined; then "
+    "node's name, the rank's number on it, its pid, what the kernel says of that process, whether it has joined; then "
     "the call:\n"
     "under way (in), done or failed; its group, the rank's number there, the call's number in the group, bytes, and\n"
     "for how long it has run or how long ago it ended.\n";

@@ -22,7 +22,8 @@ struct RankCopy {
 };
 
 struct SegmentCopy {
-  std::string job_id;  // printable
+  std::string job_id;  // printable, as is the next
+  std::string node;    // empty: not known
   uint64_t epoch = 0;
   std::vector<RankCopy> ranks;
   uint64_t now_ns = 0;  // steady clock; of a saved segment: when it was saved, or else its newest time

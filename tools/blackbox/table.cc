@@ -1,5 +1,6 @@
 #include "tools/blackbox/table.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "runtime/segment/agent_protocol.h"
@@ -84,15 +85,19 @@ std::string RecordText(const SegmentCopy& segment, const CallRecord& record) {
 }  // namespace
 
 std::string TableText(const SegmentCopy& segment, const StateOfProcess& state_of) {
-  char line[640];
+  char line[720];
+  const std::string node = segment.node.empty() ? "-" : segment.node;
+  const int width = std::max(4, static_cast<int>(node.size()));
   std::string text = "job " + (segment.job_id.empty() ? "-" : segment.job_id) + ", epoch " +
-                     std::to_string(segment.epoch) + ", " + std::to_string(segment.ranks.size()) + " local ranks\n";
-  std::snprintf(line, sizeof line, "%5s %8s %-8s %-8s %-6s %-16s %9s %10s %-14s %-9s %12s %-10s %s\n", "local", "pid",
-                "process", "state", "call", "group", "as", "sequence", "kind", "type", "bytes", "since", "site");
+                     std::to_string(segment.epoch) + ", " + std::to_string(segment.ranks.size()) + " local ranks of " +
+                     node + "\n";
+  std::snprintf(line, sizeof line, "%-*s %5s %8s %-8s %-8s %-6s %-16s %9s %10s %-14s %-9s %12s %-10s %s\n", width,
+                "node", "local", "pid", "process", "state", "call", "group", "as", "sequence", "kind", "type", "bytes",
+                "since", "site");
   text += line;
   for (const RankCopy& rank : segment.ranks) {
-    std::snprintf(line, sizeof line, "%5d %8d %-8s %-8s ", rank.local_rank, rank.pid, state_of(rank.pid).c_str(),
-                  RankState(rank.state).c_str());
+    std::snprintf(line, sizeof line, "%-*s %5d %8d %-8s %-8s ", width, node.c_str(), rank.local_rank, rank.pid,
+                  state_of(rank.pid).c_str(), RankState(rank.state).c_str());
     const std::string head = line;
     if (rank.records.empty()) text += head + "no call\n";
     for (const CallRecord& record : rank.records) text += head + RecordText(segment, record) + "\n";
@@ -101,8 +106,8 @@ std::string TableText(const SegmentCopy& segment, const StateOfProcess& state_of
 }
 
 std::string JsonText(const SegmentCopy& segment, const StateOfProcess& state_of) {
-  std::string json =
-      "{\"job\": " + JsonString(segment.job_id) + ", \"epoch\": " + std::to_string(segment.epoch) + ", \"ranks\": [";
+  std::string json = "{\"job\": " + JsonString(segment.job_id) + ", \"node\": " + JsonString(segment.node) +
+                     ", \"epoch\": " + std::to_string(segment.epoch) + ", \"ranks\": [";
   for (const RankCopy& rank : segment.ranks) {
     json += std::string(rank.local_rank == 0 ? "" : ",") + "\n  {\"local_rank\": " + std::to_string(rank.local_rank) +
             ", \"pid\": " + std::to_string(rank.pid) + ", \"process\": " + JsonString(state_of(rank.pid)) +

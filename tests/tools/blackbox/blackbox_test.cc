@@ -73,7 +73,7 @@ pid_t StartRank(Segment& segment, int rank) {
 class BlackBoxTool : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto segment = Segment::Create({.local_ranks = kRanks, .job_id = "job-7"});
+    auto segment = Segment::Create({.local_ranks = kRanks, .job_id = "job-7", .node = "node-b"});
     ASSERT_TRUE(segment.ok());
     segment_ = std::move(*segment);
     for (int rank = 0; rank < kRanks; ++rank) {
@@ -121,6 +121,8 @@ TEST_F(BlackBoxTool, ReadsLiveStoppedAndKilledRanks) {
     EXPECT_THAT(table, HasSubstr("gone"));
     EXPECT_THAT(table, HasSubstr("all_reduce     float32           4096"));
     EXPECT_THAT(table, HasSubstr("train.cc:88"));
+    EXPECT_THAT(table, HasSubstr("\nnode-b     2 "));
+    EXPECT_THAT(JsonText(*copy, ProcessState), HasSubstr("\"node\": \"node-b\""));
   }
   EXPECT_EQ(FindInProcess(killed).status().code(), absl::StatusCode::kNotFound);
 }
@@ -180,7 +182,7 @@ TEST_F(BlackBoxTool, WhatDoesNotFitIsNotKeptByHalf) {
 }
 
 TEST(BlackBoxTables, EmptyRanksHaveALineAndJsonQuotes) {
-  SegmentCopy copy{.job_id = "a\"b", .epoch = 2, .ranks = {RankCopy{}}, .now_ns = 0};
+  SegmentCopy copy{.job_id = "a\"b", .node = "", .epoch = 2, .ranks = {RankCopy{}}, .now_ns = 0};
   const auto state_of = [](int) { return std::string("-"); };
   EXPECT_THAT(TableText(copy, state_of), HasSubstr("no call"));
   EXPECT_THAT(JsonText(copy, state_of), HasSubstr("\"job\": \"a\\\"b\""));
