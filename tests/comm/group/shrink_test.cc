@@ -52,8 +52,7 @@ TEST(ShrinkTest, ASecondDeathDuringShrink) {
   options.ranks = 5;
   const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
     if (rank.rank == 0) kill(getpid(), SIGKILL);
-    absl::Status status;
-    while (status.ok()) status = rank.world->Barrier().Wait();
+    (void)AwaitFailure(*rank.world);
     if (rank.rank == 1) {
       // The one that proposes: the others have begun, and this rank never comes.
       rank.meet("shrinking", 1);
@@ -73,8 +72,7 @@ TEST(ShrinkTest, ASurvivorThatNeverCallsIsNamed) {
   options.ranks = 3;
   const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
     if (rank.rank == 2) kill(getpid(), SIGKILL);
-    absl::Status status;
-    while (status.ok()) status = rank.world->Barrier().Wait();
+    (void)AwaitFailure(*rank.world);
     std::string wrong;
     if (rank.rank == 1) {
       const auto group = rank.world->Shrink(std::chrono::milliseconds(300));
@@ -94,8 +92,7 @@ TEST(ShrinkTest, WhoTriesAgainMeetsWhoIsLate) {
   options.ranks = 3;
   const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
     if (rank.rank == 2) kill(getpid(), SIGKILL);
-    absl::Status status;
-    while (status.ok()) status = rank.world->Barrier().Wait();
+    (void)AwaitFailure(*rank.world);
     if (rank.rank == 1) {  // waits for the proposal of rank 0, twice
       for (int i = 0; i < 2; ++i) {
         const auto group = rank.world->Shrink(std::chrono::milliseconds(100));
@@ -128,13 +125,10 @@ TEST(ShrinkSimTest, AllSurvivorsGetTheSameMembers) {
         rank.Die("rank " + std::to_string(rank.rank) + " is dead");
         return;
       }
-      absl::Status status;
-      while (status.ok()) status = rank.world->Barrier().Wait();
+      (void)AwaitFailure(*rank.world);
       auto group = rank.world->Shrink();
       while (group.ok() && (*group)->size() > options.ranks - (first == second ? 1 : 2)) {
-        do {
-          status = (*group)->Barrier().Wait();
-        } while (status.ok());
+        (void)AwaitFailure(**group);
         group = (*group)->Shrink();
       }
       if (!group.ok()) {

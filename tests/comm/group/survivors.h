@@ -15,6 +15,13 @@
 
 namespace cohort::testing {
 
+// Meets the others again and again, until the group has failed; its error.
+inline absl::Status AwaitFailure(comm::Communicator& group) {
+  absl::Status status;
+  while (status.ok()) status = group.Barrier().Wait();
+  return status;
+}
+
 class Survivors {
  public:
   // All ranks draw the same mix from `seed`. The caller kills itself at its operation number `dies_at`; -1: never.

@@ -23,6 +23,7 @@
 #include "launcher/base/unique_fd.h"
 #include "runtime/segment/agent_protocol.h"
 #include "tests/support/fuzz_input.h"
+#include "tests/support/fuzz_messages.h"
 
 namespace cohort::launcher {
 namespace {
@@ -64,21 +65,6 @@ UniqueFd Connect(const std::string& address) {
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size());
   FuzzCheck(::connect(fd.get(), reinterpret_cast<const sockaddr*>(&name), length) == 0);
   return fd;
-}
-
-void TakeMembers(FuzzInput* input, v1::RankSet* set) {
-  set->set_everyone(input->Bool());
-  for (uint32_t i = input->Below(4); i > 0; --i) set->add_ranks(input->Number32());
-}
-
-void TakeFailure(FuzzInput* input, v1::GroupFailure* failure) {
-  failure->set_group(input->Number());
-  failure->set_epoch(input->Number());
-  TakeMembers(input, failure->mutable_members());
-  failure->set_code(input->Number32());
-  failure->set_text(input->Text());
-  failure->set_blamed_rank(input->Signed32());
-  failure->set_from_rank(input->Signed32());
 }
 
 // What a rank may say.

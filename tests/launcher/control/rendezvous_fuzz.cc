@@ -20,6 +20,7 @@
 #include "launcher/control/rendezvous.h"
 #include "launcher/control/roster.h"
 #include "tests/support/fuzz_input.h"
+#include "tests/support/fuzz_messages.h"
 
 namespace cohort::launcher {
 namespace {
@@ -70,12 +71,6 @@ v1::JobPlan TakePlan(FuzzInput* input) {
 
 // --- what an agent may say ---
 
-void TakeMembers(FuzzInput* input, v1::RankSet* set) {
-  set->set_everyone(input->Bool());
-  const uint32_t count = input->Below(5);
-  for (uint32_t i = 0; i < count; ++i) set->add_ranks(input->Number32());
-}
-
 void TakeCall(FuzzInput* input, v1::CallState* call) {
   call->set_present(input->Bool());
   call->set_rank(input->Number32());
@@ -117,16 +112,6 @@ void TakeOffer(FuzzInput* input, v1::NodeOffer* offer) {
   offer->set_master_port(input->Number32());
   const uint32_t devices = input->Below(4);
   for (uint32_t i = 0; i < devices; ++i) offer->add_devices()->set_node_index(input->Number32());
-}
-
-void TakeFailure(FuzzInput* input, v1::GroupFailure* failure) {
-  failure->set_group(input->Number());
-  failure->set_epoch(input->Number());
-  TakeMembers(input, failure->mutable_members());
-  failure->set_code(input->Number32());
-  failure->set_text(input->Text());
-  failure->set_blamed_rank(input->Signed32());
-  failure->set_from_rank(input->Signed32());
 }
 
 v1::FromAgent TakeMessage(FuzzInput* input) {

@@ -8,16 +8,15 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
-#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "launcher/agent/process_state.h"
 #include "launcher/base/unique_fd.h"
 #include "launcher/jobs/job_socket.h"
 #include "launcher/jobs/running_jobs.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/running_job.h"
 
 namespace cohort::launcher {
 namespace {
@@ -55,26 +54,7 @@ TEST(RunningJobs, AreMeantByTheirFirstLetters) {
   EXPECT_TRUE(MatchJobIds(ids, "c").empty());
 }
 
-// A running job and its id, found by its dlaunch's process number among all that may run here.
-class Jobs : public testing::Test {
- protected:
-  void Start(const string& script, const std::vector<string>& options = {}) {
-    std::vector<string> arguments = {"--simulate-nodes", "2", "--nproc-per-node", "2"};
-    arguments.insert(arguments.end(), options.begin(), options.end());
-    arguments.insert(arguments.end(), {"sh", "-c", script});
-    job_ = std::make_unique<DlaunchProcess>(arguments);
-    for (int rank = 0; rank < 4; ++rank) {
-      ASSERT_TRUE(job_->WaitForOutput("[" + std::to_string(rank) + "] up")) << job_->err();
-    }
-    const string environment = ReadProcessEnvironment(job_->RankProcess(0));
-    const size_t at = environment.find(string(1, '\0') + "COHORT_JOB_ID=") + 1;
-    ASSERT_NE(at, 0u);
-    id_ = string(environment.c_str() + at + std::strlen("COHORT_JOB_ID="));
-  }
-
-  std::unique_ptr<DlaunchProcess> job_;
-  string id_;
-};
+class Jobs : public RunningJob {};
 
 TEST_F(Jobs, StatusTellsOfAllAndOfOne) {
   Start("echo up; sleep 1000", {"--max-restarts", "2"});

@@ -231,6 +231,14 @@ TEST(Run, TellsThatItsOutputCouldNotBeWritten) {
   }
 }
 
+TEST(Run, ALimitOnFilesSizeIsAnErrorAndNoSignal) {
+  const TemporaryFolder folder;
+  DlaunchProcess job(
+      {"sh", "-c", "ulimit -f 0; env -u COHORT_AGENT $COHORT_TEST_BIN_DIR/dlaunch --help > " + folder.path() + "/out"});
+  EXPECT_EQ(job.Wait(), 125) << job.err();
+  EXPECT_NE(job.err().find("can't write the standard output: File too large"), string::npos) << job.err();
+}
+
 TEST(Run, EndsWhenNobodyReadsItsErrorOutput) {
   DlaunchProcess job({"sh", "-c",
                       "(env -u COHORT_AGENT $COHORT_TEST_BIN_DIR/dlaunch "

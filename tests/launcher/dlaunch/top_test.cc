@@ -7,7 +7,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "launcher/jobs/live_view.h"
 #include "launcher/jobs/top_table.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/running_job.h"
 
 namespace cohort::launcher {
 namespace {
@@ -199,22 +199,9 @@ TEST(GroupUseTest, CountsWhatAGroupHolds) {
   EXPECT_TRUE(LookAtGroups({}).empty());
 }
 
-class Top : public testing::Test {
+class Top : public RunningJob {
  protected:
-  void Start(const string& script) {
-    job_ = std::make_unique<DlaunchProcess>(std::vector<string>{"--simulate-nodes", "2", "--nproc-per-node", "2",
-                                                                "--max-restarts", "1", "sh", "-c", script});
-    for (int rank = 0; rank < 4; ++rank) {
-      ASSERT_TRUE(job_->WaitForOutput("[" + std::to_string(rank) + "] up")) << job_->err();
-    }
-    const string environment = ReadProcessEnvironment(job_->RankProcess(0));
-    const size_t at = environment.find(string(1, '\0') + "COHORT_JOB_ID=") + 1;
-    ASSERT_NE(at, 0u);
-    id_ = string(environment.c_str() + at + std::strlen("COHORT_JOB_ID="));
-  }
-
-  std::unique_ptr<DlaunchProcess> job_;
-  string id_;
+  void Start(const string& script) { RunningJob::Start(script, {"--max-restarts", "1"}); }
 };
 
 TEST_F(Top, IsAPageOfTextWhereNobodyWatches) {
