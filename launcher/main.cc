@@ -167,12 +167,17 @@ std::string DescribeBinding(Bind bind) {
   return "its share of the node's cores (--bind core)";
 }
 
+std::string DescribeOrder(const Options& options) {
+  if (options.rank_order == RankOrder::kFile) return "as in " + options.rank_order_file;
+  return options.rank_order == RankOrder::kNatural ? "by name" : "as the source has them";
+}
+
 // How it came to the plan.
 std::string Explanation(const Job& job) {
   std::string text = "sources of nodes, the first that applies is used (*):\n" + ExplainSources(job.options);
   text += "agents are started by: " + job.nodes.spawner + "\n";
   text += "order of the nodes: ";
-  text += job.options.rank_order == RankOrder::kNatural ? "by name\n" : "as the source has them\n";
+  text += DescribeOrder(job.options) + "\n";
   text += "CPUs of a rank: " + DescribeBinding(job.options.bind) + "\n";
   if (job.nodes.across_hosts) {
     std::string names;

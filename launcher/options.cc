@@ -108,7 +108,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "launcher", &raw->launcher, "NAME",
             "Where nodes come from: slurm, pbs, lsf, local, ... (--explain lists them; the first that fits)");
   AddOption(app.get(), "rank-order", &raw->rank_order, "ORDER",
-            "Number nodes as given, or natural: by name, host-9 before host-10 (given)");
+            "Number nodes as given, natural: by name, host-9 before host-10, or as in file:FILE (given)");
   AddOption(app.get(), "bind", &raw->bind, "WHAT",
             "Bind each rank to its share of the node's cores, to its NUMA node (numa), or not at all (none) (core)");
   AddOption(app.get(), "simulate-nodes", &raw->simulate_nodes, "N", "Let this machine stand for N nodes");
@@ -272,6 +272,18 @@ absl::Status ReadOnFailure(const RawOptions& raw, const CLI::App& app, Options* 
   return absl::OkStatus();
 }
 
+absl::Status ReadRankOrder(const std::string& text, Options* options) {
+  constexpr std::string_view kFile = "file:";
+  if (text == "natural") options->rank_order = RankOrder::kNatural;
+  if (text == "given" || text == "natural") return absl::OkStatus();
+  if (!text.starts_with(kFile) || text.size() == kFile.size()) {
+    return Invalid("--rank-order '" + text + "': give given, natural or file: and the path of a list of hosts");
+  }
+  options->rank_order = RankOrder::kFile;
+  options->rank_order_file = text.substr(kFile.size());
+  return absl::OkStatus();
+}
+
 // After the restarts.
 absl::Status ReadInput(const std::string& text, Options* options) {
   if (text != "rank0" && text != "none") return Invalid("--stdin '" + text + "': give rank0 or none");
@@ -297,10 +309,7 @@ absl::Status ReadChoices(const RawOptions& raw, const CLI::App& app, Options* op
   const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
   COHORT_RETURN_IF_ERROR(ReadOnFailure(raw, app, options));
   if (given("--rank-order")) {
-    if (raw.rank_order != "given" && raw.rank_order != "natural") {
-      return Invalid("--rank-order '" + raw.rank_order + "': give given or natural");
-    }
-    options->rank_order = raw.rank_order == "given" ? RankOrder::kGiven : RankOrder::kNatural;
+    COHORT_RETURN_IF_ERROR(ReadRankOrder(raw.rank_order, options));
   }
   if (given("--bind")) COHORT_RETURN_IF_ERROR(ReadBind(raw.bind, &options->bind));
   if (given("--stdin")) COHORT_RETURN_IF_ERROR(ReadInput(raw.input, options));

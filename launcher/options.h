@@ -26,7 +26,7 @@ inline constexpr int kMaxRestarts = 1000000;
 inline constexpr int kUsualRestarts = 3;  // with --on-failure restart alone
 
 enum class OnFailure { kEnd, kContinue, kRestart };
-enum class RankOrder { kGiven, kNatural };
+enum class RankOrder { kGiven, kNatural, kFile };
 // What a rank's processes may run on: its share of the node's cores, a NUMA node, or whatever dlaunch may.
 enum class Bind { kCore, kNuma, kNone };
 
@@ -59,6 +59,7 @@ struct Options {
   OnFailure on_failure = OnFailure::kEnd;
   int max_restarts = 0;  // above 0 exactly with kRestart
   RankOrder rank_order = RankOrder::kGiven;
+  std::string rank_order_file;  // with kFile
   Bind bind = Bind::kCore;
   std::string metrics;  // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
   bool dry_run = false;

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/environment/host_list.h"
 #include "launcher/environment/joined_nodes.h"
 #include "launcher/environment/kubernetes.h"
 #include "launcher/environment/lsf.h"
+#include "launcher/environment/node_order.h"
 #include "launcher/environment/pbs.h"
 #include "launcher/environment/simulated_nodes.h"
 #include "launcher/environment/slurm.h"
@@ -58,10 +58,7 @@ absl::StatusOr<JobNodes> FindNodes(const Options& options) {
   const std::vector<NamedSource> sources = AllSources();
   COHORT_ASSIGN_OR_RETURN(const size_t chosen, Choose(sources, options));
   COHORT_ASSIGN_OR_RETURN(JobNodes found, sources[chosen].source->Find(options));
-  if (options.rank_order == RankOrder::kNatural) {
-    std::stable_sort(found.nodes.begin(), found.nodes.end(),
-                     [](const NodeResources& a, const NodeResources& b) { return NaturalLess(a.name, b.name); });
-  }
+  COHORT_RETURN_IF_ERROR(OrderNodes(options, &found.nodes));
   return found;
 }
 

@@ -47,7 +47,8 @@ class NodeSource {
 };
 
 // Asks the first source of environments.def that applies, or the one that --launcher names; then puts the nodes into
-// the order that --rank-order asks for. kInvalidArgument: --launcher names none, or one that does not apply here.
+// the order that --rank-order asks for (node_order.h). kInvalidArgument: --launcher names none, or one that does not
+// apply here.
 absl::StatusOr<JobNodes> FindNodes(const Options& options);
 
 // A line for each source, in the order in which they are asked: what speaks for it or against it, the chosen one

@@ -56,6 +56,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--launcher", "slurm", "true"}, 2, {"SLURM_JOB_ID is not set", "--explain"}},
         Refusal{{"--launcher", "rsh", "true"}, 2, {"'rsh'", "slurm"}},
         Refusal{{"--rank-order", "random", "true"}, 2, {"'random'", "natural"}},
+        Refusal{{"--rank-order", "file:", "true"}, 2, {"'file:'", "the path of a list of hosts"}},
+        Refusal{{"--rank-order", "file:/nowhere", "true"}, 2, {"--rank-order file:/nowhere"}},
         Refusal{{"--env-pass", "A=1", "true"}, 2, {"'A=1'", "--env NAME=VALUE"}},
         Refusal{{"--standalone", "true"}, 2, {"'--standalone'", "leave it out"}},
         Refusal{{"--rdzv-backend=c10d", "true"}, 2, {"'--rdzv-backend=c10d'", "leave it out"}},

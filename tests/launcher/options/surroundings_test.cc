@@ -1,14 +1,18 @@
 // What schedulers' variables tell, and how their nodes are reached. Variables as captured from the schedulers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "launcher/environment/host_list.h"
+#include "launcher/environment/node_order.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/environment/slurm.h"
@@ -130,6 +134,36 @@ TEST(Launcher, NamesTheSourceOrIsRefused) {
   EXPECT_THAT(string(FindNodes(options).status().message()), HasSubstr("slurm, pbs, lsf, kubernetes, join, local"));
   options.launcher = "";
   EXPECT_THAT(ExplainSources(options), HasSubstr("* simulated   --simulate-nodes 2\n"));
+}
+
+TEST(RankOrder, AListMayNameMoreAndLeaveDomainsOut) {
+  std::vector<NodeResources> nodes(3);
+  nodes[0].name = "a";
+  nodes[1].name = "b.cluster";
+  nodes[2].name = "c";
+  const auto names = [&] { return nodes[0].name + " " + nodes[1].name + " " + nodes[2].name; };
+  EXPECT_TRUE(OrderByList({{"c", {}}, {"x", {}}, {"b", {}}, {"a.cluster", {}}}, "--rank-order file:f", &nodes).ok());
+  EXPECT_EQ(names(), "c b.cluster a");
+  vector<NodeResources> addresses(1);
+  addresses[0].name = "10.0.0.7";
+  EXPECT_FALSE(OrderByList({{"10.0.0.8", {}}}, "f", &addresses).ok());
+  const absl::Status lacking = OrderByList({{"c", {}}, {"a", {}}}, "--rank-order file:f", &nodes);
+  EXPECT_EQ(lacking.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(lacking.message()).find("--rank-order file:f lacks the node b.cluster"), 0u) << lacking;
+  EXPECT_EQ(names(), "c b.cluster a") << "as it was";
+}
+
+TEST(RankOrder, AFileOrdersTheNodesOfAnySource) {
+  const std::string path = (std::filesystem::temp_directory_path() / ("order-" + std::to_string(::getpid()))).string();
+  std::ofstream(path) << "# the switch first\nnode2\nnode[0-1]\n";
+  Options options;
+  options.simulate_nodes = 3;
+  options.rank_order = RankOrder::kFile;
+  options.rank_order_file = path;
+  const auto found = FindNodes(options);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->nodes[0].name + found->nodes[1].name + found->nodes[2].name, "node2node0node1");
 }
 
 TEST(RankOrder, NaturalSortsByName) {
