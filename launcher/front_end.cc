@@ -452,6 +452,7 @@ void FrontEnd::OnHostEnded(size_t index) {
     OnReport(report);
   }
   RequestStop("the rendezvous is gone", kExitLauncher, milliseconds(0), true);
+  host_.Abandon();
 }
 
 void FrontEnd::KillAgents() {

@@ -36,7 +36,7 @@ void RendezvousHost::OnStandbys(size_t index, const v1::Standbys& standbys) {
   if (!noted) return;
   const std::set<uint32_t> now(standbys.agents().begin(), standbys.agents().end());
   for (const uint32_t agent : standbys_) {
-    if (!now.contains(agent) && agent != choice_.host()) {
+    if (!over_ && !now.contains(agent) && agent != choice_.host()) {
       say_(NameOf(agent) + " can't take over as the rendezvous' host any more: the host does not reach it");
     }
   }
@@ -75,7 +75,12 @@ bool RendezvousHost::TakeOver() {
   return true;
 }
 
+void RendezvousHost::Abandon() {
+  for (size_t i = 0; i < agents_->size() && job_.options.standbys > 0; ++i) agents_->CloseInput(i);
+}
+
 void RendezvousHost::OnReport() {
+  over_ = true;
   for (size_t i = 1; i < agents_->size() && i <= static_cast<size_t>(job_.options.standbys); ++i) {
     if (i != index()) agents_->CloseInput(i);
   }

@@ -39,6 +39,8 @@ class RendezvousHost {
   // That agent has ended, which the host has to know. False: it was the host, and nobody takes over; nobody has to when
   // the job is `over`.
   bool OnAgentEnded(size_t index, bool over);
+  // Nobody has taken over: agents that wait for one need not.
+  void Abandon();
   // The job is over: nobody needs to stand by.
   void OnReport();
 
@@ -53,6 +55,7 @@ class RendezvousHost {
   std::vector<v1::ToNode> told_;  // with standbys: stops, notices, ends of agents
   uint64_t heard_ = 0;            // FromNode.number of the latest
   std::set<uint32_t> standbys_;   // as the user knows them
+  bool over_ = false;
 };
 
 }  // namespace cohort::launcher

@@ -56,6 +56,7 @@ TEST(Standby, TakesOverFromAKilledHostAndASpareTakesItsRanks) {
   EXPECT_EQ(job->Wait(), 0) << job->err();
   ExpectSaid(*job, "node1 takes over as the rendezvous' host from node0\n");
   ExpectSaid(*job, "the spare node node3 takes the place of node0: ranks 0 and 1\n");
+  EXPECT_EQ(job->err().find("can't take over"), string::npos) << job->err();
   for (int rank = 0; rank < 6; ++rank) EXPECT_NE(job->out().find(Line(2, rank, 6, rank / 2)), string::npos) << rank;
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
@@ -106,6 +107,13 @@ TEST(Standby, RanksGoOnMeanwhileWhereTheJobContinues) {
   for (const char* line : {"[1] done\n", "[2] done\n"}) EXPECT_NE(job.out().find(line), string::npos) << job.err();
   ExpectSaid(job, "the agent of node0");
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
+}
+
+TEST(Standby, IsNotHeardOfWhereNothingIsLost) {
+  const auto job = Start({"--simulate-nodes", "3", "--nnodes", "1:3", "--standby", "2"}, 1);
+  EXPECT_EQ(job->Wait(), 0) << job->err();
+  EXPECT_EQ(job->err().find("take"), string::npos) << job->err();
+  EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
 TEST(Standby, TheNextHostEndsTheJobForTheUser) {

@@ -1,0 +1,267 @@
+// The way from one host of the rendezvous to the next, over real streams: three agents' links in one process, and a
+// network between them that falls silent.
+#include "launcher/agent/rendezvous_link.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "launcher/base/addresses.h"
+#include "launcher/base/unique_fd.h"
+#include "launcher/credentials.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/mutex.h"
+#include "tests/launcher/control/driver.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+constexpr std::chrono::seconds kPatience{60};
+
+UniqueFd Listen(std::string* address) {
+  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  EXPECT_EQ(::bind(fd.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
+  EXPECT_EQ(::listen(fd.get(), 16), 0);
+  EXPECT_EQ(::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&at), &size), 0);
+  *address = "127.0.0.1:" + std::to_string(ntohs(at.sin_port));
+  return fd;
+}
+
+// Passes on what comes to its address, until the network falls silent: connections stay, and nothing arrives.
+class Network {
+ public:
+  explicit Network(std::string to) : to_(std::move(to)), listener_(Listen(&address)), thread_([this] { Run(); }) {}
+  ~Network() {
+    over_ = true;
+    thread_.join();
+  }
+  void FallSilent() { silent_ = true; }
+
+  std::string address;
+
+ private:
+  void Run() {
+    std::vector<std::pair<UniqueFd, UniqueFd>> pairs;
+    while (!over_) {
+      std::vector<pollfd> ready{{listener_.get(), POLLIN, 0}};
+      for (const auto& [a, b] : pairs) {
+        ready.push_back({a.get(), POLLIN, 0});
+        ready.push_back({b.get(), POLLIN, 0});
+      }
+      if (silent_) ready.clear();
+      ::poll(ready.data(), ready.size(), 10);
+      for (size_t i = 1; i < ready.size(); ++i) {
+        auto& [a, b] = pairs[(i - 1) / 2];
+        if (ready[i].revents == 0) continue;
+        char bytes[16384];
+        const ssize_t n = ::read(ready[i].fd, bytes, sizeof bytes);
+        const int other = i % 2 == 1 ? b.get() : a.get();
+        if (n <= 0) {
+          ::shutdown(other, SHUT_WR);
+          (i % 2 == 1 ? a : b).reset();
+          continue;
+        }
+        for (ssize_t done = 0; done < n;) {
+          const ssize_t sent = ::send(other, bytes + done, static_cast<size_t>(n - done), MSG_NOSIGNAL);
+          if (sent <= 0) break;
+          done += sent;
+        }
+      }
+      if (ready.empty() || ready[0].revents == 0) continue;
+      UniqueFd from(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      absl::StatusOr<UniqueFd> to = ConnectToFirst(to_, Deadline::After(kPatience));
+      if (to.ok()) pairs.emplace_back(std::move(from), *std::move(to));
+    }
+  }
+
+  const std::string to_;
+  UniqueFd listener_;
+  std::atomic<bool> silent_ = false;
+  std::atomic<bool> over_ = false;
+  std::thread thread_;
+};
+
+class Node {
+ public:
+  explicit Node(v1::NodeStart start) : start_(std::move(start)), thread_([this] { loop_.Run(); }) {}
+  ~Node() {
+    OnLoop([this] {
+      link_.Close();
+      loop_.Quit();
+    });
+    thread_.join();
+  }
+
+  std::string Host() {
+    return OnLoop([this] { return *link_.Host(start_, News(), nullptr); });
+  }
+  std::string TakeOver(const v1::TakeOver& order) {
+    return OnLoop([this, &order] { return *link_.TakeOver(order, News(), nullptr); });
+  }
+  void Join(const std::string& address) {
+    const absl::Status joined = OnLoop([this, &address] {
+      return link_.Join(start_, address,
+                        {.on_message = [this](const v1::ToAgent& message) { Note(messages_, message); },
+                         .on_lost = [this](const absl::Status& why) { Note(lost_, why); },
+                         .on_host_silent = [this](uint64_t term) { Note(silent_, term); }},
+                        nullptr);
+    });
+    EXPECT_TRUE(joined.ok()) << joined;
+  }
+  void MoveTo(const v1::NewHost& host) {
+    OnLoop([this, &host] { link_.MoveTo(host); });
+  }
+  void Say(const v1::FromAgent& message) {
+    OnLoop([this, &message] { link_.Send(message); });
+  }
+  void NoteStandbys(const v1::Standbys& standbys) {
+    OnLoop([this, &standbys] { link_.NoteStandbys(standbys); });
+  }
+  // Waits until there are so many messages of a kind.
+  bool WaitFor(v1::ToAgent::KindCase kind, int count) {
+    return WaitUntil([this, kind, count] { return Count(kind) >= count; });
+  }
+  bool WaitForSilence() {
+    return WaitUntil([this] { return !silent_.empty(); });
+  }
+  std::optional<v1::FromNode> WaitForNews(v1::FromNode::KindCase kind) {
+    std::optional<v1::FromNode> found;
+    WaitUntil([&] {
+      for (const v1::FromNode& news : news_) {
+        if (news.kind_case() == kind) found = news;
+      }
+      return found.has_value();
+    });
+    return found;
+  }
+  int CountNow(v1::ToAgent::KindCase kind) {
+    const runtime::MutexLock lock(mutex_);
+    return Count(kind);
+  }
+
+ private:
+  // On the loop's thread, and waits for it.
+  template <typename Function>
+  auto OnLoop(Function what) -> decltype(what()) {
+    std::packaged_task<decltype(what())()> task(what);
+    auto result = task.get_future();
+    loop_.Post([&task] { task(); });
+    return result.get();
+  }
+  RendezvousLink::News News() {
+    return [this](v1::FromNode news) { Note(news_, news); };
+  }
+  template <typename T>
+  void Note(std::vector<T>& notes, const T& note) {
+    const runtime::MutexLock lock(mutex_);
+    notes.push_back(note);
+    changed_.NotifyAll();
+  }
+  int Count(v1::ToAgent::KindCase kind) const {
+    int count = 0;
+    for (const v1::ToAgent& message : messages_) count += message.kind_case() == kind ? 1 : 0;
+    return count;
+  }
+  template <typename Condition>
+  bool WaitUntil(Condition holds) {
+    const Deadline deadline = Deadline::After(kPatience);
+    const runtime::MutexLock lock(mutex_);
+    while (!holds()) {
+      if (!changed_.Wait(mutex_, deadline)) return holds();
+    }
+    return true;
+  }
+
+  const v1::NodeStart start_;
+  EventLoop loop_;
+  runtime::Mutex mutex_;
+  runtime::CondVar changed_;
+  std::vector<v1::ToAgent> messages_;
+  std::vector<absl::Status> lost_;
+  std::vector<uint64_t> silent_;
+  std::vector<v1::FromNode> news_;
+  RendezvousLink link_{&loop_};
+  std::thread thread_;
+};
+
+v1::FromAgent Put(uint64_t request) {
+  v1::FromAgent message;
+  message.mutable_put()->set_request(request);
+  message.mutable_put()->set_key("key " + std::to_string(request));
+  return message;
+}
+
+v1::NodeStart StartOf(const JobAuthority& authority, uint32_t node) {
+  const TlsIdentity identity = *authority.IssueAgent(node, /*hosts_rendezvous=*/node <= 1);
+  v1::NodeStart start;
+  start.set_node(node);
+  start.set_name("node" + std::to_string(node));
+  start.set_standbys(1);
+  start.set_ca_certificate(identity.ca_certificate);
+  start.set_certificate(identity.certificate);
+  start.set_private_key(identity.private_key);
+  if (node > 0) return start;
+  *start.mutable_plan() = MakePlan(3, 1, "restart");
+  start.mutable_plan()->mutable_job()->set_max_restarts(3);
+  start.mutable_plan()->set_min_nodes(1);
+  start.mutable_plan()->set_standbys(1);
+  return start;
+}
+
+TEST(RendezvousLink, FollowsTheRendezvousToAnotherHostWhenTheFirstFallsSilent) {
+  const JobAuthority authority = *JobAuthority::Create();
+  Node first(StartOf(authority, 0)), second(StartOf(authority, 1)), third(StartOf(authority, 2));
+  const std::string there = first.Host();
+  Network network(there);
+  first.Join(there);
+  second.Join(network.address);
+  const auto wanted = first.WaitForNews(v1::FromNode::kStandbys);
+  ASSERT_TRUE(wanted.has_value());
+  ASSERT_EQ(wanted->standbys().agents_size(), 1);
+  first.NoteStandbys(wanted->standbys());
+  third.Join(network.address);
+  for (Node* const node : {&first, &second, &third}) ASSERT_TRUE(node->WaitFor(v1::ToAgent::kAssignment, 1));
+  third.Say(Put(1));
+  ASSERT_TRUE(third.WaitFor(v1::ToAgent::kPut, 1));
+
+  network.FallSilent();
+  third.Say(Put(2));
+  first.Say(Put(3));  // to a host that can act on nothing any more
+  ASSERT_TRUE(second.WaitForSilence());
+  EXPECT_EQ(first.CountNow(v1::ToAgent::kPut), 0);
+  v1::TakeOver order;
+  order.set_term(2);
+  v1::NewHost host;
+  host.set_term(2);
+  host.set_agent(1);
+  host.set_addresses(second.TakeOver(order));
+  // The first was only cut off: it goes on as an agent like the others.
+  for (Node* const node : {&first, &second, &third}) node->MoveTo(host);
+  third.Say(Put(4));
+  second.Say(Put(5));
+  ASSERT_TRUE(third.WaitFor(v1::ToAgent::kPut, 3));
+  ASSERT_TRUE(second.WaitFor(v1::ToAgent::kPut, 1));
+  ASSERT_TRUE(first.WaitFor(v1::ToAgent::kPut, 1));
+  EXPECT_EQ(third.CountNow(v1::ToAgent::kPut), 3);
+  for (Node* const node : {&first, &second, &third}) EXPECT_EQ(node->CountNow(v1::ToAgent::kAssignment), 1);
+}
+
+}  // namespace
+}  // namespace cohort::launcher
