@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "runtime/base/mutex.h"
 #include "trainer/communication_ledger.h"
+#include "trainer/communication_timer.h"
 #include "trainer/simulated_link.h"
 
 namespace cohort::trainer {
@@ -148,8 +149,8 @@ std::string NameOf(comm::CollectiveKind kind, const std::source_location& site) 
 }
 
 template <typename Start>
-Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site, ConstBuffer in,
-          Buffer out, Start start) {
+Work CallUntimed(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site, ConstBuffer in,
+                 Buffer out, Start start) {
   const bool host = in.memory == comm::MemoryKind::kHost && out.memory == comm::MemoryKind::kHost;
   const auto whole = static_cast<int64_t>(std::max(BytesOf(in), BytesOf(out)));
   EnterInLedger(EqualBlocksForm(kind), group.size(), whole);
@@ -163,6 +164,13 @@ Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::sourc
   ++calls;
   HeldBack().push_back({call, work});
   return work;
+}
+
+template <typename Start>
+Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site, ConstBuffer in,
+          Buffer out, Start start) {
+  const auto call = [&] { return CallUntimed(group, kind, site, in, out, std::move(start)); };
+  return CommunicationIsTimed() ? TimeCommunication(call) : call();
 }
 
 // A layout is only read during a call.

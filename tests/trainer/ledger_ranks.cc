@@ -1,4 +1,5 @@
 // Bytes on the wire under every mode: exactly what the formulas of communication_ledger.h say.
+#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <map>
@@ -9,6 +10,7 @@
 
 #include "tests/trainer/ranks.h"
 #include "trainer/communication_ledger.h"
+#include "trainer/communication_timer.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/sharded_data_parallel.h"
@@ -182,6 +184,40 @@ TEST(Ledger, CountsOnlyWhileItLives) {
   EXPECT_NE(ledger.Table().find("broadcast"), std::string::npos);
   ledger.Reset();
   EXPECT_TRUE(ledger.entries().empty());
+}
+
+TEST(CommunicationTimer, TellsCallsAndWaitsApartWhileItLives) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  const auto gradients = [&] {
+    ddp.module()->zero_grad();
+    ddp.forward(InputOf(world->rank())).pow(2).mean().backward();
+    return model->first->weight.grad().clone();
+  };
+  const at::Tensor expected = gradients();
+  const auto start = std::chrono::steady_clock::now();
+  double calling = 0, waiting = 0;
+  {
+    CommunicationTimer timer;
+    EXPECT_EQ(timer.calling() + timer.waiting(), 0);
+    EXPECT_TRUE(gradients().equal(expected));
+    calling = timer.calling();
+    waiting = timer.waiting();
+    EXPECT_GT(calling, 0);
+    EXPECT_GT(waiting, 0);
+    gradients();
+    EXPECT_GT(timer.calling(), calling);
+    EXPECT_GT(timer.waiting(), waiting);
+    calling = timer.calling();
+    waiting = timer.waiting();
+    timer.Reset();
+    EXPECT_EQ(timer.calling() + timer.waiting(), 0);
+  }
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
+  EXPECT_LE(calling + waiting, passed.count());
+  gradients();
+  const CommunicationTimer again;
+  EXPECT_EQ(again.calling() + again.waiting(), 0);
 }
 
 }  // namespace
