@@ -96,10 +96,17 @@ at::ScalarType FsdpUnit::compute_type() const {
 
 at::ScalarType FsdpUnit::reduce_type() const { return options_.mixed_precision.reduce_dtype.value_or(compute_type()); }
 
+// The same memory without torch's dispatch, of which there would be several microseconds a step for each parameter. No
+// view to autograd, so that zero_grad can detach what is a gradient.
 at::Tensor FsdpUnit::LocalView(const at::Tensor& shard, const FsdpParameter& parameter) const {
   const int64_t place = parameter.offset + parameter.begin - rank_ * shard.numel();
   const int64_t count = parameter.end - parameter.begin;
-  return count == 0 ? shard.narrow(0, 0, 0) : shard.narrow(0, place, count);
+  auto part = shard.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0),
+                                                                   /*allow_tensor_metadata_change=*/true);
+  part->set_autograd_meta(nullptr);
+  if (count > 0) part->set_storage_offset(shard.storage_offset() + place);  // an empty part's may be outside
+  part->set_sizes_contiguous({count});
+  return at::Tensor(std::move(part));
 }
 
 void FsdpUnit::StartUnshard(comm::Communicator& group, comm::Communicator* neighbours, StoragePool& pool) {
@@ -112,9 +119,13 @@ void FsdpUnit::StartUnshard(comm::Communicator& group, comm::Communicator* neigh
     gather_ = AllGather(*neighbours, AsBuffer(kept_), AsBuffer(full_));
     return;
   }
+  if (shards_ > 1 && same_kind()) {
+    gather_ = AllGather(group, AsBuffer(shard_), AsBuffer(full_));
+    return;
+  }
   at::Tensor mine = full_.narrow(0, rank_ * shard_.numel(), shard_.numel());
-  if (!same_kind() || shards_ == 1) mine.copy_(shard_, /*non_blocking=*/true);
-  if (shards_ > 1) gather_ = AllGather(group, AsBuffer(same_kind() ? shard_ : mine), AsBuffer(full_));
+  mine.copy_(shard_, /*non_blocking=*/true);
+  if (shards_ > 1) gather_ = AllGather(group, AsBuffer(mine), AsBuffer(full_));
 }
 
 void FsdpUnit::FinishUnshard() {
@@ -239,7 +250,7 @@ void FsdpUnit::SetShardGradients(const at::Tensor& reduced) {
     FsdpParameter& parameter = parameters_[i];
     if (!parameter.tensor.requires_grad()) continue;
     at::Tensor saved = std::exchange(saved_grads_[i], at::Tensor());
-    const at::Tensor part = LocalView(own, parameter).variable_data();  // which zero_grad can detach
+    const at::Tensor part = LocalView(own, parameter);
     parameter.tensor.mutable_grad() = saved.defined() ? saved.add_(part) : part;
   }
   grads_aside_ = false;
