@@ -245,7 +245,8 @@ at::Tensor FsdpUnit::ReleaseFlatGradient() {
 void FsdpUnit::SetShardGradients(const at::Tensor& reduced) {
   const at::NoGradGuard no_grad;
   BeginBackward();
-  const at::Tensor own = reduced.to(shard_.device(), shard_.scalar_type());
+  const bool as_shard = reduced.scalar_type() == shard_.scalar_type() && reduced.device() == shard_.device();
+  const at::Tensor own = as_shard ? reduced : reduced.to(shard_.device(), shard_.scalar_type());
   for (size_t i = 0; i < parameters_.size(); ++i) {
     FsdpParameter& parameter = parameters_[i];
     if (!parameter.tensor.requires_grad()) continue;
