@@ -360,7 +360,7 @@ void FrontEnd::OnSignal() {
 // for notices, and which get the signal.
 void FrontEnd::OnNotice(int signal) {
   if (report_ || user_stop_) return;
-  Say(SignalName(signal) + ": passing it on to all ranks");
+  Say(SignalName(signal) + ": telling all ranks");
   v1::ToNode message;
   message.set_notice_signal(signal);
   host_.Tell(std::move(message));
@@ -375,7 +375,7 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
   const bool first = !std::exchange(user_stop_, true);
   if (!at_once) {
     if (!first || report_) return;  // it ends already
-    Say(who + ": ending the job; a second time ends it at once");
+    Say(who + ": the job is told to end; a second time ends it at once");
     held_.Release();
     RequestStop("stopped by " + who, exit_code, job_.options.grace, false);
     loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });

@@ -196,18 +196,27 @@ std::deque<v1::AgentMessage> AgentConnection::Take() {
   return news;
 }
 
-absl::Status AgentConnection::AwaitEnd(Deadline deadline) {
+absl::Status AgentConnection::SendLast(const v1::RankMessage& message, Deadline deadline) {
+  {
+    MutexLock lock(mutex_);
+    unsent_.push_back(message.SerializeAsString());  // behind what is queued, however much that is
+  }
   while (true) {
     Receive();
-    for (const v1::AgentMessage& message : Take()) {
-      if (message.has_refused()) return absl::FailedPreconditionError(message.refused());
+    for (const v1::AgentMessage& news : Take()) {
+      if (news.has_refused()) return absl::FailedPreconditionError(news.refused());
     }
     if (!status().ok()) return absl::OkStatus();
-    if (!Await(socket_.get(), POLLIN, deadline)) {
+    if (!Await(socket_.get(), AllSent() ? POLLIN : POLLIN | POLLOUT, deadline)) {
       return absl::DeadlineExceededError("the agent (pid " + std::to_string(agent_pid_) +
                                          ") has not let this rank go in time");
     }
   }
+}
+
+bool AgentConnection::AllSent() {
+  MutexLock lock(mutex_);
+  return unsent_.empty();
 }
 
 absl::Status AgentConnection::status() {

@@ -40,9 +40,9 @@ class AgentConnection {
   bool pending() const { return pending_.load(std::memory_order_relaxed); }
   // The messages that are no answers, oldest first.
   std::deque<v1::AgentMessage> Take();
-  // Waits until the agent closes the connection. kDeadlineExceeded; kFailedPrecondition where it refuses something
-  // instead, with its words.
-  absl::Status AwaitEnd(Deadline deadline);
+  // Sends a message after all that was posted, and waits until the agent closes the connection. kDeadlineExceeded;
+  // kFailedPrecondition where it refuses something instead, with its words.
+  absl::Status SendLast(const v1::RankMessage& message, Deadline deadline);
   // OK, or why nothing can be sent or received any more. Sticky.
   absl::Status status();
 
@@ -58,6 +58,7 @@ class AgentConnection {
   void Sort(v1::AgentMessage message) COHORT_REQUIRES(mutex_);
   void Interrupt();
   void Flush() COHORT_REQUIRES(mutex_);
+  bool AllSent();
   void Break(const std::string& why) COHORT_REQUIRES(mutex_);
   void UpdatePending() COHORT_REQUIRES(mutex_);
 

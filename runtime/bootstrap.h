@@ -122,9 +122,11 @@ class Bootstrap {
   // This rank ends in order.
   virtual void Goodbye() = 0;
 
+  // Whether there are further epochs, and AwaitNextEpoch and NewOfThisKind so mean something.
+  virtual bool HasEpochs() const { return false; }
   // Instead of Goodbye: this rank lives on, has let go of all that belongs to the epoch, and waits for the next. After
   // the segment has gone; nothing else may be called then but NewOfThisKind. kDeadlineExceeded; kFailedPrecondition:
-  // there is no next epoch; kUnimplemented where there are none.
+  // there is no next epoch.
   virtual absl::Status AwaitNextEpoch(Deadline deadline) {
     (void)deadline;
     return absl::UnimplementedError("only jobs of dlaunch have further epochs");

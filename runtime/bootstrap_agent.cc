@@ -128,6 +128,7 @@ class AgentBootstrap final : public Bootstrap {
   void ReportPreemptionStep(uint64_t step) override;
   void ReportPreempted(uint64_t step) override;
   void Goodbye() override;
+  bool HasEpochs() const override { return true; }
   absl::Status AwaitNextEpoch(Deadline deadline) override;
   std::unique_ptr<Bootstrap> NewOfThisKind() const override {
     return std::make_unique<AgentBootstrap>(address_, local_rank_, stays_);
@@ -343,8 +344,7 @@ absl::Status AgentBootstrap::AwaitNextEpoch(Deadline deadline) {
   control_ = nullptr;
   v1::RankMessage message;
   message.mutable_next_epoch();
-  connection_.Post(message);
-  return connection_.AwaitEnd(deadline);
+  return connection_.SendLast(message, deadline);
 }
 
 }  // namespace

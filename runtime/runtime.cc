@@ -71,11 +71,15 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
       latest_loss = absl::UnavailableError(text);
     }
     losses.fetch_add(1, std::memory_order_relaxed);
+    setback.store(true, std::memory_order_relaxed);
     ForEachListener([&](MembershipListener* listener) { listener->OnRanksLost(ranks, text); });
   }
 
   void OnGroupFailure(const GroupFailure& failure) override {
-    if (failure.sequence == 0) failures.push_back(failure);
+    if (failure.sequence == 0) {
+      failures.push_back(failure);
+      setback.store(true, std::memory_order_relaxed);
+    }
     if (failures.size() > kFailuresKept) failures.pop_front();
     ForEachListener([&](MembershipListener* listener) { listener->OnGroupFailure(failure); });
   }
@@ -120,13 +124,15 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   int telling = 0;
   std::deque<GroupFailure> failures;
 
-  // Preemption. The first three are of the thread that asks; stop_step is written before stop_known.
+  // Preemption. The first four are of the thread that asks; stop_step is written before stop_known.
   bool asks_for_notices = false;
   bool step_reported = false;
+  bool told_to_stop = false;
   uint64_t latest_step = 0;
   std::optional<uint64_t> stop_step;
   std::atomic<int> notice{0};
   std::atomic<bool> stop_known{false};
+  std::atomic<bool> setback{false};  // something has failed: programs may go back to earlier steps
   std::atomic<uint32_t> losses{0};
 
   Mutex mutex;
@@ -179,12 +185,22 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Join(std::unique_ptr<Bootstrap
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::NextEpoch(std::unique_ptr<Runtime> ended,
                                                             std::chrono::nanoseconds timeout) {
   const Deadline deadline = Deadline::After(timeout);
+  if (ended == nullptr) return absl::InvalidArgumentError("NextEpoch without a runtime: its argument is null");
   Rep& rep = *ended->rep_;
-  COHORT_RETURN_IF_ERROR(rep.CheckProcess());
+  if (rep.forks != Forks().load(std::memory_order_relaxed)) {
+    // The progress thread, the connections and what is written in the segment are the parent's: nothing to end here.
+    (void)ended.release();
+    return absl::FailedPreconditionError(
+        "NextEpoch in a forked child: only the process that called Runtime::Init belongs to the job");
+  }
   if (rep.finalized) return absl::FailedPreconditionError("NextEpoch after Finalize");
+  // From here on a refusal ends `ended` in order, so that nobody waits for this rank.
   if (!rep.stays) {
     return absl::FailedPreconditionError(
         "this process joined without RuntimeOptions::stays, so it is told to end after a failure");
+  }
+  if (!rep.bootstrap->HasEpochs()) {
+    return absl::UnimplementedError("only jobs of dlaunch have further epochs; this process did not join one");
   }
   const bool progress_thread = rep.progress_thread;
   ended->Leave(/*goodbye=*/false);
@@ -295,16 +311,17 @@ absl::StatusOr<bool> Runtime::OnPreemption(uint64_t step, std::chrono::nanosecon
   Rep& rep = *rep_;
   COHORT_RETURN_IF_ERROR(rep.CheckProcess());
   if (rep.finalized) return absl::FailedPreconditionError("OnPreemption after Finalize");
-  if (step < rep.latest_step) {
-    return absl::InvalidArgumentError("OnPreemption before step " + std::to_string(step) + ", after step " +
-                                      std::to_string(rep.latest_step) + "; steps are counted upwards");
-  }
-  rep.latest_step = step;
   const uint32_t losses = rep.losses.load(std::memory_order_relaxed);
   {
     EngineLock lock(*rep.engine);
     if (!std::exchange(rep.asks_for_notices, true)) rep.bootstrap->AskForNotices();
     rep.Poll();
+    if (step < rep.latest_step && !rep.setback.load(std::memory_order_relaxed)) {
+      return absl::InvalidArgumentError("OnPreemption before step " + std::to_string(step) + ", after step " +
+                                        std::to_string(rep.latest_step) +
+                                        "; steps are counted upwards unless something has failed");
+    }
+    rep.latest_step = step;
     if (rep.notice.load(std::memory_order_relaxed) == 0) return false;
     if (!rep.stop_known.load(std::memory_order_relaxed) && !std::exchange(rep.step_reported, true)) {
       rep.bootstrap->ReportPreemptionStep(step);
@@ -322,7 +339,20 @@ absl::StatusOr<bool> Runtime::OnPreemption(uint64_t step, std::chrono::nanosecon
         "the job is preempted, and not every rank has come to its next step in time; "
         "does each call OnPreemption before every step?");
   }
+  return StopsBefore(step);
+}
+
+// Once the stop step is known.
+absl::StatusOr<bool> Runtime::StopsBefore(uint64_t step) {
+  Rep& rep = *rep_;
   if (!rep.stop_step.has_value() || step < *rep.stop_step) return false;
+  if (step > *rep.stop_step && !rep.told_to_stop) {
+    return absl::FailedPreconditionError(
+        "the job is preempted and its ranks stop before step " + std::to_string(*rep.stop_step) +
+        ", which this one has passed: what it would save at step " + std::to_string(step) +
+        " does not fit the others'. After an error of OnPreemption call it again before the step is begun");
+  }
+  rep.told_to_stop = true;
   EngineLock lock(*rep.engine);
   rep.bootstrap->ReportPreempted(*rep.stop_step);
   return true;

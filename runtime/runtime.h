@@ -67,7 +67,9 @@ class Runtime {
   //
   // Blocks; the time covers the end of the other ranks, the pause before the restart and their start.
   // kDeadlineExceeded; kFailedPrecondition: `ended` was made without RuntimeOptions::stays, was finalized, is of a
-  // forked child, or dlaunch does not restart this job; kUnimplemented: not under dlaunch; otherwise as Init.
+  // forked child, or dlaunch does not restart this job; kUnimplemented: not under dlaunch; kInvalidArgument: null;
+  // otherwise as Init. `ended` is gone in any case, and this rank has left in order where it is refused; only in a
+  // forked child, to which it never belonged, nothing of it is touched.
   static absl::StatusOr<std::unique_ptr<Runtime>> NextEpoch(std::unique_ptr<Runtime> ended,
                                                             std::chrono::nanoseconds timeout = std::chrono::minutes(2));
 
@@ -104,8 +106,9 @@ class Runtime {
   bool AskToBeKilled(const std::string& why);
   // Whether the job is told to end soon (preempted, or out of time) and every rank stops before `step`, the same for
   // all: true means save what is to last, and end. Every rank asks before each of its steps, with the same numbers,
-  // which never fall. From its first call on, the signals by which schedulers tell (SIGTERM, SIGUSR1, SIGUSR2 at
-  // dlaunch or at an agent) reach no program of the job as signals.
+  // which only fall where the program goes back after a failure (Communicator::Shrink). From the first call
+  // of any rank on, the signals by which schedulers tell (SIGTERM, SIGUSR1, SIGUSR2 at dlaunch or at an agent) reach no
+  // program of the job as signals, after a restart neither.
   //
   //   for (uint64_t step = first; step < last; ++step) {
   //     const absl::StatusOr<bool> stop = runtime->OnPreemption(step);
@@ -117,11 +120,13 @@ class Runtime {
   // Costs a look at a word as long as nobody tells. Then it blocks, once, until every rank has asked: the agreed step
   // is the greatest that any was about to begin, so nobody has begun it (launcher/control/step_agreement.h); what is
   // under way goes on meanwhile. False for good where a rank has ended before it asked. SIGTERM leaves the ranks
-  // dlaunch's
-  // --grace from the signal on, then they are killed. Where there is no agent (RuntimeOptions::bootstrap) nobody tells.
+  // dlaunch's --grace from the signal on, then they are killed. Where there is no agent (RuntimeOptions::bootstrap)
+  // nobody tells.
   //
-  // kInvalidArgument: `step` is below the one before; kDeadlineExceeded: a rank does not ask; kUnavailable: a rank was
-  // lost meanwhile; kFailedPrecondition: finalized, or in a forked child. One thread at a time.
+  // kInvalidArgument: `step` is below the one before, and nothing has failed; kDeadlineExceeded: a rank does not ask;
+  // kUnavailable: a rank was lost meanwhile; kFailedPrecondition: finalized, in a forked child, or `step` is beyond the
+  // agreed one. After kDeadlineExceeded or kUnavailable the step must not be begun: end, or ask again, before this
+  // step or, after a loss, an earlier one. One thread at a time.
   absl::StatusOr<bool> OnPreemption(uint64_t step, std::chrono::nanoseconds timeout = std::chrono::minutes(10));
 
   // Failures of groups that arrived after this rank's calls had already returned success, and calls that report them.
@@ -147,6 +152,7 @@ class Runtime {
   static absl::StatusOr<std::unique_ptr<Runtime>> Join(std::unique_ptr<Bootstrap> bootstrap,
                                                        std::chrono::nanoseconds timeout, bool progress_thread);
   void Leave(bool goodbye);
+  absl::StatusOr<bool> StopsBefore(uint64_t step);
   struct Rep;
   std::unique_ptr<Rep> rep_;
   std::shared_ptr<void> attachment_;  // after rep_: destroyed before it

@@ -50,6 +50,8 @@ class Agent {
   void OnSignal();
   void OnSchedulersNotice(int signal);
   void OnTerminate();
+  // Whether its ranks ask for notices of a preemption, or will, as those of an earlier epoch did.
+  bool AskForNotices();
   void OnToNode(const v1::ToNode& message);
   void OnStart(const v1::NodeStart& start);
   void OnLook(uint64_t number);
@@ -89,6 +91,7 @@ class Agent {
   v1::NodeStart start_;
   std::unique_ptr<NodeRanks> ranks_;  // since the assignment
   bool ranks_done_ = false;           // or never started
+  bool asked_ = false;                // see AskForNotices
   bool noticed_ = false;              // a SIGTERM was passed on as a notice of a preemption
   bool report_seen_ = false;          // the rendezvous has nothing more to say, or is gone
   bool input_ended_ = false;
@@ -105,7 +108,7 @@ int Agent::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1, kLauncherGoneSignal}) ::sigaddset(&handled, signal);
+  for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2, LauncherGoneSignal()}) ::sigaddset(&handled, signal);
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);  // before any thread exists
   for (const int signal : {SIGPIPE, SIGINT, SIGHUP}) ::signal(signal, SIG_IGN);
   sentinel_.Start();
@@ -148,9 +151,10 @@ void Agent::OnSignal() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
     if (info.ssi_signo == SIGCHLD) ReapChildren();
-    if (info.ssi_signo == static_cast<uint32_t>(kLauncherGoneSignal)) OnInputEnded();
-    if (info.ssi_signo == SIGUSR1) OnSchedulersNotice(SIGUSR1);
-    if (info.ssi_signo == SIGTERM) OnTerminate();
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == LauncherGoneSignal()) OnInputEnded();
+    if (signal == SIGUSR1 || signal == SIGUSR2) OnSchedulersNotice(signal);
+    if (signal == SIGTERM) OnTerminate();
   }
 }
 
@@ -162,17 +166,27 @@ void Agent::OnSchedulersNotice(int signal) {
   link_.Send(notice);
 }
 
+// Where ranks ask for notices, all of the job's have the grace to stop by themselves. The rendezvous keeps the time,
+// and then ends the job: a restart would come to a node that is being taken away.
 void Agent::OnTerminate() {
-  if (ranks_ && !ranks_done_ && ranks_->asks_for_notices() && !std::exchange(noticed_, true)) {
+  if (ranks_ && !ranks_done_ && AskForNotices() && !std::exchange(noticed_, true)) {
     Notice("the agent of " + start_.name() + " got SIGTERM: its ranks are told that they are preempted");
-    OnSchedulersNotice(SIGTERM);
-    loop_.After(ranks_->grace(), [this] { StopRanks(std::chrono::milliseconds(0)); });
+    v1::FromAgent message;
+    message.mutable_stop()->set_reason("the agent of " + start_.name() + " got SIGTERM");
+    message.mutable_stop()->set_exit_code(128 + SIGTERM);
+    message.mutable_stop()->set_signal(SIGTERM);
+    link_.Send(message);
     return;
   }
   Notice("the agent of " + start_.name() + " got SIGTERM and ends its ranks");
   link_.RequestStop("the agent of " + start_.name() + " got SIGTERM", 128 + SIGTERM);
   StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
   if (!ranks_) GiveUp("got SIGTERM before its ranks had started");
+}
+
+bool Agent::AskForNotices() {
+  asked_ = asked_ || (ranks_ && ranks_->asks_for_notices());
+  return asked_;
 }
 
 void Agent::ReapChildren() {
@@ -208,7 +222,7 @@ void Agent::OnToNode(const v1::ToNode& message) {
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
   link_.RequestStop(stop.reason(), stop.exit_code(), stop.signal(), number);
-  if (stop.exit_code() != 0) MarkFailure();
+  if (stop.exit_code() != 0 && stop.signal() == 0) MarkFailure();  // ranks may yet stop in order, and else are told
   if (!link_.hosting() || stop.grace_ms() == 0) StopRanks(std::chrono::milliseconds(stop.grace_ms()));
   if (!ranks_ && !link_.hosting()) GiveUp("told to stop before its ranks had started");
 }
@@ -326,6 +340,7 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   if (ranks_ && !ranks_done_) return GiveUp("the rendezvous began an epoch before the end of the one before");
   std::vector<std::optional<Supervisor::Kept>> kept;
   if (ranks_) kept = ranks_->TakeStaying();
+  AskForNotices();
   ranks_.reset();  // the next ones have the same address
   ranks_done_ = false;
   MakeCgroup(assignment);

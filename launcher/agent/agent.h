@@ -12,8 +12,8 @@
 namespace cohort::launcher {
 
 // What an agent gets as parent-death signal. Not SIGKILL: it then ends its ranks, and finds also those processes that
-// have left both their group and their environment behind.
-inline constexpr int kLauncherGoneSignal = SIGUSR2;
+// have left both their group and their environment behind. Nor one that schedulers send.
+inline int LauncherGoneSignal() { return SIGRTMIN + 3; }
 
 // With this argument an agent writes kAgentPreamble before its messages: where a remote shell starts it, whose start-up
 // files may print something first.

@@ -88,7 +88,8 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
       callbacks_.to_rendezvous(reply);
       break;
     case v1::ToAgent::kPreemption:
-      service_.OnPreemption(message.preemption());
+      // Else the node is done, or about to be: nothing more is said of this epoch.
+      if (!supervisor_.all_gone()) service_.OnPreemption(message.preemption());
       break;
     case v1::ToAgent::kStopStep:
       service_.OnStopStep(message.stop_step());

@@ -62,6 +62,7 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
     if (kept[i].has_value()) {
       rank.process = std::move(kept[i]->process);
       rank.program = kept[i]->program;
+      rank.may_stay = true;  // its hello of this epoch is on its way
       rank.running = true;
       ++living_;
       continue;
@@ -235,7 +236,12 @@ std::vector<std::optional<Supervisor::Kept>> Supervisor::TakeStaying() {
   std::vector<std::optional<Kept>> kept(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
-    if (!rank.running || !rank.staying || rank.told_to_end) continue;
+    if (!rank.running) continue;
+    if (!rank.staying || rank.told_to_end) {  // it does not heed that, and nobody else would watch it
+      Kill(&rank);
+      sentinel_->RemoveGroup(rank.process.pid);
+      continue;
+    }
     rank.running = false;
     kept[i] = Kept{std::move(rank.process), rank.program, std::move(rank.output)};
   }

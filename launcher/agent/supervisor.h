@@ -65,8 +65,8 @@ class Supervisor {
   void OnProgramJoined(int local_rank, pid_t program, bool may_stay);
   // A rank has left the epoch and waits for the next.
   void OnStays(int local_rank);
-  // The processes of those that stay and live, by local rank: this object has nothing to do with them any more. After
-  // on_all_gone.
+  // The processes of those that stay and live, by local rank: this object has nothing to do with them any more. Those
+  // that were told to end, and have not, are killed. After on_all_gone.
   std::vector<std::optional<Kept>> TakeStaying();
   // A rank's program has closed its connection while the wrapper around it lives on: when the program has ended, the
   // wrapper gets a second to end too, then it is ended.

@@ -16,7 +16,7 @@ struct InspectedMember {
   std::string node;
   bool answered = false;  // false: its agent said nothing of it in time; `call` is then empty
   v1::CallState call;
-  bool ended = false;  // the rank has exited; `end` says how ("exited with code 0")
+  bool ended = false;  // the rank has exited, or left the epoch; `end` says how ("exited with code 0")
   std::string end;
 };
 

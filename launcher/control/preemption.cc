@@ -1,11 +1,12 @@
 // The part of the rendezvous that passes notices of a preemption on and lets the ranks agree on the step at which they
 // stop (step_agreement.h).
 //
-//   signal at dlaunch or an agent ─► no rank has asked for notices: ToAgent.pass_on_signal, the programs get it
+//   signal at dlaunch or an agent ─► no rank has ever asked for notices: ToAgent.pass_on_signal, the programs get it
 //                                 └► else ToAgent.preemption ─► FromAgent.preemption_step of each node ─► stop_step
 //                                      ─► FromAgent.preempted, the ranks end in order ─► report: preempted, status 75
 //
-// SIGTERM at dlaunch ends the job, whatever the ranks do, when its grace is over.
+// SIGTERM at dlaunch or an agent ends the job, whatever the ranks do, when its grace is over.
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <string>
@@ -20,8 +21,11 @@ namespace cohort::launcher {
 void Rendezvous::Machine::On(const NoticeGiven& event) { OnNotice(event.signal, std::nullopt); }
 
 void Rendezvous::Machine::OnNotice(int signal, std::optional<ConnectionId> only) {
-  if (phase_ == Phase::kPausing && wishes_) notice_ = signal;  // the next epoch's ranks will ask
-  if (phase_ != Phase::kRunning) return;
+  // Programs that have asked once will ask in the next epoch too.
+  if (phase_ != Phase::kRunning) {
+    if (wishes_) notice_ = signal;
+    return;
+  }
   if (wishes_) return BeginPreemption(signal);
   v1::ToAgent message;
   message.set_pass_on_signal(signal);
@@ -34,6 +38,7 @@ void Rendezvous::Machine::OnPreemptionWish() {
   if (notice_ != 0 && phase_ == Phase::kRunning) BeginPreemption(notice_);
 }
 
+// Agents keep the notice for ranks that have yet to ask.
 void Rendezvous::Machine::BeginPreemption(int signal) {
   if (agreement_.has_value()) return;
   notice_ = signal;
@@ -41,24 +46,28 @@ void Rendezvous::Machine::BeginPreemption(int signal) {
   v1::ToAgent message;
   message.mutable_preemption()->set_signal(signal);
   Broadcast(std::move(message));
-  for (uint32_t i = 0; i < roster_.node_count(); ++i) {
-    const Roster::Node& node = roster_.node(i);
-    if (!node.done) continue;
-    v1::NodeStep step;  // an agent whose ranks have gone has nobody to ask
-    for (uint32_t rank = node.first_rank; rank < node.first_rank + node.rank_count; ++rank) {
-      const auto& exit = roster_.rank(rank).exit;
-      step.set_left(step.left() || (exit.has_value() && !IsFailure(*exit)));
-    }
-    agreement_->Answer(i, step);
+  for (uint32_t node = 0; node < roster_.node_count(); ++node) {
+    if (roster_.node(node).done) AnswerFor(node);
   }
   ConcludePreemption();
 }
 
+void Rendezvous::Machine::AnswerFor(uint32_t node) {
+  const Roster::Node& entry = roster_.node(node);
+  v1::NodeStep step;
+  for (uint32_t rank = entry.first_rank; rank < entry.first_rank + entry.rank_count; ++rank) {
+    const auto& exit = roster_.rank(rank).exit;
+    step.set_left(step.left() || (exit.has_value() && !IsFailure(*exit)));
+  }
+  agreement_->Answer(node, step);
+}
+
 bool Rendezvous::Machine::PreemptBeforeStopping(const StopRequested& request) {
-  if (request.signal == 0 || phase_ != Phase::kRunning || !wishes_ || preempted_stop_.has_value()) return false;
+  if (request.signal == 0 || phase_ != Phase::kRunning || !wishes_) return false;
+  if (preempted_stop_.has_value()) return true;  // schedulers tell dlaunch and every agent
+  preemption_due_ = now_ + GraceLeft();
   preempted_stop_ = ReportedStop{request.reason + ", and the ranks had not stopped by themselves within the grace",
                                  request.exit_code, now_};
-  preemption_due_ = now_ + std::chrono::milliseconds(roster_.plan().job().grace_ms());
   BeginPreemption(request.signal);
   return true;
 }
@@ -78,13 +87,20 @@ void Rendezvous::Machine::ConcludePreemption() {
   Broadcast(std::move(message));
 }
 
+// A grace that has begun with a notice is not begun anew by what comes meanwhile: the scheduler's own runs on.
+std::chrono::milliseconds Rendezvous::Machine::GraceLeft() const {
+  const std::chrono::milliseconds grace(roster_.plan().job().grace_ms());
+  if (!preempted_stop_.has_value()) return grace;
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(preempted_stop_->at + grace - now_);
+  return std::max(left, std::chrono::milliseconds(0));
+}
+
 void Rendezvous::Machine::EndPreemptionIfDue() {
   if (!preemption_due_.has_value() || now_ < *preemption_due_) return;
   preemption_due_.reset();
   if (phase_ != Phase::kRunning) return;
   stop_ = preempted_stop_;
   stop_->at = now_;
-  // The scheduler's own grace has been running since the signal: nothing is left of it.
   StopAll(stop_->reason, stop_->exit_code, std::chrono::milliseconds(0));
 }
 

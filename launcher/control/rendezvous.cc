@@ -128,7 +128,7 @@ void Rendezvous::Machine::LetTimePass() {
     const v1::JobReport so_far = FindRootCause(roster_, failures_, stop_);
     const bool restarting =
         !stop_.has_value() && !preempted_stop_.has_value() && restarts_.MayRestart(so_far, Lacking());
-    StopAll(so_far.headline(), so_far.exit_code(), Grace(), restarting);
+    StopAll(so_far.headline(), so_far.exit_code(), GraceLeft(), restarting);
   }
   if (phase_ == Phase::kStopping && now_ >= *end_deadline_) {
     v1::JobReport report = FindRootCause(roster_, failures_, stop_);
@@ -162,7 +162,7 @@ void Rendezvous::Machine::On(const StopRequested& event) {
   }
   if (PreemptBeforeStopping(event)) return;
   stop_ = ReportedStop{event.reason, event.exit_code, now_};
-  if (phase_ == Phase::kRunning) StopAll(event.reason, event.exit_code, Grace());
+  if (phase_ == Phase::kRunning) StopAll(event.reason, event.exit_code, GraceLeft());
 }
 
 void Rendezvous::Machine::AssignAll() {
@@ -208,8 +208,7 @@ void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::
       inspections_.Reply(from, message.inspect());
       break;
     case v1::FromAgent::kDone:
-      roster_.node(node).done = true;
-      if (message.done().master_port() != 0) roster_.node(node).master_port = message.done().master_port();
+      OnDone(node, message.done());
       break;
     case v1::FromAgent::kStop:
       On(StopRequested{message.stop().reason(), message.stop().exit_code(), message.stop().signal()});
@@ -275,6 +274,14 @@ void Rendezvous::Machine::OnStays(ConnectionId from, uint32_t node, const v1::Ra
     return;
   }
   roster_.rank(stays.rank()).stays = stays.doing();
+  AskAboutStallsWith(stays.rank());
+}
+
+void Rendezvous::Machine::OnDone(uint32_t node, const v1::NodeDone& done) {
+  roster_.node(node).done = true;
+  if (done.master_port() != 0) roster_.node(node).master_port = done.master_port();
+  if (agreement_.has_value()) AnswerFor(node);
+  ConcludePreemption();
 }
 
 void Rendezvous::Machine::RecordExit(const v1::RankExit& exit, TimePoint gone_at) {
@@ -323,6 +330,9 @@ void Rendezvous::Machine::FinishIfDone() {
     const RestartPolicy::Decision decision = restarts_.Decide(report, now_ - epoch_began_, Lacking());
     if (decision.restart) return Pause(std::move(report), decision);
     report.set_not_restarted(decision.why_not);
+  } else if (!stop_.has_value() && report.exit_code() != 0 && roster_.plan().job().max_restarts() > 0 &&
+             report.preempted_by() == 0) {
+    report.set_not_restarted("the job had been told to end");
   }
   Finish(std::move(report));
 }
@@ -349,7 +359,6 @@ void Rendezvous::Machine::BeginNextEpoch() {
   stalls_.clear();
   failures_.clear();
   failed_groups_.clear();
-  wishes_ = false;
   agreement_.reset();
   preempted_at_.reset();
   AssignAll();

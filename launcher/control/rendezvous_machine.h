@@ -59,6 +59,7 @@ class Rendezvous::Machine {
   void OnStarted(ConnectionId from, uint32_t node, const v1::RanksStarted& started);
   void OnExit(ConnectionId from, uint32_t node, const v1::RankExit& exit);
   void OnStays(ConnectionId from, uint32_t node, const v1::RankStays& stays);
+  void OnDone(uint32_t node, const v1::NodeDone& done);
   void OnPut(ConnectionId from, const v1::PutRequest& put);
   void OnGet(ConnectionId from, const v1::GetRequest& get);
   void OnStall(const v1::StallReport& stall);
@@ -89,7 +90,8 @@ class Rendezvous::Machine {
   void LoseNode(uint32_t node, const std::string& how, TimePoint gone_at);
   void LoseRanksOf(uint32_t node, const std::string& text, TimePoint gone_at);
   void StopAll(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool restarting = false);
-  std::chrono::milliseconds Grace() const { return std::chrono::milliseconds(roster_.plan().job().grace_ms()); }
+  // What ranks that are told to end now have until they are killed.
+  std::chrono::milliseconds GraceLeft() const;
   void FinishIfDone();
   void Pause(v1::JobReport report, const RestartPolicy::Decision& decision);
   void BeginNextEpoch();
@@ -101,6 +103,8 @@ class Rendezvous::Machine {
   void OnNotice(int signal, std::optional<ConnectionId> only);
   void OnPreemptionWish();
   void OnPreemptionStep(uint32_t node, const v1::NodeStep& step);
+  // A node whose ranks have gone has nobody to ask.
+  void AnswerFor(uint32_t node);
   void BeginPreemption(int signal);
   // True where the ranks are told and get their grace; then the stop is due.
   bool PreemptBeforeStopping(const StopRequested& request);
@@ -149,7 +153,7 @@ class Rendezvous::Machine {
   RestartPolicy restarts_;
   TimePoint epoch_began_;
 
-  bool wishes_ = false;                         // a rank of this epoch asks for notices of a preemption
+  bool wishes_ = false;                         // a rank has asked for notices of a preemption, in whatever epoch
   int notice_ = 0;                              // the latest that ranks were told of; survives epochs
   std::optional<StepAgreement> agreement_;      // since the notice, of this epoch
   std::optional<uint64_t> preempted_at_;        // a rank has stopped before this step, as agreed

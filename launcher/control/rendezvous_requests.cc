@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -61,7 +62,7 @@ void Rendezvous::Machine::ForgetOldStalls() {
   std::erase_if(stalls_, [this](const auto& entry) { return now_ - entry.second.at > std::chrono::seconds(3); });
 }
 
-// Whoever waits for a rank that has ended in order need not wait until they report again.
+// Whoever waits for a rank that has ended in order, or left for the next epoch, need not wait until they report again.
 void Rendezvous::Machine::AskAboutStallsWith(uint32_t rank) {
   ForgetOldStalls();
   for (const auto& [group, stall] : stalls_) {
@@ -145,6 +146,9 @@ void Rendezvous::Machine::StartInspections() {
 
 namespace {
 
+// Of a rank that lives on, but has let go of all that belongs to the epoch.
+constexpr char kStays[] = "has left for the next epoch (Runtime::NextEpoch)";
+
 // All that is known of a member whose agent does not answer: what was told of its end.
 void SetLastCall(const OperationId& operation, const v1::CallState& last, InspectedMember* member) {
   member->answered = true;
@@ -167,15 +171,18 @@ std::vector<InspectedMember> Rendezvous::Machine::MembersOf(const Inspections::R
     InspectedMember member;
     member.rank = rank;
     member.node = roster_.node_of(rank).name;
-    const auto& exit = roster_.rank(rank).exit;
+    const std::optional<v1::RankExit>& exit = roster_.rank(rank).exit;
+    const std::optional<v1::CallState>& stays = roster_.rank(rank).stays;
     if (const auto call = round.calls.find(rank); call != round.calls.end()) {
       member.answered = true;
       member.call = call->second;
     } else if (exit.has_value()) {
       SetLastCall(round.operation, exit->doing(), &member);
+    } else if (stays.has_value()) {
+      SetLastCall(round.operation, *stays, &member);
     }
-    member.ended = exit.has_value();
-    if (member.ended) member.end = DescribeEnd(*exit);
+    member.ended = exit.has_value() || stays.has_value();
+    if (member.ended) member.end = exit.has_value() ? DescribeEnd(*exit) : kStays;
     members.push_back(std::move(member));
   }
   return members;
@@ -187,7 +194,8 @@ void Rendezvous::Machine::ConcludeInspections(bool late_ones_too) {
     if (!inspections_.Knows(round.operation)) continue;  // an earlier round's verdict has ended its group
     const std::vector<InspectedMember> members = MembersOf(round);
     const bool someone_failed = std::any_of(members.begin(), members.end(), [this](const InspectedMember& member) {
-      return member.ended && IsFailure(*roster_.rank(member.rank).exit);
+      const std::optional<v1::RankExit>& exit = roster_.rank(member.rank).exit;
+      return exit.has_value() && IsFailure(*exit);
     });
     if (someone_failed) {  // its members have been told of that
       inspections_.Drop(round.operation);

@@ -92,7 +92,7 @@ int RunAgentBehind(SecureStream* stream) {
   ::signal(SIGPIPE, SIG_IGN);
   const UniqueFd signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   absl::StatusOr<PipedProcess> agent = StartPiped({"dlaunch", "agent", "--node=joined", kExitWithJobArgument},
-                                                  {.program = "/proc/self/exe", .death_signal = kLauncherGoneSignal});
+                                                  {.program = "/proc/self/exe", .death_signal = LauncherGoneSignal()});
   if (!agent.ok()) {
     Say(std::string(agent.status().message()));
     return kExitLauncher;

@@ -1,15 +1,19 @@
 // Joining a job through an agent, and living with what the agent says, or no longer says.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <future>
 #include <map>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/mutex.h"
 #include "runtime/runtime.h"
+#include "tests/runtime/child.h"
 #include "tests/runtime/fake_agent.h"
 #include "tests/runtime/news.h"
 
@@ -383,6 +387,89 @@ TEST(Preemption, ErrorsSayWhatIsAmiss) {
   EXPECT_NE(status.message().find("rank 1 is gone"), std::string::npos) << status;
   EXPECT_TRUE((*runtime)->Finalize().ok());
   EXPECT_EQ((*runtime)->OnPreemption(8).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST(Preemption, StepsMayFallAfterALoss) {
+  Agent agent(2);
+  auto runtime = Join(agent.fake, 0);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_FALSE((*runtime)->OnPreemption(7).value());
+  v1::AgentMessage lost;
+  lost.mutable_ranks_lost()->add_ranks(1);
+  lost.mutable_ranks_lost()->set_text("rank 1 is gone");
+  agent.fake.Tell(lost, 0);
+  EXPECT_FALSE((*runtime)->OnPreemption(8).value());  // its calls do not know yet
+  EXPECT_FALSE((*runtime)->OnPreemption(7).value());
+  EXPECT_FALSE((*runtime)->OnPreemption(8).value());
+}
+
+TEST(Preemption, AStepBeyondTheAgreedOneIsRefused) {
+  Agent agent(1);
+  auto runtime = Join(agent.fake, 0);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  agent.fake.Tell(Notice(), 0);
+  EXPECT_EQ((*runtime)->OnPreemption(7, milliseconds(1)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  agent.fake.Tell(StopStep(7), 0);
+  const absl::Status status = (*runtime)->OnPreemption(8).status();  // it has begun step 7 all the same
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(status.message().find("stop before step 7, which this one has passed"), std::string::npos) << status;
+}
+
+TEST(Preemption, TheSameStepMayBeAskedForAgainAfterADeadline) {
+  Agent agent(1);
+  auto runtime = Join(agent.fake, 0);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  agent.fake.Tell(Notice(), 0);
+  EXPECT_EQ((*runtime)->OnPreemption(7, milliseconds(1)).status().code(), absl::StatusCode::kDeadlineExceeded);
+  agent.fake.Tell(StopStep(7), 0);
+  EXPECT_TRUE((*runtime)->OnPreemption(7).value());
+}
+
+absl::StatusOr<std::unique_ptr<Runtime>> JoinToStay(const std::string& address, bool progress_thread = false) {
+  return Runtime::Init(
+      {.progress_thread = progress_thread, .bootstrap = BootstrapFromAgent(address, 0, /*stays=*/true), .stays = true});
+}
+
+TEST(NextEpoch, RefusesNothingAndWorldsThatHaveOnlyOne) {
+  EXPECT_EQ(Runtime::NextEpoch(nullptr).status().code(), absl::StatusCode::kInvalidArgument);
+  auto runtime = Runtime::Init({.bootstrap = BootstrapWorldOfOne(), .stays = true});
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_EQ(Runtime::NextEpoch(*std::move(runtime)).status().code(), absl::StatusCode::kUnimplemented);
+}
+
+TEST(NextEpoch, IsNothingForAForkedChild) {
+  Agent agent(2);
+  auto runtime = JoinToStay(agent.fake.address(), /*progress_thread=*/true);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  testing::Child child([&runtime] {
+    alarm(20);
+    return Runtime::NextEpoch(*std::move(runtime)).status().code() == absl::StatusCode::kFailedPrecondition ? 0 : 1;
+  });
+  EXPECT_EQ(child.Wait(), 0);
+  EXPECT_TRUE((*runtime)->Put("a", "the parent's goes on", Soon()).ok());
+}
+
+// The agent does not read for a while, so that more is queued than is kept of news.
+TEST(NextEpoch, TheWishToStayIsSentAfterAllThatIsQueued) {
+  std::promise<void> queued;
+  bool waited = false;
+  FakeAgent agent(1, [&](FakeAgent& self, const v1::RankMessage& message) {
+    v1::AgentMessage answer;
+    if (message.has_hello()) {
+      self.Send(self.Welcome(0), true);
+    } else if (message.has_stall() && !std::exchange(waited, true)) {
+      queued.get_future().wait_for(seconds(20));
+    } else if (message.has_next_epoch()) {
+      answer.set_refused("it has arrived");
+      self.Send(answer);
+    }
+  });
+  auto runtime = JoinToStay(agent.address());
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  for (uint64_t i = 0; i < 5000; ++i) (*runtime)->ReportStall(5, i, RankSet{.everyone = true, .ranks = {}}, false);
+  queued.set_value();
+  const absl::Status status = Runtime::NextEpoch(*std::move(runtime), seconds(20)).status();
+  EXPECT_NE(status.message().find("it has arrived"), std::string::npos) << status;
 }
 
 TEST(Preemption, NobodyTellsAWorldOfOne) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/host_identity.h"
+#include "runtime/segment/agent_protocol.h"
 #include "runtime/segment/black_box.h"
 #include "tests/runtime/child.h"
 #include "tests/runtime/file_store.h"
@@ -200,6 +201,30 @@ TEST_F(StoreTest, OrderlyEndsAreNoNews) {
   });
   EXPECT_EQ(ranks[1].Wait(), 0);
   EXPECT_EQ(ranks[0].Wait(), 0);
+}
+
+// Where there is no next epoch, who asks for it must not stay behind as a peer that lives and says nothing.
+TEST_F(StoreTest, WhoAsksForANextEpochLeavesInOrder) {
+  std::vector<Child> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([this, rank] {
+      FileStore store(folder_.path());
+      auto runtime =
+          Runtime::Init({.init_timeout = seconds(20), .bootstrap = BootstrapFromStore(&store, rank, 2), .stays = true});
+      if (!runtime.ok()) return 1;
+      if (rank == 1) {
+        const Deadline deadline = Soon();
+        while ((*runtime)->segment().control(0).state.load() != kRankFinalised) {
+          if (deadline.passed()) return 2;
+          std::this_thread::sleep_for(milliseconds(1));
+        }
+        return 0;
+      }
+      const absl::Status status = Runtime::NextEpoch(*std::move(runtime)).status();
+      return status.code() == absl::StatusCode::kUnimplemented ? 0 : 3;
+    });
+  }
+  for (Child& rank : ranks) EXPECT_EQ(rank.Wait(), 0);
 }
 
 TEST_F(StoreTest, MismatchesAreFoundAndToldToAll) {

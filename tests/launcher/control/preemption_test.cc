@@ -49,6 +49,12 @@ const v1::StopStep* StopStepOf(const Driver& job, uint32_t node) {
   return message == nullptr ? nullptr : &message->stop_step();
 }
 
+v1::JobPlan TwoRanksAndRestarts() {
+  v1::JobPlan plan = MakePlan(1, 2, "restart");
+  plan.mutable_job()->set_max_restarts(5);
+  return plan;
+}
+
 TEST(StepAgreement, IsTheGreatestStepWhateverTheOrderOfAnswers) {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -203,6 +209,50 @@ TEST(Preemption, SigtermLeavesRanksTheGraceAndNoMore) {
   EXPECT_THAT(job.report()->headline(), HasSubstr("had not stopped by themselves within the grace"));
 }
 
+TEST(Preemption, AFailureMeanwhileDoesNotBeginTheGraceAnew) {
+  Driver job(TwoRanksAndRestarts());
+  job.JoinAll();
+  Wish(job, 0);
+  job.Handle(StopRequested{"stopped by SIGTERM", 143, SIGTERM});
+  job.Pass(milliseconds(1500));  // of 2 s
+  job.Exit(Exited(1, 4));
+  job.Pass(milliseconds(200));
+  const v1::ToAgent* const stop = job.Last(Driver::Of(0), v1::ToAgent::kStop);
+  ASSERT_NE(stop, nullptr);
+  EXPECT_GT(stop->stop().grace_ms(), 200u);
+  EXPECT_LE(stop->stop().grace_ms(), 410u);  // 100 ms pass between a failure and the order
+  EXPECT_FALSE(stop->stop().restarting());
+  job.EndAllAsTold();
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 4);
+  EXPECT_EQ(job.report()->culprit_rank(), 1);
+  EXPECT_EQ(job.report()->not_restarted(), "the job had been told to end");
+}
+
+TEST(Preemption, SigtermAtAnAgentIsAnOrderToo) {
+  Driver job(TwoRanksAndRestarts());
+  job.JoinAll();
+  Wish(job, 0);
+  v1::FromAgent order;
+  order.mutable_stop()->set_reason("the agent of node0 got SIGTERM");
+  order.mutable_stop()->set_exit_code(143);
+  order.mutable_stop()->set_signal(SIGTERM);
+  job.Say(0, order);
+  job.Say(0, order);  // each agent says so: a scheduler tells all
+  job.Handle(StopRequested{"stopped by SIGTERM", 143, SIGTERM});
+  EXPECT_EQ(job.Count(Driver::Of(0), v1::ToAgent::kPreemption), 1);
+  job.Pass(milliseconds(1900));
+  EXPECT_EQ(job.Last(Driver::Of(0), v1::ToAgent::kStop), nullptr);
+  job.Pass(milliseconds(200));
+  ASSERT_NE(job.Last(Driver::Of(0), v1::ToAgent::kStop), nullptr);
+  job.EndAllAsTold();
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 143);
+  EXPECT_EQ(job.report()->headline(),
+            "the agent of node0 got SIGTERM, and the ranks had not stopped by themselves within the grace");
+  EXPECT_TRUE(job.restarts().empty());
+}
+
 TEST(Preemption, ASecondSignalDoesNotWait) {
   Driver job(1, 1);
   job.JoinAll();
@@ -232,6 +282,68 @@ TEST(Preemption, TheNextEpochIsToldOfANoticeToo) {
   Answer(job, 0, At(2));
   ASSERT_NE(StopStepOf(job, 0), nullptr);
   EXPECT_EQ(StopStepOf(job, 0)->step(), 2u);
+}
+
+// A rank asks for notices, and fails.
+void FailAfterAWish(Driver& job) {
+  job.JoinAll();
+  Wish(job, 0);
+  job.Exit(Exited(0, 9));
+  job.Pass(milliseconds(200));
+}
+
+void BeginTheNextEpoch(Driver& job) {
+  job.Exit(Killed(1, SIGTERM, true));
+  job.Done(0);
+  job.Pass(milliseconds(10));
+  ASSERT_EQ(job.restarts().size(), 1u);
+}
+
+TEST(Preemption, ProgramsThatHaveAskedOnceGetNoSignalBeforeTheyAskAgain) {
+  for (const bool ordered : {false, true}) {
+    SCOPED_TRACE(ordered);
+    Driver job(TwoRanksAndRestarts());
+    FailAfterAWish(job);
+    BeginTheNextEpoch(job);
+    job.Forget();
+    if (ordered) {
+      job.Handle(StopRequested{"stopped by SIGTERM", 143, SIGTERM});
+    } else {
+      job.Handle(NoticeGiven{SIGUSR1});
+    }
+    EXPECT_EQ(job.Last(Driver::Of(0), v1::ToAgent::kPassOnSignal), nullptr);
+    EXPECT_EQ(job.Last(Driver::Of(0), v1::ToAgent::kStop), nullptr);
+    Wish(job, 0);
+    EXPECT_EQ(job.Count(Driver::Of(0), v1::ToAgent::kPreemption), 1);
+    Answer(job, 0, At(4));
+    ASSERT_NE(StopStepOf(job, 0), nullptr);
+    EXPECT_EQ(StopStepOf(job, 0)->step(), 4u);
+  }
+}
+
+TEST(Preemption, ANoticeWhileTheRanksEndIsForTheNextEpoch) {
+  Driver job(TwoRanksAndRestarts());
+  FailAfterAWish(job);
+  ASSERT_NE(job.Last(Driver::Of(0), v1::ToAgent::kStop), nullptr);
+  job.Handle(NoticeGiven{SIGUSR2});
+  EXPECT_EQ(job.Last(Driver::Of(0), v1::ToAgent::kPassOnSignal), nullptr);
+  BeginTheNextEpoch(job);
+  Wish(job, 0);
+  ASSERT_NE(job.Last(Driver::Of(0), v1::ToAgent::kPreemption), nullptr);
+  EXPECT_EQ(job.Last(Driver::Of(0), v1::ToAgent::kPreemption)->preemption().signal(), SIGUSR2);
+}
+
+TEST(Preemption, ANodeThatIsDoneMeanwhileNeedNotAnswer) {
+  Driver job(2, 1);
+  job.JoinAll();
+  Wish(job, 0);
+  job.Handle(NoticeGiven{SIGUSR1});
+  Answer(job, 0, At(5));
+  EXPECT_EQ(StopStepOf(job, 0), nullptr);
+  job.Exit(Exited(1, 0));  // it was on its way
+  job.Done(1);
+  ASSERT_NE(StopStepOf(job, 0), nullptr);
+  EXPECT_TRUE(StopStepOf(job, 0)->none());
 }
 
 TEST(Gathering, AnAgentThatEndsBeforeItHasJoinedEndsTheJobAtOnce) {

@@ -148,6 +148,51 @@ TEST(Restarting, AnEpochThatAllLeaveIsFollowedByAnother) {
   EXPECT_EQ(EpochOf(job, 0), 2u);
 }
 
+TEST(Restarting, WhoWaitsForARankThatStaysIsToldAtOnce) {
+  Driver job(RestartPlan(2, 1, 1));
+  job.JoinAll();
+  v1::FromAgent stalled;
+  v1::StallReport& stall = *stalled.mutable_stall();
+  stall.set_group(7);
+  stall.set_epoch(1);
+  stall.set_sequence(3);
+  stall.mutable_members()->set_everyone(true);
+  job.Say(0, stalled);
+  const auto answer = [&job] {  // rank 0 waits in #3, rank 1 has never come to it
+    for (const uint32_t node : {0u, 1u}) {
+      const v1::ToAgent* const asked = job.Last(Driver::Of(node), v1::ToAgent::kInspect);
+      ASSERT_NE(asked, nullptr);
+      v1::FromAgent message;
+      message.mutable_inspect()->set_request(asked->inspect().request());
+      v1::CallState& call = *message.mutable_inspect()->add_calls();
+      call.set_present(true);
+      call.set_rank(node);
+      call.set_group(7);
+      call.set_epoch(1);
+      call.set_sequence(node == 0 ? 3 : 2);
+      call.set_call("all_reduce(sum, float32, 8)");
+      call.set_signature(99);
+      call.set_done(node != 0);
+      call.set_sequence_seen(node == 0);
+      job.Say(node, message);
+    }
+  };
+  answer();
+  EXPECT_EQ(job.Last(Driver::Of(0), v1::ToAgent::kGroupFailure), nullptr);  // it may yet come
+  job.Forget();
+  Stays(job, 1);
+  job.Pass(milliseconds(250));
+  answer();
+  const v1::ToAgent* const told = job.Last(Driver::Of(0), v1::ToAgent::kGroupFailure);
+  ASSERT_NE(told, nullptr);
+  EXPECT_EQ(told->group_failure().blamed_rank(), 1);
+  EXPECT_THAT(told->group_failure().text(), HasSubstr("has left for the next epoch (Runtime::NextEpoch)"));
+  Stays(job, 0);
+  job.Done(0);
+  job.Done(1);
+  EXPECT_EQ(job.restarts().size(), 1u);
+}
+
 TEST(Restarting, OnlyItsOwnAgentSaysThatARankStays) {
   Driver job(RestartPlan(2, 1, 1));
   job.JoinAll();

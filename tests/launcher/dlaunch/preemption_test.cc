@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -60,6 +61,8 @@ void ExpectPreempted(const TemporaryFolder& folder, DlaunchProcess* job, const s
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
+string NameOf(int signal) { return string("SIG") + ::sigabbrev_np(signal); }
+
 TEST(Preemption, AllRanksStopBeforeTheSameStep) {
   for (const int signal : {SIGUSR1, SIGUSR2, SIGTERM}) {
     SCOPED_TRACE(signal);
@@ -67,18 +70,18 @@ TEST(Preemption, AllRanksStopBeforeTheSameStep) {
     DlaunchProcess job(Job(folder, {}, {"1000000", "20000", folder.path()}));
     WaitUntilUnderWay(&job);
     ::kill(job.pid(), signal);
-    ExpectPreempted(folder, &job, signal == SIGUSR1 ? "SIGUSR1" : signal == SIGUSR2 ? "SIGUSR2" : "SIGTERM");
+    ExpectPreempted(folder, &job, NameOf(signal));
   }
 }
 
 TEST(Preemption, ASignalAtAnAgentReachesAllRanks) {
-  for (const int signal : {SIGUSR1, SIGTERM}) {
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGTERM}) {
     SCOPED_TRACE(signal);
     const TemporaryFolder folder;
     DlaunchProcess job(Job(folder, {}, {"1000000", "20000", folder.path()}));
     WaitUntilUnderWay(&job);
     ::kill(job.ProcessesWith("dlaunch agent").at(1), signal);
-    ExpectPreempted(folder, &job, signal == SIGUSR1 ? "SIGUSR1" : "SIGTERM");
+    ExpectPreempted(folder, &job, NameOf(signal));
   }
 }
 
@@ -89,6 +92,19 @@ TEST(Preemption, RanksThatDoNotStopAreEndedAfterTheGrace) {
   ::kill(job.pid(), SIGTERM);
   EXPECT_EQ(job.Wait(), 143) << job.err();
   EXPECT_NE(job.err().find("had not stopped by themselves within the grace"), string::npos) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(kGone), "");
+}
+
+TEST(Preemption, SoTheyAreAfterSigtermAtAnAgentAndNothingIsRestarted) {
+  const TemporaryFolder folder;
+  DlaunchProcess job(
+      Job(folder, {"--grace", "1", "--max-restarts", "3"}, {"1000000", "20000", folder.path(), "stuck"}));
+  WaitUntilUnderWay(&job);
+  ::kill(job.ProcessesWith("dlaunch agent").at(1), SIGTERM);
+  EXPECT_EQ(job.Wait(), 143) << job.err();
+  EXPECT_NE(job.err().find("got SIGTERM, and the ranks had not stopped by themselves within the grace"), string::npos)
+      << job.err();
+  EXPECT_EQ(job.err().find("restart 1 of"), string::npos) << job.err();
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 

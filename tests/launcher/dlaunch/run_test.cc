@@ -321,7 +321,7 @@ TEST(Notices, ReachEveryRankAndTheJobGoesOn) {
     for (int rank = 0; rank < 4; ++rank) {
       EXPECT_NE(job.out().find("[" + std::to_string(rank) + "] saved"), string::npos) << job.out();
     }
-    EXPECT_NE(job.err().find("SIG" + name + ": passing it on to all ranks"), string::npos) << job.err();
+    EXPECT_NE(job.err().find("SIG" + name + ": telling all ranks"), string::npos) << job.err();
   }
 }
 
