@@ -114,8 +114,8 @@ class Bootstrap {
     (void)why;
     return false;
   }
-  // Preemption, as Runtime::OnPreemption goes through it: this rank wants to hear of notices; waits before `step`;
-  // stops before `step`. The defaults are for where nobody tells.
+  // Preemption, as Runtime::OnPreemption goes through it: this rank wants to hear of notices; has begun steps
+  // below `step` only, and begins no other before it is told the stop step; stops before `step`. The defaults are for where nobody tells.
   virtual void AskForNotices() {}
   virtual void ReportPreemptionStep(uint64_t step) { (void)step; }
   virtual void ReportPreempted(uint64_t step) { (void)step; }

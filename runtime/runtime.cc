@@ -84,12 +84,20 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
     ForEachListener([&](MembershipListener* listener) { listener->OnGroupFailure(failure); });
   }
 
-  void OnPreemptionNotice(int signal) override { notice.store(signal, std::memory_order_relaxed); }
+  // Answered at once, also in the midst of a step: its calls may wait for a rank that has heard before it began it.
+  void OnPreemptionNotice(int signal) override {
+    notice.store(signal, std::memory_order_relaxed);
+    if (asks_for_notices) ReportBegun();
+  }
 
   void OnStopStep(std::optional<uint64_t> step) override {
     if (stop_known.load(std::memory_order_relaxed)) return;
     stop_step = step;
     stop_known.store(true, std::memory_order_release);
+  }
+
+  void ReportBegun() {
+    if (!std::exchange(begun_reported, true)) bootstrap->ReportPreemptionStep(begun_below);
   }
 
   // A listener may add or remove listeners.
@@ -124,11 +132,13 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   int telling = 0;
   std::deque<GroupFailure> failures;
 
-  // Preemption. The first four are of the thread that asks; stop_step is written before stop_known.
+  // Preemption. The first three need engine ownership, the next two are of the thread that asks; stop_step is written
+  // before stop_known.
   bool asks_for_notices = false;
-  bool step_reported = false;
-  bool told_to_stop = false;
+  bool begun_reported = false;
+  uint64_t begun_below = 0;  // all steps that were begun are
   uint64_t latest_step = 0;
+  std::optional<uint64_t> unanswered;  // the step before which OnPreemption failed
   std::optional<uint64_t> stop_step;
   std::atomic<int> notice{0};
   std::atomic<bool> stop_known{false};
@@ -322,11 +332,13 @@ absl::StatusOr<bool> Runtime::OnPreemption(uint64_t step, std::chrono::nanosecon
                                         "; steps are counted upwards unless something has failed");
     }
     rep.latest_step = step;
-    if (rep.notice.load(std::memory_order_relaxed) == 0) return false;
-    if (!rep.stop_known.load(std::memory_order_relaxed) && !std::exchange(rep.step_reported, true)) {
-      rep.bootstrap->ReportPreemptionStep(step);
+    if (rep.notice.load(std::memory_order_relaxed) == 0) {
+      rep.begun_below = std::max(rep.begun_below, step + 1);
+      return false;
     }
+    rep.ReportBegun();  // where the notice came with the answer to AskForNotices
   }
+  if (!rep.unanswered.has_value()) rep.unanswered = step;
   const auto known = [&rep] { return rep.stop_known.load(std::memory_order_acquire); };
   const auto lost = [&rep, losses] { return rep.losses.load(std::memory_order_relaxed) != losses; };
   rep.engine->DriveUntil([&] { return known() || lost(); }, Deadline::After(timeout));
@@ -345,16 +357,17 @@ absl::StatusOr<bool> Runtime::OnPreemption(uint64_t step, std::chrono::nanosecon
 // Once the stop step is known.
 absl::StatusOr<bool> Runtime::StopsBefore(uint64_t step) {
   Rep& rep = *rep_;
+  const std::optional<uint64_t> first_try = std::exchange(rep.unanswered, std::nullopt);
   if (!rep.stop_step.has_value() || step < *rep.stop_step) return false;
-  if (step > *rep.stop_step && !rep.told_to_stop) {
+  if (first_try.has_value() && step > *first_try) {
+    rep.unanswered = first_try;
     return absl::FailedPreconditionError(
-        "the job is preempted and its ranks stop before step " + std::to_string(*rep.stop_step) +
+        "the job is preempted and its ranks stop before step " + std::to_string(std::max(*first_try, *rep.stop_step)) +
         ", which this one has passed: what it would save at step " + std::to_string(step) +
         " does not fit the others'. After an error of OnPreemption call it again before the step is begun");
   }
-  rep.told_to_stop = true;
   EngineLock lock(*rep.engine);
-  rep.bootstrap->ReportPreempted(*rep.stop_step);
+  rep.bootstrap->ReportPreempted(step);
   return true;
 }
 

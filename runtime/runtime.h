@@ -117,9 +117,9 @@ class Runtime {
   //     Train(step);
   //   }
   //
-  // Costs a look at a word as long as nobody tells. Then it blocks, once, until every rank has asked: the agreed step
-  // is the greatest that any was about to begin, so nobody has begun it (launcher/control/step_agreement.h); what is
-  // under way goes on meanwhile. False for good where a rank has ended before it asked. SIGTERM leaves the ranks
+  // Costs a look at a word as long as nobody tells. Then it blocks, once, until every rank has said what it has
+  // begun, which those do that are within a step as soon as they look at their calls: all stop before the first step
+  // that nobody has begun (launcher/control/step_agreement.h). False for good where a rank has ended before it was told. SIGTERM leaves the ranks
   // dlaunch's --grace from the signal on, then they are killed. Where there is no agent (RuntimeOptions::bootstrap)
   // nobody tells.
   //

@@ -28,7 +28,7 @@ class NodePreemption {
   void OnStep(int local_rank, uint64_t step);
   // A rank has ended, or said goodbye; `in_order`: not by a failure.
   void OnEnd(int local_rank, bool in_order);
-  // The node's answer to the notice: once, when each of its ranks waits or has ended.
+  // The node's answer to the notice: once, when each of its ranks has answered or ended.
   std::optional<v1::NodeStep> TakeAnswer();
 
   // A rank stops as agreed. True for the node's first.

@@ -1,12 +1,15 @@
-// On which step a preempted job stops: the one that no rank has begun and that all can still come to.
+// On which step a preempted job stops: the first one that no rank has begun.
 //
-//   rank 0  ── step 7 ──┐ begins 8, waits ────────────────┐ runs 8 ──┐ 9: stops
-//   rank 1  ── step 8 ──────────┐ begins 9, waits ────────┤          │ 9: stops
-//   rank 2  ── step 7 ────┐ begins 8, waits ──────────────┘ runs 8 ──┘ 9: stops
-//              notice                            max = 9 ─┘
+//   rank 0  ── step 7 ──┬─ runs 7 ──┐ begins 8, waits ────────┐ runs 8 ──┐ 9: stops
+//   rank 1  ── step 8 ──┬─ runs 8 (waits in its calls for 0) ─┤ ends 8 ──┘ 9: stops
+//   rank 2  ── step 7 ──┬─ runs 7 ──┐ begins 8, waits ────────┘ runs 8 ──┘ 9: stops
+//                    notice: all answer at once          max = 9
+//                       8, 9, 8
 //
-// A rank that waits has begun nothing, so the greatest number can't be passed by anybody; whoever has a smaller one
-// goes on up to it. Two messages a node, whatever the number of ranks: its agent adds them up.
+// A rank answers as soon as it hears, also within a step, with the number that all steps it has begun are below, and
+// begins no other until the greatest number is known. Were the answer to wait for its next step it might never come:
+// a step's calls need every rank, and another that heard a moment earlier does not begin it. Two messages a node,
+// whatever the number of ranks: its agent adds them up.
 #pragma once
 
 #include <cstdint>

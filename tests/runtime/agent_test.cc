@@ -356,6 +356,28 @@ TEST(Preemption, WaitsForTheAgreedStepAndStopsThere) {
   EXPECT_EQ(agent.Next().preempted(), 5u);
 }
 
+// It may wait in a call for a rank that has heard of the notice and does not begin the step.
+TEST(Preemption, AStepThatIsUnderWayIsToldOfFromWithin) {
+  Agent agent(1);
+  auto runtime = Join(agent.fake, 0);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_FALSE((*runtime)->OnPreemption(40).value());
+  EXPECT_TRUE(agent.Next().has_preemption());
+  agent.fake.Tell(Notice(), 0);
+  bool told = false;
+  std::thread others([&] {
+    EXPECT_EQ(agent.Next().preemption_step(), 41u);
+    agent.fake.Tell(StopStep(41), 0);
+    told = true;
+  });
+  // As a call does that waits.
+  (*runtime)->engine().DriveUntil([] { return false; }, runtime::Deadline::After(seconds(1)));
+  others.join();
+  EXPECT_TRUE(told);
+  EXPECT_TRUE((*runtime)->OnPreemption(50).value());  // numbers need not be consecutive
+  EXPECT_EQ(agent.Next().preempted(), 50u);
+}
+
 TEST(Preemption, GoesOnForGoodWhereNoStepIsLeft) {
   Agent agent(1);
   auto runtime = Join(agent.fake, 0);
@@ -374,7 +396,7 @@ TEST(Preemption, ErrorsSayWhatIsAmiss) {
   agent.fake.Tell(Notice(), 0);
   EXPECT_EQ((*runtime)->OnPreemption(7, milliseconds(20)).status().code(), absl::StatusCode::kDeadlineExceeded);
   std::thread others([&] {
-    while (agent.Next().preemption_step() != 7) {
+    while (agent.Next().preemption_step() != 8) {
     }
     v1::AgentMessage lost;
     lost.mutable_ranks_lost()->add_ranks(1);
