@@ -117,11 +117,11 @@ class Runtime {
   //     Train(step);
   //   }
   //
-  // Costs a look at a word as long as nobody tells. Then it blocks, once, until every rank has said what it has
-  // begun, which those do that are within a step as soon as they look at their calls: all stop before the first step
-  // that nobody has begun (launcher/control/step_agreement.h). False for good where a rank has ended before it was told. SIGTERM leaves the ranks
-  // dlaunch's --grace from the signal on, then they are killed. Where there is no agent (RuntimeOptions::bootstrap)
-  // nobody tells.
+  // Costs a look at a word as long as nobody tells. Then it blocks, once, until every rank has said what it has begun,
+  // which those do that are within a step as soon as they look at their calls: all stop before the first step that
+  // nobody has begun (launcher/control/step_agreement.h). False for good where a rank has ended before it was told.
+  // SIGTERM leaves the ranks dlaunch's --grace from the signal on, then they are killed. Where there is no agent
+  // (RuntimeOptions::bootstrap) nobody tells.
   //
   // kInvalidArgument: `step` is below the one before, and nothing has failed; kDeadlineExceeded: a rank does not ask;
   // kUnavailable: a rank was lost meanwhile; kFailedPrecondition: finalized, in a forked child, or `step` is beyond the
