@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -162,24 +163,37 @@ class ReplicatedWorlds {
     Agent& agent = agents_[to];
     if (agent.stream != stream) return;
     agent.down = std::max({agent.down, now_ + Jitter(kHop), HeldUp(host, to)}) + microseconds(1);
-    queue_.push({agent.down, ++order_, [this, host, to, stream, what = std::move(what)] {
-                   if (agents_[to].stream != stream) return;
-                   if (now_ < HeldUp(host, to)) return Deliver(host, stream, what);
-                   Unfrozen(to, [this, stream, what, to] {
-                     if (agents_[to].stream == stream) what(to);
-                   });
-                 }});
+    InOrder(
+        &downs_[stream], agent.down, [this, host, to] { return HeldUp(host, to); },
+        [this, to, stream, what = std::move(what)] {
+          Unfrozen(to, [this, stream, what, to] {
+            if (agents_[to].stream == stream) what(to);
+          });
+        });
   }
   void Tell(uint32_t from, Event event) { TellOn(from, agents_[from].to, agents_[from].stream, std::move(event)); }
   void TellOn(uint32_t from, uint32_t host, ConnectionId stream, Event event) {
     Agent& agent = agents_[from];
     const TimePoint at = std::max({agent.up, now_ + Jitter(kHop), HeldUp(from, host)}) + microseconds(1);
     if (stream == agent.stream) agent.up = at;
-    queue_.push({at, ++order_, [this, from, host, stream, event = std::move(event)] {
-                   if (now_ < HeldUp(from, host)) return TellOn(from, host, stream, event);
-                   if (agents_[host].alive && agents_[host].agent_of.contains(stream)) {
-                     agents_[host].inbox.push_back(event);
-                   }
+    InOrder(
+        &ups_[stream], at, [this, from, host] { return HeldUp(from, host); },
+        [this, host, stream, event = std::move(event)] {
+          if (agents_[host].alive && agents_[host].agent_of.contains(stream)) agents_[host].inbox.push_back(event);
+        });
+  }
+  // What comes over one way arrives in its order, whenever it was held up.
+  using Way = std::deque<std::function<void()>>;
+  void InOrder(Way* way, TimePoint at, std::function<TimePoint()> held, std::function<void()> what) {
+    way->push_back(std::move(what));
+    AwaitFirst(way, at, std::move(held));
+  }
+  void AwaitFirst(Way* way, TimePoint at, std::function<TimePoint()> held) {
+    queue_.push({at, ++order_, [this, way, held = std::move(held)] {
+                   if (now_ < held()) return AwaitFirst(way, held() + microseconds(1), held);
+                   const std::function<void()> first = std::move(way->front());
+                   way->pop_front();
+                   first();
                  }});
   }
   // What a stopped process is to do waits, in its order.
@@ -390,6 +404,8 @@ class ReplicatedWorlds {
   StandbyChoice choice_;
   uint64_t heard_ = 0;
   std::vector<AgentEnded> told_host_;
+  std::map<ConnectionId, Way> downs_, ups_;        // by stream
+  std::map<uint32_t, Way> pipe_downs_, pipe_ups_;  // by agent
   std::priority_queue<Next> queue_;
   uint64_t order_ = 0;
   uint32_t faults_ = 0;

@@ -18,21 +18,19 @@ namespace cohort::launcher {
 void ReplicatedWorlds::TellLauncher(uint32_t from, std::function<void()> what) {
   Agent& agent = agents_[from];
   agent.pipe_up = std::max({agent.pipe_up, now_ + Jitter(kHop), agent.pipe}) + microseconds(1);
-  queue_.push({agent.pipe_up, ++order_, [this, from, what = std::move(what)] {
-                 if (now_ < agents_[from].pipe) return TellLauncher(from, what);
-                 what();
-               }});
+  InOrder(&pipe_ups_[from], agent.pipe_up, [this, from] { return agents_[from].pipe; }, std::move(what));
 }
 
 void ReplicatedWorlds::TellAgent(uint32_t to, std::function<void()> what) {
   Agent& agent = agents_[to];
   agent.pipe_down = std::max({agent.pipe_down, now_ + Jitter(kHop), agent.pipe}) + microseconds(1);
-  queue_.push({agent.pipe_down, ++order_, [this, to, what = std::move(what)] {
-                 if (now_ < agents_[to].pipe) return TellAgent(to, what);
-                 Unfrozen(to, [this, to, what] {
-                   if (agents_[to].alive) what();
-                 });
-               }});
+  InOrder(
+      &pipe_downs_[to], agent.pipe_down, [this, to] { return agents_[to].pipe; },
+      [this, to, what = std::move(what)] {
+        Unfrozen(to, [this, to, what] {
+          if (agents_[to].alive) what();
+        });
+      });
 }
 
 void ReplicatedWorlds::TellHost(Event event) {
