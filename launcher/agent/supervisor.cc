@@ -35,7 +35,10 @@ Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup
 
 Supervisor::~Supervisor() {
   loop_->Cancel(look_timer_);
-  for (Rank& rank : ranks_) loop_->Cancel(rank.kill_timer);
+  for (Rank& rank : ranks_) {
+    loop_->Cancel(rank.kill_timer);
+    loop_->Cancel(rank.vanished_timer);
+  }
 }
 
 v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
@@ -187,7 +190,7 @@ void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
     const auto kill_at = EventLoop::Clock::now() + grace;
     const bool spared = restarting && rank.may_stay && !rank.told_to_end;
     if (grace.count() > 0 && rank.kill_at && *rank.kill_at <= kill_at) {
-      if (!spared && !std::exchange(rank.told_to_end, true)) ::kill(rank.process.pid, SIGTERM);
+      if (!spared) Ask(&rank);
       continue;
     }
     loop_->Cancel(rank.kill_timer);
@@ -196,7 +199,7 @@ void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
       continue;
     }
     rank.kill_at = kill_at;
-    if (!spared && !std::exchange(rank.told_to_end, true)) ::kill(rank.process.pid, SIGTERM);
+    if (!spared) Ask(&rank);
     rank.kill_timer = loop_->After(grace, [this, &rank] { Kill(&rank); });
   }
 }
@@ -208,6 +211,12 @@ void Supervisor::PassOn(int signal) {
     rank.passed_on = signal;
     ::kill(rank.program != 0 ? rank.program : rank.process.pid, signal);
   }
+}
+
+void Supervisor::Ask(Rank* rank) {
+  if (std::exchange(rank->told_to_end, true)) return;
+  rank->asked = true;
+  ::kill(rank->process.pid, SIGTERM);
 }
 
 void Supervisor::Kill(Rank* rank) {
@@ -227,6 +236,7 @@ void Supervisor::OnStays(int local_rank) {
   Rank& rank = ranks_[local_rank];
   if (!rank.running || rank.reported || rank.told_to_end || std::exchange(rank.staying, true)) return;
   loop_->Cancel(rank.kill_timer);
+  loop_->Cancel(rank.vanished_timer);
   rank.kill_at.reset();
   ++staying_;
   CheckAllGone();
@@ -252,8 +262,8 @@ void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
   Rank& rank = ranks_[local_rank];
   rank.program = 0;
   if (!rank.running || rank.told_to_end || rank.process.pid == program) return;
-  loop_->Cancel(rank.kill_timer);
-  rank.kill_timer = loop_->After(std::chrono::seconds(1), [this, &rank, local_rank, program] {
+  loop_->Cancel(rank.vanished_timer);
+  rank.vanished_timer = loop_->After(std::chrono::seconds(1), [this, &rank, local_rank, program] {
     if (!rank.running || rank.told_to_end) return;
     const auto state = ReadProcessState(program);
     if (state && !state->exiting) {  // it does without its agent: look again
@@ -290,6 +300,7 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
     const bool stayed = std::exchange(rank.staying, false);
     if (stayed) --staying_;
     loop_->Cancel(rank.kill_timer);
+    loop_->Cancel(rank.vanished_timer);
     // What a failed rank leaves in its group would hold on to its devices.
     if (wait_status != 0 || rank.told_to_end) ::kill(-pid, SIGKILL);
     if (::kill(-pid, 0) != 0) sentinel_->RemoveGroup(pid);
@@ -322,6 +333,7 @@ void Supervisor::Report(size_t index, int wait_status) {
   // After our signal any end is our doing, except by a signal that we never send.
   const bool our_signal = exit.signal() == 0 || exit.signal() == SIGTERM || exit.signal() == SIGKILL;
   exit.set_killed_by_us(rank.told_to_end && our_signal);
+  exit.set_asked_to_end(rank.asked);
   if (exit.killed_by_us()) exit.set_error(rank.own_fault);
   if (exit.signal() == SIGKILL && !exit.killed_by_us()) exit.set_out_of_memory(memory_.Verdict());
   exit.set_passed_on(exit.signal() != 0 && exit.signal() == rank.passed_on);

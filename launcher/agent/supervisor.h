@@ -116,13 +116,15 @@ class Supervisor {
     bool reported = false;
     bool large = false;
     bool told_to_end = false;  // we sent a signal
+    bool asked = false;        // the first one was SIGTERM, after which it had time
     bool may_stay = false;     // as it said in its hello
     bool staying = false;      // has left the epoch
     int passed_on = 0;         // the latest notice
     std::string own_fault;     // why we did, where the rank gave cause
     std::optional<EventLoop::Clock::time_point> stopped_since;
-    EventLoop::TimerId kill_timer = 0;
-    std::optional<EventLoop::Clock::time_point> kill_at;  // where Stop has set one
+    EventLoop::TimerId kill_timer = 0;                    // of Stop
+    std::optional<EventLoop::Clock::time_point> kill_at;  // when that is
+    EventLoop::TimerId vanished_timer = 0;                // of OnProgramVanished
   };
 
   std::unique_ptr<RankOutput> WatchOutput(const v1::Assignment& assignment, Rank* rank,
@@ -130,6 +132,7 @@ class Supervisor {
   void Look();
   static bool IsStopped(const Rank& rank, const ProcessState& state);
   void LookAt(size_t index, EventLoop::Clock::time_point now);
+  static void Ask(Rank* rank);
   void Kill(Rank* rank);
   void Report(size_t index, int wait_status);
   void ReportUnstarted(size_t index, const absl::Status& status, v1::RanksStarted* started);

@@ -189,7 +189,11 @@ std::string DescribeOther(const Roster& roster, uint32_t rank) {
   if (!exit.has_value()) return name + "unknown, its agent did not report its end in time";
   if (exit->lost() || !exit->started()) return name + DescribeEnd(*exit);
   std::string text = name + DescribeCall(exit->doing());
-  if (exit->killed_by_us()) return text + (exit->signal() == SIGKILL ? ", did not end when asked and was killed" : "");
+  if (exit->killed_by_us() && exit->error().empty()) {
+    if (exit->signal() != SIGKILL) return text;
+    return text +
+           (exit->asked_to_end() ? ", did not end when asked and was killed" : ", was killed without being asked");
+  }
   return text + ", " + DescribeEnd(*exit);
 }
 

@@ -1,92 +1,139 @@
-// Processes that live on from one epoch into the next.
+// How ranks are ended, and what is said of it: real processes, in one thread.
 #include "launcher/agent/supervisor.h"
 
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
-#include <optional>
+#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace cohort::launcher {
 namespace {
 
+using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// One rank that prints "ready" and then sleeps, heedless of SIGTERM.
-class Staying : public ::testing::Test {
+// Ranks that say when they run, and end when asked or, deaf, don't.
+class SupervisorTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    v1::JobSpec& job = *assignment_.mutable_job();
-    for (const char* word : {"/bin/sh", "-c", "trap '' TERM; echo ready; exec sleep 1000"}) job.add_command(word);
-    job.set_working_directory("/");
-    assignment_.mutable_placement()->add_ranks();
-    const v1::RanksStarted started = first_.Start(assignment_, kEnvironments);
-    ASSERT_EQ(started.pids_size(), 1);
-    pid_ = started.pids(0).pid();
-    loop_.After(seconds(20), [this] { loop_.Quit(); });
+  // Returns when all of them run.
+  void Start(int ranks, bool deaf) {
+    v1::Assignment assignment;
+    const std::string loop = "echo up; while :; do sleep 0.05; done";
+    for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), (deaf ? "trap '' TERM; " : "") + loop}) {
+      assignment.mutable_job()->add_command(word);
+    }
+    assignment.mutable_job()->set_working_directory("/");
+    for (int i = 0; i < ranks; ++i) assignment.mutable_placement()->add_ranks()->set_rank(static_cast<uint32_t>(i));
+    const v1::RanksStarted started = supervisor_.Start(
+        assignment, std::vector<std::vector<std::string>>(static_cast<size_t>(ranks), {"PATH=/usr/bin:/bin"}));
+    ASSERT_EQ(started.pids_size(), ranks);
+    for (const v1::RankPid& pid : started.pids()) WatchEnd(pid.pid());
+    waiting_for_ = ranks;
+    Run();
+    ASSERT_EQ(waiting_for_, 0) << "not all ranks have started";
+  }
+  // Until all ranks have ended.
+  void Run() {
+    const EventLoop::TimerId limit = loop_.After(seconds(60), [this] { loop_.Quit(); });
     loop_.Run();
-    ASSERT_EQ(line_, "ready");
-    first_.OnProgramJoined(0, pid_, /*may_stay=*/true);
-    first_.OnStays(0);
-    ASSERT_TRUE(first_.all_gone());
+    loop_.Cancel(limit);
   }
-  void TearDown() override {
-    if (pid_ <= 0) return;
-    ::kill(-pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-
-  Supervisor::Callbacks Callbacks() {
-    return {.on_line =
-                [this](const v1::OutputLine& line) {
-                  line_ = line.text();
-                  loop_.Quit();
-                },
-            .on_notice = [](const std::string&) {},
-            .on_exit = [](int, v1::RankExit) {},
-            .on_input_wanted = {},
-            .on_all_gone = [] {}};
+  ~SupervisorTest() override {
+    for (const pid_t pid : supervisor_.pids()) {
+      ::kill(-pid, SIGKILL);
+      ::waitpid(pid, nullptr, 0);
+    }
+    for (auto& [pid, fd] : ends_) loop_.Unwatch(fd.get());
   }
 
-  const std::vector<std::vector<std::string>> kEnvironments = {{"PATH=/usr/bin:/bin"}};
   EventLoop loop_;
-  Cgroup cgroup_{""};
-  Sentinel sentinel_{"COHORT_AGENT=@none", &cgroup_};
-  v1::Assignment assignment_;
-  std::string line_;
-  pid_t pid_ = 0;
-  Supervisor first_{&loop_, &sentinel_, &cgroup_, Callbacks()};
+  Cgroup cgroup_{""};                                             // none
+  Sentinel sentinel_{"COHORT_AGENT=@supervisor-test", &cgroup_};  // not started
+  std::map<int, v1::RankExit> exits_;
+  int waiting_for_ = 0;
+  Supervisor supervisor_{&loop_,
+                         &sentinel_,
+                         &cgroup_,
+                         {.on_line =
+                              [this](const v1::OutputLine&) {
+                                if (waiting_for_ > 0 && --waiting_for_ == 0) loop_.Quit();
+                              },
+                          .on_notice = [](const std::string& text) { ADD_FAILURE() << text; },
+                          .on_exit = [this](int rank, v1::RankExit exit) { exits_[rank] = std::move(exit); },
+                          .on_input_wanted = {},
+                          .on_all_gone = [this] { loop_.Quit(); }}};
+
+ private:
+  void WatchEnd(pid_t pid) {
+    UniqueFd& end = ends_[pid];
+    end.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    loop_.Watch(end.get(), EPOLLIN, [this, pid](uint32_t) {
+      loop_.Unwatch(ends_[pid].get());
+      ends_.erase(pid);
+      int status = 0;
+      ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+      EXPECT_TRUE(supervisor_.OnChildEnded(pid, status));
+    });
+  }
+  std::map<pid_t, UniqueFd> ends_;
 };
 
-TEST_F(Staying, AFailureBeforeItHasJoinedAgainDoesNotEndIt) {
-  std::vector<std::optional<Supervisor::Kept>> kept = first_.TakeStaying();
-  ASSERT_TRUE(kept.at(0).has_value());
-  Supervisor second(&loop_, &sentinel_, &cgroup_, Callbacks());
-  second.Start(assignment_, kEnvironments, std::move(kept));
-  EXPECT_FALSE(second.all_gone());
-  second.Stop(seconds(100), /*restarting=*/true);
-  // It joins, hears of the failure, and leaves this epoch too; who has been told to end can't.
-  second.OnProgramJoined(0, pid_, /*may_stay=*/true);
-  second.OnStays(0);
-  EXPECT_TRUE(second.all_gone());
-  EXPECT_TRUE(second.TakeStaying().at(0).has_value());
+TEST_F(SupervisorTest, WhoEndsWhenAskedWasAsked) {
+  Start(2, false);
+  supervisor_.Stop(seconds(60));
+  Run();
+  ASSERT_EQ(exits_.size(), 2u);
+  for (const auto& [rank, exit] : exits_) {
+    EXPECT_TRUE(exit.asked_to_end() && exit.killed_by_us());
+    EXPECT_EQ(exit.signal(), SIGTERM);
+  }
 }
 
-TEST_F(Staying, WhoWasToldToEndAndDoesNotIsKilledInsteadOfKept) {
-  first_.Stop(seconds(100));
-  EXPECT_FALSE(first_.TakeStaying().at(0).has_value());
-  const pid_t pid = pid_;
-  const auto deadline = EventLoop::Clock::now() + seconds(20);
-  int status = 0;
-  pid_t ended = 0;
-  while ((ended = ::waitpid(pid, &status, WNOHANG)) == 0 && EventLoop::Clock::now() < deadline) ::usleep(1000);
-  ASSERT_EQ(ended, pid) << "it lives on";
-  pid_ = 0;
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+TEST_F(SupervisorTest, WhoDoesNotIsKilledAndWasAsked) {
+  Start(1, true);
+  supervisor_.Stop(milliseconds(20));
+  Run();
+  ASSERT_EQ(exits_.size(), 1u);
+  EXPECT_TRUE(exits_[0].asked_to_end() && exits_[0].killed_by_us());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+}
+
+TEST_F(SupervisorTest, WithoutGraceNobodyIsAsked) {
+  Start(1, false);
+  supervisor_.Stop(milliseconds(0));
+  Run();
+  ASSERT_EQ(exits_.size(), 1u);
+  EXPECT_TRUE(exits_[0].killed_by_us());
+  EXPECT_FALSE(exits_[0].asked_to_end());
+}
+
+TEST_F(SupervisorTest, WhoGaveCauseIsNotAsked) {
+  Start(2, false);
+  supervisor_.KillAsAsked(1, "it asked for it");
+  supervisor_.Stop(seconds(60));
+  Run();
+  ASSERT_EQ(exits_.size(), 2u);
+  EXPECT_TRUE(exits_[0].asked_to_end());
+  EXPECT_FALSE(exits_[1].asked_to_end());
+  EXPECT_EQ(exits_[1].error(), "it asked for it");
+}
+
+// It has left its agent, as one that waits for the next epoch would, but lives and does not say so.
+TEST_F(SupervisorTest, WhoMayStayIsKilledWhenItsTimeIsOverWithoutBeingAsked) {
+  Start(1, true);
+  supervisor_.OnProgramJoined(0, ::getpid(), true);  // some process that lives
+  supervisor_.Stop(milliseconds(100), true);
+  supervisor_.OnProgramVanished(0, ::getpid());
+  Run();
+  ASSERT_EQ(exits_.size(), 1u);
+  EXPECT_TRUE(exits_[0].killed_by_us());
+  EXPECT_FALSE(exits_[0].asked_to_end());
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ void TakeExit(FuzzInput* input, v1::RankExit* exit) {
   exit->set_finalized((flags & 4) != 0);
   exit->set_lost((flags & 8) != 0);
   exit->set_passed_on((flags & 16) != 0);
+  exit->set_asked_to_end((flags & 16) != 0);
   exit->set_error(input->Text());
   if ((flags & 32) != 0) exit->set_out_of_memory("out of memory");
   if ((flags & 64) != 0) exit->add_last_lines(input->Text());

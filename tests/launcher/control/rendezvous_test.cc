@@ -172,6 +172,29 @@ TEST(Ending, AKilledRankEndsTheJobAndIsNamed) {
                                      "rank 2 (node1): in all_reduce #42 at train.cc:88 for 120 ms"));
 }
 
+TEST(Ending, WhoWasKilledIsToldAsItWas) {
+  Driver job(2, 2);
+  job.JoinAll();
+  job.Exit(Killed(3, SIGSEGV));
+  job.Pass(milliseconds(200));
+  v1::RankExit asked = Killed(0, SIGKILL, true);
+  asked.set_asked_to_end(true);
+  job.Exit(asked);
+  job.Exit(Killed(1, SIGKILL, true));  // a rank that leaves its epoch for the next one is not asked
+  v1::RankExit frozen = Killed(2, SIGKILL, true);
+  frozen.set_error("it stayed stopped (SIGSTOP)");
+  job.Exit(frozen);
+  job.Done(0);
+  job.Done(1);
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->culprit_rank(), 3);
+  EXPECT_THAT(job.report()->others(),
+              ::testing::ElementsAre(
+                  "rank 0 (node0): in no collective call, did not end when asked and was killed",
+                  "rank 1 (node0): in no collective call, was killed without being asked",
+                  "rank 2 (node1): in no collective call, killed by its agent: it stayed stopped (SIGSTOP)"));
+}
+
 TEST(Ending, WithContinueTheOthersGoOn) {
   Driver job(2, 2, "continue");
   job.JoinAll();

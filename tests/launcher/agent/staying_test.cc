@@ -1,0 +1,93 @@
+// Processes that live on from one epoch into the next.
+#include "launcher/agent/supervisor.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace cohort::launcher {
+namespace {
+
+using std::chrono::seconds;
+
+// One rank that prints "ready" and then sleeps, heedless of SIGTERM.
+class Staying : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    v1::JobSpec& job = *assignment_.mutable_job();
+    for (const char* word : {"/bin/sh", "-c", "trap '' TERM; echo ready; exec sleep 1000"}) job.add_command(word);
+    job.set_working_directory("/");
+    assignment_.mutable_placement()->add_ranks();
+    const v1::RanksStarted started = first_.Start(assignment_, kEnvironments);
+    ASSERT_EQ(started.pids_size(), 1);
+    pid_ = started.pids(0).pid();
+    loop_.After(seconds(20), [this] { loop_.Quit(); });
+    loop_.Run();
+    ASSERT_EQ(line_, "ready");
+    first_.OnProgramJoined(0, pid_, /*may_stay=*/true);
+    first_.OnStays(0);
+    ASSERT_TRUE(first_.all_gone());
+  }
+  void TearDown() override {
+    if (pid_ <= 0) return;
+    ::kill(-pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  Supervisor::Callbacks Callbacks() {
+    return {.on_line =
+                [this](const v1::OutputLine& line) {
+                  line_ = line.text();
+                  loop_.Quit();
+                },
+            .on_notice = [](const std::string&) {},
+            .on_exit = [](int, v1::RankExit) {},
+            .on_input_wanted = {},
+            .on_all_gone = [] {}};
+  }
+
+  const std::vector<std::vector<std::string>> kEnvironments = {{"PATH=/usr/bin:/bin"}};
+  EventLoop loop_;
+  Cgroup cgroup_{""};
+  Sentinel sentinel_{"COHORT_AGENT=@none", &cgroup_};
+  v1::Assignment assignment_;
+  std::string line_;
+  pid_t pid_ = 0;
+  Supervisor first_{&loop_, &sentinel_, &cgroup_, Callbacks()};
+};
+
+TEST_F(Staying, AFailureBeforeItHasJoinedAgainDoesNotEndIt) {
+  std::vector<std::optional<Supervisor::Kept>> kept = first_.TakeStaying();
+  ASSERT_TRUE(kept.at(0).has_value());
+  Supervisor second(&loop_, &sentinel_, &cgroup_, Callbacks());
+  second.Start(assignment_, kEnvironments, std::move(kept));
+  EXPECT_FALSE(second.all_gone());
+  second.Stop(seconds(100), /*restarting=*/true);
+  // It joins, hears of the failure, and leaves this epoch too; who has been told to end can't.
+  second.OnProgramJoined(0, pid_, /*may_stay=*/true);
+  second.OnStays(0);
+  EXPECT_TRUE(second.all_gone());
+  EXPECT_TRUE(second.TakeStaying().at(0).has_value());
+}
+
+TEST_F(Staying, WhoWasToldToEndAndDoesNotIsKilledInsteadOfKept) {
+  first_.Stop(seconds(100));
+  EXPECT_FALSE(first_.TakeStaying().at(0).has_value());
+  const pid_t pid = pid_;
+  const auto deadline = EventLoop::Clock::now() + seconds(20);
+  int status = 0;
+  pid_t ended = 0;
+  while ((ended = ::waitpid(pid, &status, WNOHANG)) == 0 && EventLoop::Clock::now() < deadline) ::usleep(1000);
+  ASSERT_EQ(ended, pid) << "it lives on";
+  pid_ = 0;
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
+}
+
+}  // namespace
+}  // namespace cohort::launcher
