@@ -260,6 +260,7 @@ class World {
     FuzzCheck(restart.restart.number() == ++restarts_ && restarts_ <= max_restarts_);
     FuzzCheck(restart.restart.report().exit_code() != 0 && !restart.restart.report().headline().empty());
   }
+  void On(const StandbysWanted&) { FuzzCheck(false); }  // there are none
   void On(const NodeLost& lost) { FuzzCheck(!lost.lost.text().empty()); }
   void On(const MembersChanged& changed) {
     FuzzCheck(!changed.members.changes().empty());
