@@ -115,7 +115,8 @@ class Bootstrap {
     return false;
   }
   // Preemption, as Runtime::OnPreemption goes through it: this rank wants to hear of notices; has begun steps
-  // below `step` only, and begins no other before it is told the stop step; stops before `step`. The defaults are for where nobody tells.
+  // below `step` only, and begins no other before it is told the stop step; stops before `step`. The defaults are for
+  // where nobody tells.
   virtual void AskForNotices() {}
   virtual void ReportPreemptionStep(uint64_t step) { (void)step; }
   virtual void ReportPreempted(uint64_t step) { (void)step; }

@@ -364,14 +364,12 @@ TEST(Preemption, AStepThatIsUnderWayIsToldOfFromWithin) {
   EXPECT_FALSE((*runtime)->OnPreemption(40).value());
   EXPECT_TRUE(agent.Next().has_preemption());
   agent.fake.Tell(Notice(), 0);
-  std::atomic<bool> told{false};
-  std::thread others([&] {
-    EXPECT_EQ(agent.Next().preemption_step(), 41u);
-    agent.fake.Tell(StopStep(41), 0);
-    told = true;
-  });
-  EXPECT_TRUE((*runtime)->engine().DriveUntil([&told] { return told.load(); }, Soon()));  // as a call does that waits
+  std::atomic<uint64_t> told{0};
+  std::thread others([&] { told = agent.Next().preemption_step(); });
+  EXPECT_TRUE((*runtime)->engine().DriveUntil([&told] { return told > 0; }, Soon()));  // as a call does that waits
   others.join();
+  EXPECT_EQ(told, 41u);
+  agent.fake.Tell(StopStep(41), 0);
   EXPECT_TRUE((*runtime)->OnPreemption(50).value());  // numbers need not be consecutive
   EXPECT_EQ(agent.Next().preempted(), 50u);
 }

@@ -1,6 +1,4 @@
 // Processes that live on from one epoch into the next.
-#include "launcher/agent/supervisor.h"
-
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -10,6 +8,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "launcher/agent/supervisor.h"
 
 namespace cohort::launcher {
 namespace {
