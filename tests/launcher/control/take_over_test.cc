@@ -189,7 +189,8 @@ void ReplicatedWorlds::GoOn(uint32_t faults) {
 namespace {
 
 TEST(ReplicatedWorlds, AreNeverTwoAndOutliveTheirHosts) {
-  const uint32_t first = std::random_device()();
+  // The same ones ordinarily; new ones every night.
+  const uint32_t first = testing::Trials(0, 1) == 0 ? 1 : std::random_device()();
   const auto count = static_cast<uint32_t>(testing::Trials(1000, 100'000));
   uint32_t outlived = 0;
   for (uint32_t i = 0; i < count; ++i) {

@@ -286,7 +286,8 @@ class Worlds {
 };
 
 void TrySeeds(uint32_t count) {
-  const uint32_t first = std::random_device()();
+  // The same ones ordinarily; new ones every night.
+  const uint32_t first = testing::Trials(0, 1) == 0 ? 1 : std::random_device()();
   for (uint32_t i = 0; i < count; ++i) {
     SCOPED_TRACE("seed " + std::to_string(first + i));
     Worlds worlds(first + i);
