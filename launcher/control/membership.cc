@@ -111,6 +111,17 @@ void Rendezvous::Machine::FindSilentNodes() {
   }
 }
 
+// Those that were told to stop and have not said in time that their ranks are gone. With its stream ends what ranks an
+// agent still has; whoever takes its place waits for that as for any lost node (FencedUntil).
+void Rendezvous::Machine::LoseLateNodes() {
+  for (uint32_t i = 0; i < roster_.node_count(); ++i) {
+    if (roster_.node(i).done) continue;
+    const ConnectionId connection = *connection_of_[i];  // who has none is done
+    LoseNode(i, "it did not say in time that its ranks were gone", now_);
+    actions_.emplace_back(Close{connection});
+  }
+}
+
 std::vector<Rendezvous::Machine::Spare>::iterator Rendezvous::Machine::FindSpare(ConnectionId connection) {
   return std::find_if(spares_.begin(), spares_.end(),
                       [connection](const Spare& spare) { return spare.connection == connection; });

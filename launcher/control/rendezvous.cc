@@ -130,12 +130,7 @@ void Rendezvous::Machine::LetTimePass() {
         !stop_.has_value() && !preempted_stop_.has_value() && restarts_.MayRestart(so_far, Lacking());
     StopAll(so_far.headline(), so_far.exit_code(), GraceLeft(), restarting);
   }
-  if (phase_ == Phase::kStopping && now_ >= *end_deadline_) {
-    v1::JobReport report = FindRootCause(roster_, failures_, stop_);
-    const bool wanted = !stop_.has_value() && roster_.plan().job().max_restarts() > 0;
-    if (wanted) report.set_not_restarted("an agent did not say in time that its ranks were gone");
-    Finish(std::move(report));
-  }
+  if (phase_ == Phase::kStopping && now_ >= *end_deadline_) LoseLateNodes();
   if (phase_ == Phase::kPausing && now_ >= std::max(*restart_due_, FencedUntil())) BeginNextEpoch();
   FinishIfDone();
 }

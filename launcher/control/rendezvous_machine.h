@@ -43,6 +43,7 @@ class Rendezvous::Machine {
   // What the agents have sent may not have been read yet.
   void HearEverybody();
   void FindSilentNodes();
+  void LoseLateNodes();
 
   // What agents say.
   void On(const Received& event);

@@ -5,17 +5,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <queue>
-#include <random>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,6 +21,7 @@
 #include "launcher/control/standby.h"
 #include "launcher/control/standby_choice.h"
 #include "tests/launcher/control/driver.h"
+#include "tests/launcher/control/simulated_job.h"
 
 namespace cohort::launcher {
 
@@ -33,21 +29,41 @@ using std::chrono::microseconds;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-inline constexpr uint32_t kPerNode = 2;
 inline constexpr seconds kPipeLost{10};     // dlaunch and an agent that are cut off from each other notice it
 inline constexpr seconds kFrozenKilled{3};  // dlaunch kills an agent that stays stopped
-inline constexpr milliseconds kHop{20};     // the most that a message takes
 
-class ReplicatedWorlds {
+struct ReplicatedAgent : SimulatedAgent {
+  // Its stream.
+  uint32_t to = 0;
+  ConnectionId stream = 0;
+  AgentSession session;
+  std::optional<TimePoint> waits_until;  // for another host
+  uint64_t term = 1;
+
+  uint64_t asked = 0, answered = 0;  // by its ranks
+
+  StandbyCopy copy;
+  std::unique_ptr<ReplicatedRendezvous> host;
+  std::vector<Event> inbox;
+  ConnectionId next_connection = 1;
+  std::map<ConnectionId, uint32_t> agent_of;
+
+  TimePoint pipe;  // until when what is on its way between dlaunch and it is held up
+  TimePoint pipe_down, pipe_up;
+  uint64_t cuts = 0;
+};
+
+class ReplicatedWorlds : public SimulatedJob<ReplicatedAgent> {
  public:
   explicit ReplicatedWorlds(uint32_t seed)
-      : random_(seed),
-        nodes_(2 + Below(3)),
+      : SimulatedJob(seed),
         spares_(1 + Below(3)),
         least_(1 + Below(nodes_)),
-        standbys_(1 + Below(std::min(nodes_ - 1, 3u))),
-        agents_(nodes_ + spares_) {
-    agents_[0].host = std::make_unique<ReplicatedRendezvous>(Plan(), now_);
+        standbys_(1 + Below(std::min(nodes_ - 1, 3u))) {
+    agents_.resize(nodes_ + spares_);
+    v1::JobPlan plan = MakeElasticPlan(spares_, least_);
+    plan.set_standbys(standbys_);
+    agents_[0].host = std::make_unique<ReplicatedRendezvous>(std::move(plan), now_);
     agents_[0].next_connection = FirstConnection(1);
     choice_.SetReached();
   }
@@ -57,78 +73,22 @@ class ReplicatedWorlds {
       After(Jitter(milliseconds(300)), [this, agent] { Connect(agent, 0, std::nullopt); });
     }
     After(milliseconds(10), [this] { OnTick(); });
-    const TimePoint limit = now_ + seconds(600);
-    while (!queue_.empty() && !report_.has_value() && !orphaned_ && now_ < limit && wrong_.empty()) {
-      Next next = queue_.top();
-      queue_.pop();
-      now_ = std::max(now_, next.at);
-      next.what();
-    }
+    RunFor(seconds(600));
   }
 
   void Check() const {
     ASSERT_EQ(wrong_, "");
-    if (orphaned_) return;  // more hosts were lost than could be
+    if (over_) return;  // more hosts were lost than could be
     ASSERT_TRUE(report_.has_value()) << "the job did not end";
     if (lost_ <= spares_ + nodes_ - least_) {
       EXPECT_EQ(report_->exit_code(), 0) << report_->headline() << "; " << report_->not_restarted();
     }
   }
-  bool orphaned() const { return orphaned_; }
   uint64_t terms() const { return choice_.term(); }
   bool ended_well() const { return report_.has_value() && report_->exit_code() == 0; }
 
  private:
-  struct Next {
-    TimePoint at;
-    uint64_t order;
-    std::function<void()> what;
-    bool operator<(const Next& other) const { return std::tie(at, order) > std::tie(other.at, other.order); }
-  };
-  struct Agent {
-    bool alive = true;
-    TimePoint frozen;  // until then
-
-    // Its stream.
-    bool in = false;
-    uint32_t to = 0;
-    ConnectionId stream = 0;
-    TimePoint down, up;  // when the latest message arrives: order is kept
-    Lease lease{TimePoint{}};
-    AgentSession session;
-    std::optional<TimePoint> waits_until;  // for another host
-    uint64_t term = 1;
-
-    // Its ranks.
-    uint64_t epoch = 0;  // 0: none live
-    std::vector<uint32_t> ranks;
-    uint64_t life = 0;  // counts starts and ends of ranks
-    uint64_t asked = 0, answered = 0;
-
-    StandbyCopy copy;
-    std::unique_ptr<ReplicatedRendezvous> host;
-    std::vector<Event> inbox;
-    ConnectionId next_connection = 1;
-    std::map<ConnectionId, uint32_t> agent_of;
-
-    TimePoint ears, mouth;  // until when what is on its way to it, or from it, is held up
-    TimePoint pipe;         // and between dlaunch and it
-    TimePoint pipe_down, pipe_up;
-    uint64_t cuts = 0;
-  };
-
-  uint32_t Below(uint32_t n) { return random_() % n; }
-  microseconds Jitter(milliseconds most) { return microseconds(Below(static_cast<uint32_t>(most.count()) * 1000 + 1)); }
-  void After(microseconds delay, std::function<void()> what) { queue_.push({now_ + delay, ++order_, std::move(what)}); }
-
-  v1::JobPlan Plan() {
-    v1::JobPlan plan = MakePlan(nodes_, kPerNode, "restart");
-    plan.mutable_job()->set_max_restarts(100);
-    plan.set_min_nodes(least_);
-    plan.set_standbys(standbys_);
-    for (uint32_t i = 0; i < spares_; ++i) *plan.add_spares()->add_placements() = plan.placements(0);
-    return plan;
-  }
+  using Agent = ReplicatedAgent;
 
   // --- hosts ---
   void OnTick() {
@@ -182,29 +142,10 @@ class ReplicatedWorlds {
           if (agents_[host].alive && agents_[host].agent_of.contains(stream)) agents_[host].inbox.push_back(event);
         });
   }
-  // What comes over one way arrives in its order, whenever it was held up.
-  using Way = std::deque<std::function<void()>>;
-  void InOrder(Way* way, TimePoint at, std::function<TimePoint()> held, std::function<void()> what) {
-    way->push_back(std::move(what));
-    AwaitFirst(way, at, std::move(held));
-  }
-  void AwaitFirst(Way* way, TimePoint at, std::function<TimePoint()> held) {
-    queue_.push({at, ++order_, [this, way, held = std::move(held)] {
-                   if (now_ < held()) return AwaitFirst(way, held() + microseconds(1), held);
-                   const std::function<void()> first = std::move(way->front());
-                   way->pop_front();
-                   first();
-                 }});
-  }
-  // What a stopped process is to do waits, in its order.
-  void Unfrozen(uint32_t index, std::function<void()> what) {
-    if (now_ >= agents_[index].frozen) return what();
-    queue_.push({agents_[index].frozen, ++order_, [this, index, what = std::move(what)] { Unfrozen(index, what); }});
-  }
   void Write(uint32_t from, v1::FromAgent message) {
     if (agents_[from].alive && agents_[from].in) Tell(from, Received{agents_[from].stream, std::move(message)});
   }
-  void Say(uint32_t from, v1::FromAgent message) {
+  void Say(uint32_t from, v1::FromAgent message) override {
     if (agents_[from].alive && agents_[from].session.Say(message)) Write(from, std::move(message));
   }
 
@@ -264,9 +205,9 @@ class ReplicatedWorlds {
     Agent& agent = agents_[index];
     if (agent.waits_until.has_value()) return;
     agent.waits_until = now_ + kTakeOverTime;
-    queue_.push({*agent.waits_until, ++order_, [this, index, until = *agent.waits_until] {
-                   if (agents_[index].waits_until == until) GiveUp(index);
-                 }});
+    At(*agent.waits_until, [this, index, until = *agent.waits_until] {
+      if (agents_[index].waits_until == until) GiveUp(index);
+    });
   }
   // The ranks are killed, which takes its time, and the agent ends.
   void GiveUp(uint32_t index) {
@@ -288,10 +229,6 @@ class ReplicatedWorlds {
       }
     }
   }
-  void EndRanks(uint32_t index) {
-    agents_[index].epoch = 0;
-    ++agents_[index].life;
-  }
 
   // --- what agents hear ---
   void Hear(uint32_t index, const v1::ToAgent& message) {
@@ -308,7 +245,11 @@ class ReplicatedWorlds {
       }
     }
     if (message.has_refused()) GiveUp(index);
-    if (message.has_assignment()) Start(index, message.assignment());
+    if (message.has_assignment()) {
+      if (agent.asked != agent.answered) wrong_ = "node " + std::to_string(index) + " was not answered";
+      Start(index, message.assignment());
+      Ask(index, agent.life);
+    }
     if (message.has_put()) {
       if (!message.put().error().empty() || message.put().request() != ++agent.answered) {
         wrong_ = "node " + std::to_string(index) + " asked for " + std::to_string(agent.asked) + ", and was answered " +
@@ -320,24 +261,6 @@ class ReplicatedWorlds {
       After(Jitter(seconds(1)), [this, index, life = agent.life] { EndInOrder(index, life, SIGTERM); });
     }
   }
-  void Start(uint32_t index, const v1::Assignment& assignment) {
-    Agent& agent = agents_[index];
-    if (agent.asked != agent.answered) wrong_ = "node " + std::to_string(index) + " was not answered";
-    agent.epoch = assignment.epoch();
-    ++agent.life;
-    agent.ranks.clear();
-    for (const v1::RankPlacement& rank : assignment.placement().ranks()) agent.ranks.push_back(rank.rank());
-    size_t running = 0;
-    for (uint32_t other = 0; other < agents_.size(); ++other) {
-      const Agent& there = agents_[other];
-      if (there.epoch == 0) continue;
-      running += there.ranks.size();
-      if (there.epoch != agent.epoch) Blame(index, other, "two worlds");
-      if (other != index && there.ranks.front() == agent.ranks.front()) Blame(index, other, "a rank that runs twice");
-    }
-    Ask(index, agent.life);
-    if (running == assignment.world_size()) OnWhole();
-  }
   void Ask(uint32_t index, uint64_t life) {
     Agent& agent = agents_[index];
     if (!agent.alive || agent.life != life) return;
@@ -346,37 +269,6 @@ class ReplicatedWorlds {
     message.mutable_put()->set_key(std::to_string(index) + "/" + std::to_string(agent.asked));
     Say(index, std::move(message));
     After(Jitter(milliseconds(1500)), [this, index, life] { Ask(index, life); });
-  }
-  void Blame(uint32_t a, uint32_t b, const std::string& what) {
-    wrong_ = what + ": epoch " + std::to_string(agents_[a].epoch) + " on node " + std::to_string(a) + " and epoch " +
-             std::to_string(agents_[b].epoch) + " on node " + std::to_string(b);
-  }
-  // All ranks of an epoch run. Something happens to them, or they come to their end.
-  void OnWhole() {
-    if (faults_++ < 4) {
-      After(seconds(1) + Jitter(seconds(3)), [this] { Inject(); });
-      if (Below(3) == 0) After(seconds(1) + Jitter(seconds(5)), [this] { Inject(); });
-      return;
-    }
-    for (uint32_t index = 0; index < agents_.size(); ++index) {
-      After(Jitter(seconds(2)), [this, index, life = agents_[index].life] { EndInOrder(index, life, 0); });
-    }
-  }
-  void EndInOrder(uint32_t index, uint64_t life, int signal) {
-    Agent& agent = agents_[index];
-    if (!agent.alive || agent.epoch == 0 || agent.life != life) return;
-    if (now_ < agent.frozen) {
-      return Unfrozen(index, [this, index, life, signal] { EndInOrder(index, life, signal); });
-    }
-    EndRanks(index);
-    for (const uint32_t rank : agent.ranks) {
-      v1::FromAgent message;
-      *message.mutable_exit() = signal == 0 ? Exited(rank, 0) : Killed(rank, signal, true);
-      Say(index, std::move(message));
-    }
-    v1::FromAgent done;
-    done.mutable_done()->set_node(index);
-    Say(index, std::move(done));
   }
 
   // --- dlaunch, and its pipes to the agents ---
@@ -389,30 +281,19 @@ class ReplicatedWorlds {
   void OnListening(uint32_t host, uint64_t term);
   void Move(uint32_t index, uint32_t host, uint64_t term);
   // --- faults ---
-  void Inject();
+  void Inject() override;
   void Kill(uint32_t index);
   void CutOff(uint32_t index);
-  void GoOn(uint32_t faults);
 
-  std::mt19937 random_;
-  const uint32_t nodes_;
   const uint32_t spares_;
   const uint32_t least_;
   const uint32_t standbys_;
-  TimePoint now_{seconds(1000)};
-  std::vector<Agent> agents_;
   StandbyChoice choice_;
   uint64_t heard_ = 0;
   std::vector<AgentEnded> told_host_;
   std::map<ConnectionId, Way> downs_, ups_;        // by stream
   std::map<uint32_t, Way> pipe_downs_, pipe_ups_;  // by agent
-  std::priority_queue<Next> queue_;
-  uint64_t order_ = 0;
-  uint32_t faults_ = 0;
   uint32_t lost_ = 0;
-  bool orphaned_ = false;
-  std::optional<v1::JobReport> report_;
-  std::string wrong_;
 };
 
 }  // namespace cohort::launcher

@@ -84,6 +84,28 @@ TEST(Spares, NeedNotWaitForANodeWhoseEndIsKnown) {
   EXPECT_THAT(RanksOf(job, 3), ElementsAre(2, 3));
 }
 
+TEST(Spares, TakeThePlaceOfANodeThatDoesNotSayThatItsRanksAreGone) {
+  Driver job(PlanWithSpares(3, 2, 1));
+  job.JoinAll();
+  job.Join(3);
+  job.Exit(Killed(0, SIGSEGV));
+  job.Pass(milliseconds(200));
+  for (const uint32_t rank : {1u, 4u, 5u}) job.Exit(Killed(rank, SIGTERM, true));
+  job.Done(0);
+  job.Done(2);
+  job.Pass(seconds(6), {0, 1, 2, 3});  // it lives: the grace and five seconds are its time
+  EXPECT_THAT(job.lost(), ElementsAre());
+  job.Pass(seconds(2), {0, 1, 2, 3});
+  EXPECT_THAT(job.lost(), ElementsAre(1));
+  EXPECT_TRUE(job.Closed(Driver::Of(1)));
+  ASSERT_EQ(job.restarts().size(), 1u);
+  EXPECT_EQ(job.restarts()[0].report().culprit_rank(), 0);
+  EXPECT_EQ(AssignmentOf(job, 0).epoch(), 1u);  // it still has its lease
+  job.Pass(kSilenceTimeout + kKillTime, {0, 2, 3});
+  EXPECT_EQ(AssignmentOf(job, 0).epoch(), 2u);
+  EXPECT_THAT(RanksOf(job, 3), ElementsAre(2, 3));
+}
+
 TEST(Spares, ALostOneTakesNobodysPlace) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
