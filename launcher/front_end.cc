@@ -324,6 +324,7 @@ void FrontEnd::OnRestart(const v1::Restart& restart) {
   if (std::exchange(lost_node_, false) && restart.delay_ms() > 0) {
     when += " at the latest, when nothing of the lost node can live any more";
   }
+  if (restart.spares() > 0) when += ", and when a spare node has joined that is not there yet";
   Say("restart " + std::to_string(restart.number()) + " of " + std::to_string(restart.max_restarts()) +
       " of all ranks, " + when);
 }

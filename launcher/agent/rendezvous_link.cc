@@ -17,6 +17,8 @@ namespace cohort::launcher {
 namespace {
 
 using runtime::Deadline;
+// How often an agent that could not join looks whether another hosts the rendezvous by now.
+constexpr std::chrono::milliseconds kLookForMove{50};
 
 std::string ReadBootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -92,23 +94,41 @@ absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string&
     const runtime::MutexLock lock(copy_mutex_);
     copy_ = std::make_unique<StandbyCopy>();
   }
-  COHORT_ASSIGN_OR_RETURN(const std::string address,
-                          FirstReachable(addresses, Deadline::After(std::chrono::seconds(10))));
-  data_interface_ip_ = LocalAddressTowards(address);
-  if (!start.interface().empty()) {
-    const std::vector<std::string> own = OwnAddresses(start.interface());
+  connecting_ = joining_ = true;
+  absl::StatusOr<std::shared_ptr<RendezvousClient>> client = JoinFirstHost(addresses, given_up);
+  const bool may_move = start.standbys() > 0 && !absl::IsInvalidArgument(client.status());
+  const Deadline move = Deadline::After(may_move ? kTakeOverTime : std::chrono::milliseconds(0));
+  while (!client.ok() && term_ == 1 && !move.passed() && !given_up()) std::this_thread::sleep_for(kLookForMove);
+  joining_ = false;
+  if (term_ == 1) {
+    COHORT_RETURN_IF_ERROR(client.status());
+    BeginStream(*std::move(client));
+    return absl::OkStatus();
+  }
+  early_end_.reset();
+  BeginStream(client.ok() ? *std::move(client) : nullptr);
+  Leave();
+  LeaveHost();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<RendezvousClient>> RendezvousLink::JoinFirstHost(const std::string& addresses,
+                                                                                const std::function<bool()>& given_up) {
+  if (!start_.interface().empty()) {
+    const std::vector<std::string> own = OwnAddresses(start_.interface());
     if (own.empty()) {
-      return absl::InvalidArgumentError("this machine has no address" + OnInterface(start.interface()));
+      return absl::InvalidArgumentError("this machine has no address" + OnInterface(start_.interface()));
     }
     data_interface_ip_ = own[0];
+  } else {
+    data_interface_ip_ = LocalAddressTowards(addresses.substr(0, addresses.find(',')));
   }
-  connecting_ = true;
-  COHORT_ASSIGN_OR_RETURN(
-      std::unique_ptr<RendezvousClient> client,
-      RendezvousClient::Connect(address, Identity(), MakeOffer(), StreamCallbacks(),
-                                Deadline::After(std::chrono::seconds(30)), given_up, start.standbys() > 0));
-  BeginStream(std::move(client));
-  return absl::OkStatus();
+  COHORT_ASSIGN_OR_RETURN(const std::string address,
+                          FirstReachable(addresses, Deadline::After(std::chrono::seconds(10))));
+  if (start_.interface().empty()) data_interface_ip_ = LocalAddressTowards(address);
+  return RendezvousClient::Connect(
+      address, Identity(), MakeOffer(), StreamCallbacks(), Deadline::After(std::chrono::seconds(30)),
+      [this, &given_up] { return given_up() || term_ > 1; }, start_.standbys() > 0);
 }
 
 v1::NodeOffer RendezvousLink::MakeOffer() const {
@@ -205,6 +225,7 @@ void RendezvousLink::MoveTo(const v1::NewHost& host) {
   term_ = host.term();
   next_host_ = host;
   ++stream_;
+  if (joining_) return;  // Join goes on from there
   Leave();
   if (!moving_) LeaveHost();
 }

@@ -49,7 +49,8 @@ class RendezvousLink {
                                        RendezvousServer::OnFinished on_finished);
 
   // Joins it at the first of `addresses` that answers, as the node that `start` names. Blocks for 40 s at most, or
-  // until `given_up`, which is asked now and then, says so.
+  // until `given_up`, which is asked now and then, says so. Where `given_up` has called MoveTo meanwhile, goes there
+  // instead, and does not block for that.
   absl::Status Join(const v1::NodeStart& start, const std::string& addresses, Callbacks callbacks,
                     const std::function<bool()>& given_up);
   // Another agent is the host now, or this one. Does not block; where it can't be reached, on_lost comes in time.
@@ -76,6 +77,8 @@ class RendezvousLink {
   RendezvousServer::Options ServerOptions() const;
   TlsIdentity Identity() const;
   absl::StatusOr<std::string> ServerAddresses() const;
+  absl::StatusOr<std::shared_ptr<RendezvousClient>> JoinFirstHost(const std::string& addresses,
+                                                                  const std::function<bool()>& given_up);
   v1::NodeOffer MakeOffer() const;
   RendezvousClient::Callbacks StreamCallbacks();
   void BeginStream(std::shared_ptr<RendezvousClient> client);
@@ -100,6 +103,7 @@ class RendezvousLink {
   EventLoop::TimerId wait_timer_ = 0;
   v1::NewHost next_host_;
   bool lost_ = false;  // on_lost was called since none has taken over
+  bool joining_ = false;
   bool moving_ = false;
   bool connecting_ = false;         // what comes is of a stream that is not client_ yet
   std::vector<v1::ToAgent> early_;  // meanwhile

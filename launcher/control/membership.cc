@@ -91,6 +91,7 @@ void Rendezvous::Machine::On(const AgentEnded& event) {
   // One that has not joined has no connection whose end would tell.
   const bool awaited = phase_ == Phase::kGathering && event.agent < first_spare_ && !roster_.node(event.agent).joined;
   if (awaited) FinishUnstarted(event.text + ", before the job had started", kExitLauncher);
+  if (phase_ == Phase::kPausing) (void)FinishIfLacking(event.text);
 }
 
 void Rendezvous::Machine::FindSilentNodes() {
@@ -142,8 +143,7 @@ void Rendezvous::Machine::LoseSpare(ConnectionId connection, const std::string& 
   spares_.erase(spare);
   if (phase_ == Phase::kFinished) return;
   GiveUpAgent(agent, "the agent of the spare node " + name + " is gone: " + how);
-  if (phase_ != Phase::kPausing) return;
-  if (const std::string lacking = Lacking(); !lacking.empty()) FinishUnstarted(lacking, kExitLauncher);
+  if (phase_ == Phase::kPausing) (void)FinishIfLacking("the agent of the spare node " + name + " is gone: " + how);
 }
 
 void Rendezvous::Machine::LoseNode(uint32_t index, const std::string& how, TimePoint gone_at) {
@@ -162,9 +162,7 @@ void Rendezvous::Machine::LoseNode(uint32_t index, const std::string& how, TimeP
     return;
   }
   if (phase_ == Phase::kPausing) {
-    if (const std::string lacking = Lacking(); !lacking.empty()) {
-      FinishUnstarted(text + ", before the job was started again; " + lacking, kExitLauncher);
-    }
+    (void)FinishIfLacking(text);
     return;
   }
   if (!std::exchange(node.done, true)) LoseRanksOf(index, text, gone_at);
@@ -190,14 +188,31 @@ void Rendezvous::Machine::LoseRanksOf(uint32_t index, const std::string& text, T
   if (!lost.empty()) AnnounceLoss(lost, RankNames(lost) + " (" + node.name + ") lost: " + text);
 }
 
-std::string Rendezvous::Machine::Lacking() const {
+bool Rendezvous::Machine::FinishIfLacking(const std::string& text) {
+  const std::string lacking = Lacking();
+  if (lacking.empty()) return false;
+  FinishUnstarted(text + ", before the job was started again; " + lacking, kExitLauncher);
+  return true;
+}
+
+uint32_t Rendezvous::Machine::SparesToCome() const {
+  if (now_ >= join_deadline_) return 0;
+  uint32_t to_come = 0;
+  const uint32_t end = first_spare_ + static_cast<uint32_t>(roster_.plan().spares_size());
+  for (uint32_t agent = first_spare_; agent < end; ++agent) {
+    if (joined_spares_.count(agent) == 0 && ended_agents_.count(agent) == 0) ++to_come;
+  }
+  return to_come;
+}
+
+std::string Rendezvous::Machine::LackingWith(size_t spares) const {
   uint32_t lost = 0;
   for (uint32_t i = 0; i < roster_.node_count(); ++i) lost += roster_.node(i).lost ? 1 : 0;
   if (lost == 0) return "";
   if (roster_.node(0).lost && roster_.plan().standbys() == 0) {
     return "a node is lost, and it is the one that hosts the rendezvous (see --standby)";
   }
-  const uint32_t without = lost - std::min(lost, static_cast<uint32_t>(spares_.size()));
+  const uint32_t without = lost - std::min(lost, static_cast<uint32_t>(spares));
   if (without == 0) return "";
   const uint32_t least = roster_.plan().min_nodes();
   if (least == 0) {
@@ -208,6 +223,11 @@ std::string Rendezvous::Machine::Lacking() const {
   if (left >= least) return "";
   return "a node is lost, and with " + std::to_string(left) + " there are fewer than the " + std::to_string(least) +
          " that --nnodes asks for at least";
+}
+
+TimePoint Rendezvous::Machine::RestartDue() const {
+  if (now_ < join_deadline_ && !LackingWith(spares_.size()).empty()) return join_deadline_;
+  return std::max(*restart_due_, FencedUntil());
 }
 
 TimePoint Rendezvous::Machine::FencedUntil() const {

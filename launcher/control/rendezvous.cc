@@ -87,7 +87,7 @@ std::vector<Action> Rendezvous::Machine::End() {
 TimePoint Rendezvous::Machine::NextDue() const {
   TimePoint due = next_look_;
   if (phase_ == Phase::kGathering) due = std::min(due, join_deadline_);
-  if (restart_due_.has_value()) due = std::min(due, std::max(*restart_due_, FencedUntil()));
+  if (restart_due_.has_value()) due = std::min(due, RestartDue());
   for (const std::optional<TimePoint>& other :
        {stop_due_, end_deadline_, preemption_due_, store_.NextExpiry(), inspections_.NextDue()}) {
     if (other.has_value()) due = std::min(due, *other);
@@ -131,7 +131,9 @@ void Rendezvous::Machine::LetTimePass() {
     StopAll(so_far.headline(), so_far.exit_code(), GraceLeft(), restarting);
   }
   if (phase_ == Phase::kStopping && now_ >= *end_deadline_) LoseLateNodes();
-  if (phase_ == Phase::kPausing && now_ >= std::max(*restart_due_, FencedUntil())) BeginNextEpoch();
+  if (phase_ == Phase::kPausing && now_ >= RestartDue()) {
+    if (!FinishIfLacking("not every spare node has joined in time")) BeginNextEpoch();
+  }
   FinishIfDone();
 }
 
@@ -343,6 +345,7 @@ void Rendezvous::Machine::Pause(v1::JobReport report, const RestartPolicy::Decis
   restart.set_max_restarts(roster_.plan().job().max_restarts());
   const auto fenced_for = std::chrono::ceil<milliseconds>(FencedUntil() - now_);
   restart.set_delay_ms(static_cast<uint32_t>(std::max(decision.delay, fenced_for).count()));
+  if (!LackingWith(spares_.size()).empty()) restart.set_spares(SparesToCome());
   actions_.emplace_back(launcher::Restart{std::move(restart)});
 }
 

@@ -30,6 +30,7 @@ std::vector<Action> RendezvousCopy::Apply(const v1::LogEntry& entry) {
   switch (entry.kind_case()) {
     case v1::LogEntry::kStart:
       machine_ = std::make_unique<Rendezvous>(entry.start(), now_);
+      standbys_ = entry.start().standbys();
       return {};
     case v1::LogEntry::kTick:
       return Note(machine_->Tick(now_));

@@ -41,6 +41,8 @@ class RendezvousCopy {
 
   // The connection of an agent that has joined.
   std::optional<ConnectionId> ConnectionOf(uint32_t agent) const;
+  // JobPlan.standbys.
+  uint32_t standbys() const { return standbys_; }
   // Whether the agent of this connection was let go: it may come back only for the job's report.
   bool Closed(ConnectionId connection) const;
   // What dlaunch has to hear, from this number on.
@@ -65,6 +67,7 @@ class RendezvousCopy {
   std::vector<Action> Note(std::vector<Action> actions);
 
   std::unique_ptr<Rendezvous> machine_;
+  uint32_t standbys_ = 0;
   std::map<ConnectionId, Session> sessions_;
   std::vector<Action> told_;  // to dlaunch: a few in each epoch
   uint64_t launcher_messages_ = 0;

@@ -76,10 +76,18 @@ class Rendezvous::Machine {
   std::vector<Spare>::iterator FindSpare(ConnectionId connection);
   void LoseSpare(ConnectionId connection, const std::string& how);
   void GiveUpAgent(uint32_t agent, const std::string& text);
-  // Why the job can't go on without the nodes that are lost, or empty.
-  std::string Lacking() const;
+  // Spares that have yet to join, and may.
+  uint32_t SparesToCome() const;
+  // Why the job can't go on without the nodes that are lost, with so many spares in their place; or empty.
+  std::string LackingWith(size_t spares) const;
+  std::string Lacking() const { return LackingWith(spares_.size() + SparesToCome()); }
+  // Ends a job that pauses and can't go on. False: it does.
+  bool FinishIfLacking(const std::string& text);
   // When no rank of a lost node can live any more.
   TimePoint FencedUntil() const;
+  // When a job that pauses can go on: no rank of a lost node can live any more, and the spares that it needs are there
+  // or will not come.
+  TimePoint RestartDue() const;
   // Fills the lost nodes' places, or closes the ranks.
   void Reseat();
 

@@ -41,6 +41,7 @@ ReplicatedRendezvous::ReplicatedRendezvous(StandbyCopy copy, const v1::TakeOver&
     standby.needed = standby.wanted = true;
     standby.since = now + kCopyTimeout;  // it has yet to come
   }
+  remember_until_ = now + 2 * kCopyTimeout;
   actions_ = copy_.ToldSince(order.heard() + 1);
   v1::LogEntry taken_over;
   taken_over.set_taken_over(true);
@@ -129,10 +130,7 @@ void ReplicatedRendezvous::OnJoin(const Received& event) {
 }
 
 void ReplicatedRendezvous::OnResume(ConnectionId from, const v1::NodeOffer& offer) {
-  const auto standby = standbys_.find(offer.node());
-  if (standby != standbys_.end() && standby->second.dropped == 0 && !standby->second.connection.has_value()) {
-    Attach(&standby->second, from, offer.resume().applied());
-  }
+  if (offer.resume().has_applied()) ReadmitStandby(from, offer);
   if (copy_.applied() < inherited_) {
     early_.emplace_back(from, offer);
     return;
@@ -187,6 +185,14 @@ void ReplicatedRendezvous::On(const AgentEnded& event) {
 }
 
 // --- standbys ---
+
+// One that could take over from the host before, or that was not in sync yet when that one was lost.
+void ReplicatedRendezvous::ReadmitStandby(ConnectionId from, const v1::NodeOffer& offer) {
+  if (offer.node() == 0 || offer.node() > copy_.standbys()) return;
+  Standby& standby = standbys_[offer.node()];
+  if (standby.dropped == 0 && !standby.connection.has_value()) Attach(&standby, from, offer.resume().applied());
+  if (!standby.needed) standbys_.erase(offer.node());
+}
 
 void ReplicatedRendezvous::Attach(Standby* standby, ConnectionId connection, uint64_t applied) {
   const uint64_t first = entries_.empty() ? end_ + 1 : entries_.front().number();
@@ -268,7 +274,7 @@ void ReplicatedRendezvous::SendPage(const Standby& standby, uint64_t after) {
   const auto send = [&](v1::ToAgent page) {
     page.mutable_log()->set_term(term_);
     page.mutable_log()->set_committed(committed_);
-    uint64_t forget = committed_;
+    uint64_t forget = now_ < remember_until_ ? 0 : committed_;
     for (const auto& [agent, other] : standbys_) forget = std::min(forget, other.applied);
     page.mutable_log()->set_forget(forget);
     actions_.emplace_back(Send{*standby.connection, std::make_shared<const v1::ToAgent>(std::move(page))});
@@ -307,7 +313,8 @@ void ReplicatedRendezvous::Commit() {
       Act(copy_.Apply(*entry));
     }
   }
-  while (!entries_.empty() && entries_.front().number() <= std::min(forget, copy_.applied())) entries_.pop_front();
+  forget = std::min(forget, copy_.applied());
+  while (now_ >= remember_until_ && !entries_.empty() && entries_.front().number() <= forget) entries_.pop_front();
   if (copy_.applied() < inherited_ || early_.empty()) return;
   for (const auto& [from, offer] : std::exchange(early_, {})) OnResume(from, offer);
   Commit();

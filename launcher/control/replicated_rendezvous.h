@@ -75,6 +75,7 @@ class ReplicatedRendezvous : public EventMachine {
   void OnJoin(const Received& event);
   void OnResume(ConnectionId from, const v1::NodeOffer& offer);
   void OnAck(ConnectionId from, const v1::LogAck& ack);
+  void ReadmitStandby(ConnectionId from, const v1::NodeOffer& offer);
   void Attach(Standby* standby, ConnectionId connection, uint64_t applied);
   void DropLate();
   void Drop(Standby* standby);
@@ -98,6 +99,7 @@ class ReplicatedRendezvous : public EventMachine {
   uint64_t end_ = 0;
   uint64_t committed_ = 0;
   uint64_t inherited_ = 0;                          // entries up to this one are of hosts before
+  TimePoint remember_until_;                        // what standbys lack that were not in sync when we took over
   TimePoint log_time_;                              // of the last entry
   uint64_t tick_ = 0;                               // the number of the latest tick
   uint64_t wishes_ = 0;                             // messages to dlaunch of who is wanted

@@ -263,7 +263,7 @@ TEST(Ending, AgentsThatDoNotReportAreNotWaitedForForever) {
   ASSERT_TRUE(job.report().has_value());
   EXPECT_EQ(job.report()->culprit_rank(), 0);
   ASSERT_EQ(job.report()->others_size(), 1);
-  EXPECT_THAT(job.report()->others(0), HasSubstr("did not report its end in time"));
+  EXPECT_THAT(job.report()->others(0), HasSubstr("it did not say in time that its ranks were gone"));
 }
 
 TEST(Ending, ARankEndedByItsAgentWithoutReasonIsNoSuccess) {

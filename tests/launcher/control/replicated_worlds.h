@@ -43,6 +43,7 @@ struct ReplicatedAgent : SimulatedAgent {
   uint64_t asked = 0, answered = 0;  // by its ranks
 
   StandbyCopy copy;
+  bool has_copy = false;
   std::unique_ptr<ReplicatedRendezvous> host;
   std::vector<Event> inbox;
   ConnectionId next_connection = 1;
@@ -63,6 +64,7 @@ class ReplicatedWorlds : public SimulatedJob<ReplicatedAgent> {
     agents_.resize(nodes_ + spares_);
     v1::JobPlan plan = MakeElasticPlan(spares_, least_);
     plan.set_standbys(standbys_);
+    for (uint32_t agent = 1; agent <= standbys_; ++agent) agents_[agent].has_copy = true;
     agents_[0].host = std::make_unique<ReplicatedRendezvous>(std::move(plan), now_);
     agents_[0].next_connection = FirstConnection(1);
     choice_.SetReached();
@@ -237,7 +239,7 @@ class ReplicatedWorlds : public SimulatedJob<ReplicatedAgent> {
     for (v1::FromAgent& again : agent.session.Hear(message)) Write(index, std::move(again));
     if (message.has_resumed()) agent.waits_until.reset();
     if (message.has_beat()) agent.lease.OnAnswer(message.beat().number());
-    if (message.has_log() && !agent.host) {
+    if (message.has_log() && agent.has_copy) {
       if (const auto ack = agent.copy.OnPage(message.log(), now_)) {
         v1::FromAgent logged;
         *logged.mutable_logged() = *ack;

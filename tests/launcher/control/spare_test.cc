@@ -106,6 +106,51 @@ TEST(Spares, TakeThePlaceOfANodeThatDoesNotSayThatItsRanksAreGone) {
   EXPECT_THAT(RanksOf(job, 3), ElementsAre(2, 3));
 }
 
+TEST(Spares, ThatHaveYetToJoinAreWaitedFor) {
+  Driver job(PlanWithSpares(3, 2, 1));
+  job.JoinAll();
+  LoseNode1(&job);
+  ASSERT_EQ(job.restarts().size(), 1u);
+  EXPECT_EQ(job.restarts()[0].spares(), 1u);
+  job.Pass(seconds(20), {0, 2});
+  EXPECT_EQ(AssignmentOf(job, 0).epoch(), 1u);
+  job.Join(3);
+  job.Pass(milliseconds(300), {0, 2, 3});
+  EXPECT_EQ(AssignmentOf(job, 0).epoch(), 2u);
+  EXPECT_THAT(RanksOf(job, 3), ElementsAre(2, 3));
+}
+
+TEST(Spares, AreNotWaitedForLongerThanForNodes) {
+  Driver job(PlanWithSpares(3, 2, 1));
+  job.JoinAll();
+  LoseNode1(&job);
+  job.Pass(seconds(59), {0, 2});
+  EXPECT_FALSE(job.report().has_value());
+  job.Pass(seconds(2), {0, 2});
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_THAT(job.report()->headline(), HasSubstr("not every spare node has joined in time"));
+  EXPECT_THAT(job.report()->headline(), HasSubstr("there is no spare left"));
+}
+
+TEST(Spares, AreNotWaitedForWhenTheyHaveEnded) {
+  Driver job(PlanWithSpares(3, 2, 1));
+  job.JoinAll();
+  LoseNode1(&job);
+  job.Handle(AgentEnded{3, "the agent of node3 has ended", 1});
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_THAT(job.report()->headline(), HasSubstr("the agent of node3 has ended, before the job was started again"));
+}
+
+TEST(Spares, AreNotWaitedForWhereTheJobCanShrink) {
+  Driver job(PlanWithSpares(3, 2, 1, 2));
+  job.JoinAll();
+  LoseNode1(&job);
+  ASSERT_EQ(job.restarts().size(), 1u);
+  EXPECT_EQ(job.restarts()[0].spares(), 0u);
+  job.Pass(kSilenceTimeout + kKillTime, {0, 2});
+  EXPECT_EQ(AssignmentOf(job, 0).epoch(), 2u);
+}
+
 TEST(Spares, ALostOneTakesNobodysPlace) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();

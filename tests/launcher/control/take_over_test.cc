@@ -82,6 +82,7 @@ void ReplicatedWorlds::TakeOverFrom() {
   TellAgent(next, [this, next, order = *order] {
     Agent& agent = agents_[next];
     agent.host = std::make_unique<ReplicatedRendezvous>(std::move(agent.copy), order, now_);
+    agent.has_copy = false;
     agent.inbox.clear();
     agent.next_connection = FirstConnection(order.term());
     TellLauncher(next, [this, next, term = order.term()] { OnListening(next, term); });
@@ -109,7 +110,7 @@ void ReplicatedWorlds::Move(uint32_t index, uint32_t host, uint64_t term) {
   WaitForHost(index);
   v1::Resume resume;
   resume.set_taken(agent.session.heard());
-  resume.set_applied(agent.host ? 0 : agent.copy.applied());
+  if (agent.has_copy) resume.set_applied(agent.copy.applied());
   After(Jitter(milliseconds(100)), [this, index, host, term, resume] {
     if (agents_[index].term == term && !agents_[index].in) Connect(index, host, resume);
   });
