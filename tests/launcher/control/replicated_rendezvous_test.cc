@@ -145,6 +145,46 @@ TEST_F(Replicated, ActsOnNothingThatTheStandbyLacks) {
   EXPECT_EQ(host_.Count(1, v1::ToAgent::kPut), 1);
 }
 
+// Two standbys; the second is in sync with the first host's pages up to some entry when that host is lost, but dlaunch
+// has not noted it.
+TEST_F(Replicated, ReadmitsAStandbyThatWasNotInSync) {
+  Host host(PlanWithStandbys(3, 2), start_);
+  StandbyCopy first, second;
+  host.Join(1, 0);
+  host.Join(2, 1);
+  host.Copy(2, &first);
+  host.Join(3, 2);
+  host.Copy(3, &second);
+  host.Say(1, Put(1));
+  host.Copy(2, &first);  // the second lacks it
+
+  const ConnectionId base = FirstConnection(2);
+  const uint64_t applied = second.applied();
+  Host next(std::move(first), Order(), start_ + milliseconds(100));
+  v1::Resume resume = Taken(0);
+  resume.set_applied(applied);
+  next.Join(base, 2, resume);
+  next.Copy(base, &second);
+  ASSERT_FALSE(next.wanted.empty());
+  ASSERT_EQ(next.wanted.back().agents_size(), 1);
+  EXPECT_EQ(next.wanted.back().agents(0), 2u);
+  next.Join(base + 1, 0, Taken(0));
+  EXPECT_EQ(next.Count(base + 1, v1::ToAgent::kResumed), 0);  // not before the standby has it
+  next.Copy(base, &second);
+  EXPECT_EQ(next.Count(base + 1, v1::ToAgent::kResumed), 1);
+}
+
+TEST_F(Replicated, TakesNoStandbyInThatLacksWhatIsForgotten) {
+  Begin();
+  Host next(std::move(copy_), Order(), start_);
+  next.Pass(milliseconds(3500));  // it remembers for twice the time that a standby has to answer
+  v1::Resume resume = Taken(0);
+  resume.set_applied(0);
+  next.Join(FirstConnection(2), 1, resume);
+  EXPECT_TRUE(next.wanted.empty());
+  EXPECT_EQ(next.Count(FirstConnection(2), v1::ToAgent::kLog), 0);
+}
+
 TEST_F(Replicated, GoesOnWithoutASilentStandbyOnceDlaunchHasNotedIt) {
   Begin();
   host_.Say(1, Put(1));
