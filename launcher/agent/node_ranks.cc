@@ -138,6 +138,7 @@ void NodeRanks::OnNextEpoch(int local_rank) {
   v1::FromAgent message;
   message.mutable_stays()->set_rank(assignment_.placement().ranks(local_rank).rank());
   *message.mutable_stays()->mutable_doing() = service_.LatestCallOf(local_rank);
+  message.mutable_stays()->set_epoch(assignment_.epoch());
   callbacks_.to_rendezvous(message);
   supervisor_.OnStays(local_rank);
 }

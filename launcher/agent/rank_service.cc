@@ -136,7 +136,8 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
       AnswerPreemption();
       break;
     case v1::RankMessage::kPreempted:
-      up.set_preempted(message.preempted());
+      up.mutable_preempted()->set_step(message.preempted());
+      up.mutable_preempted()->set_epoch(assignment_.epoch());
       if (preemption_.OnPreempted()) callbacks_.to_rendezvous(up);
       break;
     case v1::RankMessage::kNextEpoch:
@@ -386,6 +387,7 @@ void RankService::AnswerPreemption() {
   if (!answer.has_value()) return;
   v1::FromAgent up;
   *up.mutable_preemption_step() = *answer;
+  up.mutable_preemption_step()->set_epoch(assignment_.epoch());
   callbacks_.to_rendezvous(up);
 }
 

@@ -73,9 +73,13 @@ bool Rendezvous::Machine::PreemptBeforeStopping(const StopRequested& request) {
 }
 
 void Rendezvous::Machine::OnPreemptionStep(uint32_t node, const v1::NodeStep& step) {
-  if (!agreement_.has_value()) return;
+  if (!agreement_.has_value() || step.epoch() != epoch()) return;
   agreement_->Answer(node, step);
   ConcludePreemption();
+}
+
+void Rendezvous::Machine::OnPreempted(const v1::RankPreempted& preempted) {
+  if (agreement_.has_value() && preempted.epoch() == epoch()) preempted_at_ = preempted.step();
 }
 
 void Rendezvous::Machine::ConcludePreemption() {

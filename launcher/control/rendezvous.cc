@@ -170,7 +170,7 @@ void Rendezvous::Machine::AssignAll() {
   Broadcast(std::move(table));
   for (uint32_t node = 0; node < roster_.node_count(); ++node) {
     v1::ToAgent message;
-    *message.mutable_assignment() = roster_.MakeAssignment(node, 1 + restarts_.restarts());
+    *message.mutable_assignment() = roster_.MakeAssignment(node, epoch());
     SendTo(*connection_of_[node], std::move(message));
   }
 }
@@ -220,7 +220,7 @@ void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::
       OnPreemptionStep(node, message.preemption_step());
       break;
     case v1::FromAgent::kPreempted:
-      if (agreement_.has_value()) preempted_at_ = message.preempted();
+      OnPreempted(message.preempted());
       break;
     case v1::FromAgent::kBeat:
     case v1::FromAgent::kLogged:
@@ -266,6 +266,7 @@ void Rendezvous::Machine::OnExit(ConnectionId from, uint32_t node, const v1::Ran
 }
 
 void Rendezvous::Machine::OnStays(ConnectionId from, uint32_t node, const v1::RankStays& stays) {
+  if (stays.epoch() != epoch()) return;
   if (!IsOn(node, stays.rank())) {
     Violate(from, node, "it spoke of rank " + std::to_string(stays.rank()) + ", which is not its own");
     return;

@@ -92,6 +92,8 @@ class Rendezvous::Machine {
   void Reseat();
 
   // The course of an epoch, and the end.
+  // The present one, or while the job pauses the next.
+  uint64_t epoch() const { return 1 + restarts_.restarts(); }
   void AssignAll();
   bool IsOn(uint32_t node, uint32_t rank) const;
   void RecordExit(const v1::RankExit& exit, TimePoint gone_at);
@@ -112,6 +114,7 @@ class Rendezvous::Machine {
   void OnNotice(int signal, std::optional<ConnectionId> only);
   void OnPreemptionWish();
   void OnPreemptionStep(uint32_t node, const v1::NodeStep& step);
+  void OnPreempted(const v1::RankPreempted& preempted);
   // A node whose ranks have gone has nobody to ask.
   void AnswerFor(uint32_t node);
   void BeginPreemption(int signal);

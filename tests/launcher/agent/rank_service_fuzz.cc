@@ -204,10 +204,13 @@ class Node {
 
   void OnMessage(const v1::FromAgent& message) {
     // The node's answer may come without any rank, when they have all ended.
-    if (message.has_preemption_step()) return FuzzCheck(noticed_ && !std::exchange(answered_, true));
+    if (message.has_preemption_step()) {
+      FuzzCheck(message.preemption_step().epoch() == TheAssignment().epoch());
+      return FuzzCheck(noticed_ && !std::exchange(answered_, true));
+    }
     FuzzCheck(!let_in_.empty());
     if (message.has_preemption()) return FuzzCheck(!std::exchange(wished_, true));
-    if (message.kind_case() == v1::FromAgent::kPreempted) return FuzzCheck(!std::exchange(preempted_, true));
+    if (message.has_preempted()) return FuzzCheck(!std::exchange(preempted_, true));
     FuzzCheck(message.has_put() || message.has_get() || message.has_stall() || message.has_group_failure());
     if (message.has_put()) FuzzCheck(message.put().request() > latest_request_);
     if (message.has_get()) FuzzCheck(message.get().request() > latest_request_);

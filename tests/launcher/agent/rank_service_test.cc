@@ -130,7 +130,14 @@ class RankServiceTest : public testing::Test {
     }
     if (message.has_stall()) ++stalls_;
     if (message.has_group_failure()) ++failures_;
-    if (message.has_preemption_step()) steps_ = message.preemption_step().step();
+    if (message.has_preemption_step()) {
+      EXPECT_EQ(message.preemption_step().epoch(), assignment_.epoch());
+      steps_ = message.preemption_step().step();
+    }
+    if (message.has_preempted()) {
+      EXPECT_EQ(message.preempted().epoch(), assignment_.epoch());
+      stopped_before_ = message.preempted().step();
+    }
   }
   v1::GetReply Get(Client* client, const std::string& key, uint64_t request) {
     v1::RankMessage message;
@@ -146,7 +153,8 @@ class RankServiceTest : public testing::Test {
   EventLoop loop_;
   std::unique_ptr<RankService> service_;
   std::atomic<int> gets_{0}, puts_{0}, stalls_{0}, goodbyes_{0}, vanished_{0}, staying_{0}, failures_{0};
-  std::atomic<uint64_t> steps_{0};  // the latest answer to a notice
+  std::atomic<uint64_t> steps_{0};           // the latest answer to a notice
+  std::atomic<uint64_t> stopped_before_{0};  // the step
   std::thread thread_;
 };
 
@@ -403,13 +411,19 @@ TEST_F(RankServiceTest, ANoticeReachesTheRanksThatAskAndTheirStepsGoUpAsOne) {
   client.Send(message);
   v1::StopStep step;
   step.set_step(14);
-  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-       steps_ == 0 && std::chrono::steady_clock::now() < end;) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-  EXPECT_EQ(steps_, 12u);
+  const auto await = [](const std::atomic<uint64_t>& number) {
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+         number == 0 && std::chrono::steady_clock::now() < end;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return number.load();
+  };
+  EXPECT_EQ(await(steps_), 12u);
   loop_.Post([this, step] { service_->OnStopStep(step); });
   EXPECT_EQ(client.Receive().stop_step().step(), 14u);
+  message.set_preempted(14);
+  client.Send(message);
+  EXPECT_EQ(await(stopped_before_), 14u);
 }
 
 }  // namespace

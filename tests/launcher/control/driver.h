@@ -142,6 +142,8 @@ class Driver {
   bool Closed(ConnectionId connection) const { return closed_.count(connection) > 0; }
   const std::optional<v1::JobReport>& report() const { return report_; }
   int finishes() const { return finishes_; }
+  // The present one, or while the job pauses the next.
+  uint64_t epoch() const { return 1 + restarts_.size(); }
   const std::vector<v1::Restart>& restarts() const { return restarts_; }
   const std::vector<uint32_t>& lost() const { return lost_; }
   const std::vector<v1::Membership>& members() const { return members_; }

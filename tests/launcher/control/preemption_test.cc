@@ -32,21 +32,30 @@ void Wish(Driver& job, uint32_t node) {
   job.Say(node, message);
 }
 
-void Answer(Driver& job, uint32_t node, const v1::NodeStep& step) {
+// Of the present epoch, unless another is given.
+void Answer(Driver& job, uint32_t node, const v1::NodeStep& step, std::optional<uint64_t> epoch = {}) {
   v1::FromAgent message;
   *message.mutable_preemption_step() = step;
+  message.mutable_preemption_step()->set_epoch(epoch.value_or(job.epoch()));
   job.Say(node, message);
 }
 
-void Preempted(Driver& job, uint32_t node, uint64_t step) {
+void Preempted(Driver& job, uint32_t node, uint64_t step, std::optional<uint64_t> epoch = {}) {
   v1::FromAgent message;
-  message.set_preempted(step);
+  message.mutable_preempted()->set_step(step);
+  message.mutable_preempted()->set_epoch(epoch.value_or(job.epoch()));
   job.Say(node, message);
 }
 
 const v1::StopStep* StopStepOf(const Driver& job, uint32_t node) {
   const v1::ToAgent* const message = job.Last(Driver::Of(node), v1::ToAgent::kStopStep);
   return message == nullptr ? nullptr : &message->stop_step();
+}
+
+v1::JobPlan OneRankAndRestarts() {
+  v1::JobPlan plan = MakePlan(1, 1, "restart");
+  plan.mutable_job()->set_max_restarts(5);
+  return plan;
 }
 
 v1::JobPlan TwoRanksAndRestarts() {
@@ -282,6 +291,43 @@ TEST(Preemption, TheNextEpochIsToldOfANoticeToo) {
   Answer(job, 0, At(2));
   ASSERT_NE(StopStepOf(job, 0), nullptr);
   EXPECT_EQ(StopStepOf(job, 0)->step(), 2u);
+}
+
+// Of one rank, which fails; the ranks of the second epoch are told of a notice that was given in the first.
+void BeginASecondEpochAfterANotice(Driver& job) {
+  job.JoinAll();
+  Wish(job, 0);
+  job.Handle(NoticeGiven{SIGUSR1});
+  job.Exit(Exited(0, 9));
+  job.Done(0);
+  job.Pass(milliseconds(10));
+  Wish(job, 0);
+  job.Forget();
+}
+
+TEST(Preemption, AnAnswerOfAnotherEpochIsNotTakenForThePresentOnes) {
+  Driver job(OneRankAndRestarts());
+  BeginASecondEpochAfterANotice(job);
+  ASSERT_EQ(job.epoch(), 2u);
+  for (const uint64_t other : {0u, 1u, 3u}) {
+    Answer(job, 0, At(700), other);
+    EXPECT_EQ(StopStepOf(job, 0), nullptr) << other;
+  }
+  Answer(job, 0, At(7));
+  ASSERT_NE(StopStepOf(job, 0), nullptr);
+  EXPECT_EQ(StopStepOf(job, 0)->step(), 7u);
+}
+
+TEST(Preemption, ARankThatHasStoppedInAnotherEpochDoesNotEndThePresentOneAsPreempted) {
+  Driver job(OneRankAndRestarts());
+  BeginASecondEpochAfterANotice(job);
+  Answer(job, 0, At(7));
+  for (const uint64_t other : {0u, 1u, 3u}) Preempted(job, 0, 700, other);
+  job.Exit(Exited(0, 0));  // it came to its last step before the agreed one
+  job.Done(0);
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 0);
+  EXPECT_EQ(job.report()->preempted_by(), 0);
 }
 
 // A rank asks for notices, and fails.

@@ -16,6 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 v1::JobPlan RestartPlan(uint32_t nodes, uint32_t ranks_per_node, uint32_t max_restarts) {
@@ -103,9 +104,11 @@ TEST(Restarting, TheSameRanksBeginAgainWhenAllAreGone) {
   EXPECT_EQ(job.report()->exits_size(), 4);
 }
 
-void Stays(Driver& job, uint32_t rank) {
+// Of the present epoch, unless another is given.
+void Stays(Driver& job, uint32_t rank, std::optional<uint64_t> epoch = {}) {
   v1::FromAgent message;
   message.mutable_stays()->set_rank(rank);
+  message.mutable_stays()->set_epoch(epoch.value_or(job.epoch()));
   job.Say(job.NodeOf(rank), message);
 }
 
@@ -198,8 +201,35 @@ TEST(Restarting, OnlyItsOwnAgentSaysThatARankStays) {
   job.JoinAll();
   v1::FromAgent message;
   message.mutable_stays()->set_rank(1);
+  message.mutable_stays()->set_epoch(1);
   job.Say(0, message);
   EXPECT_TRUE(job.Closed(Driver::Of(0)));
+}
+
+TEST(Restarting, WhoHasStayedInAnotherEpochIsNoNews) {
+  Driver job(RestartPlan(2, 1, 2));
+  job.JoinAll();
+  job.Exit(Exited(1, 5));
+  Stays(job, 0);
+  job.Done(0);
+  job.Done(1);
+  job.Pass(milliseconds(10));
+  ASSERT_EQ(job.epoch(), 2u);
+  for (const uint64_t other : {0u, 1u, 3u}) {
+    Stays(job, 0, other);
+    v1::FromAgent message;
+    message.mutable_stays()->set_rank(1);  // ranks may have had other numbers then
+    message.mutable_stays()->set_epoch(other);
+    job.Say(0, message);
+  }
+  EXPECT_FALSE(job.Closed(Driver::Of(0)));
+  // Nothing is known of rank 0, and so it is not said to wait.
+  job.Exit(Exited(1, 6));
+  job.Pass(milliseconds(200));
+  job.Done(0);
+  job.Done(1);
+  ASSERT_EQ(job.restarts().size(), 2u);
+  EXPECT_THAT(job.restarts()[1].report().others(), ElementsAre(HasSubstr("unknown")));
 }
 
 TEST(Restarting, TheLastFailureEndsTheJobAndSaysWhy) {
