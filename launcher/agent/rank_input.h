@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "launcher/base/event_loop.h"
 #include "launcher/base/unique_fd.h"
@@ -25,6 +26,8 @@ class RankInput {
   RankInput(const RankInput&) = delete;
   RankInput& operator=(const RankInput&) = delete;
 
+  // The rank lives on in another epoch, and what was asked for before still holds: from here on `want` is told.
+  void GoOn(Want want) { want_ = std::move(want); }
   // The next bytes; `end`: there are no more, and the rank reads the end of its input after them.
   void Take(std::string_view bytes, bool end);
 

@@ -96,9 +96,7 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
     pid.set_rank(rank.placement.rank());
     pid.set_pid(rank.process.pid);
     rank.output = WatchOutput(assignment, &rank, lives_on ? std::move(kept[i]->output) : nullptr);
-    if (rank.process.input) {
-      input_ = std::make_unique<RankInput>(loop_, std::move(rank.process.input), callbacks_.on_input_wanted);
-    }
+    FeedInput(&rank, lives_on ? std::move(kept[i]->input) : nullptr);
   }
   last_look_ = EventLoop::Clock::now();
   look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
@@ -126,6 +124,16 @@ std::unique_ptr<RankOutput> Supervisor::WatchOutput(const v1::Assignment& assign
     kept->Resume();
   }
   return kept;
+}
+
+void Supervisor::FeedInput(Rank* rank, std::unique_ptr<RankInput> kept) {
+  if (kept != nullptr) {
+    if (!rank->command.reads_input) return;  // another is the first now
+    kept->GoOn(callbacks_.on_input_wanted);
+    rank->input = std::move(kept);
+  } else if (rank->process.input) {
+    rank->input = std::make_unique<RankInput>(loop_, std::move(rank->process.input), callbacks_.on_input_wanted);
+  }
 }
 
 void Supervisor::ReportUnstarted(size_t index, const absl::Status& status, v1::RanksStarted* started) {
@@ -253,7 +261,7 @@ std::vector<std::optional<Supervisor::Kept>> Supervisor::TakeStaying() {
       continue;
     }
     rank.running = false;
-    kept[i] = Kept{std::move(rank.process), rank.program, std::move(rank.output)};
+    kept[i] = Kept{std::move(rank.process), rank.program, std::move(rank.output), std::move(rank.input)};
   }
   return kept;
 }
@@ -349,7 +357,9 @@ void Supervisor::CheckAllGone() {
 }
 
 void Supervisor::TakeInput(const v1::StandardInput& input) {
-  if (input_) input_->Take(input.bytes(), input.end());
+  for (Rank& rank : ranks_) {
+    if (rank.input) rank.input->Take(input.bytes(), input.end());
+  }
 }
 
 void Supervisor::PauseOutput() {

@@ -45,6 +45,7 @@ class Supervisor {
     RankProcess process;
     pid_t program = 0;
     std::unique_ptr<RankOutput> output;
+    std::unique_ptr<RankInput> input;
   };
 
   // Ranks are started in `cgroup`, where it was made.
@@ -112,6 +113,7 @@ class Supervisor {
     RankProcess process;
     pid_t program = 0;  // behind a wrapper; 0: none or not known
     std::unique_ptr<RankOutput> output;
+    std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
     bool running = false;
     bool reported = false;
     bool large = false;
@@ -129,6 +131,7 @@ class Supervisor {
 
   std::unique_ptr<RankOutput> WatchOutput(const v1::Assignment& assignment, Rank* rank,
                                           std::unique_ptr<RankOutput> kept);
+  void FeedInput(Rank* rank, std::unique_ptr<RankInput> kept);
   void Look();
   static bool IsStopped(const Rank& rank, const ProcessState& state);
   void LookAt(size_t index, EventLoop::Clock::time_point now);
@@ -143,7 +146,6 @@ class Supervisor {
   const Cgroup* cgroup_;
   Callbacks callbacks_;
   std::vector<Rank> ranks_;
-  std::unique_ptr<RankInput> input_;
   bool started_ = false;
   size_t living_ = 0;   // not yet reaped
   size_t staying_ = 0;  // of those

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,23 +17,25 @@ namespace {
 
 using std::chrono::seconds;
 
-// One rank that prints "ready" and then sleeps, heedless of SIGTERM.
+// One rank that prints "ready" and then sleeps, heedless of SIGTERM, unless it runs another script.
 class Staying : public ::testing::Test {
  protected:
-  void SetUp() override {
+  explicit Staying(const std::string& script = "trap '' TERM; echo ready; exec sleep 1000") {
     v1::JobSpec& job = *assignment_.mutable_job();
-    for (const char* word : {"/bin/sh", "-c", "trap '' TERM; echo ready; exec sleep 1000"}) job.add_command(word);
+    for (const std::string& word : {std::string("/bin/sh"), std::string("-c"), script}) job.add_command(word);
     job.set_working_directory("/");
     assignment_.mutable_placement()->add_ranks();
-    const v1::RanksStarted started = first_.Start(assignment_, kEnvironments);
+  }
+  void SetUp() override {
+    const v1::RanksStarted started = first_->Start(assignment_, kEnvironments);
     ASSERT_EQ(started.pids_size(), 1);
     pid_ = started.pids(0).pid();
     loop_.After(seconds(20), [this] { loop_.Quit(); });
     loop_.Run();
     ASSERT_EQ(line_, "ready");
-    first_.OnProgramJoined(0, pid_, /*may_stay=*/true);
-    first_.OnStays(0);
-    ASSERT_TRUE(first_.all_gone());
+    first_->OnProgramJoined(0, pid_, /*may_stay=*/true);
+    first_->OnStays(0);
+    ASSERT_TRUE(first_->all_gone());
   }
   void TearDown() override {
     if (pid_ <= 0) return;
@@ -48,7 +51,7 @@ class Staying : public ::testing::Test {
                 },
             .on_notice = [](const std::string&) {},
             .on_exit = [](int, v1::RankExit) {},
-            .on_input_wanted = {},
+            .on_input_wanted = [this](uint64_t bytes, bool) { wanted_ += bytes; },
             .on_all_gone = [] {}};
   }
 
@@ -58,12 +61,27 @@ class Staying : public ::testing::Test {
   Sentinel sentinel_{"COHORT_AGENT=@none", &cgroup_};
   v1::Assignment assignment_;
   std::string line_;
+  uint64_t wanted_ = 0;  // bytes of standard input
   pid_t pid_ = 0;
-  Supervisor first_{&loop_, &sentinel_, &cgroup_, Callbacks()};
+  std::unique_ptr<Supervisor> first_ = std::make_unique<Supervisor>(&loop_, &sentinel_, &cgroup_, Callbacks());
+};
+
+// One that repeats what it reads.
+class StayingReader : public Staying {
+ protected:
+  StayingReader() : Staying("echo ready; while read line; do echo got $line; done; echo end") {
+    assignment_.mutable_job()->set_input_to_first_rank(true);
+  }
+  // The next line that it prints, or none in time.
+  std::string NextLine() {
+    line_.clear();
+    loop_.Run();
+    return line_;
+  }
 };
 
 TEST_F(Staying, AFailureBeforeItHasJoinedAgainDoesNotEndIt) {
-  std::vector<std::optional<Supervisor::Kept>> kept = first_.TakeStaying();
+  std::vector<std::optional<Supervisor::Kept>> kept = first_->TakeStaying();
   ASSERT_TRUE(kept.at(0).has_value());
   Supervisor second(&loop_, &sentinel_, &cgroup_, Callbacks());
   second.Start(assignment_, kEnvironments, std::move(kept));
@@ -76,9 +94,29 @@ TEST_F(Staying, AFailureBeforeItHasJoinedAgainDoesNotEndIt) {
   EXPECT_TRUE(second.TakeStaying().at(0).has_value());
 }
 
+TEST_F(StayingReader, GoesOnReadingInTheNextEpoch) {
+  v1::StandardInput input;
+  input.set_bytes("one\n");
+  first_->TakeInput(input);
+  ASSERT_EQ(NextLine(), "got one");
+  std::vector<std::optional<Supervisor::Kept>> kept = first_->TakeStaying();
+  first_.reset();
+  Supervisor second(&loop_, &sentinel_, &cgroup_, Callbacks());
+  second.Start(assignment_, kEnvironments, std::move(kept));
+  input.set_bytes("two\n");
+  second.TakeInput(input);
+  EXPECT_EQ(NextLine(), "got two");
+  EXPECT_EQ(wanted_, RankInput::kWindow + 8) << "so much is on its way at most, as in the epoch before";
+  input.set_bytes("three\n");
+  input.set_end(true);
+  second.TakeInput(input);
+  EXPECT_EQ(NextLine(), "got three");
+  EXPECT_EQ(NextLine(), "end");
+}
+
 TEST_F(Staying, WhoWasToldToEndAndDoesNotIsKilledInsteadOfKept) {
-  first_.Stop(seconds(100));
-  EXPECT_FALSE(first_.TakeStaying().at(0).has_value());
+  first_->Stop(seconds(100));
+  EXPECT_FALSE(first_->TakeStaying().at(0).has_value());
   const pid_t pid = pid_;
   const auto deadline = EventLoop::Clock::now() + seconds(20);
   int status = 0;
