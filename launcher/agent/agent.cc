@@ -50,6 +50,7 @@ class Agent {
   void OnSignal();
   void OnSchedulersNotice(int signal);
   void OnTerminate();
+  void TellWhyRanksEnd(const std::string& why);
   // Whether its ranks ask for notices of a preemption, or will, as those of an earlier epoch did.
   bool AskForNotices();
   void OnToNode(const v1::ToNode& message);
@@ -178,10 +179,21 @@ void Agent::OnTerminate() {
     link_.Send(message);
     return;
   }
-  Notice("the agent of " + start_.name() + " got SIGTERM and ends its ranks");
-  link_.RequestStop("the agent of " + start_.name() + " got SIGTERM", 128 + SIGTERM);
+  const std::string why = start_.name() + " was told to end by SIGTERM";
+  Notice(why + ", and its agent ends its ranks");
+  link_.RequestStop(why, 128 + SIGTERM);
+  if (ranks_ && !ranks_done_ && !link_.hosting()) TellWhyRanksEnd(why);
   StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
   if (!ranks_) GiveUp("got SIGTERM before its ranks had started");
+}
+
+// Before they do: the rendezvous then knows the cause of what follows.
+void Agent::TellWhyRanksEnd(const std::string& why) {
+  if (ranks_->others_go_on()) return ranks_->set_reason_to_end(why);
+  v1::FromAgent message;
+  message.mutable_stop()->set_reason(why);
+  message.mutable_stop()->set_exit_code(128 + SIGTERM);
+  link_.Send(message);
 }
 
 bool Agent::AskForNotices() {

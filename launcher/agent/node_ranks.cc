@@ -122,6 +122,7 @@ void NodeRanks::OnExit(int local_rank, v1::RankExit exit) {
   const bool in_order = exit.signal() == 0 && exit.exit_code() == 0;
   service_.TakeRest(local_rank, /*for_good=*/!in_order);
   exit.set_finalized(said_goodbye_[local_rank]);
+  if (exit.killed_by_us() && exit.error().empty()) exit.set_error(reason_to_end_);
   *exit.mutable_doing() = service_.LatestCallOf(local_rank);
   if (in_order) {
     service_.MarkEnded(local_rank);

@@ -60,6 +60,10 @@ class NodeRanks {
   // Whether a rank asks for notices of a preemption: a scheduler's signal is then no order to its process.
   bool asks_for_notices() const { return service_.asks_for_notices(); }
   void PassOn(int signal) { supervisor_.PassOn(signal); }
+  // Whether the ranks of other nodes go on when these end.
+  bool others_go_on() const { return assignment_.job().on_failure() == "continue"; }
+  // They are about to be told to end: why, which their ends will then say.
+  void set_reason_to_end(const std::string& why) { reason_to_end_ = why; }
 
   // What the ranks are doing and use, for whoever watches them. A pass over /proc.
   v1::NodeView View();
@@ -92,6 +96,7 @@ class NodeRanks {
   RankService service_;
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
+  std::string reason_to_end_;
 };
 
 }  // namespace cohort::launcher

@@ -108,6 +108,35 @@ TEST(Preemption, SoTheyAreAfterSigtermAtAnAgentAndNothingIsRestarted) {
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
 }
 
+// Two nodes, programs that do not ask for notices; the first rank's ends soon. The agent of `node` gets SIGTERM.
+void ExpectTheReasonIsTold(int node, const std::vector<string>& options, const string& reason) {
+  SCOPED_TRACE(node);
+  const TemporaryFolder folder;
+  std::vector<string> command = {"--simulate-nodes", "2", "--log-dir", folder.path()};
+  command.insert(command.end(), options.begin(), options.end());
+  command.insert(command.end(), {"sh", "-c", "echo up; exec sleep $((RANK == 0 ? 2 : 60))"});
+  DlaunchProcess job(command);
+  ASSERT_TRUE(job.WaitForOutput("[0] up") && job.WaitForOutput("[1] up")) << job.err();
+  ::kill(job.ProcessesWith("dlaunch agent --node=" + std::to_string(node)).at(0), SIGTERM);
+  EXPECT_EQ(job.Wait(), 143) << job.err();
+  const string cause = nlohmann::json::parse(ReadFile(folder.path() + "/report.json"))["cause"]["text"];
+  EXPECT_NE(cause.find(reason), string::npos) << cause;
+  EXPECT_EQ(job.err().find("restart 1 of"), string::npos) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(kGone), "");
+}
+
+TEST(Preemption, SigtermAtAnAgentIsTheReasonOfTheEndWhereNobodyAsks) {
+  for (const int node : {0, 1}) {
+    const string reason = "node" + std::to_string(node) + " was told to end by SIGTERM";
+    ExpectTheReasonIsTold(node, {}, reason);
+    ExpectTheReasonIsTold(node, {"--max-restarts", "3"}, reason);
+  }
+}
+
+TEST(Preemption, WhereTheOthersGoOnTheReasonIsThatOfTheNodesRanks) {
+  ExpectTheReasonIsTold(1, {"--on-failure", "continue"}, "killed by its agent: node1 was told to end by SIGTERM");
+}
+
 TEST(Preemption, TheJobGoesOnWhereARankHasEnded) {
   const TemporaryFolder folder;
   DlaunchProcess job(Job(folder, {}, {"150", "30000", folder.path(), "leaves-early"}));
