@@ -30,18 +30,18 @@ struct Pipe {
   }
 };
 
-[[noreturn]] void RunChild(pid_t parent, int input, int output, int error, int death_signal, const char* program,
+[[noreturn]] void RunChild(pid_t parent, int input, int output, int error, const PipedProcessOptions& options,
                            char* const* argv) {
   ::setpgid(0, 0);
-  if (death_signal != 0) ::prctl(PR_SET_PDEATHSIG, death_signal);
+  if (options.death_signal != 0) ::prctl(PR_SET_PDEATHSIG, options.death_signal);
   if (::getppid() != parent) ::_exit(1);
   sigset_t none;
   ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  if (!options.keep_blocked) ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::dup2(input, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);
   if (error >= 0) ::dup2(error, STDERR_FILENO);
-  ::execvp(program, argv);
+  ::execvp(options.program.empty() ? argv[0] : options.program.c_str(), argv);
   ::_exit(127);
 }
 
@@ -58,8 +58,7 @@ absl::StatusOr<PipedProcess> StartPiped(std::vector<std::string> arguments, cons
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid == 0) {
-    RunChild(parent, input.read_end.get(), output.write_end.get(), error.write_end.get(), options.death_signal,
-             options.program.empty() ? argv[0] : options.program.c_str(), argv.data());
+    RunChild(parent, input.read_end.get(), output.write_end.get(), error.write_end.get(), options, argv.data());
   }
   if (pid < 0) {
     return absl::ResourceExhaustedError(std::string("no process: ") + std::strerror(errno) + "; raise ulimit -u");

@@ -12,6 +12,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
+#include <initializer_list>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -83,27 +85,54 @@ absl::StatusOr<SecureStream> DialUntilItAnswers(const JoinTarget& target) {
   }
 }
 
+sigset_t SetOf(std::initializer_list<int> signals) {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : signals) ::sigaddset(&set, signal);
+  return set;
+}
+
+// A scheduler's notices of a preemption, which must not end us: the agent knows what to do with them.
+sigset_t Notices() { return SetOf({SIGUSR1, SIGUSR2}); }
+
+std::string NameOfNotice(int signal) { return signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2"; }
+
+// Those that have come so far.
+void DropNotices() {
+  const sigset_t notices = Notices();
+  const timespec now{};
+  for (int signal = 0; (signal = ::sigtimedwait(&notices, nullptr, &now)) > 0;) {
+    Say(NameOfNotice(signal) + " came before the job had started, and there was nobody to tell");
+  }
+}
+
+// What a scheduler or a person tells this process is for the agent.
+void PassSignalsOn(int signals, pid_t agent) {
+  signalfd_siginfo info{};
+  while (::read(signals, &info, sizeof info) == sizeof info) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    const bool notice = signal == SIGUSR1 || signal == SIGUSR2;
+    if (notice) Say(NameOfNotice(signal) + ": telling the job");
+    ::kill(agent, notice ? signal : SIGTERM);
+  }
+}
+
 // The agent's exit status, which is the job's.
 int RunAgentBehind(SecureStream* stream) {
-  sigset_t handled;
-  ::sigemptyset(&handled);
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::sigaddset(&handled, signal);
+  const sigset_t handled = SetOf({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2});
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   const UniqueFd signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
-  absl::StatusOr<PipedProcess> agent = StartPiped({"dlaunch", "agent", "--node=joined", kExitWithJobArgument},
-                                                  {.program = "/proc/self/exe", .death_signal = LauncherGoneSignal()});
+  absl::StatusOr<PipedProcess> agent =
+      StartPiped({"dlaunch", "agent", "--node=joined", kExitWithJobArgument},
+                 {.program = "/proc/self/exe", .death_signal = LauncherGoneSignal(), .keep_blocked = true});
   if (!agent.ok()) {
     Say(std::string(agent.status().message()));
     return kExitLauncher;
   }
-  const absl::Status carried = stream->Pump(std::move(agent->output), std::move(agent->input),
-                                            {.signals = signals.get(), .on_signal = [&] {
-                                               signalfd_siginfo info{};
-                                               while (::read(signals.get(), &info, sizeof info) == sizeof info) {
-                                                 ::kill(agent->pid, SIGTERM);
-                                               }
-                                             }});
+  const absl::Status carried =
+      stream->Pump(std::move(agent->output), std::move(agent->input),
+                   {.signals = signals.get(), .on_signal = [&] { PassSignalsOn(signals.get(), agent->pid); }});
   int status = 0;
   while (::waitpid(agent->pid, &status, 0) < 0 && errno == EINTR) {
   }
@@ -118,6 +147,8 @@ int RunAgentBehind(SecureStream* stream) {
 
 int JoinJob(const JoinTarget& target) {
   ::signal(SIGPIPE, SIG_IGN);
+  const sigset_t notices = Notices();
+  ::sigprocmask(SIG_BLOCK, &notices, nullptr);
   absl::StatusOr<SecureStream> stream = DialUntilItAnswers(target);
   if (!stream.ok()) {
     Say(std::string(stream.status().message()));
@@ -131,6 +162,7 @@ int JoinJob(const JoinTarget& target) {
     Say("the job ended before it started: its first machine says why");
     return kExitLauncher;
   }
+  DropNotices();
   return RunAgentBehind(&*stream);
 }
 

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "launcher/base/addresses.h"
 #include "launcher/base/unique_fd.h"
 #include "launcher/join/token.h"
+#include "launcher/options.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/support/linked_namespaces.h"
 
@@ -119,6 +121,49 @@ TEST_F(Join, TheDeathOfEitherEndsBoth) {
     EXPECT_NE(status, -1) << "it did not end";
     EXPECT_EQ(first.WaitUntilGone(seconds(10)), "");
     EXPECT_EQ(second.WaitUntilGone(seconds(10)), "");
+  }
+}
+
+TEST_F(Join, ASchedulersNoticeAtTheOtherReachesAllRanksThatAsk) {
+  for (const int signal : {SIGUSR1, SIGUSR2}) {
+    SCOPED_TRACE(signal);
+    const TemporaryFolder folder;
+    DlaunchProcess first(FirstCommand({COHORT_PREEMPTION_RANK, "1000000", "20000", folder.path()}));
+    DlaunchProcess second({"join", TokenOf(&first)});
+    ASSERT_TRUE(first.WaitForOutput("[0] under way") && first.WaitForOutput("[1] under way")) << first.err();
+    ::kill(second.pid(), signal);
+    EXPECT_EQ(first.Wait(), kExitPreempted) << first.err();
+    EXPECT_EQ(second.Wait(), kExitPreempted) << second.err();
+    EXPECT_NE(first.err().find(std::string("preempted (SIG") + ::sigabbrev_np(signal) + ")"), string::npos)
+        << first.err();
+    EXPECT_EQ(second.WaitUntilGone(seconds(5)), "");
+  }
+}
+
+TEST_F(Join, ASchedulersNoticeAtTheOtherIsItsProgramsWhereNobodyAsks) {
+  DlaunchProcess first(
+      FirstCommand({"sh", "-c", "trap 'echo told; exit 0' USR1; echo up; while [ $RANK = 1 ]; do sleep 0.05; done"}));
+  DlaunchProcess second({"join", TokenOf(&first)});
+  ASSERT_TRUE(first.WaitForOutput("[1] up")) << first.err();
+  ::kill(second.pid(), SIGUSR1);
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_NE(first.out().find("[1] told"), string::npos) << first.out();
+}
+
+TEST_F(Join, ASchedulersNoticeBeforeTheStartIsDropped) {
+  DlaunchProcess first({"--nnodes", "3", "--wait", "60", "--", "sh", "-c", "echo rank $RANK"});
+  const string token = TokenOf(&first);
+  DlaunchProcess second({"join", token});
+  ASSERT_TRUE(first.WaitUntil([&] { return first.err().find("2 of 3") != string::npos; })) << first.err();
+  ::kill(second.pid(), SIGUSR1);
+  ::kill(second.pid(), SIGUSR2);
+  DlaunchProcess third({"join", token});
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_EQ(third.Wait(), 0) << third.err();
+  for (const char* name : {"SIGUSR1", "SIGUSR2"}) {
+    EXPECT_NE(second.err().find(string(name) + " came before the job had started"), string::npos) << second.err();
   }
 }
 
