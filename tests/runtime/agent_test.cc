@@ -4,81 +4,28 @@
 
 #include <atomic>
 #include <future>
-#include <map>
 #include <random>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "runtime/base/mutex.h"
 #include "runtime/runtime.h"
 #include "tests/runtime/child.h"
 #include "tests/runtime/fake_agent.h"
 #include "tests/runtime/news.h"
+#include "tests/runtime/storing_agent.h"
 
 namespace cohort::runtime {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+using testing::Agent;
 using testing::FakeAgent;
+using testing::Join;
 using testing::News;
-
-Deadline Soon() { return Deadline::After(seconds(20)); }
-
-absl::StatusOr<std::unique_ptr<Runtime>> Join(const FakeAgent& agent, int local_rank,
-                                              std::chrono::nanoseconds timeout = seconds(20)) {
-  return Runtime::Init({.init_timeout = timeout, .bootstrap = BootstrapFromAgent(agent.address(), local_rank)});
-}
-
-// Welcomes whoever comes and keeps a store.
-class Agent {
- public:
-  explicit Agent(int local_ranks)
-      : fake(local_ranks, [this](FakeAgent& agent, const v1::RankMessage& message) { Answer(agent, message); }) {}
-
-  // Messages without an answer; waits for them.
-  v1::RankMessage Next() {
-    MutexLock lock(mutex);
-    while (reports.empty()) {
-      if (!changed.Wait(mutex, Soon())) return {};
-    }
-    v1::RankMessage message = reports.front();
-    reports.erase(reports.begin());
-    return message;
-  }
-
-  Mutex mutex;
-  CondVar changed;
-  std::vector<v1::RankMessage> reports COHORT_GUARDED_BY(mutex);
-  std::map<std::string, std::string> values;  // the agent's thread only
-  FakeAgent fake;
-
- private:
-  void Answer(FakeAgent& agent, const v1::RankMessage& message) {
-    v1::AgentMessage answer;
-    if (message.has_hello()) {
-      agent.Send(agent.Welcome(static_cast<int>(message.hello().local_rank())), true);
-    } else if (message.has_put()) {
-      answer.mutable_put()->set_request(message.put().request());
-      if (!values.emplace(message.put().key(), message.put().value()).second) {
-        answer.mutable_put()->set_error("the key was put before");
-      }
-      agent.Tell(answer, 0);
-    } else if (message.has_get()) {
-      const auto found = values.find(message.get().key());
-      answer.mutable_get()->set_request(message.get().request());
-      answer.mutable_get()->set_found(found != values.end());
-      if (found != values.end()) answer.mutable_get()->set_value(found->second);
-      agent.Tell(answer, 0);
-    } else {
-      MutexLock lock(mutex);
-      reports.push_back(message);
-      changed.NotifyAll();
-    }
-  }
-};
+using testing::Soon;
 
 TEST(AgentTest, LearnsItsIdentity) {
   Agent agent(3);
@@ -325,124 +272,6 @@ TEST(AgentTest, ACallEndsWhenTheAgentDies) {
   EXPECT_EQ((*runtime)->Get("a", Deadline::After(seconds(20))).status().code(), absl::StatusCode::kUnavailable);
 }
 
-v1::AgentMessage StopStep(uint64_t step, bool none = false) {
-  v1::AgentMessage message;
-  message.mutable_stop_step()->set_step(step);
-  message.mutable_stop_step()->set_none(none);
-  return message;
-}
-
-v1::AgentMessage Notice() {
-  v1::AgentMessage message;
-  message.mutable_preemption()->set_signal(10);
-  return message;
-}
-
-TEST(Preemption, WaitsForTheAgreedStepAndStopsThere) {
-  Agent agent(1);
-  auto runtime = Join(agent.fake, 0);
-  ASSERT_TRUE(runtime.ok()) << runtime.status();
-  for (uint64_t step = 0; step < 3; ++step) EXPECT_FALSE((*runtime)->OnPreemption(step).value());
-  EXPECT_TRUE(agent.Next().has_preemption());  // asked once
-  agent.fake.Tell(Notice(), 0);
-  std::thread others([&] {
-    EXPECT_EQ(agent.Next().preemption_step(), 3u);
-    agent.fake.Tell(StopStep(5), 0);
-  });
-  EXPECT_FALSE((*runtime)->OnPreemption(3).value());
-  others.join();
-  EXPECT_FALSE((*runtime)->OnPreemption(4).value());
-  EXPECT_TRUE((*runtime)->OnPreemption(5).value());
-  EXPECT_EQ(agent.Next().preempted(), 5u);
-}
-
-// It may wait in a call for a rank that has heard of the notice and does not begin the step.
-TEST(Preemption, AStepThatIsUnderWayIsToldOfFromWithin) {
-  Agent agent(1);
-  auto runtime = Join(agent.fake, 0);
-  ASSERT_TRUE(runtime.ok()) << runtime.status();
-  EXPECT_FALSE((*runtime)->OnPreemption(40).value());
-  EXPECT_TRUE(agent.Next().has_preemption());
-  agent.fake.Tell(Notice(), 0);
-  std::atomic<uint64_t> told{0};
-  std::thread others([&] { told = agent.Next().preemption_step(); });
-  EXPECT_TRUE((*runtime)->engine().DriveUntil([&told] { return told > 0; }, Soon()));  // as a call does that waits
-  others.join();
-  EXPECT_EQ(told, 41u);
-  agent.fake.Tell(StopStep(41), 0);
-  EXPECT_TRUE((*runtime)->OnPreemption(50).value());  // numbers need not be consecutive
-  EXPECT_EQ(agent.Next().preempted(), 50u);
-}
-
-TEST(Preemption, GoesOnForGoodWhereNoStepIsLeft) {
-  Agent agent(1);
-  auto runtime = Join(agent.fake, 0);
-  ASSERT_TRUE(runtime.ok()) << runtime.status();
-  agent.fake.Tell(Notice(), 0);
-  agent.fake.Tell(StopStep(0, /*none=*/true), 0);
-  for (uint64_t step = 0; step < 3; ++step) EXPECT_FALSE((*runtime)->OnPreemption(step).value());
-}
-
-TEST(Preemption, ErrorsSayWhatIsAmiss) {
-  Agent agent(2);
-  auto runtime = Join(agent.fake, 0);
-  ASSERT_TRUE(runtime.ok()) << runtime.status();
-  EXPECT_FALSE((*runtime)->OnPreemption(7).value());
-  EXPECT_EQ((*runtime)->OnPreemption(6).status().code(), absl::StatusCode::kInvalidArgument);
-  agent.fake.Tell(Notice(), 0);
-  EXPECT_EQ((*runtime)->OnPreemption(7, milliseconds(20)).status().code(), absl::StatusCode::kDeadlineExceeded);
-  std::thread others([&] {
-    while (agent.Next().preemption_step() != 8) {
-    }
-    v1::AgentMessage lost;
-    lost.mutable_ranks_lost()->add_ranks(1);
-    lost.mutable_ranks_lost()->set_text("rank 1 is gone");
-    agent.fake.Tell(lost, 0);
-  });
-  const absl::Status status = (*runtime)->OnPreemption(7).status();
-  others.join();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_NE(status.message().find("rank 1 is gone"), std::string::npos) << status;
-  EXPECT_TRUE((*runtime)->Finalize().ok());
-  EXPECT_EQ((*runtime)->OnPreemption(8).status().code(), absl::StatusCode::kFailedPrecondition);
-}
-
-TEST(Preemption, StepsMayFallAfterALoss) {
-  Agent agent(2);
-  auto runtime = Join(agent.fake, 0);
-  ASSERT_TRUE(runtime.ok()) << runtime.status();
-  EXPECT_FALSE((*runtime)->OnPreemption(7).value());
-  v1::AgentMessage lost;
-  lost.mutable_ranks_lost()->add_ranks(1);
-  lost.mutable_ranks_lost()->set_text("rank 1 is gone");
-  agent.fake.Tell(lost, 0);
-  EXPECT_FALSE((*runtime)->OnPreemption(8).value());  // its calls do not know yet
-  EXPECT_FALSE((*runtime)->OnPreemption(7).value());
-  EXPECT_FALSE((*runtime)->OnPreemption(8).value());
-}
-
-TEST(Preemption, AStepBeyondTheAgreedOneIsRefused) {
-  Agent agent(1);
-  auto runtime = Join(agent.fake, 0);
-  ASSERT_TRUE(runtime.ok()) << runtime.status();
-  agent.fake.Tell(Notice(), 0);
-  EXPECT_EQ((*runtime)->OnPreemption(7, milliseconds(1)).status().code(), absl::StatusCode::kDeadlineExceeded);
-  agent.fake.Tell(StopStep(7), 0);
-  const absl::Status status = (*runtime)->OnPreemption(8).status();  // it has begun step 7 all the same
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(status.message().find("stop before step 7, which this one has passed"), std::string::npos) << status;
-}
-
-TEST(Preemption, TheSameStepMayBeAskedForAgainAfterADeadline) {
-  Agent agent(1);
-  auto runtime = Join(agent.fake, 0);
-  ASSERT_TRUE(runtime.ok()) << runtime.status();
-  agent.fake.Tell(Notice(), 0);
-  EXPECT_EQ((*runtime)->OnPreemption(7, milliseconds(1)).status().code(), absl::StatusCode::kDeadlineExceeded);
-  agent.fake.Tell(StopStep(7), 0);
-  EXPECT_TRUE((*runtime)->OnPreemption(7).value());
-}
-
 absl::StatusOr<std::unique_ptr<Runtime>> JoinToStay(const std::string& address, bool progress_thread = false) {
   return Runtime::Init(
       {.progress_thread = progress_thread, .bootstrap = BootstrapFromAgent(address, 0, /*stays=*/true), .stays = true});
@@ -488,12 +317,6 @@ TEST(NextEpoch, TheWishToStayIsSentAfterAllThatIsQueued) {
   queued.set_value();
   const absl::Status status = Runtime::NextEpoch(*std::move(runtime), seconds(20)).status();
   EXPECT_NE(status.message().find("it has arrived"), std::string::npos) << status;
-}
-
-TEST(Preemption, NobodyTellsAWorldOfOne) {
-  auto runtime = Runtime::Init({.bootstrap = BootstrapWorldOfOne()});
-  ASSERT_TRUE(runtime.ok()) << runtime.status();
-  for (uint64_t step = 0; step < 3; ++step) EXPECT_FALSE((*runtime)->OnPreemption(step).value());
 }
 
 }  // namespace
