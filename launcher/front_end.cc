@@ -10,29 +10,19 @@
 #include <csignal>
 #include <cstdio>
 #include <memory>
-#include <optional>
-#include <set>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent/cgroup.h"
 #include "launcher/agent/sweep.h"
-#include "launcher/agent_processes.h"
-#include "launcher/base/event_loop.h"
 #include "launcher/control/describe.h"
 #include "launcher/credentials.h"
-#include "launcher/diagnosis.h"
-#include "launcher/held_output.h"
+#include "launcher/front_end_inside.h"
 #include "launcher/job_plan.h"
 #include "launcher/job_record.h"
 #include "launcher/jobs/job_status.h"
-#include "launcher/jobs/job_watch.h"
-#include "launcher/output_printer.h"
-#include "launcher/rendezvous_host.h"
-#include "launcher/standard_input.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -43,70 +33,11 @@ using std::chrono::seconds;
 
 constexpr int kHandledSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 constexpr seconds kJoinTimeout{60};
-constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their sentinels sweep
-constexpr seconds kStopSlack{10};            // beyond the grace, before everything is killed
-constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
-constexpr seconds kGivenUpEndsWithin{2};     // then it is killed
-constexpr seconds kBlameAgentAfter{3};       // for the rendezvous to notice the loss of an agent by itself
-constexpr seconds kTakeOverSlack{20};        // for that, where another host may have to take over before
+constexpr seconds kStopSlack{10};       // beyond the grace, before everything is killed
+constexpr seconds kBlameAgentAfter{3};  // for the rendezvous to notice the loss of an agent by itself
+constexpr seconds kTakeOverSlack{20};   // for that, where another host may have to take over before
 
-class FrontEnd {
- public:
-  explicit FrontEnd(const Job& job);
-  int Run();
-
- private:
-  absl::Status StartAgents();
-  v1::NodeStart MakeStart(size_t index) const;
-  void OnSignal();
-  void OnUserSignal(int signal);
-  void OnNotice(int signal);
-  void StopForUser(const std::string& who, int exit_code, bool at_once);
-  RunningJob Running() const;
-  absl::Status StartMetrics();
-  void OnMessage(size_t index, const v1::FromNode& message);
-  void SendInput(std::string bytes, bool end);
-  void OnOutput(const v1::OutputLine& line);
-  void OnLost(const std::string& text);
-  void OnReport(const v1::JobReport& report);
-  void OnRestart(const v1::Restart& restart);
-  void OnLostNode(const v1::LostNode& lost);
-  void OnMembers(const v1::Membership& members);
-  void OnAgentEnded(size_t index);
-  void OnHostEnded(size_t index);
-  void KeepRecord();
-  void RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone);
-  void KillAgents();
-  void QuitWhenDone();
-  void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + text + "\n"); }
-
-  const Job& job_;
-  const std::string job_id_ = NewJobId();
-  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
-  std::string secret_;
-  EventLoop loop_;
-  OutputPrinter printer_;
-  HeldOutput held_{&printer_};
-  UniqueFd signals_;
-  AgentProcesses agents_;
-  RendezvousHost host_{&agents_, job_, [this](const std::string& text) { Say(text); }};
-  StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }};
-  std::string rendezvous_address_;
-  std::optional<v1::JobReport> report_;
-  std::vector<v1::NodePlacement> members_;  // the epoch's nodes
-  std::vector<size_t> agent_of_;            // by node
-  std::set<size_t> given_up_;               // agents that the rendezvous has lost
-  bool lost_node_ = false;                  // in this epoch
-  std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
-  std::optional<std::string> lost_;         // the epoch's first loss of ranks
-  bool user_stop_ = false;
-  bool killed_ = false;
-  bool agent_died_ = false;
-  JobWatch watch_{&loop_,
-                  {.job = [this] { return Running(); },
-                   .send = [this](size_t agent, const v1::ToNode& message) { agents_.Send(agent, message); },
-                   .stop = [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); }}};
-};
+}  // namespace
 
 FrontEnd::FrontEnd(const Job& job)
     : job_(job),
@@ -205,145 +136,11 @@ void FrontEnd::KeepRecord() {
   if (!kept.ok()) Say(std::string(kept.message()));
 }
 
-void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
-  if (!host_.IsNew(message)) return;
-  switch (message.kind_case()) {
-    case v1::FromNode::kListening:
-      if (host_.OnListening(index, message.listening())) break;
-      rendezvous_address_ = message.listening();
-      for (size_t i = 1; i < agents_.size(); ++i) {
-        v1::ToNode start;
-        *start.mutable_start() = MakeStart(i);
-        agents_.Send(i, start);
-      }
-      break;
-    case v1::FromNode::kOutput:
-      OnOutput(message.output());
-      break;
-    case v1::FromNode::kReport:
-      OnReport(message.report());
-      break;
-    case v1::FromNode::kFailed:
-      agents_.SetFailed(index, message.failed());
-      break;
-    case v1::FromNode::kNotice:
-      Say(message.notice());
-      break;
-    case v1::FromNode::kLost:
-      OnLost(message.lost());
-      break;
-    case v1::FromNode::kRestart:
-      OnRestart(message.restart());
-      break;
-    case v1::FromNode::kLostNode:
-      OnLostNode(message.lost_node());
-      break;
-    case v1::FromNode::kMembers:
-      OnMembers(message.members());
-      break;
-    case v1::FromNode::kStandbys:
-      host_.OnStandbys(index, message.standbys());
-      break;
-    case v1::FromNode::kHostSilent:
-      if (!report_) host_.OnSilent(index, message.host_silent());
-      break;
-    case v1::FromNode::kView:
-      watch_.OnView(index, message.view());
-      break;
-    case v1::FromNode::kInputWanted:
-      if (index != agent_of_[0]) break;  // only rank 0, which is its, gets any
-      input_.Want(message.input_wanted().bytes());
-      if (message.input_wanted().closed()) input_.Close();
-      break;
-    case v1::FromNode::kDone:
-    case v1::FromNode::KIND_NOT_SET:
-      break;
-  }
-}
-
-void FrontEnd::OnOutput(const v1::OutputLine& line) {
-  std::string text = "[" + std::to_string(line.rank()) + "] " + line.text() + "\n";
-  const int fd = line.standard_error() ? STDERR_FILENO : STDOUT_FILENO;
-  const bool of_this_epoch = line.epoch() == failed_epochs_.size() + 1;  // nodes' last lines come when they come
-  const bool hold = held_.holding() && !report_ && !user_stop_ && line.after_failure() && of_this_epoch &&
-                    job_.options.on_failure != OnFailure::kContinue;
-  if (hold) {
-    held_.Keep(fd, text);
-  } else {
-    printer_.Print(fd, text);
-  }
-  if (printer_.full()) agents_.SetReading(false);
-}
-
 void FrontEnd::SendInput(std::string bytes, bool end) {
   v1::ToNode message;
   message.mutable_standard_input()->set_bytes(std::move(bytes));
   message.mutable_standard_input()->set_end(end);
   agents_.Send(agent_of_[0], message);  // the place of rank 0
-}
-
-void FrontEnd::OnLost(const std::string& text) {
-  if (job_.options.on_failure == OnFailure::kContinue) {
-    Say(text + "; the job goes on");
-  } else if (!lost_ && !user_stop_) {
-    loop_.After(kHeadlineAfter, [this, text, epoch = failed_epochs_.size()] {
-      if (report_ || user_stop_ || failed_epochs_.size() != epoch) return;
-      Say(text);
-      Say("ending the other ranks");
-      held_.Release();
-    });
-  }
-  if (!lost_) lost_ = text;
-}
-
-void FrontEnd::OnReport(const v1::JobReport& report) {
-  if (report_) return;
-  report_ = report;
-  DiagnosisOptions options;
-  options.colour = ::isatty(STDERR_FILENO) == 1;
-  printer_.Print(STDERR_FILENO, FormatReport(report, options));
-  held_.Release();
-  host_.OnReport();
-  loop_.After(kAgentsEndAfterReport, [this] { KillAgents(); });
-  QuitWhenDone();
-}
-
-void FrontEnd::OnRestart(const v1::Restart& restart) {
-  if (report_) return;
-  DiagnosisOptions options;
-  options.colour = ::isatty(STDERR_FILENO) == 1;
-  options.final = false;
-  printer_.Print(STDERR_FILENO, FormatReport(restart.report(), options));
-  held_.Release();
-  held_.Rearm();
-  lost_.reset();
-  watch_.OnEpoch();
-  failed_epochs_.push_back({restart.report(), members_});
-  std::string when = "now";
-  if (restart.delay_ms() > 0) when = "in " + std::to_string((restart.delay_ms() + 999) / 1000) + " s";
-  if (std::exchange(lost_node_, false) && restart.delay_ms() > 0) {
-    when += " at the latest, when nothing of the lost node can live any more";
-  }
-  if (restart.spares() > 0) when += ", and when a spare node has joined that is not there yet";
-  Say("restart " + std::to_string(restart.number()) + " of " + std::to_string(restart.max_restarts()) +
-      " of all ranks, " + when);
-}
-
-// Should the agent live, it must not go on: another may take its place.
-void FrontEnd::OnLostNode(const v1::LostNode& lost) {
-  const size_t agent = lost.agent();
-  if (report_ || agent >= agents_.size() || !given_up_.insert(agent).second) return;
-  lost_node_ = true;
-  if (std::find(agent_of_.begin(), agent_of_.end(), agent) == agent_of_.end()) Say(lost.text());
-  if (agent == host_.index() || !NodesAreReplaceable(job_)) return;
-  agents_.CloseInput(agent);
-  loop_.After(kGivenUpEndsWithin, [this, agent] { agents_.Kill(agent); });
-}
-
-void FrontEnd::OnMembers(const v1::Membership& members) {
-  members_ = {members.placements().begin(), members.placements().end()};
-  agent_of_ = {members.agents().begin(), members.agents().end()};
-  for (const std::string& change : members.changes()) Say(change);
 }
 
 void FrontEnd::OnSignal() {
@@ -476,8 +273,6 @@ void FrontEnd::QuitWhenDone() {
   if (others_ended && report_) agents_.CloseInput(host);  // lets the host of the rendezvous go
   if (others_ended && agents_.ended(host)) loop_.Quit();
 }
-
-}  // namespace
 
 int RunJob(const Job& job) {
   // Before any thread exists, so that every thread has it.

@@ -1,0 +1,90 @@
+// The inside of RunJob (front_end.h): the agents' processes, the user's signals, and what is known of the job.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent_processes.h"
+#include "launcher/base/event_loop.h"
+#include "launcher/base/unique_fd.h"
+#include "launcher/credentials.h"
+#include "launcher/front_end.h"
+#include "launcher/held_output.h"
+#include "launcher/job_record.h"
+#include "launcher/jobs/job_watch.h"
+#include "launcher/output_printer.h"
+#include "launcher/rendezvous_host.h"
+#include "launcher/standard_input.h"
+
+namespace cohort::launcher {
+
+class FrontEnd {
+ public:
+  explicit FrontEnd(const Job& job);
+  int Run();
+
+ private:
+  absl::Status StartAgents();
+  v1::NodeStart MakeStart(size_t index) const;
+  void OnSignal();
+  void OnUserSignal(int signal);
+  void OnNotice(int signal);
+  void StopForUser(const std::string& who, int exit_code, bool at_once);
+  RunningJob Running() const;
+  absl::Status StartMetrics();
+  void OnMessage(size_t index, const v1::FromNode& message);
+  void SendInput(std::string bytes, bool end);
+  void OnOutput(const v1::OutputLine& line);
+  void OnLost(const std::string& text);
+  void OnReport(const v1::JobReport& report);
+  void OnRestart(const v1::Restart& restart);
+  void OnLostNode(const v1::LostNode& lost);
+  void OnMembers(const v1::Membership& members);
+  void OnAgentEnded(size_t index);
+  void OnHostEnded(size_t index);
+  void KeepRecord();
+  void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);
+  void KillAgents();
+  void QuitWhenDone();
+  void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + text + "\n"); }
+
+  const Job& job_;
+  const std::string job_id_ = NewJobId();
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+  std::string secret_;
+  EventLoop loop_;
+  OutputPrinter printer_;
+  HeldOutput held_{&printer_};
+  UniqueFd signals_;
+  AgentProcesses agents_;
+  RendezvousHost host_{&agents_, job_, [this](const std::string& text) { Say(text); }};
+  StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }};
+  std::string rendezvous_address_;
+  std::optional<v1::JobReport> report_;
+  std::vector<v1::NodePlacement> members_;  // the epoch's nodes
+  std::vector<size_t> agent_of_;            // by node
+  std::set<size_t> given_up_;               // agents that the rendezvous has lost
+  bool lost_node_ = false;                  // in this epoch
+  std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
+  std::optional<std::string> lost_;         // the epoch's first loss of ranks
+  bool user_stop_ = false;
+  bool killed_ = false;
+  bool agent_died_ = false;
+  JobWatch watch_{&loop_,
+                  {.job = [this] { return Running(); },
+                   .send = [this](size_t agent, const v1::ToNode& message) { agents_.Send(agent, message); },
+                   .stop = [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); }}};
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,158 @@
+// The part of the front-end that hears from the agents how the job goes, and tells the user.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "launcher/diagnosis.h"
+#include "launcher/front_end_inside.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their sentinels sweep
+constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
+constexpr seconds kGivenUpEndsWithin{2};     // then it is killed
+
+}  // namespace
+
+void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
+  if (!host_.IsNew(message)) return;
+  switch (message.kind_case()) {
+    case v1::FromNode::kListening:
+      if (host_.OnListening(index, message.listening())) break;
+      rendezvous_address_ = message.listening();
+      for (size_t i = 1; i < agents_.size(); ++i) {
+        v1::ToNode start;
+        *start.mutable_start() = MakeStart(i);
+        agents_.Send(i, start);
+      }
+      break;
+    case v1::FromNode::kOutput:
+      OnOutput(message.output());
+      break;
+    case v1::FromNode::kReport:
+      OnReport(message.report());
+      break;
+    case v1::FromNode::kFailed:
+      agents_.SetFailed(index, message.failed());
+      break;
+    case v1::FromNode::kNotice:
+      Say(message.notice());
+      break;
+    case v1::FromNode::kLost:
+      OnLost(message.lost());
+      break;
+    case v1::FromNode::kRestart:
+      OnRestart(message.restart());
+      break;
+    case v1::FromNode::kLostNode:
+      OnLostNode(message.lost_node());
+      break;
+    case v1::FromNode::kMembers:
+      OnMembers(message.members());
+      break;
+    case v1::FromNode::kStandbys:
+      host_.OnStandbys(index, message.standbys());
+      break;
+    case v1::FromNode::kHostSilent:
+      if (!report_) host_.OnSilent(index, message.host_silent());
+      break;
+    case v1::FromNode::kView:
+      watch_.OnView(index, message.view());
+      break;
+    case v1::FromNode::kInputWanted:
+      if (index != agent_of_[0]) break;  // only rank 0, which is its, gets any
+      input_.Want(message.input_wanted().bytes());
+      if (message.input_wanted().closed()) input_.Close();
+      break;
+    case v1::FromNode::kDone:
+    case v1::FromNode::KIND_NOT_SET:
+      break;
+  }
+}
+
+void FrontEnd::OnOutput(const v1::OutputLine& line) {
+  std::string text = "[" + std::to_string(line.rank()) + "] " + line.text() + "\n";
+  const int fd = line.standard_error() ? STDERR_FILENO : STDOUT_FILENO;
+  const bool of_this_epoch = line.epoch() == failed_epochs_.size() + 1;  // nodes' last lines come when they come
+  const bool hold = held_.holding() && !report_ && !user_stop_ && line.after_failure() && of_this_epoch &&
+                    job_.options.on_failure != OnFailure::kContinue;
+  if (hold) {
+    held_.Keep(fd, text);
+  } else {
+    printer_.Print(fd, text);
+  }
+  if (printer_.full()) agents_.SetReading(false);
+}
+
+void FrontEnd::OnLost(const std::string& text) {
+  if (job_.options.on_failure == OnFailure::kContinue) {
+    Say(text + "; the job goes on");
+  } else if (!lost_ && !user_stop_) {
+    loop_.After(kHeadlineAfter, [this, text, epoch = failed_epochs_.size()] {
+      if (report_ || user_stop_ || failed_epochs_.size() != epoch) return;
+      Say(text);
+      Say("ending the other ranks");
+      held_.Release();
+    });
+  }
+  if (!lost_) lost_ = text;
+}
+
+void FrontEnd::OnReport(const v1::JobReport& report) {
+  if (report_) return;
+  report_ = report;
+  DiagnosisOptions options;
+  options.colour = ::isatty(STDERR_FILENO) == 1;
+  printer_.Print(STDERR_FILENO, FormatReport(report, options));
+  held_.Release();
+  host_.OnReport();
+  loop_.After(kAgentsEndAfterReport, [this] { KillAgents(); });
+  QuitWhenDone();
+}
+
+void FrontEnd::OnRestart(const v1::Restart& restart) {
+  if (report_) return;
+  DiagnosisOptions options;
+  options.colour = ::isatty(STDERR_FILENO) == 1;
+  options.final = false;
+  printer_.Print(STDERR_FILENO, FormatReport(restart.report(), options));
+  held_.Release();
+  held_.Rearm();
+  lost_.reset();
+  watch_.OnEpoch();
+  failed_epochs_.push_back({restart.report(), members_});
+  std::string when = "now";
+  if (restart.delay_ms() > 0) when = "in " + std::to_string((restart.delay_ms() + 999) / 1000) + " s";
+  if (std::exchange(lost_node_, false) && restart.delay_ms() > 0) {
+    when += " at the latest, when nothing of the lost node can live any more";
+  }
+  if (restart.spares() > 0) when += ", and when a spare node has joined that is not there yet";
+  Say("restart " + std::to_string(restart.number()) + " of " + std::to_string(restart.max_restarts()) +
+      " of all ranks, " + when);
+}
+
+// Should the agent live, it must not go on: another may take its place.
+void FrontEnd::OnLostNode(const v1::LostNode& lost) {
+  const size_t agent = lost.agent();
+  if (report_ || agent >= agents_.size() || !given_up_.insert(agent).second) return;
+  lost_node_ = true;
+  if (std::find(agent_of_.begin(), agent_of_.end(), agent) == agent_of_.end()) Say(lost.text());
+  if (agent == host_.index() || !NodesAreReplaceable(job_)) return;
+  agents_.CloseInput(agent);
+  loop_.After(kGivenUpEndsWithin, [this, agent] { agents_.Kill(agent); });
+}
+
+void FrontEnd::OnMembers(const v1::Membership& members) {
+  members_ = {members.placements().begin(), members.placements().end()};
+  agent_of_ = {members.agents().begin(), members.agents().end()};
+  for (const std::string& change : members.changes()) Say(change);
+}
+
+}  // namespace cohort::launcher
