@@ -95,6 +95,8 @@ class Bootstrap {
     std::unique_ptr<Segment> segment = nullptr;
   };
   virtual absl::StatusOr<Joined> Join(Deadline deadline) = 0;
+  // Before Join: after a failure this process may join the next epoch itself (Runtime::NextEpoch).
+  virtual void MayStay() {}
   // The job's key-value store: a key is written once, by one rank; values have at most 48 KiB. Get blocks until it is
   // there; kNotFound: the store says that nobody had put it by the deadline. kDeadlineExceeded (the agent did not
   // answer, so the key may be there), kUnavailable (the agent has gone), kInvalidArgument, kAlreadyExists. Any thread.
@@ -147,8 +149,7 @@ class KeyValueStore {
   virtual absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline) = 0;
 };
 
-// `stays`: after a failure this process may join the next epoch itself (Runtime::NextEpoch).
-std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank, bool stays = false);
+std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank);
 std::unique_ptr<Bootstrap> BootstrapWorldOfOne();
 // Joins rank `rank` of `world_size` through `store`, which must outlive the bootstrap and serve one Join per rank.
 // Consecutive ranks with equal boot id, user and pid namespace share a node; the first of them makes the segment.

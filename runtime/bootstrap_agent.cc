@@ -113,8 +113,7 @@ absl::Status CheckNodes(const Identity& identity) {
 
 class AgentBootstrap final : public Bootstrap {
  public:
-  AgentBootstrap(std::string address, int local_rank, bool stays)
-      : address_(std::move(address)), local_rank_(local_rank), stays_(stays) {}
+  AgentBootstrap(std::string address, int local_rank) : address_(std::move(address)), local_rank_(local_rank) {}
 
   absl::StatusOr<Joined> Join(Deadline deadline) override;
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) override;
@@ -131,7 +130,9 @@ class AgentBootstrap final : public Bootstrap {
   bool HasEpochs() const override { return true; }
   absl::Status AwaitNextEpoch(Deadline deadline) override;
   std::unique_ptr<Bootstrap> NewOfThisKind() const override {
-    return std::make_unique<AgentBootstrap>(address_, local_rank_, stays_);
+    auto next = std::make_unique<AgentBootstrap>(address_, local_rank_);
+    next->stays_ = stays_;
+    return next;
   }
 
  private:
@@ -141,7 +142,7 @@ class AgentBootstrap final : public Bootstrap {
 
   const std::string address_;
   const int local_rank_;
-  const bool stays_;
+  bool stays_ = false;
   AgentConnection connection_;
   RankControl* control_ = nullptr;
   uint32_t seen_events_ = 0;
@@ -349,8 +350,8 @@ absl::Status AgentBootstrap::AwaitNextEpoch(Deadline deadline) {
 
 }  // namespace
 
-std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank, bool stays) {
-  return std::make_unique<AgentBootstrap>(std::move(address), local_rank, stays);
+std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank) {
+  return std::make_unique<AgentBootstrap>(std::move(address), local_rank);
 }
 
 }  // namespace cohort::runtime

@@ -23,14 +23,14 @@ constexpr std::chrono::milliseconds kAgentReturns{2};
 
 // How a process joins whose program names no bootstrap. A world of one in place of each rank of a job would compute
 // something, and something wrong: so only who is alone by all signs becomes one.
-absl::StatusOr<std::unique_ptr<Bootstrap>> BootstrapFor(const Environment& environment, bool stays) {
+absl::StatusOr<std::unique_ptr<Bootstrap>> BootstrapFor(const Environment& environment) {
   if (!environment.agent.empty()) {
     if (!environment.local_rank.has_value()) {
       return absl::FailedPreconditionError(
           "COHORT_AGENT is set but COHORT_LOCAL_RANK is not; dlaunch sets both, so something on the way to this "
           "program has removed one");
     }
-    return BootstrapFromAgent(environment.agent, *environment.local_rank, stays);
+    return BootstrapFromAgent(environment.agent, *environment.local_rank);
   }
   if (!environment.job_id.empty()) {
     return absl::FailedPreconditionError(
@@ -76,10 +76,8 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   }
 
   void OnGroupFailure(const GroupFailure& failure) override {
-    if (failure.sequence == 0) {
-      failures.push_back(failure);
-      setback.store(true, std::memory_order_relaxed);
-    }
+    if (failure.sequence == 0) failures.push_back(failure);
+    setback.store(true, std::memory_order_relaxed);
     if (failures.size() > kFailuresKept) failures.pop_front();
     ForEachListener([&](MembershipListener* listener) { listener->OnGroupFailure(failure); });
   }
@@ -112,7 +110,8 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
 
   // A child that was forked after Init has its parent's connections, not its own.
   absl::Status CheckProcess() const {
-    if (forks == Forks().load(std::memory_order_relaxed) || identity.world_size == 1) return absl::OkStatus();
+    if (forks == Forks().load(std::memory_order_relaxed)) return absl::OkStatus();
+    if (identity.world_size == 1 && !bootstrap->HasEpochs()) return absl::OkStatus();  // its store is its own memory
     return absl::FailedPreconditionError(
         "this process was forked from rank " + std::to_string(identity.rank) +
         ", whose connections it cannot use: use the store in the parent, or fork before Runtime::Init");
@@ -160,8 +159,9 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
     return absl::InvalidArgumentError("RuntimeOptions::init_timeout must be positive");
   }
   if (options.bootstrap == nullptr) {
-    COHORT_ASSIGN_OR_RETURN(options.bootstrap, BootstrapFor(environment, options.stays));
+    COHORT_ASSIGN_OR_RETURN(options.bootstrap, BootstrapFor(environment));
   }
+  if (options.stays) options.bootstrap->MayStay();
   COHORT_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
                           Join(std::move(options.bootstrap), timeout, options.progress_thread));
   runtime->rep_->stays = options.stays;
@@ -309,6 +309,7 @@ void Runtime::ReportStall(uint64_t group, uint64_t sequence, const RankSet& memb
 
 void Runtime::ReportGroupFailure(const GroupFailure& failure) {
   EngineLock lock(*rep_->engine);
+  rep_->setback.store(true, std::memory_order_relaxed);  // the news do not come back to who brings them
   rep_->bootstrap->ReportGroupFailure(failure);
 }
 

@@ -1,5 +1,6 @@
 """What tests of whole jobs share: finding the processes of a job by a mark in their environment, and what it left."""
 import os
+import re
 import time
 
 
@@ -55,15 +56,16 @@ def describe_process(pid, command):
 
 
 def orphaned_cgroups():
-    """Control groups of agents (cohort-PID.RANDOM) that live no more."""
+    """Control groups of agents (cohort-PID.RANDOM) that live no more, of whatever job: an agent and its sentinel that
+    were both killed leave theirs to the next job."""
     with open("/proc/self/mountinfo") as file:
         mounts = [line.split()[4] for line in file if " - cgroup2 " in line]
     with open("/proc/self/cgroup") as file:
         paths = [line.strip()[3:] for line in file if line.startswith("0::/")]
     folder = mounts[0] + paths[0] if mounts and paths else ""
     names = os.listdir(folder) if os.path.isdir(folder) else []
-    names = [name for name in names if name.startswith("cohort-")]
-    return [os.path.join(folder, name) for name in names if not alive(int(name[7:].split(".")[0]))]
+    agents = [(name, re.fullmatch(r"cohort-(\d+)\..*", name)) for name in names]
+    return [os.path.join(folder, name) for name, agent in agents if agent and not alive(int(agent[1]))]
 
 
 def leftovers(temporary):

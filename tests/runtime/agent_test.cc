@@ -274,7 +274,7 @@ TEST(AgentTest, ACallEndsWhenTheAgentDies) {
 
 absl::StatusOr<std::unique_ptr<Runtime>> JoinToStay(const std::string& address, bool progress_thread = false) {
   return Runtime::Init(
-      {.progress_thread = progress_thread, .bootstrap = BootstrapFromAgent(address, 0, /*stays=*/true), .stays = true});
+      {.progress_thread = progress_thread, .bootstrap = BootstrapFromAgent(address, 0), .stays = true});
 }
 
 TEST(NextEpoch, RefusesNothingAndWorldsThatHaveOnlyOne) {

@@ -1,11 +1,13 @@
 // Runtime::OnPreemption: what a rank does when its agent tells it of a preemption.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <string>
 #include <thread>
 
 #include "runtime/runtime.h"
+#include "tests/runtime/child.h"
 #include "tests/runtime/storing_agent.h"
 
 namespace cohort::runtime {
@@ -122,6 +124,29 @@ TEST(Preemption, AStepBeyondTheAgreedOneIsRefused) {
   const absl::Status status = (*runtime)->OnPreemption(8).status();  // it has begun step 7 all the same
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(status.message().find("stop before step 7, which this one has passed"), std::string::npos) << status;
+}
+
+// The news of a failure do not come back to the rank that brings them.
+TEST(Preemption, WhoReportsAFailureMayGoBackAStepToo) {
+  Agent agent(2);
+  auto runtime = Join(agent.fake, 0);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  EXPECT_FALSE((*runtime)->OnPreemption(7).value());
+  EXPECT_EQ((*runtime)->OnPreemption(5).status().code(), absl::StatusCode::kInvalidArgument);
+  (*runtime)->ReportGroupFailure({.group = 1, .status = absl::AbortedError("a member has aborted"), .from_rank = 0});
+  EXPECT_TRUE((*runtime)->OnPreemption(5).ok());
+}
+
+// Its connection is the parent's, even where no other rank could be disturbed.
+TEST(Preemption, IsNothingForAForkedChild) {
+  Agent agent(1);
+  auto runtime = Join(agent.fake, 0);
+  ASSERT_TRUE(runtime.ok()) << runtime.status();
+  testing::Child child([&runtime] {
+    alarm(20);
+    return (*runtime)->OnPreemption(1).status().code() == absl::StatusCode::kFailedPrecondition ? 0 : 1;
+  });
+  EXPECT_EQ(child.Wait(), 0);
 }
 
 TEST(Preemption, TheSameStepMayBeAskedForAgainAfterADeadline) {
