@@ -1,16 +1,20 @@
 #include "runtime/base/whole_file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <climits>
 #include <cstdio>
 #include <filesystem>
 #include <random>
 #include <utility>
 
+#include "runtime/base/deadline.h"
 #include "runtime/base/errno_status.h"
 #include "runtime/base/file_descriptor.h"
 #include "runtime/base/status_macros.h"
@@ -48,12 +52,13 @@ struct Destination {
 };
 
 // Links stay: what they point to is written, also where it is not there yet. To the kernel /dev/stdout is a link to the
-// file behind that descriptor, which opened anew would be written from its beginning.
-Destination Follow(const std::string& path) {
+// file behind that descriptor, which opened anew would be written from its beginning. A loop of links is an error here:
+// the kernel would say so only to whom opens that name, and it is another one that is opened and renamed.
+absl::StatusOr<Destination> Follow(const std::string& path) {
   std::error_code none;
   const fs::path descriptors = fs::canonical("/proc/self/fd", none);
   fs::path at = path;
-  for (int links = 0; links < kMostLinks; ++links) {
+  for (int links = 0;; ++links) {
     std::error_code error;
     const fs::path folder = fs::canonical(at.has_parent_path() ? at.parent_path() : ".", error);
     if (error) break;
@@ -61,26 +66,71 @@ Destination Follow(const std::string& path) {
     int descriptor = -1;
     if (folder == descriptors &&
         std::from_chars(name.data(), name.data() + name.size(), descriptor).ec == std::errc()) {
-      return {path, descriptor};
+      return Destination{path, descriptor};
     }
     const fs::path target = fs::read_symlink(at, error);
     if (error) break;
+    if (links == kMostLinks) return Cannot(path, ELOOP);
     at = folder / target;
   }
-  return {at.string()};
+  return Destination{at.string()};
 }
 
-absl::Status WriteAll(int fd, const TextSource& source, const std::string& path) {
+// Until a descriptor that another program made non-blocking takes more, or its reader is gone: the next write says
+// which.
+absl::Status AwaitRoom(int fd, std::chrono::milliseconds patience, const std::string& path) {
+  const Deadline deadline = Deadline::After(patience);
+  for (;;) {
+    // A whole millisecond more: what is left of one would be a busy wait.
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left()).count() + 1;
+    pollfd room{fd, POLLOUT, 0};
+    const int ready = poll(&room, 1, static_cast<int>(std::min<int64_t>(left, INT_MAX)));
+    if (ready > 0) return absl::OkStatus();
+    if (ready < 0 && errno != EINTR) return Cannot(path);
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError("cannot write " + path + ": its reader has taken nothing for " +
+                                         std::to_string(patience.count()) + " ms");
+    }
+  }
+}
+
+absl::Status WriteAll(int fd, const TextSource& source, const std::string& path, std::chrono::milliseconds patience) {
   for (;;) {
     COHORT_ASSIGN_OR_RETURN(std::string_view text, source());
     if (text.empty()) return absl::OkStatus();
     while (!text.empty()) {
       const ssize_t put = write(fd, text.data(), text.size());
       if (put < 0 && errno == EINTR) continue;
+      if (put < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+        COHORT_RETURN_IF_ERROR(AwaitRoom(fd, patience, path));
+        continue;
+      }
       if (put < 0) return Cannot(path);
       text.remove_prefix(static_cast<size_t>(put));
     }
   }
+}
+
+// Writes all of it and closes the file. Some file systems (NFS, quotas) tell only then that the text has no room.
+absl::Status WriteAndClose(FileDescriptor out, const TextSource& source, const std::string& path,
+                           std::chrono::milliseconds patience) {
+  COHORT_RETURN_IF_ERROR(WriteAll(out.get(), source, path, patience));
+  // Interrupted, it is closed all the same.
+  return close(out.Release()) == 0 || errno == EINTR ? absl::OkStatus() : Cannot(path);
+}
+
+// The name of a new file beside `target`: as much of its own as the file system has room for, and the suffix.
+std::string BesideIt(const std::string& target, const std::string& suffix) {
+  const fs::path path = target;
+  std::string name = path.filename().string();
+  const long most = pathconf(path.has_parent_path() ? path.parent_path().c_str() : ".", _PC_NAME_MAX);
+  const size_t room = most > 0 ? static_cast<size_t>(most) : NAME_MAX;
+  // A name that is too long itself is left for the system to refuse.
+  if (name.size() > room || name.size() + suffix.size() <= room) return target + suffix;
+  size_t kept = room - suffix.size();
+  while (kept > 0 && (name[kept] & 0xC0) == 0x80) --kept;  // whole characters of UTF-8: some file systems insist
+  name.resize(kept);
+  return (path.parent_path() / (name + suffix)).string();
 }
 
 // A new file beside `target`, with the access that the old one has, or that one made by open() would have. Its name is
@@ -89,7 +139,7 @@ FileDescriptor MakePartial(const std::string& target, mode_t mode, std::string* 
   std::random_device random;
   FileDescriptor partial;
   do {
-    *name = target + ".part-" + std::to_string(random());
+    *name = BesideIt(target, ".part-" + std::to_string(random()));
     partial = FileDescriptor(open(name->c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   } while (!partial.valid() && errno == EEXIST);
   struct stat old{};
@@ -119,20 +169,17 @@ absl::Status Publish(const std::string& partial, const std::string& target, bool
 }  // namespace
 
 absl::Status WriteWholeFile(const std::string& path, const TextSource& source, const WholeFileOptions& options) {
-  const Destination destination = Follow(path);
+  COHORT_ASSIGN_OR_RETURN(const Destination destination, Follow(path));
   if (destination.IsSpecial()) {
-    const FileDescriptor out = destination.Open(0);
-    return out.valid() ? WriteAll(out.get(), source, path) : Cannot(path);
+    FileDescriptor out = destination.Open(0);
+    return out.valid() ? WriteAndClose(std::move(out), source, path, options.patience) : Cannot(path);
   }
   struct stat old{};
   if (!options.replace && lstat(destination.path.c_str(), &old) == 0) return Exists(path);
   std::string partial;
-  absl::Status status;
-  {
-    const FileDescriptor out = MakePartial(destination.path, options.mode, &partial);
-    if (!out.valid()) return Cannot(path);
-    status = WriteAll(out.get(), source, path);
-  }
+  FileDescriptor out = MakePartial(destination.path, options.mode, &partial);
+  if (!out.valid()) return Cannot(path);
+  absl::Status status = WriteAndClose(std::move(out), source, path, options.patience);
   if (status.ok()) status = Publish(partial, destination.path, options.replace, path);
   if (!status.ok()) unlink(partial.c_str());
   return status;
@@ -144,7 +191,7 @@ absl::Status WriteWholeFile(const std::string& path, std::string_view text, cons
 }
 
 absl::Status CheckWritable(const std::string& path) {
-  const Destination destination = Follow(path);
+  COHORT_ASSIGN_OR_RETURN(const Destination destination, Follow(path));
   if (destination.IsSpecial()) {
     const FileDescriptor out = destination.Open(O_NONBLOCK);
     return out.valid() || errno == ENXIO ? absl::OkStatus() : Cannot(path);

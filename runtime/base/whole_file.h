@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -17,6 +18,8 @@ namespace cohort::runtime {
 struct WholeFileOptions {
   bool replace = true;  // false: a file of that name that is there already stays, and is kAlreadyExists
   mode_t mode = 0666;   // of a new file, less the umask
+  // How long the reader of a pipe or terminal that does not block may take nothing.
+  std::chrono::milliseconds patience = std::chrono::minutes(10);
 };
 
 // Text that comes in pieces: the next one, valid until the next call; empty at the end.
@@ -24,8 +27,8 @@ using TextSource = std::function<absl::StatusOr<std::string_view>()>;
 
 // Puts the text under this name: written beside it under another one first, so that a full disk, a limit or a killed
 // program leaves what was there before. What is no regular file (a pipe, a device) and what is one of this process'
-// descriptors (/dev/stdout, whatever it is) is written to directly, whatever the options say. The system's error with
-// the name, or the source's own.
+// descriptors (/dev/stdout, whatever it is) is written to directly, whether to be replaced or not. The system's error
+// with the name, or the source's own; kDeadlineExceeded where the patience with a reader is at its end.
 absl::Status WriteWholeFile(const std::string& path, const TextSource& source, const WholeFileOptions& options = {});
 absl::Status WriteWholeFile(const std::string& path, std::string_view text, const WholeFileOptions& options = {});
 

@@ -8,6 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
+#include <climits>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -15,7 +18,10 @@
 #include <iterator>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <utility>
+
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::runtime {
 namespace {
@@ -134,6 +140,105 @@ TEST_F(WholeFile, ErrorOfTheSourceLeavesNothing) {
   };
   EXPECT_EQ(WriteWholeFile(Path("a"), source).code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Entries(), 0);
+}
+
+// A full pipe whose writer does not block.
+std::pair<FileDescriptor, FileDescriptor> FullPipe() {
+  int ends[2] = {-1, -1};
+  EXPECT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  EXPECT_GE(fcntl(ends[1], F_SETFL, O_NONBLOCK), 0);
+  const std::string page(4096, '-');
+  while (write(ends[1], page.data(), page.size()) > 0) {
+  }
+  EXPECT_EQ(errno, EAGAIN);
+  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
+}
+
+std::string NameOf(const FileDescriptor& descriptor) { return "/proc/self/fd/" + std::to_string(descriptor.get()); }
+
+TEST_F(WholeFile, WaitsForTheReaderOfADescriptorThatDoesNotBlock) {
+  auto [in, out] = FullPipe();
+  const std::string text(size_t{1} << 22, 'x');
+  std::string taken;
+  std::thread reader([&] {
+    char piece[4096];
+    for (ssize_t got = 0; (got = read(in.get(), piece, sizeof(piece))) > 0;) taken.append(piece, piece + got);
+  });
+  const absl::Status status = WriteWholeFile(NameOf(out), text);
+  out.Close();
+  reader.join();
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(taken.ends_with(text)) << taken.size() << " bytes arrived";
+}
+
+TEST_F(WholeFile, ReaderThatTakesNothingIsAnErrorInTheEnd) {
+  const auto [in, out] = FullPipe();
+  const absl::Status status = WriteWholeFile(NameOf(out), "text", {.patience = std::chrono::milliseconds(20)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_NE(status.message().find(NameOf(out)), std::string_view::npos) << status;
+}
+
+TEST_F(WholeFile, ErrorOfCloseIsOne) {
+  ASSERT_TRUE(WriteWholeFile(Path("a"), "old").ok());
+  // What is closed already cannot be closed again: it stands for a quota that is known only then.
+  bool first = true;
+  const TextSource source = [&]() -> absl::StatusOr<std::string_view> {
+    if (std::exchange(first, false)) return "new";
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      const auto target = std::filesystem::read_symlink(entry.path(), gone);
+      if (target.string().starts_with(Path("a.part-"))) close(std::stoi(entry.path().filename()));
+    }
+    return std::string_view();
+  };
+  const absl::Status status = WriteWholeFile(Path("a"), source);
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(status.message().find(Path("a") + ": Bad file descriptor"), std::string_view::npos) << status;
+  EXPECT_EQ(Read(Path("a")), "old");
+  EXPECT_EQ(Entries(), 1);
+}
+
+TEST_F(WholeFile, LongestNameIsWritten) {
+  // The second one's middle is of two bytes a character.
+  std::string wide;
+  while (wide.size() + 2 < NAME_MAX) wide += "\u00e9";
+  for (const std::string& name : {std::string(NAME_MAX, 'n'), wide + "x"}) {
+    ASSERT_EQ(name.size(), static_cast<size_t>(NAME_MAX));
+    EXPECT_TRUE(CheckWritable(Path(name)).ok()) << CheckWritable(Path(name));
+    const absl::Status status = WriteWholeFile(Path(name), "text");
+    EXPECT_TRUE(status.ok()) << status;
+    EXPECT_EQ(Read(Path(name)), "text");
+  }
+  EXPECT_EQ(Entries(), 2);
+  const std::string longer(NAME_MAX + 1, 'n');
+  EXPECT_FALSE(CheckWritable(Path(longer)).ok()) << "a name that cannot be given is known before";
+  EXPECT_FALSE(WriteWholeFile(Path(longer), "text").ok());
+  EXPECT_EQ(Entries(), 2);
+}
+
+TEST_F(WholeFile, LoopOfLinksIsAnError) {
+  ASSERT_EQ(symlink("b", Path("a").c_str()), 0);
+  ASSERT_EQ(symlink("a", Path("b").c_str()), 0);
+  for (const std::string& name : {Path("a"), Path("a/file")}) {
+    for (const absl::Status& status : {CheckWritable(name), WriteWholeFile(name, "text")}) {
+      EXPECT_NE(status.message().find(name + ": Too many levels of symbolic links"), std::string_view::npos) << status;
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(Path("a")) && std::filesystem::is_symlink(Path("b")));
+  EXPECT_EQ(Entries(), 2);
+}
+
+// As many as the kernel follows, and one more.
+TEST_F(WholeFile, ManyLinksAreFollowedAsTheKernelFollowsThem) {
+  for (int link = 0; link <= 40; ++link) {
+    ASSERT_EQ(symlink((link == 0 ? "target" : "link" + std::to_string(link - 1)).c_str(),
+                      Path("link" + std::to_string(link)).c_str()),
+              0);
+  }
+  EXPECT_TRUE(WriteWholeFile(Path("link39"), "text").ok());
+  EXPECT_EQ(Read(Path("target")), "text");
+  EXPECT_FALSE(WriteWholeFile(Path("link40"), "other").ok());
+  EXPECT_EQ(Read(Path("target")), "text");
 }
 
 // Its standard output is a file in which something stands already, as after `{ echo head; program; } > file`.
