@@ -180,27 +180,51 @@ bool CheckOne(const AlgorithmInfo& algorithm, const Options& options, bool quiet
   return (quiet && comm::CheckPlans(*plans).ok()) || PrintProof(algorithm, *plans);
 }
 
+// Whether a live group such as the one asked for could take the algorithm, else why not.
+absl::Status Serves(const AlgorithmInfo& algorithm, const Options& options) {
+  const comm::NodeShape shape = options.nodes.empty() ? comm::NodeShape() : options.placement.shape();
+  COHORT_RETURN_IF_ERROR(comm::CheckRequirements(algorithm, options.ranks, shape));
+  return CheckHosts(algorithm, shape.nodes);
+}
+
+// A check that proved nothing is no success, whoever reads only its exit status.
+int FailUnproved(const absl::Status& why, const Options& options) {
+  return Fail(
+      "nothing was proved: " + std::string(why.message()) +
+      "; give a group that it serves (--ranks, --sizes, --nodes), or another algorithm of those that plan list " +
+      options.kind + " names");
+}
+
 int CheckSizes(Options options, int first, int last) {
   bool right = true;
-  for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
-    if (!Fits(algorithm, options)) continue;
+  int all_proved = 0;
+  absl::Status refusal;
+  for (const AlgorithmInfo& algorithm : comm::AllAlgorithms()) {
+    // One host has no compositions; asked for by its name, one is refused with the reason.
+    if (!Fits(algorithm, options) || (algorithm.composition != nullptr && options.algorithm.empty())) continue;
     int proved = 0;
     for (options.ranks = first; options.ranks <= last; ++options.ranks) {
-      if (!comm::CheckRequirements(algorithm, options.ranks).ok()) continue;
+      if (const absl::Status serves = Serves(algorithm, options); !serves.ok()) {
+        refusal = serves;
+        continue;
+      }
       const int roots = comm::HasRoot(algorithm.kind) ? options.ranks : 1;
       for (options.root = 0; options.root < roots; options.root += 1 + roots / 4) {
         ++proved;
         right = CheckOne(algorithm, options, true) && right;
       }
     }
+    all_proved += proved;
     std::printf("%s %s: %d proofs\n", std::string(comm::Name(algorithm.kind)).c_str(),
                 std::string(algorithm.name).c_str(), proved);
   }
+  if (all_proved == 0) return FailUnproved(refusal, options);
   return right ? 0 : 1;
 }
 
 int Check(const Options& options) {
-  if (!options.algorithm.empty() && Find(options) == nullptr) return 1;
+  const AlgorithmInfo* const named = options.algorithm.empty() ? nullptr : Find(options);
+  if (!options.algorithm.empty() && named == nullptr) return 1;
   if (!options.sizes.empty()) {
     if (!options.nodes.empty()) return Fail("--sizes and --nodes do not go together: nodes have a size each");
     int first = 0;
@@ -212,14 +236,16 @@ int Check(const Options& options) {
     }
     return CheckSizes(options, first, last);
   }
+  if (named != nullptr) {
+    const absl::Status serves = Serves(*named, options);
+    if (!serves.ok()) return FailUnproved(serves, options);
+    return CheckOne(*named, options, false) ? 0 : 1;
+  }
   bool right = true;
   for (const AlgorithmInfo& algorithm : List(options)) {
     if (!Fits(algorithm, options)) continue;
-    const comm::NodeShape shape = options.nodes.empty() ? comm::NodeShape() : options.placement.shape();
-    absl::Status status = comm::CheckRequirements(algorithm, options.ranks, shape);
-    if (status.ok()) status = CheckHosts(algorithm, shape.nodes);
-    if (!status.ok()) {
-      std::printf("%s\n", std::string(status.message()).c_str());
+    if (const absl::Status serves = Serves(algorithm, options); !serves.ok()) {
+      std::printf("%s\n", std::string(serves.message()).c_str());
       continue;
     }
     right = CheckOne(algorithm, options, false) && right;

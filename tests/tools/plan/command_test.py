@@ -23,14 +23,33 @@ class Plan(unittest.TestCase):
             done = run(*command)
             self.assertIn(why, done.stdout + done.stderr, command)
             self.assertNotIn(": right", done.stdout, command)
-            if command[0] != "check":
-                self.assertEqual(done.returncode, 1, command)
+            self.assertEqual(done.returncode, 1, command)
         for command in (["show", "all_reduce", "single_copy", "--nodes", "1"],
                         ["show", "all_reduce", "single_copy", "--ranks", "3"],
                         ["check", "all_reduce", "single_copy"],
                         ["simulate", "all_reduce", "single_copy", "--network", "host:ranks-per-node=4"]):
             done = run(*command)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_check_that_proves_nothing_fails(self):
+        for command, why in (
+                ("all_reduce single_copy --nodes 2", "serves groups on one host, not on 2"),
+                ("all_gather recursive_doubling --ranks 3", "needs a power of two of ranks"),
+                ("all_gather recursive_doubling --sizes 5-7", "needs a power of two of ranks"),
+                ("all_reduce leader:flat+ring", "needs to know which ranks share a host"),
+                ("all_reduce leader:flat+ring --sizes 1-4", "needs to know which ranks share a host"),
+                ("all_reduce shared:flat+ring --nodes 3,2", "needs equally many ranks on every host")):
+            done = run("check", *command.split())
+            self.assertEqual(done.returncode, 1, command)
+            self.assertIn("nothing was proved: ", done.stderr, command)
+            self.assertIn(why, done.stderr, command)
+            self.assertIn("give a group that it serves", done.stderr, command)
+        # What does not apply is no failure where others are proved, or other sizes.
+        for command in ("all_reduce --nodes 2", "all_gather --ranks 3", "all_gather recursive_doubling --sizes 3-4",
+                        "all_reduce leader:flat+ring --nodes 2"):
+            done = run("check", *command.split())
+            self.assertEqual(done.returncode, 0, command + done.stderr)
+            self.assertRegex(done.stdout, ": right|: [1-9][0-9]* proofs", command)
 
     def test_all_algorithms_of_several_hosts(self):
         done = run("simulate", "all_reduce", "--network", "flat:nodes=4", "--bytes", "64")
