@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -110,15 +109,10 @@ TEST_F(Metrics, TellOfJobNodesAndRanks) {
   EXPECT_EQ(job.WaitUntilGone(seconds(20)), "");
 }
 
-TEST_F(Metrics, DoNotKeepAJobFromEnding) {
-  auto shortest = std::chrono::steady_clock::duration::max();
-  for (int i = 0; i < 5; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
-    DlaunchProcess job({"--metrics", "0", "sh", "-c", "exit 3"});
-    EXPECT_EQ(job.Wait(), 3) << job.err();
-    shortest = std::min(shortest, std::chrono::steady_clock::now() - begin);
-  }
-  EXPECT_LT(shortest, seconds(1)) << "its server's threads look up every two seconds";
+// That it need not wait for the server's threads either: tests/launcher/metrics.
+TEST_F(Metrics, LeaveTheJobItsExitStatus) {
+  DlaunchProcess job({"--metrics", "0", "sh", "-c", "exit 3"});
+  EXPECT_EQ(job.Wait(), 3) << job.err();
 }
 
 TEST_F(Metrics, AreNotDisturbedByStrangers) {
