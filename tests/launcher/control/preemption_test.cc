@@ -201,6 +201,28 @@ TEST(Preemption, SurvivorsAgreeWithoutALostNode) {
   EXPECT_EQ(StopStepOf(job, 0)->step(), 6u);
 }
 
+TEST(Preemption, WhatALostRankHasAnsweredCounts) {
+  Driver job(2, 2, "continue");
+  job.JoinAll();
+  Wish(job, 0);
+  job.Handle(NoticeGiven{SIGUSR1});
+  Answer(job, 0, At(9));
+  job.Exit(Killed(0, SIGKILL));
+  job.Exit(Killed(1, SIGKILL));
+  job.Done(0);  // what the rendezvous knows of the node is no second answer
+  EXPECT_EQ(StopStepOf(job, 1), nullptr);
+  Answer(job, 1, At(8));
+  ASSERT_NE(StopStepOf(job, 1), nullptr);
+  EXPECT_EQ(StopStepOf(job, 1)->step(), 9u) << "those left may have begun it with the lost ones";
+  EXPECT_FALSE(StopStepOf(job, 1)->none());
+  Preempted(job, 1, 9);
+  for (const uint32_t rank : {2u, 3u}) job.Exit(Exited(rank, 0));
+  job.Done(1);
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->exit_code(), 128 + SIGKILL);
+  EXPECT_EQ(job.report()->culprit_rank(), 0);
+}
+
 TEST(Preemption, SigtermLeavesRanksTheGraceAndNoMore) {
   Driver job(1, 2);  // 2 s
   job.JoinAll();

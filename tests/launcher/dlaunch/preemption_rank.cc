@@ -4,6 +4,10 @@
 //
 //   stuck         never comes to its next step, from its third on
 //   leaves-early  rank 0 ends after three steps
+//   dies          rank 0 is stuck so, and the last rank kills itself when it has answered a notice
+#include <signal.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +20,13 @@
 
 namespace cohort::testing {
 namespace {
+
+// While another rank's answer is missing, having waited in vain means having answered.
+void DieOnceToldFrom(runtime::Runtime& runtime, uint64_t step) {
+  while (!absl::IsDeadlineExceeded(runtime.OnPreemption(step, std::chrono::milliseconds(10)).status())) {
+  }
+  kill(getpid(), SIGKILL);
+}
 
 int Main(int argc, char** argv) {
   if (argc < 4) return 2;
@@ -45,7 +56,8 @@ int Main(int argc, char** argv) {
       std::printf("under way\n");
       std::fflush(stdout);
       if (how == "leaves-early" && rank == 0) break;
-      if (how == "stuck") std::this_thread::sleep_for(std::chrono::hours(1));
+      if (how == "stuck" || (how == "dies" && rank == 0)) std::this_thread::sleep_for(std::chrono::hours(1));
+      if (how == "dies" && rank == (*runtime)->world_size() - 1) DieOnceToldFrom(**runtime, step);
     }
     std::this_thread::sleep_for(std::chrono::microseconds(random() % static_cast<uint32_t>(longest)));
   }

@@ -137,6 +137,26 @@ TEST(Preemption, WhereTheOthersGoOnTheReasonIsThatOfTheNodesRanks) {
   ExpectTheReasonIsTold(1, {"--on-failure", "continue"}, "killed by its agent: node1 was told to end by SIGTERM");
 }
 
+// The others wait for the agreed step then; the cause is the dead rank, and after an order to end nothing is restarted.
+TEST(Preemption, ARankThatDiesAfterItsAnswerIsTheCause) {
+  for (const int signal : {SIGUSR1, SIGTERM}) {
+    SCOPED_TRACE(signal);
+    const TemporaryFolder folder;
+    const bool ordered = signal == SIGTERM;
+    DlaunchProcess job(
+        Job(folder, {"--max-restarts", ordered ? "3" : "0"}, {"1000000", "20000", folder.path(), "dies"}));
+    WaitUntilUnderWay(&job);
+    ::kill(job.pid(), signal);
+    EXPECT_EQ(job.Wait(), 128 + SIGKILL) << job.err();
+    EXPECT_NE(job.err().find("rank 3 "), string::npos) << job.err();
+    EXPECT_EQ(job.err().find("dlaunch: preempted ("), string::npos) << job.err();
+    EXPECT_EQ(job.err().find("restart 1 of"), string::npos) << job.err();
+    const auto record = nlohmann::json::parse(ReadFile(folder.path() + "/logs/report.json"));
+    EXPECT_EQ(record["cause"]["rank"], 3) << record;
+    EXPECT_EQ(job.WaitUntilGone(kGone), "");
+  }
+}
+
 TEST(Preemption, TheJobGoesOnWhereARankHasEnded) {
   const TemporaryFolder folder;
   DlaunchProcess job(Job(folder, {}, {"150", "30000", folder.path(), "leaves-early"}));
