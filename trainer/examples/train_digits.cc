@@ -12,6 +12,7 @@
 // same step, save a checkpoint, and the same command goes on from it.
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -324,6 +325,7 @@ void Run(Trainer& trainer) {
 }
 
 int Main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // the limit on files' size is an error with the file's name, not our end
   Trainer trainer;
   Options& options = trainer.options;
   CLI::App app("Trains a small convolutional network on 8x8 handwritten digits, data-parallel over the ranks.");
