@@ -9,56 +9,26 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 
-from job_watch import processes_with, wait_until
+from digits_run import Run, end_all, read_all
 
 DLAUNCH, TRAIN_DIGITS = sys.argv[1:3]
 EPOCHS = 6
-SECONDS = 120
 PREEMPTED = 75
 MARK = "COHORT_DIGITS_PREEMPTION_TEST=%d" % os.getpid()
 
 
-def read_all(path):
-    with open(path, "rb") as file:
-        return file.read()
-
-
-class Run:
+class PreemptedRun(Run):
     def __init__(self, folder, name, part):
-        self.weights = os.path.join(folder, name + ".pt")
         self.logs = os.path.join(folder, "%s-logs-%d" % (name, part))
-        key, value = MARK.split("=")
-        self.process = subprocess.Popen(
-            [DLAUNCH, "--simulate-nodes", "2", "--nproc-per-node", "2", "--log-dir", self.logs, "--", TRAIN_DIGITS,
-             "--epochs", str(EPOCHS), "--save", self.weights, "--checkpoints", os.path.join(folder, name), "--resume"],
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=dict(os.environ, **{key: value}))
-        self.text = ""
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-
-    def read(self):
-        for line in self.process.stdout:
-            self.text += line.decode(errors="replace")
-
-    def expect(self, condition, message):
-        if not condition:
-            raise AssertionError(message + "\n" + self.text)
-
-    def finish(self, status):
-        self.expect(wait_until(lambda: self.process.poll() is not None, SECONDS), "training did not end")
-        self.reader.join()
-        self.expect(self.process.returncode == status, "exit status %d" % self.process.returncode)
+        super().__init__([DLAUNCH, "--simulate-nodes", "2", "--nproc-per-node", "2", "--log-dir", self.logs],
+                         [TRAIN_DIGITS, "--epochs", str(EPOCHS)], folder, name, MARK)
 
     def preempt(self, epoch, number):
         """Sends the signal when the epoch is over; returns the step before which all ranks stopped."""
-        self.expect(wait_until(lambda: "epoch  %d/%d" % (epoch, EPOCHS) in self.text, SECONDS),
-                    "training did not come to epoch %d" % epoch)
+        self.wait_for_epoch(epoch, EPOCHS)
         self.process.send_signal(number)
         self.finish(PREEMPTED)
         with open(os.path.join(self.logs, "report.json")) as file:
@@ -74,15 +44,15 @@ def main():
     with tempfile.TemporaryDirectory(prefix="cohort-digits-preemption-") as folder:
         runs = []
         try:
-            runs.append(Run(folder, "undisturbed", 1))
+            runs.append(PreemptedRun(folder, "undisturbed", 1))
             runs[-1].finish(0)
             expected = read_all(runs[-1].weights)
             steps = []
             for part, number in enumerate([signal.SIGUSR1, signal.SIGTERM], start=1):
-                runs.append(Run(folder, "preempted", part))
+                runs.append(PreemptedRun(folder, "preempted", part))
                 steps.append(runs[-1].preempt(1 + part, number))
                 runs[-1].expect(("[0] resumed " in runs[-1].text) == (part > 1), "it began elsewhere")
-            runs.append(Run(folder, "preempted", 3))
+            runs.append(PreemptedRun(folder, "preempted", 3))
             runs[-1].finish(0)
             runs[-1].expect("[0] resumed %s/preempted/step-%08d\n" % (folder, steps[1]) in runs[-1].text,
                             "it did not go on from where it was preempted")
@@ -92,11 +62,7 @@ def main():
             print("preempted before steps %d and %d, and ended with the same %d bytes of weights"
                   % (steps[0], steps[1], len(weights)))
         finally:
-            for pid in processes_with(MARK):
-                os.kill(pid, signal.SIGKILL)
-            for run in runs:
-                run.process.wait()
-                run.reader.join()
+            end_all(runs, MARK)
 
 
 if __name__ == "__main__":

@@ -1,53 +1,17 @@
 // Real jobs that lose the node which hosts their rendezvous, and go on.
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <csignal>
 #include <fstream>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/lost_node.h"
 
 namespace cohort::launcher {
 namespace {
 
 using std::string;
-constexpr std::chrono::seconds kGone{20};
-
-// Ranks that say in which epoch they are, and go on to the next when there is one, up to a last one.
-constexpr char kUntilEpoch[] =
-    "echo epoch $COHORT_EPOCH rank $RANK of $WORLD_SIZE node $NODE_RANK; [ $COHORT_EPOCH = $LAST ] || sleep 1000";
-
-string Line(int epoch, int rank, int size, int node) {
-  const string name = std::to_string(rank);
-  return "[" + name + "] epoch " + std::to_string(epoch) + " rank " + name + " of " + std::to_string(size) + " node " +
-         std::to_string(node) + "\n";
-}
-
-std::unique_ptr<DlaunchProcess> Start(std::vector<string> options, int last_epoch) {
-  options.insert(options.end(), {"--nproc-per-node", "2", "--max-restarts", "5", "--env",
-                                 "LAST=" + std::to_string(last_epoch), "sh", "-c", kUntilEpoch});
-  return std::make_unique<DlaunchProcess>(options);
-}
-
-void WaitForRanks(DlaunchProcess* job, int epoch, int nodes) {
-  for (int rank = 0; rank < 2 * nodes; ++rank) {
-    const string line = Line(epoch, rank, 2 * nodes, rank / 2);
-    ASSERT_TRUE(job->WaitUntil([&] { return job->out().find(line) != string::npos; })) << line << job->err();
-  }
-}
-
-void SignalAgent(const DlaunchProcess& job, int index, int signal) {
-  const std::vector<pid_t> found = job.ProcessesWith("agent --node=" + std::to_string(index));
-  ASSERT_EQ(found.size(), 1u) << job.err();
-  ::kill(found[0], signal);
-}
-
-void ExpectSaid(const DlaunchProcess& job, const string& text) {
-  EXPECT_NE(job.err().find(text), string::npos) << "'" << text << "' is not in\n" << job.err();
-}
 
 TEST(Standby, TakesOverFromAKilledHostAndASpareTakesItsRanks) {
   const auto job = Start({"--simulate-nodes", "4", "--spares", "1", "--standby", "1"}, 2);
@@ -127,14 +91,6 @@ TEST(Standby, TheNextHostEndsTheJobForTheUser) {
   ::kill(job->pid(), SIGINT);
   EXPECT_EQ(job->Wait(), 130) << job->err();
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
-}
-
-void ExpectRefused(std::vector<string> options, const string& cause, const string& remedy) {
-  options.emplace_back("true");
-  DlaunchProcess job(options);
-  EXPECT_EQ(job.Wait(), 2) << job.err();
-  EXPECT_NE(job.err().find(cause), string::npos) << job.err();
-  EXPECT_NE(job.err().find(remedy), string::npos) << job.err();
 }
 
 TEST(Standby, NonsenseIsRefused) {
