@@ -41,6 +41,10 @@ class NcclProvider final : public Provider {
   void Fail(const absl::Status& status) override;
   const runtime::CallRecord* Pending() const override;
   bool WaitsIn(uint64_t sequence) const override {
+    if (staging_ != nullptr && !IsPointToPoint(staging_->request.kind) &&
+        staging_->record.signature.sequence == sequence) {
+      return true;
+    }
     return std::any_of(lanes_.begin(), lanes_.end(), [=](const auto& lane) { return lane->WaitsIn(sequence); });
   }
   std::string Explain(const CollectiveRequest& request) override;

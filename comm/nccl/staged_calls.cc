@@ -30,6 +30,14 @@ int64_t Pack(const std::vector<int64_t>& from, std::vector<int64_t>* counts, std
   return end;
 }
 
+// When the provider of host memory must have ended a call whose time is over at `deadline`: it knows who is missing,
+// and waits half a second for what the others know.
+runtime::Deadline AfterVerdict(runtime::Deadline deadline) {
+  constexpr std::chrono::seconds kVerdictTime(2);
+  return deadline.left() > std::chrono::hours(24 * 365) ? runtime::Deadline::Infinite()
+                                                        : runtime::Deadline(deadline.time() + kVerdictTime);
+}
+
 }  // namespace
 
 // How a call is cut: chunk c is elements [c * length, (c + 1) * length) of every block.
@@ -164,7 +172,7 @@ absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const CollectiveRe
   if (!service.ok()) return service.status();
   AcceptedCall& part = provider.NextCall();
   part.request = request;
-  part.timeout = call.timeout;
+  part.timeout = deadline.left();
   part.service = *service;
   part.record = call.record;
   part.record.signature.algorithm = service->algorithm;
@@ -173,7 +181,7 @@ absl::Status StagedCalls::RunOnHost(const AcceptedCall& call, const CollectiveRe
   if (request.blocks != nullptr) part.blocks = packed_;
   provider.Post();
   const runtime::Work work = provider.Launch(part);
-  COHORT_RETURN_IF_ERROR(drive_([&] { return work.Done(); }, deadline));
+  COHORT_RETURN_IF_ERROR(drive_([&] { return work.Done(); }, AfterVerdict(deadline)));
   return work.status();
 }
 

@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <random>
+#include <thread>
 #include <utility>
 
 #include "runtime/base/deadline.h"
@@ -41,6 +42,10 @@ struct Destination {
   bool IsSpecial() const {
     struct stat info{};
     return descriptor >= 0 || (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode));
+  }
+  bool IsNamedPipe() const {
+    struct stat info{};
+    return descriptor < 0 && stat(path.c_str(), &info) == 0 && S_ISFIFO(info.st_mode);
   }
   // Opening a pipe for writing waits for its reader, unless `flags` say otherwise.
   FileDescriptor Open(int flags) const {
@@ -74,6 +79,24 @@ absl::StatusOr<Destination> Follow(const std::string& path) {
     at = folder / target;
   }
   return Destination{at.string()};
+}
+
+// What is no regular file. A named pipe opens when it has a reader, and only another try tells.
+absl::StatusOr<FileDescriptor> OpenSpecial(const Destination& destination, const std::string& path,
+                                           std::chrono::milliseconds patience) {
+  constexpr std::chrono::milliseconds kPause(20);
+  const bool pipe = destination.IsNamedPipe();
+  const Deadline deadline = Deadline::After(patience);
+  for (;;) {
+    FileDescriptor out = destination.Open(pipe ? O_NONBLOCK : 0);
+    if (out.valid()) return out;
+    if (!pipe || errno != ENXIO) return Cannot(path);
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError("cannot write " + path + ": nobody has opened this pipe for reading for " +
+                                         std::to_string(patience.count()) + " ms");
+    }
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 // Until a descriptor that another program made non-blocking takes more, or its reader is gone: the next write says
@@ -147,6 +170,16 @@ FileDescriptor MakePartial(const std::string& target, mode_t mode, std::string* 
   return partial;
 }
 
+// In a folder like /tmp only who owns the file or the folder may take its name away.
+bool MayReplace(const std::string& target) {
+  const fs::path path = target;
+  struct stat old{}, folder{};
+  if (lstat(target.c_str(), &old) != 0) return true;
+  if (stat(path.has_parent_path() ? path.parent_path().c_str() : ".", &folder) != 0) return true;
+  const uid_t self = geteuid();
+  return (folder.st_mode & S_ISVTX) == 0 || self == 0 || self == old.st_uid || self == folder.st_uid;
+}
+
 absl::Status Exists(const std::string& path) {
   return absl::AlreadyExistsError("cannot write " + path + ": it is there already; name a new file");
 }
@@ -171,8 +204,8 @@ absl::Status Publish(const std::string& partial, const std::string& target, bool
 absl::Status WriteWholeFile(const std::string& path, const TextSource& source, const WholeFileOptions& options) {
   COHORT_ASSIGN_OR_RETURN(const Destination destination, Follow(path));
   if (destination.IsSpecial()) {
-    FileDescriptor out = destination.Open(0);
-    return out.valid() ? WriteAndClose(std::move(out), source, path, options.patience) : Cannot(path);
+    COHORT_ASSIGN_OR_RETURN(FileDescriptor out, OpenSpecial(destination, path, options.patience));
+    return WriteAndClose(std::move(out), source, path, options.patience);
   }
   struct stat old{};
   if (!options.replace && lstat(destination.path.c_str(), &old) == 0) return Exists(path);
@@ -193,9 +226,12 @@ absl::Status WriteWholeFile(const std::string& path, std::string_view text, cons
 absl::Status CheckWritable(const std::string& path) {
   COHORT_ASSIGN_OR_RETURN(const Destination destination, Follow(path));
   if (destination.IsSpecial()) {
+    // To its reader a pipe that was opened and closed again is at its end.
+    if (destination.IsNamedPipe()) return access(path.c_str(), W_OK) == 0 ? absl::OkStatus() : Cannot(path);
     const FileDescriptor out = destination.Open(O_NONBLOCK);
     return out.valid() || errno == ENXIO ? absl::OkStatus() : Cannot(path);
   }
+  if (!MayReplace(destination.path)) return Cannot(path, EPERM);
   std::string partial;
   const FileDescriptor out = MakePartial(destination.path, 0666, &partial);
   if (!out.valid()) return Cannot(path);

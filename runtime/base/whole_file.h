@@ -18,7 +18,7 @@ namespace cohort::runtime {
 struct WholeFileOptions {
   bool replace = true;  // false: a file of that name that is there already stays, and is kAlreadyExists
   mode_t mode = 0666;   // of a new file, less the umask
-  // How long the reader of a pipe or terminal that does not block may take nothing.
+  // How long a named pipe may have no reader, and the reader of a pipe or terminal that does not block take nothing.
   std::chrono::milliseconds patience = std::chrono::minutes(10);
 };
 

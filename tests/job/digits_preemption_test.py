@@ -12,10 +12,11 @@ import signal
 import sys
 import tempfile
 
-from digits_run import Run, end_all, read_all
+from digits_run import SECONDS, Run, end_all, read_all
+from job_watch import wait_until
 
 DLAUNCH, TRAIN_DIGITS = sys.argv[1:3]
-EPOCHS = 6
+EPOCHS = 40  # of some 0.1 s: the signal takes effect within a few
 PREEMPTED = 75
 MARK = "COHORT_DIGITS_PREEMPTION_TEST=%d" % os.getpid()
 
@@ -26,9 +27,10 @@ class PreemptedRun(Run):
         super().__init__([DLAUNCH, "--simulate-nodes", "2", "--nproc-per-node", "2", "--log-dir", self.logs],
                          [TRAIN_DIGITS, "--epochs", str(EPOCHS)], folder, name, MARK)
 
-    def preempt(self, epoch, number):
-        """Sends the signal when the epoch is over; returns the step before which all ranks stopped."""
-        self.wait_for_epoch(epoch, EPOCHS)
+    def preempt(self, number):
+        """Sends the signal when an epoch is over; returns the step before which all ranks stopped."""
+        self.expect(wait_until(lambda: re.search(r"epoch +\d+/%d" % EPOCHS, self.text), SECONDS),
+                    "training did not come to the end of an epoch")
         self.process.send_signal(number)
         self.finish(PREEMPTED)
         with open(os.path.join(self.logs, "report.json")) as file:
@@ -50,7 +52,7 @@ def main():
             steps = []
             for part, number in enumerate([signal.SIGUSR1, signal.SIGTERM], start=1):
                 runs.append(PreemptedRun(folder, "preempted", part))
-                steps.append(runs[-1].preempt(1 + part, number))
+                steps.append(runs[-1].preempt(number))
                 runs[-1].expect(("[0] resumed " in runs[-1].text) == (part > 1), "it began elsewhere")
             runs.append(PreemptedRun(folder, "preempted", 3))
             runs[-1].finish(0)

@@ -178,6 +178,45 @@ TEST_F(WholeFile, ReaderThatTakesNothingIsAnErrorInTheEnd) {
   EXPECT_NE(status.message().find(NameOf(out)), std::string_view::npos) << status;
 }
 
+// To see whether it may be written must not end its reader, which is there since before the work began.
+TEST_F(WholeFile, ReaderOfANamedPipeGetsAllOfIt) {
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  std::string read;
+  std::thread reader([&] { read = Read(Path("pipe")); });
+  // Long enough for the reader to wait in open(), where it could be ended; sooner, this shows nothing.
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(CheckWritable(Path("pipe")).ok());
+  const std::string text(200'000, 'x');  // more than a pipe holds
+  const absl::Status status = WriteWholeFile(Path("pipe"), text);
+  EXPECT_TRUE(status.ok()) << status;
+  reader.join();
+  EXPECT_EQ(read, text);
+}
+
+TEST_F(WholeFile, NamedPipeThatNobodyReadsIsAnErrorInTheEnd) {
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  EXPECT_TRUE(CheckWritable(Path("pipe")).ok());
+  const absl::Status status = WriteWholeFile(Path("pipe"), "text", {.patience = std::chrono::milliseconds(20)});
+  EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded) << status;
+  EXPECT_NE(status.message().find(Path("pipe")), std::string::npos) << status;
+}
+
+// As in /tmp.
+TEST_F(WholeFile, FileOfAnotherUserInAStickyFolderIsKnownBefore) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be two other users";
+  ASSERT_EQ(chmod(folder_.c_str(), 01777), 0);
+  std::ofstream(Path("a")) << "another's";
+  ASSERT_EQ(chown(Path("a").c_str(), 12345, 12345), 0);
+  const pid_t pid = fork();
+  if (pid == 0) {
+    const bool other = setuid(12346) == 0;
+    _exit(other && CheckWritable(Path("a")).code() == absl::StatusCode::kPermissionDenied ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(pid, &status, 0), pid);
+  EXPECT_EQ(status, 0);
+}
+
 TEST_F(WholeFile, ErrorOfCloseIsOne) {
   ASSERT_TRUE(WriteWholeFile(Path("a"), "old").ok());
   // What is closed already cannot be closed again: it stands for a quota that is known only then.

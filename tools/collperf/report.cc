@@ -163,12 +163,12 @@ absl::Status CheckFiles(const Options& options) {
 }
 
 absl::Status WriteFiles(const Options& options, const RunFacts& facts, const std::vector<Result>& results) {
-  if (!options.csv.empty()) COHORT_RETURN_IF_ERROR(runtime::WriteWholeFile(options.csv, CsvText(facts, results)));
-  if (!options.json.empty())
-    COHORT_RETURN_IF_ERROR(runtime::WriteWholeFile(options.json, JsonText(options, facts, results)));
-  if (!options.plot.empty())
-    COHORT_RETURN_IF_ERROR(runtime::WriteWholeFile(options.plot, PlotText(options, facts, results)));
-  return absl::OkStatus();
+  // Each of them, whatever became of the others: the measurement may have taken hours.
+  absl::Status status;
+  if (!options.csv.empty()) status.Update(runtime::WriteWholeFile(options.csv, CsvText(facts, results)));
+  if (!options.json.empty()) status.Update(runtime::WriteWholeFile(options.json, JsonText(options, facts, results)));
+  if (!options.plot.empty()) status.Update(runtime::WriteWholeFile(options.plot, PlotText(options, facts, results)));
+  return status;
 }
 
 }  // namespace cohort::collperf

@@ -235,7 +235,8 @@ TEST(AbsentCallTest, TheDeadlineNamesWhoIsMissing) {
 // The answer to who is late may come when nobody is any more: a group whose calls were all OK must not fail by it.
 TEST(AbsentCallTest, ADeadlineFailsTheGroupOnlyIfACallDid) {
   using std::chrono::microseconds;
-  static constexpr microseconds kLate[] = {microseconds(0), microseconds(300), microseconds(600), microseconds(100'000)};
+  static constexpr microseconds kLate[] = {microseconds(0), microseconds(300), microseconds(600),
+                                           microseconds(100'000)};
   int failed = 0;
   for (int turn = 0; turn < 16; ++turn) {
     ProcessClusterOptions options;

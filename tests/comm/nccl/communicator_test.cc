@@ -234,6 +234,37 @@ TEST(NcclCommunicatorTest, AGroupEndsWhereItsCopiesCannot) {
   for (const auto& result : results) EXPECT_EQ(result.text, "");
 }
 
+// On one host the comparison of the calls says so, on two the provider of host memory itself, half a second later.
+TEST(NcclCommunicatorTest, TheDeadlineOfAStagedCallNamesWhoIsMissing) {
+  for (const int nodes : {1, 2}) {
+    if (nodes > 1 && !testing::WhyHostsCannotTalk().empty()) continue;
+    SCOPED_TRACE(nodes);
+    const auto results = RunProcesses({.ranks = 2, .nodes = nodes}, [nodes](ProcessRank& self) -> std::string {
+      setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);
+      setenv("COHORT_CUDA_LIBRARY", COHORT_FAKE_NCCL, 1);
+      std::vector<float> values(100, 1);
+      const Buffer buffer = Raw(values.data(), 100, DataType::kFloat32);
+      CallOptions options;
+      options.algorithm = "staged";
+      if (const absl::Status status = self.world->AllReduce(buffer, buffer, ReduceOp::kSum, options).Wait();
+          !status.ok()) {
+        return "the first call: " + status.ToString();
+      }
+      options.timeout = std::chrono::milliseconds(300);
+      absl::Status status;
+      if (self.rank == 0) status = self.world->AllReduce(buffer, buffer, ReduceOp::kSum, options).Wait();
+      if (!self.meet("expired", 2)) return "the call did not end";
+      if (self.rank == 1) status = self.world->Barrier().Wait(std::chrono::seconds(60));
+      self.meet("end", 2);
+      if (!absl::IsDeadlineExceeded(status)) return "not kDeadlineExceeded: " + status.ToString();
+      const char* const words =
+          nodes == 1 ? "rank 1 has not made the call that rank 0 waits in" : "rank 0 waits for rank 1";
+      return std::string(status.message()).find(words) != std::string::npos ? "" : status.ToString();
+    });
+    for (const auto& result : results) EXPECT_EQ(result.text, "");
+  }
+}
+
 // What is wrong on one rank alone does not end the group.
 TEST(NcclCommunicatorTest, ADeviceThatIsNotThereRefusesTheCallOnly) {
   const auto results = RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
