@@ -60,9 +60,8 @@ Progress PeerEndpoint::AttachSlowly() {
   if (block->bytes < EndpointBytes(address_.slots, address_.sources) || block->offset % kSlotStride != 0) {
     return Progress::kFailed;
   }
-  runtime::SegmentBlock around;
   absl::StatusOr<void*> data =
-      segment_->MapNamed({.offset = block->offset, .bytes = EndpointBytes(address_.slots, address_.sources)}, &around);
+      segment_->Map({.offset = block->offset, .bytes = EndpointBytes(address_.slots, address_.sources)});
   if (!data.ok()) return Progress::kFailed;
   auto* bytes = static_cast<std::byte*>(*data);
   auto* header = reinterpret_cast<EndpointHeader*>(bytes);

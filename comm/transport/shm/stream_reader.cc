@@ -119,9 +119,14 @@ Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, 
       length > descriptor.area_bytes - descriptor.position || length % operation.element_bytes != 0) {
     return FailDamaged(operation);
   }
-  const std::byte* const area = Resolve({.offset = descriptor.area_offset, .bytes = descriptor.area_bytes});
-  if (area == nullptr) return FailDamaged(operation);
-  Deliver(operation, area + descriptor.position, length);
+  if (descriptor.area_offset != area_.offset || descriptor.area_bytes != area_.bytes) {
+    const runtime::SegmentBlock area{.offset = descriptor.area_offset, .bytes = descriptor.area_bytes};
+    absl::StatusOr<void*> data = segment_.Map(area);
+    if (!data.ok()) return FailDamaged(operation);
+    area_ = area;
+    area_data_ = static_cast<const std::byte*>(*data);
+  }
+  Deliver(operation, area_data_ + descriptor.position, length);
   NextMessage();
   if (eager) eager_unacknowledged_ += PaddedEagerBytes(length);
   if (!eager || eager_unacknowledged_ >= kEagerAckBytes || taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
@@ -131,11 +136,11 @@ Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, 
 }
 
 Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& descriptor) {
-  const std::byte* const data = Resolve({.offset = descriptor.area_offset, .bytes = operation.bytes});
-  if (data == nullptr) return FailDamaged(operation);
+  absl::StatusOr<void*> data = segment_.Map({.offset = descriptor.area_offset, .bytes = operation.bytes});
+  if (!data.ok()) return FailDamaged(operation);
   const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
   if (length % operation.element_bytes != 0) return FailDamaged(operation);
-  Deliver(operation, data + operation.moved, length);
+  Deliver(operation, static_cast<const std::byte*>(*data) + operation.moved, length);
   if (operation.moved < operation.bytes) return Progress::kMoved;
   NextMessage();
   Acknowledge();
@@ -173,16 +178,6 @@ Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& d
   Acknowledge();
   ++turn_;
   return Progress::kDone;
-}
-
-const std::byte* StreamReader::Resolve(const runtime::SegmentBlock& named) {
-  const bool known = named.offset >= mapped_.offset && named.bytes <= mapped_.bytes &&
-                     named.offset - mapped_.offset <= mapped_.bytes - named.bytes;
-  if (!known || mapped_.bytes == 0) {
-    const absl::StatusOr<void*> data = segment_.MapNamed(named, &mapped_);
-    return data.ok() ? static_cast<const std::byte*>(*data) : nullptr;
-  }
-  return static_cast<const std::byte*>(segment_.AddressOf(named.offset));
 }
 
 void StreamReader::Deliver(RecvOperation& operation, const std::byte* payload, size_t bytes) {

@@ -26,8 +26,6 @@ class StreamReader {
   Progress TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor);
   Progress TakeDirect(RecvOperation& operation, const Descriptor& descriptor);
   Progress TakePrivate(RecvOperation& operation, const Descriptor& descriptor);
-  // Where memory that the peer has named lies here; null where it is no memory of the segment, or not allocated.
-  const std::byte* Resolve(const runtime::SegmentBlock& named);
   // Puts `bytes` bytes of payload where they belong, after those that are there already.
   void Deliver(RecvOperation& operation, const std::byte* payload, size_t bytes);
 
@@ -55,7 +53,9 @@ class StreamReader {
   uint64_t acknowledged_ = 0;          // of those, the ones the writer knows of
   uint64_t eager_unacknowledged_ = 0;  // bytes
 
-  runtime::SegmentBlock mapped_;  // around what was resolved last: a writer has few areas and keeps them
+  // The payload area used last: a writer has few and keeps them.
+  runtime::SegmentBlock area_;
+  const std::byte* area_data_ = nullptr;
 };
 
 }  // namespace cohort::comm::shm
