@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
@@ -32,7 +33,8 @@ class Staying : public ::testing::Test {
     pid_ = started.pids(0).pid();
     loop_.After(seconds(20), [this] { loop_.Quit(); });
     loop_.Run();
-    ASSERT_EQ(line_, "ready");
+    ASSERT_EQ(lines_, std::deque<std::string>{"ready"});
+    lines_.clear();
     first_->OnProgramJoined(0, pid_, /*may_stay=*/true);
     first_->OnStays(0);
     ASSERT_TRUE(first_->all_gone());
@@ -46,7 +48,7 @@ class Staying : public ::testing::Test {
   Supervisor::Callbacks Callbacks() {
     return {.on_line =
                 [this](const v1::OutputLine& line) {
-                  line_ = line.text();
+                  lines_.push_back(line.text());
                   loop_.Quit();
                 },
             .on_notice = [](const std::string&) {},
@@ -60,7 +62,7 @@ class Staying : public ::testing::Test {
   Cgroup cgroup_{""};
   Sentinel sentinel_{"COHORT_AGENT=@none", &cgroup_};
   v1::Assignment assignment_;
-  std::string line_;
+  std::deque<std::string> lines_;
   uint64_t wanted_ = 0;  // bytes of standard input
   pid_t pid_ = 0;
   std::unique_ptr<Supervisor> first_ = std::make_unique<Supervisor>(&loop_, &sentinel_, &cgroup_, Callbacks());
@@ -74,9 +76,11 @@ class StayingReader : public Staying {
   }
   // The next line that it prints, or none in time.
   std::string NextLine() {
-    line_.clear();
-    loop_.Run();
-    return line_;
+    if (lines_.empty()) loop_.Run();
+    if (lines_.empty()) return "";
+    std::string line = std::move(lines_.front());
+    lines_.pop_front();
+    return line;
   }
 };
 
