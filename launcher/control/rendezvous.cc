@@ -380,6 +380,9 @@ void Rendezvous::Machine::Finish(v1::JobReport report) {
   v1::ToAgent message;
   message.mutable_report()->set_exit_code(report.exit_code());
   message.mutable_report()->set_headline(report.headline());
+  // Nobody asks or waits any more, and nothing of it may be due again and again.
+  inspections_.Clear();
+  store_ = KeyValueStore();
   message.mutable_report()->set_culprit_rank(report.culprit_rank());
   Broadcast(std::move(message));
   for (const std::optional<ConnectionId>& connection : connection_of_) {

@@ -443,6 +443,33 @@ TEST(Plan, IsCheckedBeforeItIsUsed) {
   EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("7 in place of 2 on node1"));
   plan = MakePlan(2, 2);
   plan.mutable_placements()->SwapElements(0, 1);
+TEST(Ending, LeavesNothingDue) {
+  Driver job(2, 1);
+  job.JoinAll();
+  v1::FromAgent get;
+  get.mutable_get()->set_request(1);
+  get.mutable_get()->set_key("nobody puts it");
+  get.mutable_get()->set_timeout_ms(2000);
+  job.Say(0, get);
+  v1::FromAgent stall;
+  stall.mutable_stall()->set_group(1);
+  stall.mutable_stall()->set_epoch(1);
+  stall.mutable_stall()->set_sequence(1);
+  stall.mutable_stall()->mutable_members()->add_ranks(0);
+  stall.mutable_stall()->mutable_members()->add_ranks(1);
+  job.Say(0, stall);
+  ASSERT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kInspect), 1);
+  job.Handle(StopRequested{"stopped by SIGINT", 130});
+  job.EndAllAsTold();
+  ASSERT_TRUE(job.report().has_value());
+  for (int i = 0; i < 10; ++i) {
+    const auto left = std::chrono::ceil<milliseconds>(job.rendezvous().NextTick() - job.now());
+    job.Freeze(left + milliseconds(1));
+    job.Tick();
+  }
+  EXPECT_GT(job.rendezvous().NextTick() - job.now(), seconds(60));
+}
+
   EXPECT_FALSE(CheckPlan(plan).ok());
 }
 
