@@ -75,7 +75,10 @@ void Rendezvous::Machine::Begin(TimePoint now) {
 }
 
 void Rendezvous::Machine::HearEverybody() {
-  for (uint32_t node = 0; node < roster_.node_count(); ++node) roster_.node(node).heard = now_;
+  for (uint32_t index = 0; index < roster_.node_count(); ++index) {
+    Roster::Node& node = roster_.node(index);
+    if (!node.lost) node.heard = now_;  // of a lost one nothing is awaited; its fence counts from when it was heard
+  }
   for (Spare& spare : spares_) spare.node.heard = now_;
 }
 
@@ -377,12 +380,12 @@ void Rendezvous::Machine::Finish(v1::JobReport report) {
   preemption_due_.reset();
   end_deadline_.reset();
   restart_due_.reset();
-  v1::ToAgent message;
-  message.mutable_report()->set_exit_code(report.exit_code());
-  message.mutable_report()->set_headline(report.headline());
   // Nobody asks or waits any more, and nothing of it may be due again and again.
   inspections_.Clear();
   store_ = KeyValueStore();
+  v1::ToAgent message;
+  message.mutable_report()->set_exit_code(report.exit_code());
+  message.mutable_report()->set_headline(report.headline());
   message.mutable_report()->set_culprit_rank(report.culprit_rank());
   Broadcast(std::move(message));
   for (const std::optional<ConnectionId>& connection : connection_of_) {

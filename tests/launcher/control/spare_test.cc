@@ -84,6 +84,21 @@ TEST(Spares, NeedNotWaitForANodeWhoseEndIsKnown) {
   EXPECT_THAT(RanksOf(job, 3), ElementsAre(2, 3));
 }
 
+TEST(Spares, DoNotWaitLongerWhereTheRendezvousIsStoppedNowAndThen) {
+  Driver job(PlanWithSpares(3, 2, 1));
+  job.JoinAll();
+  job.Join(3);
+  LoseNode1(&job);
+  for (int i = 0; i < 4; ++i) {
+    job.Pass(milliseconds(1000), {0, 2, 3});
+    job.Freeze(seconds(2));
+    job.Tick();
+  }
+  EXPECT_EQ(AssignmentOf(job, 0).epoch(), 1u);
+  job.Pass(milliseconds(600), {0, 2, 3});
+  EXPECT_EQ(AssignmentOf(job, 0).epoch(), 2u);
+}
+
 TEST(Spares, TakeThePlaceOfANodeThatDoesNotSayThatItsRanksAreGone) {
   Driver job(PlanWithSpares(3, 2, 1));
   job.JoinAll();
