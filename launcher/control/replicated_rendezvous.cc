@@ -51,8 +51,15 @@ ReplicatedRendezvous::ReplicatedRendezvous(StandbyCopy copy, const v1::TakeOver&
   promised_ = NextTick();
 }
 
-std::vector<Action> ReplicatedRendezvous::Handle(Event event, TimePoint now) {
+void ReplicatedRendezvous::Begin(TimePoint now) {
+  if (now > promised_ + kOwnStall) {
+    for (auto& [agent, standby] : standbys_) standby.since = std::max(standby.since, now);
+  }
   now_ = now;
+}
+
+std::vector<Action> ReplicatedRendezvous::Handle(Event event, TimePoint now) {
+  Begin(now);
   if (const auto* received = std::get_if<Received>(&event)) On(*received);
   if (const auto* disconnected = std::get_if<Disconnected>(&event)) On(*disconnected);
   if (const auto* noted = std::get_if<StandbysNoted>(&event)) On(*noted);
@@ -76,10 +83,7 @@ std::vector<Action> ReplicatedRendezvous::Handle(Event event, TimePoint now) {
 }
 
 std::vector<Action> ReplicatedRendezvous::Tick(TimePoint now) {
-  if (now > promised_ + kOwnStall) {
-    for (auto& [agent, standby] : standbys_) standby.since = now;
-  }
-  now_ = now;
+  Begin(now);
   DropLate();
   if (tick_ <= copy_.applied() && LogTime() >= copy_.NextTick()) {
     v1::LogEntry tick;

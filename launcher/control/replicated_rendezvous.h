@@ -68,6 +68,8 @@ class ReplicatedRendezvous : public EventMachine {
     TimePoint since;       // the latest acknowledgement, or the first entry after all were acknowledged
   };
 
+  // Before all else: a host that was itself stopped blames no standby for that.
+  void Begin(TimePoint now);
   void On(const Received& event);
   void On(const Disconnected& event);
   void On(const AgentEnded& event);

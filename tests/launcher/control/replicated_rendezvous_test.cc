@@ -52,6 +52,7 @@ class Host {
     Say(from, std::move(message));
   }
   void Tick() { Take(machine_.Tick(now_)); }
+  void Sleep(milliseconds time) { now_ += time; }
   void Pass(milliseconds time) {
     for (const TimePoint end = now_ + time; now_ < end;) {
       now_ = std::min(end, std::max(machine_.NextTick(), now_ + milliseconds(1)));
@@ -202,6 +203,17 @@ TEST_F(Replicated, GoesOnWithoutASilentStandbyOnceDlaunchHasNotedIt) {
 }
 
 TEST_F(Replicated, GoesOnWithoutAStandbyWhoseStreamHasEnded) {
+TEST_F(Replicated, BlamesNoStandbyForItsOwnStop) {
+  Begin();
+  host_.Say(1, Put(1));
+  host_.Sleep(std::chrono::seconds(5));
+  host_.Say(1, Put(2));  // what has come meanwhile is read first
+  host_.Tick();
+  EXPECT_EQ(host_.wanted.size(), 1u);
+  host_.Pass(kCopyTimeout + milliseconds(100));
+  EXPECT_EQ(host_.wanted.size(), 2u);
+}
+
   Begin();
   host_.Handle(Disconnected{2, "its connection broke"});
   ASSERT_EQ(host_.wanted.size(), 2u);
