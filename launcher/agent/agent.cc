@@ -325,6 +325,10 @@ void Agent::OnMessage(const v1::ToAgent& message) {
       OnAssignment(message.assignment());
       break;
     case v1::ToAgent::kRefused:
+      if (link_.hosting()) {  // the others still need it
+        StopRanks(std::chrono::milliseconds(0));
+        break;
+      }
       GiveUp("the rendezvous refused it: " + message.refused());
       break;
     case v1::ToAgent::kRanksLost:

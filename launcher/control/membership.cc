@@ -94,20 +94,22 @@ void Rendezvous::Machine::On(const AgentEnded& event) {
   if (phase_ == Phase::kPausing) (void)FinishIfLacking(event.text);
 }
 
+// Whoever is given up is told so: with standbys, the mere end of its stream would say that the host is lost.
 void Rendezvous::Machine::FindSilentNodes() {
   constexpr char kSilent[] = "it was silent for 3.5 s";
+  constexpr char kGivenUp[] = "the node was given up, since it was silent for 3.5 s";
   for (uint32_t i = 0; i < roster_.node_count(); ++i) {
     const Roster::Node& node = roster_.node(i);
     if (!connection_of_[i].has_value() || now_ - node.heard < kSilenceTimeout) continue;
     const ConnectionId connection = *connection_of_[i];
     LoseNode(i, kSilent, node.heard);
-    actions_.emplace_back(Close{connection});
+    Refuse(connection, kGivenUp);
     if (phase_ == Phase::kFinished) return;
   }
   for (const Spare& spare : std::vector<Spare>(spares_)) {
     if (now_ - spare.node.heard < kSilenceTimeout) continue;
     LoseSpare(spare.connection, kSilent);
-    actions_.emplace_back(Close{spare.connection});
+    Refuse(spare.connection, kGivenUp);
     if (phase_ == Phase::kFinished) return;
   }
 }
@@ -115,11 +117,12 @@ void Rendezvous::Machine::FindSilentNodes() {
 // Those that were told to stop and have not said in time that their ranks are gone. With its stream ends what ranks an
 // agent still has; whoever takes its place waits for that as for any lost node (FencedUntil).
 void Rendezvous::Machine::LoseLateNodes() {
+  constexpr char kLate[] = "it did not say in time that its ranks were gone";
   for (uint32_t i = 0; i < roster_.node_count(); ++i) {
     if (roster_.node(i).done) continue;
     const ConnectionId connection = *connection_of_[i];  // who has none is done
-    LoseNode(i, "it did not say in time that its ranks were gone", now_);
-    actions_.emplace_back(Close{connection});
+    LoseNode(i, kLate, now_);
+    Refuse(connection, kLate);
   }
 }
 

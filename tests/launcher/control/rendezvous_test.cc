@@ -350,6 +350,16 @@ TEST(Liveness, ASilentNodeIsLostWithItsRanks) {
   EXPECT_NE(job.report()->exit_code(), 0);
 }
 
+TEST(Liveness, WhoIsGivenUpIsToldSo) {
+  Driver job(3, 1);
+  job.JoinAll();
+  job.Pass(seconds(5), {0, 1});
+  ASSERT_NE(job.Last(Driver::Of(2), v1::ToAgent::kRefused), nullptr);
+  EXPECT_THAT(job.Last(Driver::Of(2), v1::ToAgent::kRefused)->refused(), HasSubstr("silent for 3.5 s"));
+  EXPECT_TRUE(job.Closed(Driver::Of(2)));
+  EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kRefused), 0);
+}
+
 TEST(Liveness, NobodyIsBlamedForOurOwnStop) {
   Driver job(2, 1);
   job.JoinAll();
@@ -433,16 +443,6 @@ TEST(Store, AnswersAtOnceLaterOrNever) {
   EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kGet), 3);
 }
 
-TEST(Plan, IsCheckedBeforeItIsUsed) {
-  EXPECT_TRUE(CheckPlan(MakePlan(3, 2)).ok());
-  EXPECT_FALSE(CheckPlan(v1::JobPlan()).ok());
-  EXPECT_FALSE(CheckPlan(MakePlan(2, 0)).ok());
-  EXPECT_FALSE(CheckPlan(MakePlan(1, 1, "panic")).ok());
-  v1::JobPlan plan = MakePlan(2, 2);
-  plan.mutable_placements(1)->mutable_ranks(0)->set_rank(7);
-  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("7 in place of 2 on node1"));
-  plan = MakePlan(2, 2);
-  plan.mutable_placements()->SwapElements(0, 1);
 TEST(Ending, LeavesNothingDue) {
   Driver job(2, 1);
   job.JoinAll();
@@ -470,6 +470,16 @@ TEST(Ending, LeavesNothingDue) {
   EXPECT_GT(job.rendezvous().NextTick() - job.now(), seconds(60));
 }
 
+TEST(Plan, IsCheckedBeforeItIsUsed) {
+  EXPECT_TRUE(CheckPlan(MakePlan(3, 2)).ok());
+  EXPECT_FALSE(CheckPlan(v1::JobPlan()).ok());
+  EXPECT_FALSE(CheckPlan(MakePlan(2, 0)).ok());
+  EXPECT_FALSE(CheckPlan(MakePlan(1, 1, "panic")).ok());
+  v1::JobPlan plan = MakePlan(2, 2);
+  plan.mutable_placements(1)->mutable_ranks(0)->set_rank(7);
+  EXPECT_THAT(std::string(CheckPlan(plan).message()), HasSubstr("7 in place of 2 on node1"));
+  plan = MakePlan(2, 2);
+  plan.mutable_placements()->SwapElements(0, 1);
   EXPECT_FALSE(CheckPlan(plan).ok());
 }
 

@@ -223,6 +223,16 @@ class ReplicatedWorlds : public SimulatedJob<ReplicatedAgent> {
       TellLauncher(index, [this, index] { OnAgentEnded(index, true); });
     });
   }
+  // A host whose own node was given up goes on for the others, without ranks.
+  void OnRefused(uint32_t index) {
+    Agent& agent = agents_[index];
+    if (!agent.host) return GiveUp(index);
+    agent.in = false;
+    agent.waits_until.reset();
+    After(Jitter(kKillTime * 9 / 10), [this, index, life = agent.life] {
+      if (agents_[index].life == life) EndRanks(index);
+    });
+  }
   void BreakStreamsTo(uint32_t host) {
     for (uint32_t other = 0; other < agents_.size(); ++other) {
       const ConnectionId stream = agents_[other].stream;
@@ -246,7 +256,7 @@ class ReplicatedWorlds : public SimulatedJob<ReplicatedAgent> {
         Write(index, std::move(logged));
       }
     }
-    if (message.has_refused()) GiveUp(index);
+    if (message.has_refused()) OnRefused(index);
     if (message.has_assignment()) {
       if (agent.asked != agent.answered) wrong_ = "node " + std::to_string(index) + " was not answered";
       Start(index, message.assignment());

@@ -113,6 +113,7 @@ TEST(Spares, TakeThePlaceOfANodeThatDoesNotSayThatItsRanksAreGone) {
   job.Pass(seconds(2), {0, 1, 2, 3});
   EXPECT_THAT(job.lost(), ElementsAre(1));
   EXPECT_TRUE(job.Closed(Driver::Of(1)));
+  EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kRefused), 1);
   ASSERT_EQ(job.restarts().size(), 1u);
   EXPECT_EQ(job.restarts()[0].report().culprit_rank(), 0);
   EXPECT_EQ(AssignmentOf(job, 0).epoch(), 1u);  // it still has its lease
