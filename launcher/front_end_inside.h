@@ -68,7 +68,7 @@ class FrontEnd {
   HeldOutput held_{&printer_};
   UniqueFd signals_;
   AgentProcesses agents_;
-  RendezvousHost host_{&agents_, job_, [this](const std::string& text) { Say(text); }};
+  RendezvousHost host_{&loop_, &agents_, job_, [this](const std::string& text) { Say(text); }};
   StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }};
   std::string rendezvous_address_;
   std::optional<v1::JobReport> report_;

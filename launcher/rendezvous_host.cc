@@ -1,8 +1,15 @@
 #include "launcher/rendezvous_host.h"
 
+#include <chrono>
 #include <utility>
 
 namespace cohort::launcher {
+namespace {
+
+// How long a chosen standby may take to listen. Agents wait for 8 s in all, so that there is time for another.
+constexpr std::chrono::seconds kListensWithin{2};
+
+}  // namespace
 
 void RendezvousHost::Tell(v1::ToNode message) {
   if (job_.options.standbys > 0) {
@@ -72,7 +79,16 @@ bool RendezvousHost::TakeOver() {
   *message.mutable_take_over() = *order;
   agents_->Send(index(), message);
   for (const v1::ToNode& told : told_) agents_->Send(index(), told);
+  loop_->After(kListensWithin, [this, term = order->term()] {
+    loop_->Post(
+        [this, term] { Doubt(term); });  // after all that had come by then: dlaunch itself may have been stopped
+  });
   return true;
+}
+
+// Where nobody else is left, the one that was chosen may still come.
+void RendezvousHost::Doubt(uint64_t term) {
+  if (choice_.Doubts(term) && !over_) (void)TakeOver();
 }
 
 void RendezvousHost::Abandon() {

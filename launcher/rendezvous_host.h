@@ -13,6 +13,7 @@
 
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent_processes.h"
+#include "launcher/base/event_loop.h"
 #include "launcher/control/standby_choice.h"
 #include "launcher/job_plan.h"
 
@@ -21,8 +22,8 @@ namespace cohort::launcher {
 class RendezvousHost {
  public:
   // `say` prints a line for the user.
-  RendezvousHost(AgentProcesses* agents, const Job& job, std::function<void(const std::string&)> say)
-      : agents_(agents), job_(job), say_(std::move(say)) {}
+  RendezvousHost(EventLoop* loop, AgentProcesses* agents, const Job& job, std::function<void(const std::string&)> say)
+      : loop_(loop), agents_(agents), job_(job), say_(std::move(say)) {}
 
   size_t index() const { return choice_.host(); }
   // Queues a message for the host; one that takes over gets it again.
@@ -46,8 +47,11 @@ class RendezvousHost {
 
  private:
   bool TakeOver();
+  // Another is chosen where the one of that term has not said in time where it listens.
+  void Doubt(uint64_t term);
   const std::string& NameOf(size_t index) const { return job_.nodes.nodes[index].name; }
 
+  EventLoop* const loop_;
   AgentProcesses* const agents_;
   const Job& job_;
   const std::function<void(const std::string&)> say_;

@@ -114,7 +114,12 @@ void ReplicatedRendezvous::On(const Received& event) {
   if (event.message.has_join()) return OnJoin(event);
   if (event.message.has_logged()) return OnAck(event.from, event.message.logged());
   const ConnectionId logged = LoggedOf(event.from);
-  if (logged == 0) return;  // it has not been let in
+  if (logged == 0) {  // it has not been let in
+    for (Early& early : early_) {
+      if (early.from == event.from && event.message.has_beat()) early.beat = event.message;
+    }
+    return;
+  }
   v1::LogEntry entry;
   entry.set_connection(logged);
   *entry.mutable_received() = event.message;
@@ -123,7 +128,10 @@ void ReplicatedRendezvous::On(const Received& event) {
 
 void ReplicatedRendezvous::OnJoin(const Received& event) {
   const v1::NodeOffer& offer = event.message.join();
-  if (offer.has_resume()) return OnResume(event.from, offer);
+  if (offer.has_resume()) {
+    (void)OnResume(event.from, offer);
+    return;
+  }
   v1::LogEntry entry;
   entry.set_connection(event.from);
   *entry.mutable_received() = event.message;
@@ -133,11 +141,11 @@ void ReplicatedRendezvous::OnJoin(const Received& event) {
   Attach(&standby->second, event.from, 0);
 }
 
-void ReplicatedRendezvous::OnResume(ConnectionId from, const v1::NodeOffer& offer) {
+bool ReplicatedRendezvous::OnResume(ConnectionId from, const v1::NodeOffer& offer) {
   if (offer.resume().has_applied()) ReadmitStandby(from, offer);
   if (copy_.applied() < inherited_) {
-    early_.emplace_back(from, offer);
-    return;
+    early_.push_back({from, offer, std::nullopt});
+    return false;
   }
   const std::optional<ConnectionId> logged = copy_.ConnectionOf(offer.node());
   if (logged.has_value() && copy_.Closed(*logged) && !copy_.finished()) {
@@ -145,7 +153,7 @@ void ReplicatedRendezvous::OnResume(ConnectionId from, const v1::NodeOffer& offe
     message.set_refused("node " + std::to_string(offer.node()) + " was given up");
     actions_.emplace_back(Send{from, std::make_shared<const v1::ToAgent>(std::move(message))});
     actions_.emplace_back(Close{from});
-    return;
+    return false;
   }
   v1::LogEntry entry;
   entry.set_connection(logged.value_or(from));
@@ -158,13 +166,14 @@ void ReplicatedRendezvous::OnResume(ConnectionId from, const v1::NodeOffer& offe
     *entry.mutable_received()->mutable_join() = offer;
   }
   Append(std::move(entry));
+  return true;
 }
 
 void ReplicatedRendezvous::On(const Disconnected& event) {
   for (auto& [agent, standby] : standbys_) {
     if (standby.connection == event.from) Drop(&standby);
   }
-  std::erase_if(early_, [&event](const auto& early) { return early.first == event.from; });
+  std::erase_if(early_, [&event](const Early& early) { return early.from == event.from; });
   const ConnectionId logged = LoggedOf(event.from);
   if (logged == 0) return;
   v1::LogEntry entry;
@@ -320,7 +329,9 @@ void ReplicatedRendezvous::Commit() {
   forget = std::min(forget, copy_.applied());
   while (now_ >= remember_until_ && !entries_.empty() && entries_.front().number() <= forget) entries_.pop_front();
   if (copy_.applied() < inherited_ || early_.empty()) return;
-  for (const auto& [from, offer] : std::exchange(early_, {})) OnResume(from, offer);
+  for (Early& early : std::exchange(early_, {})) {
+    if (OnResume(early.from, early.offer) && early.beat.has_value()) On(Received{early.from, *std::move(early.beat)});
+  }
   Commit();
 }
 
@@ -350,7 +361,7 @@ std::optional<ConnectionId> ReplicatedRendezvous::HereOf(ConnectionId logged) co
 ConnectionId ReplicatedRendezvous::LoggedOf(ConnectionId here) const {
   const auto found = logged_of_.find(here);
   if (found != logged_of_.end()) return found->second;
-  const bool early = std::any_of(early_.begin(), early_.end(), [here](const auto& e) { return e.first == here; });
+  const bool early = std::any_of(early_.begin(), early_.end(), [here](const Early& e) { return e.from == here; });
   return early ? 0 : here;
 }
 

@@ -75,7 +75,8 @@ class ReplicatedRendezvous : public EventMachine {
   void On(const AgentEnded& event);
   void On(const StandbysNoted& event);
   void OnJoin(const Received& event);
-  void OnResume(ConnectionId from, const v1::NodeOffer& offer);
+  // False: it is not let in, or not yet.
+  bool OnResume(ConnectionId from, const v1::NodeOffer& offer);
   void OnAck(ConnectionId from, const v1::LogAck& ack);
   void ReadmitStandby(ConnectionId from, const v1::NodeOffer& offer);
   void Attach(Standby* standby, ConnectionId connection, uint64_t applied);
@@ -109,7 +110,12 @@ class ReplicatedRendezvous : public EventMachine {
   std::map<ConnectionId, ConnectionId> here_of_;    // by what the log knows: agents that have moved to this host
   std::map<ConnectionId, ConnectionId> logged_of_;  // and back
   std::map<uint64_t, ConnectionId> arriving_;       // by the number of the entry that they resume with
-  std::vector<std::pair<ConnectionId, v1::NodeOffer>> early_;  // until all that is inherited is carried out
+  struct Early {
+    ConnectionId from;
+    v1::NodeOffer offer;
+    std::optional<v1::FromAgent> beat;  // the latest: answered in the end, it renews a lease that is nearly over
+  };
+  std::vector<Early> early_;  // until all that is inherited is carried out
   TimePoint now_;
   TimePoint promised_;
   std::vector<Action> actions_;

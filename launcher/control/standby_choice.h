@@ -15,14 +15,15 @@ class StandbyChoice {
  public:
   uint32_t host() const { return host_; }
   uint64_t term() const { return term_; }
-  // Whether the host has said where it listens.
-  bool reached() const { return reached_; }
+  // The host has said where it listens.
   void SetReached() { reached_ = true; }
 
   // The host says who may take over. The answer for it; nothing when it is the host no more.
   std::optional<v1::Standbys> Note(uint32_t from, const v1::Standbys& standbys);
   // A standby has lost the host of `term`. True: there is to be another.
   bool IsNews(uint32_t from, uint64_t term) const { return term == term_ && standbys_.contains(from); }
+  // Whether the host of `term`, which was chosen a while ago, has not said yet where it listens.
+  bool Doubts(uint64_t term) const { return term == term_ && !reached_; }
   // That agent lives no more.
   void Lose(uint32_t agent) { gone_.insert(agent); }
   // The host is lost. The next one's order, by the order of the agents, or nothing: nobody may take over.

@@ -202,7 +202,6 @@ TEST_F(Replicated, GoesOnWithoutASilentStandbyOnceDlaunchHasNotedIt) {
   EXPECT_EQ(host_.Count(1, v1::ToAgent::kPut), 2);
 }
 
-TEST_F(Replicated, GoesOnWithoutAStandbyWhoseStreamHasEnded) {
 TEST_F(Replicated, BlamesNoStandbyForItsOwnStop) {
   Begin();
   host_.Say(1, Put(1));
@@ -214,6 +213,7 @@ TEST_F(Replicated, BlamesNoStandbyForItsOwnStop) {
   EXPECT_EQ(host_.wanted.size(), 2u);
 }
 
+TEST_F(Replicated, GoesOnWithoutAStandbyWhoseStreamHasEnded) {
   Begin();
   host_.Handle(Disconnected{2, "its connection broke"});
   ASSERT_EQ(host_.wanted.size(), 2u);
@@ -268,6 +268,50 @@ TEST_F(Replicated, WhoeverDoesNotComeToTheNextHostIsSilent) {
     next.Say(FirstConnection(2), std::move(beat));
   }
   EXPECT_EQ(next.lost, std::vector<uint32_t>{0});
+}
+
+// The new host waits for a standby that does not come, for 3 s and dlaunch's answer: nearly as long as the lease of an
+// agent that has come at once.
+TEST_F(Replicated, AnswersTheLatestBeatOfWhoeverHadToWait) {
+  Begin();
+  v1::TakeOver order = Order();
+  order.add_standbys(7);
+  Host next(std::move(copy_), order, start_ + milliseconds(100));
+  const ConnectionId here = FirstConnection(2);
+  next.Join(here, 0, Taken(2));
+  for (uint64_t number = 1; number <= 6; ++number) {
+    v1::FromAgent beat;
+    beat.mutable_beat()->set_number(number);
+    next.Say(here, std::move(beat));
+    next.Pass(milliseconds(520));
+  }
+  ASSERT_EQ(next.wanted.size(), 1u);
+  EXPECT_EQ(next.Count(here, v1::ToAgent::kBeat), 0);
+  next.Handle(StandbysNoted{next.wanted[0]});
+  EXPECT_EQ(next.Count(here, v1::ToAgent::kResumed), 1);
+  ASSERT_EQ(next.Count(here, v1::ToAgent::kBeat), 1);
+  EXPECT_EQ(next.Last(here, v1::ToAgent::kBeat).beat().number(), 6u);
+}
+
+TEST(StandbyChoice, NobodyWaitsForWhoIsKnownToBeGone) {
+  StandbyChoice choice;
+  v1::Standbys standbys;
+  standbys.set_term(1);
+  for (const uint32_t agent : {1u, 2u, 3u}) standbys.add_agents(agent);
+  ASSERT_TRUE(choice.Note(0, standbys).has_value());
+  choice.Lose(0);
+  choice.Lose(2);
+  const auto order = choice.Choose();
+  ASSERT_TRUE(order.has_value());
+  EXPECT_EQ(choice.host(), 1u);
+  ASSERT_EQ(order->standbys_size(), 1);
+  EXPECT_EQ(order->standbys(0), 3u);
+  EXPECT_TRUE(choice.Doubts(2));  // until it listens
+  choice.SetReached();
+  EXPECT_FALSE(choice.Doubts(2));
+  ASSERT_TRUE(choice.Choose().has_value());
+  EXPECT_TRUE(choice.Doubts(3));
+  EXPECT_FALSE(choice.Doubts(2));
 }
 
 TEST_F(Replicated, AnAgentThatHasEndedIsLostAtOnce) {

@@ -290,6 +290,7 @@ class ReplicatedWorlds : public SimulatedJob<ReplicatedAgent> {
   void OnTold(uint32_t host, const Action& action);
   void OnAgentEnded(uint32_t index, bool sure);
   void TakeOverFrom();
+  void Announce(v1::TakeOver order);
   void OnListening(uint32_t host, uint64_t term);
   void Move(uint32_t index, uint32_t host, uint64_t term);
   // --- faults ---

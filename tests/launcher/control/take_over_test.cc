@@ -77,9 +77,17 @@ void ReplicatedWorlds::TakeOverFrom() {
     over_ = true;
     return;
   }
-  order->set_heard(heard_);
+  Announce(*std::move(order));
+}
+
+void ReplicatedWorlds::Announce(v1::TakeOver order) {
+  order.set_heard(heard_);
   const uint32_t next = choice_.host();
-  TellAgent(next, [this, next, order = *order] {
+  After(seconds(2), [this, term = order.term()] {
+    if (report_.has_value() || !choice_.Doubts(term)) return;
+    if (std::optional<v1::TakeOver> other = choice_.Choose()) Announce(*std::move(other));
+  });
+  TellAgent(next, [this, next, order = std::move(order)] {
     Agent& agent = agents_[next];
     agent.host = std::make_unique<ReplicatedRendezvous>(std::move(agent.copy), order, now_);
     agent.has_copy = false;
