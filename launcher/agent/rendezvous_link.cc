@@ -1,5 +1,6 @@
 #include "launcher/agent/rendezvous_link.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <fstream>
@@ -19,6 +20,8 @@ namespace {
 using runtime::Deadline;
 // How often an agent that could not join looks whether another hosts the rendezvous by now.
 constexpr std::chrono::milliseconds kLookForMove{50};
+// How long one attempt at a next host's addresses takes.
+constexpr std::chrono::milliseconds kAttempt{1000};
 
 std::string ReadBootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -32,6 +35,16 @@ std::string OnInterface(const std::string& interface) {
   std::string all;
   for (const std::string& address : OwnAddresses()) all += (all.empty() ? "" : ", ") + address;
   return " on --iface " + interface + "; it has " + (all.empty() ? "none" : all);
+}
+
+// FirstReachable, which can be called away.
+absl::StatusOr<std::string> FirstToAnswer(const std::string& addresses, Deadline deadline,
+                                          const std::function<bool()>& called_away) {
+  while (true) {
+    const Deadline attempt = Deadline::After(std::min<std::chrono::nanoseconds>(deadline.left(), kAttempt));
+    absl::StatusOr<std::string> address = FirstReachable(addresses, attempt);
+    if (address.ok() || !attempt.passed() || deadline.passed() || called_away()) return address;
+  }
 }
 
 }  // namespace
@@ -98,7 +111,8 @@ absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string&
   absl::StatusOr<std::shared_ptr<RendezvousClient>> client = JoinFirstHost(addresses, given_up);
   const bool may_move = start.standbys() > 0 && !absl::IsInvalidArgument(client.status());
   const Deadline move = Deadline::After(may_move ? kTakeOverTime : std::chrono::milliseconds(0));
-  while (!client.ok() && term_ == 1 && !move.passed() && !given_up()) std::this_thread::sleep_for(kLookForMove);
+  while (!client.ok() && term_ == 1 && !move.passed() && !(given_up && given_up()))
+    std::this_thread::sleep_for(kLookForMove);
   joining_ = false;
   if (term_ == 1) {
     COHORT_RETURN_IF_ERROR(client.status());
@@ -128,7 +142,7 @@ absl::StatusOr<std::shared_ptr<RendezvousClient>> RendezvousLink::JoinFirstHost(
   if (start_.interface().empty()) data_interface_ip_ = LocalAddressTowards(address);
   return RendezvousClient::Connect(
       address, Identity(), MakeOffer(), StreamCallbacks(), Deadline::After(std::chrono::seconds(30)),
-      [this, &given_up] { return given_up() || term_ > 1; }, start_.standbys() > 0);
+      [this, &given_up] { return (given_up && given_up()) || term_ > 1; }, start_.standbys() > 0);
 }
 
 v1::NodeOffer RendezvousLink::MakeOffer() const {
@@ -145,9 +159,9 @@ v1::NodeOffer RendezvousLink::MakeOffer() const {
 
 RendezvousClient::Callbacks RendezvousLink::StreamCallbacks() {
   RendezvousClient::Callbacks callbacks;
-  callbacks.on_message = [this](v1::ToAgent message) {
+  callbacks.on_message = [this, stream = stream_](v1::ToAgent message) {
     if (message.has_log()) return OnPage(message.log());
-    loop_->Post([this, message = std::move(message)] { OnMessage(message); });
+    loop_->Post([this, stream, message = std::move(message)] { OnMessage(stream, message); });
   };
   callbacks.on_lost = [this, stream = stream_](absl::Status why) {
     loop_->Post([this, stream, why = std::move(why)] { OnStreamEnded(stream, why); });
@@ -164,16 +178,17 @@ void RendezvousLink::BeginStream(std::shared_ptr<RendezvousClient> client) {
     if (client_ && early_ack_.has_value()) (void)client_->Send(*early_ack_);
     early_ack_.reset();
   }
-  for (const v1::ToAgent& message : std::exchange(early_, {})) OnMessage(message);
+  for (const auto& [stream, message] : std::exchange(early_, {})) OnMessage(stream, message);
   if (const std::optional<absl::Status> why = std::exchange(early_end_, std::nullopt)) OnStreamEnded(stream_, *why);
 }
 
-void RendezvousLink::OnMessage(const v1::ToAgent& message) {
+void RendezvousLink::OnMessage(uint64_t stream, const v1::ToAgent& message) {
   if (lost_) return;
-  if (connecting_) return early_.push_back(message);
+  if (connecting_) return early_.emplace_back(stream, message);
   if (start_.standbys() > 0) {
     for (const v1::FromAgent& again : session_.Hear(message)) Write(again);
-    if (message.has_resumed()) loop_->Cancel(std::exchange(wait_timer_, 0));
+    // The welcome of a host that was left since is none: ranks may not run for longer because of it.
+    if (message.has_resumed() && stream == stream_) loop_->Cancel(std::exchange(wait_timer_, 0));
     if (message.has_beat() || message.has_resumed()) return;
   }
   callbacks_.on_message(message);
@@ -222,7 +237,7 @@ bool RendezvousLink::standing_by() {
 
 void RendezvousLink::MoveTo(const v1::NewHost& host) {
   if (host.term() <= term_ || start_.standbys() == 0) return;
-  term_ = host.term();
+  newest_term_ = term_ = host.term();
   next_host_ = host;
   ++stream_;
   if (joining_) return;  // Join goes on from there
@@ -264,13 +279,14 @@ void RendezvousLink::GoToHost() {
     if (copy_ != nullptr) offer.mutable_resume()->set_applied(copy_->applied());
   }
   connecting_ = true;
-  mover_ = std::thread([this, stream = stream_, offer = std::move(offer), identity = Identity(),
+  mover_ = std::thread([this, stream = stream_, term = term_, offer = std::move(offer), identity = Identity(),
                         addresses = next_host_.addresses(), callbacks = StreamCallbacks()] {
+    const auto called_away = [this, term] { return ending_ || newest_term_ != term; };
     const Deadline deadline = Deadline::After(kTakeOverTime);
     std::shared_ptr<RendezvousClient> client;
-    if (const auto address = FirstReachable(addresses, deadline); address.ok()) {
-      auto connected = RendezvousClient::Connect(
-          *address, identity, offer, callbacks, deadline, [this] { return ending_.load(); }, /*counts=*/true);
+    if (const auto address = FirstToAnswer(addresses, deadline, called_away); address.ok()) {
+      auto connected =
+          RendezvousClient::Connect(*address, identity, offer, callbacks, deadline, called_away, /*counts=*/true);
       if (connected.ok()) client = *std::move(connected);
     }
     loop_->Post([this, stream, client] { OnMoved(stream, client); });

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -82,7 +83,7 @@ class RendezvousLink {
   v1::NodeOffer MakeOffer() const;
   RendezvousClient::Callbacks StreamCallbacks();
   void BeginStream(std::shared_ptr<RendezvousClient> client);
-  void OnMessage(const v1::ToAgent& message);
+  void OnMessage(uint64_t stream, const v1::ToAgent& message);
   void OnPage(const v1::LogPage& page);  // from a thread of gRPC's: the host waits for it
   void OnStreamEnded(uint64_t stream, const absl::Status& why);
   void WaitForHost(const absl::Status& why);
@@ -99,14 +100,15 @@ class RendezvousLink {
 
   AgentSession session_;
   uint64_t term_ = 1;
-  uint64_t stream_ = 0;  // counts streams, so that the end of one that was left is no news
+  std::atomic<uint64_t> newest_term_ = 1;  // the same, for the thread that dials
+  uint64_t stream_ = 0;                    // counts streams, so that the end of one that was left is no news
   EventLoop::TimerId wait_timer_ = 0;
   v1::NewHost next_host_;
   bool lost_ = false;  // on_lost was called since none has taken over
   bool joining_ = false;
   bool moving_ = false;
-  bool connecting_ = false;         // what comes is of a stream that is not client_ yet
-  std::vector<v1::ToAgent> early_;  // meanwhile
+  bool connecting_ = false;                              // what comes is of a stream that is not client_ yet
+  std::vector<std::pair<uint64_t, v1::ToAgent>> early_;  // meanwhile, with its stream
   std::optional<absl::Status> early_end_;
   std::atomic<bool> ending_ = false;
 

@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<RendezvousClient>> RendezvousClient::Connect(
   for (std::chrono::nanoseconds pause = milliseconds(50);;
        pause = std::min<std::chrono::nanoseconds>(2 * pause, milliseconds(500))) {
     auto stream = std::make_shared<Stream>(address, identity, callbacks);
-    const absl::Status status = stream->Open(offer, counts, deadline);
+    const absl::Status status = stream->Open(offer, counts, deadline, given_up);
     if (status.ok()) return std::unique_ptr<RendezvousClient>(new RendezvousClient(std::move(stream)));
     const std::string cause = "could not join the rendezvous at " + address + ": " + std::string(status.message());
     if (IsHandshakeFailure(status)) {

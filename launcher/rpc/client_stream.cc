@@ -17,6 +17,7 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kOwnStall{500};
 // How long gRPC may take to give a cancelled call up.
 constexpr milliseconds kCancelTimeout{2000};
+constexpr milliseconds kAskWhetherGivenUp{100};
 
 std::shared_ptr<grpc::Channel> Dial(const std::string& address, const TlsIdentity& identity) {
   grpc::SslCredentialsOptions tls;
@@ -39,7 +40,8 @@ RendezvousClient::Stream::~Stream() {
   if (watcher_.joinable()) watcher_.join();
 }
 
-absl::Status RendezvousClient::Stream::Open(const v1::NodeOffer& offer, bool counts, runtime::Deadline deadline) {
+absl::Status RendezvousClient::Stream::Open(const v1::NodeOffer& offer, bool counts, runtime::Deadline deadline,
+                                            const std::function<bool()>& given_up) {
   stub_->async()->Join(&context_, this);
   const runtime::MutexLock lock(mutex_);
   self_ = shared_from_this();
@@ -57,12 +59,17 @@ absl::Status RendezvousClient::Stream::Open(const v1::NodeOffer& offer, bool cou
   StartRead(&incoming_);
   StartCall();
   while (!let_in_ && !ended_.has_value()) {
-    if (!changed_.Wait(mutex_, deadline) && !let_in_ && !ended_.has_value()) {
-      context_.TryCancel();
-      DropHold();
-      AwaitEnd();
-      return absl::DeadlineExceededError("the rendezvous at " + address_ + " did not answer in time");
-    }
+    const auto pause = std::min<std::chrono::nanoseconds>(deadline.left(), kAskWhetherGivenUp);
+    if (changed_.Wait(mutex_, runtime::Deadline::After(pause))) continue;
+    mutex_.Unlock();  // who is asked may take their time
+    const bool away = given_up && given_up();
+    mutex_.Lock();
+    if (let_in_ || ended_.has_value() || (!away && !deadline.passed())) continue;
+    context_.TryCancel();
+    DropHold();
+    AwaitEnd();
+    if (away) return absl::AbortedError("the rendezvous at " + address_ + " is not to be joined any more");
+    return absl::DeadlineExceededError("the rendezvous at " + address_ + " did not answer in time");
   }
   if (!let_in_) return ToAbsl(*ended_);
   watcher_ = std::thread([this] { Watch(); });

@@ -32,7 +32,9 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
 
   // Dials once and sends the offer. OK when the rendezvous has let us in, else why the attempt failed. With `counts`
   // beats tell how many messages have been taken.
-  absl::Status Open(const v1::NodeOffer& offer, bool counts, runtime::Deadline deadline);
+  // `given_up`, which may be empty, is asked now and then meanwhile: kAborted.
+  absl::Status Open(const v1::NodeOffer& offer, bool counts, runtime::Deadline deadline,
+                    const std::function<bool()>& given_up);
   absl::Status Send(const v1::FromAgent& message);
   // After it no callback is called. With a grace, what is queued is written and the server's end is awaited that long.
   void Shut(runtime::Deadline grace);

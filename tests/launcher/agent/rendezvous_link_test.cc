@@ -263,5 +263,36 @@ TEST(RendezvousLink, FollowsTheRendezvousToAnotherHostWhenTheFirstFallsSilent) {
   for (Node* const node : {&first, &second, &third}) EXPECT_EQ(node->CountNow(v1::ToAgent::kAssignment), 1);
 }
 
+TEST(RendezvousLink, IsCalledAwayFromAHostThatDoesNotAnswer) {
+  const JobAuthority authority = *JobAuthority::Create();
+  Node first(StartOf(authority, 0)), second(StartOf(authority, 1)), third(StartOf(authority, 2));
+  const std::string there = first.Host();
+  first.Join(there);
+  second.Join(there);
+  const auto wanted = first.WaitForNews(v1::FromNode::kStandbys);
+  ASSERT_TRUE(wanted.has_value());
+  first.NoteStandbys(wanted->standbys());
+  third.Join(there);
+  for (Node* const node : {&first, &second, &third}) ASSERT_TRUE(node->WaitFor(v1::ToAgent::kAssignment, 1));
+
+  std::string silent;
+  const UniqueFd listener = Listen(&silent);
+  v1::NewHost host;
+  host.set_term(2);
+  host.set_agent(7);
+  host.set_addresses(silent);
+  third.MoveTo(host);
+  pollfd dialled{listener.get(), POLLIN, 0};
+  ASSERT_EQ(::poll(&dialled, 1, 30'000), 1);
+  v1::TakeOver order;
+  order.set_term(3);
+  host.set_term(3);
+  host.set_agent(1);
+  host.set_addresses(second.TakeOver(order));
+  for (Node* const node : {&first, &second, &third}) node->MoveTo(host);
+  third.Say(Put(1));
+  ASSERT_TRUE(third.WaitFor(v1::ToAgent::kPut, 1));
+}
+
 }  // namespace
 }  // namespace cohort::launcher
