@@ -182,7 +182,7 @@ void Agent::OnTerminate() {
   const std::string why = start_.name() + " was told to end by SIGTERM";
   Notice(why + ", and its agent ends its ranks");
   link_.RequestStop(why, 128 + SIGTERM);
-  if (ranks_ && !ranks_done_ && !link_.hosting()) TellWhyRanksEnd(why);
+  if (ranks_ && !link_.hosting()) TellWhyRanksEnd(why);  // between two epochs as well
   StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
   if (!ranks_) GiveUp("got SIGTERM before its ranks had started");
 }

@@ -38,6 +38,18 @@ std::vector<string> TwoNodes(std::vector<string> options, const string& script) 
   return options;
 }
 
+// A scheduler takes the node away while no rank lives: the next epoch must not begin there.
+TEST(Restart, NoneFollowsSigtermAtAnAgentBetweenTwoEpochs) {
+  DlaunchProcess job(TwoNodes({"--max-restarts", "9"}, "exit 3"));
+  ASSERT_TRUE(job.WaitUntil([&job] { return job.err().find("restart 4 of 9 of all ranks, in 4 s") != string::npos; }))
+      << job.err();
+  ::kill(job.ProcessesWith("dlaunch agent --node=1").at(0), SIGTERM);
+  EXPECT_EQ(job.Wait(), 143) << job.err();
+  EXPECT_NE(job.err().find("node1 was told to end by SIGTERM"), string::npos) << job.err();
+  EXPECT_EQ(job.err().find("restart 5 of"), string::npos) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(kGone), "");
+}
+
 TEST(Restart, AllRanksBeginAgainWithTheirNumbers) {
   const TemporaryFolder folder;
   DlaunchProcess job(TwoNodes({"--max-restarts", "2", "--log-dir", folder.path()},
