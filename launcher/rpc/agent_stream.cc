@@ -99,7 +99,10 @@ void AgentStream::OnReadDone(bool ok) {
     const runtime::MutexLock lock(mutex_);
     if (finished_) return;
     joined_ = true;
-    StartSendInitialMetadata();  // tells the agent that it is in
+    StartSendInitialMetadata();       // tells the agent that it is in
+  } else if (incoming_.has_join()) {  // its certificate was compared with the first offer alone
+    End(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "an agent offers itself once"), "it joined twice");
+    return;
   }
   // The owner's thread may start the next read before OnEvent returns: from then on `incoming_` is gRPC's again.
   v1::FromAgent message = std::move(incoming_);

@@ -422,6 +422,20 @@ TEST_F(RpcTest, APeerThatNeverSpeaksEndsConnectAtTheDeadline) {
   close(listener);
 }
 
+// Not even as another, whose certificate it does not have.
+TEST_F(RpcTest, AnAgentThatHasJoinedMayNotOfferItselfAgain) {
+  StartServer(MakePlan(2, 1));
+  JoinAll(2);
+  v1::FromAgent message;
+  *message.mutable_join() = MakeOffer(1);
+  message.mutable_join()->mutable_resume();
+  ASSERT_TRUE(clients_[0]->Send(message).ok());
+  const std::optional<absl::Status> why = ears_[0]->WaitUntilLost();
+  ASSERT_TRUE(why.has_value());
+  EXPECT_EQ(why->code(), absl::StatusCode::kFailedPrecondition) << *why;
+  EXPECT_FALSE(ears_[1]->lost());
+}
+
 TEST_F(RpcTest, TwoServersCannotShareAPort) {
   StartServer(MakePlan(1, 1));
   RendezvousServer::Options options;
