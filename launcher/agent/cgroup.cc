@@ -128,17 +128,21 @@ Cgroup::Cgroup(const std::string& parent) {
 
 absl::Status Cgroup::MakeOuter() {
   if (outer_) return absl::OkStatus();
-  if (::mkdir(folder_.c_str(), 0755) != 0) {
-    return absl::UnavailableError("can't make " + folder_ + ": " + std::strerror(errno));
+  for (bool again = true;; again = false) {
+    if (::mkdir(folder_.c_str(), 0755) != 0) {
+      return absl::UnavailableError("can't make " + folder_ + ": " + std::strerror(errno));
+    }
+    UniqueFd fd(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) == 0 && ::access((folder_ + "/cgroup.procs").c_str(), W_OK) == 0) {
+      outer_ = std::move(fd);
+      return absl::OkStatus();
+    }
+    const int error = errno;
+    ::rmdir(folder_.c_str());
+    // Until it is locked, another job that removes stale ones may take it for such.
+    const bool taken_away = error == ENOENT || error == EWOULDBLOCK;
+    if (!taken_away || !again) return absl::UnavailableError("can't use " + folder_ + ": " + std::strerror(error));
   }
-  UniqueFd fd(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) == 0 && ::access((folder_ + "/cgroup.procs").c_str(), W_OK) == 0) {
-    outer_ = std::move(fd);
-    return absl::OkStatus();
-  }
-  const std::string cause = std::strerror(errno);
-  ::rmdir(folder_.c_str());
-  return absl::UnavailableError("can't use " + folder_ + ": " + cause);
 }
 
 absl::Status Cgroup::MakeInner() {
