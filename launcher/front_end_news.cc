@@ -138,13 +138,14 @@ void FrontEnd::OnRestart(const v1::Restart& restart) {
       " of all ranks, " + when);
 }
 
-// Should the agent live, it must not go on: another may take its place.
+// Should the agent live, it must not go on: another may take its place, or go on without its ranks.
 void FrontEnd::OnLostNode(const v1::LostNode& lost) {
   const size_t agent = lost.agent();
   if (report_ || agent >= agents_.size() || !given_up_.insert(agent).second) return;
   lost_node_ = true;
   if (std::find(agent_of_.begin(), agent_of_.end(), agent) == agent_of_.end()) Say(lost.text());
-  if (agent == host_.index() || !NodesAreReplaceable(job_)) return;
+  const bool must_end = NodesAreReplaceable(job_) || job_.options.standbys > 0;
+  if (agent == host_.index() || !must_end) return;
   agents_.CloseInput(agent);
   loop_.After(kGivenUpEndsWithin, [this, agent] { agents_.Kill(agent); });
 }

@@ -421,8 +421,9 @@ void Agent::OnRendezvousLost(const absl::Status& why) {
     failed.set_failed("lost the rendezvous: " + std::string(why.message()));
     output_.Write(failed);
   }
-  // Others may take our place: our lease is over.
-  StopRanks(ranks_ && !ranks_->replaceable() ? ranks_->grace() : std::chrono::milliseconds(0));
+  // Our lease is over: others may take our place, or have been told that our ranks are lost.
+  const bool counted_as_lost = start_.standbys() > 0 || (ranks_ && ranks_->replaceable());
+  StopRanks(ranks_ && !counted_as_lost ? ranks_->grace() : std::chrono::milliseconds(0));
   if (!ranks_) ranks_done_ = true;
   EndWhenDone();
 }
