@@ -230,6 +230,41 @@ void DieOfSignalsEvenAsFirstProcess() {
 }  // namespace
 }  // namespace cohort::launcher
 
+namespace {
+
+// What `dlaunch NAME --help` prints; empty for what is no command of dlaunch's own, but a program.
+std::string HelpOf(const std::string& command) {
+  if (command == "join") {
+    return "dlaunch join TOKEN [--wait SECONDS]\n"
+           "  Makes this machine a node of the job whose dlaunch has printed this line; blocks until the job has "
+           "ended,\n"
+           "  with its exit status. - instead of TOKEN reads it from the standard input. --wait: how long that "
+           "dlaunch\n"
+           "  may take to answer (600).\n";
+  }
+  if (command == "status") {
+    return "dlaunch status [JOB]\n"
+           "  Lists the jobs that run on this machine, or tells of one what each rank does. JOB: the beginning of its\n"
+           "  name is enough.\n";
+  }
+  if (command == "top") {
+    return "dlaunch top [--interval SECONDS] [JOB]\n"
+           "  A live view of a job: what every rank does, for how long, its CPU and memory. --interval: between two\n"
+           "  looks. JOB may be left out where one job runs.\n";
+  }
+  if (command == "kill") {
+    return "dlaunch kill [--now] JOB\n"
+           "  Ends a job of this machine in order, within its grace. --now: kills its ranks at once.\n";
+  }
+  if (command == "doctor") {
+    return "dlaunch doctor\n"
+           "  Looks what of this machine works, and what would be missing for which kind of job.\n";
+  }
+  return "";
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   cohort::launcher::OpenStandardStreams();
   cohort::launcher::DieOfSignalsEvenAsFirstProcess();
@@ -239,6 +274,10 @@ int main(int argc, char** argv) {
   }
   if (argc == 3 && std::strcmp(argv[1], "agent") == 0 && std::strcmp(argv[2], "--inventory") == 0) {
     return cohort::launcher::PrintInventory();
+  }
+  if (argc == 3 && (std::strcmp(argv[2], "--help") == 0 || std::strcmp(argv[2], "-h") == 0)) {
+    const std::string help = HelpOf(argv[1]);
+    if (!help.empty()) return cohort::launcher::Answer(help);
   }
   if (argc >= 2 && std::strcmp(argv[1], "join") == 0) return cohort::launcher::RunJoinCommand(argc, argv);
   if (argc >= 2 && std::strcmp(argv[1], "status") == 0)

@@ -28,7 +28,7 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
   dlaunch train                                    in a Slurm, PBS or LSF job: ranks on all of its nodes
   dlaunch --nnodes 2 train                         on a terminal: prints the line to run on the other machine
-  dlaunch status, top [JOB], kill JOB, doctor      jobs that run here, one live, its end, what is amiss with the machine
+  dlaunch join|status|top|kill|doctor --help       the other machine, jobs that run here, what is amiss with the machine
 
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
 working directory, then beside dlaunch. Underscores in options may stand for dashes.

@@ -184,7 +184,7 @@ void RendezvousLink::BeginStream(std::shared_ptr<RendezvousClient> client) {
 
 void RendezvousLink::OnMessage(uint64_t stream, const v1::ToAgent& message) {
   if (lost_) return;
-  if (connecting_) return early_.emplace_back(stream, message);
+  if (connecting_) return early_.push_back({stream, message});
   if (start_.standbys() > 0) {
     for (const v1::FromAgent& again : session_.Hear(message)) Write(again);
     // The welcome of a host that was left since is none: ranks may not run for longer because of it.

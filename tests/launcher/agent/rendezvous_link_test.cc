@@ -275,6 +275,9 @@ TEST(RendezvousLink, IsCalledAwayFromAHostThatDoesNotAnswer) {
   third.Join(there);
   for (Node* const node : {&first, &second, &third}) ASSERT_TRUE(node->WaitFor(v1::ToAgent::kAssignment, 1));
 
+  v1::TakeOver order;  // from here on the first acts on nothing, not on the third's leaving either
+  order.set_term(3);
+  const std::string second_address = second.TakeOver(order);
   std::string silent;
   const UniqueFd listener = Listen(&silent);
   v1::NewHost host;
@@ -284,11 +287,9 @@ TEST(RendezvousLink, IsCalledAwayFromAHostThatDoesNotAnswer) {
   third.MoveTo(host);
   pollfd dialled{listener.get(), POLLIN, 0};
   ASSERT_EQ(::poll(&dialled, 1, 30'000), 1);
-  v1::TakeOver order;
-  order.set_term(3);
   host.set_term(3);
   host.set_agent(1);
-  host.set_addresses(second.TakeOver(order));
+  host.set_addresses(second_address);
   for (Node* const node : {&first, &second, &third}) node->MoveTo(host);
   third.Say(Put(1));
   ASSERT_TRUE(third.WaitFor(v1::ToAgent::kPut, 1));
