@@ -278,7 +278,10 @@ absl::StatusOr<std::string> Runtime::Get(std::string_view key, Deadline deadline
 }
 
 absl::Status Runtime::rank_status(int rank) const {
-  COHORT_CHECK(rank >= 0 && rank < world_size());
+  if (rank < 0 || rank >= world_size()) {
+    return absl::InvalidArgumentError("rank_status of rank " + std::to_string(rank) + "; the job's ranks are 0 to " +
+                                      std::to_string(world_size() - 1));
+  }
   MutexLock lock(rep_->mutex);
   return rep_->lost[static_cast<size_t>(rank)];
 }

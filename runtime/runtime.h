@@ -81,7 +81,7 @@ class Runtime {
   int local_world_size() const { return identity().local_world_size; }
   int node_count() const { return static_cast<int>(identity().nodes.size()); }
   const std::vector<Device>& devices() const { return identity().devices; }
-  // The node of a world rank, and its local rank there.
+  // The node of a world rank, and its local rank there. `rank` is one of this job: another one ends the program.
   int node_of(int rank) const;
   int local_rank_of(int rank) const;
 
@@ -93,7 +93,7 @@ class Runtime {
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline);
   absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline);
 
-  // Why `rank` can't be reached any more, or OK. Sticky within an epoch.
+  // Why `rank` can't be reached any more, or OK. Sticky within an epoch. kInvalidArgument: no rank of this job.
   absl::Status rank_status(int rank) const;
   // Takes engine ownership. A new listener is told at once of the epoch's earlier group failures (the latest 64), of
   // which its group may be one; it asks rank_status for ranks lost earlier.

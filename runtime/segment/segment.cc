@@ -41,7 +41,9 @@ constexpr uint64_t kCheckMemoryBytes = 16 << 20;  // from here on, memory is loo
 
 uint64_t RoundUp(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
 
-std::string Mebibytes(uint64_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+std::string Mebibytes(uint64_t bytes) {
+  return std::to_string((bytes >> 20) + ((bytes & 0xFFFFF) != 0 ? 1 : 0)) + " MiB";
+}
 
 // Twice the machine's memory for every rank, as long as the sum stays in bounds.
 absl::StatusOr<uint64_t> ArenaBytes(int local_ranks) {

@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -39,6 +40,9 @@ TEST(WorldOfOneTest, KnowsItself) {
   EXPECT_EQ(one.node_of(0), 0);
   EXPECT_EQ(one.local_rank_of(0), 0);
   EXPECT_TRUE(one.rank_status(0).ok());
+  for (const int rank : {-1, 1, std::numeric_limits<int>::max()}) {
+    EXPECT_EQ(one.rank_status(rank).code(), absl::StatusCode::kInvalidArgument) << rank;
+  }
   EXPECT_TRUE(one.segment().Allocate(100'000).ok());
   EXPECT_TRUE(one.Finalize().ok());
   EXPECT_TRUE(one.Finalize().ok());
