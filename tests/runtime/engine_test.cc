@@ -251,7 +251,7 @@ TEST_F(EngineTest, DescriptorsAndPeersBothWakeASleeper) {
   });
   EXPECT_TRUE(engine_->DriveUntil([&sent] { return sent.load(); }, Deadline::After(seconds(20))));
   peer.join();
-  EXPECT_GE(source.arms.load(), 2u);
+  EXPECT_GE(source.arms.load(), 1u);  // what comes at the very moment of going to sleep is found before
   Remove(&source);
   close(event);
 }
