@@ -199,8 +199,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::DeviceGroup(int inde
   return Derive(kFirstDeviceTag + static_cast<uint64_t>(index));
 }
 
-absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Shrink(std::chrono::nanoseconds timeout) {
-  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<Group> group, ShrinkGroup(*group_, Deadline::After(timeout)));
+absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Shrink(std::chrono::nanoseconds timeout, Site site) {
+  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<Group> group, ShrinkGroup(*group_, Deadline::After(timeout), site));
   return std::unique_ptr<Communicator>(new Communicator(std::move(group)));
 }
 

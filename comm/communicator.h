@@ -162,7 +162,7 @@ class Communicator {
   // kDeadlineExceeded: a survivor, which is named, has not called (the caller may try again); kUnavailable: a member
   // can't be reached, but is not known to be dead: it ended in order, or runs on another host, without dlaunch.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
-      std::chrono::nanoseconds timeout = std::chrono::minutes(1));
+      std::chrono::nanoseconds timeout = std::chrono::minutes(1), Site site = Site::current());
 
   // Makes CUDA memory known to NCCL for the life of this communicator, which it must outlive: NCCL then moves it
   // without copies of its own where it can (registration since 2.19, symmetric windows since 2.27, for memory of

@@ -10,6 +10,7 @@
 #include "comm/batch_state.h"
 #include "comm/local_call.h"
 #include "comm/mismatch.h"
+#include "comm/selector.h"
 #include "runtime/segment/black_box.h"
 #include "runtime/segment/call_names.h"
 
@@ -242,7 +243,11 @@ void Group::FillRecord(const CollectiveRequest& request, runtime::CallRecord* re
   record->peer = request.peer;
   record->group_size = context_.size;
   record->device = static_cast<int16_t>(request.memory == MemoryKind::kCuda ? request.device : -1);
-  std::memcpy(record->site, SiteOf(request.site).text.data(), sizeof record->site);
+  NameSite(request.site, record);
+}
+
+void Group::NameSite(const std::source_location& site, runtime::CallRecord* record) {
+  std::memcpy(record->site, SiteOf(site).text.data(), sizeof record->site);
 }
 
 absl::Status Group::WhyNotInChild() const {
@@ -312,6 +317,10 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
     return runtime::Work::Finished(status_);
   }
   if (ServedAlone(request)) {
+    const std::string& name = options.algorithm;  // a wrong one is found out where the program is tried out, too
+    if (!name.empty() && FindAlgorithm(request.kind, name) == nullptr) {
+      return runtime::Work::Finished(Select(request.kind, 0, {}, context_.tuning, name).status());
+    }
     RunLocalCall(request);
     return runtime::Work::Finished(absl::OkStatus());
   }

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <source_location>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -77,6 +78,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
     std::string proposal;  // what it has put into the store; empty: nothing yet
   };
   ShrinkRound& shrink_round() { return shrink_round_; }
+  // Writes the site of a call into its record: "train.cc:88".
+  void NameSite(const std::source_location& site, runtime::CallRecord* record);
   // Communicator::RegisterDeviceMemory.
   absl::Status Register(const Buffer& buffer, runtime::Deadline deadline);
   // Before its first call: this group is what Shrink left of `parent`.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "runtime/base/status_macros.h"
+#include "runtime/segment/call_names.h"
 
 namespace cohort::comm {
 namespace {
@@ -22,6 +23,11 @@ constexpr uint64_t kShrinkTag = 5;
 constexpr auto kLook = std::chrono::milliseconds(20);
 // How long the news of a death may come after the failure that it caused.
 constexpr auto kNewsDelay = std::chrono::seconds(5);
+// How long a proposal may take before the job is asked about its proposer, and then from one question to the next.
+constexpr auto kFirstQuestion = std::chrono::milliseconds(200);
+constexpr auto kNextQuestion = std::chrono::seconds(1);
+constexpr uint64_t kWaitTag = 6;
+static_assert(runtime::kShrinkCall >= kCollectiveKinds);
 
 std::string KeyOf(uint64_t group, uint64_t round, int proposer) {
   char key[96];
@@ -73,19 +79,87 @@ std::vector<int> DeadOf(const std::vector<int>& members, runtime::Runtime& runti
   return dead;
 }
 
+// This rank's wait for a proposal: a call that its black box shows, and that the job is asked about, as about any other
+// that stands still, since a proposer that ended in order is in no news of deaths and will never call. Its number is
+// of the caller and the proposer alone, so that nobody else is told of the answer, or found absent.
+class ProposalWait final : public runtime::MembershipListener {
+ public:
+  ProposalWait(Group& group, int proposer, const std::source_location& site)
+      : runtime_(group.runtime()), members_{.ranks = {group.runtime().rank(), proposer}} {
+    const GroupContext& context = group.context();
+    runtime::CallRecord record;
+    record.signature.group =
+        Group::MakeId(context.id, kWaitTag, group.shrink_round().number, members_.ranks, context.epoch);
+    record.signature.sequence = 1;
+    record.signature.epoch = static_cast<uint32_t>(context.epoch);
+    record.signature.kind = runtime::kShrinkCall;
+    record.group_rank = context.rank;
+    record.group_size = context.size;
+    group.NameSite(site, &record);
+    id_ = record.signature.group;
+    epoch_ = context.epoch;
+    {
+      runtime::EngineLock lock(runtime_.engine());
+      ticket_ = runtime_.segment().black_box().Start(record);
+    }
+    runtime_.AddListener(this);
+  }
+  ~ProposalWait() override {
+    runtime_.RemoveListener(this);
+    runtime::EngineLock lock(runtime_.engine());
+    runtime_.segment().black_box().Finish(ticket_,
+                                          status_.ok() ? runtime::CallState::kDone : runtime::CallState::kFailed);
+  }
+  ProposalWait(const ProposalWait&) = delete;
+  ProposalWait& operator=(const ProposalWait&) = delete;
+
+  void OnRanksLost(const std::vector<int>& /*ranks*/, const std::string& /*text*/) override {}
+  void OnGroupFailure(const runtime::GroupFailure& failure) override {
+    if (failure.group == id_ && failure.epoch == epoch_) status_ = failure.status;
+  }
+
+  // Why there will be no proposal, as far as the job knows; OK as long as there may be one.
+  absl::Status Ask() {
+    if (next_.passed()) {
+      next_ = Deadline::After(kNextQuestion);
+      runtime_.ReportStall(id_, 1, members_, false);
+    }
+    HearNews(runtime_);
+    runtime::EngineLock lock(runtime_.engine());
+    return status_;
+  }
+
+ private:
+  runtime::Runtime& runtime_;
+  const runtime::RankSet members_;
+  uint64_t id_ = 0;
+  uint64_t epoch_ = 0;
+  uint64_t ticket_ = 0;
+  Deadline next_ = Deadline::After(kFirstQuestion);
+  absl::Status status_;  // by the engine's owner
+};
+
 // What `proposer` proposed; nothing when it died before.
-absl::StatusOr<std::optional<std::string>> ProposalOf(int proposer, const std::string& key, runtime::Runtime& runtime,
-                                                      Deadline deadline) {
+absl::StatusOr<std::optional<std::string>> ProposalOf(Group& group, int proposer, const std::string& key,
+                                                      const std::source_location& site, Deadline deadline) {
+  runtime::Runtime& runtime = group.runtime();
+  ProposalWait wait(group, proposer, site);
   while (true) {
-    HearNews(runtime);
-    // Asked before the look: what the dead have not left by now they never will. Only an answer counts: were the dead
-    // rank's proposal taken for missing where the agent is merely slow, two survivors could end in different groups.
+    // Both asked before the look: what the dead and the ended have not left by now they never will. Only an answer
+    // counts: were the dead rank's proposal taken for missing where the agent is merely slow, two survivors could end
+    // in different groups.
+    const absl::Status ended = wait.Ask();
     const bool dead = !runtime.rank_status(proposer).ok();
     absl::StatusOr<std::string> found = runtime.Get(key, Deadline::After(kLook));
     if (found.ok()) return std::optional(*std::move(found));
     const bool none = absl::IsNotFound(found.status());
     if (!none && !absl::IsDeadlineExceeded(found.status())) return found.status();
     if (none && dead) return std::optional<std::string>();
+    if (none && !ended.ok()) {
+      return absl::Status(ended.code(), "shrink waits for rank " + std::to_string(proposer) +
+                                            " in vain: " + std::string(ended.message()) +
+                                            "; a rank that ended in order stays a member: let ranks end together");
+    }
     if (deadline.passed()) {
       if (!none) return absl::DeadlineExceededError("shrink: " + std::string(found.status().message()));
       return absl::DeadlineExceededError("rank " + std::to_string(proposer) +
@@ -96,7 +170,7 @@ absl::StatusOr<std::optional<std::string>> ProposalOf(int proposer, const std::s
 
 // An attempt that ends for want of time leaves the round as it is: whoever is late enters the same one, and meets those
 // who try again. The store's keys are written once, so a proposal stands.
-absl::StatusOr<std::vector<int>> AgreeOnMembers(Group& group, Deadline deadline) {
+absl::StatusOr<std::vector<int>> AgreeOnMembers(Group& group, const std::source_location& site, Deadline deadline) {
   runtime::Runtime& runtime = group.runtime();
   const std::vector<int>& members = group.context().members;
   for (const int proposer : members) {
@@ -109,7 +183,7 @@ absl::StatusOr<std::vector<int>> AgreeOnMembers(Group& group, Deadline deadline)
       COHORT_RETURN_IF_ERROR(runtime.Put(key, round.proposal, deadline));
       proposal = round.proposal;
     } else {
-      COHORT_ASSIGN_OR_RETURN(proposal, ProposalOf(proposer, key, runtime, deadline));
+      COHORT_ASSIGN_OR_RETURN(proposal, ProposalOf(group, proposer, key, site, deadline));
     }
     if (!proposal.has_value()) continue;
     std::optional<std::vector<int>> left = Survivors(members, *proposal);
@@ -133,9 +207,9 @@ bool LostAMember(Group& group, Deadline deadline) {
   return runtime.engine().DriveUntil([&] { return !DeadOf(group.context().members, runtime).empty(); }, patience);
 }
 
-absl::Status Meet(Group& group, Deadline deadline) {
+absl::Status Meet(Group& group, const std::source_location& site, Deadline deadline) {
   CallArguments barrier;
-  barrier.site = std::source_location::current();
+  barrier.site = site;
   CallOptions options;
   options.timeout = std::max<std::chrono::nanoseconds>(deadline.left(), std::chrono::milliseconds(1));
   return group.Submit(barrier, options).Wait();
@@ -143,12 +217,12 @@ absl::Status Meet(Group& group, Deadline deadline) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadline) {
+absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadline, const std::source_location& site) {
   if (group.InChild()) return group.WhyNotInChild();
   std::unique_ptr<Group> previous;  // a group that lost a member before it was handed out
   Group* parent = &group;
   while (true) {
-    COHORT_ASSIGN_OR_RETURN(std::vector<int> members, AgreeOnMembers(*parent, deadline));
+    COHORT_ASSIGN_OR_RETURN(std::vector<int> members, AgreeOnMembers(*parent, site, deadline));
     const uint64_t round = parent->shrink_round().number;
     parent->shrink_round() = {.number = round + 1, .proposal = ""};
     const GroupContext& context = parent->context();
@@ -156,7 +230,7 @@ absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadli
     auto child = std::make_unique<Group>(parent->runtime(), std::move(members), id, context.transports, context.tuning,
                                          context.determinism);
     child->SetShrunkFrom(context);
-    const absl::Status met = Meet(*child, deadline);
+    const absl::Status met = Meet(*child, site, deadline);
     if (met.ok()) return child;
     if (!absl::IsUnavailable(met)) {
       return absl::Status(met.code(), "shrink: the survivors did not meet: " + std::string(met.message()));

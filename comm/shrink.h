@@ -15,6 +15,7 @@
 #pragma once
 
 #include <memory>
+#include <source_location>
 
 #include "absl/status/statusor.h"
 #include "comm/group.h"
@@ -22,8 +23,10 @@
 
 namespace cohort::comm {
 
-// Blocks. kDeadlineExceeded names the survivor that has not called; kUnavailable where a member can't be reached but
-// nobody says that it is dead (ranks of other hosts without dlaunch's agents).
-absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, runtime::Deadline deadline);
+// Blocks. `site` is the caller's, for black boxes and messages. kDeadlineExceeded names the survivor that has not
+// called; kUnavailable where a member has ended in order, or can't be reached but nobody says that it is dead (ranks of
+// other hosts without dlaunch's agents).
+absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, runtime::Deadline deadline,
+                                                   const std::source_location& site);
 
 }  // namespace cohort::comm

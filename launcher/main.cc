@@ -1,5 +1,6 @@
 // dlaunch: starts a program as the ranks of one job.
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@
 #include "launcher/jobs/job_commands.h"
 #include "launcher/jobs/job_top.h"
 #include "launcher/join/join_job.h"
+#include "launcher/option_hints.h"
 #include "launcher/options.h"
 #include "launcher/placement.h"
 #include "launcher/program.h"
@@ -139,8 +141,15 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
     return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
                                       " and needs no network; leave it out");
   }
-  COHORT_ASSIGN_OR_RETURN(job.program, FindProgram(options.command[0], GetVariable("PATH").value_or("/usr/bin:/bin"),
-                                                   job.working_directory, OwnFolder()));
+  const std::string& name = options.command[0];
+  absl::StatusOr<Program> program =
+      FindProgram(name, GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder());
+  if (absl::IsNotFound(program.status()) && !MeantCommand(name).empty()) {
+    return absl::NotFoundError(std::string(program.status().message()) + "; or did you mean dlaunch " +
+                               MeantCommand(name) + "?");
+  }
+  COHORT_RETURN_IF_ERROR(program.status());
+  job.program = *std::move(program);
   return job;
 }
 
@@ -221,6 +230,16 @@ void OpenStandardStreams() {
   }
 }
 
+// Threads are given the soft limit as their stack, and gRPC's need more than a page or two.
+absl::Status CheckStackLimit() {
+  constexpr rlim_t kLeast = 512 << 10;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeast) return absl::OkStatus();
+  return absl::InvalidArgumentError("the limit on stacks is " + std::to_string(limit.rlim_cur >> 10) +
+                                    " KiB (ulimit -s), and dlaunch's threads need " + std::to_string(kLeast >> 10) +
+                                    "; raise it, with ulimit -s 8192");
+}
+
 // The first process of a container dies of no signal that it has not asked for.
 void DieOfSignalsEvenAsFirstProcess() {
   if (::getpid() != 1) return;
@@ -268,6 +287,9 @@ std::string HelpOf(const std::string& command) {
 int main(int argc, char** argv) {
   cohort::launcher::OpenStandardStreams();
   cohort::launcher::DieOfSignalsEvenAsFirstProcess();
+  if (const absl::Status stacks = cohort::launcher::CheckStackLimit(); !stacks.ok()) {
+    return cohort::launcher::Refuse(stacks, cohort::launcher::kExitLauncher);
+  }
   ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of `ulimit -f` costs the log, not the job
   if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);

@@ -1,4 +1,4 @@
-// What somebody meant who typed an option that dlaunch does not have. Pure.
+// What somebody meant who typed an option or a command that dlaunch does not have. Pure.
 #pragma once
 
 #include <string>
@@ -12,6 +12,9 @@ using OptionNames = std::vector<std::string>;
 // "--hosts" for "-H" or "--hostz": what other launchers call it, or the option whose name differs in three letters at
 // the most; empty: none is like it.
 std::string MeantOption(const std::string& name, const std::vector<OptionNames>& known);
+
+// "status" for "statsu": dlaunch's own command whose name differs in two letters at the most; empty: none is like it.
+std::string MeantCommand(const std::string& name);
 
 // True for options by which other launchers are told where ranks meet, which nobody needs here.
 bool TellsWhereToMeet(const std::string& name);

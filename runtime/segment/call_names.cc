@@ -8,9 +8,9 @@ namespace {
 
 // Index: the value of the enumeration in comm/types.h.
 constexpr std::string_view kKinds[] = {
-    "?",          "broadcast",      "reduce",       "all_reduce",       "gather",      "scatter",
-    "all_gather", "reduce_scatter", "all_to_all",   "barrier",          "send",        "recv",
-    "gather_v",   "scatter_v",      "all_gather_v", "reduce_scatter_v", "all_to_all_v"};
+    "?",          "broadcast",      "reduce",       "all_reduce",       "gather",       "scatter",
+    "all_gather", "reduce_scatter", "all_to_all",   "barrier",          "send",         "recv",
+    "gather_v",   "scatter_v",      "all_gather_v", "reduce_scatter_v", "all_to_all_v", "shrink"};
 constexpr std::string_view kTypes[] = {"?",        "int8",    "uint8",   "int16",       "uint16",
                                        "int32",    "uint32",  "int64",   "uint64",      "float16",
                                        "bfloat16", "float32", "float64", "float8_e4m3", "float8_e5m2"};
@@ -21,6 +21,7 @@ constexpr uint16_t kBarrier = 9;
 constexpr uint16_t kSend = 10;
 constexpr uint16_t kRecv = 11;
 constexpr uint16_t kGatherV = 12;  // the first of the variable-count forms
+static_assert(kKinds[kShrinkCall] == "shrink");
 
 constexpr uint8_t kUserOp = 10;
 constexpr uint8_t kFast = 1;
@@ -50,7 +51,7 @@ bool IsPointToPoint(uint16_t kind) { return kind == kSend || kind == kRecv; }
 std::string DescribeCall(const CallRecord& record) {
   const CallSignature& call = record.signature;
   std::string text(CallKindName(call.kind));
-  if (call.kind == kBarrier) return text + "()";
+  if (call.kind == kBarrier || call.kind == kShrinkCall) return text + "()";
   text += "(";
   if (call.op != 0) text.append(ReduceOpName(call.op));
   if (call.op == kUserOp) text += ":" + Printable(record.user_op, sizeof record.user_op);

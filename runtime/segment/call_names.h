@@ -10,6 +10,9 @@
 
 namespace cohort::runtime {
 
+// The kind of a record that is no collective of comm/types.h: a survivor waits for others in Communicator::Shrink.
+inline constexpr uint16_t kShrinkCall = 17;
+
 // "all_reduce", "send", ...; "?" for a number that names nothing.
 std::string_view CallKindName(uint16_t kind);
 // "float32", ...

@@ -2,6 +2,8 @@
 //
 //   shrink_ranks SEED           two of the ranks kill themselves, one after the other (shrink_test.py)
 //   shrink_ranks SEED TARGET    somebody else kills ranks until TARGET are left (shrink_kill_test.py)
+//   shrink_ranks SEED ended     rank 0 ends in order, the last rank kills itself; the others then shrink in vain
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -40,16 +42,29 @@ std::string LoseUntil(comm::Communicator& world, uint64_t seed, int target) {
   return "";
 }
 
-int Main(uint64_t seed, int target) {
+std::string ShrinkWithoutTheEnded(comm::Communicator& world) {
+  if (world.rank() == 0) return "";
+  if (world.rank() == world.size() - 1) kill(getpid(), SIGKILL);
+  (void)AwaitFailure(world);
+  const auto start = std::chrono::steady_clock::now();
+  const auto group = world.Shrink(std::chrono::seconds(50));
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (!absl::IsUnavailable(group.status())) return group.ok() ? "shrunk" : group.status().ToString();
+  std::printf("told after %.1f s: %s\n", seconds, std::string(group.status().message()).c_str());
+  return seconds < 20 ? "" : "told too late";
+}
+
+int Main(uint64_t seed, const std::string& mode) {
   auto runtime = runtime::Runtime::Init();
   if (!runtime.ok()) {
     std::fprintf(stderr, "init: %s\n", runtime.status().ToString().c_str());
     return 1;
   }
   auto world = comm::Communicator::World(**runtime);
-  const std::string wrong = !world.ok()   ? world.status().ToString()
-                            : target == 0 ? LoseTwo(**world, seed)
-                                          : LoseUntil(**world, seed, target);
+  const std::string wrong = !world.ok()       ? world.status().ToString()
+                            : mode.empty()    ? LoseTwo(**world, seed)
+                            : mode == "ended" ? ShrinkWithoutTheEnded(**world)
+                                              : LoseUntil(**world, seed, std::atoi(mode.c_str()));
   if (!wrong.empty()) std::fprintf(stderr, "wrong: %s\n", wrong.c_str());
   return wrong.empty() ? 0 : 1;
 }
@@ -58,5 +73,5 @@ int Main(uint64_t seed, int target) {
 }  // namespace cohort::testing
 
 int main(int argc, char** argv) {
-  return cohort::testing::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1, argc > 2 ? std::atoi(argv[2]) : 0);
+  return cohort::testing::Main(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1, argc > 2 ? argv[2] : "");
 }

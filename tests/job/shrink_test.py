@@ -1,4 +1,5 @@
-"""Four ranks lose one, shrink, lose another, shrink, and go on: under dlaunch --on-failure continue, several seeds.
+"""Four ranks lose one, shrink, lose another, shrink, and go on: under dlaunch --on-failure continue, several seeds. And
+where a member has ended in order, shrinking is refused at once, with its name.
 
     shrink_test.py DLAUNCH SHRINK_RANKS NODES
 """
@@ -9,12 +10,24 @@ import sys
 SEEDS = range(1, 6)
 
 
-def run(dlaunch: str, program: str, nodes: int, seed: int) -> str:
-    """What is wrong with one job, or nothing."""
+def start(dlaunch: str, program: str, nodes: int, arguments: list) -> subprocess.CompletedProcess:
     command = [dlaunch, "--on-failure", "continue", "--nproc-per-node", str(4 // nodes)]
     if nodes > 1:
         command += ["--simulate-nodes", str(nodes)]
-    job = subprocess.run(command + ["--", program, str(seed)], capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command + ["--", program] + arguments, capture_output=True, text=True, timeout=100, check=False)
+
+
+def run_with_ended(dlaunch: str, program: str, nodes: int) -> str:
+    job = start(dlaunch, program, nodes, ["1", "ended"])
+    told = [line for line in job.stdout.splitlines() if "told after" in line and "rank 0" in line]
+    if len(told) == 2 and "wrong:" not in job.stderr:
+        return ""
+    return f"{len(told)} ranks were told of the ended one, not 2\n{job.stdout}{job.stderr}"
+
+
+def run(dlaunch: str, program: str, nodes: int, seed: int) -> str:
+    """What is wrong with one job, or nothing."""
+    job = start(dlaunch, program, nodes, [str(seed)])
     survivors = job.stdout.count("goes on among 2")
     if survivors == 2 and "wrong:" not in job.stderr:
         return ""
@@ -23,8 +36,7 @@ def run(dlaunch: str, program: str, nodes: int, seed: int) -> str:
 
 def main() -> int:
     dlaunch, program, nodes = sys.argv[1], sys.argv[2], int(sys.argv[3])
-    for seed in SEEDS:
-        wrong = run(dlaunch, program, nodes, seed)
+    for wrong in [run_with_ended(dlaunch, program, nodes)] + [run(dlaunch, program, nodes, seed) for seed in SEEDS]:
         if wrong:
             print(wrong)
             return 1

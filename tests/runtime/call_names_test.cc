@@ -21,7 +21,9 @@ TEST(CallNamesTest, AgreeWithComm) {
   for (int i = 1; i < comm::kReduceOps; ++i) {
     EXPECT_EQ(ReduceOpName(static_cast<uint16_t>(i)), comm::Name(static_cast<comm::ReduceOp>(i)));
   }
-  EXPECT_EQ(CallKindName(comm::kCollectiveKinds), "?");
+  static_assert(kShrinkCall == comm::kCollectiveKinds);
+  EXPECT_EQ(CallKindName(kShrinkCall), "shrink");
+  EXPECT_EQ(CallKindName(kShrinkCall + 1), "?");
   EXPECT_EQ(DataTypeName(comm::kDataTypes), "?");
   EXPECT_EQ(ReduceOpName(comm::kReduceOps), "?");
   CallRecord record;

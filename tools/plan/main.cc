@@ -1,4 +1,5 @@
 // plan: lists, draws, proves and explains the plans that collectives run.
+#include <cstdint>
 #include <cstdio>
 #include <span>
 #include <string>
@@ -51,6 +52,7 @@ constexpr const char* kSigns =
     "  out[0]=in[0]+in[0]@1    combines with memory of rank 1; out[0],out[0]@2=... writes rank 2's too\n"
     "single_copy algorithms use other ranks' memory so: they serve groups on one host.\n";
 
+constexpr int kMostRanks = 1024;
 constexpr int64_t kMostBytes = int64_t{1} << 56;
 
 struct Options {
@@ -277,11 +279,14 @@ void AddKind(CLI::App* command, bool required, Options& options) {
 }
 
 void AddPlan(CLI::App* command, Options& options) {
-  command->add_option("--ranks", options.ranks, "size of the group")->check(Whole(1, 1024))->capture_default_str();
-  command->add_option("--root", options.root, "root rank")->capture_default_str();
+  command->add_option("--ranks", options.ranks, "size of the group")
+      ->check(Whole(1, kMostRanks))
+      ->capture_default_str();
+  command->add_option("--root", options.root, "root rank")->check(Whole(0, kMostRanks - 1))->capture_default_str();
   command->add_option("--pieces", options.pieces, "pieces of the block; as the algorithm wants unless given")
       ->check(Whole(1, 1 << 20));
-  command->add_option("--nodes", options.nodes, "hosts, such as 2, or the ranks on each, such as 4,3,1");
+  command->add_option("--nodes", options.nodes, "hosts, such as 2, or the ranks on each, such as 4,3,1")
+      ->check(NotEmpty("a number of nodes"));
   command->add_flag("--cyclic", options.cyclic, "hosts get the ranks in turn instead of ranges of them")
       ->needs("--nodes");
   command->add_flag("--in-place", options.in_place, "input and output are the same memory");
@@ -316,7 +321,7 @@ CLI::App* AddSimulate(CLI::App& app, Options& options) {
       ->capture_default_str();
   simulate->add_option("--pieces", command.pieces, "pieces of the block; as the algorithm wants unless given")
       ->check(Whole(1, 1 << 20));
-  simulate->add_option("--root", command.root, "root rank")->capture_default_str();
+  simulate->add_option("--root", command.root, "root rank")->check(Whole(0, INT32_MAX))->capture_default_str();
   simulate->add_flag("!--no-shortcuts", command.shortcuts, "time every rank and every operation by itself");
   simulate->add_flag("--json", command.json, "print JSON instead of a table");
   return simulate;
@@ -329,29 +334,33 @@ int Main(int argc, char** argv) {
   Options options;
   CLI::App* list = app.add_subcommand("list", "The algorithms");
   AddKind(list, false, options);
-  list->add_option("--nodes", options.nodes, "any number: compositions for several hosts too");
+  list->add_option("--nodes", options.nodes, "hosts, such as 2: compositions for several hosts too")
+      ->check(NotEmpty("a number of nodes"));
   CLI::App* show =
       app.add_subcommand("show", "Draw an algorithm's plans, or list the steps of one rank, and prove them");
   AddKind(show, true, options);
   show->footer(kSigns);
   show->add_option("algorithm", options.algorithm, "such as ring")->required();
   AddPlan(show, options);
-  show->add_option("--rank", options.rank, "list this rank's steps instead of drawing all")->check(Whole(0, 1023));
+  show->add_option("--rank", options.rank, "list this rank's steps instead of drawing all")
+      ->check(Whole(0, kMostRanks - 1));
   CLI::App* check = app.add_subcommand("check", "Prove plans, and count their rounds and data");
   AddKind(check, false, options);
   check->add_option("algorithm", options.algorithm, "such as ring; all unless given");
   AddPlan(check, options);
-  check->add_option("--sizes", options.sizes, "all sizes from one to another, with some of the roots, such as 1-64");
+  check->add_option("--sizes", options.sizes, "all sizes from one to another, with some of the roots, such as 1-64")
+      ->check(NotEmpty("a range of sizes"));
   AddExplain(app, options);
   CLI::App* simulate = AddSimulate(app, options);
   if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
-  if (*list) return PrintList(options);
   if (!options.nodes.empty()) {
+    if (*list) options.ranks = kMostRanks;  // as many nodes as there can be
     const auto placement = ReadNodes(options.nodes, options.ranks, options.cyclic);
     if (!placement.ok()) return Fail(std::string(placement.status().message()));
     options.placement = *placement;
     options.ranks = placement->size();
   }
+  if (*list) return PrintList(options);
   if (*show) return Show(options);
   if (*check) return Check(options);
   if (*simulate) {

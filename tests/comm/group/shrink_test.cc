@@ -85,6 +85,29 @@ TEST(ShrinkTest, ASurvivorThatNeverCallsIsNamed) {
   EXPECT_EQ(results[1].text, "");
 }
 
+// It is in no news of deaths, and will never call.
+TEST(ShrinkTest, AMemberThatEndedInOrderIsNotWaitedFor) {
+  ProcessClusterOptions options;
+  options.ranks = 3;
+  const std::vector<RankResult> results = RunProcesses(options, [&](ProcessRank& rank) -> std::string {
+    if (rank.rank == 0) (void)rank.runtime->Finalize();  // which may have heard of the death
+    if (rank.rank == 0) return "";
+    if (rank.rank == 2) kill(getpid(), SIGKILL);
+    (void)AwaitFailure(*rank.world);
+    std::string wrong;
+    for (int i = 0; i < 2; ++i) {  // and so it stays
+      const auto start = std::chrono::steady_clock::now();
+      const auto group = rank.world->Shrink(std::chrono::seconds(50));
+      const std::string text = group.ok() ? "shrunk" : group.status().ToString();
+      if (!absl::IsUnavailable(group.status()) || text.find("rank 0") == std::string::npos) wrong += text + "\n";
+      if (std::chrono::steady_clock::now() - start > std::chrono::seconds(20)) wrong += "not told in time\n";
+    }
+    return wrong;
+  });
+  EXPECT_EQ(results[0].text, "");
+  EXPECT_EQ(results[1].text, "");
+}
+
 // Deaths are heard of in different orders, by the seed, and every survivor ends in the same group.
 // Who tries again after its time was up meets who comes late, though both started at different attempts.
 TEST(ShrinkTest, WhoTriesAgainMeetsWhoIsLate) {

@@ -1,5 +1,6 @@
 // What can't work is refused at once, with a status, a cause and a remedy, and starts nothing.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -101,6 +102,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--log-dir", "/proc/nowhere", "true"}, 2, {"--log-dir /proc/nowhere"}},
         Refusal{{"--log-dir", "/dev/null", "true"}, 2, {"--log-dir /dev/null"}},
         Refusal{{"no-such-program-anywhere"}, 127, {"no-such-program-anywhere", "PATH", "give its path"}},
+        Refusal{{"statsu"}, 127, {"did you mean dlaunch status?"}}, Refusal{{"kil", "1"}, 127, {"dlaunch kill?"}},
         Refusal{{"/nowhere/program"}, 127, {"/nowhere/program"}}, Refusal{{""}, 2, {"empty"}},
         Refusal{{"/etc/passwd"}, 126, {"not executable", "chmod"}}, Refusal{{"/usr"}, 126, {"folder"}}));
 
@@ -118,6 +120,18 @@ TEST(Refused, HostFileThatIsAPipeWithoutWriter) {
   DlaunchProcess job({"--hostfile", pipe, "true"});
   EXPECT_EQ(job.Wait(), 2);
   EXPECT_NE(job.err().find(pipe), std::string::npos) << job.err();
+}
+
+TEST(Refused, StacksTooSmallForThreads) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_STACK, &before), 0);
+  const rlimit small{.rlim_cur = 64 << 10, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_STACK, &small), 0);
+  DlaunchProcess job({"true"});
+  const int status = job.Wait();
+  ASSERT_EQ(setrlimit(RLIMIT_STACK, &before), 0);
+  EXPECT_EQ(status, 125);
+  EXPECT_NE(job.err().find("64 KiB (ulimit -s)"), std::string::npos) << job.err();
 }
 
 TEST(Refused, ScriptWithoutInterpreterLine) {

@@ -3,6 +3,7 @@
   command_test.py <plan>
 """
 
+import shlex
 import subprocess
 import sys
 import unittest
@@ -50,6 +51,16 @@ class Plan(unittest.TestCase):
             done = run("check", *command.split())
             self.assertEqual(done.returncode, 0, command + done.stderr)
             self.assertRegex(done.stdout, ": right|: [1-9][0-9]* proofs", command)
+
+    def test_values_that_mean_nothing_are_refused(self):
+        for command in ("list --nodes nan", "list --nodes -1", "list --nodes ''", "show all_reduce ring --root -1",
+                        "check --sizes ''", "check all_reduce --nodes ''",
+                        "simulate all_reduce ring --network flat:nodes=4 --root -1"):
+            done = run(*shlex.split(command))
+            self.assertNotEqual(done.returncode, 0, command)
+            self.assertIn(command.split()[-2], done.stderr, command)
+            self.assertEqual(done.stdout, "", command)
+        self.assertIn(":", run("list", "--nodes", "2").stdout)
 
     def test_all_algorithms_of_several_hosts(self):
         done = run("simulate", "all_reduce", "--network", "flat:nodes=4", "--bytes", "64")
