@@ -1,11 +1,13 @@
 #include "comm/communicator.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <utility>
 
 #include "comm/group.h"
 #include "comm/shrink.h"
+#include "runtime/base/forks.h"
 #include "runtime/base/status_macros.h"
 #include "runtime/env.h"
 
@@ -28,6 +30,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runti
     return absl::InvalidArgumentError("world: CommunicatorOptions::determinism is " + std::to_string(level) +
                                       ", which is no Determinism");
   }
+  if (runtime.forks_at_init() != runtime::Forks().load(std::memory_order_relaxed)) {
+    return absl::FailedPreconditionError(
+        "world: this process was forked from a rank, whose place among the ranks it cannot take: communicate in the "
+        "parent, or fork before Runtime::Init");
+  }
+  if (runtime.finalized()) return absl::FailedPreconditionError("world: the runtime has been finalized");
   COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
   absl::StatusOr<Tuning> given = Tuning::Parse(environment.tuning);
   if (!given.ok()) return absl::InvalidArgumentError("COHORT_TUNING: " + std::string(given.status().message()));

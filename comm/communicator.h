@@ -157,10 +157,11 @@ class Communicator {
   // The group without its dead, in the same order, when a rank has died (dlaunch --on-failure continue). Collective
   // among the survivors, whatever state the group is in, and blocks until all of them have called it; all get the same
   // members, also when deaths are heard of in different orders or more ranks die meanwhile. A rank that dies later is
-  // lost to the new group in turn: shrink that one. Operations of the old group fail, and none of its messages reaches
-  // the new one.
-  // kDeadlineExceeded: a survivor, which is named, has not called (the caller may try again); kUnavailable: a member
-  // can't be reached, but is not known to be dead: it ended in order, or runs on another host, without dlaunch.
+  // lost to the new group in turn: shrink that one. A group that has failed stays so, and none of its messages reaches
+  // the new one. `site` is for black boxes and messages.
+  // kDeadlineExceeded: a survivor, which is named, has not called (the caller may try again, and meets who is late);
+  // kUnavailable: a member can't be reached, but is not known to be dead: it ended in order, or runs on another host,
+  // without dlaunch; kFailedPrecondition: a forked child, or the runtime has been finalized.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Communicator>> Shrink(
       std::chrono::nanoseconds timeout = std::chrono::minutes(1), Site site = Site::current());
 

@@ -310,6 +310,11 @@ runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLa
   return work;
 }
 
+absl::Status Group::CheckNameAlone(CollectiveKind kind, const CallOptions& options) const {
+  if (options.algorithm.empty() || FindAlgorithm(kind, options.algorithm) != nullptr) return absl::OkStatus();
+  return Select(kind, 0, {}, context_.tuning, options.algorithm).status();
+}
+
 runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOptions& options,
                                  const runtime::EngineLock& lock, const CallArguments* arguments) {
   if (!status_.ok()) {
@@ -317,9 +322,8 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
     return runtime::Work::Finished(status_);
   }
   if (ServedAlone(request)) {
-    const std::string& name = options.algorithm;  // a wrong one is found out where the program is tried out, too
-    if (!name.empty() && FindAlgorithm(request.kind, name) == nullptr) {
-      return runtime::Work::Finished(Select(request.kind, 0, {}, context_.tuning, name).status());
+    if (absl::Status named = CheckNameAlone(request.kind, options); !named.ok()) {
+      return runtime::Work::Finished(std::move(named));
     }
     RunLocalCall(request);
     return runtime::Work::Finished(absl::OkStatus());
@@ -349,6 +353,7 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
 }
 
 std::string Group::Explain(const CollectiveRequest& request) {
+  if (InChild()) return std::string(WhyNotInChild().message());
   runtime::EngineLock lock(runtime().engine());
   if (context_.size == 1 && request.memory == MemoryKind::kHost) return "local copy: the group has one rank";
   const absl::StatusOr<Provider*> provider = ProviderFor(request);

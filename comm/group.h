@@ -78,7 +78,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
     std::string proposal;  // what it has put into the store; empty: nothing yet
   };
   ShrinkRound& shrink_round() { return shrink_round_; }
-  // Writes the site of a call into its record: "train.cc:88".
+  // Writes the site of a call into its record: "train.cc:88". By the engine's owner.
   void NameSite(const std::source_location& site, runtime::CallRecord* record);
   // Communicator::RegisterDeviceMemory.
   absl::Status Register(const Buffer& buffer, runtime::Deadline deadline);
@@ -138,6 +138,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   bool ServedAlone(const CollectiveRequest& request) const {
     return context_.size == 1 && request.memory == MemoryKind::kHost && !IsPointToPoint(request.kind);
   }
+  // Of a call that is ServedAlone: a wrong name is found out where a program is tried out with one rank, too.
+  absl::Status CheckNameAlone(CollectiveKind kind, const CallOptions& options) const;
   absl::Status CheckBatch(std::span<const BatchedCall> calls, BatchState* state);
   void StartBatch(std::span<const BatchedCall> calls, BatchState* state, const runtime::EngineLock& lock);
   // A request that is checked, made from `arguments` unless they are null: it is then remembered. `lock` as of

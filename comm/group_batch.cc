@@ -19,7 +19,10 @@ absl::Status Group::CheckBatch(std::span<const BatchedCall> calls, BatchState* s
       COHORT_RETURN_IF_ERROR(MakeRequest(call.arguments, context_.rank, context_.size, &request));
     }
     COHORT_RETURN_IF_ERROR(ApplyOptions(call.options, context_.determinism, &request));
-    if (ServedAlone(request)) continue;
+    if (ServedAlone(request)) {
+      COHORT_RETURN_IF_ERROR(CheckNameAlone(request.kind, call.options));
+      continue;
+    }
     const absl::StatusOr<Provider*> provider = ProviderFor(request);
     if (!provider.ok()) return provider.status();
     const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, call.options.algorithm);
@@ -69,7 +72,7 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
       return runtime::Work::Finished(status_);
     }
     if (batches_ == nullptr) {
-      batches_ = std::make_unique<StatePool<BatchState>>(&runtime().engine(), this);
+      batches_ = std::make_unique<StatePool<BatchState>>(&runtime().engine(), context_.source);
     }
     BatchState* const state = batches_->Take();
     state->Begin(calls.size());

@@ -67,6 +67,7 @@ PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
       earliest_deadline_(kNever) {}
 
 PlanProvider::~PlanProvider() {
+  running_ = false;  // within a user's function nobody may destroy the group
   Fail(absl::CancelledError("the communicator was destroyed"));
   if (next_ != nullptr) pool_.Discard(next_);
 }
@@ -186,7 +187,13 @@ bool PlanProvider::Advance() {
         break;
       }
     }
+    running_ = true;
     const Progress progress = runner_.Advance();
+    running_ = false;
+    if (!failed_.ok()) [[unlikely]] {  // by a user's function: what the runner stood in could not end then
+      EndAll(failed_);
+      break;
+    }
     if (progress == Progress::kDone && runner_.diverted()) [[unlikely]] {
       moved = true;
       if (const absl::Status begun = Begin(/*fallback=*/true); !begun.ok()) {
@@ -217,7 +224,7 @@ bool PlanProvider::Poll() {
     if (suspicion_.Due()) group_->fail(suspicion_.complaint(), suspicion_.peer());
     return false;
   }
-  const bool moved = Advance();
+  const bool moved = !running_ && Advance();  // a user's function that waits for calls of its group gets to its timeout
   if (moved) {
     watch_.Moved();
   } else if (watch_.Waited() && !queue_.empty() && !suspicion_.held()) {
@@ -291,9 +298,17 @@ void PlanProvider::ReportStall(uint64_t sequence, bool expired) {
 void PlanProvider::Fail(const absl::Status& status) {
   if (!failed_.ok()) return;
   failed_ = status;
-  runner_.Reset();
-  phase_ = Phase::kIdle;
+  EndAll(status);
+}
+
+void PlanProvider::EndAll(const absl::Status& status) {
   OperationQueue queue = std::exchange(queue_, OperationQueue());
+  if (running_) {
+    queue_.push(queue.pop());  // its memory is in use: Advance ends it
+  } else {
+    runner_.Reset();
+    phase_ = Phase::kIdle;
+  }
   while (!queue.empty()) queue.pop()->Finish(group_->runtime->segment().black_box(), status);
 }
 

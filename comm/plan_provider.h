@@ -46,6 +46,8 @@ class PlanProvider : public Provider {
   absl::Status PrepareMore();
   absl::Status StartPlan();
   void FinishFirst();
+  // Ends all operations; within a user's function all but the one that it works for, which Advance ends then.
+  void EndAll(const absl::Status& status);
   void OnRunnerFailed();
   void OnMismatch(const RunnerFailure& failure);
   void OnBlocked();
@@ -67,6 +69,7 @@ class PlanProvider : public Provider {
   bool staged_ = false;  // it runs on the copies in stage_
   ReductionStage stage_;
   bool advancing_ = false;          // a callback may submit: it must not advance what is being advanced
+  bool running_ = false;            // inside runner_, which may be inside a user's reduction function
   Operation* next_ = nullptr;       // holds NextCall
   uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones that have one
   bool undated_ = false;            // some have none yet

@@ -19,22 +19,34 @@ namespace {
 using runtime::Deadline;
 
 constexpr uint64_t kShrinkTag = 5;
-// How long one look into the store waits, between two looks at the news.
-constexpr auto kLook = std::chrono::milliseconds(20);
+// How long the first look into the store waits for a key, which answers as soon as it is there; then news are looked
+// at. Later looks take longer: as many ranks as there are may wait for one that saves a checkpoint.
+constexpr auto kFirstLook = std::chrono::milliseconds(20);
+constexpr auto kLongestLook = std::chrono::milliseconds(320);
+constexpr auto kOverLook = std::chrono::milliseconds(1);
 // How long the news of a death may come after the failure that it caused.
 constexpr auto kNewsDelay = std::chrono::seconds(5);
 // How long a proposal may take before the job is asked about its proposer, and then from one question to the next.
 constexpr auto kFirstQuestion = std::chrono::milliseconds(200);
-constexpr auto kNextQuestion = std::chrono::seconds(1);
+constexpr auto kNextQuestion = std::chrono::seconds(1);  // doubled each time
+constexpr auto kLongestBetweenQuestions = std::chrono::seconds(8);
 constexpr uint64_t kWaitTag = 6;
 static_assert(runtime::kShrinkCall >= kCollectiveKinds);
 
-std::string KeyOf(uint64_t group, uint64_t round, int proposer) {
+std::string RoundKey(uint64_t group, uint64_t round) {
   char key[96];
-  std::snprintf(key, sizeof key, "cohort/shrink/%016llx/%llu/%d", static_cast<unsigned long long>(group),
-                static_cast<unsigned long long>(round), proposer);
+  std::snprintf(key, sizeof key, "cohort/shrink/%016llx/%llu/", static_cast<unsigned long long>(group),
+                static_cast<unsigned long long>(round));
   return key;
 }
+
+std::string KeyOf(uint64_t group, uint64_t round, int proposer) {
+  return RoundKey(group, round) + std::to_string(proposer);
+}
+
+// There from when a member's time was over before the survivors had met in this round. Who comes later finds the next
+// round here; the failure of the round's group itself is kept for some time only.
+std::string OverKey(uint64_t group, uint64_t round) { return RoundKey(group, round) + "over"; }
 
 // The dead members, as decimal world ranks with a space after each.
 std::string Encode(const std::vector<int>& dead) {
@@ -95,11 +107,11 @@ class ProposalWait final : public runtime::MembershipListener {
     record.signature.kind = runtime::kShrinkCall;
     record.group_rank = context.rank;
     record.group_size = context.size;
-    group.NameSite(site, &record);
     id_ = record.signature.group;
     epoch_ = context.epoch;
     {
       runtime::EngineLock lock(runtime_.engine());
+      group.NameSite(site, &record);
       ticket_ = runtime_.segment().black_box().Start(record);
     }
     runtime_.AddListener(this);
@@ -121,7 +133,8 @@ class ProposalWait final : public runtime::MembershipListener {
   // Why there will be no proposal, as far as the job knows; OK as long as there may be one.
   absl::Status Ask() {
     if (next_.passed()) {
-      next_ = Deadline::After(kNextQuestion);
+      next_ = Deadline::After(pause_);
+      pause_ = std::min(2 * pause_, kLongestBetweenQuestions);
       runtime_.ReportStall(id_, 1, members_, false);
     }
     HearNews(runtime_);
@@ -136,6 +149,7 @@ class ProposalWait final : public runtime::MembershipListener {
   uint64_t epoch_ = 0;
   uint64_t ticket_ = 0;
   Deadline next_ = Deadline::After(kFirstQuestion);
+  std::chrono::seconds pause_ = kNextQuestion;
   absl::Status status_;  // by the engine's owner
 };
 
@@ -144,13 +158,13 @@ absl::StatusOr<std::optional<std::string>> ProposalOf(Group& group, int proposer
                                                       const std::source_location& site, Deadline deadline) {
   runtime::Runtime& runtime = group.runtime();
   ProposalWait wait(group, proposer, site);
-  while (true) {
+  for (auto look = kFirstLook;; look = std::min(2 * look, kLongestLook)) {
     // Both asked before the look: what the dead and the ended have not left by now they never will. Only an answer
     // counts: were the dead rank's proposal taken for missing where the agent is merely slow, two survivors could end
     // in different groups.
     const absl::Status ended = wait.Ask();
     const bool dead = !runtime.rank_status(proposer).ok();
-    absl::StatusOr<std::string> found = runtime.Get(key, Deadline::After(kLook));
+    absl::StatusOr<std::string> found = runtime.Get(key, Earlier(deadline, Deadline::After(look)));
     if (found.ok()) return std::optional(*std::move(found));
     const bool none = absl::IsNotFound(found.status());
     if (!none && !absl::IsDeadlineExceeded(found.status())) return found.status();
@@ -223,15 +237,25 @@ absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadli
   Group* parent = &group;
   while (true) {
     COHORT_ASSIGN_OR_RETURN(std::vector<int> members, AgreeOnMembers(*parent, site, deadline));
-    const uint64_t round = parent->shrink_round().number;
-    parent->shrink_round() = {.number = round + 1, .proposal = ""};
     const GroupContext& context = parent->context();
+    const uint64_t round = parent->shrink_round().number;
+    const std::string over = OverKey(context.id, round);
+    parent->shrink_round() = {.number = round + 1, .proposal = ""};
+    if (context.runtime->Get(over, Deadline::After(kOverLook)).ok()) continue;
     const uint64_t id = Group::MakeId(context.id, kShrinkTag, round, members, context.epoch);
     auto child = std::make_unique<Group>(parent->runtime(), std::move(members), id, context.transports, context.tuning,
                                          context.determinism);
     child->SetShrunkFrom(context);
     const absl::Status met = Meet(*child, site, deadline);
-    if (met.ok()) return child;
+    if (met.ok()) {
+      group.runtime().NoteReportedFailure(group.status());  // dealt with
+      return child;
+    }
+    if (absl::IsDeadlineExceeded(met)) {
+      // Others may have put it already, and an agent that does not answer must not hold up what is late as it is.
+      (void)context.runtime->Put(over, "over", Deadline::After(kLongestLook));
+      if (!deadline.passed()) continue;  // another member's time was over: it tries again in the next round, if at all
+    }
     if (!absl::IsUnavailable(met)) {
       return absl::Status(met.code(), "shrink: the survivors did not meet: " + std::string(met.message()));
     }

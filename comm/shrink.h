@@ -11,6 +11,9 @@
 // Then the members of the new group meet in a barrier. When one of them has died in the meantime the group is shrunk
 // again in the same way, so a rank whose barrier still succeeded and shrinks later arrives at the same group.
 //
+// A member whose time is over before all have met says so in the store: who comes later goes on to the round in which
+// it tries again.
+//
 // Rests on what the runtime promises: a rank that is told to be dead is dead (runtime/README.md).
 #pragma once
 

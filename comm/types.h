@@ -1,8 +1,10 @@
 // The values that collective calls are made of.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <ranges>
 #include <string_view>
 #include <type_traits>
 
@@ -138,6 +140,11 @@ struct DataTypeOf<double> {
   static constexpr DataType kValue = DataType::kFloat64;
 };
 
+// Arrays, vectors and spans, but no temporary that owns its elements: those must outlive the call.
+template <typename R>
+concept ElementRange =
+    std::ranges::contiguous_range<R> && std::ranges::sized_range<R> && std::ranges::borrowed_range<R>;
+
 // Memory that a call reads: `count` elements. Never owned: it must stay valid and unchanged until the Work is done.
 struct ConstBuffer {
   const void* data = nullptr;
@@ -149,8 +156,12 @@ struct ConstBuffer {
   ConstBuffer() = default;
   ConstBuffer(const void* data, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost, int device = 0)
       : data(data), count(count), dtype(dtype), memory(memory), device(device) {}
-  template <typename T>
-  ConstBuffer(const T* data, int64_t count) : data(data), count(count), dtype(DataTypeOf<T>::kValue) {}
+  template <typename T, std::integral Count>
+  ConstBuffer(const T* data, Count count)
+      : data(data), count(static_cast<int64_t>(count)), dtype(DataTypeOf<T>::kValue) {}
+  // All elements of a vector, an array or a span.
+  template <ElementRange R>
+  ConstBuffer(R&& range) : ConstBuffer(std::ranges::data(range), std::ranges::size(range)) {}  // NOLINT: a view
 };
 
 // Memory that a call writes (and, where in and out are the same memory, reads).
@@ -164,8 +175,10 @@ struct Buffer {
   Buffer() = default;
   Buffer(void* data, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost, int device = 0)
       : data(data), count(count), dtype(dtype), memory(memory), device(device) {}
-  template <typename T>
-  Buffer(T* data, int64_t count) : data(data), count(count), dtype(DataTypeOf<T>::kValue) {}
+  template <typename T, std::integral Count>
+  Buffer(T* data, Count count) : data(data), count(static_cast<int64_t>(count)), dtype(DataTypeOf<T>::kValue) {}
+  template <ElementRange R>
+  Buffer(R&& range) : Buffer(std::ranges::data(range), std::ranges::size(range)) {}         // NOLINT: a view
   operator ConstBuffer() const { return ConstBuffer(data, count, dtype, memory, device); }  // NOLINT: a view
 };
 

@@ -96,7 +96,6 @@ class StoreBootstrap final : public Bootstrap {
   // all_here: every member is on this node.
   absl::Status Judge(const CallVerdict& verdict, const std::vector<CallView>& views, bool expired, bool all_here);
   std::string Describe(int rank) const;
-  std::string WhatWeDo() const;
 
   KeyValueStore* const store_;
   const int rank_;
@@ -154,8 +153,12 @@ absl::Status StoreBootstrap::MeetRanks(Identity* identity, Deadline deadline) {
   for (int rank = 0; rank < world_size_; ++rank) {
     const absl::StatusOr<std::string> text = store_->Get(prefix + std::to_string(rank), deadline);
     if (!text.ok()) {
-      return absl::Status(text.status().code(), "rank " + std::to_string(rank) + " of " + std::to_string(world_size_) +
-                                                    " has not come: " + std::string(text.status().message()));
+      // To a store that a deadline ended, "not there" and "no answer in time" are the same.
+      const absl::StatusCode code =
+          absl::IsNotFound(text.status()) ? absl::StatusCode::kDeadlineExceeded : text.status().code();
+      return absl::Status(code, "rank " + std::to_string(rank) + " of " + std::to_string(world_size_) +
+                                    " has not come: " + std::string(text.status().message()) +
+                                    "; start all ranks, with one store and one world size");
     }
     COHORT_ASSIGN_OR_RETURN(RankPlace place, ParsePlace(*text));
     places_.push_back(std::move(place));
@@ -256,12 +259,6 @@ std::string StoreBootstrap::Describe(int rank) const {
   return "rank " + std::to_string(rank) + " (" + place.name + ", pid " + std::to_string(place.pid) + ")";
 }
 
-std::string StoreBootstrap::WhatWeDo() const {
-  const std::optional<CallRecord> latest = segment_->black_box_of(local_rank_).Latest();
-  if (!latest.has_value() || latest->state != CallState::kStarted) return "";
-  return " while rank " + std::to_string(rank_) + " was in " + DescribeCallAndSite(*latest);
-}
-
 // Makes the engine's owner call Poll.
 void StoreBootstrap::TellSelf() {
   control_->events.fetch_add(1, std::memory_order_release);
@@ -278,7 +275,7 @@ void StoreBootstrap::OnPeerEnd(int local_rank, const std::string& cause) {
   {
     MutexLock lock(mutex_);
     if (!lost_.insert(rank).second) return;
-    losses_.push_back(Loss{rank, Describe(rank) + " " + cause + WhatWeDo()});
+    losses_.push_back(Loss{rank, Describe(rank) + " " + cause});
   }
   TellSelf();
 }
@@ -352,7 +349,8 @@ absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, const std::vector
           return absl::UnavailableError(Describe(rank) + " has already finalised; " + verdict.text);
         }
       }
-      return expired ? absl::DeadlineExceededError(verdict.text) : absl::OkStatus();
+      return expired ? absl::DeadlineExceededError(verdict.text + "; given up at the end of CallOptions::timeout")
+                     : absl::OkStatus();
     case CallVerdict::Kind::kNone:
       break;
   }

@@ -269,11 +269,13 @@ int Runtime::local_rank_of(int rank) const {
 
 absl::Status Runtime::Put(std::string_view key, std::string_view value, Deadline deadline) {
   COHORT_RETURN_IF_ERROR(rep_->CheckProcess());
+  if (finalized()) return absl::FailedPreconditionError("Put after Finalize");
   return rep_->bootstrap->Put(key, value, deadline);
 }
 
 absl::StatusOr<std::string> Runtime::Get(std::string_view key, Deadline deadline) {
   COHORT_RETURN_IF_ERROR(rep_->CheckProcess());
+  if (finalized()) return absl::FailedPreconditionError("Get after Finalize");
   return rep_->bootstrap->Get(key, deadline);
 }
 

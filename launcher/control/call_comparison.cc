@@ -22,6 +22,7 @@ struct CallClass {
 struct Sorted {
   std::vector<CallClass> classes;  // largest first
   std::vector<const InspectedMember*> absent;
+  std::vector<uint32_t> unknown;             // their boxes may have forgotten the call
   std::vector<const InspectedMember*> left;  // ended without having completed its call
   uint64_t longest_wait_ms = 0;              // of a call that is not done
   bool waiting = false;                      // the call of someone who has not ended is not done
@@ -41,7 +42,10 @@ Sorted Sort(uint64_t group, uint64_t epoch, uint64_t sequence, const std::vector
     const v1::CallState& call = member.call;
     sorted.someone_knows |= member.answered && call.sequence_seen();
     // A late answer may come when the box has forgotten the call: that is no evidence.
-    if (member.answered && call.sequence_seen() && call.signature() == 0) continue;
+    if (member.answered && call.sequence_seen() && call.signature() == 0) {
+      sorted.unknown.push_back(member.rank);
+      continue;
+    }
     if (member.answered && call.present() && call.sequence_seen()) {
       const auto [found, fresh] = class_of.emplace(call.signature(), sorted.classes.size());
       if (fresh) sorted.classes.push_back({{}, &call});
@@ -124,6 +128,11 @@ CallVerdict Expired(const Sorted& sorted, uint64_t sequence) {
   if (sorted.longest_wait_ms > 0) {
     std::snprintf(over, sizeof over, "; given up after %.3g s (CallOptions::timeout)",
                   static_cast<double>(sorted.longest_wait_ms) / 1000);
+  }
+  if (sorted.absent.empty() && !sorted.unknown.empty()) {
+    verdict.text = WaitedFor(sorted.classes, sequence) + ", is not complete; whether " + RankNames(sorted.unknown) +
+                   " came to it can't be told any more, after many other calls" + over;
+    return verdict;
   }
   if (sorted.absent.empty()) {
     verdict.text = WaitedFor(sorted.classes, sequence) +

@@ -141,8 +141,8 @@ absl::Status RendezvousServer::Rep::ListenOn(int wanted) {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr || port == 0) {
     return absl::UnavailableError("the rendezvous could not listen on " + HostAndPort(options_.host, wanted) +
-                                  ": the address is not of this machine, the port is in use, or the certificate is "
-                                  "malformed");
+                                  ": the address is not of this machine, the port is in use, the limit on "
+                                  "open files (ulimit -n) is too low, or the certificate is malformed");
   }
   address = HostAndPort(options_.host, port);
   return absl::OkStatus();

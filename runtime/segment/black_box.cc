@@ -1,6 +1,7 @@
 #include "runtime/segment/black_box.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -21,6 +22,17 @@ static_assert(kBlackBoxDescriptions < 1 << kPlaceBits);
 constexpr uint64_t IdOf(size_t place, uint64_t generation) { return generation << kPlaceBits | place; }
 constexpr size_t PlaceOf(uint64_t id) { return id & ((1 << kPlaceBits) - 1); }
 constexpr uint64_t GenerationOf(uint64_t id) { return id >> kPlaceBits; }
+
+// The two bits of a group's collectives in BlackBoxMemory::groups. The id is a hash already.
+struct GroupBit {
+  size_t word;
+  uint64_t mask;
+};
+std::array<GroupBit, 2> BitsOf(uint64_t group, uint32_t epoch) {
+  const uint64_t mixed = (group ^ epoch * 0x9e3779b97f4a7c15u) * 0xff51afd7ed558ccdu;
+  const auto bit = [](uint64_t hash) { return GroupBit{hash / 64 % kGroupWords, uint64_t{1} << hash % 64}; };
+  return {bit(mixed >> 48), bit(mixed >> 32)};
+}
 
 bool HasZeroByte(uint64_t word) { return ((word - 0x0101010101010101u) & ~word & 0x8080808080808080u) != 0; }
 
@@ -115,6 +127,12 @@ uint64_t BlackBoxWriter::Describe(const CallRecord& record, uint64_t ticket) {
   const auto referred_to = [ticket](const Use& use) {
     return use.ticket != 0 && use.ticket + kBlackBoxRecords >= ticket;
   };
+  if (!IsPointToPoint(record.signature.kind)) {
+    for (const GroupBit& bit : BitsOf(record.signature.group, record.signature.epoch)) {
+      std::atomic<uint64_t>& word = memory_->groups[bit.word];
+      word.store(word.load(std::memory_order_relaxed) | bit.mask, std::memory_order_relaxed);
+    }
+  }
   while (referred_to(uses_[next_])) next_ = (next_ + 1) % uses_.size();
   Use& use = uses_[next_];
   use.ticket = ticket;
@@ -175,6 +193,10 @@ std::optional<bool> BlackBoxReader::Reached(uint64_t group, uint32_t epoch, uint
     return highest >= sequence;
   });
   if (highest > 0) return highest >= sequence;
+  // Its bits were set before the first of its records was there to be forgotten.
+  for (const GroupBit& bit : BitsOf(group, epoch)) {
+    if ((memory_->groups[bit.word].load(std::memory_order_relaxed) & bit.mask) == 0) return false;
+  }
   if (memory_->tickets.load(std::memory_order_acquire) >= kBlackBoxRecords) return std::nullopt;
   return false;
 }

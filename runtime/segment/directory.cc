@@ -1,6 +1,7 @@
 #include "runtime/segment/directory.h"
 
 #include <atomic>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -57,7 +58,9 @@ absl::Status DirectoryInsert(DirectoryEntry* table, uint64_t key, SegmentBlock b
     return absl::OkStatus();
   }
   return absl::ResourceExhaustedError(
-      "segment directory: all 4096 entries are in use; destroy communicators or windows that are no longer needed");
+      "segment directory: all " + std::to_string(kDirectoryEntries) +
+      " entries are in use, one for each group in which this rank has moved data on its host; destroy communicators "
+      "that are no longer needed, and make this group anew");
 }
 
 void DirectoryErase(DirectoryEntry* table, uint64_t key) {

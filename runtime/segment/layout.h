@@ -14,7 +14,7 @@
 namespace cohort::runtime {
 
 inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
-inline constexpr uint32_t kSegmentVersion = 5;
+inline constexpr uint32_t kSegmentVersion = 6;
 inline constexpr uint64_t kPage = 4096;
 
 struct SegmentHeader {
@@ -36,7 +36,7 @@ struct DirectoryEntry {
   std::atomic<uint64_t> bytes;
 };
 inline constexpr uint64_t kDeletedKey = ~uint64_t{0};
-inline constexpr uint32_t kDirectoryEntries = 4096;  // a power of two
+inline constexpr uint32_t kDirectoryEntries = 16384;  // a power of two
 
 // A black box. What calls have in common that differ in nothing but their number and time is a description, written
 // once; a record refers to it and is one line. As words, so that a reader beside the writer is no data race.
@@ -60,8 +60,12 @@ struct alignas(64) DescriptionSlot {
 };
 // More than there are records: one that no record refers to is always found.
 inline constexpr int kBlackBoxDescriptions = kBlackBoxRecords + 64;
+// A set of the groups whose collectives were ever recorded, which outlives their records: a Bloom filter, of which a
+// tenth is set after 3,400 groups.
+inline constexpr size_t kGroupWords = 1024;
 struct BlackBoxMemory {
   alignas(64) std::atomic<uint64_t> tickets;  // handed out so far
+  std::atomic<uint64_t> groups[kGroupWords];
   BlackBoxSlot slots[kBlackBoxRecords];
   DescriptionSlot descriptions[kBlackBoxDescriptions];
 };

@@ -108,7 +108,7 @@ class Segment {
 
   // --- directories: small per-rank tables from 64-bit keys to blocks; single writer, wait-free readers ---
 
-  // Adds key (not 0, not present) to the caller's directory. kResourceExhausted when its 4,096 entries are used.
+  // Adds key (not 0, not present) to the caller's directory. kResourceExhausted when its 16,384 entries are used.
   absl::Status Publish(uint64_t key, SegmentBlock block);
   void Unpublish(uint64_t key);
   std::optional<SegmentBlock> LookUp(int local_rank, uint64_t key) const;

@@ -74,7 +74,27 @@ TEST_F(BlackBoxTest, RemembersTheLatestCalls) {
   EXPECT_EQ(reader.Reached(5, 1, 1), true);
   EXPECT_EQ(reader.Reached(5, 1, 2 * kBlackBoxRecords), true);
   EXPECT_EQ(reader.Reached(5, 1, 2 * kBlackBoxRecords + 1), false);
-  EXPECT_EQ(reader.Reached(6, 1, 1), std::nullopt);  // it may have been forgotten
+  EXPECT_EQ(reader.Reached(6, 1, 1), false);  // a group that was never used
+  EXPECT_EQ(reader.Reached(5, 2, 1), false);
+  for (uint64_t sequence = 1; sequence <= kBlackBoxRecords; ++sequence) writer.Start(Record(6, sequence));
+  EXPECT_EQ(reader.Reached(5, 1, 2 * kBlackBoxRecords + 1), std::nullopt);  // it may have been forgotten
+}
+
+TEST_F(BlackBoxTest, KnowsGroupsThatWereNeverUsed) {
+  BlackBoxWriter& writer = rank_->black_box();
+  const BlackBoxReader reader = agent_->black_box_of(0);
+  const auto id = [](uint64_t i) { return (i + 1) * 0x9e3779b97f4a7c15u; };
+  constexpr uint64_t kUsed = 3400;
+  for (uint64_t i = 0; i < kUsed; ++i) writer.Start(Record(id(i), 1));
+  int taken_for_used = 0;
+  for (uint64_t i = 0; i < 10000; ++i) {
+    if (i < kUsed) {
+      EXPECT_NE(reader.Reached(id(i), 1, 1), false) << i;
+    } else {
+      taken_for_used += reader.Reached(id(i), 1, 1) != false ? 1 : 0;
+    }
+  }
+  EXPECT_LT(taken_for_used, 200);  // one in a hundred of 6,600
 }
 
 TEST_F(BlackBoxTest, RepeatedCallsShareADescription) {

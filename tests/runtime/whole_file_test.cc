@@ -283,6 +283,7 @@ TEST_F(WholeFile, ManyLinksAreFollowedAsTheKernelFollowsThem) {
 // Its standard output is a file in which something stands already, as after `{ echo head; program; } > file`.
 TEST_F(WholeFile, StandardOutputIsWrittenToWhereItIs) {
   for (const std::string name : {"/dev/stdout", "/proc/self/fd/1", "/dev/fd/1"}) {
+    if (!std::filesystem::exists(name)) continue;  // a bare system may lack the links in /dev
     const pid_t pid = fork();
     ASSERT_GE(pid, 0);
     if (pid == 0) {

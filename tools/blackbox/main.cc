@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<Found>> Find(const Options& options) {
   std::vector<Found> found;
   if (!options.file.empty()) {
     Found one;
-    one.fd = runtime::FileDescriptor(open(options.file.c_str(), O_RDONLY | O_CLOEXEC));
+    one.fd = runtime::FileDescriptor(open(options.file.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // pipes
     if (!one.fd.valid()) return runtime::ErrnoStatus(errno, "cannot open " + options.file);
     found.push_back(std::move(one));
   } else if (options.pid > 0) {

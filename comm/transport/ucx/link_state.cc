@@ -121,16 +121,16 @@ Progress LinkState::TrySend(SendOperation& operation) {
 
 Progress LinkState::SendResult(PostedSend& send) {
   SendOperation& operation = *send.operation;
+  if (send.finished == send.pieces) {  // though the peer may have ended since
+    Forget(send);
+    return Progress::kDone;
+  }
   if (send.failed || peer_->state == PeerState::kFailed) {
     RequireReason();
     if (!MayFail(send)) return Progress::kBlocked;
     operation.error = peer_->status;
     Forget(send);
     return Progress::kFailed;
-  }
-  if (send.finished == send.pieces) {
-    Forget(send);
-    return Progress::kDone;
   }
   return std::exchange(send.moved, false) ? Progress::kMoved : Progress::kBlocked;
 }

@@ -206,6 +206,8 @@ TEST_F(ApiAbuseTest, ForkedChildrenAreRefused) {
                absl::IsFailedPrecondition(rank.world->Duplicate().status()) &&
                absl::IsFailedPrecondition(rank.world->AllocateWindow(1 << 20).status()) &&
                absl::IsFailedPrecondition(rank.world->status()) &&
+               absl::IsFailedPrecondition(Communicator::World(*rank.runtime).status()) &&
+               rank.world->Explain(CollectiveKind::kBarrier, 0, DataType::kUint8).find("forked") != std::string::npos &&
                absl::IsFailedPrecondition(rank.runtime->Put("by a child", "", runtime::Deadline::After(seconds(1))));
            rank.world->Abort("by a child");
            _exit(refused ? 0 : 1);
@@ -257,9 +259,10 @@ TEST_F(ApiAbuseTest, EveryCallAfterAbortAndFinalizeIsRefusedAtOnce) {
          if (rank.rank == 0 && !absl::IsFailedPrecondition(pending.Wait(seconds(20)))) return "still under way";
          if (std::string wrong = all_fail(*rank.world, absl::StatusCode::kFailedPrecondition); !wrong.empty())
            return wrong;
-         const auto late = Communicator::World(*rank.runtime);
-         if (!late.ok()) return late.status().ToString();
-         return all_fail(**late, absl::StatusCode::kFailedPrecondition);
+         const runtime::Deadline soon = runtime::Deadline::After(seconds(1));
+         if (!absl::IsFailedPrecondition(rank.runtime->Put("late", "", soon))) return "the store took a late key";
+         if (!absl::IsFailedPrecondition(rank.runtime->Get("late", soon).status())) return "the store answers";
+         return absl::IsFailedPrecondition(Communicator::World(*rank.runtime).status()) ? "" : "a late world";
        })) {
     EXPECT_EQ(result.text, "");
     EXPECT_FALSE(result.hung);

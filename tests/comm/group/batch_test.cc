@@ -120,6 +120,22 @@ TEST(BatchTest, ARefusedBatchStartsNothing) {
             "");
 }
 
+TEST(BatchTest, ARefusedBatchOfAGroupOfOneStartsNothing) {
+  SimClusterOptions options;
+  options.ranks = 1;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    const std::vector<float> in = {1, 2};
+    std::vector<float> out(2);
+    CallOptions wrong;
+    wrong.algorithm = "no such thing";
+    Batch batch(*rank.world);
+    batch.AllReduce(in, out, ReduceOp::kSum).AllReduce(in, out, ReduceOp::kSum, wrong);
+    EXPECT_TRUE(absl::IsInvalidArgument(batch.Submit().Wait()));
+    EXPECT_EQ(out, std::vector<float>(2));
+  });
+}
+
 // Rank r's block has r + 1 elements, and two batches are under way at once. The lists of a variable-count call need not
 // outlive the call that adds it.
 TEST(BatchTest, VariableCountFormsKeepTheirLists) {

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <functional>
 #include <limits>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "tests/support/count_allocations.h"
@@ -216,6 +219,24 @@ TEST(CommunicatorTest, MessagesKeepTheirOrder) {
     for (Work& work : works) EXPECT_TRUE(work.Wait().ok());
     for (int i = 0; i < kMessages; ++i) EXPECT_EQ(in[static_cast<size_t>(i)].back(), from * 1000 + i);
   });
+}
+
+TEST(CommunicatorTest, BuffersAreMadeOfRanges) {
+  SimClusterOptions options;
+  options.ranks = 2;
+  SimCluster cluster(options);
+  cluster.Run([](SimRank& rank) {
+    const std::vector<int32_t> in = {1, 2, rank.rank};
+    std::vector<int32_t> out(3);
+    EXPECT_TRUE(rank.world->AllReduce(in, out, ReduceOp::kSum).Wait().ok());
+    EXPECT_EQ(out, std::vector<int32_t>({2, 4, 1}));
+    std::array<double, 2> block = {static_cast<double>(rank.rank), 7};
+    EXPECT_TRUE(rank.world->Broadcast(block, 1).Wait().ok());
+    EXPECT_EQ(block[0], 1);
+    EXPECT_TRUE(rank.world->Broadcast({out.data(), out.size()}, 0).Wait().ok());
+    EXPECT_TRUE(rank.world->Broadcast(std::span(out).first(2), 0).Wait().ok());
+  });
+  static_assert(!std::is_constructible_v<ConstBuffer, std::vector<int32_t>>);  // it would be gone before the call is
 }
 
 TEST(CommunicatorTest, UnknownAlgorithmsAreRefusedWithTheList) {

@@ -72,6 +72,8 @@ TEST(CallComparison, AMemberWhoseBoxHasForgottenTheCallIsNoEvidence) {
   EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, false).verdict.has_value());
   EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, false).undecided);
   EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, true).verdict.has_value());
+  const auto expired = CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, true).verdict;
+  EXPECT_NE(expired->text.find("whether rank 2 came to it can't be told"), std::string::npos) << expired->text;
   EXPECT_FALSE(CompareCalls(1, 1, 5, {Absent(0), Member(1, 0)}, true).verdict.has_value());  // nobody waits any more
   EXPECT_FALSE(CompareCalls(1, 1, 5, {Absent(0), Member(1, 0)}, false).undecided);
   EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 2), Member(2, 0)}, false).verdict.has_value());

@@ -36,15 +36,17 @@ expect 2 "" "$bin/blackbox nonsense"
 expect 1 "there is no process 4194303" "$bin/blackbox 4194303"
 expect 2 "no operation" "$bin/collperf nonsense"
 
+stdout=/dev/stdout
+[ -e $stdout ] || stdout=/proc/self/fd/1 # a bare system may lack the links in /dev
 mkdir "$folder/results"
 for option in --csv --json --plot; do
   expect 1 "No such file" "$bin/collperf $one $option $folder/none/file"
   expect 1 "Is a directory" "$bin/collperf $one $option $folder"
   expect 0 "" "$bin/collperf $one $option $folder/results/a && test -s $folder/results/a"
   expect 0 "" "$bin/collperf $one $option /dev/null && test -c /dev/null"
-  expect 0 "" "{ echo first; $bin/collperf $one $option /dev/stdout; echo last; } >$folder/together"
+  expect 0 "" "{ echo first; $bin/collperf $one $option $stdout; echo last; } >$folder/together"
   [ "$(sed -n '1p;$p' "$folder/together" | tr '\n' ' ')" = "first last " ] && [ "$(wc -l <"$folder/together")" -gt 8 ] ||
-    { echo "$option /dev/stdout: $(cat "$folder/together")" && failed=1; }
+    { echo "$option $stdout: $(cat "$folder/together")" && failed=1; }
   # Interrupted at any moment: the old file, whole.
   echo old >"$folder/results/a"
   expect 124 "" "timeout -s INT 0.3 $bin/collperf all $option $folder/results/a"
