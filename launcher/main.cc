@@ -263,8 +263,9 @@ std::string HelpOf(const std::string& command) {
   }
   if (command == "status") {
     return "dlaunch status [JOB]\n"
-           "  Lists the jobs that run on this machine, or tells of one what each rank does. JOB: the beginning of its\n"
-           "  name is enough.\n";
+           "  Lists the jobs that run on this machine; with JOB that one, its command, and its nodes with their ranks "
+           "and the\n"
+           "  pid of each one's agent. JOB: the beginning of its name is enough. What the ranks do: dlaunch top.\n";
   }
   if (command == "top") {
     return "dlaunch top [--interval SECONDS] [JOB]\n"

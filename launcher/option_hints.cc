@@ -48,6 +48,13 @@ std::string Familiar(const std::string& name) {
 
 }  // namespace
 
+std::string InsteadOfCounting(const std::string& what) {
+  if (what == "gpu") return "leave it out and give --gpus-per-rank 1, which starts a rank for each GPU";
+  if (what == "auto") return "leave it out: there is then a rank for each GPU, or one rank where there are none";
+  if (what == "cpu") return "give their number, such as $(nproc)";
+  return "";
+}
+
 bool TellsWhereToMeet(const std::string& name) {
   static constexpr std::string_view kNames[] = {"--standalone",  "--master-addr", "--master-port",
                                                 "--master_addr", "--master_port", "--node-rank",

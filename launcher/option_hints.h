@@ -16,6 +16,9 @@ std::string MeantOption(const std::string& name, const std::vector<OptionNames>&
 // "status" for "statsu": dlaunch's own command whose name differs in two letters at the most; empty: none is like it.
 std::string MeantCommand(const std::string& name);
 
+// What to do instead of `--nproc-per-node gpu`, and torchrun's other words there; empty for anything else.
+std::string InsteadOfCounting(const std::string& what);
+
 // True for options by which other launchers are told where ranks meet, which nobody needs here.
 bool TellsWhereToMeet(const std::string& name);
 

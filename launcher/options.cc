@@ -340,6 +340,8 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
   for (const Count& count : counts) {
     if (app.get_option(std::string("--") + count.name)->count() == 0) continue;
     if (count.out == &options->ranks && count.text == "p") return Invalid("unknown option '-np'; did you mean -n?");
+    const std::string instead = count.out == &options->ranks_per_node ? InsteadOfCounting(count.text) : "";
+    if (!instead.empty()) return Invalid("--nproc-per-node '" + count.text + "': " + instead);
     COHORT_RETURN_IF_ERROR(ReadCount(count.name, count.text, count.max, count.out));
   }
   if (app.get_option("--nnodes")->count() > 0) COHORT_RETURN_IF_ERROR(ReadNodes(raw.nodes, options));

@@ -5,10 +5,20 @@
 
 #include "launcher/environment/host_list.h"
 #include "launcher/environment/remote_hosts.h"
+#include "launcher/environment/this_machine.h"
 #include "launcher/spawn/ssh_command.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
+namespace {
+
+// By one of the names that it always has; "user@" may stand before it.
+bool IsThisMachine(const std::string& host) {
+  const std::string name = host.substr(host.find('@') + 1);
+  return name == "localhost" || name == "::1" || name.starts_with("127.") || name == HostName();
+}
+
+}  // namespace
 
 Detection SshHosts::Detect(const Options& options) const {
   if (!options.hosts.empty()) return {true, "--hosts " + options.hosts};
@@ -25,7 +35,10 @@ absl::StatusOr<JobNodes> SshHosts::Find(const Options& options) const {
     COHORT_ASSIGN_OR_RETURN(hosts, ParseHostFile(text, "--hostfile " + options.host_file));
   }
   COHORT_ASSIGN_OR_RETURN(hosts, FirstHosts(std::move(hosts), options, "the list"));
-  return AskHosts(options, hosts, SshWay(options, "by ssh"));
+  absl::StatusOr<JobNodes> found = AskHosts(options, hosts, SshWay(options, "by ssh"));
+  if (found.ok() || hosts.size() != 1 || !IsThisMachine(hosts[0].host)) return found;
+  return absl::Status(found.status().code(), std::string(found.status().message()) + "; for this machine alone leave " +
+                                                 (options.hosts.empty() ? "--hostfile" : "--hosts") + " out");
 }
 
 RemoteWay SshWay(const Options& options, const std::string& source) {

@@ -111,6 +111,7 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
     COHORT_RETURN_IF_ERROR(MeasureOperation(*session, options, operation, &results));
   }
   for (const Result& result : results) *wrong += std::max<int64_t>(result.wrong, 0);
+  Say(*session, SummaryText(results));
   Say(*session, DeterminismText(options, results));
   if (*wrong > 0) Say(*session, "# " + std::to_string(*wrong) + " elements were wrong\n");
   if (session->rank() == 0) COHORT_RETURN_IF_ERROR(WriteFiles(options, facts, results));

@@ -15,6 +15,7 @@
 #include "tools/measure/gate.h"
 #include "tools/measure/text.h"
 #include "tools/program/arguments.h"
+#include "tools/program/program.h"
 
 namespace cohort::collperf {
 namespace {
@@ -40,6 +41,7 @@ constexpr const char* kFooter =
     "rank's part in the others. Before each call all ranks meet at a gate that is none of ours; a call's time is that\n"
     "of its slowest rank. algbw is the larger of a rank's input and output divided by the median time, in GB/s; busbw\n"
     "corrects it for the operation and the number of ranks, as in nccl-tests. #wrong counts elements of all ranks.\n"
+    "Below stands the mean of busbw over the sizes, and whether the machine is too busy for medians to say much.\n"
     "\n"
     "What --cost prints: every call carries a signature, by which ranks find out that their calls differ, and leaves "
     "a\n"
@@ -285,14 +287,10 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   CLI::App app(kDescription, "collperf");
   app.footer(kFooter);
   AddOptions(&app, &raw, &parsed.options);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream out;
-    std::ostringstream err;
+  if (const std::optional<tools::CommandLineEnd> end = tools::ReadCommandLine(app, argc, argv)) {
     parsed.ends = true;
-    parsed.code = app.exit(error, out, err) == 0 ? 0 : 2;
-    parsed.text = out.str() + err.str();
+    parsed.code = end->status;
+    parsed.text = end->text;
     return parsed;
   }
   const absl::Status status = Interpret(raw, &parsed.options);

@@ -14,6 +14,9 @@ namespace {
 using measure::Fixed;
 using measure::JsonString;
 
+// Beyond this ratio of 99th percentile to minimum a time is that of other jobs, not of the call.
+constexpr double kUsableSpread = 100;
+
 std::string MemoryName(const Options& options) {
   return std::string(options.window ? "window" : "private") + (options.in_place ? ", in place" : "");
 }
@@ -74,6 +77,34 @@ std::string RowText(const Options& options, const Result& result) {
       result.algbw, result.busbw, wrong.c_str(), result.us.minimum, result.us.p99,
       static_cast<long long>(result.iterations), CostColumn(options, result).c_str(), result.algorithm.c_str());
   return line;
+}
+
+std::string SummaryText(const std::vector<Result>& results) {
+  struct Mean {
+    measure::Operation operation;
+    double sum = 0;
+    int points = 0;
+  };
+  std::vector<Mean> means;
+  size_t spread = 0;
+  for (const Result& result : results) {
+    spread += result.us.p99 > kUsableSpread * result.us.minimum ? 1 : 0;
+    if (result.operation == measure::Operation::kBarrier) continue;
+    if (means.empty() || means.back().operation != result.operation) means.push_back({result.operation});
+    means.back().sum += result.busbw;
+    ++means.back().points;
+  }
+  std::string text;
+  for (const Mean& mean : means) {
+    text += text.empty() ? "# Avg bus bandwidth    : " : ", ";
+    if (means.size() > 1) text += std::string(measure::Name(mean.operation)) + " ";
+    text += Fixed(mean.sum / mean.points, 3);
+  }
+  if (!text.empty()) text += "\n";
+  if (2 * spread <= results.size()) return text;
+  return text + "# the machine is busy: at " + std::to_string(spread) + " of " + std::to_string(results.size()) +
+         " points the 99th percentile is over " + Fixed(kUsableSpread, 0) +
+         " times the minimum, so medians say little; run it when nothing else runs, with a CPU for each rank\n";
 }
 
 std::string DeterminismText(const Options& options, const std::vector<Result>& results) {

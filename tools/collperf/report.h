@@ -26,6 +26,9 @@ struct RunFacts {
 // The lines above the table, without results.
 std::string HeadText(const Options& options, const RunFacts& facts);
 std::string RowText(const Options& options, const Result& result);
+// Below the table: the mean bus bandwidth of each operation over its sizes, as nccl-tests print it; and, where most
+// times spread so far that their medians say nothing, that the machine is busy.
+std::string SummaryText(const std::vector<Result>& results);
 // Below the table: what the level of determinism costs; empty where nothing was compared.
 std::string DeterminismText(const Options& options, const std::vector<Result>& results);
 

@@ -150,7 +150,7 @@ int PrintList(const Options& options) {
 bool PrintProof(const AlgorithmInfo& algorithm, const std::vector<Plan>& plans) {
   const auto report = comm::CheckPlans(plans);
   const std::string name = std::string(comm::Name(algorithm.kind)) + " " + std::string(algorithm.name) + ", " +
-                           std::to_string(plans.size()) + " ranks";
+                           std::to_string(plans.size()) + (plans.size() == 1 ? " rank" : " ranks");
   if (!report.ok()) {
     std::printf("%s: WRONG: %s\n", name.c_str(), std::string(report.status().message()).c_str());
     return false;
@@ -167,11 +167,9 @@ int Show(const Options& options) {
   const auto plans = BuildAll(*algorithm, options);
   if (!plans.ok()) return Fail(std::string(plans.status().message()));
   if (options.rank >= options.ranks) return Fail("--rank must be less than --ranks");
-  if (options.rank >= 0) {
-    std::printf("%s", (*plans)[static_cast<size_t>(options.rank)].DebugString().c_str());
-    return 0;
-  }
-  std::printf("%s", DrawPlans(*plans).c_str());
+  const std::string text =
+      options.rank >= 0 ? (*plans)[static_cast<size_t>(options.rank)].DebugString() : DrawPlans(*plans);
+  std::printf("%s", text.c_str());
   return PrintProof(*algorithm, *plans) ? 0 : 1;
 }
 
@@ -217,8 +215,8 @@ int CheckSizes(Options options, int first, int last) {
       }
     }
     all_proved += proved;
-    std::printf("%s %s: %d proofs\n", std::string(comm::Name(algorithm.kind)).c_str(),
-                std::string(algorithm.name).c_str(), proved);
+    std::printf("%s %s: %d %s\n", std::string(comm::Name(algorithm.kind)).c_str(), std::string(algorithm.name).c_str(),
+                proved, proved == 1 ? "proof" : "proofs");
   }
   if (all_proved == 0) return FailUnproved(refusal, options);
   return right ? 0 : 1;
@@ -313,8 +311,8 @@ CLI::App* AddSimulate(CLI::App& app, Options& options) {
   AddKind(simulate, true, options);
   SimulateCommand& command = options.simulate;
   simulate->add_option("algorithm", command.algorithm, "such as ring; all unless given");
-  simulate->add_option("--network", command.network, "PRESET:name=value,... (flat, host, fat-tree, gpu, ethernet)")
-      ->required();
+  simulate->footer(SimulateFooter());
+  simulate->add_option("--network", command.network, "PRESET or PRESET:name=value,... (below)")->required();
   simulate->add_option("--bytes", command.bytes, "size of the block, such as 65536 or 64K")
       ->transform(CLI::AsSizeValue(false))
       ->check(Whole(0, kMostBytes))
@@ -329,7 +327,7 @@ CLI::App* AddSimulate(CLI::App& app, Options& options) {
 
 int Main(int argc, char** argv) {
   CLI::App app("Lists, draws, proves and explains the plans that collectives run.");
-  app.footer(std::string(kExamples) + "\n" + kSigns);
+  app.footer(kExamples);  // of the commands too, but those that have their own
   app.require_subcommand(1);
   Options options;
   CLI::App* list = app.add_subcommand("list", "The algorithms");
@@ -352,11 +350,18 @@ int Main(int argc, char** argv) {
       ->check(NotEmpty("a range of sizes"));
   AddExplain(app, options);
   CLI::App* simulate = AddSimulate(app, options);
+  app.footer(std::string(kExamples) + "\n" + kSigns);
   if (const std::optional<int> status = ParseCommandLine(app, argc, argv)) return *status;
   if (!options.nodes.empty()) {
     if (*list) options.ranks = kMostRanks;  // as many nodes as there can be
     const auto placement = ReadNodes(options.nodes, options.ranks, options.cyclic);
     if (!placement.ok()) return Fail(std::string(placement.status().message()));
+    const CLI::App* const command = *show ? show : check;
+    if (command->parsed() && command->count("--ranks") > 0 && placement->size() != options.ranks) {
+      return Fail("--ranks " + std::to_string(options.ranks) + " and --nodes " + options.nodes.substr(0, 64) +
+                  ", which are " + std::to_string(placement->size()) +
+                  " ranks, contradict each other; leave --ranks out");
+    }
     options.placement = *placement;
     options.ranks = placement->size();
   }

@@ -31,8 +31,9 @@ std::string Text(const View& text) {
 }
 
 void PrintHead(const SimulateCommand& command, const comm::Network& network) {
-  std::printf("%s of %lld bytes among %lld ranks\n%s\n\n", command.kind.c_str(), static_cast<long long>(command.bytes),
-              static_cast<long long>(network.ranks()), network.ToString().c_str());
+  std::printf("%s of %lld bytes among %lld %s\n%s\n\n", command.kind.c_str(), static_cast<long long>(command.bytes),
+              static_cast<long long>(network.ranks()), network.ranks() == 1 ? "rank" : "ranks",
+              network.ToString().c_str());
   std::printf("%-36s %14s %14s %14s %14s %8s %12s %8s\n", "algorithm", "time us", "messages", "wire bytes",
               "core bytes", "uplinks", "ranks timed", "took s");
 }
@@ -101,7 +102,85 @@ void Progress(size_t number, size_t all, const std::string& algorithm) {
   if (all > 0) std::fprintf(stderr, "%zu of %zu: %s ...", number, all, algorithm.c_str());
 }
 
+struct Meaning {
+  const char* name;
+  const char* text;
+};
+
+constexpr Meaning kPresets[] = {{"flat", "a rank on each host, one switch"},
+                                {"host", "one host, shared memory"},
+                                {"fat-tree", "leaf switches below a core, 100 Gbit/s a host"},
+                                {"gpu", "8 GPUs on each host with a NIC of 400 Gbit/s each"},
+                                {"ethernet", "10 Gbit/s, TCP"}};
+
+constexpr Meaning kFigures[] = {
+    {"nodes", "hosts"},
+    {"ranks-per-node", "ranks on each host"},
+    {"nodes-per-leaf", "hosts on each leaf switch"},
+    {"oversubscription", "capacity of a leaf's NICs over that of its uplinks"},
+    {"local-alpha-us", "latency in us between ranks of one host"},
+    {"local-message-us", "us that a message right after another costs more"},
+    {"local-gigabytes-s", "GB/s of a rank's port"},
+    {"remote-alpha-us", "the same between hosts"},
+    {"remote-message-us", ""},
+    {"remote-gigabytes-s", ""},
+    {"nic-gigabytes-s", "GB/s between a host and its leaf switch, each way"},
+    {"reduce-gigabytes-s", "GB/s that a rank reduces"},
+    {"placement", "block: ranges of ranks; cyclic: in turn"},
+};
+
+// The value of "name=value" in a preset's description.
+std::string FigureOf(const std::string& preset, const std::string& name) {
+  const absl::StatusOr<comm::Network> network = comm::Network::Parse(preset);
+  const std::string all = network.ok() ? "," + network->ToString().substr(preset.size() + 1) + "," : "";
+  const std::string before = "," + name + "=";
+  const size_t begin = all.find(before);
+  if (begin == std::string::npos) return "?";
+  const size_t value = begin + before.size();
+  return all.substr(value, all.find(',', value) - value);
+}
+
 }  // namespace
+
+std::string SimulateFooter() {
+  std::string text =
+      "Example:\n"
+      "  plan simulate all_reduce ring --bytes 256M --network fat-tree:nodes=8192,oversubscription=2\n"
+      "\n"
+      "The columns, of all ranks together:\n"
+      "  time us      until the last rank is done\n"
+      "  messages     a publish (one write that all others read) counts once\n"
+      "  wire bytes   between hosts\n"
+      "  core bytes   of those, what leaves a leaf switch upwards\n"
+      "  uplinks      for how much of the time the busiest leaf switch's uplinks are in use\n"
+      "  ranks timed  all others do the same as one of these at the same time\n"
+      "  took s       how long the simulation itself took\n"
+      "\n"
+      "--network: ranks have ports, hosts NICs, leaf switches uplinks; the core above is never full. PRESET is one of\n"
+      "these, and each name=value replaces one of its figures:\n";
+  char line[160];
+  for (const Meaning& preset : kPresets) {
+    std::snprintf(line, sizeof line, "  %-9s  %s\n", preset.name, preset.text);
+    text += line;
+  }
+  std::snprintf(line, sizeof line, "\n  %-18s", "");
+  text += line;
+  for (const Meaning& preset : kPresets) {
+    std::snprintf(line, sizeof line, " %8s", preset.name);
+    text += line;
+  }
+  text += "\n";
+  for (const Meaning& figure : kFigures) {
+    std::snprintf(line, sizeof line, "  %-18s", figure.name);
+    text += line;
+    for (const Meaning& preset : kPresets) {
+      std::snprintf(line, sizeof line, " %8s", FigureOf(preset.name, figure.name).c_str());
+      text += line;
+    }
+    text += figure.text[0] == '\0' ? "\n" : std::string("  ") + figure.text + "\n";
+  }
+  return text;
+}
 
 int RunSimulate(const SimulateCommand& command) {
   const auto network = comm::Network::Parse(command.network);

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <sstream>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 
@@ -31,6 +33,27 @@ bool Flushed(const std::string& name) {
   return false;
 }
 
+std::string NameOf(const CLI::App& app, int argc, const char* const* argv) {
+  if (!app.get_name().empty()) return app.get_name();
+  const std::string path = argc > 0 && argv[0] != nullptr ? argv[0] : "";
+  return path.substr(path.find_last_of('/') + 1);
+}
+
+// CLI11's own words have these in the wrong order (2.1).
+std::string Unexpected(const std::vector<std::string>& arguments) {
+  constexpr size_t kMostShown = 40;
+  std::string all;
+  for (const std::string& argument : arguments) all += ' ' + argument;
+  if (all.size() > kMostShown) all = all.substr(0, kMostShown) + "...";
+  return "not expected:" + all;
+}
+
+std::string Refusal(const CLI::App& app, const std::string& name, const std::string& why) {
+  std::string command = name;
+  for (const CLI::App* const one : app.get_subcommands()) command += ' ' + one->get_name();
+  return name + ": " + why + "\nTry " + command + " --help.\n";
+}
+
 }  // namespace
 
 int RunProgram(const std::string& name, const std::function<int()>& body) {
@@ -45,13 +68,27 @@ int RunProgram(const std::string& name, const std::function<int()>& body) {
   return Flushed(name) || status != 0 ? status : 1;
 }
 
-std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv) {
+std::optional<CommandLineEnd> ReadCommandLine(CLI::App& app, int argc, const char* const* argv) {
+  const std::string name = NameOf(app, argc, argv);
+  app.set_version_flag("--version", name + " (cohort) " COHORT_VERSION, "Print the version and exit");
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError&) {
+    return CommandLineEnd{2, Refusal(app, name, Unexpected(app.remaining(true)))};
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    std::ostringstream out;
+    std::ostringstream err;
+    if (app.exit(error, out, err) == 0) return CommandLineEnd{0, out.str()};
+    return CommandLineEnd{2, Refusal(app, name, error.what())};
   }
   return std::nullopt;
+}
+
+std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv) {
+  const std::optional<CommandLineEnd> end = ReadCommandLine(app, argc, argv);
+  if (!end.has_value()) return std::nullopt;
+  std::fputs(end->text.c_str(), end->status == 0 ? stdout : stderr);
+  return end->status;
 }
 
 void FlushOutput(const std::string& name) {

@@ -1,7 +1,7 @@
 // The main() of a command-line program: arguments, standard streams and exit status, the same for all of them.
 //
-// Exit status: 0 after --help and success, 2 for a command line that cannot work, else what the program returns, but 1
-// where the standard output could not be written.
+// Exit status: 0 after --help, --version and success, 2 for a command line that cannot work, else what the program
+// returns, but 1 where the standard output could not be written.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,16 @@ namespace cohort::tools {
 // an error of the one who writes. Call it first of all in main().
 int RunProgram(const std::string& name, const std::function<int()>& body);
 
-// Reads the command line; the exit status where that is all there is to do (help, or an error, which is printed).
+// Why a program ends with its command line: after --help, --version or an error.
+struct CommandLineEnd {
+  int status = 0;    // 0 or 2
+  std::string text;  // for the standard output; for the standard error output where status is 2
+};
+
+// Reads the command line into what `app` was given; nothing where the program goes on. Adds --version. An error begins
+// with the program's name and ends with where its help is.
+std::optional<CommandLineEnd> ReadCommandLine(CLI::App& app, int argc, const char* const* argv);
+// The same; prints the text and returns the exit status.
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv);
 
 // Hands on what was printed so far. Ends the program with status 1, and a message, when that fails: whoever measures

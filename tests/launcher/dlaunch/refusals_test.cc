@@ -49,6 +49,10 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--nproc-per-node", "", "true"}, 2, {"''", "whole number"}},
         Refusal{{"--nproc-per-node", " 2", "true"}, 2, {"whole number"}},
         Refusal{{"--nproc-per-node"}, 2, {"--nproc-per-node"}},
+        Refusal{{"--nproc_per_node=gpu", "true"}, 2, {"'gpu': leave it out and give --gpus-per-rank 1"}},
+        Refusal{{"--nproc-per-node", "auto", "true"}, 2, {"'auto': leave it out: there is then a rank for each GPU"}},
+        Refusal{{"--nproc-per-node", "cpu", "true"}, 2, {"'cpu': give their number"}},
+        Refusal{{"--ssh", "false", "--hosts", "localhost", "true"}, 2, {"for this machine alone leave --hosts out"}},
         Refusal{{"--nnodes", "2", "--nnodes", "2", "true"}, 2, {"--nnodes", "once"}},
         Refusal{{"-np", "4", "true"}, 2, {"'-np'", "did you mean -n?"}},
         Refusal{{"-n", "0", "true"}, 2, {"'0'", "whole number"}},
@@ -150,6 +154,14 @@ TEST(Told, HelpFitsTwoScreensAndHasExamples) {
   for (const char* option : {"--nnodes", "--nproc-per-node", "--gpus-per-rank", "--simulate-nodes", "--simulate-gpus",
                              "--on-failure", "--dry-run", "--env", "--log-dir", "--grace", "--version"}) {
     EXPECT_NE(job.out().find(option), std::string::npos) << option;
+  }
+}
+
+TEST(Told, StatusIsNotTop) {
+  DlaunchProcess job({"status", "--help"});
+  EXPECT_EQ(job.Wait(), 0);
+  for (const char* text : {"nodes with their ranks", "dlaunch top"}) {
+    EXPECT_NE(job.out().find(text), std::string::npos) << job.out();
   }
 }
 

@@ -31,6 +31,7 @@ class Collperf(unittest.TestCase):
             done = run(2, "all", "-b", "8", "-e", "64K", "-f", "8192", "-n", "5", "--csv", path / "a.csv", "--json",
                        path / "a.json", "--plot", path / "a.svg")
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stdout, r"# Avg bus bandwidth    : broadcast [0-9.]+, .*, all_to_all [0-9.]+\n")
             text = (path / "a.csv").read_text()
             self.assertEqual(text.splitlines()[0], COLUMNS)
             rows = list(csv.DictReader(text.splitlines()))

@@ -78,6 +78,7 @@ TEST(CollperfOptions, RefusesWithTheRemedy) {
       {{"all_reduce", "-f", "1"}, "--stepfactor"},
       {{"all_reduce", "-n", "-3"}, "--iters"},
       {{"all_reduce", "--no-such"}, "--no-such"},
+      {{"all_reduce", "-g", "1"}, "collperf: not expected: -g 1\nTry collperf --help.\n"},
       {{"all_reduce", "--csv", ""}, "--csv: needs the name of a file"},
       {{"all_reduce", "--json", ""}, "--json: needs the name of a file"},
       {{"all_reduce", "--plot", ""}, "--plot: needs the name of a file"},
@@ -126,6 +127,34 @@ TEST(CollperfReport, CostOfDeterminism) {
   EXPECT_EQ(DeterminismText(parsed.options, {dear, cheap, uncompared}),
             "# order_invariant takes 1.000 x fast's time (geometric mean of 2 points, 0.500 to 2.000)\n");
   EXPECT_EQ(DeterminismText(parsed.options, {uncompared}), "");
+}
+
+TEST(CollperfReport, MeanBandwidthOfEachOperation) {
+  Result result{.operation = measure::Operation::kAllReduce, .us = {1, 2, 3}};
+  std::vector<Result> results;
+  for (const double busbw : {1.0, 2.0, 6.0}) {
+    result.busbw = busbw;
+    results.push_back(result);
+  }
+  EXPECT_EQ(SummaryText(results), "# Avg bus bandwidth    : 3.000\n");
+  result.operation = measure::Operation::kBarrier;  // has none
+  result.busbw = 0;
+  results.push_back(result);
+  EXPECT_EQ(SummaryText(results), "# Avg bus bandwidth    : 3.000\n");
+  result.operation = measure::Operation::kAllGather;
+  result.busbw = 0.25;
+  results.push_back(result);
+  EXPECT_EQ(SummaryText(results), "# Avg bus bandwidth    : all_reduce 3.000, all_gather 0.250\n");
+  EXPECT_EQ(SummaryText({}), "");
+}
+
+TEST(CollperfReport, SaysWhenTheMachineIsBusy) {
+  const Result quiet{.operation = measure::Operation::kBarrier, .us = {1, 2, 99}};
+  const Result late{.operation = measure::Operation::kBarrier, .us = {1, 2, 101}};
+  const Result slow{.operation = measure::Operation::kBarrier, .us = {1, 150, 151}};
+  EXPECT_EQ(SummaryText({quiet, quiet}), "");
+  EXPECT_EQ(SummaryText({quiet, late}), "");  // not most of them
+  EXPECT_THAT(SummaryText({quiet, late, slow}), HasSubstr("# the machine is busy: at 2 of 3 points"));
 }
 
 TEST(CollperfReport, CsvColumns) {

@@ -30,6 +30,15 @@ done
 # A limit on files' size is an error like a full disk, not a signal.
 expect 1 "cannot write to the standard output: File too large" \
   "(ulimit -f 0; $bin/plan list 2>&1 >$folder/limited) | cat >&2"
+# An error names the program and what it did not expect, as it was typed, and where the help is.
+expect 2 "^collperf: not expected: -g 1$" "$bin/collperf all_reduce -g 1"
+expect 2 "^Try collperf --help.$" "$bin/collperf all_reduce -g 1"
+expect 2 "^plan: not expected: --such$" "$bin/plan show all_reduce ring --such"
+expect 2 "^Try plan show --help.$" "$bin/plan show all_reduce ring --such"
+expect 2 "^blackbox: " "$bin/blackbox --no-such-option"
+for program in plan collperf blackbox; do
+  expect 0 "" "$bin/$program --version | grep -x '$program (cohort) [0-9.]*'"
+done
 expect 2 "" "$bin/plan"
 expect 2 "" "$bin/plan show ring"
 expect 2 "" "$bin/blackbox nonsense"

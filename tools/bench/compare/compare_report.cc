@@ -41,7 +41,8 @@ std::string TransportName(Transport transport) {
 
 std::string PointHead(Transport transport, int ranks) {
   return "\n## " + KeyText({transport, ranks}) +
-         "\n# median us of each system; behind a peer ours / its time, in windows and in private memory\n";
+         "\n# us: the median of the turns' medians; behind a peer ours / its time, in windows and in private memory:\n"
+         "# the median of the turns' ratios, which is not the quotient of the times\n";
 }
 
 std::string PointRow(const PointResult& point) {
