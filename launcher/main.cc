@@ -222,11 +222,18 @@ int Launch(const std::vector<std::string>& argv) {
   return RunJob(*job);
 }
 
-// Programs may be started with standard streams closed; what is opened later must not take their place.
+// Programs may be started with standard streams closed; what is opened later must not take their place. Of those that
+// start daemons it is usual; from a shell it is a slip.
 void OpenStandardStreams() {
+  bool output_was_closed = false;
   for (int fd = 0; fd <= 2; ++fd) {
     struct stat info{};
-    if (::fstat(fd, &info) != 0) (void)!::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    if (::fstat(fd, &info) == 0) continue;
+    output_was_closed = output_was_closed || fd == 1;
+    (void)!::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+  }
+  if (output_was_closed) {
+    PrintText(stderr, "dlaunch: the standard output is closed: what would be printed there is lost\n");
   }
 }
 

@@ -103,8 +103,8 @@ std::string ToString(const Plan& plan, const Step& step) {
 std::string Plan::DebugString() const {
   std::string text = std::string(Name(kind)) + " " + algorithm + ": rank " + std::to_string(rank) + " of " +
                      std::to_string(size) + (root >= 0 ? ", root " + std::to_string(root) : "") +
-                     (in_place ? ", in place" : "") + ", " + std::to_string(pieces) + (pieces == 1 ? " piece, " : " pieces, ") +
-                     std::to_string(scratch_chunks) + " scratch chunks\n";
+                     (in_place ? ", in place" : "") + ", " + std::to_string(pieces) +
+                     (pieces == 1 ? " piece, " : " pieces, ") + std::to_string(scratch_chunks) + " scratch chunks\n";
   for (size_t l = 0; l < lanes.size(); ++l) {
     if (lanes.size() > 1) text += "lane " + std::to_string(l) + "\n";
     for (size_t s = 0; s < lanes[l].steps.size(); ++s) {

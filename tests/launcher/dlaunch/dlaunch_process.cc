@@ -88,6 +88,7 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
     ::dup2(surroundings.input >= 0 ? surroundings.input : ::open("/dev/null", O_RDONLY), 0);
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
+    if (surroundings.without_output) ::close(1);
     if (!surroundings.working_directory.empty() && ::chdir(surroundings.working_directory.c_str()) != 0) ::_exit(99);
     ::execve(program.c_str(), argv.data(), envp.data());
     ::_exit(98);

@@ -22,6 +22,7 @@ struct DlaunchSurroundings {
   std::vector<std::string> environment = {};  // NAME=VALUE, added
   std::string working_directory = "";         // empty: this process'
   bool close_output_at_once = false;          // nobody reads the standard output
+  bool without_output = false;                // it is closed when dlaunch is started
   bool on_terminal = false;                   // standard output and error are terminals of 24 rows and 80 columns
   int input = -1;                             // its standard input, not owned; -1: /dev/null
 };

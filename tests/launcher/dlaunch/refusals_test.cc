@@ -126,6 +126,16 @@ TEST(Refused, HostFileThatIsAPipeWithoutWriter) {
   EXPECT_NE(job.err().find(pipe), std::string::npos) << job.err();
 }
 
+// Who starts a daemon so means it; whoever else did hears why nothing is seen.
+TEST(Told, ThatOutputIsLost) {
+  DlaunchProcess job({"-n", "2", "true"}, {.without_output = true});
+  EXPECT_EQ(job.Wait(), 0);
+  const std::string text = "the standard output is closed";
+  const size_t at = job.err().find(text);
+  EXPECT_NE(at, std::string::npos) << job.err();
+  EXPECT_EQ(job.err().find(text, at + 1), std::string::npos) << job.err();  // agents say nothing of it
+}
+
 TEST(Refused, StacksTooSmallForThreads) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_STACK, &before), 0);
