@@ -49,10 +49,20 @@ absl::Status NcclDevice::Join(runtime::Deadline deadline) {
   prepared_ = true;
   if (group.size == 1) return absl::OkStatus();
   NcclPool& pool = *context_.pool;
-  // Taken now: another group may look for one while this one waits.
+  // Taken now, as Obtain takes others: another group may look for one, or put more than are kept, while this one waits.
+  NcclPool::Named revoked = pool.TakeRevoked(group.shrunk_from, ordinal_);
+  absl::Status status = Obtain(revoked, deadline);
+  if (!status.ok() && revoked.communicator != nullptr) {
+    pool.PutRevoked(group.shrunk_from, ordinal_, std::move(revoked));  // what is left of it may not be there yet
+  }
+  return status;
+}
+
+absl::Status NcclDevice::Obtain(const NcclPool::Named& revoked, runtime::Deadline deadline) {
+  const GroupContext& group = *context_.group;
+  NcclPool& pool = *context_.pool;
   NcclPool::Named idle = pool.TakeChild(group.id, ordinal_);
   if (idle.communicator == nullptr) idle = pool.TakeIdle(group.members, ordinal_);
-  const NcclPool::Named revoked = pool.Revoked(group.shrunk_from, ordinal_);
   const absl::StatusOr<Decision> decision = AgreeOn(idle, revoked, deadline);
   const bool reuse = decision.ok() && decision->kind == Decision::Kind::kReuse && decision->text == idle.name;
   if (reuse) communicator_ = std::move(idle.communicator);
@@ -62,7 +72,6 @@ absl::Status NcclDevice::Join(runtime::Deadline deadline) {
   if (communicator_ == nullptr) return absl::OkStatus();  // staged
   communicator_->set_abilities(decision->abilities);
   COHORT_RETURN_IF_ERROR(UntilIdle(communicator_.get(), deadline, "making an NCCL communicator"));
-  pool.DropRevoked(group.shrunk_from, ordinal_);
   kernels_ = pool.KernelsOf(*context_.cuda, ordinal_);
   return context_.cuda->ToStatus(context_.cuda->cudaMalloc(&scratch_, sizeof(int64_t)), "allocating 8 bytes");
 }

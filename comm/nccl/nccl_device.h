@@ -99,6 +99,8 @@ class NcclDevice {
   std::string StoreKey() const;
   Abilities MyAbilities() const;
   absl::Status Join(runtime::Deadline deadline);
+  // Gets the communicator: a new one, one that is used again, or what is left of the revoked one.
+  absl::Status Obtain(const NcclPool::Named& revoked, runtime::Deadline deadline);
   absl::StatusOr<Decision> AgreeOn(const NcclPool::Named& idle, const NcclPool::Named& revoked,
                                    runtime::Deadline deadline);
   absl::Status Make(const Decision& decision, NcclCommunicator* revoked);

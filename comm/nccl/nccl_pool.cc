@@ -36,7 +36,7 @@ NcclPool::~NcclPool() {
   std::vector<SharedCommunicator> all;
   for (const Idle& idle : idle_) all.push_back(idle.named.communicator);
   for (const auto* kept : {&children_, &revoked_}) {
-    for (const auto& [unused, named] : *kept) all.push_back(named.communicator);
+    for (const Kept& each : *kept) all.push_back(each.named.communicator);
   }
   CloseAll(all);
   for (auto& [device, loaded] : kernels_) {
@@ -58,7 +58,7 @@ cuda::ReductionKernels* NcclPool::KernelsOf(const cuda::CudaApi& api, int device
 void NcclPool::PutIdle(Named named, const std::vector<int>& members, int device) {
   idle_.push_back({std::move(named), members, device});
   if (idle_.size() <= kMostIdle) return;
-  idle_.front().named.communicator->Close();
+  End(std::move(idle_.front().named.communicator));
   idle_.erase(idle_.begin());
 }
 
@@ -71,17 +71,29 @@ NcclPool::Named NcclPool::TakeIdle(const std::vector<int>& members, int device) 
   return named;
 }
 
-NcclPool::Named NcclPool::TakeChild(uint64_t group, int device) {
-  const auto found = children_.find({group, device});
-  if (found == children_.end()) return {};
-  Named named = std::move(found->second);
-  children_.erase(found);
+// The members may choose differently, where one has put more than another: they compare names, and make a new one.
+void NcclPool::Keep(std::vector<Kept>& kept, size_t most, Kept more) {
+  const auto on_device = [device = more.device](const Kept& each) { return each.device == device; };
+  kept.push_back(std::move(more));
+  if (static_cast<size_t>(std::count_if(kept.begin(), kept.end(), on_device)) <= most) return;
+  const auto oldest = std::find_if(kept.begin(), kept.end(), on_device);
+  End(std::move(oldest->named.communicator));
+  kept.erase(oldest);
+}
+
+NcclPool::Named NcclPool::Take(std::vector<Kept>& kept, uint64_t group, int device) {
+  const auto found = std::find_if(kept.begin(), kept.end(),
+                                  [=](const Kept& each) { return each.group == group && each.device == device; });
+  if (found == kept.end()) return {};
+  Named named = std::move(found->named);
+  kept.erase(found);
   return named;
 }
 
-NcclPool::Named NcclPool::Revoked(uint64_t group, int device) const {
-  const auto found = revoked_.find({group, device});
-  return found == revoked_.end() ? Named{} : found->second;
+void NcclPool::End(SharedCommunicator communicator) {
+  communicator->Close();
+  std::erase_if(ending_, [](const SharedCommunicator& each) { return each->Stopped(); });
+  ending_.push_back(std::move(communicator));
 }
 
 }  // namespace cohort::comm::nccl

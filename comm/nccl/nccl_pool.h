@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "comm/cuda/cuda_api.h"
@@ -47,12 +46,12 @@ class NcclPool {
   Named TakeIdle(const std::vector<int>& members, int device);  // the newest that fits
 
   // Communicators that a group may use on a device, made by a split of its parent's; and the revoked ones of a group
-  // that failed, which it may be shrunk from.
-  void PutChild(uint64_t group, int device, Named named) { children_[{group, device}] = std::move(named); }
-  Named TakeChild(uint64_t group, int device);
-  void PutRevoked(uint64_t group, int device, Named named) { revoked_[{group, device}] = std::move(named); }
-  Named Revoked(uint64_t group, int device) const;
-  void DropRevoked(uint64_t group, int device) { revoked_.erase(Key(group, device)); }
+  // that failed, which it may be shrunk from. Most groups never ask for theirs, so at most kMostChildren and
+  // kMostRevoked are kept for a device, and the oldest goes first.
+  void PutChild(uint64_t group, int device, Named named) { Keep(children_, kMostChildren, {named, group, device}); }
+  Named TakeChild(uint64_t group, int device) { return Take(children_, group, device); }
+  void PutRevoked(uint64_t group, int device, Named named) { Keep(revoked_, kMostRevoked, {named, group, device}); }
+  Named TakeRevoked(uint64_t group, int device) { return Take(revoked_, group, device); }
 
   // The reduction kernels of a device, which is current; loaded when first asked for. Null: there are none.
   cuda::ReductionKernels* KernelsOf(const cuda::CudaApi& api, int device);
@@ -68,6 +67,8 @@ class NcclPool {
   std::vector<NcclIssue*>& issues(int device) { return issues_[device]; }
 
   static constexpr size_t kMostIdle = 4;
+  static constexpr size_t kMostChildren = 16;  // they share their parents' channels and memory
+  static constexpr size_t kMostRevoked = 4;
 
  private:
   struct Idle {
@@ -75,12 +76,21 @@ class NcclPool {
     std::vector<int> members;
     int device;
   };
-  using Key = std::pair<uint64_t, int>;
+  struct Kept {
+    Named named;
+    uint64_t group;
+    int device;
+  };
+  void Keep(std::vector<Kept>& kept, size_t most, Kept more);
+  static Named Take(std::vector<Kept>& kept, uint64_t group, int device);
+  // Ends one that nobody will use, without waiting for that.
+  void End(SharedCommunicator communicator);
 
   const std::shared_ptr<Waker> waker_;
   std::vector<Idle> idle_;  // oldest first
-  std::map<Key, Named> children_;
-  std::map<Key, Named> revoked_;
+  std::vector<Kept> children_;  // oldest first
+  std::vector<Kept> revoked_;   // the same
+  std::vector<SharedCommunicator> ending_;
   std::map<int, std::vector<NcclIssue*>> issues_;
   std::map<int, Issued> issued_;
   struct Loaded {

@@ -62,6 +62,10 @@ class NcclProvider final : public Provider {
   // The call could not be started. True: it will end when what NCCL holds has been stopped.
   bool FailStart(NcclOperation* operation, const absl::Status& status);
   absl::Status StartStaged(NcclLane& lane, const AcceptedCall& call);
+  // Whether the call goes through host memory where nothing forces it, as far as that is agreed on.
+  bool KnownToBeStaged(int index, const CollectiveRequest& request) const;
+  // Why a staged call is refused while another one is under way.
+  static absl::Status Nested(CollectiveKind kind);
   bool Capturing(void* stream) const;
   absl::Status CheckCapture(NcclLane& lane, const AcceptedCall& call) const;
   absl::Status Drive(const std::function<bool()>& done, runtime::Deadline deadline, const std::string& doing);
@@ -73,7 +77,7 @@ class NcclProvider final : public Provider {
 
   const GroupContext* const group_;
   const int devices_;  // that CUDA shows this process
-  const StagedCalls::MakeHostProvider make_host_;
+  const decltype(NcclOptions::make_host_provider) make_host_;
   NcclContext context_;
   std::vector<std::unique_ptr<NcclLane>> lanes_;      // in the order of first use
   std::vector<std::unique_ptr<StagedCalls>> staged_;  // by lane; null where not needed
@@ -153,10 +157,28 @@ absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& reques
     return absl::UnimplementedError(std::string(Name(request.kind)) +
                                     " can't be forced to be staged: copy to host memory first");
   }
+  const int index = IndexOf(request.device);
+  if (staging_ != nullptr && (by_host || KnownToBeStaged(index, request))) [[unlikely]]
+    return Nested(request.kind);
   ServicePlan plan;
   plan.pieces = by_host ? kByHost : kByNccl;
-  plan.tuning = by_host ? kHostTag : DeviceTag(IndexOf(request.device));
+  plan.tuning = by_host ? kHostTag + static_cast<uint64_t>(index) : DeviceTag(index);
   return plan;
+}
+
+bool NcclProvider::KnownToBeStaged(int index, const CollectiveRequest& request) const {
+  const auto place = static_cast<size_t>(index);
+  return place < lanes_.size() && lanes_[place]->device().prepared() &&
+         !lanes_[place]->device().WhyStaged(request).empty();
+}
+
+// Its stages are in use, and who waits below us on the stack can't go on before this call is done: peers that are to
+// come to that call first would never get there.
+absl::Status NcclProvider::Nested(CollectiveKind kind) {
+  return absl::FailedPreconditionError(
+      std::string(Name(kind)) +
+      " would go through host memory, as a call of the group does that is still under way, and comes from inside that "
+      "one: wait for the first call before anything that calls back makes others");
 }
 
 std::string NcclProvider::Explain(const CollectiveRequest& request) {
@@ -307,6 +329,8 @@ absl::Status NcclProvider::StartStaged(NcclLane& lane, const AcceptedCall& call)
     return absl::UnimplementedError(std::string(Name(call.request.kind)) + (batching_ ? " in a batch" : "") +
                                     " does not go through host memory; " + lane.device().WhyStaged(call.request));
   }
+  // Choose refuses it where it can know; not where what the members have was only agreed on since.
+  if (staging_ != nullptr) return Nested(call.request.kind);
   staging_ = &call;
   const absl::Status status = staged->Run(call);
   staging_ = nullptr;
@@ -315,12 +339,14 @@ absl::Status NcclProvider::StartStaged(NcclLane& lane, const AcceptedCall& call)
 
 StagedCalls* NcclProvider::StagedOf(const NcclLane& lane) {
   const auto found = std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& each) { return each.get() == &lane; });
-  std::unique_ptr<StagedCalls>& staged = staged_[static_cast<size_t>(found - lanes_.begin())];
+  const auto index = static_cast<size_t>(found - lanes_.begin());
+  std::unique_ptr<StagedCalls>& staged = staged_[index];
   if (staged != nullptr || make_host_ == nullptr) return staged.get();
   const auto drive = [this](const std::function<bool()>& done, runtime::Deadline deadline) {
     return Drive(done, deadline, "staging in host memory");
   };
-  staged = std::make_unique<StagedCalls>(group_, context_.cuda, (*found)->device().ordinal(), make_host_, drive);
+  const auto make = [this, index](bool messages) { return make_host_(messages, static_cast<int>(index)); };
+  staged = std::make_unique<StagedCalls>(group_, context_.cuda, (*found)->device().ordinal(), make, drive);
   return staged.get();
 }
 

@@ -15,8 +15,9 @@ struct NcclOptions {
   std::string cuda_library;  // Environment's COHORT_CUDA_LIBRARY
   std::string settings;      // Environment's NCCL settings, which all members must have alike
   // Makes the provider of host memory that serves, through pinned memory, what NCCL can't: of collectives, or of sends
-  // and receives. Its links are not those of the group's other providers. Null: such calls are refused.
-  std::function<std::unique_ptr<Provider>(bool messages)> make_host_provider;
+  // and receives, on the group's device_index-th device. Its links are not those of the group's other providers. Null:
+  // such calls are refused.
+  std::function<std::unique_ptr<Provider>(bool messages, int device_index)> make_host_provider;
 };
 
 // The provider of one group; `group` outlives it. Makes no communicator yet: the first call on a device does, and
@@ -26,7 +27,8 @@ struct NcclOptions {
 //
 // Launch enqueues on AcceptedCall::stream before it returns. The Work is done when the device has finished the call;
 // Work::WaitOnStream makes another stream wait for it without waiting here. Calls that NCCL can't serve block until
-// they are done, and so do those of a group where a rank has no NCCL.
+// they are done, and so do those of a group where a rank has no NCCL; a second such call of the group from inside one
+// (a callback) is refused, and the group goes on.
 //
 // While the stream is being captured into a CUDA graph a call is only put into the graph: its Work is done at once,
 // WaitOnStream joins other streams to the capture, and what a replay does is NCCL's affair. The group's first call on a

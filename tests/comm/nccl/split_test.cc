@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "runtime/engine.h"
 #include "tests/comm/nccl/nccl_world.h"
 
 namespace cohort::comm {
@@ -121,6 +123,62 @@ TEST_F(NcclSplitTest, WhatIsLeftOfAGroupMayUseItsDevicesInAnotherOrder) {
   });
   for (const std::string& problem : problems) EXPECT_EQ(problem, "");
   EXPECT_EQ(TheFake().made(2), 4) << "shrunk communicators";
+}
+
+// Waits until no more than `most` communicators are alive: those that are dropped end in threads of their own.
+bool SoonAlive(NcclRank& self, int most) {
+  const auto few = [most] { return TheFake().live_communicators() <= most; };
+  const runtime::EngineLock lock(self.runtime().engine());
+  return self.runtime().engine().DriveUntil(few, runtime::Deadline::After(std::chrono::seconds(20)));
+}
+
+TEST_F(NcclSplitTest, ChildrenThatNobodyUsesDoNotPileUp) {
+  constexpr int kChildren = 50, kKept = 16;
+  const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    if (!self.Run(Barrier()).ok()) return "the first barrier failed";
+    for (uint64_t child = 200; child < 200 + kChildren; ++child) Split(self, 0, self.rank(), child);
+    if (!SoonAlive(self, 2 * (1 + kKept))) return std::to_string(TheFake().live_communicators()) + " are alive";
+    if (!self.Run(Barrier()).ok()) return "the parent does not work any more";
+    NcclRank newest(&self.runtime(), {0, 1}, FakeOptions(), 200 + kChildren - 1);
+    if (std::string problem = Gather(newest, {0, 1}, 0); !problem.empty()) return "the newest: " + problem;
+    if (!self.Run(Barrier()).ok()) return "the parent does not work any more";
+    if (TheFake().made(0) != 2) return "the newest one's communicator was not used";
+    NcclRank oldest(&self.runtime(), {0, 1}, FakeOptions(), 200);
+    if (std::string problem = Gather(oldest, {0, 1}, 0); !problem.empty()) return "the oldest: " + problem;
+    return TheFake().made(0) == 4 ? "" : "the oldest one's communicator was kept";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
+// Rank 2 takes no part in the later splits, so that it still has its communicator of the first one.
+TEST_F(NcclSplitTest, MembersOfWhichOneHasDroppedItsCommunicatorMakeANewOne) {
+  const auto problems = RunNcclRanks(3, [](NcclRank& self) -> std::string {
+    if (!self.Run(Barrier()).ok()) return "the first barrier failed";
+    Split(self, 0, self.rank(), 200);
+    for (uint64_t child = 300; child < 320; ++child) Split(self, self.rank() == 2 ? -1 : 0, self.rank(), child);
+    NcclRank group(&self.runtime(), {0, 1, 2}, FakeOptions(), 200);
+    if (std::string problem = Gather(group, {0, 1, 2}, 0); !problem.empty()) return problem;
+    return TheFake().made(0) == 6 ? "" : std::to_string(TheFake().made(0)) + " communicators were made";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+}
+
+TEST_F(NcclSplitTest, CommunicatorsOfFailedGroupsDoNotPileUp) {
+  constexpr int kKept = 4;
+  const auto problems = RunNcclRanks(2, [](NcclRank& self) -> std::string {
+    if (!self.Run(Barrier()).ok()) return "the first barrier failed";
+    for (uint64_t id = 300; id < 320; ++id) {
+      NcclRank group(&self.runtime(), {0, 1}, FakeOptions(), id);
+      if (const absl::Status status = group.Run(Barrier()); !status.ok()) return status.ToString();
+      if (!self.Run(Barrier()).ok()) return "barrier";  // nobody is in the group's call any more
+      const runtime::EngineLock lock(self.runtime().engine());
+      group.provider().Fail(absl::AbortedError("a test"));
+    }
+    if (!SoonAlive(self, 2 * (1 + kKept))) return std::to_string(TheFake().live_communicators()) + " are alive";
+    return self.Run(Barrier()).ok() ? "" : "the last barrier failed";
+  });
+  for (const std::string& problem : problems) EXPECT_EQ(problem, "");
+  EXPECT_EQ(TheFake().made(0), 2 * 21);
 }
 
 }  // namespace
