@@ -113,6 +113,7 @@ Group::~Group() {
   if (status_.ok()) status_ = absl::CancelledError("the communicator was destroyed");
   for (auto& provider : providers_) provider.reset();
   batches_.reset();
+  TellTransportsOfEnd();
 }
 
 bool Group::Drive(const std::function<bool()>& done, runtime::Deadline deadline) {
@@ -444,6 +445,7 @@ void Group::FailHere(const absl::Status& status) {
   for (const auto& provider : providers_) {
     if (provider != nullptr) provider->Fail(status);
   }
+  TellTransportsOfEnd();
 }
 
 void Group::FailEverywhere(const absl::Status& status, int blamed) {

@@ -159,6 +159,11 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   uint64_t NextSequence(const CollectiveRequest& request);
   const SiteMemo& SiteOf(const std::source_location& site);
   void FailHere(const absl::Status& status);
+  // What comes for links that were never made need not be kept any more.
+  void TellTransportsOfEnd() {
+    if (runtime().attachment() == nullptr) return;  // the runtime has ended: none is made for this
+    TransportSet::Of(runtime()).OnGroupEnd(context_.id, context_.epoch);
+  }
   // The oldest call that is under way, or null.
   const runtime::CallRecord* Pending() const;
   // Whether this collective is under way.

@@ -87,7 +87,7 @@ class NcclPool {
   void End(SharedCommunicator communicator);
 
   const std::shared_ptr<Waker> waker_;
-  std::vector<Idle> idle_;  // oldest first
+  std::vector<Idle> idle_;      // oldest first
   std::vector<Kept> children_;  // oldest first
   std::vector<Kept> revoked_;   // the same
   std::vector<SharedCommunicator> ending_;

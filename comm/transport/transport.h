@@ -124,6 +124,9 @@ class Transport : public runtime::ProgressSource {
     (void)spec;
     return absl::UnimplementedError("no fan-out");
   }
+  // A group has ended or failed here: its links that were not made yet never will be, and what came for them, or comes
+  // later, need not be kept. Links that were made are left to their owners.
+  virtual void OnGroupEnd(uint64_t group, uint32_t epoch) { (void)group, (void)epoch; }
   // A peer is gone: complete everything on links to it with `status`.
   virtual void OnPeerLost(int world_rank, const absl::Status& status) = 0;
 };

@@ -126,6 +126,12 @@ void TransportSet::OnRanksLost(const std::vector<int>& ranks, const std::string&
   }
 }
 
+void TransportSet::OnGroupEnd(uint64_t group, uint32_t epoch) {
+  for (const auto& made : made_) {
+    if (made->transport != nullptr) made->transport->OnGroupEnd(group, epoch);
+  }
+}
+
 void TransportSet::OnGroupFailure(const runtime::GroupFailure&) {}
 
 }  // namespace cohort::comm

@@ -46,6 +46,9 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   // How many communicators of the whole world were made of this runtime, this one included.
   uint64_t NextWorld() { return ++worlds_; }
 
+  // Transport::OnGroupEnd, of all of them.
+  void OnGroupEnd(uint64_t group, uint32_t epoch);
+
   void OnRanksLost(const std::vector<int>& ranks, const std::string& text) override;
   void OnGroupFailure(const runtime::GroupFailure& failure) override;
 

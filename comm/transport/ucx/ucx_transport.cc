@@ -37,6 +37,10 @@ constexpr std::chrono::seconds kDrainLimit(2);
 constexpr std::chrono::milliseconds kBetweenDrains(500);
 constexpr std::chrono::milliseconds kShortestDrain(20);
 
+// Stands for all links of a group; no link has it.
+LinkKey WholeGroup(uint64_t group, uint32_t epoch) { return {group, epoch, 0, -1}; }
+LinkKey WholeGroup(const LinkKey& key) { return WholeGroup(key.group, key.epoch); }
+
 class UcxTransport;
 
 class UcxLink : public Link {
@@ -70,6 +74,7 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   bool Reaches(int world_rank) const override;
   absl::StatusOr<std::unique_ptr<Link>> Connect(const LinkSpec& spec) override;
   void OnPeerLost(int world_rank, const absl::Status& status) override;
+  void OnGroupEnd(uint64_t group, uint32_t epoch) override;
 
   bool OnMessage(const void* header, size_t header_bytes, void* data, size_t bytes, bool rendezvous) override;
   void OnHello(const void* hello, size_t bytes) override;
@@ -90,6 +95,7 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   absl::Status CheckKindred(const Published& published) const;
   absl::Status ConnectTo(Peer& peer, const std::string& text);
   LinkState* FindOrMakeLink(const LinkKey& key, Peer& peer);
+  void NoteClosed(const LinkKey& key);
   bool ReportConsumed();
   std::string UcxVersion() const;
   std::string Describe(const WorkerOptions& options) const;
@@ -106,8 +112,9 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   size_t looking_up_ = 0;
   size_t pending_operations_ = 0;
   std::unordered_map<LinkKey, std::unique_ptr<LinkState>, LinkKeyHash> links_;
+  std::unordered_map<LinkKey, std::vector<LinkKey>, LinkKeyHash> unclaimed_;  // of links_, by WholeGroup
   std::vector<LinkState*> reports_due_;
-  std::unordered_set<LinkKey, LinkKeyHash> closed_;
+  std::unordered_set<LinkKey, LinkKeyHash> closed_;  // links, and WholeGroup of groups that have ended
   std::deque<LinkKey> closed_order_;
   std::chrono::steady_clock::time_point drain_end_;     // of the present series of drains
   std::chrono::steady_clock::time_point drains_until_;  // one that begins later begins a new series
@@ -216,7 +223,12 @@ absl::StatusOr<std::unique_ptr<Link>> UcxTransport::Connect(const LinkSpec& spec
   LinkState* state = FindOrMakeLink(key, *peer);
   if (state->claimed) return absl::InternalError("a link was made twice");
   state->claimed = true;
-  if (came_first) --peer->unclaimed_links;
+  if (came_first) {
+    --peer->unclaimed_links;
+    const auto waiting = unclaimed_.find(WholeGroup(key));
+    std::erase(waiting->second, key);
+    if (waiting->second.empty()) unclaimed_.erase(waiting);
+  }
   return std::make_unique<UcxLink>(this, state);
 }
 
@@ -232,10 +244,28 @@ void UcxTransport::Release(LinkState* state) {
   reports_due_.erase(std::remove(reports_due_.begin(), reports_due_.end(), state), reports_due_.end());
   const LinkKey key = state->key();
   links_.erase(key);
+  NoteClosed(key);
+}
+
+void UcxTransport::NoteClosed(const LinkKey& key) {
   if (closed_.insert(key).second) closed_order_.push_back(key);
   if (closed_order_.size() > kMostClosedLinks) {
     closed_.erase(closed_order_.front());
     closed_order_.pop_front();
+  }
+}
+
+void UcxTransport::OnGroupEnd(uint64_t group, uint32_t epoch) {
+  const LinkKey whole = WholeGroup(group, epoch);
+  NoteClosed(whole);
+  const auto waiting = unclaimed_.find(whole);
+  if (waiting == unclaimed_.end()) return;
+  const std::vector<LinkKey> keys = std::move(waiting->second);
+  unclaimed_.erase(waiting);
+  for (const LinkKey& key : keys) {
+    LinkState* state = links_.at(key).get();
+    --state->peer().unclaimed_links;
+    Release(state);
   }
 }
 
@@ -271,7 +301,7 @@ bool UcxTransport::OnMessage(const void* header, size_t header_bytes, void* data
   if (closed_.contains(key)) return false;
   auto found = links_.find(key);
   if (found == links_.end()) {
-    if (credit) return false;
+    if (credit || closed_.contains(WholeGroup(key))) return false;
     if (peer->unclaimed_links >= kMostUnclaimedLinks) {
       FailPeer(*peer,
                absl::ResourceExhaustedError("rank " + std::to_string(peer->world_rank) + " has sent to " +
@@ -279,6 +309,7 @@ bool UcxTransport::OnMessage(const void* header, size_t header_bytes, void* data
       return false;
     }
     ++peer->unclaimed_links;
+    unclaimed_[WholeGroup(key)].push_back(key);
     FindOrMakeLink(key, *peer);
     found = links_.find(key);
   }
