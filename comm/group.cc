@@ -10,7 +10,6 @@
 #include "comm/batch_state.h"
 #include "comm/local_call.h"
 #include "comm/mismatch.h"
-#include "comm/selector.h"
 #include "runtime/segment/black_box.h"
 #include "runtime/segment/call_names.h"
 
@@ -309,11 +308,6 @@ runtime::Work Group::SubmitUnequal(const CallArguments& arguments, const BlockLa
   }
   if (!work.Done()) runtime().engine().Kick();
   return work;
-}
-
-absl::Status Group::CheckNameAlone(CollectiveKind kind, const CallOptions& options) const {
-  if (options.algorithm.empty() || FindAlgorithm(kind, options.algorithm) != nullptr) return absl::OkStatus();
-  return Select(kind, 0, {}, context_.tuning, options.algorithm).status();
 }
 
 runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOptions& options,

@@ -4,9 +4,15 @@
 
 #include "comm/batch_state.h"
 #include "comm/group.h"
+#include "comm/selector.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::comm {
+
+absl::Status Group::CheckNameAlone(CollectiveKind kind, const CallOptions& options) const {
+  if (options.algorithm.empty() || FindAlgorithm(kind, options.algorithm) != nullptr) return absl::OkStatus();
+  return Select(kind, 0, {}, context_.tuning, options.algorithm).status();
+}
 
 // Makes and checks the requests of a batch; the first that is refused refuses them all.
 absl::Status Group::CheckBatch(std::span<const BatchedCall> calls, BatchState* state) {
