@@ -94,7 +94,8 @@ class StoreBootstrap final : public Bootstrap {
   void TellSelf() COHORT_EXCLUDES(mutex_);
   std::vector<CallView> InspectMembers(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members);
   // all_here: every member is on this node.
-  absl::Status Judge(const CallVerdict& verdict, const std::vector<CallView>& views, bool expired, bool all_here);
+  absl::Status Judge(const CallVerdict& verdict, const std::vector<CallView>& views, const std::set<int>& finalised,
+                     bool expired, bool all_here);
   std::string Describe(int rank) const;
 
   KeyValueStore* const store_;
@@ -337,15 +338,14 @@ std::vector<CallView> StoreBootstrap::InspectMembers(uint64_t group, uint64_t ep
 }
 
 // The failure that follows from a verdict, or OK while there is still hope.
-absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, const std::vector<CallView>& views, bool expired,
-                                   bool all_here) {
+absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, const std::vector<CallView>& views,
+                                   const std::set<int>& finalised, bool expired, bool all_here) {
   switch (verdict.kind) {
     case CallVerdict::Kind::kMismatch:
       return absl::FailedPreconditionError(verdict.text);
     case CallVerdict::Kind::kAbsent:
       for (int rank : verdict.blamed) {
-        const uint32_t state = segment_->control(rank - node_.first_rank).state.load(std::memory_order_acquire);
-        if (state == kRankFinalised) {
+        if (finalised.contains(rank)) {
           return absl::UnavailableError(Describe(rank) + " has already finalised; " + verdict.text);
         }
       }
@@ -355,9 +355,7 @@ absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, const std::vector
       break;
   }
   for (const CallView& view : views) {
-    if (!view.seen || (view.done && !view.failed)) continue;
-    const RankControl& control = segment_->control(view.rank - node_.first_rank);
-    if (control.state.load(std::memory_order_acquire) != kRankFinalised) continue;
+    if (!view.seen || (view.done && !view.failed) || !finalised.contains(view.rank)) continue;
     return absl::UnavailableError(Describe(view.rank) +
                                   " has finalised before the call was complete that others wait "
                                   "in: " +
@@ -372,11 +370,17 @@ absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, const std::vector
 
 void StoreBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members,
                                  bool expired) {
+  // Before their black boxes are read: what is in the box of one that had finalised then is the last word.
+  std::set<int> finalised;
+  for (int local = 0; local < node_.rank_count; ++local) {
+    const uint32_t state = segment_->control(local).state.load(std::memory_order_acquire);
+    if (state == kRankFinalised) finalised.insert(node_.first_rank + local);
+  }
   const std::vector<CallView> views = InspectMembers(group, epoch, sequence, members);
   const CallVerdict verdict = CompareCalls(group, sequence, views);
   GroupFailure failure;
   const bool all_here = !members.everyone && views.size() == members.ranks.size();
-  failure.status = Judge(verdict, views, expired, all_here);
+  failure.status = Judge(verdict, views, finalised, expired, all_here);
   if (failure.status.ok()) return;
   failure.group = group;
   failure.epoch = epoch;

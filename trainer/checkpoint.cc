@@ -298,7 +298,34 @@ CheckpointIndex CheckpointIndex::Read(const std::string& directory) {
   } catch (const Json::exception& error) {
     throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + error.what());
   }
+  index.CheckRead(path);
   return index;
+}
+
+// The hash has no key: a file that somebody made may be whole and say anything.
+void CheckpointIndex::CheckRead(const std::string& path) const {
+  const auto require = [&path](bool holds, const std::string& what) {
+    if (!holds) throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + what);
+  };
+  for (const auto& [name, file] : files_) {
+    require(!name.empty() && name.find('/') == std::string::npos && name[0] != '.', "its files have paths");
+    require(file.header_bytes >= 0 && file.bytes >= file.header_bytes, name + " has no such sizes");
+  }
+  for (const auto& [name, tensor] : tensors_) {
+    int64_t elements = 1;
+    for (const int64_t size : tensor.sizes) {
+      require(size >= 0 && !__builtin_mul_overflow(elements, size, &elements), name + " has no such sizes");
+    }
+    std::vector<Piece> pieces = tensor.pieces;
+    std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+    int64_t next = 0;
+    for (const Piece& piece : pieces) {
+      require(piece.begin == next && piece.end >= piece.begin && piece.offset >= 0, name + " has gaps or overlaps");
+      require(files_.contains(piece.file), name + " lies in a file that is not of the checkpoint");
+      next = piece.end;
+    }
+    require(next == elements, name + " is incomplete");
+  }
 }
 
 void LoadTensors(const std::string& directory, const CheckpointIndex& index,

@@ -79,6 +79,7 @@ class CheckpointIndex {
   std::string Write() const;
   void Add(const std::string& rank_text);
   void CheckComplete() const;
+  void CheckRead(const std::string& path) const;
 
   std::map<std::string, Tensor> tensors_;
   std::map<std::string, File> files_;

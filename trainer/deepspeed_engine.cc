@@ -45,12 +45,22 @@ std::unique_ptr<Optimizer> MakeOptimizer(const torch::nn::Module& module, const 
   return Make<torch::optim::Adam>(module, options, config, world);
 }
 
+// As Python's half() and bfloat16(): libtorch's Module::to takes integers and flags along.
+void ConvertFloats(torch::nn::Module& module, at::ScalarType type) {
+  const at::NoGradGuard no_grad;
+  const auto convert = [type](at::Tensor tensor) {
+    if (tensor.defined() && tensor.is_floating_point()) tensor.set_data(tensor.to(type));
+  };
+  for (const at::Tensor& parameter : module.parameters()) convert(parameter);
+  for (const at::Tensor& buffer : module.buffers()) convert(buffer);
+}
+
 }  // namespace
 
 DeepSpeedEngineBase::DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedConfig config, comm::Communicator& world)
     : config_(std::move(config)), module_(module), world_(world), loss_scale_(config_.fp16) {
-  if (config_.fp16.enabled) module_.to(torch::kHalf);
-  if (config_.bf16_enabled) module_.to(torch::kBFloat16);
+  if (config_.fp16.enabled) ConvertFloats(module_, torch::kHalf);
+  if (config_.bf16_enabled) ConvertFloats(module_, torch::kBFloat16);
   optimizer_ = MakeOptimizer(module_, config_, world_);
   zero_ = dynamic_cast<ZeroRedundancyOptimizerBase*>(optimizer_.get());
   SetLearningRate();

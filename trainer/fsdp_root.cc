@@ -71,14 +71,20 @@ void FsdpRoot::StartUnshard(FsdpUnit& unit) {
   steps_.emplace_back(kept ? Step::kGatherKept : Step::kGather, &unit);
 }
 
-// A forward pass that no backward pass followed, or one that failed, leaves units gathered, maybe with old values.
+// A forward pass that no backward pass followed, or one that failed, leaves units gathered, maybe with old values. What
+// a backward pass has brought before an exception ended it must not get into the next average.
 void FsdpRoot::StartOver() {
   for (const auto& unit : units_) {
     unit->Reshard(pool_);
+    if (backward_) unit->DropFlatGradient();
     unit->RestoreShardGradients();
     unit->ExpectAllGradients();
   }
   backward_ = false;
+  for (Reduction& reduction : reductions_) {  // it works in the memory that is let go of
+    const absl::Status ignored = reduction.work.Wait();
+    (void)ignored;
+  }
   reductions_.clear();
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
   steps_.clear();
@@ -106,6 +112,10 @@ void FsdpRoot::PrefetchForward(const FsdpUnit& unit) {
 void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
   runtime::MutexLock lock(mutex_);
   if (!at::GradMode::is_enabled()) return unit.Reshard(pool_);
+  TORCH_CHECK(!outputs.empty() || !unit.trainable(), "FullyShardedDataParallel: the forward pass of the module with ",
+              unit.parameters().front().name,
+              " returned no tensor that can be found, so its backward pass can't be "
+              "followed; return tensors, or give its type an overload of AppendTensors (trainer/tensors_of.h)");
   if (unit.reshards_after_forward(outermost(unit))) unit.ReshardAfterForward(pool_);
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
@@ -122,7 +132,9 @@ void FsdpRoot::QueueFinish() {
   backward_ = true;
   next_to_reduce_ = 0;
   to_reduce_.clear();
-  for (auto unit = order_.rbegin(); unit != order_.rend(); ++unit) {
+  // A second backward pass of one forward pass, or of one before the last, runs through the same units.
+  const std::vector<FsdpUnit*>& order = order_.empty() ? last_order_ : order_;
+  for (auto unit = order.rbegin(); unit != order.rend(); ++unit) {
     if (std::find(to_reduce_.begin(), to_reduce_.end(), *unit) == to_reduce_.end()) to_reduce_.push_back(*unit);
   }
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
@@ -281,7 +293,7 @@ void FsdpRoot::Finish() {
     throw;
   }
   backward_ = false;
-  last_order_ = std::exchange(order_, {});
+  if (!order_.empty()) last_order_ = std::exchange(order_, {});
   if (sync_) last_steps_ = std::move(steps_);
   steps_.clear();
 }

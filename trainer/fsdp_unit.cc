@@ -49,12 +49,11 @@ FsdpUnit::FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
     parameter.numel = parameter.tensor.numel();
     parameter.offset = total;
     total += parameter.numel;
-    trainable_ += parameter.tensor.requires_grad() ? 1 : 0;
   }
   filled_.assign(parameters_.size(), false);
   accumulators_.resize(parameters_.size());
   saved_grads_.resize(parameters_.size());
-  pending_ = trainable_;
+  ExpectAllGradients();
   if (parameters_.empty()) return;
   Shard();
 }
@@ -240,6 +239,17 @@ at::Tensor FsdpUnit::ReleaseFlatGradient() {
   if (used < flat_grad_.numel()) flat_grad_.narrow(0, used, flat_grad_.numel() - used).zero_();
   filled_.assign(parameters_.size(), false);
   return std::exchange(flat_grad_, at::Tensor());
+}
+
+void FsdpUnit::DropFlatGradient() {
+  filled_.assign(parameters_.size(), false);
+  flat_grad_ = at::Tensor();
+}
+
+void FsdpUnit::ExpectAllGradients() {
+  trainable_ = 0;
+  for (const FsdpParameter& parameter : parameters_) trainable_ += parameter.tensor.requires_grad() ? 1 : 0;
+  pending_ = trainable_;
 }
 
 void FsdpUnit::SetShardGradients(const at::Tensor& reduced) {

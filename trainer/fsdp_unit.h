@@ -91,6 +91,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   bool has_all_gradients() const { return grads_aside_ && pending_ <= 0; }
   // The flat gradient, with zeros where nothing came, for reduce-scatter; the unit has none afterwards.
   at::Tensor ReleaseFlatGradient();
+  // Forgets the flat gradient.
+  void DropFlatGradient();
   // A flat gradient of zeros.
   at::Tensor ZeroFlatGradient() const;
   // The shards' .grad, from the reduced shard of the flat gradient. While sharded.
@@ -99,8 +101,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   void DropShardGradients();
   // .grad of the shards as it was: a backward pass without averaging.
   void RestoreShardGradients();
-  // A new backward pass expects all gradients again.
-  void ExpectAllGradients() { pending_ = trainable_; }
+  // A new backward pass expects all gradients again, of the parameters that want one now.
+  void ExpectAllGradients();
 
  private:
   enum class State { kSharded, kGathering, kUnsharded };

@@ -41,12 +41,18 @@ at::Tensor MasterWeightsBase::step(LossClosure closure) {
     const at::AutoGradMode grad(true);
     loss = closure();
   }
+  TORCH_CHECK(param_groups().size() == masters_optimizer_->param_groups().size(),
+              "MasterWeights: a group was added to it by add_param_group; give it all groups when it is made, since it "
+              "copies their parameters then");
   for (size_t g = 0; g < param_groups().size(); ++g) {
     masters_optimizer_->param_groups()[g].set_options(param_groups()[g].options().clone());
   }
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < parameters_.size(); ++i) {
+    TORCH_CHECK(masters_[i].sizes() == parameters_[i].sizes(), "MasterWeights: a parameter has sizes ",
+                parameters_[i].sizes(), " now and had ", masters_[i].sizes(),
+                "; wrap the module by FullyShardedDataParallel first, and make MasterWeights of its shards");
     Follow(i);
     gradients.push_back(parameters_[i].grad());
     masters_[i].mutable_grad() = at::Tensor();  // optimizers pass over what has no gradient
@@ -69,6 +75,18 @@ at::Tensor MasterWeightsBase::step(LossClosure closure) {
   }
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].mutable_grad() = gradients[i];
   return loss;
+}
+
+void MasterWeightsBase::save(torch::serialize::OutputArchive& /*archive*/) const {
+  TORCH_CHECK(false,
+              "MasterWeights: torch::save would keep nothing of its state; use SaveTrainingState "
+              "(trainer/training_state.h)");
+}
+
+void MasterWeightsBase::load(torch::serialize::InputArchive& /*archive*/) {
+  TORCH_CHECK(false,
+              "MasterWeights: torch::load has nothing of its state; use LoadTrainingState "
+              "(trainer/training_state.h)");
 }
 
 const at::Tensor& MasterWeightsBase::MasterOf(const at::Tensor& parameter) {

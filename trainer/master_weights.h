@@ -35,6 +35,9 @@ class MasterWeightsBase : public torch::optim::Optimizer {
   // Steps the copies by the parameters' gradients, a few million elements at a time (so that float32 gradients need
   // little memory), and rounds them to the parameters. Returns the closure's loss.
   at::Tensor step(LossClosure closure = nullptr) override;
+  // Throw c10::Error: SaveTrainingState keeps what the optimizer remembers, these would keep nothing.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
   // The copy of a parameter, with the values that others have written to it. Throws c10::Error for one that is not of
   // this optimizer.
   const at::Tensor& MasterOf(const at::Tensor& parameter);

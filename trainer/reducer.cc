@@ -32,6 +32,7 @@ Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Com
   std::vector<int> order(parameters_.size());
   std::iota(order.rbegin(), order.rend(), 0);  // the last layers' gradients come first
   BuildBuckets(order);
+  unused_.clear();
   calls_.assign(parameters_.size(), 0);
   kept_.resize(parameters_.size());
   globally_unused_.assign(parameters_.size(), false);
@@ -192,22 +193,25 @@ void Reducer::PrepareBackward(const std::vector<at::Tensor>& outputs, int diviso
   BeginCollecting();
   divisor_ = divisor;
   // The outputs' hooks run in the outermost backward pass: the end of one within (a checkpoint's) is none for us.
+  bool backward_comes = false;
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
+    backward_comes = true;
     output.register_hook([shared = shared_](const at::Tensor&) {
       runtime::MutexLock hook_lock(shared->mutex);
-      if (shared->owner != nullptr) shared->owner->QueueFinish();
+      if (shared->owner != nullptr) shared->owner->BeginBackward();
     });
   }
   try {
-    MarkUnused(outputs);
+    FindUnused(outputs);
+    if (!backward_comes) MarkUnused();
   } catch (const c10::Error& error) {
     Fail(error.what_without_backtrace());
     throw;
   }
 }
 
-void Reducer::MarkUnused(const std::vector<at::Tensor>& outputs) {
+void Reducer::FindUnused(const std::vector<at::Tensor>& outputs) {
   std::vector<bool> reached;
   if (options_.find_unused_parameters) {
     std::vector<at::Tensor> leaves;
@@ -217,7 +221,20 @@ void Reducer::MarkUnused(const std::vector<at::Tensor>& outputs) {
     for (int calls : expected_calls_) reached.push_back(calls > 0);
   }
   for (int i = 0; i < static_cast<int>(reached.size()); ++i) {
-    if (!reached[i]) MarkReady(i);
+    if (!reached[i]) unused_.push_back(i);
+  }
+}
+
+void Reducer::MarkUnused() {
+  for (const int parameter : std::exchange(unused_, {})) MarkReady(parameter);
+}
+
+void Reducer::BeginBackward() {
+  try {
+    QueueFinish();
+  } catch (const c10::Error& error) {
+    Fail(error.what_without_backtrace());
+    throw;
   }
 }
 
@@ -234,7 +251,8 @@ void Reducer::ShadowBackward() {
   FinishGuarded();
 }
 
-// Once a backward pass, and within it.
+// Once a backward pass, and within it. Unused parameters are ready then, as in PyTorch: what their .grad is is the
+// user's affair until backward begins.
 void Reducer::QueueFinish() {
   if (callback_queued_ || state_ != State::kCollecting) return;
   callback_queued_ = true;
@@ -242,6 +260,7 @@ void Reducer::QueueFinish() {
     runtime::MutexLock lock(shared->mutex);
     if (shared->owner != nullptr) shared->owner->FinishGuarded();
   });
+  MarkUnused();
 }
 
 void Reducer::OnGradient(int parameter) {

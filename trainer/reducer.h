@@ -90,9 +90,11 @@ class Reducer {
   at::Tensor ViewOf(int parameter) const;
   void BeginCollecting();
   void QueueFinish();
+  void BeginBackward();
   void OnGradient(int parameter);
   void MarkReady(int parameter);
-  void MarkUnused(const std::vector<at::Tensor>& outputs);
+  void FindUnused(const std::vector<at::Tensor>& outputs);
+  void MarkUnused();
   void CopyIntoBucket(int parameter);
   void LaunchReadyBuckets();
   void Launch(Bucket& bucket, int index);
@@ -132,6 +134,7 @@ class Reducer {
   std::vector<int> observed_order_;
   bool rebuilt_ = false;
   bool callback_queued_ = false;
+  std::vector<int> unused_;  // by the outputs: marked when backward begins, as gradients may be zeroed until then
 
   std::vector<int> calls_;           // by parameter: gradients in this backward pass
   std::vector<int> expected_calls_;  // static graph: what the first backward pass had

@@ -100,12 +100,28 @@ at::Tensor ZeroRedundancyOptimizerBase::step(LossClosure closure) {
     const at::AutoGradMode grad(true);
     loss = closure();
   }
+  TORCH_CHECK(
+      param_groups().size() == local_->param_groups().size(),
+      "ZeroRedundancyOptimizer: a group was added to it by add_param_group; give it all groups when it is made, "
+      "since they decide who owns which parameter");
   for (size_t g = 0; g < param_groups().size(); ++g) {
     local_->param_groups()[g].set_options(param_groups()[g].options().clone());
   }
   local_->step();
   GatherParameters();
   return loss;
+}
+
+void ZeroRedundancyOptimizerBase::save(torch::serialize::OutputArchive& /*archive*/) const {
+  TORCH_CHECK(false,
+              "ZeroRedundancyOptimizer: torch::save would keep nothing of its state; use SaveTrainingState "
+              "(trainer/training_state.h)");
+}
+
+void ZeroRedundancyOptimizerBase::load(torch::serialize::InputArchive& /*archive*/) {
+  TORCH_CHECK(false,
+              "ZeroRedundancyOptimizer: torch::load has nothing of its state; use LoadTrainingState "
+              "(trainer/training_state.h)");
 }
 
 void ZeroRedundancyOptimizerBase::GatherParameters() {

@@ -48,6 +48,9 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
 
   // Steps this rank's parameters, then gives everyone's to everyone. Collective; blocks. Returns the closure's loss.
   at::Tensor step(LossClosure closure = nullptr) override;
+  // Throw c10::Error: SaveTrainingState keeps what the ranks' optimizers remember, these would keep nothing.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
   // Scales gradients so that the norm over all parameters is at most max_norm; returns the norm before. Every parameter
   // counts on its owner. Collective; blocks.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);

@@ -59,6 +59,10 @@ void Inspections::Reply(ConnectionId from, const v1::InspectReply& reply) {
   for (const v1::CallState& call : reply.calls()) inquiry.calls[call.rank()] = call;
 }
 
+void Inspections::ForgetAnswers(uint32_t rank) {
+  for (auto& [operation, inquiry] : inquiries_) inquiry.calls.erase(rank);
+}
+
 void Inspections::Forget(ConnectionId connection) {
   for (auto& [operation, inquiry] : inquiries_) inquiry.awaited.erase(connection);
 }

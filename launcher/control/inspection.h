@@ -55,6 +55,8 @@ class Inspections {
   uint64_t Begin(const OperationId& operation, std::unordered_set<ConnectionId> asked, TimePoint now);
 
   void Reply(ConnectionId from, const v1::InspectReply& reply);
+  // The rank has ended: what was answered for it before is not what it ended with.
+  void ForgetAnswers(uint32_t rank);
   // The connection will not answer any more.
   void Forget(ConnectionId connection);
 

@@ -63,7 +63,9 @@ void Rendezvous::Machine::ForgetOldStalls() {
 }
 
 // Whoever waits for a rank that has ended in order, or left for the next epoch, need not wait until they report again.
+// And no answer of the time when it lived is compared with its end: it may have completed its call in between.
 void Rendezvous::Machine::AskAboutStallsWith(uint32_t rank) {
+  inspections_.ForgetAnswers(rank);
   ForgetOldStalls();
   for (const auto& [group, stall] : stalls_) {
     if (!std::binary_search(stall.members.begin(), stall.members.end(), rank)) continue;

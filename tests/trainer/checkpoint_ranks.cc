@@ -185,6 +185,42 @@ TEST_F(DamagedCheckpoint, IsRefusedByNameAndTheOneBeforeLoads) {
   EXPECT_EQ(LoadLatestTrainingState(*world, folder_.string(), loaded.state)->values.at("step"), "2");
 }
 
+// An index that somebody made, with the right sum of what is wrong.
+TEST_F(DamagedCheckpoint, IsRefusedWhereItsIndexContradictsItself) {
+  Trained saved("fsdp", *world);
+  SaveTrainingState(*world, At("step-1"), saved.state, {});
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+  const std::string path = At("step-1") + "/index.json";
+  const nlohmann::json good = nlohmann::json::parse(ReadText(path));
+  using Change = std::function<void(nlohmann::json & pieces)>;
+  const std::vector<Change> changes = {
+      [](nlohmann::json& pieces) { pieces[0]["begin"] = 1; },
+      [](nlohmann::json& pieces) { pieces[0]["end"] = -1; },
+      [](nlohmann::json& pieces) { pieces[0]["end"] = int64_t{1} << 60; },
+      [](nlohmann::json& pieces) { pieces[0]["file"] = "../elsewhere"; },
+      [](nlohmann::json& pieces) { pieces[0]["file"] = "nowhere.safetensors"; },
+      [](nlohmann::json& pieces) { pieces[0]["offset"] = -8; },
+      [](nlohmann::json& pieces) { pieces.clear(); },
+  };
+  for (size_t i = 0; i < changes.size(); ++i) {
+    nlohmann::json bad = good;
+    changes[i](bad["body"]["tensors"].begin().value()["pieces"]);
+    const std::string body = bad["body"].dump();
+    bad["sha256"] = Sha256(body.data(), body.size());
+    const std::string folder = At("bad-" + std::to_string(i) + "-" + std::to_string(world->rank()));
+    std::filesystem::create_directories(folder);
+    std::ofstream(folder + "/index.json", std::ios::binary) << bad.dump(1) << "\n";
+    try {
+      CheckpointIndex::Read(folder);
+      ADD_FAILURE() << "change " << i << " was accepted";
+    } catch (const DistributedError& error) {
+      EXPECT_EQ(error.code(), absl::StatusCode::kDataLoss) << i << error.what();
+    }
+    std::filesystem::remove_all(folder);
+  }
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+}
+
 // One process, every byte of a small checkpoint.
 TEST_F(DamagedCheckpoint, IsRefusedAtEveryByte) {
   const auto alone = First(1);

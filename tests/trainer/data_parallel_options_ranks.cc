@@ -40,10 +40,12 @@ TEST_P(UnusedParameters, CountAsZerosAndKeepTheirGradientWhenNobodyUsesThem) {
   DistributedDataParallel<Branches> ddp(model, *world, options);
   model->branch[2]->weight.mutable_grad() = torch::full({2, 4}, 7.0f);
   for (int step = 0; step < 3; ++step) {
-    for (int i = 0; i < 2; ++i) {
-      model->branch[i]->weight.mutable_grad() = at::Tensor();
-      model->branch[i]->bias.mutable_grad() = at::Tensor();
-    }
+    const auto give_gradients = [&](const at::Tensor& value) {
+      for (int i = 0; i < 2; ++i) {
+        model->branch[i]->weight.mutable_grad() = value;
+        model->branch[i]->bias.mutable_grad() = at::Tensor();
+      }
+    };
     at::Tensor expected[2] = {torch::zeros({2, 4}), torch::zeros({2, 4})};
     for (int rank = 0; rank < world->size(); ++rank) {
       for (int i : UsedBy(rank)) {
@@ -52,7 +54,10 @@ TEST_P(UnusedParameters, CountAsZerosAndKeepTheirGradientWhenNobodyUsesThem) {
         expected[i] += grad[0] / world->size();
       }
     }
-    ddp.forward(InputOf(world->rank(), step), UsedBy(world->rank())).pow(2).sum().backward();
+    give_gradients(torch::full({2, 4}, 99.0f));  // of the step before
+    const at::Tensor loss = ddp.forward(InputOf(world->rank(), step), UsedBy(world->rank())).pow(2).sum();
+    give_gradients(at::Tensor());  // most loops zero them only here
+    loss.backward();
     for (int i = 0; i < 2; ++i) {
       ASSERT_TRUE(model->branch[i]->weight.grad().defined());
       EXPECT_TRUE(torch::allclose(model->branch[i]->weight.grad(), expected[i], 1e-4, 1e-6)) << "branch " << i;

@@ -76,6 +76,17 @@ TEST(DeepSpeedEngine, TrainsInBFloat16) {
   }
 }
 
+TEST(DeepSpeedEngine, LeavesIntegersAndFlagsAsTheyAre) {
+  auto net = std::make_shared<Net>();
+  const at::Tensor positions = net->register_buffer("positions", torch::arange(1000));
+  const at::Tensor mask = net->register_buffer("mask", torch::ones({4}, torch::kBool));
+  const at::Tensor mean = net->register_buffer("mean", torch::ones({4}));
+  const DeepSpeedEngine<Net> engine(net, Config(1, R"(, "bf16": {"enabled": true})"), *world);
+  EXPECT_TRUE(torch::equal(net->named_buffers()["positions"], torch::arange(1000)));
+  EXPECT_EQ(net->named_buffers()["mask"].scalar_type(), torch::kBool);
+  EXPECT_EQ(net->named_buffers()["mean"].scalar_type(), torch::kBFloat16);
+}
+
 // Matrices in float16 are for GPUs: a model without them.
 TEST(DeepSpeedEngine, SkipsStepsWhoseGradientsOverflowInFloat16) {
   struct Scale : torch::nn::Module {

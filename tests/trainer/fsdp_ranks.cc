@@ -128,6 +128,61 @@ TEST(FsdpNoSync, AccumulatesAndTheNextBackwardAverages) {
   }
 }
 
+// The shards' gradients are `times` those of DDP's one backward pass of the same input.
+void ExpectGradients(FullyShardedDataParallel<Tower>& model, int step, double times) {
+  auto reference = Plain();
+  DistributedDataParallel<Tower> ddp(reference, *world);
+  ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+  const auto parts = model.sharded_parameters();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor whole = reference->parameters()[i].grad().reshape({-1}) * times;
+    ASSERT_TRUE(parts[i].tensor.grad().defined()) << parts[i].name;
+    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), whole.narrow(0, parts[i].begin, parts[i].end - parts[i].begin),
+                                1e-4, 1e-6))
+        << parts[i].name << ", step " << step;
+  }
+}
+
+void ZeroGradients(FullyShardedDataParallel<Tower>& model) {
+  for (const auto& part : model.sharded_parameters()) at::Tensor(part.tensor).mutable_grad() = at::Tensor();
+}
+
+TEST(FsdpBackward, ASecondOneOfTheSameGraphAddsItsGradients) {
+  auto model = Shard(*world);
+  const at::Tensor loss = model->forward(InputOf(world->rank(), 0)).pow(2).mean();
+  loss.backward({}, /*retain_graph=*/true);
+  loss.backward();
+  ExpectGradients(*model, 0, 2);
+  ZeroGradients(*model);
+  model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  ExpectGradients(*model, 1, 1);  // and leaves nothing to the next step
+}
+
+TEST(FsdpBackward, OneThatFailsLeavesNothingToTheNext) {
+  auto model = Shard(*world);
+  at::Tensor input = InputOf(world->rank(), 0).requires_grad_();
+  input.register_hook([](const at::Tensor&) { throw std::runtime_error("a hook of the user's"); });
+  EXPECT_ANY_THROW(model->forward(input).pow(2).mean().backward());
+  ZeroGradients(*model);
+  model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  ExpectGradients(*model, 1, 1);
+}
+
+TEST(FsdpBackward, FollowsParametersThatThawAndFreeze) {
+  auto model = Shard(*world);
+  const auto freeze = [&](bool frozen) {
+    for (const auto& part : model->sharded_parameters()) {
+      if (part.name.find("bias") != std::string::npos) at::Tensor(part.tensor).requires_grad_(!frozen);
+    }
+  };
+  freeze(true);
+  model->forward(InputOf(world->rank(), 0)).pow(2).mean().backward();
+  freeze(false);
+  ZeroGradients(*model);
+  model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  ExpectGradients(*model, 1, 1);
+}
+
 TEST(FsdpClip, ScalesByTheNormOfAllGradients) {
   for (const double norm_type : {2.0, std::numeric_limits<double>::infinity()}) {
     auto model = Shard(*world);

@@ -103,6 +103,17 @@ TEST(ZeroRedundancyOptimizer, FollowsChangesOfTheLearningRate) {
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::allclose(model->parameters()[i], expected[i])) << i;
 }
 
+TEST(ZeroRedundancyOptimizer, RefusesWhatWouldLoseState) {
+  auto model = std::make_shared<Net>();
+  ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(model->parameters(), *world, torch::optim::SGDOptions(0.1));
+  torch::serialize::OutputArchive out;
+  EXPECT_THROW(optimizer.save(out), c10::Error);
+  torch::serialize::InputArchive in;
+  EXPECT_THROW(optimizer.load(in), c10::Error);
+  optimizer.add_param_group(torch::optim::OptimizerParamGroup({torch::ones({2}).requires_grad_()}));
+  EXPECT_THROW(optimizer.step(), c10::Error);
+}
+
 TEST(ZeroRedundancyOptimizer, ClipsByTheNormOfAllGradients) {
   for (const double norm_type : {1.0, 2.0, std::numeric_limits<double>::infinity()}) {
     auto model = std::make_shared<Net>();

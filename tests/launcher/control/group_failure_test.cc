@@ -212,6 +212,35 @@ TEST_F(GroupFailures, ARankThatLeftWithoutCallingFailsTheGroupAtOnce) {
   EXPECT_EQ(job_.report()->exit_code(), 1);
 }
 
+// Its agent has answered before, and the others' only answer afterwards.
+TEST_F(GroupFailures, ARankThatCompletesItsCallAndEndsBetweenTwoAnswersIsNotBlamed) {
+  Report(0, Stall(42));
+  v1::CallState call = Call(1, 42, "barrier()", "a.cc:1");
+  Answer(call);
+  call.set_done(true);
+  v1::RankExit exit = Exited(1, 0);
+  *exit.mutable_doing() = call;
+  job_.Exit(exit);
+  for (const uint32_t other : {0u, 2u, 3u}) Answer(Call(other, 42, "barrier()", "a.cc:1"));
+  EXPECT_EQ(Verdict(0), nullptr);
+  job_.Pass(milliseconds(600));
+  EXPECT_EQ(Verdict(0), nullptr);
+}
+
+TEST_F(GroupFailures, ARankThatCompletesItsCallAndStaysBetweenTwoAnswersIsNotBlamed) {
+  Report(0, Stall(42));
+  v1::CallState call = Call(1, 42, "barrier()", "a.cc:1");
+  Answer(call);
+  call.set_done(true);
+  v1::FromAgent message;
+  message.mutable_stays()->set_rank(1);
+  message.mutable_stays()->set_epoch(1);
+  *message.mutable_stays()->mutable_doing() = call;
+  job_.Say(1, message);
+  for (const uint32_t other : {0u, 2u, 3u}) Answer(Call(other, 42, "barrier()", "a.cc:1"));
+  EXPECT_EQ(Verdict(0), nullptr);
+}
+
 TEST_F(GroupFailures, ARankThatLeavesACallWhoseStallIsKnownFailsTheGroupAtOnce) {
   Report(0, Stall(42));
   for (uint32_t rank = 0; rank < nodes_; ++rank) Answer(Call(rank, 42, "barrier()", "a.cc:1"));
