@@ -38,7 +38,7 @@ ReplicatedRendezvous::ReplicatedRendezvous(StandbyCopy copy, const v1::TakeOver&
   clock_ahead_ = log_time_ - copy.arrived_;
   for (const uint32_t agent : order.standbys()) {
     Standby& standby = standbys_[agent];
-    standby.needed = standby.wanted = true;
+    standby.needed = standby.noted = true;
     standby.since = now + kCopyTimeout;  // it has yet to come
   }
   remember_until_ = now + 2 * kCopyTimeout;
@@ -213,6 +213,7 @@ void ReplicatedRendezvous::Attach(Standby* standby, ConnectionId connection, uin
   standby->connection = connection;
   standby->received = standby->applied = applied;
   standby->needed = true;
+  standby->since_entry = end_;
   standby->since = now_;
   SendPage(*standby, applied);
 }
@@ -224,8 +225,11 @@ void ReplicatedRendezvous::OnAck(ConnectionId from, const v1::LogAck& ack) {
     standby.received = std::max(standby.received, ack.received());
     standby.applied = std::max(standby.applied, ack.applied());
     standby.since = now_;
-    const bool whole = standby.received == end_;
-    if (whole && standby.dropped == 0 && !std::exchange(standby.wanted, true)) TellWanted();
+    // What was acted on without it is there; of all else its acknowledgement is waited for.
+    const bool whole = standby.received >= committed_ && standby.dropped == 0;
+    if (!whole || standby.wanted != 0 || standby.noted) continue;
+    standby.wanted = wishes_ + 1;
+    TellWanted();
   }
 }
 
@@ -238,7 +242,8 @@ void ReplicatedRendezvous::DropLate() {
 void ReplicatedRendezvous::Drop(Standby* standby) {
   if (standby->dropped != 0) return;
   standby->connection.reset();
-  standby->wanted = false;
+  standby->wanted = 0;
+  standby->noted = false;
   standby->dropped = TellWanted();
 }
 
@@ -247,7 +252,7 @@ uint64_t ReplicatedRendezvous::TellWanted() {
   wanted.standbys.set_number(++wishes_);
   wanted.standbys.set_term(term_);
   for (const auto& [agent, standby] : standbys_) {
-    if (standby.wanted) wanted.standbys.add_agents(agent);
+    if (standby.wanted != 0 || standby.noted) wanted.standbys.add_agents(agent);
   }
   actions_.emplace_back(std::move(wanted));
   return wishes_;
@@ -259,6 +264,9 @@ void ReplicatedRendezvous::On(const StandbysNoted& event) {
   std::erase_if(standbys_, [&event](const auto& standby) {
     return standby.second.dropped != 0 && standby.second.dropped <= event.standbys.number();
   });
+  for (auto& [agent, standby] : standbys_) {
+    if (standby.wanted != 0 && standby.wanted <= event.standbys.number()) standby.noted = true;
+  }
 }
 
 // --- the log ---
@@ -313,6 +321,7 @@ void ReplicatedRendezvous::Commit() {
   uint64_t forget = end_;
   for (const auto& [agent, standby] : standbys_) {
     if (standby.needed) sure = std::min(sure, standby.received);
+    if (standby.needed && !standby.noted) sure = std::min(sure, standby.since_entry - 1);
     forget = std::min(forget, standby.applied);
   }
   if (sure > committed_) {

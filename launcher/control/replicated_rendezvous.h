@@ -11,7 +11,9 @@
 // The rendezvous is deterministic, so all that happens to it is an entry of a log, with its time. The host first sends
 // an entry to every standby, and acts on it when all of them have it (a round trip; beats and ticks are entries too).
 // A standby that does not answer for kCopyTimeout, or whose stream ends, must not hold the job up: the host asks
-// dlaunch to note that it can't take over any more, and goes on without it when dlaunch has said so.
+// dlaunch to note that it can't take over any more, and goes on without it when dlaunch has said so. Nor does it act on
+// a standby's coming, or on anything after that, before dlaunch has noted that it may take over: the job's ranks start
+// when its loss would be survived, and not before.
 //
 // Why there are never two hosts that act: dlaunch lets only those take over that it has noted, and the host needs the
 // acknowledgement of every one of them for everything it does. Whoever takes over in term t+1 acknowledges nothing of
@@ -62,10 +64,12 @@ class ReplicatedRendezvous : public EventMachine {
     std::optional<ConnectionId> connection;  // once it is there
     uint64_t received = 0;
     uint64_t applied = 0;
-    bool needed = false;   // nothing is acted on that it does not have
-    bool wanted = false;   // dlaunch was told that it may take over
-    uint64_t dropped = 0;  // the number of the message by which dlaunch was asked to do without it
-    TimePoint since;       // the latest acknowledgement, or the first entry after all were acknowledged
+    bool needed = false;       // nothing is acted on that it does not have
+    uint64_t since_entry = 0;  // from this one on nothing is acted on before dlaunch has noted that it may take over
+    uint64_t wanted = 0;       // the number of the first message by which dlaunch was told that it may
+    bool noted = false;        // dlaunch has noted it
+    uint64_t dropped = 0;      // the number of the message by which dlaunch was asked to do without it
+    TimePoint since;           // the latest acknowledgement, or the first entry after all were acknowledged
   };
 
   // Before all else: a host that was itself stopped blames no standby for that.

@@ -78,7 +78,7 @@ TEST(NextEpoch, ASpareTakesTheRanksOfALostNode) {
   DlaunchProcess job(
       Job({"--simulate-nodes", "4", "--spares", "1", "--nproc-per-node", "2", "--max-restarts", "1"}, {"2"}));
   const std::vector<pid_t> before = WaitForEpoch(&job, 1, 6);
-  ::kill(job.ProcessesWith("agent --node=1").at(0), SIGKILL);
+  ::kill(job.AgentProcess(1), SIGKILL);
   EXPECT_EQ(Stayed(before, WaitForEpoch(&job, 2, 6)), (std::vector<int>{0, 1, 4, 5}));
   EXPECT_EQ(job.Wait(), 0) << job.err();
   EXPECT_EQ(job.WaitUntilGone(kGone), "");
@@ -89,7 +89,7 @@ TEST(NextEpoch, WithFewerNodesRanksAreNumberedAnew) {
   DlaunchProcess job(
       Job({"--simulate-nodes", "3", "--nnodes", "2:3", "--nproc-per-node", "2", "--max-restarts", "1"}, {"2"}));
   const std::vector<pid_t> before = WaitForEpoch(&job, 1, 6);
-  ::kill(job.ProcessesWith("agent --node=1").at(0), SIGKILL);
+  ::kill(job.AgentProcess(1), SIGKILL);
   const std::vector<pid_t> after = WaitForEpoch(&job, 2, 4);
   EXPECT_EQ(after, (std::vector<pid_t>{before[0], before[1], before[4], before[5]}));
   EXPECT_EQ(job.Wait(), 0) << job.err();

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
@@ -71,10 +72,22 @@ class Host {
       Say(to, std::move(message));
     }
   }
+  // dlaunch's answer to the latest wish.
+  void Note() {
+    ASSERT_FALSE(wanted.empty());
+    Handle(StandbysNoted{wanted.back()});
+  }
   int Count(ConnectionId to, v1::ToAgent::KindCase kind) const {
     int count = 0;
     for (const Send& send : sent_) count += send.to == to && send.message->kind_case() == kind ? 1 : 0;
     return count;
+  }
+  const v1::ToAgent& First(ConnectionId to, v1::ToAgent::KindCase kind) const {
+    const auto first = std::find_if(sent_.begin(), sent_.end(), [&](const Send& send) {
+      return send.to == to && send.message->kind_case() == kind;
+    });
+    EXPECT_NE(first, sent_.end());
+    return first == sent_.end() ? v1::ToAgent::default_instance() : *first->message;
   }
   const v1::ToAgent& Last(ConnectionId to, v1::ToAgent::KindCase kind) const {
     const v1::ToAgent* last = nullptr;
@@ -111,6 +124,7 @@ class Replicated : public ::testing::Test {
     host_.Join(1, 0);
     host_.Join(2, 1);
     host_.Copy(2, &copy_);
+    host_.Note();
   }
   static v1::TakeOver Order(uint64_t heard = 0) {
     v1::TakeOver order;
@@ -135,15 +149,44 @@ TEST_F(Replicated, ActsOnNothingThatTheStandbyLacks) {
   EXPECT_EQ(host_.Count(1, v1::ToAgent::kAssignment), 0);
   EXPECT_TRUE(host_.wanted.empty());
   host_.Copy(2, &copy_);
-  EXPECT_EQ(host_.Count(1, v1::ToAgent::kAssignment), 1);
-  EXPECT_EQ(host_.Count(2, v1::ToAgent::kAssignment), 1);
   ASSERT_EQ(host_.wanted.size(), 1u);
   ASSERT_EQ(host_.wanted[0].agents_size(), 1);
   EXPECT_EQ(host_.wanted[0].agents(0), 1u);
+  EXPECT_EQ(host_.Count(1, v1::ToAgent::kAssignment), 0);  // dlaunch would not let it take over yet
+  host_.Note();
+  EXPECT_EQ(host_.Count(1, v1::ToAgent::kAssignment), 1);
+  EXPECT_EQ(host_.Count(2, v1::ToAgent::kAssignment), 1);
   host_.Say(1, Put(1));
   EXPECT_EQ(host_.Count(1, v1::ToAgent::kPut), 0);
   host_.Copy(2, &copy_);
   EXPECT_EQ(host_.Count(1, v1::ToAgent::kPut), 1);
+}
+
+// Under load a host may always have a newer entry on the way than the one that is acknowledged.
+TEST_F(Replicated, AStandbyBehindTheNewestEntryMayTakeOver) {
+  host_.Join(1, 0);
+  host_.Join(2, 1);
+  host_.Say(1, Put(1));
+  const v1::LogAck ack = *copy_.OnPage(host_.First(2, v1::ToAgent::kLog).log(), start_);
+  host_.Say(1, Put(2));
+  v1::FromAgent message;
+  *message.mutable_logged() = ack;
+  host_.Say(2, std::move(message));
+  EXPECT_EQ(host_.wanted.size(), 1u);
+  host_.Note();
+  EXPECT_EQ(host_.Count(1, v1::ToAgent::kAssignment), 1);
+  EXPECT_EQ(host_.Count(1, v1::ToAgent::kPut), 0);
+}
+
+TEST_F(Replicated, AStandbyThatIsLostBeforeItIsNotedHoldsNobodyUp) {
+  host_.Join(1, 0);
+  host_.Join(2, 1);
+  host_.Pass(kCopyTimeout + milliseconds(100));
+  ASSERT_EQ(host_.wanted.size(), 1u);
+  EXPECT_EQ(host_.wanted[0].agents_size(), 0);
+  EXPECT_EQ(host_.Count(1, v1::ToAgent::kAssignment), 0);
+  host_.Note();
+  EXPECT_EQ(host_.Count(1, v1::ToAgent::kAssignment), 1);
 }
 
 // Two standbys; the second is in sync with the first host's pages up to some entry when that host is lost, but dlaunch
@@ -154,6 +197,7 @@ TEST_F(Replicated, ReadmitsAStandbyThatWasNotInSync) {
   host.Join(1, 0);
   host.Join(2, 1);
   host.Copy(2, &first);
+  host.Note();
   host.Join(3, 2);
   host.Copy(3, &second);
   host.Say(1, Put(1));
@@ -166,7 +210,7 @@ TEST_F(Replicated, ReadmitsAStandbyThatWasNotInSync) {
   resume.set_applied(applied);
   next.Join(base, 2, resume);
   next.Copy(base, &second);
-  ASSERT_FALSE(next.wanted.empty());
+  next.Note();
   ASSERT_EQ(next.wanted.back().agents_size(), 1);
   EXPECT_EQ(next.wanted.back().agents(0), 2u);
   next.Join(base + 1, 0, Taken(0));
@@ -356,6 +400,7 @@ TEST(Replication, WithTwoStandbysTheSecondFollowsTheFirst) {
   host.Join(3, 2);
   host.Copy(2, &first);
   host.Copy(3, &second);
+  host.Note();
   host.Say(1, Put(1));
   host.Copy(2, &first);  // the second lacks it, so nobody has acted on it
   EXPECT_EQ(host.Count(1, v1::ToAgent::kPut), 0);

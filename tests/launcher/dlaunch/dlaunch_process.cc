@@ -16,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <sstream>
+#include <stdexcept>
 
 #include "launcher/agent/process_state.h"
 
@@ -173,6 +174,14 @@ std::vector<pid_t> DlaunchProcess::ProcessesWith(const std::string& text) const 
     if (command.find(text) != std::string::npos) found.push_back(pid);
   }
   return found;
+}
+
+pid_t DlaunchProcess::AgentProcess(int node) const {
+  for (const pid_t pid : ProcessesWith("dlaunch agent --node=" + std::to_string(node) + " ")) {
+    const auto state = ReadProcessState(pid);
+    if (state && state->parent == pid_) return pid;
+  }
+  throw std::out_of_range("no agent of node " + std::to_string(node));
 }
 
 pid_t DlaunchProcess::RankProcess(int rank) const {

@@ -51,6 +51,9 @@ class DlaunchProcess {
   std::map<pid_t, std::string> Processes() const;
   // Those whose command line holds `text`, ascending.
   std::vector<pid_t> ProcessesWith(const std::string& text) const;
+  // The agent of a node of this machine, never its sentinel, which has the agent's name until it is scheduled. Throws
+  // std::out_of_range where there is none, so that no signal goes to process 0.
+  pid_t AgentProcess(int node) const;
   // The process that has RANK=rank in its environment and leads its process group; 0 when there is none.
   pid_t RankProcess(int rank) const;
   // Waits until nothing of the job lives. What is left after the time, as text; empty: nothing.

@@ -49,8 +49,11 @@ class Faults : public testing::Test {
     // dlaunch, 2 agents, 2 sentinels, 4 ranks with 3 children each.
     ASSERT_TRUE(job_->WaitUntil([this] { return job_->Processes().size() == 5 + 16; })) << job_->Processes().size();
   }
-  pid_t Agent(size_t index) { return job_->ProcessesWith("dlaunch agent").at(index); }
-  pid_t Sentinel(size_t index) { return job_->ProcessesWith("dlaunch sentinel").at(index); }
+  pid_t Agent(int node) { return job_->AgentProcess(node); }
+  pid_t Sentinel(size_t index) {
+    job_->WaitUntil([&] { return job_->ProcessesWith("dlaunch sentinel").size() > index; });  // it names itself
+    return job_->ProcessesWith("dlaunch sentinel").at(index);
+  }
   // The first lines that dlaunch has printed after its summary.
   string Head() const { return job_->err().substr(job_->err().find('\n') + 1, 400); }
   void ExpectAllGone() { EXPECT_EQ(job_->WaitUntilGone(kGone), "") << job_->err(); }

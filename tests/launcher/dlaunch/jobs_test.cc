@@ -67,9 +67,9 @@ TEST_F(Jobs, StatusTellsOfAllAndOfOne) {
   DlaunchProcess one({"status", id_.substr(4, 12)});
   EXPECT_EQ(one.Wait(), 0) << one.err();
   EXPECT_NE(one.out().find("-c echo up; sleep 1000\n"), string::npos) << one.out();
-  for (size_t node : {0u, 1u}) {
+  for (const int node : {0, 1}) {
     const string line = "  node" + std::to_string(node) + ": ranks " + (node == 0 ? "0-1" : "2-3") + ", agent pid " +
-                        std::to_string(job_->ProcessesWith("dlaunch agent").at(node)) + "\n";
+                        std::to_string(job_->AgentProcess(node)) + "\n";
     EXPECT_NE(one.out().find(line), string::npos) << one.out();
   }
   EXPECT_FALSE(job_->Processes().empty());  // it was not disturbed

@@ -38,11 +38,7 @@ inline void WaitForRanks(DlaunchProcess* job, int epoch, int nodes) {
   }
 }
 
-inline void SignalAgent(const DlaunchProcess& job, int index, int signal) {
-  const std::vector<pid_t> found = job.ProcessesWith("agent --node=" + std::to_string(index));
-  ASSERT_EQ(found.size(), 1u) << job.err();
-  ::kill(found[0], signal);
-}
+inline void SignalAgent(const DlaunchProcess& job, int index, int signal) { ::kill(job.AgentProcess(index), signal); }
 
 inline void ExpectSaid(const DlaunchProcess& job, const std::string& text) {
   EXPECT_NE(job.err().find(text), std::string::npos) << "'" << text << "' is not in\n" << job.err();

@@ -80,7 +80,7 @@ TEST(Preemption, ASignalAtAnAgentReachesAllRanks) {
     const TemporaryFolder folder;
     DlaunchProcess job(Job(folder, {}, {"1000000", "20000", folder.path()}));
     WaitUntilUnderWay(&job);
-    ::kill(job.ProcessesWith("dlaunch agent").at(1), signal);
+    ::kill(job.AgentProcess(1), signal);
     ExpectPreempted(folder, &job, NameOf(signal));
   }
 }
@@ -100,7 +100,7 @@ TEST(Preemption, SoTheyAreAfterSigtermAtAnAgentAndNothingIsRestarted) {
   DlaunchProcess job(
       Job(folder, {"--grace", "1", "--max-restarts", "3"}, {"1000000", "20000", folder.path(), "stuck"}));
   WaitUntilUnderWay(&job);
-  ::kill(job.ProcessesWith("dlaunch agent").at(1), SIGTERM);
+  ::kill(job.AgentProcess(1), SIGTERM);
   EXPECT_EQ(job.Wait(), 143) << job.err();
   EXPECT_NE(job.err().find("got SIGTERM, and the ranks had not stopped by themselves within the grace"), string::npos)
       << job.err();
@@ -117,7 +117,7 @@ void ExpectTheReasonIsTold(int node, const std::vector<string>& options, const s
   command.insert(command.end(), {"sh", "-c", "echo up; exec sleep $((RANK == 0 ? 2 : 60))"});
   DlaunchProcess job(command);
   ASSERT_TRUE(job.WaitForOutput("[0] up") && job.WaitForOutput("[1] up")) << job.err();
-  ::kill(job.ProcessesWith("dlaunch agent --node=" + std::to_string(node)).at(0), SIGTERM);
+  ::kill(job.AgentProcess(node), SIGTERM);
   EXPECT_EQ(job.Wait(), 143) << job.err();
   const string cause = nlohmann::json::parse(ReadFile(folder.path() + "/report.json"))["cause"]["text"];
   EXPECT_NE(cause.find(reason), string::npos) << cause;

@@ -43,7 +43,7 @@ TEST(Restart, NoneFollowsSigtermAtAnAgentBetweenTwoEpochs) {
   DlaunchProcess job(TwoNodes({"--max-restarts", "9"}, "exit 3"));
   ASSERT_TRUE(job.WaitUntil([&job] { return job.err().find("restart 4 of 9 of all ranks, in 4 s") != string::npos; }))
       << job.err();
-  ::kill(job.ProcessesWith("dlaunch agent --node=1").at(0), SIGTERM);
+  ::kill(job.AgentProcess(1), SIGTERM);
   EXPECT_EQ(job.Wait(), 143) << job.err();
   EXPECT_NE(job.err().find("node1 was told to end by SIGTERM"), string::npos) << job.err();
   EXPECT_EQ(job.err().find("restart 5 of"), string::npos) << job.err();
@@ -99,7 +99,7 @@ TEST(Restart, NotOfWhatCanNotBeExecuted) {
 TEST(Restart, NotAfterTheLossOfANode) {
   DlaunchProcess job(TwoNodes({"--max-restarts", "5"}, "echo up; sleep 1000"));
   for (int rank = 0; rank < 4; ++rank) ASSERT_TRUE(job.WaitForOutput("[" + std::to_string(rank) + "] up"));
-  ::kill(job.ProcessesWith("dlaunch agent").at(1), SIGKILL);
+  ::kill(job.AgentProcess(1), SIGKILL);
   EXPECT_EQ(job.Wait(), 125) << job.err();
   EXPECT_EQ(job.err().find("dlaunch: restart "), string::npos) << job.err();
   EXPECT_EQ(job.WaitUntilGone(kGone), "");

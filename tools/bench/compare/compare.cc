@@ -53,13 +53,15 @@ double BytesNeeded(Operation operation, int ranks, int64_t bytes, size_t contest
   return 1.3 * blocks * static_cast<double>(bytes) * static_cast<double>(contestants);  // and what systems stage
 }
 
+bool Fits(double bytes) { return bytes <= 0.6 * static_cast<double>(runtime::AvailableMemory()); }
+
 bool Prepare(Session& session, const CompareOptions& options, Command command, Running* running) {
   SystemSlot& slot = session.slot(running->system);
   slot.wrong.store(0);
   command.action = Action::kPrepare;
   command.variant = running->variant;
   if (!session.Give(running->system, command).ok()) return false;
-  running->contestant.wrong = slot.wrong.load();
+  running->contestant.wrong += slot.wrong.load();
   const double estimate_ms = static_cast<double>(slot.estimate_ps.load()) / 1e9;
   const double fit = options.slot_ms / std::max(estimate_ms, 1e-6);
   running->calls = static_cast<int>(std::clamp(fit, double{kFewestCalls}, double{kMostCalls}));
@@ -77,6 +79,30 @@ bool RunOnce(Session& session, Command command, Running* running) {
   running->samples.insert(running->samples.end(), samples.begin(), samples.end());
   running->contestant.medians_us.push_back(measure::Median(samples));
   return true;
+}
+
+void Release(Session& session, Command command, const Running& running) {
+  command.action = Action::kRelease;
+  command.variant = running.variant;
+  (void)session.Give(running.system, command);
+}
+
+// All have their buffers meanwhile; or, where `in_turn`, only whoever is measured, which prepares anew each time.
+void Alternate(Session& session, const CompareOptions& options, const Command& command, bool in_turn,
+               std::vector<Running>* running) {
+  if (!in_turn) std::erase_if(*running, [&](Running& one) { return !Prepare(session, options, command, &one); });
+  for (int alternation = 0; alternation < options.alternations; ++alternation) {
+    // Each comes first in turn.
+    if (!running->empty()) std::rotate(running->begin(), running->begin() + 1, running->end());
+    std::erase_if(*running, [&](Running& one) {
+      const bool ran = (!in_turn || Prepare(session, options, command, &one)) && RunOnce(session, command, &one);
+      if (in_turn) Release(session, command, one);
+      return !ran;
+    });
+  }
+  for (const Running& one : *running) {
+    if (!in_turn) Release(session, command, one);
+  }
 }
 
 }  // namespace
@@ -111,23 +137,14 @@ PointResult MeasurePoint(Session& session, Transport transport, const CompareOpt
   PointResult result{
       .transport = transport, .ranks = session.ranks(), .operation = operation, .bytes = bytes, .contestants = {}};
   std::vector<Running> running = ContestantsOf(session, transport, operation);
-  const double needed = BytesNeeded(operation, session.ranks(), bytes, running.size());
-  if (needed > 0.6 * static_cast<double>(runtime::AvailableMemory())) {
-    *why = "all systems together need " + measure::BytesText(needed) + " of memory";
+  const bool in_turn = !Fits(BytesNeeded(operation, session.ranks(), bytes, running.size()));
+  const double needed = BytesNeeded(operation, session.ranks(), bytes, 1);
+  if (in_turn && !Fits(needed)) {
+    *why = "a system alone needs " + measure::BytesText(needed) + " of memory";
     return result;
   }
-  const Command command{.operation = operation, .bytes = bytes};
-  std::erase_if(running, [&](Running& one) { return !Prepare(session, options, command, &one); });
-  for (int alternation = 0; alternation < options.alternations; ++alternation) {
-    // Each comes first in turn.
-    if (!running.empty()) std::rotate(running.begin(), running.begin() + 1, running.end());
-    std::erase_if(running, [&](Running& one) { return !RunOnce(session, command, &one); });
-  }
+  Alternate(session, options, {.operation = operation, .bytes = bytes}, in_turn, &running);
   for (Running& one : running) {
-    Command release = command;
-    release.action = Action::kRelease;
-    release.variant = one.variant;
-    (void)session.Give(one.system, release);
     std::vector<double> medians = one.contestant.medians_us;
     one.contestant.median_us = measure::Median(medians);
     one.contestant.p99_us = measure::Summarize(one.samples).p99;
