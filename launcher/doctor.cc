@@ -1,5 +1,6 @@
 #include "launcher/doctor.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -9,6 +10,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "launcher/base/addresses.h"
@@ -84,6 +86,43 @@ bool IsInPath(const std::string& name) {
   return FindProgram(name, GetVariable("PATH").value_or("/usr/bin:/bin"), "/nonexistent", "/nonexistent").ok();
 }
 
+// The library that ranks would open: the one that `variable` names, else `soname`. It stays loaded.
+void* OpenAsRanksDo(const char* variable, const char* soname, std::string* error) {
+  const std::string named = GetVariable(variable).value_or("");
+  void* const library = ::dlopen(named.empty() ? soname : named.c_str(), RTLD_LAZY | RTLD_LOCAL);
+  if (library == nullptr) *error = ::dlerror();
+  return library;
+}
+
+MachineFacts::Library LookAtUcx() {
+  ::setenv("UCX_HANDLE_ERRORS", "none", 0);  // else its constructor takes over this program's signals
+  MachineFacts::Library ucx;
+  void* const library = OpenAsRanksDo("COHORT_UCX_LIBRARY", "libucp.so.0", &ucx.error);
+  if (library == nullptr) return ucx;
+  const auto version = reinterpret_cast<const char* (*)()>(::dlsym(library, "ucp_get_version_string"));
+  ucx.version = version == nullptr ? "of an unknown version" : version();
+  return ucx;
+}
+
+MachineFacts::Library LookAtNccl() {
+  MachineFacts::Library nccl;
+  void* const library = OpenAsRanksDo("COHORT_NCCL_LIBRARY", "libnccl.so.2", &nccl.error);
+  if (library == nullptr) return nccl;
+  const auto get_version = reinterpret_cast<int (*)(int*)>(::dlsym(library, "ncclGetVersion"));
+  int version = 0;
+  if (get_version == nullptr || get_version(&version) != 0) return {.version = "of an unknown version", .error = ""};
+  nccl.version =
+      std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." + std::to_string(version % 100);
+  return nccl;
+}
+
+Finding JudgeLibrary(const std::string& subject, const MachineFacts::Library& library, const std::string& otherwise,
+                     const std::string& remedy) {
+  Finding finding = Good(subject, library.version);
+  if (!library.error.empty()) finding = {Finding::Level::kWarning, subject, library.error + ": " + otherwise, remedy};
+  return finding;
+}
+
 void Print(const Finding& finding) {
   std::printf("%s%s: %s\n", NameOf(finding.level), finding.subject.c_str(), finding.text.c_str());
   if (!finding.remedy.empty()) std::printf("        %s\n", finding.remedy.c_str());
@@ -106,6 +145,8 @@ MachineFacts LookAtThisMachine() {
   facts.pidfd = static_cast<bool>(process);
   std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> facts.ptrace_scope;
   facts.ssh = IsInPath("ssh");
+  facts.ucx = LookAtUcx();
+  if (facts.gpus > 0) facts.nccl = LookAtNccl();
   return facts;
 }
 
@@ -148,6 +189,12 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
     ssh = {Level::kWarning, ssh.subject, "not in PATH: --hosts and --hostfile won't work", "install openssh-client"};
   }
   findings.push_back(ssh);
+  findings.push_back(JudgeLibrary("UCX", facts.ucx, "groups work on one machine only",
+                                  "install libucx0, or name another copy in COHORT_UCX_LIBRARY"));
+  if (facts.gpus > 0) {
+    findings.push_back(JudgeLibrary("NCCL", facts.nccl, "collectives on device memory go through the host's memory",
+                                    "install libnccl2, or name another copy in COHORT_NCCL_LIBRARY"));
+  }
   return findings;
 }
 

@@ -26,6 +26,13 @@ struct MachineFacts {
   bool pidfd = false;
   int ptrace_scope = 0;  // /proc/sys/kernel/yama/ptrace_scope; 0: also where there is none
   bool ssh = false;      // in PATH
+  // What ranks load when they need it, as they would find it.
+  struct Library {
+    std::string version;  // "1.13.1"
+    std::string error;    // why it can't be loaded; empty: it can
+  };
+  Library ucx;
+  Library nccl;  // looked for where there are GPUs
 };
 
 MachineFacts LookAtThisMachine();

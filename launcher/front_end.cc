@@ -75,7 +75,21 @@ absl::Status FrontEnd::StartAgents() {
   v1::ToNode message;
   *message.mutable_start() = MakeStart(0);
   agents_.Send(0, message);
+  loop_.After(kJoinTimeout, [this] { GiveUpUnlessListening(); });
   return absl::OkStatus();
+}
+
+// All other times are kept by the rendezvous, which its host has not begun: its ssh or srun hangs, or its shell.
+void FrontEnd::GiveUpUnlessListening() {
+  if (!rendezvous_address_.empty() || report_ || user_stop_) return;
+  v1::JobReport report;
+  report.set_headline("the agent of " + job_.nodes.nodes[0].name + " has not answered within " +
+                      std::to_string(std::chrono::duration_cast<seconds>(kJoinTimeout).count()) +
+                      " s; does its machine start programs in that time?");
+  report.set_culprit_rank(-1);
+  report.set_exit_code(kExitLauncher);
+  OnReport(report);
+  KillAgents();
 }
 
 int FrontEnd::Run() {
@@ -173,7 +187,7 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
   const bool first = !std::exchange(user_stop_, true);
   if (!at_once) {
     if (!first || report_) return;  // it ends already
-    Say(who + ": the job is told to end; a second time ends it at once");
+    Say(who + ": the job is told to end; a second signal, or dlaunch kill --now, ends it at once");
     held_.Release();
     RequestStop("stopped by " + who, exit_code, job_.options.grace, false);
     loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
@@ -230,6 +244,7 @@ void FrontEnd::OnAgentEnded(size_t index) {
     if (agents_.EndedSilently(index)) {
       lost_ = agents_.DescribeEnd(index);  // better than what the rendezvous can know
       Say(*lost_);
+      held_.Release();
     }
     // An agent that never joined is nothing that the rendezvous could miss.
     const seconds slack = job_.options.standbys > 0 ? kTakeOverSlack : seconds(0);

@@ -40,6 +40,7 @@ class FrontEnd {
   void OnSignal();
   void OnUserSignal(int signal);
   void OnNotice(int signal);
+  void GiveUpUnlessListening();
   void StopForUser(const std::string& who, int exit_code, bool at_once);
   RunningJob Running() const;
   absl::Status StartMetrics();

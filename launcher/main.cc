@@ -135,12 +135,7 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
         "this is a rank of another dlaunch already (COHORT_AGENT is set); to start a job of its own from it, use "
         "env -u COHORT_AGENT dlaunch ...");
   }
-  COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
-  if (job.nodes.instead) return job;
-  if (!options.interface.empty() && !job.nodes.across_hosts) {
-    return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
-                                      " and needs no network; leave it out");
-  }
+  // Before nodes are asked or waited for: whoever has mistyped it need not wait for others to hear so.
   const std::string& name = options.command[0];
   absl::StatusOr<Program> program =
       FindProgram(name, GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder());
@@ -150,6 +145,12 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
   }
   COHORT_RETURN_IF_ERROR(program.status());
   job.program = *std::move(program);
+  COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
+  if (job.nodes.instead) return job;
+  if (!options.interface.empty() && !job.nodes.across_hosts) {
+    return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
+                                      " and needs no network; leave it out");
+  }
   return job;
 }
 

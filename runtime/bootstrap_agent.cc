@@ -2,6 +2,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 
 #include "cohort/v1/agent.pb.h"
@@ -16,9 +18,8 @@ namespace {
 constexpr uint32_t kMaxWorld = 1u << 24;
 constexpr uint32_t kMaxDevices = 1024;
 constexpr int kMaxListedRanks = 8192;
-constexpr size_t kMaxValue = 48 * 1024;
-constexpr size_t kMaxKey = 1024;
 constexpr size_t kMaxText = 8 * 1024;
+constexpr std::chrono::nanoseconds kRetryAfter = std::chrono::milliseconds(100);
 
 absl::Status BadWelcome(const std::string& what) {
   return absl::InternalError("the agent's welcome makes no sense: " + what);
@@ -31,14 +32,6 @@ RankSet FromProto(const v1::RankSet& proto) {
     if (rank < kMaxWorld) set.ranks.push_back(static_cast<int>(rank));
   }
   return set;
-}
-
-// Protocol buffers refuse text that is not UTF-8, and a path in it may be anything.
-std::string Ascii(std::string text) {
-  for (char& c : text) {
-    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
-  }
-  return text;
 }
 
 void ToProto(const RankSet& set, v1::RankSet* proto) {
@@ -198,14 +191,10 @@ absl::Status AgentBootstrap::FetchNodes(uint32_t count, Identity* identity, Dead
 }
 
 absl::Status AgentBootstrap::Put(std::string_view key, std::string_view value, Deadline deadline) {
-  if (key.empty() || key.size() > kMaxKey || value.size() > kMaxValue) {
-    return absl::InvalidArgumentError("keys have 1 to 1024 bytes and values at most 49152, not " +
-                                      std::to_string(key.size()) + " and " + std::to_string(value.size()));
-  }
   v1::RankMessage message;
   const uint64_t request = connection_.NextRequest();
   message.mutable_put()->set_request(request);
-  message.mutable_put()->set_key(Ascii(std::string(key)));
+  message.mutable_put()->set_key(std::string(key));
   message.mutable_put()->set_value(std::string(value));
   COHORT_ASSIGN_OR_RETURN(const v1::AgentMessage answer, connection_.Call(message, request, deadline));
   if (!answer.put().error().empty()) return absl::AlreadyExistsError(answer.put().error());
@@ -217,9 +206,11 @@ absl::StatusOr<std::string> AgentBootstrap::Get(std::string_view key, Deadline d
     v1::RankMessage message;
     const uint64_t request = connection_.NextRequest();
     message.mutable_get()->set_request(request);
-    message.mutable_get()->set_key(Ascii(std::string(key)));
+    message.mutable_get()->set_key(std::string(key));
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left()).count();
-    message.mutable_get()->set_timeout_ms(static_cast<uint32_t>(std::clamp<int64_t>(left, 1, 60'000)));
+    const std::chrono::milliseconds timeout(std::clamp<int64_t>(left, 1, 60'000));
+    const auto asked_until = Deadline::Clock::now() + timeout;
+    message.mutable_get()->set_timeout_ms(static_cast<uint32_t>(timeout.count()));
     // The agent keeps the time; its answer that the time ran out may take a moment longer.
     const Deadline patience =
         deadline.infinite() ? deadline
@@ -228,6 +219,8 @@ absl::StatusOr<std::string> AgentBootstrap::Get(std::string_view key, Deadline d
     if (!answer.ok()) return answer.status();  // none in time says nothing of the key
     if (answer->get().found()) return answer->get().value();
     if (deadline.passed()) return absl::NotFoundError("nobody has put the key " + std::string(key));
+    // An answer before its time: the store holds no more waiting requests.
+    if (Deadline::Clock::now() < asked_until) std::this_thread::sleep_for(std::min(kRetryAfter, deadline.left()));
   }
 }
 
@@ -303,7 +296,7 @@ void AgentBootstrap::ReportGroupFailure(const GroupFailure& failure) {
   proto->set_epoch(failure.epoch);
   ToProto(failure.members, proto->mutable_members());
   proto->set_code(static_cast<uint32_t>(failure.status.code()));
-  proto->set_text(Ascii(std::string(failure.status.message().substr(0, kMaxText))));
+  proto->set_text(std::string(failure.status.message().substr(0, kMaxText)));
   proto->set_blamed_rank(failure.blamed_rank);
   proto->set_from_rank(failure.from_rank);
   connection_.Post(message);
@@ -311,7 +304,7 @@ void AgentBootstrap::ReportGroupFailure(const GroupFailure& failure) {
 
 bool AgentBootstrap::AskToBeKilled(const std::string& why) {
   v1::RankMessage message;
-  message.mutable_kill()->set_text(Ascii(why.substr(0, kMaxText)));
+  message.mutable_kill()->set_text(why.substr(0, kMaxText));
   connection_.Post(message);
   return true;
 }

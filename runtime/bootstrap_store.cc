@@ -29,7 +29,6 @@ namespace cohort::runtime {
 namespace {
 
 constexpr size_t kSecretBytes = 32;
-constexpr size_t kMaxValue = 48 * 1024;
 // How long a rank that waits for another one asks the store before it looks whether that one lives, and rests after an
 // answer that came at once.
 constexpr std::chrono::milliseconds kPeerCheck(200);
@@ -241,9 +240,6 @@ absl::StatusOr<std::unique_ptr<Segment>> StoreBootstrap::JoinSegment(Deadline de
 
 absl::Status StoreBootstrap::Put(std::string_view key, std::string_view value, Deadline deadline) {
   (void)deadline;
-  if (key.empty() || value.size() > kMaxValue) {
-    return absl::InvalidArgumentError("keys must not be empty, and values have at most 49152 bytes");
-  }
   return store_->Put("cohort/kv/" + std::string(key), value);
 }
 

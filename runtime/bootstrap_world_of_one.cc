@@ -28,10 +28,6 @@ bool RankSet::contains(int rank) const {
 
 namespace {
 
-// As under dlaunch, so that a program that was tried alone meets no new limit there.
-constexpr size_t kMaxKey = 1024;
-constexpr size_t kMaxValue = 48 * 1024;
-
 class WorldOfOne final : public Bootstrap {
  public:
   absl::StatusOr<Joined> Join(Deadline deadline) override {
@@ -48,10 +44,6 @@ class WorldOfOne final : public Bootstrap {
 
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) override {
     (void)deadline;
-    if (key.empty() || key.size() > kMaxKey || value.size() > kMaxValue) {
-      return absl::InvalidArgumentError("keys have 1 to 1024 bytes and values at most 49152, not " +
-                                        std::to_string(key.size()) + " and " + std::to_string(value.size()));
-    }
     MutexLock lock(mutex_);
     if (!values_.emplace(key, value).second) {
       return absl::AlreadyExistsError("the key " + std::string(key) + " was put before; a key is written once");

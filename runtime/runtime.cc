@@ -48,6 +48,16 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> BootstrapFor(const Environment& envir
   return BootstrapWorldOfOne();
 }
 
+// The same for every bootstrap, so that a program that was tried alone meets no new limit elsewhere.
+constexpr size_t kMaxKey = 1024;
+constexpr size_t kMaxValue = 48 * 1024;
+
+absl::Status CheckKey(std::string_view key) {
+  if (!key.empty() && key.size() <= kMaxKey) return absl::OkStatus();
+  return absl::InvalidArgumentError("keys of the job's key-value store have 1 to 1024 bytes, not " +
+                                    std::to_string(key.size()));
+}
+
 }  // namespace
 
 // The runtime's own ear: remembers what happened, then tells the listeners.
@@ -270,12 +280,18 @@ int Runtime::local_rank_of(int rank) const {
 absl::Status Runtime::Put(std::string_view key, std::string_view value, Deadline deadline) {
   COHORT_RETURN_IF_ERROR(rep_->CheckProcess());
   if (finalized()) return absl::FailedPreconditionError("Put after Finalize");
+  COHORT_RETURN_IF_ERROR(CheckKey(key));
+  if (value.size() > kMaxValue) {
+    return absl::InvalidArgumentError("the value of key " + std::string(key) + " has " + std::to_string(value.size()) +
+                                      " bytes; at most 49152 are allowed: move larger data by a collective");
+  }
   return rep_->bootstrap->Put(key, value, deadline);
 }
 
 absl::StatusOr<std::string> Runtime::Get(std::string_view key, Deadline deadline) {
   COHORT_RETURN_IF_ERROR(rep_->CheckProcess());
   if (finalized()) return absl::FailedPreconditionError("Get after Finalize");
+  COHORT_RETURN_IF_ERROR(CheckKey(key));
   return rep_->bootstrap->Get(key, deadline);
 }
 

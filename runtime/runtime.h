@@ -87,9 +87,9 @@ class Runtime {
 
   Engine& engine();
   Segment& segment();
-  // The job's key-value store, for addresses. Blocking; may be called with or without engine ownership. Get fails with
-  // kNotFound where nobody had put the key by the deadline, with kDeadlineExceeded where that could not be learned. In
-  // a forked child kFailedPrecondition.
+  // The job's key-value store, for addresses. Blocking; may be called with or without engine ownership. Keys have 1 to
+  // 1024 bytes and values at most 49152, else kInvalidArgument. Get fails with kNotFound where nobody had put the key
+  // by the deadline, with kDeadlineExceeded where that could not be learned. In a forked child kFailedPrecondition.
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline);
   absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline);
 

@@ -306,8 +306,8 @@ void RendezvousLink::Send(const v1::FromAgent& message) {
 void RendezvousLink::Write(const v1::FromAgent& message) {
   if (!client_) return;
   const absl::Status sent = client_->Send(message);
-  if (start_.standbys() == 0 || sent.ok() || absl::IsUnavailable(sent)) return;
-  ++stream_;  // a message is lost, and what follows would be counted wrongly
+  if (sent.ok() || absl::IsUnavailable(sent)) return;
+  ++stream_;  // a message is lost: the rendezvous might wait for it for ever, or count wrongly what follows
   loop_->Post([this, sent] { callbacks_.on_lost(sent); });
 }
 

@@ -313,8 +313,10 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
     if (wait_status != 0 || rank.told_to_end) ::kill(-pid, SIGKILL);
     if (::kill(-pid, 0) != 0) sentinel_->RemoveGroup(pid);
     if (stayed && told_all_gone_) {  // nothing more is said of this epoch
-      callbacks_.on_notice("rank " + std::to_string(rank.placement.rank()) +
-                           ", which waited for the next epoch, has ended; it will be started anew");
+      if (!rank.told_to_end) {
+        callbacks_.on_notice("rank " + std::to_string(rank.placement.rank()) +
+                             ", which waited for the next epoch, has ended; it will be started anew");
+      }
       return true;
     }
     if (!rank.reported) Report(i, wait_status);

@@ -18,7 +18,7 @@ class KeyValueStore {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
 
-  static constexpr size_t kMaxKeyBytes = 256;
+  static constexpr size_t kMaxKeyBytes = 1024;  // as Runtime::Put allows
   static constexpr size_t kMaxValueBytes = 64 << 10;
   static constexpr size_t kMaxKeys = 128 << 10;
   static constexpr size_t kMaxTotalBytes = 64 << 20;  // keys and values together

@@ -31,7 +31,7 @@ ReplicatedRendezvous::ReplicatedRendezvous(StandbyCopy copy, const v1::TakeOver&
     : term_(order.term()),
       copy_(std::move(copy.copy_)),
       entries_(std::move(copy.entries_)),
-      end_(copy.end_),
+      end_(entries_.empty() ? copy.end_ : entries_.back().number()),
       committed_(copy_.applied()),
       now_(now) {
   log_time_ = entries_.empty() ? copy_.now() : TimeOf(entries_.back());
@@ -100,7 +100,9 @@ std::vector<Action> ReplicatedRendezvous::Tick(TimePoint now) {
 TimePoint ReplicatedRendezvous::NextTick() const {
   TimePoint next = now_ + std::chrono::seconds(1);
   if (!actions_.empty()) return now_;
-  if (tick_ <= copy_.applied()) next = std::min(next, copy_.NextTick() - clock_ahead_);
+  // Before the log's start is carried out its time is the end of all times, to which nothing can be added.
+  const auto wait = copy_.NextTick() - LogTime();
+  if (tick_ <= copy_.applied() && wait < next - now_) next = now_ + wait;
   for (const auto& [agent, standby] : standbys_) {
     if (standby.needed && standby.dropped == 0 && standby.received < end_)
       next = std::min(next, standby.since + kCopyTimeout);

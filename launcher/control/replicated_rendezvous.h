@@ -44,9 +44,6 @@ namespace cohort::launcher {
 // How long a standby may leave an entry unanswered. Less than a lease lasts without the answer to a beat.
 inline constexpr std::chrono::milliseconds kCopyTimeout{1500};
 
-// The first identifier of a connection to the host of `term`, so that they differ from those of the hosts before.
-constexpr ConnectionId FirstConnection(uint64_t term) { return ((term - 1) << 32) + 1; }
-
 class ReplicatedRendezvous : public EventMachine {
  public:
   // The first host, of term 1. Agents 1 to plan.standbys() get copies as they join.

@@ -53,7 +53,9 @@ std::vector<std::string> FindJobIds(std::string_view proc_net_unix) {
 
 std::vector<std::string> RunningJobIds() {
   std::ifstream file("/proc/net/unix");
-  return FindJobIds(std::string(std::istreambuf_iterator<char>(file), {}));
+  std::vector<std::string> ids = FindJobIds(std::string(std::istreambuf_iterator<char>(file), {}));
+  std::erase_if(ids, [](const std::string& id) { return absl::IsPermissionDenied(JobConnection::Open(id).status()); });
+  return ids;
 }
 
 std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed) {
@@ -81,6 +83,10 @@ absl::StatusOr<JobConnection> JobConnection::Open(const std::string& job_id) {
   socklen_t size = sizeof credentials;
   if (::getsockopt(connection.fd_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0) {
     connection.pid_ = credentials.pid;
+    // Any user may take such a name, and root may look at any user's job.
+    if (credentials.uid != ::geteuid() && ::geteuid() != 0) {
+      return absl::PermissionDeniedError(job_id + ": it is another user's");
+    }
   }
   return connection;
 }

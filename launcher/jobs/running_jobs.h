@@ -18,7 +18,7 @@ namespace cohort::launcher {
 // The ids of jobs whose dlaunch listens, ascending, from the text of /proc/net/unix. Pure.
 std::vector<std::string> FindJobIds(std::string_view proc_net_unix);
 
-// Those of this machine, or of its network namespace, now.
+// Those of this machine, or of its network namespace, now; without those of other users, but for root.
 std::vector<std::string> RunningJobIds();
 
 // The ids that start with what the user typed, with or without "job-" before it.
@@ -27,7 +27,8 @@ std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const 
 // A connection to the dlaunch of a job.
 class JobConnection {
  public:
-  // kUnavailable: it has ended meanwhile, or takes nobody.
+  // kUnavailable: it has ended meanwhile, or takes nobody. kPermissionDenied: it is another user's, and we are not
+  // root.
   static absl::StatusOr<JobConnection> Open(const std::string& job_id);
 
   // Sends one request and waits for its answer until the deadline. kPermissionDenied: it refuses, with its reason;

@@ -45,7 +45,6 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
   void OnWriteDone(bool ok) override;
   void OnDone(const grpc::Status& status) override;
 
-  void StartLocked() COHORT_REQUIRES(mutex_);
   void WriteNext() COHORT_REQUIRES(mutex_);
   void DropHold() COHORT_REQUIRES(mutex_);
   // Waits for OnDone after a cancellation; false, and *this lives on, when it does not come.

@@ -156,6 +156,14 @@ TEST(AgentTest, StoreThroughTheAgent) {
   EXPECT_EQ(*(*runtime)->Get("a", Soon()), std::string(40'000, '\0'));
   EXPECT_EQ((*runtime)->Get("b", Deadline::Now()).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ((*runtime)->Put("c", std::string(60'000, 'x'), Soon()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ((*runtime)->Put("", "x", Soon()).code(), absl::StatusCode::kInvalidArgument);
+  const std::string longest(1024, 'k');
+  EXPECT_TRUE((*runtime)->Put(longest, "x", Soon()).ok());
+  EXPECT_EQ((*runtime)->Put(longest + "k", "x", Soon()).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ((*runtime)->Get(longest + "k", Soon()).status().code(), absl::StatusCode::kInvalidArgument);
+  // Keys are bytes: no two of them are the same key.
+  EXPECT_TRUE((*runtime)->Put("\xc3\xa9", "1", Soon()).ok());
+  EXPECT_TRUE((*runtime)->Put("\xc3\xa8", "2", Soon()).ok());
 }
 
 TEST(AgentTest, ManyThreadsAskAtOnceWhileTheEngineRuns) {
@@ -225,7 +233,7 @@ TEST(AgentTest, ReportsReachTheAgent) {
   (*runtime)->ReportGroupFailure(failure);
   const v1::RankMessage told = agent.Next();
   EXPECT_EQ(told.group_failure().group(), 7u);
-  EXPECT_EQ(told.group_failure().text().substr(0, 10), "because ?x");
+  EXPECT_EQ(told.group_failure().text().substr(0, 10), "because \xffx");
   EXPECT_TRUE(told.group_failure().members().everyone());
 }
 

@@ -16,8 +16,8 @@ using TimePoint = KeyValueStore::TimePoint;
 TEST(KeyValueStore, RefusesWhatIsTooLargeAndSaysSo) {
   KeyValueStore store;
   std::vector<KeyValueStore::Waiter> answered;
-  EXPECT_EQ(store.Put(std::string(256, 'k'), std::string(64 << 10, 'v'), &answered), "");
-  EXPECT_THAT(store.Put(std::string(257, 'k'), "", &answered), HasSubstr("257"));
+  EXPECT_EQ(store.Put(std::string(1024, 'k'), std::string(64 << 10, 'v'), &answered), "");
+  EXPECT_THAT(store.Put(std::string(1025, 'k'), "", &answered), HasSubstr("1025"));
   EXPECT_THAT(store.Put("", "v", &answered), HasSubstr("0 bytes"));
   EXPECT_THAT(store.Put("k", std::string((64 << 10) + 1, 'v'), &answered), HasSubstr("65537"));
 }

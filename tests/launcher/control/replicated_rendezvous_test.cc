@@ -3,119 +3,21 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
 #include "launcher/control/agent_session.h"
 #include "launcher/control/standby.h"
-#include "launcher/control/standby_choice.h"
 #include "tests/launcher/control/driver.h"
+#include "tests/launcher/control/replicated_host.h"
 
 namespace cohort::launcher {
 namespace {
 
 using std::chrono::milliseconds;
-
-v1::JobPlan PlanWithStandbys(uint32_t nodes, uint32_t standbys) {
-  v1::JobPlan plan = MakePlan(nodes, 1, "restart");
-  plan.mutable_job()->set_max_restarts(3);
-  plan.set_min_nodes(1);
-  plan.set_standbys(standbys);
-  return plan;
-}
-
-v1::FromAgent Put(uint64_t request) {
-  v1::FromAgent message;
-  message.mutable_put()->set_request(request);
-  message.mutable_put()->set_key("key " + std::to_string(request));
-  return message;
-}
-
-// A host, and what it has sent.
-class Host {
- public:
-  Host(v1::JobPlan plan, TimePoint now) : machine_(std::move(plan), now), now_(now) {}
-  Host(StandbyCopy copy, const v1::TakeOver& order, TimePoint now) : machine_(std::move(copy), order, now), now_(now) {
-    Tick();
-  }
-
-  void Handle(Event event) { Take(machine_.Handle(std::move(event), now_)); }
-  void Say(ConnectionId from, v1::FromAgent message) { Handle(Received{from, std::move(message)}); }
-  void Join(ConnectionId from, uint32_t node, std::optional<v1::Resume> resume = std::nullopt) {
-    v1::FromAgent message;
-    *message.mutable_join() = MakeOffer(node);
-    if (resume.has_value()) *message.mutable_join()->mutable_resume() = *resume;
-    Say(from, std::move(message));
-  }
-  void Tick() { Take(machine_.Tick(now_)); }
-  void Sleep(milliseconds time) { now_ += time; }
-  void Pass(milliseconds time) {
-    for (const TimePoint end = now_ + time; now_ < end;) {
-      now_ = std::min(end, std::max(machine_.NextTick(), now_ + milliseconds(1)));
-      Tick();
-    }
-  }
-  // Gives the standby behind that connection all pages that were sent to it, and the host its answers.
-  void Copy(ConnectionId to, StandbyCopy* copy) {
-    for (size_t i = 0; i < sent_.size(); ++i) {
-      if (sent_[i].to != to || !sent_[i].message->has_log()) continue;
-      const auto ack = copy->OnPage(sent_[i].message->log(), now_);
-      sent_.erase(sent_.begin() + static_cast<std::ptrdiff_t>(i--));
-      if (!ack.has_value()) continue;
-      v1::FromAgent message;
-      *message.mutable_logged() = *ack;
-      Say(to, std::move(message));
-    }
-  }
-  // dlaunch's answer to the latest wish.
-  void Note() {
-    ASSERT_FALSE(wanted.empty());
-    Handle(StandbysNoted{wanted.back()});
-  }
-  int Count(ConnectionId to, v1::ToAgent::KindCase kind) const {
-    int count = 0;
-    for (const Send& send : sent_) count += send.to == to && send.message->kind_case() == kind ? 1 : 0;
-    return count;
-  }
-  const v1::ToAgent& First(ConnectionId to, v1::ToAgent::KindCase kind) const {
-    const auto first = std::find_if(sent_.begin(), sent_.end(), [&](const Send& send) {
-      return send.to == to && send.message->kind_case() == kind;
-    });
-    EXPECT_NE(first, sent_.end());
-    return first == sent_.end() ? v1::ToAgent::default_instance() : *first->message;
-  }
-  const v1::ToAgent& Last(ConnectionId to, v1::ToAgent::KindCase kind) const {
-    const v1::ToAgent* last = nullptr;
-    for (const Send& send : sent_) {
-      if (send.to == to && send.message->kind_case() == kind) last = send.message.get();
-    }
-    EXPECT_NE(last, nullptr);
-    return last == nullptr ? v1::ToAgent::default_instance() : *last;
-  }
-
-  std::vector<v1::Standbys> wanted;
-  std::vector<uint32_t> lost;
-  bool acted() const { return !sent_.empty(); }
-  void Forget() { sent_.clear(); }
-
- private:
-  void Take(std::vector<Action> actions) {
-    for (Action& action : actions) {
-      if (Send* const send = std::get_if<Send>(&action)) sent_.push_back(std::move(*send));
-      if (StandbysWanted* const want = std::get_if<StandbysWanted>(&action)) wanted.push_back(want->standbys);
-      if (NodeLost* const node = std::get_if<NodeLost>(&action)) lost.push_back(node->lost.agent());
-    }
-  }
-
-  ReplicatedRendezvous machine_;
-  TimePoint now_;
-  std::vector<Send> sent_;
-};
 
 class Replicated : public ::testing::Test {
  protected:
@@ -337,27 +239,6 @@ TEST_F(Replicated, AnswersTheLatestBeatOfWhoeverHadToWait) {
   EXPECT_EQ(next.Last(here, v1::ToAgent::kBeat).beat().number(), 6u);
 }
 
-TEST(StandbyChoice, NobodyWaitsForWhoIsKnownToBeGone) {
-  StandbyChoice choice;
-  v1::Standbys standbys;
-  standbys.set_term(1);
-  for (const uint32_t agent : {1u, 2u, 3u}) standbys.add_agents(agent);
-  ASSERT_TRUE(choice.Note(0, standbys).has_value());
-  choice.Lose(0);
-  choice.Lose(2);
-  const auto order = choice.Choose();
-  ASSERT_TRUE(order.has_value());
-  EXPECT_EQ(choice.host(), 1u);
-  ASSERT_EQ(order->standbys_size(), 1);
-  EXPECT_EQ(order->standbys(0), 3u);
-  EXPECT_TRUE(choice.Doubts(2));  // until it listens
-  choice.SetReached();
-  EXPECT_FALSE(choice.Doubts(2));
-  ASSERT_TRUE(choice.Choose().has_value());
-  EXPECT_TRUE(choice.Doubts(3));
-  EXPECT_FALSE(choice.Doubts(2));
-}
-
 TEST_F(Replicated, AnAgentThatHasEndedIsLostAtOnce) {
   Begin();
   Host next(std::move(copy_), Order(), start_ + milliseconds(100));
@@ -432,35 +313,6 @@ TEST(Replication, WithTwoStandbysTheSecondFollowsTheFirst) {
   EXPECT_EQ(next.Count(here + 2, v1::ToAgent::kRanksLost), 1);
 }
 
-v1::LogPage Page(uint64_t term, uint64_t first, uint64_t last, uint64_t committed) {
-  v1::LogPage page;
-  page.set_term(term);
-  page.set_committed(committed);
-  for (uint64_t number = first; number <= last; ++number) {
-    v1::LogEntry& entry = *page.add_entries();
-    entry.set_number(number);
-    entry.set_time_ns(static_cast<int64_t>(number));
-    if (number == 1) {
-      *entry.mutable_start() = PlanWithStandbys(2, 1);
-    } else {
-      entry.set_tick(true);
-    }
-  }
-  return page;
-}
-
-TEST(StandbyCopy, TakesPagesInOrderAndDropsWhatANewTermDoesNotKnow) {
-  StandbyCopy copy;
-  const TimePoint now{};
-  EXPECT_EQ(copy.OnPage(Page(1, 1, 3, 2), now)->received(), 3u);
-  EXPECT_EQ(copy.applied(), 2u);
-  EXPECT_FALSE(copy.OnPage(Page(1, 5, 5, 2), now).has_value());   // a gap
-  EXPECT_EQ(copy.OnPage(Page(1, 2, 4, 2), now)->received(), 4u);  // partly known
-  EXPECT_EQ(copy.OnPage(Page(2, 3, 3, 2), now)->received(), 3u);  // 4 was of the term before alone
-  EXPECT_FALSE(copy.OnPage(Page(1, 4, 4, 4), now).has_value());   // a host whose term is over
-  EXPECT_EQ(copy.OnPage(Page(2, 4, 4, 4), now)->applied(), 4u);
-}
-
 TEST(AgentSession, SaysAgainWhatTheHostHasNotTaken) {
   AgentSession session;
   EXPECT_TRUE(session.Say(Put(1)));
@@ -483,30 +335,6 @@ TEST(AgentSession, SaysAgainWhatTheHostHasNotTaken) {
   reply.mutable_put();
   EXPECT_TRUE(session.Hear(reply).empty());
   EXPECT_EQ(session.heard(), 1u);
-}
-
-v1::Standbys Wanted(uint64_t term, std::vector<uint32_t> agents) {
-  v1::Standbys standbys;
-  standbys.set_term(term);
-  for (const uint32_t agent : agents) standbys.add_agents(agent);
-  return standbys;
-}
-
-TEST(StandbyChoice, TakesTheNextOfThoseThatTheHostHasNamed) {
-  StandbyChoice choice;
-  EXPECT_FALSE(choice.Choose().has_value());
-  EXPECT_FALSE(choice.Note(1, Wanted(1, {1})).has_value());  // not the host
-  EXPECT_TRUE(choice.Note(0, Wanted(1, {1, 2, 3})).has_value());
-  EXPECT_TRUE(choice.IsNews(2, 1));
-  choice.Lose(1);
-  const auto order = choice.Choose();
-  ASSERT_TRUE(order.has_value());
-  EXPECT_EQ(choice.host(), 2u);
-  EXPECT_EQ(order->term(), 2u);
-  EXPECT_FALSE(choice.IsNews(3, 1));                        // of the host before
-  EXPECT_FALSE(choice.Note(0, Wanted(1, {})).has_value());  // which may say what it wants
-  EXPECT_TRUE(choice.Note(2, Wanted(2, {})).has_value());
-  EXPECT_FALSE(choice.Choose().has_value());
 }
 
 }  // namespace

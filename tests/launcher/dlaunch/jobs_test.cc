@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstddef>
@@ -55,6 +57,23 @@ TEST(RunningJobs, AreMeantByTheirFirstLetters) {
 }
 
 class Jobs : public RunningJob {};
+
+TEST_F(Jobs, OfOthersAreNotShown) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  Start("echo up; sleep 1000");
+  const auto shown = RunningJobIds();
+  EXPECT_TRUE(std::find(shown.begin(), shown.end(), id_) != shown.end());
+  const pid_t other = ::fork();
+  if (other == 0) {
+    if (::setresuid(65534, 65534, 65534) != 0) ::_exit(3);
+    const auto ids = RunningJobIds();
+    const bool hidden = std::find(ids.begin(), ids.end(), id_) == ids.end();
+    ::_exit(hidden && absl::IsPermissionDenied(JobConnection::Open(id_).status()) ? 0 : 4);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0);
+}
 
 TEST_F(Jobs, StatusTellsOfAllAndOfOne) {
   Start("echo up; sleep 1000", {"--max-restarts", "2"});

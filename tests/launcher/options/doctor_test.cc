@@ -19,6 +19,8 @@ MachineFacts GoodMachine() {
   facts.processes = ~0ULL;
   facts.addresses = {"192.0.2.7"};
   facts.memfd = facts.pidfd = facts.ssh = true;
+  facts.ucx.version = "1.13.1";
+  facts.nccl.version = "2.28.9";
   return facts;
 }
 
@@ -73,6 +75,19 @@ TEST(Doctor, WarnsOfWhatOnlyCostsSomething) {
   facts = GoodMachine();
   facts.addresses.clear();
   EXPECT_EQ(OnlyProblem(facts).level, Level::kWarning);
+}
+
+TEST(Doctor, NamesLibrariesThatRanksWouldMiss) {
+  MachineFacts facts = GoodMachine();
+  facts.ucx = {.version = "", .error = "libucp.so.0: cannot open shared object file"};
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kWarning);
+  EXPECT_EQ(OnlyProblem(facts).subject, "UCX");
+  EXPECT_NE(OnlyProblem(facts).text.find("one machine only"), std::string::npos);
+  facts = GoodMachine();
+  facts.nccl = {.version = "", .error = "libnccl.so.2: cannot open shared object file"};
+  for (const Finding& finding : Judge(facts)) EXPECT_EQ(finding.level, Level::kGood);  // there is no GPU
+  facts.gpus = 8;
+  EXPECT_EQ(OnlyProblem(facts).subject, "NCCL");
 }
 
 TEST(Doctor, AMachineThatCanTakeNoPartIsBad) {

@@ -83,7 +83,8 @@ TEST(Slurm, MoreTasksThanNodesAreRefusedWithTheCommand) {
 TEST(Slurm, AStepDividesNothing) {
   const vector<string> command = SrunCommand(Options(), "/opt/dlaunch", "v1", {"agent", "--node=1"});
   EXPECT_EQ(command[0], "env");
-  for (const char* variable : {"SLURM_MEM_PER_CPU", "SLURM_NTASKS_PER_NODE", "SLURM_CPU_BIND", "SLURM_GPUS_PER_TASK"}) {
+  for (const char* variable :
+       {"SLURM_MEM_PER_CPU", "SLURM_NTASKS_PER_NODE", "SLURM_CPU_BIND", "SLURM_GPUS", "SLURM_GPUS_PER_TASK"}) {
     const auto at = std::find(command.begin(), command.end(), variable);
     ASSERT_NE(at, command.end()) << variable;
     EXPECT_EQ(*(at - 1), "-u");
