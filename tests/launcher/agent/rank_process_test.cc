@@ -74,7 +74,7 @@ TEST(RankProcess, DiesWithItsParent) {
   ASSERT_EQ(::pipe(tell), 0);
   const pid_t parent = ::fork();
   if (parent == 0) {
-    const RankCommand command = Shell("sleep 1000");
+    const RankCommand command = Shell("exec sleep 1000");
     auto process = StartRank(command);
     if (!process.ok() || !WaitForExec(&*process, command).ok()) ::_exit(1);
     (void)!::write(tell[1], &process->pid, sizeof process->pid);
