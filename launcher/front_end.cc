@@ -122,9 +122,11 @@ int FrontEnd::Run() {
   KeepRecord();
   Sweep("COHORT_JOB_ID=" + job_id_, {older_children}, agent_died_ || killed_, seconds(2));
   if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
-  // Whoever reads us may take their time: from here on a signal ends us as it ends any program.
+  // Whoever reads us may take their time, unless a user has had enough: from here on a signal ends us as it ends any
+  // program.
   ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
-  const milliseconds print_limit = killed_ ? milliseconds(500) : std::chrono::hours(24);
+  const bool hurry = at_once_ || (user_stop_ && killed_);
+  const milliseconds print_limit = hurry ? milliseconds(500) : std::chrono::hours(24);
   printer_.Finish(print_limit);
   // Ranks that had all ended by then could not be told to.
   if (const int error = printer_.error(STDOUT_FILENO); exit_code == 0 && error != 0 && error != EPIPE) {
@@ -186,13 +188,15 @@ void FrontEnd::OnUserSignal(int signal) {
 void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) {
   const bool first = !std::exchange(user_stop_, true);
   if (!at_once) {
-    if (!first || report_) return;  // it ends already
+    if (!first) return;
+    loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
+    if (report_) return;  // it ends already, when what it has printed is read
     Say(who + ": the job is told to end; a second signal, or dlaunch kill --now, ends it at once");
     held_.Release();
     RequestStop("stopped by " + who, exit_code, job_.options.grace, false);
-    loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
     return;
   }
+  at_once_ = true;
   Say(who + ": ending the job at once");
   held_.Release();
   RequestStop("stopped by " + who, exit_code, milliseconds(0), true);

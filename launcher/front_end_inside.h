@@ -56,6 +56,7 @@ class FrontEnd {
   void OnHostEnded(size_t index);
   void KeepRecord();
   void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);
+  void AwaitAgentsEnds();
   void KillAgents();
   void QuitWhenDone();
   void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + text + "\n"); }
@@ -80,7 +81,9 @@ class FrontEnd {
   std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
   std::optional<std::string> lost_;         // the epoch's first loss of ranks
   bool user_stop_ = false;
+  bool at_once_ = false;  // the user does not want to wait
   bool killed_ = false;
+  int silent_seconds_ = 0;  // since the report, of time in which agents were read
   bool agent_died_ = false;
   JobWatch watch_{&loop_,
                   {.job = [this] { return Running(); },

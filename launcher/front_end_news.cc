@@ -15,9 +15,9 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr seconds kAgentsEndAfterReport{5};  // then they are killed, and their sentinels sweep
-constexpr seconds kHeadlineAfter{1};         // a failure is named by then, even if its report is not there yet
-constexpr seconds kGivenUpEndsWithin{2};     // then it is killed
+constexpr int kSilentSecondsAfterReport = 5;  // then agents are killed, and their sentinels sweep
+constexpr seconds kHeadlineAfter{1};          // a failure is named by then, even if its report is not there yet
+constexpr seconds kGivenUpEndsWithin{2};      // then it is killed
 
 }  // namespace
 
@@ -88,6 +88,7 @@ void FrontEnd::OnOutput(const v1::OutputLine& line) {
   } else {
     printer_.Print(fd, text);
   }
+  silent_seconds_ = 0;
   if (printer_.full()) agents_.SetReading(false);
 }
 
@@ -113,8 +114,16 @@ void FrontEnd::OnReport(const v1::JobReport& report) {
   printer_.Print(STDERR_FILENO, FormatReport(report, options));
   held_.Release();
   host_.OnReport();
-  loop_.After(kAgentsEndAfterReport, [this] { KillAgents(); });
+  AwaitAgentsEnds();
   QuitWhenDone();
+}
+
+// They end when all that they have to say is read. Counted in seconds, since this process may itself be stopped.
+void FrontEnd::AwaitAgentsEnds() {
+  loop_.After(seconds(1), [this] {
+    if (!printer_.full() && ++silent_seconds_ >= kSilentSecondsAfterReport) return KillAgents();
+    AwaitAgentsEnds();
+  });
 }
 
 void FrontEnd::OnRestart(const v1::Restart& restart) {

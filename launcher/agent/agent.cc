@@ -35,8 +35,10 @@ namespace cohort::launcher {
 namespace {
 
 constexpr std::chrono::seconds kSweepLimit{2};
-// How long the host of the rendezvous stays for the others after the job's end, unless dlaunch lets it go before.
+// How long the host of the rendezvous stays for the others when dlaunch has taken all that it has to say of the job's
+// end, unless dlaunch lets it go before.
 constexpr std::chrono::seconds kHostLinger{5};
+constexpr std::chrono::seconds kFlushLimit{2};  // for a dlaunch that has ended our input before the job's end
 constexpr int kMaxSentinelRestarts = 10;
 
 class Agent {
@@ -96,6 +98,7 @@ class Agent {
   bool noticed_ = false;              // a SIGTERM was passed on as a notice of a preemption
   bool report_seen_ = false;          // the rendezvous has nothing more to say, or is gone
   bool input_ended_ = false;
+  bool lingering_ = false;
   RendezvousLink link_{&loop_};  // last, so that its threads end first
 };
 
@@ -118,12 +121,16 @@ int Agent::Run() {
   signals_.reset(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
   loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
+  output_.set_on_drained([this] {
+    if (ranks_ && !output_.full()) ranks_->ResumeOutput();
+    EndWhenDone();
+  });
   loop_.Run();
   link_.Close();
   cgroup_.Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
   cgroup_.Remove(kSweepLimit);
-  output_.Flush(std::chrono::seconds(2));
+  output_.Flush(kFlushLimit);
   return exit_status_;
 }
 
@@ -368,9 +375,6 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
                            .on_notice = [this](const std::string& text) { Notice(text); },
                            .on_input_wanted = [this](uint64_t bytes, bool closed) { WantInput(bytes, closed); },
                            .on_all_gone = [this] { OnAllGone(); }});
-  output_.set_on_drained([this] {
-    if (!output_.full()) ranks_->ResumeOutput();
-  });
   const absl::Status started = ranks_->Start(std::move(kept));
   if (!started.ok()) GiveUp(std::string(started.message()));
 }
@@ -433,8 +437,6 @@ void Agent::OnReport(const v1::JobReport& report) {
   report_seen_ = true;
   StopRanks(std::chrono::milliseconds(0));  // whoever the rendezvous has given up on
   if (!ranks_) ranks_done_ = true;
-  // dlaunch closes our input when the other agents have gone.
-  if (IsNeededForReport()) loop_.After(kHostLinger, [this] { OnInputEnded(); });
   EndWhenDone();
 }
 
@@ -455,14 +457,19 @@ void Agent::GiveUp(const std::string& why) {
   failed.set_failed(why);
   output_.Write(failed);
   report_seen_ = input_ended_ = true;
+  loop_.Unwatch(STDIN_FILENO);
   StopRanks(std::chrono::milliseconds(0));
   if (!ranks_ || ranks_->pids().empty()) ranks_done_ = true;
   EndWhenDone();
 }
 
+// Not before dlaunch has taken all that we have to say, for however long nobody takes what it prints, or it is stopped.
+// Where it is gone there is nobody to say it to, and the output counts as empty.
 void Agent::EndWhenDone() {
-  const bool nobody_waits = input_ended_ || (report_seen_ && !IsNeededForReport());
-  if (ranks_done_ && nobody_waits) loop_.Quit();
+  if (!ranks_done_ || (!output_.empty() && report_seen_)) return;
+  if (input_ended_ || (report_seen_ && !IsNeededForReport())) return loop_.Quit();
+  // dlaunch closes our input when the other agents have gone.
+  if (report_seen_ && !std::exchange(lingering_, true)) loop_.After(kHostLinger, [this] { OnInputEnded(); });
 }
 
 void Agent::Notice(const std::string& text) {

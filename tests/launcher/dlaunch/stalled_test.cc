@@ -1,0 +1,88 @@
+// Nobody takes what dlaunch prints for a while, or dlaunch itself is stopped, over the end of the job: nothing is lost.
+// The pauses are longer than everything that dlaunch and its agents wait for by themselves.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/stalled_reader.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using std::chrono::seconds;
+
+constexpr seconds kPause{10};
+
+// A script for sh: waits for the file, prints so many bytes in lines of 99, and a last line.
+string PrintAfter(const string& file, const string& bytes) {
+  return "echo up; while [ ! -e " + file + " ]; do sleep 0.05; done; head -c " + bytes +
+         " /dev/zero | tr '\\0' x | fold -w 99; echo; echo end of $RANK";
+}
+
+bool AllAreUp(DlaunchProcess* job, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (!job->WaitForOutput("[" + std::to_string(rank) + "] up\n")) return false;
+  }
+  return true;
+}
+
+bool NoneRuns(const DlaunchProcess& job, int ranks) {
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (job.RankProcess(rank) != 0) return false;
+  }
+  return true;
+}
+
+void ExpectWhole(const DlaunchProcess& job, int first_rank, int last_rank, int bytes_of_each) {
+  EXPECT_EQ(std::count(job.out().begin(), job.out().end(), 'x'), (last_rank - first_rank + 1) * bytes_of_each);
+  for (int rank = first_rank; rank <= last_rank; ++rank) {
+    EXPECT_NE(job.out().find("end of " + std::to_string(rank) + "\n"), string::npos) << "rank " << rank;
+  }
+}
+
+// More than a pipe holds, less than an agent does: the ranks end meanwhile.
+TEST(Stalled, AStoppedDlaunchLosesNothing) {
+  const TemporaryFolder folder;
+  const string go = folder.path() + "/go";
+  DlaunchProcess job({"--simulate-nodes", "2", "sh", "-c", PrintAfter(go, "500000")});
+  ASSERT_TRUE(AllAreUp(&job, 2)) << job.err();
+  ::kill(job.pid(), SIGSTOP);
+  std::ofstream(go) << "";
+  EXPECT_TRUE(WaitUnread([&] { return NoneRuns(job, 2); }));
+  std::this_thread::sleep_for(kPause);
+  ::kill(job.pid(), SIGCONT);
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  ExpectWhole(job, 0, 1, 500000);
+  EXPECT_EQ(job.WaitUntilGone(kSoon), "");
+}
+
+// Ten nodes print more than dlaunch keeps, and none more than its agent does, so that all ranks end meanwhile. The
+// second pause comes when dlaunch knows that the job is over, and again keeps as much as it can.
+TEST(Stalled, AReaderThatPausesLosesNothing) {
+  constexpr int kNodes = 10;
+  const TemporaryFolder folder;
+  const string go = folder.path() + "/go";
+  DlaunchProcess job({"--simulate-nodes", std::to_string(kNodes), "sh", "-c",
+                      PrintAfter(go, "$([ $RANK = 0 ] && echo 100 || echo 950000)")});
+  ASSERT_TRUE(AllAreUp(&job, kNodes)) << job.err();
+  std::ofstream(go) << "";
+  EXPECT_TRUE(WaitUnread([&] { return NoneRuns(job, kNodes); }));
+  std::this_thread::sleep_for(kPause);
+  ASSERT_TRUE(job.WaitUntil([&] { return job.out().size() > 3'000'000; })) << job.err();
+  std::this_thread::sleep_for(kPause);
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(std::count(job.out().begin(), job.out().end(), 'x'), 100 + (kNodes - 1) * 950000);
+  EXPECT_EQ(job.WaitUntilGone(kSoon), "");
+}
+
+}  // namespace
+}  // namespace cohort::launcher
