@@ -34,6 +34,7 @@ using std::chrono::seconds;
 constexpr int kHandledSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 constexpr seconds kJoinTimeout{60};
 constexpr seconds kStopSlack{10};       // beyond the grace, before everything is killed
+constexpr seconds kAfterKill{5};        // for what the killed have written, and for their sentinels to sweep
 constexpr seconds kBlameAgentAfter{3};  // for the rendezvous to notice the loss of an agent by itself
 constexpr seconds kTakeOverSlack{20};   // for that, where another host may have to take over before
 
@@ -273,8 +274,10 @@ void FrontEnd::OnHostEnded(size_t index) {
 }
 
 void FrontEnd::KillAgents() {
-  killed_ = true;
+  if (std::exchange(killed_, true)) return;
   agents_.Kill();
+  // Whoever holds their pipes then, as a sentinel that is stopped, has nothing to say.
+  loop_.After(kAfterKill, [this] { loop_.Quit(); });
   if (!report_) {
     v1::JobReport report;
     report.set_exit_code(kExitLauncher);

@@ -89,7 +89,7 @@ void FrontEnd::OnOutput(const v1::OutputLine& line) {
     printer_.Print(fd, text);
   }
   silent_seconds_ = 0;
-  if (printer_.full()) agents_.SetReading(false);
+  if (!killed_ && printer_.full()) agents_.SetReading(false);
 }
 
 void FrontEnd::OnLost(const std::string& text) {

@@ -1,5 +1,6 @@
-// Nobody takes what dlaunch prints for a while, or dlaunch itself is stopped, over the end of the job: nothing is lost.
-// The pauses are longer than everything that dlaunch and its agents wait for by themselves.
+// Nobody takes what dlaunch prints for a while, or dlaunch itself is stopped, over the end of the job: nothing is lost,
+// and whoever does not want to wait can end it all the same. The pauses are longer than everything that dlaunch and its
+// agents wait for by themselves.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,6 +50,19 @@ void ExpectWhole(const DlaunchProcess& job, int first_rank, int last_rank, int b
   }
 }
 
+// A signal that is sent while the same one is pending would be one with it.
+bool SendAndWaitUntilTaken(const DlaunchProcess& job, int signal) {
+  ::kill(job.pid(), signal);
+  return WaitUnread([&] {
+    std::ifstream file("/proc/" + std::to_string(job.pid()) + "/status");
+    string word, pending;
+    while (file >> word) {
+      if (word == "ShdPnd:") file >> pending;
+    }
+    return !pending.empty() && (std::stoull(pending, nullptr, 16) >> (signal - 1) & 1) == 0;
+  });
+}
+
 // More than a pipe holds, less than an agent does: the ranks end meanwhile.
 TEST(Stalled, AStoppedDlaunchLosesNothing) {
   const TemporaryFolder folder;
@@ -81,6 +95,29 @@ TEST(Stalled, AReaderThatPausesLosesNothing) {
   std::this_thread::sleep_for(kPause);
   EXPECT_EQ(job.Wait(), 0) << job.err();
   EXPECT_EQ(std::count(job.out().begin(), job.out().end(), 'x'), 100 + (kNodes - 1) * 950000);
+  EXPECT_EQ(job.WaitUntilGone(kSoon), "");
+}
+
+TEST(Stalled, ASecondInterruptDoesNotWaitForAReader) {
+  DlaunchProcess job({"--grace", "3600", "yes", string(1000, 'y')});
+  ASSERT_TRUE(WaitUnread([&] { return job.RankProcess(0) != 0; }));
+  ASSERT_TRUE(IsStuck(job.RankProcess(0)));
+  EXPECT_TRUE(SendAndWaitUntilTaken(job, SIGINT));
+  ::kill(job.pid(), SIGINT);
+  EXPECT_TRUE(WaitUnread([&] { return job.Processes().empty(); }));
+  EXPECT_EQ(job.Wait(), 130);
+}
+
+// The pipe of a killed agent stays open in its sentinel.
+TEST(Stalled, ASecondInterruptDoesNotWaitForASentinelThatIsStopped) {
+  DlaunchProcess job({"--grace", "3600", "sh", "-c", "echo up; sleep 1000"});
+  ASSERT_TRUE(AllAreUp(&job, 1)) << job.err();
+  ASSERT_TRUE(job.WaitUntil([&] { return job.ProcessesWith("dlaunch sentinel").size() == 1; }));
+  ::kill(job.ProcessesWith("dlaunch sentinel")[0], SIGSTOP);
+  ::kill(job.AgentProcess(0), SIGKILL);
+  EXPECT_TRUE(SendAndWaitUntilTaken(job, SIGINT));
+  ::kill(job.pid(), SIGINT);
+  EXPECT_EQ(job.Wait(kSoon), 130) << job.err();
   EXPECT_EQ(job.WaitUntilGone(kSoon), "");
 }
 
