@@ -22,6 +22,7 @@ using runtime::Deadline;
 constexpr std::chrono::milliseconds kLookForMove{50};
 // How long one attempt at a next host's addresses takes.
 constexpr std::chrono::milliseconds kAttempt{1000};
+constexpr std::chrono::seconds kJoinLimit{40};
 
 std::string ReadBootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -44,6 +45,30 @@ absl::StatusOr<std::string> FirstToAnswer(const std::string& addresses, Deadline
     const Deadline attempt = Deadline::After(std::min<std::chrono::nanoseconds>(deadline.left(), kAttempt));
     absl::StatusOr<std::string> address = FirstReachable(addresses, attempt);
     if (address.ok() || !attempt.passed() || deadline.passed() || called_away()) return address;
+  }
+}
+
+using Client = absl::StatusOr<std::unique_ptr<RendezvousClient>>;
+using Connect = std::function<Client(const std::string& address, Deadline deadline)>;
+
+// Tries one address after the other, those first that accept connections. Where one does, that may be another machine
+// of the same address, or another job: it is left out then; who only does not answer is tried again after the others.
+Client ConnectToOneOf(std::string addresses, Deadline deadline, const std::function<bool()>& called_away,
+                      const Connect& connect) {
+  Client client = absl::UnavailableError("nobody was asked");
+  std::string later;
+  for (bool asked = false;; asked = true) {
+    const absl::StatusOr<std::string> address = FirstToAnswer(addresses, deadline, called_away);
+    if (!address.ok()) return asked ? std::move(client) : Client(address.status());
+    const size_t count = CountAddresses(addresses);
+    client = connect(*address, Deadline::After(deadline.left() / static_cast<int64_t>(count)));
+    const bool stranger = absl::IsUnauthenticated(client.status());
+    const bool silent = absl::IsUnavailable(client.status()) || absl::IsDeadlineExceeded(client.status());
+    const bool last = count == 1 && later.empty();
+    if (last || deadline.passed() || called_away() || !(stranger || silent)) return client;
+    if (silent) later += (later.empty() ? "" : ",") + *address;
+    addresses = WithoutAddress(addresses, *address);
+    if (addresses.empty()) addresses = std::exchange(later, "");
   }
 }
 
@@ -137,12 +162,13 @@ absl::StatusOr<std::shared_ptr<RendezvousClient>> RendezvousLink::JoinFirstHost(
   } else {
     data_interface_ip_ = LocalAddressTowards(addresses.substr(0, addresses.find(',')));
   }
-  COHORT_ASSIGN_OR_RETURN(const std::string address,
-                          FirstReachable(addresses, Deadline::After(std::chrono::seconds(10))));
-  if (start_.interface().empty()) data_interface_ip_ = LocalAddressTowards(address);
-  return RendezvousClient::Connect(
-      address, Identity(), MakeOffer(), StreamCallbacks(), Deadline::After(std::chrono::seconds(30)),
-      [this, &given_up] { return (given_up && given_up()) || term_ > 1; }, start_.standbys() > 0);
+  const auto called_away = [this, &given_up] { return (given_up && given_up()) || term_ > 1; };
+  return ConnectToOneOf(addresses, Deadline::After(kJoinLimit), called_away,
+                        [&](const std::string& address, Deadline deadline) {
+                          if (start_.interface().empty()) data_interface_ip_ = LocalAddressTowards(address);
+                          return RendezvousClient::Connect(address, Identity(), MakeOffer(), StreamCallbacks(),
+                                                           deadline, called_away, start_.standbys() > 0);
+                        });
 }
 
 v1::NodeOffer RendezvousLink::MakeOffer() const {
@@ -283,12 +309,12 @@ void RendezvousLink::GoToHost() {
                         addresses = next_host_.addresses(), callbacks = StreamCallbacks()] {
     const auto called_away = [this, term] { return ending_ || newest_term_ != term; };
     const Deadline deadline = Deadline::After(kTakeOverTime);
+    Client connected =
+        ConnectToOneOf(addresses, deadline, called_away, [&](const std::string& address, Deadline until) {
+          return RendezvousClient::Connect(address, identity, offer, callbacks, until, called_away, /*counts=*/true);
+        });
     std::shared_ptr<RendezvousClient> client;
-    if (const auto address = FirstToAnswer(addresses, deadline, called_away); address.ok()) {
-      auto connected =
-          RendezvousClient::Connect(*address, identity, offer, callbacks, deadline, called_away, /*counts=*/true);
-      if (connected.ok()) client = *std::move(connected);
-    }
+    if (connected.ok()) client = *std::move(connected);
     loop_->Post([this, stream, client] { OnMoved(stream, client); });
   });
 }

@@ -83,15 +83,16 @@ bool LinkLocal(const sockaddr* address) {
   return IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr) != 0;
 }
 
-struct Connection {
-  UniqueFd socket;
-  std::string address;
-};
+std::vector<std::string> SplitAddresses(const std::string& addresses) {
+  std::vector<std::string> texts;
+  std::istringstream stream(addresses);
+  for (std::string text; std::getline(stream, text, ',');) texts.push_back(text);
+  return texts;
+}
 
 absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& addresses) {
   std::vector<Endpoint> endpoints;
-  std::istringstream texts(addresses);
-  for (std::string text; std::getline(texts, text, ',');) {
+  for (const std::string& text : SplitAddresses(addresses)) {
     COHORT_ASSIGN_OR_RETURN(Endpoint endpoint, ParseEndpoint(text));
     endpoints.push_back(std::move(endpoint));
   }
@@ -210,11 +211,20 @@ absl::StatusOr<std::string> FirstReachable(const std::string& addresses, runtime
   return std::move(connection.address);
 }
 
-absl::StatusOr<UniqueFd> ConnectToFirst(const std::string& addresses, runtime::Deadline deadline) {
+absl::StatusOr<Connection> ConnectToFirst(const std::string& addresses, runtime::Deadline deadline) {
   COHORT_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints, ParseEndpoints(addresses));
-  COHORT_ASSIGN_OR_RETURN(Connection connection, ConnectAny(endpoints, deadline));
-  return std::move(connection.socket);
+  return ConnectAny(endpoints, deadline);
 }
+
+std::string WithoutAddress(const std::string& addresses, const std::string& address) {
+  std::string rest;
+  for (const std::string& text : SplitAddresses(addresses)) {
+    if (text != address) rest += (rest.empty() ? "" : ",") + text;
+  }
+  return rest;
+}
+
+size_t CountAddresses(const std::string& addresses) { return SplitAddresses(addresses).size(); }
 
 std::string LocalAddressTowards(const std::string& address) {
   const absl::StatusOr<Endpoint> peer = ParseEndpoint(address);

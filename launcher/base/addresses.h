@@ -1,6 +1,7 @@
 // Where a node can be reached, and how it reaches others.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,18 @@ int PortOf(const std::string& address);
 // kUnavailable names each with its error; kInvalidArgument: no numeric address and port. Blocks until the deadline.
 absl::StatusOr<std::string> FirstReachable(const std::string& addresses, runtime::Deadline deadline);
 
-// A connection to the first of the list that accepts one, with the same errors.
-absl::StatusOr<UniqueFd> ConnectToFirst(const std::string& addresses, runtime::Deadline deadline);
+struct Connection {
+  UniqueFd socket;
+  std::string address;  // one of the list
+};
+// A connection to the first of the list that accepts one, with the same errors. Who that is has yet to be seen: see
+// WithoutAddress.
+absl::StatusOr<Connection> ConnectToFirst(const std::string& addresses, runtime::Deadline deadline);
+
+// The list without one of its addresses: for whoever has found a stranger there. Empty when there is no other.
+std::string WithoutAddress(const std::string& addresses, const std::string& address);
+// How many there are.
+size_t CountAddresses(const std::string& addresses);
 
 // The local address of the route to "host:port", a numeric address; empty when there is none.
 std::string LocalAddressTowards(const std::string& address);

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <ctime>
@@ -62,15 +63,31 @@ absl::StatusOr<std::string> Resolve(const std::string& addresses) {
   return FormatAddresses(numeric, PortOf(addresses));
 }
 
-absl::StatusOr<SecureStream> Dial(const JoinTarget& target) {
-  const Deadline deadline = Deadline::After(kAttempt);
-  COHORT_ASSIGN_OR_RETURN(const std::string addresses, Resolve(target.addresses));
-  COHORT_ASSIGN_OR_RETURN(UniqueFd socket, ConnectToFirst(addresses, deadline));
-  const std::string knock = KnockOf(target.key);
+absl::StatusOr<SecureStream> Greet(UniqueFd socket, const JoinKey& key, Deadline deadline) {
+  const std::string knock = KnockOf(key);
   if (::send(socket.get(), knock.data(), knock.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(knock.size())) {
     return absl::UnavailableError(std::string("it does not take our first bytes: ") + std::strerror(errno));
   }
-  return SecureStream::Connect(std::move(socket), target.key, deadline);
+  return SecureStream::Connect(std::move(socket), key, deadline);
+}
+
+// An address of the job's may be another machine's here, as those of private networks are: whoever does not have the
+// key is passed over.
+absl::StatusOr<SecureStream> Dial(const JoinTarget& target) {
+  const Deadline deadline = Deadline::After(kAttempt);
+  COHORT_ASSIGN_OR_RETURN(std::string addresses, Resolve(target.addresses));
+  absl::Status failed;
+  while (failed.ok() || !addresses.empty()) {
+    absl::StatusOr<Connection> connection = ConnectToFirst(addresses, deadline);
+    if (!connection.ok()) return failed.ok() ? connection.status() : failed;
+    const auto share = deadline.left() / static_cast<int64_t>(CountAddresses(addresses));
+    absl::StatusOr<SecureStream> stream = Greet(std::move(connection->socket), target.key, Deadline::After(share));
+    if (stream.ok()) return stream;
+    failed = absl::Status(stream.status().code(),
+                          connection->address + " answers, but " + std::string(stream.status().message()));
+    addresses = WithoutAddress(addresses, connection->address);
+  }
+  return failed;
 }
 
 absl::StatusOr<SecureStream> DialUntilItAnswers(const JoinTarget& target) {

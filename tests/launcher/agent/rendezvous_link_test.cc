@@ -86,8 +86,8 @@ class Network {
       }
       if (ready.empty() || ready[0].revents == 0) continue;
       UniqueFd from(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-      absl::StatusOr<UniqueFd> to = ConnectToFirst(to_, Deadline::After(kPatience));
-      if (to.ok()) pairs.emplace_back(std::move(from), *std::move(to));
+      absl::StatusOr<Connection> to = ConnectToFirst(to_, Deadline::After(kPatience));
+      if (to.ok()) pairs.emplace_back(std::move(from), std::move(to->socket));
     }
   }
 
@@ -261,6 +261,33 @@ TEST(RendezvousLink, FollowsTheRendezvousToAnotherHostWhenTheFirstFallsSilent) {
   ASSERT_TRUE(first.WaitFor(v1::ToAgent::kPut, 1));
   EXPECT_EQ(third.CountNow(v1::ToAgent::kPut), 3);
   for (Node* const node : {&first, &second, &third}) EXPECT_EQ(node->CountNow(v1::ToAgent::kAssignment), 1);
+}
+
+// The first address of the list leads to another job, as those of private networks may.
+TEST(RendezvousLink, PassesOverAnAddressOfAnotherJob) {
+  const JobAuthority authority = *JobAuthority::Create();
+  const JobAuthority others = *JobAuthority::Create();
+  Node first(StartOf(authority, 0)), second(StartOf(authority, 1)), third(StartOf(authority, 2));
+  Node stranger(StartOf(others, 0));
+  const std::string there = first.Host();
+  const std::string elsewhere = stranger.Host();
+  first.Join(there);
+  second.Join(there);
+  const auto wanted = first.WaitForNews(v1::FromNode::kStandbys);
+  ASSERT_TRUE(wanted.has_value());
+  first.NoteStandbys(wanted->standbys());
+  third.Join(elsewhere + "," + there);
+  for (Node* const node : {&first, &second, &third}) ASSERT_TRUE(node->WaitFor(v1::ToAgent::kAssignment, 1));
+
+  v1::TakeOver order;
+  order.set_term(2);
+  v1::NewHost host;
+  host.set_term(2);
+  host.set_agent(1);
+  host.set_addresses(elsewhere + "," + second.TakeOver(order));
+  for (Node* const node : {&first, &second, &third}) node->MoveTo(host);
+  third.Say(Put(1));
+  EXPECT_TRUE(third.WaitFor(v1::ToAgent::kPut, 1));
 }
 
 TEST(RendezvousLink, IsCalledAwayFromAHostThatDoesNotAnswer) {

@@ -180,8 +180,8 @@ TEST_F(Join, StrangersDoNoHarm) {
     const string says[] = {"", "GET / HTTP/1.1\r\n\r\n", knock.substr(0, 7), string(64, '\x16'),
                            i < 16 ? knock : string("x")};
     const string& text = says[i % 5];
-    (void)!::send(socket->get(), text.data(), text.size(), MSG_NOSIGNAL);
-    strangers.push_back(*std::move(socket));
+    (void)!::send(socket->socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
+    strangers.push_back(std::move(socket->socket));
   }
   const auto start = std::chrono::steady_clock::now();
   DlaunchProcess second({"join", token});
@@ -189,6 +189,34 @@ TEST_F(Join, StrangersDoNoHarm) {
   EXPECT_EQ(second.Wait(), 0) << second.err();
   EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(10));  // the promise is one
   EXPECT_NE(first.out().find("[1] rank 1"), string::npos) << first.out();
+}
+
+// The first address of the list leads to a machine that is not the job's: private networks have the same addresses.
+TEST_F(Join, WhoeverElseAnswersAtAnAddressIsPassedOver) {
+  for (const bool answers : {true, false}) {
+    SCOPED_TRACE(answers);
+    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof at;
+    ASSERT_EQ(::bind(listener.get(), reinterpret_cast<sockaddr*>(&at), size), 0);
+    ASSERT_EQ(::listen(listener.get(), 16), 0);
+    ASSERT_EQ(::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&at), &size), 0);
+    DlaunchProcess first(FirstCommand({"sh", "-c", "echo rank $RANK"}));
+    auto token = ParseToken(TokenOf(&first));
+    ASSERT_TRUE(token.ok()) << token.status();
+    token->addresses = "127.0.0.1:" + std::to_string(ntohs(at.sin_port)) + "," + token->addresses;
+    DlaunchProcess second({"join", FormatToken(*token), "--wait", "20"});
+    if (answers) {
+      const UniqueFd stranger(::accept(listener.get(), nullptr, nullptr));
+      ASSERT_TRUE(bool{stranger});
+      (void)!::send(stranger.get(), "220 ready\r\n", 11, MSG_NOSIGNAL);
+    }
+    ASSERT_EQ(second.Wait(), 0) << second.err();
+    EXPECT_EQ(first.Wait(), 0) << first.err();
+    EXPECT_NE(first.out().find("[1] rank 1"), string::npos) << first.out();
+  }
 }
 
 TEST_F(Join, AnotherJobsTokenComesToNothing) {
