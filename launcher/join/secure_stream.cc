@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -25,8 +26,7 @@ using runtime::Deadline;
 constexpr unsigned char kIdentity[] = "cohort-join";
 constexpr unsigned char kCipher[] = {0x13, 0x01};  // TLS_AES_128_GCM_SHA256
 constexpr size_t kBuffer = 256u << 10;
-constexpr std::chrono::seconds kLinger{5};  // for the other side to take the last bytes
-constexpr int kLostAfterMs = 10'000;        // without an acknowledgement
+constexpr std::chrono::seconds kLostAfter{10};  // without an answer
 
 struct FreeContext {
   void operator()(SSL_CTX* context) const { ::SSL_CTX_free(context); }
@@ -79,14 +79,14 @@ std::unique_ptr<SSL_CTX, FreeContext> MakeContext(bool server) {
   return context;
 }
 
-// A peer that is gone without a word is known within kLostAfterMs, whether we send or not.
+// The kernel knows within kLostAfter of a peer that is gone without a word, as long as we send nothing; otherwise we
+// have to know (Silence). TCP_USER_TIMEOUT would also end a connection whose peer answers that it has no room.
 void NoticeLoss(int socket) {
   const int on = 1, idle = 4, interval = 2, count = 3;
   ::setsockopt(socket, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof idle);
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof interval);
   ::setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &count, sizeof count);
-  ::setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &kLostAfterMs, sizeof kLostAfterMs);
   ::setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
@@ -106,6 +106,26 @@ struct Flow {
     }
     bytes.append(data, size);
   }
+};
+
+// Whether a peer to which something was sent does not answer at all. One that has no room for more for a while answers
+// so; it is asked ever more seldom, and that nothing is heard between two questions is no sign.
+class Silence {
+ public:
+  // To be called every second or so: true when it is lost.
+  bool IsTooLong(int socket) {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    const auto now = std::chrono::steady_clock::now();
+    if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+    const uint32_t heard_ms_ago = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);
+    const bool sent_since = info.tcpi_unacked > 0 && info.tcpi_last_data_sent < heard_ms_ago;
+    if (!sent_since && info.tcpi_probes == 0) asked_ = now;
+    return now - asked_ > kLostAfter && std::chrono::milliseconds(heard_ms_ago) > kLostAfter;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point asked_ = std::chrono::steady_clock::now();
 };
 
 // As much as the descriptor takes. Where nobody reads it any more, what comes is dropped.
@@ -267,12 +287,12 @@ absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptio
   in.Add(rep_->early.data(), rep_->early.size());
   MakeNonBlocking(input.get());
   MakeNonBlocking(output.get());
-  Deadline linger = Deadline::After(kLinger);
-  for (bool ends = false, said_end = false;;) {
-    const bool connected = rep_->Receive(&in) && rep_->Send(&out);
+  Silence silence;
+  for (bool said_end = false;;) {
+    const bool connected = rep_->Receive(&in) && rep_->Send(&out) && !silence.IsTooLong(rep_->socket.get());
     in.ended = in.ended || !connected;
     WriteOut(&in, &output);
-    if (out.ended && out.empty() && !std::exchange(ends, true)) linger = Deadline::After(kLinger);
+    const bool ends = out.ended && out.empty();
     said_end = said_end || (ends && rep_->SayEnd());
     if (in.ended && in.empty()) {
       output.reset();
@@ -280,7 +300,6 @@ absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptio
       if (connected && !said_end && options.ends_with_peer) ::SSL_shutdown(rep_->ssl.get());
       if (options.ends_with_peer || said_end) return absl::OkStatus();
     }
-    if (ends && !options.ends_with_peer && linger.passed()) return absl::OkStatus();
     const bool sends = !out.empty() || (ends && !said_end);
     const short events = static_cast<short>((in.room() ? POLLIN : 0) | (sends ? POLLOUT : 0));
     pollfd polled[4] = {{events != 0 && connected ? rep_->socket.get() : -1, events, 0},
@@ -288,7 +307,10 @@ absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptio
                         {in.empty() ? -1 : output.get(), POLLOUT, 0},
                         {options.signals, POLLIN, 0}};
     ::poll(polled, 4, 1000);
-    if (polled[3].revents != 0) options.on_signal();
+    if (polled[3].revents != 0) {
+      options.on_signal();
+      if (out.ended) return absl::OkStatus();  // nobody is left to whom it could be told
+    }
     if (polled[1].revents != 0) ReadIn(input.get(), &out);
   }
 }

@@ -31,7 +31,8 @@ class SecureStream {
   absl::StatusOr<bool> AwaitByte();
 
   struct PumpOptions {
-    // Returns when the other side has ended; otherwise it goes on until `input` has ended as well.
+    // Returns when the other side has ended. Otherwise it goes on until `input` has ended as well, and the other side
+    // has taken all of it, for however long that has no room for more; a signal after that end is the last.
     bool ends_with_peer = false;
     int signals = -1;                      // a descriptor to watch too
     std::function<void()> on_signal = {};  // when it can be read

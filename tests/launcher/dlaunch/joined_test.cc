@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "launcher/base/addresses.h"
@@ -22,6 +24,7 @@
 #include "launcher/join/token.h"
 #include "launcher/options.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/stalled_reader.h"
 #include "tests/support/linked_namespaces.h"
 
 namespace cohort::launcher {
@@ -121,6 +124,32 @@ TEST_F(Join, TheDeathOfEitherEndsBoth) {
     EXPECT_NE(status, -1) << "it did not end";
     EXPECT_EQ(first.WaitUntilGone(seconds(10)), "");
     EXPECT_EQ(second.WaitUntilGone(seconds(10)), "");
+  }
+}
+
+// For longer than a lost connection is missed, and with more than all buffers on the way hold.
+TEST_F(Join, AReaderThatPausesLosesNoNode) {
+  constexpr int kBytes = 40'000'000;
+  DlaunchProcess first(FirstCommand({"sh", "-c",
+                                     "[ $RANK = 0 ] || head -c " + std::to_string(kBytes) +
+                                         " /dev/zero | tr '\\0' x | fold -w 999; echo; echo end of $RANK"}));
+  DlaunchProcess second({"join", TokenOf(&first)});
+  pid_t source = 0;
+  ASSERT_TRUE(WaitUnread([&] {
+    for (const DlaunchProcess* job : {&first, &second}) {
+      for (const auto& [pid, command] : job->Processes()) {
+        if (command == "fold -w 999 ") source = pid;
+      }
+    }
+    return source != 0;
+  }));
+  ASSERT_TRUE(IsStuck(source));
+  std::this_thread::sleep_for(seconds(15));
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_EQ(std::count(first.out().begin(), first.out().end(), 'x'), kBytes);
+  for (const char* line : {"[0] end of 0\n", "[1] end of 1\n"}) {
+    EXPECT_NE(first.out().find(line), string::npos) << line;
   }
 }
 
