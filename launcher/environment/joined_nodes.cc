@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -57,17 +56,22 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   Say("1 of " + std::to_string(count) + " nodes is here; on " + (count == 2 ? "the other" : "each of the others") +
       ", run:\n\n  dlaunch join " + FormatToken(token) + "\n");
   if (options.min_nodes) {
-    Say("with " + std::to_string(*options.min_nodes) + " nodes the job can start; in " +
+    Say("with " + std::to_string(*options.min_nodes) +
+        (*options.min_nodes == 1 ? " node the job can start; in " : " nodes the job can start; in ") +
         std::to_string(wait.count() / 1000) + " s it starts with those that came");
   }
-  absl::StatusOr<std::vector<JoinedNode>> joined =
-      gate.Await(MakeJoinKey(token.secret), {.count = count - 1,
-                                             .least = options.min_nodes ? std::max(1, *options.min_nodes - 1) : 0,
-                                             .deadline = runtime::Deadline::After(wait),
-                                             .say = &Say});
+  absl::StatusOr<std::vector<JoinedNode>> joined = gate.Await(
+      MakeJoinKey(token.secret),
+      {.count = count - 1, .least = LeastOthers(options), .deadline = runtime::Deadline::After(wait), .say = &Say});
   if (!joined.ok()) return absl::InvalidArgumentError(std::string(joined.status().message()) + "; see --wait");
-  const size_t came = joined->size() + 1;
-  return WithJoined(options, std::to_string(came) + " machines that joined", *std::move(joined));
+  const std::string source = joined->empty() ? "this machine, which no other has joined"
+                                             : std::to_string(joined->size() + 1) + " machines that joined";
+  return WithJoined(options, source, *std::move(joined));
+}
+
+std::optional<int> LeastOthers(const Options& options) {
+  if (!options.min_nodes) return std::nullopt;
+  return *options.min_nodes - 1;
 }
 
 absl::StatusOr<JobNodes> WithJoined(const Options& options, const std::string& source, std::vector<JoinedNode> joined) {

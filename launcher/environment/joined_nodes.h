@@ -1,6 +1,7 @@
 // Machines without a scheduler and without ssh: this one prints a line, and whoever sits at another pastes it there.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,5 +21,8 @@ class JoinedNodes : public NodeSource {
 // This machine first, then those that came, with their agents; equal names are told apart by a number. For all sources
 // whose nodes come by themselves.
 absl::StatusOr<JobNodes> WithJoined(const Options& options, const std::string& source, std::vector<JoinedNode> joined);
+
+// How many others are enough, of --nnodes MIN:MAX; all, where it is none.
+std::optional<int> LeastOthers(const Options& options);
 
 }  // namespace cohort::launcher

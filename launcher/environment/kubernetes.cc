@@ -120,23 +120,24 @@ absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
   if (count == 1) return ThisMachine().Find(options);
   COHORT_ASSIGN_OR_RETURN(const JoinKey key, ReadKey(options, pod.first));
   const PortRange ports = options.ports.value_or(PortRange{kDefaultPort, kDefaultPort});
-  const std::string source = std::to_string(count) + (count == 1 ? " pod" : " pods");
+  const auto pods = [](size_t number) { return std::to_string(number) + (number == 1 ? " pod" : " pods"); };
   if (pod.index > 0) {
     const JoinTarget target{.addresses = pod.first + ":" + std::to_string(ports.first),
                             .key = key,
                             .index = pod.index,
                             .wait = options.wait.value_or(kWait)};
-    return JobNodes{.source = source, .instead = [target] { return JoinJob(target); }};
+    return JobNodes{.source = pods(count), .instead = [target] { return JoinJob(target); }};
   }
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open({ports.first, ports.first}));  // where the others look
-  if (count > 1)
-    Say("pod 0 of " + std::to_string(count) + " waits for the others on port " + std::to_string(gate.port()));
+  Say("pod 0 of " + std::to_string(count) + " waits for the others on port " + std::to_string(gate.port()));
   absl::StatusOr<std::vector<JoinedNode>> joined =
       gate.Await(key, {.count = count - 1,
+                       .least = LeastOthers(options),
                        .indexed = true,
                        .deadline = runtime::Deadline::After(options.wait.value_or(kWait)),
                        .say = &Say});
   if (!joined.ok()) return absl::InvalidArgumentError(std::string(joined.status().message()) + "; see --wait");
+  const std::string source = pods(joined->size() + 1);
   return WithJoined(options, source, *std::move(joined));
 }
 

@@ -7,7 +7,9 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -109,21 +111,27 @@ absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<Host
   for (const HostEntry& entry : hosts) {
     commands.push_back(way.command(options, OwnPath(), entry.host, {"agent", "--inventory"}));
   }
-  JobNodes found{.source = std::to_string(hosts.size()) + (hosts.size() == 1 ? " host " : " hosts ") + way.source,
-                 .spawner = way.spawner,
-                 .across_hosts = true,
-                 .nodes = std::vector<NodeResources>(hosts.size())};
-  absl::Status failed;
+  const size_t least = options.min_nodes ? static_cast<size_t>(*options.min_nodes) : hosts.size();
+  std::vector<std::optional<NodeResources>> answers(hosts.size());
+  std::vector<std::string> left_out;
   RunCommands(commands, {.on_end = [&](size_t index, const CommandResult& result) {
                 absl::StatusOr<NodeResources> node = ReadAnswer(options, way, hosts[index], result);
                 if (node.ok()) {
-                  found.nodes[index] = *std::move(node);
+                  answers[index] = *std::move(node);
                 } else {
-                  failed = node.status();
+                  left_out.emplace_back(node.status().message());
                 }
-                return failed.ok();
+                return hosts.size() - left_out.size() >= least;
               }});
-  COHORT_RETURN_IF_ERROR(failed);
+  const size_t left = hosts.size() - left_out.size();
+  if (left < least) return absl::InvalidArgumentError(left_out.back());
+  for (const std::string& why : left_out) std::fprintf(stderr, "dlaunch: left out: %s\n", why.c_str());
+  JobNodes found{.source = std::to_string(left) + (left == 1 ? " host " : " hosts ") + way.source,
+                 .spawner = way.spawner,
+                 .across_hosts = true};
+  for (std::optional<NodeResources>& node : answers) {
+    if (node) found.nodes.push_back(*std::move(node));
+  }
   return found;
 }
 

@@ -28,7 +28,8 @@ absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, 
                                                   const std::string& what);
 
 // Asks each host what it has. Blocks until all have answered, 20 seconds at the most; the first that can't be used ends
-// it, with its name, the command's own words and the remedy. Call from the main thread.
+// it, with its name, the command's own words and the remedy. With --nnodes MIN:MAX such hosts are left out, and named
+// on standard error, as long as MIN are left. Call from the main thread.
 absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<HostEntry>& hosts, const RemoteWay& way);
 
 }  // namespace cohort::launcher

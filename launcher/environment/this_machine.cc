@@ -27,10 +27,11 @@ std::vector<v1::Device> SimulatedDevices(int count) {
 }
 
 absl::StatusOr<JobNodes> ThisMachine::Find(const Options& options) const {
-  const int wanted = options.nodes.value_or(1);
+  const int wanted = options.min_nodes.value_or(options.nodes.value_or(1));
   if (wanted > 1) {
+    const std::string most = options.min_nodes ? ":" + std::to_string(*options.nodes) : "";
     return absl::InvalidArgumentError(
-        "--nnodes " + std::to_string(wanted) +
+        "--nnodes " + std::to_string(wanted) + most +
         ": there is one node here, this machine; name others with --hosts; for others to join by themselves, add "
         "--wait 600 and paste the line that it prints there; to let it stand for " +
         std::to_string(wanted) + ", add --simulate-nodes " + std::to_string(wanted) +

@@ -98,9 +98,11 @@ class Reception {
   absl::StatusOr<std::vector<JoinedNode>> Run() {
     while (Complete() < options_.count) {
       if (options_.deadline.passed()) {
-        if (options_.least > 0 && Complete() >= options_.least) break;
+        if (options_.least && Complete() >= *options_.least) break;
+        const std::string enough =
+            options_.least ? ", and " + std::to_string(*options_.least + 1) + " are the least" : "";
         return absl::DeadlineExceededError(std::to_string(Complete() + 1) + " of " +
-                                           std::to_string(options_.count + 1) + " nodes came in time");
+                                           std::to_string(options_.count + 1) + " nodes came in time" + enough);
       }
       Look();
     }

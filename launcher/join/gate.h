@@ -10,6 +10,7 @@
 
 #include <chrono>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,8 +45,8 @@ class JoinGate {
   int port() const { return port_; }
 
   struct AwaitOptions {
-    int count = 0;         // how many nodes, without this one
-    int least = 0;         // how many are enough when the time is over; 0: all
+    int count = 0;                  // how many nodes, without this one
+    std::optional<int> least = {};  // how many are enough when the time is over; all unless set
     bool indexed = false;  // they come with their places, 1 to count; a later one with the same replaces the earlier
     runtime::Deadline deadline = runtime::Deadline::After(std::chrono::seconds(0));
     std::function<void(const std::string& line)> say = {};  // what users should see

@@ -248,6 +248,16 @@ TEST_F(Join, WhoeverElseAnswersAtAnAddressIsPassedOver) {
   }
 }
 
+TEST_F(Join, TheFirstMachineIsEnoughWhereItIsTheLeast) {
+  DlaunchProcess alone({"--nnodes", "1:2", "--wait", "0.1", "--", "sh", "-c", "echo rank $RANK of $WORLD_SIZE"});
+  EXPECT_EQ(alone.Wait(), 0) << alone.err();
+  EXPECT_NE(alone.err().find("with 1 node the job can start"), string::npos) << alone.err();
+  EXPECT_NE(alone.out().find("rank 0 of 1"), string::npos) << alone.out();
+  DlaunchProcess few({"--nnodes", "2:3", "--wait", "0.1", "--", "true"});
+  EXPECT_EQ(few.Wait(), 2) << few.err();
+  EXPECT_NE(few.err().find("1 of 3 nodes came in time, and 2 are the least"), string::npos) << few.err();
+}
+
 TEST_F(Join, AnotherJobsTokenComesToNothing) {
   DlaunchProcess first(FirstCommand({"true"}));
   auto token = ParseToken(TokenOf(&first));
@@ -268,11 +278,11 @@ class Pods : public Join {
     std::ofstream(folder_.path() + "/token") << "0123456789abcdef0123456789abcdef\n";
   }
   std::unique_ptr<DlaunchProcess> Start(int index, int count, const vector<string>& rest,
-                                        const string& address = OwnAddresses()[0]) const {
-    vector<string> arguments = {"--token-file", folder_.path() + "/token", "--wait", "30", "--port-range", ports_};
+                                        const string& wait = "30") const {
+    vector<string> arguments = {"--token-file", folder_.path() + "/token", "--wait", wait, "--port-range", ports_};
     arguments.insert(arguments.end(), rest.begin(), rest.end());
     return std::make_unique<DlaunchProcess>(
-        arguments, DlaunchSurroundings{.environment = {"LWS_LEADER_ADDRESS=" + address,
+        arguments, DlaunchSurroundings{.environment = {"LWS_LEADER_ADDRESS=" + OwnAddresses()[0],
                                                        "LWS_WORKER_INDEX=" + std::to_string(index),
                                                        "LWS_GROUP_SIZE=" + std::to_string(count)}});
   }
@@ -315,6 +325,16 @@ TEST_F(Pods, ARestartedPodTakesItsPlaceAgain) {
   EXPECT_EQ(two->Wait(), 0) << two->err();
   EXPECT_NE(old->Wait(), -1);
   EXPECT_NE(again->Wait(), -1);
+}
+
+TEST_F(Pods, TheLeastNumberIsEnoughWhenTheTimeIsOver) {
+  const vector<string> command = {"--nnodes", "2:4", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE"};
+  const auto three = Start(3, 4, command);
+  const auto zero = Start(0, 4, command, "12");
+  EXPECT_EQ(zero->Wait(), 0) << zero->err();
+  EXPECT_EQ(three->Wait(), 0) << three->err();
+  EXPECT_NE(zero->err().find("2 ranks on 2 pods"), string::npos) << zero->err();
+  EXPECT_NE(zero->out().find("[1] 1 of 2"), string::npos) << zero->out();
 }
 
 TEST_F(Pods, NeedASecretAndTheRightNumber) {

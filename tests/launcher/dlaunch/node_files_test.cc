@@ -40,6 +40,24 @@ TEST_F(NodeFiles, PbsIsReachedBySsh) {
   EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
 }
 
+TEST_F(NodeFiles, ADeadHostIsLeftOutWhereTheOthersAreEnough) {
+  folder_.AddScript("ssh",
+                    "#!/bin/sh\nwhile [ \"$1\" != -T ]; do shift; done\n"
+                    "if [ $2 = c1 ]; then echo no route to it >&2; exit 255; fi\nexport ON=$2\neval \"$3\"\n");
+  const std::vector<string> surroundings = {Path(), "PBS_JOBID=12.head", "PBS_NODEFILE=" + NodeFile()};
+  DlaunchProcess job({"--nnodes", "1:2", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE on $ON"},
+                     {.environment = surroundings});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.err().find("left out: host c1 can't be reached: no route to it"), string::npos) << job.err();
+  EXPECT_NE(job.err().find("1 rank on 1 host of PBS job 12.head"), string::npos) << job.err();
+  EXPECT_NE(job.out().find("[0] 0 of 1 on c2"), string::npos) << job.out();
+  for (const char* nodes : {"2", "2:2"}) {
+    DlaunchProcess refused({"--nnodes", nodes, "true"}, {.environment = surroundings});
+    EXPECT_EQ(refused.Wait(), 2) << refused.err();
+    EXPECT_NE(refused.err().find("host c1 can't be reached"), string::npos) << refused.err();
+  }
+}
+
 TEST_F(NodeFiles, LsfIsReachedByBlaunch) {
   folder_.AddScript("blaunch", "#!/bin/sh\nexport ON=$1\nshift\nexec \"$@\"\n");
   DlaunchProcess job({"--", "sh", "-c", "echo $RANK on $ON"},

@@ -63,6 +63,13 @@ TEST(Shrinking, NotBelowTheLeast) {
   EXPECT_EQ(job->WaitUntilGone(kGone), "");
 }
 
+TEST(Elasticity, ThisMachineIsEnoughWhereOneNodeIs) {
+  DlaunchProcess job({"--nnodes", "1:4", "sh", "-c", "echo $RANK of $WORLD_SIZE"});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[0] 0 of 1\n");
+  ExpectRefused({"--nnodes", "2:4"}, "--nnodes 2:4: there is one node here", "--simulate-nodes 2");
+}
+
 TEST(Elasticity, NonsenseIsRefused) {
   ExpectRefused({"--simulate-nodes", "3", "--spares", "1"}, "when the job is restarted", "add --max-restarts");
   ExpectRefused({"--simulate-nodes", "2", "--spares", "2", "--max-restarts", "1"}, "none would be left", "lower it");
