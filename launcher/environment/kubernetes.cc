@@ -118,6 +118,12 @@ absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
                                       std::to_string(count) + "; both must come from the same number");
   }
   if (count == 1) return ThisMachine().Find(options);
+  if (options.dry_run) {
+    return absl::InvalidArgumentError("this is pod " + std::to_string(pod.index) + " of " + std::to_string(count) +
+                                      ", and nothing is known of pods that have yet to join; leave --dry-run and "
+                                      "--explain out, or use --simulate-nodes " +
+                                      std::to_string(count));
+  }
   COHORT_ASSIGN_OR_RETURN(const JoinKey key, ReadKey(options, pod.first));
   const PortRange ports = options.ports.value_or(PortRange{kDefaultPort, kDefaultPort});
   const auto pods = [](size_t number) { return std::to_string(number) + (number == 1 ? " pod" : " pods"); };

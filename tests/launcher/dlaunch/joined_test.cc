@@ -337,6 +337,22 @@ TEST_F(Pods, TheLeastNumberIsEnoughWhenTheTimeIsOver) {
   EXPECT_NE(zero->out().find("[1] 1 of 2"), string::npos) << zero->out();
 }
 
+TEST_F(Pods, ADryRunNeitherWaitsNorJoins) {
+  const auto real = Start(0, 2, {"--", "sh", "-c", "echo rank $RANK"});
+  ASSERT_TRUE(real->WaitUntil([&] { return real->err().find("waits for the others") != string::npos; }));
+  for (const char* option : {"--dry-run", "--explain"}) {
+    for (const int index : {0, 1}) {
+      const auto dry = Start(index, 2, {option, "true"});
+      EXPECT_EQ(dry->Wait(), 2) << dry->err();
+      EXPECT_NE(dry->err().find("pods that have yet to join"), string::npos) << dry->err();
+    }
+  }
+  EXPECT_EQ(real->err().find("joined"), string::npos) << real->err();
+  const auto one = Start(1, 2, {"true"});
+  EXPECT_EQ(real->Wait(), 0) << real->err();
+  EXPECT_EQ(one->Wait(), 0) << one->err();
+}
+
 TEST_F(Pods, NeedASecretAndTheRightNumber) {
   const vector<string> variables = {"KUBERNETES_SERVICE_HOST=10.0.0.1", "JOB_COMPLETION_INDEX=0"};
   DlaunchProcess bare({"--nnodes", "2", "true"}, {.environment = variables});
