@@ -28,6 +28,7 @@ namespace {
 using runtime::Deadline;
 
 constexpr size_t kMaxStrangers = 256;
+constexpr int kMaxUnproven = 64;  // carriers in a handshake: who has seen a knock can repeat it
 constexpr std::chrono::seconds kStrangerLimit{5};
 constexpr std::chrono::seconds kHandshakeLimit{10};
 constexpr size_t kMaxHello = 1u << 20;
@@ -45,6 +46,7 @@ struct Guest {
   std::string said;
   Deadline limit;
   std::optional<JoinHello> hello;
+  bool heard = false;  // in this round
 };
 
 // The carrier: child of a process with one thread, so that it may do anything.
@@ -67,10 +69,11 @@ struct Guest {
 absl::StatusOr<Guest> StartCarrier(UniqueFd socket, const JoinKey& key) {
   int input[2], output[2];
   if (::pipe2(input, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
-  Guest guest{.agent = {}, .said = "", .limit = Deadline::After(kHandshakeLimit), .hello = std::nullopt};
+  Guest guest{.agent = {}, .said = "", .limit = Deadline::After(kHandshakeLimit), .hello = {}};
   const UniqueFd input_end(input[0]);
   guest.agent.input.reset(input[1]);
-  if (::pipe2(output, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
+  if (::pipe2(output, O_CLOEXEC | O_NONBLOCK) != 0)
+    return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
   guest.agent.output.reset(output[0]);
   const UniqueFd output_end(output[1]);
   const pid_t parent = ::getpid();
@@ -127,23 +130,27 @@ class Reception {
   int Complete() const {
     return static_cast<int>(std::count_if(guests_.begin(), guests_.end(), [](const Guest& g) { return g.hello; }));
   }
+  // Then strangers wait.
+  bool FullOfUnproven() const { return static_cast<int>(guests_.size()) - Complete() >= kMaxUnproven; }
 
   void Look() {
     std::vector<pollfd> polled = {{listener_, POLLIN, 0}};
-    for (const Stranger& stranger : strangers_) polled.push_back({stranger.socket.get(), POLLIN, 0});
+    for (const Stranger& stranger : strangers_) {
+      polled.push_back({FullOfUnproven() ? -1 : stranger.socket.get(), POLLIN, 0});
+    }
     for (const Guest& guest : guests_) polled.push_back({guest.agent.output.get(), POLLIN, 0});
     if (::poll(polled.data(), polled.size(), 200) < 0) return;
-    size_t at = 1;
+    size_t at = 1 + strangers_.size();
+    for (Guest& guest : guests_) guest.heard = polled[at++].revents != 0;  // before any come or go
+    at = 1;
     for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
       const bool heard = polled[at++].revents != 0;
       stranger =
           (heard && Greet(&*stranger)) || stranger->limit.passed() ? strangers_.erase(stranger) : std::next(stranger);
     }
-    // Guests that came just now are at the end, beyond what was polled.
-    for (auto guest = guests_.begin(); guest != guests_.end() && at < polled.size();) {
-      const bool heard = polled[at++].revents != 0;
+    for (auto guest = guests_.begin(); guest != guests_.end();) {
       const bool late = !guest->hello && guest->limit.passed();
-      if ((heard && !Listen(&*guest)) || late) {
+      if ((guest->heard && !Listen(&*guest)) || late) {
         Dismiss(*guest);
         guest = guests_.erase(guest);
       } else {
@@ -166,7 +173,7 @@ class Reception {
     const ssize_t n = ::recv(stranger->socket.get(), bytes, sizeof bytes, MSG_PEEK);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (n <= 0 || std::memcmp(bytes, knock_.data(), static_cast<size_t>(n)) != 0) return true;
-    if (static_cast<size_t>(n) < sizeof bytes) return false;
+    if (static_cast<size_t>(n) < sizeof bytes || FullOfUnproven()) return false;
     (void)!::recv(stranger->socket.get(), bytes, sizeof bytes, 0);
     absl::StatusOr<Guest> guest = StartCarrier(std::move(stranger->socket), key_);
     if (guest.ok()) {
@@ -181,6 +188,7 @@ class Reception {
   bool Listen(Guest* guest) {
     char buffer[16u << 10];
     const ssize_t n = ::read(guest->agent.output.get(), buffer, sizeof buffer);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
     if (n <= 0) {
       if (guest->hello) options_.say("host " + guest->hello->inventory.host() + " left");
       return false;

@@ -1,0 +1,187 @@
+// The gate where other nodes come in, with guests who behave oddly. The gate runs in a process of its own, which it
+// needs to be the only thread of.
+#include "launcher/join/gate.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "launcher/agent/process_state.h"
+#include "launcher/base/addresses.h"
+#include "launcher/base/unique_fd.h"
+#include "launcher/environment/inventory.h"
+#include "launcher/join/secure_stream.h"
+#include "launcher/join/token.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+using std::string;
+using std::vector;
+using std::chrono::seconds;
+
+bool WaitUntil(const std::function<bool()>& condition, seconds limit = seconds(30)) {
+  const auto end = std::chrono::steady_clock::now() + limit;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+class Gate : public ::testing::Test {
+ protected:
+  Gate() { ::signal(SIGPIPE, SIG_IGN); }
+  ~Gate() override {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);  // its carriers die with it
+    ::waitpid(pid_, nullptr, 0);
+  }
+
+  void Open(int count, bool indexed) {
+    absl::StatusOr<JoinGate> gate = JoinGate::Open({0, 0});
+    ASSERT_TRUE(gate.ok()) << gate.status();
+    address_ = "127.0.0.1:" + std::to_string(gate->port());
+    int ends[2];
+    ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+    said_end_.reset(ends[0]);
+    const UniqueFd write_end(ends[1]);
+    pid_ = ::fork();
+    if (pid_ != 0) return;
+    const auto say = [&](const string& line) {
+      (void)!::write(write_end.get(), (line + "\n").data(), line.size() + 1);
+    };
+    const auto nodes =
+        gate->Await(key_, {.count = count, .indexed = indexed, .deadline = Deadline::After(seconds(100)), .say = say});
+    ::_exit(nodes.ok() ? 0 : 1);
+  }
+  // Whether it has told users this soon.
+  bool Says(const string& text) {
+    return WaitUntil([&] {
+      char buffer[4096];
+      for (ssize_t n = 0; (n = ::read(said_end_.get(), buffer, sizeof buffer)) > 0;)
+        said_.append(buffer, static_cast<size_t>(n));
+      return said_.find(text) != string::npos;
+    });
+  }
+
+  UniqueFd Knock() {
+    auto connection = ConnectToFirst(address_, Deadline::After(seconds(20)));
+    if (!connection.ok()) return {};
+    const string knock = KnockOf(key_);
+    (void)!::send(connection->socket.get(), knock.data(), knock.size(), MSG_NOSIGNAL);
+    return std::move(connection->socket);
+  }
+  absl::StatusOr<SecureStream> Enter() { return SecureStream::Connect(Knock(), key_, Deadline::After(seconds(20))); }
+  static void Greet(SecureStream* stream, int index) {
+    const absl::Status said = stream->Write(FormatJoinHello(index, TakeInventory()), Deadline::After(seconds(20)));
+    EXPECT_TRUE(said.ok()) << said;
+  }
+
+  // In the order of their coming; dead ones too.
+  vector<pid_t> Carriers() const {
+    vector<pid_t> carriers;
+    for (const pid_t pid : ListProcesses()) {
+      const auto state = ReadProcessState(pid);
+      if (state && state->parent == pid_) carriers.push_back(pid);
+    }
+    std::sort(carriers.begin(), carriers.end());
+    return carriers;
+  }
+
+  const JoinKey key_ = MakeJoinKey("shared");
+  pid_t pid_ = -1;
+
+ private:
+  string address_;
+  UniqueFd said_end_;
+  string said_;
+};
+
+size_t BytesWritten(pid_t pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/io");
+  string name;
+  size_t value = 0;
+  while (file >> name >> value) {
+    if (name == "wchar:") return value;
+  }
+  return 0;
+}
+
+// One node says that it has another's place in the very moment in which that one leaves.
+TEST_F(Gate, ANodeThatTakesAnothersPlaceLeavesTheOthersAlone) {
+  ASSERT_NO_FATAL_FAILURE(Open(4, true));
+  auto again = Enter();
+  auto old = Enter();
+  auto other = Enter();
+  ASSERT_TRUE(again.ok() && old.ok() && other.ok()) << again.status() << old.status() << other.status();
+  ASSERT_TRUE(WaitUntil([&] { return Carriers().size() == 3; }));
+  const vector<pid_t> carriers = Carriers();
+  Greet(&*old, 1);
+  ASSERT_TRUE(Says("joined: 2 of 5"));
+  Greet(&*other, 2);
+  ASSERT_TRUE(Says("joined: 3 of 5"));
+
+  ::kill(pid_, SIGSTOP);
+  const size_t written = BytesWritten(carriers[0]);
+  Greet(&*again, 1);
+  EXPECT_TRUE(WaitUntil([&] { return BytesWritten(carriers[0]) > written; }));
+  old = absl::CancelledError();
+  EXPECT_TRUE(WaitUntil([&] {
+    const auto state = ReadProcessState(carriers[1]);
+    return !state || state->state == 'Z';
+  }));
+  ::kill(pid_, SIGCONT);
+  auto last = Enter();
+  ASSERT_TRUE(last.ok()) << last.status();
+  Greet(&*last, 3);
+  EXPECT_TRUE(Says("joined: 4 of 5"));
+}
+
+// Who has seen a node's knock can repeat it, and gets a carrier each time.
+TEST_F(Gate, ThoseWhoKnockWithoutTheKeyAreBounded) {
+  constexpr size_t kCarriers = 64;
+  ASSERT_NO_FATAL_FAILURE(Open(1, false));
+  vector<pollfd> strangers;
+  vector<UniqueFd> sockets;
+  for (size_t i = 0; i < kCarriers + 20; ++i) {
+    sockets.push_back(Knock());
+    ASSERT_TRUE(bool{sockets.back()});
+    strangers.push_back({sockets.back().get(), POLLIN, 0});
+  }
+  size_t most = 0;
+  const auto dismissed = [&] {
+    most = std::max(most, Carriers().size());
+    ::poll(strangers.data(), strangers.size(), 0);
+    return std::count_if(strangers.begin(), strangers.end(), [](const pollfd& one) { return one.revents != 0; });
+  };
+  EXPECT_TRUE(WaitUntil([&] { return dismissed() >= 20; }));
+  EXPECT_EQ(most, kCarriers);
+  absl::StatusOr<SecureStream> node = absl::UnknownError("none yet");
+  EXPECT_TRUE(WaitUntil([&] {
+    node = Enter();
+    return node.ok();
+  }));
+  ASSERT_TRUE(node.ok()) << node.status();
+  Greet(&*node, -1);
+  EXPECT_TRUE(Says("joined: 2 of 2"));
+}
+
+}  // namespace
+}  // namespace cohort::launcher
