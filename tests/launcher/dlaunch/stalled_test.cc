@@ -79,6 +79,20 @@ TEST(Stalled, AStoppedDlaunchLosesNothing) {
   EXPECT_EQ(job.WaitUntilGone(kSoon), "");
 }
 
+TEST(Stalled, AgentsThatKeepOutputDoNotWaitForADeadDlaunch) {
+  const TemporaryFolder folder;
+  const string go = folder.path() + "/go";
+  DlaunchProcess job({"--simulate-nodes", "2", "sh", "-c", PrintAfter(go, "500000")});
+  ASSERT_TRUE(AllAreUp(&job, 2)) << job.err();
+  ::kill(job.pid(), SIGSTOP);
+  std::ofstream(go) << "";
+  EXPECT_TRUE(WaitUnread([&] { return NoneRuns(job, 2); }));
+  EXPECT_EQ(job.ProcessesWith("dlaunch agent").size(), 2u);
+  ::kill(job.pid(), SIGKILL);
+  EXPECT_EQ(job.Wait(), 137);
+  EXPECT_EQ(job.WaitUntilGone(kSoon), "");
+}
+
 // Ten nodes print more than dlaunch keeps, and none more than its agent does, so that all ranks end meanwhile. The
 // second pause comes when dlaunch knows that the job is over, and again keeps as much as it can.
 TEST(Stalled, AReaderThatPausesLosesNothing) {
