@@ -12,10 +12,9 @@
 // (MasterWeights).
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "comm/communicator.h"
@@ -37,8 +36,8 @@ class DeepSpeedEngineBase {
   // Accumulates the gradients of `loss` / gradient_accumulation_steps, scaled in fp16; with the last of them they are
   // averaged over the ranks.
   void backward(const at::Tensor& loss);
-  // After backward. At the last micro batch of a batch: clips, steps (unless gradients overflowed, on all ranks alike),
-  // clears the gradients and sets the next learning rate. Otherwise it counts.
+  // After backward. At the last micro batch of a batch: unscales and clips, in float32, steps (unless gradients
+  // overflowed, on all ranks alike), clears the gradients and sets the next learning rate. Otherwise it counts.
   void step();
 
   // Whether the micro batch under way is the last one of its batch.
@@ -66,8 +65,9 @@ class DeepSpeedEngineBase {
 
  private:
   void SetLearningRate();
-  bool Unscale();
-  void Clip();
+  bool Overflows();
+  double GradientFactor();
+  void ScaleGradients(double factor);
 
   DeepSpeedConfig config_;
   torch::nn::Module& module_;
