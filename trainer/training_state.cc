@@ -141,9 +141,8 @@ void SaveTrainingState(comm::Communicator& world, const std::string& directory, 
 
 CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory,
                                    const TrainingState& state) {
-  CheckpointValues values;
+  const CheckpointIndex index = CheckpointIndex::ReadTogether(world, directory);
   TogetherOrNot(world, "loading checkpoint " + directory, [&] {
-    const CheckpointIndex index = CheckpointIndex::Read(directory);
     std::vector<CheckpointTensor> wanted = ModelTensors(state);
     std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
     for (size_t i = 0; i < states.size(); ++i) {
@@ -157,23 +156,26 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
     for (size_t i = 0; i < states.size(); ++i) {
       if (!states[i].empty()) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
     }
-    values = index.values();
   });
-  return values;
+  return index.values();
 }
 
 std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, const std::string& root,
                                                    const TrainingState& state,
                                                    const std::function<void(const std::string&)>& refused) {
-  for (const std::string& directory : CheckpointsIn(root)) {
+  std::string reasons;
+  for (const std::string& directory : CheckpointsTogether(world, root)) {
     try {
       return LoadedState{directory, LoadTrainingState(world, directory, state)};
     } catch (const DistributedError& error) {
       if (error.code() != absl::StatusCode::kDataLoss && error.code() != absl::StatusCode::kNotFound) throw;
+      reasons += std::string("\n  ") + error.what_without_backtrace();
       if (refused != nullptr) refused(error.what_without_backtrace());
     }
   }
-  return std::nullopt;
+  if (reasons.empty()) return std::nullopt;
+  throw DistributedError(absl::StatusCode::kDataLoss, "none of the checkpoints in " + root + " can be read:" + reasons +
+                                                          "\nRestore one of them, or move them away to begin anew");
 }
 
 }  // namespace cohort::trainer

@@ -56,7 +56,11 @@ struct LoadedState {
   std::string directory;
   CheckpointValues values;
 };
-// The newest of `root`'s checkpoints that can be read, or none. `refused` is told of each that can't. Collective.
+// Loads the newest of `root`'s checkpoints that all ranks can read; nothing where there is none. Rank 0 says which
+// there are. What one rank finds damaged or doesn't find, all ranks leave for the one before, and `refused` is told
+// why, on every rank alike. Collective; blocks. Throws DistributedError on every rank when rank 0 can't look, when a
+// rank can't read for another reason (LoadTrainingState), and when there are checkpoints but none can be read:
+// parameters are undefined then.
 std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, const std::string& root,
                                                    const TrainingState& state,
                                                    const std::function<void(const std::string&)>& refused = nullptr);
