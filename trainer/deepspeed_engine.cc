@@ -60,6 +60,10 @@ void ConvertFloats(torch::nn::Module& module, at::ScalarType type) {
 
 DeepSpeedEngineBase::DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedConfig config, comm::Communicator& world)
     : config_(std::move(config)), module_(module), world_(world), loss_scale_(config_.fp16) {
+  TORCH_CHECK(
+      !config_.optimizer.type.empty(),
+      "DeepSpeedEngine: the configuration names no optimizer, for programs that give deepspeed.initialize one of "
+      "their own; name it there: \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}");
   if (config_.fp16.enabled) ConvertFloats(module_, torch::kHalf);
   if (config_.bf16_enabled) ConvertFloats(module_, torch::kBFloat16);
   optimizer_ = MakeOptimizer(module_, config_, world_);

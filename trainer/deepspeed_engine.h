@@ -84,7 +84,7 @@ template <typename ModuleType>
 class DeepSpeedEngine : public DeepSpeedEngineBase {
  public:
   // Collective over `world`, which must outlive this. In fp16 and bf16 the module becomes one of that type. Throws
-  // DistributedError and c10::Error.
+  // DistributedError, and c10::Error, for a configuration without an optimizer among others.
   DeepSpeedEngine(std::shared_ptr<ModuleType> module, DeepSpeedConfig config, comm::Communicator& world)
       : DeepSpeedEngineBase(*module, std::move(config), world) {
     if (zero() != nullptr && this->config().zero_optimization.stage == 2) {
