@@ -49,14 +49,14 @@ AsyncCheckpointer::~AsyncCheckpointer() {
 void AsyncCheckpointer::Save(const std::string& directory, const TrainingState& state, const CheckpointValues& values) {
   Wait();
   auto writer = std::make_unique<Writer>();
-  writer->thread = std::thread(
-      [this, own = writer.get(), directory, values, tensors = Snapshot(CheckpointTensorsOf(world_, state))] {
-        try {
-          SaveCheckpoint(*group_, directory, tensors, values);
-        } catch (...) {
-          own->error = std::current_exception();
-        }
-      });
+  writer->thread = std::thread([this, own = writer.get(), directory, all = CheckpointValuesOf(state, values),
+                                tensors = Snapshot(CheckpointTensorsOf(world_, state))] {
+    try {
+      SaveCheckpoint(*group_, directory, tensors, all);
+    } catch (...) {
+      own->error = std::current_exception();
+    }
+  });
   writer_ = std::move(writer);
 }
 

@@ -263,7 +263,24 @@ std::string CheckpointIndex::Write() const {
 
 CheckpointIndex CheckpointIndex::Read(const std::string& directory) {
   const std::string path = directory + "/" + kIndex;
-  const std::string text = ReadText(path);
+  return Parse(ReadText(path), path);
+}
+
+CheckpointIndex CheckpointIndex::ReadTogether(comm::Communicator& world, const std::string& directory) {
+  const std::string what = "loading checkpoint " + directory;
+  const std::string path = directory + "/" + kIndex;
+  CheckpointIndex index;
+  std::string text;
+  TogetherOrNot(world, what, [&] {
+    if (world.rank() != 0) return;
+    text = ReadText(path);
+    index = Parse(text, path);
+  });
+  text = GatherTexts(world, text, what).front();
+  return world.rank() == 0 ? index : Parse(text, path);
+}
+
+CheckpointIndex CheckpointIndex::Parse(const std::string& text, const std::string& path) {
   CheckpointIndex index;
   try {
     const Json whole = Json::parse(text);
@@ -387,18 +404,40 @@ void ExportSafetensors(const std::string& directory, const std::string& file, co
 
 std::vector<std::string> CheckpointsIn(const std::string& root) {
   std::vector<std::pair<int64_t, std::string>> found;
-  std::error_code none;
-  for (const auto& entry : fs::directory_iterator(root, none)) {
-    const std::string name = entry.path().filename().string();
-    if (name.ends_with(".partial") || !fs::exists(entry.path() / kIndex, none)) continue;
+  std::error_code error, none;
+  fs::directory_iterator entry(root, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (name.ends_with(".partial") || !fs::exists(entry->path() / kIndex, none)) continue;
     const size_t digits = name.find_last_not_of("0123456789") + 1;
     int64_t number = -1;
     std::from_chars(name.data() + digits, name.data() + name.size(), number);
-    found.emplace_back(number, entry.path().string());
+    found.emplace_back(number, entry->path().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    throw DistributedError(absl::StatusCode::kUnavailable,
+                           "can't look for checkpoints in " + root + ": " + error.message());
   }
   std::sort(found.rbegin(), found.rend());
   std::vector<std::string> paths;
   for (auto& [number, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root) {
+  const std::string what = "looking for checkpoints";
+  std::string names;  // each with a '\0' behind it
+  TogetherOrNot(world, what, [&] {
+    if (world.rank() != 0) return;
+    for (const std::string& path : CheckpointsIn(root)) names += fs::path(path).filename().string() + '\0';
+  });
+  names = GatherTexts(world, names, what).front();
+  std::vector<std::string> paths;
+  for (size_t begin = 0; begin < names.size();) {
+    const size_t end = names.find('\0', begin);
+    paths.push_back((fs::path(root) / names.substr(begin, end - begin)).string());
+    begin = end + 1;
+  }
   return paths;
 }
 

@@ -68,6 +68,10 @@ class CheckpointIndex {
   // Reads directory/index.json. Local. Throws DistributedError: kNotFound, or kDataLoss that names the file and what is
   // wrong with it.
   static CheckpointIndex Read(const std::string& directory);
+  // What rank 0 of `world` reads there, on all ranks: what the others see of a directory that is replaced, or late on a
+  // network's file system, may be another checkpoint's. Collective; blocks. Throws as Read does, on every rank, and
+  // DistributedError.
+  static CheckpointIndex ReadTogether(comm::Communicator& world, const std::string& directory);
 
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const CheckpointValues& values() const { return values_; }
@@ -76,6 +80,7 @@ class CheckpointIndex {
   friend void SaveCheckpoint(comm::Communicator&, const std::string&, const std::vector<CheckpointTensor>&,
                              const CheckpointValues&);
   friend void LoadTensors(const std::string&, const CheckpointIndex&, const std::vector<CheckpointTensor>&);
+  static CheckpointIndex Parse(const std::string& text, const std::string& path);
   std::string Write() const;
   void Add(const std::string& rank_text);
   void CheckComplete() const;
@@ -101,7 +106,11 @@ void ExportSafetensors(const std::string& directory, const std::string& file, co
 // Collective; blocks.
 void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work);
 
-// Subdirectories of `root` that hold a checkpoint, those with the highest number at the end of their name first. Local.
+// Subdirectories of `root` that hold a checkpoint, those with the highest number at the end of their name first; none
+// where there is no `root`. Local. Throws DistributedError, which names it, where it can't be read.
 std::vector<std::string> CheckpointsIn(const std::string& root);
+// Those that rank 0 of `world` finds, on all ranks, each under its own `root`. Collective; blocks. Throws on every rank
+// what rank 0 met, and DistributedError.
+std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root);
 
 }  // namespace cohort::trainer

@@ -37,7 +37,8 @@ class CommHook {
  public:
   virtual ~CommHook() = default;
   // Starts reducing the bucket over `group`; must not block on peers. The calls and their collectives must be the same
-  // on every rank. Called by the thread that runs backward.
+  // on every rank. Called by the thread that runs backward. What it throws ends the step on all ranks, as what Wait
+  // throws does: here it leaves backward() as it is if it is a c10::Error, else as a DistributedError with its text.
   virtual std::unique_ptr<GradReduction> Start(comm::Communicator& group, const GradBucket& bucket) = 0;
 };
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
-#include <map>
 #include <sstream>
 
 #include "c10/util/Exception.h"
@@ -108,6 +107,7 @@ void SettleBatchSizes(DeepSpeedConfig& config, int64_t ranks) {
 
 void TakeOptimizer(Section& section, DeepSpeedConfig::Optimizer& optimizer, std::vector<std::string>& rest) {
   section.Take("type", optimizer.type);
+  TORCH_CHECK(!optimizer.type.empty(), "DeepSpeedConfig: optimizer.type is missing; there are Adam, AdamW and SGD");
   TORCH_CHECK(optimizer.type == "Adam" || optimizer.type == "AdamW" || optimizer.type == "SGD",
               "DeepSpeedConfig: optimizer.type is ", optimizer.type, "; there are Adam, AdamW and SGD");
   section.Within(

@@ -29,7 +29,7 @@ struct DeepSpeedConfig {
   } zero_optimization;
 
   struct Optimizer {
-    std::string type = "Adam";  // Adam, AdamW, SGD
+    std::string type;  // Adam, AdamW, SGD; empty: the file has none, which DeepSpeedEngine refuses
     double lr = 1e-3;
     double beta1 = 0.9, beta2 = 0.999;
     double eps = 1e-8;

@@ -5,6 +5,7 @@
 #include "torch/torch.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
+#include "trainer/grad_norm.h"
 #include "trainer/master_weights.h"
 
 namespace cohort::trainer {
@@ -59,6 +60,10 @@ void ConvertFloats(torch::nn::Module& module, at::ScalarType type) {
 
 DeepSpeedEngineBase::DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedConfig config, comm::Communicator& world)
     : config_(std::move(config)), module_(module), world_(world), loss_scale_(config_.fp16) {
+  TORCH_CHECK(
+      !config_.optimizer.type.empty(),
+      "DeepSpeedEngine: the configuration names no optimizer, for programs that give deepspeed.initialize one of "
+      "their own; name it there: \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}");
   if (config_.fp16.enabled) ConvertFloats(module_, torch::kHalf);
   if (config_.bf16_enabled) ConvertFloats(module_, torch::kBFloat16);
   optimizer_ = MakeOptimizer(module_, config_, world_);
@@ -95,14 +100,13 @@ void DeepSpeedEngineBase::backward(const at::Tensor& loss) {
 }
 
 // Whether a gradient was not finite, on any rank.
-bool DeepSpeedEngineBase::Unscale() {
+bool DeepSpeedEngineBase::Overflows() {
   const at::NoGradGuard no_grad;
   double found = 0;
   for (const at::Tensor& parameter : module_.parameters()) {
-    at::Tensor gradient = parameter.grad();
+    const at::Tensor& gradient = parameter.grad();
     if (!gradient.defined() || gradient.numel() == 0) continue;
     if (!at::isfinite(gradient).all().item<bool>()) found = 1;
-    gradient.mul_(1 / loss_scale_.scale());
   }
   const comm::Buffer buffer(&found, 1);
   ThrowUnlessOk(AllReduce(world_, buffer, buffer, comm::ReduceOp::kMax).Wait(),
@@ -110,12 +114,30 @@ bool DeepSpeedEngineBase::Unscale() {
   return found > 0;
 }
 
-void DeepSpeedEngineBase::Clip() {
-  if (config_.gradient_clipping == 0) return;
-  if (zero_ != nullptr) {
-    zero_->clip_grad_norm_(config_.gradient_clipping);
-  } else {
-    torch::nn::utils::clip_grad_norm_(module_.parameters(), config_.gradient_clipping);
+// What undoes the scale of the loss and clips, as DeepSpeed's unscale_and_clip_grads.
+double DeepSpeedEngineBase::GradientFactor() {
+  const double unscale = 1 / loss_scale_.scale();
+  if (config_.gradient_clipping == 0) return unscale;
+  const std::vector<at::Tensor> parameters = module_.parameters();
+  std::vector<at::Tensor> own;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const bool counts = zero_ == nullptr || zero_->owners()[i] == world_.rank();
+    if (counts && parameters[i].grad().defined()) own.push_back(parameters[i].grad());
+  }
+  std::vector<comm::Communicator*> split;
+  if (zero_ != nullptr) split.push_back(&world_);
+  const double norm = ShardedNorm(own, 2, split).item<double>() * unscale;
+  const double clip = config_.gradient_clipping / (norm + 1e-6);
+  return clip >= 1 ? unscale : unscale * clip;
+}
+
+// Float32 copies take it: in the small types, what the scale has saved would be lost.
+void DeepSpeedEngineBase::ScaleGradients(double factor) {
+  if (MasterWeightsBase* masters = MasterWeightsOf(*optimizer_)) return masters->set_gradient_factor(factor);
+  if (factor == 1) return;
+  const at::NoGradGuard no_grad;
+  for (const at::Tensor& parameter : module_.parameters()) {
+    if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
   }
 }
 
@@ -127,11 +149,11 @@ void DeepSpeedEngineBase::step() {
   const bool boundary = is_gradient_accumulation_boundary();
   ++micro_steps_;
   if (!boundary) return;
-  const bool overflow = config_.fp16.enabled && Unscale();
+  const bool overflow = config_.fp16.enabled && Overflows();
   if (overflow) {
     ++skipped_steps_;
   } else {
-    Clip();
+    ScaleGradients(GradientFactor());
     optimizer_->step();
   }
   loss_scale_.Update(overflow);

@@ -12,10 +12,9 @@
 // (MasterWeights).
 #pragma once
 
+#include <cstdint>
 #include <memory>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "ATen/core/Tensor.h"
 #include "comm/communicator.h"
@@ -37,8 +36,8 @@ class DeepSpeedEngineBase {
   // Accumulates the gradients of `loss` / gradient_accumulation_steps, scaled in fp16; with the last of them they are
   // averaged over the ranks.
   void backward(const at::Tensor& loss);
-  // After backward. At the last micro batch of a batch: clips, steps (unless gradients overflowed, on all ranks alike),
-  // clears the gradients and sets the next learning rate. Otherwise it counts.
+  // After backward. At the last micro batch of a batch: unscales and clips, in float32, steps (unless gradients
+  // overflowed, on all ranks alike), clears the gradients and sets the next learning rate. Otherwise it counts.
   void step();
 
   // Whether the micro batch under way is the last one of its batch.
@@ -66,8 +65,9 @@ class DeepSpeedEngineBase {
 
  private:
   void SetLearningRate();
-  bool Unscale();
-  void Clip();
+  bool Overflows();
+  double GradientFactor();
+  void ScaleGradients(double factor);
 
   DeepSpeedConfig config_;
   torch::nn::Module& module_;
@@ -84,7 +84,7 @@ template <typename ModuleType>
 class DeepSpeedEngine : public DeepSpeedEngineBase {
  public:
   // Collective over `world`, which must outlive this. In fp16 and bf16 the module becomes one of that type. Throws
-  // DistributedError and c10::Error.
+  // DistributedError, and c10::Error, for a configuration without an optimizer among others.
   DeepSpeedEngine(std::shared_ptr<ModuleType> module, DeepSpeedConfig config, comm::Communicator& world)
       : DeepSpeedEngineBase(*module, std::move(config), world) {
     if (zero() != nullptr && this->config().zero_optimization.stage == 2) {

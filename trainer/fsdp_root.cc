@@ -8,6 +8,7 @@
 
 #include "torch/csrc/autograd/engine.h"
 #include "torch/torch.h"
+#include "trainer/caught_error.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/tensor_buffer.h"
@@ -154,9 +155,9 @@ void FsdpRoot::PreBackward(FsdpUnit& unit) {
     unit.FinishUnshard();
     unit.AddGradientHooks(shared_from_this());  // a checkpointed function builds its graph only now
     unit.BeginBackward();
-  } catch (const c10::Error& error) {
-    Fail(error);
-    throw;
+  } catch (...) {
+    Fail(TextOfCaught());
+    ThrowCaught("FullyShardedDataParallel");
   }
 }
 
@@ -180,9 +181,9 @@ void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
     if (!unit.has_all_gradients()) return;
     unit.Reshard(pool_);
     LaunchReadyReductions();
-  } catch (const c10::Error& error) {
-    Fail(error);
-    throw;
+  } catch (...) {
+    Fail(TextOfCaught());
+    ThrowCaught("FullyShardedDataParallel");
   }
 }
 
@@ -288,9 +289,9 @@ void FsdpRoot::Finish() {
       unit->RestoreShardGradients();
       unit->ExpectAllGradients();
     }
-  } catch (const c10::Error& error) {
-    Fail(error);
-    throw;
+  } catch (...) {
+    Fail(TextOfCaught());
+    ThrowCaught("FullyShardedDataParallel");
   }
   backward_ = false;
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
@@ -299,9 +300,9 @@ void FsdpRoot::Finish() {
 }
 
 // The other ranks wait for what this one won't send.
-void FsdpRoot::Fail(const std::exception& error) {
+void FsdpRoot::Fail(const std::string& why) {
   backward_ = false;
-  for (comm::Communicator* group : OwnGroups()) group->Abort(error.what());
+  for (comm::Communicator* group : OwnGroups()) group->Abort(why);
   for (Reduction& reduction : reductions_) {
     const absl::Status ignored = reduction.work.Wait();
     (void)ignored;

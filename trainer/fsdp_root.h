@@ -13,9 +13,9 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <map>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -91,7 +91,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   int64_t PieceBegin(int64_t shard_numel, int replica) const;
   void Replicate(Reduction& reduction);
   void FinishReductions();
-  void Fail(const std::exception& error);
+  void Fail(const std::string& why);
   void StartOver();
   std::vector<std::pair<Step, FsdpUnit*>> LastIteration() const;
 

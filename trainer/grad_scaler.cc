@@ -8,6 +8,7 @@
 #include "torch/torch.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
+#include "trainer/master_weights.h"
 
 namespace cohort::trainer {
 namespace {
@@ -27,7 +28,7 @@ bool UnscaleOn(std::vector<at::Tensor>& gradients, double factor) {
   bool found = false;
   for (at::Tensor& gradient : gradients) {
     found = found || !at::isfinite(gradient).all().item<bool>();
-    gradient.mul_(factor);
+    if (factor != 1) gradient.mul_(factor);
   }
   return found;
 }
@@ -64,28 +65,36 @@ at::Tensor GradScaler::scale(const at::Tensor& loss) const {
 
 void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!options_.enabled) return;
-  Seen& seen = optimizers_[&optimizer];
-  TORCH_CHECK(seen.stage == Stage::kReady, "GradScaler: unscale_() was called ",
-              seen.stage == Stage::kUnscaled ? "twice" : "after step()", " for an optimizer since the last update()");
+  const Stage stage = optimizers_[&optimizer].stage;
+  TORCH_CHECK(stage == Stage::kReady, "GradScaler: unscale_() was called ",
+              stage == Stage::kUnscaled ? "twice" : "after step()", " for an optimizer since the last update()");
+  if (MasterWeightsOf(optimizer) != nullptr) WidenGradients(optimizer);
+  Unscale(optimizer, Rounded(1 / scale_));
+}
+
+void GradScaler::Unscale(torch::optim::Optimizer& optimizer, double factor) {
   const at::NoGradGuard no_grad;
+  const bool takes_halves = !groups_.empty() || MasterWeightsOf(optimizer) != nullptr;
   std::map<std::pair<std::string, int>, std::vector<at::Tensor>> by_kind;  // device, type
   for (const auto& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
       const at::Tensor& gradient = parameter.grad();
       if (!gradient.defined() || gradient.numel() == 0) continue;
+      TORCH_CHECK(
+          takes_halves || gradient.scalar_type() != at::kHalf,
+          "GradScaler: attempting to unscale float16 gradients, which would lose what the scale has saved; keep "
+          "the parameters in float32 under Autocast, or step them by MasterWeights");
       by_kind[{gradient.device().str(), static_cast<int>(gradient.scalar_type())}].push_back(gradient);
     }
   }
-  seen.has_gradients = !by_kind.empty();
   double found = 0;
-  for (auto& [kind, gradients] : by_kind) found += UnscaleOn(gradients, Rounded(1 / scale_)) ? 1 : 0;
+  for (auto& [kind, gradients] : by_kind) found += UnscaleOn(gradients, factor) ? 1 : 0;
   for (comm::Communicator* group : groups_) {
     const comm::Buffer buffer(&found, 1);
     ThrowUnlessOk(AllReduce(*group, buffer, buffer, comm::ReduceOp::kMax).Wait(),
                   "agreeing on whether gradients are finite");
   }
-  seen.found_infinity = found > 0;
-  seen.stage = Stage::kUnscaled;
+  optimizers_[&optimizer] = {.stage = Stage::kUnscaled, .has_gradients = !by_kind.empty(), .found_infinity = found > 0};
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
@@ -95,13 +104,22 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
   }
   TORCH_CHECK(optimizers_[&optimizer].stage != Stage::kStepped,
               "GradScaler: step() was called twice for an optimizer since the last update()");
-  if (optimizers_[&optimizer].stage == Stage::kReady) unscale_(optimizer);
+  MasterWeightsBase* masters = MasterWeightsOf(optimizer);
+  double rest = 1;  // of unscaling, for the copies
+  if (optimizers_[&optimizer].stage == Stage::kReady && masters != nullptr) {
+    rest = Rounded(1 / scale_);
+    Unscale(optimizer, 1);
+  } else if (optimizers_[&optimizer].stage == Stage::kReady) {
+    unscale_(optimizer);
+  }
   Seen& seen = optimizers_[&optimizer];
   TORCH_CHECK(seen.has_gradients || !groups_.empty(),
               "GradScaler: step() for an optimizer none of whose parameters has a gradient; call backward() on "
               "scale(loss) before it");
   seen.stage = Stage::kStepped;
+  if (masters != nullptr && !seen.found_infinity) masters->set_gradient_factor(rest);
   if (!seen.found_infinity) optimizer.step();
+  if (masters != nullptr) NarrowGradients(optimizer);
   return !seen.found_infinity;
 }
 

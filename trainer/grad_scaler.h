@@ -13,8 +13,12 @@
 // Ranks must agree on skipping. Where every rank has all averaged gradients (DistributedDataParallel) they do; where
 // parameters or gradients are split, the groups over which they are (shards, tensor-parallel ranks) are given.
 //
-// The scale is a float32, as in torch, and so takes the same values (tests/trainer/pytorch_parity_test.py). Unlike
-// torch's, float16 gradients are accepted: MasterWeights has them.
+// The scale is a float32, as in torch, and so takes the same values (tests/trainer/pytorch_parity_test.py).
+//
+// Gradients in float16 must not be unscaled in float16, where what the scale has saved would vanish. MasterWeights,
+// alone or within ZeroRedundancyOptimizer, takes them as they are and unscales its float32 copies of them; after
+// unscale_ they are float32 until step(). Of other optimizers they are refused as by torch's GradScaler, and with
+// groups unscaled in place as by its ShardedGradScaler.
 #pragma once
 
 #include <cstdint>
@@ -46,11 +50,13 @@ class GradScaler {
   // `loss` times the scale; a float16 or bfloat16 number becomes a float32, which holds the product.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the gradients of the optimizer's parameters by the scale, once between updates. Collective over the groups;
-  // blocks. Throws c10::Error when it is called twice or after step, DistributedError when the ranks can't agree.
+  // blocks. Throws c10::Error when it is called twice or after step and for float16 gradients as said above,
+  // DistributedError when the ranks can't agree.
   void unscale_(torch::optim::Optimizer& optimizer);
   // optimizer.step() unless a gradient is infinite or no number, on all ranks alike; says whether it was done.
-  // Unscales first if unscale_ has not. Collective and blocks as both are. Throws as they do, and c10::Error when it is
-  // called twice between updates or when, without groups, no parameter has a gradient.
+  // Unscales first if unscale_ has not (of MasterWeights the copies only: .grad stays as it is). Collective and blocks
+  // as both are. Throws as they do, and c10::Error when it is called twice between updates or when, without groups, no
+  // parameter has a gradient.
   bool step(torch::optim::Optimizer& optimizer);
   // Whether a gradient of the optimizer was infinite or no number, on any rank, when it was unscaled since the last
   // update; nothing before that. Local.
@@ -73,6 +79,9 @@ class GradScaler {
     bool has_gradients = false;
     bool found_infinity = false;
   };
+
+  // Looks for infinities, on all ranks, and multiplies gradients by `factor`.
+  void Unscale(torch::optim::Optimizer& optimizer, double factor);
 
   GradScalerOptions options_;
   std::vector<comm::Communicator*> groups_;

@@ -1,6 +1,7 @@
 #include "trainer/master_weights.h"
 
 #include "torch/torch.h"
+#include "trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 
@@ -48,6 +49,7 @@ at::Tensor MasterWeightsBase::step(LossClosure closure) {
     masters_optimizer_->param_groups()[g].set_options(param_groups()[g].options().clone());
   }
   const at::NoGradGuard no_grad;
+  const double factor = std::exchange(gradient_factor_, 1);
   std::vector<at::Tensor> gradients;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     TORCH_CHECK(masters_[i].sizes() == parameters_[i].sizes(), "MasterWeights: a parameter has sizes ",
@@ -61,7 +63,9 @@ at::Tensor MasterWeightsBase::step(LossClosure closure) {
     size_t end = begin;
     for (int64_t elements = 0; end < masters_.size() && elements < kAtOnce; ++end) {
       if (!gradients[end].defined()) continue;
-      masters_[end].mutable_grad() = gradients[end].to(masters_[end].scalar_type());
+      at::Tensor wide = gradients[end].to(masters_[end].scalar_type());
+      if (factor != 1) wide = wide.is_same(gradients[end]) ? wide.mul(factor) : wide.mul_(factor);
+      masters_[end].mutable_grad() = wide;
       elements += gradients[end].numel();
     }
     masters_optimizer_->step();
@@ -96,6 +100,31 @@ const at::Tensor& MasterWeightsBase::MasterOf(const at::Tensor& parameter) {
     return masters_[i];
   }
   TORCH_CHECK(false, "MasterWeights: asked for the copy of a parameter that it was not given");
+}
+
+MasterWeightsBase* MasterWeightsOf(torch::optim::Optimizer& optimizer) {
+  auto* zero = dynamic_cast<ZeroRedundancyOptimizerBase*>(&optimizer);
+  return dynamic_cast<MasterWeightsBase*>(zero == nullptr ? &optimizer : &zero->local_optimizer());
+}
+
+void WidenGradients(torch::optim::Optimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (gradient.defined() && gradient.element_size() < 4) gradient = gradient.to(at::kFloat);
+    }
+  }
+}
+
+void NarrowGradients(torch::optim::Optimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  for (const OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (gradient.defined()) gradient = gradient.to(parameter.scalar_type());
+    }
+  }
 }
 
 }  // namespace cohort::trainer

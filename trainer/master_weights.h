@@ -35,6 +35,9 @@ class MasterWeightsBase : public torch::optim::Optimizer {
   // Steps the copies by the parameters' gradients, a few million elements at a time (so that float32 gradients need
   // little memory), and rounds them to the parameters. Returns the closure's loss.
   at::Tensor step(LossClosure closure = nullptr) override;
+  // The next step, and no other, multiplies gradients by `factor` when they are float32 (1 / loss scale, a clipping
+  // coefficient): in float16, 1e-8 would be 0. The parameters' own are left as they are.
+  void set_gradient_factor(double factor) { gradient_factor_ = factor; }
   // Throw c10::Error: SaveTrainingState keeps what the optimizer remembers, these would keep nothing.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
@@ -50,7 +53,17 @@ class MasterWeightsBase : public torch::optim::Optimizer {
   std::vector<at::Tensor> parameters_, masters_;  // alike
   std::vector<int64_t> versions_;                 // of the parameters, when their copies were last equal to them
   std::unique_ptr<torch::optim::Optimizer> masters_optimizer_;
+  double gradient_factor_ = 1;
 };
+
+// `optimizer` itself, or what a ZeroRedundancyOptimizer has of this rank's parameters, if that is a MasterWeights; null
+// otherwise. On all ranks alike.
+MasterWeightsBase* MasterWeightsOf(torch::optim::Optimizer& optimizer);
+
+// Makes gradients of the optimizer's parameters in small types float32, so that they may be scaled and looked at
+// without loss; they take 4 bytes an element then. NarrowGradients gives them their parameters' types again.
+void WidenGradients(torch::optim::Optimizer& optimizer);
+void NarrowGradients(torch::optim::Optimizer& optimizer);
 
 template <typename OptimizerClass>
 class MasterWeights : public MasterWeightsBase {

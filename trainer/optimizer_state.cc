@@ -1,7 +1,6 @@
 #include "trainer/optimizer_state.h"
 
 #include <memory>
-#include <utility>
 
 #include "torch/torch.h"
 #include "trainer/master_weights.h"
@@ -118,12 +117,15 @@ void SetOptimizerState(Optimizer& optimizer, const at::Tensor& parameter, const 
     const at::NoGradGuard no_grad;
     at::Tensor master = masters->MasterOf(parameter);
     State rest = state;
-    if (!master.is_same(parameter)) master.copy_(Take(rest, kMaster));
+    if (!master.is_same(parameter)) master.copy_(rest.empty() ? parameter : Take(rest, kMaster));
     rest.erase(kMaster);
-    if (!rest.empty()) SetOptimizerState(masters->master_optimizer(), master, rest);
-    return;
+    return SetOptimizerState(masters->master_optimizer(), master, rest);
   }
   auto& states = optimizer.state();
+  if (state.empty() && dynamic_cast<torch::optim::Adagrad*>(&optimizer) == nullptr) {  // which makes it at once
+    states.erase(compat::OptimizerStateKey(states, parameter));
+    return;
+  }
   states[compat::OptimizerStateKey(states, parameter)] = Make(optimizer, state);
 }
 

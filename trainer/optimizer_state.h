@@ -15,7 +15,8 @@ namespace cohort::trainer {
 // Adagrad and RMSprop; throws c10::Error for others.
 std::map<std::string, at::Tensor> OptimizerStateOf(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 
-// Replaces it. Throws c10::Error when a tensor is missing.
+// Replaces it; without tensors the parameter has none then, as before its first step (and MasterWeights' copy is what
+// the parameter is). Throws c10::Error when a tensor is missing.
 void SetOptimizerState(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                        const std::map<std::string, at::Tensor>& state);
 

@@ -11,6 +11,7 @@
 #include "torch/csrc/autograd/variable.h"
 #include "torch/torch.h"
 #include "trainer/autograd_graph.h"
+#include "trainer/caught_error.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/reducer_state.h"
@@ -205,9 +206,9 @@ void Reducer::PrepareBackward(const std::vector<at::Tensor>& outputs, int diviso
   try {
     FindUnused(outputs);
     if (!backward_comes) MarkUnused();
-  } catch (const c10::Error& error) {
-    Fail(error.what_without_backtrace());
-    throw;
+  } catch (...) {
+    Fail(TextOfCaught());
+    ThrowCaught("DistributedDataParallel");
   }
 }
 
@@ -232,9 +233,9 @@ void Reducer::MarkUnused() {
 void Reducer::BeginBackward() {
   try {
     QueueFinish();
-  } catch (const c10::Error& error) {
-    Fail(error.what_without_backtrace());
-    throw;
+  } catch (...) {
+    Fail(TextOfCaught());
+    ThrowCaught("DistributedDataParallel");
   }
 }
 
@@ -281,9 +282,9 @@ void Reducer::OnGradient(int parameter) {
                 " became ready twice in one backward pass; call forward() once before each backward(), or set "
                 "static_graph where a checkpointed function uses it repeatedly");
     MarkReady(parameter);
-  } catch (const c10::Error& error) {
-    Fail(error.what_without_backtrace());
-    throw;
+  } catch (...) {
+    Fail(TextOfCaught());
+    ThrowCaught("DistributedDataParallel");
   }
 }
 

@@ -1,8 +1,8 @@
 // The end of a backward pass: waiting for the buckets and giving gradients their averages.
-#include <algorithm>
 #include <utility>
 
 #include "torch/torch.h"
+#include "trainer/caught_error.h"
 #include "trainer/error.h"
 #include "trainer/reducer.h"
 #include "trainer/reducer_state.h"
@@ -13,9 +13,9 @@ void Reducer::FinishGuarded() {
   if (state_ != State::kCollecting) return;  // a hook has failed
   try {
     Finish();
-  } catch (const c10::Error& error) {
-    if (state_ == State::kCollecting) Fail(error.what_without_backtrace());
-    throw;
+  } catch (...) {
+    if (state_ == State::kCollecting) Fail(TextOfCaught());
+    ThrowCaught("DistributedDataParallel");
   }
   state_ = State::kIdle;
 }
@@ -56,8 +56,9 @@ void Reducer::WaitForBuckets() {
     failed = bucket.get();
   }
   for (auto& bucket : buckets_) {
-    const std::unique_ptr<GradReduction> reduction = std::move(bucket->reduction);
-    if (reduction != nullptr) reduction->Wait();
+    if (bucket->reduction == nullptr) continue;
+    bucket->reduction->Wait();  // one that throws is kept until the group is aborted: its destructor may wait
+    bucket->reduction.reset();
   }
   if (failed != nullptr) {
     state_ = State::kIdle;

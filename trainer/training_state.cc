@@ -1,11 +1,14 @@
 #include "trainer/training_state.h"
 
+#include <map>
+#include <memory>
 #include <set>
 #include <utility>
 
 #include "torch/torch.h"
 #include "trainer/error.h"
 #include "trainer/optimizer_state.h"
+#include "trainer/param_groups.h"
 #include "trainer/wrapped_name.h"
 
 namespace cohort::trainer {
@@ -13,7 +16,8 @@ namespace {
 
 constexpr const char* kModel = "model.";
 constexpr const char* kOptimizer = "optimizer.";
-constexpr const char* kStep = "step";  // the only state without the parameter's shape
+constexpr const char* kGroups = "optimizer.param_groups";  // a value
+constexpr const char* kStep = "step";                      // the only state without the parameter's shape
 
 CheckpointTensor Named(CheckpointTensor tensor, const std::string& prefix) {
   tensor.name = prefix + tensor.name;
@@ -81,7 +85,7 @@ TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Commu
 TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const comm::Communicator& group) {
   TrainingState state = ReplicatedModel(module, group);
-  state.optimizer = &optimizer;
+  state.optimizer = state.groups = &optimizer;
   state.has_state.assign(state.parameters.size(), true);
   return state;
 }
@@ -90,6 +94,7 @@ TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBa
                       const comm::Communicator& group) {
   TrainingState state = ReplicatedModel(module, group);
   state.optimizer = &optimizer.local_optimizer();
+  state.groups = &optimizer;
   state.owns_state = true;
   for (const CheckpointTensor& parameter : state.parameters) {
     state.has_state.push_back(optimizer.OwnerOf(parameter.data) == group.rank());
@@ -118,7 +123,7 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
                              .replica = module.place(),
                              .replicas = module.places()});
   }
-  state.optimizer = &optimizer;
+  state.optimizer = state.groups = &optimizer;
   state.has_state.assign(state.parameters.size(), true);
   return state;
 }
@@ -134,16 +139,22 @@ std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& worl
   return tensors;
 }
 
+CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values) {
+  if (state.groups != nullptr) values[kGroups] = ParamGroupsText(*state.groups);
+  return values;
+}
+
 void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
                        const CheckpointValues& values) {
-  SaveCheckpoint(world, directory, CheckpointTensorsOf(world, state), values);
+  SaveCheckpoint(world, directory, CheckpointTensorsOf(world, state), CheckpointValuesOf(state, values));
 }
 
 CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory,
                                    const TrainingState& state) {
-  CheckpointValues values;
+  const CheckpointIndex index = CheckpointIndex::ReadTogether(world, directory);
+  CheckpointValues values = index.values();
+  const auto groups = values.extract(kGroups);
   TogetherOrNot(world, "loading checkpoint " + directory, [&] {
-    const CheckpointIndex index = CheckpointIndex::Read(directory);
     std::vector<CheckpointTensor> wanted = ModelTensors(state);
     std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
     for (size_t i = 0; i < states.size(); ++i) {
@@ -153,11 +164,13 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
         wanted.push_back(StateTensor(state, state.parameters[i], key, data, world));
       }
     }
+    std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
+    if (state.groups != nullptr && !groups.empty()) options = ParamGroupOptions(*state.groups, groups.mapped());
     LoadTensors(directory, index, wanted);
     for (size_t i = 0; i < states.size(); ++i) {
-      if (!states[i].empty()) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
+      if (state.has_state[i]) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
     }
-    values = index.values();
+    for (size_t g = 0; g < options.size(); ++g) state.groups->param_groups()[g].set_options(std::move(options[g]));
   });
   return values;
 }
@@ -165,15 +178,19 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
 std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, const std::string& root,
                                                    const TrainingState& state,
                                                    const std::function<void(const std::string&)>& refused) {
-  for (const std::string& directory : CheckpointsIn(root)) {
+  std::string reasons;
+  for (const std::string& directory : CheckpointsTogether(world, root)) {
     try {
       return LoadedState{directory, LoadTrainingState(world, directory, state)};
     } catch (const DistributedError& error) {
       if (error.code() != absl::StatusCode::kDataLoss && error.code() != absl::StatusCode::kNotFound) throw;
+      reasons += std::string("\n  ") + error.what_without_backtrace();
       if (refused != nullptr) refused(error.what_without_backtrace());
     }
   }
-  return std::nullopt;
+  if (reasons.empty()) return std::nullopt;
+  throw DistributedError(absl::StatusCode::kDataLoss, "none of the checkpoints in " + root + " can be read:" + reasons +
+                                                          "\nRestore one of them, or move them away to begin anew");
 }
 
 }  // namespace cohort::trainer

@@ -6,7 +6,8 @@
 //   ...
 //   auto resumed = LoadLatestTrainingState(*world, "checkpoints", state);  // newest first, damaged ones skipped
 //
-// Tensors are named "model.<parameter>" and "optimizer.<parameter>.<state>" by PyTorch's names.
+// Tensors are named "model.<parameter>" and "optimizer.<parameter>.<state>" by PyTorch's names. The optimizer's param
+// groups (learning rates, ...) are kept with rank 0's values.
 #pragma once
 
 #include <functional>
@@ -32,6 +33,8 @@ struct TrainingState {
   // By parameter: whether this rank has its optimizer state, and whether it alone does.
   std::vector<bool> has_state;
   bool owns_state = false;
+  // Whose groups' options count: what steps `optimizer`, or itself. On all ranks alike.
+  torch::optim::Optimizer* groups = nullptr;
 };
 
 // Replicated on all ranks of `group`: DistributedDataParallel, or one rank alone.
@@ -45,9 +48,13 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
 
 // All tensors of it, as SaveCheckpoint takes them. Local.
 std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state);
+// `values` and what it has besides tensors. Local.
+CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values);
 // Collective; blocks; errors: those of SaveCheckpoint. AsyncCheckpointer does it beside the training.
 void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
                        const CheckpointValues& values);
+// Parameters, buffers and the optimizer become what they were: parameters that had no optimizer state then have none
+// afterwards, and groups have the options that they had (as PyTorch's load_state_dict; set others afterwards).
 // Collective; blocks. Returns the values. Throws on every rank what one of them met (LoadTensors); parameters are
 // undefined then.
 CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state);
@@ -56,7 +63,11 @@ struct LoadedState {
   std::string directory;
   CheckpointValues values;
 };
-// The newest of `root`'s checkpoints that can be read, or none. `refused` is told of each that can't. Collective.
+// Loads the newest of `root`'s checkpoints that all ranks can read; nothing where there is none. Rank 0 says which
+// there are. What one rank finds damaged or doesn't find, all ranks leave for the one before, and `refused` is told
+// why, on every rank alike. Collective; blocks. Throws DistributedError on every rank when rank 0 can't look, when a
+// rank can't read for another reason (LoadTrainingState), and when there are checkpoints but none can be read:
+// parameters are undefined then.
 std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, const std::string& root,
                                                    const TrainingState& state,
                                                    const std::function<void(const std::string&)>& refused = nullptr);

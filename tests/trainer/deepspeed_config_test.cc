@@ -67,7 +67,9 @@ TEST(DeepSpeedConfig, NamesTheKeyThatIsWrong) {
   EXPECT_THAT(ErrorOf(R"({"optimizer": {"type": "Lion"}})"), HasSubstr("optimizer.type is Lion"));
   EXPECT_THAT(ErrorOf(R"({"scheduler": {"type": "OneCycle"}})"), HasSubstr("scheduler.type is OneCycle"));
   EXPECT_THAT(ErrorOf(R"({"scheduler": {"type": "WarmupDecayLR"}})"), HasSubstr("total_num_steps"));
-  EXPECT_THAT(ErrorOf(R"({"optimizer": {"params": {"betas": [1]}}})"), HasSubstr("optimizer.params.betas"));
+  EXPECT_THAT(ErrorOf(R"({"optimizer": {"type": "Adam", "params": {"betas": [1]}}})"),
+              HasSubstr("optimizer.params.betas"));
+  EXPECT_THAT(ErrorOf(R"({"optimizer": {"params": {"lr": 0.1}}})"), HasSubstr("optimizer.type is missing"));
   EXPECT_THAT(ErrorOf(R"({"train_batch_size": 2, "fp16": {"enabled": true}, "bf16": {"enabled": true}})"),
               HasSubstr("both enabled"));
   EXPECT_THROW(ReadDeepSpeedConfig("/nonexistent/ds.json", 1), c10::Error);

@@ -87,6 +87,22 @@ TEST(DeepSpeedEngine, LeavesIntegersAndFlagsAsTheyAre) {
   EXPECT_EQ(net->named_buffers()["mean"].scalar_type(), torch::kBFloat16);
 }
 
+// DeepSpeed has none of its own then either.
+TEST(DeepSpeedEngine, RefusesAConfigurationWithoutAnOptimizer) {
+  const auto net = std::make_shared<Net>();
+  for (const char* more : {"", R"(, "zero_optimization": {"stage": 2})"}) {
+    const auto config =
+        ParseDeepSpeedConfig(R"({"train_micro_batch_size_per_gpu": 6)" + std::string(more) + "}", world->size());
+    try {
+      const DeepSpeedEngine<Net> engine(net, config, *world);
+      ADD_FAILURE() << "trains with " << config.optimizer.type;
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("names no optimizer"));
+      EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr(R"("optimizer": {"type")"));
+    }
+  }
+}
+
 // Matrices in float16 are for GPUs: a model without them.
 TEST(DeepSpeedEngine, SkipsStepsWhoseGradientsOverflowInFloat16) {
   struct Scale : torch::nn::Module {

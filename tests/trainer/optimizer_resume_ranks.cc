@@ -1,0 +1,154 @@
+// What a loaded checkpoint makes of an optimizer: its state and its groups' options are the saved ones, and nothing
+// else.
+#include <memory>
+
+#include "tests/trainer/noisy_stack.h"
+#include "tests/trainer/ranks.h"
+#include "tests/trainer/trained.h"
+#include "trainer/async_checkpoint.h"
+#include "trainer/error.h"
+#include "trainer/master_weights.h"
+#include "trainer/optimizer_state.h"
+#include "trainer/param_groups.h"
+#include "trainer/training_state.h"
+
+namespace cohort::trainer {
+namespace {
+
+using testing::HasSubstr;
+using torch::optim::AdamW;
+using torch::optim::AdamWOptions;
+
+class OptimizerResume : public Checkpoints, public testing::WithParamInterface<const char*> {};
+
+TEST_P(OptimizerResume, LeavesNoStateOfBefore) {
+  Trained saved(GetParam(), *world), loaded(GetParam(), *world);
+  SaveTrainingState(*world, At("step-0"), saved.state, {});
+  loaded.Train(7, 9);
+  LoadTrainingState(*world, At("step-0"), loaded.state);
+  for (size_t i = 0; i < loaded.state.parameters.size(); ++i) {
+    if (!loaded.state.has_state[i]) continue;
+    EXPECT_THAT(OptimizerStateOf(*loaded.state.optimizer, loaded.state.parameters[i].data), testing::IsEmpty()) << i;
+  }
+  saved.Train(0, 3);
+  loaded.Train(0, 3);
+  ExpectEqual(loaded.Whole(), saved.Whole(), true);
+}
+
+TEST_P(OptimizerResume, KeepsTheGroupsOptions) {
+  const auto options_of = [](Trained& trained) -> AdamWOptions& {
+    return static_cast<AdamWOptions&>(trained.optimizer->param_groups()[0].options());
+  };
+  Trained saved(GetParam(), *world);
+  saved.Train(0, 2);
+  options_of(saved).lr(0.1 / 3).betas({0.7, 0.97}).eps(1e-5).weight_decay(0.3);
+  saved.Train(2, 3);
+  SaveTrainingState(*world, At("step-3"), saved.state, {{"step", "3"}});
+  AsyncCheckpointer checkpointer(*world);
+  checkpointer.Save(At("step-4"), saved.state, {{"step", "4"}});
+  checkpointer.Wait();
+  std::vector<std::unique_ptr<Trained>> all;
+  for (const std::string step : {"3", "4"}) {
+    all.push_back(std::make_unique<Trained>(GetParam(), *world));
+    const CheckpointValues values = LoadTrainingState(*world, At("step-" + step), all.back()->state);
+    EXPECT_EQ(values, (CheckpointValues{{"step", step}})) << "the program's own";
+    EXPECT_TRUE(options_of(*all.back()) == options_of(saved)) << step;
+    all.back()->Train(3, 5);
+  }
+  saved.Train(3, 5);
+  for (const auto& loaded : all) ExpectEqual(loaded->Whole(), saved.Whole(), true);
+  // Before they were kept.
+  Trained older(GetParam(), *world);
+  SaveCheckpoint(*world, At("older"), CheckpointTensorsOf(*world, saved.state), {});
+  LoadTrainingState(*world, At("older"), older.state);
+  EXPECT_EQ(options_of(older).lr(), 0.05);
+}
+INSTANTIATE_TEST_SUITE_P(Modes, OptimizerResume, testing::Values("ddp", "zero", "fsdp"));
+
+TEST_F(Checkpoints, ResumeRefusesGroupsOfAnotherShape) {
+  Trained saved("ddp", *world);
+  SaveTrainingState(*world, At("step-0"), saved.state, {});
+  const auto parameters = saved.net->parameters();
+  const auto error_of = [&](torch::optim::Optimizer& optimizer) -> std::string {
+    try {
+      LoadTrainingState(*world, At("step-0"), StateOf(*saved.net, optimizer, *world));
+    } catch (const DistributedError& error) {
+      return error.what_without_backtrace();
+    }
+    return "";
+  };
+  torch::optim::SGD other(parameters, torch::optim::SGDOptions(0.1));
+  EXPECT_THAT(error_of(other), HasSubstr("lacks momentum; was it saved by another kind of optimizer?"));
+  AdamW fewer({parameters[0]}, AdamWOptions(0.1));
+  EXPECT_THAT(error_of(fewer), HasSubstr("another number of parameters in its param group 0"));
+  using Group = torch::optim::OptimizerParamGroup;
+  AdamW two({Group({parameters[0]}), Group({parameters[1]})}, AdamWOptions(0.1));
+  EXPECT_THAT(error_of(two), HasSubstr("has 1 param groups and this one 2"));
+}
+
+// Each group its own; by names and values as PyTorch's state_dict.
+TEST(ResumeParamGroups, HaveEveryOptionOfEveryOptimizer) {
+  using Group = torch::optim::OptimizerParamGroup;
+  const auto parameter = [] { return torch::ones({2}).requires_grad_(); };
+  const auto groups = [&] { return std::vector<Group>{Group({parameter(), parameter()}), Group({parameter()})}; };
+  const auto check = [](torch::optim::Optimizer& saved, torch::optim::Optimizer& loaded, const std::string& expected) {
+    const std::string text = ParamGroupsText(saved);
+    EXPECT_EQ(text, expected);
+    EXPECT_NE(ParamGroupsText(loaded), expected);
+    const auto options = ParamGroupOptions(loaded, text);
+    ASSERT_EQ(options.size(), 2);
+    for (size_t i = 0; i < options.size(); ++i) loaded.param_groups()[i].set_options(options[i]->clone());
+    EXPECT_EQ(ParamGroupsText(loaded), expected);
+  };
+  {
+    torch::optim::SGD saved(groups(), torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true)), loaded(groups(), 1);
+    saved.param_groups()[1].options().set_lr(1.0 / 3);
+    const std::string rest = R"("momentum":0.9,"nesterov":true,"params":)";
+    check(saved, loaded,
+          R"([{"dampening":0.0,"lr":0.1,)" + rest +
+              R"(2,"weight_decay":0.0},{"dampening":0.0,"lr":0.3333333333333333,)" + rest +
+              R"(1,"weight_decay":0.0}])");
+  }
+  const auto twice = [](const std::string& before, const std::string& after) {
+    return "[{" + before + R"("params":2)" + after + "},{" + before + R"("params":1)" + after + "}]";
+  };
+  {
+    torch::optim::Adam saved(groups(), torch::optim::AdamOptions(0.1).betas({0.5, 0.25}).amsgrad(true)),
+        loaded(groups());
+    check(saved, loaded, twice(R"("amsgrad":true,"betas":[0.5,0.25],"eps":1e-08,"lr":0.1,)", R"(,"weight_decay":0.0)"));
+  }
+  {
+    torch::optim::AdamW saved(groups(), AdamWOptions(0.1).eps(0.5)), loaded(groups());
+    check(saved, loaded,
+          twice(R"("amsgrad":false,"betas":[0.9,0.999],"eps":0.5,"lr":0.1,)", R"(,"weight_decay":0.01)"));
+  }
+  {
+    torch::optim::Adagrad saved(groups(), torch::optim::AdagradOptions(0.1).lr_decay(0.5)), loaded(groups());
+    check(saved, loaded,
+          twice(R"("eps":1e-10,"initial_accumulator_value":0.0,"lr":0.1,"lr_decay":0.5,)", R"(,"weight_decay":0.0)"));
+  }
+  {
+    torch::optim::RMSprop saved(groups(), torch::optim::RMSpropOptions(0.1).alpha(0.5).centered(true)),
+        loaded(groups());
+    check(saved, loaded,
+          twice(R"("alpha":0.5,"centered":true,"eps":1e-08,"lr":0.1,"momentum":0.0,)", R"(,"weight_decay":0.0)"));
+  }
+  torch::optim::LBFGS unknown({parameter()});
+  EXPECT_THROW(ParamGroupsText(unknown), c10::Error);
+}
+
+// Without state, a copy is what the parameter is: what it had beyond the small type's precision is gone too.
+TEST(ResumeMasterWeights, AreTheParametersWhereNothingWasSaved) {
+  auto parameter = torch::ones({3}, torch::kBFloat16).requires_grad_();
+  MasterWeights<AdamW> optimizer({parameter}, AdamWOptions(1e-4));
+  parameter.mutable_grad() = torch::ones_like(parameter);
+  optimizer.step();
+  EXPECT_FALSE(torch::equal(optimizer.MasterOf(parameter), torch::ones({3})));
+  EXPECT_GT(OptimizerStateOf(optimizer, parameter).size(), 1U);
+  SetOptimizerState(optimizer, parameter, {});
+  EXPECT_TRUE(torch::equal(optimizer.MasterOf(parameter), torch::ones({3})));
+  EXPECT_EQ(OptimizerStateOf(optimizer, parameter).size(), 1U) << "the copy alone";
+}
+
+}  // namespace
+}  // namespace cohort::trainer

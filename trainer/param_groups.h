@@ -1,0 +1,23 @@
+// The options of an optimizer's groups (learning rate, betas, ...) as text, for checkpoints.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "torch/optim/optimizer.h"
+
+namespace cohort::trainer {
+
+// What PyTorch's state_dict has as "param_groups", as JSON: for each group its options by PyTorch's names ("lr",
+// "betas", ...) and as "params" the number of its parameters. SGD, Adam, AdamW, Adagrad and RMSprop, and what wraps
+// them; throws c10::Error for others.
+std::string ParamGroupsText(const torch::optim::Optimizer& optimizer);
+
+// Options for the optimizer's groups, one for each, from what ParamGroupsText gave. Throws c10::Error, as PyTorch's
+// load_state_dict does, when the numbers of groups or of a group's parameters differ, and when the options are those of
+// another kind of optimizer.
+std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> ParamGroupOptions(const torch::optim::Optimizer& optimizer,
+                                                                               const std::string& text);
+
+}  // namespace cohort::trainer
