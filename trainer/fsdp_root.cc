@@ -95,8 +95,10 @@ void FsdpRoot::PreForward(FsdpUnit& unit, Join* join) {
     if (join != nullptr) join->Notify(sync_ && at::GradMode::is_enabled() ? 1 : 0);
     runtime::MutexLock lock(mutex_);
     StartOver();
+    counts_runs_ = at::GradMode::is_enabled();
   }
   runtime::MutexLock lock(mutex_);
+  if (counts_runs_ && !backward_) unit.CountRun();  // what a checkpoint calls again in backward is no other run
   StartUnshard(unit);
   if (unit.options().forward_prefetch) PrefetchForward(unit);
   unit.FinishUnshard();
@@ -130,19 +132,28 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
 void FsdpRoot::QueueFinish() {
   if (backward_) return;
   backward_ = true;
-  next_to_reduce_ = 0;
-  to_reduce_.clear();
-  // A second backward pass of one forward pass, or of one before the last, runs through the same units.
-  const std::vector<FsdpUnit*>& order = order_.empty() ? last_order_ : order_;
-  for (auto unit = order.rbegin(); unit != order.rend(); ++unit) {
-    if (std::find(to_reduce_.begin(), to_reduce_.end(), *unit) == to_reduce_.end()) to_reduce_.push_back(*unit);
-  }
+  PlanReductions();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       runtime::MutexLock lock(self->mutex_);
       self->Finish();
     }
   });
+}
+
+// Units that ran more than once come last, where they hold nobody up; then those that only earlier forward passes had.
+void FsdpRoot::PlanReductions() {
+  next_to_reduce_ = 0;
+  to_reduce_.clear();
+  // A second backward pass of one forward pass, or of one before the last, runs through the same units.
+  std::vector<FsdpUnit*> order = order_.empty() ? last_order_ : order_;
+  for (const auto& unit : units_) unit->TakeRuns();
+  std::stable_partition(order.begin(), order.end(), [](const FsdpUnit* unit) { return unit->repeated(); });
+  const auto add = [this](FsdpUnit* unit) {
+    if (std::find(to_reduce_.begin(), to_reduce_.end(), unit) == to_reduce_.end()) to_reduce_.push_back(unit);
+  };
+  std::for_each(order.rbegin(), order.rend(), add);
+  for (const auto& unit : units_) add(unit.get());
 }
 
 void FsdpRoot::PreBackward(FsdpUnit& unit) {

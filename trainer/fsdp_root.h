@@ -9,7 +9,8 @@
 //
 // Gathering and reducing have communicators of their own, so that neither waits behind the other. Units are reduced in
 // the opposite order of their forward passes, also when a later one has its gradients first: so the order of calls is
-// the same on all ranks, whatever their graphs look like.
+// the same on all ranks, whatever their graphs look like. A unit that runs several times before the backward pass (one
+// layer used twice, or two forward passes of one loss) stays gathered and is reduced, once, at the end.
 #pragma once
 
 #include <cstdint>
@@ -84,6 +85,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void PrefetchForward(const FsdpUnit& unit);
   void PrefetchBackward(const FsdpUnit& unit);
   void QueueFinish();
+  void PlanReductions();
   void Finish();
   void LaunchReadyReductions();
   void LaunchReduction(FsdpUnit& unit, at::Tensor flat);
@@ -106,6 +108,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   bool sync_ = true;
   double share_ = 1;
   bool backward_ = false;                                       // one is under way
+  bool counts_runs_ = false;                                    // the forward pass under way may get a backward pass
   std::vector<FsdpUnit*> order_;                                // units in this iteration's forward pass
   std::vector<FsdpUnit*> last_order_;                           // and the one before
   std::vector<std::pair<Step, FsdpUnit*>> steps_, last_steps_;  // collectives, in order
