@@ -247,6 +247,13 @@ at::Tensor FsdpUnit::ReleaseFlatGradient() {
   return std::exchange(flat_grad_, at::Tensor());
 }
 
+void FsdpUnit::ScaleFlatGradient(double factor) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (filled_[i]) flat_grad_.narrow(0, parameters_[i].offset, parameters_[i].numel).mul_(factor);
+  }
+}
+
 void FsdpUnit::DropFlatGradient() {
   filled_.assign(parameters_.size(), false);
   flat_grad_ = at::Tensor();

@@ -100,6 +100,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   bool has_all_gradients() const { return grads_aside_ && pending_ <= 0 && !repeated(); }
   // The flat gradient, with zeros where nothing came, for reduce-scatter; the unit has none afterwards.
   at::Tensor ReleaseFlatGradient();
+  // What it holds, times `factor`.
+  void ScaleFlatGradient(double factor);
   // Forgets the flat gradient.
   void DropFlatGradient();
   // A flat gradient of zeros.

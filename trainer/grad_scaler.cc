@@ -8,6 +8,7 @@
 #include "torch/torch.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
+#include "trainer/join.h"
 
 namespace cohort::trainer {
 namespace {
@@ -67,6 +68,8 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   Seen& seen = optimizers_[&optimizer];
   TORCH_CHECK(seen.stage == Stage::kReady, "GradScaler: unscale_() was called ",
               seen.stage == Stage::kUnscaled ? "twice" : "after step()", " for an optimizer since the last update()");
+  TORCH_CHECK(groups_.empty() || Join::Running() == nullptr,
+              "GradScaler: over groups it can't be used under Join, because ranks without inputs don't answer it");
   const at::NoGradGuard no_grad;
   std::map<std::pair<std::string, int>, std::vector<at::Tensor>> by_kind;  // device, type
   for (const auto& group : optimizer.param_groups()) {

@@ -46,7 +46,8 @@ class GradScaler {
   // `loss` times the scale; a float16 or bfloat16 number becomes a float32, which holds the product.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the gradients of the optimizer's parameters by the scale, once between updates. Collective over the groups;
-  // blocks. Throws c10::Error when it is called twice or after step, DistributedError when the ranks can't agree.
+  // blocks. Throws c10::Error when it is called twice, after step, or over groups under Join, DistributedError when the
+  // ranks can't agree.
   void unscale_(torch::optim::Optimizer& optimizer);
   // optimizer.step() unless a gradient is infinite or no number, on all ranks alike; says whether it was done.
   // Unscales first if unscale_ has not. Collective and blocks as both are. Throws as they do, and c10::Error when it is

@@ -163,7 +163,8 @@ void Reducer::PrepareForward() {
 
 bool Reducer::NeedsRebuild() const {
   runtime::MutexLock lock(shared_->mutex);
-  return !rebuilt_ && !options_.find_unused_parameters && observed_order_.size() == parameters_.size();
+  const bool observed = others_observed_ || observed_order_.size() == parameters_.size();
+  return !rebuilt_ && !options_.find_unused_parameters && observed;
 }
 
 void Reducer::Rebuild(int root) {
@@ -191,6 +192,7 @@ void Reducer::BeginCollecting() {
 void Reducer::PrepareBackward(const std::vector<at::Tensor>& outputs, int divisor) {
   runtime::MutexLock lock(shared_->mutex);
   BeginCollecting();
+  others_observed_ = false;
   divisor_ = divisor;
   // The outputs' hooks run in the outermost backward pass: the end of one within (a checkpoint's) is none for us.
   bool backward_comes = false;
@@ -249,6 +251,7 @@ void Reducer::ShadowBackward() {
   }
   usage_.zero_();
   FinishGuarded();
+  others_observed_ = true;
 }
 
 // Once a backward pass, and within it. Unused parameters are ready then, as in PyTorch: what their .grad is is the
