@@ -57,12 +57,7 @@ Reducer::~Reducer() {
   const absl::Status ignored = usage_work_.Wait();
   (void)ignored;
   for (const comm::Communicator* group : groups_) CancelDelayed(*group);  // a failed hook's, whose groups go next
-  if (!options_.gradient_as_bucket_view) return;
-  // Window memory may not outlive the job, which gradients may.
-  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
-    at::Tensor& grad = parameters_[i].tensor.mutable_grad();
-    if (grad.defined() && grad.is_alias_of(buckets_[bucket_of_[i]]->buffer)) grad = grad.detach().clone();
-  }
+  for (const auto& bucket : buckets_) LeaveWindow(bucket->buffer);
 }
 
 void Reducer::AddHook(int parameter) {
@@ -86,6 +81,8 @@ void Reducer::BuildBuckets(const std::vector<int>& order) {
                      parameter.device});
   }
   assignment_ = AssignBuckets(sizes, order, options_.limits);
+  // Window memory may not outlive the job, which gradients may that are views of it, and what users hold of them.
+  for (const auto& bucket : buckets_) LeaveWindow(bucket->buffer);
   buckets_.clear();
   bucket_of_.assign(parameters_.size(), -1);
   offset_of_.assign(parameters_.size(), 0);

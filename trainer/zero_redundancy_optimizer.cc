@@ -50,6 +50,7 @@ ZeroRedundancyOptimizerBase::~ZeroRedundancyOptimizerBase() {
   if (!options_.parameters_as_bucket_view) return;
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : all_) parameter.set_data(parameter.detach().clone());  // windows end with the job
+  for (const auto& flat : flats_) LeaveWindow(flat->buffer);                          // what others hold of them too
 }
 
 void ZeroRedundancyOptimizerBase::Partition() {
