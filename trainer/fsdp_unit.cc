@@ -205,8 +205,8 @@ void FsdpUnit::TakeGradient(int index, double share) {
                 " is sparse; only dense gradients are reduced");
     TORCH_CHECK(!released_, "FullyShardedDataParallel: parameter ", parameter.name,
                 " got another gradient after those of its unit were complete and reduced. A checkpointed function that "
-                "is called several times in one forward pass must be a unit of its own, and so must be what two "
-                "backward passes of different forward passes share");
+                "is called several times in one run of a unit must be a unit of its own; and a graph that had a "
+                "backward pass can't share another one with a later forward pass.");
     if (!flat_grad_.defined()) flat_grad_ = at::empty({padded_numel()}, full_.options().dtype(reduce_type()));
     if (filled_[index] || !FillSlot(SlotIn(flat_grad_, parameter.offset, parameter.numel), grad, share)) {
       AddToFlatGradient(index, grad, share);
