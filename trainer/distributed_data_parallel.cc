@@ -17,7 +17,7 @@
 namespace cohort::trainer {
 namespace {
 
-// What the others need to know of an iteration under Join.
+// A forward pass as Join knows it.
 enum JoinFlags { kRebuilds = 1, kBroadcastsBuffers = 2, kAverages = 4 };
 
 std::string Describe(const std::string& name, const at::Tensor& tensor) {
@@ -122,16 +122,18 @@ void DataParallelState::CheckSameParameters() {
 
 void DataParallelState::BeforeForward(bool training) {
   reducer_->PrepareForward();
-  // Not while evaluating, which a rank may do alone.
-  const bool rebuild = at::GradMode::is_enabled() && reducer_->NeedsRebuild();
-  const bool buffers = sync_ && training && options_.broadcast_buffers;
+  // Not while evaluating, which a rank may do alone, and not under no_sync, where nothing is sent.
+  const bool averages = sync_ && at::GradMode::is_enabled();
+  const bool rebuild = averages && reducer_->NeedsRebuild();
+  const bool buffers = sync_ && training && options_.broadcast_buffers && !buffers_.empty();
   int root = 0;
   divisor_ = group_.size();
-  if (join() != nullptr) {
+  // Ranks without inputs hear of forward passes that they have to answer, and of no others.
+  if (join() != nullptr && (averages || buffers)) {
     int flags = rebuild ? kRebuilds : 0;
     if (buffers) flags |= kBroadcastsBuffers;
-    if (sync_ && at::GradMode::is_enabled()) flags |= kAverages;
-    const JoinIteration iteration = join()->Notify(flags);
+    if (averages) flags |= kAverages;
+    const JoinIteration iteration = join()->Begin(*this, flags, averages);
     root = iteration.lowest_active();
     if (!join()->options().divide_by_initial_world_size) divisor_ = iteration.active_count();
   }
@@ -143,17 +145,25 @@ void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs) {
   if (sync_ && at::GradMode::is_enabled()) reducer_->PrepareBackward(outputs, divisor_);
 }
 
-void DataParallelState::ShadowIteration(const JoinIteration& iteration) {
+void DataParallelState::Shadow(int flags, const JoinIteration& iteration) {
   const int root = iteration.lowest_active();
-  const int flags = iteration.flags(root);
   if ((flags & kRebuilds) != 0) reducer_->Rebuild(root);
   if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(group_, buffers_, root, "broadcasting buffers");
   if ((flags & kAverages) != 0) reducer_->ShadowBackward();
 }
 
+std::string DataParallelState::NameOf(int flags) const {
+  std::string name = "DistributedDataParallel's forward pass";
+  if ((flags & kRebuilds) != 0) name += ", which rebuilds the buckets";
+  if ((flags & kBroadcastsBuffers) != 0) name += ", which broadcasts buffers";
+  return name + ((flags & kAverages) != 0 ? ", with averaged gradients" : ", without averaged gradients");
+}
+
 // Those that had the most inputs have seen every update.
 void DataParallelState::AfterJoin(const JoinIteration& last) {
   if (last.active_count() == group_.size()) return;
+  // A rank that has only answered has no order of its own, so it could not be the root of a rebuild later on.
+  if (reducer_->NeedsRebuild()) reducer_->Rebuild(last.lowest_active());
   std::vector<at::Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   BroadcastTensors(group_, state, last.lowest_active(), "sending the final model to ranks that had fewer inputs");

@@ -69,8 +69,9 @@ class DataParallelState : public Joinable {
   const Reducer& reducer() const { return *reducer_; }
 
   comm::Communicator& join_group() override { return group_; }
-  void ShadowIteration(const JoinIteration& iteration) override;
+  void Shadow(int call, const JoinIteration& iteration) override;
   void AfterJoin(const JoinIteration& last) override;
+  std::string NameOf(int call) const override;
 
  private:
   void RefuseShards() const;

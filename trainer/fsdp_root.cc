@@ -1,7 +1,6 @@
 #include "trainer/fsdp_root.h"
 
 #include <algorithm>
-#include <iterator>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -32,7 +31,8 @@ FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communica
   if (replicate != nullptr) replicate_group_ = Copy(*replicate);
   const bool hybrid = replicate != nullptr && replicate->size() > 1 && shard.size() > 1;
   if (hybrid && units_.front()->options().reduce_over_world) world_group_ = Copy(world);
-  share_ = 1.0 / (shard.size() * (replicate == nullptr ? 1 : replicate->size()));
+  ranks_ = shard.size() * (replicate == nullptr ? 1 : replicate->size());
+  share_ = 1.0 / ranks_;
   MakeNeighbours();
 }
 
@@ -65,11 +65,11 @@ std::vector<comm::Communicator*> FsdpRoot::OwnGroups() const {
 void FsdpRoot::StartUnshard(FsdpUnit& unit) {
   if (!unit.sharded()) return;
   const bool kept = unit.kept_numel() > 0;
+  if (unit.gathers()) Tell(kept ? Step::kGatherKept : Step::kGather, unit);
   unit.StartUnshard(*gather_group_, kept ? neighbours_.at(unit.backward_ranks()).get() : nullptr, pool_);
   if (!unit.gathers()) return;
   ++traffic_.gathers;
   traffic_.gathered_bytes += unit.gathered_bytes();
-  steps_.emplace_back(kept ? Step::kGatherKept : Step::kGather, &unit);
 }
 
 // A forward pass that no backward pass followed, or one that failed, leaves units gathered, maybe with old values. What
@@ -88,16 +88,23 @@ void FsdpRoot::StartOver() {
   }
   reductions_.clear();
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
-  steps_.clear();
 }
 
-void FsdpRoot::PreForward(FsdpUnit& unit, Join* join) {
-  if (outermost(unit)) {
-    if (join != nullptr) join->Notify(sync_ && at::GradMode::is_enabled() ? 1 : 0);
-    runtime::MutexLock lock(mutex_);
-    StartOver();
+void FsdpRoot::BeginForward() {
+  int ranks = ranks_;
+  if (join_ != nullptr) {
+    const JoinIteration iteration = join_->Begin(*joinable_, static_cast<int>(Step::kForward));
+    if (!join_->options().divide_by_initial_world_size) ranks = iteration.active_count();
   }
+  StartOver();
+  set_share(ranks);
+  counts_runs_ = at::GradMode::is_enabled();
+}
+
+void FsdpRoot::PreForward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
+  if (outermost(unit)) BeginForward();
+  if (counts_runs_ && !backward_) unit.CountRun();  // what a checkpoint calls again in backward is no other run
   StartUnshard(unit);
   if (unit.options().forward_prefetch) PrefetchForward(unit);
   unit.FinishUnshard();
@@ -131,19 +138,28 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
 void FsdpRoot::QueueFinish() {
   if (backward_) return;
   backward_ = true;
-  next_to_reduce_ = 0;
-  to_reduce_.clear();
-  // A second backward pass of one forward pass, or of one before the last, runs through the same units.
-  const std::vector<FsdpUnit*>& order = order_.empty() ? last_order_ : order_;
-  for (auto unit = order.rbegin(); unit != order.rend(); ++unit) {
-    if (std::find(to_reduce_.begin(), to_reduce_.end(), *unit) == to_reduce_.end()) to_reduce_.push_back(*unit);
-  }
+  PlanReductions();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       runtime::MutexLock lock(self->mutex_);
       self->Finish();
     }
   });
+}
+
+// Units that ran more than once come last, where they hold nobody up; then those that only earlier forward passes had.
+void FsdpRoot::PlanReductions() {
+  next_to_reduce_ = 0;
+  to_reduce_.clear();
+  // A second backward pass of one forward pass, or of one before the last, runs through the same units.
+  std::vector<FsdpUnit*> order = order_.empty() ? last_order_ : order_;
+  for (const auto& unit : units_) unit->TakeRuns();
+  std::stable_partition(order.begin(), order.end(), [](const FsdpUnit* unit) { return unit->repeated(); });
+  const auto add = [this](FsdpUnit* unit) {
+    if (std::find(to_reduce_.begin(), to_reduce_.end(), unit) == to_reduce_.end()) to_reduce_.push_back(unit);
+  };
+  std::for_each(order.rbegin(), order.rend(), add);
+  for (const auto& unit : units_) add(unit.get());
 }
 
 void FsdpRoot::PreBackward(FsdpUnit& unit) {
@@ -198,13 +214,13 @@ void FsdpRoot::LaunchReadyReductions() {
 
 void FsdpRoot::LaunchReduction(FsdpUnit& unit, at::Tensor flat) {
   if (unit.padded_numel() == 0) return;
+  Tell(Step::kReduce, unit);
   // The one before has ended by now, or else this rank waits: so two flat gradients exist at a time.
   if (!reductions_.empty()) Replicate(reductions_.back());
   Reduction reduction;
   reduction.unit = &unit;
   ++traffic_.reductions;
   traffic_.reduced_bytes += static_cast<int64_t>(flat.nbytes());
-  steps_.emplace_back(Step::kReduce, &unit);
   if (unit.shards() == 1) {
     reduction.reduced = std::move(flat);
   } else {
@@ -283,6 +299,7 @@ void FsdpRoot::Finish() {
       unit.Reshard(pool_);
       if (unit.trainable() && unit.in_backward()) LaunchReduction(unit, unit.ReleaseFlatGradient());
     }
+    if (sync_) Tell(Step::kFinish, *units_.front());
     FinishReductions();
     for (const auto& unit : units_) {
       unit->Reshard(pool_);
@@ -295,8 +312,6 @@ void FsdpRoot::Finish() {
   }
   backward_ = false;
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
-  if (sync_) last_steps_ = std::move(steps_);
-  steps_.clear();
 }
 
 // The other ranks wait for what this one won't send.
@@ -309,64 +324,90 @@ void FsdpRoot::Fail(const std::string& why) {
   }
 }
 
-std::vector<std::pair<FsdpRoot::Step, FsdpUnit*>> FsdpRoot::LastIteration() const {
-  if (!last_steps_.empty()) return last_steps_;
-  // This rank has seen none: units run in the order in which they are registered, the root's first, and backward the
-  // other way round. Calls on different groups must be in the right order too, because the others wait in between.
-  std::vector<std::pair<Step, FsdpUnit*>> steps;
-  for (const auto& unit : units_) {
-    if (unit->gathers()) steps.emplace_back(Step::kGather, unit.get());
-  }
-  const std::vector<std::shared_ptr<FsdpUnit>> backward(units_.rbegin(), std::prev(units_.rend()));
-  const auto gather_again = [&](FsdpUnit* unit) {
-    if (!unit->gathers() || !unit->reshards_after_forward(outermost(*unit))) return;
-    steps.emplace_back(unit->backward_ranks() > 0 ? Step::kGatherKept : Step::kGather, unit);
-  };
-  const auto gather = [&](size_t place) {
-    if (place < backward.size()) gather_again(backward[place].get());
-  };
-  const auto reduce = [&](FsdpUnit* unit) {
-    if (unit->padded_numel() > 0) steps.emplace_back(Step::kReduce, unit);
-  };
-  const bool ahead = units_.front()->options().backward_prefetch == BackwardPrefetch::kBackwardPre;
-  gather_again(units_.front().get());
-  if (ahead) gather(0);
-  for (size_t place = 0; place < backward.size(); ++place) {
-    gather(ahead ? place + 1 : place);
-    reduce(backward[place].get());
-  }
-  reduce(units_.front().get());
-  return steps;
+void FsdpRoot::set_join(Join* join, Joinable* joinable) {
+  runtime::MutexLock lock(mutex_);
+  join_ = join;
+  joinable_ = joinable;
 }
 
-void FsdpRoot::Shadow(bool averages) {
+void FsdpRoot::ForgetOrder() {
   runtime::MutexLock lock(mutex_);
-  StartOver();
-  const auto steps = LastIteration();
-  // Loops zero gradients before each backward pass that averages; nobody does here.
+  order_.clear();
+  last_order_.clear();
+}
+
+void FsdpRoot::set_share(int ranks) {
+  const double share = 1.0 / ranks;
+  // What no_sync has accumulated is part of the next average, and so of its share.
   for (const auto& unit : units_) {
-    if (averages) unit->DropShardGradients();
+    if (share != share_) unit->ScaleFlatGradient(share / share_);
   }
-  for (const auto& [step, unit] : steps) {
-    if (step == Step::kReduce) {
-      if (averages) LaunchReduction(*unit, unit->ZeroFlatGradient());
-      continue;
-    }
-    if (step == Step::kGather) unit->Reshard(pool_);  // forgets what an earlier forward left
-    StartUnshard(*unit);
-    unit->ReshardAfterForward(pool_);
+  share_ = share;
+}
+
+void FsdpRoot::Tell(Step step, const FsdpUnit& unit) {
+  if (join_ == nullptr || join_->all_have_inputs()) return;
+  const auto place = std::find_if(units_.begin(), units_.end(), [&](const auto& each) { return each.get() == &unit; });
+  const int call = static_cast<int>(place - units_.begin()) * kSteps + static_cast<int>(step);
+  join_->Tell(*joinable_, call, /*averages=*/step == Step::kFinish);
+}
+
+std::string FsdpRoot::NameOf(int call) const {
+  static constexpr const char* kNames[kSteps] = {"forward pass", "gathering", "gathering among neighbours", "reduction",
+                                                 "end of the backward pass"};
+  const auto step = static_cast<Step>(call % kSteps);
+  std::string name = "FullyShardedDataParallel's " + std::string(kNames[call % kSteps]);
+  if (step == Step::kForward || step == Step::kFinish) return name;
+  const FsdpUnit& unit = *units_.at(call / kSteps);
+  return name + " of the unit with " + (unit.parameters().empty() ? "nothing" : unit.parameters().front().name);
+}
+
+void FsdpRoot::Shadow(int call, int active) {
+  runtime::MutexLock lock(mutex_);
+  try {
+    ShadowStep(static_cast<Step>(call % kSteps), *units_.at(call / kSteps), active);
+  } catch (const c10::Error& error) {
+    Fail(error);
+    throw;
   }
-  for (const auto& unit : units_) unit->Reshard(pool_);
-  FinishReductions();
-  if (averages) last_steps_ = steps;
-  steps_.clear();
+}
+
+void FsdpRoot::ShadowStep(Step step, FsdpUnit& unit, int active) {
+  switch (step) {
+    case Step::kForward:
+      StartOver();
+      set_share(join_->options().divide_by_initial_world_size ? ranks_ : active);
+      drops_gradients_ = true;
+      return;
+    case Step::kGather:
+      unit.Reshard(pool_);  // forgets what an earlier forward left
+      [[fallthrough]];
+    case Step::kGatherKept:
+      StartUnshard(unit);
+      unit.ReshardAfterForward(pool_);
+      return;
+    case Step::kReduce:
+      // Loops zero gradients before each backward pass that averages; nobody does here.
+      if (std::exchange(drops_gradients_, false)) {
+        for (const auto& each : units_) each->DropShardGradients();
+      }
+      // What this rank's inputs have accumulated under no_sync, or nothing.
+      LaunchReduction(unit, unit.ReleaseFlatGradient());
+      return;
+    case Step::kFinish:
+      FinishReductions();
+      for (const auto& each : units_) each->ExpectAllGradients();
+      return;
+  }
 }
 
 void FsdpRoot::UnshardAll() {
   runtime::MutexLock lock(mutex_);
+  TORCH_CHECK(join_ == nullptr || join_->all_have_inputs(),
+              "FullyShardedDataParallel: SummonFullParams under Join, where a rank has no inputs (or none has begun an "
+              "iteration): that rank has yet to do its step; do it after Join::run");
   for (const auto& unit : units_) StartUnshard(*unit);
   for (const auto& unit : units_) unit->FinishUnshard();
-  steps_.clear();
 }
 
 void FsdpRoot::ReshardAll(bool writeback) {

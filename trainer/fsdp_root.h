@@ -9,7 +9,11 @@
 //
 // Gathering and reducing have communicators of their own, so that neither waits behind the other. Units are reduced in
 // the opposite order of their forward passes, also when a later one has its gradients first: so the order of calls is
-// the same on all ranks, whatever their graphs look like.
+// the same on all ranks, whatever their graphs look like. A unit that runs several times before the backward pass (one
+// layer used twice, or two forward passes of one loss) stays gathered and is reduced, once, at the end.
+//
+// Under Join, as soon as a rank has no inputs, the others tell it of each collective before they call it: it can't know
+// which they call, because forward passes may differ, evaluate, or have no backward pass.
 #pragma once
 
 #include <cstdint>
@@ -45,19 +49,24 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
            comm::Communicator* replicate);
   ~FsdpRoot();
 
-  void PreForward(FsdpUnit& unit, Join* join);
+  void PreForward(FsdpUnit& unit);
   // Outputs that require grad bring the unit's parameters back in backward.
   void PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs);
   // From autograd.
   void PreBackward(FsdpUnit& unit);
   void OnGradient(FsdpUnit& unit, int parameter);
 
-  // The collectives of another rank's iteration; `averages`: with reductions.
-  void Shadow(bool averages);
+  // Ranks without inputs hear of all collectives from now on, as calls of `joinable`; null: there is no Join.
+  void set_join(Join* join, Joinable* joinable);
+  // On such a rank: what others called, of whom `active` have inputs.
+  void Shadow(int call, int active);
+  std::string NameOf(int call) const;
+  // The next forward pass gathers nothing ahead.
+  void ForgetOrder();
   bool sync() const { return sync_; }
   void set_sync(bool sync) { sync_ = sync; }
 
-  // Gathers all units, and back. Collective; block.
+  // Gathers all units, and back. Collective; block. Throw c10::Error under a Join that a rank has no inputs for.
   void UnshardAll();
   void ReshardAll(bool writeback);
 
@@ -75,7 +84,9 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
     runtime::Work work;
     bool scattering = false;
   };
-  enum class Step { kGather, kGatherKept, kReduce };
+  // What ranks without inputs hear of: of a unit, but for the first and the last.
+  enum class Step { kForward, kGather, kGatherKept, kReduce, kFinish };
+  static constexpr int kSteps = 5;
 
   void MakeNeighbours();
   std::vector<comm::Communicator*> OwnGroups() const;
@@ -84,6 +95,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void PrefetchForward(const FsdpUnit& unit);
   void PrefetchBackward(const FsdpUnit& unit);
   void QueueFinish();
+  void PlanReductions();
   void Finish();
   void LaunchReadyReductions();
   void LaunchReduction(FsdpUnit& unit, at::Tensor flat);
@@ -93,7 +105,10 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void FinishReductions();
   void Fail(const std::string& why);
   void StartOver();
-  std::vector<std::pair<Step, FsdpUnit*>> LastIteration() const;
+  void BeginForward();
+  void Tell(Step step, const FsdpUnit& unit);
+  void set_share(int ranks);
+  void ShadowStep(Step step, FsdpUnit& unit, int active);
 
   runtime::Mutex mutex_;  // hooks run on the engine's threads
   std::vector<std::shared_ptr<FsdpUnit>> units_;
@@ -104,12 +119,16 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::map<int, std::unique_ptr<comm::Communicator>> neighbours_;  // by FsdpUnit::backward_ranks
   StoragePool pool_;
   bool sync_ = true;
-  double share_ = 1;
-  bool backward_ = false;                                       // one is under way
-  std::vector<FsdpUnit*> order_;                                // units in this iteration's forward pass
-  std::vector<FsdpUnit*> last_order_;                           // and the one before
-  std::vector<std::pair<Step, FsdpUnit*>> steps_, last_steps_;  // collectives, in order
-  std::vector<FsdpUnit*> to_reduce_;  // in this backward pass: against the order of the forward pass
+  int ranks_ = 1;     // all of them
+  double share_ = 1;  // of a rank's gradient in the average
+  Join* join_ = nullptr;
+  Joinable* joinable_ = nullptr;
+  bool drops_gradients_ = false;       // of the shards, before the next reduction that this rank shadows
+  bool backward_ = false;              // one is under way
+  bool counts_runs_ = false;           // the forward pass under way may get a backward pass
+  std::vector<FsdpUnit*> order_;       // units in this iteration's forward pass
+  std::vector<FsdpUnit*> last_order_;  // and the one before
+  std::vector<FsdpUnit*> to_reduce_;   // in this backward pass: against the order of the forward pass
   size_t next_to_reduce_ = 0;
   std::vector<Reduction> reductions_;
   FsdpTraffic traffic_;

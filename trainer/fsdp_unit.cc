@@ -203,13 +203,18 @@ void FsdpUnit::TakeGradient(int index, double share) {
   if (grad.defined()) {
     TORCH_CHECK(grad.layout() == at::kStrided, "FullyShardedDataParallel: the gradient of ", parameter.name,
                 " is sparse; only dense gradients are reduced");
+    TORCH_CHECK(!released_, "FullyShardedDataParallel: parameter ", parameter.name,
+                " got another gradient after those of its unit were complete and reduced. A checkpointed function that "
+                "is called several times in one run of a unit must be a unit of its own; and a graph that had a "
+                "backward pass can't share another one with a later forward pass.");
     if (!flat_grad_.defined()) flat_grad_ = at::empty({padded_numel()}, full_.options().dtype(reduce_type()));
     if (filled_[index] || !FillSlot(SlotIn(flat_grad_, parameter.offset, parameter.numel), grad, share)) {
       AddToFlatGradient(index, grad, share);
     }
     filled_[index] = true;
   }
-  --pending_;
+  if (!seen_[index]) --pending_;
+  seen_[index] = true;
 }
 
 void FsdpUnit::AddToFlatGradient(int index, const at::Tensor& grad, double share) {
@@ -230,6 +235,7 @@ at::Tensor FsdpUnit::ZeroFlatGradient() const {
 }
 
 at::Tensor FsdpUnit::ReleaseFlatGradient() {
+  released_ = true;
   if (!flat_grad_.defined()) return ZeroFlatGradient();
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -241,6 +247,13 @@ at::Tensor FsdpUnit::ReleaseFlatGradient() {
   return std::exchange(flat_grad_, at::Tensor());
 }
 
+void FsdpUnit::ScaleFlatGradient(double factor) {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    if (filled_[i]) flat_grad_.narrow(0, parameters_[i].offset, parameters_[i].numel).mul_(factor);
+  }
+}
+
 void FsdpUnit::DropFlatGradient() {
   filled_.assign(parameters_.size(), false);
   flat_grad_ = at::Tensor();
@@ -250,6 +263,8 @@ void FsdpUnit::ExpectAllGradients() {
   trainable_ = 0;
   for (const FsdpParameter& parameter : parameters_) trainable_ += parameter.tensor.requires_grad() ? 1 : 0;
   pending_ = trainable_;
+  seen_.assign(parameters_.size(), false);
+  released_ = false;
 }
 
 void FsdpUnit::SetShardGradients(const at::Tensor& reduced) {

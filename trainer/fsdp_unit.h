@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -83,14 +84,24 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   void AddGradientHooks(const std::shared_ptr<FsdpRoot>& root);
   // Puts shards' gradients aside so that backward accumulates whole ones.
   void BeginBackward();
-  // A parameter's gradient has come: it goes into the flat gradient, multiplied by `share`.
+  // A parameter's gradient has come: it goes into the flat gradient, multiplied by `share`. Throws c10::Error where
+  // that was released already in this pass.
   void TakeGradient(int parameter, double share);
   bool trainable() const { return trainable_ > 0; }
-  // Backward has reached the unit, and has brought all of its gradients.
+  // Forward runs since the last backward pass began. A second pass through the same graph has as many as the first.
+  void CountRun() { ++runs_; }
+  void TakeRuns() { backward_runs_ = runs_ > 0 ? std::exchange(runs_, 0) : backward_runs_; }
+  // Whether this backward pass goes through more than one of them: parameters may then get a gradient from each (where
+  // the type changes, or a checkpoint computes again, each has an accumulator or a pass of its own), and nobody can
+  // tell which is the last before the pass ends.
+  bool repeated() const { return backward_runs_ > 1; }
+  // Backward has reached the unit, and has brought all of its gradients as far as is known before its end.
   bool in_backward() const { return grads_aside_; }
-  bool has_all_gradients() const { return grads_aside_ && pending_ <= 0; }
+  bool has_all_gradients() const { return grads_aside_ && pending_ <= 0 && !repeated(); }
   // The flat gradient, with zeros where nothing came, for reduce-scatter; the unit has none afterwards.
   at::Tensor ReleaseFlatGradient();
+  // What it holds, times `factor`.
+  void ScaleFlatGradient(double factor);
   // Forgets the flat gradient.
   void DropFlatGradient();
   // A flat gradient of zeros.
@@ -134,7 +145,10 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   std::vector<at::Tensor> saved_grads_;
   bool grads_aside_ = false;
   int trainable_ = 0;
-  int pending_ = 0;
+  std::vector<bool> seen_;  // by parameter: had a gradient in this backward pass
+  int pending_ = 0;         // trainable ones that had none
+  bool released_ = false;   // the flat gradient, in this backward pass
+  int runs_ = 0, backward_runs_ = 0;
 };
 
 }  // namespace cohort::trainer

@@ -1,6 +1,7 @@
 #include "trainer/fully_sharded_data_parallel.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <set>
 
@@ -31,6 +32,9 @@ void Collect(const torch::nn::Module& module, const std::string& prefix, std::se
     Collect(*child.value(), prefix + child.key() + ".", seen, parameters, buffers);
   }
 }
+
+// To Join; others are FsdpRoot's.
+constexpr int kClipCall = Joinable::kMostCalls - 1;
 
 bool IsHybrid(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
@@ -113,10 +117,7 @@ FsdpRoot& FullyShardedModule::root() {
   return *root_;
 }
 
-void FullyShardedModule::PreForward() {
-  FsdpRoot& shared = root();
-  shared.PreForward(*unit_, join());
-}
+void FullyShardedModule::PreForward() { root().PreForward(*unit_); }
 
 void FullyShardedModule::PostForward(const std::vector<at::Tensor>& outputs) { root_->PostForward(*unit_, outputs); }
 
@@ -134,6 +135,7 @@ at::Tensor FullyShardedModule::CastOutput(const at::Tensor& output) const {
 }
 
 at::Tensor FullyShardedModule::clip_grad_norm_(double max_norm, double norm_type) {
+  if (join() != nullptr) join()->Tell(*this, kClipCall, std::array{max_norm, norm_type});
   std::vector<at::Tensor> gradients;
   for (const auto& unit : root().units()) {
     for (const FsdpParameter& parameter : unit->parameters()) {
@@ -185,8 +187,25 @@ comm::Communicator& FullyShardedModule::join_group() {
   return world_;
 }
 
-void FullyShardedModule::ShadowIteration(const JoinIteration& iteration) {
-  root().Shadow(iteration.flags(iteration.lowest_active()) != 0);
+void FullyShardedModule::OnJoin() {
+  if (join() != nullptr || root_ != nullptr) root().set_join(join(), this);
+}
+
+void FullyShardedModule::Shadow(int call, const JoinIteration& iteration) {
+  if (call != kClipCall) return root().Shadow(call, iteration.active_count());
+  std::array<double, 2> given;
+  join()->Share(given);
+  clip_grad_norm_(given[0], given[1]);
+}
+
+// Ranks that have only answered don't know the order of the last forward pass, by which the others gather ahead.
+void FullyShardedModule::AfterJoin(const JoinIteration& last) {
+  if (last.active_count() < last.size()) root().ForgetOrder();
+}
+
+std::string FullyShardedModule::NameOf(int call) const {
+  if (call == kClipCall) return "FullyShardedDataParallel's clip_grad_norm_";
+  return root_ != nullptr ? root_->NameOf(call) : "FullyShardedDataParallel's";
 }
 
 }  // namespace cohort::trainer

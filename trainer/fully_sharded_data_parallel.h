@@ -109,14 +109,16 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
 
   // All of them; shards that DistributedDataParallel replicates have no such group, and throw c10::Error.
   comm::Communicator& join_group() override;
-  void ShadowIteration(const JoinIteration& iteration) override;
-  void AfterJoin(const JoinIteration&) override {}
+  void Shadow(int call, const JoinIteration& iteration) override;
+  void AfterJoin(const JoinIteration& last) override;
+  std::string NameOf(int call) const override;
 
  protected:
   // Shards `module`'s parameters but for those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
   // this, as does `world`, which has the ranks of both. Collective when modules are synchronised; blocks.
   FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
                      comm::Communicator* replicate, const FullyShardedDataParallelOptions& options);
+  void OnJoin() override;
 
  private:
   std::vector<FullyShardedModule*> Within();

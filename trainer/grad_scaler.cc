@@ -8,6 +8,7 @@
 #include "torch/torch.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
+#include "trainer/join.h"
 #include "trainer/master_weights.h"
 
 namespace cohort::trainer {
@@ -73,6 +74,8 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
 }
 
 void GradScaler::Unscale(torch::optim::Optimizer& optimizer, double factor) {
+  TORCH_CHECK(groups_.empty() || Join::Running() == nullptr,
+              "GradScaler: over groups it can't be used under Join, because ranks without inputs don't answer it");
   const at::NoGradGuard no_grad;
   const bool takes_halves = !groups_.empty() || MasterWeightsOf(optimizer) != nullptr;
   std::map<std::pair<std::string, int>, std::vector<at::Tensor>> by_kind;  // device, type

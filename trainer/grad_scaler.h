@@ -50,8 +50,8 @@ class GradScaler {
   // `loss` times the scale; a float16 or bfloat16 number becomes a float32, which holds the product.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the gradients of the optimizer's parameters by the scale, once between updates. Collective over the groups;
-  // blocks. Throws c10::Error when it is called twice or after step and for float16 gradients as said above,
-  // DistributedError when the ranks can't agree.
+  // blocks. Throws c10::Error when it is called twice or after step, over groups under Join, and for float16 gradients
+  // as said above, DistributedError when the ranks can't agree.
   void unscale_(torch::optim::Optimizer& optimizer);
   // optimizer.step() unless a gradient is infinite or no number, on all ranks alike; says whether it was done.
   // Unscales first if unscale_ has not (of MasterWeights the copies only: .grad stays as it is). Collective and blocks

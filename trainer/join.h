@@ -6,12 +6,24 @@
 //   });
 //
 // A rank whose loop has ended answers the collectives of those that still have inputs ("shadows" them) until nobody has
-// any. Every iteration costs one all-gather of four bytes a rank more.
+// any. It guesses nothing: those with inputs tell it of each.
+//
+//   with inputs      Begin ─ collectives ... Tell ─ collectives ... Tell ─ collectives ... Begin ─ ...
+//   without inputs   all-gather ─ the same   all-gather ─ the same  ...
+//
+// Begin is one all-gather of four bytes a rank for each forward pass that has collectives (or, of
+// DistributedDataParallel, whose backward pass will have). Tell costs the same, and nothing while all ranks have
+// inputs.
+//
+// Ranks with inputs must do the same in the same order; where they don't, all ranks throw. Of collectives only those of
+// the joinables are answered: forward passes, backward passes, their clip_grad_norm_ and ZeroRedundancyOptimizer's
+// step. A GradScaler over groups and SummonFullParams are refused by name.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,37 +35,48 @@ namespace cohort::trainer {
 
 class Join;
 
-// Which ranks have an input in one iteration, and what each does in it. The same on all ranks.
+// Which ranks had an input when one of them called, and what they called. The same on all ranks.
 class JoinIteration {
  public:
   JoinIteration() = default;
-  // By rank: -1 for a rank without inputs, else its flags.
-  explicit JoinIteration(std::vector<int32_t> flags) : flags_(std::move(flags)) {}
+  // By rank: -1 for a rank without inputs, else its call as Join writes it.
+  explicit JoinIteration(std::vector<int32_t> calls) : calls_(std::move(calls)) {}
+  int size() const { return static_cast<int>(calls_.size()); }
   int active_count() const;
   int lowest_active() const;  // 0 when there is none
-  int flags(int rank) const { return flags_[rank]; }
+  int32_t call(int rank) const { return calls_[rank]; }
 
  private:
-  std::vector<int32_t> flags_;
+  std::vector<int32_t> calls_;
 };
 
-// What takes part in a Join: calls Join::Notify once an iteration if it is the first of the list.
+// What takes part in a Join. Calls are numbers of its own, below kMostCalls.
 class Joinable {
  public:
+  static constexpr int kMostCalls = 1 << 22;
+
   Joinable() = default;
   virtual ~Joinable() = default;
   Joinable(const Joinable&) = delete;
   Joinable& operator=(const Joinable&) = delete;
 
   virtual comm::Communicator& join_group() = 0;
-  // The collectives of an iteration of the others, on a rank without inputs.
-  virtual void ShadowIteration(const JoinIteration& iteration) = 0;
-  // After the last of them, on every rank; `last` had the ranks that had inputs longest.
+  // The collectives of a call of the others, on a rank without inputs.
+  virtual void Shadow(int call, const JoinIteration& iteration) = 0;
+  // On a rank without inputs, after an iteration in which gradients were averaged: what others do without collectives.
+  virtual void AfterIteration() {}
+  // At the end, on every rank; `last` had the ranks that had inputs longest.
   virtual void AfterJoin(const JoinIteration& last) = 0;
+  // Whether its calls begin iterations.
+  virtual bool begins_iterations() const { return true; }
+  // For people.
+  virtual std::string NameOf(int call) const = 0;
 
  protected:
-  // The Join that wants to be notified, or null.
+  // The Join under way, or null.
   Join* join() const { return join_; }
+  // It has changed.
+  virtual void OnJoin() {}
 
  private:
   friend class Join;
@@ -70,39 +93,66 @@ struct JoinOptions {
 
 class Join {
  public:
-  // Local. `joinables` must outlive this and have equal groups.
+  // Local. `joinables` must outlive this and have equal groups. Throws c10::Error when none begins iterations.
   explicit Join(std::vector<Joinable*> joinables, JoinOptions options = {});
 
   // Calls `inputs`, this rank's loop over its inputs, then shadows the others. Collective; blocks until all are done.
   // Throws what `inputs` throws, after telling the others.
   void run(const std::function<void()>& inputs);
+  // The one that this thread runs, or null.
+  static Join* Running();
 
-  // By the first joinable, once for each input. `flags` are not negative.
-  JoinIteration Notify(int flags);
+  // For joinables, each before collectives that ranks without inputs have to answer; both throw DistributedError
+  // kFailedPrecondition on all ranks where those with inputs call different things. `averages`: gradients are averaged
+  // when the call is done.
+  //
+  // An iteration begins.
+  JoinIteration Begin(const Joinable& who, int call, bool averages = false);
+  // It goes on. Does nothing while all ranks have inputs, and on a rank without.
+  void Tell(const Joinable& who, int call, bool averages = false);
+  // The same with what ranks without inputs need to know; they get it by Share.
+  void Tell(const Joinable& who, int call, std::span<const double> values);
+  // While a call is shadowed: the values that came with it.
+  void Share(std::span<double> values);
+  // When the iteration under way began. False before the first.
+  bool all_have_inputs() const { return begun_ && last_.active_count() == last_.size(); }
   const JoinOptions& options() const { return options_; }
 
  private:
-  JoinIteration Exchange(int flags);
+  struct Call;
+  int32_t Write(const Call& call) const;
+  Call Read(int32_t word) const;
+  JoinIteration Exchange(int32_t word);
+  void CheckAlike(const JoinIteration& iteration);
   void CheckTermination(const JoinIteration& iteration);
+  void ShadowCall(const JoinIteration& iteration);
+  void EndIteration();
   void Leave(const std::string& why);
   void RunAndShadow(const std::function<void()>& inputs);
+  void Attach(Join* join);
 
   std::vector<Joinable*> joinables_;
   JoinOptions options_;
   std::unique_ptr<comm::Communicator> group_;
   JoinIteration last_;
+  bool begun_ = false;
+  bool shadowing_ = false;
+  bool averaged_ = false;  // gradients, in the iteration that is shadowed
   bool all_know_ = false;  // that it has ended early
 };
 
 // Steps an optimizer of this rank's own parts in shadowed iterations too: for sharded parameters, whose owner updates
-// them whether it has inputs or not. Comes after what gives it gradients in the list.
+// them whether it has inputs or not. One step for each backward pass that averages: those in between are under no_sync.
 class JoinableOptimizer : public Joinable {
  public:
   JoinableOptimizer(torch::optim::Optimizer& optimizer, comm::Communicator& group)
       : optimizer_(optimizer), group_(group) {}
   comm::Communicator& join_group() override { return group_; }
-  void ShadowIteration(const JoinIteration&) override { optimizer_.step(); }
-  void AfterJoin(const JoinIteration&) override {}
+  void Shadow(int /*call*/, const JoinIteration& /*iteration*/) override {}
+  void AfterIteration() override { optimizer_.step(); }
+  void AfterJoin(const JoinIteration& /*last*/) override {}
+  bool begins_iterations() const override { return false; }
+  std::string NameOf(int /*call*/) const override { return "an optimizer's step"; }
 
  private:
   torch::optim::Optimizer& optimizer_;

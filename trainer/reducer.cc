@@ -58,12 +58,7 @@ Reducer::~Reducer() {
   const absl::Status ignored = usage_work_.Wait();
   (void)ignored;
   for (const comm::Communicator* group : groups_) CancelDelayed(*group);  // a failed hook's, whose groups go next
-  if (!options_.gradient_as_bucket_view) return;
-  // Window memory may not outlive the job, which gradients may.
-  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
-    at::Tensor& grad = parameters_[i].tensor.mutable_grad();
-    if (grad.defined() && grad.is_alias_of(buckets_[bucket_of_[i]]->buffer)) grad = grad.detach().clone();
-  }
+  for (const auto& bucket : buckets_) LeaveWindow(bucket->buffer);
 }
 
 void Reducer::AddHook(int parameter) {
@@ -87,6 +82,8 @@ void Reducer::BuildBuckets(const std::vector<int>& order) {
                      parameter.device});
   }
   assignment_ = AssignBuckets(sizes, order, options_.limits);
+  // Window memory may not outlive the job, which gradients may that are views of it, and what users hold of them.
+  for (const auto& bucket : buckets_) LeaveWindow(bucket->buffer);
   buckets_.clear();
   bucket_of_.assign(parameters_.size(), -1);
   offset_of_.assign(parameters_.size(), 0);
@@ -164,7 +161,8 @@ void Reducer::PrepareForward() {
 
 bool Reducer::NeedsRebuild() const {
   runtime::MutexLock lock(shared_->mutex);
-  return !rebuilt_ && !options_.find_unused_parameters && observed_order_.size() == parameters_.size();
+  const bool observed = others_observed_ || observed_order_.size() == parameters_.size();
+  return !rebuilt_ && !options_.find_unused_parameters && observed;
 }
 
 void Reducer::Rebuild(int root) {
@@ -192,6 +190,7 @@ void Reducer::BeginCollecting() {
 void Reducer::PrepareBackward(const std::vector<at::Tensor>& outputs, int divisor) {
   runtime::MutexLock lock(shared_->mutex);
   BeginCollecting();
+  others_observed_ = false;
   divisor_ = divisor;
   // The outputs' hooks run in the outermost backward pass: the end of one within (a checkpoint's) is none for us.
   bool backward_comes = false;
@@ -250,6 +249,7 @@ void Reducer::ShadowBackward() {
   }
   usage_.zero_();
   FinishGuarded();
+  others_observed_ = true;
 }
 
 // Once a backward pass, and within it. Unused parameters are ready then, as in PyTorch: what their .grad is is the

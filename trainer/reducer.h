@@ -58,10 +58,10 @@ class Reducer {
 
   // Before a forward pass. Throws when the last backward pass did not complete.
   void PrepareForward();
-  // Whether the order of the first backward pass has been seen and not been used yet; the same on all ranks that
-  // had a backward pass.
+  // Whether the order of the first backward pass has been seen and not been used yet; the same on all ranks, those that
+  // shadowed it too.
   bool NeedsRebuild() const;
-  // Buckets in the order that rank `root` observed. Collective, once.
+  // Buckets in the order that rank `root` observed, which had a backward pass of its own. Collective, once.
   void Rebuild(int root);
   // Before a backward pass whose gradients are to be averaged; not called inside no_sync. Averages are sums divided by
   // `divisor`.
@@ -132,6 +132,7 @@ class Reducer {
   std::vector<bool> ready_;  // by parameter, in this backward pass
   size_t next_bucket_ = 0;   // the first that is not launched
   std::vector<int> observed_order_;
+  bool others_observed_ = false;  // an order, in a backward pass that this rank shadowed
   bool rebuilt_ = false;
   bool callback_queued_ = false;
   std::vector<int> unused_;  // by the outputs: marked when backward begins, as gradients may be zeroed until then

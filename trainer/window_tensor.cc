@@ -1,8 +1,10 @@
 #include "trainer/window_tensor.h"
 
+#include <cstring>
 #include <memory>
 #include <utility>
 
+#include "c10/core/CPUAllocator.h"
 #include "torch/torch.h"
 #include "trainer/error.h"
 
@@ -17,6 +19,15 @@ at::Tensor ZerosInWindow(comm::Communicator& group, int64_t elements, const at::
   if (elements == 0) return at::zeros({elements}, plain);
   auto owner = std::make_shared<comm::Window>(*std::move(window));
   return at::from_blob(owner->data(), {elements}, [owner](void*) mutable { owner.reset(); }, plain);
+}
+
+void LeaveWindow(const at::Tensor& whole) {
+  if (!whole.defined() || !whole.device().is_cpu() || whole.nbytes() == 0) return;
+  const c10::Storage& storage = whole.storage();
+  if (storage.use_count() == 1) return;
+  c10::DataPtr memory = c10::GetCPUAllocator()->allocate(whole.nbytes());
+  std::memcpy(memory.get(), whole.data_ptr(), whole.nbytes());
+  storage.set_data_ptr_noswap(std::move(memory));  // one for all views
 }
 
 }  // namespace cohort::trainer

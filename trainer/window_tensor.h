@@ -14,4 +14,9 @@ namespace cohort::trainer {
 // DistributedError.
 at::Tensor ZerosInWindow(comm::Communicator& group, int64_t elements, const at::TensorOptions& options);
 
+// Before the window of `whole` (a tensor of ZerosInWindow, no view of one) goes: its views, which others may hold for
+// longer than the job lasts, get ordinary memory with the same values. Nothing where there are none. No operation on it
+// may be under way. Local.
+void LeaveWindow(const at::Tensor& whole);
+
 }  // namespace cohort::trainer

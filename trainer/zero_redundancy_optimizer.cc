@@ -1,6 +1,7 @@
 #include "trainer/zero_redundancy_optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <map>
 #include <string>
@@ -13,6 +14,12 @@
 #include "trainer/window_tensor.h"
 
 namespace cohort::trainer {
+namespace {
+
+// Collectives as Join knows them.
+enum JoinCalls { kStep, kClip };
+
+}  // namespace
 
 using torch::optim::OptimizerParamGroup;
 
@@ -43,6 +50,7 @@ ZeroRedundancyOptimizerBase::~ZeroRedundancyOptimizerBase() {
   if (!options_.parameters_as_bucket_view) return;
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : all_) parameter.set_data(parameter.detach().clone());  // windows end with the job
+  for (const auto& flat : flats_) LeaveWindow(flat->buffer);                          // what others hold of them too
 }
 
 void ZeroRedundancyOptimizerBase::Partition() {
@@ -107,6 +115,7 @@ at::Tensor ZeroRedundancyOptimizerBase::step(LossClosure closure) {
   for (size_t g = 0; g < param_groups().size(); ++g) {
     local_->param_groups()[g].set_options(param_groups()[g].options().clone());
   }
+  if (join() != nullptr) join()->Tell(*this, kStep);
   local_->step();
   GatherParameters();
   return loss;
@@ -153,6 +162,7 @@ void ZeroRedundancyOptimizerBase::GatherParameters() {
 }
 
 at::Tensor ZeroRedundancyOptimizerBase::clip_grad_norm_(double max_norm, double norm_type) {
+  if (join() != nullptr) join()->Tell(*this, kClip, std::array{max_norm, norm_type});
   std::vector<at::Tensor> mine, every;
   for (size_t i = 0; i < all_.size(); ++i) {
     if (!all_[i].grad().defined()) continue;
@@ -162,6 +172,20 @@ at::Tensor ZeroRedundancyOptimizerBase::clip_grad_norm_(double max_norm, double 
   const at::Tensor norm = ShardedNorm(mine, norm_type, {&group_});
   ClipByNorm(every, norm, max_norm);
   return norm;
+}
+
+void ZeroRedundancyOptimizerBase::Shadow(int call, const JoinIteration& /*iteration*/) {
+  if (call == kStep) {
+    step();
+    return;
+  }
+  std::array<double, 2> given;
+  join()->Share(given);
+  clip_grad_norm_(given[0], given[1]);
+}
+
+std::string ZeroRedundancyOptimizerBase::NameOf(int call) const {
+  return call == kStep ? "ZeroRedundancyOptimizer's step" : "ZeroRedundancyOptimizer's clip_grad_norm_";
 }
 
 int ZeroRedundancyOptimizerBase::OwnerOf(const at::Tensor& parameter) const {

@@ -14,6 +14,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -62,8 +63,10 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   // The optimizer of this rank's parameters.
   torch::optim::Optimizer& local_optimizer() { return *local_; }
   comm::Communicator& join_group() override { return group_; }
-  void ShadowIteration(const JoinIteration&) override { step(); }
-  void AfterJoin(const JoinIteration&) override {}
+  void Shadow(int call, const JoinIteration& iteration) override;
+  void AfterJoin(const JoinIteration& /*last*/) override {}
+  bool begins_iterations() const override { return false; }
+  std::string NameOf(int call) const override;
 
  private:
   struct Flat;  // the parameters of one element type, owner by owner

@@ -2,6 +2,7 @@
 // by each rank for itself.
 #include <memory>
 
+#include "runtime/segment/segment.h"
 #include "tests/trainer/ranks.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
@@ -146,6 +147,34 @@ TEST(GradientAsBucketView, SharesTheBucketsMemoryFromStepToStep) {
   const at::Tensor before = model->first->weight.grad().clone();
   ddp.reset();
   EXPECT_TRUE(torch::equal(model->first->weight.grad(), before)) << "gradients outlive the buckets";
+}
+
+// Nobody holds what ends with the job, neither of the buckets in force nor of those before them.
+TEST(GradientAsBucketView, LeavesTheBucketsMemoryToWhoHoldsViews) {
+  auto model = std::make_shared<Net>();
+  DistributedDataParallelOptions options;
+  options.gradient_as_bucket_view = true;
+  auto ddp = std::make_unique<DistributedDataParallel<Net>>(model, *world, options);
+  const auto in_segment = [](const at::Tensor& tensor) {
+    return job->segment().OffsetOf(tensor.data_ptr(), tensor.nbytes()).has_value();
+  };
+  std::vector<at::Tensor> held, values;
+  for (int step = 0; step < 2; ++step) {
+    for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
+    ddp->forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    EXPECT_EQ(ddp->reducer().rebuilt(), step > 0);
+    for (const auto& parameter : model->parameters()) {
+      EXPECT_TRUE(in_segment(parameter.grad())) << "the test shows nothing";
+      held.push_back(parameter.grad().view({-1}));
+      values.push_back(held.back().clone());
+    }
+  }
+  ddp.reset();
+  for (size_t i = 0; i < held.size(); ++i) {
+    EXPECT_FALSE(in_segment(held[i])) << i;
+    EXPECT_TRUE(torch::equal(held[i], values[i])) << i;
+  }
+  for (const auto& parameter : model->parameters()) EXPECT_FALSE(in_segment(parameter.grad()));
 }
 
 TEST(GradientAsBucketView, AccumulatesInNoSync) {

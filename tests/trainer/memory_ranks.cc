@@ -221,6 +221,46 @@ TEST(GradScaler, AgreesOverShards) {
   EXPECT_EQ(scaler.get_scale(), 32768);
 }
 
+// Shards that are replicated: an infinite gradient of one rank is in the average of a shard of every replica, so all
+// ranks skip, also when infinities are shared among the shards only. One that comes after averaging is nobody else's
+// and needs both groups.
+TEST(GradScaler, AgreesOverReplicasOfShards) {
+  if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
+  auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
+  ASSERT_TRUE(mesh.ok());
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kHybridShard;
+  comm::Communicator *shard = ShardGroup(**mesh), *replicate = ReplicateGroup(**mesh);
+  enum class When { kNever, kInTheLoss, kAfterAveraging };
+  for (const bool over_world : {false, true}) {
+    options.reduce_over_world = over_world;
+    auto model = std::make_shared<FullyShardedDataParallel<Net>>(std::make_shared<Net>(), **mesh, options);
+    Adam optimizer(model->parameters(), AdamOptions(0.1));
+    GradScaler among_shards({}, {shard}), among_all({}, {shard, replicate});
+    const auto step = [&](GradScaler& scaler, When when) {
+      optimizer.zero_grad();
+      const bool mine = world->rank() == 1;
+      at::Tensor loss = model->forward(InputOf(world->rank())).pow(2).mean();
+      if (mine && when == When::kInTheLoss) loss = loss * std::numeric_limits<float>::infinity();
+      scaler.scale(loss).backward();
+      if (mine && when == When::kAfterAveraging) {
+        for (auto& parameter : model->parameters()) parameter.mutable_grad().fill_(std::nan(""));
+      }
+      const bool stepped = scaler.step(optimizer);
+      scaler.update();
+      return stepped;
+    };
+    const auto before = Copies(model->parameters());
+    EXPECT_FALSE(step(among_shards, When::kInTheLoss)) << world->rank();
+    EXPECT_EQ(among_shards.get_scale(), 32768);
+    EXPECT_FALSE(step(among_all, When::kAfterAveraging)) << world->rank();
+    EXPECT_EQ(among_all.get_scale(), 32768);
+    ExpectBits(Copies(model->parameters()), before);
+    EXPECT_TRUE(step(among_shards, When::kNever));
+    EXPECT_TRUE(step(among_all, When::kNever));
+  }
+}
+
 TEST(MasterWeights, KeepWhatSmallTypesWouldLose) {
   auto parameter = torch::ones({4}, torch::kBFloat16).requires_grad_();
   MasterWeights<torch::optim::SGD> optimizer({parameter}, torch::optim::SGDOptions(1e-3));

@@ -1,0 +1,313 @@
+// Join beyond one forward and one backward pass an input: evaluation, no_sync, clipping, forward passes of any order.
+// Rank 0 has no input at all, so that it knows of the others only what they tell.
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "tests/trainer/tower.h"
+#include "trainer/error.h"
+#include "trainer/grad_scaler.h"
+#include "trainer/sharded_data_parallel.h"
+#include "trainer/zero_redundancy_optimizer.h"
+
+namespace cohort::trainer {
+namespace {
+
+using testing::HasSubstr;
+using torch::optim::SGD;
+
+constexpr double kMaxNorm = 0.05;
+
+// What a step does beyond one forward and one backward pass.
+enum Does {
+  kNothingElse = 0,
+  kWanders = 1,      // through the units in another order than that of registration
+  kEvaluates = 2,    // before it, without a backward pass
+  kAccumulates = 4,  // two micro-batches, of which the second averages
+  kClips = 8,
+  kEverything = 15
+};
+
+int InputsOf(int rank) {
+  if (world->size() == 1) return 2;
+  return rank == 0 ? 0 : 1 + rank;
+}
+int MostInputs() { return InputsOf(world->size() - 1); }
+
+auto Momentum() { return torch::optim::SGDOptions(0.1).momentum(0.9); }
+
+// What the ranks that have an input in `step` make of `model` together.
+template <typename Model>
+void StepOfAll(Model& model, torch::optim::Optimizer& optimizer, int step, bool by_initial, int does) {
+  at::Tensor loss = torch::zeros({});
+  int active = 0;
+  for (int rank = 0; rank < world->size(); ++rank) {
+    if (step >= InputsOf(rank)) continue;
+    ++active;
+    if ((does & kAccumulates) != 0) loss = loss + model.forward(InputOf(rank, 2 * step)).pow(2).mean();
+    loss = loss + model.forward(InputOf(rank, 2 * step + 1)).pow(2).mean();
+  }
+  optimizer.zero_grad();
+  (loss / (by_initial ? world->size() : active)).backward();
+  if ((does & kClips) != 0) torch::nn::utils::clip_grad_norm_(model.parameters(), kMaxNorm);
+  optimizer.step();
+}
+
+// This rank's part of it.
+template <typename Model, typename Clip>
+void StepOfOne(Model& model, torch::optim::Optimizer& optimizer, int step, int does, const Clip& clip) {
+  optimizer.zero_grad();
+  if ((does & kAccumulates) != 0) {
+    const auto guard = model.no_sync();
+    model.forward(InputOf(world->rank(), 2 * step)).pow(2).mean().backward();
+  }
+  model.forward(InputOf(world->rank(), 2 * step + 1)).pow(2).mean().backward();
+  if ((does & kClips) != 0) clip();
+  optimizer.step();
+}
+
+void ExpectClose(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(actual[i], expected[i], 1e-4, 1e-6))
+        << "parameter " << i << ": " << (actual[i] - expected[i]).abs().max();
+  }
+}
+
+// What steps do, whether averages are of all ranks, whether gradients go to their owners.
+class JoinOfReplicas : public testing::TestWithParam<std::tuple<int, bool, bool>> {};
+
+TEST_P(JoinOfReplicas, AnswersWhatAveragesClipsAndSteps) {
+  const auto& [does, by_initial, second_stage] = GetParam();
+  auto model = std::make_shared<Net>();
+  auto reference = std::make_shared<Net>();
+  const DistributedDataParallel<Net> same_start(reference, *world);
+  ZeroRedundancyOptimizer<SGD> optimizer(model->parameters(), *world, Momentum());
+  std::unique_ptr<DistributedDataParallel<Net>> ddp;
+  if (second_stage) {
+    ddp = std::make_unique<ShardedDataParallel<Net>>(model, optimizer, *world);
+  } else {
+    ddp = std::make_unique<DistributedDataParallel<Net>>(model, *world);
+  }
+  Join({ddp.get(), &optimizer}, {.divide_by_initial_world_size = by_initial}).run([&] {
+    for (int step = 0; step < InputsOf(world->rank()); ++step) {
+      if ((does & kEvaluates) != 0 && world->rank() == world->size() - 1) {  // which nobody else does
+        const torch::NoGradGuard no_grad;
+        model->eval();
+        ddp->forward(InputOf(0));
+        model->train();
+      }
+      StepOfOne(*ddp, optimizer, step, does, [&] { optimizer.clip_grad_norm_(kMaxNorm); });
+    }
+  });
+  SGD plain(reference->parameters(), Momentum());
+  for (int step = 0; step < MostInputs(); ++step) StepOfAll(*reference, plain, step, by_initial, does);
+  ExpectClose(model->parameters(), reference->parameters());
+}
+INSTANTIATE_TEST_SUITE_P(Does, JoinOfReplicas,
+                         testing::Combine(testing::Values(kEvaluates, kAccumulates, kClips, kEverything),
+                                          testing::Bool(), testing::Bool()));
+
+// The order of buckets is that of a rank with inputs, also when it comes after the Join.
+TEST(JoinOfReplicas, AgreesOnTheOrderOfBuckets) {
+  DistributedDataParallelOptions options;
+  options.buckets = {.first_bytes = 8, .cap_bytes = 70};
+  for (const bool joined_again : {false, true}) {
+    auto model = std::make_shared<Net>();
+    DistributedDataParallel<Net> ddp(model, *world, options);
+    const auto steps = [&](int inputs) {
+      for (int step = 0; step < inputs; ++step) {
+        for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
+        ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+      }
+    };
+    Join join({&ddp});
+    join.run([&] { steps(world->size() == 1 || world->rank() > 0 ? 1 : 0); });
+    if (joined_again) {
+      join.run([&] { steps(2); });
+    } else {
+      steps(2);
+    }
+    EXPECT_TRUE(ddp.reducer().rebuilt());
+    ExpectGradients(*model, ExpectedGradients(*model, 1));
+  }
+}
+
+TEST(JoinOfReplicas, RefusesCallsThatDiffer) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks to differ";
+  auto model = std::make_shared<Net>();
+  DistributedDataParallel<Net> ddp(model, *world);
+  if (world->rank() == 0) model->eval();
+  try {
+    Join({&ddp}).run([&] { ddp.forward(InputOf(0)).sum().backward(); });
+    FAIL() << "nobody noticed";
+  } catch (const DistributedError& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank 0"));
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank 1"));
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("broadcasts buffers"));
+  }
+}
+
+// Equal blocks, so that gathering one instead of another would go unnoticed; in any order.
+struct Wanderer : torch::nn::Module {
+  explicit Wanderer(const Tower::Wrap& wrap) {
+    for (int i = 0; i < kBlocks; ++i) {
+      auto [module, forward] = wrap(std::make_shared<Block>(i));
+      register_module("block" + std::to_string(i), module);
+      blocks.push_back(forward);
+    }
+    torch::manual_seed(80);
+    head = register_module("head", torch::nn::Linear(4, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = x;
+    for (const int i : order) y = blocks[i](y);
+    return head(y);
+  }
+  // Another in each step, never that of registration; or that.
+  void Turn(int step, int does) {
+    order = {0, 1, 2, 3, 4};
+    if ((does & kWanders) != 0)
+      order = step % 2 == 0 ? std::vector<int>{3, 0, 4, 2, 1} : std::vector<int>{1, 4, 0, 3, 2};
+  }
+  std::vector<Tower::Forward> blocks;
+  std::vector<int> order;
+  torch::nn::Linear head{nullptr};
+};
+
+using ShardedWanderer = FullyShardedDataParallel<Wanderer>;
+
+template <typename Where>
+std::shared_ptr<ShardedWanderer> ShardWanderer(Where& where, const FullyShardedDataParallelOptions& options) {
+  auto inside = std::make_shared<Wanderer>([&](std::shared_ptr<Block> block) {
+    auto wrapped = std::make_shared<FullyShardedDataParallel<Block>>(block, where, options);
+    return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
+  });
+  return std::make_shared<ShardedWanderer>(inside, where, options);
+}
+
+std::shared_ptr<Wanderer> PlainWanderer() {
+  auto model = std::make_shared<Wanderer>([](std::shared_ptr<Block> block) {
+    return std::make_pair(block, [block](const at::Tensor& x) { return block->forward(x); });
+  });
+  const DistributedDataParallel<Wanderer> same_start(model, *world);
+  return model;
+}
+
+void ExpectJoined(ShardedWanderer& model, bool by_initial, int does) {
+  auto reference = PlainWanderer();
+  SGD optimizer(model.parameters(), Momentum());
+  SGD plain(reference->parameters(), Momentum());
+  JoinableOptimizer steps(optimizer, *world);
+  Join join({&model, &steps}, {.divide_by_initial_world_size = by_initial});
+  join.run([&] {
+    for (int step = 0; step < InputsOf(world->rank()); ++step) {
+      model.module()->Turn(step + 1, does);
+      if ((does & kEvaluates) != 0) {
+        const torch::AutoGradMode grad(step % 2 == 0);
+        model.forward(InputOf(0));
+      }
+      model.module()->Turn(step, does);
+      StepOfOne(model, optimizer, step, does, [&] { model.clip_grad_norm_(kMaxNorm); });
+    }
+  });
+  for (int step = 0; step < MostInputs(); ++step) {
+    reference->Turn(step, does);
+    StepOfAll(*reference, plain, step, by_initial, does);
+  }
+  ExpectClose(Whole(model), reference->parameters());
+  // All of them again, of which some have only answered.
+  model.module()->Turn(1, does);
+  reference->Turn(1, does);
+  optimizer.zero_grad();
+  model.forward(InputOf(world->rank())).pow(2).mean().backward();
+  const auto expected = ExpectedGradients(*reference);
+  const auto parts = model.sharded_parameters();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor mine = expected[i].reshape({-1}).narrow(0, parts[i].begin, parts[i].end - parts[i].begin);
+    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), mine, 1e-3, 1e-5)) << parts[i].name;
+  }
+}
+
+// What steps do, whether averages are of all ranks.
+class JoinOfShards : public testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(JoinOfShards, AnswersAnyForwardPassAnyOrderAndClipping) {
+  const auto& [does, by_initial] = GetParam();
+  FullyShardedDataParallelOptions options;
+  ExpectJoined(*ShardWanderer(*world, options), by_initial, does);
+  if (does != kEverything) return;
+  options.sharding_strategy = ShardingStrategy::kShardGradOp;
+  options.backward_prefetch = BackwardPrefetch::kNone;
+  ExpectJoined(*ShardWanderer(*world, options), by_initial, does);
+  options.reshard_after_forward = world->size() % 2 == 0 ? ReshardAfterForward(2) : ReshardAfterForward(true);
+  options.mixed_precision.param_dtype = torch::kDouble;
+  ExpectJoined(*ShardWanderer(*world, options), by_initial, does);
+}
+
+TEST_P(JoinOfShards, AnswersRanksOfReplicasToo) {
+  const auto& [does, by_initial] = GetParam();
+  if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
+  auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
+  ASSERT_TRUE(mesh.ok());
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kHybridShard;
+  for (const bool over_world : {false, true}) {
+    options.reduce_over_world = over_world;
+    ExpectJoined(*ShardWanderer(**mesh, options), by_initial, does);
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Does, JoinOfShards,
+                         testing::Combine(testing::Values(kNothingElse, kWanders, kEvaluates, kAccumulates, kClips,
+                                                          kEverything),
+                                          testing::Bool()));
+
+// A rank whose inputs end between two averages still has what it accumulated in the next one.
+TEST(JoinOfShards, AveragesWhatARankHasAccumulatedBeforeItsEnd) {
+  auto model = ShardWanderer(*world, {});
+  auto reference = PlainWanderer();
+  model->module()->Turn(0, kWanders);
+  reference->Turn(0, kWanders);
+  const bool ends_early = world->size() > 1 && world->rank() == 0;
+  Join({model.get()}, {.divide_by_initial_world_size = false}).run([&] {
+    {
+      const auto guard = model->no_sync();
+      model->forward(InputOf(world->rank(), 0)).pow(2).mean().backward();
+    }
+    if (!ends_early) model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  });
+  at::Tensor loss = torch::zeros({});
+  for (int rank = 0; rank < world->size(); ++rank) {
+    loss = loss + reference->forward(InputOf(rank, 0)).pow(2).mean();
+    if (world->size() == 1 || rank > 0) loss = loss + reference->forward(InputOf(rank, 1)).pow(2).mean();
+  }
+  (loss / std::max(world->size() - 1, 1)).backward();
+  const auto parts = model->sharded_parameters();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const at::Tensor whole = reference->parameters()[i].grad().reshape({-1});
+    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), whole.narrow(0, parts[i].begin, parts[i].end - parts[i].begin),
+                                1e-4, 1e-6))
+        << parts[i].name;
+  }
+}
+
+TEST(JoinErrors, NameWhatRanksWithoutInputsCannotAnswer) {
+  auto model = ShardWanderer(*world, {});
+  model->module()->Turn(0, kWanders);
+  SGD optimizer(model->parameters(), Momentum());
+  JoinableOptimizer steps(optimizer, *world);
+  EXPECT_THROW(Join({&steps}), c10::Error) << "nothing begins iterations";
+  GradScaler scaler({}, {world.get()});
+  Join join({model.get(), &steps});
+  join.run([&] { EXPECT_THROW(join.run([] {}), c10::Error); });
+  join.run([&] {
+    if (world->size() == 1 || world->rank() == 0) return;
+    scaler.scale(model->forward(InputOf(0)).pow(2).mean()).backward();
+    EXPECT_THROW(scaler.step(optimizer), c10::Error);
+    EXPECT_THROW(model->root().UnshardAll(), c10::Error);
+  });
+}
+
+}  // namespace
+}  // namespace cohort::trainer
