@@ -366,9 +366,9 @@ void FsdpRoot::Shadow(int call, int active) {
   runtime::MutexLock lock(mutex_);
   try {
     ShadowStep(static_cast<Step>(call % kSteps), *units_.at(call / kSteps), active);
-  } catch (const c10::Error& error) {
-    Fail(error);
-    throw;
+  } catch (...) {
+    Fail(TextOfCaught());
+    ThrowCaught("FullyShardedDataParallel");
   }
 }
 
