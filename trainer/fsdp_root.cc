@@ -334,6 +334,7 @@ void FsdpRoot::ForgetOrder() {
   runtime::MutexLock lock(mutex_);
   order_.clear();
   last_order_.clear();
+  for (const auto& unit : units_) unit->Reshard(pool_);
 }
 
 void FsdpRoot::set_share(int ranks) {
@@ -396,7 +397,10 @@ void FsdpRoot::ShadowStep(Step step, FsdpUnit& unit, int active) {
       return;
     case Step::kFinish:
       FinishReductions();
-      for (const auto& each : units_) each->ExpectAllGradients();
+      for (const auto& each : units_) {
+        each->Reshard(pool_);  // forgets what it kept among neighbours: the step makes that old
+        each->ExpectAllGradients();
+      }
       return;
   }
 }

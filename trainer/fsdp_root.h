@@ -61,7 +61,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // On such a rank: what others called, of whom `active` have inputs.
   void Shadow(int call, int active);
   std::string NameOf(int call) const;
-  // The next forward pass gathers nothing ahead.
+  // The next forward pass gathers nothing ahead, and finds nothing gathered. On all ranks.
   void ForgetOrder();
   bool sync() const { return sync_; }
   void set_sync(bool sync) { sync_ = sync; }
