@@ -69,7 +69,7 @@ void StepOfOne(Model& model, torch::optim::Optimizer& optimizer, int step, int d
 void ExpectClose(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(actual.size(), expected.size());
   for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(actual[i], expected[i], 1e-4, 1e-6))
+    EXPECT_TRUE(torch::allclose(actual[i].to(expected[i].scalar_type()), expected[i], 1e-4, 1e-6))
         << "parameter " << i << ": " << (actual[i] - expected[i]).abs().max();
   }
 }
