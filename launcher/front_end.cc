@@ -76,7 +76,9 @@ absl::Status FrontEnd::StartAgents() {
   v1::ToNode message;
   *message.mutable_start() = MakeStart(0);
   agents_.Send(0, message);
-  loop_.After(kJoinTimeout, [this] { GiveUpUnlessListening(); });
+  loop_.After(kJoinTimeout, [this] {
+    loop_.Post([this] { GiveUpUnlessListening(); });  // after all that had come by then: we may have been stopped
+  });
   return absl::OkStatus();
 }
 

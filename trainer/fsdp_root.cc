@@ -334,7 +334,10 @@ void FsdpRoot::ForgetOrder() {
   runtime::MutexLock lock(mutex_);
   order_.clear();
   last_order_.clear();
-  for (const auto& unit : units_) unit->Reshard(pool_);
+  for (const auto& unit : units_) {
+    unit->Reshard(pool_);
+    unit->ForgetRuns();  // those that only answered have none
+  }
 }
 
 void FsdpRoot::set_share(int ranks) {

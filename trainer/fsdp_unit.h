@@ -90,6 +90,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   bool trainable() const { return trainable_ > 0; }
   // Forward runs since the last backward pass began. A second pass through the same graph has as many as the first.
   void CountRun() { ++runs_; }
+  void ForgetRuns() { runs_ = backward_runs_ = 0; }
   void TakeRuns() { backward_runs_ = runs_ > 0 ? std::exchange(runs_, 0) : backward_runs_; }
   // Whether this backward pass goes through more than one of them: parameters may then get a gradient from each (where
   // the type changes, or a checkpoint computes again, each has an accumulator or a pass of its own), and nobody can

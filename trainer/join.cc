@@ -1,9 +1,9 @@
 #include "trainer/join.h"
 
 #include <algorithm>
-#include <exception>
 #include <string>
 
+#include "trainer/caught_error.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 
@@ -184,11 +184,8 @@ void Join::run(const std::function<void()>& inputs) {
   try {
     Attach(this);
     RunAndShadow(inputs);
-  } catch (const c10::Error& error) {
-    Leave(error.what_without_backtrace());
-    throw;
-  } catch (const std::exception& error) {
-    Leave(error.what());
+  } catch (...) {
+    Leave(TextOfCaught());
     throw;
   }
   Attach(nullptr);

@@ -122,11 +122,14 @@ void SetOptimizerState(Optimizer& optimizer, const at::Tensor& parameter, const 
     return SetOptimizerState(masters->master_optimizer(), master, rest);
   }
   auto& states = optimizer.state();
-  if (state.empty() && dynamic_cast<torch::optim::Adagrad*>(&optimizer) == nullptr) {  // which makes it at once
-    states.erase(compat::OptimizerStateKey(states, parameter));
+  const auto key = compat::OptimizerStateKey(states, parameter);
+  if (state.empty() && dynamic_cast<torch::optim::Adagrad*>(&optimizer) == nullptr) {
+    states.erase(key);
     return;
   }
-  states[compat::OptimizerStateKey(states, parameter)] = Make(optimizer, state);
+  // Adagrad makes its state at once, for the parameters that it has.
+  if (state.empty() && states.find(key) == states.end()) return;
+  states[key] = Make(optimizer, state);
 }
 
 }  // namespace cohort::trainer

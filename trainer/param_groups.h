@@ -15,8 +15,8 @@ namespace cohort::trainer {
 std::string ParamGroupsText(const torch::optim::Optimizer& optimizer);
 
 // Options for the optimizer's groups, one for each, from what ParamGroupsText gave. Throws c10::Error, as PyTorch's
-// load_state_dict does, when the numbers of groups or of a group's parameters differ, and when the options are those of
-// another kind of optimizer.
+// load_state_dict does, when the numbers of groups or of a group's parameters differ, and when options are missing, as
+// where those of Adam are for SGD. (Adam's and AdamW's have the same names, and are taken for each other's.)
 std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> ParamGroupOptions(const torch::optim::Optimizer& optimizer,
                                                                                const std::string& text);
 

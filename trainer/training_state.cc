@@ -154,6 +154,7 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
   const CheckpointIndex index = CheckpointIndex::ReadTogether(world, directory);
   CheckpointValues values = index.values();
   const auto groups = values.extract(kGroups);
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
   TogetherOrNot(world, "loading checkpoint " + directory, [&] {
     std::vector<CheckpointTensor> wanted = ModelTensors(state);
     std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
@@ -164,14 +165,14 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
         wanted.push_back(StateTensor(state, state.parameters[i], key, data, world));
       }
     }
-    std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
     if (state.groups != nullptr && !groups.empty()) options = ParamGroupOptions(*state.groups, groups.mapped());
     LoadTensors(directory, index, wanted);
     for (size_t i = 0; i < states.size(); ++i) {
       if (state.has_state[i]) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
     }
-    for (size_t g = 0; g < options.size(); ++g) state.groups->param_groups()[g].set_options(std::move(options[g]));
   });
+  // When all ranks have it: else one could keep the learning rate of a checkpoint that another could not read.
+  for (size_t g = 0; g < options.size(); ++g) state.groups->param_groups()[g].set_options(std::move(options[g]));
   return values;
 }
 

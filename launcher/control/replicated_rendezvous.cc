@@ -227,8 +227,8 @@ void ReplicatedRendezvous::OnAck(ConnectionId from, const v1::LogAck& ack) {
     standby.received = std::max(standby.received, ack.received());
     standby.applied = std::max(standby.applied, ack.applied());
     standby.since = now_;
-    // What was acted on without it is there; of all else its acknowledgement is waited for.
-    const bool whole = standby.received >= committed_ && standby.dropped == 0;
+    // What was acted on without it is there, by hosts before too; of all else its acknowledgement is waited for.
+    const bool whole = standby.received >= std::max(committed_, inherited_) && standby.dropped == 0;
     if (!whole || standby.wanted != 0 || standby.noted) continue;
     standby.wanted = wishes_ + 1;
     TellWanted();

@@ -149,8 +149,9 @@ class Reception {
           (heard && Greet(&*stranger)) || stranger->limit.passed() ? strangers_.erase(stranger) : std::next(stranger);
     }
     for (auto guest = guests_.begin(); guest != guests_.end();) {
-      const bool late = !guest->hello && guest->limit.passed();
-      if ((guest->heard && !Listen(&*guest)) || late) {
+      const bool gone = guest->heard && !Listen(&*guest);
+      const bool late = !guest->hello && guest->limit.passed();  // what has come is heard before
+      if (gone || late) {
         Dismiss(*guest);
         guest = guests_.erase(guest);
       } else {

@@ -120,11 +120,13 @@ class Silence {
     if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
     const uint32_t heard_ms_ago = std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv);
     const bool sent_since = info.tcpi_unacked > 0 && info.tcpi_last_data_sent < heard_ms_ago;
-    if (!sent_since && info.tcpi_probes == 0) asked_ = now;
+    if (!sent_since && info.tcpi_probes < kProbes) asked_ = now;  // a single one may be lost, or its answer
     return now - asked_ > kLostAfter && std::chrono::milliseconds(heard_ms_ago) > kLostAfter;
   }
 
  private:
+  static constexpr int kProbes = 3;
+
   std::chrono::steady_clock::time_point asked_ = std::chrono::steady_clock::now();
 };
 
@@ -269,8 +271,9 @@ absl::Status SecureStream::Write(const std::string& bytes, Deadline deadline) {
 
 absl::StatusOr<bool> SecureStream::AwaitByte() {
   Flow flow;
+  Silence silence;
   for (;;) {
-    const bool connected = rep_->Receive(&flow);
+    const bool connected = rep_->Receive(&flow) && !silence.IsTooLong(rep_->socket.get());
     if (!flow.empty()) {
       rep_->early = flow.bytes;
       return true;
@@ -278,7 +281,7 @@ absl::StatusOr<bool> SecureStream::AwaitByte() {
     if (!connected) return absl::UnavailableError("the connection ended");
     if (flow.ended) return false;
     pollfd polled = {rep_->socket.get(), POLLIN, 0};
-    ::poll(&polled, 1, -1);  // the kernel ends it when the other side is gone
+    ::poll(&polled, 1, 1000);
   }
 }
 

@@ -1,6 +1,8 @@
 // What a loaded checkpoint makes of an optimizer: its state and its groups' options are the saved ones, and nothing
 // else.
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "tests/trainer/noisy_stack.h"
 #include "tests/trainer/ranks.h"
@@ -64,6 +66,26 @@ TEST_P(OptimizerResume, KeepsTheGroupsOptions) {
   EXPECT_EQ(options_of(older).lr(), 0.05);
 }
 INSTANTIATE_TEST_SUITE_P(Modes, OptimizerResume, testing::Values("ddp", "zero", "fsdp"));
+
+// Adagrad has a state for each of its parameters from the beginning, and none for others.
+TEST_F(Checkpoints, ResumeTakesAnAdagradOfSomeParameters) {
+  const auto saved = std::make_shared<Net>(7), loaded = std::make_shared<Net>(7);
+  const DistributedDataParallel<Net> same_start(saved, *world);
+  const auto first_of = [](Net& net) { return std::vector<at::Tensor>(1, net.parameters().front()); };
+  const auto step = [&first_of](Net& net, torch::optim::Optimizer& optimizer) {
+    at::Tensor parameter = first_of(net).front();
+    parameter.mutable_grad() = at::ones_like(parameter);
+    optimizer.step();
+  };
+  torch::optim::Adagrad optimizer(first_of(*saved), torch::optim::AdagradOptions(0.1));
+  step(*saved, optimizer);
+  SaveTrainingState(*world, At("step-1"), StateOf(*saved, optimizer, *world), {});
+  torch::optim::Adagrad other(first_of(*loaded), torch::optim::AdagradOptions(0.2));
+  LoadTrainingState(*world, At("step-1"), StateOf(*loaded, other, *world));
+  step(*saved, optimizer);
+  step(*loaded, other);
+  ExpectEqual(loaded->parameters(), saved->parameters(), true);
+}
 
 TEST_F(Checkpoints, ResumeRefusesGroupsOfAnotherShape) {
   Trained saved("ddp", *world);

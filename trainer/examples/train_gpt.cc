@@ -374,7 +374,8 @@ int Main(int argc, char** argv) {
   app.add_option("--context", options.model.context, "characters that it sees")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{4096}));
-  app.add_option("--lr", options.learning_rate, "learning rate of AdamW")->capture_default_str();
+  app.add_option("--lr", options.learning_rate, "learning rate of AdamW; a resumed run has its checkpoint's")
+      ->capture_default_str();
   app.add_option("--clip", options.clip, "largest norm of the gradients")->capture_default_str();
   auto* checkpoints = app.add_option("--checkpoints", options.checkpoints, "keep checkpoints in this directory");
   app.add_option("--save-every", options.save_every, "steps between checkpoints")

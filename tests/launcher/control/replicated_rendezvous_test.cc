@@ -107,10 +107,16 @@ TEST_F(Replicated, ReadmitsAStandbyThatWasNotInSync) {
 
   const ConnectionId base = FirstConnection(2);
   const uint64_t applied = second.applied();
+  const uint64_t known = first.applied();  // the host before may have acted on more
   Host next(std::move(first), Order(), start_ + milliseconds(100));
   v1::Resume resume = Taken(0);
   resume.set_applied(applied);
   next.Join(base, 2, resume);
+  v1::FromAgent part;  // of a log of several pages
+  part.mutable_logged()->set_term(2);
+  part.mutable_logged()->set_received(known);
+  next.Say(base, std::move(part));
+  EXPECT_TRUE(next.wanted.empty());
   next.Copy(base, &second);
   next.Note();
   ASSERT_EQ(next.wanted.back().agents_size(), 1);
