@@ -1,4 +1,6 @@
 // Calibration: the figures of the cost model, measured between rank 0 and its nearest peers while the others wait.
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -68,7 +70,8 @@ class Prober {
   uint8_t back_ = 0;
 };
 
-absl::Status MeasureLevel(Communicator& group, int peer, const std::string& name, LevelTuning* level) {
+absl::Status MeasureLevel(Communicator& group, int peer, const std::string& name, bool ranks_take_turns,
+                          Tuning* tuning) {
   Prober prober(group, group.rank() == 0 ? peer : 0);
   if (group.rank() != 0) {
     COHORT_RETURN_IF_ERROR(prober.Follow(8, 1));
@@ -79,7 +82,7 @@ absl::Status MeasureLevel(Communicator& group, int peer, const std::string& name
   COHORT_ASSIGN_OR_RETURN(times.round_trip, prober.Lead(8, 1));
   COHORT_ASSIGN_OR_RETURN(times.burst, prober.Lead(8, kCalibrationBurst));
   COHORT_ASSIGN_OR_RETURN(times.large, prober.Lead(kLargeBytes, 1));
-  const std::string kept = Adopt(name, times, level);
+  const std::string kept = Adopt(name, times, ranks_take_turns, tuning);
   if (!kept.empty()) {
     std::fprintf(stderr, "cohort: calibration: %s: can't be true; calibrate while the machine is idle\n", kept.c_str());
   }
@@ -101,6 +104,14 @@ double MeasureReduction() {
   return kCount * sizeof(float) / 1e3 / std::max(LowQuantile(samples), 0.1);
 }
 
+// As far as rank 0 can see: on its own host, or on one that plays several.
+bool RanksTakeTurns(runtime::Runtime& runtime, const std::vector<int>& members) {
+  const auto here = std::count_if(members.begin(), members.end(),
+                                  [&](int member) { return runtime.node_of(member) == runtime.node_of(members[0]); });
+  if (here > runtime.segment().cpus()) return true;
+  return runtime.identity().nodes_share_host && static_cast<int64_t>(members.size()) > sysconf(_SC_NPROCESSORS_ONLN);
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> Calibrate(Communicator& group) {
@@ -112,9 +123,10 @@ absl::StatusOr<std::string> Calibrate(Communicator& group) {
   Tuning tuning = group.group_->context().tuning;
   COHORT_RETURN_IF_ERROR(group.Barrier().Wait());
   const auto takes_part = [&group](int peer) { return peer != 0 && (group.rank() == 0 || group.rank() == peer); };
-  if (takes_part(local)) COHORT_RETURN_IF_ERROR(MeasureLevel(group, local, "local", &tuning.local));
-  if (takes_part(remote)) COHORT_RETURN_IF_ERROR(MeasureLevel(group, remote, "remote", &tuning.remote));
-  if (group.rank() == 0) tuning.reduce_gigabytes_s = MeasureReduction();
+  const bool turns = RanksTakeTurns(runtime, group.members());
+  if (takes_part(local)) COHORT_RETURN_IF_ERROR(MeasureLevel(group, local, "local", turns, &tuning));
+  if (takes_part(remote)) COHORT_RETURN_IF_ERROR(MeasureLevel(group, remote, "remote", turns, &tuning));
+  if (group.rank() == 0) AdoptReduction(MeasureReduction(), &tuning);
   COHORT_RETURN_IF_ERROR(group.SetTuning(tuning.ToString()));
   return group.tuning();
 }

@@ -145,6 +145,11 @@ class Communicator {
   // `bytes` bytes (its own number on every rank, 0 too) of memory that all ranks of this host map, so that collectives
   // move every byte once: see window.h for how long it lives. Collective; blocks until all members have mapped each
   // other's. kResourceExhausted on all members when one has no room: nothing is kept, and the group goes on.
+  //
+  // Algorithms are chosen before anybody knows where the buffers of a call lie. From its first window on a group
+  // chooses what is quick in windows, until then, and for good where it never has one, what is quick in private memory.
+  // So allocate a window on the group whose calls it is for, and where a program has many calls of either kind, give
+  // each kind a communicator (Duplicate). Groups made from this one begin without.
   [[nodiscard]] absl::StatusOr<Window> AllocateWindow(size_t bytes, const CallOptions& options = {},
                                                       Site site = Site::current());
 
@@ -196,11 +201,12 @@ class Communicator {
   std::unique_ptr<Group> group_;
 };
 
-// Measures the figures of the cost model between rank 0 and its nearest peers, on its own host and on another, and
-// makes every member use them (SetTuning); rules stay as they are. Returns the table, in the grammar of comm/tuning.h,
-// so that it can be kept and given back by COHORT_TUNING. Collective; blocks for less than a second where the machine
-// is idle. Where it is not, figures that can't be true stay as they were, and rank 0 says so on its standard error
-// output. Errors: those of Send, Recv and Barrier.
+// Measures latencies and rates between rank 0 and its nearest peers, on its own host and on another, scales the figures
+// of the cost model by how far they are from those of the machine that the built-in figures were fitted to (more than
+// twofold; see comm/calibration.h), and makes every member use them (SetTuning); rules stay as they are. Returns the
+// table, in the grammar of comm/tuning.h, so that it can be kept and given back by COHORT_TUNING. Collective; blocks
+// for less than a second where the machine is idle. Where it is not, figures that can't be true stay as they were, and
+// rank 0 says so on its standard error output. Errors: those of Send, Recv and Barrier.
 [[nodiscard]] absl::StatusOr<std::string> Calibrate(Communicator& group);
 
 }  // namespace cohort::comm

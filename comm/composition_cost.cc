@@ -15,8 +15,10 @@ double PredictPhase(const AlgorithmInfo& whole, const Phase& phase, int32_t piec
   // Ranks that take turns on CPUs: where one of each node is at work, the others leave them theirs.
   const bool few = phase.between && whole.composition->scheme == Scheme::kLeader;
   const double share = few ? topology.ranks_per_cpu * phase.size / topology.size : topology.ranks_per_cpu;
-  const GroupTopology level = {
-      .size = phase.size, .nodes = phase.between ? phase.size : 1, .ranks_per_cpu = std::max(1.0, share)};
+  const GroupTopology level = {.size = phase.size,
+                               .nodes = phase.between ? phase.size : 1,
+                               .ranks_per_cpu = std::max(1.0, share),
+                               .windows = topology.windows};
   const auto data = static_cast<int64_t>(static_cast<double>(bytes) * phase.blocks);
   const double time = PredictMicroseconds(*phase.algorithm, pieces, data, level, tuning);
   if (!phase.between) return time;

@@ -68,8 +68,18 @@ double Latency(const Query& query, const LevelTuning& level) {
   return std::max(path, work) + level.switch_us * query.share * waits;
 }
 
+// The level of one host, for the memory that the buffers lie in.
+LevelTuning LocalTuning(const GroupTopology& topology, const Tuning& tuning) {
+  LevelTuning local = tuning.local;
+  if (!topology.windows) return local;
+  local.large_us = tuning.window.large_us;
+  local.gigabytes_s = tuning.window.large_gigabytes_s;
+  local.uncached_gigabytes_s = tuning.window.large_uncached_gigabytes_s;
+  return local;
+}
+
 double DirectData(const Query& query) {
-  const DirectTuning& direct = query.tuning.direct;
+  const DirectTuning& direct = query.topology.windows ? query.tuning.window.direct : query.tuning.direct;
   const double rate = RateOf(direct.gigabytes_s, direct.uncached_gigabytes_s, query.footprint, query.cache());
   return query.chunk * query.Shared(query.Path(), query.Path() * query.topology.size) / rate +
          direct.access_us * query.share * static_cast<double>(query.cost.accesses);
@@ -99,7 +109,7 @@ double ChunkTime(const Query& query, const LevelTuning& level) {
 // In shared memory receivers copy one chunk after another. The root of a gather moves its own block too, after the
 // others have been sent to it.
 double LocalData(const Query& query) {
-  const LevelTuning& level = query.tuning.local;
+  const LevelTuning level = LocalTuning(query.topology, query.tuning);
   const double chunk = ChunkTime(query, level);
   const bool gathers = EqualBlocksForm(query.algorithm.kind) == CollectiveKind::kGather;
   const double rate = RateOf(level.gigabytes_s, level.uncached_gigabytes_s, query.footprint, query.cache());
@@ -113,7 +123,8 @@ double MessageData(const Query& query) {
   const LevelTuning& remote = query.tuning.remote;
   const double serial = SerialChunks(query, remote);
   const double far = query.FarShare();
-  return serial * (far * ChunkTime(query, remote) + (1 - far) * ChunkTime(query, query.tuning.local));
+  return serial *
+         (far * ChunkTime(query, remote) + (1 - far) * ChunkTime(query, LocalTuning(query.topology, query.tuning)));
 }
 
 }  // namespace

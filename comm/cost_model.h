@@ -25,6 +25,7 @@ struct GroupTopology {
   int smallest_node = 0;  // members on the host that has the fewest, and the most; 0: not known
   int largest_node = 0;
   double ranks_per_cpu = 1.0;  // of a group on one machine; above 1 the ranks take turns
+  bool windows = false;        // buffers are taken to lie in windows rather than in private memory
 };
 
 // The predicted time of one algorithm with `pieces` pieces on a block of `bytes` bytes. Of a composition: the sum of

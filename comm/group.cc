@@ -359,9 +359,19 @@ std::string Group::Explain(const CollectiveRequest& request) {
 void Group::UseTuning(const Tuning& tuning) {
   runtime::EngineLock lock(runtime().engine());
   context_.tuning = tuning;
+  OnTuning();
+}
+
+void Group::ExpectWindows() {
+  runtime::EngineLock lock(runtime().engine());
+  if (std::exchange(context_.windows, true)) return;
+  OnTuning();
+}
+
+void Group::OnTuning() {
   memo_.Clear();
   for (const auto& provider : providers_) {
-    if (provider != nullptr) provider->UseTuning(tuning);
+    if (provider != nullptr) provider->OnTuning();
   }
 }
 

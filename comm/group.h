@@ -64,6 +64,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   std::string Explain(const CollectiveRequest& request);
   // Takes a table for the calls that follow; every member does so between the same calls, with an equal table.
   void UseTuning(const Tuning& tuning);
+  // From now on calls are taken to be made on windows; every member says so between the same calls.
+  void ExpectWindows();
   // Fails the group here and on all other members.
   void FailEverywhere(const absl::Status& status, int blamed);
   // The number of this group's earlier subgroups with these members, plus one. Counted for good, since a member may
@@ -159,6 +161,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   uint64_t NextSequence(const CollectiveRequest& request);
   const SiteMemo& SiteOf(const std::source_location& site);
   void FailHere(const absl::Status& status);
+  // Tells the providers that the figures in context_ have changed.
+  void OnTuning();
   // What comes for links that were never made need not be kept any more.
   void TellTransportsOfEnd() {
     if (runtime().attachment() == nullptr) return;  // the runtime has ended: none is made for this

@@ -45,6 +45,7 @@ GroupTopology TopologyOf(const GroupContext& group, const Placement& placement) 
   topology.nodes = placement.nodes();
   topology.smallest_node = placement.shape().smallest;
   topology.largest_node = placement.shape().largest;
+  topology.windows = group.windows;
   // What other machines have is not known here; but nodes may be simulated ones of this machine.
   if (topology.nodes == 1) {
     topology.ranks_per_cpu = std::max(1.0, static_cast<double>(group.size) / group.runtime->segment().cpus());
@@ -322,9 +323,9 @@ bool PlanProvider::WaitsIn(uint64_t sequence) const {
   return operation != nullptr;
 }
 
-void PlanProvider::UseTuning(const Tuning& tuning) {
-  selector_ = Selector(selector_.topology(), tuning);
-  tuning_hash_ = tuning.Hash();
+void PlanProvider::OnTuning() {
+  selector_ = Selector(TopologyOf(*group_, plans_.placement()), group_->tuning);
+  tuning_hash_ = selector_.tuning().Hash();
 }
 
 std::string PlanProvider::Explain(const CollectiveRequest& request) {

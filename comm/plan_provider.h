@@ -34,7 +34,7 @@ class PlanProvider : public Provider {
   void Fail(const absl::Status& status) override;
   const runtime::CallRecord* Pending() const override;
   bool WaitsIn(uint64_t sequence) const override;
-  void UseTuning(const Tuning& tuning) override;
+  void OnTuning() override;
   std::string Explain(const CollectiveRequest& request) override;
 
  private:

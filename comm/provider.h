@@ -36,6 +36,7 @@ struct GroupContext {
   runtime::ProgressSource* source = nullptr;
   std::string transports;                        // CommunicatorOptions::transports
   Tuning tuning;                                 // for the choice of algorithms; equal on all members
+  bool windows = false;                          // one was allocated on this group; equal on all members
   Determinism determinism = Determinism::kFast;  // of calls that say nothing else
   // For a provider that has to wait inside Launch, BatchEnd, Register or OnSplit: drives the engine until `done`, which
   // any thread may ask, or the deadline; the result is done(). Other threads may have the engine meanwhile, unless it
@@ -113,8 +114,8 @@ class Provider {
     (void)sequence;
     return false;
   }
-  // Every member takes a new table, between the same calls.
-  virtual void UseTuning(const Tuning&) {}
+  // Every member, between the same calls: GroupContext::tuning or windows have changed.
+  virtual void OnTuning() {}
   // "ring (predicted 12.3 us; runner-up flat, 15.0 us)": what would serve a call, for people.
   virtual std::string Explain(const CollectiveRequest& request) = 0;
 

@@ -153,7 +153,6 @@ absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTop
   for (const AlgorithmInfo* algorithm : Candidates(kind, bytes, topology, tuning)) {
     if (!Fits(*algorithm, kind, topology, demands)) continue;
     Choice candidate = BestFor(*algorithm, bytes, topology, tuning, demands);
-    if (algorithm->traits.single_copy) candidate.predicted_us *= kDirectHandicap;
     if (best.algorithm == nullptr || candidate.predicted_us < best.predicted_us) {
       const Choice second = best;
       best = candidate;
@@ -164,8 +163,6 @@ absl::StatusOr<Choice> Select(CollectiveKind kind, int64_t bytes, const GroupTop
       best.runner_up_us = candidate.predicted_us;
     }
   }
-  if (best.algorithm != nullptr && best.algorithm->traits.single_copy) best.predicted_us /= kDirectHandicap;
-  if (best.runner_up != nullptr && best.runner_up->traits.single_copy) best.runner_up_us /= kDirectHandicap;
   const AlgorithmInfo* ruled = tuning.rules.empty() ? nullptr : Ruled(kind, bytes, topology, tuning, demands);
   if (ruled != nullptr && ruled != best.algorithm) {
     const Choice predicted = best;
@@ -186,7 +183,8 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
   const absl::StatusOr<Choice> choice = Select(kind, bytes, topology, tuning, {}, demands);
   if (!choice.ok()) return std::string(choice.status().message());
   std::string text = std::string(Name(kind)) + " of " + Counted(bytes, "byte") + " among " +
-                     Counted(topology.size, "rank") + " on " + Counted(topology.nodes, "host") + ", predicted" +
+                     Counted(topology.size, "rank") + " on " + Counted(topology.nodes, "host") +
+                     (topology.windows ? ", in windows" : "") + ", predicted" +
                      (choice->ruled ? " (a rule of the table decides)" : "") + ":\n";
   for (const AlgorithmInfo* algorithm : Candidates(kind, bytes, topology, tuning)) {
     const std::string why_not = WhyNot(*algorithm, topology, demands);
@@ -219,7 +217,10 @@ absl::StatusOr<Choice> Selector::Choose(CollectiveKind kind, int64_t bytes, std:
     }
   }
   GroupTopology topology = topology_;
-  if (demands.built_in) topology.ranks_per_cpu = 1;
+  if (demands.built_in) {
+    topology.ranks_per_cpu = 1;
+    topology.windows = false;
+  }
   absl::StatusOr<Choice> choice =
       Select(kind, bytes, topology, demands.built_in ? built_in_ : tuning_, forced, demands);
   if (!choice.ok()) return choice;

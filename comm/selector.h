@@ -40,10 +40,6 @@ struct Choice {
   int32_t fallback_pieces = 1;
 };
 
-// Predictions are for private memory: where buffers lie is not known to all. In windows direct access takes a half to a
-// sixth of what messages take, so single-copy algorithms are chosen where this share of their time is the least.
-inline constexpr double kDirectHandicap = 0.92;
-
 // The choice for a block of `bytes` bytes (CollectiveRequest::count elements). With `forced` not empty that algorithm,
 // with its best number of pieces. kInvalidArgument: no algorithm of that name (the error lists them), or it cannot
 // serve this group; kUnimplemented: the kind has no algorithm at all (send, recv).

@@ -35,7 +35,8 @@ struct LevelTuning {
   double message_us = 0;   // a rank's own time to send and receive each further message of the same round
   double gigabytes_s = 1;  // of one rank's port, in one direction
   // A message takes the cheaper of two ways: copied through the transport's own memory at `copied_gigabytes_s`, or
-  // straight at `gigabytes_s` after the two sides have met, which takes `large_us`.
+  // straight at `gigabytes_s` after the two sides have met, which takes `large_us`. On one host in private memory;
+  // windows have figures of their own.
   double large_us = 0.01;
   double copied_gigabytes_s = 1;
   double uncached_gigabytes_s = 1;  // in place of gigabytes_s for data that no cache holds
@@ -46,11 +47,20 @@ struct LevelTuning {
   double switch_us = 1.5;
 };
 
-// Of algorithms that reach into other ranks' memory (trait single_copy).
+// Of algorithms that reach into other ranks' private memory (trait single_copy).
 struct DirectTuning {
-  double access_us = 0.283;  // to begin reading or writing one other rank's private memory, above its bytes
-  double gigabytes_s = 24.2;
-  double uncached_gigabytes_s = 11.7;
+  double access_us = 2.4;  // to begin reading or writing one other rank's, above its bytes
+  double gigabytes_s = 11.3;
+  double uncached_gigabytes_s = 9.19;
+};
+
+// Of ranks of one host that have windows (comm/window.h): in place of the large_us, gigabytes_s and
+// uncached_gigabytes_s of `local`, and of all of `direct`.
+struct WindowTuning {
+  double large_us = 0.324;
+  double large_gigabytes_s = 45.5;
+  double large_uncached_gigabytes_s = 14.9;
+  DirectTuning direct = {.access_us = 0.0543, .gigabytes_s = 46.7, .uncached_gigabytes_s = 20.7};
 };
 
 enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };
@@ -70,26 +80,27 @@ struct TuningRule {
 };
 
 struct Tuning {
-  LevelTuning local = {.alpha_us = 0.482,
-                       .message_us = 0.0529,
-                       .gigabytes_s = 24.8,
-                       .large_us = 0.282,
-                       .copied_gigabytes_s = 9.09,
-                       .uncached_gigabytes_s = 8.3,
-                       .switch_us = 1.84};
-  LevelTuning remote = {.alpha_us = 3.99,
-                        .message_us = 2.66,
-                        .gigabytes_s = 7.15,
-                        .large_us = 0.236,
-                        .copied_gigabytes_s = 1.73,
-                        .uncached_gigabytes_s = 5.35,
-                        .cpu_share = 0.83,
-                        .switch_us = 1.49};
+  LevelTuning local = {.alpha_us = 0.553,
+                       .message_us = 0.08,
+                       .gigabytes_s = 14.2,
+                       .large_us = 2.72,
+                       .copied_gigabytes_s = 6.85,
+                       .uncached_gigabytes_s = 3.93,
+                       .switch_us = 1.53};
+  LevelTuning remote = {.alpha_us = 13.7,
+                        .message_us = 4.79,
+                        .gigabytes_s = 3.97,
+                        .large_us = 1.62,
+                        .copied_gigabytes_s = 0.001,  // never the cheaper way: UCX copies whatever comes by TCP
+                        .uncached_gigabytes_s = 2.71,
+                        .cpu_share = 0.991,
+                        .switch_us = 0.353};
   DirectTuning direct = {};
+  WindowTuning window = {};
   // Reading operands and writing the result of a reduction, beyond the move that brought the data.
-  double reduce_gigabytes_s = 71.3;
+  double reduce_gigabytes_s = 109;
   // What a rank's caches hold, of its input and output together.
-  int64_t cache_bytes = 1420000;
+  int64_t cache_bytes = 770000;
   // The longest publish that is one write for all local readers: Fanout::max_bytes of the shm transport.
   int64_t fanout_bytes = 8192;
   // Pipelined algorithms cut no smaller pieces than this, and no more of them.

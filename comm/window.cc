@@ -102,9 +102,11 @@ absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOpti
     }
   }
   // Nobody may use its window before all have mapped it, nor keep it when one could not.
+  const bool any = std::any_of(offers.begin(), offers.end(), [](const Offer& other) { return other.bytes > 0; });
   const Offer mapped{0, 0, !mine.ok()};
   COHORT_RETURN_IF_ERROR(exchange(mapped));
   COHORT_RETURN_IF_ERROR(outcome());
+  if (any) group_->ExpectWindows();
   return window;
 }
 

@@ -69,7 +69,7 @@ class DirectSteps {
 
   const int rank_;
   const int size_;
-  const size_t cache_bytes_;
+  const size_t near_bytes_;  // what the caches near a CPU keep
   const Plan* plan_ = nullptr;
   const PlanBinding* binding_ = nullptr;
   std::byte* const* buffers_ = nullptr;

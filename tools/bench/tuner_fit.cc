@@ -66,6 +66,7 @@ bool ReadPoint(const std::string& line, int cpus, Point* point) {
   if (fields.size() != 12 || !FindKind(fields[0], &point->kind)) return false;
   point->name = fields[0] + "," + fields[1] + "," + fields[2] + "," + fields[3] + "," + fields[4];
   GroupTopology& topology = point->topology;
+  topology.windows = fields[1].ends_with("-window");
   topology.nodes = std::atoi(fields[2].c_str());
   topology.size = std::atoi(fields[3].c_str());
   point->bytes = std::atoll(fields[4].c_str());

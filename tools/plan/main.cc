@@ -66,6 +66,7 @@ struct Options {
   int64_t bytes = 1024;
   int hosts = 1;
   double ranks_per_cpu = 1.0;
+  bool windows = false;
   std::string tuning;
   std::string sizes;  // "1-64"; empty: `ranks`
   std::string nodes;  // for ReadNodes; empty: not known
@@ -261,7 +262,8 @@ int Explain(const Options& options) {
                                         .nodes = options.hosts,
                                         .smallest_node = options.ranks / options.hosts,
                                         .largest_node = (options.ranks + options.hosts - 1) / options.hosts,
-                                        .ranks_per_cpu = options.ranks_per_cpu};
+                                        .ranks_per_cpu = options.ranks_per_cpu,
+                                        .windows = options.windows};
   for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
     if (comm::Name(algorithm.kind) != options.kind) continue;
     std::printf("%s", comm::ExplainSelection(algorithm.kind, options.bytes, topology, *tuning).c_str());
@@ -302,6 +304,7 @@ CLI::App* AddExplain(CLI::App& app, Options& options) {
   explain->add_option("--ranks-per-cpu", options.ranks_per_cpu, "on the fullest host")
       ->check(Number(0.001, 1e6))
       ->capture_default_str();
+  explain->add_flag("--windows", options.windows, "buffers in window memory (AllocateWindow), not in private memory");
   explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
   return explain;
 }

@@ -18,6 +18,7 @@
 #include "comm/communicator.h"
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/transport/transport_set.h"
+#include "runtime/base/cpu_cache.h"
 #include "runtime/base/deadline.h"
 #include "tests/support/process_cluster.h"
 
@@ -205,11 +206,12 @@ TEST(SingleCopyLargeTest, EveryKindGivesWhatTheReferenceGives) {
     options.ranks = 2;
     const std::vector<RankResult> results = RunProcesses(options, [shared](ProcessRank& rank) -> std::string {
       // From below what is streamed to folds that are streamed to the own output; odd, so that parts begin anywhere.
-      constexpr int64_t kMost = 3'300'021;
-      auto window = rank.world->AllocateWindow(4 * kMost * 4);
+      const auto near = static_cast<int64_t>(runtime::NearBytes(runtime::ReadCpuCaches()));
+      const int64_t most = (near + near / 20) | 1;
+      auto window = rank.world->AllocateWindow(static_cast<size_t>(4 * most * 4));
       if (!window.ok()) return std::string(window.status().message());
       for (int kind = 1; kind <= static_cast<int>(CollectiveKind::kAllToAll); ++kind) {
-        for (const int64_t count : {int64_t{130'003}, int64_t{400'009}, kMost}) {
+        for (const int64_t count : {int64_t{130'003}, (near / 8) | 1, most}) {
           const Call call{static_cast<CollectiveKind>(kind), count, 1, false};
           std::string wrong = RunCall(*rank.world, call, static_cast<int32_t*>(window->data()), shared, shared);
           if (wrong.empty()) continue;

@@ -16,10 +16,13 @@ namespace cohort::testing {
 namespace {
 
 using comm::Buffer;
+using comm::CollectiveKind;
 using comm::Communicator;
 using comm::ConstBuffer;
+using comm::DataType;
 using comm::ReduceOp;
 using comm::Window;
+using comm::Work;
 
 void ExpectAllSucceed(const std::vector<RankResult>& results) {
   for (const RankResult& result : results) {
@@ -88,6 +91,38 @@ TEST(WindowTest, ExhaustionIsAnErrorOnAllAndTheGroupGoesOn) {
     if (!window.ok()) return std::string(window.status().message());
     auto* data = static_cast<int32_t*>(window->data());
     return Sum(*rank.world, data, data + 10'000, 10'000);
+  }));
+}
+
+// No window, by anybody's wish or for want of room, is none; calls under way meanwhile end as they began.
+TEST(WindowTest, AGroupChoosesForWindowsFromItsFirstOneOn) {
+  ProcessClusterOptions options;
+  options.ranks = 3;
+  ExpectAllSucceed(RunProcesses(options, [](ProcessRank& rank) -> std::string {
+    constexpr int64_t kCount = 4096;
+    const auto expects_windows = [](const Communicator& group) {
+      return group.Explain(CollectiveKind::kAllReduce, kCount, DataType::kInt32).find(", in windows") !=
+             std::string::npos;
+    };
+    auto before = rank.world->Duplicate();
+    if (!before.ok()) return std::string(before.status().message());
+    if (!rank.world->AllocateWindow(0).ok()) return "no empty window";
+    if (rank.world->AllocateWindow(size_t{1} << 60).ok()) return "a window of an exabyte";
+    if (expects_windows(*rank.world)) return "windows are expected before there is one";
+    std::vector<int32_t> in(kCount, 1);
+    std::vector<int32_t> out(kCount);
+    Work under_way = rank.world->AllReduce(ConstBuffer(in.data(), kCount), Buffer(out.data(), kCount), ReduceOp::kSum);
+    auto window = rank.world->AllocateWindow(rank.rank == 0 ? 1 << 16 : 0);
+    if (!window.ok()) return std::string(window.status().message());
+    if (!expects_windows(*rank.world)) return "windows are not expected by rank " + std::to_string(rank.rank);
+    if (const absl::Status status = under_way.Wait(); !status.ok()) return std::string(status.message());
+    for (const int32_t sum : out) {
+      if (sum != 3) return "a sum is " + std::to_string(sum);
+    }
+    auto after = rank.world->Duplicate();
+    if (!after.ok()) return std::string(after.status().message());
+    if (expects_windows(**before) || expects_windows(**after)) return "another group expects windows";
+    return Sum(*rank.world, in.data(), out.data(), kCount);
   }));
 }
 

@@ -37,9 +37,7 @@ TEST(SelectorTest, ChoosesTheLeastPredictedTimeAndFits) {
           ASSERT_TRUE(choice.ok()) << choice.status();
           ASSERT_TRUE(CheckRequirements(*choice->algorithm, size).ok());
           EXPECT_GE(choice->pieces, 1);
-          // Single-copy algorithms are preferred; the rest is rounding.
-          const double weighed =
-              choice->predicted_us * (choice->algorithm->traits.single_copy ? kDirectHandicap : 1) / (1 + 1e-9);
+          const double weighed = choice->predicted_us / (1 + 1e-9);  // the rest is rounding
           if (choice->runner_up != nullptr) {
             EXPECT_NE(choice->runner_up, choice->algorithm);
             EXPECT_LE(weighed, choice->runner_up_us);

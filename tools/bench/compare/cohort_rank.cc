@@ -1,4 +1,5 @@
-// A rank of ours in a comparison: variant 0 is private memory, variant 1 window memory.
+// A rank of ours in a comparison: variant 0 is private memory, variant 1 window memory, each on a group of its own, as
+// Communicator::AllocateWindow advises.
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -22,13 +23,14 @@ using measure::Operation;
 
 class Cohort final : public System {
  public:
-  Cohort(runtime::Runtime& runtime, comm::Communicator& world) : runtime_(runtime), world_(world) {}
-  int rank() const override { return world_.rank(); }
-  int ranks() const override { return world_.size(); }
+  Cohort(runtime::Runtime& runtime, comm::Communicator& group, comm::Communicator& windows_group)
+      : runtime_(runtime), private_(group), windows_group_(windows_group) {}
+  int rank() const override { return private_.rank(); }
+  int ranks() const override { return private_.size(); }
   std::string Run(const SystemCall& call) override { return std::string(Start(call).Wait().message()); }
   void* Allocate(int variant, int buffer, int64_t bytes) override {
     if (variant == 0) return System::Allocate(variant, buffer, bytes);
-    auto window = world_.AllocateWindow(static_cast<size_t>(bytes));
+    auto window = windows_group_.AllocateWindow(static_cast<size_t>(bytes));
     if (!window.ok()) {
       std::fprintf(stderr, "%s\n", std::string(window.status().message()).c_str());
       return nullptr;
@@ -50,32 +52,34 @@ class Cohort final : public System {
     const measure::Blocks blocks = measure::BlocksOf(call.operation, rank() == call.root, ranks());
     const ConstBuffer in(call.in, blocks.in * call.count);
     const Buffer out(call.out, blocks.out * call.count);
+    comm::Communicator& group = call.variant == 0 ? private_ : windows_group_;
     switch (call.operation) {
       case Operation::kBroadcast:
-        return world_.Broadcast(Buffer(call.out != nullptr ? call.out : const_cast<float*>(call.in), call.count),
-                                call.root);
+        return group.Broadcast(Buffer(call.out != nullptr ? call.out : const_cast<float*>(call.in), call.count),
+                               call.root);
       case Operation::kReduce:
-        return world_.Reduce(in, out, ReduceOp::kSum, call.root);
+        return group.Reduce(in, out, ReduceOp::kSum, call.root);
       case Operation::kAllReduce:
-        return world_.AllReduce(in, out, ReduceOp::kSum);
+        return group.AllReduce(in, out, ReduceOp::kSum);
       case Operation::kGather:
-        return world_.Gather(in, out, call.root);
+        return group.Gather(in, out, call.root);
       case Operation::kScatter:
-        return world_.Scatter(in, out, call.root);
+        return group.Scatter(in, out, call.root);
       case Operation::kAllGather:
-        return world_.AllGather(in, out);
+        return group.AllGather(in, out);
       case Operation::kReduceScatter:
-        return world_.ReduceScatter(in, out, ReduceOp::kSum);
+        return group.ReduceScatter(in, out, ReduceOp::kSum);
       case Operation::kAllToAll:
-        return world_.AllToAll(in, out);
+        return group.AllToAll(in, out);
       case Operation::kBarrier:
         break;
     }
-    return world_.Barrier();
+    return group.Barrier();
   }
 
   runtime::Runtime& runtime_;
-  comm::Communicator& world_;
+  comm::Communicator& private_;
+  comm::Communicator& windows_group_;
   std::vector<comm::Window> windows_;
 };
 
@@ -90,11 +94,14 @@ int Main(int argc, char** argv) {
   if (!runtime.ok()) return Fail(runtime.status());
   auto world = comm::Communicator::World(**runtime);
   if (!world.ok()) return Fail(world.status());
+  auto windows_group = (*world)->Duplicate();
+  if (!windows_group.ok()) return Fail(windows_group.status());
   int code = 0;
   {
-    Cohort system(**runtime, **world);
+    Cohort system(**runtime, **world, **windows_group);
     code = Serve(system, argv[1], std::atoi(argv[2]), std::atoi(argv[3]));
   }
+  windows_group->reset();
   world->reset();
   const absl::Status end = (*runtime)->Finalize();
   return end.ok() ? code : Fail(end);

@@ -108,7 +108,8 @@ SystemCall Server::CallOf(const Command& command) const {
           .in = static_cast<const float*>(in_[command.variant]),
           .out = static_cast<float*>(out_[command.variant]),
           .count = command.bytes / static_cast<int64_t>(sizeof(float)),
-          .root = command.root};
+          .root = command.root,
+          .variant = command.variant};
 }
 
 measure::Pattern Server::PatternOf(const Command& command) const {

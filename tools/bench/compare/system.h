@@ -15,6 +15,7 @@ struct SystemCall {
   float* out = nullptr;
   int64_t count = 0;  // elements of a block
   int root = 0;
+  int variant = 0;  // of the memory
 };
 
 class System {
