@@ -51,7 +51,8 @@ struct GroupContext {
 struct ServicePlan {
   uint16_t algorithm = 0;  // index in algorithms.def, for the signature; 0 where there is none
   int32_t pieces = 1;      // that the block is cut into
-  // What serves the call instead where members can't reach each other's memory, as they find out together; or 0.
+  // What serves the call instead where members can't reach each other's memory, or where it would be slower, as they
+  // find out together; or 0.
   uint16_t fallback = 0;
   int32_t fallback_pieces = 1;
   uint64_t tuning = 0;  // hash of the figures that the choice was made with; goes into the signature too

@@ -35,7 +35,8 @@ struct Choice {
   const AlgorithmInfo* runner_up = nullptr;
   double runner_up_us = 0;
   bool ruled = false;  // a rule of the table decided; the runner-up is then what the prediction would have chosen
-  // For single-copy algorithms: what serves the call where members can't reach each other's memory.
+  // For single-copy algorithms: what serves the call where members can't reach each other's memory, or where that would
+  // store into private memory what messages fetch from windows.
   const AlgorithmInfo* fallback = nullptr;
   int32_t fallback_pieces = 1;
 };

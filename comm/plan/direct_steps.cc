@@ -152,6 +152,18 @@ Progress DirectSteps::Exchange(Fanout* fanout, bool announce) {
   return Progress::kDone;
 }
 
+// Whether data would be stored into other ranks' private memory that a message fetches from a window, without the
+// kernel's help: two to three times as quick.
+bool DirectSteps::FetchesFaster() const {
+  const CollectiveKind kind = EqualBlocksForm(plan_->kind);
+  if (kind != CollectiveKind::kAllGather && kind != CollectiveKind::kAllToAll && kind != CollectiveKind::kGather) {
+    return false;
+  }
+  const auto shared = [](const MemoryName& name) { return name.shared == 1; };
+  return std::all_of(announced_.begin(), announced_.end(), [&](const auto& each) { return shared(each.in); }) &&
+         !std::all_of(announced_.begin(), announced_.end(), [&](const auto& each) { return shared(each.out); });
+}
+
 // Every member comes to the same conclusion, because it looks only at what all have announced.
 Progress DirectSteps::Decide(MemoryAccess& memory) {
   const bool all_shared = std::all_of(announced_.begin(), announced_.end(), [](const Announcement& announced) {
@@ -159,7 +171,7 @@ Progress DirectSteps::Decide(MemoryAccess& memory) {
   });
   const bool all_reach = std::all_of(announced_.begin(), announced_.end(),
                                      [](const Announcement& announced) { return announced.reaches_private == 1; });
-  if (!all_shared && !all_reach) {
+  if ((!all_shared && !all_reach) || FetchesFaster()) {
     diverted_ = true;
     return Progress::kDone;
   }

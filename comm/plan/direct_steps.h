@@ -58,6 +58,7 @@ class DirectSteps {
   Progress Decide(MemoryAccess& memory);
   Progress RunFold(const Step& step);
   Progress FoldPiece(const Step& step, size_t at, size_t bytes);
+  bool FetchesFaster() const;
   bool PrepareFold(const Step& step);
   void ChooseStores();
   Progress Fail(absl::Status status, int peer);

@@ -141,7 +141,7 @@ std::string RunCall(Communicator& group, const Call& call, int32_t* window, bool
   return "";
 }
 
-enum class Memory { kWindows, kPrivate, kMixed };
+enum class Memory { kWindows, kPrivate, kMixed, kOnlyInWindows };
 
 struct Setting {
   const char* name;
@@ -172,7 +172,8 @@ TEST_P(SingleCopyTest, EveryKindGivesWhatTheReferenceGives) {
           const uint64_t draw = random();
           const uint64_t mine = draw >> (2 * rank.rank);
           Call call{static_cast<CollectiveKind>(kind), count, static_cast<int>(draw % setting.ranks), in_place};
-          const bool in = setting.memory == Memory::kWindows || (setting.memory == Memory::kMixed && mine % 2 == 0);
+          const bool in = setting.memory == Memory::kWindows || setting.memory == Memory::kOnlyInWindows ||
+                          (setting.memory == Memory::kMixed && mine % 2 == 0);
           const bool out =
               setting.memory == Memory::kWindows || (setting.memory == Memory::kMixed && mine / 2 % 2 == 0);
           std::string wrong = RunCall(*rank.world, call, static_cast<int32_t*>(window->data()), in, out);
@@ -193,6 +194,7 @@ TEST_P(SingleCopyTest, EveryKindGivesWhatTheReferenceGives) {
 INSTANTIATE_TEST_SUITE_P(
     Memories, SingleCopyTest,
     ::testing::Values(Setting{"windows2", 2, Memory::kWindows, true}, Setting{"windows5", 5, Memory::kWindows, false},
+                      Setting{"only_in_windows4", 4, Memory::kOnlyInWindows, true},
                       Setting{"private2", 2, Memory::kPrivate, true}, Setting{"private3", 3, Memory::kPrivate, true},
                       Setting{"private3_unreachable", 3, Memory::kPrivate, false},
                       Setting{"mixed2", 2, Memory::kMixed, true}, Setting{"mixed4", 4, Memory::kMixed, true},
