@@ -11,6 +11,7 @@
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/tensor_buffer.h"
+#include "trainer/window_pool.h"
 
 namespace cohort::trainer {
 namespace {
@@ -39,6 +40,8 @@ FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communica
 FsdpRoot::~FsdpRoot() {
   // Units go later, and may have been gathering ahead.
   for (comm::Communicator* group : OwnGroups()) CancelDelayed(*group);
+  for (auto* group : {&gather_group_, &reduce_group_, &world_group_}) group->reset();  // what is under way ends
+  for (const auto& unit : units_) unit->LeaveWindows();
 }
 
 void FsdpRoot::MakeNeighbours() {
@@ -65,11 +68,24 @@ std::vector<comm::Communicator*> FsdpRoot::OwnGroups() const {
 void FsdpRoot::StartUnshard(FsdpUnit& unit) {
   if (!unit.sharded()) return;
   const bool kept = unit.kept_numel() > 0;
-  if (unit.gathers()) Tell(kept ? Step::kGatherKept : Step::kGather, unit);
+  if (unit.gathers()) {
+    Tell(kept ? Step::kGatherKept : Step::kGather, unit);
+    EnterWindows();
+  }
   unit.StartUnshard(*gather_group_, kept ? neighbours_.at(unit.backward_ranks()).get() : nullptr, pool_);
   if (!unit.gathers()) return;
   ++traffic_.gathers;
   traffic_.gathered_bytes += unit.gathered_bytes();
+}
+
+// Before the first gathering, which all ranks of the shard group do.
+void FsdpRoot::EnterWindows() {
+  if (std::exchange(in_windows_, true)) return;
+  size_t bytes = 0;
+  for (const auto& unit : units_) bytes = std::max(bytes, unit->trainable() ? unit->flat_gradient_bytes() : 0);
+  // Two flat gradients exist at a time, see LaunchReduction.
+  const auto pool = std::make_shared<WindowPool>(world_group_ != nullptr ? *world_group_ : *reduce_group_, bytes, 2);
+  for (const auto& unit : units_) unit->EnterWindows(*gather_group_, pool);
 }
 
 // A forward pass that no backward pass followed, or one that failed, leaves units gathered, maybe with old values. What

@@ -92,6 +92,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::vector<comm::Communicator*> OwnGroups() const;
   bool outermost(const FsdpUnit& unit) const { return &unit == units_.front().get(); }
   void StartUnshard(FsdpUnit& unit);
+  void EnterWindows();
   void PrefetchForward(const FsdpUnit& unit);
   void PrefetchBackward(const FsdpUnit& unit);
   void QueueFinish();
@@ -118,6 +119,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::unique_ptr<comm::Communicator> world_group_;                // where gradients are reduced over the world
   std::map<int, std::unique_ptr<comm::Communicator>> neighbours_;  // by FsdpUnit::backward_ranks
   StoragePool pool_;
+  bool in_windows_ = false;
   bool sync_ = true;
   int ranks_ = 1;     // all of them
   double share_ = 1;  // of a rank's gradient in the average

@@ -13,6 +13,8 @@
 #include "trainer/gradient_slot.h"
 #include "trainer/storage_pool.h"
 #include "trainer/tensor_buffer.h"
+#include "trainer/window_pool.h"
+#include "trainer/window_tensor.h"
 
 namespace cohort::trainer {
 namespace {
@@ -106,6 +108,22 @@ at::Tensor FsdpUnit::LocalView(const at::Tensor& shard, const FsdpParameter& par
   if (count > 0) part->set_storage_offset(shard.storage_offset() + place);  // an empty part's may be outside
   part->set_sizes_contiguous({count});
   return at::Tensor(std::move(part));
+}
+
+void FsdpUnit::EnterWindows(comm::Communicator& group, std::shared_ptr<WindowPool> pool) {
+  flat_pool_ = std::move(pool);
+  if (gathers() && same_kind()) EnterWindow(group, shard_);
+}
+
+void FsdpUnit::LeaveWindows() {
+  LeaveWindowForGood(shard_);
+  DropFlatGradient();
+  flat_pool_ = nullptr;
+}
+
+size_t FsdpUnit::flat_gradient_bytes() const {
+  if (!full_.defined() || !full_.device().is_cpu()) return 0;
+  return static_cast<size_t>(padded_numel()) * c10::elementSize(reduce_type());
 }
 
 void FsdpUnit::StartUnshard(comm::Communicator& group, comm::Communicator* neighbours, StoragePool& pool) {
@@ -207,7 +225,7 @@ void FsdpUnit::TakeGradient(int index, double share) {
                 " got another gradient after those of its unit were complete and reduced. A checkpointed function that "
                 "is called several times in one run of a unit must be a unit of its own; and a graph that had a "
                 "backward pass can't share another one with a later forward pass.");
-    if (!flat_grad_.defined()) flat_grad_ = at::empty({padded_numel()}, full_.options().dtype(reduce_type()));
+    if (!flat_grad_.defined()) flat_grad_ = NewFlatGradient();
     if (filled_[index] || !FillSlot(SlotIn(flat_grad_, parameter.offset, parameter.numel), grad, share)) {
       AddToFlatGradient(index, grad, share);
     }
@@ -230,9 +248,12 @@ void FsdpUnit::AddToFlatGradient(int index, const at::Tensor& grad, double share
   }
 }
 
-at::Tensor FsdpUnit::ZeroFlatGradient() const {
-  return at::zeros({padded_numel()}, full_.options().dtype(reduce_type()));
+at::Tensor FsdpUnit::NewFlatGradient() const {
+  const at::TensorOptions options = full_.options().dtype(reduce_type());
+  return flat_pool_ != nullptr ? flat_pool_->Take(padded_numel(), options) : at::empty({padded_numel()}, options);
 }
+
+at::Tensor FsdpUnit::ZeroFlatGradient() const { return NewFlatGradient().zero_(); }
 
 at::Tensor FsdpUnit::ReleaseFlatGradient() {
   released_ = true;

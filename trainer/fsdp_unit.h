@@ -27,6 +27,7 @@ namespace cohort::trainer {
 
 class FsdpRoot;
 class StoragePool;
+class WindowPool;
 
 // This rank's part of a parameter.
 struct FsdpParameter {
@@ -67,6 +68,14 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   // Elements of a shard, and of the gathered vector.
   int64_t shard_numel() const { return shard_.defined() ? shard_.numel() : 0; }
   int64_t padded_numel() const { return shard_numel() * shards_; }
+
+  // Where peers read the shard and the flat gradients from, of which the root makes one at a time in `pool`: the shard
+  // moves into a window of `group`. Collective over it. Nothing where what is gathered is another type or device.
+  void EnterWindows(comm::Communicator& group, std::shared_ptr<WindowPool> pool);
+  // Before the group goes: forgets the flat gradient, too. No operation may be under way. Local.
+  void LeaveWindows();
+  // Bytes of a flat gradient in host memory; 0 where it lies on a device.
+  size_t flat_gradient_bytes() const;
 
   // Starts gathering, of what forward left among `neighbours` (backward_ranks() of them) or else of the shards; nothing
   // when it has begun already.
@@ -119,6 +128,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
  private:
   enum class State { kSharded, kGathering, kUnsharded };
   void Shard();
+  at::Tensor NewFlatGradient() const;
   void AddToFlatGradient(int index, const at::Tensor& grad, double share);
   at::ScalarType compute_type() const;
   at::ScalarType reduce_type() const;
@@ -141,6 +151,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   runtime::Work gather_;
 
   std::vector<std::vector<std::shared_ptr<void>>> accumulators_;  // by parameter: holds the hooks
+  std::shared_ptr<WindowPool> flat_pool_;                         // null: ordinary memory
   at::Tensor flat_grad_;
   std::vector<bool> filled_;  // by parameter: flat_grad_ has its gradient
   std::vector<at::Tensor> saved_grads_;
