@@ -68,6 +68,12 @@ void ScaleRates(double ratio, const LevelTuning& built_in, LevelTuning* level) {
   Scale(ratio, built_in.uncached_gigabytes_s, &level->uncached_gigabytes_s);
 }
 
+void ScaleRates(double ratio, const NearTuning& built_in, NearTuning* near) {
+  Scale(ratio, built_in.gigabytes_s, &near->gigabytes_s);
+  Scale(ratio, built_in.copied_gigabytes_s, &near->copied_gigabytes_s);
+  Scale(ratio, built_in.uncached_gigabytes_s, &near->uncached_gigabytes_s);
+}
+
 void ScaleRates(double ratio, const WindowTuning& built_in, WindowTuning* window) {
   Scale(ratio, built_in.large_gigabytes_s, &window->large_gigabytes_s);
   Scale(ratio, built_in.large_uncached_gigabytes_s, &window->large_uncached_gigabytes_s);
@@ -103,6 +109,7 @@ std::string Adopt(const std::string& name, const LevelTimes& times, bool ranks_t
   if (local) {
     ScaleRates(rate, base.direct, &tuning->direct);
     ScaleRates(rate, base.window, &tuning->window);
+    ScaleRates(rate, base.near, &tuning->near);
   }
   return std::move(adoption).kept();
 }

@@ -18,7 +18,8 @@ double PredictPhase(const AlgorithmInfo& whole, const Phase& phase, int32_t piec
   const GroupTopology level = {.size = phase.size,
                                .nodes = phase.between ? phase.size : 1,
                                .ranks_per_cpu = std::max(1.0, share),
-                               .windows = topology.windows};
+                               .windows = topology.windows,
+                               .near_caches = topology.near_caches};
   const auto data = static_cast<int64_t>(static_cast<double>(bytes) * phase.blocks);
   const double time = PredictMicroseconds(*phase.algorithm, pieces, data, level, tuning);
   if (!phase.between) return time;

@@ -71,6 +71,12 @@ double Latency(const Query& query, const LevelTuning& level) {
 // The level of one host, for the memory that the buffers lie in.
 LevelTuning LocalTuning(const GroupTopology& topology, const Tuning& tuning) {
   LevelTuning local = tuning.local;
+  if (topology.near_caches && !topology.windows) {
+    local.copied_gigabytes_s = tuning.near.copied_gigabytes_s;
+    local.large_us = tuning.near.large_us;
+    local.gigabytes_s = tuning.near.gigabytes_s;
+    local.uncached_gigabytes_s = tuning.near.uncached_gigabytes_s;
+  }
   if (!topology.windows) return local;
   local.large_us = tuning.window.large_us;
   local.gigabytes_s = tuning.window.large_gigabytes_s;

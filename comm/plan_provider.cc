@@ -11,6 +11,7 @@
 #include "comm/algorithm/registry.h"
 #include "comm/mismatch.h"
 #include "comm/reduce/reduce.h"
+#include "runtime/base/cpu_cache.h"
 
 namespace cohort::comm {
 namespace {
@@ -46,6 +47,7 @@ GroupTopology TopologyOf(const GroupContext& group, const Placement& placement) 
   topology.smallest_node = placement.shape().smallest;
   topology.largest_node = placement.shape().largest;
   topology.windows = group.windows;
+  topology.near_caches = (topology.nodes == 1 || group.runtime->identity().nodes_share_host) && runtime::Level3IsNear();
   // What other machines have is not known here; but nodes may be simulated ones of this machine.
   if (topology.nodes == 1) {
     topology.ranks_per_cpu = std::max(1.0, static_cast<double>(group.size) / group.runtime->segment().cpus());

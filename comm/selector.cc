@@ -37,10 +37,15 @@ Choice BestFor(const AlgorithmInfo& algorithm, int64_t bytes, const GroupTopolog
   return choice;
 }
 
-// Single-copy algorithms reach into memory of the same host.
+// Single-copy algorithms reach into memory of the same host, and into private memory only where that is not copied.
+bool ReachesMemory(const GroupTopology& topology) {
+  return topology.nodes <= 1 && (topology.windows || !topology.near_caches);
+}
+
 bool Fits(const AlgorithmInfo& algorithm, CollectiveKind kind, const GroupTopology& topology, const Demands& demands) {
   return algorithm.kind == kind && CheckRequirements(algorithm, topology.size, ShapeOf(topology)).ok() &&
-         !(algorithm.traits.single_copy && topology.nodes > 1) && (!demands.rank_order || algorithm.traits.rank_order);
+         (!algorithm.traits.single_copy || ReachesMemory(topology)) &&
+         (!demands.rank_order || algorithm.traits.rank_order);
 }
 
 void AddFallback(int64_t bytes, const GroupTopology& topology, const Tuning& tuning, const Demands& demands,
@@ -137,7 +142,9 @@ std::string WhyNot(const AlgorithmInfo& algorithm, const GroupTopology& topology
   if (const absl::Status fits = CheckRequirements(algorithm, topology.size, ShapeOf(topology)); !fits.ok()) {
     return std::string(fits.message());
   }
-  if (algorithm.traits.single_copy && topology.nodes > 1) return std::string(algorithm.name) + ": on one host only";
+  if (algorithm.traits.single_copy && !ReachesMemory(topology)) {
+    return std::string(algorithm.name) + (topology.nodes > 1 ? ": on one host only" : ": in windows only, on this CPU");
+  }
   if (demands.rank_order && !algorithm.traits.rank_order) {
     return std::string(algorithm.name) + ": combines in another order than that of ranks";
   }
@@ -220,6 +227,7 @@ absl::StatusOr<Choice> Selector::Choose(CollectiveKind kind, int64_t bytes, std:
   if (demands.built_in) {
     topology.ranks_per_cpu = 1;
     topology.windows = false;
+    topology.near_caches = false;
   }
   absl::StatusOr<Choice> choice =
       Select(kind, bytes, topology, demands.built_in ? built_in_ : tuning_, forced, demands);

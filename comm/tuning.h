@@ -63,6 +63,15 @@ struct WindowTuning {
   DirectTuning direct = {.access_us = 0.0543, .gigabytes_s = 46.7, .uncached_gigabytes_s = 20.7};
 };
 
+// Of private memory where ranks of one host copy it through memory that they share (GroupTopology::near_caches): in
+// place of the figures of the same names of `local`. Both ways are copies then, in small pieces and in large ones.
+struct NearTuning {
+  double copied_gigabytes_s = 15.9;
+  double large_us = 15.3;
+  double gigabytes_s = 100;
+  double uncached_gigabytes_s = 16.9;
+};
+
 enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };
 
 // "For blocks of [from, below) bytes use this algorithm."
@@ -97,6 +106,7 @@ struct Tuning {
                         .switch_us = 0.353};
   DirectTuning direct = {};
   WindowTuning window = {};
+  NearTuning near = {};
   // Reading operands and writing the result of a reduction, beyond the move that brought the data.
   double reduce_gigabytes_s = 109;
   // What a rank's caches hold, of its input and output together.

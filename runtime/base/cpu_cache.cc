@@ -54,4 +54,9 @@ size_t NearBytes(const CpuCaches& caches) {
   return std::max(level2 + level2 / 2, level3 / 4 * 3);
 }
 
+bool Level3IsNear() {
+  static const bool near = ReadCpuCaches().level3_is_near;
+  return near;
+}
+
 }  // namespace cohort::runtime

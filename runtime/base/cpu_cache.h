@@ -22,4 +22,7 @@ CpuCaches ReadCpuCaches();
 // counts for its own copies.
 size_t NearBytes(const CpuCaches& caches);
 
+// CpuCaches::level3_is_near of this machine, asked once.
+bool Level3IsNear();
+
 }  // namespace cohort::runtime

@@ -31,6 +31,9 @@ using comm::Tuning;
 // A choice up to this much slower than the best is a hit.
 constexpr double kBound = 1.1;
 
+// A line of tuner_grid's where private memory is copied.
+constexpr char kNearCaches[] = "# near caches";
+
 struct Point {
   std::string name;  // "all_reduce,shm,1,4,65536"
   CollectiveKind kind = CollectiveKind::kBarrier;
@@ -61,11 +64,12 @@ bool FindKind(const std::string& name, CollectiveKind* kind) {
 }
 
 // A line of tuner_grid's CSV; false for its head and for comments.
-bool ReadPoint(const std::string& line, int cpus, Point* point) {
+bool ReadPoint(const std::string& line, int cpus, bool near_caches, Point* point) {
   const std::vector<std::string> fields = Split(line, ',');
   if (fields.size() != 12 || !FindKind(fields[0], &point->kind)) return false;
   point->name = fields[0] + "," + fields[1] + "," + fields[2] + "," + fields[3] + "," + fields[4];
   GroupTopology& topology = point->topology;
+  topology.near_caches = near_caches;
   topology.windows = fields[1].ends_with("-window");
   topology.nodes = std::atoi(fields[2].c_str());
   topology.size = std::atoi(fields[3].c_str());
@@ -217,10 +221,12 @@ int Main(int argc, char** argv) {
   for (const std::string& file : files) {
     std::ifstream in(file);
     if (!in) Refuse("cannot read " + file);
+    bool near_caches = false;
     for (std::string line; std::getline(in, line);) {
       Point point;
       if (line.starts_with("[0] ")) line = line.substr(4);
-      if (ReadPoint(line, cpus, &point)) points.push_back(std::move(point));
+      near_caches = near_caches || line == kNearCaches;
+      if (ReadPoint(line, cpus, near_caches, &point)) points.push_back(std::move(point));
     }
   }
   if (points.empty()) Refuse("no points in those files");

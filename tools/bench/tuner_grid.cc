@@ -20,6 +20,7 @@
 #include "comm/plan/placement.h"
 #include "comm/plan/plan.h"
 #include "comm/window.h"
+#include "runtime/base/cpu_cache.h"
 #include "runtime/runtime.h"
 #include "tools/collperf/session.h"
 #include "tools/program/program.h"
@@ -302,6 +303,7 @@ int Main(int argc, char** argv) {
   const auto session = collperf::Session::Start("");
   Require(session.status());
   Communicator& world = (*session)->world();
+  if (world.rank() == 0 && runtime::Level3IsNear()) std::printf("# near caches\n");
   if (calibrate) {
     const absl::StatusOr<std::string> table = comm::Calibrate(world);
     Require(table.status());

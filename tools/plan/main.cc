@@ -67,6 +67,7 @@ struct Options {
   int hosts = 1;
   double ranks_per_cpu = 1.0;
   bool windows = false;
+  bool near_caches = false;
   std::string tuning;
   std::string sizes;  // "1-64"; empty: `ranks`
   std::string nodes;  // for ReadNodes; empty: not known
@@ -263,7 +264,8 @@ int Explain(const Options& options) {
                                         .smallest_node = options.ranks / options.hosts,
                                         .largest_node = (options.ranks + options.hosts - 1) / options.hosts,
                                         .ranks_per_cpu = options.ranks_per_cpu,
-                                        .windows = options.windows};
+                                        .windows = options.windows,
+                                        .near_caches = options.near_caches};
   for (const AlgorithmInfo& algorithm : comm::Algorithms()) {
     if (comm::Name(algorithm.kind) != options.kind) continue;
     std::printf("%s", comm::ExplainSelection(algorithm.kind, options.bytes, topology, *tuning).c_str());
@@ -305,6 +307,8 @@ CLI::App* AddExplain(CLI::App& app, Options& options) {
       ->check(Number(0.001, 1e6))
       ->capture_default_str();
   explain->add_flag("--windows", options.windows, "buffers in window memory (AllocateWindow), not in private memory");
+  explain->add_flag("--near-caches", options.near_caches,
+                    "CPUs that share a near level 3 cache, as AMD's: private memory is copied");
   explain->add_option("--tuning", options.tuning, "figures to replace, such as \"remote.alpha_us=30\"");
   return explain;
 }

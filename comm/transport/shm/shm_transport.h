@@ -16,14 +16,17 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/transport/transport.h"
+#include "runtime/base/cpu_cache.h"
 #include "runtime/runtime.h"
 #include "runtime/segment/segment.h"
 
 namespace cohort::comm {
 
 struct ShmOptions {
-  // Read private memory of peers with process_vm_readv where the kernel permits it.
-  bool private_reads = true;
+  // Read private memory of peers with process_vm_readv where the kernel permits it. Two copies through memory that both
+  // share are quicker where they meet in a level 3 cache that is near: on an EPYC by 1.5 to 4 times, from 8 KiB to
+  // 128 MiB. On a Xeon they are slower from 6 KiB on.
+  bool private_reads = !runtime::Level3IsNear();
 };
 
 class ShmTransport : public Transport {

@@ -157,10 +157,11 @@ TEST_P(SingleCopyTest, EveryKindGivesWhatTheReferenceGives) {
   ProcessClusterOptions options;
   options.ranks = setting.ranks;
   const std::vector<RankResult> results = RunProcesses(options, [setting](ProcessRank& rank) -> std::string {
-    if (!setting.reach_private) {
+    {
       runtime::EngineLock lock(rank.runtime->engine());
       comm::TransportSet::Of(*rank.runtime)
-          .Add(std::make_unique<comm::ShmTransport>(*rank.runtime, comm::ShmOptions{.private_reads = false}));
+          .Add(std::make_unique<comm::ShmTransport>(*rank.runtime,
+                                                    comm::ShmOptions{.private_reads = setting.reach_private}));
     }
     const int64_t counts[] = {0, 1, setting.ranks - 1, 1009, 65'537, 300'007};
     auto window = rank.world->AllocateWindow(2 * 300'007 * 4 * static_cast<size_t>(setting.ranks));

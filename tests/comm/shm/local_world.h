@@ -28,7 +28,7 @@ struct LocalRank {
 
 class LocalWorld {
  public:
-  explicit LocalWorld(int ranks, ShmOptions options = {}) {
+  explicit LocalWorld(int ranks, ShmOptions options = {.private_reads = true}) {
     auto created = runtime::Segment::Create({.local_ranks = ranks, .job_id = "test"});
     EXPECT_TRUE(created.ok()) << created.status();
     agent_ = std::move(*created);
