@@ -347,32 +347,14 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   return (*provider)->Launch(call);
 }
 
-std::string Group::Explain(const CollectiveRequest& request) {
+std::string Group::Explain(CollectiveRequest request) {
   if (InChild()) return std::string(WhyNotInChild().message());
   runtime::EngineLock lock(runtime().engine());
   if (context_.size == 1 && request.memory == MemoryKind::kHost) return "local copy: the group has one rank";
   const absl::StatusOr<Provider*> provider = ProviderFor(request);
   if (!provider.ok()) return std::string(provider.status().message());
+  request.determinism = context_.determinism;
   return "provider " + std::string((*provider)->name()) + ": " + (*provider)->Explain(request);
-}
-
-void Group::UseTuning(const Tuning& tuning) {
-  runtime::EngineLock lock(runtime().engine());
-  context_.tuning = tuning;
-  OnTuning();
-}
-
-void Group::ExpectWindows() {
-  runtime::EngineLock lock(runtime().engine());
-  if (std::exchange(context_.windows, true)) return;
-  OnTuning();
-}
-
-void Group::OnTuning() {
-  memo_.Clear();
-  for (const auto& provider : providers_) {
-    if (provider != nullptr) provider->OnTuning();
-  }
 }
 
 bool Group::Poll() {

@@ -61,7 +61,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
                               const BlockLayout& out_blocks, const CallOptions& options);
   // All calls of a batch (comm/batch.h), or none.
   runtime::Work SubmitBatch(std::span<const BatchedCall> calls);
-  std::string Explain(const CollectiveRequest& request);
+  std::string Explain(CollectiveRequest request);  // under the group's own determinism
   // Takes a table for the calls that follow; every member does so between the same calls, with an equal table.
   void UseTuning(const Tuning& tuning);
   // From now on calls are taken to be made on windows; every member says so between the same calls.

@@ -331,7 +331,7 @@ void PlanProvider::OnTuning() {
 }
 
 std::string PlanProvider::Explain(const CollectiveRequest& request) {
-  return ExplainSelection(request.kind, BytesOf(request), selector_.topology(), selector_.tuning(), DemandsOf(request));
+  return selector_.Explain(request.kind, BytesOf(request), DemandsOf(request));
 }
 
 }  // namespace cohort::comm

@@ -198,10 +198,24 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
     text += algorithm == choice->algorithm ? "  * " : "    ";
     text += why_not.empty() ? Line(BestFor(*algorithm, bytes, topology, tuning, demands)) : why_not;
     if (algorithm == choice->runner_up) text += ", the runner-up";
-    if (algorithm == choice->fallback) text += ", where members can't reach each other's memory";
+    if (algorithm == choice->fallback) text += ", where members can't reach each other's memory, or only slower";
     text += "\n";
   }
   return text + "table: " + Broken(tuning.ToString()) + "\n";
+}
+
+// Of calls that are to have the same bits however many ranks share a CPU and wherever their buffers lie.
+GroupTopology Selector::TopologyFor(const Demands& demands) const {
+  GroupTopology topology = topology_;
+  if (demands.built_in) {
+    topology.ranks_per_cpu = 1;
+    topology.windows = false;
+  }
+  return topology;
+}
+
+std::string Selector::Explain(CollectiveKind kind, int64_t bytes, const Demands& demands) const {
+  return ExplainSelection(kind, bytes, TopologyFor(demands), TuningFor(demands), demands);
 }
 
 uint64_t Selector::HashOf(CollectiveKind kind, int64_t bytes, std::string_view forced, const Demands& demands) {
@@ -223,14 +237,7 @@ absl::StatusOr<Choice> Selector::Choose(CollectiveKind kind, int64_t bytes, std:
       return entry.choice;
     }
   }
-  GroupTopology topology = topology_;
-  if (demands.built_in) {
-    topology.ranks_per_cpu = 1;
-    topology.windows = false;
-    topology.near_caches = false;
-  }
-  absl::StatusOr<Choice> choice =
-      Select(kind, bytes, topology, demands.built_in ? built_in_ : tuning_, forced, demands);
+  absl::StatusOr<Choice> choice = Select(kind, bytes, TopologyFor(demands), TuningFor(demands), forced, demands);
   if (!choice.ok()) return choice;
   // Calls that push one another out want more room.
   if (++misses_ > 2 * entries_.size() && entries_.size() < kMostEntries) {

@@ -66,6 +66,8 @@ class Selector {
 
   absl::StatusOr<Choice> Choose(CollectiveKind kind, int64_t bytes, std::string_view forced = {},
                                 const Demands& demands = {});
+  // ExplainSelection of what Choose would choose.
+  std::string Explain(CollectiveKind kind, int64_t bytes, const Demands& demands) const;
 
  private:
   struct Entry {
@@ -78,6 +80,8 @@ class Selector {
   static constexpr size_t kWays = 2;  // entries that a call may be in, the one written last before the other
   static constexpr size_t kEntries = 64;
   static constexpr size_t kMostEntries = 1024;
+  GroupTopology TopologyFor(const Demands& demands) const;
+  const Tuning& TuningFor(const Demands& demands) const { return demands.built_in ? built_in_ : tuning_; }
   static uint64_t HashOf(CollectiveKind kind, int64_t bytes, std::string_view forced, const Demands& demands);
 
   GroupTopology topology_;

@@ -9,6 +9,7 @@
 
 #include "comm/communicator.h"
 #include "comm/group.h"
+#include "runtime/base/forks.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::comm {
@@ -47,7 +48,10 @@ Window& Window::operator=(Window&& other) noexcept {
 }
 
 void Window::Reset() {
-  if (runtime_ != nullptr) runtime_->segment().Free(block_);
+  // A forked child has the parent's memory of the segment, which is the parent's to free.
+  if (runtime_ != nullptr && runtime_->forks_at_init() == runtime::Forks().load(std::memory_order_relaxed)) {
+    runtime_->segment().Free(block_);
+  }
   runtime_ = nullptr;
 }
 

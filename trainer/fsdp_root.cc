@@ -40,7 +40,8 @@ FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communica
 FsdpRoot::~FsdpRoot() {
   // Units go later, and may have been gathering ahead.
   for (comm::Communicator* group : OwnGroups()) CancelDelayed(*group);
-  for (auto* group : {&gather_group_, &reduce_group_, &world_group_}) group->reset();  // what is under way ends
+  // What is under way is given up, and no peer takes it for done from now on.
+  for (auto* group : {&gather_group_, &reduce_group_, &world_group_}) group->reset();
   for (const auto& unit : units_) unit->LeaveWindows();
 }
 
@@ -84,7 +85,10 @@ void FsdpRoot::EnterWindows() {
   size_t bytes = 0;
   for (const auto& unit : units_) bytes = std::max(bytes, unit->trainable() ? unit->flat_gradient_bytes() : 0);
   // Two flat gradients exist at a time, see LaunchReduction.
-  const auto pool = std::make_shared<WindowPool>(world_group_ != nullptr ? *world_group_ : *reduce_group_, bytes, 2);
+  const auto trainable =
+      std::count_if(units_.begin(), units_.end(), [](const auto& unit) { return unit->trainable(); });
+  const auto pool =
+      std::make_shared<WindowPool>(*reduce_group_, bytes, static_cast<int>(std::min<int64_t>(2, trainable)));
   for (const auto& unit : units_) unit->EnterWindows(*gather_group_, pool);
 }
 

@@ -112,11 +112,11 @@ at::Tensor FsdpUnit::LocalView(const at::Tensor& shard, const FsdpParameter& par
 
 void FsdpUnit::EnterWindows(comm::Communicator& group, std::shared_ptr<WindowPool> pool) {
   flat_pool_ = std::move(pool);
-  if (gathers() && same_kind()) EnterWindow(group, shard_);
+  if (gathers() && same_kind()) in_window_ = EnterWindow(group, shard_);
 }
 
 void FsdpUnit::LeaveWindows() {
-  LeaveWindowForGood(shard_);
+  if (std::exchange(in_window_, false)) LeaveWindowForGood(shard_);
   DropFlatGradient();
   flat_pool_ = nullptr;
 }

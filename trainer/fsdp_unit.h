@@ -151,6 +151,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   runtime::Work gather_;
 
   std::vector<std::vector<std::shared_ptr<void>>> accumulators_;  // by parameter: holds the hooks
+  bool in_window_ = false;                                        // the shard
   std::shared_ptr<WindowPool> flat_pool_;                         // null: ordinary memory
   at::Tensor flat_grad_;
   std::vector<bool> filled_;  // by parameter: flat_grad_ has its gradient

@@ -21,16 +21,17 @@ at::Tensor ZerosInWindow(comm::Communicator& group, int64_t elements, const at::
   return at::from_blob(owner->data(), {elements}, [owner](void*) mutable { owner.reset(); }, plain);
 }
 
-void EnterWindow(comm::Communicator& group, const at::Tensor& whole) {
-  if (!whole.defined() || !whole.device().is_cpu() || whole.nbytes() == 0) return;
+bool EnterWindow(comm::Communicator& group, const at::Tensor& whole) {
+  if (!whole.defined() || !whole.device().is_cpu() || whole.nbytes() == 0) return false;
   auto window = group.AllocateWindow(whole.nbytes());
-  if (window.status().code() == absl::StatusCode::kResourceExhausted) return;
+  if (window.status().code() == absl::StatusCode::kResourceExhausted) return false;
   ThrowUnlessOk(window.status(), "allocating a window of " + std::to_string(whole.nbytes()) + " bytes");
   auto owner = std::make_unique<comm::Window>(*std::move(window));
   std::memcpy(owner->data(), whole.data_ptr(), whole.nbytes());
   void* const data = owner->data();
   whole.storage().set_data_ptr_noswap(c10::DataPtr(
       data, owner.release(), [](void* held) { delete static_cast<comm::Window*>(held); }, c10::Device(at::kCPU)));
+  return true;
 }
 
 void LeaveWindow(const at::Tensor& whole) {

@@ -16,8 +16,9 @@ at::Tensor ZerosInWindow(comm::Communicator& group, int64_t elements, const at::
 
 // Moves the memory of `whole`, a whole contiguous tensor with its views, into a window of `group`, which must outlive
 // it as must the runtime, or until LeaveWindowForGood. Nothing on other devices, for no elements, and where the node
-// segment has no room on some rank. Collective over `group`; blocks; equal sizes on all ranks. Throws DistributedError.
-void EnterWindow(comm::Communicator& group, const at::Tensor& whole);
+// segment has no room on some rank: then false. Collective over `group`; blocks; equal sizes on all ranks. Throws
+// DistributedError.
+bool EnterWindow(comm::Communicator& group, const at::Tensor& whole);
 
 // Before the window of `whole` (a tensor of ZerosInWindow, no view of one) goes: its views, which others may hold for
 // longer than the job lasts, get ordinary memory with the same values. Nothing where there are none. No operation on it

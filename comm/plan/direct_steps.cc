@@ -24,6 +24,11 @@ size_t NearBytesHere() {
   return bytes;
 }
 
+// Every rank stores its own blocks into the others' outputs.
+bool Gathers(CollectiveKind kind) {
+  return kind == CollectiveKind::kAllGather || kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kGather;
+}
+
 // Staging memory should stay in the cache between the copy out of the other process and the fold.
 constexpr size_t kStagingBytes = 512 << 10;
 constexpr size_t kLeastPiece = 32 << 10;
@@ -155,10 +160,7 @@ Progress DirectSteps::Exchange(Fanout* fanout, bool announce) {
 // Whether data would be stored into other ranks' private memory that a message fetches from a window, without the
 // kernel's help: two to three times as quick.
 bool DirectSteps::FetchesFaster() const {
-  const CollectiveKind kind = EqualBlocksForm(plan_->kind);
-  if (kind != CollectiveKind::kAllGather && kind != CollectiveKind::kAllToAll && kind != CollectiveKind::kGather) {
-    return false;
-  }
+  if (!Gathers(EqualBlocksForm(plan_->kind))) return false;
   const auto shared = [](const MemoryName& name) { return name.shared == 1; };
   return std::all_of(announced_.begin(), announced_.end(), [&](const auto& each) { return shared(each.in); }) &&
          !std::all_of(announced_.begin(), announced_.end(), [&](const auto& each) { return shared(each.out); });
@@ -166,8 +168,12 @@ bool DirectSteps::FetchesFaster() const {
 
 // Every member comes to the same conclusion, because it looks only at what all have announced.
 Progress DirectSteps::Decide(MemoryAccess& memory) {
-  const bool all_shared = std::all_of(announced_.begin(), announced_.end(), [](const Announcement& announced) {
-    return announced.in.shared == 1 && announced.out.shared == 1;
+  // Only what others touch need be shared: whoever scatters is read from, whoever gathers is written to.
+  const CollectiveKind kind = EqualBlocksForm(plan_->kind);
+  const bool read = !Gathers(kind);
+  const bool written = kind != CollectiveKind::kScatter && kind != CollectiveKind::kReduceScatter;
+  const bool all_shared = std::all_of(announced_.begin(), announced_.end(), [&](const Announcement& announced) {
+    return (!read || announced.in.shared == 1) && (!written || announced.out.shared == 1);
   });
   const bool all_reach = std::all_of(announced_.begin(), announced_.end(),
                                      [](const Announcement& announced) { return announced.reaches_private == 1; });

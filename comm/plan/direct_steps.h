@@ -3,7 +3,8 @@
 //
 // kOpen: every rank publishes one line that names its buffers and says whether it can reach private memory of all
 // others. From all of these lines each member draws the same conclusion: the plan is carried out, or it is given up
-// (`diverted`) and another plan is run instead, before any user memory was touched.
+// (`diverted`), where members can't reach each other's memory or messages would be quicker, and another plan is run
+// instead, before any user memory was touched.
 // kFold: piece by piece, inside Enter and Leave: sources that lie in mapped memory are read where they lie, others
 // fetched into staging memory; targets in mapped memory are stored to, others written through the kernel.
 // kMeet: every rank publishes an empty line and waits for those of all others.

@@ -191,7 +191,8 @@ class Grid {
     for (const AlgorithmInfo& algorithm : comm::AllAlgorithms()) {
       if (algorithm.kind != kind || !comm::CheckRequirements(algorithm, world_.size(), placement_.shape()).ok())
         continue;
-      if (algorithm.traits.single_copy && placement_.nodes() > 1) continue;
+      const bool reaches = placement_.nodes() == 1 && (options_.window || !runtime::Level3IsNear());
+      if (algorithm.traits.single_copy && !reaches) continue;
       const std::string plans = PlansOf(algorithm, bytes);
       const auto same =
           std::find_if(candidates.begin(), candidates.end(), [&](const Candidate& c) { return c.plans == plans; });

@@ -1,6 +1,7 @@
 #include "comm/transport/shm/stream_reader.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -140,7 +141,14 @@ Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& de
   if (!data.ok()) return FailDamaged(operation);
   const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
   if (length % operation.element_bytes != 0) return FailDamaged(operation);
+  const size_t before = operation.moved;
   Deliver(operation, static_cast<const std::byte*>(*data) + operation.moved, length);
+  // A sender that has closed its link before this was confirmed has given up, and its memory may hold anything since.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (own_.PeerDone(peer_.address().own_source)) {
+    operation.moved = before;
+    return Progress::kBlocked;
+  }
   if (operation.moved < operation.bytes) return Progress::kMoved;
   NextMessage();
   Acknowledge();

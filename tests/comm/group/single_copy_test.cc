@@ -208,6 +208,11 @@ TEST(SingleCopyLargeTest, EveryKindGivesWhatTheReferenceGives) {
     ProcessClusterOptions options;
     options.ranks = 2;
     const std::vector<RankResult> results = RunProcesses(options, [shared](ProcessRank& rank) -> std::string {
+      {
+        runtime::EngineLock lock(rank.runtime->engine());
+        comm::TransportSet::Of(*rank.runtime)
+            .Add(std::make_unique<comm::ShmTransport>(*rank.runtime, comm::ShmOptions{.private_reads = true}));
+      }
       // From below what is streamed to folds that are streamed to the own output; odd, so that parts begin anywhere.
       const auto near = static_cast<int64_t>(runtime::NearBytes(runtime::ReadCpuCaches()));
       const int64_t most = (near + near / 20) | 1;

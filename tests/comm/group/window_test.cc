@@ -94,7 +94,7 @@ TEST(WindowTest, ExhaustionIsAnErrorOnAllAndTheGroupGoesOn) {
   }));
 }
 
-// No window, by anybody's wish or for want of room, is none; calls under way meanwhile end as they began.
+// No window, by anybody's wish or for want of room, is none.
 TEST(WindowTest, AGroupChoosesForWindowsFromItsFirstOneOn) {
   ProcessClusterOptions options;
   options.ranks = 3;

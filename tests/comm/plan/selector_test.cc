@@ -112,6 +112,56 @@ TEST(SelectorTest, SingleCopyIsForOneHostAndHasAFallback) {
   EXPECT_EQ(Select(CollectiveKind::kAllReduce, 8, kTwoHosts, tuning)->fallback, nullptr);
 }
 
+TEST(SelectorTest, WindowsAndNearCachesHaveFiguresOfTheirOwn) {
+  GroupTopology windows = kOneHost;
+  windows.windows = true;
+  GroupTopology near = kOneHost;
+  near.near_caches = true;
+  GroupTopology both = windows;
+  both.near_caches = true;
+  // Small reductions in windows reach for the others' memory, in private memory that takes a call of the kernel.
+  EXPECT_EQ(Chosen(CollectiveKind::kAllReduce, 64 << 10, windows), "single_copy");
+  EXPECT_NE(Chosen(CollectiveKind::kReduce, 16 << 10, kOneHost), "single_copy");
+  // Where private memory is copied nobody reaches for it, but for windows still.
+  EXPECT_NE(Chosen(CollectiveKind::kAllReduce, 4 << 20, near), "single_copy");
+  EXPECT_EQ(Chosen(CollectiveKind::kAllReduce, 64 << 10, both), "single_copy");
+  EXPECT_THAT(ExplainSelection(CollectiveKind::kAllReduce, 4 << 20, near, Tuning()), HasSubstr("in windows only"));
+  const auto time = [](const GroupTopology& topology, const char* name, const Tuning& tuning) {
+    return PredictMicroseconds(*FindAlgorithm(CollectiveKind::kAllReduce, name), 4, 4 << 20, topology, tuning);
+  };
+  Tuning slow;
+  slow.window.direct.uncached_gigabytes_s = 0.1;
+  EXPECT_GT(time(windows, "single_copy", slow), 2 * time(windows, "single_copy", Tuning()));
+  EXPECT_EQ(time(kOneHost, "single_copy", slow), time(kOneHost, "single_copy", Tuning()));
+  slow = Tuning();
+  slow.near.copied_gigabytes_s = slow.near.gigabytes_s = slow.near.uncached_gigabytes_s = 0.1;
+  EXPECT_GT(time(near, "ring", slow), 2 * time(near, "ring", Tuning()));
+  EXPECT_EQ(time(both, "ring", slow), time(both, "ring", Tuning()));
+}
+
+// The same bits wherever buffers lie, also after a window.
+TEST(SelectorTest, ReproducibleCallsDontDependOnWindows) {
+  const Demands reproducible = {.built_in = true};
+  for (const bool near : {false, true}) {
+    GroupTopology topology = {.size = 4, .nodes = 1, .ranks_per_cpu = 2, .near_caches = near};
+    Selector before(topology, Tuning());
+    topology.windows = true;
+    Selector after(topology, Tuning());
+    for (const int64_t bytes : {8, 4096, 65536, 1 << 20, 16 << 20}) {
+      const auto one = before.Choose(CollectiveKind::kAllReduce, bytes, {}, reproducible);
+      const auto other = after.Choose(CollectiveKind::kAllReduce, bytes, {}, reproducible);
+      ASSERT_TRUE(one.ok() && other.ok());
+      EXPECT_EQ(one->algorithm, other->algorithm);
+      EXPECT_EQ(one->pieces, other->pieces);
+      EXPECT_THAT(after.Explain(CollectiveKind::kAllReduce, bytes, reproducible),
+                  HasSubstr("* " + std::string(other->algorithm->name)));
+      if (near) {
+        EXPECT_FALSE(one->algorithm->traits.single_copy);
+      }
+    }
+  }
+}
+
 TEST(SelectorTest, GathersSmallBlocksByMessages) {
   const GroupTopology pair = {.size = 2, .nodes = 1, .ranks_per_cpu = 1.0};
   EXPECT_NE(Chosen(CollectiveKind::kGather, 4096, pair), "single_copy");
