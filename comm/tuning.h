@@ -66,10 +66,10 @@ struct WindowTuning {
 // Of private memory where ranks of one host copy it through memory that they share (GroupTopology::near_caches): in
 // place of the figures of the same names of `local`. Both ways are copies then, in small pieces and in large ones.
 struct NearTuning {
-  double copied_gigabytes_s = 15.9;
-  double large_us = 15.3;
-  double gigabytes_s = 100;
-  double uncached_gigabytes_s = 16.9;
+  double copied_gigabytes_s = 23;
+  double large_us = 9.59;
+  double gigabytes_s = 1000;
+  double uncached_gigabytes_s = 20.9;
 };
 
 enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };
