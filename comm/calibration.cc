@@ -62,16 +62,12 @@ void ScaleRates(double ratio, const DirectTuning& built_in, DirectTuning* direct
   Scale(ratio, built_in.uncached_gigabytes_s, &direct->uncached_gigabytes_s);
 }
 
-void ScaleRates(double ratio, const LevelTuning& built_in, LevelTuning* level) {
-  Scale(ratio, built_in.gigabytes_s, &level->gigabytes_s);
-  Scale(ratio, built_in.copied_gigabytes_s, &level->copied_gigabytes_s);
-  Scale(ratio, built_in.uncached_gigabytes_s, &level->uncached_gigabytes_s);
-}
-
-void ScaleRates(double ratio, const NearTuning& built_in, NearTuning* near) {
-  Scale(ratio, built_in.gigabytes_s, &near->gigabytes_s);
-  Scale(ratio, built_in.copied_gigabytes_s, &near->copied_gigabytes_s);
-  Scale(ratio, built_in.uncached_gigabytes_s, &near->uncached_gigabytes_s);
+// Of a LevelTuning or a NearTuning.
+template <typename Messages>
+void ScaleRates(double ratio, const Messages& built_in, Messages* messages) {
+  Scale(ratio, built_in.gigabytes_s, &messages->gigabytes_s);
+  Scale(ratio, built_in.copied_gigabytes_s, &messages->copied_gigabytes_s);
+  Scale(ratio, built_in.uncached_gigabytes_s, &messages->uncached_gigabytes_s);
 }
 
 void ScaleRates(double ratio, const WindowTuning& built_in, WindowTuning* window) {

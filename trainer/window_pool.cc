@@ -1,13 +1,12 @@
 #include "trainer/window_pool.h"
 
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "comm/window.h"
 #include "runtime/base/mutex.h"
 #include "torch/torch.h"
-#include "trainer/error.h"
+#include "trainer/window_tensor.h"
 
 namespace cohort::trainer {
 
@@ -19,9 +18,8 @@ struct WindowPool::Windows {
 
 WindowPool::WindowPool(comm::Communicator& group, size_t bytes, int count) : windows_(std::make_shared<Windows>()) {
   for (int i = 0; i < count && bytes > 0; ++i) {
-    auto window = group.AllocateWindow(bytes);
-    if (window.status().code() == absl::StatusCode::kResourceExhausted) return;
-    ThrowUnlessOk(window.status(), "allocating a window of " + std::to_string(bytes) + " bytes");
+    auto window = WindowIfThereIsRoom(group, bytes);
+    if (!window.has_value()) return;
     windows_->all.push_back(*std::move(window));
     const runtime::MutexLock lock(windows_->mutex);
     windows_->free.push_back(windows_->all.size() - 1);

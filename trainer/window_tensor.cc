@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "c10/core/CPUAllocator.h"
@@ -10,22 +11,26 @@
 
 namespace cohort::trainer {
 
+std::optional<comm::Window> WindowIfThereIsRoom(comm::Communicator& group, size_t bytes) {
+  auto window = group.AllocateWindow(bytes);
+  if (window.status().code() == absl::StatusCode::kResourceExhausted) return std::nullopt;
+  ThrowUnlessOk(window.status(), "allocating a window of " + std::to_string(bytes) + " bytes");
+  return *std::move(window);
+}
+
 at::Tensor ZerosInWindow(comm::Communicator& group, int64_t elements, const at::TensorOptions& options) {
   const at::TensorOptions plain = options.requires_grad(false);
   if (!plain.device().is_cpu()) return at::zeros({elements}, plain);
-  auto window = group.AllocateWindow(static_cast<size_t>(elements) * plain.dtype().itemsize());
-  if (window.status().code() == absl::StatusCode::kResourceExhausted) return at::zeros({elements}, plain);
-  ThrowUnlessOk(window.status(), "allocating a window of " + std::to_string(elements) + " elements");
-  if (elements == 0) return at::zeros({elements}, plain);
+  auto window = WindowIfThereIsRoom(group, static_cast<size_t>(elements) * plain.dtype().itemsize());
+  if (!window.has_value() || elements == 0) return at::zeros({elements}, plain);
   auto owner = std::make_shared<comm::Window>(*std::move(window));
   return at::from_blob(owner->data(), {elements}, [owner](void*) mutable { owner.reset(); }, plain);
 }
 
 bool EnterWindow(comm::Communicator& group, const at::Tensor& whole) {
   if (!whole.defined() || !whole.device().is_cpu() || whole.nbytes() == 0) return false;
-  auto window = group.AllocateWindow(whole.nbytes());
-  if (window.status().code() == absl::StatusCode::kResourceExhausted) return false;
-  ThrowUnlessOk(window.status(), "allocating a window of " + std::to_string(whole.nbytes()) + " bytes");
+  auto window = WindowIfThereIsRoom(group, whole.nbytes());
+  if (!window.has_value()) return false;
   auto owner = std::make_unique<comm::Window>(*std::move(window));
   std::memcpy(owner->data(), whole.data_ptr(), whole.nbytes());
   void* const data = owner->data();

@@ -1,12 +1,19 @@
 // Tensors in window memory (comm/window.h), whose collectives move every byte once.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "ATen/core/Tensor.h"
 #include "comm/communicator.h"
+#include "comm/window.h"
 
 namespace cohort::trainer {
+
+// A window of `bytes` bytes of `group`; none where the node segment has no room on some rank. Collective; blocks.
+// Throws DistributedError.
+std::optional<comm::Window> WindowIfThereIsRoom(comm::Communicator& group, size_t bytes);
 
 // A zeroed tensor of `elements` elements in a row. On the CPU it lies in a window of `group`, which must outlive it as
 // must the runtime, or in ordinary memory where the node segment has no room for it on some rank (all ranks get the
