@@ -9,7 +9,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -109,7 +108,9 @@ absl::StatusOr<std::vector<Found>> FindJob(const std::string& typed) {
 std::string ProcessState(int pid) {
   if (pid <= 0) return "-";
   std::ifstream in("/proc/" + std::to_string(pid) + "/stat");
-  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  std::ostringstream all;
+  all << in.rdbuf();  // a process that ends meanwhile is an error of the read: no text here, but thrown by iterators
+  const std::string text = all.str();
   const size_t name_end = text.rfind(')');  // the name may hold anything
   if (name_end == std::string::npos || name_end + 2 >= text.size()) return "gone";
   switch (text[name_end + 2]) {

@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 
@@ -29,7 +28,9 @@ using Clock = std::chrono::steady_clock;
 
 std::string ReadCommandLine(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline", std::ios::binary);
-  std::string text(std::istreambuf_iterator<char>(file), {});
+  std::ostringstream all;
+  all << file.rdbuf();  // a process that ends meanwhile is an error of the read: no text here, but thrown by iterators
+  std::string text = all.str();
   std::replace(text.begin(), text.end(), '\0', ' ');
   return text;
 }
