@@ -4,6 +4,7 @@
 
 #include "torch/torch.h"
 #include "trainer/collectives.h"
+#include "trainer/distinct_parameters.h"
 #include "trainer/error.h"
 #include "trainer/grad_norm.h"
 #include "trainer/master_weights.h"
@@ -19,7 +20,7 @@ template <typename OptimizerClass, typename Options>
 std::unique_ptr<Optimizer> Make(const torch::nn::Module& module, const Options& options, const DeepSpeedConfig& config,
                                 comm::Communicator& world) {
   using Master = MasterWeights<OptimizerClass>;
-  const std::vector<at::Tensor> parameters = module.parameters();
+  const std::vector<at::Tensor> parameters = DistinctParameters(module.parameters());
   const bool split = config.zero_optimization.stage > 0;
   if (split && SmallType(config)) return std::make_unique<ZeroRedundancyOptimizer<Master>>(parameters, world, options);
   if (split) return std::make_unique<ZeroRedundancyOptimizer<OptimizerClass>>(parameters, world, options);
@@ -118,7 +119,7 @@ bool DeepSpeedEngineBase::Overflows() {
 double DeepSpeedEngineBase::GradientFactor() {
   const double unscale = 1 / loss_scale_.scale();
   if (config_.gradient_clipping == 0) return unscale;
-  const std::vector<at::Tensor> parameters = module_.parameters();
+  const std::vector<at::Tensor> parameters = DistinctParameters(module_.parameters());
   std::vector<at::Tensor> own;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const bool counts = zero_ == nullptr || zero_->owners()[i] == world_.rank();
@@ -136,7 +137,7 @@ void DeepSpeedEngineBase::ScaleGradients(double factor) {
   if (MasterWeightsBase* masters = MasterWeightsOf(*optimizer_)) return masters->set_gradient_factor(factor);
   if (factor == 1) return;
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : module_.parameters()) {
+  for (const at::Tensor& parameter : DistinctParameters(module_.parameters())) {
     if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
   }
 }

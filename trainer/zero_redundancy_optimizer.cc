@@ -8,6 +8,7 @@
 
 #include "torch/torch.h"
 #include "trainer/collectives.h"
+#include "trainer/distinct_parameters.h"
 #include "trainer/error.h"
 #include "trainer/grad_norm.h"
 #include "trainer/tensor_buffer.h"
@@ -36,7 +37,7 @@ ZeroRedundancyOptimizerBase::ZeroRedundancyOptimizerBase(std::vector<OptimizerPa
                                                          std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                                          const LocalFactory& factory, comm::Communicator& group,
                                                          ZeroRedundancyOptimizerOptions options)
-    : Optimizer(std::move(groups), std::move(defaults)), group_(group), options_(options) {
+    : Optimizer(DistinctParameters(std::move(groups)), std::move(defaults)), group_(group), options_(options) {
   for (const OptimizerParamGroup& param_group : param_groups()) {
     for (const at::Tensor& parameter : param_group.params()) all_.push_back(parameter);
   }

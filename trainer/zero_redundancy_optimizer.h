@@ -40,8 +40,8 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   using LocalFactory =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::optim::OptimizerParamGroup>)>;
 
-  // Collective over `group`, which must outlive this. All ranks pass equal parameters. Throws DistributedError and
-  // c10::Error.
+  // Collective over `group`, which must outlive this. All ranks pass equal parameters; one that modules share counts
+  // once. Throws DistributedError and c10::Error.
   ZeroRedundancyOptimizerBase(std::vector<torch::optim::OptimizerParamGroup> groups,
                               std::unique_ptr<torch::optim::OptimizerOptions> defaults, const LocalFactory& factory,
                               comm::Communicator& group, ZeroRedundancyOptimizerOptions options);
