@@ -116,10 +116,16 @@ at::Tensor ZeroRedundancyOptimizerBase::step(LossClosure closure) {
   for (size_t g = 0; g < param_groups().size(); ++g) {
     local_->param_groups()[g].set_options(param_groups()[g].options().clone());
   }
-  if (join() != nullptr) join()->Tell(*this, kStep);
+  if (join() != nullptr) join()->Tell(*this, kStep, LearningRates());
   local_->step();
   GatherParameters();
   return loss;
+}
+
+std::vector<double> ZeroRedundancyOptimizerBase::LearningRates() const {
+  std::vector<double> rates;
+  for (const OptimizerParamGroup& group : param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
 }
 
 void ZeroRedundancyOptimizerBase::save(torch::serialize::OutputArchive& /*archive*/) const {
@@ -177,6 +183,10 @@ at::Tensor ZeroRedundancyOptimizerBase::clip_grad_norm_(double max_norm, double 
 
 void ZeroRedundancyOptimizerBase::Shadow(int call, const JoinIteration& /*iteration*/) {
   if (call == kStep) {
+    // A schedule runs in the user's loop, which is over here.
+    std::vector<double> rates(param_groups().size());
+    join()->Share(rates);
+    for (size_t g = 0; g < rates.size(); ++g) param_groups()[g].options().set_lr(rates[g]);
     step();
     return;
   }

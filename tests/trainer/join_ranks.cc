@@ -108,6 +108,31 @@ INSTANTIATE_TEST_SUITE_P(Does, JoinOfReplicas,
                          testing::Combine(testing::Values(kEvaluates, kAccumulates, kClips, kEverything),
                                           testing::Bool(), testing::Bool()));
 
+double RateOf(int step) { return 0.2 / (1 + step); }
+void SetRate(torch::optim::Optimizer& optimizer, int step) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(RateOf(step));
+}
+
+TEST(JoinOfReplicas, StepsWithTheLearningRatesOfRanksWithInputs) {
+  auto model = std::make_shared<Net>();
+  auto reference = std::make_shared<Net>();
+  const DistributedDataParallel<Net> same_start(reference, *world);
+  ZeroRedundancyOptimizer<SGD> optimizer(model->parameters(), *world, Momentum());
+  DistributedDataParallel<Net> ddp(model, *world);
+  Join({&ddp, &optimizer}).run([&] {
+    for (int step = 0; step < InputsOf(world->rank()); ++step) {
+      SetRate(optimizer, step);
+      StepOfOne(ddp, optimizer, step, kNothingElse, [] {});
+    }
+  });
+  SGD plain(reference->parameters(), Momentum());
+  for (int step = 0; step < MostInputs(); ++step) {
+    SetRate(plain, step);
+    StepOfAll(*reference, plain, step, /*by_initial=*/true, kNothingElse);
+  }
+  ExpectClose(model->parameters(), reference->parameters());
+}
+
 // The order of buckets is that of a rank with inputs, also when it comes after the Join.
 TEST(JoinOfReplicas, AgreesOnTheOrderOfBuckets) {
   DistributedDataParallelOptions options;
@@ -262,6 +287,31 @@ INSTANTIATE_TEST_SUITE_P(Does, JoinOfShards,
                          testing::Combine(testing::Values(kNothingElse, kWanders, kEvaluates, kAccumulates, kClips,
                                                           kEverything),
                                           testing::Bool()));
+
+TEST(JoinOfShards, GoesOnWithAScheduleOfLearningRates) {
+  auto model = ShardWanderer(*world, {});
+  auto reference = PlainWanderer();
+  model->module()->Turn(0, kNothingElse);
+  reference->Turn(0, kNothingElse);
+  SGD optimizer(model->parameters(), Momentum());
+  SGD plain(reference->parameters(), Momentum());
+  int steps_done = 0;
+  SetRate(optimizer, 0);
+  const auto schedule = [&] { SetRate(optimizer, ++steps_done); };
+  JoinableOptimizer steps(optimizer, *world, schedule);
+  Join({model.get(), &steps}).run([&] {
+    for (int step = 0; step < InputsOf(world->rank()); ++step) {
+      StepOfOne(*model, optimizer, step, kNothingElse, [] {});
+      schedule();
+    }
+  });
+  EXPECT_EQ(steps_done, MostInputs());
+  for (int step = 0; step < MostInputs(); ++step) {
+    SetRate(plain, step);
+    StepOfAll(*reference, plain, step, /*by_initial=*/true, kNothingElse);
+  }
+  ExpectClose(Whole(*model), reference->parameters());
+}
 
 // A rank whose inputs end between two averages still has what it accumulated in the next one.
 TEST(JoinOfShards, AveragesWhatARankHasAccumulatedBeforeItsEnd) {
