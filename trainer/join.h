@@ -71,6 +71,9 @@ class Joinable {
   virtual bool begins_iterations() const { return true; }
   // For people.
   virtual std::string NameOf(int call) const = 0;
+  // This rank's loop has failed: fails what the joinable's collectives run over, for others wait there for this rank.
+  // Groups of its own, not join_group().
+  virtual void AbortGroups(const std::string& /*why*/) {}
 
  protected:
   // The Join under way, or null.
@@ -97,7 +100,8 @@ class Join {
   explicit Join(std::vector<Joinable*> joinables, JoinOptions options = {});
 
   // Calls `inputs`, this rank's loop over its inputs, then shadows the others. Collective; blocks until all are done.
-  // Throws what `inputs` throws, after telling the others.
+  // Throws what `inputs` throws, after telling the others, wherever they wait: in calls of Join or of the joinables,
+  // which must be made anew then. The groups that those were given go on.
   void run(const std::function<void()>& inputs);
   // The one that this thread runs, or null.
   static Join* Running();

@@ -63,6 +63,9 @@ ZeroRedundancyOptimizerBase::ZeroRedundancyOptimizerBase(std::vector<OptimizerPa
     for (const at::Tensor& parameter : param_group.params()) all_.push_back(parameter);
   }
   TORCH_CHECK(!all_.empty(), "ZeroRedundancyOptimizer: got no parameters");
+  auto own = group_.Duplicate();
+  ThrowUnlessOk(own.status(), "making the communicator of ZeroRedundancyOptimizer");
+  own_group_ = *std::move(own);
   Partition();
   MakeLocal(factory);
   MakeFlats();
@@ -124,7 +127,7 @@ void ZeroRedundancyOptimizerBase::MakeFlats() {
 }
 
 void ZeroRedundancyOptimizerBase::MakeViews(Flat& flat) {
-  flat.buffer = ZerosInWindow(group_, flat.elements, all_[flat.members.front()].options());
+  flat.buffer = ZerosInWindow(*own_group_, flat.elements, all_[flat.members.front()].options());
   for (size_t k = 0; k < flat.members.size(); ++k) {
     at::Tensor& parameter = all_[flat.members[k]];
     at::Tensor view = flat.buffer.narrow(0, flat.offsets[k], parameter.numel()).view(parameter.sizes());
@@ -141,7 +144,7 @@ void ZeroRedundancyOptimizerBase::MakeBuckets(Flat& flat) {
   flat.buckets = (most + flat.piece - 1) / flat.piece;
   const std::vector<int64_t> largest = flat.CountsOf(0);
   const int64_t elements = std::accumulate(largest.begin(), largest.end(), int64_t{0});
-  flat.buffer = ZerosInWindow(group_, std::min(flat.buckets, int64_t{2}) * elements, any.options());
+  flat.buffer = ZerosInWindow(*own_group_, std::min(flat.buckets, int64_t{2}) * elements, any.options());
 }
 
 int64_t ZeroRedundancyOptimizerBase::buffer_bytes() const {
@@ -195,7 +198,8 @@ void ZeroRedundancyOptimizerBase::GatherParameters() {
     if (options_.parameters_as_bucket_view) {
       const int rank = group_.rank();
       const comm::ConstBuffer mine = AsBuffer(flat->buffer.narrow(0, flat->firsts[rank], flat->counts[rank]));
-      works.push_back(AllGatherV(group_, mine, AsBuffer(flat->buffer), {.counts = flat->counts, .displacements = {}}));
+      works.push_back(
+          AllGatherV(*own_group_, mine, AsBuffer(flat->buffer), {.counts = flat->counts, .displacements = {}}));
     } else if (first.ok()) {
       first = GatherByBuckets(*flat);
     }
@@ -217,7 +221,7 @@ absl::Status ZeroRedundancyOptimizerBase::GatherByBuckets(const Flat& flat) {
       const std::vector<int64_t> counts = flat.CountsOf(bucket);
       const at::Tensor whole = flat.Bucket(bucket);
       const int64_t begin = std::accumulate(counts.begin(), counts.begin() + group_.rank(), int64_t{0});
-      now = AllGatherV(group_, AsBuffer(whole.narrow(0, begin, counts[group_.rank()])), AsBuffer(whole),
+      now = AllGatherV(*own_group_, AsBuffer(whole.narrow(0, begin, counts[group_.rank()])), AsBuffer(whole),
                        {.counts = counts, .displacements = {}});
     }
     if (bucket > 0) {
@@ -269,7 +273,7 @@ at::Tensor ZeroRedundancyOptimizerBase::clip_grad_norm_(double max_norm, double 
     every.push_back(all_[i].grad());
     if (owners_[i] == group_.rank()) mine.push_back(all_[i].grad());
   }
-  const at::Tensor norm = ShardedNorm(mine, norm_type, {&group_});
+  const at::Tensor norm = ShardedNorm(mine, norm_type, {own_group_.get()});
   ClipByNorm(every, norm, max_norm);
   return norm;
 }

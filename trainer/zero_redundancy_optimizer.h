@@ -75,6 +75,7 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   void AfterJoin(const JoinIteration& /*last*/) override {}
   bool begins_iterations() const override { return false; }
   std::string NameOf(int call) const override;
+  void AbortGroups(const std::string& why) override { own_group_->Abort(why); }
 
  private:
   struct Flat;  // the parameters of one element type, owner by owner
@@ -92,6 +93,7 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   void CopyRange(const Flat& flat, int64_t begin, const at::Tensor& slice, Way way);
 
   comm::Communicator& group_;
+  std::unique_ptr<comm::Communicator> own_group_;  // of the same ranks, for its collectives
   ZeroRedundancyOptimizerOptions options_;
   std::vector<at::Tensor> all_;  // parameters, in order
   std::vector<int> owners_;

@@ -1,6 +1,7 @@
 // Join beyond one forward and one backward pass an input: evaluation, no_sync, clipping, forward passes of any order.
 // Rank 0 has no input at all, so that it knows of the others only what they tell.
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 
@@ -340,6 +341,45 @@ TEST(JoinOfShards, AveragesWhatARankHasAccumulatedBeforeItsEnd) {
                                 1e-4, 1e-6))
         << parts[i].name;
   }
+}
+
+// Where the loop of the last rank fails: others have begun their backward pass, or their optimizer's step.
+enum class Fails { kBeforeBackward, kBeforeStep };
+
+template <typename Model>
+void ExpectAllHear(Model& model, torch::optim::Optimizer& optimizer, const std::vector<Joinable*>& joinables,
+                   Fails fails) {
+  const bool failing = world->rank() == world->size() - 1;
+  try {
+    Join(joinables).run([&] {
+      const at::Tensor loss = model.forward(InputOf(world->rank())).pow(2).mean();
+      if (failing && fails == Fails::kBeforeBackward) throw std::runtime_error("no such file");
+      loss.backward();
+      if (failing) throw std::runtime_error("no such file");
+      optimizer.step();
+    });
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const DistributedError& error) {
+    EXPECT_FALSE(failing);
+    EXPECT_EQ(error.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("a rank's loop under Join failed: no such file"));
+  } catch (const std::runtime_error& error) {
+    EXPECT_TRUE(failing) << error.what();
+  }
+  EXPECT_TRUE(world->Barrier().Wait().ok()) << "the user's own group has failed";
+}
+
+TEST(JoinErrors, ReachRanksInTheMidstOfCollectives) {
+  for (const Fails fails : {Fails::kBeforeBackward, Fails::kBeforeStep}) {
+    auto model = std::make_shared<Net>();
+    ZeroRedundancyOptimizer<SGD> optimizer(model->parameters(), *world, Momentum());
+    DistributedDataParallel<Net> ddp(model, *world);
+    ExpectAllHear(ddp, optimizer, {&ddp, &optimizer}, fails);
+  }
+  auto sharded = ShardWanderer(*world, {});
+  sharded->module()->Turn(0, kNothingElse);
+  SGD optimizer(sharded->parameters(), Momentum());
+  ExpectAllHear(*sharded, optimizer, {sharded.get()}, Fails::kBeforeBackward);
 }
 
 TEST(JoinErrors, NameWhatRanksWithoutInputsCannotAnswer) {
