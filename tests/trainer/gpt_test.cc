@@ -137,6 +137,18 @@ TEST_F(TrainGpt, SaysWithoutAJobWhatRanksWouldKeep) {
   EXPECT_NE(std::system(wrong.c_str()), 0);
 }
 
+TEST_F(TrainGpt, RefusesMeshesThatItWouldShardInAnotherWay) {
+  for (const std::string mesh :
+       {"shard=4,replicate=2", "rows=2,columns=4", "replicate=8", "replicate=2,shard=2,more=2"}) {
+    for (const std::string how : {" --dry-run 8", ""}) {
+      const std::string command =
+          "timeout 60 " COHORT_TRAIN_GPT + how + " --mesh " + mesh + " > " + (folder_ / "log").string() + " 2>&1";
+      EXPECT_NE(std::system(command.c_str()), 0) << Log();
+      EXPECT_NE(Log().find("replicate=M,shard=N in this order, not \"" + mesh), std::string::npos) << Log();
+    }
+  }
+}
+
 TEST_F(TrainGpt, LosesTheSameUnderEveryMode) {
   const double single = Loss("--nproc-per-node 1", "--mode ddp");
   EXPECT_LT(single, 4.0);

@@ -85,6 +85,10 @@ std::pair<std::vector<std::string>, std::vector<int>> ParseMesh(const std::strin
     names.push_back(part.substr(0, equals));
     sizes.push_back(size);
   }
+  // FSDP takes the dimensions by their places: another order would shard over the replicas.
+  const std::vector<std::string> shards = {"shard"}, replicas = {"replicate", "shard"};
+  TORCH_CHECK(names == shards || names == replicas,
+              "--mesh wants shard=N, or replicate=M,shard=N in this order, not \"", text, "\"");
   return {names, sizes};
 }
 
