@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iostream>
 #include <random>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -151,6 +152,9 @@ TEST_F(TrainGpt, RefusesMeshesThatItWouldShardInAnotherWay) {
 
 TEST_F(TrainGpt, LosesTheSameUnderEveryMode) {
   const double single = Loss("--nproc-per-node 1", "--mode ddp");
+  EXPECT_TRUE(
+      std::regex_search(Log(), std::regex(R"(step .* characters/s  [0-9.]+ MiB resident, [0-9.]+ [KM]iB model)")))
+      << Log();
   EXPECT_LT(single, 4.0);
   for (const std::string mode : {"ddp", "zero1", "zero2", "fsdp"}) {
     EXPECT_NEAR(Loss("--nproc-per-node 2", "--mode " + mode), single, 1e-3) << mode;
