@@ -330,6 +330,11 @@ void FsdpRoot::Finish() {
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
 }
 
+void FsdpRoot::Abort(const std::string& why) {
+  runtime::MutexLock lock(mutex_);
+  Fail(why);
+}
+
 // The other ranks wait for what this one won't send.
 void FsdpRoot::Fail(const std::string& why) {
   backward_ = false;

@@ -61,6 +61,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // On such a rank: what others called, of whom `active` have inputs.
   void Shadow(int call, int active);
   std::string NameOf(int call) const;
+  // Fails its communicators here and on the other ranks.
+  void Abort(const std::string& why);
   // The next forward pass gathers nothing ahead, and finds nothing gathered. On all ranks.
   void ForgetOrder();
   bool sync() const { return sync_; }
