@@ -165,9 +165,17 @@ void FsdpUnit::ReshardAfterForward(StoragePool& pool) {
 }
 
 void FsdpUnit::WriteBack() {
-  if (resident_ || parameters_.empty()) return;
+  if (resident_ || parameters_.empty() || !unsharded()) return;
   const at::NoGradGuard no_grad;
-  shard_.copy_(full_.narrow(0, rank_ * shard_.numel(), shard_.numel()));
+  const at::Tensor mine = full_.narrow(0, rank_ * shard_.numel(), shard_.numel());
+  if (mine.scalar_type() == shard_.scalar_type()) {
+    shard_.copy_(mine);
+    return;
+  }
+  // What nobody has changed keeps the bits that the compute type can't hold.
+  const at::Tensor before = shard_.to(mine.device());
+  const at::Tensor changed = mine.ne(before.to(mine.scalar_type()));
+  if (changed.any().item<bool>()) shard_.copy_(at::where(changed, mine.to(before.scalar_type()), before));
 }
 
 void FsdpUnit::AddGradientHooks(const std::shared_ptr<FsdpRoot>& root) {

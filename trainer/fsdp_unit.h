@@ -77,7 +77,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   void Reshard(StoragePool& pool);
   // The same, but what backward_ranks() neighbours need stays.
   void ReshardAfterForward(StoragePool& pool);
-  // This rank's shard becomes what the whole parameters say. While unsharded.
+  // This rank's shard becomes what the whole parameters say, where it is not so in their type already. Nothing unless
+  // unsharded: a forward pass has taken the whole parameters away.
   void WriteBack();
 
   // Hooks that call `root` with each gradient, where the parameters have none yet. While unsharded, with grad enabled.
