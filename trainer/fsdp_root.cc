@@ -415,14 +415,25 @@ void FsdpRoot::UnshardAll() {
               "iteration): that rank has yet to do its step; do it after Join::run");
   for (const auto& unit : units_) StartUnshard(*unit);
   for (const auto& unit : units_) unit->FinishUnshard();
+  ++summoned_;
 }
 
 void FsdpRoot::ReshardAll(bool writeback) {
   runtime::MutexLock lock(mutex_);
+  --summoned_;
   for (const auto& unit : units_) {
     if (writeback) unit->WriteBack();
     unit->Reshard(pool_);
   }
+}
+
+void FsdpRoot::Reshard() {
+  runtime::MutexLock lock(mutex_);
+  TORCH_CHECK(
+      summoned_ == 0,
+      "FullyShardedDataParallel: shards are asked for under SummonFullParams, where parameters are whole and may "
+      "have changed; save, load and initialise after it");
+  for (const auto& unit : units_) unit->Reshard(pool_);
 }
 
 }  // namespace cohort::trainer

@@ -69,6 +69,10 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // Gathers all units, and back. Collective; block. Throw c10::Error under a Join that a rank has no inputs for.
   void UnshardAll();
   void ReshardAll(bool writeback);
+  // Gives modules their shards where a forward pass that no backward pass followed has left them whole parameters: for
+  // who reads or writes shards. Local. Throws c10::Error between UnshardAll and ReshardAll, whose changes would be
+  // lost.
+  void Reshard();
 
   const std::vector<std::shared_ptr<FsdpUnit>>& units() const { return units_; }
   comm::Communicator& shard_group() const { return shard_; }
@@ -119,6 +123,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::map<int, std::unique_ptr<comm::Communicator>> neighbours_;  // by FsdpUnit::backward_ranks
   StoragePool pool_;
   bool sync_ = true;
+  int summoned_ = 0;  // calls of UnshardAll without their ReshardAll
   int ranks_ = 1;     // all of them
   double share_ = 1;  // of a rank's gradient in the average
   Join* join_ = nullptr;

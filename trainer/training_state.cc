@@ -104,6 +104,7 @@ TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBa
 
 TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optimizer) {
   TrainingState state;
+  state.shards = &module;
   const comm::Communicator* replicas = module.root().replicate_group();
   for (const ShardedParameter& parameter : module.sharded_parameters()) {
     state.parameters.push_back({.name = parameter.name,
@@ -129,6 +130,7 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
 }
 
 std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state) {
+  if (state.shards != nullptr) state.shards->root().Reshard();
   std::vector<CheckpointTensor> tensors = ModelTensors(state);
   for (size_t i = 0; i < state.parameters.size() && state.optimizer != nullptr; ++i) {
     if (!state.has_state[i]) continue;
@@ -156,6 +158,7 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
   const auto groups = values.extract(kGroups);
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
   TogetherOrNot(world, "loading checkpoint " + directory, [&] {
+    if (state.shards != nullptr) state.shards->root().Reshard();
     std::vector<CheckpointTensor> wanted = ModelTensors(state);
     std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
     for (size_t i = 0; i < states.size(); ++i) {

@@ -29,6 +29,7 @@ namespace cohort::trainer {
 struct TrainingState {
   std::vector<CheckpointTensor> parameters;  // named as in the module; data is the parameter itself
   std::vector<CheckpointTensor> buffers;
+  FullyShardedModule* shards = nullptr;          // that has the parameters, which may be gathered at the time
   torch::optim::Optimizer* optimizer = nullptr;  // that has the state of this rank's parameters
   // By parameter: whether this rank has its optimizer state, and whether it alone does.
   std::vector<bool> has_state;
