@@ -31,6 +31,19 @@ std::vector<CheckpointTensor> ModelTensors(const TrainingState& state) {
   return tensors;
 }
 
+// What this rank writes of it. Ranks may have different buffers, as statistics of their own inputs: the first of them
+// writes all of its own, lest the checkpoint has some of each.
+std::vector<CheckpointTensor> OwnModelTensors(const TrainingState& state) {
+  std::vector<CheckpointTensor> tensors;
+  for (const CheckpointTensor& parameter : state.parameters) tensors.push_back(Named(parameter, kModel));
+  for (const CheckpointTensor& buffer : state.buffers) {
+    if (buffer.replica > 0) continue;
+    tensors.push_back(Named(buffer, kModel));
+    tensors.back().replicas = 1;
+  }
+  return tensors;
+}
+
 // One tensor of a parameter's optimizer state.
 CheckpointTensor StateTensor(const TrainingState& state, const CheckpointTensor& parameter, const std::string& key,
                              const at::Tensor& data, const comm::Communicator& world) {
@@ -131,7 +144,7 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
 
 std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state) {
   if (state.shards != nullptr) state.shards->root().Reshard();
-  std::vector<CheckpointTensor> tensors = ModelTensors(state);
+  std::vector<CheckpointTensor> tensors = OwnModelTensors(state);
   for (size_t i = 0; i < state.parameters.size() && state.optimizer != nullptr; ++i) {
     if (!state.has_state[i]) continue;
     for (const auto& [key, data] : OptimizerStateOf(*state.optimizer, state.parameters[i].data)) {

@@ -27,8 +27,8 @@ namespace cohort::trainer {
 
 // Which elements of which tensors this rank has. Refers to the model and the optimizer, which must outlive it.
 struct TrainingState {
-  std::vector<CheckpointTensor> parameters;  // named as in the module; data is the parameter itself
-  std::vector<CheckpointTensor> buffers;
+  std::vector<CheckpointTensor> parameters;      // named as in the module; data is the parameter itself
+  std::vector<CheckpointTensor> buffers;         // saved by the first rank, loaded by all
   FullyShardedModule* shards = nullptr;          // that has the parameters, which may be gathered at the time
   torch::optim::Optimizer* optimizer = nullptr;  // that has the state of this rank's parameters
   // By parameter: whether this rank has its optimizer state, and whether it alone does.
@@ -47,7 +47,7 @@ TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBa
 // Shards. `optimizer` is of module->parameters().
 TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optimizer);
 
-// All tensors of it, as SaveCheckpoint takes them. Local.
+// What this rank saves of it, as SaveCheckpoint takes it. Local.
 std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state);
 // `values` and what it has besides tensors. Local.
 CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values);
