@@ -106,6 +106,13 @@ FsdpRoot& FullyShardedModule::root() {
                 "one; wrap all modules first");
     TORCH_CHECK(each->shard_->members() == shard_->members(),
                 "FullyShardedDataParallel: modules within each other are sharded over different ranks");
+    // Gradients are averaged over the outermost module's replicas.
+    const comm::Communicator* inner = each->replicate_;
+    const bool same_replicas =
+        inner == nullptr || inner->size() == 1 || (replicate_ != nullptr && inner->members() == replicate_->members());
+    TORCH_CHECK(same_replicas,
+                "FullyShardedDataParallel: modules within each other are replicated over different ranks; give all of "
+                "them the same DeviceMesh");
     for (const FsdpParameter& parameter : each->unit_->parameters()) {
       TORCH_CHECK(seen.insert(parameter.tensor.unsafeGetTensorImpl()).second, "FullyShardedDataParallel: parameter ",
                   parameter.name, " belongs to two wrapped modules; wrap one module around both");

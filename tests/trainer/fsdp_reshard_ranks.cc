@@ -179,6 +179,17 @@ TEST_F(FsdpReplicated, WithoutSyncAddsUp) {
   }
 }
 
+// An inner module over a mesh, the outer one over its shards alone: the inner one's replicas would drift apart.
+std::shared_ptr<Sharded> WithInner(
+    const std::function<std::shared_ptr<FullyShardedDataParallel<Block>>(std::shared_ptr<Block>)>& inner,
+    comm::Communicator& outer) {
+  auto tower = std::make_shared<Tower>([&](std::shared_ptr<Block> block) {
+    auto wrapped = inner(std::move(block));
+    return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
+  });
+  return std::make_shared<Sharded>(tower, outer);
+}
+
 template <typename Wrap>
 std::string Refused(const Wrap& wrap) {
   try {
@@ -212,6 +223,18 @@ TEST_F(FsdpReplicated, RefusesByNameWhatWouldBeNonsense) {
   holder->register_module("inner", Shard(shard()));
   EXPECT_THAT(Refused([&] { DistributedDataParallel<torch::nn::Module>(holder, *world); }),
               HasSubstr("module inner is sharded"));
+}
+
+TEST_F(FsdpReplicated, RefusesInnerModulesWithOtherReplicas) {
+  auto model = WithInner(
+      [&](std::shared_ptr<Block> block) { return std::make_shared<FullyShardedDataParallel<Block>>(block, *mesh_); },
+      shard());
+  EXPECT_THAT(Refused([&] { model->root(); }), HasSubstr("replicated over different ranks"));
+  auto outer = WithInner(
+      [&](std::shared_ptr<Block> block) { return std::make_shared<FullyShardedDataParallel<Block>>(block, shard()); },
+      shard());
+  const DistributedDataParallel ddp(outer, replicate());
+  EXPECT_EQ(Refused([&] { outer->root(); }), "") << "inner ones have those of the outermost";
 }
 
 }  // namespace
