@@ -39,6 +39,9 @@ FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communica
 FsdpRoot::~FsdpRoot() {
   // Units go later, and may have been gathering ahead.
   for (comm::Communicator* group : OwnGroups()) CancelDelayed(*group);
+  // An exception of the user's has ended a pass, here or in Join: the other ranks wait for what this one won't send.
+  if (backward_ || !reductions_.empty()) AbortGroups("FullyShardedDataParallel was destroyed within a backward pass");
+  AwaitReductions();
 }
 
 void FsdpRoot::MakeNeighbours() {
@@ -82,10 +85,7 @@ void FsdpRoot::StartOver() {
     unit->ExpectAllGradients();
   }
   backward_ = false;
-  for (Reduction& reduction : reductions_) {  // it works in the memory that is let go of
-    const absl::Status ignored = reduction.work.Wait();
-    (void)ignored;
-  }
+  AwaitReductions();
   reductions_.clear();
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
 }
@@ -317,7 +317,16 @@ void FsdpRoot::Finish() {
 // The other ranks wait for what this one won't send.
 void FsdpRoot::Fail(const std::string& why) {
   backward_ = false;
+  AbortGroups(why);
+  AwaitReductions();
+}
+
+void FsdpRoot::AbortGroups(const std::string& why) {
   for (comm::Communicator* group : OwnGroups()) group->Abort(why);
+}
+
+// They work in memory that is let go of next.
+void FsdpRoot::AwaitReductions() {
   for (Reduction& reduction : reductions_) {
     const absl::Status ignored = reduction.work.Wait();
     (void)ignored;

@@ -108,6 +108,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void Replicate(Reduction& reduction);
   void FinishReductions();
   void Fail(const std::string& why);
+  void AbortGroups(const std::string& why);
+  void AwaitReductions();
   void StartOver();
   void BeginForward();
   void Tell(Step step, const FsdpUnit& unit);
