@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "c10/core/DeviceGuard.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -14,6 +15,7 @@ void StoragePool::Attach(const at::Tensor& tensor) {
   const c10::Storage& storage = tensor.storage();
   std::vector<c10::DataPtr>& blocks = free_[{tensor.is_cuda() ? tensor.get_device() : -1, bytes}];
   if (blocks.empty()) {
+    const c10::DeviceGuard guard(tensor.device());  // allocators of devices take the current one
     storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
   } else {
     storage.set_data_ptr_noswap(std::move(blocks.back()));
