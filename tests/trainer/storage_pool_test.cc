@@ -82,6 +82,18 @@ class StoragePoolTest : public testing::Test {
   Counting host_{c10::kCPU}, device_{kDevice};
 };
 
+TEST_F(StoragePoolTest, KeepsTwiceTheLargestAtMost) {
+  StoragePool pool;
+  std::vector<at::Tensor> tensors;
+  for (int64_t size = 100; size <= 1000; size += 100) {
+    for (int i = 0; i < 3; ++i) tensors.push_back(Make(host_, c10::kCPU, size));
+  }
+  for (const at::Tensor& tensor : tensors) pool.Attach(tensor);
+  for (const at::Tensor& tensor : tensors) pool.Detach(tensor);
+  EXPECT_LE(Held(), 2000U);
+  EXPECT_GT(Held(), 0U);
+}
+
 TEST_F(StoragePoolTest, GivesABlockAgain) {
   StoragePool pool;
   const at::Tensor first = Make(host_, c10::kCPU, 100), second = Make(host_, c10::kCPU, 100);
@@ -95,6 +107,31 @@ TEST_F(StoragePoolTest, GivesABlockAgain) {
     EXPECT_FALSE(StoragePool::HasMemory(first));
   }
   EXPECT_EQ(allocations, 2);
+}
+
+// Small ones that came first leave no less room.
+TEST_F(StoragePoolTest, KeepsWhatWasReleasedLast) {
+  StoragePool pool;
+  std::vector<at::Tensor> small;
+  for (int i = 0; i < 30; ++i) small.push_back(Make(host_, c10::kCPU, 100 + i));
+  const at::Tensor large = Make(host_, c10::kCPU, 1000);
+  pool.Attach(large);
+  for (const at::Tensor& tensor : small) pool.Attach(tensor);
+  for (const at::Tensor& tensor : small) pool.Detach(tensor);
+  pool.Detach(large);
+  EXPECT_LE(Held(), 2000U);
+  allocations = 0;
+  pool.Attach(large);
+  EXPECT_EQ(allocations, 0);
+  pool.Detach(large);
+}
+
+TEST_F(StoragePoolTest, KeepsNoMemoryOfDevices) {
+  StoragePool pool;
+  const at::Tensor tensor = Make(device_, {kDevice, 0}, 100);
+  pool.Attach(tensor);
+  pool.Detach(tensor);
+  EXPECT_EQ(Held(), 0U);
 }
 
 TEST_F(StoragePoolTest, AllocatesOnTheTensorsDevice) {
