@@ -104,7 +104,7 @@ void FsdpRoot::BeginForward() {
 void FsdpRoot::PreForward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
   if (outermost(unit)) BeginForward();
-  if (counts_runs_ && !backward_) unit.CountRun();  // what a checkpoint calls again in backward is no other run
+  if (counts_runs_ && !backward_) unit.BeginRun(++time_);  // what a checkpoint calls again in backward is no other run
   StartUnshard(unit);
   if (unit.options().forward_prefetch) PrefetchForward(unit);
   unit.FinishUnshard();
@@ -119,6 +119,7 @@ void FsdpRoot::PrefetchForward(const FsdpUnit& unit) {
 
 void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
   runtime::MutexLock lock(mutex_);
+  if (counts_runs_ && !backward_) unit.EndRun(++time_);
   if (!at::GradMode::is_enabled()) return unit.Reshard(pool_);
   TORCH_CHECK(!outputs.empty() || !unit.trainable(), "FullyShardedDataParallel: the forward pass of the module with ",
               unit.parameters().front().name,
@@ -138,6 +139,7 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
 void FsdpRoot::QueueFinish() {
   if (backward_) return;
   backward_ = true;
+  passing_.clear();
   PlanReductions();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
@@ -166,15 +168,27 @@ void FsdpRoot::PreBackward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
   try {
     QueueFinish();
+    ReshardPassed(unit);
     StartUnshard(unit);
     if (unit.options().backward_prefetch == BackwardPrefetch::kBackwardPre) PrefetchBackward(unit);
     unit.FinishUnshard();
     unit.AddGradientHooks(shared_from_this());  // a checkpointed function builds its graph only now
     unit.BeginBackward();
+    if (unit.frozen_in_part()) passing_.push_back(&unit);
   } catch (...) {
     Fail(TextOfCaught());
     ThrowCaught("FullyShardedDataParallel");
   }
+}
+
+// Nodes of a graph run against the order in which they were made: those of a unit have run when backward comes to what
+// was over before it. (Not yet when that is within the unit, or around it.)
+void FsdpRoot::ReshardPassed(const FsdpUnit& next) {
+  const auto passed = [&](FsdpUnit* unit) { return next.ran_before(*unit) && unit->has_all_gradients(); };
+  for (FsdpUnit* unit : passing_) {
+    if (passed(unit)) unit->Reshard(pool_);
+  }
+  std::erase_if(passing_, passed);
 }
 
 // The one whose forward pass came before; after the root's own part, which has its parameters, the last.
@@ -195,7 +209,7 @@ void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
   try {
     unit.TakeGradient(parameter, share_);
     if (!unit.has_all_gradients()) return;
-    unit.Reshard(pool_);
+    if (!unit.frozen_in_part()) unit.Reshard(pool_);
     LaunchReadyReductions();
   } catch (...) {
     Fail(TextOfCaught());
@@ -293,16 +307,15 @@ void FsdpRoot::FinishReductions() {
 void FsdpRoot::Finish() {
   if (!backward_) return;
   try {
+    for (const auto& unit : units_) unit->Reshard(pool_);
     // What is left had parameters without gradients, or waited for units that had.
     for (; sync_ && next_to_reduce_ < to_reduce_.size(); ++next_to_reduce_) {
       FsdpUnit& unit = *to_reduce_[next_to_reduce_];
-      unit.Reshard(pool_);
       if (unit.trainable() && unit.in_backward()) LaunchReduction(unit, unit.ReleaseFlatGradient());
     }
     if (sync_) Tell(Step::kFinish, *units_.front());
     FinishReductions();
     for (const auto& unit : units_) {
-      unit->Reshard(pool_);
       unit->RestoreShardGradients();
       unit->ExpectAllGradients();
     }

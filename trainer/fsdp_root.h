@@ -12,6 +12,9 @@
 // the same on all ranks, whatever their graphs look like. A unit that runs several times before the backward pass (one
 // layer used twice, or two forward passes of one loss) stays gathered and is reduced, once, at the end.
 //
+// A unit whose parameters all get gradients is freed when it has them; others, which backward may need after the last
+// gradient, when it comes to a unit that ran before.
+//
 // Under Join, as soon as a rank has no inputs, the others tell it of each collective before they call it: it can't know
 // which they call, because forward passes may differ, evaluate, or have no backward pass.
 #pragma once
@@ -98,6 +101,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void StartUnshard(FsdpUnit& unit);
   void PrefetchForward(const FsdpUnit& unit);
   void PrefetchBackward(const FsdpUnit& unit);
+  void ReshardPassed(const FsdpUnit& next);
   void QueueFinish();
   void PlanReductions();
   void Finish();
@@ -137,6 +141,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::vector<FsdpUnit*> last_order_;  // and the one before
   std::vector<FsdpUnit*> to_reduce_;   // in this backward pass: against the order of the forward pass
   size_t next_to_reduce_ = 0;
+  int64_t time_ = 0;                // of the units' runs
+  std::vector<FsdpUnit*> passing_;  // frozen in part, and gathered in this backward pass
   std::vector<Reduction> reductions_;
   FsdpTraffic traffic_;
 };
