@@ -54,7 +54,9 @@ CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues
 // Collective; blocks; errors: those of SaveCheckpoint. AsyncCheckpointer does it beside the training.
 void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
                        const CheckpointValues& values);
-// Parameters, buffers and the optimizer become what they were: parameters that had no optimizer state then have none
+// Parameters, buffers and the optimizer become what they were. Types may differ where nothing is lost: what has float32
+// parameters takes the copies that MasterWeights had of smaller ones, and MasterWeights' copies are filled from float32
+// parameters. Buffers are converted. Parameters that had no optimizer state then have none
 // afterwards, and groups have the options that they had (as PyTorch's load_state_dict; set others afterwards).
 // Collective; blocks. Returns the values. Throws on every rank what one of them met (LoadTensors); parameters are
 // undefined then.
