@@ -41,7 +41,8 @@ FsdpUnit::FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
   int64_t total = 0;
   for (FsdpParameter& parameter : parameters_) {
     const at::Tensor& first = parameters_.front().tensor;
-    TORCH_CHECK(parameter.tensor.scalar_type() == first.scalar_type() && parameter.tensor.device() == first.device(),
+    const bool one_device = options_.device_id.has_value() || parameter.tensor.device() == first.device();
+    TORCH_CHECK(parameter.tensor.scalar_type() == first.scalar_type() && one_device,
                 "FullyShardedDataParallel: parameters ", parameters_.front().name, " (", first.scalar_type(), " on ",
                 first.device(), ") and ", parameter.name, " (", parameter.tensor.scalar_type(), " on ",
                 parameter.tensor.device(), ") can't share a flat vector; wrap their modules one by one");
@@ -66,7 +67,8 @@ FsdpUnit::~FsdpUnit() {
 void FsdpUnit::Shard() {
   const FsdpParameter& last = parameters_.back();
   const int64_t shard_numel = (last.offset + last.numel + shards_ - 1) / shards_;
-  const at::TensorOptions own = parameters_.front().tensor.options().requires_grad(false);
+  const at::Tensor& any = parameters_.front().tensor;
+  const at::TensorOptions own = any.options().requires_grad(false).device(options_.device_id.value_or(any.device()));
   const bool offloads = options_.cpu_offload && own.device().is_cuda();
   shard_ = at::zeros({shard_numel}, offloads ? own.device(at::kCPU).pinned_memory(true) : own);
   const int64_t first = rank_ * shard_numel;

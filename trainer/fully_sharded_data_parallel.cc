@@ -74,6 +74,9 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
   std::vector<FsdpParameter> parameters;
   std::vector<at::Tensor> state;
   Collect(module, "", seen, parameters, state);
+  if (options.device_id.has_value()) {
+    for (at::Tensor& buffer : state) buffer.set_data(buffer.to(*options.device_id));
+  }
   if (options.sync_module_states) {
     for (const FsdpParameter& parameter : parameters) {
       if (HasData(parameter.tensor)) state.push_back(parameter.tensor);  // the others get their values later
