@@ -435,7 +435,10 @@ void FsdpRoot::UnshardAll() {
   TORCH_CHECK(join_ == nullptr || join_->all_have_inputs(),
               "FullyShardedDataParallel: SummonFullParams under Join, where a rank has no inputs (or none has begun an "
               "iteration): that rank has yet to do its step; do it after Join::run");
-  for (const auto& unit : units_) StartUnshard(*unit);
+  for (const auto& unit : units_) {
+    if (unit->sharded()) unit->Reshard(pool_);  // forgets what an earlier forward left: shards may be newer
+    StartUnshard(*unit);
+  }
   for (const auto& unit : units_) unit->FinishUnshard();
   ++summoned_;
 }

@@ -86,6 +86,18 @@ TEST(FsdpReshardAfterForward, IsForgottenWithoutABackwardPass) {
   EXPECT_FALSE(torch::allclose(model->forward(InputOf(0)), before));
 }
 
+TEST(FsdpReshardAfterForward, IsForgottenBySummonFullParams) {
+  auto model = Shard(*world, Resharding(world->size() % 2 == 0 ? ReshardAfterForward(2) : ReshardAfterForward(true)));
+  auto expected = Whole(*model);
+  for (auto& parameter : expected) parameter.mul_(2);
+  model->forward(InputOf(0));
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.mul_(2);  // as an optimizer would
+  }
+  ExpectSame(Whole(*model), expected, /*bits=*/true);
+}
+
 TEST(FsdpReshardAfterForward, DividesTheShards) {
   EXPECT_THROW(Shard(*world, Resharding(world->size() + 1)), c10::Error);
   EXPECT_THROW(Shard(*world, Resharding(-1)), c10::Error);
