@@ -72,9 +72,8 @@ struct OwnPieces {
 OwnPieces Pieces(const std::vector<CheckpointTensor>& tensors) {
   OwnPieces own;
   for (const CheckpointTensor& tensor : tensors) {
+    CheckLength(tensor);
     const int64_t count = tensor.end - tensor.begin;
-    TORCH_CHECK(tensor.data.defined() && tensor.data.numel() == count, "checkpoint: ", tensor.name, " says elements ",
-                tensor.begin, " to ", tensor.end, " but brings ", tensor.data.defined() ? tensor.data.numel() : 0);
     const int64_t begin = count * tensor.replica / tensor.replicas;
     const int64_t end = count * (tensor.replica + 1) / tensor.replicas;
     if (begin == end && Elements(tensor.sizes) > 0) continue;
@@ -132,6 +131,12 @@ void Publish(const std::string& partial, const std::string& directory) {
 }
 
 }  // namespace
+
+void CheckLength(const CheckpointTensor& tensor) {
+  TORCH_CHECK(tensor.data.defined() && tensor.data.numel() == tensor.end - tensor.begin, "checkpoint: ", tensor.name,
+              " says elements ", tensor.begin, " to ", tensor.end, " but brings ",
+              tensor.data.defined() ? tensor.data.numel() : 0);
+}
 
 CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& tensor, const comm::Communicator& group) {
   return {.name = name,
@@ -356,6 +361,7 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
   const at::NoGradGuard no_grad;
   std::map<std::string, std::unique_ptr<TensorFileReader>> readers;
   for (const CheckpointTensor& wanted : tensors) {
+    CheckLength(wanted);
     const auto found = index.tensors_.find(wanted.name);
     TORCH_CHECK(found != index.tensors_.end(), "checkpoint ", directory, " has no tensor ", wanted.name);
     const CheckpointIndex::Tensor& tensor = found->second;

@@ -33,6 +33,9 @@ struct CheckpointTensor {
   int replicas = 1;
 };
 
+// Throws c10::Error unless `data` has as many elements as the tensor says.
+void CheckLength(const CheckpointTensor& tensor);
+
 // All of a tensor, which all ranks of `group` hold.
 CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& tensor, const comm::Communicator& group);
 
@@ -98,7 +101,8 @@ class CheckpointIndex {
 };
 
 // Fills `tensors` from the checkpoint `directory`, whose index that is. Local. Throws DistributedError kDataLoss (what
-// is damaged) and c10::Error (a tensor that is not there or has other sizes or another type).
+// is damaged) and c10::Error (a tensor that is not there, has other sizes or another type, or brings memory for more or
+// fewer elements than it says).
 void LoadTensors(const std::string& directory, const CheckpointIndex& index,
                  const std::vector<CheckpointTensor>& tensors);
 
