@@ -15,7 +15,8 @@ namespace {
 std::vector<CheckpointTensor> Snapshot(const std::vector<CheckpointTensor>& tensors) {
   std::vector<CheckpointTensor> copies;
   for (const CheckpointTensor& tensor : tensors) {
-    const int64_t count = tensor.data.numel();
+    CheckLength(tensor);
+    const int64_t count = tensor.end - tensor.begin;
     const int64_t begin = count * tensor.replica / tensor.replicas;
     const int64_t end = count * (tensor.replica + 1) / tensor.replicas;
     if (begin == end && (count > 0 || tensor.replica > 0)) continue;

@@ -33,17 +33,20 @@ int64_t Elements(const std::vector<int64_t>& sizes) {
 }
 
 // Every rank's text, by rank.
-std::vector<std::string> GatherTexts(comm::Communicator& world, const std::string& mine, const std::string& what) {
+std::vector<std::string> GatherTexts(comm::Communicator& world, const std::string& mine, const std::string& what,
+                                     std::chrono::nanoseconds timeout = kTogetherTimeout) {
+  const comm::CallOptions options = {.timeout = timeout};
   const int64_t length = static_cast<int64_t>(mine.size());
   std::vector<int64_t> lengths(world.size());
-  ThrowUnlessOk(AllGather(world, comm::ConstBuffer(&length, 1), comm::Buffer(lengths.data(), world.size())).Wait(),
-                what);
+  ThrowUnlessOk(
+      AllGather(world, comm::ConstBuffer(&length, 1), comm::Buffer(lengths.data(), world.size()), options).Wait(),
+      what);
   int64_t total = 0;
   for (int64_t each : lengths) total += each;
   std::string all(static_cast<size_t>(total), '\0');
   const comm::ConstBuffer in(reinterpret_cast<const uint8_t*>(mine.data()), length);
   const comm::Buffer out(reinterpret_cast<uint8_t*>(all.data()), total);
-  ThrowUnlessOk(AllGatherV(world, in, out, {.counts = lengths, .displacements = {}}).Wait(), what);
+  ThrowUnlessOk(AllGatherV(world, in, out, {.counts = lengths, .displacements = {}}, options).Wait(), what);
   std::vector<std::string> texts;
   size_t offset = 0;
   for (int64_t each : lengths) {
@@ -69,9 +72,8 @@ struct OwnPieces {
 OwnPieces Pieces(const std::vector<CheckpointTensor>& tensors) {
   OwnPieces own;
   for (const CheckpointTensor& tensor : tensors) {
+    CheckLength(tensor);
     const int64_t count = tensor.end - tensor.begin;
-    TORCH_CHECK(tensor.data.defined() && tensor.data.numel() == count, "checkpoint: ", tensor.name, " says elements ",
-                tensor.begin, " to ", tensor.end, " but brings ", tensor.data.defined() ? tensor.data.numel() : 0);
     const int64_t begin = count * tensor.replica / tensor.replicas;
     const int64_t end = count * (tensor.replica + 1) / tensor.replicas;
     if (begin == end && Elements(tensor.sizes) > 0) continue;
@@ -130,6 +132,12 @@ void Publish(const std::string& partial, const std::string& directory) {
 
 }  // namespace
 
+void CheckLength(const CheckpointTensor& tensor) {
+  TORCH_CHECK(tensor.data.defined() && tensor.data.numel() == tensor.end - tensor.begin, "checkpoint: ", tensor.name,
+              " says elements ", tensor.begin, " to ", tensor.end, " but brings ",
+              tensor.data.defined() ? tensor.data.numel() : 0);
+}
+
 CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& tensor, const comm::Communicator& group) {
   return {.name = name,
           .sizes = tensor.sizes().vec(),
@@ -140,7 +148,8 @@ CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& ten
           .replicas = group.size()};
 }
 
-void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work) {
+void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work,
+                   std::chrono::nanoseconds timeout) {
   std::string failure;
   absl::StatusCode code = absl::StatusCode::kInvalidArgument;
   try {
@@ -154,7 +163,7 @@ void TogetherOrNot(comm::Communicator& world, const std::string& what, const std
     failure = error.what();
   }
   if (!failure.empty()) failure = std::to_string(static_cast<int>(code)) + " " + failure;
-  const auto failures = GatherTexts(world, failure, what);
+  const auto failures = GatherTexts(world, failure, what, timeout);
   for (int rank = 0; rank < world.size(); ++rank) {
     if (failures[rank].empty()) continue;
     const size_t space = failures[rank].find(' ');
@@ -164,26 +173,28 @@ void TogetherOrNot(comm::Communicator& world, const std::string& what, const std
 }
 
 void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
-                    const std::vector<CheckpointTensor>& tensors, const CheckpointValues& values) {
+                    const std::vector<CheckpointTensor>& tensors, const CheckpointValues& values,
+                    std::chrono::nanoseconds timeout) {
   const std::string partial = directory + ".partial";
   const std::string what = "saving checkpoint " + directory;
   const auto clean_up = [&] {
     std::error_code ignored;
     if (world.rank() == 0) fs::remove_all(partial, ignored);
   };
-  TogetherOrNot(world, what, [&] {
+  const auto together = [&](const std::function<void()>& work) { TogetherOrNot(world, what, work, timeout); };
+  together([&] {
     if (world.rank() != 0) return;
     fs::remove_all(partial);  // of a run that was killed
     fs::create_directory(partial);
   });
   try {
     std::string own_text;
-    TogetherOrNot(world, what, [&] {
+    together([&] {
       OwnPieces own = Pieces(tensors);
       own_text = WriteOwn(partial, FileOf(world), own);
     });
-    const auto texts = GatherTexts(world, own_text, what);
-    TogetherOrNot(world, what, [&] {
+    const auto texts = GatherTexts(world, own_text, what, timeout);
+    together([&] {
       CheckpointIndex index;
       for (const std::string& text : texts) index.Add(text);
       index.CheckComplete();
@@ -350,6 +361,7 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
   const at::NoGradGuard no_grad;
   std::map<std::string, std::unique_ptr<TensorFileReader>> readers;
   for (const CheckpointTensor& wanted : tensors) {
+    CheckLength(wanted);
     const auto found = index.tensors_.find(wanted.name);
     TORCH_CHECK(found != index.tensors_.end(), "checkpoint ", directory, " has no tensor ", wanted.name);
     const CheckpointIndex::Tensor& tensor = found->second;

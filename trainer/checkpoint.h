@@ -9,6 +9,7 @@
 // disk; a crash, a full disk or a kill while saving leaves the last checkpoint as it was.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -32,17 +33,25 @@ struct CheckpointTensor {
   int replicas = 1;
 };
 
+// Throws c10::Error unless `data` has as many elements as the tensor says.
+void CheckLength(const CheckpointTensor& tensor);
+
 // All of a tensor, which all ranks of `group` hold.
 CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& tensor, const comm::Communicator& group);
+
+// How long ranks wait for the slowest one's disk.
+inline constexpr std::chrono::nanoseconds kTogetherTimeout = std::chrono::hours(1);
 
 using CheckpointValues = std::map<std::string, std::string>;
 
 // Writes `tensors` of all ranks, and rank 0's `values`, as `directory`; what was there is replaced at once. Its parent
 // must exist and be the same directory on all ranks' machines. Collective over `world`; blocks. Throws DistributedError
 // on every rank when one has failed: the cause names its file. Nothing of it is left then, and `directory` is as it
-// was. Throws c10::Error when a tensor is incomplete or ranks disagree about it.
+// was. Throws c10::Error when a tensor is incomplete or ranks disagree about it. Where a rank is not done `timeout`
+// after another one, the group fails.
 void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
-                    const std::vector<CheckpointTensor>& tensors, const CheckpointValues& values);
+                    const std::vector<CheckpointTensor>& tensors, const CheckpointValues& values,
+                    std::chrono::nanoseconds timeout = kTogetherTimeout);
 
 // What a checkpoint holds.
 class CheckpointIndex {
@@ -78,7 +87,7 @@ class CheckpointIndex {
 
  private:
   friend void SaveCheckpoint(comm::Communicator&, const std::string&, const std::vector<CheckpointTensor>&,
-                             const CheckpointValues&);
+                             const CheckpointValues&, std::chrono::nanoseconds);
   friend void LoadTensors(const std::string&, const CheckpointIndex&, const std::vector<CheckpointTensor>&);
   static CheckpointIndex Parse(const std::string& text, const std::string& path);
   std::string Write() const;
@@ -92,7 +101,8 @@ class CheckpointIndex {
 };
 
 // Fills `tensors` from the checkpoint `directory`, whose index that is. Local. Throws DistributedError kDataLoss (what
-// is damaged) and c10::Error (a tensor that is not there or has other sizes or another type).
+// is damaged) and c10::Error (a tensor that is not there, has other sizes or another type, or brings memory for more or
+// fewer elements than it says).
 void LoadTensors(const std::string& directory, const CheckpointIndex& index,
                  const std::vector<CheckpointTensor>& tensors);
 
@@ -103,8 +113,9 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
 void ExportSafetensors(const std::string& directory, const std::string& file, const std::string& prefix = "model.");
 
 // Throws on every rank of `world` what one of them threw in `work`: with it ranks agree on what they did by themselves.
-// Collective; blocks.
-void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work);
+// Collective; blocks: a rank that is done waits up to `timeout` for the others, whose failure to come fails the group.
+void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work,
+                   std::chrono::nanoseconds timeout = kTogetherTimeout);
 
 // Subdirectories of `root` that hold a checkpoint, those with the highest number at the end of their name first; none
 // where there is no `root`. Local. Throws DistributedError, which names it, where it can't be read.

@@ -198,15 +198,17 @@ Work Broadcast(comm::Communicator& group, Buffer buffer, int root, std::source_l
               reads ? Buffer() : buffer, [=, &group] { return group.Broadcast(buffer, root, {}, site); });
 }
 
-Work AllGather(comm::Communicator& group, ConstBuffer in, Buffer out, std::source_location site) {
+Work AllGather(comm::Communicator& group, ConstBuffer in, Buffer out, const comm::CallOptions& options,
+               std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllGather, site, in, out,
-              [=, &group] { return group.AllGather(in, out, {}, site); });
+              [=, &group] { return group.AllGather(in, out, options, site); });
 }
 
 Work AllGatherV(comm::Communicator& group, ConstBuffer in, Buffer out, const comm::BlockLayout& blocks,
-                std::source_location site) {
-  return Call(group, comm::CollectiveKind::kAllGatherV, site, in, out,
-              [=, &group, kept = KeptLayout(blocks)] { return group.AllGatherV(in, out, kept.layout(), {}, site); });
+                const comm::CallOptions& options, std::source_location site) {
+  return Call(group, comm::CollectiveKind::kAllGatherV, site, in, out, [=, &group, kept = KeptLayout(blocks)] {
+    return group.AllGatherV(in, out, kept.layout(), options, site);
+  });
 }
 
 Work ReduceScatter(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op,

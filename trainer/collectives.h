@@ -22,15 +22,18 @@
 
 namespace cohort::trainer {
 
-// As the operations of comm::Communicator of the same name, on `group`, without further options.
+// As the operations of comm::Communicator of the same name, on `group`; without options where none are taken. They fail
+// the group when they are not done in CallOptions::timeout, ten minutes unless it is set.
 runtime::Work AllReduce(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out, comm::ReduceOp op,
                         std::source_location site = std::source_location::current());
 runtime::Work Broadcast(comm::Communicator& group, comm::Buffer buffer, int root,
                         std::source_location site = std::source_location::current());
 runtime::Work AllGather(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
+                        const comm::CallOptions& options = {},
                         std::source_location site = std::source_location::current());
 runtime::Work AllGatherV(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
-                         const comm::BlockLayout& blocks, std::source_location site = std::source_location::current());
+                         const comm::BlockLayout& blocks, const comm::CallOptions& options = {},
+                         std::source_location site = std::source_location::current());
 runtime::Work ReduceScatter(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out, comm::ReduceOp op,
                             std::source_location site = std::source_location::current());
 runtime::Work ReduceScatterV(comm::Communicator& group, comm::ConstBuffer in, const comm::BlockLayout& blocks,

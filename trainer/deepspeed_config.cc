@@ -226,7 +226,7 @@ DeepSpeedLossScale::DeepSpeedLossScale(const DeepSpeedConfig::Fp16& options)
       hysteresis_(options.hysteresis) {}
 
 void DeepSpeedLossScale::Update(bool overflow) {
-  if (!options_.enabled || options_.loss_scale != 0) return;
+  if (!dynamic()) return;
   if (overflow) {
     if (hysteresis_ == 1) {
       TORCH_CHECK(scale_ > options_.min_loss_scale, "DeepSpeedEngine: gradients overflow at the smallest loss scale (",
@@ -244,6 +244,17 @@ void DeepSpeedLossScale::Update(bool overflow) {
     }
   }
   ++step_;
+}
+
+void DeepSpeedLossScale::set_state(const State& state) {
+  TORCH_CHECK(std::isfinite(state.scale) && state.scale > 0 && state.hysteresis >= 1 && state.last_overflow >= -1 &&
+                  state.step > state.last_overflow,
+              "DeepSpeedEngine: the saved state says a loss scale of ", state.scale, " with a hysteresis of ",
+              state.hysteresis, " after ", state.step, " steps, the last overflow in step ", state.last_overflow);
+  scale_ = state.scale;
+  hysteresis_ = state.hysteresis;
+  step_ = state.step;
+  last_overflow_ = state.last_overflow;
 }
 
 }  // namespace cohort::trainer

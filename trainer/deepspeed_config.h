@@ -81,10 +81,23 @@ class DeepSpeedLossScale {
   // After a step. Throws c10::Error when gradients overflow at the smallest scale.
   void Update(bool overflow);
 
+  // For checkpoints.
+  struct State {
+    double scale = 1;
+    int64_t hysteresis = 1;  // what is left of it
+    int64_t step = 0;
+    int64_t last_overflow = -1;
+  };
+  // Whether it changes: in float16, unless the configuration fixes it.
+  bool dynamic() const { return options_.enabled && options_.loss_scale == 0; }
+  State state() const { return {scale_, hysteresis_, step_, last_overflow_}; }
+  // Throws c10::Error for what no training comes to.
+  void set_state(const State& state);
+
  private:
   DeepSpeedConfig::Fp16 options_;
   double scale_;
-  int hysteresis_;
+  int64_t hysteresis_;
   int64_t step_ = 0;
   int64_t last_overflow_ = -1;
 };

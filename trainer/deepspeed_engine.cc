@@ -1,9 +1,12 @@
 #include "trainer/deepspeed_engine.h"
 
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 
 #include "torch/torch.h"
 #include "trainer/collectives.h"
+#include "trainer/distinct_parameters.h"
 #include "trainer/error.h"
 #include "trainer/grad_norm.h"
 #include "trainer/master_weights.h"
@@ -13,13 +16,36 @@ namespace {
 
 using torch::optim::Optimizer;
 
+constexpr const char* kGlobalSteps = "deepspeed.global_steps";
+constexpr const char* kSkippedSteps = "deepspeed.skipped_steps";
+constexpr const char* kLossScale = "deepspeed.loss_scale";
+constexpr const char* kHysteresis = "deepspeed.loss_scale.hysteresis";
+constexpr const char* kScaleStep = "deepspeed.loss_scale.step";
+constexpr const char* kLastOverflow = "deepspeed.loss_scale.last_overflow";
+
+double NumberOf(const CheckpointValues& state, const std::string& key) {
+  const auto entry = state.find(key);
+  TORCH_CHECK(entry != state.end(), "DeepSpeedEngine: the saved state lacks ", key);
+  char* end = nullptr;
+  const double number = std::strtod(entry->second.c_str(), &end);
+  TORCH_CHECK(!entry->second.empty() && *end == '\0' && std::isfinite(number), "DeepSpeedEngine: ", key, " is \"",
+              entry->second, "\", which is no number");
+  return number;
+}
+
+int64_t WholeOf(const CheckpointValues& state, const std::string& key) {
+  const double number = NumberOf(state, key);
+  TORCH_CHECK(number == std::floor(number) && std::abs(number) <= 1e15, "DeepSpeedEngine: ", key, " is ", number);
+  return static_cast<int64_t>(number);
+}
+
 bool SmallType(const DeepSpeedConfig& config) { return config.fp16.enabled || config.bf16_enabled; }
 
 template <typename OptimizerClass, typename Options>
 std::unique_ptr<Optimizer> Make(const torch::nn::Module& module, const Options& options, const DeepSpeedConfig& config,
                                 comm::Communicator& world) {
   using Master = MasterWeights<OptimizerClass>;
-  const std::vector<at::Tensor> parameters = module.parameters();
+  const std::vector<at::Tensor> parameters = DistinctParameters(module.parameters());
   const bool split = config.zero_optimization.stage > 0;
   if (split && SmallType(config)) return std::make_unique<ZeroRedundancyOptimizer<Master>>(parameters, world, options);
   if (split) return std::make_unique<ZeroRedundancyOptimizer<OptimizerClass>>(parameters, world, options);
@@ -118,7 +144,7 @@ bool DeepSpeedEngineBase::Overflows() {
 double DeepSpeedEngineBase::GradientFactor() {
   const double unscale = 1 / loss_scale_.scale();
   if (config_.gradient_clipping == 0) return unscale;
-  const std::vector<at::Tensor> parameters = module_.parameters();
+  const std::vector<at::Tensor> parameters = DistinctParameters(module_.parameters());
   std::vector<at::Tensor> own;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const bool counts = zero_ == nullptr || zero_->owners()[i] == world_.rank();
@@ -136,13 +162,50 @@ void DeepSpeedEngineBase::ScaleGradients(double factor) {
   if (MasterWeightsBase* masters = MasterWeightsOf(*optimizer_)) return masters->set_gradient_factor(factor);
   if (factor == 1) return;
   const at::NoGradGuard no_grad;
-  for (const at::Tensor& parameter : module_.parameters()) {
+  for (const at::Tensor& parameter : DistinctParameters(module_.parameters())) {
     if (parameter.grad().defined()) parameter.mutable_grad().mul_(factor);
   }
 }
 
 void DeepSpeedEngineBase::SetLearningRate() {
   for (auto& group : optimizer_->param_groups()) group.options().set_lr(get_lr());
+}
+
+TrainingState DeepSpeedEngineBase::training_state() {
+  return zero_ != nullptr ? StateOf(module_, *zero_, world_) : StateOf(module_, *optimizer_, world_);
+}
+
+CheckpointValues DeepSpeedEngineBase::state_dict() const {
+  TORCH_CHECK(micro_steps_ % config_.gradient_accumulation_steps == 0, "DeepSpeedEngine: state_dict() after ",
+              micro_steps_ % config_.gradient_accumulation_steps, " of ", config_.gradient_accumulation_steps,
+              " micro batches, whose gradients would be lost; save after the last");
+  CheckpointValues state = {{kGlobalSteps, std::to_string(global_steps_)},
+                            {kSkippedSteps, std::to_string(skipped_steps_)}};
+  if (!loss_scale_.dynamic()) return state;
+  const DeepSpeedLossScale::State scale = loss_scale_.state();
+  char text[64];
+  std::snprintf(text, sizeof text, "%.17g", scale.scale);
+  state[kLossScale] = text;
+  state[kHysteresis] = std::to_string(scale.hysteresis);
+  state[kScaleStep] = std::to_string(scale.step);
+  state[kLastOverflow] = std::to_string(scale.last_overflow);
+  return state;
+}
+
+void DeepSpeedEngineBase::load_state_dict(const CheckpointValues& state) {
+  const auto global = WholeOf(state, kGlobalSteps), skipped = WholeOf(state, kSkippedSteps);
+  TORCH_CHECK(skipped >= 0 && global >= skipped && global <= int64_t{1} << 50, "DeepSpeedEngine: the saved state says ",
+              global, " steps, of which ", skipped, " were skipped");
+  if (loss_scale_.dynamic()) {
+    loss_scale_.set_state({.scale = NumberOf(state, kLossScale),
+                           .hysteresis = WholeOf(state, kHysteresis),
+                           .step = WholeOf(state, kScaleStep),
+                           .last_overflow = WholeOf(state, kLastOverflow)});
+  }
+  global_steps_ = global;
+  skipped_steps_ = skipped;
+  micro_steps_ = global_steps_ * config_.gradient_accumulation_steps;
+  SetLearningRate();
 }
 
 void DeepSpeedEngineBase::step() {

@@ -22,6 +22,7 @@
 #include "trainer/deepspeed_config.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/sharded_data_parallel.h"
+#include "trainer/training_state.h"
 #include "trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
@@ -51,6 +52,19 @@ class DeepSpeedEngineBase {
   double get_lr() const { return LearningRateAt(config_, global_steps_ - skipped_steps_); }
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   const DeepSpeedConfig& config() const { return config_; }
+
+  // What SaveTrainingState keeps of the module and its optimizer. Refers to both.
+  TrainingState training_state();
+  // For checkpoints, beside that: the steps, on which the learning rate depends, and the scale of the loss.
+  //
+  //   SaveTrainingState(world, "checkpoints/step-00000100", engine.training_state(), engine.state_dict());
+  //   engine.load_state_dict(LoadLatestTrainingState(world, "checkpoints", engine.training_state())->values);
+  //
+  // Throws c10::Error in the midst of a batch, whose gradients no checkpoint keeps.
+  CheckpointValues state_dict() const;
+  // After loading the training state. Goes on at the beginning of a batch. Throws c10::Error when something is missing
+  // or out of range.
+  void load_state_dict(const CheckpointValues& state);
 
  protected:
   // Rank 0 prints the keys without effect.

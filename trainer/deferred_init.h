@@ -6,7 +6,7 @@
 //     model = std::make_shared<Model>();             // any libtorch module: sizes, no values
 //   }
 //   for (auto& layer : *model->layers) fully_shard(layer, *mesh);
-//   fully_shard(*model, *mesh);                      // memory for this rank's shards
+//   fully_shard(*model, *mesh);                      // memory for this rank's shards (options.device_id: where)
 //   init_parameters(*model, seed, LikeTorch);        // sharded_init.h: values
 //
 // so a model that no rank has room for can be made and sharded. In 1.13 C++ has no default device, and a tensor on the

@@ -138,7 +138,7 @@ void DataParallelState::BeforeForward(bool training) {
     if (!join()->options().divide_by_initial_world_size) divisor_ = iteration.active_count();
   }
   if (rebuild) reducer_->Rebuild(root);
-  if (buffers) BroadcastTensors(group_, buffers_, root, "broadcasting buffers");
+  if (buffers) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
 }
 
 void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs) {
@@ -148,7 +148,7 @@ void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs) {
 void DataParallelState::Shadow(int flags, const JoinIteration& iteration) {
   const int root = iteration.lowest_active();
   if ((flags & kRebuilds) != 0) reducer_->Rebuild(root);
-  if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(group_, buffers_, root, "broadcasting buffers");
+  if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
   if ((flags & kAverages) != 0) reducer_->ShadowBackward();
 }
 
@@ -166,7 +166,7 @@ void DataParallelState::AfterJoin(const JoinIteration& last) {
   if (reducer_->NeedsRebuild()) reducer_->Rebuild(last.lowest_active());
   std::vector<at::Tensor> state = module_.parameters();
   state.insert(state.end(), buffers_.begin(), buffers_.end());
-  BroadcastTensors(group_, state, last.lowest_active(), "sending the final model to ranks that had fewer inputs");
+  BroadcastTensors(own_group(), state, last.lowest_active(), "sending the final model to ranks that had fewer inputs");
 }
 
 }  // namespace cohort::trainer

@@ -72,8 +72,11 @@ class DataParallelState : public Joinable {
   void Shadow(int call, const JoinIteration& iteration) override;
   void AfterJoin(const JoinIteration& last) override;
   std::string NameOf(int call) const override;
+  void AbortGroups(const std::string& why) override { reducer_->Abort(why); }
 
  private:
+  // For what is not gradients. The user's group is left to the user, also when this rank's loop under Join fails.
+  comm::Communicator& own_group() { return *device_groups_.front(); }
   void RefuseShards() const;
   void CheckSameParameters();
 

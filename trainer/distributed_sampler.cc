@@ -59,11 +59,11 @@ std::vector<int64_t> DistributedSampler::indices() const {
   } else {
     std::iota(order.begin(), order.end(), 0);
   }
-  // The padded list repeats the rest of the permutation from its head as often as needed; a shorter total truncates it.
-  const int64_t skipped = std::min(consumed_, dataset_size_);
+  // The padded list repeats the permutation from its head as often as needed, wherever in it one begins; a shorter
+  // total truncates it.
   std::vector<int64_t> mine(num_samples_);
   for (int64_t i = 0; i < num_samples_; ++i) {
-    mine[i] = order[skipped + (rank_ + i * num_replicas_) % (dataset_size_ - skipped)];
+    mine[i] = order[(consumed_ + rank_ + i * num_replicas_) % dataset_size_];
   }
   return mine;
 }

@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "c10/core/Device.h"
 #include "c10/core/ScalarType.h"
 
 namespace cohort::trainer {
@@ -60,6 +61,10 @@ struct FullyShardedDataParallelOptions {
   // Shards, and so their gradients and the optimizer's state, lie in pinned memory of the host; a device has gathered
   // units and gradients under way only (CPUOffload(offload_params=True)). Nothing changes for modules on the CPU.
   bool cpu_offload = false;
+  // Shards, gathered parameters and buffers are made on this device, wherever the module's are: for modules made under
+  // DeferredInit, whose parameters say that they are on the CPU, and have no room there. Inputs must come from it.
+  // Unset: where the module's are.
+  std::optional<c10::Device> device_id;
   // All ranks start from rank 0's parameters and buffers.
   bool sync_module_states = true;
 };

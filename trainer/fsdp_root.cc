@@ -40,6 +40,10 @@ FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communica
 FsdpRoot::~FsdpRoot() {
   // Units go later, and may have been gathering ahead.
   for (comm::Communicator* group : OwnGroups()) CancelDelayed(*group);
+  // An exception of the user's has ended a pass, here or in Join: the other ranks wait for what this one won't send.
+  if (backward_ || !reductions_.empty()) AbortGroups("FullyShardedDataParallel was destroyed within a backward pass");
+  AwaitReductions();
+  reductions_.clear();
   // What is under way is given up, and no peer takes it for done from now on.
   for (auto* group : {&gather_group_, &reduce_group_, &world_group_}) group->reset();
   for (const auto& unit : units_) unit->LeaveWindows();
@@ -102,10 +106,7 @@ void FsdpRoot::StartOver() {
     unit->ExpectAllGradients();
   }
   backward_ = false;
-  for (Reduction& reduction : reductions_) {  // it works in the memory that is let go of
-    const absl::Status ignored = reduction.work.Wait();
-    (void)ignored;
-  }
+  AwaitReductions();
   reductions_.clear();
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
 }
@@ -124,7 +125,7 @@ void FsdpRoot::BeginForward() {
 void FsdpRoot::PreForward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
   if (outermost(unit)) BeginForward();
-  if (counts_runs_ && !backward_) unit.CountRun();  // what a checkpoint calls again in backward is no other run
+  if (counts_runs_ && !backward_) unit.BeginRun(++time_);  // what a checkpoint calls again in backward is no other run
   StartUnshard(unit);
   if (unit.options().forward_prefetch) PrefetchForward(unit);
   unit.FinishUnshard();
@@ -139,6 +140,7 @@ void FsdpRoot::PrefetchForward(const FsdpUnit& unit) {
 
 void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
   runtime::MutexLock lock(mutex_);
+  if (counts_runs_ && !backward_) unit.EndRun(++time_);
   if (!at::GradMode::is_enabled()) return unit.Reshard(pool_);
   TORCH_CHECK(!outputs.empty() || !unit.trainable(), "FullyShardedDataParallel: the forward pass of the module with ",
               unit.parameters().front().name,
@@ -158,6 +160,7 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
 void FsdpRoot::QueueFinish() {
   if (backward_) return;
   backward_ = true;
+  passing_.clear();
   PlanReductions();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
@@ -186,15 +189,27 @@ void FsdpRoot::PreBackward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
   try {
     QueueFinish();
+    ReshardPassed(unit);
     StartUnshard(unit);
     if (unit.options().backward_prefetch == BackwardPrefetch::kBackwardPre) PrefetchBackward(unit);
     unit.FinishUnshard();
     unit.AddGradientHooks(shared_from_this());  // a checkpointed function builds its graph only now
     unit.BeginBackward();
+    if (unit.frozen_in_part()) passing_.push_back(&unit);
   } catch (...) {
     Fail(TextOfCaught());
     ThrowCaught("FullyShardedDataParallel");
   }
+}
+
+// Nodes of a graph run against the order in which they were made: those of a unit have run when backward comes to what
+// was over before it. (Not yet when that is within the unit, or around it.)
+void FsdpRoot::ReshardPassed(const FsdpUnit& next) {
+  const auto passed = [&](FsdpUnit* unit) { return next.ran_before(*unit) && unit->has_all_gradients(); };
+  for (FsdpUnit* unit : passing_) {
+    if (passed(unit)) unit->Reshard(pool_);
+  }
+  std::erase_if(passing_, passed);
 }
 
 // The one whose forward pass came before; after the root's own part, which has its parameters, the last.
@@ -215,7 +230,7 @@ void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
   try {
     unit.TakeGradient(parameter, share_);
     if (!unit.has_all_gradients()) return;
-    unit.Reshard(pool_);
+    if (!unit.frozen_in_part()) unit.Reshard(pool_);
     LaunchReadyReductions();
   } catch (...) {
     Fail(TextOfCaught());
@@ -313,16 +328,15 @@ void FsdpRoot::FinishReductions() {
 void FsdpRoot::Finish() {
   if (!backward_) return;
   try {
+    for (const auto& unit : units_) unit->Reshard(pool_);
     // What is left had parameters without gradients, or waited for units that had.
     for (; sync_ && next_to_reduce_ < to_reduce_.size(); ++next_to_reduce_) {
       FsdpUnit& unit = *to_reduce_[next_to_reduce_];
-      unit.Reshard(pool_);
       if (unit.trainable() && unit.in_backward()) LaunchReduction(unit, unit.ReleaseFlatGradient());
     }
     if (sync_) Tell(Step::kFinish, *units_.front());
     FinishReductions();
     for (const auto& unit : units_) {
-      unit->Reshard(pool_);
       unit->RestoreShardGradients();
       unit->ExpectAllGradients();
     }
@@ -334,10 +348,24 @@ void FsdpRoot::Finish() {
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
 }
 
+void FsdpRoot::Abort(const std::string& why) {
+  runtime::MutexLock lock(mutex_);
+  Fail(why);
+}
+
 // The other ranks wait for what this one won't send.
 void FsdpRoot::Fail(const std::string& why) {
   backward_ = false;
+  AbortGroups(why);
+  AwaitReductions();
+}
+
+void FsdpRoot::AbortGroups(const std::string& why) {
   for (comm::Communicator* group : OwnGroups()) group->Abort(why);
+}
+
+// They work in memory that is let go of next.
+void FsdpRoot::AwaitReductions() {
   for (Reduction& reduction : reductions_) {
     const absl::Status ignored = reduction.work.Wait();
     (void)ignored;
@@ -433,16 +461,30 @@ void FsdpRoot::UnshardAll() {
   TORCH_CHECK(join_ == nullptr || join_->all_have_inputs(),
               "FullyShardedDataParallel: SummonFullParams under Join, where a rank has no inputs (or none has begun an "
               "iteration): that rank has yet to do its step; do it after Join::run");
-  for (const auto& unit : units_) StartUnshard(*unit);
+  for (const auto& unit : units_) {
+    if (unit->sharded()) unit->Reshard(pool_);  // forgets what an earlier forward left: shards may be newer
+    StartUnshard(*unit);
+  }
   for (const auto& unit : units_) unit->FinishUnshard();
+  ++summoned_;
 }
 
 void FsdpRoot::ReshardAll(bool writeback) {
   runtime::MutexLock lock(mutex_);
+  --summoned_;
   for (const auto& unit : units_) {
     if (writeback) unit->WriteBack();
     unit->Reshard(pool_);
   }
+}
+
+void FsdpRoot::Reshard() {
+  runtime::MutexLock lock(mutex_);
+  TORCH_CHECK(
+      summoned_ == 0,
+      "FullyShardedDataParallel: shards are asked for under SummonFullParams, where parameters are whole and may "
+      "have changed; save, load and initialise after it");
+  for (const auto& unit : units_) unit->Reshard(pool_);
 }
 
 }  // namespace cohort::trainer

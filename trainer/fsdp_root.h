@@ -12,6 +12,9 @@
 // the same on all ranks, whatever their graphs look like. A unit that runs several times before the backward pass (one
 // layer used twice, or two forward passes of one loss) stays gathered and is reduced, once, at the end.
 //
+// A unit whose parameters all get gradients is freed when it has them; others, which backward may need after the last
+// gradient, when it comes to a unit that ran before.
+//
 // Under Join, as soon as a rank has no inputs, the others tell it of each collective before they call it: it can't know
 // which they call, because forward passes may differ, evaluate, or have no backward pass.
 #pragma once
@@ -61,6 +64,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // On such a rank: what others called, of whom `active` have inputs.
   void Shadow(int call, int active);
   std::string NameOf(int call) const;
+  // Fails its communicators here and on the other ranks.
+  void Abort(const std::string& why);
   // The next forward pass gathers nothing ahead, and finds nothing gathered. On all ranks.
   void ForgetOrder();
   bool sync() const { return sync_; }
@@ -69,6 +74,10 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // Gathers all units, and back. Collective; block. Throw c10::Error under a Join that a rank has no inputs for.
   void UnshardAll();
   void ReshardAll(bool writeback);
+  // Gives modules their shards where a forward pass that no backward pass followed has left them whole parameters: for
+  // who reads or writes shards. Local. Throws c10::Error between UnshardAll and ReshardAll, whose changes would be
+  // lost.
+  void Reshard();
 
   const std::vector<std::shared_ptr<FsdpUnit>>& units() const { return units_; }
   comm::Communicator& shard_group() const { return shard_; }
@@ -95,6 +104,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void EnterWindows();
   void PrefetchForward(const FsdpUnit& unit);
   void PrefetchBackward(const FsdpUnit& unit);
+  void ReshardPassed(const FsdpUnit& next);
   void QueueFinish();
   void PlanReductions();
   void Finish();
@@ -105,6 +115,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void Replicate(Reduction& reduction);
   void FinishReductions();
   void Fail(const std::string& why);
+  void AbortGroups(const std::string& why);
+  void AwaitReductions();
   void StartOver();
   void BeginForward();
   void Tell(Step step, const FsdpUnit& unit);
@@ -121,6 +133,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   StoragePool pool_;
   bool in_windows_ = false;
   bool sync_ = true;
+  int summoned_ = 0;  // calls of UnshardAll without their ReshardAll
   int ranks_ = 1;     // all of them
   double share_ = 1;  // of a rank's gradient in the average
   Join* join_ = nullptr;
@@ -132,6 +145,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::vector<FsdpUnit*> last_order_;  // and the one before
   std::vector<FsdpUnit*> to_reduce_;   // in this backward pass: against the order of the forward pass
   size_t next_to_reduce_ = 0;
+  int64_t time_ = 0;                // of the units' runs
+  std::vector<FsdpUnit*> passing_;  // frozen in part, and gathered in this backward pass
   std::vector<Reduction> reductions_;
   FsdpTraffic traffic_;
 };

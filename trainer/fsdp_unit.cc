@@ -43,7 +43,8 @@ FsdpUnit::FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
   int64_t total = 0;
   for (FsdpParameter& parameter : parameters_) {
     const at::Tensor& first = parameters_.front().tensor;
-    TORCH_CHECK(parameter.tensor.scalar_type() == first.scalar_type() && parameter.tensor.device() == first.device(),
+    const bool one_device = options_.device_id.has_value() || parameter.tensor.device() == first.device();
+    TORCH_CHECK(parameter.tensor.scalar_type() == first.scalar_type() && one_device,
                 "FullyShardedDataParallel: parameters ", parameters_.front().name, " (", first.scalar_type(), " on ",
                 first.device(), ") and ", parameter.name, " (", parameter.tensor.scalar_type(), " on ",
                 parameter.tensor.device(), ") can't share a flat vector; wrap their modules one by one");
@@ -68,7 +69,8 @@ FsdpUnit::~FsdpUnit() {
 void FsdpUnit::Shard() {
   const FsdpParameter& last = parameters_.back();
   const int64_t shard_numel = (last.offset + last.numel + shards_ - 1) / shards_;
-  const at::TensorOptions own = parameters_.front().tensor.options().requires_grad(false);
+  const at::Tensor& any = parameters_.front().tensor;
+  const at::TensorOptions own = any.options().requires_grad(false).device(options_.device_id.value_or(any.device()));
   const bool offloads = options_.cpu_offload && own.device().is_cuda();
   shard_ = at::zeros({shard_numel}, offloads ? own.device(at::kCPU).pinned_memory(true) : own);
   const int64_t first = rank_ * shard_numel;
@@ -183,9 +185,17 @@ void FsdpUnit::ReshardAfterForward(StoragePool& pool) {
 }
 
 void FsdpUnit::WriteBack() {
-  if (resident_ || parameters_.empty()) return;
+  if (resident_ || parameters_.empty() || !unsharded()) return;
   const at::NoGradGuard no_grad;
-  shard_.copy_(full_.narrow(0, rank_ * shard_.numel(), shard_.numel()));
+  const at::Tensor mine = full_.narrow(0, rank_ * shard_.numel(), shard_.numel());
+  if (mine.scalar_type() == shard_.scalar_type()) {
+    shard_.copy_(mine);
+    return;
+  }
+  // What nobody has changed keeps the bits that the compute type can't hold.
+  const at::Tensor before = shard_.to(mine.device());
+  const at::Tensor changed = mine.ne(before.to(mine.scalar_type()));
+  if (changed.any().item<bool>()) shard_.copy_(at::where(changed, mine.to(before.scalar_type()), before));
 }
 
 void FsdpUnit::AddGradientHooks(const std::shared_ptr<FsdpRoot>& root) {

@@ -86,7 +86,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   void Reshard(StoragePool& pool);
   // The same, but what backward_ranks() neighbours need stays.
   void ReshardAfterForward(StoragePool& pool);
-  // This rank's shard becomes what the whole parameters say. While unsharded.
+  // This rank's shard becomes what the whole parameters say, where it is not so in their type already. Nothing unless
+  // unsharded: a forward pass has taken the whole parameters away.
   void WriteBack();
 
   // Hooks that call `root` with each gradient, where the parameters have none yet. While unsharded, with grad enabled.
@@ -97,8 +98,17 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   // that was released already in this pass.
   void TakeGradient(int parameter, double share);
   bool trainable() const { return trainable_ > 0; }
-  // Forward runs since the last backward pass began. A second pass through the same graph has as many as the first.
-  void CountRun() { ++runs_; }
+  // Some parameters get no gradient: backward may need them after the last gradient of the others.
+  bool frozen_in_part() const { return trainable_ < static_cast<int>(parameters_.size()); }
+  // Forward runs since the last backward pass began, with times that only grow. A second pass through the same graph
+  // has as many as the first.
+  void BeginRun(int64_t now) {
+    ++runs_;
+    began_ = now;
+  }
+  void EndRun(int64_t now) { ended_ = now; }
+  // All of its runs had ended when `other` began its last one: backward comes to it when it is through with `other`.
+  bool ran_before(const FsdpUnit& other) const { return ended_ < other.began_; }
   void ForgetRuns() { runs_ = backward_runs_ = 0; }
   void TakeRuns() { backward_runs_ = runs_ > 0 ? std::exchange(runs_, 0) : backward_runs_; }
   // Whether this backward pass goes through more than one of them: parameters may then get a gradient from each (where
@@ -162,6 +172,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   int pending_ = 0;         // trainable ones that had none
   bool released_ = false;   // the flat gradient, in this backward pass
   int runs_ = 0, backward_runs_ = 0;
+  int64_t began_ = 0, ended_ = 0;  // the last run
 };
 
 }  // namespace cohort::trainer

@@ -74,6 +74,9 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
   std::vector<FsdpParameter> parameters;
   std::vector<at::Tensor> state;
   Collect(module, "", seen, parameters, state);
+  if (options.device_id.has_value()) {
+    for (at::Tensor& buffer : state) buffer.set_data(buffer.to(*options.device_id));
+  }
   if (options.sync_module_states) {
     for (const FsdpParameter& parameter : parameters) {
       if (HasData(parameter.tensor)) state.push_back(parameter.tensor);  // the others get their values later
@@ -106,6 +109,13 @@ FsdpRoot& FullyShardedModule::root() {
                 "one; wrap all modules first");
     TORCH_CHECK(each->shard_->members() == shard_->members(),
                 "FullyShardedDataParallel: modules within each other are sharded over different ranks");
+    // Gradients are averaged over the outermost module's replicas.
+    const comm::Communicator* inner = each->replicate_;
+    const bool same_replicas =
+        inner == nullptr || inner->size() == 1 || (replicate_ != nullptr && inner->members() == replicate_->members());
+    TORCH_CHECK(same_replicas,
+                "FullyShardedDataParallel: modules within each other are replicated over different ranks; give all of "
+                "them the same DeviceMesh");
     for (const FsdpParameter& parameter : each->unit_->parameters()) {
       TORCH_CHECK(seen.insert(parameter.tensor.unsafeGetTensorImpl()).second, "FullyShardedDataParallel: parameter ",
                   parameter.name, " belongs to two wrapped modules; wrap one module around both");

@@ -112,6 +112,7 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   void Shadow(int call, const JoinIteration& iteration) override;
   void AfterJoin(const JoinIteration& last) override;
   std::string NameOf(int call) const override;
+  void AbortGroups(const std::string& why) override { root().Abort(why); }
 
  protected:
   // Shards `module`'s parameters but for those of wrapped modules inside. `shard` and `replicate` (may be null) outlive

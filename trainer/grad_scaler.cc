@@ -7,6 +7,7 @@
 
 #include "torch/torch.h"
 #include "trainer/collectives.h"
+#include "trainer/distinct_parameters.h"
 #include "trainer/error.h"
 #include "trainer/join.h"
 #include "trainer/master_weights.h"
@@ -79,7 +80,7 @@ void GradScaler::Unscale(torch::optim::Optimizer& optimizer, double factor) {
   const at::NoGradGuard no_grad;
   const bool takes_halves = !groups_.empty() || MasterWeightsOf(optimizer) != nullptr;
   std::map<std::pair<std::string, int>, std::vector<at::Tensor>> by_kind;  // device, type
-  for (const auto& group : optimizer.param_groups()) {
+  for (const auto& group : DistinctParameters(optimizer.param_groups())) {
     for (const at::Tensor& parameter : group.params()) {
       const at::Tensor& gradient = parameter.grad();
       if (!gradient.defined() || gradient.numel() == 0) continue;

@@ -165,7 +165,10 @@ void Join::RunAndShadow(const std::function<void()>& inputs) {
 // Those who wait for this rank's answers must hear of it.
 void Join::Leave(const std::string& why) {
   Attach(nullptr);
-  if (!all_know_) group_->Abort("a rank's loop under Join failed: " + why);
+  if (all_know_) return;
+  const std::string reason = "a rank's loop under Join failed: " + why;
+  group_->Abort(reason);
+  for (Joinable* joinable : joinables_) joinable->AbortGroups(reason);
 }
 
 void Join::Attach(Join* join) {

@@ -71,6 +71,9 @@ class Joinable {
   virtual bool begins_iterations() const { return true; }
   // For people.
   virtual std::string NameOf(int call) const = 0;
+  // This rank's loop has failed: fails what the joinable's collectives run over, for others wait there for this rank.
+  // Groups of its own, not join_group().
+  virtual void AbortGroups(const std::string& /*why*/) {}
 
  protected:
   // The Join under way, or null.
@@ -97,7 +100,8 @@ class Join {
   explicit Join(std::vector<Joinable*> joinables, JoinOptions options = {});
 
   // Calls `inputs`, this rank's loop over its inputs, then shadows the others. Collective; blocks until all are done.
-  // Throws what `inputs` throws, after telling the others.
+  // Throws what `inputs` throws, after telling the others, wherever they wait: in calls of Join or of the joinables,
+  // which must be made anew then. The groups that those were given go on.
   void run(const std::function<void()>& inputs);
   // The one that this thread runs, or null.
   static Join* Running();
@@ -110,7 +114,7 @@ class Join {
   JoinIteration Begin(const Joinable& who, int call, bool averages = false);
   // It goes on. Does nothing while all ranks have inputs, and on a rank without.
   void Tell(const Joinable& who, int call, bool averages = false);
-  // The same with what ranks without inputs need to know; they get it by Share.
+  // The same with what ranks without inputs need to know and those with inputs have alike; they get it by Share.
   void Tell(const Joinable& who, int call, std::span<const double> values);
   // While a call is shadowed: the values that came with it.
   void Share(std::span<double> values);
@@ -143,13 +147,21 @@ class Join {
 
 // Steps an optimizer of this rank's own parts in shadowed iterations too: for sharded parameters, whose owner updates
 // them whether it has inputs or not. One step for each backward pass that averages: those in between are under no_sync.
+//
+// A schedule of learning rates runs in the user's loop, which is over on such a rank, and here the others tell it
+// nothing of theirs: `after_step` is called after each step that it does in their iterations, to go on with the
+// schedule. Without it the rate stays that of the loop's end, which is wrong where others go on with their schedule.
 class JoinableOptimizer : public Joinable {
  public:
-  JoinableOptimizer(torch::optim::Optimizer& optimizer, comm::Communicator& group)
-      : optimizer_(optimizer), group_(group) {}
+  JoinableOptimizer(torch::optim::Optimizer& optimizer, comm::Communicator& group,
+                    std::function<void()> after_step = nullptr)
+      : optimizer_(optimizer), group_(group), after_step_(std::move(after_step)) {}
   comm::Communicator& join_group() override { return group_; }
   void Shadow(int /*call*/, const JoinIteration& /*iteration*/) override {}
-  void AfterIteration() override { optimizer_.step(); }
+  void AfterIteration() override {
+    optimizer_.step();
+    if (after_step_ != nullptr) after_step_();
+  }
   void AfterJoin(const JoinIteration& /*last*/) override {}
   bool begins_iterations() const override { return false; }
   std::string NameOf(int /*call*/) const override { return "an optimizer's step"; }
@@ -157,6 +169,7 @@ class JoinableOptimizer : public Joinable {
  private:
   torch::optim::Optimizer& optimizer_;
   comm::Communicator& group_;
+  std::function<void()> after_step_;
 };
 
 }  // namespace cohort::trainer

@@ -1,6 +1,7 @@
 #include "trainer/master_weights.h"
 
 #include "torch/torch.h"
+#include "trainer/distinct_parameters.h"
 #include "trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
@@ -9,7 +10,7 @@ using torch::optim::OptimizerParamGroup;
 
 MasterWeightsBase::MasterWeightsBase(std::vector<OptimizerParamGroup> groups,
                                      std::unique_ptr<torch::optim::OptimizerOptions> defaults, const Factory& factory)
-    : Optimizer(std::move(groups), std::move(defaults)) {
+    : Optimizer(DistinctParameters(std::move(groups)), std::move(defaults)) {
   std::vector<OptimizerParamGroup> copies;
   for (const OptimizerParamGroup& group : param_groups()) {
     std::vector<at::Tensor> masters;

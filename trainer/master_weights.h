@@ -28,7 +28,7 @@ class MasterWeightsBase : public torch::optim::Optimizer {
   using Factory =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::optim::OptimizerParamGroup>)>;
 
-  // Copies the parameters. Float32 and float64 parameters need no copy.
+  // Copies the parameters, one that modules share once. Float32 and float64 parameters need no copy.
   MasterWeightsBase(std::vector<torch::optim::OptimizerParamGroup> groups,
                     std::unique_ptr<torch::optim::OptimizerOptions> defaults, const Factory& factory);
 

@@ -19,6 +19,8 @@ constexpr std::array<std::pair<const char*, DataParallelMode>, 4> kModes = {{{"d
 
 ModelStateBytes MeasureModelState(const TrainingState& state) {
   ModelStateBytes bytes;
+  const auto* zero = dynamic_cast<const ZeroRedundancyOptimizerBase*>(state.groups);
+  if (zero != nullptr) bytes.buffers = zero->buffer_bytes();
   for (size_t i = 0; i < state.parameters.size(); ++i) {
     const at::Tensor& parameter = state.parameters[i].data;
     bytes.parameters += static_cast<int64_t>(parameter.nbytes());

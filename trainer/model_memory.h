@@ -25,7 +25,8 @@ struct ModelStateBytes {
   int64_t parameters = 0;
   int64_t gradients = 0;
   int64_t optimizer = 0;
-  int64_t total() const { return parameters + gradients + optimizer; }
+  int64_t buffers = 0;  // by which ZeroRedundancyOptimizer gathers parameters, of a bounded size; not in predictions
+  int64_t total() const { return parameters + gradients + optimizer + buffers; }
 };
 
 // What this rank has of `state` now; between backward and zero_grad gradients are there. Buckets of

@@ -13,8 +13,6 @@ using State = std::map<std::string, at::Tensor>;
 using torch::optim::Optimizer;
 using torch::optim::OptimizerParamState;
 
-constexpr const char* kMaster = "master_weight";
-
 void Put(State& state, const std::string& name, const at::Tensor& tensor) {
   if (tensor.defined()) state[name] = tensor;
 }
@@ -104,7 +102,7 @@ State OptimizerStateOf(Optimizer& optimizer, const at::Tensor& parameter) {
   if (auto* masters = dynamic_cast<MasterWeightsBase*>(&optimizer)) {
     const at::Tensor& master = masters->MasterOf(parameter);
     State state = OptimizerStateOf(masters->master_optimizer(), master);
-    if (!master.is_same(parameter)) state[kMaster] = master.detach();
+    if (!master.is_same(parameter)) state[kMasterWeight] = master.detach();
     return state;
   }
   auto& states = optimizer.state();
@@ -117,8 +115,8 @@ void SetOptimizerState(Optimizer& optimizer, const at::Tensor& parameter, const 
     const at::NoGradGuard no_grad;
     at::Tensor master = masters->MasterOf(parameter);
     State rest = state;
-    if (!master.is_same(parameter)) master.copy_(rest.empty() ? parameter : Take(rest, kMaster));
-    rest.erase(kMaster);
+    if (!master.is_same(parameter)) master.copy_(rest.empty() ? parameter : Take(rest, kMasterWeight));
+    rest.erase(kMasterWeight);
     return SetOptimizerState(masters->master_optimizer(), master, rest);
   }
   auto& states = optimizer.state();

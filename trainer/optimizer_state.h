@@ -9,10 +9,12 @@
 
 namespace cohort::trainer {
 
+// MasterWeights' copy of a parameter, among its state.
+inline constexpr const char kMasterWeight[] = "master_weight";
+
 // By PyTorch's names ("exp_avg", "momentum_buffer", ...), "step" as an int64 tensor without dimensions; the others have
-// the parameter's shape and share memory with the optimizer, "master_weight" of MasterWeights too. Otherwise empty
-// before the parameter's first step. SGD, Adam, AdamW,
-// Adagrad and RMSprop; throws c10::Error for others.
+// the parameter's shape and share memory with the optimizer, kMasterWeight of MasterWeights too. Otherwise empty before
+// the parameter's first step. SGD, Adam, AdamW, Adagrad and RMSprop; throws c10::Error for others.
 std::map<std::string, at::Tensor> OptimizerStateOf(torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 
 // Replaces it; without tensors the parameter has none then, as before its first step (and MasterWeights' copy is what

@@ -182,6 +182,7 @@ void Reducer::BeginCollecting() {
   next_bucket_ = 0;
   callback_queued_ = false;
   shadow_ = false;
+  unused_.clear();  // of a forward pass that no backward pass followed
   if (!rebuilt_) observed_order_.clear();
   calls_.assign(parameters_.size(), 0);
   for (auto& bucket : buckets_) bucket->pending = bucket->members.size();
@@ -278,9 +279,6 @@ void Reducer::OnGradient(int parameter) {
                   expected_calls_[parameter], " in the first one");
       if (calls < expected_calls_[parameter]) return;
     }
-    TORCH_CHECK(!ready_[parameter], "DistributedDataParallel: the gradient of parameter ", parameters_[parameter].name,
-                " became ready twice in one backward pass; call forward() once before each backward(), or set "
-                "static_graph where a checkpointed function uses it repeatedly");
     MarkReady(parameter);
   } catch (...) {
     Fail(TextOfCaught());
@@ -289,6 +287,9 @@ void Reducer::OnGradient(int parameter) {
 }
 
 void Reducer::MarkReady(int parameter) {
+  TORCH_CHECK(!ready_[parameter], "DistributedDataParallel: the gradient of parameter ", parameters_[parameter].name,
+              " became ready twice in one backward pass; call forward() once before each backward(), or set "
+              "static_graph where a checkpointed function uses it repeatedly");
   ready_[parameter] = true;
   EnsureBuffer(*buckets_[bucket_of_[parameter]]);
   CopyIntoBucket(parameter);

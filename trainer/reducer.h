@@ -69,6 +69,9 @@ class Reducer {
   // The collectives of a backward pass with gradients of zero, for a rank that has no inputs left.
   void ShadowBackward();
 
+  // Fails the buckets' communicators here and on the other ranks.
+  void Abort(const std::string& why);
+
   // The buckets in force, as parameter indices, for tests and people.
   const std::vector<std::vector<int>>& buckets() const { return assignment_; }
   bool rebuilt() const { return rebuilt_; }

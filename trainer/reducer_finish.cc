@@ -119,6 +119,11 @@ void Reducer::CopyOut(Bucket& bucket) {
   }
 }
 
+void Reducer::Abort(const std::string& why) {
+  runtime::MutexLock lock(shared_->mutex);
+  Fail(why);
+}
+
 void Reducer::Fail(const std::string& why) {
   state_ = State::kIdle;
   for (comm::Communicator* group : groups_) group->Abort(why);

@@ -47,6 +47,8 @@ std::array<double, 4> Block(const InitRule& rule, const std::array<uint32_t, 4>&
 // Elements [begin, end) of the parameter of that name, into `part`.
 void Fill(at::Tensor part, const std::string& name, int64_t begin, int64_t end, uint64_t seed, const InitRule& rule) {
   constexpr int64_t kPiece = 1 << 16;
+  TORCH_CHECK(part.numel() == end - begin, "init_parameters: elements ", begin, " to ", end, " of ", name,
+              " are to be filled, but its tensor has ", part.numel());
   const uint64_t hash = Hash(name);
   std::vector<double> values;
   std::array<double, 4> block{};
@@ -85,6 +87,7 @@ InitRule LikeTorch(const std::string& name, const std::vector<int64_t>& sizes) {
 
 void init_parameters(FullyShardedModule& model, uint64_t seed, const InitRules& rules) {
   const at::NoGradGuard no_grad;
+  model.root().Reshard();
   for (const ShardedParameter& part : model.sharded_parameters()) {
     Fill(part.tensor, part.name, part.begin, part.end, seed, rules(part.name, part.sizes));
   }

@@ -1,7 +1,10 @@
 #include "trainer/storage_pool.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
+#include "c10/core/DeviceGuard.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -12,13 +15,13 @@ void StoragePool::Attach(const at::Tensor& tensor) {
   const size_t bytes = tensor.nbytes();
   if (bytes == 0 || HasMemory(tensor)) return;
   const c10::Storage& storage = tensor.storage();
-  std::vector<c10::DataPtr>& blocks = free_[{tensor.is_cuda() ? tensor.get_device() : -1, bytes}];
-  if (blocks.empty()) {
-    storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
-  } else {
-    storage.set_data_ptr_noswap(std::move(blocks.back()));
-    blocks.pop_back();
+  c10::DataPtr memory;
+  if (tensor.device().is_cpu()) memory = Take(bytes);
+  if (memory == nullptr) {
+    const c10::DeviceGuard guard(tensor.device());  // allocators of devices take the current one
+    memory = storage.allocator()->allocate(bytes);
   }
+  storage.set_data_ptr_noswap(std::move(memory));
   storage.set_nbytes(bytes);
 }
 
@@ -26,10 +29,29 @@ void StoragePool::Detach(const at::Tensor& tensor) {
   const size_t bytes = tensor.nbytes();
   if (bytes == 0 || !HasMemory(tensor)) return;
   const c10::Storage& storage = tensor.storage();
-  c10::DataPtr block = storage.set_data_ptr(c10::DataPtr(nullptr, tensor.device()));
+  c10::DataPtr memory = storage.set_data_ptr(c10::DataPtr(nullptr, tensor.device()));
   storage.set_nbytes(0);
-  std::vector<c10::DataPtr>& blocks = free_[{tensor.is_cuda() ? tensor.get_device() : -1, bytes}];
-  if (blocks.size() < kept_per_size_) blocks.push_back(std::move(block));
+  if (tensor.device().is_cpu()) Keep({bytes, std::move(memory)});
+}
+
+c10::DataPtr StoragePool::Take(size_t bytes) {
+  const auto found =
+      std::find_if(free_.rbegin(), free_.rend(), [bytes](const Block& block) { return block.bytes == bytes; });
+  if (found == free_.rend()) return {};
+  c10::DataPtr memory = std::move(found->memory);
+  free_.erase(std::next(found).base());
+  kept_ -= bytes;
+  return memory;
+}
+
+void StoragePool::Keep(Block block) {
+  largest_ = std::max(largest_, block.bytes);
+  kept_ += block.bytes;
+  free_.push_back(std::move(block));
+  while (kept_ > kept_of_largest_ * largest_) {
+    kept_ -= free_.front().bytes;
+    free_.pop_front();
+  }
 }
 
 }  // namespace cohort::trainer

@@ -3,18 +3,18 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
-#include <utility>
-#include <vector>
+#include <deque>
 
 #include "ATen/core/Tensor.h"
 
 namespace cohort::trainer {
 
-// Keeps a few released blocks of each size, because fresh memory costs a page fault for every 4 KiB.
+// Keeps a few released blocks of host memory, because fresh memory costs a page fault for every 4 KiB. Those of devices
+// go back to their allocator at once, which keeps them for everybody.
 class StoragePool {
  public:
-  explicit StoragePool(size_t kept_per_size = 2) : kept_per_size_(kept_per_size) {}
+  // At most so many times the bytes of the largest block that was released are kept.
+  explicit StoragePool(size_t kept_of_largest = 2) : kept_of_largest_(kept_of_largest) {}
   StoragePool(const StoragePool&) = delete;
   StoragePool& operator=(const StoragePool&) = delete;
 
@@ -26,8 +26,18 @@ class StoragePool {
   static bool HasMemory(const at::Tensor& tensor);
 
  private:
-  size_t kept_per_size_;
-  std::map<std::pair<int, size_t>, std::vector<c10::DataPtr>> free_;  // by CUDA ordinal (-1: CPU) and bytes
+  struct Block {
+    size_t bytes = 0;
+    c10::DataPtr memory;
+  };
+  // A released block of that size, or null.
+  c10::DataPtr Take(size_t bytes);
+  void Keep(Block block);
+
+  size_t kept_of_largest_;
+  size_t largest_ = 0;
+  size_t kept_ = 0;         // bytes
+  std::deque<Block> free_;  // the one that was released last is the last
 };
 
 }  // namespace cohort::trainer

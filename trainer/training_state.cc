@@ -7,6 +7,7 @@
 
 #include "torch/torch.h"
 #include "trainer/error.h"
+#include "trainer/master_weights.h"
 #include "trainer/optimizer_state.h"
 #include "trainer/param_groups.h"
 #include "trainer/wrapped_name.h"
@@ -28,6 +29,19 @@ std::vector<CheckpointTensor> ModelTensors(const TrainingState& state) {
   std::vector<CheckpointTensor> tensors;
   for (const CheckpointTensor& parameter : state.parameters) tensors.push_back(Named(parameter, kModel));
   for (const CheckpointTensor& buffer : state.buffers) tensors.push_back(Named(buffer, kModel));
+  return tensors;
+}
+
+// What this rank writes of it. Ranks may have different buffers, as statistics of their own inputs: the first of them
+// writes all of its own, lest the checkpoint has some of each.
+std::vector<CheckpointTensor> OwnModelTensors(const TrainingState& state) {
+  std::vector<CheckpointTensor> tensors;
+  for (const CheckpointTensor& parameter : state.parameters) tensors.push_back(Named(parameter, kModel));
+  for (const CheckpointTensor& buffer : state.buffers) {
+    if (buffer.replica > 0) continue;
+    tensors.push_back(Named(buffer, kModel));
+    tensors.back().replicas = 1;
+  }
   return tensors;
 }
 
@@ -63,6 +77,50 @@ std::map<std::string, at::Tensor> FreshState(const CheckpointIndex& index, const
     fresh[key] = key == kStep ? at::zeros({}, at::kLong) : at::zeros(parameter.data.sizes(), options);
   }
   return fresh;
+}
+
+bool HasMasters(const TrainingState& state) {
+  return state.optimizer != nullptr && MasterWeightsOf(*state.optimizer) != nullptr;
+}
+
+// What the model is read from, and into. Where the checkpoint has another type, that is memory of that type, whose
+// values SetConverted takes; or the copy that MasterWeights had of a parameter, which has the wanted one. Where values
+// would be lost it is the tensor as it is, which LoadTensors refuses.
+std::vector<CheckpointTensor> ReadableTensors(const CheckpointIndex& index, const TrainingState& state) {
+  const bool has_masters = HasMasters(state);
+  std::vector<CheckpointTensor> tensors = ModelTensors(state);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    CheckpointTensor& tensor = tensors[i];
+    const auto there = index.tensors().find(tensor.name);
+    const at::ScalarType here = tensor.data.scalar_type();
+    if (there == index.tensors().end() || there->second.dtype == here) continue;
+    const at::ScalarType type = there->second.dtype;
+    const bool parameter = i < state.parameters.size();
+    if (parameter) {
+      const std::string copy = kOptimizer + state.parameters[i].name + "." + kMasterWeight;
+      const auto master = index.tensors().find(copy);
+      if (master != index.tensors().end() && master->second.dtype == here) {
+        tensor.name = copy;
+        continue;
+      }
+    }
+    const bool rounds = type == at::kFloat && tensor.data.element_size() < 4 && has_masters;
+    if (!at::isFloatingType(type) || !at::isFloatingType(here) || (parameter && !rounds)) continue;
+    tensor.data = at::empty(tensor.data.sizes(), tensor.data.options().requires_grad(false).dtype(type));
+  }
+  return tensors;
+}
+
+// After they have been read.
+void SetConverted(const std::vector<CheckpointTensor>& read, const TrainingState& state,
+                  std::vector<std::map<std::string, at::Tensor>>& states) {
+  const at::NoGradGuard no_grad;
+  const std::vector<CheckpointTensor> model = ModelTensors(state);
+  for (size_t i = 0; i < model.size(); ++i) {
+    if (read[i].data.is_same(model[i].data)) continue;
+    at::Tensor(model[i].data).copy_(read[i].data);
+    if (i < states.size() && state.has_state[i]) states[i][kMasterWeight] = read[i].data;
+  }
 }
 
 TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Communicator& group) {
@@ -104,6 +162,7 @@ TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBa
 
 TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optimizer) {
   TrainingState state;
+  state.shards = &module;
   const comm::Communicator* replicas = module.root().replicate_group();
   for (const ShardedParameter& parameter : module.sharded_parameters()) {
     state.parameters.push_back({.name = parameter.name,
@@ -129,7 +188,8 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
 }
 
 std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state) {
-  std::vector<CheckpointTensor> tensors = ModelTensors(state);
+  if (state.shards != nullptr) state.shards->root().Reshard();
+  std::vector<CheckpointTensor> tensors = OwnModelTensors(state);
   for (size_t i = 0; i < state.parameters.size() && state.optimizer != nullptr; ++i) {
     if (!state.has_state[i]) continue;
     for (const auto& [key, data] : OptimizerStateOf(*state.optimizer, state.parameters[i].data)) {
@@ -156,17 +216,21 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
   const auto groups = values.extract(kGroups);
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
   TogetherOrNot(world, "loading checkpoint " + directory, [&] {
-    std::vector<CheckpointTensor> wanted = ModelTensors(state);
+    if (state.shards != nullptr) state.shards->root().Reshard();
+    const std::vector<CheckpointTensor> model = ReadableTensors(index, state);
+    std::vector<CheckpointTensor> wanted = model;
     std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
     for (size_t i = 0; i < states.size(); ++i) {
       if (!state.has_state[i]) continue;
       states[i] = FreshState(index, state.parameters[i]);
+      if (!HasMasters(state)) states[i].erase(kMasterWeight);
       for (const auto& [key, data] : states[i]) {
         wanted.push_back(StateTensor(state, state.parameters[i], key, data, world));
       }
     }
     if (state.groups != nullptr && !groups.empty()) options = ParamGroupOptions(*state.groups, groups.mapped());
     LoadTensors(directory, index, wanted);
+    SetConverted(model, state, states);
     for (size_t i = 0; i < states.size(); ++i) {
       if (state.has_state[i]) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
     }

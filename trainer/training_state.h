@@ -27,8 +27,9 @@ namespace cohort::trainer {
 
 // Which elements of which tensors this rank has. Refers to the model and the optimizer, which must outlive it.
 struct TrainingState {
-  std::vector<CheckpointTensor> parameters;  // named as in the module; data is the parameter itself
-  std::vector<CheckpointTensor> buffers;
+  std::vector<CheckpointTensor> parameters;      // named as in the module; data is the parameter itself
+  std::vector<CheckpointTensor> buffers;         // saved by the first rank, loaded by all
+  FullyShardedModule* shards = nullptr;          // that has the parameters, which may be gathered at the time
   torch::optim::Optimizer* optimizer = nullptr;  // that has the state of this rank's parameters
   // By parameter: whether this rank has its optimizer state, and whether it alone does.
   std::vector<bool> has_state;
@@ -46,14 +47,16 @@ TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBa
 // Shards. `optimizer` is of module->parameters().
 TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optimizer);
 
-// All tensors of it, as SaveCheckpoint takes them. Local.
+// What this rank saves of it, as SaveCheckpoint takes it. Local.
 std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state);
 // `values` and what it has besides tensors. Local.
 CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values);
 // Collective; blocks; errors: those of SaveCheckpoint. AsyncCheckpointer does it beside the training.
 void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
                        const CheckpointValues& values);
-// Parameters, buffers and the optimizer become what they were: parameters that had no optimizer state then have none
+// Parameters, buffers and the optimizer become what they were. Types may differ where nothing is lost: what has float32
+// parameters takes the copies that MasterWeights had of smaller ones, and MasterWeights' copies are filled from float32
+// parameters. Buffers are converted. Parameters that had no optimizer state then have none
 // afterwards, and groups have the options that they had (as PyTorch's load_state_dict; set others afterwards).
 // Collective; blocks. Returns the values. Throws on every rank what one of them met (LoadTensors); parameters are
 // undefined then.

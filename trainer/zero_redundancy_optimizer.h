@@ -9,9 +9,11 @@
 //
 // Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020). State
 // of 12 bytes a parameter (mixed-precision Adam) becomes 12 / ranks; a step moves every parameter to every rank once,
-// by one all-gather for each element type.
+// by one all-gather for each element type (where parameters are no views of its buffer, in pieces: so that no second
+// copy of all parameters is kept).
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "absl/status/status.h"
 #include "comm/communicator.h"
 #include "torch/optim/optimizer.h"
 #include "trainer/join.h"
@@ -29,8 +32,9 @@ namespace cohort::trainer {
 struct ZeroRedundancyOptimizerOptions {
   ZeroPartition partition = ZeroPartition::kSortedBySize;
   // Parameters become views of one buffer for each element type, in window memory, which the all-gather then writes
-  // directly. Otherwise they stay where they are and are copied.
+  // directly. Otherwise they stay where they are and are copied, through two buffers of allgather_bucket_bytes.
   bool parameters_as_bucket_view = false;
+  int64_t allgather_bucket_bytes = int64_t{16} << 20;  // of all ranks together
 };
 
 // Everything that does not depend on the optimizer's class. A torch optimizer of all parameters, whose groups' options
@@ -40,14 +44,16 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   using LocalFactory =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::optim::OptimizerParamGroup>)>;
 
-  // Collective over `group`, which must outlive this. All ranks pass equal parameters. Throws DistributedError and
-  // c10::Error.
+  // Collective over `group`, which must outlive this. All ranks pass equal parameters; one that modules share counts
+  // once. Throws DistributedError and c10::Error.
   ZeroRedundancyOptimizerBase(std::vector<torch::optim::OptimizerParamGroup> groups,
                               std::unique_ptr<torch::optim::OptimizerOptions> defaults, const LocalFactory& factory,
                               comm::Communicator& group, ZeroRedundancyOptimizerOptions options);
   ~ZeroRedundancyOptimizerBase() override;
 
   // Steps this rank's parameters, then gives everyone's to everyone. Collective; blocks. Returns the closure's loss.
+  // Under Join a rank without inputs steps with the groups' learning rates of those that have some, which must be
+  // equal; its other options are its own.
   at::Tensor step(LossClosure closure = nullptr) override;
   // Throw c10::Error: SaveTrainingState keeps what the ranks' optimizers remember, these would keep nothing.
   void save(torch::serialize::OutputArchive& archive) const override;
@@ -60,6 +66,8 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   const std::vector<int>& owners() const { return owners_; }
   // The owner of one parameter; throws c10::Error for one that is not of this optimizer.
   int OwnerOf(const at::Tensor& parameter) const;
+  // What it keeps beside the parameters to gather them by.
+  int64_t buffer_bytes() const;
   // The optimizer of this rank's parameters.
   torch::optim::Optimizer& local_optimizer() { return *local_; }
   comm::Communicator& join_group() override { return group_; }
@@ -67,16 +75,25 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   void AfterJoin(const JoinIteration& /*last*/) override {}
   bool begins_iterations() const override { return false; }
   std::string NameOf(int call) const override;
+  void AbortGroups(const std::string& why) override { own_group_->Abort(why); }
 
  private:
   struct Flat;  // the parameters of one element type, owner by owner
+  enum class Way { kIntoBuffer, kOutOfBuffer };
 
   void Partition();
   void MakeLocal(const LocalFactory& factory);
   void MakeFlats();
+  void MakeViews(Flat& flat);
+  void MakeBuckets(Flat& flat);
+  std::vector<double> LearningRates() const;
   void GatherParameters();
+  absl::Status GatherByBuckets(const Flat& flat);
+  void CopyBucket(const Flat& flat, int64_t bucket, Way way);
+  void CopyRange(const Flat& flat, int64_t begin, const at::Tensor& slice, Way way);
 
   comm::Communicator& group_;
+  std::unique_ptr<comm::Communicator> own_group_;  // of the same ranks, for its collectives
   ZeroRedundancyOptimizerOptions options_;
   std::vector<at::Tensor> all_;  // parameters, in order
   std::vector<int> owners_;

@@ -1,6 +1,7 @@
 // Checkpoints, seen from inside a job: groups of fewer ranks stand for other world sizes.
 #include <sys/resource.h>
 
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
@@ -263,6 +264,47 @@ TEST_F(Checkpoints, AreWrittenWhileTrainingGoesOn) {
   Trained loaded("ddp", *world);
   EXPECT_EQ(LoadTrainingState(*world, At("step-2"), loaded.state).at("step"), "2");
   ExpectEqual(loaded.Whole(), then, true);
+}
+
+TEST_F(Checkpoints, WaitForASlowRankAsLongAsTheyAreTold) {
+  EXPECT_EQ(kTogetherTimeout, std::chrono::hours(1)) << "collectives wait for ten minutes, and disks may be slower";
+  auto group = world->Duplicate();
+  ASSERT_TRUE(group.ok()) << group.status();
+  const auto until_others_give_up = [] {
+    if (world->rank() == 0) {
+      EXPECT_TRUE(world->Barrier().Wait().ok());
+    }
+  };
+  try {
+    TogetherOrNot(**group, "writing", until_others_give_up, std::chrono::milliseconds(200));
+    EXPECT_EQ(world->size(), 1);
+  } catch (const DistributedError& error) {
+    if (world->rank() != 0) {
+      EXPECT_EQ(error.code(), absl::StatusCode::kDeadlineExceeded) << error.what_without_backtrace();
+    }
+  }
+  if (world->rank() != 0) {
+    EXPECT_TRUE(world->Barrier().Wait().ok());
+  }
+}
+
+// Ranks may have different ones, as running statistics of their own inputs: pieces of several are nobody's.
+TEST_F(Checkpoints, HaveTheBuffersOfOneRank) {
+  for (const std::string mode : {"ddp", "zero", "fsdp"}) {
+    Trained saved(mode, *world);
+    saved.net->count.fill_(10 + world->rank());
+    SaveTrainingState(*world, At(mode), saved.state, {});
+    {
+      AsyncCheckpointer checkpointer(*world);
+      checkpointer.Save(At(mode + "-async"), saved.state, {});
+      checkpointer.Wait();
+    }
+    for (const std::string& name : {mode, mode + "-async"}) {
+      Trained loaded(mode, *world);
+      LoadTrainingState(*world, At(name), loaded.state);
+      EXPECT_TRUE(torch::equal(loaded.net->count, torch::full({2}, 10.0))) << name << loaded.net->count;
+    }
+  }
 }
 
 TEST_F(Checkpoints, AreExportedAsOneFile) {

@@ -1,6 +1,7 @@
 // DistributedDataParallel's options, communication hooks and Join, seen from inside a job. Expected values are computed
 // by each rank for itself.
 #include <memory>
+#include <tuple>
 
 #include "runtime/segment/segment.h"
 #include "tests/trainer/ranks.h"
@@ -30,14 +31,16 @@ struct Branches : torch::nn::Module {
 // Branch 0 is used by all, 1 by rank 0 only, 2 by nobody.
 std::vector<int> UsedBy(int rank) { return rank == 0 ? std::vector<int>{0, 1} : std::vector<int>{0}; }
 
-class UnusedParameters : public testing::TestWithParam<bool> {};
+// Whether gradients are bucket views, and whether one bucket has parameters of all branches.
+class UnusedParameters : public testing::TestWithParam<std::tuple<bool, bool>> {};
 
 TEST_P(UnusedParameters, CountAsZerosAndKeepTheirGradientWhenNobodyUsesThem) {
   auto model = std::make_shared<Branches>();
   DistributedDataParallelOptions options;
   options.find_unused_parameters = true;
-  options.gradient_as_bucket_view = GetParam();
-  options.buckets = {.first_bytes = 20, .cap_bytes = 30};
+  const auto& [bucket_view, one_bucket] = GetParam();
+  options.gradient_as_bucket_view = bucket_view;
+  if (!one_bucket) options.buckets = {.first_bytes = 20, .cap_bytes = 30};
   DistributedDataParallel<Branches> ddp(model, *world, options);
   model->branch[2]->weight.mutable_grad() = torch::full({2, 4}, 7.0f);
   for (int step = 0; step < 3; ++step) {
@@ -55,7 +58,8 @@ TEST_P(UnusedParameters, CountAsZerosAndKeepTheirGradientWhenNobodyUsesThem) {
         expected[i] += grad[0] / world->size();
       }
     }
-    give_gradients(torch::full({2, 4}, 99.0f));  // of the step before
+    give_gradients(torch::full({2, 4}, 99.0f));            // of the step before
+    ddp.forward(InputOf(0, step), UsedBy(world->rank()));  // without a backward pass: its unused ones count for nothing
     const at::Tensor loss = ddp.forward(InputOf(world->rank(), step), UsedBy(world->rank())).pow(2).sum();
     give_gradients(at::Tensor());  // most loops zero them only here
     loss.backward();
@@ -68,7 +72,7 @@ TEST_P(UnusedParameters, CountAsZerosAndKeepTheirGradientWhenNobodyUsesThem) {
   }
   EXPECT_FALSE(ddp.reducer().rebuilt());
 }
-INSTANTIATE_TEST_SUITE_P(BucketViews, UnusedParameters, testing::Bool());
+INSTANTIATE_TEST_SUITE_P(BucketViews, UnusedParameters, testing::Combine(testing::Bool(), testing::Bool()));
 
 // Runs the layer again in the backward pass, as activation checkpoints do: a backward pass within a backward pass.
 struct Recomputed : torch::autograd::Function<Recomputed> {
@@ -119,6 +123,7 @@ TEST(StaticGraph, AllowsUnusedParametersAndSeveralGradientsInOnePass) {
           torch::autograd::grad({model->forward(InputOf(rank, step), false).pow(2).sum()}, {model->layer->weight})[0] /
           world->size();
     }
+    if (step > 1) ddp.forward(InputOf(0, step).requires_grad_(true), true);  // without a backward pass
     ddp.forward(InputOf(world->rank(), step).requires_grad_(true), true).pow(2).sum().backward();
     EXPECT_TRUE(torch::allclose(model->layer->weight.grad(), expected, 1e-4, 1e-6)) << "step " << step;
     EXPECT_FALSE(model->unused->weight.grad().defined());

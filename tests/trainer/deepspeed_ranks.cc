@@ -1,7 +1,9 @@
 // DeepSpeedEngine against the same training by hand.
 #include <memory>
+#include <string>
 
 #include "tests/trainer/ranks.h"
+#include "tests/trainer/trained.h"
 #include "trainer/deepspeed_engine.h"
 #include "trainer/distributed_data_parallel.h"
 
@@ -104,12 +106,75 @@ TEST(DeepSpeedEngine, RefusesAConfigurationWithoutAnOptimizer) {
 }
 
 // Matrices in float16 are for GPUs: a model without them.
+struct Scale : torch::nn::Module {
+  Scale() { weight = register_parameter("weight", torch::ones({4})); }
+  at::Tensor forward(const at::Tensor& x) { return weight * x; }
+  at::Tensor weight;
+};
+
+using DeepSpeedResume = Checkpoints;
+
+// Overflows at first, a scale that grows again, a schedule of learning rates, micro batches: at each step.
+TEST_F(DeepSpeedResume, EqualsTheUndisturbedRun) {
+  constexpr int kAll = 20;
+  for (const int stage : {0, 1, 2}) {
+    const auto config = ParseDeepSpeedConfig(
+        R"({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 2,
+            "optimizer": {"type": "AdamW", "params": {"lr": 0.02}},
+            "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 0.02, "warmup_num_steps": 15}},
+            "zero_optimization": {"stage": )" +
+            std::to_string(stage) +
+            R"(}, "fp16": {"enabled": true, "auto_cast": true, "initial_scale_power": 19, "hysteresis": 2,
+                           "loss_scale_window": 4}})",
+        world->size());
+    const auto train = [](DeepSpeedEngine<Scale>& engine, int from, int to) {
+      for (int micro = 2 * from; micro < 2 * to; ++micro) {
+        const at::Tensor x = torch::full({4}, 1.0 + 0.25 * (micro % 3));
+        engine.backward(engine.forward(x).to(torch::kFloat32).pow(2).mean());
+        engine.step();
+      }
+    };
+    auto expected = std::make_shared<Scale>();
+    DeepSpeedEngine<Scale> undisturbed(expected, config, *world);
+    train(undisturbed, 0, kAll);
+    EXPECT_GT(undisturbed.skipped_steps(), 1);
+    for (const int until : {1, 5, 12}) {
+      const std::string folder = At("stage" + std::to_string(stage) + "-" + std::to_string(until));
+      {
+        DeepSpeedEngine<Scale> first(std::make_shared<Scale>(), config, *world);
+        train(first, 0, until);
+        SaveTrainingState(*world, folder, first.training_state(), first.state_dict());
+      }
+      auto module = std::make_shared<Scale>();
+      DeepSpeedEngine<Scale> second(module, config, *world);
+      second.load_state_dict(LoadTrainingState(*world, folder, second.training_state()));
+      EXPECT_EQ(second.global_steps(), until);
+      train(second, until, kAll);
+      EXPECT_TRUE(torch::equal(module->weight, expected->weight)) << "stage " << stage << ", after step " << until;
+      EXPECT_EQ(second.global_steps(), undisturbed.global_steps());
+      EXPECT_EQ(second.skipped_steps(), undisturbed.skipped_steps());
+      EXPECT_EQ(second.loss_scale(), undisturbed.loss_scale());
+      EXPECT_EQ(second.get_lr(), undisturbed.get_lr());
+    }
+  }
+}
+
+TEST(DeepSpeedEngine, RefusesStatesThatWouldLoseSomething) {
+  DeepSpeedEngine<Net> engine(std::make_shared<Net>(), Config(1), *world);
+  engine.backward(engine.forward(InputOf(0)).pow(2).mean());
+  engine.step();
+  EXPECT_THROW(static_cast<void>(engine.state_dict()), c10::Error) << "after one of two micro batches";
+  engine.backward(engine.forward(InputOf(0)).pow(2).mean());
+  engine.step();
+  CheckpointValues state = engine.state_dict();
+  engine.load_state_dict(state);
+  state["deepspeed.skipped_steps"] = "2";
+  EXPECT_THROW(engine.load_state_dict(state), c10::Error) << "more than there were";
+  state.erase("deepspeed.skipped_steps");
+  EXPECT_THROW(engine.load_state_dict(state), c10::Error);
+}
+
 TEST(DeepSpeedEngine, SkipsStepsWhoseGradientsOverflowInFloat16) {
-  struct Scale : torch::nn::Module {
-    Scale() { weight = register_parameter("weight", torch::ones({4})); }
-    at::Tensor forward(const at::Tensor& x) { return weight * x; }
-    at::Tensor weight;
-  };
   auto module = std::make_shared<Scale>();
   DeepSpeedEngine<Scale> engine(
       module,

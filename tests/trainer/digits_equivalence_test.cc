@@ -38,10 +38,29 @@ TEST_F(DigitsEquivalence, TwoDevicesPerRankChangeNothing) {
 
 TEST_F(DigitsEquivalence, EveryModeEndsWithTheSingleProcessesWeights) {
   const at::Tensor single = Train("", "--single");
-  for (const std::string mode : {"zero1", "zero2", "fsdp"}) {
+  for (const std::string mode : {"zero1", "zero2", "fsdp", "hsdp"}) {
     const at::Tensor weights = Train(COHORT_DLAUNCH " --nproc-per-node 2 --", "--mode " + mode);
     EXPECT_LE((weights - single).abs().max().item<double>(), kTolerance * single.abs().max().item<double>()) << mode;
   }
+}
+
+TEST_F(DigitsEquivalence, ShardsWithinNodesAndReplicasAmongThemChangeNothing) {
+  const at::Tensor single = Train("", "--single");
+  const at::Tensor weights = Train(COHORT_DLAUNCH " --simulate-nodes 2 --nproc-per-node 2 --", "--mode hsdp");
+  EXPECT_LE((weights - single).abs().max().item<double>(), kTolerance * single.abs().max().item<double>());
+  const Outcome outcome = Run(COHORT_DLAUNCH " --nproc-per-node 3 --", "--mode hsdp");
+  EXPECT_FALSE(outcome.succeeded());
+  EXPECT_NE(outcome.output.find("3 ranks are no multiple of 2"), std::string::npos) << outcome.output;
+}
+
+TEST_F(DigitsEquivalence, OneProcessWithSeveralDevicesChangesNothing) {
+  const at::Tensor single = Train("", "--single");
+  const std::string one = COHORT_DLAUNCH " --simulate-gpus 3 --gpus-per-rank 3 --";
+  const at::Tensor weights = Train(one, "--mode data_parallel");
+  EXPECT_LE((weights - single).abs().max().item<double>(), kTolerance * single.abs().max().item<double>());
+  const Outcome outcome = Run(COHORT_DLAUNCH " --nproc-per-node 2 --", "--mode data_parallel");
+  EXPECT_FALSE(outcome.succeeded());
+  EXPECT_NE(outcome.output.find("--mode data_parallel is for one process"), std::string::npos) << outcome.output;
 }
 
 TEST_F(DigitsEquivalence, ABatchThatTheRanksCannotShareIsRefused) {

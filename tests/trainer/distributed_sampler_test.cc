@@ -107,6 +107,21 @@ TEST(DistributedSampler, GoesOnElsewhereInTheMiddleOfAnEpoch) {
   EXPECT_THROW(done.set_consumed(-1), c10::Error);
 }
 
+// What the same ranks still have to do is what they would have done, also where they don't share the examples evenly.
+TEST(DistributedSampler, GoesOnAsIfUndisturbed) {
+  constexpr int64_t kSize = 1003, kConsumed = 400;
+  for (const bool drop_last : {false, true}) {
+    for (int rank = 0; rank < 4; ++rank) {
+      DistributedSampler sampler(kSize, 4, rank, {.seed = 5, .drop_last = drop_last});
+      sampler.set_epoch(2);
+      const Indices undisturbed = sampler.indices();
+      sampler.set_consumed(kConsumed);
+      EXPECT_EQ(sampler.indices(), Indices(undisturbed.begin() + kConsumed / 4, undisturbed.end()))
+          << "rank " << rank << (drop_last ? ", without the last" : "");
+    }
+  }
+}
+
 TEST(DistributedSampler, RefusesTheStateOfAnotherOrder) {
   auto state = DistributedSampler(40, 4, 0).state_dict();
   EXPECT_THROW(DistributedSampler(41, 4, 0).load_state_dict(state), c10::Error);

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "tests/trainer/tower.h"
+#include "trainer/error.h"
 
 namespace cohort::trainer {
 namespace {
@@ -166,6 +167,26 @@ TEST(FsdpBackward, OneThatFailsLeavesNothingToTheNext) {
   ZeroGradients(*model);
   model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
   ExpectGradients(*model, 1, 1);
+}
+
+// Reductions that it began are under way, and the others wait for those that it did not begin.
+TEST(FsdpBackward, OneThatFailsEndsOnAllRanksWithItsModel) {
+  auto model = Shard(*world);
+  model->root();
+  ASSERT_TRUE(world->Barrier().Wait().ok());  // lest the error meets a rank that is still wrapping
+  at::Tensor input = InputOf(world->rank(), 0).requires_grad_();
+  if (world->rank() == 0) {
+    input.register_hook([](const at::Tensor&) { throw std::runtime_error("a hook of the user's"); });
+    EXPECT_ANY_THROW(model->forward(input).pow(2).mean().backward());
+    model.reset();
+    return;
+  }
+  try {
+    for (int step = 0; step < 2; ++step) model->forward(input).pow(2).mean().backward();
+    FAIL() << "rank " << world->rank() << " noticed nothing";
+  } catch (const DistributedError& error) {
+    EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("destroyed within a backward pass"));
+  }
 }
 
 TEST(FsdpBackward, FollowsParametersThatThawAndFreeze) {

@@ -86,6 +86,18 @@ TEST(FsdpReshardAfterForward, IsForgottenWithoutABackwardPass) {
   EXPECT_FALSE(torch::allclose(model->forward(InputOf(0)), before));
 }
 
+TEST(FsdpReshardAfterForward, IsForgottenBySummonFullParams) {
+  auto model = Shard(*world, Resharding(world->size() % 2 == 0 ? ReshardAfterForward(2) : ReshardAfterForward(true)));
+  auto expected = Whole(*model);
+  for (auto& parameter : expected) parameter.mul_(2);
+  model->forward(InputOf(0));
+  {
+    const torch::NoGradGuard no_grad;
+    for (auto& parameter : model->parameters()) parameter.mul_(2);  // as an optimizer would
+  }
+  ExpectSame(Whole(*model), expected, /*bits=*/true);
+}
+
 TEST(FsdpReshardAfterForward, DividesTheShards) {
   EXPECT_THROW(Shard(*world, Resharding(world->size() + 1)), c10::Error);
   EXPECT_THROW(Shard(*world, Resharding(-1)), c10::Error);
@@ -179,6 +191,17 @@ TEST_F(FsdpReplicated, WithoutSyncAddsUp) {
   }
 }
 
+// An inner module over a mesh, the outer one over its shards alone: the inner one's replicas would drift apart.
+std::shared_ptr<Sharded> WithInner(
+    const std::function<std::shared_ptr<FullyShardedDataParallel<Block>>(std::shared_ptr<Block>)>& inner,
+    comm::Communicator& outer) {
+  auto tower = std::make_shared<Tower>([&](std::shared_ptr<Block> block) {
+    auto wrapped = inner(std::move(block));
+    return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
+  });
+  return std::make_shared<Sharded>(tower, outer);
+}
+
 template <typename Wrap>
 std::string Refused(const Wrap& wrap) {
   try {
@@ -212,6 +235,18 @@ TEST_F(FsdpReplicated, RefusesByNameWhatWouldBeNonsense) {
   holder->register_module("inner", Shard(shard()));
   EXPECT_THAT(Refused([&] { DistributedDataParallel<torch::nn::Module>(holder, *world); }),
               HasSubstr("module inner is sharded"));
+}
+
+TEST_F(FsdpReplicated, RefusesInnerModulesWithOtherReplicas) {
+  auto model = WithInner(
+      [&](std::shared_ptr<Block> block) { return std::make_shared<FullyShardedDataParallel<Block>>(block, *mesh_); },
+      shard());
+  EXPECT_THAT(Refused([&] { model->root(); }), HasSubstr("replicated over different ranks"));
+  auto outer = WithInner(
+      [&](std::shared_ptr<Block> block) { return std::make_shared<FullyShardedDataParallel<Block>>(block, shard()); },
+      shard());
+  const DistributedDataParallel ddp(outer, replicate());
+  EXPECT_EQ(Refused([&] { outer->root(); }), "") << "inner ones have those of the outermost";
 }
 
 }  // namespace

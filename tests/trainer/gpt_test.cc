@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iostream>
 #include <random>
+#include <regex>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -137,8 +138,23 @@ TEST_F(TrainGpt, SaysWithoutAJobWhatRanksWouldKeep) {
   EXPECT_NE(std::system(wrong.c_str()), 0);
 }
 
+TEST_F(TrainGpt, RefusesMeshesThatItWouldShardInAnotherWay) {
+  for (const std::string mesh :
+       {"shard=4,replicate=2", "rows=2,columns=4", "replicate=8", "replicate=2,shard=2,more=2"}) {
+    for (const std::string how : {" --dry-run 8", ""}) {
+      const std::string command =
+          "timeout 60 " COHORT_TRAIN_GPT + how + " --mesh " + mesh + " > " + (folder_ / "log").string() + " 2>&1";
+      EXPECT_NE(std::system(command.c_str()), 0) << Log();
+      EXPECT_NE(Log().find("replicate=M,shard=N in this order, not \"" + mesh), std::string::npos) << Log();
+    }
+  }
+}
+
 TEST_F(TrainGpt, LosesTheSameUnderEveryMode) {
   const double single = Loss("--nproc-per-node 1", "--mode ddp");
+  EXPECT_TRUE(
+      std::regex_search(Log(), std::regex(R"(step .* characters/s  [0-9.]+ MiB resident, [0-9.]+ [KM]iB model)")))
+      << Log();
   EXPECT_LT(single, 4.0);
   for (const std::string mode : {"ddp", "zero1", "zero2", "fsdp"}) {
     EXPECT_NEAR(Loss("--nproc-per-node 2", "--mode " + mode), single, 1e-3) << mode;

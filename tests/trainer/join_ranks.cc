@@ -1,6 +1,7 @@
 // Join beyond one forward and one backward pass an input: evaluation, no_sync, clipping, forward passes of any order.
 // Rank 0 has no input at all, so that it knows of the others only what they tell.
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 
@@ -107,6 +108,31 @@ TEST_P(JoinOfReplicas, AnswersWhatAveragesClipsAndSteps) {
 INSTANTIATE_TEST_SUITE_P(Does, JoinOfReplicas,
                          testing::Combine(testing::Values(kEvaluates, kAccumulates, kClips, kEverything),
                                           testing::Bool(), testing::Bool()));
+
+double RateOf(int step) { return 0.2 / (1 + step); }
+void SetRate(torch::optim::Optimizer& optimizer, int step) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(RateOf(step));
+}
+
+TEST(JoinOfReplicas, StepsWithTheLearningRatesOfRanksWithInputs) {
+  auto model = std::make_shared<Net>();
+  auto reference = std::make_shared<Net>();
+  const DistributedDataParallel<Net> same_start(reference, *world);
+  ZeroRedundancyOptimizer<SGD> optimizer(model->parameters(), *world, Momentum());
+  DistributedDataParallel<Net> ddp(model, *world);
+  Join({&ddp, &optimizer}).run([&] {
+    for (int step = 0; step < InputsOf(world->rank()); ++step) {
+      SetRate(optimizer, step);
+      StepOfOne(ddp, optimizer, step, kNothingElse, [] {});
+    }
+  });
+  SGD plain(reference->parameters(), Momentum());
+  for (int step = 0; step < MostInputs(); ++step) {
+    SetRate(plain, step);
+    StepOfAll(*reference, plain, step, /*by_initial=*/true, kNothingElse);
+  }
+  ExpectClose(model->parameters(), reference->parameters());
+}
 
 // The order of buckets is that of a rank with inputs, also when it comes after the Join.
 TEST(JoinOfReplicas, AgreesOnTheOrderOfBuckets) {
@@ -263,6 +289,31 @@ INSTANTIATE_TEST_SUITE_P(Does, JoinOfShards,
                                                           kEverything),
                                           testing::Bool()));
 
+TEST(JoinOfShards, GoesOnWithAScheduleOfLearningRates) {
+  auto model = ShardWanderer(*world, {});
+  auto reference = PlainWanderer();
+  model->module()->Turn(0, kNothingElse);
+  reference->Turn(0, kNothingElse);
+  SGD optimizer(model->parameters(), Momentum());
+  SGD plain(reference->parameters(), Momentum());
+  int steps_done = 0;
+  SetRate(optimizer, 0);
+  const auto schedule = [&] { SetRate(optimizer, ++steps_done); };
+  JoinableOptimizer steps(optimizer, *world, schedule);
+  Join({model.get(), &steps}).run([&] {
+    for (int step = 0; step < InputsOf(world->rank()); ++step) {
+      StepOfOne(*model, optimizer, step, kNothingElse, [] {});
+      schedule();
+    }
+  });
+  EXPECT_EQ(steps_done, MostInputs());
+  for (int step = 0; step < MostInputs(); ++step) {
+    SetRate(plain, step);
+    StepOfAll(*reference, plain, step, /*by_initial=*/true, kNothingElse);
+  }
+  ExpectClose(Whole(*model), reference->parameters());
+}
+
 // A rank whose inputs end between two averages still has what it accumulated in the next one.
 TEST(JoinOfShards, AveragesWhatARankHasAccumulatedBeforeItsEnd) {
   auto model = ShardWanderer(*world, {});
@@ -290,6 +341,45 @@ TEST(JoinOfShards, AveragesWhatARankHasAccumulatedBeforeItsEnd) {
                                 1e-4, 1e-6))
         << parts[i].name;
   }
+}
+
+// Where the loop of the last rank fails: others have begun their backward pass, or their optimizer's step.
+enum class Fails { kBeforeBackward, kBeforeStep };
+
+template <typename Model>
+void ExpectAllHear(Model& model, torch::optim::Optimizer& optimizer, const std::vector<Joinable*>& joinables,
+                   Fails fails) {
+  const bool failing = world->rank() == world->size() - 1;
+  try {
+    Join(joinables).run([&] {
+      const at::Tensor loss = model.forward(InputOf(world->rank())).pow(2).mean();
+      if (failing && fails == Fails::kBeforeBackward) throw std::runtime_error("no such file");
+      loss.backward();
+      if (failing) throw std::runtime_error("no such file");
+      optimizer.step();
+    });
+    ADD_FAILURE() << "nobody noticed";
+  } catch (const DistributedError& error) {
+    EXPECT_FALSE(failing);
+    EXPECT_EQ(error.code(), absl::StatusCode::kAborted);
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("a rank's loop under Join failed: no such file"));
+  } catch (const std::runtime_error& error) {
+    EXPECT_TRUE(failing) << error.what();
+  }
+  EXPECT_TRUE(world->Barrier().Wait().ok()) << "the user's own group has failed";
+}
+
+TEST(JoinErrors, ReachRanksInTheMidstOfCollectives) {
+  for (const Fails fails : {Fails::kBeforeBackward, Fails::kBeforeStep}) {
+    auto model = std::make_shared<Net>();
+    ZeroRedundancyOptimizer<SGD> optimizer(model->parameters(), *world, Momentum());
+    DistributedDataParallel<Net> ddp(model, *world);
+    ExpectAllHear(ddp, optimizer, {&ddp, &optimizer}, fails);
+  }
+  auto sharded = ShardWanderer(*world, {});
+  sharded->module()->Turn(0, kNothingElse);
+  SGD optimizer(sharded->parameters(), Momentum());
+  ExpectAllHear(*sharded, optimizer, {sharded.get()}, Fails::kBeforeBackward);
 }
 
 TEST(JoinErrors, NameWhatRanksWithoutInputsCannotAnswer) {

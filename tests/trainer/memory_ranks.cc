@@ -396,7 +396,8 @@ ModelStateBytes MeasuredReplicated(const std::string& mode) {
   if (mode == "ddp") {
     optimizer = std::make_unique<MasterWeights<Adam>>(model->parameters(), AdamOptions(0.1));
   } else {
-    auto made = std::make_unique<Zero>(model->parameters(), *world, AdamOptions(0.1));
+    auto made = std::make_unique<Zero>(model->parameters(), *world, AdamOptions(0.1),
+                                       ZeroRedundancyOptimizerOptions{.allgather_bucket_bytes = 1024});
     zero = made.get();
     optimizer = std::move(made);
   }

@@ -111,15 +111,15 @@ TEST(FsdpDeferredInit, SaysWhatNeedsValues) {
 
 // Made without memory, sharded and initialised, it trains as the same model in one process.
 TEST(FsdpDeferredInit, TrainsAsASingleProcessDoes) {
-  const auto expect_same = [](auto& where) {
+  const auto expect_same = [](auto& where, const FullyShardedDataParallelOptions& options) {
     const auto plain = MadeWithoutMemory();
     materialize(*plain);
     EXPECT_TRUE(plain->lookup.isnan().all().item<bool>()) << "what nobody initialises shows";
     const auto model = MadeWithoutMemory();
     for (auto& layer : *model->layers) {
-      if (!layer.ptr()->parameters().empty()) fully_shard(layer, where);
+      if (!layer.ptr()->parameters().empty()) fully_shard(layer, where, options);
     }
-    FullyShardedModule& shards = fully_shard(*model, where);
+    FullyShardedModule& shards = fully_shard(*model, where, options);
     init_parameters(*plain, 3, LikeTorch);
     init_parameters(*model, 3, LikeTorch);
     ExpectSame(Whole(shards, *model), plain->parameters(), /*bits=*/true);
@@ -136,11 +136,14 @@ TEST(FsdpDeferredInit, TrainsAsASingleProcessDoes) {
     }
     ExpectSame(Whole(shards, *model), plain->parameters(), false);
   };
-  expect_same(*world);
+  FullyShardedDataParallelOptions on_device;
+  on_device.device_id = torch::kCPU;
+  expect_same(*world, {});
+  expect_same(*world, on_device);
   if (world->size() % 2 != 0) return;
   auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
   ASSERT_TRUE(mesh.ok());
-  expect_same(**mesh);
+  expect_same(**mesh, on_device);
 }
 
 TEST(FsdpDeferredInit, RefusesBuffersWithoutValues) {

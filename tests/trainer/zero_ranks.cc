@@ -4,6 +4,7 @@
 
 #include "tests/trainer/ranks.h"
 #include "trainer/distributed_data_parallel.h"
+#include "trainer/model_memory.h"
 #include "trainer/sharded_data_parallel.h"
 #include "trainer/zero_redundancy_optimizer.h"
 
@@ -56,7 +57,9 @@ void ExpectSameParameters(const torch::nn::Module& actual, const torch::nn::Modu
 class Zero : public testing::TestWithParam<std::tuple<bool, ZeroPartition>> {
  protected:
   ZeroRedundancyOptimizerOptions options() const {
-    return {.partition = std::get<1>(GetParam()), .parameters_as_bucket_view = std::get<0>(GetParam())};
+    return {.partition = std::get<1>(GetParam()),
+            .parameters_as_bucket_view = std::get<0>(GetParam()),
+            .allgather_bucket_bytes = 100};  // which end within parameters
   }
 };
 
@@ -90,6 +93,33 @@ TEST_P(Zero, TwoGivesTheBitsOfAPlainOptimizer) {
 INSTANTIATE_TEST_SUITE_P(Options, Zero,
                          testing::Combine(testing::Bool(),
                                           testing::Values(ZeroPartition::kSortedBySize, ZeroPartition::kInOrder)));
+
+TEST(ZeroRedundancyOptimizer, KeepsTwoBucketsBesideTheParametersAndNoCopyOfThem) {
+  auto model = std::make_shared<Net>(700);
+  int64_t bytes = 0;
+  for (const auto& parameter : model->parameters()) bytes += static_cast<int64_t>(parameter.nbytes());
+  for (const bool views : {false, true}) {
+    ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(
+        model->parameters(), *world, torch::optim::SGDOptions(0.1),
+        {.parameters_as_bucket_view = views, .allgather_bucket_bytes = 1024});
+    EXPECT_LE(optimizer.buffer_bytes(), views ? 0 : 2 * 1024);
+    const ModelStateBytes measured = MeasureModelState(StateOf(*model, optimizer, *world));
+    EXPECT_EQ(measured.buffers, optimizer.buffer_bytes());
+    EXPECT_EQ(measured.total(), bytes + measured.buffers);
+  }
+}
+
+// Parameters need not be contiguous.
+TEST(ZeroRedundancyOptimizer, GathersParametersOfAnyLayout) {
+  const at::Tensor start = torch::arange(60).reshape({6, 10}).to(torch::kFloat);
+  std::vector<at::Tensor> parameters = {start.clone().t().requires_grad_(), start.clone().requires_grad_()};
+  ZeroRedundancyOptimizer<torch::optim::SGD> optimizer(parameters, *world, torch::optim::SGDOptions(1),
+                                                       {.allgather_bucket_bytes = 64});
+  for (at::Tensor& parameter : parameters) parameter.mutable_grad() = torch::ones_like(parameter);
+  optimizer.step();
+  EXPECT_TRUE(torch::equal(parameters[0], (start - 1).t()));
+  EXPECT_TRUE(torch::equal(parameters[1], start - 1));
+}
 
 TEST(ZeroRedundancyOptimizer, FollowsChangesOfTheLearningRate) {
   auto model = std::make_shared<Net>();

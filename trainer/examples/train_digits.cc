@@ -23,11 +23,14 @@
 #include <stdexcept>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "CLI/CLI.hpp"
 #include "comm/communicator.h"
 #include "runtime/runtime.h"
 #include "torch/torch.h"
+#include "trainer/data_parallel.h"
+#include "trainer/device_mesh.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/distributed_sampler.h"
 #include "trainer/error.h"
@@ -69,9 +72,11 @@ struct Trainer {
   std::unique_ptr<comm::Communicator> world;
   std::shared_ptr<DigitsNet> net;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
-  std::unique_ptr<trainer::DistributedDataParallel<DigitsNet>> ddp;  // with --mode ddp, zero1 and zero2
-  std::shared_ptr<trainer::FullyShardedDataParallel<DigitsNet>> fsdp;
-  trainer::TrainingState state;  // of the job, for checkpoints
+  std::unique_ptr<trainer::DistributedDataParallel<DigitsNet>> ddp;    // with --mode ddp, zero1 and zero2
+  std::unique_ptr<trainer::DeviceMesh> mesh;                           // with --mode hsdp
+  std::shared_ptr<trainer::FullyShardedDataParallel<DigitsNet>> fsdp;  // with --mode fsdp and hsdp
+  std::unique_ptr<trainer::DataParallel<DigitsNet>> parallel;          // with --mode data_parallel
+  trainer::TrainingState state;                                        // of the job, for checkpoints
   DigitsSplit data;
 
   int rank() const { return world == nullptr ? 0 : world->rank(); }
@@ -81,6 +86,7 @@ struct Trainer {
   bool prints() const { return rank() == 0; }
   at::Tensor Forward(const at::Tensor& images) {
     if (fsdp != nullptr) return fsdp->forward(images);
+    if (parallel != nullptr) return parallel->forward(images);
     return ddp == nullptr ? net->forward(images) : ddp->forward(images);
   }
 };
@@ -91,23 +97,64 @@ std::string Devices(const std::vector<trainer::LocalDevice>& devices) {
   return text;
 }
 
+torch::optim::SGDOptions Sgd(const Options& options) {
+  return torch::optim::SGDOptions(options.learning_rate).momentum(0.9);
+}
+
+// Sharded over all ranks, or over those of a node and replicated over nodes (of one node: in two halves).
+void WrapSharded(Trainer& trainer, size_t devices) {
+  using Fsdp = trainer::FullyShardedDataParallel<DigitsNet>;
+  const std::string& mode = trainer.options.mode;
+  TORCH_CHECK(devices == 1, "--mode ", mode, " shards a network on one device, and this rank has ", devices,
+              "; use --mode ddp, zero1 or zero2 with several");
+  if (mode == "fsdp") {
+    trainer.fsdp = std::make_shared<Fsdp>(trainer.net, *trainer.world);
+  } else {
+    const int nodes = trainer.runtime->node_count(), replicas = nodes > 1 ? nodes : 2;
+    TORCH_CHECK(trainer.size() % replicas == 0,
+                "--mode hsdp shards over the ranks of a node and replicates over nodes, "
+                "or over two halves of one node: ",
+                trainer.size(), " ranks are no multiple of ", replicas,
+                "; start equally many on each, or use --mode fsdp");
+    auto mesh =
+        trainer::DeviceMesh::Create(*trainer.world, {replicas, trainer.size() / replicas}, {"replicate", "shard"});
+    ThrowUnlessOk(mesh.status(), "making the mesh of --mode hsdp");
+    trainer.mesh = *std::move(mesh);
+    trainer.fsdp = std::make_shared<Fsdp>(trainer.net, *trainer.mesh);
+  }
+  trainer.optimizer = std::make_unique<torch::optim::SGD>(trainer.net->parameters(), Sgd(trainer.options));
+  trainer.state = trainer::StateOf(*trainer.fsdp, *trainer.optimizer);
+}
+
+// A replica of the whole network on each device of this one process.
+void WrapParallel(Trainer& trainer, const std::vector<trainer::LocalDevice>& devices) {
+  TORCH_CHECK(trainer.size() == 1, "--mode data_parallel is for one process with several devices, and there are ",
+              trainer.size(), " ranks; use --mode ddp, or give one rank all devices (--gpus-per-rank)");
+  std::vector<c10::Device> places;
+  for (const trainer::LocalDevice& device : devices) places.push_back(device.device);
+  size_t next = 1;
+  trainer.parallel = std::make_unique<trainer::DataParallel<DigitsNet>>(
+      trainer.net, trainer::DataParallelOptions{.devices = places}, [&] {
+        const trainer::LocalDevice& device = devices[next++];
+        return std::make_shared<DigitsNet>(device, device);
+      });
+  trainer.optimizer = std::make_unique<torch::optim::SGD>(trainer.net->parameters(), Sgd(trainer.options));
+  if (trainer.world != nullptr) {
+    trainer.state = trainer::StateOf(*trainer.net, *trainer.optimizer, *trainer.world);
+  }
+}
+
 // The network's wrapper and its optimizer, as --mode says.
 void Wrap(Trainer& trainer, const std::vector<trainer::LocalDevice>& devices) {
   using Ddp = trainer::DistributedDataParallel<DigitsNet>;
   const Options& options = trainer.options;
-  const auto sgd = torch::optim::SGDOptions(options.learning_rate).momentum(0.9);
+  const auto sgd = Sgd(options);
+  if (options.mode == "data_parallel") return WrapParallel(trainer, devices);
   if (trainer.world == nullptr) {
     trainer.optimizer = std::make_unique<torch::optim::SGD>(trainer.net->parameters(), sgd);
     return;
   }
-  if (options.mode == "fsdp") {
-    TORCH_CHECK(devices.size() == 1, "--mode fsdp shards a network on one device, and this rank has ", devices.size(),
-                "; use --mode ddp, zero1 or zero2 with several");
-    trainer.fsdp = std::make_shared<trainer::FullyShardedDataParallel<DigitsNet>>(trainer.net, *trainer.world);
-    trainer.optimizer = std::make_unique<torch::optim::SGD>(trainer.net->parameters(), sgd);
-    trainer.state = trainer::StateOf(*trainer.fsdp, *trainer.optimizer);
-    return;
-  }
+  if (options.mode == "fsdp" || options.mode == "hsdp") return WrapSharded(trainer, devices.size());
   trainer::DistributedDataParallelOptions ddp;
   ddp.parts = {{trainer.net->features.get(), devices.front()}, {trainer.net->classifier.get(), devices.back()}};
   if (options.mode == "ddp") {
@@ -146,7 +193,8 @@ void SetUp(Trainer& trainer) {
   TORCH_CHECK(trainer.data.train.count() >= options.batch_size, "the training set of ", trainer.data.train.count(),
               " images is smaller than one batch of ", options.batch_size);
   torch::manual_seed(options.seed);
-  trainer.net = std::make_shared<DigitsNet>(devices.front(), devices.back());
+  const bool halves = options.mode != "data_parallel";  // where a rank has several devices
+  trainer.net = std::make_shared<DigitsNet>(devices.front(), halves ? devices.back() : devices.front());
   Wrap(trainer, devices);
   if (trainer.prints()) {
     std::printf(
@@ -318,7 +366,9 @@ void Run(Trainer& trainer) {
     trainer.state = {};
     trainer.ddp.reset();
     trainer.fsdp.reset();
+    trainer.parallel.reset();
     trainer.optimizer.reset();
+    trainer.mesh.reset();
     trainer.world.reset();
     ThrowUnlessOk(trainer.runtime->Finalize(), "ending");
   }
@@ -346,9 +396,9 @@ int Main(int argc, char** argv) {
       ->check(CLI::PositiveNumber);
   app.add_option("--mode", options.mode,
                  "what the ranks split: ddp nothing, zero1 the optimizer, zero2 gradients too, "
-                 "fsdp parameters too")
+                 "fsdp parameters too, hsdp the same among a node's ranks; data_parallel: one process, all its devices")
       ->capture_default_str()
-      ->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
+      ->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp", "hsdp", "data_parallel"}));
   auto* single = app.add_flag("--single", options.single, "train in this process alone, without a job");
   auto* checkpoints =
       app.add_option("--checkpoints", options.checkpoints,

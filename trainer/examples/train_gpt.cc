@@ -5,9 +5,12 @@
 //   dlaunch --nproc-per-node 3 train_gpt --mode fsdp --checkpoints /tmp/gpt --resume
 //
 // The batch of a step depends on the step alone, so the mode and the number of ranks change rounding and nothing else.
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -85,6 +88,10 @@ std::pair<std::vector<std::string>, std::vector<int>> ParseMesh(const std::strin
     names.push_back(part.substr(0, equals));
     sizes.push_back(size);
   }
+  // FSDP takes the dimensions by their places: another order would shard over the replicas.
+  const std::vector<std::string> shards = {"shard"}, replicas = {"replicate", "shard"};
+  TORCH_CHECK(names == shards || names == replicas,
+              "--mesh wants shard=N, or replicate=M,shard=N in this order, not \"", text, "\"");
   return {names, sizes};
 }
 
@@ -232,6 +239,13 @@ void Save(Training& training, int64_t step) {
                               {{"step", std::to_string(step)}});
 }
 
+// Of this process now, as the kernel counts it; 0 where it does not say.
+int64_t ResidentBytes() {
+  int64_t all = 0, resident = 0;  // pages
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
+
 void Train(Training& training) {
   const Options& options = training.options;
   const int64_t first = Resume(training);
@@ -251,8 +265,10 @@ void Train(Training& training) {
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       const double characters = static_cast<double>((done - since) * options.batch_size * options.model.context);
       if (training.prints()) {
-        std::printf("step %4lld/%lld  loss %.4f  %7.0f characters/s\n", static_cast<long long>(done),
-                    static_cast<long long>(options.steps), mean, characters / seconds.count());
+        std::printf("step %4lld/%lld  loss %.4f  %7.0f characters/s  %s resident, %s model state\n",
+                    static_cast<long long>(done), static_cast<long long>(options.steps), mean,
+                    characters / seconds.count(), trainer::BytesText(ResidentBytes()).c_str(),
+                    trainer::BytesText(trainer::MeasureModelState(training.state).total()).c_str());
         std::fflush(stdout);
       }
       start = std::chrono::steady_clock::now();
@@ -342,9 +358,11 @@ void Run(Training& training) {
   if (training.prints()) {
     if (!sample.empty()) std::printf("----\n%s\n----\n", sample.c_str());
     const trainer::ModelStateBytes bytes = trainer::MeasureModelState(training.state);
-    std::printf("model state %s on rank 0: parameters %s, gradients %s, optimizer %s\nvalidation loss %.9f\n",
-                trainer::BytesText(bytes.total()).c_str(), trainer::BytesText(bytes.parameters).c_str(),
-                trainer::BytesText(bytes.gradients).c_str(), trainer::BytesText(bytes.optimizer).c_str(), loss);
+    std::printf(
+        "model state %s on rank 0: parameters %s, gradients %s, optimizer %s, buffers %s\nvalidation loss %.9f\n",
+        trainer::BytesText(bytes.total()).c_str(), trainer::BytesText(bytes.parameters).c_str(),
+        trainer::BytesText(bytes.gradients).c_str(), trainer::BytesText(bytes.optimizer).c_str(),
+        trainer::BytesText(bytes.buffers).c_str(), loss);
   }
   TearDown(training);
 }

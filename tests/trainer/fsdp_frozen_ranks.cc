@@ -1,0 +1,135 @@
+// Units of FullyShardedDataParallel without gradients of their own, or of some of their parameters only.
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "tests/trainer/tower.h"
+
+namespace cohort::trainer {
+namespace {
+
+void Freeze(FullyShardedModule& model, const std::function<bool(const std::string&)>& frozen) {
+  for (const auto& part : model.sharded_parameters()) at::Tensor(part.tensor).requires_grad_(!frozen(part.name));
+}
+
+void Freeze(torch::nn::Module& model, const std::function<bool(const std::string&)>& frozen) {
+  for (const auto& item : model.named_parameters()) at::Tensor(item.value()).requires_grad_(!frozen(item.key()));
+}
+
+bool InABlock(const std::string& name) { return name.rfind("block", 0) == 0; }
+bool InUp(const std::string& name) { return name.find(".up.") != std::string::npos; }
+bool InDown(const std::string& name) { return name.find(".down.") != std::string::npos; }
+
+// The gradients, and those of the input, are those of DistributedDataParallel with the same parameters frozen.
+void ExpectLikeDdp(Sharded& model, const std::function<bool(const std::string&)>& frozen) {
+  auto reference = Plain();
+  Freeze(*reference, frozen);
+  DistributedDataParallel<Tower> ddp(reference, *world);
+  Freeze(model, frozen);
+  for (int step = 0; step < 2; ++step) {
+    SCOPED_TRACE(step);
+    at::Tensor x = InputOf(world->rank(), step).requires_grad_(), y = InputOf(world->rank(), step).requires_grad_();
+    for (auto& parameter : model.parameters()) parameter.mutable_grad() = at::Tensor();
+    for (auto& parameter : reference->parameters()) parameter.mutable_grad() = at::Tensor();
+    model.forward(x).pow(2).mean().backward();
+    ddp.forward(y).pow(2).mean().backward();
+    EXPECT_TRUE(torch::allclose(x.grad(), y.grad(), 1e-4, 1e-6));
+    const auto parts = model.sharded_parameters();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const at::Tensor whole = reference->parameters()[i].grad();
+      ASSERT_EQ(parts[i].tensor.grad().defined(), whole.defined()) << parts[i].name;
+      if (!whole.defined()) continue;
+      const at::Tensor expected = whole.reshape({-1}).narrow(0, parts[i].begin, parts[i].end - parts[i].begin);
+      EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), expected, 1e-4, 1e-6)) << parts[i].name;
+    }
+    for (const auto& unit : model.root().units()) EXPECT_TRUE(unit->sharded());
+  }
+}
+
+class FsdpFrozen : public testing::TestWithParam<std::tuple<ShardingStrategy, BackwardPrefetch>> {
+ protected:
+  FullyShardedDataParallelOptions options() const {
+    FullyShardedDataParallelOptions options;
+    options.sharding_strategy = std::get<0>(GetParam());
+    options.backward_prefetch = std::get<1>(GetParam());
+    return options;
+  }
+};
+
+TEST_P(FsdpFrozen, UnitsAreAsInDdp) { ExpectLikeDdp(*Shard(*world, options()), InABlock); }
+// The last gradient of a unit comes before what needs the frozen weights of its first layer.
+TEST_P(FsdpFrozen, FirstLayersAreAsInDdp) { ExpectLikeDdp(*Shard(*world, options()), InUp); }
+TEST_P(FsdpFrozen, LastLayersAreAsInDdp) { ExpectLikeDdp(*Shard(*world, options()), InDown); }
+
+// At the end of backward no more than at its beginning: the root, and with prefetching another block.
+TEST_P(FsdpFrozen, UnitsAreFreedWhenBackwardHasPassedThem) {
+  auto model = Shard(*world, options());
+  Freeze(*model, InABlock);
+  const auto gathered = [&model] {
+    const auto& units = model->root().units();
+    return std::count_if(units.begin(), units.end(), [](const auto& unit) { return unit->unsharded(); });
+  };
+  at::Tensor x = InputOf(world->rank()).requires_grad_();
+  int64_t at_the_end = -1;
+  x.register_hook([&](const at::Tensor&) { at_the_end = gathered(); });
+  model->forward(x).pow(2).mean().backward();
+  EXPECT_LE(at_the_end, 2) << "the root, and the first block";
+  EXPECT_EQ(gathered(), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Options, FsdpFrozen,
+                         testing::Combine(testing::Values(ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp),
+                                          testing::Values(BackwardPrefetch::kNone, BackwardPrefetch::kBackwardPre)));
+
+// A frozen unit around others is needed again after them.
+struct Around : torch::nn::Module {
+  explicit Around(const Tower::Wrap& wrap) {
+    torch::manual_seed(80 + 1000 * world->rank());
+    first = register_module("first", torch::nn::Linear(4, 4));
+    auto [module, forward] = wrap(std::make_shared<Block>(1));
+    register_module("inner", module);
+    inner = forward;
+    last = register_module("last", torch::nn::Linear(4, 4));
+  }
+  at::Tensor forward(const at::Tensor& x) { return last(torch::tanh(inner(torch::tanh(first(x))))); }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  Tower::Forward inner;
+};
+
+struct Outermost : torch::nn::Module {
+  explicit Outermost(std::shared_ptr<FullyShardedDataParallel<Around>> within) : around(within) {
+    register_module("around", within);
+    torch::manual_seed(90);
+    before = register_module("before", torch::nn::Linear(4, 4));
+  }
+  at::Tensor forward(const at::Tensor& x) { return around->forward(before(x)); }
+  std::shared_ptr<FullyShardedDataParallel<Around>> around;
+  torch::nn::Linear before{nullptr};
+};
+
+TEST(FsdpFrozenAround, StaysForWhatComesBeforeTheUnitWithin) {
+  auto around = std::make_shared<Around>([](std::shared_ptr<Block> block) {
+    auto wrapped = std::make_shared<FullyShardedDataParallel<Block>>(block, *world);
+    return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
+  });
+  FullyShardedDataParallel<Outermost> model(
+      std::make_shared<Outermost>(std::make_shared<FullyShardedDataParallel<Around>>(around, *world)), *world);
+  Freeze(model, [](const std::string& name) { return name.rfind("around.", 0) == 0; });
+  at::Tensor x = InputOf(0).requires_grad_();
+  model.forward(x).pow(2).mean().backward();
+  const auto whole = Whole(model);  // before (weight, bias) last, around's in order
+  const auto linear = [&](const at::Tensor& in, size_t weight) {
+    return torch::nn::functional::linear(in, whole[weight], whole[weight + 1]);
+  };
+  at::Tensor y = InputOf(0).requires_grad_();
+  ASSERT_EQ(whole.size(), 10U);
+  // Order of registration: first, inner.up, inner.down, last, before.
+  const at::Tensor a = torch::tanh(linear(linear(y, 8), 0));
+  const at::Tensor b = a + linear(torch::tanh(linear(a, 2)), 4);
+  linear(torch::tanh(b), 6).pow(2).mean().backward();
+  EXPECT_TRUE(torch::allclose(x.grad(), y.grad(), 1e-4, 1e-6));
+}
+
+}  // namespace
+}  // namespace cohort::trainer

@@ -1,0 +1,132 @@
+// A parameter that two modules share: C++'s Module::parameters() lists it twice, and it must be trained once. Against a
+// single process.
+#include <memory>
+#include <string>
+
+#include "tests/trainer/ranks.h"
+#include "trainer/deepspeed_engine.h"
+#include "trainer/distributed_data_parallel.h"
+#include "trainer/grad_scaler.h"
+#include "trainer/master_weights.h"
+#include "trainer/sharded_data_parallel.h"
+#include "trainer/zero_redundancy_optimizer.h"
+
+namespace cohort::trainer {
+namespace {
+
+using torch::optim::AdamW;
+using torch::optim::AdamWOptions;
+
+constexpr int kSteps = 6;
+constexpr double kMaxNorm = 0.05;
+
+struct Half : torch::nn::Module {
+  explicit Half(const at::Tensor& shared) {
+    weight = register_parameter("weight", shared);
+    bias = register_parameter("bias", torch::full({4}, 0.1));
+  }
+  at::Tensor forward(const at::Tensor& x) { return torch::addmm(bias, x, weight); }
+  at::Tensor weight, bias;
+};
+
+struct TiedNet : torch::nn::Module {
+  TiedNet() {
+    torch::manual_seed(60);
+    const at::Tensor shared = torch::randn({4, 4}) * 0.5;
+    encoder = register_module("encoder", std::make_shared<Half>(shared));
+    decoder = register_module("decoder", std::make_shared<Half>(encoder->weight));
+  }
+  at::Tensor forward(const at::Tensor& x) { return decoder->forward(torch::tanh(encoder->forward(x))); }
+  std::shared_ptr<Half> encoder, decoder;
+};
+
+std::vector<at::Tensor> Once(const TiedNet& net) { return {net.encoder->weight, net.encoder->bias, net.decoder->bias}; }
+
+AdamWOptions Options() { return AdamWOptions(0.02).weight_decay(0.1); }
+
+// What all ranks' inputs make of a net in one process.
+std::vector<at::Tensor> TrainedAlone() {
+  TiedNet net;
+  EXPECT_EQ(net.parameters().size(), 4) << "the shared weight is not listed twice";
+  AdamW optimizer(Once(net), Options());
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    for (int rank = 0; rank < world->size(); ++rank) {
+      (net.forward(InputOf(rank, step)).pow(2).mean() / world->size()).backward();
+    }
+    torch::nn::utils::clip_grad_norm_(Once(net), kMaxNorm);
+    optimizer.step();
+  }
+  return Once(net);
+}
+
+void ExpectAsAlone(const TiedNet& net, const std::string& what) {
+  const auto expected = TrainedAlone();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(Once(net)[i], expected[i], 1e-4, 1e-5))
+        << what << ", " << i << ": " << (Once(net)[i] - expected[i]).abs().max();
+  }
+}
+
+TEST(TiedParameters, AreTrainedOnceByZero) {
+  for (const bool views : {false, true}) {
+    for (const bool second_stage : {false, true}) {
+      auto net = std::make_shared<TiedNet>();
+      ZeroRedundancyOptimizer<AdamW> optimizer(net->parameters(), *world, Options(),
+                                               {.parameters_as_bucket_view = views});
+      std::unique_ptr<DistributedDataParallel<TiedNet>> ddp;
+      if (second_stage) {
+        ddp = std::make_unique<ShardedDataParallel<TiedNet>>(net, optimizer, *world);
+      } else {
+        ddp = std::make_unique<DistributedDataParallel<TiedNet>>(net, *world);
+      }
+      for (int step = 0; step < kSteps; ++step) {
+        optimizer.zero_grad();
+        ddp->forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+        optimizer.clip_grad_norm_(kMaxNorm);
+        optimizer.step();
+      }
+      EXPECT_EQ(optimizer.owners().size(), 3);
+      ExpectAsAlone(*net, std::string(second_stage ? "ZeRO-2" : "ZeRO-1") + (views ? ", bucket views" : ""));
+    }
+  }
+}
+
+TEST(TiedParameters, AreTrainedOnceByDeepSpeed) {
+  for (const int stage : {0, 1, 2}) {
+    auto net = std::make_shared<TiedNet>();
+    DeepSpeedEngine<TiedNet> engine(
+        net,
+        ParseDeepSpeedConfig(R"({"train_micro_batch_size_per_gpu": 6, "gradient_clipping": 0.05,
+                                 "optimizer": {"type": "AdamW", "params": {"lr": 0.02, "weight_decay": 0.1}},
+                                 "zero_optimization": {"stage": )" +
+                                 std::to_string(stage) + "}}",
+                             world->size()),
+        *world);
+    for (int step = 0; step < kSteps; ++step) {
+      engine.backward(engine.forward(InputOf(world->rank(), step)).pow(2).mean());
+      engine.step();
+    }
+    ExpectAsAlone(*net, "DeepSpeed's stage " + std::to_string(stage));
+  }
+}
+
+TEST(TiedParameters, AreUnscaledAndCopiedOnce) {
+  TiedNet net;
+  torch::optim::SGD plain(net.parameters(), 0.1);
+  const auto expected = torch::autograd::grad({net.forward(InputOf(0)).pow(2).mean()}, Once(net));
+  GradScaler scaler({.init_scale = 1024});
+  scaler.scale(net.forward(InputOf(0)).pow(2).mean()).backward();
+  scaler.unscale_(plain);
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(Once(net)[i].grad(), expected[i], 1e-5, 1e-7)) << i;
+  }
+  MasterWeights<torch::optim::SGD> copies(net.parameters(), torch::optim::SGDOptions(0.1));
+  std::vector<at::Tensor> stepped;
+  for (size_t i = 0; i < expected.size(); ++i) stepped.push_back((Once(net)[i] - 0.1 * expected[i]).detach());
+  copies.step();
+  for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::allclose(Once(net)[i], stepped[i])) << i;
+}
+
+}  // namespace
+}  // namespace cohort::trainer
