@@ -110,25 +110,26 @@ string ClusterDns::Answer(const string& query) {
 
 PodSurroundings::PodSurroundings(const LinkedNamespaces* namespaces, int node, string full_name)
     : namespaces_(namespaces), node_(node), full_name_(std::move(full_name)) {
-  const string host = full_name_.substr(0, full_name_.find('.'));
-  std::ofstream(folder_.path() + "/hosts")
-      << "127.0.0.1\tlocalhost\n"
-      << LinkedNamespaces::AddressOf(node) << "\t" << full_name_ << "\t" << host << "\n";
-  std::ofstream(folder_.path() + "/resolv.conf")
-      << "nameserver " << LinkedNamespaces::AddressOf(kServerNode)
-      << "\nsearch default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n";
-  // This machine's own may ask a service that is outside of the pod.
-  std::ofstream(folder_.path() + "/nsswitch.conf") << "hosts: files dns\n";
+  host_ = full_name_.substr(0, full_name_.find('.'));
+  const string files[][2] = {
+      {"hosts", "127.0.0.1\tlocalhost\n" + LinkedNamespaces::AddressOf(node) + "\t" + full_name_ + "\t" + host_ + "\n"},
+      {"resolv.conf", "nameserver " + LinkedNamespaces::AddressOf(kServerNode) +
+                          "\nsearch default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n"},
+      // This machine's own may ask a service that is outside of the pod.
+      {"nsswitch.conf", "hosts: files dns\n"},
+  };
+  for (const auto& [name, text] : files) {
+    std::ofstream(folder_.path() + "/" + name) << text;
+    mounts_.emplace_back(folder_.path() + "/" + name, "/etc/" + name);
+  }
 }
 
+// Allocates nothing: it is called between fork and exec, and the test has threads.
 bool PodSurroundings::Enter() const {
   if (!namespaces_->Enter(node_).ok() || ::unshare(CLONE_NEWNS | CLONE_NEWUTS) != 0) return false;
-  const string host = full_name_.substr(0, full_name_.find('.'));
-  if (::sethostname(host.data(), host.size()) != 0) return false;
-  for (const string file : {"hosts", "resolv.conf", "nsswitch.conf"}) {
-    const string own = folder_.path() + "/" + file;
-    const string path = "/etc/" + file;
-    if (::mount(own.c_str(), path.c_str(), nullptr, MS_BIND, nullptr) != 0) return false;
+  if (::sethostname(host_.data(), host_.size()) != 0) return false;
+  for (const auto& [file, path] : mounts_) {
+    if (::mount(file.c_str(), path.c_str(), nullptr, MS_BIND, nullptr) != 0) return false;
   }
   return true;
 }

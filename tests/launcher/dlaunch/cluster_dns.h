@@ -7,6 +7,8 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -50,13 +52,14 @@ class PodSurroundings {
   PodSurroundings(const testing::LinkedNamespaces* namespaces, int node, std::string full_name);
   // In the pod's first process: its network, host name and files. False where that is not permitted.
   bool Enter() const;
-  const std::string& full_name() const { return full_name_; }
 
  private:
   const testing::LinkedNamespaces* namespaces_;
   int node_;
   std::string full_name_;
+  std::string host_;
   TemporaryFolder folder_;
+  std::vector<std::pair<std::string, std::string>> mounts_;  // a file of the pod, and where it lies there
 };
 
 }  // namespace cohort::launcher
