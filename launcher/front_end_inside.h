@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "google/protobuf/repeated_field.h"
 #include "launcher/agent_processes.h"
 #include "launcher/base/event_loop.h"
 #include "launcher/base/unique_fd.h"
@@ -51,7 +52,9 @@ class FrontEnd {
   void OnReport(const v1::JobReport& report);
   void OnRestart(const v1::Restart& restart);
   void OnLostNode(const v1::LostNode& lost);
-  void OnMembers(const v1::Membership& members);
+  void OnMembers(size_t index, const v1::Membership& members);
+  bool AreAgents(const google::protobuf::RepeatedField<uint32_t>& agents) const;
+  void Refuse(size_t index, const std::string& what);
   void OnAgentEnded(size_t index);
   void OnHostEnded(size_t index);
   void KeepRecord();

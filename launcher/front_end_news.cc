@@ -55,9 +55,13 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
       OnLostNode(message.lost_node());
       break;
     case v1::FromNode::kMembers:
-      OnMembers(message.members());
+      OnMembers(index, message.members());
       break;
     case v1::FromNode::kStandbys:
+      if (!AreAgents(message.standbys().agents())) {
+        Refuse(index, "standbys that are no agents of this job");
+        break;
+      }
       host_.OnStandbys(index, message.standbys());
       break;
     case v1::FromNode::kHostSilent:
@@ -159,7 +163,23 @@ void FrontEnd::OnLostNode(const v1::LostNode& lost) {
   loop_.After(kGivenUpEndsWithin, [this, agent] { agents_.Kill(agent); });
 }
 
-void FrontEnd::OnMembers(const v1::Membership& members) {
+bool FrontEnd::AreAgents(const google::protobuf::RepeatedField<uint32_t>& agents) const {
+  return std::all_of(agents.begin(), agents.end(), [this](uint32_t agent) { return agent < agents_.size(); });
+}
+
+// As one whose bytes are no messages.
+void FrontEnd::Refuse(size_t index, const std::string& what) {
+  agents_.SetFailed(index, "it sent " + what);
+  agents_.Kill(index);
+}
+
+void FrontEnd::OnMembers(size_t index, const v1::Membership& members) {
+  const auto& nodes = members.placements();
+  const bool have_ranks =
+      std::none_of(nodes.begin(), nodes.end(), [](const v1::NodePlacement& node) { return node.ranks().empty(); });
+  if (nodes.empty() || nodes.size() != members.agents_size() || !have_ranks || !AreAgents(members.agents())) {
+    return Refuse(index, "a membership of nodes without ranks, or without agents of this job");
+  }
   members_ = {members.placements().begin(), members.placements().end()};
   agent_of_ = {members.agents().begin(), members.agents().end()};
   for (const std::string& change : members.changes()) Say(change);

@@ -107,25 +107,24 @@ bool OutputPrinter::Finish(std::chrono::milliseconds timeout) {
 }
 
 void OutputPrinter::Run(const std::shared_ptr<Shared>& shared) {
-  Mutex& mutex = shared->mutex;
   for (;;) {
     Shared::Chunk chunk;
     {
-      MutexLock lock(mutex);
+      MutexLock lock(shared->mutex);
       shared->writing = false;
       if (shared->was_full && shared->queued_bytes < kHighWater / 2) {
         shared->was_full = false;
         if (shared->callbacks.on_drained) shared->callbacks.on_drained();
       }
       shared->changed.NotifyAll();
-      while (shared->queue.empty() && !shared->stop) shared->changed.Wait(mutex);
+      while (shared->queue.empty() && !shared->stop) shared->changed.Wait(shared->mutex);
       if (shared->stop) return;
       chunk = std::move(shared->queue.front());
       shared->queue.pop_front();
       shared->writing = true;
     }
     const int error = WriteAll(chunk.fd, chunk.text);
-    MutexLock lock(mutex);
+    MutexLock lock(shared->mutex);
     shared->queued_bytes -= chunk.text.size();
     if (error == 0 || std::exchange(shared->errors[chunk.fd], error) != 0) continue;
     if (shared->callbacks.on_closed) shared->callbacks.on_closed(chunk.fd, error);

@@ -83,11 +83,12 @@ def at(sorted_values, share):
     return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))]
 
 
-def print_table(figures, trials, seconds):
-    print("%d trials in %.0f s; milliseconds from the signal to a survivor's error" % (trials, seconds))
+def print_table(figures, promises, title):
+    """figures: [(kind, milliseconds)]."""
+    print(title)
     print("%-20s %7s %8s %8s %8s %8s %8s %8s %s" %
-          ("", "errors", "min", "median", "90 %", "99 %", "max", "promise", "within"))
-    for kind, promise in PROMISES.items():
+          ("", "times", "min", "median", "90 %", "99 %", "max", "promise", "within"))
+    for kind, promise in promises.items():
         values = sorted(value for of_kind, value in figures if of_kind == kind)
         if not values:
             continue
@@ -122,7 +123,8 @@ def main():
         pool.shutdown(wait=False, cancel_futures=True)
         for trial in trials:
             trial.end()
-    print_table(figures, arguments.trials, time.monotonic() - began)
+    print_table(figures, PROMISES, "%d trials in %.0f s; milliseconds from the signal to a survivor's error" %
+                (arguments.trials, time.monotonic() - began))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,11 @@
 
 usage: hostile_starts.py DLAUNCH COLLPERF [--trials N] [--seed S] [--flood N]
 
-Jobs of two nodes (simulated ones, and ones that meet by `dlaunch join`) run a few all-reduces, in turn in peace and under
-attack. As soon as a process of the job listens, its port gets: scanners that connect and close or reset, an HTTP client,
+Jobs of two nodes (simulated ones, with and without --metrics, ones that meet by `dlaunch join`, and pods) run a few
+all-reduces, in turn in peace and under attack. As soon as a process of the job listens, its port gets: scanners that connect and close or reset, an HTTP client,
 random bytes, half of a TLS handshake, a silent peer, and a flood of connections that stay open until the job's end.
-Prints both distributions. Fails when a job fails or is slower than the slowest in peace by ten times the promised second.
+The port of --metrics and the gates are found in every such job, and another machine comes only then. Prints both
+distributions. Fails when a job fails or is slower than the slowest in peace by ten times the promised second.
 """
 import argparse
 import os
@@ -28,7 +29,10 @@ from job_watch import processes_with, wait_until
 PROMISED_SECONDS = 1
 SLACK = 10
 END_SECONDS = 60
+KINDS = ("simulated nodes", "by dlaunch join", "with --metrics", "pods")
 TOKEN = re.compile(r"dlaunch join (\S+)")
+GATE = re.compile(r"waits for the others on port (\d+)")
+METRICS = re.compile(r"metrics at http://[^ ]*:(\d+)")
 
 
 def tls_hello():
@@ -48,12 +52,16 @@ def sockets_of(pids):
     inodes = set()
     for pid in pids:
         try:
-            for name in os.listdir("/proc/%d/fd" % pid):
-                target = os.readlink("/proc/%d/fd/%s" % (pid, name))
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
+            names = os.listdir("/proc/%d/fd" % pid)
         except OSError:
             continue
+        for name in names:
+            try:
+                target = os.readlink("/proc/%d/fd/%s" % (pid, name))
+            except OSError:
+                continue  # closed meanwhile
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
     return inodes
 
 
@@ -96,7 +104,7 @@ class Strangers:
         self._over.set()
         self._thread.join()
         for peer in self._open:
-            peer.close()
+            self._reset(peer)  # else the next look at all sockets has to pass those that linger
 
     def _connect(self, where):
         peer = socket.socket(where[0], socket.SOCK_STREAM)
@@ -129,18 +137,22 @@ class Strangers:
 
     def _scan(self, where):
         self._connect(where).close()
-        peer = self._connect(where)
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        self._reset(self._connect(where))
+
+    def _reset(self, peer):
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         peer.close()
 
     def _run(self):
-        known = set()
+        own, others = set(), {}  # others': how often they were seen, since a process that is just starting shows little
         while not self._over.wait(0.01):
             listening = listening_sockets()
-            if not known.issuperset(listening):
-                own = sockets_of(processes_with(self._mark))
-                new = {listening[inode] for inode in own & listening.keys() - known}
-                known |= listening.keys()
+            unknown = {inode for inode in listening.keys() - own if others.get(inode, 0) < 3}
+            if unknown:
+                found = sockets_of(processes_with(self._mark)) & unknown
+                own |= found
+                others.update({inode: others.get(inode, 0) + 1 for inode in unknown - found})
+                new = {listening[inode] for inode in found}
                 self.ports |= new
                 for where in new if self._hostile else ():
                     self._attack(where)
@@ -148,63 +160,123 @@ class Strangers:
                 self._scan(where)
 
 
+def free_ports(count):
+    """The first of so many neighbours that nobody has now, below those that the kernel hands out."""
+    for first in random.sample(range(20000, 30000), 100):
+        try:
+            for port in range(first, first + count):
+                with socket.create_server(("", port)):
+                    pass
+            return first
+        except OSError:
+            continue
+    raise AssertionError("no free ports")
+
+
 class Start:
-    def __init__(self, arguments, number, hostile):
+    """One job, from its start to its end."""
+
+    def __init__(self, arguments, kind, number, hostile, folder):
         self.arguments = arguments
+        self.kind = kind
         self.number = number
         self.hostile = hostile
-        self.joins = number % 2 == 1
-        self.mark = "COHORT_HOSTILE_START=%d.%d.%d" % (os.getpid(), number, hostile)
+        self.folder = folder
+        name, value = self.mark = ("COHORT_HOSTILE_START", "%d.%d.%d" % (os.getpid(), number, hostile))
+        self.environment = dict(os.environ, TMPDIR=folder, **{name: value})
+        self.processes, self.paths = [], []
+        self.gate = None
+        self.strangers = Strangers("=".join(self.mark), arguments.flood, number, hostile)
 
-    def fail(self, what, logs):
+    def logs(self):
+        return [open(path, errors="replace").read() for path in self.paths]
+
+    def fail(self, what):
         raise AssertionError("start %d (seed %d), %s, %s: %s\nload %s\n%s" % (
-            self.number, self.arguments.seed, "by dlaunch join" if self.joins else "simulated nodes",
-            "under attack" if self.hostile else "in peace", what, os.getloadavg(), "\n---\n".join(logs())))
+            self.number, self.arguments.seed, self.kind, "under attack" if self.hostile else "in peace", what,
+            os.getloadavg(), "\n---\n".join(self.logs())))
+
+    def start(self, arguments, **variables):
+        self.paths.append(os.path.join(self.folder, "log%d" % len(self.paths)))
+        with open(self.paths[-1], "wb") as file:
+            self.processes.append(subprocess.Popen(
+                ["sh", "-c", 'ulimit -Sn %d; exec "$0" "$@"' % self.arguments.descriptors, self.arguments.dlaunch,
+                 *arguments],
+                stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=dict(self.environment, **variables)))
+
+    def printed(self, pattern):
+        """What the first process says there."""
+        wait_until(lambda: pattern.search(self.logs()[0]) or self.processes[0].poll() is not None, END_SECONDS)
+        found = pattern.search(self.logs()[0])
+        if not found:
+            self.fail("%s was not printed" % pattern.pattern)
+        return found.group(1)
+
+    def await_strangers(self, port):
+        if not wait_until(lambda: any(where[2] == port for where in set(self.strangers.ports)), END_SECONDS):
+            self.fail("strangers did not find port %d" % port)
+
+    def start_all(self):
+        program = [self.arguments.collperf, "all_reduce", "-b", "8", "-e", "1K", "-n", "5"]
+        two = ["--nproc-per-node", "2"]
+        if self.kind == "by dlaunch join":
+            self.start(["--nnodes", "2", *two, "--wait", "60", "--", *program])
+            self.start(["join", self.printed(TOKEN)])
+        elif self.kind == "with --metrics":
+            gate = os.path.join(self.folder, "gate")
+            os.mkfifo(gate)
+            waiting = ["sh", "-c", ': < "$0"; exec "$@"', gate]
+            self.start(["--simulate-nodes", "2", *two, "--metrics", "0", "--", *waiting, *program])
+            self.await_strangers(int(self.printed(METRICS)))
+            self.gate = os.open(gate, os.O_RDWR)  # lets all ranks pass, now and later
+        elif self.kind == "pods":
+            secret = os.path.join(self.folder, "token")
+            with open(secret, "w") as file:
+                file.write("0123456789abcdef" * 2)
+            first = free_ports(8)
+            command = [*two, "--token-file", secret, "--port-range", "%d:%d" % (first, first + 7), "--", *program]
+            for index in (0, 1):
+                self.start(command, LWS_LEADER_ADDRESS="127.0.0.1", LWS_WORKER_INDEX=str(index), LWS_GROUP_SIZE="2")
+                if index == 0:
+                    self.await_strangers(int(self.printed(GATE)))
+        else:
+            self.start(["--simulate-nodes", "2", *two, "--", *program])
 
     def run(self):
         """Seconds that the job took, and the strangers."""
-        with tempfile.TemporaryDirectory(prefix="cohort-hostile-") as folder:
-            name, value = self.mark.split("=")
-            environment = dict(os.environ, TMPDIR=folder, **{name: value})
-            program = [self.arguments.collperf, "all_reduce", "-b", "8", "-e", "1K", "-n", "5"]
-            paths, processes = [], []
+        began = time.monotonic()
+        try:
+            self.start_all()
+            if not wait_until(lambda: all(process.poll() is not None for process in self.processes), END_SECONDS):
+                self.fail("it did not end")
+            seconds = time.monotonic() - began
+            if any(process.returncode != 0 for process in self.processes):
+                self.fail("exit status %s" % [process.returncode for process in self.processes])
+            return seconds, self.strangers
+        finally:
+            self.strangers.end()
+            if self.gate is not None:
+                os.close(self.gate)
+            for process in self.processes:
+                if process.poll() is None:
+                    process.kill()
+                process.wait()
+            wait_until(lambda: not processes_with("=".join(self.mark)), 5)
 
-            def logs():
-                return [open(path, errors="replace").read() for path in paths]
 
-            def start(arguments):
-                paths.append(os.path.join(folder, "log%d" % len(paths)))
-                with open(paths[-1], "wb") as file:
-                    processes.append(subprocess.Popen(
-                        ["sh", "-c", 'ulimit -Sn %d; exec "$0" "$@"' % self.arguments.descriptors,
-                         self.arguments.dlaunch, *arguments],
-                        stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment))
-            strangers = Strangers(self.mark, self.arguments.flood, self.number, self.hostile)
-            began = time.monotonic()
-            try:
-                if self.joins:
-                    start(["--nnodes", "2", "--nproc-per-node", "2", "--wait", "60", "--", *program])
-                    if not wait_until(lambda: TOKEN.search(logs()[0]) or processes[0].poll() is not None, END_SECONDS):
-                        self.fail("no token was printed", logs)
-                    token = TOKEN.search(logs()[0])
-                    if not token:
-                        self.fail("no token was printed", logs)
-                    start(["join", token.group(1)])
-                else:
-                    start(["--simulate-nodes", "2", "--nproc-per-node", "2", "--", *program])
-                if not wait_until(lambda: all(process.poll() is not None for process in processes), END_SECONDS):
-                    self.fail("it did not end", logs)
-                seconds = time.monotonic() - began
-                if any(process.returncode != 0 for process in processes):
-                    self.fail("exit status %s" % [process.returncode for process in processes], logs)
-                return seconds, strangers
-            finally:
-                strangers.end()
-                for process in processes:
-                    if process.poll() is None:
-                        process.kill()
-                    process.wait()
-                wait_until(lambda: not processes_with(self.mark), 5)
+def run(arguments, kind, number, hostile):
+    with tempfile.TemporaryDirectory(prefix="cohort-hostile-") as folder:
+        return Start(arguments, kind, number, hostile, folder).run()
+
+
+def kinds_here(arguments):
+    """All kinds of jobs that this build can start."""
+    probe = subprocess.run([arguments.dlaunch, "--metrics", "0", "true"], stdin=subprocess.DEVNULL,
+                           capture_output=True, text=True)
+    if "without prometheus-cpp" not in probe.stderr:
+        return KINDS
+    print("this build has no prometheus-cpp: no job has a port for --metrics")
+    return tuple(kind for kind in KINDS if kind != "with --metrics")
 
 
 def main():
@@ -223,10 +295,12 @@ def main():
     arguments.descriptors = limits[0]  # what the jobs may have
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, limits[0]), limits[1]))
     peace, war, ports, connections = [], [], 0, 0
+    kinds = kinds_here(arguments)
     for number in range(arguments.trials):
-        if number < 4 or number % 10 < 2:  # of both kinds
-            peace.append(Start(arguments, number, False).run()[0])
-        seconds, strangers = Start(arguments, number, True).run()
+        kind = kinds[number % len(kinds)]
+        if number < 4 or number % 10 < 2:  # of all kinds
+            peace.append(run(arguments, kind, number, False)[0])
+        seconds, strangers = run(arguments, kind, number, True)
         war.append(seconds)
         ports += len(strangers.ports)
         connections += strangers.connections

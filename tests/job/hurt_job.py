@@ -29,6 +29,7 @@ class HurtJob:
             self._mark = "COHORT_HURT_JOB=%d.%d" % (os.getpid(), HurtJob._count)
         self.title = title
         self.ranks = range(ranks)
+        self._nodes = nodes
         self.lines = {rank: [] for rank in self.ranks}
         self.began = None  # CLOCK_MONOTONIC in ns of the first signal
         self._program = program = os.path.abspath(program)  # as the kernel will name it
@@ -100,6 +101,18 @@ class HurtJob:
         except ProcessLookupError:
             self.fail("rank %d has ended by itself" % rank)
         self._output.append((now, "--- %s to rank %d" % (signal.Signals(number).name, rank)))
+        self.began = self.began or now
+
+    def signal_node(self, node, number):
+        """To all processes of a node: its agent, the agent's sentinel and the ranks."""
+        agents = [pid for pid, command in processes_with(self._mark).items() if " agent --node=%d " % node in command]
+        if len(agents) != 2:
+            self.fail("node %d has the agents' processes %s, not an agent and a sentinel" % (node, agents))
+        per_node = len(self.ranks) // self._nodes
+        now = time.monotonic_ns()
+        for pid in agents + [self._pids[rank] for rank in range(node * per_node, (node + 1) * per_node)]:
+            os.kill(pid, number)
+        self._output.append((now, "--- %s to node %d" % (signal.Signals(number).name, node)))
         self.began = self.began or now
 
     def wait_end(self):

@@ -28,9 +28,9 @@ using Clock = std::chrono::steady_clock;
 
 std::string ReadCommandLine(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/cmdline", std::ios::binary);
-  std::ostringstream all;
-  all << file.rdbuf();  // a process that ends meanwhile is an error of the read: no text here, but thrown by iterators
-  std::string text = all.str();
+  std::ostringstream read;
+  read << file.rdbuf();  // unlike the buffer's iterators it throws nothing where the process ends meanwhile
+  std::string text = read.str();
   std::replace(text.begin(), text.end(), '\0', ' ');
   return text;
 }
@@ -91,6 +91,7 @@ DlaunchProcess::DlaunchProcess(const std::vector<std::string>& arguments, const 
     ::dup2(out[1], 1);
     ::dup2(err[1], 2);
     if (surroundings.without_output) ::close(1);
+    if (surroundings.enter && !surroundings.enter()) ::_exit(97);
     if (!surroundings.working_directory.empty() && ::chdir(surroundings.working_directory.c_str()) != 0) ::_exit(99);
     ::execve(program.c_str(), argv.data(), envp.data());
     ::_exit(98);

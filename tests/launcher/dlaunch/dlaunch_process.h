@@ -25,6 +25,7 @@ struct DlaunchSurroundings {
   bool without_output = false;                // it is closed when dlaunch is started
   bool on_terminal = false;                   // standard output and error are terminals of 24 rows and 80 columns
   int input = -1;                             // its standard input, not owned; -1: /dev/null
+  std::function<bool()> enter = {};           // called in the new process: moves it elsewhere; false ends it with 97
 };
 
 class DlaunchProcess {

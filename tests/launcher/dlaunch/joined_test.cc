@@ -1,19 +1,14 @@
-// Machines that come to a job by themselves: `dlaunch join`, and pods. Both run here, in processes of their own; the
-// last tests put them into two network namespaces.
+// Machines that come to a job by themselves, by `dlaunch join`: here, in processes of their own, and in two network
+// namespaces.
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -24,6 +19,7 @@
 #include "launcher/join/token.h"
 #include "launcher/options.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/same_command.h"
 #include "tests/launcher/dlaunch/stalled_reader.h"
 #include "tests/support/linked_namespaces.h"
 
@@ -270,163 +266,49 @@ TEST_F(Join, AnotherJobsTokenComesToNothing) {
   EXPECT_NE(first.Wait(), -1);
 }
 
-// Pods of one job, here.
-class Pods : public Join {
+class JoinAcrossNamespaces : public ::testing::Test {
  protected:
   void SetUp() override {
-    Join::SetUp();
-    std::ofstream(folder_.path() + "/token") << "0123456789abcdef0123456789abcdef\n";
+    if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
+    auto made = LinkedNamespaces::Create();
+    if (!made.ok()) GTEST_SKIP() << made.status().message();
+    namespaces_ = *std::move(made);
   }
-  std::unique_ptr<DlaunchProcess> Start(int index, int count, const vector<string>& rest,
-                                        const string& wait = "30") const {
-    vector<string> arguments = {"--token-file", folder_.path() + "/token", "--wait", wait, "--port-range", ports_};
-    arguments.insert(arguments.end(), rest.begin(), rest.end());
-    return std::make_unique<DlaunchProcess>(
-        arguments, DlaunchSurroundings{.environment = {"LWS_LEADER_ADDRESS=" + OwnAddresses()[0],
-                                                       "LWS_WORKER_INDEX=" + std::to_string(index),
-                                                       "LWS_GROUP_SIZE=" + std::to_string(count)}});
+  DlaunchSurroundings In(int node) const {
+    return {.enter = [this, node] { return namespaces_->Enter(node).ok(); }};
   }
 
-  TemporaryFolder folder_;
-  const string ports_ = [] {
-    const string port = std::to_string(FindFreePort());
-    return port + ":" + port;
-  }();
+  std::unique_ptr<LinkedNamespaces> namespaces_;
 };
 
-TEST_F(Pods, AreNodesInTheOrderOfTheirIndices) {
-  const vector<string> command = {"--", "sh", "-c", "echo $RANK of $WORLD_SIZE at $LWS_WORKER_INDEX"};
-  const auto two = Start(2, 3, command);
-  const auto one = Start(1, 3, command);
-  const auto zero = Start(0, 3, command);
-  EXPECT_EQ(zero->Wait(), 0) << zero->err();
-  EXPECT_EQ(one->Wait(), 0) << one->err();
-  EXPECT_EQ(two->Wait(), 0) << two->err();
-  EXPECT_NE(zero->err().find("3 ranks on 3 pods"), string::npos) << zero->err();
-  for (const char* line : {"[0] 0 of 3 at 0", "[1] 1 of 3 at 1", "[2] 2 of 3 at 2"}) {
-    EXPECT_NE(zero->out().find(line), string::npos) << line << " in " << zero->out();
-  }
+// Nothing but --nnodes and the token.
+TEST_F(JoinAcrossNamespaces, TheSameCommandTrainsByAToken) {
+  DlaunchProcess first(TwoNodeTraining({"--wait", "60"}), In(0));
+  const string token = TokenOf(&first);
+  ASSERT_NE(token, "") << first.err();
+  DlaunchProcess second({"join", token}, In(1));
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_NE(first.err().find("2 ranks on 2 machines that joined"), string::npos) << first.err();
+  EXPECT_EQ(ProblemOfTraining(first.out()), "");
+  EXPECT_EQ(second.WaitUntilGone(seconds(5)), "");
 }
 
-TEST_F(Pods, ARestartedPodTakesItsPlaceAgain) {
-  const auto old = Start(1, 3, {"true"});
-  const auto zero = Start(0, 3, {"--", "sh", "-c", "echo rank $RANK"});
-  ASSERT_TRUE(zero->WaitUntil([&] { return zero->err().find("2 of 3") != string::npos; })) << zero->err();
-  const auto again = Start(1, 3, {"true"});
-  // Before the last one comes, with whom the job starts.
-  const auto joined_twice = [&] {
-    const size_t first = zero->err().find(" joined: 2 of 3");
-    return first != string::npos && zero->err().find(" joined: 2 of 3", first + 1) != string::npos;
-  };
-  ASSERT_TRUE(zero->WaitUntil(joined_twice)) << zero->err();
-  const auto two = Start(2, 3, {"true"});
-  EXPECT_EQ(zero->Wait(), 0) << zero->err();
-  EXPECT_NE(zero->out().find("[2] rank 2"), string::npos) << zero->out();
-  EXPECT_EQ(two->Wait(), 0) << two->err();
-  EXPECT_NE(old->Wait(), -1);
-  EXPECT_NE(again->Wait(), -1);
-}
-
-TEST_F(Pods, TheLeastNumberIsEnoughWhenTheTimeIsOver) {
-  const vector<string> command = {"--nnodes", "2:4", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE"};
-  const auto three = Start(3, 4, command);
-  const auto zero = Start(0, 4, command, "12");
-  EXPECT_EQ(zero->Wait(), 0) << zero->err();
-  EXPECT_EQ(three->Wait(), 0) << three->err();
-  EXPECT_NE(zero->err().find("2 ranks on 2 pods"), string::npos) << zero->err();
-  EXPECT_NE(zero->out().find("[1] 1 of 2"), string::npos) << zero->out();
-}
-
-TEST_F(Pods, ADryRunNeitherWaitsNorJoins) {
-  const auto real = Start(0, 2, {"--", "sh", "-c", "echo rank $RANK"});
-  ASSERT_TRUE(real->WaitUntil([&] { return real->err().find("waits for the others") != string::npos; }));
-  for (const char* option : {"--dry-run", "--explain"}) {
-    for (const int index : {0, 1}) {
-      const auto dry = Start(index, 2, {option, "true"});
-      EXPECT_EQ(dry->Wait(), 2) << dry->err();
-      EXPECT_NE(dry->err().find("pods that have yet to join"), string::npos) << dry->err();
-    }
-  }
-  EXPECT_EQ(real->err().find("joined"), string::npos) << real->err();
-  const auto one = Start(1, 2, {"true"});
-  EXPECT_EQ(real->Wait(), 0) << real->err();
-  EXPECT_EQ(one->Wait(), 0) << one->err();
-}
-
-TEST_F(Pods, NeedASecretAndTheRightNumber) {
-  const vector<string> variables = {"KUBERNETES_SERVICE_HOST=10.0.0.1", "JOB_COMPLETION_INDEX=0"};
-  DlaunchProcess bare({"--nnodes", "2", "true"}, {.environment = variables});
-  EXPECT_EQ(bare.Wait(), 2);
-  EXPECT_NE(bare.err().find("volumeMounts"), string::npos) << bare.err();
-  DlaunchProcess unknown({"true"}, {.environment = variables});
-  EXPECT_EQ(unknown.Wait(), 2);
-  EXPECT_NE(unknown.err().find("give --nnodes N, the Job's completions"), string::npos) << unknown.err();
-  const auto beyond = Start(3, 3, {"true"});
-  EXPECT_EQ(beyond->Wait(), 2);
-  EXPECT_NE(beyond->err().find("this is pod 3, but --nnodes is 3"), string::npos) << beyond->err();
-}
-
-// Starts dlaunch in the second namespace. Its standard error goes to `log`.
-pid_t StartInSecondNamespace(const LinkedNamespaces& namespaces, const vector<string>& arguments,
-                             const vector<string>& variables, const string& log) {
-  const string program = ProgramFolder() + "/dlaunch";
-  vector<string> strings = {program};
-  strings.insert(strings.end(), arguments.begin(), arguments.end());
-  vector<char*> argv;
-  for (string& text : strings) argv.push_back(text.data());
-  argv.push_back(nullptr);
-  const pid_t pid = ::fork();
-  if (pid != 0) return pid;
-  if (!namespaces.Enter(1).ok()) ::_exit(97);
-  for (const string& variable : variables) ::putenv(const_cast<char*>(variable.c_str()));
-  if (std::freopen(log.c_str(), "w", stderr) == nullptr) ::_exit(96);
-  ::execv(program.c_str(), argv.data());
-  ::_exit(98);
-}
-
-string ReadFile(const string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// One test, since a process can't leave its namespace: a person's token, then a pod's variables.
-TEST(JoinAcrossNamespaces, ByATokenAndAsPods) {
-  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
-  const auto made = LinkedNamespaces::Create();
-  if (!made.ok()) GTEST_SKIP() << made.status().message();
-  const LinkedNamespaces& namespaces = **made;
-  TemporaryFolder folder;
-  std::ofstream(folder.path() + "/token") << "0123456789abcdef0123456789abcdef\n";
-  ASSERT_TRUE(namespaces.Enter(0).ok());
-  const vector<string> collperf = {ProgramFolder() + "/collperf", "all_reduce", "-b", "8", "-e", "64K", "-n", "5"};
-  {
-    // The namespaces have another interface each, which leads nowhere.
-    vector<string> command = FirstCommand(collperf);
-    command.insert(command.begin(), {"--iface", "10.77.0.0/16", "--port-range", "23100:23199"});
-    DlaunchProcess first(command);
-    const string token = TokenOf(&first);
-    const auto parsed = ParseToken(token);
-    ASSERT_TRUE(parsed.ok()) << first.err();
-    EXPECT_TRUE(parsed->addresses.starts_with(LinkedNamespaces::AddressOf(0) + ":231")) << parsed->addresses;
-    EXPECT_EQ(parsed->addresses.find(','), string::npos) << parsed->addresses;
-    const pid_t second = StartInSecondNamespace(namespaces, {"join", token}, {}, folder.path() + "/log");
-    EXPECT_EQ(first.Wait(), 0) << first.err();
-    int status = -1;
-    ::waitpid(second, &status, 0);
-    EXPECT_EQ(status, 0) << ReadFile(folder.path() + "/log");
-    EXPECT_NE(first.out().find("all_reduce"), string::npos) << first.out();
-  }
-  vector<string> arguments = {"--token-file", folder.path() + "/token", "--"};
-  arguments.insert(arguments.end(), collperf.begin(), collperf.end());
-  const string leader = "LWS_LEADER_ADDRESS=" + LinkedNamespaces::AddressOf(0);
-  DlaunchProcess pod(arguments, {.environment = {leader, "LWS_WORKER_INDEX=0", "LWS_GROUP_SIZE=2"}});
-  const pid_t other = StartInSecondNamespace(namespaces, arguments, {leader, "LWS_WORKER_INDEX=1", "LWS_GROUP_SIZE=2"},
-                                             folder.path() + "/log");
-  EXPECT_EQ(pod.Wait(), 0) << pod.err();
-  int status = -1;
-  ::waitpid(other, &status, 0);
-  EXPECT_EQ(status, 0) << ReadFile(folder.path() + "/log");
-  EXPECT_NE(pod.err().find("2 ranks on 2 pods"), string::npos) << pod.err();
+// The namespaces have another interface each, which leads nowhere.
+TEST_F(JoinAcrossNamespaces, ByTheNetworkAndThePortsThatWereNamed) {
+  vector<string> command =
+      FirstCommand({ProgramFolder() + "/collperf", "all_reduce", "-b", "8", "-e", "64K", "-n", "5"});
+  command.insert(command.begin(), {"--iface", "10.77.0.0/16", "--port-range", "23100:23199"});
+  DlaunchProcess first(command, In(0));
+  const string token = TokenOf(&first);
+  const auto parsed = ParseToken(token);
+  ASSERT_TRUE(parsed.ok()) << first.err();
+  EXPECT_TRUE(parsed->addresses.starts_with(LinkedNamespaces::AddressOf(0) + ":231")) << parsed->addresses;
+  EXPECT_EQ(parsed->addresses.find(','), string::npos) << parsed->addresses;
+  DlaunchProcess second({"join", token}, In(1));
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_NE(first.out().find("all_reduce"), string::npos) << first.out();
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "launcher/base/addresses.h"
 #include "launcher/environment/this_machine.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/same_command.h"
 
 namespace cohort::launcher {
 namespace {
@@ -156,6 +157,12 @@ class SlurmTest : public ::testing::Test {
     return WEXITSTATUS(status);
   }
 
+  string Training() const {
+    string command = dlaunch_;
+    for (const string& word : TwoNodeTraining()) command += " " + word;
+    return command;
+  }
+
   bool Printed(const string& text) const { return out_.find(text) != string::npos; }
 
   const string dlaunch_ = ProgramFolder() + "/dlaunch";
@@ -190,6 +197,20 @@ TEST_F(SlurmTest, ABatchScriptNeedsOneLine) {
       << out_;
   EXPECT_TRUE(Printed("4 ranks on 2 hosts of Slurm job ")) << out_;
   EXPECT_TRUE(Printed("all_reduce")) << out_;
+}
+
+TEST_F(SlurmTest, TheSameCommandTrainsFromABatchScript) {
+  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
+  EXPECT_EQ(Batch(Training() + "\n"), 0) << out_;
+  EXPECT_TRUE(Printed("2 ranks on 2 hosts of Slurm job ")) << out_;
+  EXPECT_EQ(ProblemOfTraining(out_), "");
+}
+
+TEST_F(SlurmTest, TheSameCommandTrainsFromSrun) {
+  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
+  EXPECT_EQ(Step("--nodes=2 --ntasks-per-node=1 " + Training()), 0) << out_;
+  EXPECT_TRUE(Printed("2 ranks on 2 hosts of Slurm job ")) << out_;
+  EXPECT_EQ(ProblemOfTraining(out_), "");
 }
 
 TEST_F(SlurmTest, RanksSeeTheirNodeAndNotTheTasksOfSlurm) {

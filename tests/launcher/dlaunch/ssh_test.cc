@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/same_command.h"
 #include "tests/support/linked_namespaces.h"
 
 namespace cohort::launcher {
@@ -133,6 +134,15 @@ TEST_F(Ssh, RunsACollectiveProgramOnBothHosts) {
   ASSERT_EQ(job.Wait(), 0) << job.out() << job.err();
   EXPECT_NE(job.err().find("4 ranks on 2 hosts by ssh"), string::npos) << job.err();
   EXPECT_NE(job.out().find("all_reduce"), string::npos) << job.out();
+  EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
+}
+
+TEST_F(Ssh, TheSameCommandTrainsOnBothHosts) {
+  if (!kHaveUcx) GTEST_SKIP() << "this build has no UCX, which ranks on two hosts need";
+  DlaunchProcess job(Command(TwoNodeTraining()));
+  ASSERT_EQ(job.Wait(), 0) << job.out() << job.err();
+  EXPECT_NE(job.err().find("2 ranks on 2 hosts by ssh"), string::npos) << job.err();
+  EXPECT_EQ(ProblemOfTraining(job.out()), "");
   EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
 }
 
