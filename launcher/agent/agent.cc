@@ -89,6 +89,7 @@ class Agent {
   EventLoop loop_;
   MessageReader input_;
   MessageWriter output_;
+  LogWriter logs_{&loop_, [this](const std::string& problem) { Notice(problem); }};
   UniqueFd signals_;
 
   v1::NodeStart start_;
@@ -130,6 +131,7 @@ int Agent::Run() {
   cgroup_.Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
   cgroup_.Remove(kSweepLimit);
+  logs_.Finish(std::chrono::seconds(1));  // nearly all was written before the ranks counted as gone
   output_.Flush(kFlushLimit);
   return exit_status_;
 }
@@ -369,7 +371,8 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   MakeCgroup(assignment);
   ranks_ = std::make_unique<NodeRanks>(
       &loop_, &sentinel_,
-      NodeRanks::Owner{assignment.placement().node(), address_, &cgroup_, link_.data_interface_ip()}, assignment,
+      NodeRanks::Owner{assignment.placement().node(), address_, &cgroup_, &logs_, link_.data_interface_ip()},
+      assignment,
       NodeRanks::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { link_.Send(message); },
                            .on_line = [this](const v1::OutputLine& line) { OnOutputLine(line); },
                            .on_notice = [this](const std::string& text) { Notice(text); },

@@ -60,6 +60,7 @@ class SupervisorTest : public ::testing::Test {
   Supervisor supervisor_{&loop_,
                          &sentinel_,
                          &cgroup_,
+                         nullptr,
                          {.on_line =
                               [this](const v1::OutputLine&) {
                                 if (waiting_for_ > 0 && --waiting_for_ == 0) loop_.Quit();
