@@ -135,7 +135,8 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
         "this is a rank of another dlaunch already (COHORT_AGENT is set); to start a job of its own from it, use "
         "env -u COHORT_AGENT dlaunch ...");
   }
-  // Before nodes are asked or waited for: whoever has mistyped it need not wait for others to hear so.
+  // This and the folder before nodes are asked or waited for: whoever has mistyped one need not wait for others to hear
+  // so.
   const std::string& name = options.command[0];
   absl::StatusOr<Program> program =
       FindProgram(name, GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder());
@@ -145,6 +146,9 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
   }
   COHORT_RETURN_IF_ERROR(program.status());
   job.program = *std::move(program);
+  if (!options.dry_run && !RunsElsewhere(options)) {
+    COHORT_ASSIGN_OR_RETURN(job.log_directory, MakeLogDirectory(options.log_directory));
+  }
   COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
   if (job.nodes.instead) return job;
   if (!options.interface.empty() && !job.nodes.across_hosts) {
@@ -216,9 +220,6 @@ int Launch(const std::vector<std::string>& argv) {
     const std::string why = job->options.explain ? Explanation(*job) : "";
     return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n" + FormatPlacement(job->placement));
   }
-  absl::StatusOr<std::string> log_directory = MakeLogDirectory(job->options.log_directory);
-  if (!log_directory.ok()) return Refuse(log_directory.status(), kExitUsage);
-  job->log_directory = *std::move(log_directory);
   PrintText(stderr, "dlaunch: " + Summary(*job));
   return RunJob(*job);
 }

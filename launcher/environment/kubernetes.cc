@@ -105,6 +105,11 @@ Detection Kubernetes::Detect(const Options&) const {
   return {true, "a pod whose JOB_COMPLETION_INDEX is " + *index};
 }
 
+bool Kubernetes::RunsElsewhere(const Options&) const {
+  const absl::StatusOr<KubernetesPod> pod = ReadKubernetesVariables(GetVariable, FullName());
+  return pod.ok() && pod->index > 0;
+}
+
 absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
   COHORT_ASSIGN_OR_RETURN(const KubernetesPod pod, ReadKubernetesVariables(GetVariable, FullName()));
   const int count = options.nodes.value_or(pod.count.value_or(0));

@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <chrono>
+#include <filesystem>
 #include <string>
 
 #include "tests/launcher/dlaunch/dlaunch_process.h"
@@ -23,6 +25,23 @@ TEST(LogFiles, ADiskThatHangsKeepsNobodyFromTheJob) {
             std::string::npos)
       << job.err();
   EXPECT_EQ(job.err().find("lost"), std::string::npos) << job.err();
+}
+
+// A folder that can't be made is refused before anybody is asked, or waited for.
+TEST(LogFiles, AFolderThatCanNotBeMadeIsRefusedFirst) {
+  const auto start = std::chrono::steady_clock::now();
+  DlaunchProcess waits({"--nnodes", "2", "--wait", "600", "--log-dir", "/dev/null/logs", "true"});
+  EXPECT_EQ(waits.Wait(), 2) << waits.err();
+  EXPECT_NE(waits.err().find("--log-dir /dev/null/logs"), std::string::npos) << waits.err();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));  // the promise is one
+
+  const TemporaryFolder folder;
+  const std::string asked = folder.path() + "/asked";
+  DlaunchProcess asks({"--ssh", folder.AddScript("ssh", "#!/bin/sh\ntouch " + asked + "\nexit 1\n"), "--hosts", "a,b",
+                       "--log-dir", "/dev/null/logs", "true"});
+  EXPECT_EQ(asks.Wait(), 2) << asks.err();
+  EXPECT_NE(asks.err().find("--log-dir /dev/null/logs"), std::string::npos) << asks.err();
+  EXPECT_FALSE(std::filesystem::exists(asked)) << "a host was asked before";
 }
 
 }  // namespace
