@@ -17,7 +17,7 @@ RankOutput::RankOutput(EventLoop* loop, Options options, UniqueFd output, Unique
                         .is_error = is_error,
                         .watched = false,
                         .splitter = LineSplitter(
-                            [this, is_error](std::string_view text, bool partial) { OnLine(is_error, text, partial); }),
+                            [this, is_error](std::string_view text, bool) { OnLine(is_error, text); }),
                         .log_path = "",
                         .log = nullptr});
     if (!options_.log_directory.empty()) OpenLog(&streams_.back());
@@ -84,14 +84,13 @@ void RankOutput::WatchAgain() {
   for (Stream& stream : streams_) SetWatched(&stream, true);
 }
 
-void RankOutput::OnLine(bool is_error, std::string_view text, bool partial) {
+void RankOutput::OnLine(bool is_error, std::string_view text) {
   tail_.emplace_back(text.substr(0, kTailLineBytes));
   if (tail_.size() > kTailLines) tail_.pop_front();
   v1::OutputLine line;
   line.set_rank(options_.rank);
   line.set_standard_error(is_error);
   line.set_text(text.data(), text.size());
-  line.set_partial(partial);
   rate_.Take(std::move(line), OutputRate::Clock::now(), options_.on_line);
   PassOnLater();
 }

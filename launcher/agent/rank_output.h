@@ -69,7 +69,7 @@ class RankOutput {
   void WriteLog(Stream* stream, std::string_view bytes);
   void AwaitRoom();
   void WatchAgain();
-  void OnLine(bool is_error, std::string_view text, bool partial);
+  void OnLine(bool is_error, std::string_view text);
   // Reads once; false when there is nothing to read now or ever.
   bool ReadSome(Stream* stream);
   void SetWatched(Stream* stream, bool watched);

@@ -74,7 +74,6 @@ std::string TakePacket(FuzzInput* input) {
     case 0:
       message.mutable_hello()->set_protocol(input->Below(8) == 7 ? input->Number32() : runtime::kAgentProtocol);
       message.mutable_hello()->set_local_rank(input->Number32());
-      message.mutable_hello()->set_pid(input->Signed32());
       break;
     case 1:
       message.mutable_nodes()->set_request(input->Number());

@@ -44,7 +44,6 @@ class Client {
     v1::RankMessage message;
     message.mutable_hello()->set_protocol(protocol);
     message.mutable_hello()->set_local_rank(local_rank);
-    message.mutable_hello()->set_pid(::getpid());
     Send(message);
   }
   // The next message; KIND_NOT_SET when the agent has closed, or says nothing for a long time.
