@@ -15,6 +15,7 @@
 
 #include "launcher/base/addresses.h"
 #include "launcher/base/run_commands.h"
+#include "launcher/base/say.h"
 #include "launcher/base/unique_fd.h"
 #include "launcher/environment/cpus.h"
 #include "launcher/environment/inventory.h"
@@ -53,10 +54,6 @@ Finding JudgeLimit(const std::string& subject, const std::string& option, unsign
   finding.level = limit < needed ? Finding::Level::kBad : Finding::Level::kWarning;
   finding.remedy = "raise it: ulimit " + option + " " + std::to_string(wanted);
   return finding;
-}
-
-std::string Plural(int count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 const char* NameOf(Finding::Level level) {
@@ -199,10 +196,7 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
 }
 
 int RunDoctorCommand(const std::vector<std::string>& arguments) {
-  if (!arguments.empty()) {
-    std::fprintf(stderr, "dlaunch: use: dlaunch doctor; it takes no arguments\n");
-    return kExitUsage;
-  }
+  if (!arguments.empty()) return Refuse("use: dlaunch doctor; it takes no arguments", kExitUsage);
   std::vector<Finding> findings = Judge(LookAtThisMachine());
   findings.push_back(TryAJob());
   bool bad = false;

@@ -17,6 +17,7 @@
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent_processes.h"
 #include "launcher/base/event_loop.h"
+#include "launcher/base/printable.h"
 #include "launcher/base/unique_fd.h"
 #include "launcher/credentials.h"
 #include "launcher/front_end.h"
@@ -59,7 +60,7 @@ class FrontEnd {
   void AwaitAgentsEnds();
   void KillAgents();
   void QuitWhenDone();
-  void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + text + "\n"); }
+  void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + Printable(text) + "\n"); }
 
   const Job& job_;
   const std::string job_id_ = NewJobId();

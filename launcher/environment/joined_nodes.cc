@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
@@ -11,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "launcher/base/addresses.h"
+#include "launcher/base/say.h"
 #include "launcher/credentials.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/this_machine.h"
@@ -21,8 +21,6 @@ namespace cohort::launcher {
 namespace {
 
 constexpr std::chrono::minutes kWait{10};
-
-void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", text.c_str()); }
 
 }  // namespace
 

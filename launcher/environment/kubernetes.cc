@@ -3,12 +3,12 @@
 #include <netdb.h>
 
 #include <charconv>
-#include <cstdio>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "launcher/base/say.h"
 #include "launcher/environment/joined_nodes.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/environment/this_machine.h"
@@ -22,8 +22,6 @@ namespace {
 constexpr int kDefaultPort = 29400;  // of a pod's own network
 constexpr std::chrono::minutes kWait{10};
 constexpr size_t kMinSecret = 16;
-
-void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", text.c_str()); }
 
 absl::StatusOr<int> ReadIndex(const char* name, const std::string& text, int min) {
   int value = 0;

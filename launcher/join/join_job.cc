@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <initializer_list>
@@ -24,6 +23,7 @@
 #include "launcher/agent/agent.h"
 #include "launcher/base/addresses.h"
 #include "launcher/base/piped_process.h"
+#include "launcher/base/say.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/join/gate.h"
 #include "launcher/join/secure_stream.h"
@@ -39,8 +39,6 @@ using std::chrono::seconds;
 
 constexpr seconds kAttempt{5};
 constexpr int kRetryMs = 500;
-
-void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", text.c_str()); }
 
 // "name:port" as a list of numeric addresses; such a list as it is.
 absl::StatusOr<std::string> Resolve(const std::string& addresses) {
