@@ -48,6 +48,11 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open(options.ports.value_or(PortRange{0, 0})));
   token.addresses = FormatAddresses(OwnAddresses(options.interface), gate.port());
   if (token.addresses.empty()) {
+    if (!options.interface.empty()) {
+      return absl::InvalidArgumentError("--iface " + options.interface +
+                                        ": this machine has no address there that others may reach (link-local ones "
+                                        "of IPv6 are none); name another, or give it an address");
+    }
     return absl::InvalidArgumentError("this machine has no address that others may reach; bring its network up");
   }
   const std::chrono::milliseconds wait = options.wait.value_or(kWait);
