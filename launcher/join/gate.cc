@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "launcher/environment/inventory.h"
+#include "launcher/join/early_notices.h"
 #include "launcher/join/secure_stream.h"
 #include "runtime/base/status_macros.h"
 
@@ -108,6 +109,8 @@ class Reception {
                                            std::to_string(options_.count + 1) + " nodes came in time" + enough);
       }
       Look();
+      Remind();
+      DropNotices();
     }
     std::vector<JoinedNode> nodes;
     if (options_.indexed) {
@@ -159,6 +162,18 @@ class Reception {
       }
     }
     if (polled[0].revents != 0) AcceptAll();
+  }
+
+  // Whoever looks at it after a while shall see that it waits, for whom, and for how long it still will.
+  void Remind() {
+    if (!reminder_.passed()) return;
+    reminder_ = Deadline::After(options_.remind);
+    const auto in_seconds = [](auto time) {
+      return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+    };
+    options_.say("waiting for " + in_seconds(Deadline::Clock::now() - since_) +
+                 " by now: " + std::to_string(Complete() + 1) + " of " + std::to_string(options_.count + 1) +
+                 " nodes are here, " + in_seconds(options_.deadline.left()) + " are left");
   }
 
   void AcceptAll() {
@@ -222,6 +237,8 @@ class Reception {
   const JoinKey& key_;
   const std::string knock_;
   const JoinGate::AwaitOptions& options_;
+  const Deadline::Clock::time_point since_ = Deadline::Clock::now();
+  Deadline reminder_ = Deadline::After(options_.remind);
   std::list<Stranger> strangers_;
   std::list<Guest> guests_;
 };
@@ -246,6 +263,7 @@ absl::StatusOr<JoinHello> ParseJoinHello(const std::string& text) {
 }
 
 absl::StatusOr<JoinGate> JoinGate::Open(const PortRange& ports) {
+  HoldNotices();
   std::string last_error;
   for (int port = ports.first; port <= ports.last; ++port) {
     UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <initializer_list>
 #include <iostream>
 #include <memory>
@@ -25,6 +24,7 @@
 #include "launcher/base/piped_process.h"
 #include "launcher/base/say.h"
 #include "launcher/environment/inventory.h"
+#include "launcher/join/early_notices.h"
 #include "launcher/join/gate.h"
 #include "launcher/join/secure_stream.h"
 #include "launcher/options.h"
@@ -107,27 +107,13 @@ sigset_t SetOf(std::initializer_list<int> signals) {
   return set;
 }
 
-// A scheduler's notices of a preemption, which must not end us: the agent knows what to do with them.
-sigset_t Notices() { return SetOf({SIGUSR1, SIGUSR2}); }
-
-std::string NameOfNotice(int signal) { return signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2"; }
-
-// Those that have come so far.
-void DropNotices() {
-  const sigset_t notices = Notices();
-  const timespec now{};
-  for (int signal = 0; (signal = ::sigtimedwait(&notices, nullptr, &now)) > 0;) {
-    Say(NameOfNotice(signal) + " came before the job had started, and there was nobody to tell");
-  }
-}
-
 // What a scheduler or a person tells this process is for the agent.
 void PassSignalsOn(int signals, pid_t agent) {
   signalfd_siginfo info{};
   while (::read(signals, &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
     const bool notice = signal == SIGUSR1 || signal == SIGUSR2;
-    if (notice) Say(NameOfNotice(signal) + ": telling the job");
+    if (notice) Say(std::string(NameOfNotice(signal)) + ": telling the job");
     ::kill(agent, notice ? signal : SIGTERM);
   }
 }
@@ -162,8 +148,7 @@ int RunAgentBehind(SecureStream* stream) {
 
 int JoinJob(const JoinTarget& target) {
   ::signal(SIGPIPE, SIG_IGN);
-  const sigset_t notices = Notices();
-  ::sigprocmask(SIG_BLOCK, &notices, nullptr);
+  HoldNotices();
   absl::StatusOr<SecureStream> stream = DialUntilItAnswers(target);
   if (!stream.ok()) {
     Say(std::string(stream.status().message()));
