@@ -77,6 +77,10 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
     }
     return pod;
   }
+  // Kubeflow's trainer tells torchrun so; a range is not the number of pods.
+  if (const auto nodes = variable("PET_NNODES"); nodes && nodes->find(':') == std::string::npos) {
+    COHORT_ASSIGN_OR_RETURN(pod.count, ReadIndex("PET_NNODES", *nodes, 1));
+  }
   COHORT_ASSIGN_OR_RETURN(pod.index,
                           ReadIndex("JOB_COMPLETION_INDEX", variable("JOB_COMPLETION_INDEX").value_or(""), 0));
   const size_t dot = std::min(full_name.find('.'), full_name.size());
