@@ -8,18 +8,18 @@
 
 namespace cohort::launcher {
 
-RankOutput::RankOutput(EventLoop* loop, Options options, UniqueFd output, UniqueFd error)
+RankOutput::RankOutput(EventLoop* loop, Options options, runtime::FileDescriptor output, runtime::FileDescriptor error)
     : loop_(loop), options_(std::move(options)), rate_(options_.log_rate, OutputRate::Clock::now()) {
   streams_.reserve(2);
-  for (UniqueFd* fd : {&output, &error}) {
+  for (runtime::FileDescriptor* fd : {&output, &error}) {
     const bool is_error = fd == &error;
-    streams_.push_back({.fd = std::move(*fd),
-                        .is_error = is_error,
-                        .watched = false,
-                        .splitter = LineSplitter(
-                            [this, is_error](std::string_view text, bool) { OnLine(is_error, text); }),
-                        .log_path = "",
-                        .log = nullptr});
+    streams_.push_back(
+        {.fd = std::move(*fd),
+         .is_error = is_error,
+         .watched = false,
+         .splitter = LineSplitter([this, is_error](std::string_view text, bool) { OnLine(is_error, text); }),
+         .log_path = "",
+         .log = nullptr});
     if (!options_.log_directory.empty()) OpenLog(&streams_.back());
   }
   for (Stream& stream : streams_) SetWatched(&stream, true);
@@ -105,7 +105,7 @@ void RankOutput::PassOnLater() {
 }
 
 bool RankOutput::ReadSome(Stream* stream) {
-  if (!stream->fd) return false;
+  if (!stream->fd.valid()) return false;
   char buffer[64u << 10];
   const ssize_t n = ::read(stream->fd.get(), buffer, sizeof buffer);
   if (n > 0) {
@@ -116,13 +116,13 @@ bool RankOutput::ReadSome(Stream* stream) {
   }
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   SetWatched(stream, false);
-  stream->fd.reset();
+  stream->fd.Close();
   stream->splitter.Finish();
   return false;
 }
 
 void RankOutput::SetWatched(Stream* stream, bool watched) {
-  if (!stream->fd || stream->watched == watched) return;
+  if (!stream->fd.valid() || stream->watched == watched) return;
   stream->watched = watched;
   if (watched) {
     loop_->Watch(stream->fd.get(), EPOLLIN, [this, stream](uint32_t) { ReadSome(stream); });

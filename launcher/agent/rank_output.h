@@ -15,7 +15,7 @@
 #include "launcher/agent/log_writer.h"
 #include "launcher/agent/output_rate.h"
 #include "launcher/base/event_loop.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -34,7 +34,7 @@ class RankOutput {
   };
 
   // Reads from the two descriptors (non-blocking) as they become ready.
-  RankOutput(EventLoop* loop, Options options, UniqueFd output, UniqueFd error);
+  RankOutput(EventLoop* loop, Options options, runtime::FileDescriptor output, runtime::FileDescriptor error);
   ~RankOutput();
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
@@ -54,7 +54,7 @@ class RankOutput {
 
  private:
   struct Stream {
-    UniqueFd fd;
+    runtime::FileDescriptor fd;
     bool is_error = false;
     bool watched = false;
     LineSplitter splitter;

@@ -132,7 +132,7 @@ void Supervisor::FeedInput(Rank* rank, std::unique_ptr<RankInput> kept) {
     if (!rank->command.reads_input) return;  // another is the first now
     kept->GoOn(callbacks_.on_input_wanted);
     rank->input = std::move(kept);
-  } else if (rank->process.input) {
+  } else if (rank->process.input.valid()) {
     rank->input = std::make_unique<RankInput>(loop_, std::move(rank->process.input), callbacks_.on_input_wanted);
   }
 }

@@ -20,7 +20,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -120,37 +120,37 @@ absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& addresse
 
 // All at once.
 absl::StatusOr<Connection> ConnectAny(const std::vector<Endpoint>& endpoints, runtime::Deadline deadline) {
-  std::vector<UniqueFd> sockets;
+  std::vector<runtime::FileDescriptor> sockets;
   std::vector<pollfd> polled;
   std::vector<std::string> errors(endpoints.size());
   for (size_t i = 0; i < endpoints.size(); ++i) {
     const Endpoint& endpoint = endpoints[i];
-    UniqueFd fd(::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    runtime::FileDescriptor fd(::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int started =
-        fd ? ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&endpoint.address), endpoint.size) : -1;
+        fd.valid() ? ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&endpoint.address), endpoint.size) : -1;
     if (started == 0) return Connection{std::move(fd), endpoint.text};
-    if (!fd || errno != EINPROGRESS) {
+    if (!fd.valid() || errno != EINPROGRESS) {
       errors[i] = std::strerror(errno);
-      fd.reset();
+      fd.Close();
     }
     polled.push_back({fd.get(), POLLOUT, 0});
     sockets.push_back(std::move(fd));
   }
   const auto open = [&] {
-    return std::any_of(sockets.begin(), sockets.end(), [](const UniqueFd& fd) { return bool{fd}; });
+    return std::any_of(sockets.begin(), sockets.end(), [](const runtime::FileDescriptor& fd) { return fd.valid(); });
   };
   while (open() && !deadline.passed()) {
     const auto left =
         std::min(std::chrono::ceil<std::chrono::milliseconds>(deadline.left()), std::chrono::milliseconds(1000));
     ::poll(polled.data(), polled.size(), static_cast<int>(left.count()));
     for (size_t i = 0; i < sockets.size(); ++i) {
-      if (!sockets[i] || polled[i].revents == 0) continue;
+      if (!sockets[i].valid() || polled[i].revents == 0) continue;
       int error = 0;
       socklen_t size = sizeof error;
       ::getsockopt(sockets[i].get(), SOL_SOCKET, SO_ERROR, &error, &size);
       if (error == 0) return Connection{std::move(sockets[i]), endpoints[i].text};
       errors[i] = std::strerror(error);
-      sockets[i].reset();
+      sockets[i].Close();
       polled[i].fd = -1;
     }
   }
@@ -248,10 +248,10 @@ size_t CountAddresses(const std::string& addresses) { return SplitAddresses(addr
 std::string LocalAddressTowards(const std::string& address) {
   const absl::StatusOr<Endpoint> peer = ParseEndpoint(address);
   if (!peer.ok()) return "";
-  const UniqueFd fd(::socket(peer->address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const runtime::FileDescriptor fd(::socket(peer->address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage local{};
   socklen_t length = sizeof local;
-  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&peer->address), peer->size) != 0 ||
+  if (!fd.valid() || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&peer->address), peer->size) != 0 ||
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) {
     return "";
   }
@@ -260,7 +260,7 @@ std::string LocalAddressTowards(const std::string& address) {
 
 int FindFreePort(int first, int last) {
   const auto free = [](int port) {
-    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const runtime::FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in any{};
     any.sin_family = AF_INET;
     any.sin_addr.s_addr = htonl(INADDR_ANY);
@@ -271,7 +271,7 @@ int FindFreePort(int first, int last) {
     if (free(port)) return port;
   }
   if (first > 0) return 0;
-  const UniqueFd random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
+  const runtime::FileDescriptor random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
   for (int attempt = 0; attempt < 100; ++attempt) {
     uint16_t number = 0;
     if (::read(random.get(), &number, sizeof number) != sizeof number) break;

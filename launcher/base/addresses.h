@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/base/unique_fd.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -28,7 +28,7 @@ int PortOf(const std::string& address);
 absl::StatusOr<std::string> FirstReachable(const std::string& addresses, runtime::Deadline deadline);
 
 struct Connection {
-  UniqueFd socket;
+  runtime::FileDescriptor socket;
   std::string address;  // one of the list
 };
 // A connection to the first of the list that accepts one, with the same errors. Who that is has yet to be seen: see

@@ -37,7 +37,7 @@ constexpr char kHello[] = "cohort-join ";
 
 // Someone who has not yet shown the knock.
 struct Stranger {
-  UniqueFd socket;
+  runtime::FileDescriptor socket;
   Deadline limit;
 };
 
@@ -61,22 +61,24 @@ struct Guest {
   const int low = 3;
   for (int i = 0; i < 3; ++i) ::dup2(own[i], low + i);
   ::close_range(low + 3, ~0U, 0);
-  absl::StatusOr<SecureStream> stream = SecureStream::Accept(UniqueFd(low), key, Deadline::After(kHandshakeLimit));
+  absl::StatusOr<SecureStream> stream =
+      SecureStream::Accept(runtime::FileDescriptor(low), key, Deadline::After(kHandshakeLimit));
   if (!stream.ok()) ::_exit(1);
-  const absl::Status carried = stream->Pump(UniqueFd(low + 1), UniqueFd(low + 2), {.ends_with_peer = true});
+  const absl::Status carried =
+      stream->Pump(runtime::FileDescriptor(low + 1), runtime::FileDescriptor(low + 2), {.ends_with_peer = true});
   ::_exit(carried.ok() ? 0 : 1);
 }
 
-absl::StatusOr<Guest> StartCarrier(UniqueFd socket, const JoinKey& key) {
+absl::StatusOr<Guest> StartCarrier(runtime::FileDescriptor socket, const JoinKey& key) {
   int input[2], output[2];
   if (::pipe2(input, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
   Guest guest{.agent = {}, .said = "", .limit = Deadline::After(kHandshakeLimit), .hello = {}};
-  const UniqueFd input_end(input[0]);
-  guest.agent.input.reset(input[1]);
+  const runtime::FileDescriptor input_end(input[0]);
+  guest.agent.input = runtime::FileDescriptor(input[1]);
   if (::pipe2(output, O_CLOEXEC | O_NONBLOCK) != 0)
     return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
-  guest.agent.output.reset(output[0]);
-  const UniqueFd output_end(output[1]);
+  guest.agent.output = runtime::FileDescriptor(output[0]);
+  const runtime::FileDescriptor output_end(output[1]);
   const pid_t parent = ::getpid();
   guest.agent.pid = ::fork();
   if (guest.agent.pid == 0) Carry(socket.get(), input_end.get(), output_end.get(), key, parent);
@@ -179,7 +181,7 @@ class Reception {
   void AcceptAll() {
     for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
       if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
-      strangers_.push_back({UniqueFd(fd), Deadline::After(kStrangerLimit)});
+      strangers_.push_back({runtime::FileDescriptor(fd), Deadline::After(kStrangerLimit)});
     }
   }
 
@@ -266,9 +268,9 @@ absl::StatusOr<JoinGate> JoinGate::Open(const PortRange& ports) {
   HoldNotices();
   std::string last_error;
   for (int port = ports.first; port <= ports.last; ++port) {
-    UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const bool six = bool{fd};
-    if (!six) fd.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    runtime::FileDescriptor fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const bool six = fd.valid();
+    if (!six) fd = runtime::FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int on = 1, off = 0;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     sockaddr_in6 address6{};

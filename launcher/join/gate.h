@@ -17,11 +17,11 @@
 
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/join/token.h"
 #include "launcher/options.h"
 #include "launcher/spawn/spawner.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -60,8 +60,8 @@ class JoinGate {
   absl::StatusOr<std::vector<JoinedNode>> Await(const JoinKey& key, const AwaitOptions& options);
 
  private:
-  JoinGate(UniqueFd listener, int port) : listener_(std::move(listener)), port_(port) {}
-  UniqueFd listener_;
+  JoinGate(runtime::FileDescriptor listener, int port) : listener_(std::move(listener)), port_(port) {}
+  runtime::FileDescriptor listener_;
   int port_ = 0;
 };
 

@@ -61,7 +61,7 @@ absl::StatusOr<std::string> Resolve(const std::string& addresses) {
   return FormatAddresses(numeric, PortOf(addresses));
 }
 
-absl::StatusOr<SecureStream> Greet(UniqueFd socket, const JoinKey& key, Deadline deadline) {
+absl::StatusOr<SecureStream> Greet(runtime::FileDescriptor socket, const JoinKey& key, Deadline deadline) {
   const std::string knock = KnockOf(key);
   if (::send(socket.get(), knock.data(), knock.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(knock.size())) {
     return absl::UnavailableError(std::string("it does not take our first bytes: ") + std::strerror(errno));
@@ -123,7 +123,7 @@ int RunAgentBehind(SecureStream* stream) {
   const sigset_t handled = SetOf({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2});
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
-  const UniqueFd signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  const runtime::FileDescriptor signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   absl::StatusOr<PipedProcess> agent =
       StartPiped({"dlaunch", "agent", "--node=joined", kExitWithJobArgument},
                  {.program = "/proc/self/exe", .death_signal = LauncherGoneSignal(), .keep_blocked = true});

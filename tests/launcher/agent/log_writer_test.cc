@@ -149,7 +149,7 @@ TEST_F(LogWriterTest, ALoopGoesOnWhileALogTakesNothing) {
   int ticks = 0;
   RankOutput output(
       &loop_, {.logs = writer_.get(), .log_directory = folder_, .on_line = [&](const v1::OutputLine&) { lines += 1; }},
-      UniqueFd(fds[0]), UniqueFd());
+      runtime::FileDescriptor(fds[0]), runtime::FileDescriptor());
   std::string text;
   for (int i = 0; i < kLines; ++i) text += line + "\n";
   std::function<void()> tick = [&] {  // the rank: blocked while its pipe is full
