@@ -87,7 +87,7 @@ void AgentProcesses::OnReadable(size_t index) {
   if (agent.reading) loop_->Unwatch(agent.process.output.get());
   agent.reading = false;
   agent.output_ended = true;
-  agent.process.output.reset();
+  agent.process.output.Close();
   if (agent.exited) callbacks_.on_ended(index);
 }
 

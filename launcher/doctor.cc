@@ -15,13 +15,14 @@
 
 #include "launcher/base/addresses.h"
 #include "launcher/base/run_commands.h"
-#include "launcher/base/unique_fd.h"
+#include "launcher/base/say.h"
 #include "launcher/environment/cpus.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/options.h"
 #include "launcher/program.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {
@@ -53,10 +54,6 @@ Finding JudgeLimit(const std::string& subject, const std::string& option, unsign
   finding.level = limit < needed ? Finding::Level::kBad : Finding::Level::kWarning;
   finding.remedy = "raise it: ulimit " + option + " " + std::to_string(wanted);
   return finding;
-}
-
-std::string Plural(int count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
 }
 
 const char* NameOf(Finding::Level level) {
@@ -139,10 +136,10 @@ MachineFacts LookAtThisMachine() {
   facts.open_files = LimitOf(RLIMIT_NOFILE);
   facts.processes = LimitOf(RLIMIT_NPROC);
   facts.addresses = OwnAddresses();
-  const UniqueFd memory(::memfd_create("cohort-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  facts.memfd = memory && ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0;
-  const UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
-  facts.pidfd = static_cast<bool>(process);
+  const runtime::FileDescriptor memory(::memfd_create("cohort-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  facts.memfd = memory.valid() && ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0;
+  const runtime::FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
+  facts.pidfd = process.valid();
   std::ifstream("/proc/sys/kernel/yama/ptrace_scope") >> facts.ptrace_scope;
   facts.ssh = IsInPath("ssh");
   facts.ucx = LookAtUcx();
@@ -199,10 +196,7 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
 }
 
 int RunDoctorCommand(const std::vector<std::string>& arguments) {
-  if (!arguments.empty()) {
-    std::fprintf(stderr, "dlaunch: use: dlaunch doctor; it takes no arguments\n");
-    return kExitUsage;
-  }
+  if (!arguments.empty()) return Refuse("use: dlaunch doctor; it takes no arguments", kExitUsage);
   std::vector<Finding> findings = Judge(LookAtThisMachine());
   findings.push_back(TryAJob());
   bool bad = false;

@@ -18,7 +18,7 @@
 #include "google/protobuf/repeated_field.h"
 #include "launcher/agent_processes.h"
 #include "launcher/base/event_loop.h"
-#include "launcher/base/unique_fd.h"
+#include "launcher/base/printable.h"
 #include "launcher/credentials.h"
 #include "launcher/front_end.h"
 #include "launcher/held_output.h"
@@ -27,6 +27,7 @@
 #include "launcher/output_printer.h"
 #include "launcher/rendezvous_host.h"
 #include "launcher/standard_input.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -62,7 +63,7 @@ class FrontEnd {
   void AwaitAgentsEnds();
   void KillAgents();
   void QuitWhenDone();
-  void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + text + "\n"); }
+  void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + Printable(text) + "\n"); }
 
   const Job& job_;
   const std::string job_id_ = NewJobId();
@@ -71,7 +72,7 @@ class FrontEnd {
   EventLoop loop_;
   OutputPrinter printer_;
   HeldOutput held_{&printer_};
-  UniqueFd signals_;
+  runtime::FileDescriptor signals_;
   AgentProcesses agents_;
   RendezvousHost host_{&loop_, &agents_, job_, [this](const std::string& text) { Say(text); }};
   StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }};

@@ -75,7 +75,6 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
       input_.Want(message.input_wanted().bytes());
       if (message.input_wanted().closed()) input_.Close();
       break;
-    case v1::FromNode::kDone:
     case v1::FromNode::KIND_NOT_SET:
       break;
   }

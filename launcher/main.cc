@@ -17,6 +17,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
+#include "launcher/base/say.h"
 #include "launcher/doctor.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/node_source.h"
@@ -40,16 +41,10 @@ bool PrintText(FILE* stream, const std::string& text) {
   return std::fflush(stream) == 0 && written;
 }
 
-int Refuse(const absl::Status& status, int exit_code) {
-  PrintText(stderr, "dlaunch: " + std::string(status.message()) + "\n");
-  return exit_code;
-}
-
 // For what was asked for, and nothing else.
 int Answer(const std::string& text) {
   if (PrintText(stdout, text)) return 0;
-  return Refuse(absl::InternalError("can't write the standard output: " + std::string(std::strerror(errno))),
-                kExitLauncher);
+  return Refuse("can't write the standard output: " + std::string(std::strerror(errno)), kExitLauncher);
 }
 
 std::string OwnFolder() {
@@ -58,7 +53,6 @@ std::string OwnFolder() {
 }
 
 absl::StatusOr<std::string> MakeLogDirectory(const std::string& folder) {
-  if (folder.empty()) return std::string();
   std::error_code error;
   const std::filesystem::path path = std::filesystem::absolute(folder, error);
   std::filesystem::create_directories(path, error);
@@ -135,7 +129,8 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
         "this is a rank of another dlaunch already (COHORT_AGENT is set); to start a job of its own from it, use "
         "env -u COHORT_AGENT dlaunch ...");
   }
-  // Before nodes are asked or waited for: whoever has mistyped it need not wait for others to hear so.
+  // This and the folder before nodes are asked or waited for: whoever has mistyped one need not wait for others to hear
+  // so.
   const std::string& name = options.command[0];
   absl::StatusOr<Program> program =
       FindProgram(name, GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder());
@@ -145,6 +140,9 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
   }
   COHORT_RETURN_IF_ERROR(program.status());
   job.program = *std::move(program);
+  if (!options.log_directory.empty() && !options.dry_run && !RunsElsewhere(options)) {
+    COHORT_ASSIGN_OR_RETURN(job.log_directory, MakeLogDirectory(options.log_directory));
+  }
   COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
   if (job.nodes.instead) return job;
   if (!options.interface.empty() && !job.nodes.across_hosts) {
@@ -154,10 +152,6 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
   return job;
 }
 
-std::string Plural(int count, const std::string& what) {
-  return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-}
-
 // "4 ranks on 2 simulated nodes on this machine, 2 GPUs each: /usr/bin/env (in PATH)"
 std::string Summary(const Job& job) {
   std::string text = Plural(job.placement.world_size, "rank") + " on " + job.nodes.source;
@@ -165,10 +159,10 @@ std::string Summary(const Job& job) {
     const bool simulated = job.options.simulate_gpus.has_value();
     text += ", " + Plural(job.placement.devices_per_rank, simulated ? "simulated GPU" : "GPU") + " each";
   }
-  if (!job.spares.empty()) text += ", " + Plural(static_cast<int>(job.spares.size()), "node") + " of them spare";
+  if (!job.spares.empty()) text += ", " + Plural(job.spares.size(), "node") + " of them spare";
   text += ": " + job.program.path;
   if (!job.program.where.empty()) text += " (" + job.program.where + ")";
-  return text + "\n";
+  return text;
 }
 
 std::string DescribeBinding(Bind bind) {
@@ -214,12 +208,9 @@ int Launch(const std::vector<std::string>& argv) {
   if (job->nodes.instead) return job->nodes.instead();
   if (job->options.dry_run) {
     const std::string why = job->options.explain ? Explanation(*job) : "";
-    return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n" + FormatPlacement(job->placement));
+    return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n\n" + FormatPlacement(job->placement));
   }
-  absl::StatusOr<std::string> log_directory = MakeLogDirectory(job->options.log_directory);
-  if (!log_directory.ok()) return Refuse(log_directory.status(), kExitUsage);
-  job->log_directory = *std::move(log_directory);
-  PrintText(stderr, "dlaunch: " + Summary(*job));
+  Say(Summary(*job));
   return RunJob(*job);
 }
 
@@ -234,7 +225,7 @@ void OpenStandardStreams() {
     (void)!::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
   }
   if (output_was_closed) {
-    PrintText(stderr, "dlaunch: the standard output is closed: what would be printed there is lost\n");
+    Say("the standard output is closed: what would be printed there is lost");
   }
 }
 

@@ -47,7 +47,7 @@ struct RawOptions {
   bool version = false;
 };
 
-// Prints each option by its first name: the others differ only in underscores.
+// Prints each option by its first name: the others are what users of other launchers type, or have underscores.
 class Formatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
@@ -64,14 +64,16 @@ class Formatter : public CLI::Formatter {
   }
 };
 
+// `aliases`: "-H,--ppn", or none.
 CLI::Option* AddOption(CLI::App* app, const std::string& name, std::string* value, const std::string& type,
-                       const std::string& help) {
+                       const std::string& help, const std::string& aliases = "") {
   std::string names = "--" + name;
   if (name.find('-') != std::string::npos) {
     std::string underscored = name;
     std::replace(underscored.begin(), underscored.end(), '-', '_');
     names += ",--" + underscored;
   }
+  if (!aliases.empty()) names += "," + aliases;
   return app->add_option(names, *value, help)->type_name(type);
 }
 
@@ -89,10 +91,12 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "Nodes that can take over when the first one is lost, which gathers the others (0)");
   app->add_option("-n,--np", raw->ranks, "Ranks of the whole job, over the nodes in their order")->type_name("N");
   AddOption(app.get(), "nproc-per-node", &raw->ranks_per_node, "N",
-            "Ranks on each node (one for each --gpus-per-rank GPUs, or 1); alone, ranks see all GPUs and own none");
-  AddOption(app.get(), "gpus-per-rank", &raw->gpus_per_rank, "N", "GPUs that each rank owns (1 where there are GPUs)");
+            "Ranks on each node (one for each --gpus-per-rank GPUs, or 1); alone, ranks see all GPUs and own none",
+            "--ppn");
+  AddOption(app.get(), "gpus-per-rank", &raw->gpus_per_rank, "N", "GPUs that each rank owns (1 where there are GPUs)",
+            "--gpus-per-task,--gpus_per_task");
   AddOption(app.get(), "hosts", &raw->hosts, "LIST",
-            "Run on these hosts, by ssh: a,b or node[01-16]; a:4 puts four ranks on a");
+            "Run on these hosts, by ssh: a,b or node[01-16]; a:4 puts four ranks on a", "-H");
   AddOption(app.get(), "hostfile", &raw->host_file, "FILE", "The same from a file, a host a line: a, a:4 or a slots=4");
   AddOption(app.get(), "ssh", &raw->ssh_command, "COMMAND", "The ssh to use, with its options (ssh)");
   AddOption(app.get(), "agent-path", &raw->agent_path, "PATH",
@@ -317,7 +321,7 @@ absl::Status ReadChoices(const RawOptions& raw, const CLI::App& app, Options* op
   if (given("--launcher") && raw.launcher.empty()) {
     return Invalid("--launcher '': give a name, such as slurm; --explain lists them");
   }
-  options->launcher = raw.launcher;
+  if (raw.launcher != "auto") options->launcher = raw.launcher;  // the first that fits, as without it
   options->dry_run = raw.dry_run || raw.explain;
   options->explain = raw.explain;
   return given("--env-pass") ? ReadPassedVariables(raw.passed_variables, &options->passed_variables) : absl::OkStatus();

@@ -150,7 +150,6 @@ absl::StatusOr<Bootstrap::Joined> AgentBootstrap::Join(Deadline deadline) {
   v1::RankHello* hello = message.mutable_hello();
   hello->set_protocol(kAgentProtocol);
   hello->set_local_rank(static_cast<uint32_t>(local_rank_));
-  hello->set_pid(getpid());
   hello->set_stays(stays_);
   v1::AgentMessage first;
   FileDescriptor descriptor;

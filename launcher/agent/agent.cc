@@ -27,8 +27,8 @@
 #include "launcher/base/addresses.h"
 #include "launcher/base/event_loop.h"
 #include "launcher/base/message_pipe.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/options.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -89,7 +89,8 @@ class Agent {
   EventLoop loop_;
   MessageReader input_;
   MessageWriter output_;
-  UniqueFd signals_;
+  LogWriter logs_{&loop_, [this](const std::string& problem) { Notice(problem); }};
+  runtime::FileDescriptor signals_;
 
   v1::NodeStart start_;
   std::unique_ptr<NodeRanks> ranks_;  // since the assignment
@@ -106,7 +107,7 @@ Agent::Agent(bool exit_with_job)
     : exit_with_job_(exit_with_job),
       exit_status_(exit_with_job ? kExitLauncher : 0),  // the job's is not known before its report
       sentinel_("COHORT_AGENT=" + address_, &cgroup_),
-      output_(&loop_, UniqueFd(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3))) {}
+      output_(&loop_, runtime::FileDescriptor(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3))) {}
 
 int Agent::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -118,7 +119,7 @@ int Agent::Run() {
   sentinel_.Start();
   // Nothing that a library prints may get into the messages.
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
-  signals_.reset(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
   loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
   output_.set_on_drained([this] {
@@ -130,6 +131,7 @@ int Agent::Run() {
   cgroup_.Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
   cgroup_.Remove(kSweepLimit);
+  logs_.Finish(std::chrono::seconds(1));  // nearly all was written before the ranks counted as gone
   output_.Flush(kFlushLimit);
   return exit_status_;
 }
@@ -369,7 +371,8 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   MakeCgroup(assignment);
   ranks_ = std::make_unique<NodeRanks>(
       &loop_, &sentinel_,
-      NodeRanks::Owner{assignment.placement().node(), address_, &cgroup_, link_.data_interface_ip()}, assignment,
+      NodeRanks::Owner{assignment.placement().node(), address_, &cgroup_, &logs_, link_.data_interface_ip()},
+      assignment,
       NodeRanks::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { link_.Send(message); },
                            .on_line = [this](const v1::OutputLine& line) { OnOutputLine(line); },
                            .on_notice = [this](const std::string& text) { Notice(text); },

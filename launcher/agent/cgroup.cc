@@ -48,8 +48,8 @@ std::string FolderOf(const std::string& mounts_file, const std::string& path, co
 }
 
 bool WriteText(const std::string& path, const std::string& text) {
-  const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
-  return file && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const runtime::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  return file.valid() && ::write(file.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
 }
 
 std::vector<std::string> FoldersIn(const std::string& folder) {
@@ -127,13 +127,14 @@ Cgroup::Cgroup(const std::string& parent) {
 }
 
 absl::Status Cgroup::MakeOuter() {
-  if (outer_) return absl::OkStatus();
+  if (outer_.valid()) return absl::OkStatus();
   for (bool again = true;; again = false) {
     if (::mkdir(folder_.c_str(), 0755) != 0) {
       return absl::UnavailableError("can't make " + folder_ + ": " + std::strerror(errno));
     }
-    UniqueFd fd(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) == 0 && ::access((folder_ + "/cgroup.procs").c_str(), W_OK) == 0) {
+    runtime::FileDescriptor fd(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) == 0 &&
+        ::access((folder_ + "/cgroup.procs").c_str(), W_OK) == 0) {
       outer_ = std::move(fd);
       return absl::OkStatus();
     }
@@ -147,9 +148,10 @@ absl::Status Cgroup::MakeOuter() {
 
 absl::Status Cgroup::MakeInner() {
   const std::string inner = folder_ + "/" + std::to_string(++made_);
-  UniqueFd fd;
-  if (::mkdir(inner.c_str(), 0755) == 0) fd.reset(::open(inner.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd) return absl::UnavailableError("can't make " + inner + ": " + std::strerror(errno));
+  runtime::FileDescriptor fd;
+  if (::mkdir(inner.c_str(), 0755) == 0)
+    fd = runtime::FileDescriptor(::open(inner.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return absl::UnavailableError("can't make " + inner + ": " + std::strerror(errno));
   const pid_t probe = ForkInto(fd.get());
   if (probe == 0) ::_exit(0);
   int status = 0;
@@ -162,13 +164,13 @@ absl::Status Cgroup::MakeInner() {
 }
 
 absl::Status Cgroup::Make() {
-  if (folder_.empty() || inner_) return absl::OkStatus();
+  if (folder_.empty() || inner_.valid()) return absl::OkStatus();
   COHORT_RETURN_IF_ERROR(MakeOuter());
   return MakeInner();
 }
 
 void Cgroup::KillOnce() {
-  inner_.reset();
+  inner_.Close();
   if (!WriteText(folder_ + "/cgroup.kill", "1")) KillOneByOne(folder_);
 }
 
@@ -180,7 +182,7 @@ bool Cgroup::Kill(std::chrono::milliseconds timeout) {
     if (std::chrono::steady_clock::now() >= end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  if (!inner_) RemoveFoldersIn(folder_);
+  if (!inner_.valid()) RemoveFoldersIn(folder_);
   return true;
 }
 
@@ -198,8 +200,8 @@ bool Cgroup::Remove(std::chrono::milliseconds timeout) {
 void RemoveStaleCgroups(const std::string& parent) {
   for (const std::string& folder : FoldersIn(parent)) {
     if (!folder.substr(folder.rfind('/') + 1).starts_with(kPrefix)) continue;
-    const UniqueFd fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) RemoveFolders(folder);
+    const runtime::FileDescriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (fd.valid() && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) RemoveFolders(folder);
   }
 }
 

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -51,8 +51,8 @@ class Cgroup {
   void KillOnce();
 
   std::string folder_;
-  UniqueFd outer_;  // of the folder, locked
-  UniqueFd inner_;
+  runtime::FileDescriptor outer_;  // of the folder, locked
+  runtime::FileDescriptor inner_;
   int made_ = 0;  // below it
 };
 

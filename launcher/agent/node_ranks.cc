@@ -1,7 +1,5 @@
 #include "launcher/agent/node_ranks.h"
 
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "launcher/agent/sweep.h"
@@ -14,11 +12,12 @@
 namespace cohort::launcher {
 
 NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assignment assignment, Callbacks callbacks)
-    : sentinel_(sentinel),
+    : loop_(loop),
+      sentinel_(sentinel),
       owner_(std::move(owner)),
       assignment_(std::move(assignment)),
       callbacks_(std::move(callbacks)),
-      supervisor_(loop, sentinel, owner_.cgroup,
+      supervisor_(loop, sentinel, owner_.cgroup, owner_.logs,
                   {.on_line = [this](const v1::OutputLine& line) { OnLine(line); },
                    .on_notice = callbacks_.on_notice,
                    .on_exit = [this](int rank, v1::RankExit exit) { OnExit(rank, std::move(exit)); },
@@ -35,20 +34,12 @@ NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assig
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
-  MakeLogDirectory();
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
   v1::FromAgent started;
   *started.mutable_started() = supervisor_.Start(assignment_, Environments(), std::move(kept));
   if (started.started().failed_size() > 0) MarkFailure();
   callbacks_.to_rendezvous(started);
   return absl::OkStatus();
-}
-
-void NodeRanks::MakeLogDirectory() const {
-  const std::string& folder = assignment_.job().log_directory();
-  if (folder.empty()) return;
-  std::error_code error;  // that of the files will be told
-  std::filesystem::create_directories(folder, error);
 }
 
 std::vector<std::vector<std::string>> NodeRanks::Environments() const {
@@ -148,7 +139,12 @@ void NodeRanks::OnAllGone() {
   if (supervisor_.staying().empty()) owner_.cgroup->Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + owner_.address, {{sentinel_->pid()}, supervisor_.staying()}, true, kSweepLimit);
   supervisor_.DrainOutput();
-  callbacks_.on_all_gone();
+  AwaitLogs(runtime::Deadline::After(kLogLimit));
+}
+
+void NodeRanks::AwaitLogs(runtime::Deadline deadline) {
+  if (!owner_.logs->working() || deadline.passed()) return callbacks_.on_all_gone();
+  log_timer_ = loop_->After(kLookAtLogs, [this, deadline] { AwaitLogs(deadline); });
 }
 
 }  // namespace cohort::launcher

@@ -13,10 +13,12 @@
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent/cgroup.h"
+#include "launcher/agent/log_writer.h"
 #include "launcher/agent/rank_service.h"
 #include "launcher/agent/sentinel.h"
 #include "launcher/agent/supervisor.h"
 #include "launcher/base/event_loop.h"
+#include "runtime/base/deadline.h"
 
 namespace cohort::launcher {
 
@@ -28,18 +30,21 @@ class NodeRanks {
     std::function<void(const v1::OutputLine&)> on_line;
     std::function<void(const std::string&)> on_notice;  // a line for the user
     RankInput::Want on_input_wanted;                    // see Supervisor
-    // Every rank has ended and was reported, or stays, and nothing that the others started lives.
+    // Every rank has ended and was reported, or stays, and nothing that the others started lives; what they have
+    // printed is in its files, if the disk takes it.
     std::function<void()> on_all_gone;
   };
   // The agent that they belong to.
   struct Owner {
-    uint32_t node = 0;         // its place in this epoch
-    std::string address;       // of its socket; COHORT_AGENT
-    Cgroup* cgroup = nullptr;  // for the ranks
+    uint32_t node = 0;          // its place in this epoch
+    std::string address;        // of its socket; COHORT_AGENT
+    Cgroup* cgroup = nullptr;   // for the ranks
+    LogWriter* logs = nullptr;  // for what they print
     std::string data_interface_ip;
   };
 
   NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assignment assignment, Callbacks callbacks);
+  ~NodeRanks() { loop_->Cancel(log_timer_); }
   NodeRanks(const NodeRanks&) = delete;
   NodeRanks& operator=(const NodeRanks&) = delete;
 
@@ -80,14 +85,17 @@ class NodeRanks {
 
  private:
   static constexpr std::chrono::seconds kSweepLimit{2};
+  static constexpr std::chrono::milliseconds kLookAtLogs{10};
+  static constexpr std::chrono::seconds kLogLimit{10};  // ranks that stay may print for ever
 
   std::vector<std::vector<std::string>> Environments() const;
-  void MakeLogDirectory() const;
   void OnLine(v1::OutputLine line);
   void OnExit(int local_rank, v1::RankExit exit);
   void OnNextEpoch(int local_rank);
   void OnAllGone();
+  void AwaitLogs(runtime::Deadline deadline);
 
+  EventLoop* loop_;
   Sentinel* sentinel_;
   const Owner owner_;
   const v1::Assignment assignment_;
@@ -96,6 +104,7 @@ class NodeRanks {
   RankService service_;
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
+  EventLoop::TimerId log_timer_ = 0;
   std::string reason_to_end_;
 };
 

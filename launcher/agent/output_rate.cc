@@ -60,7 +60,6 @@ void OutputRate::Send(const v1::OutputLine& line, const Sink& sink) {
     v1::OutputLine notice = line;
     notice.set_standard_error(is_error);
     notice.set_text("[dropped " + std::to_string(dropped) + (dropped == 1 ? " line]" : " lines]"));
-    notice.set_partial(false);
     sink(notice);
   }
   sink(line);

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {
@@ -17,10 +17,10 @@ constexpr unsigned long kExitingFlag = 0x4;       // PF_EXITING of the kernel's 
 constexpr unsigned long kKilledBySignal = 0x400;  // PF_SIGNALED
 
 std::string ReadFile(const std::string& path) {
-  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const runtime::FileDescriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   std::string text;
   char buffer[4096];
-  while (fd) {
+  while (fd.valid()) {
     const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
     if (n <= 0) break;
     text.append(buffer, static_cast<size_t>(n));

@@ -9,7 +9,7 @@
 
 namespace cohort::launcher {
 
-RankInput::RankInput(EventLoop* loop, UniqueFd pipe, Want want)
+RankInput::RankInput(EventLoop* loop, runtime::FileDescriptor pipe, Want want)
     : loop_(loop), pipe_(std::move(pipe)), want_(std::move(want)) {
   ::fcntl(pipe_.get(), F_SETFL, ::fcntl(pipe_.get(), F_GETFL) | O_NONBLOCK);
   loop_->Watch(pipe_.get(), 0, [this](uint32_t events) {
@@ -23,7 +23,7 @@ RankInput::RankInput(EventLoop* loop, UniqueFd pipe, Want want)
 RankInput::~RankInput() { Close(); }
 
 void RankInput::Take(std::string_view bytes, bool end) {
-  if (!pipe_) return;
+  if (!pipe_.valid()) return;
   pending_.append(bytes);
   end_ = end_ || end;
   WriteSome();
@@ -53,9 +53,9 @@ void RankInput::WriteSome() {
 }
 
 void RankInput::Close() {
-  if (!pipe_) return;
+  if (!pipe_.valid()) return;
   loop_->Unwatch(pipe_.get());
-  pipe_.reset();
+  pipe_.Close();
 }
 
 }  // namespace cohort::launcher

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "launcher/base/event_loop.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -21,7 +21,7 @@ class RankInput {
   using Want = std::function<void(uint64_t bytes, bool closed)>;
 
   // `pipe`: the write end; it becomes non-blocking. Asks for the first bytes at once.
-  RankInput(EventLoop* loop, UniqueFd pipe, Want want);
+  RankInput(EventLoop* loop, runtime::FileDescriptor pipe, Want want);
   ~RankInput();
   RankInput(const RankInput&) = delete;
   RankInput& operator=(const RankInput&) = delete;
@@ -36,7 +36,7 @@ class RankInput {
   void Close();
 
   EventLoop* loop_;
-  UniqueFd pipe_;
+  runtime::FileDescriptor pipe_;
   Want want_;
   std::string pending_;
   size_t written_ = 0;  // of pending_

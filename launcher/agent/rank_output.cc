@@ -1,27 +1,25 @@
 #include "launcher/agent/rank_output.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace cohort::launcher {
 
-RankOutput::RankOutput(EventLoop* loop, Options options, UniqueFd output, UniqueFd error)
+RankOutput::RankOutput(EventLoop* loop, Options options, runtime::FileDescriptor output, runtime::FileDescriptor error)
     : loop_(loop), options_(std::move(options)), rate_(options_.log_rate, OutputRate::Clock::now()) {
   streams_.reserve(2);
-  for (UniqueFd* fd : {&output, &error}) {
+  for (runtime::FileDescriptor* fd : {&output, &error}) {
     const bool is_error = fd == &error;
-    streams_.push_back({.fd = std::move(*fd),
-                        .is_error = is_error,
-                        .watched = false,
-                        .splitter = LineSplitter(
-                            [this, is_error](std::string_view text, bool partial) { OnLine(is_error, text, partial); }),
-                        .log_path = "",
-                        .log = UniqueFd()});
+    streams_.push_back(
+        {.fd = std::move(*fd),
+         .is_error = is_error,
+         .watched = false,
+         .splitter = LineSplitter([this, is_error](std::string_view text, bool) { OnLine(is_error, text); }),
+         .log_path = "",
+         .log = nullptr});
     if (!options_.log_directory.empty()) OpenLog(&streams_.back());
   }
   for (Stream& stream : streams_) SetWatched(&stream, true);
@@ -29,15 +27,19 @@ RankOutput::RankOutput(EventLoop* loop, Options options, UniqueFd output, Unique
 
 RankOutput::~RankOutput() {
   loop_->Cancel(rate_timer_);
-  for (Stream& stream : streams_) SetWatched(&stream, false);
+  loop_->Cancel(room_timer_);
+  for (Stream& stream : streams_) {
+    SetWatched(&stream, false);
+    CloseLog(&stream);
+  }
 }
 
 void RankOutput::GoOn(Options options) {
   rate_.Finish(options_.on_line);
+  for (Stream& stream : streams_) CloseLog(&stream);
   options_ = std::move(options);
   tail_.clear();
   for (Stream& stream : streams_) {
-    stream.log.reset();
     stream.log_path.clear();
     if (!options_.log_directory.empty()) OpenLog(&stream);
   }
@@ -47,34 +49,48 @@ void RankOutput::OpenLog(Stream* stream) {
   stream->log_path = options_.log_directory + "/rank-" + std::to_string(options_.rank);
   if (options_.epoch > 1) stream->log_path += ".restart-" + std::to_string(options_.epoch - 1);
   stream->log_path += stream->is_error ? ".err" : ".out";
-  stream->log.reset(::open(stream->log_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!stream->log) {
-    options_.on_problem("can't write " + stream->log_path + ": " + std::strerror(errno) +
-                        "; the job goes on without it");
-  }
+  stream->log = options_.logs->Open(stream->log_path);
+}
+
+void RankOutput::CloseLog(Stream* stream) {
+  if (stream->log) options_.logs->Close(stream->log);
+  stream->log.reset();
 }
 
 void RankOutput::WriteLog(Stream* stream, std::string_view bytes) {
-  while (stream->log && !bytes.empty()) {
-    const ssize_t n = ::write(stream->log.get(), bytes.data(), bytes.size());
-    if (n >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(n));
-    } else if (errno != EINTR) {
-      options_.on_problem("can't write " + stream->log_path + ": " + std::strerror(errno) +
-                          "; the job goes on, the file is incomplete");
-      stream->log.reset();
-    }
-  }
+  if (!stream->log) return;
+  options_.logs->Write(stream->log, bytes);
+  if (room_timer_ == 0 && LogsAreFull()) AwaitRoom();
 }
 
-void RankOutput::OnLine(bool is_error, std::string_view text, bool partial) {
+bool RankOutput::LogsAreFull() const {
+  for (const Stream& stream : streams_) {
+    if (stream.log && options_.logs->full(*stream.log)) return true;
+  }
+  return false;
+}
+
+void RankOutput::AwaitRoom() {
+  for (Stream& stream : streams_) SetWatched(&stream, false);
+  room_timer_ = loop_->After(kLookForRoom, [this] {
+    room_timer_ = 0;
+    if (LogsAreFull()) return AwaitRoom();
+    WatchAgain();
+  });
+}
+
+void RankOutput::WatchAgain() {
+  if (paused_ || room_timer_ != 0) return;
+  for (Stream& stream : streams_) SetWatched(&stream, true);
+}
+
+void RankOutput::OnLine(bool is_error, std::string_view text) {
   tail_.emplace_back(text.substr(0, kTailLineBytes));
   if (tail_.size() > kTailLines) tail_.pop_front();
   v1::OutputLine line;
   line.set_rank(options_.rank);
   line.set_standard_error(is_error);
   line.set_text(text.data(), text.size());
-  line.set_partial(partial);
   rate_.Take(std::move(line), OutputRate::Clock::now(), options_.on_line);
   PassOnLater();
 }
@@ -89,7 +105,7 @@ void RankOutput::PassOnLater() {
 }
 
 bool RankOutput::ReadSome(Stream* stream) {
-  if (!stream->fd) return false;
+  if (!stream->fd.valid()) return false;
   char buffer[64u << 10];
   const ssize_t n = ::read(stream->fd.get(), buffer, sizeof buffer);
   if (n > 0) {
@@ -100,13 +116,13 @@ bool RankOutput::ReadSome(Stream* stream) {
   }
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   SetWatched(stream, false);
-  stream->fd.reset();
+  stream->fd.Close();
   stream->splitter.Finish();
   return false;
 }
 
 void RankOutput::SetWatched(Stream* stream, bool watched) {
-  if (!stream->fd || stream->watched == watched) return;
+  if (!stream->fd.valid() || stream->watched == watched) return;
   stream->watched = watched;
   if (watched) {
     loop_->Watch(stream->fd.get(), EPOLLIN, [this, stream](uint32_t) { ReadSome(stream); });
@@ -122,7 +138,7 @@ void RankOutput::Pause() {
 
 void RankOutput::Resume() {
   if (!std::exchange(paused_, false)) return;
-  for (Stream& stream : streams_) SetWatched(&stream, true);
+  WatchAgain();
   PassOnLater();
 }
 

@@ -1,18 +1,21 @@
-// What one rank prints: cut into lines, kept in a file where that is wanted, its tail remembered, passed on; no faster
+// What one rank prints: cut into lines, kept in files where that is wanted, its tail remembered, passed on; no faster
 // than --log-rate permits.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent/line_splitter.h"
+#include "launcher/agent/log_writer.h"
 #include "launcher/agent/output_rate.h"
 #include "launcher/base/event_loop.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -23,16 +26,15 @@ class RankOutput {
 
   struct Options {
     uint32_t rank = 0;
+    LogWriter* logs = nullptr;  // needed with a folder; outlives this object
     std::string log_directory;  // empty: no files
     uint64_t epoch = 1;         // each has files of its own
     uint64_t log_rate = 0;      // bytes a second that are passed on; 0: all
     std::function<void(const v1::OutputLine&)> on_line;
-    // A log file can't be written: called once a file, with path, cause and what follows.
-    std::function<void(const std::string&)> on_problem;
   };
 
   // Reads from the two descriptors (non-blocking) as they become ready.
-  RankOutput(EventLoop* loop, Options options, UniqueFd output, UniqueFd error);
+  RankOutput(EventLoop* loop, Options options, runtime::FileDescriptor output, runtime::FileDescriptor error);
   ~RankOutput();
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
@@ -52,26 +54,34 @@ class RankOutput {
 
  private:
   struct Stream {
-    UniqueFd fd;
+    runtime::FileDescriptor fd;
     bool is_error = false;
     bool watched = false;
     LineSplitter splitter;
     std::string log_path;
-    UniqueFd log;
+    std::shared_ptr<LogWriter::File> log;
   };
+  // While the log has no room its rank is not read: this often it is looked at.
+  static constexpr std::chrono::milliseconds kLookForRoom{2};
+
   void OpenLog(Stream* stream);
+  void CloseLog(Stream* stream);
   void WriteLog(Stream* stream, std::string_view bytes);
-  void OnLine(bool is_error, std::string_view text, bool partial);
+  void AwaitRoom();
+  void WatchAgain();
+  void OnLine(bool is_error, std::string_view text);
   // Reads once; false when there is nothing to read now or ever.
   bool ReadSome(Stream* stream);
   void SetWatched(Stream* stream, bool watched);
   void PassOnLater();
+  bool LogsAreFull() const;
 
   EventLoop* loop_;
   Options options_;
   std::deque<std::string> tail_;
   OutputRate rate_;
   EventLoop::TimerId rate_timer_ = 0;
+  EventLoop::TimerId room_timer_ = 0;  // set while a log has no room
   bool paused_ = false;
   std::vector<Stream> streams_;
 };

@@ -12,9 +12,11 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "launcher/agent/cgroup.h"
+#include "launcher/base/pipe.h"
 
 namespace cohort::launcher {
 namespace {
@@ -75,29 +77,20 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   Fail(plan, Step::kExec);
 }
 
-bool MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
-  read_end->reset(ends[0]);
-  write_end->reset(ends[1]);
-  // Above the standard streams, so that the child's dup2 calls can't run into each other.
-  for (UniqueFd* end : {read_end, write_end}) {
-    if (end->get() <= 2) end->reset(::fcntl(end->get(), F_DUPFD_CLOEXEC, 3));
-  }
-  return *read_end && *write_end;
-}
-
 }  // namespace
 
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   RankProcess process;
-  UniqueFd input, output, error, exec_error;
-  if (!MakePipe(&process.output, &output) || !MakePipe(&process.error, &error) ||
-      !MakePipe(&process.exec_error, &exec_error) || (command.reads_input && !MakePipe(&input, &process.input))) {
+  Pipe input, output, error, exec_error;
+  if (!output.Open() || !error.Open() || !exec_error.Open() || (command.reads_input && !input.Open())) {
     return absl::ResourceExhaustedError(std::string("no descriptors for a rank's pipes: ") + std::strerror(errno) +
                                         "; raise ulimit -n or run fewer ranks on a node");
   }
-  for (const UniqueFd* fd : {&process.output, &process.error}) {
+  process.input = std::move(input.write_end);
+  process.output = std::move(output.read_end);
+  process.error = std::move(error.read_end);
+  process.exec_error = std::move(exec_error.read_end);
+  for (const runtime::FileDescriptor* fd : {&process.output, &process.error}) {
     ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
   }
   ChildPlan plan;
@@ -105,10 +98,10 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   plan.environment = Pointers(command.environment);
   plan.path = command.path.c_str();
   plan.working_directory = command.working_directory.c_str();
-  plan.input = input.get();
-  plan.output = output.get();
-  plan.error = error.get();
-  plan.exec_error = exec_error.get();
+  plan.input = input.read_end.get();
+  plan.output = output.write_end.get();
+  plan.error = error.write_end.get();
+  plan.exec_error = exec_error.write_end.get();
   plan.parent = ::getpid();
   if (!command.cpus.empty()) {
     const int limit = *std::max_element(command.cpus.begin(), command.cpus.end()) + 1;
@@ -128,7 +121,7 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   }
   ::setpgid(pid, pid);  // here too, so that the group exists before either side goes on
   process.pid = pid;
-  process.pidfd.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  process.pidfd = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   return process;
 }
 
@@ -148,7 +141,7 @@ absl::Status WaitForExec(RankProcess* process, const RankCommand& command) {
   do {
     n = ::read(process->exec_error.get(), &failure, sizeof failure);
   } while (n < 0 && errno == EINTR);
-  process->exec_error.reset();
+  process->exec_error.Close();
   if (n != sizeof failure) return absl::OkStatus();
   const std::string cause = std::strerror(failure.error);
   switch (failure.step) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -24,11 +24,11 @@ struct RankCommand {
 
 struct RankProcess {
   pid_t pid = -1;  // also its process group
-  UniqueFd pidfd;
-  UniqueFd input;   // write end of its standard input, where it reads one
-  UniqueFd output;  // read ends of its standard output and error, non-blocking
-  UniqueFd error;
-  UniqueFd exec_error;  // see WaitForExec
+  runtime::FileDescriptor pidfd;
+  runtime::FileDescriptor input;   // write end of its standard input, where it reads one
+  runtime::FileDescriptor output;  // read ends of its standard output and error, non-blocking
+  runtime::FileDescriptor error;
+  runtime::FileDescriptor exec_error;  // see WaitForExec
 };
 
 // Forks. The child leads a process group of its own, dies with the calling thread (so call it from one that lives as

@@ -42,16 +42,16 @@ RankSocket::RankSocket(EventLoop* loop, Callbacks callbacks) : loop_(loop), call
 
 RankSocket::~RankSocket() {
   loop_->Cancel(accept_again_);
-  if (listener_) loop_->Unwatch(listener_.get());
+  if (listener_.valid()) loop_->Unwatch(listener_.get());
   for (auto& [id, peer] : peers_) loop_->Unwatch(peer.fd.get());
 }
 
 absl::Status RankSocket::Listen(const std::string& address, int max_peers) {
   max_peers_ = max_peers;
-  listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  listener_ = runtime::FileDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
-  if (!listener_ || address.size() < 2 || address.size() > sizeof name.sun_path || address[0] != '@') {
+  if (!listener_.valid() || address.size() < 2 || address.size() > sizeof name.sun_path || address[0] != '@') {
     return absl::InternalError("can't make the ranks' socket: " + std::string(std::strerror(errno)));
   }
   std::memcpy(name.sun_path + 1, address.data() + 1, address.size() - 1);  // the leading NUL makes it abstract
@@ -66,14 +66,14 @@ absl::Status RankSocket::Listen(const std::string& address, int max_peers) {
 
 void RankSocket::Accept() {
   for (;;) {
-    UniqueFd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
+    runtime::FileDescriptor fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd.valid() && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)) {
       // The connection stays in the queue, and the listener ready: look again later, not in a circle.
       loop_->SetEvents(listener_.get(), 0);
       loop_->Cancel(accept_again_);
       accept_again_ = loop_->After(kAcceptAgain, [this] { loop_->SetEvents(listener_.get(), EPOLLIN); });
     }
-    if (!fd) return;
+    if (!fd.valid()) return;
     if (peers_.size() >= static_cast<size_t>(max_peers_) && !MakeRoom()) continue;
     ucred credentials{};
     socklen_t length = sizeof credentials;
@@ -165,7 +165,7 @@ void RankSocket::Send(PeerId id, const std::string& packet, int fd) {
     ::shutdown(peer.fd.get(), SHUT_RDWR);
     return;
   }
-  peer.unsent.push_back({packet, UniqueFd(fd >= 0 ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1)});
+  peer.unsent.push_back({packet, runtime::FileDescriptor(fd >= 0 ? ::fcntl(fd, F_DUPFD_CLOEXEC, 3) : -1)});
   loop_->SetEvents(peer.fd.get(), EPOLLIN | EPOLLOUT);
 }
 

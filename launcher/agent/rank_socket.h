@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "launcher/base/event_loop.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -49,10 +49,10 @@ class RankSocket {
  private:
   struct Unsent {
     std::string packet;
-    UniqueFd fd;
+    runtime::FileDescriptor fd;
   };
   struct Peer {
-    UniqueFd fd;
+    runtime::FileDescriptor fd;
     pid_t pid = 0;
     uid_t user = 0;
     std::deque<Unsent> unsent;
@@ -70,7 +70,7 @@ class RankSocket {
 
   EventLoop* loop_;
   Callbacks callbacks_;
-  UniqueFd listener_;
+  runtime::FileDescriptor listener_;
   int max_peers_ = 0;
   EventLoop::TimerId accept_again_ = 0;
   PeerId next_peer_ = 1;

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <fstream>
 #include <utility>
 #include <vector>
 
 #include "launcher/base/addresses.h"
 #include "launcher/control/lease.h"
 #include "launcher/control/rendezvous.h"
-#include "launcher/environment/cpus.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/status_macros.h"
 
@@ -23,13 +21,6 @@ constexpr std::chrono::milliseconds kLookForMove{50};
 // How long one attempt at a next host's addresses takes.
 constexpr std::chrono::milliseconds kAttempt{1000};
 constexpr std::chrono::seconds kJoinLimit{40};
-
-std::string ReadBootId() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string id;
-  std::getline(file, id);
-  return id;
-}
 
 std::string OnInterface(const std::string& interface) {
   if (interface.empty()) return "; bring its network up";
@@ -176,8 +167,6 @@ v1::NodeOffer RendezvousLink::MakeOffer() const {
   offer.set_protocol(kRendezvousProtocol);
   offer.set_node(start_.node());
   offer.set_name(start_.name());
-  offer.set_host_id(ReadBootId());
-  offer.set_cpu_count(static_cast<uint32_t>(AvailableCpus().size()));
   offer.set_address(data_interface_ip_);
   offer.set_master_port(static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port())));
   return offer;

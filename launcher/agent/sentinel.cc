@@ -97,7 +97,7 @@ Sentinel::Sentinel(std::string mark, Cgroup* cgroup)
       output_(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3)) {}
 
 Sentinel::~Sentinel() {
-  pipe_.reset();
+  pipe_.Close();
   if (pid_ <= 0) return;
   pollfd ended{pidfd_.get(), POLLIN, 0};
   if (::poll(&ended, 1, 2000) <= 0) ::kill(pid_, SIGKILL);
@@ -115,9 +115,9 @@ bool Sentinel::Start() {
     ::close(ends[1]);
     return false;
   }
-  pipe_.reset(ends[1]);
+  pipe_ = runtime::FileDescriptor(ends[1]);
   pid_ = pid;
-  pidfd_.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  pidfd_ = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   return true;
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "launcher/agent/cgroup.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -38,11 +38,11 @@ class Sentinel {
 
   std::string mark_;
   Cgroup* cgroup_;
-  UniqueFd launcher_;  // the process that started us: a pidfd
-  UniqueFd output_;    // the agent's standard output at its start
+  runtime::FileDescriptor launcher_;  // the process that started us: a pidfd
+  runtime::FileDescriptor output_;    // the agent's standard output at its start
   pid_t pid_ = -1;
-  UniqueFd pidfd_;
-  UniqueFd pipe_;  // its end is how the sentinel sees ours
+  runtime::FileDescriptor pidfd_;
+  runtime::FileDescriptor pipe_;  // its end is how the sentinel sees ours
 };
 
 }  // namespace cohort::launcher

@@ -26,10 +26,11 @@ int ExitCodeOf(const absl::Status& status) {
 
 }  // namespace
 
-Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, Callbacks callbacks)
+Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, LogWriter* logs, Callbacks callbacks)
     : loop_(loop),
       sentinel_(sentinel),
       cgroup_(cgroup),
+      logs_(logs),
       callbacks_(std::move(callbacks)),
       memory_("/", cgroup->folder()) {}
 
@@ -107,11 +108,11 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
 std::unique_ptr<RankOutput> Supervisor::WatchOutput(const v1::Assignment& assignment, Rank* rank,
                                                     std::unique_ptr<RankOutput> kept) {
   RankOutput::Options options{.rank = rank->placement.rank(),
+                              .logs = logs_,
                               .log_directory = assignment.job().log_directory(),
                               .epoch = assignment.epoch(),
                               .log_rate = assignment.job().log_rate(),
-                              .on_line = callbacks_.on_line,
-                              .on_problem = callbacks_.on_notice};
+                              .on_line = callbacks_.on_line};
   if (kept != nullptr) {
     kept->GoOn(std::move(options));
   } else {
@@ -131,7 +132,7 @@ void Supervisor::FeedInput(Rank* rank, std::unique_ptr<RankInput> kept) {
     if (!rank->command.reads_input) return;  // another is the first now
     kept->GoOn(callbacks_.on_input_wanted);
     rank->input = std::move(kept);
-  } else if (rank->process.input) {
+  } else if (rank->process.input.valid()) {
     rank->input = std::make_unique<RankInput>(loop_, std::move(rank->process.input), callbacks_.on_input_wanted);
   }
 }

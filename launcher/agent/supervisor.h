@@ -19,6 +19,7 @@
 
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent/cgroup.h"
+#include "launcher/agent/log_writer.h"
 #include "launcher/agent/memory_watch.h"
 #include "launcher/agent/process_state.h"
 #include "launcher/agent/rank_input.h"
@@ -48,8 +49,8 @@ class Supervisor {
     std::unique_ptr<RankInput> input;
   };
 
-  // Ranks are started in `cgroup`, where it was made.
-  Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, Callbacks callbacks);
+  // Ranks are started in `cgroup`, where it was made. `logs` writes their files, if the job wants such.
+  Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, LogWriter* logs, Callbacks callbacks);
   ~Supervisor();
 
   // Starts all ranks of the assignment but those that were `kept`, by local rank. Ranks that can't be executed are in
@@ -144,6 +145,7 @@ class Supervisor {
   EventLoop* loop_;
   Sentinel* sentinel_;
   const Cgroup* cgroup_;
+  LogWriter* logs_;
   Callbacks callbacks_;
   std::vector<Rank> ranks_;
   bool started_ = false;

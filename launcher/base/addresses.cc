@@ -20,7 +20,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -32,16 +32,33 @@ struct Endpoint {
   socklen_t size = 0;
 };
 
-// "10.0.0.1:4711" or "[fd00::1]:4711", numbers only.
+// Link-local addresses of IPv6 are the same on every link: the scope, an interface of this machine, tells which.
+absl::Status ReadScope(const std::string& text, const std::string& scope, sockaddr_in6* address) {
+  if (scope.empty() && text.find('%') == std::string::npos) {
+    if (IN6_IS_ADDR_LINKLOCAL(&address->sin6_addr) == 0) return absl::OkStatus();
+    return absl::InvalidArgumentError("'" + text +
+                                      "' is a link-local address, which needs the interface of this "
+                                      "machine behind it, as in [fe80::1%eth0]:4711; or give another address");
+  }
+  address->sin6_scope_id = ::if_nametoindex(scope.c_str());
+  if (address->sin6_scope_id != 0) return absl::OkStatus();
+  return absl::InvalidArgumentError("'" + text + "': this machine has no interface " + scope);
+}
+
+// "10.0.0.1:4711", "[fd00::1]:4711" or "[fe80::1%eth0]:4711", numbers only.
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
   Endpoint endpoint{.text = text};
   const size_t colon = text.rfind(':');
   std::string host = text.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  const size_t percent = std::min(host.find('%'), host.size());
+  const std::string scope = host.substr(std::min(percent + 1, host.size()));
+  const bool scoped = percent < host.size();
+  host.resize(percent);
   const int port = PortOf(text);
   auto* four = reinterpret_cast<sockaddr_in*>(&endpoint.address);
   auto* six = reinterpret_cast<sockaddr_in6*>(&endpoint.address);
-  if (port > 0 && ::inet_pton(AF_INET, host.c_str(), &four->sin_addr) == 1) {
+  if (port > 0 && !scoped && ::inet_pton(AF_INET, host.c_str(), &four->sin_addr) == 1) {
     four->sin_family = AF_INET;
     four->sin_port = htons(static_cast<uint16_t>(port));
     endpoint.size = sizeof *four;
@@ -49,6 +66,7 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
     six->sin6_family = AF_INET6;
     six->sin6_port = htons(static_cast<uint16_t>(port));
     endpoint.size = sizeof *six;
+    COHORT_RETURN_IF_ERROR(ReadScope(text, scope, six));
   } else {
     return absl::InvalidArgumentError("'" + text + "' is not an address and a port");
   }
@@ -102,37 +120,37 @@ absl::StatusOr<std::vector<Endpoint>> ParseEndpoints(const std::string& addresse
 
 // All at once.
 absl::StatusOr<Connection> ConnectAny(const std::vector<Endpoint>& endpoints, runtime::Deadline deadline) {
-  std::vector<UniqueFd> sockets;
+  std::vector<runtime::FileDescriptor> sockets;
   std::vector<pollfd> polled;
   std::vector<std::string> errors(endpoints.size());
   for (size_t i = 0; i < endpoints.size(); ++i) {
     const Endpoint& endpoint = endpoints[i];
-    UniqueFd fd(::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    runtime::FileDescriptor fd(::socket(endpoint.address.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int started =
-        fd ? ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&endpoint.address), endpoint.size) : -1;
+        fd.valid() ? ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&endpoint.address), endpoint.size) : -1;
     if (started == 0) return Connection{std::move(fd), endpoint.text};
-    if (!fd || errno != EINPROGRESS) {
+    if (!fd.valid() || errno != EINPROGRESS) {
       errors[i] = std::strerror(errno);
-      fd.reset();
+      fd.Close();
     }
     polled.push_back({fd.get(), POLLOUT, 0});
     sockets.push_back(std::move(fd));
   }
   const auto open = [&] {
-    return std::any_of(sockets.begin(), sockets.end(), [](const UniqueFd& fd) { return bool{fd}; });
+    return std::any_of(sockets.begin(), sockets.end(), [](const runtime::FileDescriptor& fd) { return fd.valid(); });
   };
   while (open() && !deadline.passed()) {
     const auto left =
         std::min(std::chrono::ceil<std::chrono::milliseconds>(deadline.left()), std::chrono::milliseconds(1000));
     ::poll(polled.data(), polled.size(), static_cast<int>(left.count()));
     for (size_t i = 0; i < sockets.size(); ++i) {
-      if (!sockets[i] || polled[i].revents == 0) continue;
+      if (!sockets[i].valid() || polled[i].revents == 0) continue;
       int error = 0;
       socklen_t size = sizeof error;
       ::getsockopt(sockets[i].get(), SOL_SOCKET, SO_ERROR, &error, &size);
       if (error == 0) return Connection{std::move(sockets[i]), endpoints[i].text};
       errors[i] = std::strerror(error);
-      sockets[i].reset();
+      sockets[i].Close();
       polled[i].fd = -1;
     }
   }
@@ -176,6 +194,7 @@ std::vector<std::string> OwnAddresses(const std::string& interface) {
     const bool named = interface == entry->ifa_name || InNetwork(NumericHost(address), interface);
     if (!interface.empty() && !named) continue;
     if (!named && ((entry->ifa_flags & IFF_LOOPBACK) != 0 || LinkLocal(address))) continue;
+    if (address->sa_family == AF_INET6 && LinkLocal(address)) continue;
     found.emplace_back((address->sa_family == AF_INET6 ? 2 : 0) + (preferred == entry->ifa_name ? 0 : 1),
                        NumericHost(address));
   }
@@ -229,10 +248,10 @@ size_t CountAddresses(const std::string& addresses) { return SplitAddresses(addr
 std::string LocalAddressTowards(const std::string& address) {
   const absl::StatusOr<Endpoint> peer = ParseEndpoint(address);
   if (!peer.ok()) return "";
-  const UniqueFd fd(::socket(peer->address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  const runtime::FileDescriptor fd(::socket(peer->address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   sockaddr_storage local{};
   socklen_t length = sizeof local;
-  if (!fd || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&peer->address), peer->size) != 0 ||
+  if (!fd.valid() || ::connect(fd.get(), reinterpret_cast<const sockaddr*>(&peer->address), peer->size) != 0 ||
       ::getsockname(fd.get(), reinterpret_cast<sockaddr*>(&local), &length) != 0) {
     return "";
   }
@@ -241,7 +260,7 @@ std::string LocalAddressTowards(const std::string& address) {
 
 int FindFreePort(int first, int last) {
   const auto free = [](int port) {
-    const UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const runtime::FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in any{};
     any.sin_family = AF_INET;
     any.sin_addr.s_addr = htonl(INADDR_ANY);
@@ -252,7 +271,7 @@ int FindFreePort(int first, int last) {
     if (free(port)) return port;
   }
   if (first > 0) return 0;
-  const UniqueFd random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
+  const runtime::FileDescriptor random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
   for (int attempt = 0; attempt < 100; ++attempt) {
     uint16_t number = 0;
     if (::read(random.get(), &number, sizeof number) != sizeof number) break;

@@ -6,14 +6,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/base/unique_fd.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
 // This machine's addresses that another may reach: of interfaces that are up, neither loopback nor link-local; those of
 // the default route's interface first, IPv4 before IPv6. With `interface`, only those of the interface of that name
-// (link-local ones and loopback then count too), or within that network ("10.0.0.0/8", "fd00::/16").
+// (link-local ones and loopback then count too), or within that network ("10.0.0.0/8", "fd00::/16"). Never a link-local
+// one of IPv6: it is of use only with a scope, which is the name of an interface of whoever uses it.
 std::vector<std::string> OwnAddresses(const std::string& interface = "");
 
 // "10.0.0.1:4711,[fd00::1]:4711": the list that an agent hands to others.
@@ -22,11 +23,12 @@ std::string FormatAddresses(const std::vector<std::string>& addresses, int port)
 int PortOf(const std::string& address);
 
 // The first of the list that accepts a TCP connection; all are tried at once. A single one is returned untried.
-// kUnavailable names each with its error; kInvalidArgument: no numeric address and port. Blocks until the deadline.
+// kUnavailable names each with its error; kInvalidArgument: no numeric address and port, or a link-local one of IPv6
+// without a scope that there is here ("[fe80::1%eth0]:4711"). Blocks until the deadline.
 absl::StatusOr<std::string> FirstReachable(const std::string& addresses, runtime::Deadline deadline);
 
 struct Connection {
-  UniqueFd socket;
+  runtime::FileDescriptor socket;
   std::string address;  // one of the list
 };
 // A connection to the first of the list that accepts one, with the same errors. Who that is has yet to be seen: see

@@ -17,7 +17,7 @@ uint64_t Pack(int fd, uint32_t generation) { return (uint64_t{generation} << 32)
 }  // namespace
 
 EventLoop::EventLoop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (!epoll_ || !wake_) {  // before anything has begun
+  if (!epoll_.valid() || !wake_.valid()) {  // before anything has begun
     std::fprintf(stderr, "dlaunch: no descriptors for an event loop: %s; raise ulimit -n\n", std::strerror(errno));
     std::_Exit(125);
   }

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/base/mutex.h"
 
 namespace cohort::launcher {
@@ -53,8 +53,8 @@ class EventLoop {
   void RunTimers();
   void RunPosted() COHORT_EXCLUDES(mutex_);
 
-  UniqueFd epoll_;
-  UniqueFd wake_;
+  runtime::FileDescriptor epoll_;
+  runtime::FileDescriptor wake_;
   bool running_ = false;
   uint32_t next_generation_ = 1;
   std::map<int, Watcher> watchers_;

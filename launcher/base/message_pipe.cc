@@ -59,14 +59,14 @@ void AppendDelimited(const google::protobuf::MessageLite& message, std::string* 
   message.AppendToString(out);
 }
 
-MessageWriter::MessageWriter(EventLoop* loop, UniqueFd fd) : loop_(loop), fd_(std::move(fd)) {
+MessageWriter::MessageWriter(EventLoop* loop, runtime::FileDescriptor fd) : loop_(loop), fd_(std::move(fd)) {
   ::fcntl(fd_.get(), F_SETFL, ::fcntl(fd_.get(), F_GETFL) | O_NONBLOCK);
 }
 
 MessageWriter::~MessageWriter() { Close(); }
 
 bool MessageWriter::Write(const google::protobuf::MessageLite& message) {
-  if (broken_ || !fd_) return false;
+  if (broken_ || !fd_.valid()) return false;
   AppendDelimited(message, &pending_);
   if (!armed_) WriteSome();
   return !broken_;
@@ -104,12 +104,12 @@ void MessageWriter::WriteSome() {
 void MessageWriter::Close() {
   if (armed_) loop_->Unwatch(fd_.get());
   armed_ = false;
-  fd_.reset();
+  fd_.Close();
 }
 
 void MessageWriter::Flush(std::chrono::milliseconds timeout) {
   const auto end = EventLoop::Clock::now() + timeout;
-  while (fd_ && !broken_ && !empty()) {
+  while (fd_.valid() && !broken_ && !empty()) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - EventLoop::Clock::now()).count();
     if (left <= 0) return;
     pollfd poll_fd{fd_.get(), POLLOUT, 0};

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
 #include "launcher/base/event_loop.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -44,7 +44,7 @@ class MessageWriter {
   static constexpr size_t kHighWater = 1u << 20;
 
   // fd is made non-blocking and taken over.
-  MessageWriter(EventLoop* loop, UniqueFd fd);
+  MessageWriter(EventLoop* loop, runtime::FileDescriptor fd);
   ~MessageWriter();
   MessageWriter(const MessageWriter&) = delete;
   MessageWriter& operator=(const MessageWriter&) = delete;
@@ -65,7 +65,7 @@ class MessageWriter {
   void WriteSome();
 
   EventLoop* loop_;
-  UniqueFd fd_;
+  runtime::FileDescriptor fd_;
   std::string pending_;
   size_t written_ = 0;
   bool armed_ = false;

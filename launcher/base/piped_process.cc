@@ -10,25 +10,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/pipe.h"
 
 namespace cohort::launcher {
 namespace {
-
-struct Pipe {
-  UniqueFd read_end;
-  UniqueFd write_end;
-
-  bool Open() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) return false;
-    // Above the standard streams, so that dup2 in the child clears close-on-exec.
-    read_end.reset(::fcntl(ends[0], F_DUPFD_CLOEXEC, 3));
-    write_end.reset(::fcntl(ends[1], F_DUPFD_CLOEXEC, 3));
-    ::close(ends[0]);
-    ::close(ends[1]);
-    return read_end && write_end;
-  }
-};
 
 [[noreturn]] void RunChild(pid_t parent, int input, int output, int error, const PipedProcessOptions& options,
                            char* const* argv) {

@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
 struct PipedProcess {
   pid_t pid = -1;  // the caller's to wait for
-  UniqueFd input;
-  UniqueFd output;
-  UniqueFd error;  // empty: it writes to our own standard error
+  runtime::FileDescriptor input;
+  runtime::FileDescriptor output;
+  runtime::FileDescriptor error;  // empty: it writes to our own standard error
 };
 
 struct PipedProcessOptions {

@@ -23,18 +23,18 @@ constexpr size_t kMaxKept = 1u << 20;
 struct Running {
   size_t index = 0;
   PipedProcess process;
-  UniqueFd end;  // readable once it has ended
+  runtime::FileDescriptor end;  // readable once it has ended
   Clock::time_point deadline;
 };
 
 // Reads all that is there; closes the descriptor at its end.
-void ReadAll(UniqueFd* fd, std::string* text) {
+void ReadAll(runtime::FileDescriptor* fd, std::string* text) {
   char buffer[16u << 10];
-  while (*fd) {
+  while (fd->valid()) {
     const ssize_t n = ::read(fd->get(), buffer, sizeof buffer);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) return;
-    if (n <= 0) return fd->reset();
+    if (n <= 0) return fd->Close();
     text->append(buffer, std::min(static_cast<size_t>(n), kMaxKept - std::min(kMaxKept, text->size())));
   }
 }
@@ -67,11 +67,11 @@ class CommandRunner {
       results_[index].error = std::string(started.status().message());
       return Tell(index);
     }
-    started->input.reset();
-    for (const UniqueFd* fd : {&started->output, &started->error}) {
+    started->input.Close();
+    for (const runtime::FileDescriptor* fd : {&started->output, &started->error}) {
       ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
     }
-    UniqueFd end(static_cast<int>(::syscall(SYS_pidfd_open, started->pid, 0)));
+    runtime::FileDescriptor end(static_cast<int>(::syscall(SYS_pidfd_open, started->pid, 0)));
     running_.push_back({index, *std::move(started), std::move(end), Clock::now() + options_.limit});
   }
 

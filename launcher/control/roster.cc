@@ -105,20 +105,6 @@ std::string Roster::WhyUnfit(const v1::NodeOffer& offer) const {
     return "node " + std::to_string(offer.node()) + " does not belong to this job, which has " +
            std::to_string(agents) + " (counted from 0)";
   }
-  if (offer.devices().empty()) return "";  // an agent that does not count its devices
-  // A spare, or one that was given up: the job may have fewer places by now.
-  if (offer.node() >= first_spare_ || offer.node() >= node_count()) return "";
-  for (const v1::RankPlacement& rank : plan_.placements(static_cast<int>(offer.node())).ranks()) {
-    for (const v1::Device& device : rank.devices()) {
-      const bool offered = std::any_of(offer.devices().begin(), offer.devices().end(), [&device](const auto& other) {
-        return other.kind() == device.kind() && other.node_index() == device.node_index();
-      });
-      if (offered) continue;
-      return "rank " + std::to_string(rank.rank()) + " is to have device " + std::to_string(device.node_index()) +
-             " of " + nodes_[offer.node()].name + ", which offers " + std::to_string(offer.devices_size()) +
-             " devices without it";
-    }
-  }
   return "";
 }
 

@@ -122,11 +122,18 @@ absl::Status CheckHost(string_view host) {
   if (name.size() > kMaxHostLength) {
     return absl::InvalidArgumentError("a host name of " + std::to_string(name.size()) + " characters");
   }
-  const bool six = IsAddress6(name);
+  bool six = IsAddress6(name);
+  if (six && name.back() == '%') {
+    return absl::InvalidArgumentError("'" + string(name) + "' lacks its interface, as in fe80::1%eth0");
+  }
   for (const char c : name) {
     const auto u = static_cast<unsigned char>(c);
-    const bool fits = six ? std::isxdigit(u) != 0 || c == ':' || c == '.' || c == '%'
-                          : std::isalnum(u) != 0 || c == '.' || c == '-' || c == '_';
+    if (six && c == '%') {  // the name of an interface follows
+      six = false;
+      continue;
+    }
+    const bool fits =
+        six ? std::isxdigit(u) != 0 || c == ':' || c == '.' : std::isalnum(u) != 0 || c == '.' || c == '-' || c == '_';
     if (!fits) return absl::InvalidArgumentError("'" + string(name) + "' can't be a host: '" + c + "' is in it");
   }
   return absl::OkStatus();

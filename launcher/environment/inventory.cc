@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "launcher/base/printable.h"
 #include "launcher/environment/cpus.h"
 #include "launcher/environment/cuda_devices.h"
 #include "launcher/environment/numa_nodes.h"
@@ -15,6 +16,8 @@
 namespace cohort::launcher {
 namespace {
 
+constexpr size_t kMaxName = 255;
+constexpr size_t kMaxWords = 2000;
 constexpr char kMark[] = "cohort-inventory ";
 
 // Nothing where these are no groups of the node's CPUs, each CPU in one: then it has told nothing of them.
@@ -65,6 +68,11 @@ absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output) {
       !inventory.ParseFromString(absl::HexStringToBytes(digits))) {
     return absl::InvalidArgumentError("what it says about itself is damaged");
   }
+  // All of it is shown to people, and the host's name becomes the node's.
+  inventory.set_host(Printable(inventory.host(), kMaxName));
+  inventory.set_version(Printable(inventory.version(), kMaxName));
+  inventory.set_error(Printable(inventory.error(), kMaxWords));
+  for (v1::Device& device : *inventory.mutable_devices()) device.set_id(Printable(device.id(), kMaxName));
   return inventory;
 }
 

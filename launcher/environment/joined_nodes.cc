@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <set>
@@ -11,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "launcher/base/addresses.h"
+#include "launcher/base/say.h"
 #include "launcher/credentials.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/this_machine.h"
@@ -21,8 +21,6 @@ namespace cohort::launcher {
 namespace {
 
 constexpr std::chrono::minutes kWait{10};
-
-void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", text.c_str()); }
 
 }  // namespace
 
@@ -50,6 +48,11 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open(options.ports.value_or(PortRange{0, 0})));
   token.addresses = FormatAddresses(OwnAddresses(options.interface), gate.port());
   if (token.addresses.empty()) {
+    if (!options.interface.empty()) {
+      return absl::InvalidArgumentError("--iface " + options.interface +
+                                        ": this machine has no address there that others may reach (link-local ones "
+                                        "of IPv6 are none); name another, or give it an address");
+    }
     return absl::InvalidArgumentError("this machine has no address that others may reach; bring its network up");
   }
   const std::chrono::milliseconds wait = options.wait.value_or(kWait);

@@ -3,12 +3,12 @@
 #include <netdb.h>
 
 #include <charconv>
-#include <cstdio>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "launcher/base/say.h"
 #include "launcher/environment/joined_nodes.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/environment/this_machine.h"
@@ -22,8 +22,6 @@ namespace {
 constexpr int kDefaultPort = 29400;  // of a pod's own network
 constexpr std::chrono::minutes kWait{10};
 constexpr size_t kMinSecret = 16;
-
-void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", text.c_str()); }
 
 absl::StatusOr<int> ReadIndex(const char* name, const std::string& text, int min) {
   int value = 0;
@@ -79,6 +77,10 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
     }
     return pod;
   }
+  // Kubeflow's trainer tells torchrun so; a range is not the number of pods.
+  if (const auto nodes = variable("PET_NNODES"); nodes && nodes->find(':') == std::string::npos) {
+    COHORT_ASSIGN_OR_RETURN(pod.count, ReadIndex("PET_NNODES", *nodes, 1));
+  }
   COHORT_ASSIGN_OR_RETURN(pod.index,
                           ReadIndex("JOB_COMPLETION_INDEX", variable("JOB_COMPLETION_INDEX").value_or(""), 0));
   const size_t dot = std::min(full_name.find('.'), full_name.size());
@@ -103,6 +105,11 @@ Detection Kubernetes::Detect(const Options&) const {
   const auto index = GetVariable("JOB_COMPLETION_INDEX");
   if (!index) return {false, "a pod, but neither JOB_COMPLETION_INDEX nor LWS_LEADER_ADDRESS is set"};
   return {true, "a pod whose JOB_COMPLETION_INDEX is " + *index};
+}
+
+bool Kubernetes::RunsElsewhere(const Options&) const {
+  const absl::StatusOr<KubernetesPod> pod = ReadKubernetesVariables(GetVariable, FullName());
+  return pod.ok() && pod->index > 0;
 }
 
 absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {

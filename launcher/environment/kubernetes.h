@@ -23,6 +23,7 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
 class Kubernetes : public NodeSource {
  public:
   Detection Detect(const Options& options) const override;
+  bool RunsElsewhere(const Options& options) const override;
   // In pod 0: all pods in the order of their indices, once they have come; --wait or ten minutes. In the others:
   // JobNodes::instead joins it. kInvalidArgument without --nnodes, or without --token-file and --insecure.
   absl::StatusOr<JobNodes> Find(const Options& options) const override;

@@ -62,6 +62,12 @@ absl::StatusOr<JobNodes> FindNodes(const Options& options) {
   return found;
 }
 
+bool RunsElsewhere(const Options& options) {
+  const std::vector<NamedSource> sources = AllSources();
+  const absl::StatusOr<size_t> chosen = Choose(sources, options);
+  return chosen.ok() && sources[*chosen].source->RunsElsewhere(options);
+}
+
 std::string ExplainSources(const Options& options) {
   const std::vector<NamedSource> sources = AllSources();
   const absl::StatusOr<size_t> chosen = Choose(sources, options);

@@ -41,6 +41,8 @@ class NodeSource {
   virtual ~NodeSource() = default;
   // Whether the options, or the surroundings, ask for this source. Quick; looks at nothing but both.
   virtual Detection Detect(const Options& options) const = 0;
+  // Whether another process of the same command runs the job: JobNodes::instead. As quick, and only where it applies.
+  virtual bool RunsElsewhere(const Options&) const { return false; }
   // The nodes and what each has, in the order in which the source has them. Quick (well below a second) unless other
   // hosts must be asked. kInvalidArgument names the option that would work. Called only where the source applies.
   virtual absl::StatusOr<JobNodes> Find(const Options& options) const = 0;
@@ -50,6 +52,9 @@ class NodeSource {
 // the order that --rank-order asks for (node_order.h). kInvalidArgument: --launcher names none, or one that does not
 // apply here.
 absl::StatusOr<JobNodes> FindNodes(const Options& options);
+
+// Whether the source that FindNodes would ask says that another process of the same command runs the job.
+bool RunsElsewhere(const Options& options);
 
 // A line for each source, in the order in which they are asked: what speaks for it or against it, the chosen one
 // marked. For people who wonder.

@@ -7,14 +7,15 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "launcher/base/printable.h"
 #include "launcher/base/run_commands.h"
+#include "launcher/base/say.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/this_machine.h"
 #include "launcher/program.h"
@@ -26,6 +27,7 @@ namespace cohort::launcher {
 namespace {
 
 constexpr size_t kMaxHostFile = 16 << 20;
+constexpr size_t kMaxWords = 2000;                            // of what ssh says
 constexpr auto kHostFilePatience = std::chrono::seconds(30);  // for what comes through a pipe
 
 std::string LastLine(const std::string& text) {
@@ -37,7 +39,7 @@ std::string LastLine(const std::string& text) {
 
 // Why this host's answer is none.
 std::string DescribeFailure(const Options& options, const RemoteWay& way, const CommandResult& result) {
-  const std::string said = LastLine(result.error);
+  const std::string said = Printable(LastLine(result.error), kMaxWords);
   const std::string words = said.empty() ? "" : ": " + said;
   if (!result.ended) return "gave no answer" + (said.empty() ? " within 20 s" : words);
   const int code = WIFEXITED(result.wait_status) ? WEXITSTATUS(result.wait_status) : 0;
@@ -125,7 +127,7 @@ absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<Host
               }});
   const size_t left = hosts.size() - left_out.size();
   if (left < least) return absl::InvalidArgumentError(left_out.back());
-  for (const std::string& why : left_out) std::fprintf(stderr, "dlaunch: left out: %s\n", why.c_str());
+  for (const std::string& why : left_out) Say("left out: " + why);
   JobNodes found{.source = std::to_string(left) + (left == 1 ? " host " : " hosts ") + way.source,
                  .spawner = way.spawner,
                  .across_hosts = true};

@@ -35,6 +35,11 @@ Detection Slurm::Detect(const Options&) const {
           "SLURM_JOB_ID is " + *job + (tasks ? ", in a step of " + *tasks + (*tasks == "1" ? " task" : " tasks") : "")};
 }
 
+bool Slurm::RunsElsewhere(const Options&) const {
+  const absl::StatusOr<SlurmNodes> slurm = ReadSlurmVariables(GetVariable);
+  return slurm.ok() && slurm->elsewhere;
+}
+
 absl::StatusOr<JobNodes> Slurm::Find(const Options& options) const {
   COHORT_ASSIGN_OR_RETURN(SlurmNodes slurm, ReadSlurmVariables(GetVariable));
   const std::string job = GetVariable("SLURM_JOB_ID").value_or("?");

@@ -20,6 +20,7 @@ absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable);
 class Slurm : public NodeSource {
  public:
   Detection Detect(const Options& options) const override;
+  bool RunsElsewhere(const Options& options) const override;
   // The first --nnodes nodes, or all; each agent is a job step of one task. See AskHosts.
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 };

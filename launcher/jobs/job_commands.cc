@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/printable.h"
+#include "launcher/base/say.h"
 #include "launcher/jobs/job_socket.h"
 #include "launcher/jobs/job_words.h"
 #include "launcher/jobs/running_jobs.h"
@@ -22,11 +24,6 @@ using std::chrono::seconds;
 constexpr int kNoSuchJob = 1;
 constexpr seconds kAnswerTimeout{5};
 constexpr seconds kEndSlack{20};  // beyond the grace
-
-int Refuse(const std::string& text, int exit_code) {
-  std::fprintf(stderr, "dlaunch: %s\n", text.c_str());
-  return exit_code;
-}
 
 std::string DescribeNode(const v1::JobNode& node) {
   const uint32_t last = node.first_rank() + node.rank_count() - 1;

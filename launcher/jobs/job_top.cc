@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/say.h"
 #include "launcher/jobs/job_socket.h"
 #include "launcher/jobs/job_words.h"
 #include "launcher/jobs/running_jobs.h"
@@ -31,11 +32,6 @@ constexpr milliseconds kLeastInterval{200};
 // Agents answer dlaunch meanwhile, so that a page shows what is and not what was one interval ago.
 constexpr milliseconds kSettle{80};
 constexpr milliseconds kFirstViews{1000};  // then a page shows who has not told yet
-
-int Refuse(const std::string& text, int exit_code) {
-  std::fprintf(stderr, "dlaunch: %s\n", text.c_str());
-  return exit_code;
-}
 
 // All pages of what dlaunch tells now; the agents are asked to look again.
 absl::StatusOr<JobFrame> Fetch(JobConnection* connection) {

@@ -3,15 +3,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "launcher/base/printable.h"
 #include "launcher/jobs/running_jobs.h"
 
 namespace cohort::launcher {
-
-std::string Printable(const std::string& text) {
-  std::string shown;
-  for (const char c : text) shown += static_cast<unsigned char>(c) < 32 || c == 127 ? '?' : c;
-  return shown;
-}
 
 std::string Age(uint64_t ms) {
   const uint64_t s = ms / 1000;

@@ -11,9 +11,6 @@
 
 namespace cohort::launcher {
 
-// What came from elsewhere must not steer a terminal: control characters become '?'.
-std::string Printable(const std::string& text);
-
 // "12 s", "5 min", "3 h 20 min".
 std::string Age(uint64_t ms);
 

@@ -69,11 +69,11 @@ std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const 
 absl::StatusOr<JobConnection> JobConnection::Open(const std::string& job_id) {
   JobConnection connection;
   // Not blocking: a stopped dlaunch whose queue is full would hold us for ever.
-  connection.fd_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  connection.fd_ = runtime::FileDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   const std::string address = kJobSocketPrefix + job_id;
-  if (!connection.fd_ || address.size() > sizeof name.sun_path) return absl::UnavailableError("no socket");
+  if (!connection.fd_.valid() || address.size() > sizeof name.sun_path) return absl::UnavailableError("no socket");
   std::memcpy(name.sun_path + 1, address.data() + 1, address.size() - 1);
   const socklen_t length = offsetof(sockaddr_un, sun_path) + address.size();
   if (::connect(connection.fd_.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/v1/job.pb.h"
-#include "launcher/base/unique_fd.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -40,7 +40,7 @@ class JobConnection {
   pid_t pid() const { return pid_; }
 
  private:
-  UniqueFd fd_;
+  runtime::FileDescriptor fd_;
   pid_t pid_ = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "launcher/base/printable.h"
 #include "launcher/jobs/job_words.h"
 
 namespace cohort::launcher {

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "launcher/environment/inventory.h"
+#include "launcher/join/early_notices.h"
 #include "launcher/join/secure_stream.h"
 #include "runtime/base/status_macros.h"
 
@@ -36,7 +37,7 @@ constexpr char kHello[] = "cohort-join ";
 
 // Someone who has not yet shown the knock.
 struct Stranger {
-  UniqueFd socket;
+  runtime::FileDescriptor socket;
   Deadline limit;
 };
 
@@ -60,22 +61,24 @@ struct Guest {
   const int low = 3;
   for (int i = 0; i < 3; ++i) ::dup2(own[i], low + i);
   ::close_range(low + 3, ~0U, 0);
-  absl::StatusOr<SecureStream> stream = SecureStream::Accept(UniqueFd(low), key, Deadline::After(kHandshakeLimit));
+  absl::StatusOr<SecureStream> stream =
+      SecureStream::Accept(runtime::FileDescriptor(low), key, Deadline::After(kHandshakeLimit));
   if (!stream.ok()) ::_exit(1);
-  const absl::Status carried = stream->Pump(UniqueFd(low + 1), UniqueFd(low + 2), {.ends_with_peer = true});
+  const absl::Status carried =
+      stream->Pump(runtime::FileDescriptor(low + 1), runtime::FileDescriptor(low + 2), {.ends_with_peer = true});
   ::_exit(carried.ok() ? 0 : 1);
 }
 
-absl::StatusOr<Guest> StartCarrier(UniqueFd socket, const JoinKey& key) {
+absl::StatusOr<Guest> StartCarrier(runtime::FileDescriptor socket, const JoinKey& key) {
   int input[2], output[2];
   if (::pipe2(input, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
   Guest guest{.agent = {}, .said = "", .limit = Deadline::After(kHandshakeLimit), .hello = {}};
-  const UniqueFd input_end(input[0]);
-  guest.agent.input.reset(input[1]);
+  const runtime::FileDescriptor input_end(input[0]);
+  guest.agent.input = runtime::FileDescriptor(input[1]);
   if (::pipe2(output, O_CLOEXEC | O_NONBLOCK) != 0)
     return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
-  guest.agent.output.reset(output[0]);
-  const UniqueFd output_end(output[1]);
+  guest.agent.output = runtime::FileDescriptor(output[0]);
+  const runtime::FileDescriptor output_end(output[1]);
   const pid_t parent = ::getpid();
   guest.agent.pid = ::fork();
   if (guest.agent.pid == 0) Carry(socket.get(), input_end.get(), output_end.get(), key, parent);
@@ -108,6 +111,8 @@ class Reception {
                                            std::to_string(options_.count + 1) + " nodes came in time" + enough);
       }
       Look();
+      Remind();
+      DropNotices();
     }
     std::vector<JoinedNode> nodes;
     if (options_.indexed) {
@@ -161,10 +166,22 @@ class Reception {
     if (polled[0].revents != 0) AcceptAll();
   }
 
+  // Whoever looks at it after a while shall see that it waits, for whom, and for how long it still will.
+  void Remind() {
+    if (!reminder_.passed()) return;
+    reminder_ = Deadline::After(options_.remind);
+    const auto in_seconds = [](auto time) {
+      return std::to_string(std::chrono::duration_cast<std::chrono::seconds>(time).count()) + " s";
+    };
+    options_.say("waiting for " + in_seconds(Deadline::Clock::now() - since_) +
+                 " by now: " + std::to_string(Complete() + 1) + " of " + std::to_string(options_.count + 1) +
+                 " nodes are here, " + in_seconds(options_.deadline.left()) + " are left");
+  }
+
   void AcceptAll() {
     for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
       if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
-      strangers_.push_back({UniqueFd(fd), Deadline::After(kStrangerLimit)});
+      strangers_.push_back({runtime::FileDescriptor(fd), Deadline::After(kStrangerLimit)});
     }
   }
 
@@ -222,6 +239,8 @@ class Reception {
   const JoinKey& key_;
   const std::string knock_;
   const JoinGate::AwaitOptions& options_;
+  const Deadline::Clock::time_point since_ = Deadline::Clock::now();
+  Deadline reminder_ = Deadline::After(options_.remind);
   std::list<Stranger> strangers_;
   std::list<Guest> guests_;
 };
@@ -246,11 +265,12 @@ absl::StatusOr<JoinHello> ParseJoinHello(const std::string& text) {
 }
 
 absl::StatusOr<JoinGate> JoinGate::Open(const PortRange& ports) {
+  HoldNotices();
   std::string last_error;
   for (int port = ports.first; port <= ports.last; ++port) {
-    UniqueFd fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const bool six = bool{fd};
-    if (!six) fd.reset(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    runtime::FileDescriptor fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const bool six = fd.valid();
+    if (!six) fd = runtime::FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int on = 1, off = 0;
     ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     sockaddr_in6 address6{};

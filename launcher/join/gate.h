@@ -17,11 +17,11 @@
 
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/join/token.h"
 #include "launcher/options.h"
 #include "launcher/spawn/spawner.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -41,7 +41,8 @@ struct JoinedNode {
 
 class JoinGate {
  public:
-  // Listens on the first free port of `ports`, on all addresses. kUnavailable names the port and the reason.
+  // Listens on the first free port of `ports`, on all addresses. kUnavailable names the port and the reason. From then
+  // on notices of a preemption are held, and do not end the wait (early_notices.h).
   static absl::StatusOr<JoinGate> Open(const PortRange& ports);
   int port() const { return port_; }
 
@@ -50,7 +51,8 @@ class JoinGate {
     std::optional<int> least = {};  // how many are enough when the time is over; all unless set
     bool indexed = false;  // they come with their places, 1 to count; a later one with the same replaces the earlier
     runtime::Deadline deadline = runtime::Deadline::After(std::chrono::seconds(0));
-    std::function<void(const std::string& line)> say = {};  // what users should see
+    std::function<void(const std::string& line)> say = {};        // what users should see
+    std::chrono::milliseconds remind = std::chrono::seconds(30);  // how often it says for how long it waits
   };
   // Waits for all of them, or for the least number and the deadline; in the order of their places, or of coming. Those
   // that leave before all are there are waited for again. kDeadlineExceeded tells how many came. Call from the main
@@ -58,8 +60,8 @@ class JoinGate {
   absl::StatusOr<std::vector<JoinedNode>> Await(const JoinKey& key, const AwaitOptions& options);
 
  private:
-  JoinGate(UniqueFd listener, int port) : listener_(std::move(listener)), port_(port) {}
-  UniqueFd listener_;
+  JoinGate(runtime::FileDescriptor listener, int port) : listener_(std::move(listener)), port_(port) {}
+  runtime::FileDescriptor listener_;
   int port_ = 0;
 };
 

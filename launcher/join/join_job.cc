@@ -11,9 +11,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
-#include <ctime>
 #include <initializer_list>
 #include <iostream>
 #include <memory>
@@ -24,7 +22,9 @@
 #include "launcher/agent/agent.h"
 #include "launcher/base/addresses.h"
 #include "launcher/base/piped_process.h"
+#include "launcher/base/say.h"
 #include "launcher/environment/inventory.h"
+#include "launcher/join/early_notices.h"
 #include "launcher/join/gate.h"
 #include "launcher/join/secure_stream.h"
 #include "launcher/options.h"
@@ -39,8 +39,6 @@ using std::chrono::seconds;
 
 constexpr seconds kAttempt{5};
 constexpr int kRetryMs = 500;
-
-void Say(const std::string& text) { std::fprintf(stderr, "dlaunch: %s\n", text.c_str()); }
 
 // "name:port" as a list of numeric addresses; such a list as it is.
 absl::StatusOr<std::string> Resolve(const std::string& addresses) {
@@ -63,7 +61,7 @@ absl::StatusOr<std::string> Resolve(const std::string& addresses) {
   return FormatAddresses(numeric, PortOf(addresses));
 }
 
-absl::StatusOr<SecureStream> Greet(UniqueFd socket, const JoinKey& key, Deadline deadline) {
+absl::StatusOr<SecureStream> Greet(runtime::FileDescriptor socket, const JoinKey& key, Deadline deadline) {
   const std::string knock = KnockOf(key);
   if (::send(socket.get(), knock.data(), knock.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(knock.size())) {
     return absl::UnavailableError(std::string("it does not take our first bytes: ") + std::strerror(errno));
@@ -109,27 +107,13 @@ sigset_t SetOf(std::initializer_list<int> signals) {
   return set;
 }
 
-// A scheduler's notices of a preemption, which must not end us: the agent knows what to do with them.
-sigset_t Notices() { return SetOf({SIGUSR1, SIGUSR2}); }
-
-std::string NameOfNotice(int signal) { return signal == SIGUSR1 ? "SIGUSR1" : "SIGUSR2"; }
-
-// Those that have come so far.
-void DropNotices() {
-  const sigset_t notices = Notices();
-  const timespec now{};
-  for (int signal = 0; (signal = ::sigtimedwait(&notices, nullptr, &now)) > 0;) {
-    Say(NameOfNotice(signal) + " came before the job had started, and there was nobody to tell");
-  }
-}
-
 // What a scheduler or a person tells this process is for the agent.
 void PassSignalsOn(int signals, pid_t agent) {
   signalfd_siginfo info{};
   while (::read(signals, &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
     const bool notice = signal == SIGUSR1 || signal == SIGUSR2;
-    if (notice) Say(NameOfNotice(signal) + ": telling the job");
+    if (notice) Say(std::string(NameOfNotice(signal)) + ": telling the job");
     ::kill(agent, notice ? signal : SIGTERM);
   }
 }
@@ -139,7 +123,7 @@ int RunAgentBehind(SecureStream* stream) {
   const sigset_t handled = SetOf({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2});
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
-  const UniqueFd signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  const runtime::FileDescriptor signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   absl::StatusOr<PipedProcess> agent =
       StartPiped({"dlaunch", "agent", "--node=joined", kExitWithJobArgument},
                  {.program = "/proc/self/exe", .death_signal = LauncherGoneSignal(), .keep_blocked = true});
@@ -164,8 +148,7 @@ int RunAgentBehind(SecureStream* stream) {
 
 int JoinJob(const JoinTarget& target) {
   ::signal(SIGPIPE, SIG_IGN);
-  const sigset_t notices = Notices();
-  ::sigprocmask(SIG_BLOCK, &notices, nullptr);
+  HoldNotices();
   absl::StatusOr<SecureStream> stream = DialUntilItAnswers(target);
   if (!stream.ok()) {
     Say(std::string(stream.status().message()));

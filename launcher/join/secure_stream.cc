@@ -131,15 +131,15 @@ class Silence {
 };
 
 // As much as the descriptor takes. Where nobody reads it any more, what comes is dropped.
-void WriteOut(Flow* flow, UniqueFd* output) {
-  while (*output && !flow->empty()) {
+void WriteOut(Flow* flow, runtime::FileDescriptor* output) {
+  while (output->valid() && !flow->empty()) {
     const ssize_t n = ::write(output->get(), flow->bytes.data() + flow->done, flow->bytes.size() - flow->done);
     if (n < 0 && errno == EAGAIN) return;
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) output->reset();
+    if (n < 0) output->Close();
     if (n > 0) flow->done += static_cast<size_t>(n);
   }
-  if (!*output) flow->done = flow->bytes.size();
+  if (!output->valid()) flow->done = flow->bytes.size();
 }
 
 void ReadIn(int input, Flow* flow) {
@@ -152,7 +152,7 @@ void ReadIn(int input, Flow* flow) {
 }  // namespace
 
 struct SecureStream::Rep {
-  UniqueFd socket;
+  runtime::FileDescriptor socket;
   JoinKey key;
   std::unique_ptr<SSL_CTX, FreeContext> context;
   std::unique_ptr<SSL, FreeSsl> ssl;
@@ -220,15 +220,18 @@ SecureStream::SecureStream(SecureStream&&) noexcept = default;
 SecureStream& SecureStream::operator=(SecureStream&&) noexcept = default;
 SecureStream::~SecureStream() = default;
 
-absl::StatusOr<SecureStream> SecureStream::Connect(UniqueFd socket, const JoinKey& key, Deadline deadline) {
+absl::StatusOr<SecureStream> SecureStream::Connect(runtime::FileDescriptor socket, const JoinKey& key,
+                                                   Deadline deadline) {
   return Shake(std::move(socket), key, deadline, false);
 }
 
-absl::StatusOr<SecureStream> SecureStream::Accept(UniqueFd socket, const JoinKey& key, Deadline deadline) {
+absl::StatusOr<SecureStream> SecureStream::Accept(runtime::FileDescriptor socket, const JoinKey& key,
+                                                  Deadline deadline) {
   return Shake(std::move(socket), key, deadline, true);
 }
 
-absl::StatusOr<SecureStream> SecureStream::Shake(UniqueFd socket, const JoinKey& key, Deadline deadline, bool server) {
+absl::StatusOr<SecureStream> SecureStream::Shake(runtime::FileDescriptor socket, const JoinKey& key, Deadline deadline,
+                                                 bool server) {
   auto rep = std::make_unique<Rep>();
   rep->socket = std::move(socket);
   rep->key = key;
@@ -285,7 +288,8 @@ absl::StatusOr<bool> SecureStream::AwaitByte() {
   }
 }
 
-absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptions& options) {
+absl::Status SecureStream::Pump(runtime::FileDescriptor input, runtime::FileDescriptor output,
+                                const PumpOptions& options) {
   Flow out, in;  // to the other side, and from it
   in.Add(rep_->early.data(), rep_->early.size());
   MakeNonBlocking(input.get());
@@ -298,7 +302,7 @@ absl::Status SecureStream::Pump(UniqueFd input, UniqueFd output, const PumpOptio
     const bool ends = out.ended && out.empty();
     said_end = said_end || (ends && rep_->SayEnd());
     if (in.ended && in.empty()) {
-      output.reset();
+      output.Close();
       if (!connected && !said_end) return absl::UnavailableError("the connection was lost");
       if (connected && !said_end && options.ends_with_peer) ::SSL_shutdown(rep_->ssl.get());
       if (options.ends_with_peer || said_end) return absl::OkStatus();

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/join/token.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -19,8 +19,10 @@ class SecureStream {
  public:
   // The handshake over a connected TCP socket. kUnauthenticated: the other side does not have the key, or speaks
   // something else; kUnavailable: the connection ended; kDeadlineExceeded.
-  static absl::StatusOr<SecureStream> Connect(UniqueFd socket, const JoinKey& key, runtime::Deadline deadline);
-  static absl::StatusOr<SecureStream> Accept(UniqueFd socket, const JoinKey& key, runtime::Deadline deadline);
+  static absl::StatusOr<SecureStream> Connect(runtime::FileDescriptor socket, const JoinKey& key,
+                                              runtime::Deadline deadline);
+  static absl::StatusOr<SecureStream> Accept(runtime::FileDescriptor socket, const JoinKey& key,
+                                             runtime::Deadline deadline);
   SecureStream(SecureStream&&) noexcept;
   SecureStream& operator=(SecureStream&&) noexcept;
   ~SecureStream();
@@ -39,13 +41,13 @@ class SecureStream {
   };
   // Carries `input` to the other side and what comes from it to `output`, closing each where the other has ended. OK:
   // all was carried, both ways. kUnavailable: the connection was lost. Blocks until then.
-  absl::Status Pump(UniqueFd input, UniqueFd output, const PumpOptions& options);
+  absl::Status Pump(runtime::FileDescriptor input, runtime::FileDescriptor output, const PumpOptions& options);
 
  private:
   struct Rep;
   explicit SecureStream(std::unique_ptr<Rep> rep);
-  static absl::StatusOr<SecureStream> Shake(UniqueFd socket, const JoinKey& key, runtime::Deadline deadline,
-                                            bool server);
+  static absl::StatusOr<SecureStream> Shake(runtime::FileDescriptor socket, const JoinKey& key,
+                                            runtime::Deadline deadline, bool server);
   std::unique_ptr<Rep> rep_;
 };
 

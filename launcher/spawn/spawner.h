@@ -8,16 +8,16 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/options.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
 // A process here through which an agent is reached: the agent itself, or the ssh or srun that carries it.
 struct AgentProcess {
   pid_t pid = -1;
-  UniqueFd input;   // v1::ToNode messages; closing it ends the agent
-  UniqueFd output;  // v1::FromNode messages
+  runtime::FileDescriptor input;   // v1::ToNode messages; closing it ends the agent
+  runtime::FileDescriptor output;  // v1::FromNode messages
   // What comes before the first of them, after whatever a remote shell's start-up files print; empty: nothing does.
   std::string preamble;
 };

@@ -78,7 +78,7 @@ TEST(MessageWriter, NeverBlocksAndLosesNothing) {
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
   EventLoop loop;
-  MessageWriter writer(&loop, UniqueFd(ends[1]));
+  MessageWriter writer(&loop, runtime::FileDescriptor(ends[1]));
   constexpr int kMessages = 500;
   for (int i = 0; i < kMessages; ++i) ASSERT_TRUE(writer.Write(Line(i, 10'000)));  // nobody has read a byte
   EXPECT_TRUE(writer.full());
@@ -112,7 +112,7 @@ TEST(MessageWriter, TellsWhenTheOtherEndHasGone) {
   ::signal(SIGPIPE, SIG_IGN);
   ::close(ends[0]);
   EventLoop loop;
-  MessageWriter writer(&loop, UniqueFd(ends[1]));
+  MessageWriter writer(&loop, runtime::FileDescriptor(ends[1]));
   EXPECT_FALSE(writer.Write(Line(1, 10)));
   EXPECT_TRUE(writer.broken());
 }

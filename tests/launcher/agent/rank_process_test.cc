@@ -21,7 +21,7 @@ RankCommand Shell(const std::string& script) {
           .cpus = {}};
 }
 
-std::string ReadAll(const UniqueFd& fd) {
+std::string ReadAll(const runtime::FileDescriptor& fd) {
   std::string text;
   char buffer[4096];
   for (;;) {
@@ -82,8 +82,8 @@ TEST(RankProcess, DiesWithItsParent) {
   }
   pid_t rank = 0;
   ASSERT_EQ(::read(tell[0], &rank, sizeof rank), static_cast<ssize_t>(sizeof rank));
-  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, rank, 0)));
-  ASSERT_TRUE(static_cast<bool>(pidfd));
+  const runtime::FileDescriptor pidfd(static_cast<int>(::syscall(SYS_pidfd_open, rank, 0)));
+  ASSERT_TRUE(pidfd.valid());
   ::kill(parent, SIGKILL);
   pollfd ended{pidfd.get(), POLLIN, 0};
   EXPECT_EQ(::poll(&ended, 1, 60'000), 1);

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "launcher/agent/rank_service.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/segment/agent_protocol.h"
 #include "tests/support/fuzz_input.h"
 #include "tests/support/fuzz_messages.h"
@@ -57,8 +57,8 @@ const v1::Assignment& TheAssignment() {
   return kAssignment;
 }
 
-UniqueFd Connect(const std::string& address) {
-  UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+runtime::FileDescriptor Connect(const std::string& address) {
+  runtime::FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un name{};
   name.sun_family = AF_UNIX;
   std::memcpy(name.sun_path + 1, address.data() + 1, address.size() - 1);
@@ -74,7 +74,6 @@ std::string TakePacket(FuzzInput* input) {
     case 0:
       message.mutable_hello()->set_protocol(input->Below(8) == 7 ? input->Number32() : runtime::kAgentProtocol);
       message.mutable_hello()->set_local_rank(input->Number32());
-      message.mutable_hello()->set_pid(input->Signed32());
       break;
     case 1:
       message.mutable_nodes()->set_request(input->Number());
@@ -146,13 +145,13 @@ class Node {
                   .on_kill_request = [this](int rank, const std::string&) { FuzzCheck(let_in_.count(rank) > 0); },
                   .on_vanished = [this](int rank, pid_t) { FuzzCheck(present_.erase(rank) == 1); }}) {
     FuzzCheck(service_.Start(address_).ok());
-    for (UniqueFd& client : clients_) client = Connect(address_);
+    for (runtime::FileDescriptor& client : clients_) client = Connect(address_);
     Turn();
   }
 
   void Step(FuzzInput* input) {
     const uint32_t what = input->Below(16);
-    UniqueFd& client = clients_[input->Below(kClients)];
+    runtime::FileDescriptor& client = clients_[input->Below(kClients)];
     switch (what) {
       case 9:
         client = Connect(address_);  // the old one vanishes
@@ -185,9 +184,9 @@ class Node {
   }
 
   void End() {
-    for (UniqueFd& client : clients_) {
+    for (runtime::FileDescriptor& client : clients_) {
       ReadAll(client);
-      client.reset();
+      client.Close();
     }
     Turn();
     FuzzCheck(present_.empty());
@@ -257,7 +256,7 @@ class Node {
     service_.OnRanksLost(lost);
   }
 
-  static void ReadAll(const UniqueFd& client) {
+  static void ReadAll(const runtime::FileDescriptor& client) {
     static std::string packet(2 * kMaxRankPacket, '\0');
     for (;;) {
       const ssize_t n = ::recv(client.get(), packet.data(), packet.size(), MSG_DONTWAIT);
@@ -280,7 +279,7 @@ class Node {
   bool preempted_ = false;
   EventLoop loop_;
   RankService service_;
-  UniqueFd clients_[kClients];
+  runtime::FileDescriptor clients_[kClients];
 };
 
 void Try(FuzzInput input) {

@@ -20,7 +20,7 @@
 #include <thread>
 #include <vector>
 
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/segment/agent_protocol.h"
 #include "runtime/segment/segment.h"
 
@@ -44,7 +44,6 @@ class Client {
     v1::RankMessage message;
     message.mutable_hello()->set_protocol(protocol);
     message.mutable_hello()->set_local_rank(local_rank);
-    message.mutable_hello()->set_pid(::getpid());
     Send(message);
   }
   // The next message; KIND_NOT_SET when the agent has closed, or says nothing for a long time.
@@ -65,16 +64,16 @@ class Client {
     if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr && header->cmsg_type == SCM_RIGHTS) {
       int received = -1;
       std::memcpy(&received, CMSG_DATA(header), sizeof received);
-      segment_.reset(received);
+      segment_ = runtime::FileDescriptor(received);
     }
     result.ParseFromArray(packet.data(), static_cast<int>(n));
     return result;
   }
-  UniqueFd& segment() { return segment_; }
+  runtime::FileDescriptor& segment() { return segment_; }
 
  private:
-  UniqueFd fd_;
-  UniqueFd segment_;
+  runtime::FileDescriptor fd_;
+  runtime::FileDescriptor segment_;
   bool connected_ = false;
 };
 
@@ -170,8 +169,8 @@ TEST_F(RankServiceTest, WelcomesARankAndHandsOutTheSegment) {
   EXPECT_EQ(message.welcome().local_world_size(), 2u);
   EXPECT_EQ(message.welcome().job_secret().size(), 32u);
   EXPECT_EQ(message.welcome().data_interface_ip(), "127.0.0.1");
-  ASSERT_TRUE(static_cast<bool>(client.segment()));
-  const auto segment = runtime::Segment::Attach(client.segment().release(), 0);
+  ASSERT_TRUE(client.segment().valid());
+  const auto segment = runtime::Segment::Attach(client.segment().Release(), 0);
   ASSERT_TRUE(segment.ok()) << segment.status();
   EXPECT_EQ((*segment)->local_ranks(), 2);
 
@@ -220,7 +219,7 @@ TEST_F(RankServiceTest, RefusesStrangersByName) {
     client.SayHello(wrong.local_rank, wrong.protocol);
     const v1::AgentMessage message = client.Receive();
     EXPECT_NE(message.refused().find(wrong.says), std::string::npos) << message.ShortDebugString();
-    EXPECT_FALSE(static_cast<bool>(client.segment()));
+    EXPECT_FALSE(client.segment().valid());
     EXPECT_EQ(client.Receive().kind_case(), v1::AgentMessage::KIND_NOT_SET) << "and the connection is closed";
   }
   ::kill(stranger_, SIGKILL);

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "launcher/base/addresses.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/credentials.h"
 #include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/base/mutex.h"
 #include "tests/launcher/control/driver.h"
 
@@ -31,8 +31,8 @@ namespace {
 using runtime::Deadline;
 constexpr std::chrono::seconds kPatience{60};
 
-UniqueFd Listen(std::string* address) {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+runtime::FileDescriptor Listen(std::string* address) {
+  runtime::FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in at{};
   at.sin_family = AF_INET;
   at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -58,7 +58,7 @@ class Network {
 
  private:
   void Run() {
-    std::vector<std::pair<UniqueFd, UniqueFd>> pairs;
+    std::vector<std::pair<runtime::FileDescriptor, runtime::FileDescriptor>> pairs;
     while (!over_) {
       std::vector<pollfd> ready{{listener_.get(), POLLIN, 0}};
       for (const auto& [a, b] : pairs) {
@@ -75,7 +75,7 @@ class Network {
         const int other = i % 2 == 1 ? b.get() : a.get();
         if (n <= 0) {
           ::shutdown(other, SHUT_WR);
-          (i % 2 == 1 ? a : b).reset();
+          (i % 2 == 1 ? a : b).Close();
           continue;
         }
         for (ssize_t done = 0; done < n;) {
@@ -85,14 +85,14 @@ class Network {
         }
       }
       if (ready.empty() || ready[0].revents == 0) continue;
-      UniqueFd from(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      runtime::FileDescriptor from(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       absl::StatusOr<Connection> to = ConnectToFirst(to_, Deadline::After(kPatience));
       if (to.ok()) pairs.emplace_back(std::move(from), std::move(to->socket));
     }
   }
 
   const std::string to_;
-  UniqueFd listener_;
+  runtime::FileDescriptor listener_;
   std::atomic<bool> silent_ = false;
   std::atomic<bool> over_ = false;
   std::thread thread_;
@@ -306,7 +306,7 @@ TEST(RendezvousLink, IsCalledAwayFromAHostThatDoesNotAnswer) {
   order.set_term(3);
   const std::string second_address = second.TakeOver(order);
   std::string silent;
-  const UniqueFd listener = Listen(&silent);
+  const runtime::FileDescriptor listener = Listen(&silent);
   v1::NewHost host;
   host.set_term(2);
   host.set_agent(7);

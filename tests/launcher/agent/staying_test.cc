@@ -65,7 +65,7 @@ class Staying : public ::testing::Test {
   std::deque<std::string> lines_;
   uint64_t wanted_ = 0;  // bytes of standard input
   pid_t pid_ = 0;
-  std::unique_ptr<Supervisor> first_ = std::make_unique<Supervisor>(&loop_, &sentinel_, &cgroup_, Callbacks());
+  std::unique_ptr<Supervisor> first_ = std::make_unique<Supervisor>(&loop_, &sentinel_, &cgroup_, nullptr, Callbacks());
 };
 
 // One that repeats what it reads.
@@ -87,7 +87,7 @@ class StayingReader : public Staying {
 TEST_F(Staying, AFailureBeforeItHasJoinedAgainDoesNotEndIt) {
   std::vector<std::optional<Supervisor::Kept>> kept = first_->TakeStaying();
   ASSERT_TRUE(kept.at(0).has_value());
-  Supervisor second(&loop_, &sentinel_, &cgroup_, Callbacks());
+  Supervisor second(&loop_, &sentinel_, &cgroup_, nullptr, Callbacks());
   second.Start(assignment_, kEnvironments, std::move(kept));
   EXPECT_FALSE(second.all_gone());
   second.Stop(seconds(100), /*restarting=*/true);
@@ -105,7 +105,7 @@ TEST_F(StayingReader, GoesOnReadingInTheNextEpoch) {
   ASSERT_EQ(NextLine(), "got one");
   std::vector<std::optional<Supervisor::Kept>> kept = first_->TakeStaying();
   first_.reset();
-  Supervisor second(&loop_, &sentinel_, &cgroup_, Callbacks());
+  Supervisor second(&loop_, &sentinel_, &cgroup_, nullptr, Callbacks());
   second.Start(assignment_, kEnvironments, std::move(kept));
   input.set_bytes("two\n");
   second.TakeInput(input);

@@ -60,6 +60,7 @@ class SupervisorTest : public ::testing::Test {
   Supervisor supervisor_{&loop_,
                          &sentinel_,
                          &cgroup_,
+                         nullptr,
                          {.on_line =
                               [this](const v1::OutputLine&) {
                                 if (waiting_for_ > 0 && --waiting_for_ == 0) loop_.Quit();
@@ -71,8 +72,8 @@ class SupervisorTest : public ::testing::Test {
 
  private:
   void WatchEnd(pid_t pid) {
-    UniqueFd& end = ends_[pid];
-    end.reset(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+    runtime::FileDescriptor& end = ends_[pid];
+    end = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
     loop_.Watch(end.get(), EPOLLIN, [this, pid](uint32_t) {
       loop_.Unwatch(ends_[pid].get());
       ends_.erase(pid);
@@ -81,7 +82,7 @@ class SupervisorTest : public ::testing::Test {
       EXPECT_TRUE(supervisor_.OnChildEnded(pid, status));
     });
   }
-  std::map<pid_t, UniqueFd> ends_;
+  std::map<pid_t, runtime::FileDescriptor> ends_;
 };
 
 TEST_F(SupervisorTest, WhoEndsWhenAskedWasAsked) {

@@ -94,8 +94,6 @@ inline void TakeOffer(FuzzInput* input, v1::NodeOffer* offer) {
   offer->set_name(input->Text());
   offer->set_address("10.0.0.1");
   offer->set_master_port(input->Number32());
-  const uint32_t devices = input->Below(4);
-  for (uint32_t i = 0; i < devices; ++i) offer->add_devices()->set_node_index(input->Number32());
 }
 
 inline v1::FromAgent TakeMessage(FuzzInput* input) {

@@ -71,19 +71,6 @@ TEST(Joining, RefusesUnknownNodesDuplicatesAndLatecomers) {
   EXPECT_NE(job.Last(Driver::Of(1), v1::ToAgent::kAssignment), nullptr);
 }
 
-TEST(Joining, RefusesANodeWithoutTheDevicesOfThePlan) {
-  v1::JobPlan plan = MakePlan(1, 1);
-  v1::Device& device = *plan.mutable_placements(0)->mutable_ranks(0)->add_devices();
-  device.set_kind(v1::Device::KIND_CUDA);
-  device.set_node_index(3);
-  Driver job(plan);
-  v1::NodeOffer offer = MakeOffer(0);
-  offer.add_devices()->set_kind(v1::Device::KIND_CUDA);
-  job.JoinAs(1, offer);
-  ASSERT_NE(job.Last(1, v1::ToAgent::kRefused), nullptr);
-  EXPECT_THAT(job.Last(1, v1::ToAgent::kRefused)->refused(), HasSubstr("device 3 of node0"));
-}
-
 TEST(Joining, TheTimeoutNamesWhoIsMissing) {
   Driver job(3, 1);
   job.Join(1);

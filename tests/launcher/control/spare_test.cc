@@ -231,7 +231,6 @@ TEST(FewerNodes, OneThatWasGivenUpDoesNotComeBack) {
   job.Pass(milliseconds(10), {0, 2});
   for (const uint32_t node : {1u, 2u}) {  // the last place is one that there was
     v1::NodeOffer offer = MakeOffer(node);
-    offer.add_devices()->set_node_index(0);
     job.JoinAs(100 + node, offer);
     EXPECT_TRUE(job.Closed(100 + node));
     ASSERT_NE(job.Last(100 + node, v1::ToAgent::kRefused), nullptr);

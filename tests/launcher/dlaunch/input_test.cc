@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
@@ -29,12 +29,12 @@ struct Pipe {
   Pipe() {
     int ends[2];
     if (::pipe2(ends, O_CLOEXEC) != 0) std::abort();
-    read_end.reset(ends[0]);
-    write_end.reset(ends[1]);
+    read_end = runtime::FileDescriptor(ends[0]);
+    write_end = runtime::FileDescriptor(ends[1]);
     ::signal(SIGPIPE, SIG_IGN);
   }
-  UniqueFd read_end;
-  UniqueFd write_end;
+  runtime::FileDescriptor read_end;
+  runtime::FileDescriptor write_end;
 };
 
 void WriteAll(int fd, const string& bytes) {
@@ -54,10 +54,10 @@ TEST(Input, ReachesRankZeroWholeAndNobodyElse) {
   DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "2", "--stdin", "rank0", "sh", "-c",
                       "cat > " + folder.path() + "/$RANK; wc -c < " + folder.path() + "/$RANK"},
                      {.input = pipe.read_end.get()});
-  pipe.read_end.reset();
+  pipe.read_end.Close();
   std::thread writer([&] {
     WriteAll(pipe.write_end.get(), bytes);
-    pipe.write_end.reset();
+    pipe.write_end.Close();
   });
   EXPECT_EQ(job.Wait(), 0) << job.err();
   writer.join();
@@ -71,7 +71,7 @@ TEST(Input, ReachesRankZeroWholeAndNobodyElse) {
 TEST(Input, MayBeAPlainFileOrNothing) {
   const TemporaryFolder folder;
   std::ofstream(folder.path() + "/file") << string(300'000, 'x');
-  const UniqueFd file(::open((folder.path() + "/file").c_str(), O_RDONLY | O_CLOEXEC));
+  const runtime::FileDescriptor file(::open((folder.path() + "/file").c_str(), O_RDONLY | O_CLOEXEC));
   DlaunchProcess job({"--stdin", "rank0", "sh", "-c", kCount}, {.input = file.get()});
   EXPECT_EQ(job.Wait(), 0) << job.err();
   EXPECT_EQ(job.out(), "[0] 300000 bytes\n");
@@ -102,7 +102,7 @@ TEST(Input, ASlowReaderSlowsTheWriter) {
   Pipe pipe;
   DlaunchProcess job({"--stdin", "rank0", "sh", "-c", "until [ -e " + go + " ]; do sleep 0.05; done; " + kCount},
                      {.input = pipe.read_end.get()});
-  pipe.read_end.reset();
+  pipe.read_end.Close();
   ::fcntl(pipe.write_end.get(), F_SETFL, O_NONBLOCK);
   const string block(16 << 10, 'b');
   size_t written = 0;
@@ -120,7 +120,7 @@ TEST(Input, ASlowReaderSlowsTheWriter) {
   ::fcntl(pipe.write_end.get(), F_SETFL, 0);
   std::thread writer([&] {
     for (int i = 0; i < 100; ++i) WriteAll(pipe.write_end.get(), block);
-    pipe.write_end.reset();
+    pipe.write_end.Close();
   });
   EXPECT_EQ(job.Wait(), 0) << job.err();
   writer.join();
@@ -130,7 +130,7 @@ TEST(Input, ASlowReaderSlowsTheWriter) {
 TEST(Input, WhoeverWritesLearnsThatTheRankHasClosedIt) {
   Pipe pipe;
   DlaunchProcess job({"--stdin", "rank0", "sh", "-c", "exec < /dev/null; sleep 1000"}, {.input = pipe.read_end.get()});
-  pipe.read_end.reset();
+  pipe.read_end.Close();
   pollfd broken{pipe.write_end.get(), 0, 0};
   EXPECT_EQ(::poll(&broken, 1, 60'000), 1);
   EXPECT_NE(broken.revents & POLLERR, 0);
@@ -170,7 +170,7 @@ TEST(Input, ATerminalDoesNotStopAJobInTheBackground) {
   const pid_t shell = ::forkpty(&master, nullptr, nullptr, nullptr);
   ASSERT_GE(shell, 0);
   if (shell == 0) RunShell(word.read_end.get());
-  const UniqueFd terminal(master);
+  const runtime::FileDescriptor terminal(master);
   string seen;
   const auto wait_for = [&](const string& text) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);

@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/unique_fd.h"
 #include "launcher/jobs/job_socket.h"
 #include "launcher/jobs/running_jobs.h"
+#include "runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/running_job.h"
 
@@ -127,7 +127,7 @@ TEST_F(Jobs, GarbageOnItsSocketDoesNoHarm) {
   Start("echo up; sleep 1000");
   std::mt19937 random(7);
   for (int i = 0; i < 60; ++i) {
-    const UniqueFd fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+    const runtime::FileDescriptor fd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
     const string address = kJobSocketPrefix + id_;

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "launcher/base/addresses.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/join/token.h"
 #include "launcher/options.h"
+#include "runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/same_command.h"
 #include "tests/launcher/dlaunch/stalled_reader.h"
@@ -197,7 +197,7 @@ TEST_F(Join, StrangersDoNoHarm) {
   const string token = TokenOf(&first);
   const auto parsed = ParseToken(token);
   ASSERT_TRUE(parsed.ok()) << parsed.status();
-  vector<UniqueFd> strangers;
+  vector<runtime::FileDescriptor> strangers;
   const string knock = KnockOf(MakeJoinKey(parsed->secret));
   for (int i = 0; i < 400; ++i) {
     auto socket = ConnectToFirst(parsed->addresses, runtime::Deadline::After(seconds(20)));
@@ -220,7 +220,7 @@ TEST_F(Join, StrangersDoNoHarm) {
 TEST_F(Join, WhoeverElseAnswersAtAnAddressIsPassedOver) {
   for (const bool answers : {true, false}) {
     SCOPED_TRACE(answers);
-    const UniqueFd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const runtime::FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in at{};
     at.sin_family = AF_INET;
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -234,8 +234,8 @@ TEST_F(Join, WhoeverElseAnswersAtAnAddressIsPassedOver) {
     token->addresses = "127.0.0.1:" + std::to_string(ntohs(at.sin_port)) + "," + token->addresses;
     DlaunchProcess second({"join", FormatToken(*token), "--wait", "20"});
     if (answers) {
-      const UniqueFd stranger(::accept(listener.get(), nullptr, nullptr));
-      ASSERT_TRUE(bool{stranger});
+      const runtime::FileDescriptor stranger(::accept(listener.get(), nullptr, nullptr));
+      ASSERT_TRUE(stranger.valid());
       (void)!::send(stranger.get(), "220 ready\r\n", 11, MSG_NOSIGNAL);
     }
     ASSERT_EQ(second.Wait(), 0) << second.err();

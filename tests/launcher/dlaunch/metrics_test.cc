@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
@@ -23,20 +23,20 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-UniqueFd Connect(int port) {
-  UniqueFd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+runtime::FileDescriptor Connect(int port) {
+  runtime::FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fd.reset();
+  if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) fd.Close();
   return fd;
 }
 
 // What the server answers until it closes the connection; empty where nobody answers for 20 s.
 string Ask(int port, const string& request) {
-  const UniqueFd fd = Connect(port);
-  if (!fd || ::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
+  const runtime::FileDescriptor fd = Connect(port);
+  if (!fd.valid() || ::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";
   string answer;
   char buffer[4096];
   for (pollfd ready{fd.get(), POLLIN, 0}; ::poll(&ready, 1, 20'000) > 0;) {
@@ -119,7 +119,7 @@ TEST_F(Metrics, AreNotDisturbedByStrangers) {
   DlaunchProcess job({"--metrics", "0", "sh", "-c", "echo up; sleep 1000"});
   const int port = PortOf(&job);
   ASSERT_TRUE(job.WaitForOutput("up"));
-  std::vector<UniqueFd> silent;
+  std::vector<runtime::FileDescriptor> silent;
   for (int i = 0; i < 2; ++i) silent.push_back(Connect(port));  // as many as it has threads
   EXPECT_THAT(Ask(port, "GET /other HTTP/1.1\r\nConnection: close\r\n\r\n"), Not(HasSubstr("cohort_")));
   EXPECT_THAT(Ask(port, "POST /metrics HTTP/9\r\n\r\n"), Not(HasSubstr("cohort_rank_up")));

@@ -23,10 +23,10 @@
 
 #include "launcher/agent/process_state.h"
 #include "launcher/base/addresses.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/join/secure_stream.h"
 #include "launcher/join/token.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {
@@ -60,8 +60,8 @@ class Gate : public ::testing::Test {
     address_ = "127.0.0.1:" + std::to_string(gate->port());
     int ends[2];
     ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-    said_end_.reset(ends[0]);
-    const UniqueFd write_end(ends[1]);
+    said_end_ = runtime::FileDescriptor(ends[0]);
+    const runtime::FileDescriptor write_end(ends[1]);
     pid_ = ::fork();
     if (pid_ != 0) return;
     const auto say = [&](const string& line) {
@@ -81,7 +81,7 @@ class Gate : public ::testing::Test {
     });
   }
 
-  UniqueFd Knock() {
+  runtime::FileDescriptor Knock() {
     auto connection = ConnectToFirst(address_, Deadline::After(seconds(20)));
     if (!connection.ok()) return {};
     const string knock = KnockOf(key_);
@@ -110,7 +110,7 @@ class Gate : public ::testing::Test {
 
  private:
   string address_;
-  UniqueFd said_end_;
+  runtime::FileDescriptor said_end_;
   string said_;
 };
 
@@ -159,10 +159,10 @@ TEST_F(Gate, ThoseWhoKnockWithoutTheKeyAreBounded) {
   constexpr size_t kCarriers = 64;
   ASSERT_NO_FATAL_FAILURE(Open(1, false));
   vector<pollfd> strangers;
-  vector<UniqueFd> sockets;
+  vector<runtime::FileDescriptor> sockets;
   for (size_t i = 0; i < kCarriers + 20; ++i) {
     sockets.push_back(Knock());
-    ASSERT_TRUE(bool{sockets.back()});
+    ASSERT_TRUE(sockets.back().valid());
     strangers.push_back({sockets.back().get(), POLLIN, 0});
   }
   size_t most = 0;

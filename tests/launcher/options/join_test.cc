@@ -17,12 +17,12 @@
 #include <utility>
 
 #include "launcher/base/addresses.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/kubernetes.h"
 #include "launcher/join/gate.h"
 #include "launcher/join/secure_stream.h"
 #include "launcher/join/token.h"
+#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {
@@ -148,13 +148,13 @@ TEST(Kubernetes, WhatCanNotWorkNamesTheRemedy) {
 }
 
 struct Ends {
-  UniqueFd server;
-  UniqueFd client;
+  runtime::FileDescriptor server;
+  runtime::FileDescriptor client;
 };
 Ends Connected() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
-  return {UniqueFd(ends[0]), UniqueFd(ends[1])};
+  return {runtime::FileDescriptor(ends[0]), runtime::FileDescriptor(ends[1])};
 }
 
 // Runs the other side in a process of its own, which is ended with 0 when `body` says true.
@@ -179,13 +179,13 @@ TEST_F(SecureStreams, CarriesEveryByteBothWays) {
   Ends ends = Connected();
   const JoinKey key = MakeJoinKey("shared");
   const pid_t echo = InAnotherProcess([&] {  // sends back what it gets
-    ends.server.reset();
+    ends.server.Close();
     int loop[2];
     if (::pipe(loop) != 0) return false;
     auto stream = SecureStream::Connect(std::move(ends.client), key, Deadline::After(seconds(20)));
-    return stream.ok() && stream->Pump(UniqueFd(loop[0]), UniqueFd(loop[1]), {}).ok();
+    return stream.ok() && stream->Pump(runtime::FileDescriptor(loop[0]), runtime::FileDescriptor(loop[1]), {}).ok();
   });
-  ends.client.reset();
+  ends.client.Close();
   auto stream = SecureStream::Accept(std::move(ends.server), key, Deadline::After(seconds(20)));
   ASSERT_TRUE(stream.ok()) << stream.status();
   int in[2], out[2];
@@ -214,7 +214,8 @@ TEST_F(SecureStreams, CarriesEveryByteBothWays) {
     return got == sent;
   });
   ::close(out[0]);
-  EXPECT_TRUE(stream->Pump(UniqueFd(in[0]), UniqueFd(out[1]), {.ends_with_peer = true}).ok());
+  EXPECT_TRUE(
+      stream->Pump(runtime::FileDescriptor(in[0]), runtime::FileDescriptor(out[1]), {.ends_with_peer = true}).ok());
   EXPECT_EQ(StatusOf(writer), 0);
   EXPECT_EQ(StatusOf(reader), 0);
   EXPECT_EQ(StatusOf(echo), 0);
@@ -228,21 +229,23 @@ TEST_F(SecureStreams, SaysTheEndThroughAFullConnection) {
     const int small = 1;  // the kernel takes its smallest
     ASSERT_EQ(::setsockopt(ends.client.get(), SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
     const pid_t sender = InAnotherProcess([&] {
-      ends.server.reset();
+      ends.server.Close();
       auto stream = SecureStream::Connect(std::move(ends.client), key, Deadline::After(seconds(20)));
       const int input = ::memfd_create("input", MFD_CLOEXEC);
       if (!stream.ok() || ::ftruncate(input, static_cast<off_t>(size)) != 0) return false;
-      return stream->Pump(UniqueFd(input), UniqueFd(::open("/dev/null", O_WRONLY)), {}).ok();
+      return stream->Pump(runtime::FileDescriptor(input), runtime::FileDescriptor(::open("/dev/null", O_WRONLY)), {})
+          .ok();
     });
-    ends.client.reset();
+    ends.client.Close();
     auto stream = SecureStream::Accept(std::move(ends.server), key, Deadline::After(seconds(20)));
     ASSERT_TRUE(stream.ok()) << stream.status();
     ::usleep(20'000);
     int endless[2];
     ASSERT_EQ(::pipe(endless), 0);
-    const UniqueFd open_end(endless[1]);
+    const runtime::FileDescriptor open_end(endless[1]);
     const absl::Status ended =
-        stream->Pump(UniqueFd(endless[0]), UniqueFd(::open("/dev/null", O_WRONLY)), {.ends_with_peer = true});
+        stream->Pump(runtime::FileDescriptor(endless[0]), runtime::FileDescriptor(::open("/dev/null", O_WRONLY)),
+                     {.ends_with_peer = true});
     EXPECT_TRUE(ended.ok()) << ended << " after " << size << " bytes";
     EXPECT_EQ(StatusOf(sender), 0);
   }
@@ -251,12 +254,12 @@ TEST_F(SecureStreams, SaysTheEndThroughAFullConnection) {
 TEST_F(SecureStreams, AnotherKeyIsRefusedOnBothSides) {
   Ends ends = Connected();
   const pid_t other = InAnotherProcess([&] {
-    ends.server.reset();
+    ends.server.Close();
     const auto stream =
         SecureStream::Connect(std::move(ends.client), MakeJoinKey("theirs"), Deadline::After(seconds(20)));
     return !stream.ok();
   });
-  ends.client.reset();
+  ends.client.Close();
   const auto stream = SecureStream::Accept(std::move(ends.server), MakeJoinKey("ours"), Deadline::After(seconds(20)));
   EXPECT_EQ(stream.status().code(), absl::StatusCode::kUnauthenticated) << stream.status();
   EXPECT_EQ(StatusOf(other), 0);
@@ -274,7 +277,7 @@ TEST_F(SecureStreams, SilenceAndNoiseComeToAnEnd) {
   ASSERT_EQ(::write(noisy.client.get(), noise.data(), noise.size()), static_cast<ssize_t>(noise.size()));
   EXPECT_FALSE(SecureStream::Accept(std::move(noisy.server), key, Deadline::After(seconds(20))).ok());
   Ends gone = Connected();
-  gone.server.reset();
+  gone.server.Close();
   EXPECT_EQ(SecureStream::Connect(std::move(gone.client), key, Deadline::After(seconds(20))).status().code(),
             absl::StatusCode::kUnavailable);
 }

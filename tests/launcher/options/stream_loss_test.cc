@@ -14,11 +14,11 @@
 #include <utility>
 
 #include "launcher/base/addresses.h"
-#include "launcher/base/unique_fd.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/join/gate.h"
 #include "launcher/join/secure_stream.h"
 #include "launcher/join/token.h"
+#include "runtime/base/file_descriptor.h"
 #include "tests/support/linked_namespaces.h"
 
 namespace cohort::launcher {
@@ -61,8 +61,8 @@ bool Send(const JoinKey& key) {
   if (!stream.ok()) return false;
   if (!stream->Write(FormatJoinHello(-1, TakeInventory()), Deadline::After(kPatience)).ok()) return false;
   if (!stream->AwaitByte().ok()) return false;
-  UniqueFd zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
-  return !stream->Pump(std::move(zeros), UniqueFd(::open("/dev/null", O_WRONLY | O_CLOEXEC)), {}).ok();
+  runtime::FileDescriptor zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  return !stream->Pump(std::move(zeros), runtime::FileDescriptor(::open("/dev/null", O_WRONLY | O_CLOEXEC)), {}).ok();
 }
 
 TEST(StreamLoss, IsKnownToWhoSendsAndToWhoHears) {

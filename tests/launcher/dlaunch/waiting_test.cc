@@ -1,0 +1,49 @@
+// A dlaunch that waits for other machines to join.
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <string>
+
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+
+// The token of the line that it prints.
+string TokenOf(const string& text) {
+  const size_t begin = text.find("cohort1.");
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+TEST(Waiting, NoticesEndNothingAndNobodyHearsOfThem) {
+  DlaunchProcess first({"--nnodes", "2", "--wait", "600", "sh", "-c",
+                        "trap 'echo heard' USR1 USR2; echo rank $RANK; sleep 0.3; echo done"});
+  ASSERT_TRUE(first.WaitUntil([&] { return first.err().find("dlaunch join cohort1.") != string::npos; }))
+      << first.err();
+  for (const int signal : {SIGUSR1, SIGUSR2, SIGUSR1}) {
+    const size_t before = first.err().size();
+    ASSERT_EQ(::kill(first.pid(), signal), 0);
+    ASSERT_TRUE(first.WaitUntil([&] {
+      return first.err().find(" came before the job had started, and there was nobody to tell", before) != string::npos;
+    })) << first.err();
+  }
+  DlaunchProcess second({"join", TokenOf(first.err())});
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_NE(first.out().find("[0] done"), string::npos) << first.out();
+  EXPECT_NE(first.out().find("[1] done"), string::npos) << first.out();
+  EXPECT_EQ(first.out().find("heard"), string::npos) << first.out();
+}
+
+TEST(Waiting, OtherSignalsEndItAsEver) {
+  DlaunchProcess first({"--nnodes", "2", "--wait", "600", "true"});
+  ASSERT_TRUE(first.WaitUntil([&] { return first.err().find("dlaunch join cohort1.") != string::npos; }))
+      << first.err();
+  ASSERT_EQ(::kill(first.pid(), SIGTERM), 0);
+  EXPECT_EQ(first.Wait(), 143) << first.err();
+}
+
+}  // namespace
+}  // namespace cohort::launcher

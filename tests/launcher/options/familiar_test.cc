@@ -1,0 +1,63 @@
+// What users of other launchers type, and what their operators set.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "launcher/environment/kubernetes.h"
+#include "launcher/options.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+
+absl::StatusOr<CommandLine> Parse(std::vector<string> arguments) {
+  arguments.insert(arguments.begin(), "dlaunch");
+  arguments.emplace_back("train");
+  return ParseCommandLine(arguments);
+}
+
+TEST(Familiar, NamesOfOtherLaunchersAreTaken) {
+  const auto line = Parse({"-H", "a,b", "--ppn", "4", "--gpus-per-task", "2", "--launcher", "auto"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->options.hosts, "a,b");
+  EXPECT_EQ(line->options.ranks_per_node, 4);
+  EXPECT_EQ(line->options.gpus_per_rank, 2);
+  EXPECT_EQ(line->options.launcher, "");
+  EXPECT_EQ(line->options.command, std::vector<string>{"train"});
+  EXPECT_FALSE(Parse({"--ppn", "4", "--nproc-per-node", "4"}).ok()) << "one option, given twice";
+  EXPECT_FALSE(Parse({"--ppn", "none"}).ok());
+}
+
+TEST(Familiar, HelpNamesEachOptionOnce) {
+  const auto line = ParseCommandLine({"dlaunch", "--help"});
+  ASSERT_TRUE(line.ok() && line->print);
+  EXPECT_NE(line->print->find("-H, --hosts LIST"), string::npos) << *line->print;
+  EXPECT_NE(line->print->find("  --nproc-per-node N"), string::npos) << *line->print;
+  EXPECT_EQ(line->print->find("--ppn"), string::npos);
+}
+
+absl::StatusOr<KubernetesPod> ReadPod(const std::map<string, string>& variables) {
+  return ReadKubernetesVariables(
+      [&](const char* key) -> std::optional<string> {
+        const auto found = variables.find(key);
+        return found == variables.end() ? std::nullopt : std::optional(found->second);
+      },
+      "train-node-0-1.train");
+}
+
+TEST(Familiar, KubeflowsPodsKnowHowManyTheyAre) {
+  const auto pod = ReadPod({{"JOB_COMPLETION_INDEX", "1"}, {"PET_NNODES", "3"}});
+  ASSERT_TRUE(pod.ok()) << pod.status();
+  EXPECT_EQ(pod->count, 3);
+  EXPECT_EQ(pod->first, "train-node-0-0.train");
+  EXPECT_FALSE(ReadPod({{"JOB_COMPLETION_INDEX", "1"}, {"PET_NNODES", "1:4"}})->count);
+  EXPECT_EQ(ReadPod({{"JOB_COMPLETION_INDEX", "1"}, {"PET_NNODES", "many"}}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace cohort::launcher

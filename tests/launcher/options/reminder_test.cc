@@ -1,0 +1,31 @@
+// What a gate says while nobody comes.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "launcher/join/gate.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+using std::chrono::milliseconds;
+
+TEST(Reminder, SaysForHowLongItWaitsAndStillWill) {
+  absl::StatusOr<JoinGate> gate = JoinGate::Open({0, 0});
+  ASSERT_TRUE(gate.ok()) << gate.status();
+  std::vector<std::string> said;
+  const auto nodes = gate->Await(MakeJoinKey("key"), {.count = 2,
+                                                      .deadline = Deadline::After(milliseconds(2000)),
+                                                      .say = [&](const std::string& line) { said.push_back(line); },
+                                                      .remind = milliseconds(300)});
+  EXPECT_EQ(nodes.status().code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_FALSE(said.empty());
+  EXPECT_TRUE(said[0].starts_with("waiting for 0 s by now: 1 of 3 nodes are here, ")) << said[0];
+  EXPECT_LE(said.size(), 7u);
+}
+
+}  // namespace
+}  // namespace cohort::launcher
