@@ -59,7 +59,7 @@ void ClusterDns::Add(const string& name, const string& address) {
 }
 
 absl::Status ClusterDns::Listen() {
-  socket_ = UniqueFd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  socket_ = runtime::FileDescriptor(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   const timeval look_up{.tv_sec = 0, .tv_usec = 50'000};  // whether the test is over
   ::setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &look_up, sizeof look_up);
   sockaddr_in at{};

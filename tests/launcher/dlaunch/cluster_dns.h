@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "launcher/base/unique_fd.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/base/mutex.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/support/linked_namespaces.h"
@@ -38,7 +38,7 @@ class ClusterDns {
   // The answer to a query; empty where it is none.
   std::string Answer(const std::string& query);
 
-  UniqueFd socket_;
+  runtime::FileDescriptor socket_;
   std::atomic<bool> ending_{false};
   runtime::Mutex mutex_;
   std::map<std::string, std::string> addresses_ COHORT_GUARDED_BY(mutex_);

@@ -29,6 +29,7 @@
 #include "launcher/front_end_inside.h"
 #include "launcher/job_plan.h"
 #include "launcher/jobs/job_socket.h"
+#include "runtime/base/file_descriptor.h"
 #include "tests/support/fuzz_input.h"
 
 namespace cohort::launcher {
@@ -226,8 +227,8 @@ void CutAnywhere(FuzzInput* input, Message (*take)(FuzzInput*)) {
 
 // The job's end of an agent's pipes, as the agent has it.
 struct AgentEnd {
-  UniqueFd input;
-  UniqueFd output;
+  runtime::FileDescriptor input;
+  runtime::FileDescriptor output;
   MessageReader reader;
 };
 
@@ -277,8 +278,8 @@ class Dlaunch {
       agents_[i].input.reset(to_agent[0]);
       agents_[i].output.reset(from_agent[1]);
       AgentProcess process{.pid = kNoProcess,
-                           .input = UniqueFd(to_agent[1]),
-                           .output = UniqueFd(from_agent[0]),
+                           .input = runtime::FileDescriptor(to_agent[1]),
+                           .output = runtime::FileDescriptor(from_agent[0]),
                            .preamble = with_preamble ? kPreamble : ""};
       job.nodes.reached->emplace(job.nodes.nodes[i].name, std::move(process));
       if (with_preamble && i > 0) (void)!::write(from_agent[1], kPreamble, sizeof kPreamble - 1);
@@ -333,7 +334,7 @@ class Dlaunch {
   }
 
   void Connect() {
-    asker_ = UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    asker_ = runtime::FileDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const std::string address = kJobSocketPrefix + job_id_;
     sockaddr_un name{};
     name.sun_family = AF_UNIX;
@@ -362,7 +363,7 @@ class Dlaunch {
   std::string job_id_;
   const Job job_;
   FrontEnd front_end_;
-  UniqueFd asker_;
+  runtime::FileDescriptor asker_;
 };
 
 void Try(FuzzInput input) {
