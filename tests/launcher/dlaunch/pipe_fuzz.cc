@@ -245,12 +245,12 @@ class Dlaunch {
     AgentEnd& agent = agents_[input->Below(kAgents)];
     const uint32_t what = input->Below(16);
     if (what == 0) {
-      agent.output.reset();
+      agent.output.Close();
     } else if (what < 4) {
       Ask(input);
     } else {
       const std::string piece = TakePiece(input, &TakeFromNode);
-      if (agent.output) (void)!::write(agent.output.get(), piece.data(), piece.size());
+      if (agent.output.valid()) (void)!::write(agent.output.get(), piece.data(), piece.size());
     }
     Turn();
     ReadMessages();
@@ -275,8 +275,8 @@ class Dlaunch {
       int to_agent[2];
       int from_agent[2];
       FuzzCheck(::pipe2(to_agent, O_CLOEXEC | O_NONBLOCK) == 0 && ::pipe2(from_agent, O_CLOEXEC | O_NONBLOCK) == 0);
-      agents_[i].input.reset(to_agent[0]);
-      agents_[i].output.reset(from_agent[1]);
+      agents_[i].input = runtime::FileDescriptor(to_agent[0]);
+      agents_[i].output = runtime::FileDescriptor(from_agent[1]);
       AgentProcess process{.pid = kNoProcess,
                            .input = runtime::FileDescriptor(to_agent[1]),
                            .output = runtime::FileDescriptor(from_agent[0]),
@@ -320,7 +320,7 @@ class Dlaunch {
   }
 
   void Ask(FuzzInput* input) {
-    if (!asker_ || input->Below(8) == 0) Connect();
+    if (!asker_.valid() || input->Below(8) == 0) Connect();
     v1::JobRequest request;
     const uint32_t what = input->Below(8);
     request.set_protocol(what == 0 ? input->Number32() : kJobProtocol);
@@ -344,11 +344,11 @@ class Dlaunch {
   }
 
   void ReadAnswers() {
-    if (!asker_) return;
+    if (!asker_.valid()) return;
     static std::string packet(2 * kMaxRankPacket, '\0');
     for (;;) {
       const ssize_t n = ::recv(asker_.get(), packet.data(), packet.size(), MSG_DONTWAIT);
-      if (n == 0) asker_.reset();
+      if (n == 0) asker_.Close();
       if (n <= 0) return;
       FuzzCheck(static_cast<size_t>(n) <= kMaxRankPacket);
       v1::JobStatus status;
