@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 
-from job_watch import describe_process, leftovers, processes_with, rank_of, wait_until
+from job_watch import describe_process, leftovers, parent_of, processes_with, rank_of, wait_until
 
 LINE = re.compile(r"^\[(\d+)\] (.*)$")
 START_SECONDS = 60
@@ -105,7 +105,9 @@ class HurtJob:
 
     def signal_node(self, node, number):
         """To all processes of a node: its agent, the agent's sentinel and the ranks."""
-        agents = [pid for pid, command in processes_with(self._mark).items() if " agent --node=%d " % node in command]
+        commands = processes_with(self._mark)
+        agents = [pid for pid, command in commands.items() if " agent --node=%d " % node in command]
+        agents += [pid for pid, command in commands.items() if " sentinel " in command and parent_of(pid) in agents]
         if len(agents) != 2:
             self.fail("node %d has the agents' processes %s, not an agent and a sentinel" % (node, agents))
         per_node = len(self.ranks) // self._nodes

@@ -35,6 +35,15 @@ def processes_with(mark):
     return found
 
 
+def parent_of(pid):
+    """0 where there is no such process."""
+    try:
+        with open("/proc/%d/stat" % pid) as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
 def rank_of(pid):
     for entry in environ(pid):
         if entry.startswith(b"RANK="):

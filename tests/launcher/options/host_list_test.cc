@@ -138,7 +138,8 @@ TEST(Inventory, IsFoundAmongNoise) {
   for (const string& text : {line, "Welcome!" + line, "\001\n" + line + "bye", FormatInventory({}) + line}) {
     const auto found = ParseInventory(text);
     ASSERT_TRUE(found.ok()) << found.status();
-    EXPECT_EQ(found->SerializeAsString(), inventory.SerializeAsString());
+    EXPECT_EQ(found->version(), "9");
+    EXPECT_EQ(found->host(), "h\\xff\\x0a");  // it comes from another machine: printable from here on
   }
   EXPECT_EQ(ParseInventory("Welcome!\n").status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(ParseInventory(line.substr(0, line.size() - 2)).status().code(), absl::StatusCode::kInvalidArgument);
