@@ -38,7 +38,8 @@ constexpr const char* kFooter =
     "  dlaunch --nproc-per-node 2 collperf all_reduce -d all -o all -b 4K -e 4K -n 5\n"
     "\n"
     "What is measured: the bytes are those of one block: the whole vector of all_reduce, broadcast and reduce, one\n"
-    "rank's part in the others. Before each call all ranks meet at a gate that is none of ours; a call's time is that\n"
+    "rank's part in the others. send_recv: each rank sends to the next one and receives from the one before, with two\n"
+    "buffers in any case. Before each call all ranks meet at a gate that is none of ours; a call's time is that\n"
     "of its slowest rank. algbw is the larger of a rank's input and output divided by the median time, in GB/s; busbw\n"
     "corrects it for the operation and the number of ranks, as in nccl-tests. #wrong counts elements of all ranks.\n"
     "Below stands the mean of busbw over the sizes, and whether the machine is too busy for medians to say much.\n"
@@ -119,6 +120,7 @@ absl::Status CheckAlgorithm(const Options& options) {
                                       comm::AlgorithmNames(comm::CollectiveKind::kAllReduce));
   }
   for (const Operation operation : options.operations) {
+    if (operation == Operation::kSendRecv) return absl::InvalidArgumentError(forced + ": send_recv has no algorithms");
     for (int value = 1; value < comm::kCollectiveKinds; ++value) {
       const auto kind = static_cast<comm::CollectiveKind>(value);
       if (comm::Name(kind) != measure::Name(operation) || comm::FindAlgorithm(kind, options.algorithm) != nullptr) {

@@ -56,19 +56,34 @@ struct Call {
         return world.ReduceScatter(input, output, op, options);
       case Operation::kAllToAll:
         return world.AllToAll(input, output, options);
+      case Operation::kSendRecv:
       case Operation::kBarrier:
         break;
     }
     return world.Barrier(options);
   }
-  absl::Status Run() const { return Start().Wait(); }
+  absl::Status Exchange() const {
+    const int ranks = session->ranks();
+    comm::Communicator& world = session->world();
+    Work sent = world.Send(comm::ConstBuffer(in, in_count, dtype), (session->rank() + 1) % ranks, options);
+    Work received = world.Recv(comm::Buffer(out, out_count, dtype), (session->rank() + ranks - 1) % ranks, options);
+    const absl::Status status = sent.Wait();
+    const absl::Status other = received.Wait();
+    return status.ok() ? other : status;
+  }
+  absl::Status Run() const { return operation == Operation::kSendRecv ? Exchange() : Start().Wait(); }
 };
+
+// Send and receive have two buffers in any case.
+bool IsInPlace(const Options& options, Operation operation) {
+  return options.in_place && operation != Operation::kSendRecv;
+}
 
 // Where input and output lie, by the rules of communicator.h for calls in place.
 void Place(const Options& options, const Buffers& buffers, int64_t block_bytes, Call* call) {
   call->in = buffers.in();
   call->out = buffers.out();
-  if (!options.in_place) return;
+  if (!IsInPlace(options, call->operation)) return;
   const int64_t own = block_bytes * call->session->rank();
   call->out = call->in;
   if (call->operation == Operation::kAllGather || (call->operation == Operation::kGather && call->out_count > 0)) {
@@ -172,7 +187,7 @@ absl::StatusOr<Buffers> Buffers::Make(Session& session, const Options& options, 
     return static_cast<size_t>(block_bytes) * static_cast<size_t>(count);
   };
   size_t sizes[2] = {bytes_of(blocks.in), bytes_of(blocks.out)};
-  if (options.in_place) {
+  if (IsInPlace(options, operation)) {
     sizes[0] = std::max(sizes[0], sizes[1]);
     sizes[1] = 0;
   }
@@ -250,7 +265,7 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
   COHORT_ASSIGN_OR_RETURN(result.iterations, WarmUp(options, call));
   COHORT_RETURN_IF_ERROR(TimeAll(options, call, compares ? &fast : nullptr, result.iterations, &result));
   ComputeBandwidths(session.ranks(), &result);
-  result.algorithm = session.LatestAlgorithm();
+  result.algorithm = operation == Operation::kSendRecv ? "point_to_point" : session.LatestAlgorithm();
   return result;
 }
 

@@ -3,8 +3,8 @@
 namespace cohort::measure {
 namespace {
 
-constexpr std::string_view kNames[kOperations] = {"broadcast",  "reduce",         "all_reduce", "gather", "scatter",
-                                                  "all_gather", "reduce_scatter", "all_to_all", "barrier"};
+constexpr std::string_view kNames[kOperations] = {"broadcast",  "reduce",         "all_reduce", "gather",    "scatter",
+                                                  "all_gather", "reduce_scatter", "all_to_all", "send_recv", "barrier"};
 
 }  // namespace
 
@@ -23,6 +23,12 @@ std::vector<Operation> AllOperations() {
   std::vector<Operation> all;
   for (int i = 0; i < kOperations; ++i) all.push_back(static_cast<Operation>(i));
   return all;
+}
+
+std::vector<Operation> Collectives() {
+  std::vector<Operation> some = AllOperations();
+  std::erase(some, Operation::kSendRecv);
+  return some;
 }
 
 std::string OperationNames() {
@@ -48,6 +54,7 @@ Blocks BlocksOf(Operation operation, bool is_root, int ranks) {
     case Operation::kReduce:
       return {1, is_root ? 1 : 0};
     case Operation::kAllReduce:
+    case Operation::kSendRecv:
       return {1, 1};
     case Operation::kGather:
       return {1, is_root ? ranks : 0};
@@ -70,6 +77,7 @@ double TotalBytes(Operation operation, int ranks, double block_bytes) {
     case Operation::kBroadcast:
     case Operation::kReduce:
     case Operation::kAllReduce:
+    case Operation::kSendRecv:
       return block_bytes;
     case Operation::kBarrier:
       return 0;
@@ -83,6 +91,7 @@ double BusFactor(Operation operation, int ranks) {
   switch (operation) {
     case Operation::kBroadcast:
     case Operation::kReduce:
+    case Operation::kSendRecv:
       return 1;
     case Operation::kAllReduce:
       return 2 * (n - 1) / n;

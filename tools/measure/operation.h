@@ -17,15 +17,17 @@ enum class Operation : uint8_t {
   kAllGather,
   kReduceScatter,
   kAllToAll,
+  kSendRecv,  // every rank sends a block to the next one and receives one from the one before
   kBarrier,
 };
-inline constexpr int kOperations = 9;
+inline constexpr int kOperations = 10;
 
 std::string_view Name(Operation operation);  // "all_reduce", ...
 // False where there is no operation of that name.
 bool ParseOperation(std::string_view name, Operation* operation);
 std::vector<Operation> AllOperations();
-std::string OperationNames();  // "broadcast, reduce, ..."
+std::vector<Operation> Collectives();  // all but send_recv
+std::string OperationNames();          // "broadcast, reduce, ..."
 
 bool Reduces(Operation operation);
 bool IsRooted(Operation operation);

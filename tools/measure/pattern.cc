@@ -177,6 +177,7 @@ int64_t CountWrongMoves(const Pattern& pattern, const char* out) {
   int64_t wrong = 0;
   for (int block = 0; block < blocks; ++block) {
     int source = block;
+    if (pattern.operation == Operation::kSendRecv) source = (pattern.rank + pattern.ranks - 1) % pattern.ranks;
     int64_t first = 0;
     if (IsRooted(pattern.operation) && pattern.operation != Operation::kGather) source = pattern.root;
     if (pattern.operation == Operation::kScatter || pattern.operation == Operation::kAllToAll) first = own;

@@ -13,7 +13,7 @@ import unittest
 
 DLAUNCH, COLLPERF = sys.argv[1:3]
 OPERATIONS = ("broadcast", "reduce", "all_reduce", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all",
-              "barrier")
+              "send_recv", "barrier")
 COLUMNS = "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm"
 
 
@@ -31,7 +31,7 @@ class Collperf(unittest.TestCase):
             done = run(2, "all", "-b", "8", "-e", "64K", "-f", "8192", "-n", "5", "--csv", path / "a.csv", "--json",
                        path / "a.json", "--plot", path / "a.svg")
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            self.assertRegex(done.stdout, r"# Avg bus bandwidth    : broadcast [0-9.]+, .*, all_to_all [0-9.]+\n")
+            self.assertRegex(done.stdout, r"# Avg bus bandwidth    : broadcast [0-9.]+, .*, send_recv [0-9.]+\n")
             text = (path / "a.csv").read_text()
             self.assertEqual(text.splitlines()[0], COLUMNS)
             rows = list(csv.DictReader(text.splitlines()))

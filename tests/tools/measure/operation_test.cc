@@ -22,6 +22,8 @@ TEST(Operation, BandwidthsAreThoseOfNcclTests) {
   EXPECT_DOUBLE_EQ(BusFactor(Operation::kAllReduce, 4), 1.5);
   EXPECT_DOUBLE_EQ(BusFactor(Operation::kAllGather, 4), 0.75);
   EXPECT_DOUBLE_EQ(BusFactor(Operation::kBroadcast, 4), 1);
+  EXPECT_DOUBLE_EQ(TotalBytes(Operation::kSendRecv, 4, 100), 100);
+  EXPECT_DOUBLE_EQ(BusFactor(Operation::kSendRecv, 4), 1);
 }
 
 }  // namespace

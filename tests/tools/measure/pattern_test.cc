@@ -27,7 +27,9 @@ std::vector<char> MovedTo(const Pattern& pattern, int rank) {
   for (int i = 0; i < blocks; ++i) {
     const bool from_root = pattern.operation == Operation::kBroadcast || pattern.operation == Operation::kScatter;
     const bool scattered = pattern.operation == Operation::kScatter || pattern.operation == Operation::kAllToAll;
-    const std::vector<char> in = InputOf(pattern, from_root ? pattern.root : i);
+    const int previous = (rank + pattern.ranks - 1) % pattern.ranks;
+    const int source = from_root ? pattern.root : pattern.operation == Operation::kSendRecv ? previous : i;
+    const std::vector<char> in = InputOf(pattern, source);
     std::memcpy(out.data() + static_cast<size_t>(i) * block,
                 in.data() + (scattered ? static_cast<size_t>(rank) : 0) * block, block);
   }
@@ -35,8 +37,8 @@ std::vector<char> MovedTo(const Pattern& pattern, int rank) {
 }
 
 TEST(Pattern, AcceptsRightMovesAndCountsEverySpoiltElement) {
-  for (const Operation operation :
-       {Operation::kBroadcast, Operation::kGather, Operation::kScatter, Operation::kAllGather, Operation::kAllToAll}) {
+  for (const Operation operation : {Operation::kBroadcast, Operation::kGather, Operation::kScatter,
+                                    Operation::kAllGather, Operation::kAllToAll, Operation::kSendRecv}) {
     for (const ElementType& type : ElementTypes()) {
       Pattern pattern{.operation = operation, .type = type, .ranks = 3, .rank = 0, .root = 1, .count = 37, .seed = 5};
       for (pattern.rank = 0; pattern.rank < 3; ++pattern.rank) {

@@ -27,7 +27,10 @@ class Cohort final : public System {
       : runtime_(runtime), private_(group), windows_group_(windows_group) {}
   int rank() const override { return private_.rank(); }
   int ranks() const override { return private_.size(); }
-  std::string Run(const SystemCall& call) override { return std::string(Start(call).Wait().message()); }
+  std::string Run(const SystemCall& call) override {
+    if (call.operation == Operation::kSendRecv) return Exchange(call);
+    return std::string(Start(call).Wait().message());
+  }
   void* Allocate(int variant, int buffer, int64_t bytes) override {
     if (variant == 0) return System::Allocate(variant, buffer, bytes);
     auto window = windows_group_.AllocateWindow(static_cast<size_t>(bytes));
@@ -48,11 +51,22 @@ class Cohort final : public System {
   }
 
  private:
+  comm::Communicator& GroupOf(const SystemCall& call) { return call.variant == 0 ? private_ : windows_group_; }
+
+  std::string Exchange(const SystemCall& call) {
+    comm::Communicator& group = GroupOf(call);
+    runtime::Work sent = group.Send(ConstBuffer(call.in, call.count), (rank() + 1) % ranks());
+    runtime::Work received = group.Recv(Buffer(call.out, call.count), (rank() + ranks() - 1) % ranks());
+    const absl::Status status = sent.Wait();
+    const absl::Status other = received.Wait();
+    return std::string((status.ok() ? other : status).message());
+  }
+
   runtime::Work Start(const SystemCall& call) {
     const measure::Blocks blocks = measure::BlocksOf(call.operation, rank() == call.root, ranks());
     const ConstBuffer in(call.in, blocks.in * call.count);
     const Buffer out(call.out, blocks.out * call.count);
-    comm::Communicator& group = call.variant == 0 ? private_ : windows_group_;
+    comm::Communicator& group = GroupOf(call);
     switch (call.operation) {
       case Operation::kBroadcast:
         return group.Broadcast(Buffer(call.out != nullptr ? call.out : const_cast<float*>(call.in), call.count),
@@ -71,6 +85,7 @@ class Cohort final : public System {
         return group.ReduceScatter(in, out, ReduceOp::kSum);
       case Operation::kAllToAll:
         return group.AllToAll(in, out);
+      case Operation::kSendRecv:
       case Operation::kBarrier:
         break;
     }

@@ -30,8 +30,9 @@ std::vector<Running> ContestantsOf(Session& session, Transport transport, Operat
   for (size_t i = 0; i < session.systems().size(); ++i) {
     const SystemSpec& spec = session.systems()[i];
     if (!session.alive(static_cast<int>(i))) continue;
-    // Gloo's overwrites its input, so that a call would have to begin with a copy.
-    if (spec.name == "gloo" && operation == Operation::kReduceScatter) continue;
+    // Gloo's reduce-scatter overwrites its input, so that a call would have to begin with a copy; its send and receive
+    // are not compared.
+    if (spec.name == "gloo" && (operation == Operation::kReduceScatter || operation == Operation::kSendRecv)) continue;
     const bool windows = spec.ours && transport == Transport::kSharedMemory && operation != Operation::kBarrier;
     for (int variant = windows ? 1 : 0; variant >= 0; --variant) {
       const std::string name = !spec.ours ? spec.name : variant == 1 ? "window" : "private";

@@ -115,6 +115,7 @@ void Gloo::Call(const SystemCall& call) {
       return gloo::barrier(options);
     }
     case Operation::kReduceScatter:
+    case Operation::kSendRecv:
       break;
   }
 }

@@ -159,7 +159,7 @@ bool Interpret(const Arguments& raw, Arguments* arguments) {
     }
     compare.operations.push_back(operation);
   }
-  if (compare.operations.empty()) compare.operations = measure::AllOperations();
+  if (compare.operations.empty()) compare.operations = measure::Collectives();
   std::vector<std::string> sizes = raw.sizes;
   if (sizes.empty() && raw.quick) sizes = {"8", "1K", "64K", "512K", "4M", "32M"};
   if (sizes.empty()) sizes = {"8", "64", "1K", "8K", "64K", "512K", "4M", "32M", "128M"};
@@ -180,7 +180,7 @@ bool Interpret(const Arguments& raw, Arguments* arguments) {
 void AddOptions(CLI::App* app, Arguments* raw) {
   app->footer(kFooter);
   app->add_flag("--quick", raw->quick, "fewer sizes and shorter measurements");
-  app->add_option("--ops", raw->operations, "operations: " + measure::OperationNames());
+  app->add_option("--ops", raw->operations, "operations (all but send_recv): " + measure::OperationNames());
   app->add_option("--bytes", raw->sizes, "blocks, such as 8 64K 4M");
   app->add_option("--ranks", raw->ranks, "numbers of ranks (2 4 8; 8 with 8 B only)")->check(CLI::Range(2, 64));
   app->add_option("--transport", raw->transports, "shm, tcp (both)")->check(CLI::IsMember({"shm", "tcp"}));

@@ -28,7 +28,7 @@ class Mpi final : public System {
   }
 
  private:
-  static int Call(const SystemCall& call) {
+  int Call(const SystemCall& call) const {
     const int count = static_cast<int>(call.count);
     const MPI_Comm world = MPI_COMM_WORLD;
     switch (call.operation) {
@@ -49,6 +49,9 @@ class Mpi final : public System {
         return MPI_Reduce_scatter_block(call.in, call.out, count, MPI_FLOAT, MPI_SUM, world);
       case Operation::kAllToAll:
         return MPI_Alltoall(call.in, count, MPI_FLOAT, call.out, count, MPI_FLOAT, world);
+      case Operation::kSendRecv:
+        return MPI_Sendrecv(call.in, count, MPI_FLOAT, (rank_ + 1) % ranks_, 0, call.out, count, MPI_FLOAT,
+                            (rank_ + ranks_ - 1) % ranks_, 0, world, MPI_STATUS_IGNORE);
       case Operation::kBarrier:
         return MPI_Barrier(world);
     }
