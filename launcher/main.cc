@@ -157,7 +157,7 @@ std::string Summary(const Job& job) {
   std::string text = Plural(job.placement.world_size, "rank") + " on " + job.nodes.source;
   if (job.placement.devices_per_rank > 0) {
     const bool simulated = job.options.simulate_gpus.has_value();
-    text += ", " + Plural(job.placement.devices_per_rank, simulated ? "simulated GPU" : "GPU") + " each";
+    text += ", " + Plural(job.placement.devices_per_rank, simulated ? "simulated GPU" : "GPU") + " a rank";
   }
   if (!job.spares.empty()) text += ", " + Plural(job.spares.size(), "node") + " of them spare";
   text += ": " + job.program.path;

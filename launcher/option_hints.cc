@@ -33,6 +33,7 @@ std::string Familiar(const std::string& name) {
                                                                   {"--nodes", "--nnodes"},
                                                                   {"-x", "--env-pass"},
                                                                   {"--ntasks", "-n"},
+                                                                  {"--ntasks-per-node", "--nproc-per-node"},
                                                                   {"--host", "--hosts"},
                                                                   {"-f", "--hostfile"},
                                                                   {"--machinefile", "--hostfile"},
@@ -52,17 +53,38 @@ std::string InsteadOfCounting(const std::string& what) {
   return "";
 }
 
-bool TellsWhereToMeet(const std::string& name) {
-  static constexpr std::string_view kNames[] = {"--standalone",  "--master-addr", "--master-port",
-                                                "--master_addr", "--master_port", "--node-rank",
-                                                "--node_rank",   "--local-addr",  "--local_addr"};
-  return name.starts_with("--rdzv-") || name.starts_with("--rdzv_") ||
-         std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
+std::string InsteadOfOption(std::string name) {
+  std::replace(name.begin() + 1, name.end(), '_', '-');
+  static constexpr std::string_view kMeets = "ranks find each other by themselves; leave it out";
+  static constexpr std::string_view kStarts = "programs are started as they are; leave it out";
+  static constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
+      {"--standalone", kMeets},
+      {"--master-addr", kMeets},
+      {"--master-port", kMeets},
+      {"--local-addr", kMeets},
+      {"--node-rank",
+       "start dlaunch on one machine only, with --hosts a,b, or with --wait 600 and on the other machines with the "
+       "`dlaunch join` that it prints; leave it out"},
+      {"--no-python", kStarts},
+      {"--run-path", kStarts},
+      {"-m", "start the interpreter: dlaunch python3 -m MODULE"},
+      {"--module", "start the interpreter: dlaunch python3 -m MODULE"},
+      {"-c", "ranks share their node's cores evenly, see --bind; leave it out"},
+      {"--cpus-per-task", "ranks share their node's cores evenly, see --bind; leave it out"},
+      {"--oversubscribe", "any number of ranks may share cores; leave it out"},
+      {"--monitor-interval", "failures are told at once; leave it out"},
+      {"--redirects", "--log-dir DIR keeps a file for each rank; leave it out"},
+      {"--tee", "--log-dir DIR keeps a file for each rank; leave it out"}};
+  if (name.starts_with("--rdzv-")) return std::string(kMeets);
+  for (const auto& [theirs, instead] : kOthers) {
+    if (name == theirs) return std::string(instead);
+  }
+  return "";
 }
 
 std::string MeantOption(const std::string& name, const std::vector<OptionNames>& known) {
   std::string best = Familiar(name);
-  if (!best.empty()) return best;
+  if (!best.empty() || name.size() < 4) return best;  // every short name is like some other
   size_t best_distance = 4;
   for (const OptionNames& names : known) {
     for (const std::string& one : names) {

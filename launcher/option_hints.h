@@ -19,7 +19,8 @@ std::string MeantCommand(const std::string& name);
 // What to do instead of `--nproc-per-node gpu`, and torchrun's other words there; empty for anything else.
 std::string InsteadOfCounting(const std::string& what);
 
-// True for options by which other launchers are told where ranks meet, which nobody needs here.
-bool TellsWhereToMeet(const std::string& name);
+// What to do instead of an option of torchrun, mpirun or srun that nobody needs here, such as --master_addr; empty for
+// any other.
+std::string InsteadOfOption(std::string name);
 
 }  // namespace cohort::launcher

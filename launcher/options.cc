@@ -214,9 +214,8 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts, Options* opt
 
 absl::Status UnknownOption(const CLI::App& app, const std::string& argument) {
   const std::string name = argument.substr(0, argument.find('='));
-  if (TellsWhereToMeet(name)) {
-    return Invalid("option '" + argument + "' is not needed: ranks find each other by themselves; leave it out");
-  }
+  const std::string instead = InsteadOfOption(name);
+  if (!instead.empty()) return Invalid("option '" + argument + "' is not needed: " + instead);
   std::vector<OptionNames> known;
   for (const CLI::Option* option : app.get_options()) known.push_back(option->get_lnames());
   const std::string meant = MeantOption(name, known);

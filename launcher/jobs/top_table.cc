@@ -114,7 +114,7 @@ std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& 
   }
   std::string counts;
   const std::pair<size_t, const char*> kinds[] = {
-      {calling, " in calls"}, {outside, " outside"}, {ended, " ended"}, {unknown, " not told yet"}};
+      {calling, " in calls"}, {outside, " outside calls"}, {ended, " ended"}, {unknown, " not told yet"}};
   for (const auto& [count, words] : kinds) {
     if (count > 0) counts += (counts.empty() ? "" : ", ") + std::to_string(count) + words;
   }

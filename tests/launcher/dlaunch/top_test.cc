@@ -86,7 +86,7 @@ TEST(TopTable, TellsOfJobNodesAndRanks) {
   EXPECT_THAT(
       Lines(FormatJobFrame(MakeFrame(), nullptr, {})),
       ElementsAre("job-00ff  running for 12 s  4 ranks on 2 simulated nodes  dlaunch pid 4711", "  /usr/bin/train",
-                  "ranks: 2 in calls, 1 outside, 1 ended; 150 % CPU, 4.0 GiB of memory",
+                  "ranks: 2 in calls, 1 outside calls, 1 ended; 150 % CPU, 4.0 GiB of memory",
                   "longest in its call: rank 1, in all_reduce #42 at train.cc:88 for 7.3 s",
                   "node0: ranks 0-1, 100 % CPU, 2.0 GiB", "node1: ranks 2-3, 50 % CPU, 2.0 GiB; its agent has ended",
                   "", "RANK  NODE    PID  CPU %   MEMORY  DOING",
