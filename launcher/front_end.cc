@@ -54,6 +54,11 @@ FrontEnd::FrontEnd(const Job& job)
                     }}),
       agents_(&loop_, job,
               {.on_message = [this](size_t index, const v1::FromNode& message) { OnMessage(index, message); },
+               .on_words =
+                   [this](size_t index, const std::string& words) {
+                     if (!words.empty()) Say(job_.nodes.nodes[index].name + ": " + words);
+                     if (!killed_ && printer_.full()) agents_.SetReading(false);
+                   },
                .on_ended = [this](size_t index) { OnAgentEnded(index); }}) {
   members_ = job.placement.nodes;
   for (size_t i = 0; i < members_.size(); ++i) agent_of_.push_back(i);

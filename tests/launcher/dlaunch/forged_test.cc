@@ -15,6 +15,9 @@ namespace {
 
 using std::string;
 
+// Reads the beginning of a message.
+constexpr char kUntilTold[] = "head -c 1 >/dev/null";
+
 // Answers as a host when it is asked what it has; runs `agent` in place of one.
 string AddSsh(const TemporaryFolder& folder, const string& agent) {
   return folder.AddScript("ssh",
@@ -31,11 +34,26 @@ TEST(Forged, ALineOfOutputIsOneLine) {
   string said = kAgentPreamble;
   AppendDelimited(message, &said);
   std::ofstream(folder.path() + "/said", std::ios::binary) << said;
-  DlaunchProcess job({"--ssh", AddSsh(folder, "[ $host = a ] && cat " + folder.path() + "/said; exec cat"), "--hosts",
-                      "a,b", "true"});
+  DlaunchProcess job({"--ssh", AddSsh(folder, "[ $host = a ] && cat " + folder.path() + "/said; " + kUntilTold),
+                      "--hosts", "a,b", "true"});
   EXPECT_EQ(job.Wait(), 125) << job.err();
   EXPECT_EQ(job.out().find("forged"), string::npos) << job.out();
   EXPECT_NE(job.err().find("it sent a line of output with another in it"), string::npos) << job.err();
+}
+
+// Neither while it is asked for nor later: dlaunch prints the words of ssh, and of agents behind it, as its own.
+TEST(Forged, WordsOfSshCanNotSteerATerminal) {
+  const TemporaryFolder folder;
+  const string words = "printf '\\033]0;title\\007 no route\\nlast words' >&2; ";
+  DlaunchProcess job({"--ssh",
+                      AddSsh(folder, string("[ $host = b ] && ") + kUntilTold + " && exit; " + words + "exit 255"),
+                      "--hosts", "a,b", "true"});
+  EXPECT_EQ(job.Wait(), 125) << job.err();
+  EXPECT_NE(job.err().find("dlaunch: a: \\x1b]0;title\\x07 no route\n"), string::npos) << job.err();
+  const size_t last = job.err().find("dlaunch: a: last words\n");
+  EXPECT_NE(last, string::npos) << job.err();
+  EXPECT_LT(last, job.err().find("the agent of a (pid ")) << job.err();
+  EXPECT_EQ(job.err().find('\033'), string::npos) << job.err();
 }
 
 }  // namespace
