@@ -45,7 +45,11 @@ absl::Status AgentProcesses::Start() {
     }
     agent.writer = std::make_unique<MessageWriter>(loop_, std::move(agent.process.input));
     agent.reader.SkipUntil(agent.process.preamble);
-    ::fcntl(agent.process.output.get(), F_SETFL, ::fcntl(agent.process.output.get(), F_GETFL) | O_NONBLOCK);
+    agent.words = std::make_unique<LineSplitter>(
+        [this, i](std::string_view text, bool) { callbacks_.on_words(i, std::string(text)); });
+    for (const runtime::FileDescriptor* fd : {&agent.process.output, &agent.process.error}) {
+      if (fd->valid()) ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
+    }
   }
   SetReading(true);
   last_look_ = EventLoop::Clock::now();
@@ -64,6 +68,13 @@ void AgentProcesses::SetReading(bool reading) {
     Agent& agent = agents_[i];
     if (agent.output_ended || agent.reading == reading) continue;
     agent.reading = reading;
+    if (const int error = agent.process.error.get(); agent.process.error.valid()) {
+      if (reading) {
+        loop_->Watch(error, EPOLLIN, [this, i](uint32_t) { ReadWords(i); });
+      } else {
+        loop_->Unwatch(error);
+      }
+    }
     if (reading) {
       loop_->Watch(agent.process.output.get(), EPOLLIN, [this, i](uint32_t) { OnReadable(i); });
     } else {
@@ -85,10 +96,35 @@ void AgentProcesses::OnReadable(size_t index) {
     ::kill(agent.process.pid, SIGKILL);
   }
   if (agent.reading) loop_->Unwatch(agent.process.output.get());
-  agent.reading = false;
   agent.output_ended = true;
   agent.process.output.Close();
-  if (agent.exited) callbacks_.on_ended(index);
+  if (agent.exited) End(index);
+}
+
+// Reads once; false when there is nothing to read now or ever.
+bool AgentProcesses::ReadWords(size_t index) {
+  Agent& agent = agents_[index];
+  if (!agent.process.error.valid()) return false;
+  char buffer[4096];
+  const ssize_t n = ::read(agent.process.error.get(), buffer, sizeof buffer);
+  if (n > 0) agent.words->Append({buffer, static_cast<size_t>(n)});
+  if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR))) return n > 0;
+  CloseWords(&agent);
+  return false;
+}
+
+void AgentProcesses::CloseWords(Agent* agent) {
+  if (!agent->process.error.valid()) return;
+  if (agent->reading) loop_->Unwatch(agent->process.error.get());
+  agent->process.error.Close();
+  agent->words->Finish();
+}
+
+// Its last words first. Others may hold that pipe for longer, as the ssh does to whom it leaves the connection.
+void AgentProcesses::End(size_t index) {
+  for (int reads = 0; reads < 32 && ReadWords(index);) ++reads;
+  CloseWords(&agents_[index]);
+  callbacks_.on_ended(index);
 }
 
 // Those that have come whole.
@@ -107,7 +143,7 @@ void AgentProcesses::Reap() {
     if (::waitpid(agent.process.pid, &agent.wait_status, WNOHANG) != agent.process.pid) continue;
     agent.exited = true;
     // Its end of the pipe is closed; what is in it must still be read, unless our own output is stuck.
-    if (agent.output_ended) callbacks_.on_ended(i);
+    if (agent.output_ended) End(i);
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/agent/line_splitter.h"
 #include "launcher/base/event_loop.h"
 #include "launcher/base/message_pipe.h"
 #include "launcher/credentials.h"
@@ -23,6 +24,8 @@ class AgentProcesses {
  public:
   struct Callbacks {
     std::function<void(size_t index, const v1::FromNode& message)> on_message;
+    // A line of what it, or the command that reaches it, says to people; as it came.
+    std::function<void(size_t index, const std::string& words)> on_words;
     // It has ended, and everything that it had written was passed on.
     std::function<void(size_t index)> on_ended;
   };
@@ -72,6 +75,7 @@ class AgentProcesses {
     AgentProcess process;
     std::unique_ptr<MessageWriter> writer;
     MessageReader reader;
+    std::unique_ptr<LineSplitter> words;
     TlsIdentity identity;
     bool here = false;
     bool reading = false;
@@ -84,6 +88,9 @@ class AgentProcesses {
   };
 
   void OnReadable(size_t index);
+  bool ReadWords(size_t index);
+  void CloseWords(Agent* agent);
+  void End(size_t index);
   absl::Status PassMessagesOn(size_t index);
   void LookForFrozen();
 

@@ -33,10 +33,11 @@ using std::chrono::seconds;
 
 constexpr int kHandledSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 constexpr seconds kJoinTimeout{60};
-constexpr seconds kStopSlack{10};       // beyond the grace, before everything is killed
-constexpr seconds kAfterKill{5};        // for what the killed have written, and for their sentinels to sweep
-constexpr seconds kBlameAgentAfter{3};  // for the rendezvous to notice the loss of an agent by itself
-constexpr seconds kTakeOverSlack{20};   // for that, where another host may have to take over before
+constexpr seconds kStopSlack{10};           // beyond the grace, before everything is killed
+constexpr milliseconds kRecordLimit{5000};  // for a file system to take report.json
+constexpr seconds kAfterKill{5};            // for what the killed have written, and for their sentinels to sweep
+constexpr seconds kBlameAgentAfter{3};      // for the rendezvous to notice the loss of an agent by itself
+constexpr seconds kTakeOverSlack{20};       // for that, where another host may have to take over before
 
 }  // namespace
 
@@ -54,6 +55,11 @@ FrontEnd::FrontEnd(const Job& job)
                     }}),
       agents_(&loop_, job,
               {.on_message = [this](size_t index, const v1::FromNode& message) { OnMessage(index, message); },
+               .on_words =
+                   [this](size_t index, const std::string& words) {
+                     if (!words.empty()) Say(job_.nodes.nodes[index].name + ": " + words);
+                     if (!killed_ && printer_.full()) agents_.SetReading(false);
+                   },
                .on_ended = [this](size_t index) { OnAgentEnded(index); }}) {
   members_ = job.placement.nodes;
   for (size_t i = 0; i < members_.size(); ++i) agent_of_.push_back(i);
@@ -122,7 +128,7 @@ int FrontEnd::Run() {
     KillAgents();
   }
   held_.Release();
-  KeepRecord();
+  BeginRecord();
   Sweep("COHORT_JOB_ID=" + job_id_, {older_children}, agent_died_ || killed_, seconds(2));
   if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
   // Whoever reads us may take their time, unless a user has had enough: from here on a signal ends us as it ends any
@@ -130,6 +136,7 @@ int FrontEnd::Run() {
   ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
   const bool hurry = at_once_ || (user_stop_ && killed_);
   const milliseconds print_limit = hurry ? milliseconds(500) : std::chrono::hours(24);
+  AwaitRecord(hurry ? milliseconds(500) : kRecordLimit);
   printer_.Finish(print_limit);
   // Ranks that had all ended by then could not be told to.
   if (const int error = printer_.error(STDOUT_FILENO); exit_code == 0 && error != 0 && error != EPIPE) {
@@ -140,7 +147,8 @@ int FrontEnd::Run() {
   return exit_code;
 }
 
-void FrontEnd::KeepRecord() {
+// On a thread of its own: a file server that is gone must not keep dlaunch from its end, nor from signals.
+void FrontEnd::BeginRecord() {
   if (job_.log_directory.empty() || !report_) return;
   JobRecord record{.job_id = job_id_,
                    .source = job_.nodes.source,
@@ -151,8 +159,14 @@ void FrontEnd::KeepRecord() {
                    .failed_epochs = failed_epochs_,
                    .report = *report_};
   record.command[0] = job_.program.path;
-  const absl::Status kept = WriteJobRecord(job_.log_directory, record);
-  if (!kept.ok()) Say(std::string(kept.message()));
+  record_.emplace([folder = job_.log_directory, record = std::move(record)] { return WriteJobRecord(folder, record); });
+}
+
+void FrontEnd::AwaitRecord(milliseconds limit) {
+  if (!record_) return;
+  const std::optional<absl::Status> kept = record_->Await(runtime::Deadline::After(limit));
+  if (!kept) Say(job_.log_directory + "/report.json is missing: its file system does not take it");
+  if (kept && !kept->ok()) Say(std::string(kept->message()));
 }
 
 void FrontEnd::SendInput(std::string bytes, bool end) {

@@ -17,6 +17,7 @@
 #include "cohort/v1/rendezvous.pb.h"
 #include "google/protobuf/repeated_field.h"
 #include "launcher/agent_processes.h"
+#include "launcher/base/bounded_call.h"
 #include "launcher/base/event_loop.h"
 #include "launcher/base/printable.h"
 #include "launcher/credentials.h"
@@ -58,7 +59,8 @@ class FrontEnd {
   void Refuse(size_t index, const std::string& what);
   void OnAgentEnded(size_t index);
   void OnHostEnded(size_t index);
-  void KeepRecord();
+  void BeginRecord();
+  void AwaitRecord(std::chrono::milliseconds limit);
   void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);
   void AwaitAgentsEnds();
   void KillAgents();
@@ -78,6 +80,7 @@ class FrontEnd {
   StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }};
   std::string rendezvous_address_;
   std::optional<v1::JobReport> report_;
+  std::optional<BoundedCall> record_;       // of the job in --log-dir, being written
   std::vector<v1::NodePlacement> members_;  // the epoch's nodes
   std::vector<size_t> agent_of_;            // by node
   std::set<size_t> given_up_;               // agents that the rendezvous has lost

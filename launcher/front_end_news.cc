@@ -34,6 +34,11 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
       }
       break;
     case v1::FromNode::kOutput:
+      // An agent cuts at them. What follows one would have no rank before it, or where it is held, be a descriptor.
+      if (message.output().text().find('\n') != std::string::npos) {
+        Refuse(index, "a line of output with another in it");
+        break;
+      }
       OnOutput(message.output());
       break;
     case v1::FromNode::kReport:

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -26,6 +27,7 @@
 #include "launcher/jobs/job_commands.h"
 #include "launcher/jobs/job_top.h"
 #include "launcher/join/join_job.h"
+#include "launcher/log_folder.h"
 #include "launcher/option_hints.h"
 #include "launcher/options.h"
 #include "launcher/placement.h"
@@ -50,18 +52,6 @@ int Answer(const std::string& text) {
 std::string OwnFolder() {
   const std::string path = OwnPath();
   return path.empty() ? "." : std::filesystem::path(path).parent_path().string();
-}
-
-absl::StatusOr<std::string> MakeLogDirectory(const std::string& folder) {
-  std::error_code error;
-  const std::filesystem::path path = std::filesystem::absolute(folder, error);
-  std::filesystem::create_directories(path, error);
-  if (error || !std::filesystem::is_directory(path) || ::access(path.c_str(), W_OK | X_OK) != 0) {
-    return absl::InvalidArgumentError("--log-dir " + folder + ": " +
-                                      (error ? error.message() : "not a folder that can be written") +
-                                      "; give a folder where files can be made");
-  }
-  return path.string();
 }
 
 // Those at the end for which -n has no rank.
@@ -140,8 +130,10 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
   }
   COHORT_RETURN_IF_ERROR(program.status());
   job.program = *std::move(program);
+  std::optional<LogFolder> log_folder;
   if (!options.log_directory.empty() && !options.dry_run && !RunsElsewhere(options)) {
-    COHORT_ASSIGN_OR_RETURN(job.log_directory, MakeLogDirectory(options.log_directory));
+    COHORT_ASSIGN_OR_RETURN(LogFolder made, LogFolder::Make(options.log_directory));
+    log_folder.emplace(std::move(made));
   }
   COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
   if (job.nodes.instead) return job;
@@ -149,6 +141,7 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
     return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
                                       " and needs no network; leave it out");
   }
+  if (log_folder) job.log_directory = log_folder->Keep();
   return job;
 }
 

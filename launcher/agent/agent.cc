@@ -131,6 +131,7 @@ int Agent::Run() {
   cgroup_.Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
   cgroup_.Remove(kSweepLimit);
+  ranks_.reset();                         // closes its files, which then say what is missing at their end
   logs_.Finish(std::chrono::seconds(1));  // nearly all was written before the ranks counted as gone
   output_.Flush(kFlushLimit);
   return exit_status_;

@@ -38,12 +38,14 @@ class LogWriter::File {
   explicit File(std::string path) : path(std::move(path)) {}
 
   const std::string path;
-  FileDescriptor descriptor;  // the thread's
+  FileDescriptor descriptor;      // the thread's
+  std::function<void()> on_room;  // the loop's thread's
   // Under Shared's lock:
   bool given_up = false;  // can't be written; that was told
   size_t waiting = 0;     // bytes
   uint64_t left_out = 0;  // bytes that the file does not tell of yet
   bool told_slow = false;
+  bool awaited = false;  // it is full, and somebody has asked
 };
 
 // One thing to do to a file.
@@ -60,6 +62,8 @@ struct LogWriter::Shared {
   EventLoop* loop COHORT_GUARDED_BY(mutex) = nullptr;  // none: nobody is there any more
   std::function<void()> tell COHORT_GUARDED_BY(mutex);
   std::deque<Piece> queue COHORT_GUARDED_BY(mutex);  // the first is being done while busy
+  size_t waiting COHORT_GUARDED_BY(mutex) = 0;       // bytes
+  std::vector<std::shared_ptr<File>> awaited COHORT_GUARDED_BY(mutex);
   bool has_thread COHORT_GUARDED_BY(mutex) = false;
   bool busy COHORT_GUARDED_BY(mutex) = false;
   bool stop COHORT_GUARDED_BY(mutex) = false;
@@ -69,6 +73,22 @@ struct LogWriter::Shared {
 
   bool Stalled() const COHORT_REQUIRES(mutex) {
     return !queue.empty() && Deadline::Clock::now() - progress > kStalledAfter;
+  }
+  bool Full(const File& file) const COHORT_REQUIRES(mutex) {
+    return file.waiting >= kHighWater || waiting >= kAllBytes / 2;
+  }
+  void TellOfRoom() COHORT_REQUIRES(mutex) {
+    for (std::shared_ptr<File>& file : std::exchange(awaited, {})) {
+      if (Full(*file)) {
+        awaited.push_back(std::move(file));
+        continue;
+      }
+      file->awaited = false;
+      if (loop == nullptr) continue;
+      loop->Post([file] {
+        if (file->on_room) file->on_room();
+      });
+    }
   }
   void AddProblem(std::string text) COHORT_REQUIRES(mutex) {
     problems.push_back(std::move(text));
@@ -91,8 +111,9 @@ LogWriter::~LogWriter() {
   shared_->changed.NotifyAll();
 }
 
-std::shared_ptr<LogWriter::File> LogWriter::Open(const std::string& path) {
+std::shared_ptr<LogWriter::File> LogWriter::Open(const std::string& path, std::function<void()> on_room) {
   auto file = std::make_shared<File>(path);
+  file->on_room = std::move(on_room);
   Put({.file = file, .kind = Piece::Kind::kOpen});
   return file;
 }
@@ -102,7 +123,7 @@ void LogWriter::Write(const std::shared_ptr<File>& file, std::string_view bytes)
   {
     MutexLock lock(shared_->mutex);
     if (file->given_up || bytes.empty()) return;
-    if (file->waiting + bytes.size() > kFileBytes) {
+    if (file->waiting + bytes.size() > kFileBytes || shared_->waiting + bytes.size() > kAllBytes) {
       file->left_out += bytes.size();
       shared_->missing[file->path] += bytes.size();
       if (!std::exchange(file->told_slow, true)) {
@@ -122,6 +143,7 @@ void LogWriter::Write(const std::shared_ptr<File>& file, std::string_view bytes)
 }
 
 void LogWriter::Close(const std::shared_ptr<File>& file) {
+  file->on_room = nullptr;
   uint64_t left_out = 0;
   {
     MutexLock lock(shared_->mutex);
@@ -150,6 +172,7 @@ void LogWriter::Put(Piece piece) {
   }
   if (shared.queue.empty()) shared.progress = Deadline::Clock::now();
   piece.file->waiting += piece.bytes.size();
+  shared.waiting += piece.bytes.size();
   const bool joins = !shared.queue.empty() && !(shared.busy && shared.queue.size() == 1) &&
                      piece.kind == Piece::Kind::kWrite && shared.queue.back().kind == Piece::Kind::kWrite &&
                      shared.queue.back().file == piece.file &&
@@ -162,9 +185,11 @@ void LogWriter::Put(Piece piece) {
   shared.changed.NotifyAll();
 }
 
-bool LogWriter::full(const File& file) const {
+bool LogWriter::full(const std::shared_ptr<File>& file) {
   MutexLock lock(shared_->mutex);
-  return file.waiting >= kHighWater && !shared_->Stalled();
+  if (!shared_->Full(*file) || shared_->Stalled()) return false;
+  if (!std::exchange(file->awaited, true)) shared_->awaited.push_back(file);
+  return true;
 }
 
 bool LogWriter::working() const {
@@ -188,7 +213,8 @@ void LogWriter::Finish(std::chrono::milliseconds timeout) {
     Shared& shared = *shared_;
     while (!shared.queue.empty() && !deadline.passed()) shared.changed.Wait(shared.mutex, deadline);
     for (const Piece& piece : shared.queue) {
-      if (!piece.bytes.empty()) shared.missing[piece.file->path] += piece.bytes.size();
+      if (piece.bytes.empty() || piece.file->given_up) continue;  // another cause was told of the latter
+      shared.missing[piece.file->path] += piece.bytes.size();
     }
     uint64_t bytes = 0;
     for (const auto& [path, missing] : shared.missing) bytes += missing;
@@ -217,9 +243,11 @@ void LogWriter::Run(const std::shared_ptr<Shared>& shared) {
     MutexLock lock(shared->mutex);
     shared->busy = false;
     piece->file->waiting -= piece->bytes.size();
+    shared->waiting -= piece->bytes.size();
     if (!problem.empty() && !std::exchange(piece->file->given_up, true)) shared->AddProblem(std::move(problem));
     shared->queue.pop_front();
     shared->progress = Deadline::Clock::now();
+    shared->TellOfRoom();
     shared->changed.NotifyAll();
   }
 }

@@ -16,7 +16,8 @@ namespace cohort::launcher {
 
 class LogWriter {
  public:
-  static constexpr size_t kFileBytes = 2u << 20;  // that wait of one file; a rank has two
+  static constexpr size_t kFileBytes = 2u << 20;  // that wait of one file; a rank has two, in each epoch anew
+  static constexpr size_t kAllBytes = 64u << 20;  // that wait of all
   // Above it whoever can should wait until there is room, unless the disk is stalled: so a disk that is merely slow
   // slows ranks down, as a pipe does, and nothing is lost.
   static constexpr size_t kHighWater = 512u << 10;
@@ -34,12 +35,14 @@ class LogWriter {
   LogWriter& operator=(const LogWriter&) = delete;
 
   // Empties the file, or makes it and its folder. None of these calls blocks, whatever the disk does.
-  std::shared_ptr<File> Open(const std::string& path);
+  // `on_room`: called on the loop's thread when a file that was full() no longer is; not where its disk is stalled, and
+  // not after Close.
+  std::shared_ptr<File> Open(const std::string& path, std::function<void()> on_room = {});
   void Write(const std::shared_ptr<File>& file, std::string_view bytes);
   void Close(const std::shared_ptr<File>& file);
 
-  // Whether kHighWater is reached and waiting helps.
-  bool full(const File& file) const;
+  // Whether kHighWater is reached, or half of kAllBytes, and waiting helps.
+  bool full(const std::shared_ptr<File>& file);
   // Whether something waits, and the disk is getting on with it.
   bool working() const;
 

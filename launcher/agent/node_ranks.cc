@@ -136,10 +136,11 @@ void NodeRanks::OnNextEpoch(int local_rank) {
 }
 
 void NodeRanks::OnAllGone() {
+  const auto deadline = runtime::Deadline::After(kDoneWithin);
   if (supervisor_.staying().empty()) owner_.cgroup->Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + owner_.address, {{sentinel_->pid()}, supervisor_.staying()}, true, kSweepLimit);
   supervisor_.DrainOutput();
-  AwaitLogs(runtime::Deadline::After(kLogLimit));
+  AwaitLogs(deadline);
 }
 
 void NodeRanks::AwaitLogs(runtime::Deadline deadline) {

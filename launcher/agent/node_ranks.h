@@ -86,7 +86,9 @@ class NodeRanks {
  private:
   static constexpr std::chrono::seconds kSweepLimit{2};
   static constexpr std::chrono::milliseconds kLookAtLogs{10};
-  static constexpr std::chrono::seconds kLogLimit{10};  // ranks that stay may print for ever
+  // Since the last rank's end, the sweep and slow logs together: a node that is stopped and not done five seconds after
+  // the grace counts as lost (Rendezvous).
+  static constexpr std::chrono::seconds kDoneWithin{3};
 
   std::vector<std::vector<std::string>> Environments() const;
   void OnLine(v1::OutputLine line);

@@ -49,7 +49,7 @@ void RankOutput::OpenLog(Stream* stream) {
   stream->log_path = options_.log_directory + "/rank-" + std::to_string(options_.rank);
   if (options_.epoch > 1) stream->log_path += ".restart-" + std::to_string(options_.epoch - 1);
   stream->log_path += stream->is_error ? ".err" : ".out";
-  stream->log = options_.logs->Open(stream->log_path);
+  stream->log = options_.logs->Open(stream->log_path, [this] { OnRoom(); });
 }
 
 void RankOutput::CloseLog(Stream* stream) {
@@ -63,9 +63,9 @@ void RankOutput::WriteLog(Stream* stream, std::string_view bytes) {
   if (room_timer_ == 0 && LogsAreFull()) AwaitRoom();
 }
 
-bool RankOutput::LogsAreFull() const {
+bool RankOutput::LogsAreFull() {
   for (const Stream& stream : streams_) {
-    if (stream.log && options_.logs->full(*stream.log)) return true;
+    if (stream.log && options_.logs->full(stream.log)) return true;
   }
   return false;
 }
@@ -77,6 +77,12 @@ void RankOutput::AwaitRoom() {
     if (LogsAreFull()) return AwaitRoom();
     WatchAgain();
   });
+}
+
+void RankOutput::OnRoom() {
+  if (room_timer_ == 0 || LogsAreFull()) return;
+  loop_->Cancel(std::exchange(room_timer_, 0));
+  WatchAgain();
 }
 
 void RankOutput::WatchAgain() {

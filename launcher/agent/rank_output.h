@@ -61,20 +61,22 @@ class RankOutput {
     std::string log_path;
     std::shared_ptr<LogWriter::File> log;
   };
-  // While the log has no room its rank is not read: this often it is looked at.
-  static constexpr std::chrono::milliseconds kLookForRoom{2};
+  // While the log has no room its rank is not read, until the writer tells: or this often, since it does not tell that
+  // the disk is stalled.
+  static constexpr std::chrono::milliseconds kLookForRoom{100};
 
   void OpenLog(Stream* stream);
   void CloseLog(Stream* stream);
   void WriteLog(Stream* stream, std::string_view bytes);
   void AwaitRoom();
+  void OnRoom();
   void WatchAgain();
   void OnLine(bool is_error, std::string_view text);
   // Reads once; false when there is nothing to read now or ever.
   bool ReadSome(Stream* stream);
   void SetWatched(Stream* stream, bool watched);
   void PassOnLater();
-  bool LogsAreFull() const;
+  bool LogsAreFull();
 
   EventLoop* loop_;
   Options options_;

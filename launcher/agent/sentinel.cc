@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "launcher/agent/sweep.h"
+#include "launcher/base/pipe.h"
 
 namespace cohort::launcher {
 namespace {
@@ -105,17 +106,13 @@ Sentinel::~Sentinel() {
 }
 
 bool Sentinel::Start() {
-  int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return false;
+  Pipe pipe;
+  if (!pipe.Open()) return false;
   const pid_t agent = ::getpid();
   const pid_t pid = ::fork();
-  if (pid == 0) RunSentinel(ends[0], launcher_.get(), output_.get(), agent, mark_, cgroup_);
-  ::close(ends[0]);
-  if (pid < 0) {
-    ::close(ends[1]);
-    return false;
-  }
-  pipe_ = runtime::FileDescriptor(ends[1]);
+  if (pid == 0) RunSentinel(pipe.read_end.get(), launcher_.get(), output_.get(), agent, mark_, cgroup_);
+  if (pid < 0) return false;
+  pipe_ = std::move(pipe.write_end);
   pid_ = pid;
   pidfd_ = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   return true;

@@ -258,6 +258,16 @@ std::string LocalAddressTowards(const std::string& address) {
   return NumericHost(reinterpret_cast<const sockaddr*>(&local));
 }
 
+std::vector<std::string> WithoutUnscoped(const std::vector<std::string>& addresses) {
+  std::vector<std::string> kept;
+  for (const std::string& address : addresses) {
+    in6_addr six{};
+    const bool unscoped = ::inet_pton(AF_INET6, address.c_str(), &six) == 1 && IN6_IS_ADDR_LINKLOCAL(&six) != 0;
+    if (!unscoped) kept.push_back(address);
+  }
+  return kept.empty() ? addresses : kept;
+}
+
 int FindFreePort(int first, int last) {
   const auto free = [](int port) {
     const runtime::FileDescriptor fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

@@ -19,6 +19,8 @@ std::vector<std::string> OwnAddresses(const std::string& interface = "");
 
 // "10.0.0.1:4711,[fd00::1]:4711": the list that an agent hands to others.
 std::string FormatAddresses(const std::vector<std::string>& addresses, int port);
+// Without IPv6's link-local ones that have no scope: nobody can dial them. As it is where there is no other.
+std::vector<std::string> WithoutUnscoped(const std::vector<std::string>& addresses);
 // The port of "host:port" or "[host]:port"; 0 where there is none.
 int PortOf(const std::string& address);
 

@@ -15,8 +15,8 @@ v1::NodeInventory TakeInventory();
 
 // One line, which ParseInventory finds among whatever a remote shell's start-up files print around it.
 std::string FormatInventory(const v1::NodeInventory& inventory);
-// kNotFound: there is no such line; kInvalidArgument: its content is damaged. What
-// people will see of it can't steer a terminal (printable.h). Pure.
+// kNotFound: there is no such line; kInvalidArgument: its content is damaged. What people will see of it can't steer a
+// terminal (printable.h). Pure.
 absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output);
 
 // What a node that told this has for a job with these options, under the name that the plan gives it. kInvalidArgument,

@@ -23,11 +23,13 @@ constexpr int kDefaultPort = 29400;  // of a pod's own network
 constexpr std::chrono::minutes kWait{10};
 constexpr size_t kMinSecret = 16;
 
-absl::StatusOr<int> ReadIndex(const char* name, const std::string& text, int min) {
+// The number of a pod, from 0, or of pods, from 1.
+absl::StatusOr<int> ReadNumber(const char* name, const std::string& text, int min) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc() && end == text.data() + text.size() && value >= min && value <= kMaxNodes) return value;
-  return absl::InvalidArgumentError(std::string(name) + " is '" + text + "', which is no number of a pod");
+  return absl::InvalidArgumentError(std::string(name) + " is '" + text + "', which is no " +
+                                    (min == 0 ? "number of a pod" : "number of pods; give --nnodes N"));
 }
 
 // "train-0.train.default.svc.cluster.local", as the pod's /etc/hosts has it.
@@ -67,22 +69,23 @@ absl::StatusOr<JoinKey> ReadKey(const Options& options, const std::string& first
 
 }  // namespace
 
-absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& variable, const std::string& full_name) {
+absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& variable, const std::string& full_name,
+                                                      bool wants_count) {
   KubernetesPod pod;
   if (const auto leader = variable("LWS_LEADER_ADDRESS")) {
     pod.first = *leader;
-    COHORT_ASSIGN_OR_RETURN(pod.index, ReadIndex("LWS_WORKER_INDEX", variable("LWS_WORKER_INDEX").value_or(""), 0));
-    if (const auto size = variable("LWS_GROUP_SIZE")) {
-      COHORT_ASSIGN_OR_RETURN(pod.count, ReadIndex("LWS_GROUP_SIZE", *size, 1));
+    COHORT_ASSIGN_OR_RETURN(pod.index, ReadNumber("LWS_WORKER_INDEX", variable("LWS_WORKER_INDEX").value_or(""), 0));
+    if (const auto size = variable("LWS_GROUP_SIZE"); size && wants_count) {
+      COHORT_ASSIGN_OR_RETURN(pod.count, ReadNumber("LWS_GROUP_SIZE", *size, 1));
     }
     return pod;
   }
   // Kubeflow's trainer tells torchrun so; a range is not the number of pods.
-  if (const auto nodes = variable("PET_NNODES"); nodes && nodes->find(':') == std::string::npos) {
-    COHORT_ASSIGN_OR_RETURN(pod.count, ReadIndex("PET_NNODES", *nodes, 1));
+  if (const auto nodes = variable("PET_NNODES"); wants_count && nodes && nodes->find(':') == std::string::npos) {
+    COHORT_ASSIGN_OR_RETURN(pod.count, ReadNumber("PET_NNODES", *nodes, 1));
   }
   COHORT_ASSIGN_OR_RETURN(pod.index,
-                          ReadIndex("JOB_COMPLETION_INDEX", variable("JOB_COMPLETION_INDEX").value_or(""), 0));
+                          ReadNumber("JOB_COMPLETION_INDEX", variable("JOB_COMPLETION_INDEX").value_or(""), 0));
   const size_t dot = std::min(full_name.find('.'), full_name.size());
   const std::string own = full_name.substr(0, dot);
   const std::string end = "-" + std::to_string(pod.index);
@@ -108,12 +111,14 @@ Detection Kubernetes::Detect(const Options&) const {
 }
 
 bool Kubernetes::RunsElsewhere(const Options&) const {
-  const absl::StatusOr<KubernetesPod> pod = ReadKubernetesVariables(GetVariable, FullName());
-  return pod.ok() && pod->index > 0;
+  const char* const name = GetVariable("LWS_LEADER_ADDRESS") ? "LWS_WORKER_INDEX" : "JOB_COMPLETION_INDEX";
+  const absl::StatusOr<int> index = ReadNumber(name, GetVariable(name).value_or(""), 0);
+  return index.ok() && *index > 0;
 }
 
 absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
-  COHORT_ASSIGN_OR_RETURN(const KubernetesPod pod, ReadKubernetesVariables(GetVariable, FullName()));
+  COHORT_ASSIGN_OR_RETURN(const KubernetesPod pod,
+                          ReadKubernetesVariables(GetVariable, FullName(), /*wants_count=*/!options.nodes));
   const int count = options.nodes.value_or(pod.count.value_or(0));
   if (count == 0) {
     return absl::InvalidArgumentError(

@@ -17,8 +17,9 @@ struct KubernetesPod {
 };
 
 // What a pod's variables and its own full name tell. kInvalidArgument: the name has no place for pod 0's (no headless
-// Service), or an index that is none. Pure.
-absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& variable, const std::string& full_name);
+// Service), or an index or a count that is none; what tells the count is not read unless it is wanted. Pure.
+absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& variable, const std::string& full_name,
+                                                      bool wants_count = true);
 
 class Kubernetes : public NodeSource {
  public:

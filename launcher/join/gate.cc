@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/pipe.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/join/early_notices.h"
 #include "launcher/join/secure_stream.h"
@@ -70,18 +71,17 @@ struct Guest {
 }
 
 absl::StatusOr<Guest> StartCarrier(runtime::FileDescriptor socket, const JoinKey& key) {
-  int input[2], output[2];
-  if (::pipe2(input, O_CLOEXEC) != 0) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
+  Pipe input, output;
+  if (!input.Open() || !output.Open()) return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
+  for (const runtime::FileDescriptor* end : {&output.read_end, &output.write_end}) {
+    ::fcntl(end->get(), F_SETFL, ::fcntl(end->get(), F_GETFL) | O_NONBLOCK);
+  }
   Guest guest{.agent = {}, .said = "", .limit = Deadline::After(kHandshakeLimit), .hello = {}};
-  const runtime::FileDescriptor input_end(input[0]);
-  guest.agent.input = runtime::FileDescriptor(input[1]);
-  if (::pipe2(output, O_CLOEXEC | O_NONBLOCK) != 0)
-    return absl::ResourceExhaustedError("no descriptors; raise ulimit -n");
-  guest.agent.output = runtime::FileDescriptor(output[0]);
-  const runtime::FileDescriptor output_end(output[1]);
+  guest.agent.input = std::move(input.write_end);
+  guest.agent.output = std::move(output.read_end);
   const pid_t parent = ::getpid();
   guest.agent.pid = ::fork();
-  if (guest.agent.pid == 0) Carry(socket.get(), input_end.get(), output_end.get(), key, parent);
+  if (guest.agent.pid == 0) Carry(socket.get(), input.read_end.get(), output.write_end.get(), key, parent);
   if (guest.agent.pid < 0) return absl::ResourceExhaustedError("no process; raise ulimit -u");
   ::setpgid(guest.agent.pid, guest.agent.pid);
   return guest;

@@ -40,7 +40,7 @@ using std::chrono::seconds;
 constexpr seconds kAttempt{5};
 constexpr int kRetryMs = 500;
 
-// "name:port" as a list of numeric addresses; such a list as it is.
+// "name:port" as a list of numeric addresses that can be dialled; such a list as it is.
 absl::StatusOr<std::string> Resolve(const std::string& addresses) {
   const size_t colon = addresses.rfind(':');
   const std::string host = addresses.substr(0, colon);
@@ -58,7 +58,7 @@ absl::StatusOr<std::string> Resolve(const std::string& addresses) {
       numeric.emplace_back(text);
     }
   }
-  return FormatAddresses(numeric, PortOf(addresses));
+  return FormatAddresses(WithoutUnscoped(numeric), PortOf(addresses));
 }
 
 absl::StatusOr<SecureStream> Greet(runtime::FileDescriptor socket, const JoinKey& key, Deadline deadline) {

@@ -13,10 +13,11 @@ namespace cohort::launcher {
 absl::StatusOr<AgentProcess> RemoteSpawner::Spawn(int index, const std::string& host) {
   const std::vector<std::string> command =
       command_(options_, OwnPath(), host, {"agent", "--node=" + std::to_string(index), kAgentPreambleArgument});
-  COHORT_ASSIGN_OR_RETURN(PipedProcess process, StartPiped(command, {.death_signal = SIGTERM}));
+  COHORT_ASSIGN_OR_RETURN(PipedProcess process, StartPiped(command, {.error_pipe = true, .death_signal = SIGTERM}));
   return AgentProcess{.pid = process.pid,
                       .input = std::move(process.input),
                       .output = std::move(process.output),
+                      .error = std::move(process.error),
                       .preamble = kAgentPreamble};
 }
 

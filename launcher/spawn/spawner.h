@@ -16,8 +16,9 @@ namespace cohort::launcher {
 // A process here through which an agent is reached: the agent itself, or the ssh or srun that carries it.
 struct AgentProcess {
   pid_t pid = -1;
-  runtime::FileDescriptor input;   // v1::ToNode messages; closing it ends the agent
-  runtime::FileDescriptor output;  // v1::FromNode messages
+  runtime::FileDescriptor input;       // v1::ToNode messages; closing it ends the agent
+  runtime::FileDescriptor output;      // v1::FromNode messages
+  runtime::FileDescriptor error = {};  // words for people; empty: they go where ours go
   // What comes before the first of them, after whatever a remote shell's start-up files print; empty: nothing does.
   std::string preamble;
 };

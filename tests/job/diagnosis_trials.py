@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from job_watch import environ, processes_with, rank_of, wait_until
+from job_watch import environ, parent_of, processes_with, rank_of, wait_until
 
 RANKS = 4
 LINES = 10
@@ -162,14 +162,6 @@ def removed(cgroup):
     except OSError:
         return False
     return True
-
-
-def parent_of(pid):
-    try:
-        with open("/proc/%d/stat" % pid) as file:
-            return int(file.read().rsplit(")", 1)[1].split()[1])
-    except OSError:
-        return 0
 
 
 def only_the_victim(command):

@@ -4,10 +4,11 @@
 usage: hostile_starts.py DLAUNCH COLLPERF [--trials N] [--seed S] [--flood N]
 
 Jobs of two nodes (simulated ones, with and without --metrics, ones that meet by `dlaunch join`, and pods) run a few
-all-reduces, in turn in peace and under attack. As soon as a process of the job listens, its port gets: scanners that connect and close or reset, an HTTP client,
-random bytes, half of a TLS handshake, a silent peer, and a flood of connections that stay open until the job's end.
-The port of --metrics and the gates are found in every such job, and another machine comes only then. Prints both
-distributions. Fails when a job fails or is slower than the slowest in peace by ten times the promised second.
+all-reduces, in turn in peace and under attack. As soon as a process of the job listens, its port gets: scanners that
+connect and close or reset, an HTTP client, random bytes, half of a TLS handshake, a silent peer, and a flood of
+connections that stay open until the job's end. The port of --metrics and the gates are found in every such job, and
+another machine comes only then. Prints both distributions. Fails when a job fails or is slower than the slowest in
+peace by ten times the promised second.
 """
 import argparse
 import os
@@ -85,7 +86,7 @@ def listening_sockets():
 
 
 class Strangers:
-    """They look for the ports of the job with this mark, and attack them, until `end`; not `hostile`, they only look."""
+    """They look for the ports of the job with this mark until `end`, and attack them if they are `hostile`."""
 
     def __init__(self, mark, flood, seed, hostile):
         self._mark = mark
@@ -160,9 +161,9 @@ class Strangers:
                 self._scan(where)
 
 
-def free_ports(count):
+def free_ports(count, choose):
     """The first of so many neighbours that nobody has now, below those that the kernel hands out."""
-    for first in random.sample(range(20000, 30000), 100):
+    for first in choose.sample(range(20000, 30000), 100):
         try:
             for port in range(first, first + count):
                 with socket.create_server(("", port)):
@@ -186,7 +187,9 @@ class Start:
         self.environment = dict(os.environ, TMPDIR=folder, **{name: value})
         self.processes, self.paths = [], []
         self.gate = None
-        self.strangers = Strangers("=".join(self.mark), arguments.flood, number, hostile)
+        seed = arguments.seed * 1_000_003 + number
+        self.random = random.Random(seed)
+        self.strangers = Strangers("=".join(self.mark), arguments.flood, seed, hostile)
 
     def logs(self):
         return [open(path, errors="replace").read() for path in self.paths]
@@ -233,7 +236,7 @@ class Start:
             secret = os.path.join(self.folder, "token")
             with open(secret, "w") as file:
                 file.write("0123456789abcdef" * 2)
-            first = free_ports(8)
+            first = free_ports(8, self.random)
             command = [*two, "--token-file", secret, "--port-range", "%d:%d" % (first, first + 7), "--", *program]
             for index in (0, 1):
                 self.start(command, LWS_LEADER_ADDRESS="127.0.0.1", LWS_WORKER_INDEX=str(index), LWS_GROUP_SIZE="2")

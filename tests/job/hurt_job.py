@@ -113,7 +113,11 @@ class HurtJob:
         per_node = len(self.ranks) // self._nodes
         now = time.monotonic_ns()
         for pid in agents + [self._pids[rank] for rank in range(node * per_node, (node + 1) * per_node)]:
-            os.kill(pid, number)
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                if pid in agents:  # ranks end by their agent's death, perhaps before their turn
+                    self.fail("process %d of node %d has ended by itself" % (pid, node))
         self._output.append((now, "--- %s to node %d" % (signal.Signals(number).name, node)))
         self.began = self.began or now
 

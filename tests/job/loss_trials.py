@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A process is killed, or a whole node is killed or frozen, under --on-failure continue: every agent knows of it in time.
+"""A process is killed, or a node killed or frozen, under --on-failure continue: every agent knows of it in time.
 
 usage: loss_trials.py DLAUNCH LOSS_RANKS [--trials N] [--seed S]
 
 A job of three simulated nodes with two ranks each, which wait for their agents' word. Prints the distribution of the
-times from the signal until the last agent knew, and of all agents, beside what is promised. Fails when one does not hear,
-hears of others, or hears later than ten times the promise.
+times from the signal until the last agent knew, and of all agents, beside what is promised. Fails when one does not
+hear, hears of others, or hears later than ten times the promise.
 """
 import argparse
 import random
@@ -31,7 +31,8 @@ def run(arguments, number):
     # Without --standby the job ends with its first node, which hosts the rendezvous.
     node = choose.randrange(1, NODES)
     per_node = RANKS // NODES
-    lost = [choose.randrange(RANKS)] if kind == "process killed" else list(range(node * per_node, (node + 1) * per_node))
+    of_node = list(range(node * per_node, (node + 1) * per_node))
+    lost = [choose.randrange(RANKS)] if kind == "process killed" else of_node
     title = "trial %d (seed %d): %s, rank(s) %s" % (number, arguments.seed, kind, lost)
     with HurtJob(title, arguments.dlaunch, arguments.loss_ranks, (), RANKS, NODES) as job:
         job.wait_ready()

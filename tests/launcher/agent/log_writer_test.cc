@@ -3,9 +3,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -51,14 +53,20 @@ class LogWriterTest : public ::testing::Test {
     pipe_ = FileDescriptor(::open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC));
     return path;
   }
-  // Everything that comes until `end` has come.
+  // False where nothing comes.
+  bool AwaitBytes(const Deadline& deadline) {
+    pollfd readable{pipe_.get(), POLLIN, 0};
+    return ::poll(&readable, 1, static_cast<int>(deadline.left() / milliseconds(1))) > 0;
+  }
+  // What comes until `end` has come, and perhaps some of what follows.
   std::string ReadPipe(const std::string& end) {
     std::string text;
     char buffer[64 << 10];
-    for (const Deadline deadline = Deadline::After(seconds(30)); !deadline.passed();) {
+    for (const Deadline deadline = Deadline::After(seconds(30)); AwaitBytes(deadline);) {
       const ssize_t n = ::read(pipe_.get(), buffer, sizeof buffer);
+      const size_t seen = text.size() - std::min(text.size(), end.size());
       if (n > 0) text.append(buffer, static_cast<size_t>(n));
-      if (text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0) break;
+      if (text.find(end, seen) != std::string::npos) break;
     }
     return text;
   }
@@ -104,14 +112,20 @@ TEST_F(LogWriterTest, CountsWhatAStalledDiskDoesNotTake) {
   const auto file = writer_->Open(AddPipe("rank-0.out"));
   const std::string block(64 << 10, 'x');
   size_t written = 0;
+  writer_->Write(file, block);
+  ASSERT_TRUE(AwaitBytes(Deadline::After(seconds(60)))) << "its thread does not begin";
+  written += block.size();
   const Deadline limit = Deadline::After(LogWriter::kStalledAfter + seconds(60));
   while ((writer_->working() || written < (1u << 20)) && !limit.passed()) {
-    if (writer_->full(*file)) continue;
+    if (writer_->full(file)) {
+      ::poll(nullptr, 0, 2);
+      continue;
+    }
     writer_->Write(file, block);
     written += block.size();
   }
   EXPECT_LE(written, LogWriter::kFileBytes) << "who asks whether it is full loses nothing";
-  EXPECT_FALSE(writer_->full(*file)) << "to wait for it does not help";
+  EXPECT_FALSE(writer_->full(file)) << "to wait for it does not help";
   for (; written < (8u << 20); written += block.size()) writer_->Write(file, block);
   writer_->Close(file);
   const std::string end = "bytes left out: the disk was too slow]\n";
@@ -124,6 +138,65 @@ TEST_F(LogWriterTest, CountsWhatAStalledDiskDoesNotTake) {
   ASSERT_EQ(problems_.size(), 2u);
   EXPECT_NE(problems_[0].find("rank-0.out: the disk is too slow"), std::string::npos) << problems_[0];
   EXPECT_NE(problems_[1].find("are missing in " + folder_ + "/rank-0.out"), std::string::npos) << problems_[1];
+}
+
+// Who waits for room need not look for it.
+TEST_F(LogWriterTest, TellsWhenThereIsRoomAgain) {
+  int told = 0;
+  const auto file = writer_->Open(AddPipe("rank-0.out"), [&] {
+    ++told;
+    loop_.Quit();
+  });
+  writer_->Write(file, std::string(LogWriter::kHighWater + (64 << 10), 'x'));
+  ASSERT_TRUE(writer_->full(file));
+  writer_->Write(file, "the end");
+  ReadPipe("the end");
+  const EventLoop::TimerId limit = loop_.After(seconds(30), [this] { loop_.Quit(); });
+  loop_.Run();
+  loop_.Cancel(limit);
+  EXPECT_EQ(told, 1);
+  EXPECT_FALSE(writer_->full(file));
+  writer_->Close(file);
+  writer_->Finish(seconds(30));
+}
+
+// A restart has files of its own, and those before it may still wait.
+TEST_F(LogWriterTest, BoundsWhatWaitsOfAllFilesTogether) {
+  const std::string path = AddPipe("rank-0.out");
+  const std::string half(LogWriter::kFileBytes / 2, 'x');
+  constexpr size_t kFiles = 2 * LogWriter::kAllBytes / (LogWriter::kFileBytes / 2);
+  for (size_t i = 0; i < kFiles; ++i) {
+    const auto file = writer_->Open(path);
+    writer_->Write(file, half);
+    writer_->Close(file);
+  }
+  writer_->Finish(milliseconds(100));
+  size_t slow = 0;
+  for (const std::string& problem : problems_)
+    slow += problem.find("the disk is too slow") != std::string::npos ? 1 : 0;
+  EXPECT_GE(slow, kFiles / 2 - 1) << "files that nothing more of was kept";
+  EXPECT_LE(slow, kFiles / 2 + 1);
+  writer_.reset();  // its thread is stuck in a write
+}
+
+// What is missing of a file that can't be written has another cause than a slow disk, and that was told.
+TEST_F(LogWriterTest, BlamesNoSlowDiskForAFileThatCanNotBeWritten) {
+  const std::string pipe = AddPipe("rank-0.out");
+  const std::string block(1 << 20, 'x');
+  const auto first = writer_->Open(pipe);
+  writer_->Write(first, block + "the end of the first");
+  const auto full = writer_->Open("/dev/full");
+  writer_->Write(full, "x");
+  const auto second = writer_->Open(pipe);
+  writer_->Write(second, block);
+  writer_->Write(full, block);
+  ReadPipe("the end of the first");
+  ASSERT_TRUE(AwaitBytes(Deadline::After(seconds(30)))) << "of the second, whose turn it is after the full one";
+  writer_->Finish(milliseconds(100));
+  ASSERT_EQ(problems_.size(), 2u);
+  EXPECT_NE(problems_[0].find("/dev/full: No space left"), std::string::npos) << problems_[0];
+  EXPECT_NE(problems_[1].find("are missing in " + pipe + ": its disk"), std::string::npos) << problems_[1];
+  writer_.reset();  // its thread is stuck in a write
 }
 
 TEST_F(LogWriterTest, WaitsForADiskAtTheEndNoLongerThanItMay) {

@@ -16,6 +16,7 @@
 #include <string>
 #include <thread>
 
+#include "launcher/base/pipe.h"
 #include "runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
@@ -25,16 +26,11 @@ namespace {
 using std::string;
 constexpr char kCount[] = "echo $(wc -c) bytes";  // blanks go
 
-struct Pipe {
-  Pipe() {
-    int ends[2];
-    if (::pipe2(ends, O_CLOEXEC) != 0) std::abort();
-    read_end = runtime::FileDescriptor(ends[0]);
-    write_end = runtime::FileDescriptor(ends[1]);
+struct OpenPipe : Pipe {
+  OpenPipe() {
+    if (!Open()) std::abort();
     ::signal(SIGPIPE, SIG_IGN);
   }
-  runtime::FileDescriptor read_end;
-  runtime::FileDescriptor write_end;
 };
 
 void WriteAll(int fd, const string& bytes) {
@@ -50,7 +46,7 @@ TEST(Input, ReachesRankZeroWholeAndNobodyElse) {
   string bytes(5'000'000, ' ');
   for (char& byte : bytes) byte = static_cast<char>(random());
   const TemporaryFolder folder;
-  Pipe pipe;
+  OpenPipe pipe;
   DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "2", "--stdin", "rank0", "sh", "-c",
                       "cat > " + folder.path() + "/$RANK; wc -c < " + folder.path() + "/$RANK"},
                      {.input = pipe.read_end.get()});
@@ -82,7 +78,7 @@ TEST(Input, MayBeAPlainFileOrNothing) {
 
 TEST(Input, IsNotTouchedUnlessItWasAskedFor) {
   for (const char* option : {"--explicit-none", "--default"}) {
-    Pipe pipe;
+    OpenPipe pipe;
     WriteAll(pipe.write_end.get(), "mine");
     std::vector<string> arguments = {"--nproc-per-node", "2", "sh", "-c", kCount};
     if (string(option) == "--explicit-none") arguments.insert(arguments.begin(), "--stdin=none");
@@ -99,7 +95,7 @@ TEST(Input, IsNotTouchedUnlessItWasAskedFor) {
 TEST(Input, ASlowReaderSlowsTheWriter) {
   const TemporaryFolder folder;
   const string go = folder.path() + "/go";
-  Pipe pipe;
+  OpenPipe pipe;
   DlaunchProcess job({"--stdin", "rank0", "sh", "-c", "until [ -e " + go + " ]; do sleep 0.05; done; " + kCount},
                      {.input = pipe.read_end.get()});
   pipe.read_end.Close();
@@ -128,7 +124,7 @@ TEST(Input, ASlowReaderSlowsTheWriter) {
 }
 
 TEST(Input, WhoeverWritesLearnsThatTheRankHasClosedIt) {
-  Pipe pipe;
+  OpenPipe pipe;
   DlaunchProcess job({"--stdin", "rank0", "sh", "-c", "exec < /dev/null; sleep 1000"}, {.input = pipe.read_end.get()});
   pipe.read_end.Close();
   pollfd broken{pipe.write_end.get(), 0, 0};
@@ -165,7 +161,7 @@ TEST(Input, WhoeverWritesLearnsThatTheRankHasClosedIt) {
 }
 
 TEST(Input, ATerminalDoesNotStopAJobInTheBackground) {
-  Pipe word;
+  OpenPipe word;
   int master = -1;
   const pid_t shell = ::forkpty(&master, nullptr, nullptr, nullptr);
   ASSERT_GE(shell, 0);

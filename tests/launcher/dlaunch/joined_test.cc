@@ -19,6 +19,7 @@
 #include "launcher/options.h"
 #include "runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/join_line.h"
 #include "tests/launcher/dlaunch/same_command.h"
 #include "tests/launcher/dlaunch/stalled_reader.h"
 #include "tests/support/linked_namespaces.h"
@@ -30,19 +31,6 @@ using std::string;
 using std::vector;
 using std::chrono::seconds;
 using testing::LinkedNamespaces;
-
-constexpr char kLine[] = "dlaunch join ";
-
-// The token that the first machine prints; empty when it does not.
-string TokenOf(DlaunchProcess* first) {
-  const auto printed = [&] {
-    const size_t at = first->err().find(kLine);
-    return at != string::npos && first->err().find('\n', at) != string::npos;
-  };
-  if (!first->WaitUntil(printed)) return "";
-  const size_t at = first->err().find(kLine) + sizeof kLine - 1;
-  return first->err().substr(at, first->err().find('\n', at) - at);
-}
 
 vector<string> FirstCommand(const vector<string>& rest) {
   vector<string> arguments = {"--nnodes", "2", "--wait", "60", "--"};

@@ -1,15 +1,54 @@
 // --log-dir on a file system that does not answer.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <regex>
 #include <string>
+#include <thread>
 
+#include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
 namespace {
+
+using runtime::Deadline;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Reads a named pipe from now on until all who write to it have gone: at most `bytes` in each `pause`.
+class PipeReader {
+ public:
+  PipeReader(const std::string& path, size_t bytes, milliseconds pause)
+      : pipe_(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)), thread_([this, bytes, pause] {
+          std::string buffer(bytes, '\0');
+          for (const Deadline deadline = Deadline::After(seconds(60)); !deadline.passed();) {
+            const ssize_t n = ::read(pipe_.get(), buffer.data(), buffer.size());
+            if (n == 0 && !text_.empty()) return;
+            if (n > 0) text_.append(buffer, 0, static_cast<size_t>(n));
+            ::poll(nullptr, 0, static_cast<int>(pause / milliseconds(1)));
+          }
+        }) {}
+  ~PipeReader() {
+    if (thread_.joinable()) thread_.join();
+  }
+  const std::string& Text() {
+    thread_.join();
+    return text_;
+  }
+
+ private:
+  runtime::FileDescriptor pipe_;
+  std::string text_;
+  std::thread thread_;
+};
 
 // A named pipe that nobody reads stands for it: opening it blocks for ever, as on a file server that is gone.
 TEST(LogFiles, ADiskThatHangsKeepsNobodyFromTheJob) {
@@ -25,6 +64,70 @@ TEST(LogFiles, ADiskThatHangsKeepsNobodyFromTheJob) {
             std::string::npos)
       << job.err();
   EXPECT_EQ(job.err().find("lost"), std::string::npos) << job.err();
+}
+
+// Also where nothing follows what was lost, which is most often so here.
+TEST(LogFiles, AFileTellsAtItsEndWhatIsMissingThere) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/rank-0.out";
+  const std::string gate = folder.path() + "/gate";
+  ASSERT_EQ(::mkfifo(log.c_str(), 0600), 0);
+  DlaunchProcess job(
+      {"--log-dir", folder.path(), "-n", "1", "sh", "-c",
+       "yes $(printf %01000d 0) | head -n 6000; echo printed >&2; while ! [ -e " + gate + " ]; do sleep 0.01; done"});
+  ASSERT_TRUE(job.WaitUntil([&] { return job.err().find("[0] printed\n") != std::string::npos; })) << job.err();
+  PipeReader reader(log, 64 << 10, milliseconds(1));
+  std::ofstream(gate).close();
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  const std::string& text = reader.Text();
+  size_t bytes = text.size();
+  const std::regex notice(R"(\n\[(\d+) bytes left out: the disk was too slow\]\n)");
+  for (std::sregex_iterator at(text.begin(), text.end(), notice), end; at != end; ++at) {
+    bytes += std::stoul(at->str(1)) - static_cast<size_t>(at->length());
+  }
+  EXPECT_EQ(bytes, 6000u * 1001);
+}
+
+// Its node says in time that its ranks are gone, and is not taken for lost: all can begin again.
+TEST(LogFiles, ASlowDiskCostsNoNode) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/rank-1.out";
+  const std::string gate = folder.path() + "/gate";
+  ASSERT_EQ(::mkfifo(log.c_str(), 0600), 0);
+  PipeReader slow(log, 8 << 10, milliseconds(100));
+  DlaunchProcess job(
+      {"--simulate-nodes", "2", "--grace", "0.5", "--max-restarts", "1", "--log-dir", folder.path(), "sh", "-c",
+       "[ $COHORT_EPOCH = 2 ] && exit; [ $RANK = 1 ] && exec yes $(printf %01000d 0); while ! [ -e " + gate +
+           " ]; do sleep 0.01; done; "
+           "exit 3"});
+  // By then the log is full, and its rank waits for it.
+  ASSERT_TRUE(job.WaitUntil([&] { return job.out().size() > (700u << 10); })) << job.err();
+  std::ofstream(gate).close();
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+}
+
+// As a file server that goes in the midst of a job.
+TEST(LogFiles, AReportThatCanNotBeWrittenKeepsNobody) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder.path() + "/report.json").c_str(), 0600), 0);
+  DlaunchProcess job({"--log-dir", folder.path(), "-n", "1", "sh", "-c", "echo the end"});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.out().find("[0] the end"), std::string::npos) << job.out();
+  EXPECT_NE(job.err().find(folder.path() + "/report.json is missing"), std::string::npos) << job.err();
+}
+
+TEST(LogFiles, ARefusedJobLeavesNoFolder) {
+  const TemporaryFolder folder;
+  ASSERT_TRUE(std::filesystem::create_directory(folder.path() + "/old"));
+  for (const char* const name : {"/old", "/new/logs/"}) {
+    DlaunchProcess job({"--ssh", "false", "--hosts", "a,b", "--log-dir", folder.path() + name, "true"});
+    EXPECT_EQ(job.Wait(), 2) << job.err();
+  }
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/old")) << "that was there before";
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/new"));
+  DlaunchProcess job({"--log-dir", folder.path() + "/new/logs/", "true"});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_TRUE(std::filesystem::exists(folder.path() + "/new/logs/report.json"));
 }
 
 // A folder that can't be made is refused before anybody is asked, or waited for.

@@ -40,13 +40,13 @@ TEST(Familiar, HelpNamesEachOptionOnce) {
   EXPECT_EQ(line->print->find("--ppn"), string::npos);
 }
 
-absl::StatusOr<KubernetesPod> ReadPod(const std::map<string, string>& variables) {
+absl::StatusOr<KubernetesPod> ReadPod(const std::map<string, string>& variables, bool wants_count = true) {
   return ReadKubernetesVariables(
       [&](const char* key) -> std::optional<string> {
         const auto found = variables.find(key);
         return found == variables.end() ? std::nullopt : std::optional(found->second);
       },
-      "train-node-0-1.train");
+      "train-node-0-1.train", wants_count);
 }
 
 TEST(Familiar, KubeflowsPodsKnowHowManyTheyAre) {
@@ -55,8 +55,13 @@ TEST(Familiar, KubeflowsPodsKnowHowManyTheyAre) {
   EXPECT_EQ(pod->count, 3);
   EXPECT_EQ(pod->first, "train-node-0-0.train");
   EXPECT_FALSE(ReadPod({{"JOB_COMPLETION_INDEX", "1"}, {"PET_NNODES", "1:4"}})->count);
-  EXPECT_EQ(ReadPod({{"JOB_COMPLETION_INDEX", "1"}, {"PET_NNODES", "many"}}).status().code(),
-            absl::StatusCode::kInvalidArgument);
+  for (const char* nodes : {"many", "", "0"}) {
+    const std::map<string, string> variables = {{"JOB_COMPLETION_INDEX", "1"}, {"PET_NNODES", nodes}};
+    const absl::Status refused = ReadPod(variables).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << nodes;
+    EXPECT_NE(refused.message().find("no number of pods; give --nnodes N"), string::npos) << refused;
+    EXPECT_TRUE(ReadPod(variables, /*wants_count=*/false).ok()) << "--nnodes was given, and PET_NNODES is '" << nodes;
+  }
 }
 
 }  // namespace

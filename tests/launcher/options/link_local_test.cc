@@ -3,6 +3,7 @@
 #include <net/if.h>
 
 #include <string>
+#include <vector>
 
 #include "launcher/base/addresses.h"
 #include "launcher/environment/host_list.h"
@@ -29,6 +30,15 @@ TEST(LinkLocal, NeedsAnInterfaceThatThereIs) {
   }
   // Nobody is there, but it is an address.
   EXPECT_EQ(Dial("[fe80::1%lo]:1").code(), absl::StatusCode::kUnavailable) << Dial("[fe80::1%lo]:1");
+}
+
+// A pod whose name has such an address beside another is reached at the other.
+TEST(LinkLocal, IsLeftOutWithoutScopeWhereThereIsAnother) {
+  using Addresses = std::vector<string>;
+  EXPECT_EQ(WithoutUnscoped({"fe80::1", "10.0.0.1", "fe80::2%eth0", "fd00::1", "febf::1"}),
+            (Addresses{"10.0.0.1", "fe80::2%eth0", "fd00::1"}));
+  EXPECT_EQ(WithoutUnscoped({"fe80::1"}), Addresses{"fe80::1"}) << "the cause is then told";
+  EXPECT_EQ(WithoutUnscoped({}), Addresses{});
 }
 
 TEST(LinkLocal, MayBeAHostOfAList) {

@@ -23,7 +23,8 @@ TEST(Reminder, SaysForHowLongItWaitsAndStillWill) {
                                                       .remind = milliseconds(300)});
   EXPECT_EQ(nodes.status().code(), absl::StatusCode::kDeadlineExceeded);
   ASSERT_FALSE(said.empty());
-  EXPECT_TRUE(said[0].starts_with("waiting for 0 s by now: 1 of 3 nodes are here, ")) << said[0];
+  EXPECT_TRUE(said[0].starts_with("waiting for ")) << said[0];  // 0 s, unless this machine is busy
+  EXPECT_NE(said[0].find(" s by now: 1 of 3 nodes are here, "), std::string::npos) << said[0];
   EXPECT_LE(said.size(), 7u);
 }
 

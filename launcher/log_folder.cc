@@ -1,0 +1,71 @@
+#include "launcher/log_folder.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "launcher/base/bounded_call.h"
+#include "runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kPatience{5};
+
+absl::Status Refusal(const std::string& folder, const std::string& why) {
+  return absl::InvalidArgumentError("--log-dir " + folder + ": " + why + "; give a folder where files can be made");
+}
+
+// Of `path` and the folders above it, those that are not there.
+std::vector<fs::path> Missing(fs::path path) {
+  std::vector<fs::path> missing;
+  std::error_code error;
+  for (; path.has_relative_path() && !fs::exists(path, error); path = path.parent_path()) missing.push_back(path);
+  return missing;
+}
+
+}  // namespace
+
+absl::StatusOr<LogFolder> LogFolder::Make(const std::string& folder) {
+  struct Found {
+    fs::path path;
+    std::vector<fs::path> made;
+  };
+  const auto found = std::make_shared<Found>();
+  BoundedCall making([folder, found] {
+    std::error_code error;
+    found->path = fs::absolute(folder, error);
+    found->made = Missing(found->path);
+    fs::create_directories(found->path, error);
+    if (error) return Refusal(folder, error.message());
+    if (fs::is_directory(found->path, error) && ::access(found->path.c_str(), W_OK | X_OK) == 0) {
+      return absl::OkStatus();
+    }
+    return Refusal(folder, "not a folder that can be written");
+  });
+  const std::optional<absl::Status> made = making.Await(runtime::Deadline::After(kPatience));
+  if (!made) {
+    return Refusal(folder, "its file system has not answered for " + std::to_string(kPatience.count()) + " s");
+  }
+  LogFolder result(found->path.string(), std::move(found->made));
+  COHORT_RETURN_IF_ERROR(*made);
+  return result;
+}
+
+LogFolder::~LogFolder() {
+  std::error_code error;
+  for (const fs::path& path : made_) fs::remove(path, error);
+}
+
+std::string LogFolder::Keep() {
+  made_.clear();
+  return path_;
+}
+
+}  // namespace cohort::launcher

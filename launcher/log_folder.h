@@ -1,0 +1,34 @@
+// The folder of --log-dir: made before anything else is done for the job, and taken away again where there is none.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace cohort::launcher {
+
+class LogFolder {
+ public:
+  // Makes it and those above it that are missing. kInvalidArgument: it can't be made or written, or its file system
+  // does not answer for five seconds.
+  static absl::StatusOr<LogFolder> Make(const std::string& folder);
+  // Removes what was made, unless there is something in it or it is kept.
+  ~LogFolder();
+  LogFolder(LogFolder&& other) noexcept : path_(std::move(other.path_)), made_(std::exchange(other.made_, {})) {}
+  LogFolder& operator=(LogFolder&&) = delete;
+
+  // There is a job, which will write there. Returns the absolute path.
+  std::string Keep();
+
+ private:
+  LogFolder(std::string path, std::vector<std::filesystem::path> made)
+      : path_(std::move(path)), made_(std::move(made)) {}
+
+  std::string path_;
+  std::vector<std::filesystem::path> made_;  // the innermost first
+};
+
+}  // namespace cohort::launcher
