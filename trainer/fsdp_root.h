@@ -80,7 +80,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void Reshard();
 
   const std::vector<std::shared_ptr<FsdpUnit>>& units() const { return units_; }
-  comm::Communicator& shard_group() const { return shard_; }
+  // The ranks of the shards, for norms of gradients after a backward pass: the root's own, which Abort fails.
+  comm::Communicator& norm_group() const { return *reduce_group_; }
   comm::Communicator* replicate_group() const { return replicate_; }
   const FsdpTraffic& traffic() const { return traffic_; }
 

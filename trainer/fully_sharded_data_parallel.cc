@@ -152,7 +152,7 @@ at::Tensor FullyShardedModule::clip_grad_norm_(double max_norm, double norm_type
       if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
     }
   }
-  const at::Tensor norm = ShardedNorm(gradients, norm_type, {&root().shard_group()});
+  const at::Tensor norm = ShardedNorm(gradients, norm_type, {&root().norm_group()});
   ClipByNorm(gradients, norm, max_norm);
   return norm;
 }

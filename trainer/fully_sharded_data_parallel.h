@@ -112,7 +112,10 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   void Shadow(int call, const JoinIteration& iteration) override;
   void AfterJoin(const JoinIteration& last) override;
   std::string NameOf(int call) const override;
-  void AbortGroups(const std::string& why) override { root().Abort(why); }
+  // Nothing where there are none yet, maybe because they can't be made.
+  void AbortGroups(const std::string& why) override {
+    if (root_ != nullptr) root_->Abort(why);
+  }
 
  protected:
   // Shards `module`'s parameters but for those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
