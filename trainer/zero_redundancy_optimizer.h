@@ -52,8 +52,8 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   ~ZeroRedundancyOptimizerBase() override;
 
   // Steps this rank's parameters, then gives everyone's to everyone. Collective; blocks. Returns the closure's loss.
-  // Under Join a rank without inputs steps with the groups' learning rates of those that have some, which must be
-  // equal; its other options are its own.
+  // Under Join a rank without inputs steps with the groups' learning rates (get_lr() of their options, where that is
+  // overridden) of those that have some, which must be equal; its other options are its own.
   at::Tensor step(LossClosure closure = nullptr) override;
   // Throw c10::Error: SaveTrainingState keeps what the ranks' optimizers remember, these would keep nothing.
   void save(torch::serialize::OutputArchive& archive) const override;
