@@ -129,6 +129,7 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
   template <typename T>
   const T& Cast(const T& input) const {
+  bool HasReplicasOf(const FullyShardedModule& inner) const;
     return input;
   }
 
@@ -140,6 +141,7 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   FullyShardedDataParallelOptions options_;
   std::shared_ptr<FsdpUnit> unit_;
   std::shared_ptr<FsdpRoot> root_;  // shared by all units of the model
+  bool replicates_within_ = false;  // ReplicateOver gave the modules inside the first replica's values, too
 };
 
 // While it lives, all parameters of the outermost `module` are whole. Collective at both ends. With `writeback`, what
