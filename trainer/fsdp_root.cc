@@ -139,8 +139,16 @@ void FsdpRoot::PrefetchForward(const FsdpUnit& unit) {
 }
 
 void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
+// Of units that this forward pass has left out: their shards, which peers read until then, may be written next.
+void FsdpRoot::DropPrefetched() {
+  for (const auto& unit : units_) {
+    if (unit->gathering()) unit->Reshard(pool_);
+  }
+}
+
   runtime::MutexLock lock(mutex_);
   if (counts_runs_ && !backward_) unit.EndRun(++time_);
+  if (outermost(unit)) DropPrefetched();
   if (!at::GradMode::is_enabled()) return unit.Reshard(pool_);
   TORCH_CHECK(!outputs.empty() || !unit.trainable(), "FullyShardedDataParallel: the forward pass of the module with ",
               unit.parameters().front().name,
@@ -462,7 +470,8 @@ void FsdpRoot::UnshardAll() {
               "FullyShardedDataParallel: SummonFullParams under Join, where a rank has no inputs (or none has begun an "
               "iteration): that rank has yet to do its step; do it after Join::run");
   for (const auto& unit : units_) {
-    if (unit->sharded()) unit->Reshard(pool_);  // forgets what an earlier forward left: shards may be newer
+    // Forgets what an earlier forward pass left or, where it ended in an exception, was gathering: shards may be newer.
+    if (!unit->unsharded()) unit->Reshard(pool_);
     StartUnshard(*unit);
   }
   for (const auto& unit : units_) unit->FinishUnshard();

@@ -104,6 +104,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void StartUnshard(FsdpUnit& unit);
   void EnterWindows();
   void PrefetchForward(const FsdpUnit& unit);
+  void DropPrefetched();
   void PrefetchBackward(const FsdpUnit& unit);
   void ReshardPassed(const FsdpUnit& next);
   void QueueFinish();
