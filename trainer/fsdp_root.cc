@@ -83,7 +83,8 @@ void FsdpRoot::StartUnshard(FsdpUnit& unit) {
   traffic_.gathered_bytes += unit.gathered_bytes();
 }
 
-// Before the first gathering, which all ranks of the shard group do.
+// Before the first gathering, which all ranks of the shard group do. Room is for what is trainable then: frozen units
+// may be most of a model. Where they are thawed after all, their gradients lie in ordinary memory.
 void FsdpRoot::EnterWindows() {
   if (std::exchange(in_windows_, true)) return;
   size_t bytes = 0;
@@ -138,7 +139,6 @@ void FsdpRoot::PrefetchForward(const FsdpUnit& unit) {
   if (place + 1 < last_order_.size() && last_order_[place] == &unit) StartUnshard(*last_order_[place + 1]);
 }
 
-void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
 // Of units that this forward pass has left out: their shards, which peers read until then, may be written next.
 void FsdpRoot::DropPrefetched() {
   for (const auto& unit : units_) {
@@ -146,9 +146,10 @@ void FsdpRoot::DropPrefetched() {
   }
 }
 
+void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
   runtime::MutexLock lock(mutex_);
-  if (counts_runs_ && !backward_) unit.EndRun(++time_);
   if (outermost(unit)) DropPrefetched();
+  if (counts_runs_ && !backward_) unit.EndRun(++time_);
   if (!at::GradMode::is_enabled()) return unit.Reshard(pool_);
   TORCH_CHECK(!outputs.empty() || !unit.trainable(), "FullyShardedDataParallel: the forward pass of the module with ",
               unit.parameters().front().name,
