@@ -75,8 +75,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void UnshardAll();
   void ReshardAll(bool writeback);
   // Gives modules their shards where a forward pass that no backward pass followed has left them whole parameters: for
-  // who reads or writes shards. Local. Throws c10::Error between UnshardAll and ReshardAll, whose changes would be
-  // lost.
+  // who reads or writes shards. On all ranks alike, or the next gathering is another call on each; waits for what is
+  // under way. Throws c10::Error between UnshardAll and ReshardAll, whose changes would be lost.
   void Reshard();
 
   const std::vector<std::shared_ptr<FsdpUnit>>& units() const { return units_; }
