@@ -213,14 +213,19 @@ void DeepSpeedEngineBase::step() {
   ++micro_steps_;
   if (!boundary) return;
   const bool overflow = config_.fp16.enabled && Overflows();
+  ClearGradients();  // of a batch that was not whole
   if (overflow) {
     ++skipped_steps_;
   } else {
+void DeepSpeedEngineBase::ClearGradients() {
+  for (at::Tensor parameter : module_.parameters()) parameter.mutable_grad() = at::Tensor();
+}
+
     ScaleGradients(GradientFactor());
     optimizer_->step();
   }
   loss_scale_.Update(overflow);
-  for (at::Tensor parameter : module_.parameters()) parameter.mutable_grad() = at::Tensor();
+  ClearGradients();
   ++global_steps_;
   SetLearningRate();
   if (world_.rank() == 0 && global_steps_ % config_.steps_per_print == 0) {
