@@ -20,6 +20,9 @@
 // becomes it; around anything else that holds shards it is refused by name. Modules that are sharded where they are,
 // without a wrapper: fully_shard.h.
 //
+// Where modules share a parameter, parameters() lists it twice: give optimizers DistinctParameters(model->parameters())
+// (distinct_parameters.h), or they step it twice.
+//
 // Where PyTorch warns or goes wrong: every unit must run in every backward pass on all ranks alike.
 #pragma once
 
@@ -126,10 +129,10 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
 
  private:
   std::vector<FullyShardedModule*> Within();
+  bool HasReplicasOf(const FullyShardedModule& inner) const;
   at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
   template <typename T>
   const T& Cast(const T& input) const {
-  bool HasReplicasOf(const FullyShardedModule& inner) const;
     return input;
   }
 
@@ -138,10 +141,10 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   std::unique_ptr<comm::Communicator> alone_;  // NO_SHARD: shards among itself
   comm::Communicator* shard_;
   comm::Communicator* replicate_;
+  bool replicates_within_ = false;  // ReplicateOver gave the modules inside the first replica's values, too
   FullyShardedDataParallelOptions options_;
   std::shared_ptr<FsdpUnit> unit_;
   std::shared_ptr<FsdpRoot> root_;  // shared by all units of the model
-  bool replicates_within_ = false;  // ReplicateOver gave the modules inside the first replica's values, too
 };
 
 // While it lives, all parameters of the outermost `module` are whole. Collective at both ends. With `writeback`, what
