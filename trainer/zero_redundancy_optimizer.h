@@ -32,7 +32,8 @@ namespace cohort::trainer {
 struct ZeroRedundancyOptimizerOptions {
   ZeroPartition partition = ZeroPartition::kSortedBySize;
   // Parameters become views of one buffer for each element type, in window memory, which the all-gather then writes
-  // directly. Otherwise they stay where they are and are copied, through two buffers of allgather_bucket_bytes.
+  // directly. Otherwise they stay where they are and are copied, through two buffers of allgather_bucket_bytes for
+  // each element type and device.
   bool parameters_as_bucket_view = false;
   int64_t allgather_bucket_bytes = int64_t{16} << 20;  // of all ranks together
 };
