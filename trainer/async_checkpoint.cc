@@ -37,7 +37,8 @@ struct AsyncCheckpointer::Writer {
   std::thread thread;
 };
 
-AsyncCheckpointer::AsyncCheckpointer(comm::Communicator& world) : world_(world) {
+AsyncCheckpointer::AsyncCheckpointer(comm::Communicator& world, std::chrono::nanoseconds timeout)
+    : world_(world), timeout_(timeout) {
   auto group = world.Duplicate();
   ThrowUnlessOk(group.status(), "making the communicator of AsyncCheckpointer");
   group_ = *std::move(group);
@@ -49,11 +50,17 @@ AsyncCheckpointer::~AsyncCheckpointer() {
 
 void AsyncCheckpointer::Save(const std::string& directory, const TrainingState& state, const CheckpointValues& values) {
   Wait();
+  std::vector<CheckpointTensor> copies;
+  CheckpointValues all;
+  const auto copy = [&] {
+    copies = Snapshot(CheckpointTensorsOf(world_, state));
+    all = CheckpointValuesOf(state, values);
+  };
+  TogetherOrNot(*group_, "saving checkpoint " + directory, copy, timeout_);  // or the others would wait for who can't
   auto writer = std::make_unique<Writer>();
-  writer->thread = std::thread([this, own = writer.get(), directory, all = CheckpointValuesOf(state, values),
-                                tensors = Snapshot(CheckpointTensorsOf(world_, state))] {
+  writer->thread = std::thread([this, own = writer.get(), directory, tensors = std::move(copies), all] {
     try {
-      SaveCheckpoint(*group_, directory, tensors, all);
+      SaveCheckpoint(*group_, directory, tensors, all, timeout_);
     } catch (...) {
       own->error = std::current_exception();
     }

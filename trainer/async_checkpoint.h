@@ -5,6 +5,7 @@
 //   writer                  └──► files ──► agreement of all ranks ──► rename
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -15,16 +16,17 @@ namespace cohort::trainer {
 
 class AsyncCheckpointer {
  public:
-  // `world` must outlive this. Collective. Throws DistributedError.
-  explicit AsyncCheckpointer(comm::Communicator& world);
+  // `world` must outlive this. A rank that is done waits up to `timeout` for the others. Collective. Throws
+  // DistributedError.
+  explicit AsyncCheckpointer(comm::Communicator& world, std::chrono::nanoseconds timeout = kTogetherTimeout);
   // Waits. An error that nobody asked for (Wait) is lost.
   ~AsyncCheckpointer();
   AsyncCheckpointer(const AsyncCheckpointer&) = delete;
   AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;
 
-  // As SaveTrainingState, but returns when this rank's part has been copied: the state may change from then on. Throws
-  // what the one before threw; that it did means that this one has not begun. Every rank calls it the same number of
-  // times.
+  // As SaveTrainingState, but returns when every rank has copied its part: the state may change from then on. Throws
+  // on every rank what one met while it copied; and what the one before threw, which means that this one has not begun.
+  // Every rank calls it the same number of times.
   void Save(const std::string& directory, const TrainingState& state, const CheckpointValues& values);
   // Blocks until the last checkpoint is complete. Throws what it threw.
   void Wait();
@@ -32,7 +34,8 @@ class AsyncCheckpointer {
  private:
   struct Writer;
   comm::Communicator& world_;
-  std::unique_ptr<comm::Communicator> group_;  // the writer's own
+  std::chrono::nanoseconds timeout_;
+  std::unique_ptr<comm::Communicator> group_;  // the writer's own; between checkpoints the caller's
   std::unique_ptr<Writer> writer_;             // of the last checkpoint
 };
 

@@ -277,17 +277,19 @@ CheckpointIndex CheckpointIndex::Read(const std::string& directory) {
   return Parse(ReadText(path), path);
 }
 
-CheckpointIndex CheckpointIndex::ReadTogether(comm::Communicator& world, const std::string& directory) {
+CheckpointIndex CheckpointIndex::ReadTogether(comm::Communicator& world, const std::string& directory,
+                                              std::chrono::nanoseconds timeout) {
   const std::string what = "loading checkpoint " + directory;
   const std::string path = directory + "/" + kIndex;
   CheckpointIndex index;
   std::string text;
-  TogetherOrNot(world, what, [&] {
+  const auto read = [&] {
     if (world.rank() != 0) return;
     text = ReadText(path);
     index = Parse(text, path);
-  });
-  text = GatherTexts(world, text, what).front();
+  };
+  TogetherOrNot(world, what, read, timeout);
+  text = GatherTexts(world, text, what, timeout).front();
   return world.rank() == 0 ? index : Parse(text, path);
 }
 
@@ -436,14 +438,16 @@ std::vector<std::string> CheckpointsIn(const std::string& root) {
   return paths;
 }
 
-std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root) {
+std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root,
+                                             std::chrono::nanoseconds timeout) {
   const std::string what = "looking for checkpoints";
   std::string names;  // each with a '\0' behind it
-  TogetherOrNot(world, what, [&] {
+  const auto look = [&] {
     if (world.rank() != 0) return;
     for (const std::string& path : CheckpointsIn(root)) names += fs::path(path).filename().string() + '\0';
-  });
-  names = GatherTexts(world, names, what).front();
+  };
+  TogetherOrNot(world, what, look, timeout);
+  names = GatherTexts(world, names, what, timeout).front();
   std::vector<std::string> paths;
   for (size_t begin = 0; begin < names.size();) {
     const size_t end = names.find('\0', begin);

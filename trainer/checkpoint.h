@@ -80,7 +80,8 @@ class CheckpointIndex {
   // What rank 0 of `world` reads there, on all ranks: what the others see of a directory that is replaced, or late on a
   // network's file system, may be another checkpoint's. Collective; blocks. Throws as Read does, on every rank, and
   // DistributedError.
-  static CheckpointIndex ReadTogether(comm::Communicator& world, const std::string& directory);
+  static CheckpointIndex ReadTogether(comm::Communicator& world, const std::string& directory,
+                                      std::chrono::nanoseconds timeout = kTogetherTimeout);
 
   const std::map<std::string, Tensor>& tensors() const { return tensors_; }
   const CheckpointValues& values() const { return values_; }
@@ -122,6 +123,7 @@ void TogetherOrNot(comm::Communicator& world, const std::string& what, const std
 std::vector<std::string> CheckpointsIn(const std::string& root);
 // Those that rank 0 of `world` finds, on all ranks, each under its own `root`. Collective; blocks. Throws on every rank
 // what rank 0 met, and DistributedError.
-std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root);
+std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root,
+                                             std::chrono::nanoseconds timeout = kTogetherTimeout);
 
 }  // namespace cohort::trainer

@@ -163,6 +163,7 @@ void TakeZero(Section& section, DeepSpeedConfig::Zero& zero) {
   TORCH_CHECK(zero.stage <= 2, "DeepSpeedConfig: zero_optimization.stage is ", zero.stage,
               "; for stage 3 wrap the model's modules in FullyShardedDataParallel");
   section.TakeNumber("reduce_bucket_size", zero.reduce_bucket_size, 1);
+  section.TakeNumber("allgather_bucket_size", zero.allgather_bucket_size, 0);
   section.Take("ignore_unused_parameters", zero.ignore_unused_parameters);
 }
 

@@ -25,6 +25,9 @@ struct DeepSpeedConfig {
   struct Zero {
     int stage = 0;
     int64_t reduce_bucket_size = 500'000'000;  // elements
+    // Elements, of all ranks together. 0: it is not given, and ZeroRedundancyOptimizer's own size holds; DeepSpeed's
+    // default, 500 million, would be a second copy of most models.
+    int64_t allgather_bucket_size = 0;
     bool ignore_unused_parameters = true;
   } zero_optimization;
 

@@ -41,14 +41,22 @@ int64_t WholeOf(const CheckpointValues& state, const std::string& key) {
 
 bool SmallType(const DeepSpeedConfig& config) { return config.fp16.enabled || config.bf16_enabled; }
 
+// DeepSpeed counts elements, of parameters and gradients.
+int64_t BytesOf(int64_t elements, const DeepSpeedConfig& config) { return elements * (SmallType(config) ? 2 : 4); }
+
 template <typename OptimizerClass, typename Options>
 std::unique_ptr<Optimizer> Make(const torch::nn::Module& module, const Options& options, const DeepSpeedConfig& config,
                                 comm::Communicator& world) {
   using Master = MasterWeights<OptimizerClass>;
   const std::vector<at::Tensor> parameters = DistinctParameters(module.parameters());
   const bool split = config.zero_optimization.stage > 0;
-  if (split && SmallType(config)) return std::make_unique<ZeroRedundancyOptimizer<Master>>(parameters, world, options);
-  if (split) return std::make_unique<ZeroRedundancyOptimizer<OptimizerClass>>(parameters, world, options);
+  ZeroRedundancyOptimizerOptions zero;
+  const int64_t bucket = BytesOf(config.zero_optimization.allgather_bucket_size, config);
+  if (bucket > 0) zero.allgather_bucket_bytes = bucket;
+  using Zero = ZeroRedundancyOptimizer<OptimizerClass>;
+  using ZeroOfMasters = ZeroRedundancyOptimizer<Master>;
+  if (split && SmallType(config)) return std::make_unique<ZeroOfMasters>(parameters, world, options, zero);
+  if (split) return std::make_unique<Zero>(parameters, world, options, zero);
   if (SmallType(config)) return std::make_unique<Master>(parameters, options);
   return std::make_unique<OptimizerClass>(parameters, options);
 }
@@ -105,7 +113,7 @@ DistributedDataParallelOptions DeepSpeedEngineBase::DataParallelOptions() const 
   DistributedDataParallelOptions options;
   options.find_unused_parameters = config_.zero_optimization.ignore_unused_parameters;
   if (config_.zero_optimization.stage > 0) {
-    const int64_t bytes = config_.zero_optimization.reduce_bucket_size * (SmallType(config_) ? 2 : 4);
+    const int64_t bytes = BytesOf(config_.zero_optimization.reduce_bucket_size, config_);
     options.buckets = {.first_bytes = bytes, .cap_bytes = bytes};
   }
   return options;
@@ -205,7 +213,12 @@ void DeepSpeedEngineBase::load_state_dict(const CheckpointValues& state) {
   global_steps_ = global;
   skipped_steps_ = skipped;
   micro_steps_ = global_steps_ * config_.gradient_accumulation_steps;
+  ClearGradients();  // of a batch that was not whole
   SetLearningRate();
+}
+
+void DeepSpeedEngineBase::ClearGradients() {
+  for (at::Tensor parameter : module_.parameters()) parameter.mutable_grad() = at::Tensor();
 }
 
 void DeepSpeedEngineBase::step() {
@@ -220,7 +233,7 @@ void DeepSpeedEngineBase::step() {
     optimizer_->step();
   }
   loss_scale_.Update(overflow);
-  for (at::Tensor parameter : module_.parameters()) parameter.mutable_grad() = at::Tensor();
+  ClearGradients();
   ++global_steps_;
   SetLearningRate();
   if (world_.rank() == 0 && global_steps_ % config_.steps_per_print == 0) {

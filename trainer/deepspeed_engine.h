@@ -58,12 +58,13 @@ class DeepSpeedEngineBase {
   // For checkpoints, beside that: the steps, on which the learning rate depends, and the scale of the loss.
   //
   //   SaveTrainingState(world, "checkpoints/step-00000100", engine.training_state(), engine.state_dict());
-  //   engine.load_state_dict(LoadLatestTrainingState(world, "checkpoints", engine.training_state())->values);
+  //   const auto saved = LoadLatestTrainingState(world, "checkpoints", engine.training_state());
+  //   if (saved.has_value()) engine.load_state_dict(saved->values);  // else there is none yet
   //
   // Throws c10::Error in the midst of a batch, whose gradients no checkpoint keeps.
   CheckpointValues state_dict() const;
-  // After loading the training state. Goes on at the beginning of a batch. Throws c10::Error when something is missing
-  // or out of range.
+  // After loading the training state. Goes on at the beginning of a batch, without the gradients of one that was not
+  // whole. Throws c10::Error when something is missing or out of range.
   void load_state_dict(const CheckpointValues& state);
 
  protected:
@@ -79,6 +80,7 @@ class DeepSpeedEngineBase {
 
  private:
   void SetLearningRate();
+  void ClearGradients();
   bool Overflows();
   double GradientFactor();
   void ScaleGradients(double factor);

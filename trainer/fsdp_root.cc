@@ -83,7 +83,8 @@ void FsdpRoot::StartUnshard(FsdpUnit& unit) {
   traffic_.gathered_bytes += unit.gathered_bytes();
 }
 
-// Before the first gathering, which all ranks of the shard group do.
+// Before the first gathering, which all ranks of the shard group do. Room is for what is trainable then: frozen units
+// may be most of a model. Where they are thawed after all, their gradients lie in ordinary memory.
 void FsdpRoot::EnterWindows() {
   if (std::exchange(in_windows_, true)) return;
   size_t bytes = 0;
@@ -138,8 +139,16 @@ void FsdpRoot::PrefetchForward(const FsdpUnit& unit) {
   if (place + 1 < last_order_.size() && last_order_[place] == &unit) StartUnshard(*last_order_[place + 1]);
 }
 
+// Of units that this forward pass has left out: their shards, which peers read until then, may be written next.
+void FsdpRoot::DropPrefetched() {
+  for (const auto& unit : units_) {
+    if (unit->gathering()) unit->Reshard(pool_);
+  }
+}
+
 void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
   runtime::MutexLock lock(mutex_);
+  if (outermost(unit)) DropPrefetched();
   if (counts_runs_ && !backward_) unit.EndRun(++time_);
   if (!at::GradMode::is_enabled()) return unit.Reshard(pool_);
   TORCH_CHECK(!outputs.empty() || !unit.trainable(), "FullyShardedDataParallel: the forward pass of the module with ",
@@ -462,7 +471,8 @@ void FsdpRoot::UnshardAll() {
               "FullyShardedDataParallel: SummonFullParams under Join, where a rank has no inputs (or none has begun an "
               "iteration): that rank has yet to do its step; do it after Join::run");
   for (const auto& unit : units_) {
-    if (unit->sharded()) unit->Reshard(pool_);  // forgets what an earlier forward left: shards may be newer
+    // Forgets what an earlier forward pass left or, where it ended in an exception, was gathering: shards may be newer.
+    if (!unit->unsharded()) unit->Reshard(pool_);
     StartUnshard(*unit);
   }
   for (const auto& unit : units_) unit->FinishUnshard();

@@ -75,12 +75,13 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void UnshardAll();
   void ReshardAll(bool writeback);
   // Gives modules their shards where a forward pass that no backward pass followed has left them whole parameters: for
-  // who reads or writes shards. Local. Throws c10::Error between UnshardAll and ReshardAll, whose changes would be
-  // lost.
+  // who reads or writes shards. On all ranks alike, or the next gathering is another call on each; waits for what is
+  // under way. Throws c10::Error between UnshardAll and ReshardAll, whose changes would be lost.
   void Reshard();
 
   const std::vector<std::shared_ptr<FsdpUnit>>& units() const { return units_; }
-  comm::Communicator& shard_group() const { return shard_; }
+  // The ranks of the shards, for norms of gradients after a backward pass: the root's own, which Abort fails.
+  comm::Communicator& norm_group() const { return *reduce_group_; }
   comm::Communicator* replicate_group() const { return replicate_; }
   const FsdpTraffic& traffic() const { return traffic_; }
 
@@ -103,6 +104,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void StartUnshard(FsdpUnit& unit);
   void EnterWindows();
   void PrefetchForward(const FsdpUnit& unit);
+  void DropPrefetched();
   void PrefetchBackward(const FsdpUnit& unit);
   void ReshardPassed(const FsdpUnit& next);
   void QueueFinish();

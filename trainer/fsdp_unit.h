@@ -62,6 +62,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   const FullyShardedDataParallelOptions& options() const { return options_; }
   bool unsharded() const { return state_ == State::kUnsharded; }
   bool sharded() const { return state_ == State::kSharded; }
+  bool gathering() const { return state_ == State::kGathering; }
   // Whether unsharding takes a collective, of so many bytes.
   bool gathers() const { return shards_ > 1 && shard_numel() > 0; }
   int64_t gathered_bytes() const { return static_cast<int64_t>(full_.nbytes()); }

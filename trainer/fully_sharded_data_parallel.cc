@@ -98,6 +98,13 @@ std::vector<FullyShardedModule*> FullyShardedModule::Within() {
   return found;
 }
 
+// Gradients are averaged over this outermost module's replicas, which must have begun with the same values.
+bool FullyShardedModule::HasReplicasOf(const FullyShardedModule& inner) const {
+  const auto more_than_one = [](const comm::Communicator* group) { return group != nullptr && group->size() > 1; };
+  if (!more_than_one(inner.replicate_)) return !more_than_one(replicate_) || replicates_within_;
+  return replicate_ != nullptr && inner.replicate_->members() == replicate_->members();
+}
+
 FsdpRoot& FullyShardedModule::root() {
   if (root_ != nullptr) return *root_;
   std::vector<std::shared_ptr<FsdpUnit>> units;
@@ -109,11 +116,7 @@ FsdpRoot& FullyShardedModule::root() {
                 "one; wrap all modules first");
     TORCH_CHECK(each->shard_->members() == shard_->members(),
                 "FullyShardedDataParallel: modules within each other are sharded over different ranks");
-    // Gradients are averaged over the outermost module's replicas.
-    const comm::Communicator* inner = each->replicate_;
-    const bool same_replicas =
-        inner == nullptr || inner->size() == 1 || (replicate_ != nullptr && inner->members() == replicate_->members());
-    TORCH_CHECK(same_replicas,
+    TORCH_CHECK(HasReplicasOf(*each),
                 "FullyShardedDataParallel: modules within each other are replicated over different ranks; give all of "
                 "them the same DeviceMesh");
     for (const FsdpParameter& parameter : each->unit_->parameters()) {
@@ -152,7 +155,7 @@ at::Tensor FullyShardedModule::clip_grad_norm_(double max_norm, double norm_type
       if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
     }
   }
-  const at::Tensor norm = ShardedNorm(gradients, norm_type, {&root().shard_group()});
+  const at::Tensor norm = ShardedNorm(gradients, norm_type, {&root().norm_group()});
   ClipByNorm(gradients, norm, max_norm);
   return norm;
 }

@@ -20,6 +20,9 @@
 // becomes it; around anything else that holds shards it is refused by name. Modules that are sharded where they are,
 // without a wrapper: fully_shard.h.
 //
+// Where modules share a parameter, parameters() lists it twice: give optimizers DistinctParameters(model->parameters())
+// (distinct_parameters.h), or they step it twice.
+//
 // Where PyTorch warns or goes wrong: every unit must run in every backward pass on all ranks alike.
 #pragma once
 
@@ -112,7 +115,10 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   void Shadow(int call, const JoinIteration& iteration) override;
   void AfterJoin(const JoinIteration& last) override;
   std::string NameOf(int call) const override;
-  void AbortGroups(const std::string& why) override { root().Abort(why); }
+  // Nothing where there are none yet, maybe because they can't be made.
+  void AbortGroups(const std::string& why) override {
+    if (root_ != nullptr) root_->Abort(why);
+  }
 
  protected:
   // Shards `module`'s parameters but for those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
@@ -123,6 +129,7 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
 
  private:
   std::vector<FullyShardedModule*> Within();
+  bool HasReplicasOf(const FullyShardedModule& inner) const;
   at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
   template <typename T>
   const T& Cast(const T& input) const {
@@ -134,6 +141,7 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   std::unique_ptr<comm::Communicator> alone_;  // NO_SHARD: shards among itself
   comm::Communicator* shard_;
   comm::Communicator* replicate_;
+  bool replicates_within_ = false;  // ReplicateOver gave the modules inside the first replica's values, too
   FullyShardedDataParallelOptions options_;
   std::shared_ptr<FsdpUnit> unit_;
   std::shared_ptr<FsdpRoot> root_;  // shared by all units of the model

@@ -80,6 +80,7 @@ void FullyShardedModule::ReplicateOver(comm::Communicator& group, const Distribu
   for (const auto& [name, buffer] : unwrapped_buffers()) state.push_back(buffer);
   BroadcastTensors(group, state, 0, "broadcasting the first replica's parameters and buffers");
   replicate_ = &group;
+  replicates_within_ = true;
 }
 
 }  // namespace cohort::trainer

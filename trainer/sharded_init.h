@@ -40,9 +40,10 @@ using InitRules = std::function<InitRule(const std::string& name, const std::vec
 // norms 1, everything else of one dimension 0.
 InitRule LikeTorch(const std::string& name, const std::vector<int64_t>& sizes);
 
-// Every parameter of the outermost `model`, of this rank's parts. Local.
+// Every parameter of the outermost `model`, of this rank's parts. Sends nothing, but is called on all ranks alike,
+// since it gives modules their shards back (FsdpRoot::Reshard).
 void init_parameters(FullyShardedModule& model, uint64_t seed, const InitRules& rules);
-// Every parameter of `model`, which is whole or was sharded by fully_shard. Local.
+// Every parameter of `model`, which is whole (Local), or was sharded by fully_shard (the same as above).
 void init_parameters(torch::nn::Module& model, uint64_t seed, const InitRules& rules);
 
 // Four random numbers.

@@ -205,17 +205,24 @@ CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues
 }
 
 void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
-                       const CheckpointValues& values) {
-  SaveCheckpoint(world, directory, CheckpointTensorsOf(world, state), CheckpointValuesOf(state, values));
+                       const CheckpointValues& values, std::chrono::nanoseconds timeout) {
+  std::vector<CheckpointTensor> tensors;
+  CheckpointValues all;
+  const auto list = [&] {
+    tensors = CheckpointTensorsOf(world, state);
+    all = CheckpointValuesOf(state, values);
+  };
+  TogetherOrNot(world, "saving checkpoint " + directory, list, timeout);  // or the others would wait for who can't
+  SaveCheckpoint(world, directory, tensors, all, timeout);
 }
 
-CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory,
-                                   const TrainingState& state) {
-  const CheckpointIndex index = CheckpointIndex::ReadTogether(world, directory);
+CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
+                                   std::chrono::nanoseconds timeout) {
+  const CheckpointIndex index = CheckpointIndex::ReadTogether(world, directory, timeout);
   CheckpointValues values = index.values();
   const auto groups = values.extract(kGroups);
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
-  TogetherOrNot(world, "loading checkpoint " + directory, [&] {
+  const auto load = [&] {
     if (state.shards != nullptr) state.shards->root().Reshard();
     const std::vector<CheckpointTensor> model = ReadableTensors(index, state);
     std::vector<CheckpointTensor> wanted = model;
@@ -234,7 +241,8 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
     for (size_t i = 0; i < states.size(); ++i) {
       if (state.has_state[i]) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
     }
-  });
+  };
+  TogetherOrNot(world, "loading checkpoint " + directory, load, timeout);
   // When all ranks have it: else one could keep the learning rate of a checkpoint that another could not read.
   for (size_t g = 0; g < options.size(); ++g) state.groups->param_groups()[g].set_options(std::move(options[g]));
   return values;
@@ -242,11 +250,12 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
 
 std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, const std::string& root,
                                                    const TrainingState& state,
-                                                   const std::function<void(const std::string&)>& refused) {
+                                                   const std::function<void(const std::string&)>& refused,
+                                                   std::chrono::nanoseconds timeout) {
   std::string reasons;
-  for (const std::string& directory : CheckpointsTogether(world, root)) {
+  for (const std::string& directory : CheckpointsTogether(world, root, timeout)) {
     try {
-      return LoadedState{directory, LoadTrainingState(world, directory, state)};
+      return LoadedState{directory, LoadTrainingState(world, directory, state, timeout)};
     } catch (const DistributedError& error) {
       if (error.code() != absl::StatusCode::kDataLoss && error.code() != absl::StatusCode::kNotFound) throw;
       reasons += std::string("\n  ") + error.what_without_backtrace();

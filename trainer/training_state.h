@@ -10,6 +10,7 @@
 // groups (learning rates, ...) are kept with rank 0's values.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -47,20 +48,23 @@ TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBa
 // Shards. `optimizer` is of module->parameters().
 TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optimizer);
 
-// What this rank saves of it, as SaveCheckpoint takes it. Local.
+// What this rank saves of it, as SaveCheckpoint takes it. On all ranks alike, since it gives modules their shards back
+// (FsdpRoot::Reshard).
 std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state);
 // `values` and what it has besides tensors. Local.
 CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values);
-// Collective; blocks; errors: those of SaveCheckpoint. AsyncCheckpointer does it beside the training.
+// Collective; blocks; errors: those of SaveCheckpoint, and on every rank what one met while it listed its part. A rank
+// that is done waits up to `timeout` for the others. AsyncCheckpointer does it beside the training.
 void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
-                       const CheckpointValues& values);
+                       const CheckpointValues& values, std::chrono::nanoseconds timeout = kTogetherTimeout);
 // Parameters, buffers and the optimizer become what they were. Types may differ where nothing is lost: what has float32
 // parameters takes the copies that MasterWeights had of smaller ones, and MasterWeights' copies are filled from float32
 // parameters. Buffers are converted. Parameters that had no optimizer state then have none
 // afterwards, and groups have the options that they had (as PyTorch's load_state_dict; set others afterwards).
-// Collective; blocks. Returns the values. Throws on every rank what one of them met (LoadTensors); parameters are
-// undefined then.
-CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state);
+// Collective; blocks, as SaveTrainingState. Returns the values. Throws on every rank what one of them met
+// (LoadTensors); parameters are undefined then.
+CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
+                                   std::chrono::nanoseconds timeout = kTogetherTimeout);
 
 struct LoadedState {
   std::string directory;
@@ -73,6 +77,7 @@ struct LoadedState {
 // parameters are undefined then.
 std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, const std::string& root,
                                                    const TrainingState& state,
-                                                   const std::function<void(const std::string&)>& refused = nullptr);
+                                                   const std::function<void(const std::string&)>& refused = nullptr,
+                                                   std::chrono::nanoseconds timeout = kTogetherTimeout);
 
 }  // namespace cohort::trainer

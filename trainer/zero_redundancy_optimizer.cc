@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 
 #include "torch/torch.h"
@@ -20,6 +21,15 @@ namespace {
 
 // Collectives as Join knows them.
 enum JoinCalls { kStep, kClip };
+
+// Nothing for options of a user's own that have none: torch's base class throws there.
+std::optional<double> LearningRateOf(const torch::optim::OptimizerOptions& options) {
+  try {
+    return options.get_lr();
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -166,7 +176,7 @@ at::Tensor ZeroRedundancyOptimizerBase::step(LossClosure closure) {
   for (size_t g = 0; g < param_groups().size(); ++g) {
     local_->param_groups()[g].set_options(param_groups()[g].options().clone());
   }
-  if (join() != nullptr) join()->Tell(*this, kStep, LearningRates());
+  if (join() != nullptr && !join()->all_have_inputs()) join()->Tell(*this, kStep, LearningRates());
   local_->step();
   GatherParameters();
   return loss;
@@ -174,7 +184,7 @@ at::Tensor ZeroRedundancyOptimizerBase::step(LossClosure closure) {
 
 std::vector<double> ZeroRedundancyOptimizerBase::LearningRates() const {
   std::vector<double> rates;
-  for (const OptimizerParamGroup& group : param_groups()) rates.push_back(group.options().get_lr());
+  for (const OptimizerParamGroup& group : param_groups()) rates.push_back(LearningRateOf(group.options()).value_or(0));
   return rates;
 }
 
@@ -283,7 +293,10 @@ void ZeroRedundancyOptimizerBase::Shadow(int call, const JoinIteration& /*iterat
     // A schedule runs in the user's loop, which is over here.
     std::vector<double> rates(param_groups().size());
     join()->Share(rates);
-    for (size_t g = 0; g < rates.size(); ++g) param_groups()[g].options().set_lr(rates[g]);
+    for (size_t g = 0; g < rates.size(); ++g) {
+      torch::optim::OptimizerOptions& options = param_groups()[g].options();
+      if (LearningRateOf(options).has_value()) options.set_lr(rates[g]);
+    }
     step();
     return;
   }

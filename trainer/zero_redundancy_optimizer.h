@@ -32,7 +32,8 @@ namespace cohort::trainer {
 struct ZeroRedundancyOptimizerOptions {
   ZeroPartition partition = ZeroPartition::kSortedBySize;
   // Parameters become views of one buffer for each element type, in window memory, which the all-gather then writes
-  // directly. Otherwise they stay where they are and are copied, through two buffers of allgather_bucket_bytes.
+  // directly. Otherwise they stay where they are and are copied, through two buffers of allgather_bucket_bytes for
+  // each element type and device.
   bool parameters_as_bucket_view = false;
   int64_t allgather_bucket_bytes = int64_t{16} << 20;  // of all ranks together
 };
@@ -52,8 +53,8 @@ class ZeroRedundancyOptimizerBase : public torch::optim::Optimizer, public Joina
   ~ZeroRedundancyOptimizerBase() override;
 
   // Steps this rank's parameters, then gives everyone's to everyone. Collective; blocks. Returns the closure's loss.
-  // Under Join a rank without inputs steps with the groups' learning rates of those that have some, which must be
-  // equal; its other options are its own.
+  // Under Join a rank without inputs steps with the groups' learning rates (get_lr() of their options, where that is
+  // overridden) of those that have some, which must be equal; its other options are its own.
   at::Tensor step(LossClosure closure = nullptr) override;
   // Throw c10::Error: SaveTrainingState keeps what the ranks' optimizers remember, these would keep nothing.
   void save(torch::serialize::OutputArchive& archive) const override;

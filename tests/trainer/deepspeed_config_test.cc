@@ -25,7 +25,7 @@ std::string ErrorOf(const std::string& json, int ranks = 2) {
 TEST(DeepSpeedConfig, AppliesWhatIsKnownAndNamesTheRest) {
   const DeepSpeedConfig config = ParseDeepSpeedConfig(
       R"({"train_batch_size": 32, "gradient_accumulation_steps": 4, "gradient_clipping": 0.5,
-          "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "overlap_comm": true,
+          "zero_optimization": {"stage": 2, "reduce_bucket_size": 5e8, "allgather_bucket_size": 2e8, "overlap_comm": true,
                                 "offload_optimizer": {"device": "cpu"}},
           "optimizer": {"type": "Adam", "params": {"lr": 3e-4, "betas": [0.8, 0.99], "torch_adam": true}},
           "fp16": {"enabled": true, "initial_scale_power": 8, "hysteresis": 3},
@@ -35,6 +35,7 @@ TEST(DeepSpeedConfig, AppliesWhatIsKnownAndNamesTheRest) {
   EXPECT_EQ(config.gradient_clipping, 0.5);
   EXPECT_EQ(config.zero_optimization.stage, 2);
   EXPECT_EQ(config.zero_optimization.reduce_bucket_size, 500'000'000);
+  EXPECT_EQ(config.zero_optimization.allgather_bucket_size, 200'000'000);
   EXPECT_EQ(config.optimizer.lr, 3e-4);
   EXPECT_EQ(config.optimizer.beta1, 0.8);
   EXPECT_EQ(config.optimizer.beta2, 0.99);

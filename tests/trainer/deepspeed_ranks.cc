@@ -174,6 +174,39 @@ TEST(DeepSpeedEngine, RefusesStatesThatWouldLoseSomething) {
   EXPECT_THROW(engine.load_state_dict(state), c10::Error);
 }
 
+// After one of two micro batches, whose gradients are no part of the batch that begins then.
+TEST(DeepSpeedEngine, LoadsIntoTheMidstOfABatch) {
+  const auto expected = TrainedByHand();
+  for (const int stage : {0, 1, 2}) {
+    auto net = std::make_shared<Net>();
+    DeepSpeedEngine<Net> engine(net, Config(stage), *world);
+    const CheckpointValues state = engine.state_dict();
+    engine.backward(engine.forward(InputOf(world->rank(), 77)).pow(2).mean());
+    engine.step();
+    engine.load_state_dict(state);
+    for (const at::Tensor& parameter : net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+    Train(engine);
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      EXPECT_TRUE(torch::allclose(net->parameters()[i], expected->parameters()[i], 1e-4, 1e-5))
+          << "stage " << stage << ", " << i;
+    }
+  }
+}
+
+TEST(DeepSpeedEngine, GathersParametersByBucketsOfTheSizeThatIsGiven) {
+  const auto buffer_bytes = [](const std::string& more) {
+    const auto config = ParseDeepSpeedConfig(
+        R"({"train_micro_batch_size_per_gpu": 6, "optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 1)" +
+            more + "}",
+        world->size());
+    DeepSpeedEngine<Net> engine(std::make_shared<Net>(), config, *world);
+    return dynamic_cast<ZeroRedundancyOptimizerBase&>(engine.optimizer()).buffer_bytes();
+  };
+  EXPECT_LE(buffer_bytes(R"(, "allgather_bucket_size": 8})"), 2 * 8 * 4);
+  EXPECT_LE(buffer_bytes(R"(, "allgather_bucket_size": 8}, "bf16": {"enabled": true})"), 2 * 8 * 2);
+  EXPECT_GT(buffer_bytes("}"), 2 * 8 * 4);
+}
+
 TEST(DeepSpeedEngine, SkipsStepsWhoseGradientsOverflowInFloat16) {
   auto module = std::make_shared<Scale>();
   DeepSpeedEngine<Scale> engine(

@@ -1,4 +1,6 @@
-// Modules made without memory get their shards on a CUDA device. Skipped with the reason where there is none.
+// Modules made without memory get their shards on a CUDA device. Skipped with the reason where there is none. One rank
+// without a job, so units are not gathered over ranks (FsdpUnit::gathers() is false): shards become gathered parameters
+// by a change of type.
 #include <memory>
 
 #include "comm/communicator.h"

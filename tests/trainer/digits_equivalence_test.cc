@@ -51,6 +51,10 @@ TEST_F(DigitsEquivalence, ShardsWithinNodesAndReplicasAmongThemChangeNothing) {
   const Outcome outcome = Run(COHORT_DLAUNCH " --nproc-per-node 3 --", "--mode hsdp");
   EXPECT_FALSE(outcome.succeeded());
   EXPECT_NE(outcome.output.find("3 ranks are no multiple of 2"), std::string::npos) << outcome.output;
+  const Outcome uneven = Run(COHORT_DLAUNCH " --simulate-nodes 2 --nproc-per-node 3 -n 4 --", "--mode hsdp");
+  EXPECT_FALSE(uneven.succeeded());
+  EXPECT_NE(uneven.output.find("ranks 2 and 3 of the same shards are on different ones"), std::string::npos)
+      << uneven.output;
 }
 
 TEST_F(DigitsEquivalence, OneProcessWithSeveralDevicesChangesNothing) {

@@ -64,6 +64,30 @@ TEST(FsdpSummon, SurvivesAForwardPassWithin) {
   ExpectSame(Shards(*model), before, /*bits=*/true);
 }
 
+// A unit that is gathered ahead, and left out by an evaluation that takes another path: the optimizer's step after it
+// counts, as in a training without evaluation.
+TEST(FsdpSummon, GathersAgainWhatAShorterForwardPassHadGatheredAhead) {
+  auto model = Shard(*world), reference = Shard(*world);
+  Adam optimizer(model->parameters(), AdamOptions(0.02)), plain(reference->parameters(), AdamOptions(0.02));
+  Train(*model, optimizer, 1);
+  Train(*reference, plain, 1);
+  for (const auto& each : {model, reference}) each->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  {
+    const torch::NoGradGuard no_grad;
+    model->module()->blocks.resize(2);
+    model->forward(InputOf(0));
+  }
+  for (const auto& unit : model->root().units()) EXPECT_FALSE(unit->gathering());
+  optimizer.step();
+  plain.step();
+  const auto stepped = Shards(*model);
+  {
+    const SummonFullParams whole(*model);
+  }
+  ExpectSame(Shards(*model), stepped, /*bits=*/true);
+  ExpectSame(Whole(*model), Whole(*reference), /*bits=*/false);
+}
+
 // Units stay gathered after a forward pass that no backward pass follows.
 class FsdpGatheredCheckpoints : public Checkpoints {
  protected:

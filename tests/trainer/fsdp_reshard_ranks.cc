@@ -191,10 +191,11 @@ TEST_F(FsdpReplicated, WithoutSyncAddsUp) {
   }
 }
 
-// An inner module over a mesh, the outer one over its shards alone: the inner one's replicas would drift apart.
+// Inner modules wrapped in another way than the outer one. `Where` is a Communicator or a DeviceMesh.
+template <typename Where>
 std::shared_ptr<Sharded> WithInner(
     const std::function<std::shared_ptr<FullyShardedDataParallel<Block>>(std::shared_ptr<Block>)>& inner,
-    comm::Communicator& outer) {
+    Where& outer) {
   auto tower = std::make_shared<Tower>([&](std::shared_ptr<Block> block) {
     auto wrapped = inner(std::move(block));
     return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
@@ -238,13 +239,17 @@ TEST_F(FsdpReplicated, RefusesByNameWhatWouldBeNonsense) {
 }
 
 TEST_F(FsdpReplicated, RefusesInnerModulesWithOtherReplicas) {
-  auto model = WithInner(
-      [&](std::shared_ptr<Block> block) { return std::make_shared<FullyShardedDataParallel<Block>>(block, *mesh_); },
-      shard());
-  EXPECT_THAT(Refused([&] { model->root(); }), HasSubstr("replicated over different ranks"));
-  auto outer = WithInner(
-      [&](std::shared_ptr<Block> block) { return std::make_shared<FullyShardedDataParallel<Block>>(block, shard()); },
-      shard());
+  const auto over_mesh = [&](std::shared_ptr<Block> block) {
+    return std::make_shared<FullyShardedDataParallel<Block>>(block, *mesh_);
+  };
+  const auto over_shards = [&](std::shared_ptr<Block> block) {
+    return std::make_shared<FullyShardedDataParallel<Block>>(block, shard());
+  };
+  auto drifting = WithInner(over_mesh, shard());
+  EXPECT_THAT(Refused([&] { drifting->root(); }), HasSubstr("replicated over different ranks"));
+  auto begun_apart = WithInner(over_shards, *mesh_);  // each row has the inner values of its own first rank
+  EXPECT_THAT(Refused([&] { begun_apart->root(); }), HasSubstr("replicated over different ranks"));
+  auto outer = WithInner(over_shards, shard());
   const DistributedDataParallel ddp(outer, replicate());
   EXPECT_EQ(Refused([&] { outer->root(); }), "") << "inner ones have those of the outermost";
 }

@@ -1,13 +1,11 @@
 // Join beyond one forward and one backward pass an input: evaluation, no_sync, clipping, forward passes of any order.
 // Rank 0 has no input at all, so that it knows of the others only what they tell.
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <tuple>
 
-#include "tests/trainer/tower.h"
+#include "tests/trainer/wanderer.h"
 #include "trainer/error.h"
-#include "trainer/grad_scaler.h"
 #include "trainer/sharded_data_parallel.h"
 #include "trainer/zero_redundancy_optimizer.h"
 
@@ -17,25 +15,11 @@ namespace {
 using testing::HasSubstr;
 using torch::optim::SGD;
 
-constexpr double kMaxNorm = 0.05;
-
-// What a step does beyond one forward and one backward pass.
-enum Does {
-  kNothingElse = 0,
-  kWanders = 1,      // through the units in another order than that of registration
-  kEvaluates = 2,    // before it, without a backward pass
-  kAccumulates = 4,  // two micro-batches, of which the second averages
-  kClips = 8,
-  kEverything = 15
-};
-
 int InputsOf(int rank) {
   if (world->size() == 1) return 2;
   return rank == 0 ? 0 : 1 + rank;
 }
 int MostInputs() { return InputsOf(world->size() - 1); }
-
-auto Momentum() { return torch::optim::SGDOptions(0.1).momentum(0.9); }
 
 // What the ranks that have an input in `step` make of `model` together.
 template <typename Model>
@@ -134,6 +118,43 @@ TEST(JoinOfReplicas, StepsWithTheLearningRatesOfRanksWithInputs) {
   ExpectClose(model->parameters(), reference->parameters());
 }
 
+// Options of a user's own may have no get_lr() and set_lr(), which torch's schedulers alone ask for.
+struct PlainOptions : torch::optim::OptimizerCloneableOptions<PlainOptions> {
+  double rate = 0.2;
+};
+
+class PlainDescent : public torch::optim::Optimizer {
+ public:
+  PlainDescent(std::vector<torch::optim::OptimizerParamGroup> groups, const PlainOptions& defaults)
+      : Optimizer(std::move(groups), std::make_unique<PlainOptions>(defaults)) {}
+  at::Tensor step(LossClosure /*closure*/ = nullptr) override {
+    const at::NoGradGuard no_grad;
+    for (auto& group : param_groups()) {
+      const double rate = static_cast<const PlainOptions&>(group.options()).rate;
+      for (auto& parameter : group.params()) {
+        if (parameter.grad().defined()) parameter.sub_(parameter.grad() * rate);
+      }
+    }
+    return {};
+  }
+};
+
+TEST(JoinOfReplicas, StepsByOptionsWithoutALearningRate) {
+  auto model = std::make_shared<Net>();
+  auto reference = std::make_shared<Net>();
+  const DistributedDataParallel<Net> same_start(reference, *world);
+  ZeroRedundancyOptimizer<PlainDescent> optimizer(model->parameters(), *world, PlainOptions());
+  DistributedDataParallel<Net> ddp(model, *world);
+  Join({&ddp, &optimizer}).run([&] {
+    for (int step = 0; step < InputsOf(world->rank()); ++step) {
+      StepOfOne(ddp, optimizer, step, kNothingElse, [] {});
+    }
+  });
+  SGD plain(reference->parameters(), torch::optim::SGDOptions(PlainOptions().rate));
+  for (int step = 0; step < MostInputs(); ++step) StepOfAll(*reference, plain, step, /*by_initial=*/true, kNothingElse);
+  ExpectClose(model->parameters(), reference->parameters());
+}
+
 // The order of buckets is that of a rank with inputs, also when it comes after the Join.
 TEST(JoinOfReplicas, AgreesOnTheOrderOfBuckets) {
   DistributedDataParallelOptions options;
@@ -173,44 +194,6 @@ TEST(JoinOfReplicas, RefusesCallsThatDiffer) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("rank 1"));
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("broadcasts buffers"));
   }
-}
-
-// Equal blocks, so that gathering one instead of another would go unnoticed; in any order.
-struct Wanderer : torch::nn::Module {
-  explicit Wanderer(const Tower::Wrap& wrap) {
-    for (int i = 0; i < kBlocks; ++i) {
-      auto [module, forward] = wrap(std::make_shared<Block>(i));
-      register_module("block" + std::to_string(i), module);
-      blocks.push_back(forward);
-    }
-    torch::manual_seed(80);
-    head = register_module("head", torch::nn::Linear(4, 3));
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    at::Tensor y = x;
-    for (const int i : order) y = blocks[i](y);
-    return head(y);
-  }
-  // Another in each step, never that of registration; or that.
-  void Turn(int step, int does) {
-    order = {0, 1, 2, 3, 4};
-    if ((does & kWanders) != 0)
-      order = step % 2 == 0 ? std::vector<int>{3, 0, 4, 2, 1} : std::vector<int>{1, 4, 0, 3, 2};
-  }
-  std::vector<Tower::Forward> blocks;
-  std::vector<int> order;
-  torch::nn::Linear head{nullptr};
-};
-
-using ShardedWanderer = FullyShardedDataParallel<Wanderer>;
-
-template <typename Where>
-std::shared_ptr<ShardedWanderer> ShardWanderer(Where& where, const FullyShardedDataParallelOptions& options) {
-  auto inside = std::make_shared<Wanderer>([&](std::shared_ptr<Block> block) {
-    auto wrapped = std::make_shared<FullyShardedDataParallel<Block>>(block, where, options);
-    return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
-  });
-  return std::make_shared<ShardedWanderer>(inside, where, options);
 }
 
 std::shared_ptr<Wanderer> PlainWanderer() {
@@ -341,62 +324,6 @@ TEST(JoinOfShards, AveragesWhatARankHasAccumulatedBeforeItsEnd) {
                                 1e-4, 1e-6))
         << parts[i].name;
   }
-}
-
-// Where the loop of the last rank fails: others have begun their backward pass, or their optimizer's step.
-enum class Fails { kBeforeBackward, kBeforeStep };
-
-template <typename Model>
-void ExpectAllHear(Model& model, torch::optim::Optimizer& optimizer, const std::vector<Joinable*>& joinables,
-                   Fails fails) {
-  const bool failing = world->rank() == world->size() - 1;
-  try {
-    Join(joinables).run([&] {
-      const at::Tensor loss = model.forward(InputOf(world->rank())).pow(2).mean();
-      if (failing && fails == Fails::kBeforeBackward) throw std::runtime_error("no such file");
-      loss.backward();
-      if (failing) throw std::runtime_error("no such file");
-      optimizer.step();
-    });
-    ADD_FAILURE() << "nobody noticed";
-  } catch (const DistributedError& error) {
-    EXPECT_FALSE(failing);
-    EXPECT_EQ(error.code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("a rank's loop under Join failed: no such file"));
-  } catch (const std::runtime_error& error) {
-    EXPECT_TRUE(failing) << error.what();
-  }
-  EXPECT_TRUE(world->Barrier().Wait().ok()) << "the user's own group has failed";
-}
-
-TEST(JoinErrors, ReachRanksInTheMidstOfCollectives) {
-  for (const Fails fails : {Fails::kBeforeBackward, Fails::kBeforeStep}) {
-    auto model = std::make_shared<Net>();
-    ZeroRedundancyOptimizer<SGD> optimizer(model->parameters(), *world, Momentum());
-    DistributedDataParallel<Net> ddp(model, *world);
-    ExpectAllHear(ddp, optimizer, {&ddp, &optimizer}, fails);
-  }
-  auto sharded = ShardWanderer(*world, {});
-  sharded->module()->Turn(0, kNothingElse);
-  SGD optimizer(sharded->parameters(), Momentum());
-  ExpectAllHear(*sharded, optimizer, {sharded.get()}, Fails::kBeforeBackward);
-}
-
-TEST(JoinErrors, NameWhatRanksWithoutInputsCannotAnswer) {
-  auto model = ShardWanderer(*world, {});
-  model->module()->Turn(0, kWanders);
-  SGD optimizer(model->parameters(), Momentum());
-  JoinableOptimizer steps(optimizer, *world);
-  EXPECT_THROW(Join({&steps}), c10::Error) << "nothing begins iterations";
-  GradScaler scaler({}, {world.get()});
-  Join join({model.get(), &steps});
-  join.run([&] { EXPECT_THROW(join.run([] {}), c10::Error); });
-  join.run([&] {
-    if (world->size() == 1 || world->rank() == 0) return;
-    scaler.scale(model->forward(InputOf(0)).pow(2).mean()).backward();
-    EXPECT_THROW(scaler.step(optimizer), c10::Error);
-    EXPECT_THROW(model->root().UnshardAll(), c10::Error);
-  });
 }
 
 }  // namespace

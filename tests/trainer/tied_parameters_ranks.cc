@@ -1,11 +1,14 @@
 // A parameter that two modules share: C++'s Module::parameters() lists it twice, and it must be trained once. Against a
 // single process.
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "tests/trainer/ranks.h"
 #include "trainer/deepspeed_engine.h"
+#include "trainer/distinct_parameters.h"
 #include "trainer/distributed_data_parallel.h"
+#include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/grad_scaler.h"
 #include "trainer/master_weights.h"
 #include "trainer/sharded_data_parallel.h"
@@ -109,6 +112,31 @@ TEST(TiedParameters, AreTrainedOnceByDeepSpeed) {
     }
     ExpectAsAlone(*net, "DeepSpeed's stage " + std::to_string(stage));
   }
+}
+
+// torch's own optimizers take the list as it is.
+template <typename Wrapper>
+void TrainWithATorchOptimizer(Wrapper& wrapper, const torch::nn::Module& listed, const std::function<void()>& clip) {
+  EXPECT_EQ(listed.parameters().size(), 4);
+  AdamW optimizer(DistinctParameters(listed.parameters()), Options());
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    wrapper.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    clip();
+    optimizer.step();
+  }
+}
+
+TEST(TiedParameters, AreTrainedOnceByTorchsOptimizersOfDistinctOnes) {
+  auto net = std::make_shared<TiedNet>();
+  DistributedDataParallel<TiedNet> ddp(net, *world);
+  TrainWithATorchOptimizer(ddp, *net, [&] { torch::nn::utils::clip_grad_norm_(Once(*net), kMaxNorm); });
+  ExpectAsAlone(*net, "DDP");
+  net = std::make_shared<TiedNet>();
+  FullyShardedDataParallel<TiedNet> fsdp(net, *world);
+  TrainWithATorchOptimizer(fsdp, fsdp, [&] { fsdp.clip_grad_norm_(kMaxNorm); });
+  const SummonFullParams whole(fsdp, /*writeback=*/false);
+  ExpectAsAlone(*net, "FSDP");
 }
 
 TEST(TiedParameters, AreUnscaledAndCopiedOnce) {

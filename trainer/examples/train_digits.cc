@@ -116,6 +116,13 @@ void WrapSharded(Trainer& trainer, size_t devices) {
                 "or over two halves of one node: ",
                 trainer.size(), " ranks are no multiple of ", replicas,
                 "; start equally many on each, or use --mode fsdp");
+    const int shards = trainer.size() / replicas;
+    for (int rank = 0; rank < trainer.size(); ++rank) {
+      const int first = rank / shards * shards;
+      TORCH_CHECK(trainer.runtime->node_of(rank) == trainer.runtime->node_of(first),
+                  "--mode hsdp shards over the ranks of a node, but ranks ", first, " and ", rank,
+                  " of the same shards are on different ones; start equally many on each, or use --mode fsdp");
+    }
     auto mesh =
         trainer::DeviceMesh::Create(*trainer.world, {replicas, trainer.size() / replicas}, {"replicate", "shard"});
     ThrowUnlessOk(mesh.status(), "making the mesh of --mode hsdp");
