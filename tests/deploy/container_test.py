@@ -1,4 +1,6 @@
-"""The packages that deploy/container/Containerfile installs hold every library that the built programs need."""
+"""deploy/container/Containerfile names what there is: images, files, presets, packages; and its packages hold every
+library that the built programs need. No image is built."""
+import json
 import pathlib
 import re
 import shutil
@@ -15,6 +17,7 @@ if 'VERSION_ID="12"' not in pathlib.Path("/etc/os-release").read_text():
     sys.exit(77)
 
 PROGRAMS = [pathlib.Path(program) for program in sys.argv[2:]]
+ROOT = pathlib.Path(sys.argv[1]).resolve().parents[2]
 CONTAINERFILE = pathlib.Path(sys.argv[1]).read_text()
 del sys.argv[1:]
 # Loaded at run time, so that no program names them.
@@ -23,6 +26,17 @@ LOADED = {"libucp.so.0"}
 
 def output(*command):
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def answers(*command):
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def instructions(*names):
+    """The arguments of each instruction of these names, on one line."""
+    text = re.sub(r"^#.*\n", "", CONTAINERFILE, flags=re.MULTILINE).replace("\\\n", " ")
+    found = (line.split(maxsplit=1) for line in text.splitlines() if line.strip())
+    return [" ".join(words[1].split()) for words in found if words[0] in names]
 
 
 def installed_packages():
@@ -58,6 +72,55 @@ def packages_of(libraries):
         packages, _, path = line.rpartition(": ")
         found.setdefault(path, set()).update(name.split(":")[0] for name in packages.split(", "))
     return {library: set().union(*(found.get(path, set()) for path in paths.get(library, ()))) for library in libraries}
+
+
+class File(unittest.TestCase):
+    def test_builds_and_runs_on_the_same_debian(self):
+        bases = [stage.split(" AS ")[0] for stage in instructions("FROM")]
+        self.assertEqual(bases, ["docker.io/library/debian:12"] * 2)
+
+    def test_copies_what_is_there(self):
+        stages = [stage.partition(" AS ")[2] for stage in instructions("FROM")]
+        prefixes = re.findall(r"cmake --install \S+ --prefix (\S+)", CONTAINERFILE)
+        copies = instructions("COPY", "ADD")
+        self.assertEqual(len(copies), 2)
+        for copy in copies:
+            *sources, _ = (word for word in copy.split() if not word.startswith("--"))
+            stage = re.match(r"--from=(\S+)", copy)
+            if stage:
+                self.assertIn(stage[1], stages)
+                self.assertEqual(sources, prefixes, "what is copied is what was installed")
+                continue
+            for source in sources:
+                self.assertTrue((ROOT / source).exists(), f"COPY {copy}")
+
+    def test_runs_what_is_there(self):
+        for command in instructions("RUN"):
+            subprocess.run(["sh", "-n", "-c", command], check=True)
+        commands = "\n".join(instructions("RUN"))
+        self.assertTrue(re.search(r"^tools/dev setup$", commands, re.MULTILINE))
+        self.assertIn("\ncmd_setup()", (ROOT / "tools/dev").read_text())
+        presets = json.loads((ROOT / "CMakePresets.json").read_text())
+        for kind, option in (("configurePresets", "cmake --preset"), ("buildPresets", "--build --preset")):
+            used = re.findall(rf"{option} (\S+)", commands)
+            self.assertTrue(used)
+            self.assertLessEqual(set(used), {preset["name"] for preset in presets[kind]})
+        for option in re.findall(r"-D(\w+)=", commands):
+            self.assertRegex((ROOT / "CMakeLists.txt").read_text(), rf"\boption\({option}\b")
+        (start,) = instructions("CMD")
+        self.assertIn(json.loads(start)[0], {program.name for program in PROGRAMS})
+
+    def test_installs_packages_of_debian(self):
+        packages = installed_packages()
+        self.assertIn("libgrpc++1.51", packages)
+        unknown = []
+        for package in sorted(packages):
+            tools = ["dpkg-query", "--show"], ["apt-cache", "show"]
+            if not any(shutil.which(tool[0]) and answers(*tool, package) for tool in tools):
+                unknown.append(package)
+        if unknown and not list(pathlib.Path("/var/lib/apt/lists").glob("*_Packages*")):
+            self.skipTest(f"not installed here, and no package lists to look in: {unknown}")
+        self.assertEqual(unknown, [])
 
 
 class Image(unittest.TestCase):
