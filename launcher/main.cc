@@ -1,7 +1,6 @@
 // dlaunch: starts a program as the ranks of one job.
 #include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -208,18 +207,26 @@ int Launch(const std::vector<std::string>& argv) {
 }
 
 // Programs may be started with standard streams closed; what is opened later must not take their place. Of those that
-// start daemons it is usual; from a shell it is a slip.
-void OpenStandardStreams() {
+// start daemons it is usual; from a shell it is a slip. What closes on exec was opened since, by a library before main.
+absl::Status OpenStandardStreams() {
   bool output_was_closed = false;
   for (int fd = 0; fd <= 2; ++fd) {
-    struct stat info{};
-    if (::fstat(fd, &info) == 0) continue;
+    const int flags = ::fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) continue;
     output_was_closed = output_was_closed || fd == 1;
-    (void)!::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    const int null = ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    if (null < 0) {
+      return absl::InvalidArgumentError("/dev/null: " + std::string(std::strerror(errno)) +
+                                        "; a standard stream is closed, and dlaunch needs it in its place");
+    }
+    if (null == fd) continue;
+    ::dup2(null, fd);
+    ::close(null);
   }
   if (output_was_closed) {
     Say("the standard output is closed: what would be printed there is lost");
   }
+  return absl::OkStatus();
 }
 
 // Threads are given the soft limit as their stack, and gRPC's need more than a page or two.
@@ -278,7 +285,9 @@ std::string HelpOf(const std::string& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  cohort::launcher::OpenStandardStreams();
+  if (const absl::Status streams = cohort::launcher::OpenStandardStreams(); !streams.ok()) {
+    return cohort::launcher::Refuse(streams, cohort::launcher::kExitLauncher);
+  }
   cohort::launcher::DieOfSignalsEvenAsFirstProcess();
   if (const absl::Status stacks = cohort::launcher::CheckStackLimit(); !stacks.ok()) {
     return cohort::launcher::Refuse(stacks, cohort::launcher::kExitLauncher);
