@@ -346,6 +346,17 @@ void RendezvousLink::Close() {
   ending_ = true;
   if (mover_.joinable()) mover_.join();
   if (client_) client_->Close(Deadline::After(std::chrono::seconds(1)));
+void RendezvousLink::Abandon() {
+  lost_ = true;
+  ++stream_;
+  {
+    const runtime::MutexLock lock(copy_mutex_);
+    acknowledges_to_ = nullptr;
+    early_ack_.reset();
+  }
+  client_.reset();
+}
+
 }
 
 }  // namespace cohort::launcher

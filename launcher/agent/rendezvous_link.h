@@ -74,6 +74,9 @@ class RendezvousLink {
   // Writes what is queued, for a second at most, and ends the stream.
   void Close();
 
+  // Ends the stream for good, without a word, within two seconds: to the rendezvous this node is lost. Not where it is
+  // hosted here.
+  void Abandon();
  private:
   RendezvousServer::Options ServerOptions() const;
   TlsIdentity Identity() const;
