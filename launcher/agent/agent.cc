@@ -20,7 +20,6 @@
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent/agent_inside.h"
 #include "launcher/agent/sweep.h"
-#include "launcher/base/addresses.h"
 #include "launcher/options.h"
 #include "runtime/base/status_macros.h"
 
@@ -33,6 +32,12 @@ constexpr std::chrono::seconds kSweepLimit{2};
 constexpr std::chrono::seconds kHostLinger{5};
 constexpr std::chrono::seconds kFlushLimit{2};  // for a dlaunch that has ended our input before the job's end
 constexpr int kMaxSentinelRestarts = 10;
+
+std::string InPortRange(const v1::NodeStart& start) {
+  if (start.first_port() == 0) return "; too many are in use";
+  return " in --port-range " + std::to_string(start.first_port()) + ":" + std::to_string(start.last_port()) +
+         "; give a wider one";
+}
 
 }  // namespace
 
@@ -203,6 +208,8 @@ void Agent::OnStart(const v1::NodeStart& start) {
   if (start.host_rendezvous()) {
     const absl::Status hosted = HostRendezvous(&address);
     if (!hosted.ok()) return GiveUp("can't host the rendezvous: " + std::string(hosted.message()));
+    // Whatever the program makes of 0, it would not find its peers.
+    if (link_.MasterPort() == 0) return GiveUp("no port is free for MASTER_PORT" + InPortRange(start));
   }
   const absl::Status joined = Join(address);
   if (!joined.ok() && !input_ended_)
@@ -350,7 +357,7 @@ void Agent::OnAllGone() {
   ranks_done_ = true;
   v1::FromAgent done;
   done.mutable_done()->set_node(start_.node());
-  done.mutable_done()->set_master_port(static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port())));
+  done.mutable_done()->set_master_port(link_.MasterPort());
   link_.Send(done);
   EndWhenDone();
 }

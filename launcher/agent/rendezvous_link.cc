@@ -168,8 +168,12 @@ v1::NodeOffer RendezvousLink::MakeOffer() const {
   offer.set_node(start_.node());
   offer.set_name(start_.name());
   offer.set_address(data_interface_ip_);
-  offer.set_master_port(static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port())));
+  offer.set_master_port(MasterPort());
   return offer;
+}
+
+uint32_t RendezvousLink::MasterPort() const {
+  return static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port()));
 }
 
 RendezvousClient::Callbacks RendezvousLink::StreamCallbacks() {
@@ -342,10 +346,6 @@ void RendezvousLink::NoteStandbys(const v1::Standbys& standbys) {
   if (server_) server_->NoteStandbys(standbys);
 }
 
-void RendezvousLink::Close() {
-  ending_ = true;
-  if (mover_.joinable()) mover_.join();
-  if (client_) client_->Close(Deadline::After(std::chrono::seconds(1)));
 void RendezvousLink::Abandon() {
   lost_ = true;
   ++stream_;
@@ -357,6 +357,10 @@ void RendezvousLink::Abandon() {
   client_.reset();
 }
 
+void RendezvousLink::Close() {
+  ending_ = true;
+  if (mover_.joinable()) mover_.join();
+  if (client_) client_->Close(Deadline::After(std::chrono::seconds(1)));
 }
 
 }  // namespace cohort::launcher

@@ -1,7 +1,11 @@
 // What can't work is refused at once, with a status, a cause and a remedy, and starts nothing.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <chrono>
@@ -12,6 +16,8 @@
 
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
+#include "runtime/base/file_descriptor.h"
+#include "runtime/base/sanitizer.h"
 namespace cohort::launcher {
 namespace {
 
@@ -103,6 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--port-range", "9:5", "true"}, 2, {"'9:5'"}},
         Refusal{{"--iface", "eth0", "true"}, 2, {"--iface eth0", "needs no network"}},
         Refusal{{"doctor", "now"}, 2, {"dlaunch doctor", "no arguments"}}, Refusal{{"join"}, 2, {"dlaunch join TOKEN"}},
+        Refusal{{"--port-range", "29500:29500", "true"}, 2, {"'29500:29500'", "one port is too few", "MASTER_PORT"}},
         Refusal{{"join", "cohort1.AAAA"}, 2, {"damaged"}}, Refusal{{"join", "sesame"}, 2, {"no token"}},
         Refusal{{"--nnodes", "3", "--simulate-nodes", "2", "true"}, 2, {"contradict"}},
         Refusal{{"--simulate-nodes", "100000", "true"}, 2, {"1024"}},
@@ -152,6 +159,23 @@ TEST(Told, ThatOutputIsLost) {
   const size_t at = job.err().find(text);
   EXPECT_NE(at, std::string::npos) << job.err();
   EXPECT_EQ(job.err().find(text, at + 1), std::string::npos) << job.err();  // agents say nothing of it
+}
+
+// Only an agent can know.
+TEST(Refused, NoPortLeftForTheRanks) {
+  const runtime::FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  socklen_t size = sizeof any;
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&any), size), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&any), &size), 0);
+  const int taken = ntohs(any.sin_port);
+  const std::string range = std::to_string(std::min(taken, 65534)) + ":" + std::to_string(std::min(taken, 65534) + 1);
+  DlaunchProcess job({"--port-range", range, "sh", "-c", "echo $MASTER_PORT"});
+  EXPECT_EQ(job.Wait(), 125) << job.err();
+  EXPECT_EQ(job.out(), "");
+  EXPECT_NE(job.err().find(range), std::string::npos) << job.err();
 }
 
 TEST(Refused, StacksTooSmallForThreads) {
