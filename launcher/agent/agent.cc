@@ -20,6 +20,7 @@
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent/agent_inside.h"
 #include "launcher/agent/sweep.h"
+#include "launcher/base/say.h"
 #include "launcher/options.h"
 #include "runtime/base/status_macros.h"
 
@@ -59,12 +60,18 @@ int Agent::Run() {
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
-  loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
+  const bool hears = loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
   output_.set_on_drained([this] {
     if (ranks_ && !output_.full()) ranks_->ResumeOutput();
     EndWhenDone();
   });
-  loop_.Run();
+  if (hears) {
+    loop_.Run();
+  } else {  // a file, whose end no loop would tell
+    constexpr char kNoPipe[] = "my standard input is no pipe, terminal or socket; agents are started by dlaunch itself";
+    Say(kNoPipe);
+    GiveUp(kNoPipe);
+  }
   link_.Close();
   cgroup_.Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
