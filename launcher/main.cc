@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -107,6 +108,29 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   return absl::OkStatus();
 }
 
+// Of an agent with so many ranks, and of dlaunch with so many agents: what was measured, and some more.
+absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents) {
+  const rlim_t needed = std::max<rlim_t>(28 + ranks * (5 + files_of_a_rank), 20 + 4 * agents);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return absl::OkStatus();
+  return absl::InvalidArgumentError("the limit on open files is " + std::to_string(limit.rlim_cur) +
+                                    " (ulimit -n), and dlaunch needs " + std::to_string(needed) + " here" +
+                                    (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "") +
+                                    "; raise it, with ulimit -n " + std::to_string(std::max<rlim_t>(needed, 1024)));
+}
+
+// What agents would only find out when they are started, as best this machine can tell.
+absl::Status CheckThisMachine(const Job& job) {
+  size_t most_ranks = 0;
+  for (const v1::NodePlacement& node : job.placement.nodes) {
+    most_ranks = std::max(most_ranks, static_cast<size_t>(node.ranks_size()));
+  }
+  const bool here = job.nodes.spawner == "local";
+  COHORT_RETURN_IF_ERROR(
+      CheckOpenFiles(here ? most_ranks : 0, job.options.log_directory.empty() ? 0 : 2, job.nodes.nodes.size()));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Job> PlanJob(const Options& options) {
   Job job;
   job.options = options;
@@ -140,6 +164,7 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
     return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
                                       " and needs no network; leave it out");
   }
+  if (!options.dry_run) COHORT_RETURN_IF_ERROR(CheckThisMachine(job));
   if (log_folder) job.log_directory = log_folder->Keep();
   return job;
 }
@@ -239,6 +264,20 @@ absl::Status CheckStackLimit() {
                                     "; raise it, with ulimit -s 8192");
 }
 
+// Else gRPC ends the process where it has no descriptors or addresses left. The agents' limits are the same, but where
+// they are elsewhere.
+absl::Status CheckOwnLimits() {
+  COHORT_RETURN_IF_ERROR(CheckStackLimit());
+  constexpr rlim_t kLeastAddresses = rlim_t{2} << 30;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kLeastAddresses) {
+    return absl::InvalidArgumentError("the limit on addresses is " + std::to_string(limit.rlim_cur >> 10) +
+                                      " KiB (ulimit -v), and dlaunch reserves more than it uses; raise it, with "
+                                      "ulimit -v unlimited");
+  }
+  return CheckOpenFiles(0, 0, 0);
+}
+
 // The first process of a container dies of no signal that it has not asked for.
 void DieOfSignalsEvenAsFirstProcess() {
   if (::getpid() != 1) return;
@@ -285,13 +324,10 @@ std::string HelpOf(const std::string& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (const absl::Status streams = cohort::launcher::OpenStandardStreams(); !streams.ok()) {
-    return cohort::launcher::Refuse(streams, cohort::launcher::kExitLauncher);
-  }
+  absl::Status fit = cohort::launcher::OpenStandardStreams();
   cohort::launcher::DieOfSignalsEvenAsFirstProcess();
-  if (const absl::Status stacks = cohort::launcher::CheckStackLimit(); !stacks.ok()) {
-    return cohort::launcher::Refuse(stacks, cohort::launcher::kExitLauncher);
-  }
+  if (fit.ok()) fit = cohort::launcher::CheckOwnLimits();
+  if (!fit.ok()) return cohort::launcher::Refuse(fit, cohort::launcher::kExitLauncher);
   ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of `ulimit -f` costs the log, not the job
   if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);

@@ -200,6 +200,60 @@ TEST(Refused, ScriptWithoutInterpreterLine) {
 
 TEST(Told, HelpFitsTwoScreensAndHasExamples) {
   DlaunchProcess job({"--help"});
+// gRPC ends an agent that has none left with SIGABRT, or waits for them without a word.
+TEST(Refused, TooFewDescriptors) {
+  for (const rlim_t few : {12, 20, 40}) {
+    const auto lower = [few] {
+      const rlimit limit{.rlim_cur = few, .rlim_max = few};
+      return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+    };
+    DlaunchProcess job({"--nproc-per-node", "4", "true"}, {.enter = lower});
+    EXPECT_NE(StatusInTime(&job), 0);
+    EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -n)"), std::string::npos) << job.err();
+    EXPECT_NE(job.err().find("raise it"), std::string::npos) << job.err();
+  }
+}
+
+TEST(Refused, TooFewAddresses) {
+  if (COHORT_THREAD_SANITIZER || COHORT_ADDRESS_SANITIZER) GTEST_SKIP() << "sanitizers reserve more";
+  const auto lower = [] {
+    const rlimit limit{.rlim_cur = 300 << 20, .rlim_max = 300 << 20};
+    return setrlimit(RLIMIT_AS, &limit) == 0;
+  };
+  DlaunchProcess job({"true"}, {.enter = lower});
+  EXPECT_EQ(StatusInTime(&job), 125);
+  EXPECT_NE(job.err().find("(ulimit -v)"), std::string::npos) << job.err();
+}
+
+constexpr int kNotPermitted = 97;  // of a DlaunchProcess that could not be moved elsewhere
+
+TEST(Refused, WithoutALoopbackInterface) {
+  DlaunchProcess job({"true"}, {.enter = [] { return unshare(CLONE_NEWNET) == 0; }});
+  const int status = StatusInTime(&job);
+  if (status == kNotPermitted) GTEST_SKIP() << "no network namespace may be made here";
+  EXPECT_EQ(status, 2);
+  EXPECT_NE(job.err().find("ip link set lo up"), std::string::npos) << job.err();
+}
+
+TEST(Refused, WithoutProc) {
+  const auto unmount = [] {
+    return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           umount2("/proc", MNT_DETACH) == 0;
+  };
+  DlaunchProcess job({"true"}, {.enter = unmount});
+  const int status = StatusInTime(&job);
+  if (status == kNotPermitted) GTEST_SKIP() << "no file system may be unmounted here";
+  EXPECT_EQ(status, 125);
+  EXPECT_NE(job.err().find("mount -t proc"), std::string::npos) << job.err();
+}
+
+TEST(Refused, AFolderAsInput) {
+  const runtime::FileDescriptor folder(open("/tmp", O_RDONLY | O_CLOEXEC));
+  DlaunchProcess job({"--stdin", "rank0", "cat"}, {.input = folder.get()});
+  EXPECT_EQ(StatusInTime(&job), 2);
+  EXPECT_NE(job.err().find("the standard input is a folder"), std::string::npos) << job.err();
+}
+
   EXPECT_EQ(job.Wait(), 0);
   EXPECT_LE(std::count(job.out().begin(), job.out().end(), '\n'), 48);
   EXPECT_NE(job.out().find("Examples:"), std::string::npos);
