@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
+#include "launcher/base/addresses.h"
 #include "launcher/base/say.h"
 #include "launcher/doctor.h"
 #include "launcher/environment/inventory.h"
@@ -128,7 +129,9 @@ absl::Status CheckThisMachine(const Job& job) {
   const bool here = job.nodes.spawner == "local";
   COHORT_RETURN_IF_ERROR(
       CheckOpenFiles(here ? most_ranks : 0, job.options.log_directory.empty() ? 0 : 2, job.nodes.nodes.size()));
-  return absl::OkStatus();
+  if (job.nodes.across_hosts || LoopbackIsUp()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the loopback interface is down, by which processes of this machine talk; bring it up: ip link set lo up");
 }
 
 absl::StatusOr<Job> PlanJob(const Options& options) {
