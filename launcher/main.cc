@@ -1,6 +1,7 @@
 // dlaunch: starts a program as the ranks of one job.
 #include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -125,6 +126,10 @@ absl::Status CheckThisMachine(const Job& job) {
   size_t most_ranks = 0;
   for (const v1::NodePlacement& node : job.placement.nodes) {
     most_ranks = std::max(most_ranks, static_cast<size_t>(node.ranks_size()));
+  }
+  struct stat input{};
+  if (job.options.input_to_first_rank && ::fstat(STDIN_FILENO, &input) == 0 && S_ISDIR(input.st_mode)) {
+    return absl::InvalidArgumentError("--stdin rank0: the standard input is a folder; give a file or a pipe");
   }
   const bool here = job.nodes.spawner == "local";
   COHORT_RETURN_IF_ERROR(
@@ -271,6 +276,10 @@ absl::Status CheckStackLimit() {
 // they are elsewhere.
 absl::Status CheckOwnLimits() {
   COHORT_RETURN_IF_ERROR(CheckStackLimit());
+  if (::access("/proc/self/stat", R_OK) != 0) {
+    return absl::InvalidArgumentError(
+        "/proc is not there, by which dlaunch starts and watches processes; mount it: mount -t proc proc /proc");
+  }
   constexpr rlim_t kLeastAddresses = rlim_t{2} << 30;
   rlimit limit{};
   if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kLeastAddresses) {

@@ -1,11 +1,13 @@
 // What can't work is refused at once, with a status, a cause and a remedy, and starts nothing.
+#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,10 +16,10 @@
 #include <string>
 #include <vector>
 
-#include "tests/launcher/dlaunch/dlaunch_process.h"
-
 #include "runtime/base/file_descriptor.h"
 #include "runtime/base/sanitizer.h"
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
 namespace cohort::launcher {
 namespace {
 
@@ -65,8 +67,6 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Refusal{{}, 2, {"no program given", "dlaunch [options]"}}, Refusal{{"--"}, 2, {"no program given"}},
         Refusal{{"--nnodes", "0", "true"}, 2, {"--nnodes '0'", "1 to"}},
-        Refusal{{"--nproc-per-node", "0", "true"}, 2, {"--nproc-per-node '0'"}},
-        Refusal{{"--nproc-per-node", "-1", "true"}, 2, {"'-1'", "whole number"}},
         Refusal{{"--nnodes", ":", "true"}, 2, {"--nnodes ':'", "1 to", "2:5"}},
         Refusal{{"--nnodes", "2:", "true"}, 2, {"--nnodes '2:'", "2:5"}},
         Refusal{{"--launcher", "local", "--hosts", "a", "true"}, 2, {"--hosts and --launcher local", "leave one out"}},
@@ -75,6 +75,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--insecure", "true"}, 2, {"--insecure is for pods", "leave it out"}},
         Refusal{{"--token-file", "/x", "true"}, 2, {"--token-file /x is for pods", "leave it out"}},
         Refusal{{"-n", "1000000", "true"}, 2, {"the limit is 1024 on each node", "more nodes"}},
+        Refusal{{"--nproc-per-node", "0", "true"}, 2, {"--nproc-per-node '0'"}},
+        Refusal{{"--nproc-per-node", "-1", "true"}, 2, {"'-1'", "whole number"}},
         Refusal{{"--nproc-per-node", "1e3", "true"}, 2, {"'1e3'", "whole number"}},
         Refusal{{"--nproc-per-node", "99999999999", "true"}, 2, {"'99999999999'", "1024"}},
         Refusal{{"--nproc-per-node", "1025", "true"}, 2, {"'1025'", "1024"}},
@@ -107,6 +109,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--nnodes", "2", "--wait", "5", "--dry-run", "true"}, 2, {"--simulate-nodes 2"}},
         Refusal{{"--nnodes", "2", "--wait", "0.1", "true"}, 2, {"1 of 2 nodes came in time"}},
         Refusal{{"--port-range", "5", "true"}, 2, {"--port-range '5'", "29400:29499"}},
+        Refusal{{"--port-range", "29500:29500", "true"}, 2, {"'29500:29500'", "one port is too few", "MASTER_PORT"}},
         Refusal{{"--bind", "socket", "true"}, 2, {"--bind 'socket'", "core, numa or none"}},
         Refusal{{"--stdin", "all", "true"}, 2, {"--stdin 'all'", "rank0 or none"}},
         Refusal{{"--stdin", "rank0", "--max-restarts", "2", "true"}, 2, {"contradict", "read a file"}},
@@ -117,7 +120,6 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--port-range", "9:5", "true"}, 2, {"'9:5'"}},
         Refusal{{"--iface", "eth0", "true"}, 2, {"--iface eth0", "needs no network"}},
         Refusal{{"doctor", "now"}, 2, {"dlaunch doctor", "no arguments"}}, Refusal{{"join"}, 2, {"dlaunch join TOKEN"}},
-        Refusal{{"--port-range", "29500:29500", "true"}, 2, {"'29500:29500'", "one port is too few", "MASTER_PORT"}},
         Refusal{{"join", "cohort1.AAAA"}, 2, {"damaged"}}, Refusal{{"join", "sesame"}, 2, {"no token"}},
         Refusal{{"--nnodes", "3", "--simulate-nodes", "2", "true"}, 2, {"contradict"}},
         Refusal{{"--simulate-nodes", "100000", "true"}, 2, {"1024"}},
@@ -159,16 +161,6 @@ TEST(Refused, HostFileThatIsAPipeWithoutWriter) {
   EXPECT_NE(job.err().find(pipe), std::string::npos) << job.err();
 }
 
-// Who starts a daemon so means it; whoever else did hears why nothing is seen.
-TEST(Told, ThatOutputIsLost) {
-  DlaunchProcess job({"-n", "2", "true"}, {.without_output = true});
-  EXPECT_EQ(job.Wait(), 0);
-  const std::string text = "the standard output is closed";
-  const size_t at = job.err().find(text);
-  EXPECT_NE(at, std::string::npos) << job.err();
-  EXPECT_EQ(job.err().find(text, at + 1), std::string::npos) << job.err();  // agents say nothing of it
-}
-
 // Only an agent can know.
 TEST(Refused, NoPortLeftForTheRanks) {
   const runtime::FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -186,6 +178,16 @@ TEST(Refused, NoPortLeftForTheRanks) {
   EXPECT_NE(job.err().find(range), std::string::npos) << job.err();
 }
 
+// Who starts a daemon so means it; whoever else did hears why nothing is seen.
+TEST(Told, ThatOutputIsLost) {
+  DlaunchProcess job({"-n", "2", "true"}, {.without_output = true});
+  EXPECT_EQ(job.Wait(), 0);
+  const std::string text = "the standard output is closed";
+  const size_t at = job.err().find(text);
+  EXPECT_NE(at, std::string::npos) << job.err();
+  EXPECT_EQ(job.err().find(text, at + 1), std::string::npos) << job.err();  // agents say nothing of it
+}
+
 TEST(Refused, StacksTooSmallForThreads) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_STACK, &before), 0);
@@ -198,16 +200,6 @@ TEST(Refused, StacksTooSmallForThreads) {
   EXPECT_NE(job.err().find("64 KiB (ulimit -s)"), std::string::npos) << job.err();
 }
 
-TEST(Refused, ScriptWithoutInterpreterLine) {
-  const TemporaryFolder folder;
-  DlaunchProcess job({"--nproc-per-node", "2", folder.AddScript("script", "echo no interpreter\n")});
-  EXPECT_EQ(job.Wait(), 126);  // whenever that is: agents and ranks are started before anybody can know
-  EXPECT_NE(job.err().find("#!/bin/sh"), std::string::npos) << job.err();
-  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
-}
-
-TEST(Told, HelpFitsTwoScreensAndHasExamples) {
-  DlaunchProcess job({"--help"});
 // gRPC ends an agent that has none left with SIGABRT, or waits for them without a word.
 TEST(Refused, TooFewDescriptors) {
   for (const rlim_t few : {12, 20, 40}) {
@@ -262,6 +254,16 @@ TEST(Refused, AFolderAsInput) {
   EXPECT_NE(job.err().find("the standard input is a folder"), std::string::npos) << job.err();
 }
 
+TEST(Refused, ScriptWithoutInterpreterLine) {
+  const TemporaryFolder folder;
+  DlaunchProcess job({"--nproc-per-node", "2", folder.AddScript("script", "echo no interpreter\n")});
+  EXPECT_EQ(job.Wait(), 126);  // whenever that is: agents and ranks are started before anybody can know
+  EXPECT_NE(job.err().find("#!/bin/sh"), std::string::npos) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+TEST(Told, HelpFitsTwoScreensAndHasExamples) {
+  DlaunchProcess job({"--help"});
   EXPECT_EQ(job.Wait(), 0);
   EXPECT_LE(std::count(job.out().begin(), job.out().end(), '\n'), 48);
   EXPECT_NE(job.out().find("Examples:"), std::string::npos);
