@@ -71,7 +71,10 @@ absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay
   absl::StatusOr<v1::NodeInventory> inventory = ParseInventory(result.output);
   if (!inventory.ok()) {
     const bool fine = result.ended && result.wait_status == 0;
-    return blame(fine ? std::string(inventory.status().message()) : DescribeFailure(options, way, result));
+    const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
+    return blame(fine ? std::string(inventory.status().message()) + "; is " + path +
+                            " a dlaunch there? Another is named with --agent-path"
+                      : DescribeFailure(options, way, result));
   }
   absl::StatusOr<NodeResources> node = ResourcesOf(*inventory, options, entry.host);
   if (!node.ok()) return blame(std::string(node.status().message()));
