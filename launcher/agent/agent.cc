@@ -21,6 +21,7 @@
 #include "launcher/agent/agent_inside.h"
 #include "launcher/agent/sweep.h"
 #include "launcher/base/say.h"
+#include "launcher/environment/process_environment.h"
 #include "launcher/options.h"
 #include "runtime/base/status_macros.h"
 
@@ -444,6 +445,7 @@ int RunAgent(int argc, char** argv) {
     // A pipe takes that much at once; if nobody reads it, the messages won't be read either.
     (void)!::write(STDOUT_FILENO, kAgentPreamble, sizeof kAgentPreamble - 1);
   }
+  HideVariables("GRPC_");
   Sentinel::RememberArguments(argc, argv);
   Agent agent(exit_with_job);
   return agent.Run();
