@@ -25,6 +25,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookInterval{400};     // at the agents' states
 constexpr int kLastReads = 1024;               // a pipe holds less
 constexpr int kMaxLooksAtHeld = 50;            // 20 s, longer than a sentinel takes to sweep
+constexpr milliseconds kOutlivesOutput{5000};  // an ssh may still wait for something else
 constexpr milliseconds kFrozenAfter{3000};     // an agent that stays stopped is killed, and its sentinel sweeps
 
 }  // namespace
@@ -96,6 +97,7 @@ bool AgentProcesses::ReadOutput(size_t index) {
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n > 0) {
     agent.looks_at_held = 0;
+    agent.heard = true;
     agent.reader.Append(buffer, static_cast<size_t>(n));
     const absl::Status broken = PassMessagesOn(index);
     if (broken.ok()) return true;
@@ -112,7 +114,13 @@ void AgentProcesses::CloseOutput(size_t index) {
   if (agent.reading) loop_->Unwatch(agent.process.output.get());
   agent.output_ended = true;
   agent.process.output.Close();
-  if (agent.exited) End(index);
+  if (agent.exited) return End(index);
+  loop_->After(kOutlivesOutput, [this, index] {
+    Agent& silent = agents_[index];
+    if (silent.exited) return;
+    if (silent.failed.empty()) silent.failed = "its output ended, and it did not";
+    Kill(index);
+  });
 }
 
 // Reads once; false when there is nothing to read now or ever.
@@ -233,7 +241,9 @@ std::string AgentProcesses::DescribeEnd(size_t index) const {
       "the agent of " + job_.nodes.nodes[index].name + " (pid " + std::to_string(agent.process.pid) + ")";
   if (!agent.failed.empty()) return name + " gave up: " + agent.failed;
   if (WIFSIGNALED(agent.wait_status)) return name + " was killed by " + SignalName(WTERMSIG(agent.wait_status));
-  return name + " ended with status " + std::to_string(WEXITSTATUS(agent.wait_status));
+  const int status = WEXITSTATUS(agent.wait_status);
+  if (agent.heard || status != 0) return name + " ended with status " + std::to_string(status);
+  return name + " ended at once, without a word; is it the dlaunch of this version?";
 }
 
 }  // namespace cohort::launcher

@@ -80,6 +80,7 @@ class AgentProcesses {
     bool here = false;
     bool reading = false;
     bool output_ended = false;
+    bool heard = false;  // something has come
     bool exited = false;
     int wait_status = 0;
     int looks_at_held = 0;  // in which it was gone, and its output neither ended nor brought anything
