@@ -72,14 +72,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const std::string& trans
   options.transports = transports;
   COHORT_ASSIGN_OR_RETURN(session->world_, comm::Communicator::World(*session->runtime_, options));
   COHORT_RETURN_IF_ERROR(session->MakeGate());
-  runtime::Engine* engine = &session->runtime_->engine();
-  session->gate_->set_idle([engine, world = session->world_.get()] {
-    {
-      runtime::EngineLock lock(*engine);
-      (void)engine->Poll();
-    }
-    return world->status();  // not OK once a member is lost
-  });
+  session->gate_->set_idle([session = session.get()] { return session->Look(); });
   return session;
 }
 
@@ -146,8 +139,17 @@ absl::StatusOr<std::string> Session::Await(const std::string& key, Deadline dead
     absl::StatusOr<std::string> value = runtime_->Get(key, look);
     const bool late = absl::IsNotFound(value.status()) || absl::IsDeadlineExceeded(value.status());
     if (!late || deadline.passed()) return value;
-    COHORT_RETURN_IF_ERROR(world_->status());
+    COHORT_RETURN_IF_ERROR(Look());
   }
+}
+
+absl::Status Session::Look() {
+  {
+    runtime::EngineLock lock(runtime_->engine());
+    (void)runtime_->engine().Poll();
+  }
+  for (int rank = 0; rank < ranks(); ++rank) COHORT_RETURN_IF_ERROR(runtime_->rank_status(rank));
+  return world_->status();
 }
 
 absl::StatusOr<std::string> Session::TransportNames() {

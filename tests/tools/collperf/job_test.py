@@ -104,7 +104,7 @@ class Collperf(unittest.TestCase):
         # Where the gate is made, and in the midst of calls, of which there are more than will ever be made.
         for moment in ("kill -9 $PPID; exec sleep 1000;", "(sleep 3; kill -9 $PPID) &"):
             began = time.monotonic()
-            script = '[ $RANK != 2 ] || { %s }; exec "$0" all_reduce -b 8 -e 8 -n 100000000' % moment
+            script = '[ $RANK != 2 ] || { %s }; exec "$0" all_reduce -b 4M -e 4M -n 65536' % moment
             command = [DLAUNCH, "--simulate-nodes", "2", "--nproc-per-node", "2", "--on-failure", "continue",
                        "sh", "-c", script, COLLPERF]
             done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
