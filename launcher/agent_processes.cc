@@ -12,6 +12,8 @@
 #include <utility>
 
 #include "launcher/agent/process_state.h"
+#include "launcher/agent/sentinel.h"
+#include "launcher/agent/sweep.h"
 #include "launcher/control/describe.h"
 #include "runtime/base/status_macros.h"
 
@@ -20,8 +22,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLookInterval{400};  // at the agents' states
-constexpr milliseconds kFrozenAfter{3000};  // an agent that stays stopped is killed, and its sentinel sweeps
+constexpr milliseconds kLookInterval{400};     // at the agents' states
+constexpr int kLastReads = 1024;               // a pipe holds less
+constexpr int kMaxLooksAtHeld = 50;            // 20 s, longer than a sentinel takes to sweep
+constexpr milliseconds kOutlivesOutput{5000};  // an ssh may still wait for something else
+constexpr milliseconds kFrozenAfter{3000};     // an agent that stays stopped is killed, and its sentinel sweeps
 
 }  // namespace
 
@@ -76,29 +81,46 @@ void AgentProcesses::SetReading(bool reading) {
       }
     }
     if (reading) {
-      loop_->Watch(agent.process.output.get(), EPOLLIN, [this, i](uint32_t) { OnReadable(i); });
+      loop_->Watch(agent.process.output.get(), EPOLLIN, [this, i](uint32_t) { ReadOutput(i); });
     } else {
       loop_->Unwatch(agent.process.output.get());
     }
   }
 }
 
-void AgentProcesses::OnReadable(size_t index) {
+// Reads once; false when there is nothing to read now or ever.
+bool AgentProcesses::ReadOutput(size_t index) {
   Agent& agent = agents_[index];
+  if (agent.output_ended) return false;
   char buffer[64u << 10];
   const ssize_t n = ::read(agent.process.output.get(), buffer, sizeof buffer);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n > 0) {
+    agent.looks_at_held = 0;
+    agent.heard = true;
     agent.reader.Append(buffer, static_cast<size_t>(n));
     const absl::Status broken = PassMessagesOn(index);
-    if (broken.ok()) return;
+    if (broken.ok()) return true;
     agent.failed = "it sent " + std::string(broken.message());
-    ::kill(agent.process.pid, SIGKILL);
+    if (!agent.exited) ::kill(agent.process.pid, SIGKILL);
   }
+  CloseOutput(index);
+  return false;
+}
+
+void AgentProcesses::CloseOutput(size_t index) {
+  Agent& agent = agents_[index];
+  if (agent.output_ended) return;
   if (agent.reading) loop_->Unwatch(agent.process.output.get());
   agent.output_ended = true;
   agent.process.output.Close();
-  if (agent.exited) End(index);
+  if (agent.exited) return End(index);
+  loop_->After(kOutlivesOutput, [this, index] {
+    Agent& silent = agents_[index];
+    if (silent.exited) return;
+    if (silent.failed.empty()) silent.failed = "its output ended, and it did not";
+    Kill(index);
+  });
 }
 
 // Reads once; false when there is nothing to read now or ever.
@@ -148,7 +170,10 @@ void AgentProcesses::Reap() {
 }
 
 void AgentProcesses::Kill() {
-  for (size_t i = 0; i < agents_.size(); ++i) Kill(i);
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    Kill(i);
+    if (agents_[i].exited) EndOutput(i);
+  }
 }
 
 void AgentProcesses::Kill(size_t index) {
@@ -156,11 +181,41 @@ void AgentProcesses::Kill(size_t index) {
   if (agent.process.pid > 0 && !agent.exited) ::kill(agent.process.pid, SIGKILL);
 }
 
+// Whoever holds it still, as a sentinel that is stuck, has nothing to say; what it kills may live.
+void AgentProcesses::EndOutput(size_t index) {
+  if (agents_[index].output_ended) return;
+  agents_[index].here = false;
+  for (int reads = 0; reads < kLastReads && ReadOutput(index);) ++reads;
+  CloseOutput(index);
+}
+
+// After a stop that was meant for their agents as well, until which what the ranks have left behind would live. They
+// are our children, since we adopt orphans.
+void AgentProcesses::WakeSentinels() {
+  for (const pid_t pid : ListChildren()) {
+    const auto state = ReadProcessState(pid);
+    if (state && state->state == 'T' && state->name == kSentinelName) ::kill(pid, SIGCONT);
+  }
+}
+
+// Their sentinels sweep first.
+void AgentProcesses::LookForHeldOutput() {
+  bool held = false;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    Agent& agent = agents_[i];
+    if (!agent.exited || agent.output_ended) continue;
+    held = true;
+    if (agent.reading && ++agent.looks_at_held >= kMaxLooksAtHeld) EndOutput(i);
+  }
+  if (held) WakeSentinels();
+}
+
 void AgentProcesses::LookForFrozen() {
   loop_->After(kLookInterval, [this] { LookForFrozen(); });
   const auto now = EventLoop::Clock::now();
   const bool stalled = now - last_look_ > 3 * kLookInterval;  // I was stopped myself, and know nothing of others
   last_look_ = now;
+  LookForHeldOutput();
   for (Agent& agent : agents_) {
     if (agent.exited || !agent.failed.empty()) continue;
     const auto state = ReadProcessState(agent.process.pid);
@@ -186,7 +241,9 @@ std::string AgentProcesses::DescribeEnd(size_t index) const {
       "the agent of " + job_.nodes.nodes[index].name + " (pid " + std::to_string(agent.process.pid) + ")";
   if (!agent.failed.empty()) return name + " gave up: " + agent.failed;
   if (WIFSIGNALED(agent.wait_status)) return name + " was killed by " + SignalName(WTERMSIG(agent.wait_status));
-  return name + " ended with status " + std::to_string(WEXITSTATUS(agent.wait_status));
+  const int status = WEXITSTATUS(agent.wait_status);
+  if (agent.heard || status != 0) return name + " ended with status " + std::to_string(status);
+  return name + " ended at once, without a word; is it the dlaunch of this version?";
 }
 
 }  // namespace cohort::launcher

@@ -51,7 +51,7 @@ class AgentProcesses {
   void SetReading(bool reading);
   // Reaps those that have ended. To be called after SIGCHLD.
   void Reap();
-  // SIGKILL to all that live, or to one; their sentinels sweep.
+  // SIGKILL to all that live; their sentinels sweep. Those of agents that are gone already are waited for no longer.
   void Kill();
   void Kill(size_t index);
 
@@ -80,19 +80,25 @@ class AgentProcesses {
     bool here = false;
     bool reading = false;
     bool output_ended = false;
+    bool heard = false;  // something has come
     bool exited = false;
     int wait_status = 0;
-    std::string failed;  // it said why it can't go on, or we know
+    int looks_at_held = 0;  // in which it was gone, and its output neither ended nor brought anything
+    std::string failed;     // it said why it can't go on, or we know
     bool frozen = false;
     EventLoop::Clock::time_point stopped_since{};
   };
 
-  void OnReadable(size_t index);
+  bool ReadOutput(size_t index);
+  void CloseOutput(size_t index);
   bool ReadWords(size_t index);
   void CloseWords(Agent* agent);
   void End(size_t index);
   absl::Status PassMessagesOn(size_t index);
   void LookForFrozen();
+  void EndOutput(size_t index);
+  void LookForHeldOutput();
+  void WakeSentinels();
 
   EventLoop* loop_;
   const Job& job_;

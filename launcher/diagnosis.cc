@@ -26,7 +26,7 @@ const v1::RankExit* ExitOf(const v1::JobReport& report, int rank) {
 }
 
 // What such an end usually means, or empty.
-std::string Hint(const v1::RankExit& exit, int status) {
+std::string Hint(const v1::RankExit& exit, int status, bool cpu_time_limited) {
   if (exit.lost() || exit.killed_by_us()) return "";
   if (!exit.started()) {
     if (status != kExitNotFound) return "";  // its error says what to do
@@ -39,7 +39,8 @@ std::string Hint(const v1::RankExit& exit, int status) {
       if (!exit.out_of_memory().empty()) {
         return "run fewer ranks on a node, lower what each needs, or raise the limit of the job's memory";
       }
-      return "dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg), or a person";
+      return std::string("dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg)") +
+             (cpu_time_limited ? " or at the limit on CPU time (ulimit -t)" : "") + ", or a person";
     case SIGSEGV:
     case SIGBUS:
       return "an invalid memory access; a core file or a debugger shows where";
@@ -74,7 +75,8 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
   text.Line("", "dlaunch: " + Shown(report.headline()), kRed);
   const v1::RankExit* culprit = ExitOf(report, report.culprit_rank());
   if (culprit != nullptr) {
-    if (const std::string hint = Hint(*culprit, report.exit_code()); !hint.empty()) text.Line("  ", hint, kDim);
+    if (const std::string hint = Hint(*culprit, report.exit_code(), options.cpu_time_limited); !hint.empty())
+      text.Line("  ", hint, kDim);
   }
   const std::string log = culprit != nullptr ? culprit->log_path() : "";
   const std::string whose =

@@ -9,10 +9,11 @@
 namespace cohort::launcher {
 
 struct DiagnosisOptions {
-  bool colour = false;     // the output is a terminal
-  size_t last_lines = 20;  // of the culprit's log, at the most
-  size_t others = 32;      // lines on other ranks, at the most
-  bool final = true;       // the job ends with it: its exit status is told
+  bool colour = false;            // the output is a terminal
+  size_t last_lines = 20;         // of the culprit's log, at the most
+  size_t others = 32;             // lines on other ranks, at the most
+  bool final = true;              // the job ends with it: its exit status is told
+  bool cpu_time_limited = false;  // ulimit -t is set here, and ranks inherit it
 };
 
 // The text to print at the end of the job, lines ended by '\n'; empty when the job succeeded. Pure. Text that came from

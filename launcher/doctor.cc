@@ -136,6 +136,7 @@ MachineFacts LookAtThisMachine() {
   facts.open_files = LimitOf(RLIMIT_NOFILE);
   facts.processes = LimitOf(RLIMIT_NPROC);
   facts.addresses = OwnAddresses();
+  facts.loopback = LoopbackIsUp();
   const runtime::FileDescriptor memory(::memfd_create("cohort-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   facts.memfd = memory.valid() && ::fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK) == 0;
   const runtime::FileDescriptor process(static_cast<int>(::syscall(SYS_pidfd_open, ::getpid(), 0)));
@@ -176,7 +177,10 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
   std::string addresses;
   for (const std::string& address : facts.addresses) addresses += (addresses.empty() ? "" : ", ") + address;
   Finding network = Good("network", addresses);
-  if (addresses.empty()) {
+  if (!facts.loopback) {
+    network = {Level::kBad, network.subject, "the loopback interface is down, by which processes of this machine talk",
+               "bring it up: ip link set lo up"};
+  } else if (addresses.empty()) {
     network = {Level::kWarning, network.subject, "no address that other machines may reach",
                "jobs on this machine alone work; bring an interface up for others"};
   }

@@ -22,6 +22,7 @@ struct MachineFacts {
   unsigned long long open_files = 0;  // limits; ~0: none
   unsigned long long processes = 0;
   std::vector<std::string> addresses;  // that other machines may reach
+  bool loopback = false;               // it is up
   bool memfd = false;
   bool pidfd = false;
   int ptrace_scope = 0;  // /proc/sys/kernel/yama/ptrace_scope; 0: also where there is none

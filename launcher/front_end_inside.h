@@ -77,7 +77,10 @@ class FrontEnd {
   runtime::FileDescriptor signals_;
   AgentProcesses agents_;
   RendezvousHost host_{&loop_, &agents_, job_, [this](const std::string& text) { Say(text); }};
-  StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); }};
+  StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); },
+                       [this](const std::string& why) {
+                         Say("--stdin rank0: the standard input can't be read: " + why + "; rank 0 sees its end");
+                       }};
   std::string rendezvous_address_;
   std::optional<v1::JobReport> report_;
   std::optional<BoundedCall> record_;       // of the job in --log-dir, being written

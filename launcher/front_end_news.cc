@@ -1,4 +1,5 @@
 // The part of the front-end that hears from the agents how the job goes, and tells the user.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +19,14 @@ using std::chrono::seconds;
 constexpr int kSilentSecondsAfterReport = 5;  // then agents are killed, and their sentinels sweep
 constexpr seconds kHeadlineAfter{1};          // a failure is named by then, even if its report is not there yet
 constexpr seconds kGivenUpEndsWithin{2};      // then it is killed
+
+DiagnosisOptions HowToTell() {
+  rlimit cpu_time{};
+  DiagnosisOptions options;
+  options.colour = ::isatty(STDERR_FILENO) == 1;
+  options.cpu_time_limited = ::getrlimit(RLIMIT_CPU, &cpu_time) == 0 && cpu_time.rlim_max != RLIM_INFINITY;
+  return options;
+}
 
 }  // namespace
 
@@ -117,8 +126,7 @@ void FrontEnd::OnLost(const std::string& text) {
 void FrontEnd::OnReport(const v1::JobReport& report) {
   if (report_) return;
   report_ = report;
-  DiagnosisOptions options;
-  options.colour = ::isatty(STDERR_FILENO) == 1;
+  const DiagnosisOptions options = HowToTell();
   printer_.Print(STDERR_FILENO, FormatReport(report, options));
   held_.Release();
   host_.OnReport();
@@ -136,8 +144,7 @@ void FrontEnd::AwaitAgentsEnds() {
 
 void FrontEnd::OnRestart(const v1::Restart& restart) {
   if (report_) return;
-  DiagnosisOptions options;
-  options.colour = ::isatty(STDERR_FILENO) == 1;
+  DiagnosisOptions options = HowToTell();
   options.final = false;
   printer_.Print(STDERR_FILENO, FormatReport(restart.report(), options));
   held_.Release();

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
+#include "launcher/base/addresses.h"
 #include "launcher/base/say.h"
 #include "launcher/doctor.h"
 #include "launcher/environment/inventory.h"
@@ -108,6 +110,35 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   return absl::OkStatus();
 }
 
+// Of an agent with so many ranks, and of dlaunch with so many agents: what was measured, and some more.
+absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents) {
+  const rlim_t needed = std::max<rlim_t>(28 + ranks * (5 + files_of_a_rank), 20 + 4 * agents);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return absl::OkStatus();
+  return absl::InvalidArgumentError("the limit on open files is " + std::to_string(limit.rlim_cur) +
+                                    " (ulimit -n), and dlaunch needs " + std::to_string(needed) + " here" +
+                                    (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "") +
+                                    "; raise it, with ulimit -n " + std::to_string(std::max<rlim_t>(needed, 1024)));
+}
+
+// What agents would only find out when they are started, as best this machine can tell.
+absl::Status CheckThisMachine(const Job& job) {
+  size_t most_ranks = 0;
+  for (const v1::NodePlacement& node : job.placement.nodes) {
+    most_ranks = std::max(most_ranks, static_cast<size_t>(node.ranks_size()));
+  }
+  struct stat input{};
+  if (job.options.input_to_first_rank && ::fstat(STDIN_FILENO, &input) == 0 && S_ISDIR(input.st_mode)) {
+    return absl::InvalidArgumentError("--stdin rank0: the standard input is a folder; give a file or a pipe");
+  }
+  const bool here = job.nodes.spawner == "local";
+  COHORT_RETURN_IF_ERROR(
+      CheckOpenFiles(here ? most_ranks : 0, job.options.log_directory.empty() ? 0 : 2, job.nodes.nodes.size()));
+  if (job.nodes.across_hosts || LoopbackIsUp()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the loopback interface is down, by which processes of this machine talk; bring it up: ip link set lo up");
+}
+
 absl::StatusOr<Job> PlanJob(const Options& options) {
   Job job;
   job.options = options;
@@ -141,6 +172,7 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
     return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
                                       " and needs no network; leave it out");
   }
+  if (!options.dry_run) COHORT_RETURN_IF_ERROR(CheckThisMachine(job));
   if (log_folder) job.log_directory = log_folder->Keep();
   return job;
 }
@@ -208,18 +240,26 @@ int Launch(const std::vector<std::string>& argv) {
 }
 
 // Programs may be started with standard streams closed; what is opened later must not take their place. Of those that
-// start daemons it is usual; from a shell it is a slip.
-void OpenStandardStreams() {
+// start daemons it is usual; from a shell it is a slip. What closes on exec was opened since, by a library before main.
+absl::Status OpenStandardStreams() {
   bool output_was_closed = false;
   for (int fd = 0; fd <= 2; ++fd) {
-    struct stat info{};
-    if (::fstat(fd, &info) == 0) continue;
+    const int flags = ::fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) continue;
     output_was_closed = output_was_closed || fd == 1;
-    (void)!::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    const int null = ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    if (null < 0) {
+      return absl::InvalidArgumentError("/dev/null: " + std::string(std::strerror(errno)) +
+                                        "; a standard stream is closed, and dlaunch needs it in its place");
+    }
+    if (null == fd) continue;
+    ::dup2(null, fd);
+    ::close(null);
   }
   if (output_was_closed) {
     Say("the standard output is closed: what would be printed there is lost");
   }
+  return absl::OkStatus();
 }
 
 // Threads are given the soft limit as their stack, and gRPC's need more than a page or two.
@@ -230,6 +270,24 @@ absl::Status CheckStackLimit() {
   return absl::InvalidArgumentError("the limit on stacks is " + std::to_string(limit.rlim_cur >> 10) +
                                     " KiB (ulimit -s), and dlaunch's threads need " + std::to_string(kLeast >> 10) +
                                     "; raise it, with ulimit -s 8192");
+}
+
+// Else gRPC ends the process where it has no descriptors or addresses left. The agents' limits are the same, but where
+// they are elsewhere.
+absl::Status CheckOwnLimits() {
+  COHORT_RETURN_IF_ERROR(CheckStackLimit());
+  if (::access("/proc/self/stat", R_OK) != 0) {
+    return absl::InvalidArgumentError(
+        "/proc is not there, by which dlaunch starts and watches processes; mount it: mount -t proc proc /proc");
+  }
+  constexpr rlim_t kLeastAddresses = rlim_t{2} << 30;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kLeastAddresses) {
+    return absl::InvalidArgumentError("the limit on addresses is " + std::to_string(limit.rlim_cur >> 10) +
+                                      " KiB (ulimit -v), and dlaunch reserves more than it uses; raise it, with "
+                                      "ulimit -v unlimited");
+  }
+  return CheckOpenFiles(0, 0, 0);
 }
 
 // The first process of a container dies of no signal that it has not asked for.
@@ -278,11 +336,10 @@ std::string HelpOf(const std::string& command) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  cohort::launcher::OpenStandardStreams();
+  absl::Status fit = cohort::launcher::OpenStandardStreams();
   cohort::launcher::DieOfSignalsEvenAsFirstProcess();
-  if (const absl::Status stacks = cohort::launcher::CheckStackLimit(); !stacks.ok()) {
-    return cohort::launcher::Refuse(stacks, cohort::launcher::kExitLauncher);
-  }
+  if (fit.ok()) fit = cohort::launcher::CheckOwnLimits();
+  if (!fit.ok()) return cohort::launcher::Refuse(fit, cohort::launcher::kExitLauncher);
   ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of `ulimit -f` costs the log, not the job
   if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);

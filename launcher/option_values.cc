@@ -22,6 +22,11 @@ absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
     return absl::InvalidArgumentError("--port-range '" + text +
                                       "': give the first and the last TCP port, such as 29400:29499");
   }
+  if (range.first == range.last) {
+    return absl::InvalidArgumentError("--port-range '" + text +
+                                      "': one port is too few, since dlaunch listens itself and MASTER_PORT is "
+                                      "another; give at least three, such as 29400:29402");
+  }
   *out = range;
   return absl::OkStatus();
 }

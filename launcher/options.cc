@@ -159,8 +159,11 @@ absl::Status ReadCount(const std::string& option, const std::string& text, int m
 absl::Status ReadNodes(const std::string& text, Options* options) {
   const size_t colon = text.find(':');
   if (colon == std::string::npos) return ReadCount("nnodes", text, kMaxNodes, &options->nodes);
-  COHORT_RETURN_IF_ERROR(ReadCount("nnodes", text.substr(0, colon), kMaxNodes, &options->min_nodes));
-  COHORT_RETURN_IF_ERROR(ReadCount("nnodes", text.substr(colon + 1), kMaxNodes, &options->nodes));
+  if (!ReadCount("nnodes", text.substr(0, colon), kMaxNodes, &options->min_nodes).ok() ||
+      !ReadCount("nnodes", text.substr(colon + 1), kMaxNodes, &options->nodes).ok()) {
+    return Invalid("--nnodes '" + text + "': give a whole number from 1 to " + std::to_string(kMaxNodes) +
+                   ", or the least and the most, such as 2:5");
+  }
   if (*options->min_nodes <= *options->nodes) return absl::OkStatus();
   return Invalid("--nnodes '" + text + "': give the least and the most nodes, such as " + text.substr(colon + 1) + ":" +
                  text.substr(0, colon));
@@ -227,6 +230,10 @@ absl::Status ReadHosts(const RawOptions& raw, const CLI::App& app, Options* opti
   const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
   const bool hosts = given("--hosts"), file = given("--hostfile");
   if (hosts && file) return Invalid("--hosts and --hostfile contradict each other; leave one out");
+  if ((hosts || file) && given("--launcher") && raw.launcher != "ssh" && raw.launcher != "auto") {
+    return Invalid(std::string(hosts ? "--hosts" : "--hostfile") + " and --launcher " + raw.launcher +
+                   " contradict each other: those hosts are reached by ssh; leave one out");
+  }
   if ((hosts || file) && given("--simulate-nodes")) {
     return Invalid("--simulate-nodes lets this machine stand for nodes; leave it or the list of hosts out");
   }

@@ -169,7 +169,8 @@ absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const P
     COHORT_ASSIGN_OR_RETURN(const Counts counts, Count(nodes[i], own));
     if (counts.ranks > kMaxRanksPerNode) {
       return absl::InvalidArgumentError(std::to_string(counts.ranks) + " ranks on " + nodes[i].name +
-                                        "; the limit is " + std::to_string(kMaxRanksPerNode));
+                                        "; the limit is " + std::to_string(kMaxRanksPerNode) +
+                                        " on each node: lower their number, or use more nodes");
     }
     if (!first) first = counts;
     if (counts.devices_per_rank != first->devices_per_rank) {

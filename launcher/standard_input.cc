@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <utility>
 
 namespace cohort::launcher {
 
-StandardInput::StandardInput(EventLoop* loop, int fd, std::function<void(std::string bytes, bool end)> send)
-    : loop_(loop), fd_(fd), send_(std::move(send)) {}
+StandardInput::StandardInput(EventLoop* loop, int fd, std::function<void(std::string bytes, bool end)> send,
+                             std::function<void(const std::string& why)> complain)
+    : loop_(loop), fd_(fd), send_(std::move(send)), complain_(std::move(complain)) {}
 
 StandardInput::~StandardInput() { Pause(); }
 
@@ -68,6 +70,7 @@ void StandardInput::ReadOnce() {
   std::string bytes(std::min<uint64_t>(wanted_, 64u << 10), '\0');
   const ssize_t n = ::read(fd_, bytes.data(), bytes.size());
   const bool later = n < 0 && (errno == EINTR || errno == EAGAIN || (errno == EIO && InBackground()));
+  if (n < 0 && !later) complain_(std::strerror(errno));
   if (!later) {
     bytes.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
     wanted_ -= bytes.size();

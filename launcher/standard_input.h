@@ -15,8 +15,10 @@ class StandardInput {
  public:
   static constexpr std::chrono::milliseconds kLookInterval{500};  // at whether we are in the foreground again
 
-  // `send` gets the bytes in their order, `end` with the last. `fd` is not owned. Nothing is read before Want.
-  StandardInput(EventLoop* loop, int fd, std::function<void(std::string bytes, bool end)> send);
+  // `send` gets the bytes in their order, `end` with the last; `complain` hears before why that is no true end. `fd` is
+  // not owned. Nothing is read before Want.
+  StandardInput(EventLoop* loop, int fd, std::function<void(std::string bytes, bool end)> send,
+                std::function<void(const std::string& why)> complain);
   ~StandardInput();
   StandardInput(const StandardInput&) = delete;
   StandardInput& operator=(const StandardInput&) = delete;
@@ -36,6 +38,7 @@ class StandardInput {
   EventLoop* loop_;
   const int fd_;
   std::function<void(std::string bytes, bool end)> send_;
+  std::function<void(const std::string& why)> complain_;
   uint64_t wanted_ = 0;
   bool terminal_ = false;
   bool started_ = false;

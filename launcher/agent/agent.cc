@@ -18,17 +18,11 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/cgroup.h"
-#include "launcher/agent/node_ranks.h"
-#include "launcher/agent/rank_socket.h"
-#include "launcher/agent/rendezvous_link.h"
-#include "launcher/agent/sentinel.h"
+#include "launcher/agent/agent_inside.h"
 #include "launcher/agent/sweep.h"
-#include "launcher/base/addresses.h"
-#include "launcher/base/event_loop.h"
-#include "launcher/base/message_pipe.h"
+#include "launcher/base/say.h"
+#include "launcher/environment/process_environment.h"
 #include "launcher/options.h"
-#include "runtime/base/file_descriptor.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -41,67 +35,13 @@ constexpr std::chrono::seconds kHostLinger{5};
 constexpr std::chrono::seconds kFlushLimit{2};  // for a dlaunch that has ended our input before the job's end
 constexpr int kMaxSentinelRestarts = 10;
 
-class Agent {
- public:
-  explicit Agent(bool exit_with_job);
-  int Run();
+std::string InPortRange(const v1::NodeStart& start) {
+  if (start.first_port() == 0) return "; too many are in use";
+  return " in --port-range " + std::to_string(start.first_port()) + ":" + std::to_string(start.last_port()) +
+         "; give a wider one";
+}
 
- private:
-  void OnInput();
-  void OnInputEnded();
-  void OnSignal();
-  void OnSchedulersNotice(int signal);
-  void OnTerminate();
-  void TellWhyRanksEnd(const std::string& why);
-  // Whether its ranks ask for notices of a preemption, or will, as those of an earlier epoch did.
-  bool AskForNotices();
-  void OnToNode(const v1::ToNode& message);
-  void OnStart(const v1::NodeStart& start);
-  void OnLook(uint64_t number);
-  void PassOn(v1::FromNode message);
-  RendezvousServer::OnFinished FinishCallback();
-  absl::Status HostRendezvous(std::string* address);
-  void OnTakeOver(const v1::TakeOver& order);
-  absl::Status Join(const std::string& addresses);
-  bool IsToldToEnd();
-  void OnMessage(const v1::ToAgent& message);
-  void OnAssignment(const v1::Assignment& assignment);
-  void MakeCgroup(const v1::Assignment& assignment);
-  void OnRendezvousLost(const absl::Status& why);
-  void OnReport(const v1::JobReport& report);
-  bool IsNeededForReport();
-  void OnAllGone();
-  void OnOutputLine(const v1::OutputLine& line);
-  void WantInput(uint64_t bytes, bool closed);
-  void StopRanks(std::chrono::milliseconds grace, bool restarting = false);
-  void MarkFailure();
-  void Notice(const std::string& text);
-  void GiveUp(const std::string& why);
-  void EndWhenDone();
-  void ReapChildren();
-
-  const bool exit_with_job_;
-  int exit_status_;
-  const std::string address_ = NewSocketAddress();
-  Cgroup cgroup_{OwnCgroup().value_or("")};
-  Sentinel sentinel_;
-  int sentinel_restarts_ = 0;
-  EventLoop loop_;
-  MessageReader input_;
-  MessageWriter output_;
-  LogWriter logs_{&loop_, [this](const std::string& problem) { Notice(problem); }};
-  runtime::FileDescriptor signals_;
-
-  v1::NodeStart start_;
-  std::unique_ptr<NodeRanks> ranks_;  // since the assignment
-  bool ranks_done_ = false;           // or never started
-  bool asked_ = false;                // see AskForNotices
-  bool noticed_ = false;              // a SIGTERM was passed on as a notice of a preemption
-  bool report_seen_ = false;          // the rendezvous has nothing more to say, or is gone
-  bool input_ended_ = false;
-  bool lingering_ = false;
-  RendezvousLink link_{&loop_};  // last, so that its threads end first
-};
+}  // namespace
 
 Agent::Agent(bool exit_with_job)
     : exit_with_job_(exit_with_job),
@@ -121,12 +61,18 @@ int Agent::Run() {
   ::dup2(STDERR_FILENO, STDOUT_FILENO);
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
-  loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
+  const bool hears = loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
   output_.set_on_drained([this] {
     if (ranks_ && !output_.full()) ranks_->ResumeOutput();
     EndWhenDone();
   });
-  loop_.Run();
+  if (hears) {
+    loop_.Run();
+  } else {  // a file, whose end no loop would tell
+    constexpr char kNoPipe[] = "my standard input is no pipe, terminal or socket; agents are started by dlaunch itself";
+    Say(kNoPipe);
+    GiveUp(kNoPipe);
+  }
   link_.Close();
   cgroup_.Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + address_, {{sentinel_.pid()}}, true, kSweepLimit);
@@ -154,7 +100,11 @@ void Agent::OnInput() {
 void Agent::OnInputEnded() {
   if (std::exchange(input_ended_, true)) return;
   loop_.Unwatch(STDIN_FILENO);
+  const bool lost = ranks_ && !ranks_done_ && !told_to_stop_ && !report_seen_;
   StopRanks(std::chrono::milliseconds(0));  // nothing to stop after an orderly end
+  // dlaunch is gone, or the process by which it reaches us. To the others this node is then as lost as if we had been
+  // killed; of ranks that end for no reason of their own they would think worse.
+  if (lost && !link_.hosting()) link_.Abandon();
   EndWhenDone();
 }
 
@@ -189,6 +139,7 @@ void Agent::OnTerminate() {
     link_.Send(message);
     return;
   }
+  told_to_stop_ = true;
   const std::string why = start_.name() + " was told to end by SIGTERM";
   Notice(why + ", and its agent ends its ranks");
   link_.RequestStop(why, 128 + SIGTERM);
@@ -243,6 +194,7 @@ void Agent::OnToNode(const v1::ToNode& message) {
   if (message.has_standard_input() && ranks_) ranks_->TakeInput(message.standard_input());
   if (!message.has_stop()) return;
   const v1::Stop& stop = message.stop();
+  told_to_stop_ = true;
   link_.RequestStop(stop.reason(), stop.exit_code(), stop.signal(), number);
   if (stop.exit_code() != 0 && stop.signal() == 0) MarkFailure();  // ranks may yet stop in order, and else are told
   if (!link_.hosting() || stop.grace_ms() == 0) StopRanks(std::chrono::milliseconds(stop.grace_ms()));
@@ -264,6 +216,8 @@ void Agent::OnStart(const v1::NodeStart& start) {
   if (start.host_rendezvous()) {
     const absl::Status hosted = HostRendezvous(&address);
     if (!hosted.ok()) return GiveUp("can't host the rendezvous: " + std::string(hosted.message()));
+    // Whatever the program makes of 0, it would not find its peers.
+    if (link_.MasterPort() == 0) return GiveUp("no port is free for MASTER_PORT" + InPortRange(start));
   }
   const absl::Status joined = Join(address);
   if (!joined.ok() && !input_ended_)
@@ -349,6 +303,7 @@ void Agent::OnMessage(const v1::ToAgent& message) {
       }
       break;
     case v1::ToAgent::kStop:
+      told_to_stop_ = !message.stop().restarting();
       MarkFailure();
       StopRanks(std::chrono::milliseconds(message.stop().grace_ms()), message.stop().restarting());
       break;
@@ -410,7 +365,7 @@ void Agent::OnAllGone() {
   ranks_done_ = true;
   v1::FromAgent done;
   done.mutable_done()->set_node(start_.node());
-  done.mutable_done()->set_master_port(static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port())));
+  done.mutable_done()->set_master_port(link_.MasterPort());
   link_.Send(done);
   EndWhenDone();
 }
@@ -482,8 +437,6 @@ void Agent::Notice(const std::string& text) {
   output_.Write(message);
 }
 
-}  // namespace
-
 int RunAgent(int argc, char** argv) {
   bool exit_with_job = false;
   for (int i = 0; i < argc; ++i) {
@@ -492,6 +445,7 @@ int RunAgent(int argc, char** argv) {
     // A pipe takes that much at once; if nobody reads it, the messages won't be read either.
     (void)!::write(STDOUT_FILENO, kAgentPreamble, sizeof kAgentPreamble - 1);
   }
+  HideVariables("GRPC_");
   Sentinel::RememberArguments(argc, argv);
   Agent agent(exit_with_job);
   return agent.Run();

@@ -1,9 +1,11 @@
 #include "launcher/agent/log_writer.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
@@ -31,6 +33,13 @@ namespace {
 
 constexpr size_t kPieceBytes = 64u << 10;  // so that a slow disk shows that it gets on
 
+bool LeadsTo(const std::string& path, int fd) {
+  struct stat there{};
+  struct stat ours{};
+  if (::fstat(fd, &ours) != 0) return true;  // nobody knows
+  return ::stat(path.c_str(), &there) == 0 && there.st_dev == ours.st_dev && there.st_ino == ours.st_ino;
+}
+
 }  // namespace
 
 class LogWriter::File {
@@ -38,8 +47,10 @@ class LogWriter::File {
   explicit File(std::string path) : path(std::move(path)) {}
 
   const std::string path;
-  FileDescriptor descriptor;      // the thread's
-  std::function<void()> on_room;  // the loop's thread's
+  FileDescriptor descriptor;       // the thread's
+  bool moved = false;              // the thread's: its path leads to it no more
+  std::atomic<bool> pipe = false;  // opening it waits for a reader
+  std::function<void()> on_room;   // the loop's thread's
   // Under Shared's lock:
   bool given_up = false;  // can't be written; that was told
   size_t waiting = 0;     // bytes
@@ -67,6 +78,7 @@ struct LogWriter::Shared {
   bool has_thread COHORT_GUARDED_BY(mutex) = false;
   bool busy COHORT_GUARDED_BY(mutex) = false;
   bool stop COHORT_GUARDED_BY(mutex) = false;
+  bool told_of_move COHORT_GUARDED_BY(mutex) = false;                // of all files of a folder it is told once
   Deadline::Clock::time_point progress COHORT_GUARDED_BY(mutex){};   // the latest, or when there was nothing to do
   std::vector<std::string> problems COHORT_GUARDED_BY(mutex);        // not told yet
   std::map<std::string, uint64_t> missing COHORT_GUARDED_BY(mutex);  // bytes left out, by path
@@ -128,7 +140,8 @@ void LogWriter::Write(const std::shared_ptr<File>& file, std::string_view bytes)
       shared_->missing[file->path] += bytes.size();
       if (!std::exchange(file->told_slow, true)) {
         shared_->AddProblem(file->path + ": the disk is too slow; what it does not take in time is left out of the " +
-                            "file, which says where, and the job goes on");
+                            "file, which says where, and the job goes on" +
+                            (file->pipe ? " (it is a pipe: does anybody read it?)" : ""));
       }
       return;
     }
@@ -244,6 +257,7 @@ void LogWriter::Run(const std::shared_ptr<Shared>& shared) {
     shared->busy = false;
     piece->file->waiting -= piece->bytes.size();
     shared->waiting -= piece->bytes.size();
+    if (piece->file->moved && std::exchange(shared->told_of_move, true)) problem.clear();
     if (!problem.empty() && !std::exchange(piece->file->given_up, true)) shared->AddProblem(std::move(problem));
     shared->queue.pop_front();
     shared->progress = Deadline::Clock::now();
@@ -257,6 +271,8 @@ std::string LogWriter::Perform(const Piece& piece) {
   File& file = *piece.file;
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
   if (piece.kind == Piece::Kind::kOpen) {
+    struct stat there{};
+    file.pipe = ::stat(file.path.c_str(), &there) == 0 && S_ISFIFO(there.st_mode);
     file.descriptor = FileDescriptor(::open(file.path.c_str(), kFlags, 0666));
     if (!file.descriptor.valid() && errno == ENOENT) {  // another machine's folder
       std::error_code error;
@@ -269,6 +285,7 @@ std::string LogWriter::Perform(const Piece& piece) {
   if (!file.descriptor.valid()) return "";
   int error = 0;
   if (piece.kind == Piece::Kind::kClose) {
+    file.moved = !LeadsTo(file.path, file.descriptor.get());
     // Some file systems tell only here that what they took is lost.
     if (::close(file.descriptor.Release()) != 0 && errno != EINTR) error = errno;
   }
@@ -280,7 +297,10 @@ std::string LogWriter::Perform(const Piece& piece) {
       error = errno;
     }
   }
-  if (error == 0) return "";
+  if (error == 0 && !file.moved) return "";
+  if (error == 0) {
+    return file.path + " was moved or removed while the job ran: what was printed is not in that folder any more";
+  }
   file.descriptor = FileDescriptor();
   return "can't write " + file.path + ": " + std::strerror(error) + "; the job goes on, the file is incomplete";
 }

@@ -33,9 +33,11 @@ std::string ReadFile(const std::string& path) {
 std::optional<ProcessState> ParseProcessStat(const std::string& text) {
   // The name may hold spaces and parentheses; the fields begin after the last ')'.
   const size_t name_end = text.rfind(')');
-  if (name_end == std::string::npos) return std::nullopt;
+  const size_t name_begin = text.find('(');
+  if (name_end == std::string::npos || name_begin >= name_end) return std::nullopt;
   std::istringstream fields(text.substr(name_end + 1));
   ProcessState result;
+  result.name = text.substr(name_begin + 1, name_end - name_begin - 1);
   unsigned long flags = 0;
   std::string skipped;
   fields >> result.state >> result.parent >> result.group >> skipped >> skipped >> skipped >> flags;

@@ -10,6 +10,7 @@
 namespace cohort::launcher {
 
 struct ProcessState {
+  std::string name;  // of the program as a rule, cut to 15 bytes
   char state = '?';  // R, S, D, T (stopped), t (traced), Z, X
   pid_t parent = 0;
   pid_t group = 0;

@@ -21,7 +21,7 @@
 namespace cohort::launcher {
 namespace {
 
-enum class Step : int { kWorkingDirectory, kStandardStreams, kParentGone, kExec };
+enum class Step : int { kWorkingDirectory, kNullDevice, kStandardStreams, kParentGone, kExec };
 
 struct Failure {
   Step step;
@@ -67,7 +67,8 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   if (plan.cpus != nullptr) ::sched_setaffinity(0, plan.cpu_bytes, plan.cpus);  // a hint: cpusets may have changed
   const int input = plan.input >= 0 ? plan.input : ::open("/dev/null", O_RDONLY);
-  if (input < 0 || ::dup2(input, 0) < 0 || ::dup2(plan.output, 1) < 0 || ::dup2(plan.error, 2) < 0) {
+  if (input < 0) Fail(plan, Step::kNullDevice);
+  if (::dup2(input, 0) < 0 || ::dup2(plan.output, 1) < 0 || ::dup2(plan.error, 2) < 0) {
     Fail(plan, Step::kStandardStreams);
   }
   constexpr unsigned kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
@@ -147,6 +148,8 @@ absl::Status WaitForExec(RankProcess* process, const RankCommand& command) {
   switch (failure.step) {
     case Step::kWorkingDirectory:
       return absl::InternalError("can't enter the working directory " + command.working_directory + ": " + cause);
+    case Step::kNullDevice:
+      return absl::InternalError("can't open /dev/null, a rank's standard input: " + cause + "; mount /dev");
     case Step::kStandardStreams:
       return absl::InternalError("can't set up the standard streams: " + cause);
     case Step::kParentGone:

@@ -168,8 +168,12 @@ v1::NodeOffer RendezvousLink::MakeOffer() const {
   offer.set_node(start_.node());
   offer.set_name(start_.name());
   offer.set_address(data_interface_ip_);
-  offer.set_master_port(static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port())));
+  offer.set_master_port(MasterPort());
   return offer;
+}
+
+uint32_t RendezvousLink::MasterPort() const {
+  return static_cast<uint32_t>(FindFreePort(start_.first_port(), start_.last_port()));
 }
 
 RendezvousClient::Callbacks RendezvousLink::StreamCallbacks() {
@@ -340,6 +344,17 @@ void RendezvousLink::TellAgentEnded(uint32_t agent, const std::string& text, uin
 
 void RendezvousLink::NoteStandbys(const v1::Standbys& standbys) {
   if (server_) server_->NoteStandbys(standbys);
+}
+
+void RendezvousLink::Abandon() {
+  lost_ = true;
+  ++stream_;
+  {
+    const runtime::MutexLock lock(copy_mutex_);
+    acknowledges_to_ = nullptr;
+    early_ack_.reset();
+  }
+  client_.reset();
 }
 
 void RendezvousLink::Close() {

@@ -63,6 +63,9 @@ class RendezvousLink {
   // This machine's address in the network between nodes, once joined.
   const std::string& data_interface_ip() const { return data_interface_ip_; }
 
+  // A port that is free here now, for the ranks' own rendezvous; 0 where none is.
+  uint32_t MasterPort() const;
+
   // What is sent before Join, or without standbys after the end of the stream, is dropped. With standbys it reaches the
   // next host.
   void Send(const v1::FromAgent& message);
@@ -71,6 +74,9 @@ class RendezvousLink {
   void GiveNotice(int signal, uint64_t number);
   void TellAgentEnded(uint32_t agent, const std::string& text, uint64_t number);
   void NoteStandbys(const v1::Standbys& standbys);
+  // Ends the stream for good, without a word, within two seconds: to the rendezvous this node is lost. Not where it is
+  // hosted here.
+  void Abandon();
   // Writes what is queued, for a second at most, and ends the stream.
   void Close();
 

@@ -27,7 +27,7 @@ size_t arguments_size = 0;
 
 void Rename() {
   constexpr char kName[] = "dlaunch\0sentinel";
-  ::prctl(PR_SET_NAME, "dlaunch-watch");
+  ::prctl(PR_SET_NAME, kSentinelName);
   if (arguments_size < sizeof kName) return;
   std::memset(arguments_begin, 0, arguments_size);
   std::memcpy(arguments_begin, kName, sizeof kName);

@@ -11,6 +11,9 @@
 
 namespace cohort::launcher {
 
+// Its process' name.
+inline constexpr char kSentinelName[] = "dlaunch-watch";
+
 class Sentinel {
  public:
   // `mark`: the variable (NAME=VALUE) that all of this agent's ranks carry. Call from the agent's main thread.

@@ -291,4 +291,18 @@ int FindFreePort(int first, int last) {
   return 0;
 }
 
+bool LoopbackIsUp() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return true;  // nobody knows
+  bool known = false;
+  bool up = false;
+  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+    if ((entry->ifa_flags & IFF_LOOPBACK) == 0) continue;
+    known = true;
+    up = up || (entry->ifa_flags & IFF_UP) != 0;
+  }
+  ::freeifaddrs(list);
+  return up || !known;
+}
+
 }  // namespace cohort::launcher

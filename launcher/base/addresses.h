@@ -52,4 +52,8 @@ int FindFreePort(int first = 0, int last = 0);
 // Whether "10.1.2.3" lies in "10.0.0.0/8"; false for what is no address or no network.
 bool InNetwork(const std::string& address, const std::string& network);
 
+// Whether this machine reaches itself: false where it has a loopback interface that is down, as in a new network
+// namespace.
+bool LoopbackIsUp();
+
 }  // namespace cohort::launcher

@@ -59,14 +59,14 @@ std::string FormatInventory(const v1::NodeInventory& inventory) {
 
 absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output) {
   const size_t mark = output.rfind(std::string("\n") + kMark);
-  if (mark == std::string::npos) return absl::NotFoundError("it said nothing about itself");
+  if (mark == std::string::npos) return absl::NotFoundError("said nothing about itself");
   const size_t begin = mark + sizeof kMark;  // the newline counts for the terminating zero
   const std::string digits = output.substr(begin, output.find('\n', begin) - begin);
   const bool whole = digits.size() % 2 == 0 && digits.find_first_not_of("0123456789abcdef") == std::string::npos;
   v1::NodeInventory inventory;
   if (!whole || output.find('\n', begin) == std::string::npos ||
       !inventory.ParseFromString(absl::HexStringToBytes(digits))) {
-    return absl::InvalidArgumentError("what it says about itself is damaged");
+    return absl::InvalidArgumentError("says about itself what is damaged");
   }
   // All of it is shown to people, and the host's name becomes the node's.
   inventory.set_host(Printable(inventory.host(), kMaxName));

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/spawn/blaunch_command.h"
@@ -15,12 +16,19 @@ Detection Lsf::Detect(const Options&) const {
   const auto job = GetVariable("LSB_JOBID");
   if (!job) return {false, "LSB_JOBID is not set"};
   const auto file = GetVariable("LSB_DJOB_HOSTFILE");
-  if (!file) return {false, "LSB_JOBID is " + *job + ", but LSB_DJOB_HOSTFILE is not set"};
+  if (!file) return {true, "LSB_JOBID is " + *job + ", but LSB_DJOB_HOSTFILE is not set"};
   return {true, "LSB_JOBID is " + *job + ", LSB_DJOB_HOSTFILE " + *file};
 }
 
 absl::StatusOr<JobNodes> Lsf::Find(const Options& options) const {
   const std::string job = "LSF job " + GetVariable("LSB_JOBID").value_or("?");
+  // On this machine alone it would be another job than was meant.
+  if (!GetVariable("LSB_DJOB_HOSTFILE")) {
+    return absl::InvalidArgumentError(
+        job +
+        ": LSB_DJOB_HOSTFILE is not set, which names its hosts; run dlaunch in the job's own shell, or on this machine "
+        "alone with --launcher local");
+  }
   COHORT_ASSIGN_OR_RETURN(const std::string text,
                           ReadHostFile(GetVariable("LSB_DJOB_HOSTFILE").value_or(""), "LSB_DJOB_HOSTFILE"));
   COHORT_ASSIGN_OR_RETURN(std::vector<HostEntry> hosts, ParseNodeFile(text, "LSB_DJOB_HOSTFILE"));

@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/environment/ssh_hosts.h"
@@ -15,12 +16,19 @@ Detection Pbs::Detect(const Options&) const {
   const auto job = GetVariable("PBS_JOBID");
   if (!job) return {false, "PBS_JOBID is not set"};
   const auto file = GetVariable("PBS_NODEFILE");
-  if (!file) return {false, "PBS_JOBID is " + *job + ", but PBS_NODEFILE is not set"};
+  if (!file) return {true, "PBS_JOBID is " + *job + ", but PBS_NODEFILE is not set"};
   return {true, "PBS_JOBID is " + *job + ", PBS_NODEFILE " + *file};
 }
 
 absl::StatusOr<JobNodes> Pbs::Find(const Options& options) const {
   const std::string job = "PBS job " + GetVariable("PBS_JOBID").value_or("?");
+  // On this machine alone it would be another job than was meant.
+  if (!GetVariable("PBS_NODEFILE")) {
+    return absl::InvalidArgumentError(
+        job +
+        ": PBS_NODEFILE is not set, which names its hosts; run dlaunch in the job's own shell, or on this machine "
+        "alone with --launcher local");
+  }
   COHORT_ASSIGN_OR_RETURN(const std::string text,
                           ReadHostFile(GetVariable("PBS_NODEFILE").value_or(""), "PBS_NODEFILE"));
   COHORT_ASSIGN_OR_RETURN(std::vector<HostEntry> hosts, ParseNodeFile(text, "PBS_NODEFILE"));

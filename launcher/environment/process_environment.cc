@@ -13,6 +13,12 @@ extern char** environ;
 namespace cohort::launcher {
 namespace {
 
+// See HideVariables; never destroyed, since it is read until the end.
+std::vector<std::string>& Hidden() {
+  static auto* const hidden = new std::vector<std::string>();
+  return *hidden;
+}
+
 // What other launchers tell their processes: a program that finds it would take itself for a rank of theirs.
 bool BelongsToAnotherLauncher(std::string_view name) {
   static constexpr std::string_view kNames[] = {"SLURM_PROCID",
@@ -93,8 +99,18 @@ std::optional<std::string> GetVariable(const char* name) {
   return value;
 }
 
+void HideVariables(std::string_view prefix) {
+  std::vector<std::string> names;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!std::string_view(*variable).starts_with(prefix)) continue;
+    Hidden().emplace_back(*variable);
+    names.push_back(Hidden().back().substr(0, Hidden().back().find('=')));
+  }
+  for (const std::string& name : names) ::unsetenv(name.c_str());
+}
+
 std::vector<std::string> InheritedEnvironment() {
-  std::vector<std::string> variables;
+  std::vector<std::string> variables = Hidden();
   for (char** variable = environ; *variable != nullptr; ++variable) variables.emplace_back(*variable);
   return variables;
 }

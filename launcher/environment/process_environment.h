@@ -22,6 +22,9 @@ std::optional<std::string> GetVariable(const char* name);
 using VariableLookup = std::function<std::optional<std::string>(const char* name)>;
 // All of them, as NAME=VALUE.
 std::vector<std::string> InheritedEnvironment();
+// Takes away those whose names begin so, but for InheritedEnvironment: what a user has set for the program must not
+// steer a library of ours. Call before other threads exist.
+void HideVariables(std::string_view prefix);
 
 // Those of `inherited` that mean the same on another host: not what tells of this machine, this session or its devices
 // (HOSTNAME, HOME, SSH_*, XDG_*, TMPDIR, CUDA_VISIBLE_DEVICES, ...) unless `passed` names it ("HOME", or "XDG_*" for

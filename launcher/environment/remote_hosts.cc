@@ -17,6 +17,7 @@
 #include "launcher/base/run_commands.h"
 #include "launcher/base/say.h"
 #include "launcher/environment/inventory.h"
+#include "launcher/environment/process_environment.h"
 #include "launcher/environment/this_machine.h"
 #include "launcher/program.h"
 #include "runtime/base/deadline.h"
@@ -51,6 +52,17 @@ std::string DescribeFailure(const Options& options, const RemoteWay& way, const 
   return "could not start " + path + " (status " + std::to_string(code) + ")" + words + "; try: " + way.trial;
 }
 
+// The command by which hosts are reached.
+absl::Status CheckIsHere(const std::string& command, const RemoteWay& way) {
+  const absl::StatusOr<Program> found =
+      FindProgram(command, GetVariable("PATH").value_or("/usr/bin:/bin"), "/nonexistent", "/nonexistent");
+  if (found.ok()) return absl::OkStatus();
+  const bool by_path = command.find('/') != std::string::npos;
+  return absl::InvalidArgumentError(
+      "there is no " + command + (by_path ? "" : " in PATH") + " on this machine, by which hosts are reached; " +
+      (way.spawner == "ssh" ? "install it, or name another with --ssh" : "add the folder where it lies to PATH"));
+}
+
 absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay& way, const HostEntry& entry,
                                          const CommandResult& result) {
   const auto blame = [&](const std::string& what) {
@@ -59,7 +71,10 @@ absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay
   absl::StatusOr<v1::NodeInventory> inventory = ParseInventory(result.output);
   if (!inventory.ok()) {
     const bool fine = result.ended && result.wait_status == 0;
-    return blame(fine ? std::string(inventory.status().message()) : DescribeFailure(options, way, result));
+    const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
+    return blame(fine ? std::string(inventory.status().message()) + "; is " + path +
+                            " a dlaunch there? Another is named with --agent-path"
+                      : DescribeFailure(options, way, result));
   }
   absl::StatusOr<NodeResources> node = ResourcesOf(*inventory, options, entry.host);
   if (!node.ok()) return blame(std::string(node.status().message()));
@@ -113,6 +128,8 @@ absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<Host
   for (const HostEntry& entry : hosts) {
     commands.push_back(way.command(options, OwnPath(), entry.host, {"agent", "--inventory"}));
   }
+  // A shell's status for that is the same as a host's.
+  if (!commands.empty()) COHORT_RETURN_IF_ERROR(CheckIsHere(commands[0][0], way));
   const size_t least = options.min_nodes ? static_cast<size_t>(*options.min_nodes) : hosts.size();
   std::vector<std::optional<NodeResources>> answers(hosts.size());
   std::vector<std::string> left_out;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/say.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/spawn/srun_command.h"
 #include "runtime/base/status_macros.h"
@@ -44,6 +45,12 @@ absl::StatusOr<JobNodes> Slurm::Find(const Options& options) const {
   COHORT_ASSIGN_OR_RETURN(SlurmNodes slurm, ReadSlurmVariables(GetVariable));
   const std::string job = GetVariable("SLURM_JOB_ID").value_or("?");
   if (slurm.elsewhere) return JobNodes{.source = "Slurm job " + job, .instead = [] { return 0; }};
+  const std::string listed = std::to_string(slurm.hosts.size());
+  const std::string allocated = GetVariable("SLURM_JOB_NUM_NODES").value_or(listed);
+  const bool step = GetVariable("SLURM_STEP_NUM_TASKS").value_or("1") != "1";
+  if (!step && allocated != listed) {
+    Say("SLURM_JOB_NUM_NODES is " + allocated + ", and SLURM_JOB_NODELIST names " + listed + ": taking those");
+  }
   COHORT_ASSIGN_OR_RETURN(slurm.hosts, FirstHosts(std::move(slurm.hosts), options, "Slurm job " + job));
   return AskHosts(options, slurm.hosts,
                   {.spawner = "srun",

@@ -92,7 +92,7 @@ int RunKillCommand(const std::vector<std::string>& arguments) {
   const absl::StatusOr<std::string> id = FindRunningJob(names[0]);
   if (!id.ok()) return Refuse(std::string(id.status().message()), kNoSuchJob);
   absl::StatusOr<JobConnection> connection = JobConnection::Open(*id);
-  if (!connection.ok()) return Refuse(std::string(connection.status().message()), kNoSuchJob);
+  if (!connection.ok()) return Refuse(*id + ": " + std::string(connection.status().message()), kNoSuchJob);
   v1::JobRequest request;
   request.set_protocol(kJobProtocol);
   request.set_stop(true);

@@ -97,7 +97,7 @@ PageSize SizeOfTerminal() {
 int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   absl::StatusOr<JobConnection> connection = JobConnection::Open(job_id);
-  if (!connection.ok()) return Refuse(std::string(connection.status().message()), kNoSuchJob);
+  if (!connection.ok()) return Refuse(job_id + ": " + std::string(connection.status().message()), kNoSuchJob);
   std::optional<JobFrame> before;
   if (terminal && !Print("\x1b[2J")) return kExitLauncher;
   for (;;) {

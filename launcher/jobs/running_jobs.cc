@@ -77,7 +77,7 @@ absl::StatusOr<JobConnection> JobConnection::Open(const std::string& job_id) {
   std::memcpy(name.sun_path + 1, address.data() + 1, address.size() - 1);
   const socklen_t length = offsetof(sockaddr_un, sun_path) + address.size();
   if (::connect(connection.fd_.get(), reinterpret_cast<const sockaddr*>(&name), length) != 0) {
-    return absl::UnavailableError(job_id + ": its dlaunch takes no question: " + std::strerror(errno));
+    return absl::UnavailableError("its dlaunch takes no question: " + std::string(std::strerror(errno)));
   }
   ucred credentials{};
   socklen_t size = sizeof credentials;
@@ -85,7 +85,7 @@ absl::StatusOr<JobConnection> JobConnection::Open(const std::string& job_id) {
     connection.pid_ = credentials.pid;
     // Any user may take such a name, and root may look at any user's job.
     if (credentials.uid != ::geteuid() && ::geteuid() != 0) {
-      return absl::PermissionDeniedError(job_id + ": it is another user's");
+      return absl::PermissionDeniedError("it is another user's");
     }
   }
   return connection;

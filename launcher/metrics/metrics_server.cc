@@ -188,11 +188,10 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::s
   try {
     auto exposer = std::make_unique<prometheus::Exposer>(options);
     return std::make_unique<PrometheusServer>(std::move(exposer), std::move(wanted));
-  } catch (const std::exception& error) {  // of civetweb, which does not say more
+  } catch (const std::exception&) {  // of civetweb, which does not say why
     return absl::UnavailableError("--metrics " + address +
                                   ": can't listen there; is the port in use, or the address another machine's? Name "
-                                  "another, or 0 for any free port (" +
-                                  error.what() + ")");
+                                  "another, or 0 for any free port");
   }
 }
 

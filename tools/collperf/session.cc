@@ -2,6 +2,7 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstring>
@@ -30,6 +31,7 @@ using measure::TcpGate;
 using runtime::Deadline;
 
 constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kLook{1};  // at whether the group is whole still
 
 // The memory of a gate, with a token that tells it from another host's file of the same name.
 struct GateFile {
@@ -70,11 +72,7 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const std::string& trans
   options.transports = transports;
   COHORT_ASSIGN_OR_RETURN(session->world_, comm::Communicator::World(*session->runtime_, options));
   COHORT_RETURN_IF_ERROR(session->MakeGate());
-  runtime::Engine* engine = &session->runtime_->engine();
-  session->gate_->set_idle([engine] {
-    runtime::EngineLock lock(*engine);
-    (void)engine->Poll();
-  });
+  session->gate_->set_idle([session = session.get()] { return session->Look(); });
   return session;
 }
 
@@ -102,7 +100,7 @@ absl::Status Session::MakeLeaderGate() {
   COHORT_RETURN_IF_ERROR(runtime_->Put("collperf/gate", offer.Text(), deadline));
   bool all = true;
   for (int rank = 1; rank < ranks(); ++rank) {
-    COHORT_ASSIGN_OR_RETURN(const std::string answer, runtime_->Get(AnswerKey(rank), deadline));
+    COHORT_ASSIGN_OR_RETURN(const std::string answer, Await(AnswerKey(rank), deadline));
     all = all && answer == "mapped";
   }
   COHORT_RETURN_IF_ERROR(runtime_->Put("collperf/gate/choice", all ? "memory" : "tcp", deadline));
@@ -116,7 +114,7 @@ absl::Status Session::MakeLeaderGate() {
 
 absl::Status Session::MakeFollowerGate() {
   const Deadline deadline = Deadline::After(kPatience);
-  COHORT_ASSIGN_OR_RETURN(const std::string text, runtime_->Get("collperf/gate", deadline));
+  COHORT_ASSIGN_OR_RETURN(const std::string text, Await("collperf/gate", deadline));
   COHORT_ASSIGN_OR_RETURN(const Offer offer, Offer::Parse(text));
   absl::StatusOr<std::unique_ptr<SharedMemory>> memory = SharedMemory::Open(offer.path, FileBytes(ranks()));
   GateFile* file = nullptr;
@@ -126,13 +124,32 @@ absl::Status Session::MakeFollowerGate() {
     if (file->token != offer.token) file = nullptr;
   }
   COHORT_RETURN_IF_ERROR(runtime_->Put(AnswerKey(rank()), file != nullptr ? "mapped" : "apart", deadline));
-  COHORT_ASSIGN_OR_RETURN(const std::string choice, runtime_->Get("collperf/gate/choice", deadline));
+  COHORT_ASSIGN_OR_RETURN(const std::string choice, Await("collperf/gate/choice", deadline));
   if (choice == "memory") {
     gate_ = std::make_unique<SharedMemoryGate>(&file->gate, rank(), ranks(), measure::GateSpins(ranks()));
     return absl::OkStatus();
   }
   COHORT_ASSIGN_OR_RETURN(gate_, TcpGate::Connect(offer.ip == "-" ? "" : offer.ip, offer.port, rank(), offer.token));
   return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> Session::Await(const std::string& key, Deadline deadline) {
+  while (true) {
+    const Deadline look = Deadline::After(std::min<std::chrono::nanoseconds>(deadline.left(), kLook));
+    absl::StatusOr<std::string> value = runtime_->Get(key, look);
+    const bool late = absl::IsNotFound(value.status()) || absl::IsDeadlineExceeded(value.status());
+    if (!late || deadline.passed()) return value;
+    COHORT_RETURN_IF_ERROR(Look());
+  }
+}
+
+absl::Status Session::Look() {
+  {
+    runtime::EngineLock lock(runtime_->engine());
+    (void)runtime_->engine().Poll();
+  }
+  for (int rank = 0; rank < ranks(); ++rank) COHORT_RETURN_IF_ERROR(runtime_->rank_status(rank));
+  return world_->status();
 }
 
 absl::StatusOr<std::string> Session::TransportNames() {

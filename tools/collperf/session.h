@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/communicator.h"
+#include "runtime/base/deadline.h"
 #include "runtime/runtime.h"
 #include "tools/measure/gate.h"
 #include "tools/measure/shared_memory.h"
@@ -34,6 +35,10 @@ class Session {
   absl::Status MakeGate();
   absl::Status MakeLeaderGate();
   absl::Status MakeFollowerGate();
+  // What a rank has put under the key; an error as soon as a member of the group is lost.
+  absl::StatusOr<std::string> Await(const std::string& key, runtime::Deadline deadline);
+  // Lets the engine work, and tells whether the group can: a rank that is lost comes to no gate.
+  absl::Status Look();
 
   std::string transports_;
   std::unique_ptr<measure::SharedMemory> memory_;  // outlives the gate

@@ -28,7 +28,7 @@ absl::Status SharedMemoryGate::Wait() {
   for (int yields = 1; memory_->arrivals.load(std::memory_order_acquire) < all; ++yields) {
     sched_yield();
     if (yields % kYieldsBeforeIdle != 0) continue;
-    if (idle_) idle_();
+    if (absl::Status status = Idle(); !status.ok()) return status;
     if (memory_->broken.load(std::memory_order_acquire) != 0) {
       return absl::AbortedError("another rank has given up");
     }

@@ -31,10 +31,14 @@ class Gate {
   // For the head of a report: "shared memory".
   virtual std::string Describe() const = 0;
   // Called now and then while this rank waits: some systems finish a call for their peers only when they are polled.
-  void set_idle(std::function<void()> idle) { idle_ = std::move(idle); }
+  // What is not OK ends the wait with it: somebody won't come.
+  void set_idle(std::function<absl::Status()> idle) { idle_ = std::move(idle); }
 
  protected:
-  std::function<void()> idle_;
+  absl::Status Idle() const { return idle_ ? idle_() : absl::OkStatus(); }
+
+ private:
+  std::function<absl::Status()> idle_;
 };
 
 // What the ranks of a gate in shared memory see. All zeros at first.

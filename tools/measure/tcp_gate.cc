@@ -129,7 +129,7 @@ absl::Status TcpGate::Read(int fd, void* data, size_t bytes) {
     if (errno != EAGAIN && errno != EINTR) return ErrnoStatus(errno, "the benchmark's gate");
     sched_yield();
     if (looks % kLooksBeforeIdle != 0) continue;
-    if (idle_) idle_();
+    COHORT_RETURN_IF_ERROR(Idle());
     if (deadline.passed()) return absl::DeadlineExceededError("the other ranks did not come to the benchmark's gate");
   }
   return absl::OkStatus();

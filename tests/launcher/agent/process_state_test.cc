@@ -25,6 +25,7 @@ TEST(ProcessState, ReadsStatWhateverTheName) {
   for (const char* name : {"sh", "a b", ") R 1 (", "((", ""}) {
     const auto state = ParseProcessStat(Stat(name, 'S', 0, 0));
     ASSERT_TRUE(state) << name;
+    EXPECT_EQ(state->name, name);
     EXPECT_EQ(state->state, 'S');
     EXPECT_EQ(state->parent, 12);
     EXPECT_EQ(state->group, 4711);

@@ -86,6 +86,13 @@ TEST(Diagnosis, AProgramThatIsNotFoundGetsTheRemedy) {
   EXPECT_THAT(FormatReport(report), HasSubstr("looked up in PATH"));
 }
 
+TEST(Diagnosis, AKillMayComeOfTheLimitOnCpuTimeWhereThereIsOne) {
+  EXPECT_THAT(FormatReport(KilledReport()), Not(HasSubstr("ulimit -t")));
+  DiagnosisOptions options;
+  options.cpu_time_limited = true;
+  EXPECT_THAT(FormatReport(KilledReport(), options), HasSubstr("ulimit -t"));
+}
+
 TEST(Diagnosis, WhatWeKilledHasNoHintOfMemory) {
   v1::JobReport report = KilledReport();
   report.mutable_exits(0)->set_killed_by_us(true);

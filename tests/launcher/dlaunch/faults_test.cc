@@ -113,6 +113,18 @@ TEST_F(Faults, KilledAgentAndItsSentinel) {
   ExpectAllGone();
 }
 
+// What holds the agent's output would hold the whole job, and keep what its ranks have left behind.
+TEST_F(Faults, KilledAgentWhoseSentinelIsStopped) {
+  StartFamily();
+  const pid_t sentinel = Sentinel(0);
+  const pid_t agent = ReadProcessState(sentinel)->parent;
+  ::kill(sentinel, SIGSTOP);
+  ::kill(agent, SIGKILL);
+  EXPECT_EQ(job_->Wait(kGone), 125);
+  EXPECT_NE(Head().find("(pid " + std::to_string(agent) + ") was killed by SIGKILL"), string::npos) << job_->err();
+  ExpectAllGone();
+}
+
 TEST_F(Faults, KilledDlaunch) {
   StartFamily();
   ::kill(job_->pid(), SIGKILL);

@@ -76,6 +76,19 @@ TEST(Input, MayBeAPlainFileOrNothing) {
   EXPECT_EQ(empty.out(), "[0] 0 bytes\n");
 }
 
+// A library has taken its descriptor before main.
+TEST(Input, MayBeClosed) {
+  DlaunchProcess job({"--stdin", "rank0", "sh", "-c", kCount}, {.enter = [] { return ::close(0) == 0; }});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[0] 0 bytes\n");
+}
+
+TEST(Input, OfAnAgentIsNoFile) {
+  DlaunchProcess agent({"agent", "--node=0"});  // its standard input is /dev/null
+  EXPECT_EQ(agent.Wait(), 125);
+  EXPECT_NE(agent.err().find("standard input is no pipe"), string::npos) << agent.err();
+}
+
 TEST(Input, IsNotTouchedUnlessItWasAskedFor) {
   for (const char* option : {"--explicit-none", "--default"}) {
     OpenPipe pipe;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "launcher/base/addresses.h"
+#include "launcher/environment/this_machine.h"
 #include "launcher/join/token.h"
 #include "launcher/options.h"
 #include "runtime/base/file_descriptor.h"
@@ -109,6 +110,18 @@ TEST_F(Join, TheDeathOfEitherEndsBoth) {
     EXPECT_EQ(first.WaitUntilGone(seconds(10)), "");
     EXPECT_EQ(second.WaitUntilGone(seconds(10)), "");
   }
+}
+
+// Not the first machine's ranks, which are ended because of that.
+TEST_F(Join, TheDeathOfTheOtherIsNamed) {
+  DlaunchProcess first(FirstCommand({"sh", "-c", "echo ready; sleep 60"}));
+  DlaunchProcess second({"join", TokenOf(&first)});
+  ASSERT_TRUE(first.WaitForOutput("[0] ready") && first.WaitForOutput("[1] ready")) << first.err() << second.err();
+  ::kill(second.pid(), SIGKILL);
+  EXPECT_EQ(first.Wait(), kExitLauncher) << first.err();
+  EXPECT_NE(first.err().find("the agent of " + HostName() + "#2"), string::npos) << first.err();
+  EXPECT_EQ(first.err().find("gave no reason"), string::npos) << first.err();
+  EXPECT_EQ(second.WaitUntilGone(seconds(20)), "");
 }
 
 // For longer than a lost connection is missed, and with more than all buffers on the way hold.

@@ -60,10 +60,23 @@ TEST(LogFiles, ADiskThatHangsKeepsNobodyFromTheJob) {
   EXPECT_NE(job.out().find("[0] the end\n"), std::string::npos);
   EXPECT_NE(job.out().find("[1] the end\n"), std::string::npos);
   EXPECT_NE(job.err().find("rank-1.out: the disk is too slow"), std::string::npos) << job.err();
+  EXPECT_NE(job.err().find("it is a pipe: does anybody read it?"), std::string::npos) << job.err();
   EXPECT_NE(job.err().find("bytes of what ranks have printed are missing in " + folder.path() + "/rank-1.out"),
             std::string::npos)
       << job.err();
   EXPECT_EQ(job.err().find("lost"), std::string::npos) << job.err();
+}
+
+TEST(LogFiles, AFolderThatIsTakenAwayIsNamed) {
+  const TemporaryFolder folder;
+  const std::string logs = folder.path() + "/logs";
+  DlaunchProcess job({"--nproc-per-node", "2", "--log-dir", logs, "sh", "-c",
+                      "echo up; while [ -d " + logs + " ]; do sleep 0.05; done"});
+  ASSERT_TRUE(job.WaitForOutput("[0] up") && job.WaitForOutput("[1] up")) << job.err();
+  std::filesystem::rename(logs, folder.path() + "/elsewhere");
+  std::ofstream(logs).close();
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.err().find("was moved or removed while the job ran"), std::string::npos) << job.err();
 }
 
 // Also where nothing follows what was lost, which is most often so here.

@@ -138,6 +138,7 @@ TEST_F(Metrics, APortThatIsTakenIsRefusedByName) {
   DlaunchProcess second({"--metrics", std::to_string(port), "sh", "-c", "echo never"});
   EXPECT_EQ(second.Wait(), 125);
   EXPECT_THAT(second.err(), HasSubstr("--metrics 127.0.0.1:" + std::to_string(port) + ": can't listen there"));
+  EXPECT_EQ(second.err().find("Civet"), string::npos) << second.err();  // its server's library
   EXPECT_EQ(second.out(), "");
   EXPECT_EQ(second.WaitUntilGone(seconds(20)), "");
 }

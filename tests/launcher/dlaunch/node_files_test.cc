@@ -73,6 +73,24 @@ TEST_F(NodeFiles, AFileThatIsNotThereIsRefused) {
   EXPECT_NE(job.err().find("PBS_NODEFILE: /no/file: No such file"), string::npos) << job.err();
 }
 
+// On this machine alone it would be another job than was meant.
+TEST_F(NodeFiles, AJobThatNamesNoFileIsRefused) {
+  for (const char* variable : {"PBS_JOBID=12", "LSB_JOBID=12"}) {
+    DlaunchProcess job({"true"}, {.environment = {Path(), variable}});
+    EXPECT_EQ(job.Wait(), 2);
+    EXPECT_NE(job.err().find("is not set, which names its hosts"), string::npos) << job.err();
+    EXPECT_NE(job.err().find("--launcher local"), string::npos) << job.err();
+  }
+}
+
+TEST_F(NodeFiles, AnsweringNothingIsNamed) {
+  folder_.AddScript("ssh", "#!/bin/sh\nexit 0\n");
+  DlaunchProcess job({"--hosts", "c1", "true"}, {.environment = {Path()}});
+  EXPECT_EQ(job.Wait(), 2);
+  EXPECT_NE(job.err().find("host c1 said nothing about itself; is "), string::npos) << job.err();
+  EXPECT_NE(job.err().find("--agent-path"), string::npos) << job.err();
+}
+
 TEST_F(NodeFiles, WhatIsTypedComesFirst) {
   DlaunchProcess job({"--launcher", "local", "true"},
                      {.environment = {Path(), "PBS_JOBID=12", "PBS_NODEFILE=/no/file"}});

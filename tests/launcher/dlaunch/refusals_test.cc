@@ -1,7 +1,13 @@
 // What can't work is refused at once, with a status, a cause and a remedy, and starts nothing.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -10,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/file_descriptor.h"
+#include "runtime/base/sanitizer.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
@@ -59,6 +67,14 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Refusal{{}, 2, {"no program given", "dlaunch [options]"}}, Refusal{{"--"}, 2, {"no program given"}},
         Refusal{{"--nnodes", "0", "true"}, 2, {"--nnodes '0'", "1 to"}},
+        Refusal{{"--nnodes", ":", "true"}, 2, {"--nnodes ':'", "1 to", "2:5"}},
+        Refusal{{"--nnodes", "2:", "true"}, 2, {"--nnodes '2:'", "2:5"}},
+        Refusal{{"--launcher", "local", "--hosts", "a", "true"}, 2, {"--hosts and --launcher local", "leave one out"}},
+        Refusal{{"--ssh", "no-such-ssh", "--hosts", "a", "true"}, 2, {"there is no no-such-ssh in PATH", "--ssh"}},
+        Refusal{{"--ssh", "\"", "--hosts", "a", "true"}, 2, {"there is no \" in PATH", "--ssh"}},
+        Refusal{{"--insecure", "true"}, 2, {"--insecure is for pods", "leave it out"}},
+        Refusal{{"--token-file", "/x", "true"}, 2, {"--token-file /x is for pods", "leave it out"}},
+        Refusal{{"-n", "1000000", "true"}, 2, {"the limit is 1024 on each node", "more nodes"}},
         Refusal{{"--nproc-per-node", "0", "true"}, 2, {"--nproc-per-node '0'"}},
         Refusal{{"--nproc-per-node", "-1", "true"}, 2, {"'-1'", "whole number"}},
         Refusal{{"--nproc-per-node", "1e3", "true"}, 2, {"'1e3'", "whole number"}},
@@ -97,6 +113,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--nnodes", "2", "--wait", "5", "--dry-run", "true"}, 2, {"--simulate-nodes 2"}},
         Refusal{{"--nnodes", "2", "--wait", "0.1", "true"}, 2, {"1 of 2 nodes came in time"}},
         Refusal{{"--port-range", "5", "true"}, 2, {"--port-range '5'", "29400:29499"}},
+        Refusal{{"--port-range", "29500:29500", "true"}, 2, {"'29500:29500'", "one port is too few", "MASTER_PORT"}},
         Refusal{{"--bind", "socket", "true"}, 2, {"--bind 'socket'", "core, numa or none"}},
         Refusal{{"--stdin", "all", "true"}, 2, {"--stdin 'all'", "rank0 or none"}},
         Refusal{{"--stdin", "rank0", "--max-restarts", "2", "true"}, 2, {"contradict", "read a file"}},
@@ -148,6 +165,23 @@ TEST(Refused, HostFileThatIsAPipeWithoutWriter) {
   EXPECT_NE(job.err().find(pipe), std::string::npos) << job.err();
 }
 
+// Only an agent can know.
+TEST(Refused, NoPortLeftForTheRanks) {
+  const runtime::FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_in any{};
+  any.sin_family = AF_INET;
+  socklen_t size = sizeof any;
+  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&any), size), 0);
+  ASSERT_EQ(listen(listener.get(), 1), 0);
+  ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&any), &size), 0);
+  const int taken = ntohs(any.sin_port);
+  const std::string range = std::to_string(std::min(taken, 65534)) + ":" + std::to_string(std::min(taken, 65534) + 1);
+  DlaunchProcess job({"--port-range", range, "sh", "-c", "echo $MASTER_PORT"});
+  EXPECT_EQ(job.Wait(), 125) << job.err();
+  EXPECT_EQ(job.out(), "");
+  EXPECT_NE(job.err().find(range), std::string::npos) << job.err();
+}
+
 // Who starts a daemon so means it; whoever else did hears why nothing is seen.
 TEST(Told, ThatOutputIsLost) {
   DlaunchProcess job({"-n", "2", "true"}, {.without_output = true});
@@ -168,6 +202,60 @@ TEST(Refused, StacksTooSmallForThreads) {
   ASSERT_EQ(setrlimit(RLIMIT_STACK, &before), 0);
   EXPECT_EQ(status, 125);
   EXPECT_NE(job.err().find("64 KiB (ulimit -s)"), std::string::npos) << job.err();
+}
+
+// gRPC ends an agent that has none left with SIGABRT, or waits for them without a word.
+TEST(Refused, TooFewDescriptors) {
+  for (const rlim_t few : {12, 20, 40}) {
+    const auto lower = [few] {
+      const rlimit limit{.rlim_cur = few, .rlim_max = few};
+      return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+    };
+    DlaunchProcess job({"--nproc-per-node", "4", "true"}, {.enter = lower});
+    EXPECT_NE(StatusInTime(&job), 0);
+    EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -n)"), std::string::npos) << job.err();
+    EXPECT_NE(job.err().find("raise it"), std::string::npos) << job.err();
+  }
+}
+
+TEST(Refused, TooFewAddresses) {
+  if (COHORT_THREAD_SANITIZER || COHORT_ADDRESS_SANITIZER) GTEST_SKIP() << "sanitizers reserve more";
+  const auto lower = [] {
+    const rlimit limit{.rlim_cur = 300 << 20, .rlim_max = 300 << 20};
+    return setrlimit(RLIMIT_AS, &limit) == 0;
+  };
+  DlaunchProcess job({"true"}, {.enter = lower});
+  EXPECT_EQ(StatusInTime(&job), 125);
+  EXPECT_NE(job.err().find("(ulimit -v)"), std::string::npos) << job.err();
+}
+
+constexpr int kNotPermitted = 97;  // of a DlaunchProcess that could not be moved elsewhere
+
+TEST(Refused, WithoutALoopbackInterface) {
+  DlaunchProcess job({"true"}, {.enter = [] { return unshare(CLONE_NEWNET) == 0; }});
+  const int status = StatusInTime(&job);
+  if (status == kNotPermitted) GTEST_SKIP() << "no network namespace may be made here";
+  EXPECT_EQ(status, 2);
+  EXPECT_NE(job.err().find("ip link set lo up"), std::string::npos) << job.err();
+}
+
+TEST(Refused, WithoutProc) {
+  const auto unmount = [] {
+    return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           umount2("/proc", MNT_DETACH) == 0;
+  };
+  DlaunchProcess job({"true"}, {.enter = unmount});
+  const int status = StatusInTime(&job);
+  if (status == kNotPermitted) GTEST_SKIP() << "no file system may be unmounted here";
+  EXPECT_EQ(status, 125);
+  EXPECT_NE(job.err().find("mount -t proc"), std::string::npos) << job.err();
+}
+
+TEST(Refused, AFolderAsInput) {
+  const runtime::FileDescriptor folder(open("/tmp", O_RDONLY | O_CLOEXEC));
+  DlaunchProcess job({"--stdin", "rank0", "cat"}, {.input = folder.get()});
+  EXPECT_EQ(StatusInTime(&job), 2);
+  EXPECT_NE(job.err().find("the standard input is a folder"), std::string::npos) << job.err();
 }
 
 TEST(Refused, ScriptWithoutInterpreterLine) {

@@ -45,6 +45,14 @@ string ReadFile(const string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// With such a value gRPC aborts.
+TEST(Run, VariablesOfGrpcAreTheProgramsAlone) {
+  DlaunchProcess job({"sh", "-c", "echo $GRPC_POLL_STRATEGY $GRPC_SSL_CIPHER_SUITES"},
+                     {.environment = {"GRPC_POLL_STRATEGY=x", "GRPC_SSL_CIPHER_SUITES=y"}});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[0] x y\n");
+}
+
 TEST(Run, GivesEveryRankItsVariables) {
   DlaunchProcess job({"--simulate-nodes", "2", "--nproc-per-node", "3", "--env", "COLOUR=blue=ish", "env"},
                      {.environment = {"SLURM_PROCID=7", "OMPI_COMM_WORLD_RANK=5", "OMPI_MCA_btl=tcp", "PMI_RANK=1",

@@ -18,7 +18,7 @@ MachineFacts GoodMachine() {
   facts.open_files = 1 << 20;
   facts.processes = ~0ULL;
   facts.addresses = {"192.0.2.7"};
-  facts.memfd = facts.pidfd = facts.ssh = true;
+  facts.loopback = facts.memfd = facts.pidfd = facts.ssh = true;
   facts.ucx.version = "1.13.1";
   facts.nccl.version = "2.28.9";
   return facts;
@@ -63,6 +63,14 @@ TEST(Doctor, NamesWhatTheKernelLacks) {
   facts = GoodMachine();
   facts.memfd = false;
   EXPECT_NE(OnlyProblem(facts).text.find("memfd_create"), std::string::npos);
+}
+
+TEST(Doctor, NamesALoopbackThatIsDown) {
+  MachineFacts facts = GoodMachine();
+  facts.loopback = false;
+  facts.addresses.clear();  // as in a new network namespace
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kBad);
+  EXPECT_NE(OnlyProblem(facts).remedy.find("ip link set lo up"), std::string::npos);
 }
 
 TEST(Doctor, WarnsOfWhatOnlyCostsSomething) {

@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 DLAUNCH, COLLPERF = sys.argv[1:3]
@@ -98,6 +99,18 @@ class Collperf(unittest.TestCase):
             self.assertIn(says, done.stderr)
             # The rank that says why is the one whose end the job's end is put down to.
             self.assertRegex(done.stderr, r"dlaunch: rank 0 .*exited with code")
+
+    def test_loss_of_a_node_ends_the_others_waits(self):
+        # Where the gate is made, and in the midst of calls, of which there are more than will ever be made.
+        for moment in ("kill -9 $PPID; exec sleep 1000;", "(sleep 3; kill -9 $PPID) &"):
+            began = time.monotonic()
+            script = '[ $RANK != 2 ] || { %s }; exec "$0" all_reduce -b 4M -e 4M -n 65536' % moment
+            command = [DLAUNCH, "--simulate-nodes", "2", "--nproc-per-node", "2", "--on-failure", "continue",
+                       "sh", "-c", script, COLLPERF]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
+            self.assertNotEqual(done.returncode, 0, moment)
+            self.assertLess(time.monotonic() - began, 55, done.stderr)  # it waits for a minute or two otherwise
+            self.assertIn("the agent of node1", done.stderr)
 
     def test_cost(self):
         done = run(2, "--cost")

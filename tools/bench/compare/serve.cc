@@ -36,7 +36,10 @@ class Server {
         slot_(session->slots[place]),
         memory_(GateOf(session, ranks, place)),
         gate_(memory_, system.rank(), ranks, measure::GateSpins(ranks)) {
-    gate_.set_idle([&system] { system.Progress(); });
+    gate_.set_idle([&system] {
+      system.Progress();
+      return absl::OkStatus();
+    });
   }
 
   // False at the end.
