@@ -43,8 +43,8 @@ class Pods : public ::testing::Test {
 
   TemporaryFolder folder_;
   const string ports_ = [] {
-    const string port = std::to_string(FindFreePort());
-    return port + ":" + port;
+    const int port = FindFreePort();  // which pods dial; the others are for agents and the program
+    return std::to_string(port) + ":" + std::to_string(port + 7);
   }();
 };
 

@@ -74,7 +74,7 @@ TEST(Elasticity, NonsenseIsRefused) {
   ExpectRefused({"--simulate-nodes", "3", "--spares", "1"}, "when the job is restarted", "add --max-restarts");
   ExpectRefused({"--simulate-nodes", "2", "--spares", "2", "--max-restarts", "1"}, "none would be left", "lower it");
   ExpectRefused({"--simulate-nodes", "3", "--nnodes", "4:2"}, "the least and the most nodes", "2:4");
-  ExpectRefused({"--simulate-nodes", "3", "--nnodes", "2:"}, "--nnodes ''", "whole number");
+  ExpectRefused({"--simulate-nodes", "3", "--nnodes", "2:"}, "--nnodes '2:'", "whole number");
   ExpectRefused({"--simulate-nodes", "3", "--nnodes", "1:2"}, "contradict", "leave --nnodes out");
   ExpectRefused({"--simulate-nodes", "3", "--nnodes", "2:3", "-n", "6"}, "fixes the number of ranks",
                 "--nproc-per-node");
