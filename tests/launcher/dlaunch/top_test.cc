@@ -211,7 +211,7 @@ TEST_F(Top, IsAPageOfTextWhereNobodyWatches) {
   const std::vector<string> lines = Lines(top.out());
   ASSERT_EQ(lines.size(), 11u) << top.out();
   EXPECT_THAT(lines[0], HasSubstr(id_ + "  running for "));
-  EXPECT_THAT(lines[2], HasSubstr("ranks: 4 outside; "));
+  EXPECT_THAT(lines[2], HasSubstr("ranks: 4 outside calls; "));
   EXPECT_THAT(lines[4], HasSubstr("node1: ranks 2-3, "));
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(lines[7 + rank], HasSubstr(std::to_string(job_->RankProcess(rank))));
