@@ -6,8 +6,8 @@
 // rendezvous heard that beat later than that, so it gives the node up later than the lease ends.
 //
 //   agent        ──beat 7──►                              lease ends            ranks are gone
-//                t            ◄──beat 7──                 t + 3.5 s             t + 4.5 s at the latest
-//   rendezvous        heard at h > t          ... h + 3.5 s: lost ... h + 4.5 s: the next epoch may begin
+//                t            ◄──beat 7──                 t + 3.4 s             t + 4.4 s at the latest
+//   rendezvous        heard at h > t          ... h + 3.4 s: lost ... h + 4.4 s: the next epoch may begin
 //
 // Where others may take over for the rendezvous' host, an agent that has lost it keeps its ranks for kTakeOverTime
 // more, and the next epoch waits as much longer.

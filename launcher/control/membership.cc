@@ -96,8 +96,8 @@ void Rendezvous::Machine::On(const AgentEnded& event) {
 
 // Whoever is given up is told so: with standbys, the mere end of its stream would say that the host is lost.
 void Rendezvous::Machine::FindSilentNodes() {
-  constexpr char kSilent[] = "it was silent for 3.5 s";
-  constexpr char kGivenUp[] = "the node was given up, since it was silent for 3.5 s";
+  constexpr char kSilent[] = "it was silent for 3.4 s";
+  constexpr char kGivenUp[] = "the node was given up, since it was silent for 3.4 s";
   for (uint32_t i = 0; i < roster_.node_count(); ++i) {
     const Roster::Node& node = roster_.node(i);
     if (!connection_of_[i].has_value() || now_ - node.heard < kSilenceTimeout) continue;

@@ -30,9 +30,10 @@ namespace cohort::launcher {
 // The version of rendezvous.proto's conversation: NodeOffer.protocol must equal it.
 inline constexpr uint32_t kRendezvousProtocol = 1;
 
-// An agent beats in every interval, and each beat is answered; a side silent for the timeout is taken for lost.
+// An agent beats in every interval, and each beat is answered; a side silent for the timeout is taken for lost. All
+// agents are to know of a loss within 3.5 s: what the timeout leaves of that is for telling them.
 inline constexpr std::chrono::milliseconds kBeatInterval{1000};
-inline constexpr std::chrono::milliseconds kSilenceTimeout{3500};
+inline constexpr std::chrono::milliseconds kSilenceTimeout{3400};
 
 using TimePoint = std::chrono::steady_clock::time_point;
 // One stream of one agent; never used again after its end.

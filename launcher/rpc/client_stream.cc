@@ -154,7 +154,7 @@ void RendezvousClient::Stream::OnWriteDone(bool ok) {
 
 absl::Status RendezvousClient::Stream::WhyEnded(const grpc::Status& status) const {
   if (told_the_end_) return absl::OkStatus();
-  if (silent_) return absl::UnavailableError("the rendezvous at " + address_ + " was silent for 3.5 s");
+  if (silent_) return absl::UnavailableError("the rendezvous at " + address_ + " was silent for 3.4 s");
   if (status.ok()) return absl::UnavailableError("the rendezvous at " + address_ + " ended the stream");
   const absl::Status cause = ToAbsl(status);
   return absl::Status(cause.code(), "the rendezvous at " + address_ + " is gone: " + std::string(cause.message()));

@@ -333,7 +333,7 @@ TEST(Liveness, ASilentNodeIsLostWithItsRanks) {
   job.Pass(seconds(1), {0});
   ASSERT_TRUE(job.report().has_value());
   EXPECT_EQ(job.report()->culprit_rank(), 2);
-  EXPECT_THAT(job.report()->headline(), HasSubstr("it was silent for 3.5 s"));
+  EXPECT_THAT(job.report()->headline(), HasSubstr("it was silent for 3.4 s"));
   EXPECT_NE(job.report()->exit_code(), 0);
 }
 
@@ -342,7 +342,7 @@ TEST(Liveness, WhoIsGivenUpIsToldSo) {
   job.JoinAll();
   job.Pass(seconds(5), {0, 1});
   ASSERT_NE(job.Last(Driver::Of(2), v1::ToAgent::kRefused), nullptr);
-  EXPECT_THAT(job.Last(Driver::Of(2), v1::ToAgent::kRefused)->refused(), HasSubstr("silent for 3.5 s"));
+  EXPECT_THAT(job.Last(Driver::Of(2), v1::ToAgent::kRefused)->refused(), HasSubstr("silent for 3.4 s"));
   EXPECT_TRUE(job.Closed(Driver::Of(2)));
   EXPECT_EQ(job.Count(Driver::Of(1), v1::ToAgent::kRefused), 0);
 }

@@ -1,6 +1,6 @@
 """collperf as a job: every operation checked, files with their columns, spoilt results counted, refusals.
 
-  job_test.py <dlaunch> <collperf>
+  job_test.py <dlaunch> <collperf> <whether this build has UCX: ON or OFF>
 """
 
 import csv
@@ -12,7 +12,7 @@ import tempfile
 import time
 import unittest
 
-DLAUNCH, COLLPERF = sys.argv[1:3]
+DLAUNCH, COLLPERF, HAS_UCX = sys.argv[1:4]
 OPERATIONS = ("broadcast", "reduce", "all_reduce", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all",
               "send_recv", "barrier")
 COLUMNS = "op,transport,ranks,bytes,iters,min_us,median_us,p99_us,algbw_GBps,busbw_GBps,wrong,algorithm"
@@ -101,6 +101,9 @@ class Collperf(unittest.TestCase):
             self.assertRegex(done.stderr, r"dlaunch: rank 0 .*exited with code")
 
     def test_loss_of_a_node_ends_the_others_waits(self):
+        if HAS_UCX != "ON":
+            print("skipped: collperf where a node is lost: this build has no UCX, which ranks on two hosts need")
+            return
         # Where the gate is made, and in the midst of calls, of which there are more than will ever be made.
         for moment in ("kill -9 $PPID; exec sleep 1000;", "(sleep 3; kill -9 $PPID) &"):
             began = time.monotonic()
