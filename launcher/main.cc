@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -21,19 +22,16 @@
 #include "launcher/agent/agent.h"
 #include "launcher/base/addresses.h"
 #include "launcher/base/say.h"
-#include "launcher/doctor.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/front_end.h"
-#include "launcher/jobs/job_commands.h"
-#include "launcher/jobs/job_top.h"
-#include "launcher/join/join_job.h"
 #include "launcher/log_folder.h"
 #include "launcher/option_hints.h"
 #include "launcher/options.h"
 #include "launcher/placement.h"
 #include "launcher/program.h"
+#include "launcher/subcommands.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -299,42 +297,6 @@ void DieOfSignalsEvenAsFirstProcess() {
 }  // namespace
 }  // namespace cohort::launcher
 
-namespace {
-
-// What `dlaunch NAME --help` prints; empty for what is no command of dlaunch's own, but a program.
-std::string HelpOf(const std::string& command) {
-  if (command == "join") {
-    return "dlaunch join TOKEN [--wait SECONDS]\n"
-           "  Makes this machine a node of the job whose dlaunch has printed this line; blocks until the job has "
-           "ended,\n"
-           "  with its exit status. - instead of TOKEN reads it from the standard input. --wait: how long that "
-           "dlaunch\n"
-           "  may take to answer (600).\n";
-  }
-  if (command == "status") {
-    return "dlaunch status [JOB]\n"
-           "  Lists the jobs that run on this machine; with JOB that one, its command, and its nodes with their ranks "
-           "and the\n"
-           "  pid of each one's agent. JOB: the beginning of its name is enough. What the ranks do: dlaunch top.\n";
-  }
-  if (command == "top") {
-    return "dlaunch top [--interval SECONDS] [JOB]\n"
-           "  A live view of a job: what every rank does, for how long, its CPU and memory. --interval: between two\n"
-           "  looks. JOB may be left out where one job runs.\n";
-  }
-  if (command == "kill") {
-    return "dlaunch kill [--now] JOB\n"
-           "  Ends a job of this machine in order, within its grace. --now: kills its ranks at once.\n";
-  }
-  if (command == "doctor") {
-    return "dlaunch doctor\n"
-           "  Looks what of this machine works, and what would be missing for which kind of job.\n";
-  }
-  return "";
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
   absl::Status fit = cohort::launcher::OpenStandardStreams();
   cohort::launcher::DieOfSignalsEvenAsFirstProcess();
@@ -347,17 +309,10 @@ int main(int argc, char** argv) {
   if (argc == 3 && std::strcmp(argv[1], "agent") == 0 && std::strcmp(argv[2], "--inventory") == 0) {
     return cohort::launcher::PrintInventory();
   }
-  if (argc == 3 && (std::strcmp(argv[2], "--help") == 0 || std::strcmp(argv[2], "-h") == 0)) {
-    const std::string help = HelpOf(argv[1]);
-    if (!help.empty()) return cohort::launcher::Answer(help);
-  }
-  if (argc >= 2 && std::strcmp(argv[1], "join") == 0) return cohort::launcher::RunJoinCommand(argc, argv);
-  if (argc >= 2 && std::strcmp(argv[1], "status") == 0)
-    return cohort::launcher::RunStatusCommand({argv + 2, argv + argc});
-  if (argc >= 2 && std::strcmp(argv[1], "top") == 0) return cohort::launcher::RunTopCommand({argv + 2, argv + argc});
-  if (argc >= 2 && std::strcmp(argv[1], "kill") == 0) return cohort::launcher::RunKillCommand({argv + 2, argv + argc});
-  if (argc >= 2 && std::strcmp(argv[1], "doctor") == 0) {
-    return cohort::launcher::RunDoctorCommand({argv + 2, argv + argc});
+  if (const auto* subcommand = argc >= 2 ? cohort::launcher::FindSubcommand(argv[1]) : nullptr) {
+    const std::string_view first = argc == 3 ? argv[2] : "";
+    if (first == "--help" || first == "-h") return cohort::launcher::Answer(std::string(subcommand->help));
+    return subcommand->run(argc, argv);
   }
   return cohort::launcher::Launch({argv, argv + argc});
 }

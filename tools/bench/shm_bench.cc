@@ -14,6 +14,7 @@
 #include "comm/reduce/reduce.h"
 #include "comm/transport/shm/shm_transport.h"
 #include "comm/types.h"
+#include "tools/bench/bare_rows.h"
 #include "tools/bench/communicator_rows.h"
 #include "tools/bench/layer_rows.h"
 #include "tools/bench/pinned_pair.h"
@@ -191,6 +192,16 @@ void PrintLargeMessages(const std::function<int(size_t)>& calls) {
   }
 }
 
+void PrintBareAllReduce(const std::function<int(size_t)>& calls) {
+  for (const size_t bytes : {32 << 10, 64 << 10, 128 << 10}) {
+    for (const size_t chunk : {8 << 10, 16 << 10}) {
+      PrintRow("private, messages of " + std::to_string(chunk >> 10) + " KiB", bytes,
+               bench::BareAllReduce(bytes, chunk, calls(bytes)));
+    }
+    PrintRow("window", bytes, bench::BareWindowAllReduce(bytes, calls(bytes)));
+  }
+}
+
 // Tables of all collectives through a Communicator, in windows and in private memory.
 void PrintCollectives(bench::CollectiveRow row, const std::vector<size_t>& sizes,
                       const std::function<int(size_t)>& calls, const std::function<bool(const std::string&)>& table) {
@@ -276,6 +287,7 @@ int Main(int argc, char** argv) {
     for (size_t bytes : {2048, 4096}) PrintRow("segment", bytes, PingPong(bytes, true, calls));
   }
   if (table("large messages")) PrintLargeMessages(few);
+  if (table("bare all-reduce: copies, sums and flags only")) PrintBareAllReduce(few);
   return 0;
 }
 

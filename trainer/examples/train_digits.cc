@@ -415,7 +415,11 @@ int Main(int argc, char** argv) {
       ->needs(checkpoints);
   app.add_option("--data", options.data, "the digits file, if not the one that comes along");
   app.add_option("--save", options.save, "rank 0 writes the final weights here (torch::save)");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // CLI11 would end with a code of its own for each kind of error
+  }
   try {
     Run(trainer);
   } catch (const c10::Error& error) {

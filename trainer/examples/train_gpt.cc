@@ -411,7 +411,11 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--sample", options.sample, "characters to write at the end")->capture_default_str();
   app.add_option("--data", options.data, "the text, if not the one that comes along");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // CLI11 would end with a code of its own for each kind of error
+  }
   try {
     Run(training);
   } catch (const c10::Error& error) {

@@ -1,0 +1,56 @@
+#include "launcher/subcommands.h"
+
+#include <string>
+#include <vector>
+
+#include "launcher/doctor.h"
+#include "launcher/jobs/job_commands.h"
+#include "launcher/jobs/job_top.h"
+#include "launcher/join/join_job.h"
+
+namespace cohort::launcher {
+namespace {
+
+template <int (*Run)(const std::vector<std::string>&)>
+int RunWithArguments(int argc, char** argv) {
+  return Run({argv + 2, argv + argc});
+}
+
+constexpr Subcommand kSubcommands[] = {
+    {"join",
+     "dlaunch join TOKEN [--wait SECONDS]\n"
+     "  Makes this machine a node of the job whose dlaunch has printed this line; blocks until the job has ended,\n"
+     "  with its exit status. - instead of TOKEN reads it from the standard input. --wait: how long that dlaunch\n"
+     "  may take to answer (600).\n",
+     RunJoinCommand},  // with main's own arguments, of which it wipes the token
+    {"status",
+     "dlaunch status [JOB]\n"
+     "  Lists the jobs that run on this machine; with JOB that one, its command, and its nodes with their ranks and "
+     "the\n"
+     "  pid of each one's agent. JOB: the beginning of its name is enough. What the ranks do: dlaunch top.\n",
+     RunWithArguments<RunStatusCommand>},
+    {"top",
+     "dlaunch top [--interval SECONDS] [JOB]\n"
+     "  A live view of a job: what every rank does, for how long, its CPU and memory. --interval: between two\n"
+     "  looks. JOB may be left out where one job runs.\n",
+     RunWithArguments<RunTopCommand>},
+    {"kill",
+     "dlaunch kill [--now] JOB\n"
+     "  Ends a job of this machine in order, within its grace. --now: kills its ranks at once.\n",
+     RunWithArguments<RunKillCommand>},
+    {"doctor",
+     "dlaunch doctor\n"
+     "  Looks what of this machine works, and what would be missing for which kind of job.\n",
+     RunWithArguments<RunDoctorCommand>},
+};
+
+}  // namespace
+
+const Subcommand* FindSubcommand(std::string_view name) {
+  for (const Subcommand& subcommand : kSubcommands) {
+    if (subcommand.name == name) return &subcommand;
+  }
+  return nullptr;
+}
+
+}  // namespace cohort::launcher

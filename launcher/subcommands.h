@@ -1,0 +1,18 @@
+// The commands of dlaunch that start no job of their own, such as `dlaunch status`.
+#pragma once
+
+#include <string_view>
+
+namespace cohort::launcher {
+
+struct Subcommand {
+  std::string_view name;
+  std::string_view help;  // what `dlaunch NAME --help` prints
+  // With all of main's arguments. Blocks until the command has ended; its exit status.
+  int (*run)(int argc, char** argv);
+};
+
+// Null when there is none of this name, which is then a program's.
+const Subcommand* FindSubcommand(std::string_view name);
+
+}  // namespace cohort::launcher
