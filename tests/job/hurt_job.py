@@ -107,7 +107,8 @@ class HurtJob:
         """To all processes of a node: its agent, the agent's sentinel and the ranks."""
         commands = processes_with(self._mark)
         agents = [pid for pid, command in commands.items() if " agent --node=%d " % node in command]
-        agents += [pid for pid, command in commands.items() if " sentinel " in command and parent_of(pid) in agents]
+        # The sentinel first: it would sweep, and end, once its agent is gone.
+        agents[:0] = [pid for pid, command in commands.items() if " sentinel " in command and parent_of(pid) in agents]
         if len(agents) != 2:
             self.fail("node %d has the agents' processes %s, not an agent and a sentinel" % (node, agents))
         per_node = len(self.ranks) // self._nodes

@@ -1,8 +1,10 @@
 #include "tools/bench/bare_rows.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -23,14 +25,18 @@ struct Part {
 };
 
 void WaitFor(const std::atomic<uint64_t>& counter, uint64_t value) {
-  while (counter.load(std::memory_order_acquire) < value) {
+  for (int spins = 0; counter.load(std::memory_order_acquire) < value; ++spins) {
+    if (spins > 2000) sched_yield();
   }
 }
 
 // Mapped before the processes fork.
 std::byte* SharedBytes(size_t bytes) {
   void* memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) std::exit(1);
+  if (memory == MAP_FAILED) {
+    std::perror("no shared memory");
+    std::exit(1);
+  }
   std::memset(memory, 0, bytes);
   return static_cast<std::byte*>(memory);
 }

@@ -108,7 +108,8 @@ absl::Status Session::MakeLeaderGate() {
     gate_ = std::make_unique<SharedMemoryGate>(&file->gate, 0, ranks(), spins);
     return absl::OkStatus();
   }
-  COHORT_ASSIGN_OR_RETURN(gate_, TcpGate::Accept(std::move(listener), ranks(), offer.token, deadline));
+  COHORT_ASSIGN_OR_RETURN(
+      gate_, TcpGate::Accept(std::move(listener), ranks(), offer.token, {deadline, [this] { return Look(); }}));
   return absl::OkStatus();
 }
 
@@ -129,7 +130,8 @@ absl::Status Session::MakeFollowerGate() {
     gate_ = std::make_unique<SharedMemoryGate>(&file->gate, rank(), ranks(), measure::GateSpins(ranks()));
     return absl::OkStatus();
   }
-  COHORT_ASSIGN_OR_RETURN(gate_, TcpGate::Connect(offer.ip == "-" ? "" : offer.ip, offer.port, rank(), offer.token));
+  COHORT_ASSIGN_OR_RETURN(gate_, TcpGate::Connect(offer.ip == "-" ? "" : offer.ip, offer.port, rank(), offer.token,
+                                                  {deadline, [this] { return Look(); }}));
   return absl::OkStatus();
 }
 

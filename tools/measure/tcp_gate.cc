@@ -50,6 +50,19 @@ void SendAtOnce(int fd) {
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
 
+// Until `fd` is ready for `events`.
+absl::Status WaitFor(int fd, int16_t events, const TcpGate::Patience& patience, const std::string& late) {
+  for (;;) {
+    pollfd ready{.fd = fd, .events = events, .revents = 0};
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(patience.deadline.left());
+    const int count = poll(&ready, 1, static_cast<int>(std::clamp<int64_t>(left.count(), 0, 1000)));
+    if (count > 0) return absl::OkStatus();
+    if (count < 0 && errno != EINTR) return ErrnoStatus(errno, "cannot wait for the benchmark's ranks");
+    if (patience.deadline.passed()) return absl::DeadlineExceededError(late);
+    if (patience.idle) COHORT_RETURN_IF_ERROR(patience.idle());
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<TcpGate::Listener> TcpGate::Listen(const std::string& ip) {
@@ -68,24 +81,17 @@ absl::StatusOr<TcpGate::Listener> TcpGate::Listen(const std::string& ip) {
 }
 
 absl::StatusOr<std::unique_ptr<TcpGate>> TcpGate::Accept(Listener listener, int ranks, const GateToken& token,
-                                                         Deadline deadline) {
+                                                         const Patience& patience) {
   std::unique_ptr<TcpGate> gate(new TcpGate);
   gate->root_ = true;
   gate->peers_.resize(static_cast<size_t>(ranks - 1));
   for (int missing = ranks - 1; missing > 0;) {
-    pollfd ready{.fd = listener.fd.get(), .events = POLLIN, .revents = 0};
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.left());
-    if (poll(&ready, 1, static_cast<int>(std::min<int64_t>(left.count(), 1000))) < 0 && errno != EINTR) {
-      return ErrnoStatus(errno, "cannot wait for the benchmark's ranks");
-    }
-    if (deadline.passed()) {
-      return absl::DeadlineExceededError(std::to_string(missing) + " ranks did not reach rank 0 over TCP");
-    }
-    if (ready.revents == 0) continue;
+    COHORT_RETURN_IF_ERROR(
+        WaitFor(listener.fd.get(), POLLIN, patience, std::to_string(missing) + " ranks did not reach rank 0 over TCP"));
     FileDescriptor peer(accept4(listener.fd.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (!peer.valid()) continue;
-    const timeval patience{.tv_sec = 2, .tv_usec = 0};
-    (void)setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    const timeval limit{.tv_sec = 2, .tv_usec = 0};
+    (void)setsockopt(peer.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     Hello hello;
     if (recv(peer.get(), &hello, sizeof hello, MSG_WAITALL) != static_cast<ssize_t>(sizeof hello)) continue;
     if (hello.token != token || hello.rank < 1 || hello.rank >= ranks) continue;
@@ -99,15 +105,25 @@ absl::StatusOr<std::unique_ptr<TcpGate>> TcpGate::Accept(Listener listener, int 
 }
 
 absl::StatusOr<std::unique_ptr<TcpGate>> TcpGate::Connect(const std::string& ip, uint16_t port, int rank,
-                                                          const GateToken& token) {
+                                                          const GateToken& token, const Patience& patience) {
   socklen_t length = 0;
   COHORT_ASSIGN_OR_RETURN(std::vector<sockaddr_storage> address, Resolve(ip, port, &length));
-  FileDescriptor peer(socket(address[0].ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  FileDescriptor peer(socket(address[0].ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const std::string unreachable = "cannot reach rank 0 at " + ip + " port " + std::to_string(port) +
+                                  " for the benchmark's gate; does a firewall forbid it?";
   const Hello hello{token, rank};
-  if (!peer.valid() || connect(peer.get(), reinterpret_cast<sockaddr*>(address.data()), length) != 0 ||
-      send(peer.get(), &hello, sizeof hello, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof hello)) {
-    return ErrnoStatus(errno, "cannot reach rank 0 at " + ip + " port " + std::to_string(port) +
-                                  " for the benchmark's gate; does a firewall forbid it?");
+  int error = 0;
+  socklen_t error_size = sizeof error;
+  if (!peer.valid() || (connect(peer.get(), reinterpret_cast<sockaddr*>(address.data()), length) != 0 &&
+                        errno != EINPROGRESS && errno != EINTR)) {
+    return ErrnoStatus(errno, unreachable);
+  }
+  COHORT_RETURN_IF_ERROR(WaitFor(peer.get(), POLLOUT, patience, unreachable));
+  if (getsockopt(peer.get(), SOL_SOCKET, SO_ERROR, &error, &error_size) != 0 || error != 0) {
+    return ErrnoStatus(error != 0 ? error : errno, unreachable);
+  }
+  if (send(peer.get(), &hello, sizeof hello, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof hello)) {
+    return ErrnoStatus(errno, unreachable);
   }
   SendAtOnce(peer.get());
   std::unique_ptr<TcpGate> gate(new TcpGate);

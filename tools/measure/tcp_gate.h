@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,12 +26,17 @@ class TcpGate final : public Gate {
     uint16_t port = 0;
   };
   static absl::StatusOr<Listener> Listen(const std::string& ip);
+  // How long to wait for the others, and what to ask meanwhile, once a second: what is not OK ends the wait with it.
+  struct Patience {
+    runtime::Deadline deadline;
+    std::function<absl::Status()> idle;
+  };
   // Rank 0. Connections that do not begin with the token are dropped.
   static absl::StatusOr<std::unique_ptr<TcpGate>> Accept(Listener listener, int ranks, const GateToken& token,
-                                                         runtime::Deadline deadline);
+                                                         const Patience& patience);
   // The others.
   static absl::StatusOr<std::unique_ptr<TcpGate>> Connect(const std::string& ip, uint16_t port, int rank,
-                                                          const GateToken& token);
+                                                          const GateToken& token, const Patience& patience);
   absl::Status Wait() override;
   absl::Status Max(std::span<uint64_t> numbers) override;
   absl::Status Sum(std::span<uint64_t> numbers) override;

@@ -81,6 +81,7 @@ absl::Status PeerEndpoint::error() const {
 }
 
 bool PeerEndpoint::SayDone() {
+  if (Ended(segment_->control(segment_->local_rank()))) return true;
   switch (Attach()) {
     case Progress::kDone:
       header_->peers_done[address_.source / 64].fetch_or(uint64_t{1} << (address_.source % 64),

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/transport/shm/layout.h"
+#include "runtime/segment/agent_protocol.h"
 #include "runtime/segment/segment.h"
 
 namespace cohort::comm::shm {
@@ -95,12 +96,15 @@ class PeerEndpoint {
     if (control_->parked.load(std::memory_order_relaxed) != 0) segment_->Wake(address_.local_rank);
   }
   // Tells the owner that the caller will never touch the block again; the view is then dead. False when the owner has
-  // not made it yet.
+  // not made it yet. Nobody is told by a rank that has finalised: it counts as gone, and the block may be another's.
   bool SayDone();
-  // The owner's process has ended or been lost: it reads and writes no more.
-  bool gone() const { return control_->state.load(std::memory_order_acquire) >= 2; }
+  // The owner has finalised or been lost: it reads and writes no more.
+  bool gone() const { return Ended(*control_); }
 
  private:
+  static bool Ended(const runtime::RankControl& control) {
+    return control.state.load(std::memory_order_acquire) >= runtime::kRankFinalised;
+  }
   Progress AttachSlowly();
 
   runtime::Segment* segment_;

@@ -5,6 +5,7 @@
 #include <random>
 #include <utility>
 
+#include "runtime/base/check.h"
 #include "runtime/base/sanitizer.h"
 
 namespace cohort::comm::shm {
@@ -70,9 +71,20 @@ void GateField::Return(uint64_t gate) { free_.push_back(gate); }
 
 void GateField::Close(uint64_t gate) {
   closed_any_ = true;
+  void* page = reinterpret_cast<void*>(gate);  // NOLINT: an address
   // A new mapping in its place: gives the memory back and lets nobody in.
-  (void)mmap(reinterpret_cast<void*>(gate), kGateBytes, PROT_NONE,  // NOLINT: an address
-             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  void* closed = mmap(page, kGateBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+  if (closed == page) return;
+  // A process may have only so many mappings (vm.max_map_count), and a page of its own is one more. All gates beside it
+  // need none: those groups' writers are refused, which is an error, where a write after the end would be a wrong
+  // result.
+  for (void* region : regions_) {
+    const auto begin = reinterpret_cast<uintptr_t>(region);
+    if (gate < begin || gate >= begin + kRegionBytes) continue;
+    // None of its pages has another mapping than it, or none at all: so this makes fewer of them.
+    COHORT_CHECK(mprotect(region, kRegionBytes, PROT_NONE) == 0);
+    std::erase_if(free_, [begin](uint64_t other) { return other >= begin && other < begin + kRegionBytes; });
+  }
 }
 
 Gate::~Gate() {

@@ -27,7 +27,8 @@ class GateField {
   uint64_t Open();
   // Nobody is left who could write to it: it may be opened again.
   void Return(uint64_t gate);
-  // Nobody passes any more, ever: the address is never used again, in this process' life.
+  // Nobody passes any more, ever: the address is never used again, in this process' life. Where the process may make no
+  // more mappings the gates next to it close too.
   void Close(uint64_t gate);
 
  private:

@@ -24,6 +24,9 @@ class StreamReader {
   Progress Attach(RecvOperation& operation);
   Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Line& line);
   Progress TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor);
+  // After a read of memory that the sender keeps for it: one that has closed its link before this was confirmed has
+  // given up, and what was read may be anything.
+  bool SenderGaveUp() const;
   Progress TakeDirect(RecvOperation& operation, const Descriptor& descriptor);
   Progress TakePrivate(RecvOperation& operation, const Descriptor& descriptor);
   // Puts `bytes` bytes of payload where they belong, after those that are there already.

@@ -95,6 +95,51 @@ TEST(ShmLifetime, BlocksOfAPeerThatEndedAreFreed) {
   EXPECT_EQ(world.transport(0).unreleased_blocks(), 0u);
 }
 
+// A sender whose deadline has passed closes its link, and its user goes on to use the buffer.
+TEST(ShmLifetime, WhatAClosedLinkOfferedInPlaceIsNotTakenAfterwards) {
+  constexpr size_t kBytes = 100'000;
+  for (const bool window : {true, false}) {
+    LocalWorld world(2);
+    auto a = world.Connect(0, 1), b = world.Connect(1, 0);
+    std::vector<std::byte> storage = Pattern(kBytes, 1), received(kBytes);
+    std::byte* data = window ? world.Window(0, kBytes) : storage.data();
+    // The first shows the sender that the other can read its memory.
+    SendOperation first = SendOf(data, kBytes);
+    RecvOperation taken = RecvOf(received.data(), kBytes);
+    ASSERT_TRUE(DriveAll({[&] { return a->TrySend(first); }, [&] { return b->TryRecv(taken); }})) << taken.error;
+    SendOperation second = SendOf(data, kBytes);
+    Progress progress = Progress::kMoved;
+    while (progress == Progress::kMoved) progress = a->TrySend(second);
+    ASSERT_EQ(progress, Progress::kBlocked) << "it was copied, which this test is not about";
+    a.reset();
+    std::memset(data, 0xff, kBytes);
+    RecvOperation late = RecvOf(received.data(), kBytes);
+    for (int attempt = 0; attempt < 3; ++attempt) EXPECT_EQ(b->TryRecv(late), Progress::kBlocked) << window;
+  }
+}
+
+// A rank that has finalised counts as gone, so its peers' blocks are soon others'.
+TEST(ShmLifetime, LinkThatOutlivesItsRanksFinalizeTouchesNoOthersMemory) {
+  constexpr size_t kBytes = 100'000;
+  LocalWorld world(3);
+  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
+  std::vector<std::byte> received(kBytes);
+  uint64_t word = 0;
+  SendOperation hello = SendOf(reinterpret_cast<std::byte*>(&word), 8), answer = hello;
+  RecvOperation heard = RecvOf(received.data(), 8), replied = heard;
+  ASSERT_TRUE(DriveAll({[&] { return a->TrySend(hello); }, [&] { return b->TryRecv(heard); },
+                        [&] { return b->TrySend(answer); }, [&] { return a->TryRecv(replied); }}));
+  world.agent().control(0).state.store(2);  // finalised
+  b.reset();
+  ASSERT_EQ(world.transport(1).unreleased_blocks(), 0u);
+  auto to_2 = world.Connect(1, 2, 7), to_1 = world.Connect(2, 1, 7);  // in the same place
+  a.reset();
+  std::byte* data = world.Window(2, kBytes);
+  SendOperation send = SendOf(data, kBytes);
+  RecvOperation recv = RecvOf(received.data(), kBytes);
+  EXPECT_TRUE(DriveAll({[&] { return to_1->TrySend(send); }, [&] { return to_2->TryRecv(recv); }})) << recv.error;
+}
+
 TEST(ShmLifetime, SecondLinkOfTheSameNameIsRefused) {
   LocalWorld world(2);
   auto a = world.Connect(0, 1);

@@ -76,13 +76,22 @@ TEST(Gate, Tcp) {
   token[3] = 'x';
   std::atomic<int> arrived{0};
   RunRanks([&](int rank) {
-    if (rank == 1) (void)TcpGate::Connect("127.0.0.1", port, 1, GateToken{});  // a stranger, dropped
-    auto gate = rank == 0 ? TcpGate::Accept(std::move(*listener), kRanks, token,
-                                            runtime::Deadline::After(std::chrono::seconds(30)))
-                          : TcpGate::Connect("127.0.0.1", port, rank, token);
+    const TcpGate::Patience patience{runtime::Deadline::After(std::chrono::seconds(30)), nullptr};
+    if (rank == 1) (void)TcpGate::Connect("127.0.0.1", port, 1, GateToken{}, patience);  // a stranger, dropped
+    auto gate = rank == 0 ? TcpGate::Accept(std::move(*listener), kRanks, token, patience)
+                          : TcpGate::Connect("127.0.0.1", port, rank, token, patience);
     ASSERT_TRUE(gate.ok());
     Meet(**gate, rank, &arrived);
   });
+}
+
+TEST(Gate, NobodyWaitsOverTcpForWhoWontCome) {
+  auto listener = TcpGate::Listen("127.0.0.1");
+  ASSERT_TRUE(listener.ok());
+  const TcpGate::Patience patience{runtime::Deadline::After(std::chrono::seconds(60)),
+                                   [] { return absl::UnavailableError("rank 1 is lost"); }};
+  EXPECT_EQ(TcpGate::Accept(std::move(*listener), 2, GateToken{}, patience).status().code(),
+            absl::StatusCode::kUnavailable);
 }
 
 }  // namespace
