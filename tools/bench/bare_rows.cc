@@ -112,13 +112,18 @@ Statistics BareAllReduce(size_t bytes, size_t chunk, int calls) {
 }
 
 Statistics BareWindowAllReduce(size_t bytes, int calls) {
-  const size_t flags = 2 * sizeof(Part), shared_bytes = flags + 2 * bytes;
+  const size_t flags = 2 * sizeof(Part), shared_bytes = flags + 4 * bytes;
   std::byte* shared = SharedBytes(shared_bytes);
   const Statistics statistics = RunPair([=](Side& side) {
     Part* parts = reinterpret_cast<Part*>(shared);
-    std::byte* input = shared + flags + bytes * static_cast<size_t>(side.rank());
-    const std::byte* others_input = shared + flags + bytes * static_cast<size_t>(1 - side.rank());
-    Buffer output(bytes);
+    const size_t half = bytes / 2;
+    // Of both ranks, from the half that this one adds.
+    const std::byte* inputs[2];
+    std::byte* outputs[2];
+    for (size_t rank = 0; rank < 2; ++rank) {
+      inputs[rank] = shared + flags + 2 * rank * bytes + static_cast<size_t>(side.rank()) * half;
+      outputs[rank] = shared + flags + (2 * rank + 1) * bytes + static_cast<size_t>(side.rank()) * half;
+    }
     const auto sum = Sum();
     uint64_t step = 0;
     const auto meet = [&] {
@@ -127,8 +132,9 @@ Statistics BareWindowAllReduce(size_t bytes, int calls) {
     };
     const auto call = [&] {
       meet();
-      sum(output.data(), input, others_input, bytes / sizeof(float));
-      meet();  // the user may write to the input after the call
+      sum(outputs[side.rank()], inputs[0], inputs[1], half / sizeof(float));
+      std::memcpy(outputs[1 - side.rank()], outputs[side.rank()], half);
+      meet();
     };
     for (int i = 0; i < 100; ++i) call();
     side.TimeGated(calls, call);

@@ -1,5 +1,5 @@
 // What is left of an all-reduce when everything is taken away but its copies, its sums and a flag for each message:
-// no transport, no plan, no communicator, no signature. Below that no implementation of the same algorithm gets.
+// no transport, no plan, no communicator, no signature. What the same algorithm can hardly do better.
 #pragma once
 
 #include "tools/bench/pinned_pair.h"
@@ -8,9 +8,9 @@ namespace cohort::bench {
 
 // All-reduce of `bytes` bytes of float32 in private memory: each rank copies the other's half of its input into a
 // ring, adds what the other has put there to its own half, and the sums go the same way. In messages of `chunk` bytes,
-// which divides bytes / 2; 128 KiB of ring in each direction.
+// which divides bytes / 2; 128 KiB of ring in each direction, so `bytes` is 256 KiB at the most.
 Statistics BareAllReduce(size_t bytes, size_t chunk, int calls);
-// The same where inputs are in windows: each rank reads the other's whole input where it lies.
+// The same in windows, by single copies: each rank adds one half of both inputs, and stores it in both outputs.
 Statistics BareWindowAllReduce(size_t bytes, int calls);
 
 }  // namespace cohort::bench
