@@ -106,6 +106,8 @@ Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, s
 
 Group::~Group() {
   runtime::EngineLock lock(runtime().engine());
+  // News that came after the last call, which Finalize tells if no call did.
+  if (status_.ok() && !InChild() && !runtime().finalized()) runtime().engine().Poll();
   runtime().RemoveListener(this);
   runtime().engine().Remove(this);
   // A callback of a work that is cancelled now may submit again.

@@ -17,8 +17,8 @@ namespace cohort::comm {
 // A reduction that the caller computes, in host memory: for ReduceOp::kUser. It must be associative.
 struct UserReduceOp {
   // out[i] = a[i] op b[i] for `count` elements; out may be a or b. Called on whichever thread drives the operation, one
-  // call at a time per group; it must not block nor throw. It may call Communicator::Abort, of its own group too: the
-  // operation then ends when the function has returned.
+  // call at a time per group; it must not block. What it throws fails the operation with kInternal. It may call
+  // Communicator::Abort, of its own group too: the operation then ends when the function has returned.
   void (*function)(void* out, const void* a, const void* b, int64_t count, DataType dtype, void* context) = nullptr;
   void* context = nullptr;
   // All members must pass the same name: it stands for the function in the check of their calls, and in messages.

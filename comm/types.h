@@ -176,7 +176,12 @@ struct Buffer {
   Buffer(void* data, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost, int device = 0)
       : data(data), count(count), dtype(dtype), memory(memory), device(device) {}
   template <typename T, std::integral Count>
-  Buffer(T* data, Count count) : data(data), count(static_cast<int64_t>(count)), dtype(DataTypeOf<T>::kValue) {}
+  Buffer(T* data, Count count)
+      : data(const_cast<std::remove_const_t<T>*>(data)),
+        count(static_cast<int64_t>(count)),
+        dtype(DataTypeOf<std::remove_const_t<T>>::kValue) {
+    static_assert(!std::is_const_v<T>, "a call writes to this buffer, and its elements are const");
+  }
   template <ElementRange R>
   Buffer(R&& range) : Buffer(std::ranges::data(range), std::ranges::size(range)) {}         // NOLINT: a view
   operator ConstBuffer() const { return ConstBuffer(data, count, dtype, memory, device); }  // NOLINT: a view

@@ -25,11 +25,17 @@ const v1::RankExit* ExitOf(const v1::JobReport& report, int rank) {
   return rank < 0 || found == report.exits().end() ? nullptr : &*found;
 }
 
+bool SaidLast(const v1::JobReport& report, std::string_view words) {
+  return std::any_of(report.last_lines().begin(), report.last_lines().end(), [words](const std::string& line) {
+    return line.find(words) != std::string::npos && line.find("Assertion") != std::string::npos;
+  });
+}
+
 // What such an end usually means, or empty.
-std::string Hint(const v1::RankExit& exit, int status, bool cpu_time_limited) {
+std::string Hint(const v1::JobReport& report, const v1::RankExit& exit, bool cpu_time_limited) {
   if (exit.lost() || exit.killed_by_us()) return "";
   if (!exit.started()) {
-    if (status != kExitNotFound) return "";  // its error says what to do
+    if (report.exit_code() != kExitNotFound) return "";  // its error says what to do
     return "a program without a slash is looked up in PATH, then in the working directory, then beside dlaunch";
   }
   if (exit.passed_on())
@@ -45,6 +51,11 @@ std::string Hint(const v1::RankExit& exit, int status, bool cpu_time_limited) {
     case SIGBUS:
       return "an invalid memory access; a core file or a debugger shows where";
     case SIGABRT:
+      if (SaidLast(report, "tcp_ep.c")) {
+        return "UCX does that at a message that is none of its own: something else connects to the rank's port (a "
+               "scanner, "
+               "another job); see COHORT_PORT_RANGE, and close those ports to strangers";
+      }
       return "the program ended itself (a failed assertion or an uncaught exception)";
     case SIGXCPU:
       return "the CPU time limit was reached (ulimit -t)";
@@ -75,7 +86,7 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
   text.Line("", "dlaunch: " + Shown(report.headline()), kRed);
   const v1::RankExit* culprit = ExitOf(report, report.culprit_rank());
   if (culprit != nullptr) {
-    if (const std::string hint = Hint(*culprit, report.exit_code(), options.cpu_time_limited); !hint.empty())
+    if (const std::string hint = Hint(report, *culprit, options.cpu_time_limited); !hint.empty())
       text.Line("  ", hint, kDim);
   }
   const std::string log = culprit != nullptr ? culprit->log_path() : "";

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <new>
 #include <string>
 #include <utility>
@@ -246,21 +247,31 @@ bool PlanRunner::Post(LaneState& lane, const Step& step, bool* moved) {
   return true;
 }
 
-void PlanRunner::Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes) const {
+bool PlanRunner::Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes) {
   const size_t count = bytes / binding_.element_bytes;
   if (binding_.user_op == nullptr) [[likely]] {
     binding_.kernel(dst, a, b, count);
-  } else {
-    binding_.user_op->function(dst, a, b, static_cast<int64_t>(count), binding_.dtype, binding_.user_op->context);
+    return true;
   }
+  const UserReduceOp& op = *binding_.user_op;
+  std::string what = "something that is no std::exception";
+  try {
+    op.function(dst, a, b, static_cast<int64_t>(count), binding_.dtype, op.context);
+    return true;
+  } catch (const std::exception& error) {
+    what = error.what();
+  } catch (...) {
+  }
+  Fail(absl::InternalError("the function of the user op " + std::string(op.name) + " threw: " + what), -1);
+  return false;
 }
 
-void PlanRunner::CombineReceived(LaneState& lane, const Step& step) const {
+bool PlanRunner::CombineReceived(LaneState& lane, const Step& step) {
   const Range dst = Bind(step.dst);
   const std::byte* own = Bind(step.src).data;
   const std::byte* incoming = lane.incoming.data();
-  if (dst.bytes == 0) return;
-  Combine(dst.data, step.incoming_first ? incoming : own, step.incoming_first ? own : incoming, dst.bytes);
+  if (dst.bytes == 0) return true;
+  return Combine(dst.data, step.incoming_first ? incoming : own, step.incoming_first ? own : incoming, dst.bytes);
 }
 
 Progress PlanRunner::RunLocal(LaneState& lane, const Step& step) {
@@ -272,7 +283,7 @@ Progress PlanRunner::RunLocal(LaneState& lane, const Step& step) {
   if (bytes > 0) {
     if (step.kind == StepKind::kReduce) {
       const Range src2 = Bind(step.src2);
-      Combine(dst.data + at, src.data + at, src2.data + at, bytes);
+      if (!Combine(dst.data + at, src.data + at, src2.data + at, bytes)) return Progress::kFailed;
     } else if (dst.data != src.data) {
       std::memcpy(dst.data + at, src.data + at, bytes);
     }

@@ -123,9 +123,10 @@ class PlanRunner {
   Progress RunLocal(LaneState& lane, const Step& step);
   Progress RunDirect(LaneState& lane, const Step& step);
   // dst = a op b for whole elements.
-  void Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes) const;
+  // False, and the failure, where the user's function has thrown.
+  bool Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes);
   // The rest of a kRecvReduce whose operand has come, where the op is a user's.
-  void CombineReceived(LaneState& lane, const Step& step) const;
+  bool CombineReceived(LaneState& lane, const Step& step);
   Link* LinkTo(LaneState& lane, int peer);       // null: failed
   bool FanoutOf(LaneState& lane, Fanout** out);  // null: there is none
   void Fail(absl::Status status, int peer);

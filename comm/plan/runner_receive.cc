@@ -63,7 +63,7 @@ Progress PlanRunner::Received(LaneState& lane, const Step& step, RecvOperation& 
     Fail(std::move(operation.error), step.peer);
   }
   if (progress == Progress::kDone && binding_.user_op != nullptr && step.kind == StepKind::kRecvReduce) [[unlikely]] {
-    CombineReceived(lane, step);
+    if (!CombineReceived(lane, step)) return Progress::kFailed;
   }
   return progress;
 }

@@ -28,6 +28,23 @@ export PKG_CONFIG_PATH
 # shellcheck disable=SC2046,SC2086
 $CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS "$work/user/embed.cc" -o "$work/user/embed" $(pkg-config --cflags --libs cohort)
 "$work/user/embed"
+echo "== the guide in the README"
+sed -n '/^## Embed/,/^## Train/p' "$here/../../README.md" | sed -n '/^```cpp$/,/^```$/p' | sed '/^```/d' >"$work/user/main.cc"
+# shellcheck disable=SC2046,SC2086
+$CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS "$work/user/main.cc" -o "$work/user/main" $(pkg-config --cflags --libs cohort)
+"$work/user/main" | grep -qx "rank 0: 1"
+
+echo "== a component that there is not"
+cat >"$work/user/CMakeLists.txt" <<END
+cmake_minimum_required(VERSION 3.22)
+project(wrong CXX)
+find_package(cohort REQUIRED COMPONENTS comm)
+END
+if cmake -G Ninja -S "$work/user" -B "$work/user/wrong" -DCMAKE_PREFIX_PATH="$work/moved" >"$work/wrong.log" 2>&1 ||
+  ! grep -q "has no component comm" "$work/wrong.log"; then
+  cat "$work/wrong.log" && exit 1
+fi
+
 echo "== an element type that there is not"
 cat >"$work/user/wrong.cc" <<END
 #include "comm/types.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "runtime/base/status_macros.h"
@@ -183,8 +184,11 @@ absl::StatusOr<Buffers> Buffers::Make(Session& session, const Options& options, 
                                       int64_t block_bytes) {
   const bool is_root = session.rank() == options.root;
   const measure::Blocks blocks = measure::BlocksOf(operation, is_root, session.ranks());
-  const auto bytes_of = [block_bytes](int count) {
-    return static_cast<size_t>(block_bytes) * static_cast<size_t>(count);
+  // No more than what the sum over all ranks can take: nobody has so much.
+  const size_t most = std::numeric_limits<size_t>::max() / 4 / static_cast<size_t>(session.ranks());
+  const auto bytes_of = [block_bytes, most](int count) {
+    const auto block = static_cast<size_t>(block_bytes), blocks_of = static_cast<size_t>(count);
+    return blocks_of == 0 || block <= most / blocks_of ? block * blocks_of : most;
   };
   size_t sizes[2] = {bytes_of(blocks.in), bytes_of(blocks.out)};
   if (IsInPlace(options, operation)) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 #include "runtime/base/status_macros.h"
 #include "runtime/base/whole_file.h"
@@ -179,12 +181,24 @@ std::string PlotText(const Options& options, const RunFacts& facts, const std::v
                                  facts.date);
 }
 
+namespace {
+
+// By another path too; it need not be there yet.
+bool SameFile(const std::string& a, const std::string& b) {
+  std::error_code error_a, error_b;
+  const auto whole_a = std::filesystem::weakly_canonical(std::filesystem::absolute(a, error_a), error_a);
+  const auto whole_b = std::filesystem::weakly_canonical(std::filesystem::absolute(b, error_b), error_b);
+  return a == b || (!error_a && !error_b && whole_a == whole_b);
+}
+
+}  // namespace
+
 absl::Status CheckFiles(const Options& options) {
   const std::vector<const std::string*> paths = {&options.csv, &options.json, &options.plot};
   for (size_t i = 0; i < paths.size(); ++i) {
     if (paths[i]->empty()) continue;
     for (size_t other = 0; other < i; ++other) {
-      if (*paths[i] == *paths[other]) {
+      if (SameFile(*paths[i], *paths[other])) {
         return absl::InvalidArgumentError("--csv, --json and --plot need a file each, not " + *paths[i] + " twice");
       }
     }

@@ -1,6 +1,7 @@
 #include "comm/transport/ucx/worker.h"
 
 #include <poll.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
@@ -32,6 +33,16 @@ bool SocketBuffersMayBe(uint64_t bytes) {
     if (!(file >> limit) || limit < bytes) return false;
   }
   return true;
+}
+
+// UCX aborts the process where it lacks some of its own, and its listener closes for good at the limit.
+absl::Status CheckDescriptors() {
+  constexpr rlim_t kLeast = 64;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kLeast) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      "UCX and its connections need more than the " + std::to_string(limit.rlim_cur) +
+      " descriptors that a process may have here; raise the limit, with ulimit -n 1024");
 }
 
 absl::Status SetOption(const UcpApi& api, ucp_config_t* config, const char* name, const std::string& value) {
@@ -130,6 +141,7 @@ absl::Status Worker::SetHandler(unsigned id, ucp_am_recv_callback_t callback) {
 }
 
 absl::Status Worker::Init(const WorkerOptions& options) {
+  COHORT_RETURN_IF_ERROR(CheckDescriptors());
   COHORT_RETURN_IF_ERROR(MakeContext(options));
   ucp_worker_params_t parameters = {};
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;

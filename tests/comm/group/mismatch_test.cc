@@ -197,6 +197,29 @@ TEST(MismatchOverUcxTest, BothRanksLearnBothCalls) {
   for (const RankResult& result : results) EXPECT_EQ(result.text, "");
 }
 
+// Rank 2's wrong call waits for nobody and succeeds; the communicator goes before another call can tell of it.
+TEST(MismatchTest, FinalizeTellsWhatADestroyedCommunicatorHadToTell) {
+  ProcessClusterOptions options;
+  options.ranks = 3;
+  for (const RankResult& result : RunProcesses(options, [](ProcessRank& rank) -> std::string {
+         auto group = rank.world->Duplicate();
+         if (!group.ok()) return group.status().ToString();
+         Calls calls;
+         if (rank.rank != 2) {
+           const absl::Status status = calls.AllReduce(**group, 8).Wait();
+           rank.meet("failed", 3);
+           return CheckError(status, {"broadcast", "all_reduce"});
+         }
+         const absl::Status status = (*group)->Broadcast(Buffer(calls.out.data(), 8), 2).Wait();
+         if (!status.ok()) return "the broadcast knew: " + status.ToString();
+         if (!rank.meet("failed", 3)) return "the others did not fail";
+         group->reset();
+         return CheckError(rank.runtime->Finalize(), {"broadcast", "all_reduce"});
+       })) {
+    EXPECT_EQ(result.text, "");
+  }
+}
+
 // Rank 0 sends to rank 1 and rank 1 to rank 2; rank 2's call waits for nobody who sends: the messages never meet, so
 // the calls are compared when nothing moves.
 TEST(SecondNetTest, FindsCallsWhoseMessagesNeverMeet) {

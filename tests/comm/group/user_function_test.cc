@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,10 @@ void Keep(void* out, const void* a, int64_t count) { std::memmove(out, a, static
 void AbortOwnGroup(void* out, const void* a, const void* /*b*/, int64_t count, DataType /*dtype*/, void* context) {
   static_cast<Communicator*>(context)->Abort("bad data");
   Keep(out, a, count);
+}
+
+void Throw(void* /*out*/, const void* /*a*/, const void* /*b*/, int64_t /*count*/, DataType /*dtype*/, void*) {
+  throw std::runtime_error("no such value");
 }
 
 // Against its contract, which must cost no more than the group.
@@ -64,6 +69,12 @@ void ExpectEnd(int ranks, int64_t count, Function function, absl::StatusCode cod
 TEST(UserFunctionTest, MayAbortItsGroup) {
   for (const int ranks : {2, 3}) {
     for (const int64_t count : {1, 1000, 1 << 20}) ExpectEnd(ranks, count, AbortOwnGroup, absl::StatusCode::kAborted);
+  }
+}
+
+TEST(UserFunctionTest, ThatThrowsFailsItsOperation) {
+  for (const int ranks : {2, 3}) {
+    for (const int64_t count : {1, 1000, 1 << 20}) ExpectEnd(ranks, count, Throw, absl::StatusCode::kInternal);
   }
 }
 

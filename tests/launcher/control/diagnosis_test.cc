@@ -93,6 +93,14 @@ TEST(Diagnosis, AKillMayComeOfTheLimitOnCpuTimeWhereThereIsOne) {
   EXPECT_THAT(FormatReport(KilledReport(), options), HasSubstr("ulimit -t"));
 }
 
+TEST(Diagnosis, AnAssertionOfUcxAboutAMessageIsPutDownToStrangers) {
+  v1::JobReport report = KilledReport();
+  report.mutable_exits(0)->set_signal(SIGABRT);
+  EXPECT_THAT(FormatReport(report), HasSubstr("uncaught exception"));
+  report.add_last_lines("[vm:1:0] tcp_ep.c:1404 Assertion `hdr->length <= 266240' failed");
+  EXPECT_THAT(FormatReport(report), HasSubstr("COHORT_PORT_RANGE"));
+}
+
 TEST(Diagnosis, WhatWeKilledHasNoHintOfMemory) {
   v1::JobReport report = KilledReport();
   report.mutable_exits(0)->set_killed_by_us(true);

@@ -93,6 +93,8 @@ class Collperf(unittest.TestCase):
                                 (["all_reduce", "-n", "1", "--transport", "tcp"], "there are shm, ucx"),
                                 (["all_reduce", "-n", "1", "--transport", "ucx"], "--simulate-nodes 2"),
                                 (["allreduce"], "there is no operation"),
+                                (["all_to_all", "-n", "1", "-b", str(1 << 62), "-e", str(1 << 62)], "no memory"),
+                                (["all_reduce", "-n", "1", "--csv", "x", "--json", "./x"], "need a file each"),
                                 (["all_reduce", "-n", "1", "-e", "64", "--csv", "/no/such/folder/x"], "cannot write")):
             done = run(2, *arguments)
             self.assertNotEqual(done.returncode, 0, arguments)
