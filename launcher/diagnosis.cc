@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "launcher/base/printable.h"
 #include "launcher/options.h"
 
@@ -89,7 +91,9 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
     if (const std::string hint = Hint(report, *culprit, options.cpu_time_limited); !hint.empty())
       text.Line("  ", hint, kDim);
   }
-  const std::string log = culprit != nullptr ? culprit->log_path() : "";
+  std::string log = culprit != nullptr ? culprit->log_path() : "";
+  // Lines of both streams are told, and a shell makes two names of this.
+  if (absl::EndsWith(log, ".err")) log = absl::StrCat(log.substr(0, log.size() - 3), "{out,err}");
   const std::string whose =
       report.culprit_rank() >= 0 ? "rank " + std::to_string(report.culprit_rank()) : "the first rank that failed";
   if (report.last_lines_size() > 0) {

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -120,6 +121,11 @@ Finding JudgeLibrary(const std::string& subject, const MachineFacts::Library& li
   return finding;
 }
 
+size_t CountOf(const std::vector<Finding>& findings, Finding::Level level) {
+  return static_cast<size_t>(
+      std::count_if(findings.begin(), findings.end(), [level](const Finding& one) { return one.level == level; }));
+}
+
 void Print(const Finding& finding) {
   std::printf("%s%s: %s\n", NameOf(finding.level), finding.subject.c_str(), finding.text.c_str());
   if (!finding.remedy.empty()) std::printf("        %s\n", finding.remedy.c_str());
@@ -199,18 +205,24 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
   return findings;
 }
 
+std::string Verdict(const std::vector<Finding>& findings) {
+  const size_t bad = CountOf(findings, Finding::Level::kBad);
+  const size_t warnings = CountOf(findings, Finding::Level::kWarning);
+  const std::string less = warnings == 0 ? "" : Plural(warnings, "warning");
+  if (bad == 0) return "verdict: jobs run on this machine" + (less.empty() ? "" : ", with " + less);
+  return "verdict: " + Plural(bad, "thing") + " to mend before jobs run well on this machine" +
+         (less.empty() ? "" : ", and " + less);
+}
+
 int RunDoctorCommand(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) return Refuse("use: dlaunch doctor; it takes no arguments", kExitUsage);
   std::vector<Finding> findings = Judge(LookAtThisMachine());
   findings.push_back(TryAJob());
-  bool bad = false;
-  for (const Finding& finding : findings) {
-    Print(finding);
-    bad = bad || finding.level == Finding::Level::kBad;
-  }
+  for (const Finding& finding : findings) Print(finding);
   std::printf("sources of nodes, the first that applies is used (*):\n%s", ExplainSources(Options()).c_str());
+  std::printf("%s\n", Verdict(findings).c_str());
   if (std::fflush(stdout) != 0) return kExitLauncher;
-  return bad ? 1 : 0;
+  return CountOf(findings, Finding::Level::kBad) > 0 ? 1 : 0;
 }
 
 }  // namespace cohort::launcher

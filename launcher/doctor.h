@@ -41,8 +41,11 @@ MachineFacts LookAtThisMachine();
 // The findings, in the order in which they are printed. Pure.
 std::vector<Finding> Judge(const MachineFacts& facts);
 
-// Prints the findings, which source of nodes a job would have, and how a job of two ranks fared. Returns the exit
-// status: 0, or 1 when something keeps jobs from running.
+// What they come to, in a line. Pure.
+std::string Verdict(const std::vector<Finding>& findings);
+
+// Prints the findings, which source of nodes a job would have, and how a job of two ranks fared, and the verdict.
+// Returns the exit status: 0, or 1 when something keeps jobs from running.
 int RunDoctorCommand(const std::vector<std::string>& arguments);
 
 }  // namespace cohort::launcher

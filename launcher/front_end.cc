@@ -67,7 +67,7 @@ FrontEnd::FrontEnd(const Job& job)
 
 v1::NodeStart FrontEnd::MakeStart(size_t index) const {
   v1::NodeStart start = MakeNodeStart(job_, index, agents_.identity(index));
-  if (index == 0) *start.mutable_plan() = MakeJobPlan(job_, job_id_, secret_, kJoinTimeout);
+  if (index == 0) *start.mutable_plan() = MakeJobPlan(job_, secret_, kJoinTimeout);
   start.set_rendezvous_address(rendezvous_address_);
   return start;
 }
@@ -77,7 +77,7 @@ absl::Status FrontEnd::StartAgents() {
   if (const absl::Status status = agents_.Start(); !status.ok()) {
     return absl::Status(status.code(), "can't start the agents: " + std::string(status.message()));
   }
-  const absl::Status asked = watch_.Listen(job_id_);
+  const absl::Status asked = watch_.Listen(job_.id);
   if (!asked.ok()) Say("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
   v1::ToNode message;
   *message.mutable_start() = MakeStart(0);
@@ -129,7 +129,7 @@ int FrontEnd::Run() {
   }
   held_.Release();
   BeginRecord();
-  Sweep("COHORT_JOB_ID=" + job_id_, {older_children}, agent_died_ || killed_, seconds(2));
+  Sweep("COHORT_JOB_ID=" + job_.id, {older_children}, agent_died_ || killed_, seconds(2));
   if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
   // Whoever reads us may take their time, unless a user has had enough: from here on a signal ends us as it ends any
   // program.
@@ -150,7 +150,7 @@ int FrontEnd::Run() {
 // On a thread of its own: a file server that is gone must not keep dlaunch from its end, nor from signals.
 void FrontEnd::BeginRecord() {
   if (job_.log_directory.empty() || !report_) return;
-  JobRecord record{.job_id = job_id_,
+  JobRecord record{.job_id = job_.id,
                    .source = job_.nodes.source,
                    .command = job_.options.command,
                    .nodes = members_,
@@ -228,7 +228,7 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
 
 RunningJob FrontEnd::Running() const {
   return {.job = &job_,
-          .id = job_id_,
+          .id = job_.id,
           .started = started_,
           .ending = report_.has_value() || user_stop_,
           .restarts = failed_epochs_.size(),

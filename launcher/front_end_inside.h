@@ -68,7 +68,6 @@ class FrontEnd {
   void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + Printable(text) + "\n"); }
 
   const Job& job_;
-  const std::string job_id_ = NewJobId();
   const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
   std::string secret_;
   EventLoop loop_;

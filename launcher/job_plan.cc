@@ -12,11 +12,10 @@ bool NodesAreReplaceable(const Job& job) {
   return job.options.max_restarts > 0 && (!job.spares.empty() || job.options.min_nodes.has_value());
 }
 
-v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::string& secret,
-                        std::chrono::milliseconds join_timeout) {
+v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::milliseconds join_timeout) {
   v1::JobPlan plan;
   v1::JobSpec& spec = *plan.mutable_job();
-  spec.set_job_id(job_id);
+  spec.set_job_id(job.id);
   spec.add_command(job.program.path);
   for (size_t i = 1; i < job.options.command.size(); ++i) spec.add_command(job.options.command[i]);
   if (job.nodes.across_hosts) {

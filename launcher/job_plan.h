@@ -16,6 +16,7 @@
 namespace cohort::launcher {
 
 struct Job {
+  std::string id;  // NewJobId
   Options options;
   JobNodes nodes;
   Placement placement;
@@ -30,8 +31,7 @@ bool NodesAreReplaceable(const Job& job);
 
 // Everything that the rendezvous decides from. On other hosts the ranks' environment begins with what of ours means the
 // same there; --env comes after it. Reads this process' environment: call before other threads exist.
-v1::JobPlan MakeJobPlan(const Job& job, const std::string& job_id, const std::string& secret,
-                        std::chrono::milliseconds join_timeout);
+v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::milliseconds join_timeout);
 
 // What the agent of node `index` gets to know at its start, but the plan and where the rendezvous is. Node 0 hosts it.
 v1::NodeStart MakeNodeStart(const Job& job, size_t index, const TlsIdentity& identity);

@@ -22,6 +22,7 @@
 #include "launcher/agent/agent.h"
 #include "launcher/base/addresses.h"
 #include "launcher/base/say.h"
+#include "launcher/credentials.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
@@ -139,6 +140,7 @@ absl::Status CheckThisMachine(const Job& job) {
 
 absl::StatusOr<Job> PlanJob(const Options& options) {
   Job job;
+  job.id = NewJobId();
   job.options = options;
   std::error_code error;
   job.working_directory = std::filesystem::current_path(error).string();
@@ -233,7 +235,7 @@ int Launch(const std::vector<std::string>& argv) {
     const std::string why = job->options.explain ? Explanation(*job) : "";
     return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n\n" + FormatPlacement(job->placement));
   }
-  Say(Summary(*job));
+  Say(Summary(*job) + ", as " + job->id);
   return RunJob(*job);
 }
 

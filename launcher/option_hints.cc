@@ -98,6 +98,7 @@ std::string MeantOption(const std::string& name, const std::vector<OptionNames>&
 }
 
 std::string MeantCommand(const std::string& name) {
+  if (name == "help") return "--help";
   for (const char* const command : {"join", "status", "top", "kill", "doctor"}) {
     // Of short names every third word of a shell is two letters away.
     if (EditDistance(name, command) <= (std::string_view(command).size() > 4 ? 2 : 1)) return command;

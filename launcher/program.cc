@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <string_view>
 
 #include "absl/status/status.h"
 
@@ -39,7 +40,9 @@ absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& 
                                     const std::string& working_directory, const std::string& own_folder) {
   std::string why;
   if (name.find('/') != std::string::npos) {
-    const std::string absolute = name[0] == '/' ? name : working_directory + "/" + name;
+    std::string_view rest = name;
+    while (rest.starts_with("./")) rest.remove_prefix(2);  // which would be shown
+    const std::string absolute = name[0] == '/' ? name : working_directory + "/" + std::string(rest);
     switch (Look(absolute, &why)) {
       case Kind::kExecutable:
         return Program{absolute, ""};

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_replace.h"
 #include "launcher/base/printable.h"
 #include "launcher/base/run_commands.h"
 #include "launcher/base/say.h"
@@ -39,17 +40,19 @@ std::string LastLine(const std::string& text) {
 }
 
 // Why this host's answer is none.
-std::string DescribeFailure(const Options& options, const RemoteWay& way, const CommandResult& result) {
+std::string DescribeFailure(const Options& options, const RemoteWay& way, const std::string& host,
+                            const CommandResult& result) {
+  const std::string trial = absl::StrReplaceAll(way.trial, {{"HOST", host}});
   const std::string said = Printable(LastLine(result.error), kMaxWords);
   const std::string words = said.empty() ? "" : ": " + said;
   if (!result.ended) return "gave no answer" + (said.empty() ? " within 20 s" : words);
   const int code = WIFEXITED(result.wait_status) ? WEXITSTATUS(result.wait_status) : 0;
   const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
-  if (code == way.unreachable_status) return "can't be reached" + words + "; try: " + way.trial;
+  if (code == way.unreachable_status) return "can't be reached" + words + "; try: " + trial;
   if (code == 127 || code == 126) {
     return "has no dlaunch at " + path + words + "; install it there, or say where it is with --agent-path";
   }
-  return "could not start " + path + " (status " + std::to_string(code) + ")" + words + "; try: " + way.trial;
+  return "could not start " + path + " (status " + std::to_string(code) + ")" + words + "; try: " + trial;
 }
 
 // The command by which hosts are reached.
@@ -74,7 +77,7 @@ absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay
     const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
     return blame(fine ? std::string(inventory.status().message()) + "; is " + path +
                             " a dlaunch there? Another is named with --agent-path"
-                      : DescribeFailure(options, way, result));
+                      : DescribeFailure(options, way, entry.host, result));
   }
   absl::StatusOr<NodeResources> node = ResourcesOf(*inventory, options, entry.host);
   if (!node.ok()) return blame(std::string(node.status().message()));

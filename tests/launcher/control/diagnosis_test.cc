@@ -34,7 +34,7 @@ TEST(Diagnosis, TheRootCauseComesFirst) {
   EXPECT_EQ(FormatReport(KilledReport()),
             "dlaunch: rank 3 (node1, pid 4711) killed by SIGKILL\n"
             "  dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg), or a person\n"
-            "  last lines of rank 3 (log/rank3.err):\n"
+            "  last lines of rank 3 (log/rank3.{out,err}):\n"
             "    | step 40 loss 0.33\n"
             "    | step 41 loss 0.31\n"
             "  the others:\n"

@@ -81,6 +81,7 @@ TEST_F(Jobs, StatusTellsOfAllAndOfOne) {
   EXPECT_EQ(all.Wait(), 0) << all.err();
   EXPECT_NE(all.out().find(id_ + "  running for "), string::npos) << all.out();
   EXPECT_NE(all.out().find("4 ranks on 2 simulated nodes"), string::npos) << all.out();
+  EXPECT_NE(job_->err().find(", as " + id_ + "\n"), string::npos) << job_->err();  // told at the start, too
   EXPECT_NE(all.out().find("dlaunch pid " + std::to_string(job_->pid()) + "  0 of 2 restarts\n"), string::npos)
       << all.out();
   DlaunchProcess one({"status", id_.substr(4, 12)});

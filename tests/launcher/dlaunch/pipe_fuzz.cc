@@ -260,6 +260,7 @@ class Dlaunch {
  private:
   Job MakeJob(FuzzInput* input) {
     Job job;
+    job.id = NewJobId();
     job.options.on_failure = static_cast<OnFailure>(input->Below(3));
     job.options.max_restarts = job.options.on_failure == OnFailure::kRestart ? 3 : 0;
     job.options.standbys = input->Bool() ? 2 : 0;

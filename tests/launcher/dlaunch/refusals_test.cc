@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <ostream>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -146,6 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--log-dir", "/dev/null", "true"}, 2, {"--log-dir /dev/null"}},
         Refusal{{"no-such-program-anywhere"}, 127, {"no-such-program-anywhere", "PATH", "give its path"}},
         Refusal{{"statsu"}, 127, {"did you mean dlaunch status?"}}, Refusal{{"kil", "1"}, 127, {"dlaunch kill?"}},
+        Refusal{{"help"}, 127, {"did you mean dlaunch --help?"}},
+        Refusal{{"./././nowhere/program"}, 127, {std::filesystem::current_path().string() + "/nowhere/program"}},
         Refusal{{"/nowhere/program"}, 127, {"/nowhere/program"}}, Refusal{{""}, 2, {"empty"}},
         Refusal{{"/etc/passwd"}, 126, {"not executable", "chmod"}}, Refusal{{"/usr"}, 126, {"folder"}}));
 

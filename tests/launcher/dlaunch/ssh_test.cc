@@ -201,7 +201,8 @@ TEST_F(Ssh, HostsThatCanNotBeUsedAreRefusedWithTheRemedy) {
   } cases[] = {
       {{"--hosts", Hosts::Address(0) + ",10.77.0.1:99999", "true"}, {"--hosts", "after the colon"}},
       {{"--hosts", "-oProxyCommand=touch", "true"}, {"begins with '-'"}},
-      {{"--hosts", "no-such-host.invalid", "true"}, {"no-such-host.invalid", "can't be reached", "try:"}},
+      {{"--hosts", "no-such-host.invalid", "true"},
+       {"no-such-host.invalid", "can't be reached", " no-such-host.invalid true"}},
       {{"--hosts", Hosts::Address(1), "--agent-path", "/no/dlaunch", "true"}, {"no dlaunch at /no/dlaunch"}},
       {{"--hosts", Hosts::Address(1), "--agent-path", "/bin/true", "true"}, {Hosts::Address(1), "said nothing"}},
       {{"--hosts", Hosts::Address(1), "--nnodes", "2", "true"}, {"the list has 1 host"}},

@@ -98,6 +98,15 @@ TEST(Doctor, NamesLibrariesThatRanksWouldMiss) {
   EXPECT_EQ(OnlyProblem(facts).subject, "NCCL");
 }
 
+TEST(Doctor, SaysWhatTheFindingsComeTo) {
+  MachineFacts facts = GoodMachine();
+  EXPECT_EQ(Verdict(Judge(facts)), "verdict: jobs run on this machine");
+  facts.ssh = false;
+  EXPECT_EQ(Verdict(Judge(facts)), "verdict: jobs run on this machine, with 1 warning");
+  facts.memfd = false;
+  EXPECT_EQ(Verdict(Judge(facts)), "verdict: 1 thing to mend before jobs run well on this machine, and 1 warning");
+}
+
 TEST(Doctor, AMachineThatCanTakeNoPartIsBad) {
   MachineFacts facts = GoodMachine();
   facts.node_error = "CUDA_VISIBLE_DEVICES names a GPU that is not there";

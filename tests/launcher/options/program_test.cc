@@ -46,7 +46,7 @@ TEST_F(FindProgramTest, LooksInPathThenHereThenBesideDlaunch) {
 
 TEST_F(FindProgramTest, NamesWithASlashAreRelativeToTheWorkingDirectory) {
   Add("here/train");
-  EXPECT_EQ(Find("./train")->path, root_ + "/here/./train");
+  EXPECT_EQ(Find("./train")->path, root_ + "/here/train");
   EXPECT_EQ(Find(root_ + "/here/train")->path, root_ + "/here/train");
   EXPECT_EQ(Find("./other").status().code(), absl::StatusCode::kNotFound);
 }
