@@ -15,6 +15,7 @@
 #include "comm/transport/ucx/session.h"
 #include "comm/transport/ucx/ucx_transport.h"
 #include "comm/transport/ucx/wire.h"
+#include "runtime/base/sanitizer.h"
 #include "tests/comm/ucx/ucx_world.h"
 
 namespace cohort::comm {
@@ -456,6 +457,9 @@ TEST_P(UcxFailure, AThousandGroupsLeaveNothingBehind) {
     if (std::string problem = use(1000, 2000); !problem.empty()) return problem;
     const long grown = resident_kib() - before;
     // What stays is a key a link, so that late messages to it are dropped: 100 bytes. Leaking the data would be 20 MB.
+    // The address sanitizer keeps what was freed for a while, such as the copies of messages that sockets did not take
+    // at once; there the figure says nothing.
+    if (COHORT_ADDRESS_SANITIZER) return "";
     return grown < 4096 ? "" : "a thousand groups left " + std::to_string(grown) + " KiB";
   });
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
