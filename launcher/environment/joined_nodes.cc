@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
 #include "launcher/base/addresses.h"
 #include "launcher/base/say.h"
 #include "launcher/credentials.h"
@@ -66,7 +67,8 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   absl::StatusOr<std::vector<JoinedNode>> joined = gate.Await(
       MakeJoinKey(token.secret),
       {.count = count - 1, .least = LeastOthers(options), .deadline = runtime::Deadline::After(wait), .say = &Say});
-  if (!joined.ok()) return absl::InvalidArgumentError(std::string(joined.status().message()) + "; see --wait");
+  if (!joined.ok())
+    return absl::Status(joined.status().code(), absl::StrCat(joined.status().message(), "; see --wait"));
   const std::string source = joined->empty() ? "this machine, which no other has joined"
                                              : std::to_string(joined->size() + 1) + " machines that joined";
   return WithJoined(options, source, *std::move(joined));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "launcher/base/say.h"
 #include "launcher/environment/joined_nodes.h"
 #include "launcher/environment/remote_hosts.h"
@@ -154,7 +155,8 @@ absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
                        .indexed = true,
                        .deadline = runtime::Deadline::After(options.wait.value_or(kWait)),
                        .say = &Say});
-  if (!joined.ok()) return absl::InvalidArgumentError(std::string(joined.status().message()) + "; see --wait");
+  if (!joined.ok())
+    return absl::Status(joined.status().code(), absl::StrCat(joined.status().message(), "; see --wait"));
   const std::string source = pods(joined->size() + 1);
   return WithJoined(options, source, *std::move(joined));
 }
