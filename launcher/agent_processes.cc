@@ -1,10 +1,12 @@
 #include "launcher/agent_processes.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -14,6 +16,7 @@
 #include "launcher/agent/process_state.h"
 #include "launcher/agent/sentinel.h"
 #include "launcher/agent/sweep.h"
+#include "launcher/base/orphans.h"
 #include "launcher/control/describe.h"
 #include "runtime/base/status_macros.h"
 
@@ -23,10 +26,18 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookInterval{400};     // at the agents' states
+constexpr size_t kAtOnce = 64;                 // connections to other hosts that are made at the same time
+constexpr int kFirstWordMs = 5000;             // how long one may take until the next is begun
 constexpr int kLastReads = 1024;               // a pipe holds less
 constexpr int kMaxLooksAtHeld = 50;            // 20 s, longer than a sentinel takes to sweep
 constexpr milliseconds kOutlivesOutput{5000};  // an ssh may still wait for something else
 constexpr milliseconds kFrozenAfter{3000};     // an agent that stays stopped is killed, and its sentinel sweeps
+
+// Whether the agent, or the command that should reach it, has written something or ended in time.
+bool AwaitFirstWord(const AgentProcess& process) {
+  pollfd words[] = {{process.output.get(), POLLIN, 0}, {process.error.get(), POLLIN, 0}};
+  return ::poll(words, 2, kFirstWordMs) > 0;
+}
 
 }  // namespace
 
@@ -37,8 +48,10 @@ absl::Status AgentProcesses::Start() {
   COHORT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::Create());
   COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Spawner> spawner, MakeSpawner(job_.nodes.spawner, job_.options));
   agents_.resize(job_.nodes.nodes.size());
+  bool in_turn = job_.nodes.spawner != "local";
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
+    in_turn = in_turn && (i < kAtOnce || AwaitFirstWord(agents_[i - kAtOnce].process));
     COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i),
                                                                  i <= static_cast<size_t>(job_.options.standbys)));
     const std::string& name = job_.nodes.nodes[i].name;
@@ -167,6 +180,10 @@ void AgentProcesses::Reap() {
     // Its end of the pipe is closed; what is in it must still be read, unless our own output is stuck.
     if (agent.output_ended) End(i);
   }
+  ReapOrphans([this](pid_t pid) {
+    return std::any_of(agents_.begin(), agents_.end(),
+                       [pid](const Agent& agent) { return !agent.exited && agent.process.pid == pid; });
+  });
 }
 
 void AgentProcesses::Kill() {

@@ -27,9 +27,11 @@ struct TlsIdentity {
 // A certificate authority with a fresh P-256 key. Thread-compatible.
 class JobAuthority {
  public:
-  // `validity`: how long its certificates last. Handshakes happen when agents join, so this bounds joining, not the
-  // job's length. Certificates are valid from an hour ago, since clocks of nodes differ. kInternal when OpenSSL fails.
-  static absl::StatusOr<JobAuthority> Create(std::chrono::seconds validity = std::chrono::hours(7 * 24));
+  // `validity`: how long its certificates last. Agents shake hands when they join, and again, however long the job has
+  // run by then, when a standby takes over: so this bounds the job's length. What ends a certificate's use is that the
+  // authority's key dies with dlaunch and the job's agents listen no longer. Certificates are valid from an hour ago,
+  // since clocks of nodes differ. kInternal when OpenSSL fails.
+  static absl::StatusOr<JobAuthority> Create(std::chrono::seconds validity = std::chrono::hours(10 * 365 * 24));
   JobAuthority(JobAuthority&&) noexcept;
   JobAuthority& operator=(JobAuthority&&) noexcept;
   ~JobAuthority();

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "launcher/control/root_cause.h"
 #include "launcher/diagnosis.h"
 #include "launcher/front_end_inside.h"
 
@@ -152,6 +153,11 @@ void FrontEnd::OnRestart(const v1::Restart& restart) {
   lost_.reset();
   watch_.OnEpoch();
   failed_epochs_.push_back({restart.report(), members_});
+  if (failed_epochs_.size() > kWholeReports) {
+    FailedEpoch& old = failed_epochs_[failed_epochs_.size() - kWholeReports - 1];
+    KeepCauseAlone(&old.report);
+    old.nodes.clear();
+  }
   std::string when = "now";
   if (restart.delay_ms() > 0) when = "in " + std::to_string((restart.delay_ms() + 999) / 1000) + " s";
   if (std::exchange(lost_node_, false) && restart.delay_ms() > 0) {

@@ -52,14 +52,12 @@ v1::NodeStart MakeNodeStart(const Job& job, size_t index, const TlsIdentity& ide
   start.set_ca_certificate(identity.ca_certificate);
   start.set_certificate(identity.certificate);
   start.set_private_key(identity.private_key);
-  start.set_simulated_node(job.nodes.share_host);
   start.set_across_hosts(job.nodes.across_hosts);
   start.set_interface(job.options.interface);
   const PortRange ports = job.options.ports.value_or(PortRange{});
   start.set_first_port(static_cast<uint32_t>(ports.first));
   start.set_last_port(static_cast<uint32_t>(ports.last));
   start.set_standbys(static_cast<uint32_t>(job.options.standbys));
-  start.set_simulated_devices(static_cast<uint32_t>(job.options.simulate_gpus.value_or(0)));
   return start;
 }
 

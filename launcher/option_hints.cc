@@ -26,12 +26,14 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 // Names that users of other launchers type.
 std::string Familiar(const std::string& name) {
-  static const std::pair<const char*, const char*> kFamiliar[] = {{"--nprocs", "-n"},
+  static const std::pair<const char*, const char*> kFamiliar[] = {{"--np", "-n"},  // -np
+                                                                  {"--nprocs", "-n"},
+                                                                  {"--restart", "--max-restarts"},
                                                                   {"--restarts", "--max-restarts"},
-                                                                  {"-ppn", "--nproc-per-node"},
+                                                                  {"--npernode", "--nproc-per-node"},
+                                                                  {"--tasks-per-node", "--nproc-per-node"},
                                                                   {"-N", "--nnodes"},
                                                                   {"--nodes", "--nnodes"},
-                                                                  {"-x", "--env-pass"},
                                                                   {"--ntasks", "-n"},
                                                                   {"--ntasks-per-node", "--nproc-per-node"},
                                                                   {"--host", "--hosts"},
@@ -44,6 +46,88 @@ std::string Familiar(const std::string& name) {
   return "";
 }
 
+// What stands in the place of options that are not taken.
+constexpr std::string_view kMeets = "ranks find each other by themselves; leave it out";
+constexpr std::string_view kStarts = "programs are started as they are; leave it out";
+constexpr std::string_view kShares = "ranks share their node's cores evenly, see --bind; leave it out";
+constexpr std::string_view kBinds = "see --bind and --rank-order; --dry-run shows who gets what";
+constexpr std::string_view kLogs = "--log-dir DIR keeps a file for each rank";
+constexpr std::string_view kPrefixes = "lines begin with their rank as they are; leave it out";
+constexpr std::string_view kLimits = "start it with a limit: timeout 3600 dlaunch ...";
+constexpr std::string_view kFolder = "start it there: dlaunch env -C FOLDER PROGRAM";
+constexpr std::string_view kAllocates =
+    "it is for the allocation, so for sbatch or salloc; here --gpus-per-rank and --nproc-per-node say what a rank "
+    "gets";
+constexpr std::string_view kVariables = "--env NAME=VALUE, or --env-pass NAME for one of this shell's";
+constexpr std::string_view kMpi = "ranks meet without MPI; programs written for it need its own launcher";
+constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
+    // torchrun
+    {"--standalone", kMeets},
+    {"--master-addr", kMeets},
+    {"--master-port", kMeets},
+    {"--local-addr", kMeets},
+    {"--node-rank",
+     "start dlaunch on one machine only, with --hosts a,b, or with --wait 600 and on the other machines with the "
+     "`dlaunch join` that it prints; leave it out"},
+    {"--no-python", kStarts},
+    {"--run-path", kStarts},
+    {"--start-method", kStarts},
+    {"--role", "all ranks are alike; leave it out"},
+    {"-m", "start the interpreter: dlaunch python3 -m MODULE"},
+    {"--module", "start the interpreter: dlaunch python3 -m MODULE"},
+    {"--numa-binding", "--bind numa"},
+    {"--monitor-interval", "failures are told at once; leave it out"},
+    {"--redirects", kLogs},
+    {"--tee", kLogs},
+    {"-r", kLogs},
+    {"--local-ranks-filter", kLogs},
+    // mpirun
+    {"--oversubscribe", "any number of ranks may share cores; leave it out"},
+    {"--allow-run-as-root", "root may; leave it out"},
+    {"--mca", kMpi},
+    {"--map-by", kBinds},
+    {"--rank-by", kBinds},
+    {"--bind-to", kBinds},
+    {"--report-bindings", "--dry-run shows them"},
+    {"--display-map", "--dry-run shows it"},
+    {"--tag-output", kPrefixes},
+    {"--prepend-rank", kPrefixes},
+    {"--output-filename", kLogs},
+    {"--timeout", kLimits},
+    {"--prefix", "--agent-path PATH says where dlaunch lies on the hosts"},
+    {"--wdir", kFolder},
+    {"--wd", kFolder},
+    {"-x", kVariables},
+    {"--genv", kVariables},
+    // srun
+    {"-c", kShares},
+    {"--cpus-per-task", kShares},
+    {"-l", kPrefixes},
+    {"--label", kPrefixes},
+    {"-u", "lines come as they are written; leave it out"},
+    {"--unbuffered", "lines come as they are written; leave it out"},
+    {"-o", kLogs},
+    {"--output", kLogs},
+    {"--error", kLogs},
+    {"--input", "--stdin rank0"},
+    {"-K", "the first failure ends the job, see --on-failure; leave it out"},
+    {"--kill-on-bad-exit", "the first failure ends the job, see --on-failure; leave it out"},
+    {"-w", "--hosts a,b; in a job of Slurm its nodes are used"},
+    {"--nodelist", "--hosts a,b; in a job of Slurm its nodes are used"},
+    {"--export", kVariables},
+    {"--mpi", kMpi},
+    {"-D", kFolder},
+    {"--chdir", kFolder},
+    {"-t", kLimits},
+    {"--time", kLimits},
+    {"-p", kAllocates},
+    {"--partition", kAllocates},
+    {"--exclusive", kAllocates},
+    {"--mem", kAllocates},
+    {"--gres", kAllocates},
+    {"--gpus", kAllocates},
+    {"--gpus-per-node", kAllocates}};
+
 }  // namespace
 
 std::string InsteadOfCounting(const std::string& what) {
@@ -55,40 +139,23 @@ std::string InsteadOfCounting(const std::string& what) {
 
 std::string InsteadOfOption(std::string name) {
   std::replace(name.begin() + 1, name.end(), '_', '-');
-  static constexpr std::string_view kMeets = "ranks find each other by themselves; leave it out";
-  static constexpr std::string_view kStarts = "programs are started as they are; leave it out";
-  static constexpr std::pair<std::string_view, std::string_view> kOthers[] = {
-      {"--standalone", kMeets},
-      {"--master-addr", kMeets},
-      {"--master-port", kMeets},
-      {"--local-addr", kMeets},
-      {"--node-rank",
-       "start dlaunch on one machine only, with --hosts a,b, or with --wait 600 and on the other machines with the "
-       "`dlaunch join` that it prints; leave it out"},
-      {"--no-python", kStarts},
-      {"--run-path", kStarts},
-      {"-m", "start the interpreter: dlaunch python3 -m MODULE"},
-      {"--module", "start the interpreter: dlaunch python3 -m MODULE"},
-      {"-c", "ranks share their node's cores evenly, see --bind; leave it out"},
-      {"--cpus-per-task", "ranks share their node's cores evenly, see --bind; leave it out"},
-      {"--oversubscribe", "any number of ranks may share cores; leave it out"},
-      {"--monitor-interval", "failures are told at once; leave it out"},
-      {"--redirects", "--log-dir DIR keeps a file for each rank; leave it out"},
-      {"--tee", "--log-dir DIR keeps a file for each rank; leave it out"}};
+  if (name.size() > 2 && name[1] != '-') name.insert(0, 1, '-');  // Open MPI and MPICH take both
   if (name.starts_with("--rdzv-")) return std::string(kMeets);
-  for (const auto& [theirs, instead] : kOthers) {
+  for (const auto& [theirs, instead] : kInstead) {
     if (name == theirs) return std::string(instead);
   }
   return "";
 }
 
 std::string MeantOption(const std::string& name, const std::vector<OptionNames>& known) {
-  std::string best = Familiar(name);
-  if (!best.empty() || name.size() < 4) return best;  // every short name is like some other
-  size_t best_distance = 4;
+  // A word after one dash, as Open MPI and MPICH take it.
+  const std::string dashed = name.size() > 2 && name[1] != '-' ? "-" + name : name;
+  std::string best = Familiar(dashed);
+  if (!best.empty() || dashed.size() < 5) return best;  // every short name is like some other
+  size_t best_distance = std::clamp<size_t>((dashed.size() - 2) / 3, 1, 3) + 1;
   for (const OptionNames& names : known) {
     for (const std::string& one : names) {
-      const size_t distance = EditDistance(name, "--" + one);
+      const size_t distance = EditDistance(dashed, "--" + one);
       if (distance >= best_distance) continue;
       best_distance = distance;
       best = "--" + names.front();

@@ -9,8 +9,8 @@ namespace cohort::launcher {
 // The long names of one option, the usual one first, without dashes.
 using OptionNames = std::vector<std::string>;
 
-// "--hosts" for "-H" or "--hostz": what other launchers call it, or the option whose name differs in three letters at
-// the most; empty: none is like it.
+// "--hosts" for "-host" or "--hostz": what other launchers call it, or the option whose name differs in a third of its
+// letters at the most, and in three; empty: none is like it.
 std::string MeantOption(const std::string& name, const std::vector<OptionNames>& known);
 
 // "status" for "statsu": dlaunch's own command whose name differs in two letters at the most; empty: none is like it.
@@ -19,8 +19,8 @@ std::string MeantCommand(const std::string& name);
 // What to do instead of `--nproc-per-node gpu`, and torchrun's other words there; empty for anything else.
 std::string InsteadOfCounting(const std::string& what);
 
-// What to do instead of an option of torchrun, mpirun or srun that nobody needs here, such as --master_addr; empty for
-// any other.
+// What to do instead of an option of torchrun, mpirun or srun that is not taken here, such as --master_addr or -wdir;
+// empty for any other.
 std::string InsteadOfOption(std::string name);
 
 }  // namespace cohort::launcher

@@ -218,7 +218,7 @@ absl::Status ReadEnvironment(const std::vector<std::string>& texts, Options* opt
 absl::Status UnknownOption(const CLI::App& app, const std::string& argument) {
   const std::string name = argument.substr(0, argument.find('='));
   const std::string instead = InsteadOfOption(name);
-  if (!instead.empty()) return Invalid("option '" + argument + "' is not needed: " + instead);
+  if (!instead.empty()) return Invalid("option '" + argument + "' is none of dlaunch's: " + instead);
   std::vector<OptionNames> known;
   for (const CLI::Option* option : app.get_options()) known.push_back(option->get_lnames());
   const std::string meant = MeantOption(name, known);
@@ -349,7 +349,6 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
   };
   for (const Count& count : counts) {
     if (app.get_option(std::string("--") + count.name)->count() == 0) continue;
-    if (count.out == &options->ranks && count.text == "p") return Invalid("unknown option '-np'; did you mean -n?");
     const std::string instead = count.out == &options->ranks_per_node ? InsteadOfCounting(count.text) : "";
     if (!instead.empty()) return Invalid("--nproc-per-node '" + count.text + "': " + instead);
     COHORT_RETURN_IF_ERROR(ReadCount(count.name, count.text, count.max, count.out));
@@ -392,6 +391,23 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
   return ReadEnvironment(raw.environment, options);
 }
 
+// A word after one dash, before the program: CLI11 would take -hosts for -h, and -npernode for -n with a strange value.
+std::optional<std::string> FindWordAfterOneDash(const CLI::App& app, const std::vector<std::string>& argv) {
+  for (size_t i = 1; i < argv.size(); ++i) {
+    const std::string& argument = argv[i];
+    if (argument.size() < 2 || argument[0] != '-' || argument == "--") return std::nullopt;
+    const bool is_long = argument[1] == '-';
+    const std::string name = is_long ? argument.substr(0, argument.find('=')) : argument.substr(0, 2);
+    const bool has_value = argument.size() > name.size();
+    const bool is_number = argument.find_first_not_of("0123456789", 2) == std::string::npos;
+    if (!is_long && has_value && (name != "-n" || !is_number)) return argument;
+    const CLI::Option* const option = app.get_option_no_throw(name);
+    if (option == nullptr) return std::nullopt;
+    if (!has_value && option->get_items_expected_min() > 0) ++i;
+  }
+  return std::nullopt;
+}
+
 // Where the program was forgotten, the likeliest reason is an option's value: "dlaunch --nnodes train".
 absl::Status CheckCommand(const std::vector<std::string>& command) {
   if (command.empty()) {
@@ -418,6 +434,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   const std::unique_ptr<CLI::App> app = MakeParser(&raw);
   std::vector<std::string> reversed(argv.rbegin(), argv.rend());  // as CLI11 wants them
   if (!reversed.empty()) reversed.pop_back();
+  if (const auto word = FindWordAfterOneDash(*app, argv)) return UnknownOption(*app, *word);
   CommandLine result;
   try {
     app->parse(std::move(reversed));

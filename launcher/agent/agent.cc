@@ -170,14 +170,10 @@ void Agent::ReapChildren() {
       continue;
     }
     if (ranks_ && ranks_->OnChildEnded(pid, status)) continue;
-    if (pid == sentinel_.pid() && sentinel_restarts_++ < kMaxSentinelRestarts) {
-      sentinel_.Start();
-      if (ranks_) {
-        for (const pid_t group : ranks_->pids()) sentinel_.AddGroup(group);
-      }
-    }
+    if (pid == sentinel_.pid() && sentinel_restarts_++ < kMaxSentinelRestarts) sentinel_.Start();
     // Anything else was an orphan that came to us.
   }
+  sentinel_.ForgetEmptyGroups();
 }
 
 void Agent::OnToNode(const v1::ToNode& message) {

@@ -139,6 +139,7 @@ void NodeRanks::OnAllGone() {
   const auto deadline = runtime::Deadline::After(kDoneWithin);
   if (supervisor_.staying().empty()) owner_.cgroup->Kill(kSweepLimit);
   Sweep("COHORT_AGENT=" + owner_.address, {{sentinel_->pid()}, supervisor_.staying()}, true, kSweepLimit);
+  sentinel_->ForgetEmptyGroups();
   supervisor_.DrainOutput();
   AwaitLogs(deadline);
 }

@@ -122,7 +122,6 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   }
   ::setpgid(pid, pid);  // here too, so that the group exists before either side goes on
   process.pid = pid;
-  process.pidfd = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   return process;
 }
 

@@ -23,8 +23,7 @@ struct RankCommand {
 };
 
 struct RankProcess {
-  pid_t pid = -1;  // also its process group
-  runtime::FileDescriptor pidfd;
+  pid_t pid = -1;                  // also its process group
   runtime::FileDescriptor input;   // write end of its standard input, where it reads one
   runtime::FileDescriptor output;  // read ends of its standard output and error, non-blocking
   runtime::FileDescriptor error;

@@ -115,11 +115,26 @@ bool Sentinel::Start() {
   pipe_ = std::move(pipe.write_end);
   pid_ = pid;
   pidfd_ = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  for (const pid_t group : groups_) Tell(group);
   return true;
 }
 
-void Sentinel::AddGroup(pid_t group) { Tell(group); }
-void Sentinel::RemoveGroup(pid_t group) { Tell(-group); }
+void Sentinel::AddGroup(pid_t group) {
+  if (groups_.insert(group).second) Tell(group);
+}
+
+void Sentinel::LeaderEnded(pid_t group) {
+  if (groups_.contains(group)) leaderless_.push_back(group);
+}
+
+void Sentinel::ForgetEmptyGroups() {
+  std::erase_if(leaderless_, [this](pid_t group) {
+    if (::kill(-group, 0) == 0 || errno != ESRCH) return false;
+    groups_.erase(group);
+    Tell(-group);
+    return true;
+  });
+}
 
 void Sentinel::Tell(pid_t value) { (void)!::write(pipe_.get(), &value, sizeof value); }
 

@@ -4,7 +4,9 @@
 
 #include <sys/types.h>
 
+#include <set>
 #include <string>
+#include <vector>
 
 #include "launcher/agent/cgroup.h"
 #include "runtime/base/file_descriptor.h"
@@ -31,10 +33,16 @@ class Sentinel {
   // Forks it; again after its death. False when the system gives no process; the job can go on without.
   bool Start();
   pid_t pid() const { return pid_; }
-  int pidfd() const { return pidfd_.get(); }
   // Its process groups: killed at the end as well, whatever their members' environment.
   void AddGroup(pid_t group);
-  void RemoveGroup(pid_t group);
+  // The group's leader has ended, or will soon: from now on its number belongs to it only as long as others of it are
+  // there, and may then be given to somebody else's.
+  void LeaderEnded(pid_t group);
+  // Whenever children were reaped: takes out groups of which nothing is left. (A process that nobody has waited for
+  // keeps its group's number.)
+  void ForgetEmptyGroups();
+  // All that would be killed.
+  const std::set<pid_t>& groups() const { return groups_; }
 
  private:
   void Tell(pid_t value);
@@ -43,6 +51,8 @@ class Sentinel {
   Cgroup* cgroup_;
   runtime::FileDescriptor launcher_;  // the process that started us: a pidfd
   runtime::FileDescriptor output_;    // the agent's standard output at its start
+  std::set<pid_t> groups_;
+  std::vector<pid_t> leaderless_;  // of those
   pid_t pid_ = -1;
   runtime::FileDescriptor pidfd_;
   runtime::FileDescriptor pipe_;  // its end is how the sentinel sees ours

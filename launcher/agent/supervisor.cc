@@ -258,7 +258,7 @@ std::vector<std::optional<Supervisor::Kept>> Supervisor::TakeStaying() {
     if (!rank.running) continue;
     if (!rank.staying || rank.told_to_end) {  // it does not heed that, and nobody else would watch it
       Kill(&rank);
-      sentinel_->RemoveGroup(rank.process.pid);
+      sentinel_->LeaderEnded(rank.process.pid);
       continue;
     }
     rank.running = false;
@@ -312,7 +312,7 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
     loop_->Cancel(rank.vanished_timer);
     // What a failed rank leaves in its group would hold on to its devices.
     if (wait_status != 0 || rank.told_to_end) ::kill(-pid, SIGKILL);
-    if (::kill(-pid, 0) != 0) sentinel_->RemoveGroup(pid);
+    sentinel_->LeaderEnded(pid);
     if (stayed && told_all_gone_) {  // nothing more is said of this epoch
       if (!rank.told_to_end) {
         callbacks_.on_notice("rank " + std::to_string(rank.placement.rank()) +

@@ -23,7 +23,6 @@ class AgentSession {
 
   // The stream has ended, or is no longer read.
   void Leave() { connected_ = false; }
-  bool connected() const { return connected_; }
   // For NodeOffer.resume: messages that have come.
   uint64_t heard() const { return heard_; }
 

@@ -7,6 +7,8 @@
 #include <utility>
 #include <variant>
 
+#include "launcher/control/root_cause.h"
+
 namespace cohort::launcher {
 
 bool Counts(const v1::FromAgent& message) {
@@ -140,6 +142,10 @@ std::vector<Action> RendezvousCopy::Note(std::vector<Action> actions) {
       if (MembersChanged* const members = std::get_if<MembersChanged>(&action)) members->number = number;
       if (Finish* const finish = std::get_if<Finish>(&action)) finish->number = number;
       told_.push_back(action);
+      // dlaunch has heard of it long since; what counts is its number.
+      Restart* const old =
+          told_.size() > kWholeReports ? std::get_if<Restart>(&told_[told_.size() - kWholeReports - 1]) : nullptr;
+      if (old != nullptr) KeepCauseAlone(old->restart.mutable_report());
     }
   }
   return actions;

@@ -47,8 +47,6 @@ class RendezvousCopy {
   bool Closed(ConnectionId connection) const;
   // What dlaunch has to hear, from this number on.
   std::vector<Action> ToldSince(uint64_t number) const;
-  // ToNode.number of the latest that was applied.
-  uint64_t launcher_messages() const { return launcher_messages_; }
 
  private:
   struct Session {

@@ -292,4 +292,10 @@ v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFail
   return report;
 }
 
+void KeepCauseAlone(v1::JobReport* report) {
+  report->clear_last_lines();
+  report->clear_others();
+  report->clear_exits();
+}
+
 }  // namespace cohort::launcher

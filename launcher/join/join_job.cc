@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
 #include "launcher/base/addresses.h"
+#include "launcher/base/orphans.h"
 #include "launcher/base/piped_process.h"
 #include "launcher/base/say.h"
 #include "launcher/environment/inventory.h"
@@ -39,6 +40,7 @@ using std::chrono::seconds;
 
 constexpr seconds kAttempt{5};
 constexpr int kRetryMs = 500;
+constexpr int kTellOfWaitMs = 10000;
 
 // "name:port" as a list of numeric addresses that can be dialled; such a list as it is.
 absl::StatusOr<std::string> Resolve(const std::string& addresses) {
@@ -108,19 +110,45 @@ sigset_t SetOf(std::initializer_list<int> signals) {
 }
 
 // What a scheduler or a person tells this process is for the agent.
-void PassSignalsOn(int signals, pid_t agent) {
+// Returns how often it was told to end.
+int PassSignalsOn(int signals, pid_t agent) {
+  int ends = 0;
   signalfd_siginfo info{};
   while (::read(signals, &info, sizeof info) == sizeof info) {
     const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) {
+      ReapOrphans([agent](pid_t pid) { return pid == agent; });
+      continue;
+    }
     const bool notice = signal == SIGUSR1 || signal == SIGUSR2;
     if (notice) Say(std::string(NameOfNotice(signal)) + ": telling the job");
+    if (!notice) ++ends;
     ::kill(agent, notice ? signal : SIGTERM);
+  }
+  return ends;
+}
+
+// Its connection is over, and it ends its ranks within their grace. Where one can't be ended, as in a driver that
+// hangs, the user may: what is left is the sentinel's.
+int AwaitAgent(int signals, pid_t agent) {
+  int status = 0;
+  bool told = false;
+  for (int asked = 0;;) {
+    const pid_t ended = ::waitpid(agent, &status, WNOHANG);
+    if (ended == agent || (ended < 0 && errno != EINTR)) return status;
+    pollfd readable{signals, POLLIN, 0};
+    if (::poll(&readable, 1, told ? -1 : kTellOfWaitMs) == 0) {
+      told = true;
+      Say("waits for this machine's agent (pid " + std::to_string(agent) + ") to end its ranks; SIGINT twice kills it");
+    }
+    asked += PassSignalsOn(signals, agent);
+    if (asked >= 2) ::kill(agent, SIGKILL);
   }
 }
 
 // The agent's exit status, which is the job's.
 int RunAgentBehind(SecureStream* stream) {
-  const sigset_t handled = SetOf({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2});
+  const sigset_t handled = SetOf({SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD});
   ::sigprocmask(SIG_BLOCK, &handled, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
   const runtime::FileDescriptor signals(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -131,15 +159,14 @@ int RunAgentBehind(SecureStream* stream) {
     Say(std::string(agent.status().message()));
     return kExitLauncher;
   }
-  const absl::Status carried =
-      stream->Pump(std::move(agent->output), std::move(agent->input),
-                   {.signals = signals.get(), .on_signal = [&] { PassSignalsOn(signals.get(), agent->pid); }});
-  int status = 0;
-  while (::waitpid(agent->pid, &status, 0) < 0 && errno == EINTR) {
-  }
+  const absl::Status carried = stream->Pump(
+      std::move(agent->output), std::move(agent->input),
+      {.signals = signals.get(), .on_signal = [&] { return PassSignalsOn(signals.get(), agent->pid) > 0; }});
+  const int status = AwaitAgent(signals.get(), agent->pid);
   if (!carried.ok()) Say("lost the job: " + std::string(carried.message()) + "; its ranks here were ended");
   if (!carried.ok()) return kExitLauncher;
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (code != kExitLauncher) Say("the job has ended, with status " + std::to_string(code));
   if (code == kExitLauncher) Say("the job could not go on: its first machine says why");
   return code;
 }

@@ -315,8 +315,8 @@ absl::Status SecureStream::Pump(runtime::FileDescriptor input, runtime::FileDesc
                         {options.signals, POLLIN, 0}};
     ::poll(polled, 4, 1000);
     if (polled[3].revents != 0) {
-      options.on_signal();
-      if (out.ended) return absl::OkStatus();  // nobody is left to whom it could be told
+      const bool told_to_end = options.on_signal();
+      if (told_to_end && out.ended) return absl::OkStatus();  // nobody is left to whom it could be told
     }
     if (polled[1].revents != 0) ReadIn(input.get(), &out);
   }

@@ -34,10 +34,10 @@ class SecureStream {
 
   struct PumpOptions {
     // Returns when the other side has ended. Otherwise it goes on until `input` has ended as well, and the other side
-    // has taken all of it, for however long that has no room for more; a signal after that end is the last.
+    // has taken all of it, for however long that has no room for more; to be told to end after that ends it.
     bool ends_with_peer = false;
     int signals = -1;                      // a descriptor to watch too
-    std::function<void()> on_signal = {};  // when it can be read
+    std::function<bool()> on_signal = {};  // when it can be read; true: somebody tells this process to end
   };
   // Carries `input` to the other side and what comes from it to `output`, closing each where the other has ended. OK:
   // all was carried, both ways. kUnavailable: the connection was lost. Blocks until then.

@@ -7,6 +7,7 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <ctime>
 #include <memory>
 #include <set>
 
@@ -77,6 +78,15 @@ TEST(Credentials, KeysAndSerialsAreFreshAndValidityIsBoundedBothWays) {
     time_t later = time(nullptr) + 3 * 3600;
     EXPECT_LT(X509_cmp_time(X509_get0_notAfter(certificate.get()), &later), 0);
   }
+}
+
+// Agents shake hands again when a standby takes over, however long the job has run by then.
+TEST(Credentials, CertificatesOutlastTheLongestJobs) {
+  const auto job = JobAuthority::Create();
+  ASSERT_TRUE(job.ok());
+  const Certificate certificate = Parse(job->IssueAgent(0)->certificate);
+  time_t in_five_years = std::time(nullptr) + time_t{5} * 365 * 24 * 3600;
+  EXPECT_GT(X509_cmp_time(X509_get0_notAfter(certificate.get()), &in_five_years), 0);
 }
 
 TEST(Credentials, SecretsAreThirtyTwoFreshBytes) {

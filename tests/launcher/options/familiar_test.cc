@@ -32,6 +32,42 @@ TEST(Familiar, NamesOfOtherLaunchersAreTaken) {
   EXPECT_FALSE(Parse({"--ppn", "none"}).ok());
 }
 
+// What CLI11 would take for -h, -H or -n with something behind it.
+TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
+  const std::pair<std::vector<string>, string> refused[] = {
+      {{"-hosts", "a,b"}, "did you mean --hosts?"},
+      {{"-host=a"}, "did you mean --hosts?"},
+      {{"--dry-run", "-hostfile", "f"}, "did you mean --hostfile?"},
+      {{"-n", "2", "-np", "4"}, "did you mean -n?"},
+      {{"-npernode", "2"}, "did you mean --nproc-per-node?"},
+      {{"-nnodes=2"}, "did you mean --nnodes?"},
+      {{"-wdir", "/tmp"}, "dlaunch env -C FOLDER PROGRAM"},
+      {{"-prepend-rank"}, "leave it out"}};
+  for (const auto& [arguments, says] : refused) {
+    const absl::Status status = Parse(arguments).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << arguments[0];
+    EXPECT_NE(status.message().find(says), string::npos) << status;
+  }
+  const auto line = Parse({"-n4", "--env", "A=-x", "--grace", "-hosts"});
+  EXPECT_NE(line.status().message().find("--grace '-hosts'"), string::npos) << line.status();
+  const auto program = Parse({"-n4", "--", "-hosts"});
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(program->options.ranks, 4);
+  EXPECT_EQ(program->options.command[0], "-hosts");
+}
+
+TEST(Familiar, WhatIsLikeNothingIsNotGuessed) {
+  for (const char* const name : {"--quiet", "--jobid", "--verbose", "--cpus"}) {
+    const absl::Status status = Parse({name}).status();
+    EXPECT_NE(status.message().find("unknown option"), string::npos) << status;
+    EXPECT_EQ(status.message().find("did you mean"), string::npos) << status;
+  }
+  for (const char* const name : {"--mca", "--gpus", "--wd", "--time", "--gres=gpu:2", "-x", "--export=ALL", "-l"}) {
+    const absl::Status status = Parse({name}).status();
+    EXPECT_NE(status.message().find("is none of dlaunch's: "), string::npos) << status;
+  }
+}
+
 TEST(Familiar, HelpNamesEachOptionOnce) {
   const auto line = ParseCommandLine({"dlaunch", "--help"});
   ASSERT_TRUE(line.ok() && line->print);
