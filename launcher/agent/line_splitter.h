@@ -1,4 +1,5 @@
-// Cuts a stream of bytes into lines.
+// Cuts a stream of bytes into lines. A carriage return within a line begins it anew, as on a terminal: of a progress
+// bar its latest state is the line.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +19,18 @@ class LineSplitter {
   explicit LineSplitter(Sink sink) : sink_(std::move(sink)) {}
 
   void Append(std::string_view bytes);
+  // What an unfinished line shows that has begun anew at least once; empty: there is none.
+  std::string_view progress() const;
   // The stream has ended.
   void Finish();
 
  private:
+  // Forgets what the line showed before it began anew.
+  void DropOverwritten();
+
   Sink sink_;
-  std::string held_;  // the beginning of a line
+  std::string held_;  // the beginning of a line; a return at its end has overwritten nothing yet
+  bool overwrote_ = false;
 };
 
 }  // namespace cohort::launcher

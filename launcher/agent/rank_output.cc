@@ -29,6 +29,7 @@ RankOutput::~RankOutput() {
   loop_->Cancel(rate_timer_);
   loop_->Cancel(room_timer_);
   for (Stream& stream : streams_) {
+    loop_->Cancel(stream.progress_timer);
     SetWatched(&stream, false);
     CloseLog(&stream);
   }
@@ -93,6 +94,23 @@ void RankOutput::WatchAgain() {
 void RankOutput::OnLine(bool is_error, std::string_view text) {
   tail_.emplace_back(text.substr(0, kTailLineBytes));
   if (tail_.size() > kTailLines) tail_.pop_front();
+  streams_[is_error ? 1 : 0].shown.clear();
+  PassOn(is_error, text);
+}
+
+// Again while there is more of it.
+void RankOutput::ShowProgress(Stream* stream) {
+  if (stream->progress_timer != 0 || stream->splitter.progress().empty()) return;
+  stream->progress_timer = loop_->After(kShowProgress, [this, stream] {
+    stream->progress_timer = 0;
+    const std::string_view text = stream->splitter.progress();
+    if (paused_ || text.empty() || text == stream->shown) return;
+    stream->shown = text;
+    PassOn(stream->is_error, text);
+  });
+}
+
+void RankOutput::PassOn(bool is_error, std::string_view text) {
   v1::OutputLine line;
   line.set_rank(options_.rank);
   line.set_standard_error(is_error);
@@ -118,6 +136,7 @@ bool RankOutput::ReadSome(Stream* stream) {
     const std::string_view bytes(buffer, static_cast<size_t>(n));
     WriteLog(stream, bytes);
     stream->splitter.Append(bytes);
+    ShowProgress(stream);
     return true;
   }
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;

@@ -60,10 +60,13 @@ class RankOutput {
     LineSplitter splitter;
     std::string log_path;
     std::shared_ptr<LogWriter::File> log;
+    EventLoop::TimerId progress_timer = 0;
+    std::string shown = {};  // of an unfinished line
   };
   // While the log has no room its rank is not read, until the writer tells: or this often, since it does not tell that
   // the disk is stalled.
   static constexpr std::chrono::milliseconds kLookForRoom{100};
+  static constexpr std::chrono::seconds kShowProgress{1};  // how often, of a bar that is drawn over itself
 
   void OpenLog(Stream* stream);
   void CloseLog(Stream* stream);
@@ -72,6 +75,8 @@ class RankOutput {
   void OnRoom();
   void WatchAgain();
   void OnLine(bool is_error, std::string_view text);
+  void PassOn(bool is_error, std::string_view text);
+  void ShowProgress(Stream* stream);
   // Reads once; false when there is nothing to read now or ever.
   bool ReadSome(Stream* stream);
   void SetWatched(Stream* stream, bool watched);

@@ -53,5 +53,36 @@ TEST(LineSplitter, PassesOnEmptyLinesAndAnUnfinishedEnd) {
   EXPECT_EQ(lines.back(), std::pair(std::string("a"), true));
 }
 
+// As a terminal shows them, however they arrive.
+TEST(LineSplitter, LinesThatBeginAnewShowTheirLatestState) {
+  const std::string stream = "plain\n\rstep 1\rstep 2\rstep 3\nloss 1\rloss 2\r\ndos\r\n\r\n50 %\r60 %";
+  for (size_t piece = 1; piece <= stream.size(); ++piece) {
+    Lines lines;
+    LineSplitter splitter([&](std::string_view text, bool partial) { lines.emplace_back(text, partial); });
+    for (size_t at = 0; at < stream.size(); at += piece) {
+      splitter.Append(std::string_view(stream).substr(at, piece));
+    }
+    EXPECT_EQ(splitter.progress(), "60 %");
+    splitter.Finish();
+    EXPECT_EQ(
+        lines,
+        (Lines{
+            {"plain", false}, {"step 3", false}, {"loss 2\r", false}, {"dos\r", false}, {"\r", false}, {"60 %", true}}))
+        << "pieces of " << piece;
+  }
+}
+
+TEST(LineSplitter, OnlyALineThatBeganAnewIsProgress) {
+  LineSplitter splitter([](std::string_view, bool) {});
+  splitter.Append("name? ");
+  EXPECT_EQ(splitter.progress(), "");
+  splitter.Append("x\n10 %\r");
+  EXPECT_EQ(splitter.progress(), "10 %");
+  splitter.Append("20");
+  EXPECT_EQ(splitter.progress(), "20");
+  splitter.Append(" %\nnext");
+  EXPECT_EQ(splitter.progress(), "");
+}
+
 }  // namespace
 }  // namespace cohort::launcher

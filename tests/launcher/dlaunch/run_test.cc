@@ -1,5 +1,6 @@
 // Jobs that go well, and what they print: ranks, environment, exit statuses, output.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <csignal>
@@ -183,6 +184,18 @@ TEST(Run, PassesOnLongAndUnfinishedLines) {
   size_t bytes = 0;
   for (const string& line : lines) bytes += std::count(line.begin(), line.end(), 'y');
   EXPECT_EQ(bytes, 200000u);
+}
+
+// tqdm and the like: whoever watches sees how far it is, and at the end the last state as a line.
+TEST(Run, ShowsProgressThatIsDrawnOverItself) {
+  const TemporaryFolder folder;
+  const string gate = folder.path() + "/gate";
+  ASSERT_EQ(::mkfifo(gate.c_str(), 0600), 0);
+  DlaunchProcess job({"sh", "-c", "printf '\\rstep 1\\rstep 2'; read x < \"$0\"; printf '\\rstep 3\\n'", gate});
+  EXPECT_TRUE(job.WaitForOutput("[0] step 2\n")) << job.out();  // while it has not ended its line
+  std::ofstream(gate) << "go\n";
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(LinesOf(job.out(), 0), (vector<string>{"step 2", "step 3"}));
 }
 
 TEST(Run, WritesLogFiles) {
