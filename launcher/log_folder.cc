@@ -36,6 +36,7 @@ absl::StatusOr<LogFolder> LogFolder::Make(const std::string& folder) {
   struct Found {
     fs::path path;
     std::vector<fs::path> made;
+    bool has_others = false;
   };
   const auto found = std::make_shared<Found>();
   BoundedCall making([folder, found] {
@@ -44,6 +45,7 @@ absl::StatusOr<LogFolder> LogFolder::Make(const std::string& folder) {
     found->made = Missing(found->path);
     fs::create_directories(found->path, error);
     if (error) return Refusal(folder, error.message());
+    found->has_others = fs::exists(found->path / "report.json", error) || fs::exists(found->path / "rank-0.out", error);
     if (fs::is_directory(found->path, error) && ::access(found->path.c_str(), W_OK | X_OK) == 0) {
       return absl::OkStatus();
     }
@@ -55,6 +57,7 @@ absl::StatusOr<LogFolder> LogFolder::Make(const std::string& folder) {
   }
   LogFolder result(found->path.string(), std::move(found->made));
   COHORT_RETURN_IF_ERROR(*made);
+  result.has_others_ = found->has_others;
   return result;
 }
 

@@ -17,11 +17,14 @@ class LogFolder {
   static absl::StatusOr<LogFolder> Make(const std::string& folder);
   // Removes what was made, unless there is something in it or it is kept.
   ~LogFolder();
-  LogFolder(LogFolder&& other) noexcept : path_(std::move(other.path_)), made_(std::exchange(other.made_, {})) {}
+  LogFolder(LogFolder&& other) noexcept
+      : path_(std::move(other.path_)), made_(std::exchange(other.made_, {})), has_others_(other.has_others_) {}
   LogFolder& operator=(LogFolder&&) = delete;
 
   // There is a job, which will write there. Returns the absolute path.
   std::string Keep();
+  // Another job has written there, whose files of the same names this one will replace.
+  bool has_others() const { return has_others_; }
 
  private:
   LogFolder(std::string path, std::vector<std::filesystem::path> made)
@@ -29,6 +32,7 @@ class LogFolder {
 
   std::string path_;
   std::vector<std::filesystem::path> made_;  // the innermost first
+  bool has_others_ = false;
 };
 
 }  // namespace cohort::launcher

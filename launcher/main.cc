@@ -173,7 +173,14 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
                                       " and needs no network; leave it out");
   }
   if (!options.dry_run) COHORT_RETURN_IF_ERROR(CheckThisMachine(job));
-  if (log_folder) job.log_directory = log_folder->Keep();
+  if (log_folder) {
+    if (log_folder->has_others()) {
+      Say("--log-dir " + options.log_directory +
+          " has the files of another job: those of the same names are replaced, "
+          "others stay; a folder for each job keeps them apart");
+    }
+    job.log_directory = log_folder->Keep();
+  }
   return job;
 }
 

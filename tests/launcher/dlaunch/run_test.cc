@@ -209,6 +209,10 @@ TEST(Run, WritesLogFiles) {
     EXPECT_EQ(ReadFile(logs + "/rank-" + rank + ".err"), "err " + rank + "\n");
   }
   EXPECT_NE(ReadFile(logs + "/report.json").find("\"exit_code\": 0"), string::npos);
+  EXPECT_EQ(job.err().find("another job"), string::npos) << job.err();
+  DlaunchProcess again({"--log-dir", logs, "true"});
+  EXPECT_EQ(again.Wait(), 0);
+  EXPECT_NE(again.err().find(logs + " has the files of another job"), string::npos) << again.err();
 }
 
 TEST(Run, KeepsARecordOfAFailure) {
