@@ -1,21 +1,20 @@
 #include "trainer/checkpoint.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
+#include "trainer/caught_error.h"
+#include "trainer/checkpoint_directory.h"
 #include "trainer/checkpoint_file.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
+#include "trainer/json_depth.h"
 
 namespace cohort::trainer {
 namespace {
@@ -24,7 +23,6 @@ using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr const char* kFormat = "cohort-checkpoint-1";
-constexpr const char* kIndex = "index.json";
 
 int64_t Elements(const std::vector<int64_t>& sizes) {
   int64_t elements = 1;
@@ -112,24 +110,6 @@ std::string WriteOwn(const std::string& directory, const std::string& file, OwnP
       .dump();
 }
 
-// Renames, and makes that last. With `exchange` the two change places.
-void Rename(const std::string& from, const std::string& to, bool exchange = false) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange ? RENAME_EXCHANGE : 0) != 0) {
-    throw DistributedError(absl::StatusCode::kUnavailable,
-                           "can't rename " + from + " to " + to + ": " + std::strerror(errno));
-  }
-  const fs::path parent = fs::path(to).parent_path();
-  SyncDirectory(parent.empty() ? "." : parent.string());
-}
-
-// Puts `partial` where `directory` is or shall be, at once.
-void Publish(const std::string& partial, const std::string& directory) {
-  const bool replaces = fs::exists(directory);
-  Rename(partial, directory, replaces);
-  std::error_code ignored;
-  if (replaces) fs::remove_all(partial, ignored);
-}
-
 }  // namespace
 
 void CheckLength(const CheckpointTensor& tensor) {
@@ -150,19 +130,17 @@ CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& ten
 
 void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work,
                    std::chrono::nanoseconds timeout) {
-  std::string failure;
-  absl::StatusCode code = absl::StatusCode::kInvalidArgument;
+  std::string failure;  // a code and a text, whatever was thrown; empty where nothing was
+  const auto fail = [&failure](absl::StatusCode code, const std::string& why) {
+    failure = std::to_string(static_cast<int>(code)) + " " + why;
+  };
   try {
     work();
   } catch (const DistributedError& error) {
-    code = error.code();
-    failure = error.what_without_backtrace();
-  } catch (const c10::Error& error) {
-    failure = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    failure = error.what();
+    fail(error.code(), error.what_without_backtrace());
+  } catch (...) {  // a rank that left here would keep the others waiting
+    fail(absl::StatusCode::kInvalidArgument, TextOfCaught());
   }
-  if (!failure.empty()) failure = std::to_string(static_cast<int>(code)) + " " + failure;
   const auto failures = GatherTexts(world, failure, what, timeout);
   for (int rank = 0; rank < world.size(); ++rank) {
     if (failures[rank].empty()) continue;
@@ -177,37 +155,27 @@ void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
                     std::chrono::nanoseconds timeout) {
   const std::string partial = directory + ".partial";
   const std::string what = "saving checkpoint " + directory;
-  const auto clean_up = [&] {
-    std::error_code ignored;
-    if (world.rank() == 0) fs::remove_all(partial, ignored);
-  };
   const auto together = [&](const std::function<void()>& work) { TogetherOrNot(world, what, work, timeout); };
+  std::unique_ptr<PartialDirectory> writing;  // rank 0's; gone with what is in it when anything fails
   together([&] {
-    if (world.rank() != 0) return;
-    fs::remove_all(partial);  // of a run that was killed
-    fs::create_directory(partial);
+    if (world.rank() == 0) writing = std::make_unique<PartialDirectory>(directory);
   });
-  try {
-    std::string own_text;
-    together([&] {
-      OwnPieces own = Pieces(tensors);
-      own_text = WriteOwn(partial, FileOf(world), own);
-    });
-    const auto texts = GatherTexts(world, own_text, what, timeout);
-    together([&] {
-      CheckpointIndex index;
-      for (const std::string& text : texts) index.Add(text);
-      index.CheckComplete();
-      if (world.rank() != 0) return;
-      index.values_ = values;
-      WriteText(partial + "/" + kIndex, index.Write());
-      SyncDirectory(partial);
-      Publish(partial, directory);
-    });
-  } catch (const c10::Error&) {
-    clean_up();
-    throw;
-  }
+  std::string own_text;
+  together([&] {
+    OwnPieces own = Pieces(tensors);
+    own_text = WriteOwn(partial, FileOf(world), own);
+  });
+  const auto texts = GatherTexts(world, own_text, what, timeout);
+  together([&] {
+    CheckpointIndex index;
+    for (const std::string& text : texts) index.Add(text);
+    index.CheckComplete();
+    if (world.rank() != 0) return;
+    for (const auto& [name, file] : index.files_) writing->ExpectFile(name, file.bytes);
+    index.values_ = values;
+    WriteText(partial + "/" + kCheckpointIndex, index.Write());
+    writing->Publish();
+  });
 }
 
 void CheckpointIndex::Add(const std::string& rank_text) {
@@ -273,14 +241,14 @@ std::string CheckpointIndex::Write() const {
 }
 
 CheckpointIndex CheckpointIndex::Read(const std::string& directory) {
-  const std::string path = directory + "/" + kIndex;
+  const std::string path = directory + "/" + kCheckpointIndex;
   return Parse(ReadText(path), path);
 }
 
 CheckpointIndex CheckpointIndex::ReadTogether(comm::Communicator& world, const std::string& directory,
                                               std::chrono::nanoseconds timeout) {
   const std::string what = "loading checkpoint " + directory;
-  const std::string path = directory + "/" + kIndex;
+  const std::string path = directory + "/" + kCheckpointIndex;
   CheckpointIndex index;
   std::string text;
   const auto read = [&] {
@@ -296,6 +264,8 @@ CheckpointIndex CheckpointIndex::ReadTogether(comm::Communicator& world, const s
 CheckpointIndex CheckpointIndex::Parse(const std::string& text, const std::string& path) {
   CheckpointIndex index;
   try {
+    if (NestsTooDeep(text))
+      throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: it nests too deep");
     const Json whole = Json::parse(text);
     const Json& body = whole.at("body");
     const std::string checked = body.dump();
@@ -348,10 +318,16 @@ void CheckpointIndex::CheckRead(const std::string& path) const {
     }
     std::vector<Piece> pieces = tensor.pieces;
     std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+    const auto size = static_cast<int64_t>(c10::elementSize(tensor.dtype));
     int64_t next = 0;
     for (const Piece& piece : pieces) {
-      require(piece.begin == next && piece.end >= piece.begin && piece.offset >= 0, name + " has gaps or overlaps");
-      require(files_.contains(piece.file), name + " lies in a file that is not of the checkpoint");
+      require(piece.begin == next && piece.end >= piece.begin, name + " has gaps or overlaps");
+      const auto file = files_.find(piece.file);
+      require(file != files_.end(), name + " lies in a file that is not of the checkpoint");
+      const int64_t space = file->second.bytes - file->second.header_bytes;
+      require(piece.offset >= file->second.header_bytes && (piece.end - piece.begin) <= space / size &&
+                  piece.offset <= file->second.bytes - (piece.end - piece.begin) * size,
+              name + " reaches beyond " + piece.file);
       next = piece.end;
     }
     require(next == elements, name + " is incomplete");
@@ -393,6 +369,11 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
 }
 
 void ExportSafetensors(const std::string& directory, const std::string& file, const std::string& prefix) {
+  std::error_code ignored;
+  if (fs::exists(file, ignored) && !fs::is_regular_file(file, ignored)) {  // such as /dev/null
+    throw DistributedError(absl::StatusCode::kFailedPrecondition,
+                           "can't export as " + file + ": it is no ordinary file, and would be replaced by one");
+  }
   const CheckpointIndex index = CheckpointIndex::Read(directory);
   std::vector<CheckpointTensor> tensors;
   std::vector<FilePiece> pieces;
@@ -405,7 +386,6 @@ void ExportSafetensors(const std::string& directory, const std::string& file, co
   TORCH_CHECK(!tensors.empty(), "checkpoint ", directory, " has no tensor whose name begins with ", prefix);
   LoadTensors(directory, index, tensors);
   const std::string partial = file + ".partial";
-  std::error_code ignored;
   fs::remove(partial, ignored);  // of a run that was killed
   try {
     WriteTensors(partial, pieces, {{"format", "pt"}});
@@ -422,7 +402,7 @@ std::vector<std::string> CheckpointsIn(const std::string& root) {
   fs::directory_iterator entry(root, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (name.ends_with(".partial") || !fs::exists(entry->path() / kIndex, none)) continue;
+    if (name.ends_with(".partial") || !fs::exists(entry->path() / kCheckpointIndex, none)) continue;
     const size_t digits = name.find_last_not_of("0123456789") + 1;
     int64_t number = -1;
     std::from_chars(name.data() + digits, name.data() + name.size(), number);

@@ -7,9 +7,9 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <sstream>
+#include <filesystem>
 #include <utility>
 
 #include "nlohmann/json.hpp"
@@ -72,6 +72,30 @@ class Descriptor {
 
 [[noreturn]] void ThrowDamaged(const std::string& path, const std::string& why) {
   throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + why);
+}
+
+// To read. A pipe or a device instead of the file would keep us waiting or never end.
+int OpenOrdinaryFile(const std::string& path, struct stat& facts) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) ThrowSystemError("open", path, errno);
+  if (::fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode)) return fd;
+  ::close(fd);
+  ThrowDamaged(path, "it is no ordinary file");
+}
+
+// The `bytes` bytes from `offset` on, as a string or a vector.
+template <typename Bytes>
+Bytes ReadBytes(int fd, const std::string& path, int64_t offset, int64_t bytes) {
+  Bytes data(static_cast<size_t>(bytes), '\0');
+  size_t done = 0;
+  while (done < data.size()) {
+    const ssize_t got = ::pread(fd, data.data() + done, data.size() - done, offset + static_cast<int64_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) ThrowSystemError("read", path, errno);
+    if (got == 0) ThrowDamaged(path, "it ends before byte " + std::to_string(offset + bytes));
+    done += static_cast<size_t>(got);
+  }
+  return data;
 }
 
 }  // namespace
@@ -143,22 +167,33 @@ void WriteText(const std::string& path, const std::string& text) {
 }
 
 std::string ReadText(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  if (!file.is_open()) ThrowSystemError("open", path, errno == 0 ? EIO : errno);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  struct stat facts{};
+  const int fd = OpenOrdinaryFile(path, facts);
+  try {
+    std::string text = ReadBytes<std::string>(fd, path, 0, facts.st_size);
+    ::close(fd);
+    return text;
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
 }
 
 void SyncDirectory(const std::string& path) { Descriptor(path, O_RDONLY | O_DIRECTORY).SyncAndClose(); }
 
+void Rename(const std::string& from, const std::string& to, bool exchange) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange ? RENAME_EXCHANGE : 0) != 0) {
+    throw DistributedError(absl::StatusCode::kUnavailable,
+                           "can't rename " + from + " to " + to + ": " + std::strerror(errno));
+  }
+  const std::filesystem::path parent = std::filesystem::path(to).parent_path();
+  SyncDirectory(parent.empty() ? "." : parent.string());
+}
+
 TensorFileReader::TensorFileReader(std::string path, const WrittenFile& expected) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) ThrowSystemError("open", path_, errno);
   struct stat facts{};
+  fd_ = OpenOrdinaryFile(path_, facts);
   try {
-    if (::fstat(fd_, &facts) != 0) ThrowSystemError("read", path_, errno);
     if (facts.st_size != expected.bytes) {
       ThrowDamaged(path_, "it has " + std::to_string(facts.st_size) + " bytes, and " + std::to_string(expected.bytes) +
                               " were written");
@@ -172,21 +207,8 @@ TensorFileReader::TensorFileReader(std::string path, const WrittenFile& expected
 
 TensorFileReader::~TensorFileReader() { ::close(fd_); }
 
-std::vector<char> TensorFileReader::ReadUnchecked(int64_t offset, int64_t bytes) {
-  std::vector<char> data(static_cast<size_t>(bytes));
-  size_t done = 0;
-  while (done < data.size()) {
-    const ssize_t got = ::pread(fd_, data.data() + done, data.size() - done, offset + static_cast<int64_t>(done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) ThrowSystemError("read", path_, errno);
-    if (got == 0) ThrowDamaged(path_, "it ends before byte " + std::to_string(offset + bytes));
-    done += static_cast<size_t>(got);
-  }
-  return data;
-}
-
 std::vector<char> TensorFileReader::Read(int64_t offset, int64_t bytes, const std::string& checksum) {
-  std::vector<char> data = ReadUnchecked(offset, bytes);
+  auto data = ReadBytes<std::vector<char>>(fd_, path_, offset, bytes);
   if (Sha256(data.data(), data.size()) != checksum) {
     ThrowDamaged(path_, "bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) +
                             " are not those that were written (SHA-256)");

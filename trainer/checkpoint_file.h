@@ -15,6 +15,9 @@
 
 namespace cohort::trainer {
 
+// Says which elements of which tensor lie where.
+inline constexpr const char* kCheckpointIndex = "index.json";
+
 // One tensor of a file.
 struct FilePiece {
   std::string key;  // in the file's header
@@ -43,11 +46,13 @@ WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces
 
 // Writes and syncs a small file.
 void WriteText(const std::string& path, const std::string& text);
-// The whole of a small file; throws DistributedError.
+// The whole of a small file. Throws DistributedError: kDataLoss where it is no ordinary one.
 std::string ReadText(const std::string& path);
 
 // Makes names in a directory (of files, of what was renamed) last.
 void SyncDirectory(const std::string& path);
+// Renames, and makes that last. With `exchange` the two change places. Throws DistributedError.
+void Rename(const std::string& from, const std::string& to, bool exchange = false);
 
 std::string Sha256(const void* data, size_t bytes);
 
@@ -64,7 +69,6 @@ class TensorFileReader {
   std::vector<char> Read(int64_t offset, int64_t bytes, const std::string& checksum);
 
  private:
-  std::vector<char> ReadUnchecked(int64_t offset, int64_t bytes);
   std::string path_;
   int fd_ = -1;
 };

@@ -4,15 +4,23 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <sstream>
 
 #include "c10/util/Exception.h"
 #include "nlohmann/json.hpp"
+#include "trainer/json_depth.h"
 
 namespace cohort::trainer {
 namespace {
 
 using Json = nlohmann::json;
+
+constexpr double kMostExamples = int64_t{1} << 30;  // of a batch, so that their product with ranks is a number
+constexpr double kMostSteps = int64_t{1} << 20;     // of accumulation, of batches of as many examples
+constexpr double kMostElements = int64_t{1} << 50;  // of a bucket, so that their bytes are
+constexpr double kMostScalePower = 127;             // the largest of float32, in which the loss is scaled
+constexpr double kMostScale = 0x1p127;
 
 // An object of the file, and which of its keys were asked for.
 class Section {
@@ -27,7 +35,7 @@ class Section {
     if (found == nullptr) return;
     const bool fits = std::is_same_v<T, std::string> ? found->is_string()
                       : std::is_same_v<T, bool>      ? found->is_boolean()
-                      : std::is_integral_v<T>        ? IsWhole(*found)
+                      : std::is_integral_v<T>        ? IsWhole<T>(*found)
                                                      : found->is_number();
     TORCH_CHECK(fits, "DeepSpeedConfig: ", Path(key), " is ", found->dump(), ", which is no ",
                 std::is_same_v<T, std::string> ? "text"
@@ -36,12 +44,15 @@ class Section {
                                                : "number");
     value = found->get<T>();
   }
-  // A number from `least` on.
+  // A number from `least` to `most`.
   template <typename T>
-  void TakeNumber(const std::string& key, T& value, double least) {
+  void TakeNumber(const std::string& key, T& value, double least,
+                  double most = static_cast<double>(std::numeric_limits<T>::max())) {
     Take(key, value);
     TORCH_CHECK(static_cast<double>(value) >= least, "DeepSpeedConfig: ", Path(key), " is ", value,
                 " and must be at least ", least);
+    TORCH_CHECK(static_cast<double>(value) <= most, "DeepSpeedConfig: ", Path(key), " is ", value,
+                " and must be at most ", most);
   }
   void TakePair(const std::string& key, double& first, double& second) {
     const Json* found = Find(key);
@@ -66,10 +77,17 @@ class Section {
   }
 
  private:
-  static bool IsWhole(const Json& value) {  // 5e8 is a common bucket size
-    if (value.is_number_integer()) return true;
-    return value.is_number_float() && std::nearbyint(value.get<double>()) == value.get<double>() &&
-           std::abs(value.get<double>()) < 1e15;
+  template <typename T>
+  static bool IsWhole(const Json& value) {
+    if constexpr (std::is_integral_v<T>) {
+      constexpr T kLeast = std::numeric_limits<T>::min(), kMost = std::numeric_limits<T>::max();
+      if (value.is_number_unsigned()) return value.get<uint64_t>() <= static_cast<uint64_t>(kMost);
+      if (value.is_number_integer()) return value.get<int64_t>() >= kLeast && value.get<int64_t>() <= kMost;
+      // 5e8 is a common bucket size.
+      return value.is_number_float() && std::nearbyint(value.get<double>()) == value.get<double>() &&
+             std::abs(value.get<double>()) < std::min(1e15, static_cast<double>(kMost));
+    }
+    return false;
   }
   std::string Path(const std::string& key) const { return name_.empty() ? key : name_ + "." + key; }
   const Json* Find(const std::string& key) {
@@ -150,8 +168,8 @@ void TakeScheduler(Section& section, DeepSpeedConfig::Scheduler& scheduler, std:
 void TakeFp16(Section& section, DeepSpeedConfig::Fp16& fp16) {
   section.Take("enabled", fp16.enabled);
   section.Take("auto_cast", fp16.auto_cast);
-  section.TakeNumber("loss_scale", fp16.loss_scale, 0);
-  section.TakeNumber("initial_scale_power", fp16.initial_scale_power, 0);
+  section.TakeNumber("loss_scale", fp16.loss_scale, 0, kMostScale);
+  section.TakeNumber("initial_scale_power", fp16.initial_scale_power, 0, kMostScalePower);
   section.TakeNumber("loss_scale_window", fp16.loss_scale_window, 1);
   section.TakeNumber("hysteresis", fp16.hysteresis, 1);
   section.Take("consecutive_hysteresis", fp16.consecutive_hysteresis);
@@ -162,22 +180,23 @@ void TakeZero(Section& section, DeepSpeedConfig::Zero& zero) {
   section.TakeNumber("stage", zero.stage, 0);
   TORCH_CHECK(zero.stage <= 2, "DeepSpeedConfig: zero_optimization.stage is ", zero.stage,
               "; for stage 3 wrap the model's modules in FullyShardedDataParallel");
-  section.TakeNumber("reduce_bucket_size", zero.reduce_bucket_size, 1);
-  section.TakeNumber("allgather_bucket_size", zero.allgather_bucket_size, 0);
+  section.TakeNumber("reduce_bucket_size", zero.reduce_bucket_size, 1, kMostElements);
+  section.TakeNumber("allgather_bucket_size", zero.allgather_bucket_size, 0, kMostElements);
   section.Take("ignore_unused_parameters", zero.ignore_unused_parameters);
 }
 
 }  // namespace
 
 DeepSpeedConfig ParseDeepSpeedConfig(const std::string& text, int ranks) {
+  TORCH_CHECK(!NestsTooDeep(text), "DeepSpeedConfig: this nests too deep");
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   TORCH_CHECK(!json.is_discarded(), "DeepSpeedConfig: this is no JSON");
   DeepSpeedConfig config;
   std::vector<std::string>& rest = config.without_effect;
   Section top(json, "");
-  top.TakeNumber("train_batch_size", config.train_batch_size, 0);
-  top.TakeNumber("train_micro_batch_size_per_gpu", config.train_micro_batch_size_per_gpu, 0);
-  top.TakeNumber("gradient_accumulation_steps", config.gradient_accumulation_steps, 0);
+  top.TakeNumber("train_batch_size", config.train_batch_size, 0, kMostExamples);
+  top.TakeNumber("train_micro_batch_size_per_gpu", config.train_micro_batch_size_per_gpu, 0, kMostExamples);
+  top.TakeNumber("gradient_accumulation_steps", config.gradient_accumulation_steps, 0, kMostSteps);
   top.TakeNumber("gradient_clipping", config.gradient_clipping, 0);
   top.TakeNumber("steps_per_print", config.steps_per_print, 1);
   top.Within("zero_optimization", [&](Section& section) { TakeZero(section, config.zero_optimization); }, rest);

@@ -1,5 +1,9 @@
 // Checkpoints, seen from inside a job: groups of fewer ranks stand for other world sizes.
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -8,8 +12,12 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
+#include <stdexcept>
+#include <utility>
+#include <vector>
 
 #include "nlohmann/json.hpp"
 #include "tests/trainer/ranks.h"
@@ -118,6 +126,7 @@ TEST_F(DamagedCheckpoint, IsRefusedWhereItsIndexContradictsItself) {
       [](nlohmann::json& pieces) { pieces[0]["file"] = "../elsewhere"; },
       [](nlohmann::json& pieces) { pieces[0]["file"] = "nowhere.safetensors"; },
       [](nlohmann::json& pieces) { pieces[0]["offset"] = -8; },
+      [](nlohmann::json& pieces) { pieces[0]["offset"] = std::numeric_limits<int64_t>::max(); },
       [](nlohmann::json& pieces) { pieces.clear(); },
   };
   for (size_t i = 0; i < changes.size(); ++i) {
@@ -137,6 +146,36 @@ TEST_F(DamagedCheckpoint, IsRefusedWhereItsIndexContradictsItself) {
     std::filesystem::remove_all(folder);
   }
   ASSERT_TRUE(world->Barrier().Wait().ok());
+}
+
+// Each would take all of the stack or keep a rank waiting.
+TEST_F(DamagedCheckpoint, IsRefusedWhereFilesAreNone) {
+  Trained saved("ddp", *world);
+  SaveTrainingState(*world, At("step-1"), saved.state, {{"step", "1"}});
+  SaveTrainingState(*world, At("step-2"), saved.state, {{"step", "2"}});
+  const std::string index = At("step-2/index.json");
+  const std::string file = CheckpointIndex::Read(At("step-2")).tensors().begin()->second.pieces.front().file;
+  const std::string deep = "{\"body\": " + std::string(500000, '[') + std::string(500000, ']') + "}\n";
+  const std::vector<std::pair<std::string, std::function<void(const std::string&)>>> cases = {
+      {index, [&](const std::string& path) { std::ofstream(path) << deep; }},
+      {index, [](const std::string& path) { ASSERT_EQ(mkfifo(path.c_str(), 0600), 0); }},
+      {At("step-2/") + file, [](const std::string& path) { ASSERT_EQ(mkfifo(path.c_str(), 0600), 0); }},
+  };
+  for (const auto& [path, replace] : cases) {
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+    if (world->rank() == 0) {
+      fs::rename(path, At("good"));
+      replace(path);
+    }
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+    std::string refused;
+    const auto loaded =
+        LoadLatestTrainingState(*world, folder_.string(), saved.state, [&](const std::string& why) { refused = why; });
+    EXPECT_EQ(loaded->values.at("step"), "1");
+    EXPECT_THAT(refused, HasSubstr(path + " is damaged"));
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+    if (world->rank() == 0) fs::rename(At("good"), path);
+  }
 }
 
 // One process, every byte of a small checkpoint.
@@ -244,6 +283,43 @@ TEST_F(Checkpoints, AFailedWriteIsAnErrorEverywhereAndLosesNothing) {
   EXPECT_EQ(LoadTrainingState(*world, At("latest"), loaded.state).at("step"), "2") << "replaces what was there";
 }
 
+// Two jobs with one directory: the second one hears of it, and what the first one writes is whole.
+TEST_F(Checkpoints, AreOneJobsAtATime) {
+  Trained saved("ddp", *world);
+  int held = -1;
+  if (world->rank() == 0) {
+    fs::create_directory(At("step-1.partial"));
+    std::ofstream(At("step-1.partial/rank-00000-of-00009.safetensors")) << "the other job's";
+    held = ::open(At("step-1.partial").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    ASSERT_EQ(::flock(held, LOCK_EX | LOCK_NB), 0);
+  }
+  try {
+    SaveTrainingState(*world, At("step-1"), saved.state, {});
+    ADD_FAILURE() << "nobody noticed the other job";
+  } catch (const DistributedError& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("another job is saving in " + At("step-1.partial")));
+  }
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+  EXPECT_TRUE(fs::exists(At("step-1.partial/rank-00000-of-00009.safetensors")));
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+  ::close(held);  // killed
+  SaveTrainingState(*world, At("step-1"), saved.state, {{"step", "1"}});
+  EXPECT_EQ(LoadTrainingState(*world, At("step-1"), saved.state).at("step"), "1");
+  EXPECT_FALSE(fs::exists(At("step-1.partial")));
+}
+
+TEST_F(Checkpoints, ReplaceNothingElse) {
+  Trained saved("ddp", *world);
+  if (world->rank() == 0) {
+    fs::create_directory(At("home"));
+    std::ofstream(At("home/precious")) << "the user's";
+  }
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+  EXPECT_THROW(SaveTrainingState(*world, At("home"), saved.state, {}), DistributedError);
+  EXPECT_TRUE(fs::exists(At("home/precious")));
+  EXPECT_FALSE(fs::exists(At("home.partial")));
+}
+
 TEST_F(Checkpoints, AreWrittenWhileTrainingGoesOn) {
   std::vector<at::Tensor> then;
   {
@@ -329,6 +405,21 @@ TEST_F(Checkpoints, ARankThatCannotListItsPartIsAnErrorEverywhere) {
 }
 
 // Ranks may have different ones, as running statistics of their own inputs: pieces of several are nobody's.
+TEST_F(Checkpoints, WhateverARankThrowsIsAnErrorEverywhere) {
+  const int failing = world->size() - 1;
+  const std::vector<std::function<void()>> throwing = {[] { throw std::runtime_error(""); }, [] { throw 5; }};
+  for (const auto& work : throwing) {
+    try {
+      TogetherOrNot(*world, "writing", [&] {
+        if (world->rank() == failing) work();
+      });
+      ADD_FAILURE() << "nobody noticed";
+    } catch (const DistributedError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("writing: rank " + std::to_string(failing) + ": "));
+    }
+  }
+}
+
 TEST_F(Checkpoints, HaveTheBuffersOfOneRank) {
   for (const std::string mode : {"ddp", "zero", "fsdp"}) {
     Trained saved(mode, *world);
@@ -369,6 +460,10 @@ TEST_F(Checkpoints, AreExportedAsOneFile) {
   EXPECT_TRUE(torch::equal(read, whole[0]));
   EXPECT_THROW(ExportSafetensors(At("step-1"), At("no/such/file")), DistributedError);
   EXPECT_THROW(ExportSafetensors(At("step-1"), path, "nothing."), c10::Error);
+  const std::string device = At("device");  // as /dev/null, which a file must not replace
+  ASSERT_EQ(mkfifo(device.c_str(), 0600), 0);
+  EXPECT_THROW(ExportSafetensors(At("step-1"), device), DistributedError);
+  EXPECT_TRUE(fs::is_fifo(device));
   EXPECT_FALSE(fs::exists(path + ".partial"));
 }
 

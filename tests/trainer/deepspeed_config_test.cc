@@ -73,7 +73,25 @@ TEST(DeepSpeedConfig, NamesTheKeyThatIsWrong) {
   EXPECT_THAT(ErrorOf(R"({"optimizer": {"params": {"lr": 0.1}}})"), HasSubstr("optimizer.type is missing"));
   EXPECT_THAT(ErrorOf(R"({"train_batch_size": 2, "fp16": {"enabled": true}, "bf16": {"enabled": true}})"),
               HasSubstr("both enabled"));
+  EXPECT_THAT(ErrorOf("{\"train_batch_size\": " + std::string(500000, '[') + std::string(500000, ']') + "}"),
+              HasSubstr("too deep"));
   EXPECT_THROW(ReadDeepSpeedConfig("/nonexistent/ds.json", 1), c10::Error);
+}
+
+// What would wrap around would be taken for a small number, and train something else without a word.
+TEST(DeepSpeedConfig, RefusesNumbersThatNoRunCanHave) {
+  const auto with = [](const std::string& more) { return ErrorOf(R"({"train_batch_size": 8, )" + more + "}"); };
+  EXPECT_THAT(with(R"("zero_optimization": {"stage": 4294967298})"),
+              HasSubstr("zero_optimization.stage is 4294967298"));
+  EXPECT_THAT(with(R"("fp16": {"enabled": true, "initial_scale_power": 4294967312})"),
+              HasSubstr("initial_scale_power"));
+  EXPECT_THAT(with(R"("fp16": {"enabled": true, "initial_scale_power": 2000})"), HasSubstr("at most 127"));
+  EXPECT_THAT(with(R"("fp16": {"enabled": true, "loss_scale": 1e300})"), HasSubstr("loss_scale is 1e+300"));
+  EXPECT_THAT(with(R"("steps_per_print": 18446744073709551615)"), HasSubstr("steps_per_print"));
+  EXPECT_THAT(with(R"("zero_optimization": {"reduce_bucket_size": 4611686018427387904})"),
+              HasSubstr("reduce_bucket_size is 4611686018427387904"));
+  EXPECT_THAT(ErrorOf(R"({"train_micro_batch_size_per_gpu": 4611686018427387904, "gradient_accumulation_steps": 4})"),
+              HasSubstr("train_micro_batch_size_per_gpu is 4611686018427387904"));
 }
 
 TEST(DeepSpeedConfig, WarmsTheLearningRateUpAndDown) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "torch/torch.h"
@@ -45,9 +46,11 @@ Digits Select(const at::Tensor& images, const at::Tensor& labels, const at::Tens
 }  // namespace
 
 DigitsSplit LoadDigits(const std::string& path, uint64_t seed) {
+  std::error_code none;
+  TORCH_CHECK(std::filesystem::is_regular_file(path, none), path,
+              " is no ordinary file, or can't be reached; name the file with --data");
   std::ifstream file(path);
-  TORCH_CHECK(file.is_open() && !std::filesystem::is_directory(path), "can't open ", path,
-              "; name the file with --data");
+  TORCH_CHECK(file.is_open(), "can't open ", path, "; name the file with --data");
   std::vector<float> pixels;
   std::vector<int64_t> labels;
   std::string line;

@@ -53,7 +53,7 @@ void Train(const Arguments& args) {
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
   CLI::App app("Trains digits with a DeepSpeed configuration.");
-  app.add_option("--epochs", args.epochs);
+  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
   app.add_option("--seed", args.seed);
   app.add_option("--deepspeed_config", args.deepspeed_config)->required();
   CLI11_PARSE(app, argc, argv);

@@ -61,7 +61,7 @@ void Train(const Arguments& args) {
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
   CLI::App app("Trains digits with optimizer state and gradients split as FairScale does.");
-  app.add_option("--epochs", args.epochs);
+  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
   app.add_option("--lr", args.lr);
   CLI11_PARSE(app, argc, argv);
   return cohort::trainer::RunRank("port_fairscale", [&] { cohort::examples::Train(args); });

@@ -80,9 +80,9 @@ void Train(const Arguments& args) {
 int main(int argc, char** argv) {
   cohort::examples::Arguments args;
   CLI::App app("Trains digits with shards that are replicated.");
-  app.add_option("--epochs", args.epochs);
+  app.add_option("--epochs", args.epochs)->check(CLI::PositiveNumber);
   app.add_option("--lr", args.lr);
-  app.add_option("--replicate", args.replicate);
+  app.add_option("--replicate", args.replicate)->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   return cohort::trainer::RunRank("port_fsdp", [&] { cohort::examples::Train(args); });
 }

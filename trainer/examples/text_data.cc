@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <set>
+#include <system_error>
 #include <vector>
 
 #include "torch/torch.h"
@@ -12,9 +13,11 @@
 namespace cohort::examples {
 
 Text::Text(const std::string& path) {
+  std::error_code none;
+  TORCH_CHECK(std::filesystem::is_regular_file(path, none), path,
+              " is no ordinary file, or can't be reached; name the text with --data");
   std::ifstream file(path, std::ios::binary);
-  TORCH_CHECK(file.is_open() && !std::filesystem::is_directory(path), "can't open ", path,
-              "; name the text with --data");
+  TORCH_CHECK(file.is_open(), "can't open ", path, "; name the text with --data");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   TORCH_CHECK(text.size() >= 10000, path, ": needs at least 10,000 characters, has ", text.size());
   const std::set<char> distinct(text.begin(), text.end());

@@ -10,6 +10,7 @@
 //
 // and where a scheduler tells that the job must end (SIGTERM, SIGUSR1 or SIGUSR2 to dlaunch) all ranks stop before the
 // same step, save a checkpoint, and the same command goes on from it.
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -29,6 +30,7 @@
 #include "comm/communicator.h"
 #include "runtime/runtime.h"
 #include "torch/torch.h"
+#include "trainer/checkpoint_values.h"
 #include "trainer/data_parallel.h"
 #include "trainer/device_mesh.h"
 #include "trainer/distributed_data_parallel.h"
@@ -181,6 +183,8 @@ void Wrap(Trainer& trainer, const std::vector<trainer::LocalDevice>& devices) {
 
 void SetUp(Trainer& trainer) {
   const Options& options = trainer.options;
+  TORCH_CHECK(!options.single || options.mode == "ddp" || options.mode == "data_parallel", "--mode ", options.mode,
+              " splits a network among ranks, and --single trains without any; leave one of them out");
   std::vector<trainer::LocalDevice> devices(1);
   if (!options.single) {
     runtime::RuntimeOptions runtime_options;
@@ -270,7 +274,8 @@ double TestAccuracy(Trainer& trainer) {
   const torch::NoGradGuard no_grad;
   const Digits& test = trainer.data.test;
   trainer.net->eval();
-  const at::Tensor mine = torch::arange(trainer.rank(), test.count(), trainer.size());
+  const int64_t first = std::min<int64_t>(trainer.rank(), test.count());  // there may be fewer images than ranks
+  const at::Tensor mine = torch::arange(first, test.count(), trainer.size());
   std::vector<double> counts(2, 0.0);
   // All ranks compute, because a sharded network needs them all.
   const at::Tensor rows = mine.numel() > 0 ? mine : torch::zeros({1}, torch::kLong);
@@ -315,7 +320,32 @@ Progress Resume(Trainer& trainer) {
       });
   if (!loaded.has_value()) return {};
   if (trainer.prints()) std::printf("resumed %s\n", loaded->directory.c_str());
-  return {std::stoll(loaded->values.at("epochs")), std::stoll(loaded->values.at("steps"))};
+  // Another size would make other steps of an epoch, and give later checkpoints lower numbers than older ones.
+  if (loaded->values.contains("batch_size")) {
+    const int64_t saved = trainer::WholeNumberOf(loaded->values, "batch_size");
+    TORCH_CHECK(saved == options.batch_size, loaded->directory, " was saved with --batch-size ", saved,
+                "; go on with the same, or begin anew in another folder");
+  }
+  return {trainer::WholeNumberOf(loaded->values, "epochs"), trainer::WholeNumberOf(loaded->values, "steps")};
+}
+
+void MakeFolder(Trainer& trainer) {
+  const std::string& folder = trainer.options.checkpoints;
+  if (folder.empty()) return;
+  trainer::TogetherOrNot(*trainer.world, "making " + folder, [&] {
+    if (trainer.prints()) std::filesystem::create_directories(folder);
+  });
+}
+
+// Before training: what can't be written is said at once.
+void PrepareToSave(Trainer& trainer) {
+  MakeFolder(trainer);
+  const std::string& weights = trainer.options.save;
+  if (!weights.empty() && trainer.prints()) {
+    const std::filesystem::path parent = std::filesystem::absolute(weights).parent_path();
+    TORCH_CHECK(std::filesystem::is_directory(parent), "can't save the weights as ", weights, ": there is no folder ",
+                parent.string(), "; name another file with --save");
+  }
 }
 
 void SaveCheckpoint(Trainer& trainer, const Progress& progress) {
@@ -323,11 +353,11 @@ void SaveCheckpoint(Trainer& trainer, const Progress& progress) {
   if (folder.empty()) return;
   char name[32];
   std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(trainer.StepOf(progress)));
-  trainer::TogetherOrNot(*trainer.world, "making " + folder, [&] {
-    if (trainer.prints()) std::filesystem::create_directories(folder);
-  });
+  MakeFolder(trainer);
   trainer::SaveTrainingState(*trainer.world, folder + "/" + name, trainer.state,
-                             {{"epochs", std::to_string(progress.epochs)}, {"steps", std::to_string(progress.steps)}});
+                             {{"epochs", std::to_string(progress.epochs)},
+                              {"steps", std::to_string(progress.steps)},
+                              {"batch_size", std::to_string(trainer.options.batch_size)}});
 }
 
 // Trains from `progress` to the end and returns true, or false where the job is preempted before.
@@ -363,6 +393,7 @@ bool Train(Trainer& trainer, Progress progress) {
 
 void Run(Trainer& trainer) {
   SetUp(trainer);
+  PrepareToSave(trainer);
   const bool whole_training = Train(trainer, Resume(trainer));
   if (whole_training && !trainer.options.save.empty()) {
     std::optional<trainer::SummonFullParams> whole;
@@ -380,6 +411,9 @@ void Run(Trainer& trainer) {
     ThrowUnlessOk(trainer.runtime->Finalize(), "ending");
   }
 }
+
+// Of options; what they say is wrong.
+std::string NotEmpty(const std::string& text) { return text.empty() ? "a name is missing" : ""; }
 
 int Main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // the limit on files' size is an error with the file's name, not our end
@@ -410,11 +444,12 @@ int Main(int argc, char** argv) {
   auto* checkpoints =
       app.add_option("--checkpoints", options.checkpoints,
                      "keep a checkpoint of each epoch, and of the step where the job is preempted, in this folder")
-          ->excludes(single);
+          ->excludes(single)
+          ->check(NotEmpty);
   app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole, if there is one")
       ->needs(checkpoints);
-  app.add_option("--data", options.data, "the digits file, if not the one that comes along");
-  app.add_option("--save", options.save, "rank 0 writes the final weights here (torch::save)");
+  app.add_option("--data", options.data, "the digits file, if not the one that comes along")->check(NotEmpty);
+  app.add_option("--save", options.save, "rank 0 writes the final weights here (torch::save)")->check(NotEmpty);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

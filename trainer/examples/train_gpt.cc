@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -22,6 +23,7 @@
 #include "torch/torch.h"
 #include "trainer/activation_checkpoint.h"
 #include "trainer/async_checkpoint.h"
+#include "trainer/checkpoint_values.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
 #include "trainer/examples/gpt_model.h"
@@ -222,15 +224,20 @@ int64_t Resume(Training& training) {
     return 0;
   }
   if (training.prints()) std::printf("resumed %s\n", loaded->directory.c_str());
-  return std::stoll(loaded->values.at("step"));
+  return trainer::WholeNumberOf(loaded->values, "step");
+}
+
+void MakeFolder(Training& training) {
+  if (training.options.checkpoints.empty()) return;
+  trainer::TogetherOrNot(*training.world, "making " + training.options.checkpoints, [&] {
+    if (training.prints()) std::filesystem::create_directories(training.options.checkpoints);
+  });
 }
 
 void Save(Training& training, int64_t step) {
   char name[32];
   std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
-  trainer::TogetherOrNot(*training.world, "making " + training.options.checkpoints, [&] {
-    if (training.prints()) std::filesystem::create_directories(training.options.checkpoints);
-  });
+  MakeFolder(training);
   // Written while training goes on.
   if (training.checkpointer == nullptr) {
     training.checkpointer = std::make_unique<trainer::AsyncCheckpointer>(*training.world);
@@ -300,6 +307,7 @@ std::string Sample(Training& training, const std::string& beginning) {
   training.module->eval();
   at::Generator generator = at::detail::createCPUGenerator(training.options.seed);
   at::Tensor codes = training.text->Encode(beginning).unsqueeze(0);
+  if (codes.numel() == 0) codes = torch::zeros({1, 1}, torch::kInt64);  // a text without any of these characters
   for (int64_t i = 0; i < training.options.sample; ++i) {
     const int64_t seen = std::min(codes.size(1), training.options.model.context);
     const at::Tensor logits = training.forward(codes.narrow(1, codes.size(1) - seen, seen));
@@ -351,6 +359,7 @@ void Run(Training& training) {
                 static_cast<long long>(elements), static_cast<long long>(options.batch_size),
                 static_cast<long long>(options.model.context));
   }
+  MakeFolder(training);  // before training, so that what can't be made is said at once
   Train(training);
   Export(training);
   const double loss = ValidationLoss(training);
@@ -367,6 +376,16 @@ void Run(Training& training) {
   TearDown(training);
 }
 
+// Of options; what they say is wrong.
+std::string NotEmpty(const std::string& text) { return text.empty() ? "a name is missing" : ""; }
+
+template <bool zero_too>
+std::string Positive(const std::string& text) {
+  double value = 0;
+  if (CLI::detail::lexical_cast(text, value) && (zero_too ? value >= 0 && std::isfinite(value) : value > 0)) return "";
+  return text + (zero_too ? " is no number from 0 on" : " is no positive number");
+}
+
 int Main(int argc, char** argv) {
   Training training;
   Options& options = training.options;
@@ -374,12 +393,15 @@ int Main(int argc, char** argv) {
   app.footer(
       "Examples:\n  train_gpt --steps 50\n  dlaunch --nproc-per-node 2 train_gpt --mode zero2\n"
       "  dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh replicate=2,shard=2");
-  app.add_option("--mode", options.mode, "ddp, zero1, zero2 or fsdp")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
-  app.add_option("--mesh", options.mesh, "shard over a mesh: shard=4, or replicate=2,shard=2; instead of --mode");
+  auto* mode = app.add_option("--mode", options.mode, "ddp, zero1, zero2 or fsdp");
+  mode->capture_default_str()->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
+  app.add_option("--mesh", options.mesh, "shard over a mesh: shard=4, or replicate=2,shard=2; instead of --mode")
+      ->excludes(mode)
+      ->check(NotEmpty);
   app.add_option("--seed", options.seed, "of the initial weights, the batches and the sample")->capture_default_str();
-  app.add_option("--steps", options.steps, "optimizer steps, from the beginning")->capture_default_str();
+  app.add_option("--steps", options.steps, "optimizer steps, from the beginning")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_option("--batch-size", options.batch_size, "passages a step, of all ranks together")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
@@ -393,9 +415,13 @@ int Main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{4096}));
   app.add_option("--lr", options.learning_rate, "learning rate of AdamW; a resumed run has its checkpoint's")
-      ->capture_default_str();
-  app.add_option("--clip", options.clip, "largest norm of the gradients")->capture_default_str();
-  auto* checkpoints = app.add_option("--checkpoints", options.checkpoints, "keep checkpoints in this directory");
+      ->capture_default_str()
+      ->check(Positive<true>);
+  app.add_option("--clip", options.clip, "largest norm of the gradients")
+      ->capture_default_str()
+      ->check(Positive<false>);
+  auto* checkpoints =
+      app.add_option("--checkpoints", options.checkpoints, "keep checkpoints in this directory")->check(NotEmpty);
   app.add_option("--save-every", options.save_every, "steps between checkpoints")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
@@ -404,13 +430,16 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole")->needs(checkpoints);
   app.add_option("--export", options.export_to, "write the final weights as one safetensors file, for Python")
-      ->needs(checkpoints);
+      ->needs(checkpoints)
+      ->check(NotEmpty);
   app.add_flag("--checkpoint-activations", options.checkpoint_activations,
                "compute blocks again in backward instead of keeping their activations");
   app.add_option("--dry-run", options.dry_run, "print what each of so many ranks would keep, and end")
       ->check(CLI::Range(1, 1 << 20));
-  app.add_option("--sample", options.sample, "characters to write at the end")->capture_default_str();
-  app.add_option("--data", options.data, "the text, if not the one that comes along");
+  app.add_option("--sample", options.sample, "characters to write at the end")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30));
+  app.add_option("--data", options.data, "the text, if not the one that comes along")->check(NotEmpty);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""The examples refuse what can't work before they train, and say why.
+
+usage: example_options_test.py FOLDER-OF-PROGRAMS
+"""
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PROGRAMS = sys.argv[1]
+SMALL_GPT = ("train_gpt", "--layers", "1", "--width", "8", "--context", "8", "--batch-size", "4", "--steps", "1")
+
+
+def run(program, *options):
+    return subprocess.run([os.path.join(PROGRAMS, program), *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, timeout=100, check=False)
+
+
+class Options(unittest.TestCase):
+    def refused(self, status, expected, *command):
+        done = run(*command)
+        self.assertEqual(done.returncode, status, done)
+        self.assertIn(expected, done.stdout)
+        self.assertNotIn("epoch ", done.stdout)
+        self.assertNotIn("step ", done.stdout)
+
+    def test_numbers_that_would_train_nothing_or_nonsense(self):
+        self.refused(2, "--steps: Value -5", "train_gpt", "--steps", "-5")
+        self.refused(2, "--steps: Value", "train_gpt", "--steps", "99999999999999999999")
+        self.refused(2, "--clip: nan is no positive number", "train_gpt", "--clip", "nan")
+        self.refused(2, "--clip: -1 is no positive number", "train_gpt", "--clip", "-1")
+        self.refused(2, "--lr: inf is no number from 0 on", "train_gpt", "--lr", "inf")
+        self.refused(2, "--mode", "train_gpt", "--mode", "zero1", "--mesh", "shard=1")
+        self.refused(1, "--single trains without any", "train_digits", "--single", "--mode", "fsdp")
+        for port in ("port_fsdp", "port_fairscale"):
+            done = run(port, "--epochs", "-1")
+            self.assertNotEqual(done.returncode, 0, done)
+        done = run("port_fsdp", "--replicate", "0")
+        self.assertGreater(done.returncode, 0, done)  # and no signal
+        self.assertIn("--replicate", done.stdout)
+
+    def test_names_that_would_lose_the_training(self):
+        self.refused(2, "--export: a name is missing", *SMALL_GPT, "--checkpoints", "here", "--export", "")
+        self.refused(2, "--save: a name is missing", "train_digits", "--single", "--save", "")
+        self.refused(1, "no folder /nonexistent", "train_digits", "--single", "--save", "/nonexistent/weights.pt")
+        with tempfile.NamedTemporaryFile() as file:
+            self.refused(1, "making " + file.name, "train_digits", "--checkpoints", file.name)
+            self.refused(1, "making " + file.name, *SMALL_GPT, "--checkpoints", file.name)
+
+    def test_data_that_is_no_file(self):
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            for command in (("train_digits", "--single"), SMALL_GPT):
+                self.refused(1, pipe + " is no ordinary file", *command, "--data", pipe)
+            text = os.path.join(folder, "text")
+            with open(text, "w") as file:
+                file.write("x" * 20000)
+            done = run(*SMALL_GPT, "--data", text, "--sample", "3")  # whose sample can't begin with KING
+            self.assertEqual(done.returncode, 0, done)
+            self.assertIn("\nxxxx\n", done.stdout)
+
+    def test_another_batch_size_does_not_resume(self):
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            command = ("train_digits", "--epochs", "1", "--checkpoints", folder)
+            self.assertEqual(run(*command).returncode, 0)
+            # Its two steps of an epoch would be below the number of the checkpoint that is there.
+            self.refused(1, "was saved with --batch-size 48", *command, "--resume", "--batch-size", "700")
+            self.assertEqual(run(*command, "--resume").returncode, 0)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
