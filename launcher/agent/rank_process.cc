@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "launcher/agent/cgroup.h"
+#include "launcher/agent/open_files.h"
 #include "launcher/base/pipe.h"
 
 namespace cohort::launcher {
@@ -37,6 +39,7 @@ struct ChildPlan {
   const char* working_directory = nullptr;
   cpu_set_t* cpus = nullptr;
   size_t cpu_bytes = 0;
+  rlimit open_files{};
   int input = -1;  // none: /dev/null
   int output = -1;
   int error = -1;
@@ -73,6 +76,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   }
   constexpr unsigned kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
   ::syscall(SYS_close_range, 3, ~0U, kCloexec);
+  ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
   if (::chdir(plan.working_directory) != 0) Fail(plan, Step::kWorkingDirectory);
   ::execve(plan.path, plan.argv.data(), plan.environment.data());
   Fail(plan, Step::kExec);
@@ -104,6 +108,7 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   plan.error = error.write_end.get();
   plan.exec_error = exec_error.write_end.get();
   plan.parent = ::getpid();
+  plan.open_files = UsersOpenFileLimit();
   if (!command.cpus.empty()) {
     const int limit = *std::max_element(command.cpus.begin(), command.cpus.end()) + 1;
     plan.cpus = CPU_ALLOC(limit);

@@ -72,7 +72,7 @@ RendezvousLink::~RendezvousLink() {
 
 RendezvousServer::Options RendezvousLink::ServerOptions() const {
   RendezvousServer::Options options;
-  if (start_.across_hosts()) options.host = "[::]";  // IPv4 too; where the kernel has no IPv6, gRPC takes 0.0.0.0
+  if (start_.across_hosts()) options.hosts = {};  // all
   options.identity = Identity();
   options.port = static_cast<int>(start_.first_port());
   options.last_port = static_cast<int>(start_.last_port());

@@ -1,0 +1,118 @@
+// Strangers hold more connections to the rendezvous than its process may have descriptors.
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "launcher/control/rendezvous.h"
+#include "launcher/credentials.h"
+#include "launcher/rpc/client.h"
+#include "launcher/rpc/server.h"
+#include "runtime/base/deadline.h"
+#include "runtime/base/file_descriptor.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::Deadline;
+
+constexpr std::chrono::seconds kPatience{30};  // a bound on hanging, not a promise
+constexpr rlim_t kDescriptors = 256;
+constexpr int kConnections = 2 * static_cast<int>(kDescriptors);
+
+// A process of its own, whose descriptors do not count here; only system calls, since it is forked from threads.
+class Flood {
+ public:
+  // `first_bytes`: what each says; empty for none.
+  Flood(int port, const std::string& first_bytes, rlim_t descriptors) {
+    int ready[2];
+    EXPECT_EQ(::pipe(ready), 0);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::close(ready[0]);
+      const rlimit limit{descriptors, descriptors};
+      ::setrlimit(RLIMIT_NOFILE, &limit);
+      sockaddr_in to{};
+      to.sin_family = AF_INET;
+      to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      to.sin_port = htons(static_cast<uint16_t>(port));
+      for (int i = 0; i < kConnections; ++i) {
+        const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+        if (fd < 0 || ::connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof to) != 0) ::_exit(1);
+        (void)!::send(fd, first_bytes.data(), first_bytes.size(), MSG_NOSIGNAL);
+      }
+      (void)!::write(ready[1], "", 1);
+      while (true) ::pause();
+    }
+    ::close(ready[1]);
+    const runtime::FileDescriptor reader(ready[0]);
+    char byte = 0;
+    EXPECT_EQ(::read(reader.get(), &byte, 1), 1) << "the strangers did not get all of their connections";
+  }
+  ~Flood() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  Flood(const Flood&) = delete;
+  Flood& operator=(const Flood&) = delete;
+
+ private:
+  pid_t pid_ = -1;
+};
+
+class FloodTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(FloodTest, AgentsAreAnsweredDuringItAndAfterIt) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < kConnections + 50) GTEST_SKIP() << "ulimit -Hn is " << before.rlim_max;
+  const rlimit low{kDescriptors, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  const auto authority = JobAuthority::Create();
+  ASSERT_TRUE(authority.ok());
+  v1::JobPlan plan;
+  plan.mutable_job()->set_on_failure("end");
+  plan.set_join_timeout_ms(60'000);
+  for (const char* name : {"node0", "node1"}) {
+    v1::NodePlacement& placement = *plan.add_placements();
+    placement.set_node(static_cast<uint32_t>(plan.placements_size() - 1));
+    placement.set_name(name);
+    placement.add_ranks()->set_rank(placement.node());
+  }
+  RendezvousServer::Options options;
+  options.identity = *authority->IssueRendezvous();
+  const auto server = RendezvousServer::Start(plan, options, nullptr);
+  ASSERT_TRUE(server.ok()) << server.status();
+  const std::string address = (*server)->address();
+  const auto join = [&](uint32_t node) {
+    v1::NodeOffer offer;
+    offer.set_protocol(kRendezvousProtocol);
+    offer.set_node(node);
+    RendezvousClient::Callbacks callbacks{[](const v1::ToAgent&) {}, [](const absl::Status&) {}};
+    return RendezvousClient::Connect(address, *authority->IssueAgent(node), offer, callbacks,
+                                     Deadline::After(kPatience));
+  };
+  auto flood = std::make_unique<Flood>(std::stoi(address.substr(address.rfind(':') + 1)), GetParam(), before.rlim_max);
+  const auto during = join(0);
+  EXPECT_TRUE(during.ok()) << during.status();
+  flood.reset();
+  const auto after = join(1);
+  EXPECT_TRUE(after.ok()) << after.status();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+}
+
+// Silent ones, and half of a TLS greeting.
+INSTANTIATE_TEST_SUITE_P(All, FloodTest, ::testing::Values(std::string(), std::string("\x16\x03\x01\x02\x00\x01", 6)),
+                         [](const auto& info) { return info.param.empty() ? "Silent" : "Greeting"; });
+
+}  // namespace
+}  // namespace cohort::launcher
