@@ -33,8 +33,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long what was sent to a closed stream may take to be written.
 constexpr size_t kThreadsNeeded = 16;
+// How long what was sent to a closed stream may take to be written.
 constexpr std::chrono::milliseconds kCloseTimeout{1000};
 constexpr std::chrono::milliseconds kLastWordsTimeout{1000};
 constexpr size_t kManyAgents = 2000;  // where it is not known how many there are
@@ -47,6 +47,21 @@ size_t MaxUnproven(size_t agents) {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
   const size_t all_at_once = std::min<size_t>(8 + agents, limit.rlim_cur / 4);
   return std::min(wanted, std::max<size_t>(all_at_once, limit.rlim_cur / 8));
+}
+
+// gRPC neither says that it gets no threads nor goes on without: it waits.
+absl::Status CheckThreads() {
+  std::latch end(1);
+  std::vector<std::thread> threads;
+  absl::Status status;
+  try {
+    while (threads.size() < kThreadsNeeded) threads.emplace_back([&end] { end.wait(); });
+  } catch (const std::system_error& error) {
+    status = absl::ResourceExhaustedError("no threads: " + error.code().message() + "; raise ulimit -u or ulimit -v");
+  }
+  end.count_down();
+  for (std::thread& thread : threads) thread.join();
+  return status;
 }
 
 v1::FromNode NewsOf(Action action) {
@@ -113,21 +128,6 @@ class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public Age
   std::unique_ptr<grpc::Server> server_;
   std::thread thread_;
 };
-
-// gRPC neither says that it gets no threads nor goes on without: it waits.
-absl::Status CheckThreads() {
-  std::latch end(1);
-  std::vector<std::thread> threads;
-  absl::Status status;
-  try {
-    while (threads.size() < kThreadsNeeded) threads.emplace_back([&end] { end.wait(); });
-  } catch (const std::system_error& error) {
-    status = absl::ResourceExhaustedError("no threads: " + error.code().message() + "; raise ulimit -u or ulimit -v");
-  }
-  end.count_down();
-  for (std::thread& thread : threads) thread.join();
-  return status;
-}
 
 absl::Status RendezvousServer::Rep::Listen() {
   COHORT_RETURN_IF_ERROR(CheckThreads());
