@@ -1,7 +1,6 @@
 #include "launcher/agent/rank_process.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -13,6 +12,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -82,6 +82,30 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   Fail(plan, Step::kExec);
 }
 
+absl::Status WhyNotExecuted(const Failure& failure, const RankCommand& command) {
+  const std::string cause = std::strerror(failure.error);
+  switch (failure.step) {
+    case Step::kWorkingDirectory:
+      return absl::InternalError("can't enter the working directory " + command.working_directory + ": " + cause);
+    case Step::kNullDevice:
+      return absl::InternalError("can't open /dev/null, a rank's standard input: " + cause + "; mount /dev");
+    case Step::kStandardStreams:
+      return absl::InternalError("can't set up the standard streams: " + cause);
+    case Step::kParentGone:
+      return absl::AbortedError("the agent ended while the rank was being started");
+    case Step::kExec:
+      break;
+  }
+  const std::string text = "can't execute " + command.path + ": " + cause;
+  if (failure.error == ENOENT) return absl::NotFoundError(text + " (the program, or the interpreter in its #! line)");
+  if (failure.error == EACCES) return absl::PermissionDeniedError(text);
+  if (failure.error == ENOEXEC) {
+    return absl::PermissionDeniedError(text + "; a script needs a first line such as #!/bin/sh");
+  }
+  if (failure.error == E2BIG) return absl::InternalError(text + "; shorten the arguments or the environment");
+  return absl::InternalError(text);
+}
+
 }  // namespace
 
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
@@ -95,7 +119,7 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   process.output = std::move(output.read_end);
   process.error = std::move(error.read_end);
   process.exec_error = std::move(exec_error.read_end);
-  for (const runtime::FileDescriptor* fd : {&process.output, &process.error}) {
+  for (const runtime::FileDescriptor* fd : {&process.output, &process.error, &process.exec_error}) {
     ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
   }
   ChildPlan plan;
@@ -131,45 +155,21 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   return process;
 }
 
-absl::Status WaitForExec(RankProcess* process, const RankCommand& command) {
-  const auto end = std::chrono::steady_clock::now() + kExecTimeout;
-  for (pollfd ready{process->exec_error.get(), POLLIN, 0};;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
-    const int count = ::poll(&ready, 1, static_cast<int>(std::max<int64_t>(left, 0)));
-    if (count > 0) break;
-    if (count < 0 && errno == EINTR) continue;
-    return absl::DeadlineExceededError("executing " + command.path + " in " + command.working_directory +
-                                       " takes over " + std::to_string(kExecTimeout.count()) +
-                                       " s; does the file system that holds them answer?");
-  }
+absl::Status ExecIsLate(const RankCommand& command, std::chrono::milliseconds limit) {
+  std::string seconds = std::to_string(static_cast<double>(limit.count()) / 1000);
+  seconds.resize(seconds.find('.') + (limit.count() % 1000 == 0 ? 0 : 2));
+  return absl::DeadlineExceededError("executing " + command.path + " in " + command.working_directory + " takes over " +
+                                     seconds + " s; does the file system that holds them answer?");
+}
+
+std::optional<absl::Status> ExecOutcome(const RankProcess& process, const RankCommand& command) {
   Failure failure{};
   ssize_t n = 0;
   do {
-    n = ::read(process->exec_error.get(), &failure, sizeof failure);
+    n = ::read(process.exec_error.get(), &failure, sizeof failure);
   } while (n < 0 && errno == EINTR);
-  process->exec_error.Close();
-  if (n != sizeof failure) return absl::OkStatus();
-  const std::string cause = std::strerror(failure.error);
-  switch (failure.step) {
-    case Step::kWorkingDirectory:
-      return absl::InternalError("can't enter the working directory " + command.working_directory + ": " + cause);
-    case Step::kNullDevice:
-      return absl::InternalError("can't open /dev/null, a rank's standard input: " + cause + "; mount /dev");
-    case Step::kStandardStreams:
-      return absl::InternalError("can't set up the standard streams: " + cause);
-    case Step::kParentGone:
-      return absl::AbortedError("the agent ended while the rank was being started");
-    case Step::kExec:
-      break;
-  }
-  const std::string text = "can't execute " + command.path + ": " + cause;
-  if (failure.error == ENOENT) return absl::NotFoundError(text + " (the program, or the interpreter in its #! line)");
-  if (failure.error == EACCES) return absl::PermissionDeniedError(text);
-  if (failure.error == ENOEXEC) {
-    return absl::PermissionDeniedError(text + "; a script needs a first line such as #!/bin/sh");
-  }
-  if (failure.error == E2BIG) return absl::InternalError(text + "; shorten the arguments or the environment");
-  return absl::InternalError(text);
+  if (n < 0 && errno == EAGAIN) return std::nullopt;
+  return n == sizeof failure ? WhyNotExecuted(failure, command) : absl::OkStatus();
 }
 
 }  // namespace cohort::launcher

@@ -36,6 +36,12 @@ std::string ReadAll(const runtime::FileDescriptor& fd) {
   }
 }
 
+absl::Status WaitForExec(RankProcess* process, const RankCommand& command) {
+  pollfd ready{process->exec_error.get(), POLLIN, 0};
+  if (::poll(&ready, 1, 60'000) <= 0) return absl::DeadlineExceededError("it is not known");
+  return ExecOutcome(*process, command).value_or(absl::InternalError("it is not known"));
+}
+
 TEST(RankProcess, RunsTheProgramInAGroupOfItsOwnWithDefaultSignals) {
   ::signal(SIGPIPE, SIG_IGN);
   sigset_t blocked;
