@@ -189,22 +189,27 @@ void ConnectionGuard::Admit(runtime::FileDescriptor socket, const sockaddr_stora
   Add(Stage::kSilent, {.id = 0, .peer = PeerKey(peer), .socket = std::move(socket), .end = {}});
 }
 
+int ConnectionGuard::SilentSocket(uint64_t id) {
+  const runtime::MutexLock lock(mutex_);
+  const auto found = places_.find(id);
+  return found == places_.end() || found->second.stage != Stage::kSilent ? -1 : found->second.at->socket.get();
+}
+
 // A silent one has said something, or one that spoke has ended.
 void ConnectionGuard::OnReady(uint64_t id) {
+  unsigned char first = 0;
+  const int silent = SilentSocket(id);  // only this thread closes it
+  if (silent >= 0) {
+    const ssize_t n = ::recv(silent, &first, 1, MSG_PEEK);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) first = 0;
+  }
   runtime::FileDescriptor handed;
   {
     const runtime::MutexLock lock(mutex_);
-    const auto found = places_.find(id);
-    if (found == places_.end()) return;  // ended, or proven, meanwhile
-    const bool silent = found->second.stage == Stage::kSilent;
-    unsigned char first = 0;
-    if (silent) {
-      const ssize_t n = ::recv(found->second.at->socket.get(), &first, 1, MSG_PEEK);
-      if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-      if (n <= 0) first = 0;
-    }
+    if (!places_.contains(id)) return;  // ended, or proven, meanwhile
     Connection connection = Take(id);
-    if (!silent || first != kTlsHandshake) return;
+    if (first != kTlsHandshake) return;
     handed = std::move(connection.socket);
     connection.socket = runtime::FileDescriptor(::fcntl(handed.get(), F_DUPFD_CLOEXEC, 3));
     if (!connection.socket.valid()) return;

@@ -76,6 +76,7 @@ class ConnectionGuard {
   bool FindRoom() COHORT_EXCLUDES(mutex_);
   void Listen(bool on);
   void Admit(runtime::FileDescriptor socket, const sockaddr_storage& peer) COHORT_EXCLUDES(mutex_);
+  int SilentSocket(uint64_t id) COHORT_EXCLUDES(mutex_);
   void OnReady(uint64_t id) COHORT_EXCLUDES(mutex_);
   void EndLate() COHORT_EXCLUDES(mutex_);
   Queue& QueueOf(Stage stage) COHORT_REQUIRES(mutex_) { return stage == Stage::kSilent ? silent_ : speaking_; }

@@ -7,12 +7,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include "launcher/base/addresses.h"
 #include "launcher/control/rendezvous.h"
 #include "launcher/credentials.h"
 #include "launcher/rpc/client.h"
@@ -69,50 +72,75 @@ class Flood {
   pid_t pid_ = -1;
 };
 
-class FloodTest : public ::testing::TestWithParam<std::string> {};
+struct Strangers {
+  const char* name;
+  std::string first_bytes;
+  std::vector<std::string> hosts;  // that the rendezvous listens on
+};
 
-TEST_P(FloodTest, AgentsAreAnsweredDuringItAndAfterIt) {
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
-  if (before.rlim_max < kConnections + 50) GTEST_SKIP() << "ulimit -Hn is " << before.rlim_max;
-  const rlimit low{kDescriptors, before.rlim_max};
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
-  const auto authority = JobAuthority::Create();
-  ASSERT_TRUE(authority.ok());
-  v1::JobPlan plan;
-  plan.mutable_job()->set_on_failure("end");
-  plan.set_join_timeout_ms(60'000);
-  for (const char* name : {"node0", "node1"}) {
-    v1::NodePlacement& placement = *plan.add_placements();
-    placement.set_node(static_cast<uint32_t>(plan.placements_size() - 1));
-    placement.set_name(name);
-    placement.add_ranks()->set_rank(placement.node());
-  }
-  RendezvousServer::Options options;
-  options.identity = *authority->IssueRendezvous();
-  const auto server = RendezvousServer::Start(plan, options, nullptr);
-  ASSERT_TRUE(server.ok()) << server.status();
-  const std::string address = (*server)->address();
-  const auto join = [&](uint32_t node) {
+class FloodTest : public ::testing::TestWithParam<Strangers> {
+ protected:
+  absl::StatusOr<std::unique_ptr<RendezvousClient>> Join(uint32_t node) {
     v1::NodeOffer offer;
     offer.set_protocol(kRendezvousProtocol);
     offer.set_node(node);
-    RendezvousClient::Callbacks callbacks{[](const v1::ToAgent&) {}, [](const absl::Status&) {}};
-    return RendezvousClient::Connect(address, *authority->IssueAgent(node), offer, callbacks,
-                                     Deadline::After(kPatience));
-  };
-  auto flood = std::make_unique<Flood>(std::stoi(address.substr(address.rfind(':') + 1)), GetParam(), before.rlim_max);
-  const auto during = join(0);
+    RendezvousClient::Callbacks callbacks{[](const v1::ToAgent&) {}, [this](const absl::Status&) { ++lost_; }};
+    return RendezvousClient::Connect("127.0.0.1:" + std::to_string(port_), *authority_.IssueAgent(node), offer,
+                                     callbacks, Deadline::After(kPatience));
+  }
+  void StartServer() {
+    v1::JobPlan plan;
+    plan.mutable_job()->set_on_failure("end");
+    plan.set_join_timeout_ms(60'000);
+    for (uint32_t node = 0; node < 4; ++node) {
+      v1::NodePlacement& placement = *plan.add_placements();
+      placement.set_node(node);
+      placement.set_name("node" + std::to_string(node));
+      placement.add_ranks()->set_rank(node);
+    }
+    RendezvousServer::Options options;
+    options.identity = *authority_.IssueRendezvous();
+    options.hosts = GetParam().hosts;
+    auto server = RendezvousServer::Start(plan, options, nullptr);
+    ASSERT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    port_ = PortOf(server_->address());
+  }
+
+  const JobAuthority authority_ = *JobAuthority::Create();
+  int port_ = 0;
+  std::atomic<int> lost_ = 0;
+  std::unique_ptr<RendezvousServer> server_;
+};
+
+TEST_P(FloodTest, AgentsAreAnsweredBeforeItDuringItAndAfterIt) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  if (limit.rlim_max < kConnections + 50) GTEST_SKIP() << "ulimit -Hn is " << limit.rlim_max;
+  const rlimit low{kDescriptors, limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &low), 0);
+  ASSERT_NO_FATAL_FAILURE(StartServer());
+  const auto before = Join(0);
+  EXPECT_TRUE(before.ok()) << before.status();
+  auto flood = std::make_unique<Flood>(port_, GetParam().first_bytes, limit.rlim_max);
+  const auto during = Join(1);
   EXPECT_TRUE(during.ok()) << during.status();
+  auto more = std::make_unique<Flood>(port_, GetParam().first_bytes, limit.rlim_max);
   flood.reset();
-  const auto after = join(1);
+  more.reset();
+  const auto after = Join(2);
   EXPECT_TRUE(after.ok()) << after.status();
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(lost_, 0) << "who has joined is not ended for strangers";
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
 // Silent ones, and half of a TLS greeting.
-INSTANTIATE_TEST_SUITE_P(All, FloodTest, ::testing::Values(std::string(), std::string("\x16\x03\x01\x02\x00\x01", 6)),
-                         [](const auto& info) { return info.param.empty() ? "Silent" : "Greeting"; });
+std::string Half() { return {"\x16\x03\x01\x02\x00\x01", 6}; }
+INSTANTIATE_TEST_SUITE_P(All, FloodTest,
+                         ::testing::Values(Strangers{"Silent", "", {"127.0.0.1"}},
+                                           Strangers{"Greeting", Half(), {"127.0.0.1"}},
+                                           Strangers{"GreetingOnAllAddresses", Half(), {}}),
+                         [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
 }  // namespace cohort::launcher
