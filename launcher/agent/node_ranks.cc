@@ -20,6 +20,7 @@ NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assig
       supervisor_(loop, sentinel, owner_.cgroup, owner_.logs,
                   {.on_line = [this](const v1::OutputLine& line) { OnLine(line); },
                    .on_notice = callbacks_.on_notice,
+                   .on_started = [this](v1::RanksStarted started) { OnStarted(std::move(started)); },
                    .on_exit = [this](int rank, v1::RankExit exit) { OnExit(rank, std::move(exit)); },
                    .on_input_wanted = callbacks_.on_input_wanted,
                    .on_all_gone = [this] { OnAllGone(); }}),
@@ -35,11 +36,15 @@ NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assig
 
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
-  v1::FromAgent started;
-  *started.mutable_started() = supervisor_.Start(assignment_, Environments(), std::move(kept));
-  if (started.started().failed_size() > 0) MarkFailure();
-  callbacks_.to_rendezvous(started);
+  supervisor_.Start(assignment_, Environments(), std::move(kept));
   return absl::OkStatus();
+}
+
+void NodeRanks::OnStarted(v1::RanksStarted started) {
+  if (started.failed_size() > 0) MarkFailure();
+  v1::FromAgent message;
+  *message.mutable_started() = std::move(started);
+  callbacks_.to_rendezvous(message);
 }
 
 std::vector<std::vector<std::string>> NodeRanks::Environments() const {

@@ -92,6 +92,7 @@ class NodeRanks {
 
   std::vector<std::vector<std::string>> Environments() const;
   void OnLine(v1::OutputLine line);
+  void OnStarted(v1::RanksStarted started);
   void OnExit(int local_rank, v1::RankExit exit);
   void OnNextEpoch(int local_rank);
   void OnAllGone();

@@ -1,9 +1,9 @@
 #include "launcher/agent/rank_process.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,10 +12,12 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "launcher/agent/cgroup.h"
+#include "launcher/agent/open_files.h"
 #include "launcher/base/pipe.h"
 
 namespace cohort::launcher {
@@ -37,6 +39,7 @@ struct ChildPlan {
   const char* working_directory = nullptr;
   cpu_set_t* cpus = nullptr;
   size_t cpu_bytes = 0;
+  rlimit open_files{};
   int input = -1;  // none: /dev/null
   int output = -1;
   int error = -1;
@@ -73,76 +76,13 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   }
   constexpr unsigned kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
   ::syscall(SYS_close_range, 3, ~0U, kCloexec);
+  ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
   if (::chdir(plan.working_directory) != 0) Fail(plan, Step::kWorkingDirectory);
   ::execve(plan.path, plan.argv.data(), plan.environment.data());
   Fail(plan, Step::kExec);
 }
 
-}  // namespace
-
-absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
-  RankProcess process;
-  Pipe input, output, error, exec_error;
-  if (!output.Open() || !error.Open() || !exec_error.Open() || (command.reads_input && !input.Open())) {
-    return absl::ResourceExhaustedError(std::string("no descriptors for a rank's pipes: ") + std::strerror(errno) +
-                                        "; raise ulimit -n or run fewer ranks on a node");
-  }
-  process.input = std::move(input.write_end);
-  process.output = std::move(output.read_end);
-  process.error = std::move(error.read_end);
-  process.exec_error = std::move(exec_error.read_end);
-  for (const runtime::FileDescriptor* fd : {&process.output, &process.error}) {
-    ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
-  }
-  ChildPlan plan;
-  plan.argv = Pointers(command.argv);
-  plan.environment = Pointers(command.environment);
-  plan.path = command.path.c_str();
-  plan.working_directory = command.working_directory.c_str();
-  plan.input = input.read_end.get();
-  plan.output = output.write_end.get();
-  plan.error = error.write_end.get();
-  plan.exec_error = exec_error.write_end.get();
-  plan.parent = ::getpid();
-  if (!command.cpus.empty()) {
-    const int limit = *std::max_element(command.cpus.begin(), command.cpus.end()) + 1;
-    plan.cpus = CPU_ALLOC(limit);
-    plan.cpu_bytes = CPU_ALLOC_SIZE(limit);
-    CPU_ZERO_S(plan.cpu_bytes, plan.cpus);
-    for (const int cpu : command.cpus) CPU_SET_S(cpu, plan.cpu_bytes, plan.cpus);
-  }
-  pid_t pid = command.cgroup >= 0 ? ForkInto(command.cgroup) : -1;
-  if (pid < 0) pid = ::fork();
-  if (pid == 0) RunChild(plan);
-  const int fork_errno = errno;
-  if (plan.cpus != nullptr) CPU_FREE(plan.cpus);
-  if (pid < 0) {
-    return absl::ResourceExhaustedError(std::string("no process for a rank: ") + std::strerror(fork_errno) +
-                                        "; raise ulimit -u or the cgroup's pids.max");
-  }
-  ::setpgid(pid, pid);  // here too, so that the group exists before either side goes on
-  process.pid = pid;
-  return process;
-}
-
-absl::Status WaitForExec(RankProcess* process, const RankCommand& command) {
-  const auto end = std::chrono::steady_clock::now() + kExecTimeout;
-  for (pollfd ready{process->exec_error.get(), POLLIN, 0};;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now()).count();
-    const int count = ::poll(&ready, 1, static_cast<int>(std::max<int64_t>(left, 0)));
-    if (count > 0) break;
-    if (count < 0 && errno == EINTR) continue;
-    return absl::DeadlineExceededError("executing " + command.path + " in " + command.working_directory +
-                                       " takes over " + std::to_string(kExecTimeout.count()) +
-                                       " s; does the file system that holds them answer?");
-  }
-  Failure failure{};
-  ssize_t n = 0;
-  do {
-    n = ::read(process->exec_error.get(), &failure, sizeof failure);
-  } while (n < 0 && errno == EINTR);
-  process->exec_error.Close();
-  if (n != sizeof failure) return absl::OkStatus();
+absl::Status WhyNotExecuted(const Failure& failure, const RankCommand& command) {
   const std::string cause = std::strerror(failure.error);
   switch (failure.step) {
     case Step::kWorkingDirectory:
@@ -164,6 +104,71 @@ absl::Status WaitForExec(RankProcess* process, const RankCommand& command) {
   }
   if (failure.error == E2BIG) return absl::InternalError(text + "; shorten the arguments or the environment");
   return absl::InternalError(text);
+}
+
+}  // namespace
+
+absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
+  RankProcess process;
+  Pipe input, output, error, exec_error;
+  if (!output.Open() || !error.Open() || !exec_error.Open() || (command.reads_input && !input.Open())) {
+    return absl::ResourceExhaustedError(std::string("no descriptors for a rank's pipes: ") + std::strerror(errno) +
+                                        "; raise ulimit -n or run fewer ranks on a node");
+  }
+  process.input = std::move(input.write_end);
+  process.output = std::move(output.read_end);
+  process.error = std::move(error.read_end);
+  process.exec_error = std::move(exec_error.read_end);
+  for (const runtime::FileDescriptor* fd : {&process.output, &process.error, &process.exec_error}) {
+    ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
+  }
+  ChildPlan plan;
+  plan.argv = Pointers(command.argv);
+  plan.environment = Pointers(command.environment);
+  plan.path = command.path.c_str();
+  plan.working_directory = command.working_directory.c_str();
+  plan.input = input.read_end.get();
+  plan.output = output.write_end.get();
+  plan.error = error.write_end.get();
+  plan.exec_error = exec_error.write_end.get();
+  plan.parent = ::getpid();
+  plan.open_files = UsersOpenFileLimit();
+  if (!command.cpus.empty()) {
+    const int limit = *std::max_element(command.cpus.begin(), command.cpus.end()) + 1;
+    plan.cpus = CPU_ALLOC(limit);
+    plan.cpu_bytes = CPU_ALLOC_SIZE(limit);
+    CPU_ZERO_S(plan.cpu_bytes, plan.cpus);
+    for (const int cpu : command.cpus) CPU_SET_S(cpu, plan.cpu_bytes, plan.cpus);
+  }
+  pid_t pid = command.cgroup >= 0 ? ForkInto(command.cgroup) : -1;
+  if (pid < 0) pid = ::fork();
+  if (pid == 0) RunChild(plan);
+  const int fork_errno = errno;
+  if (plan.cpus != nullptr) CPU_FREE(plan.cpus);
+  if (pid < 0) {
+    return absl::ResourceExhaustedError(std::string("no process for a rank: ") + std::strerror(fork_errno) +
+                                        "; raise ulimit -u or the cgroup's pids.max");
+  }
+  ::setpgid(pid, pid);  // here too, so that the group exists before either side goes on
+  process.pid = pid;
+  return process;
+}
+
+absl::Status ExecIsLate(const RankCommand& command, std::chrono::milliseconds limit) {
+  std::string seconds = std::to_string(static_cast<double>(limit.count()) / 1000);
+  seconds.resize(seconds.find('.') + (limit.count() % 1000 == 0 ? 0 : 2));
+  return absl::DeadlineExceededError("executing " + command.path + " in " + command.working_directory + " takes over " +
+                                     seconds + " s; does the file system that holds them answer?");
+}
+
+std::optional<absl::Status> ExecOutcome(const RankProcess& process, const RankCommand& command) {
+  Failure failure{};
+  ssize_t n = 0;
+  do {
+    n = ::read(process.exec_error.get(), &failure, sizeof failure);
+  } while (n < 0 && errno == EINTR);
+  if (n < 0 && errno == EAGAIN) return std::nullopt;
+  return n == sizeof failure ? WhyNotExecuted(failure, command) : absl::OkStatus();
 }
 
 }  // namespace cohort::launcher

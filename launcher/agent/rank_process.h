@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,7 +28,7 @@ struct RankProcess {
   runtime::FileDescriptor input;   // write end of its standard input, where it reads one
   runtime::FileDescriptor output;  // read ends of its standard output and error, non-blocking
   runtime::FileDescriptor error;
-  runtime::FileDescriptor exec_error;  // see WaitForExec
+  runtime::FileDescriptor exec_error;  // see ExecOutcome
 };
 
 // Forks. The child leads a process group of its own, dies with the calling thread (so call it from one that lives as
@@ -35,9 +36,13 @@ struct RankProcess {
 // descriptor. kResourceExhausted when there are no descriptors or processes left.
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command);
 
-// Waits until the program runs (OK), or could not be executed: kNotFound, kPermissionDenied or kInternal with step and
-// cause, kDeadlineExceeded when the kernel takes longer than kExecTimeout. Blocks meanwhile.
+// Whether the program runs (OK), or could not be executed: kNotFound, kPermissionDenied or kInternal with step and
+// cause. Nothing while that is not known: exec_error can be read when it is. Never blocks; to be asked no
+// more after an answer.
+std::optional<absl::Status> ExecOutcome(const RankProcess& process, const RankCommand& command);
+
+// How long the kernel may take, and the status for when it has taken longer: kDeadlineExceeded.
 inline constexpr std::chrono::seconds kExecTimeout{30};
-absl::Status WaitForExec(RankProcess* process, const RankCommand& command);
+absl::Status ExecIsLate(const RankCommand& command, std::chrono::milliseconds limit);
 
 }  // namespace cohort::launcher

@@ -70,13 +70,21 @@ RendezvousLink::~RendezvousLink() {
   if (mover_.joinable()) mover_.join();
 }
 
-RendezvousServer::Options RendezvousLink::ServerOptions() const {
+absl::StatusOr<RendezvousServer::Options> RendezvousLink::ServerOptions() const {
   RendezvousServer::Options options;
-  if (start_.across_hosts()) options.host = "[::]";  // IPv4 too; where the kernel has no IPv6, gRPC takes 0.0.0.0
+  if (start_.across_hosts()) options.hosts = {};  // all
+  if (start_.across_hosts() && !start_.interface().empty()) {
+    options.hosts = OwnAddresses(start_.interface());
+    if (options.hosts.empty()) return NoAddress();
+  }
   options.identity = Identity();
   options.port = static_cast<int>(start_.first_port());
   options.last_port = static_cast<int>(start_.last_port());
   return options;
+}
+
+absl::Status RendezvousLink::NoAddress() const {
+  return absl::UnavailableError("this machine has no address that others may reach" + OnInterface(start_.interface()));
 }
 
 TlsIdentity RendezvousLink::Identity() const {
@@ -86,7 +94,7 @@ TlsIdentity RendezvousLink::Identity() const {
 absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, News on_news,
                                                  RendezvousServer::OnFinished on_finished) {
   start_ = start;
-  RendezvousServer::Options options = ServerOptions();
+  COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions());
   options.on_news = std::move(on_news);
   COHORT_ASSIGN_OR_RETURN(server_, RendezvousServer::Start(start.plan(), std::move(options), std::move(on_finished)));
   return ServerAddresses();
@@ -100,7 +108,7 @@ absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, 
     copy = std::move(copy_);
   }
   if (copy == nullptr) return absl::FailedPreconditionError("it has no copy of the rendezvous");
-  RendezvousServer::Options options = ServerOptions();
+  COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions());
   options.on_news = std::move(on_news);
   COHORT_ASSIGN_OR_RETURN(
       server_, RendezvousServer::TakeOver(std::move(*copy), order, std::move(options), std::move(on_finished)));
@@ -112,7 +120,7 @@ absl::StatusOr<std::string> RendezvousLink::ServerAddresses() const {
   if (!start_.across_hosts()) return address;
   std::string addresses = FormatAddresses(OwnAddresses(start_.interface()), PortOf(address));
   if (!addresses.empty()) return addresses;
-  return absl::UnavailableError("this machine has no address that others may reach" + OnInterface(start_.interface()));
+  return NoAddress();
 }
 
 absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string& addresses, Callbacks callbacks,

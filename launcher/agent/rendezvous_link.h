@@ -81,7 +81,8 @@ class RendezvousLink {
   void Close();
 
  private:
-  RendezvousServer::Options ServerOptions() const;
+  absl::StatusOr<RendezvousServer::Options> ServerOptions() const;
+  absl::Status NoAddress() const;
   TlsIdentity Identity() const;
   absl::StatusOr<std::string> ServerAddresses() const;
   absl::StatusOr<std::shared_ptr<RendezvousClient>> JoinFirstHost(const std::string& addresses,

@@ -1,5 +1,6 @@
 #include "launcher/agent/supervisor.h"
 
+#include <sys/epoll.h>
 #include <sys/wait.h>
 
 #include <csignal>
@@ -26,27 +27,35 @@ int ExitCodeOf(const absl::Status& status) {
 
 }  // namespace
 
-Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, LogWriter* logs, Callbacks callbacks)
+Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, LogWriter* logs, Callbacks callbacks,
+                       std::chrono::milliseconds exec_limit)
     : loop_(loop),
       sentinel_(sentinel),
       cgroup_(cgroup),
       logs_(logs),
       callbacks_(std::move(callbacks)),
+      exec_limit_(exec_limit),
       memory_("/", cgroup->folder()) {}
 
 Supervisor::~Supervisor() {
   loop_->Cancel(look_timer_);
+  loop_->Cancel(exec_timer_);
   for (Rank& rank : ranks_) {
+    if (rank.starting) loop_->Unwatch(rank.process.exec_error.get());
     loop_->Cancel(rank.kill_timer);
     loop_->Cancel(rank.vanished_timer);
   }
 }
 
-v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
-                                   const std::vector<std::vector<std::string>>& environments,
-                                   std::vector<std::optional<Kept>> kept) {
-  v1::RanksStarted started;
+void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments,
+                       std::vector<std::optional<Kept>> kept) {
   const v1::JobSpec& job = assignment.job();
+  output_options_ = {.rank = 0,
+                     .logs = logs_,
+                     .log_directory = job.log_directory(),
+                     .epoch = assignment.epoch(),
+                     .log_rate = job.log_rate(),
+                     .on_line = callbacks_.on_line};
   ranks_.resize(assignment.placement().ranks_size());
   for (size_t i = ranks_.size(); i < kept.size(); ++i) {
     if (kept[i].has_value()) ::kill(-kept[i]->process.pid, SIGKILL);  // there is no place for it any more
@@ -63,56 +72,96 @@ v1::RanksStarted Supervisor::Start(const v1::Assignment& assignment,
                     .cpus = ParseCpuList(rank.placement.cpus()).value_or(std::vector<int>()),
                     .reads_input = job.input_to_first_rank() && rank.placement.rank() == 0,
                     .cgroup = cgroup_->fd()};
-    if (kept[i].has_value()) {
-      rank.process = std::move(kept[i]->process);
-      rank.program = kept[i]->program;
-      rank.may_stay = true;  // its hello of this epoch is on its way
-      rank.running = true;
-      ++living_;
+    if (!kept[i].has_value()) {
+      rank.starting = Fork(&rank, &forks[i]);
+      if (rank.starting) ++starting_;
       continue;
     }
-    auto process = StartRank(rank.command);
-    if (!process.ok()) {
-      forks[i] = process.status();
-      continue;
-    }
-    rank.process = *std::move(process);
+    rank.process = std::move(kept[i]->process);
+    rank.program = kept[i]->program;
+    rank.may_stay = true;  // its hello of this epoch is on its way
     rank.running = true;
     ++living_;
-    sentinel_->AddGroup(rank.process.pid);
-  }
-  started_ = true;
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    Rank& rank = ranks_[i];
-    const bool lives_on = kept[i].has_value();
-    const absl::Status status = !rank.running ? forks[i]
-                                : lives_on    ? absl::OkStatus()
-                                              : WaitForExec(&rank.process, rank.command);
-    if (!status.ok()) {
-      Kill(&rank);  // it may still be on its way
-      ReportUnstarted(i, status, &started);
-      continue;
-    }
-    v1::RankPid& pid = *started.add_pids();
-    pid.set_rank(rank.placement.rank());
-    pid.set_pid(rank.process.pid);
-    rank.output = WatchOutput(assignment, &rank, lives_on ? std::move(kept[i]->output) : nullptr);
-    FeedInput(&rank, lives_on ? std::move(kept[i]->input) : nullptr);
   }
   last_look_ = EventLoop::Clock::now();
   look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
-  loop_->Post([this] { CheckAllGone(); });
-  return started;
+  exec_timer_ = loop_->After(exec_limit_, [this] { OnExecLate(); });
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].starting) {
+      loop_->Watch(ranks_[i].process.exec_error.get(), EPOLLIN, [this, i](uint32_t) { LookForExec(i); });
+    } else {
+      OnExec(i, forks[i], std::move(kept[i]));
+    }
+  }
+  FinishStart();
 }
 
-std::unique_ptr<RankOutput> Supervisor::WatchOutput(const v1::Assignment& assignment, Rank* rank,
-                                                    std::unique_ptr<RankOutput> kept) {
-  RankOutput::Options options{.rank = rank->placement.rank(),
-                              .logs = logs_,
-                              .log_directory = assignment.job().log_directory(),
-                              .epoch = assignment.epoch(),
-                              .log_rate = assignment.job().log_rate(),
-                              .on_line = callbacks_.on_line};
+bool Supervisor::Fork(Rank* rank, absl::Status* failed) {
+  auto process = StartRank(rank->command);
+  if (!process.ok()) {
+    *failed = process.status();
+    return false;
+  }
+  rank->process = *std::move(process);
+  rank->running = true;
+  ++living_;
+  sentinel_->AddGroup(rank->process.pid);
+  return true;
+}
+
+void Supervisor::LookForExec(size_t index) {
+  Rank& rank = ranks_[index];
+  const std::optional<absl::Status> outcome = ExecOutcome(rank.process, rank.command);
+  if (!outcome) return;
+  EndStarting(&rank);
+  OnExec(index, *outcome, std::nullopt);
+  FinishStart();
+}
+
+void Supervisor::EndStarting(Rank* rank) {
+  loop_->Unwatch(rank->process.exec_error.get());
+  rank->process.exec_error.Close();
+  rank->starting = false;
+  --starting_;
+}
+
+// One that was kept runs anyway.
+void Supervisor::OnExec(size_t index, const absl::Status& status, std::optional<Kept> kept) {
+  Rank& rank = ranks_[index];
+  if (!status.ok()) {
+    Kill(&rank);  // it may still be on its way
+    return ReportUnstarted(index, status);
+  }
+  v1::RankPid& pid = *outcome_.add_pids();
+  pid.set_rank(rank.placement.rank());
+  pid.set_pid(rank.process.pid);
+  rank.output = WatchOutput(&rank, kept ? std::move(kept->output) : nullptr);
+  FeedInput(&rank, kept ? std::move(kept->input) : nullptr);
+}
+
+void Supervisor::OnExecLate() {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    if (!rank.starting) continue;
+    EndStarting(&rank);
+    OnExec(i, ExecIsLate(rank.command, exec_limit_), std::nullopt);
+  }
+  FinishStart();
+}
+
+void Supervisor::FinishStart() {
+  if (starting_ > 0 || std::exchange(started_, true)) return;
+  loop_->Cancel(exec_timer_);
+  callbacks_.on_started(std::move(outcome_));
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    if (ranks_[i].ended) Report(i, *ranks_[i].ended);
+  }
+  loop_->Post([this] { CheckAllGone(); });
+}
+
+std::unique_ptr<RankOutput> Supervisor::WatchOutput(Rank* rank, std::unique_ptr<RankOutput> kept) {
+  RankOutput::Options options = output_options_;
+  options.rank = rank->placement.rank();
   if (kept != nullptr) {
     kept->GoOn(std::move(options));
   } else {
@@ -137,9 +186,9 @@ void Supervisor::FeedInput(Rank* rank, std::unique_ptr<RankInput> kept) {
   }
 }
 
-void Supervisor::ReportUnstarted(size_t index, const absl::Status& status, v1::RanksStarted* started) {
+void Supervisor::ReportUnstarted(size_t index, const absl::Status& status) {
   ranks_[index].reported = true;
-  v1::RankExit& exit = *started->add_failed();
+  v1::RankExit& exit = *outcome_.add_failed();
   exit.set_rank(ranks_[index].placement.rank());
   exit.set_exit_code(ExitCodeOf(status));
   exit.set_started(false);
@@ -329,6 +378,12 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
 
 void Supervisor::Report(size_t index, int wait_status) {
   Rank& rank = ranks_[index];
+  if (rank.starting) LookForExec(index);  // its end has told
+  if (rank.reported) return;
+  if (!started_) {
+    rank.ended = wait_status;
+    return;
+  }
   rank.reported = true;
   rank.output->Drain(false);
   v1::RankExit exit;

@@ -35,6 +35,8 @@ class Supervisor {
   struct Callbacks {
     std::function<void(const v1::OutputLine&)> on_line;
     std::function<void(const std::string&)> on_notice;  // a line for the user
+    // Once, for Start: who runs, and who could not be executed. Before any on_exit.
+    std::function<void(v1::RanksStarted)> on_started;
     // A rank has ended, or can't do anything any more. Everything but `doing` and `finalized` is filled in.
     std::function<void(int local_rank, v1::RankExit exit)> on_exit;
     RankInput::Want on_input_wanted;  // by the job's first rank, where it gets dlaunch's standard input
@@ -49,14 +51,16 @@ class Supervisor {
     std::unique_ptr<RankInput> input;
   };
 
-  // Ranks are started in `cgroup`, where it was made. `logs` writes their files, if the job wants such.
-  Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, LogWriter* logs, Callbacks callbacks);
+  // Ranks are started in `cgroup`, where it was made. `logs` writes their files, if the job wants such. Executing all
+  // of them may take `exec_limit`.
+  Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup, LogWriter* logs, Callbacks callbacks,
+             std::chrono::milliseconds exec_limit = kExecTimeout);
   ~Supervisor();
 
-  // Starts all ranks of the assignment but those that were `kept`, by local rank. Ranks that can't be executed are in
-  // `failed`. Call from the main thread.
-  v1::RanksStarted Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments,
-                         std::vector<std::optional<Kept>> kept = {});
+  // Starts all ranks of the assignment but those that were `kept`, by local rank. Does not wait for their programs: a
+  // file system that holds one may not answer. Call from the main thread.
+  void Start(const v1::Assignment& assignment, const std::vector<std::vector<std::string>>& environments,
+             std::vector<std::optional<Kept>> kept = {});
 
   // Ends every rank: SIGTERM to its process, SIGKILL to its group after `grace`. A later call can only shorten that.
   // With `restarting` those that may stay get no SIGTERM, and have the grace to leave the epoch.
@@ -116,7 +120,9 @@ class Supervisor {
     std::unique_ptr<RankOutput> output;
     std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
     bool running = false;
+    bool starting = false;  // whether its program runs is not known yet
     bool reported = false;
+    std::optional<int> ended;  // its wait status, while others are starting
     bool large = false;
     bool told_to_end = false;  // we sent a signal
     bool asked = false;        // the first one was SIGTERM, after which it had time
@@ -130,8 +136,13 @@ class Supervisor {
     EventLoop::TimerId vanished_timer = 0;                // of OnProgramVanished
   };
 
-  std::unique_ptr<RankOutput> WatchOutput(const v1::Assignment& assignment, Rank* rank,
-                                          std::unique_ptr<RankOutput> kept);
+  bool Fork(Rank* rank, absl::Status* failed);
+  void LookForExec(size_t index);
+  void EndStarting(Rank* rank);
+  void OnExec(size_t index, const absl::Status& status, std::optional<Kept> kept);
+  void OnExecLate();
+  void FinishStart();
+  std::unique_ptr<RankOutput> WatchOutput(Rank* rank, std::unique_ptr<RankOutput> kept);
   void FeedInput(Rank* rank, std::unique_ptr<RankInput> kept);
   void Look();
   static bool IsStopped(const Rank& rank, const ProcessState& state);
@@ -139,7 +150,7 @@ class Supervisor {
   static void Ask(Rank* rank);
   void Kill(Rank* rank);
   void Report(size_t index, int wait_status);
-  void ReportUnstarted(size_t index, const absl::Status& status, v1::RanksStarted* started);
+  void ReportUnstarted(size_t index, const absl::Status& status);
   void CheckAllGone();
 
   EventLoop* loop_;
@@ -147,8 +158,13 @@ class Supervisor {
   const Cgroup* cgroup_;
   LogWriter* logs_;
   Callbacks callbacks_;
+  const std::chrono::milliseconds exec_limit_;
+  RankOutput::Options output_options_;
   std::vector<Rank> ranks_;
-  bool started_ = false;
+  bool started_ = false;      // on_started was called
+  v1::RanksStarted outcome_;  // for that
+  size_t starting_ = 0;
+  EventLoop::TimerId exec_timer_ = 0;
   size_t living_ = 0;   // not yet reaped
   size_t staying_ = 0;  // of those
   bool told_all_gone_ = false;

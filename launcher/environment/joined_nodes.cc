@@ -5,7 +5,9 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
@@ -46,9 +48,8 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   JoinToken token;
   COHORT_ASSIGN_OR_RETURN(const std::string random, NewJobSecret());
   token.secret = absl::WebSafeBase64Escape(random);
-  COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open(options.ports.value_or(PortRange{0, 0})));
-  token.addresses = FormatAddresses(OwnAddresses(options.interface), gate.port());
-  if (token.addresses.empty()) {
+  const std::vector<std::string> own = OwnAddresses(options.interface);
+  if (own.empty()) {
     if (!options.interface.empty()) {
       return absl::InvalidArgumentError("--iface " + options.interface +
                                         ": this machine has no address there that others may reach (link-local ones "
@@ -56,6 +57,10 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
     }
     return absl::InvalidArgumentError("this machine has no address that others may reach; bring its network up");
   }
+  const bool on_all = options.interface.empty();
+  COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open(options.ports.value_or(PortRange{0, 0}),
+                                                        on_all ? std::vector<std::string>() : own));
+  token.addresses = FormatAddresses(own, gate.port());
   const std::chrono::milliseconds wait = options.wait.value_or(kWait);
   Say("1 of " + std::to_string(count) + " nodes is here; on " + (count == 2 ? "the other" : "each of the others") +
       ", run:\n\n  dlaunch join " + FormatToken(token) + "\n");

@@ -1,7 +1,6 @@
 #include "launcher/join/gate.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -95,7 +94,7 @@ void Dismiss(const Guest& guest) {
 // One Await.
 class Reception {
  public:
-  Reception(int listener, const JoinKey& key, const JoinGate::AwaitOptions& options)
+  Reception(const Listener& listener, const JoinKey& key, const JoinGate::AwaitOptions& options)
       : listener_(listener), key_(key), knock_(KnockOf(key)), options_(options) {}
   ~Reception() {
     for (const Guest& guest : guests_) Dismiss(guest);
@@ -139,15 +138,17 @@ class Reception {
   bool FullOfUnproven() const { return static_cast<int>(guests_.size()) - Complete() >= kMaxUnproven; }
 
   void Look() {
-    std::vector<pollfd> polled = {{listener_, POLLIN, 0}};
+    std::vector<pollfd> polled;
+    for (const runtime::FileDescriptor& socket : listener_.sockets) polled.push_back({socket.get(), POLLIN, 0});
+    const size_t first_stranger = polled.size();
     for (const Stranger& stranger : strangers_) {
       polled.push_back({FullOfUnproven() ? -1 : stranger.socket.get(), POLLIN, 0});
     }
     for (const Guest& guest : guests_) polled.push_back({guest.agent.output.get(), POLLIN, 0});
     if (::poll(polled.data(), polled.size(), 200) < 0) return;
-    size_t at = 1 + strangers_.size();
+    size_t at = first_stranger + strangers_.size();
     for (Guest& guest : guests_) guest.heard = polled[at++].revents != 0;  // before any come or go
-    at = 1;
+    at = first_stranger;
     for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
       const bool heard = polled[at++].revents != 0;
       stranger =
@@ -163,7 +164,9 @@ class Reception {
         ++guest;
       }
     }
-    if (polled[0].revents != 0) AcceptAll();
+    for (size_t i = 0; i < first_stranger; ++i) {
+      if (polled[i].revents != 0) AcceptAll(polled[i].fd);
+    }
   }
 
   // Whoever looks at it after a while shall see that it waits, for whom, and for how long it still will.
@@ -178,8 +181,8 @@ class Reception {
                  " nodes are here, " + in_seconds(options_.deadline.left()) + " are left");
   }
 
-  void AcceptAll() {
-    for (int fd = 0; (fd = ::accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
+  void AcceptAll(int listener) {
+    for (int fd = 0; (fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
       if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
       strangers_.push_back({runtime::FileDescriptor(fd), Deadline::After(kStrangerLimit)});
     }
@@ -235,7 +238,7 @@ class Reception {
     return true;
   }
 
-  const int listener_;
+  const Listener& listener_;
   const JoinKey& key_;
   const std::string knock_;
   const JoinGate::AwaitOptions& options_;
@@ -264,41 +267,22 @@ absl::StatusOr<JoinHello> ParseJoinHello(const std::string& text) {
   return hello;
 }
 
-absl::StatusOr<JoinGate> JoinGate::Open(const PortRange& ports) {
+absl::StatusOr<JoinGate> JoinGate::Open(const PortRange& ports, const std::vector<std::string>& hosts) {
   HoldNotices();
   std::string last_error;
   for (int port = ports.first; port <= ports.last; ++port) {
-    runtime::FileDescriptor fd(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const bool six = fd.valid();
-    if (!six) fd = runtime::FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int on = 1, off = 0;
-    ::setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    sockaddr_in6 address6{};
-    sockaddr_in address4{};
-    socklen_t size = six ? sizeof address6 : sizeof address4;
-    if (six) {
-      ::setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);  // IPv4 too
-      address6.sin6_family = AF_INET6;
-      address6.sin6_port = htons(static_cast<uint16_t>(port));
-    } else {
-      address4.sin_family = AF_INET;
-      address4.sin_port = htons(static_cast<uint16_t>(port));
-    }
-    auto* address = six ? reinterpret_cast<sockaddr*>(&address6) : reinterpret_cast<sockaddr*>(&address4);
-    if (::bind(fd.get(), address, size) == 0 && ::listen(fd.get(), 1024) == 0 &&
-        ::getsockname(fd.get(), address, &size) == 0) {
-      return JoinGate(std::move(fd), ntohs(six ? address6.sin6_port : address4.sin_port));
-    }
-    last_error = std::strerror(errno);
+    absl::StatusOr<Listener> listener = ListenOn(hosts, port);
+    if (listener.ok()) return JoinGate(*std::move(listener));
+    last_error = std::string(listener.status().message());
   }
   const std::string range =
       std::to_string(ports.first) + (ports.first == ports.last ? "" : " to " + std::to_string(ports.last));
-  return absl::UnavailableError("can't listen for other nodes on port " + range + ": " + last_error +
-                                "; give others with --port-range");
+  return absl::UnavailableError("can't listen for other nodes on port " + range + " (" + last_error +
+                                "); give others with --port-range");
 }
 
 absl::StatusOr<std::vector<JoinedNode>> JoinGate::Await(const JoinKey& key, const AwaitOptions& options) {
-  Reception reception(listener_.get(), key, options);
+  Reception reception(listener_, key, options);
   return reception.Run();
 }
 

@@ -13,15 +13,16 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
+#include "launcher/base/listener.h"
 #include "launcher/join/token.h"
 #include "launcher/options.h"
 #include "launcher/spawn/spawner.h"
 #include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 
@@ -41,10 +42,11 @@ struct JoinedNode {
 
 class JoinGate {
  public:
-  // Listens on the first free port of `ports`, on all addresses. kUnavailable names the port and the reason. From then
-  // on notices of a preemption are held, and do not end the wait (early_notices.h).
-  static absl::StatusOr<JoinGate> Open(const PortRange& ports);
-  int port() const { return port_; }
+  // Listens on the first free port of `ports`, on these numeric addresses, or on all where there are none. kUnavailable
+  // names the port and the reason. From then on notices of a preemption are held, and do not end the wait
+  // (early_notices.h).
+  static absl::StatusOr<JoinGate> Open(const PortRange& ports, const std::vector<std::string>& hosts = {});
+  int port() const { return listener_.port; }
 
   struct AwaitOptions {
     int count = 0;                  // how many nodes, without this one
@@ -60,9 +62,8 @@ class JoinGate {
   absl::StatusOr<std::vector<JoinedNode>> Await(const JoinKey& key, const AwaitOptions& options);
 
  private:
-  JoinGate(runtime::FileDescriptor listener, int port) : listener_(std::move(listener)), port_(port) {}
-  runtime::FileDescriptor listener_;
-  int port_ = 0;
+  explicit JoinGate(Listener listener) : listener_(std::move(listener)) {}
+  Listener listener_;
 };
 
 }  // namespace cohort::launcher

@@ -295,12 +295,13 @@ absl::Status SecureStream::Pump(runtime::FileDescriptor input, runtime::FileDesc
   MakeNonBlocking(input.get());
   MakeNonBlocking(output.get());
   Silence silence;
-  for (bool said_end = false;;) {
-    const bool connected = rep_->Receive(&in) && rep_->Send(&out) && !silence.IsTooLong(rep_->socket.get());
+  for (bool connected = true, said_end = false;;) {
+    // A loss is seen once: where `output` takes nothing for a while, there are more passes after it.
+    connected = connected && rep_->Receive(&in) && rep_->Send(&out) && !silence.IsTooLong(rep_->socket.get());
     in.ended = in.ended || !connected;
     WriteOut(&in, &output);
     const bool ends = out.ended && out.empty();
-    said_end = said_end || (ends && rep_->SayEnd());
+    said_end = said_end || (connected && ends && rep_->SayEnd());
     if (in.ended && in.empty()) {
       output.Close();
       if (!connected && !said_end) return absl::UnavailableError("the connection was lost");

@@ -1,7 +1,9 @@
 #include "launcher/rpc/server.h"
 
 #include <grpcpp/grpcpp.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <deque>
 #include <latch>
@@ -14,11 +16,15 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.grpc.pb.h"
+#include "launcher/base/addresses.h"
+#include "launcher/base/listener.h"
 #include "launcher/control/rendezvous.h"
 #include "launcher/control/replicated_rendezvous.h"
 #include "launcher/control/roster.h"
 #include "launcher/rpc/agent_stream.h"
+#include "launcher/rpc/connection_guard.h"
 #include "launcher/rpc/grpc_settings.h"
+#include "runtime/base/file_descriptor.h"
 #include "runtime/base/mutex.h"
 #include "runtime/base/status_macros.h"
 
@@ -27,15 +33,35 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// How long what was sent to a closed stream may take to be written.
 constexpr size_t kThreadsNeeded = 16;
+// How long what was sent to a closed stream may take to be written.
 constexpr std::chrono::milliseconds kCloseTimeout{1000};
 constexpr std::chrono::milliseconds kLastWordsTimeout{1000};
+constexpr size_t kManyAgents = 2000;  // where it is not known how many there are
 
-// "127.0.0.1:0", "[::1]:0".
-std::string HostAndPort(const std::string& host, int port) {
-  const bool bare_v6 = host.find(':') != std::string::npos && host.front() != '[';
-  return (bare_v6 ? "[" + host + "]" : host) + ":" + std::to_string(port);
+// Connections that have not proven to be an agent's: all agents may come at once, and come again. Fewer where there are
+// few descriptors, so that the ranks of this node have theirs.
+size_t MaxUnproven(size_t agents) {
+  rlimit limit{};
+  const size_t wanted = 64 + 2 * agents;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
+  const size_t all_at_once = std::min<size_t>(8 + agents, limit.rlim_cur / 4);
+  return std::min(wanted, std::max<size_t>(all_at_once, limit.rlim_cur / 8));
+}
+
+// gRPC neither says that it gets no threads nor goes on without: it waits.
+absl::Status CheckThreads() {
+  std::latch end(1);
+  std::vector<std::thread> threads;
+  absl::Status status;
+  try {
+    while (threads.size() < kThreadsNeeded) threads.emplace_back([&end] { end.wait(); });
+  } catch (const std::system_error& error) {
+    status = absl::ResourceExhaustedError("no threads: " + error.code().message() + "; raise ulimit -u or ulimit -v");
+  }
+  end.count_down();
+  for (std::thread& thread : threads) thread.join();
+  return status;
 }
 
 v1::FromNode NewsOf(Action action) {
@@ -61,15 +87,15 @@ v1::FromNode NewsOf(Action action) {
 // out.
 class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public AgentStream::Owner {
  public:
-  Rep(std::unique_ptr<EventMachine> machine, ConnectionId first, Options options, OnFinished on_finished)
+  Rep(std::unique_ptr<EventMachine> machine, ConnectionId first, size_t agents, Options options, OnFinished on_finished)
       : machine_(std::move(machine)),
+        agents_(agents),
         options_(std::move(options)),
         on_finished_(std::move(on_finished)),
         next_id_(first) {}
   ~Rep() override;
 
   absl::Status Listen();
-  absl::Status ListenOn(int port);
   void OnEvent(Event event) override;
   void OnStreamGone(ConnectionId id) override;
 
@@ -78,12 +104,14 @@ class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public Age
  private:
   grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent>* Join(grpc::CallbackServerContext* context) override;
 
+  absl::Status Serve(Listener listener);
   void Run();
   void Carry(std::vector<Action> actions);
   std::shared_ptr<AgentStream> StreamOf(ConnectionId id);
   void AbortSlowClosers(TimePoint now);
 
-  const std::unique_ptr<EventMachine> machine_;  // of the thread alone, as are the next three
+  const std::unique_ptr<EventMachine> machine_;  // of the thread alone, as are the next four
+  const size_t agents_;
   const Options options_;
   OnFinished on_finished_;
   std::map<TimePoint, ConnectionId> closing_;
@@ -96,55 +124,57 @@ class RendezvousServer::Rep : public v1::Rendezvous::CallbackService, public Age
   std::unordered_map<ConnectionId, std::shared_ptr<AgentStream>> streams_ COHORT_GUARDED_BY(mutex_);
   ConnectionId next_id_ COHORT_GUARDED_BY(mutex_);
 
+  std::unique_ptr<ConnectionGuard> guard_;
   std::unique_ptr<grpc::Server> server_;
   std::thread thread_;
 };
 
-// gRPC neither says that it gets no threads nor goes on without: it waits.
-absl::Status CheckThreads() {
-  std::latch end(1);
-  std::vector<std::thread> threads;
-  absl::Status status;
-  try {
-    while (threads.size() < kThreadsNeeded) threads.emplace_back([&end] { end.wait(); });
-  } catch (const std::system_error& error) {
-    status = absl::ResourceExhaustedError("no threads: " + error.code().message() + "; raise ulimit -u or ulimit -v");
-  }
-  end.count_down();
-  for (std::thread& thread : threads) thread.join();
-  return status;
-}
-
 absl::Status RendezvousServer::Rep::Listen() {
   COHORT_RETURN_IF_ERROR(CheckThreads());
-  absl::Status status = ListenOn(options_.port);
-  for (int port = options_.port + 1; !status.ok() && port <= options_.last_port; ++port) status = ListenOn(port);
-  if (status.ok()) thread_ = std::thread([this] { Run(); });
-  return status;
+  absl::StatusOr<Listener> listener = ListenOn(options_.hosts, options_.port);
+  for (int port = options_.port + 1; !listener.ok() && port <= options_.last_port; ++port) {
+    listener = ListenOn(options_.hosts, port);
+  }
+  if (!listener.ok()) {
+    return absl::Status(listener.status().code(),
+                        "the rendezvous could not listen on " + std::string(listener.status().message()));
+  }
+  address = FormatAddresses(options_.hosts.empty() ? std::vector<std::string>{"::"} : options_.hosts, listener->port);
+  COHORT_RETURN_IF_ERROR(Serve(*std::move(listener)));
+  thread_ = std::thread([this] { Run(); });
+  return absl::OkStatus();
 }
 
-absl::Status RendezvousServer::Rep::ListenOn(int wanted) {
+absl::Status RendezvousServer::Rep::Serve(Listener listener) {
   grpc::SslServerCredentialsOptions tls(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
   tls.pem_root_certs = options_.identity.ca_certificate;
   tls.pem_key_cert_pairs.push_back({options_.identity.private_key, options_.identity.certificate});
 
   grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);  // or a second server could take half of the agents
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
   builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 8 << 10);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   builder.SetMaxSendMessageSize(-1);
-  int port = 0;
-  builder.AddListeningPort(HostAndPort(options_.host, wanted), grpc::SslServerCredentials(tls), &port);
+  const std::shared_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(
+          grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, grpc::SslServerCredentials(tls));
   builder.RegisterService(this);
   server_ = builder.BuildAndStart();
-  if (server_ == nullptr || port == 0) {
-    return absl::UnavailableError("the rendezvous could not listen on " + HostAndPort(options_.host, wanted) +
-                                  ": the address is not of this machine, the port is in use, the limit on "
-                                  "open files (ulimit -n) is too low, or the certificate is malformed");
+  if (server_ == nullptr) {
+    return absl::UnavailableError(
+        "the rendezvous could not start: the limit on open files (ulimit -n) is too low, or the certificate is "
+        "malformed");
   }
-  address = HostAndPort(options_.host, port);
+  const ConnectionGuard::Options guarded{.max_unproven = MaxUnproven(agents_),
+                                         .limit = std::chrono::milliseconds(kHandshakeTimeoutMs)};
+  COHORT_ASSIGN_OR_RETURN(
+      guard_, ConnectionGuard::Create(std::move(listener), guarded, [acceptor](runtime::FileDescriptor connection) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters handed;
+        handed.fd = connection.Release();
+        acceptor->HandleNewConnection(&handed);
+      }));
+  guard_->Start();  // from here on Join is called
   return absl::OkStatus();
 }
 
@@ -157,6 +187,7 @@ RendezvousServer::Rep::~Rep() {
   }
   changed_.NotifyAll();
   if (thread_.joinable()) thread_.join();
+  if (guard_ != nullptr) guard_->Stop();
   if (server_ == nullptr) return;
   // After the end of the job its report may still be on its way; Shutdown returns as soon as it has arrived.
   server_->Shutdown(std::chrono::system_clock::now() + (finished ? kLastWordsTimeout : std::chrono::milliseconds(0)));
@@ -164,6 +195,7 @@ RendezvousServer::Rep::~Rep() {
 }
 
 grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent>* RendezvousServer::Rep::Join(grpc::CallbackServerContext* context) {
+  guard_->Proven(context->peer());  // it has shown a certificate
   std::shared_ptr<AgentStream> stream;
   {
     const runtime::MutexLock lock(mutex_);
@@ -257,12 +289,14 @@ absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::Start(v1::Jo
   QuietGrpc();
   COHORT_RETURN_IF_ERROR(CheckPlan(plan));
   std::unique_ptr<EventMachine> machine;
+  const auto agents = static_cast<size_t>(plan.placements_size() + plan.spares_size());
   if (plan.standbys() > 0) {
     machine = std::make_unique<ReplicatedRendezvous>(std::move(plan), Clock::now());
   } else {
     machine = std::make_unique<launcher::Rendezvous>(std::move(plan), Clock::now());
   }
-  auto rep = std::make_unique<Rep>(std::move(machine), FirstConnection(1), std::move(options), std::move(on_finished));
+  auto rep =
+      std::make_unique<Rep>(std::move(machine), FirstConnection(1), agents, std::move(options), std::move(on_finished));
   COHORT_RETURN_IF_ERROR(rep->Listen());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(rep)));
 }
@@ -271,8 +305,9 @@ absl::StatusOr<std::unique_ptr<RendezvousServer>> RendezvousServer::TakeOver(Sta
                                                                              const v1::TakeOver& order, Options options,
                                                                              OnFinished on_finished) {
   QuietGrpc();
-  auto rep = std::make_unique<Rep>(std::make_unique<ReplicatedRendezvous>(std::move(copy), order, Clock::now()),
-                                   FirstConnection(order.term()), std::move(options), std::move(on_finished));
+  auto rep =
+      std::make_unique<Rep>(std::make_unique<ReplicatedRendezvous>(std::move(copy), order, Clock::now()),
+                            FirstConnection(order.term()), kManyAgents, std::move(options), std::move(on_finished));
   COHORT_RETURN_IF_ERROR(rep->Listen());
   return std::unique_ptr<RendezvousServer>(new RendezvousServer(std::move(rep)));
 }

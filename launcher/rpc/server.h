@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -16,10 +17,11 @@ namespace cohort::launcher {
 class RendezvousServer {
  public:
   struct Options {
-    std::string host = "127.0.0.1";  // the address to bind, never a wildcard unless asked for
-    int port = 0;                    // 0: any free one
-    int last_port = 0;               // above `port`: the first free one of those
-    TlsIdentity identity;            // must name kRendezvousName
+    // Numeric addresses to bind, all at one port; never all of the machine's unless asked for, which is by none.
+    std::vector<std::string> hosts = {"127.0.0.1"};
+    int port = 0;          // 0: any free one
+    int last_port = 0;     // above `port`: the first free one of those
+    TlsIdentity identity;  // must name kRendezvousName
     // What dlaunch has to hear while the job goes on: restart, lost_node, members, standbys. From the server's own
     // thread, as OnFinished.
     std::function<void(v1::FromNode)> on_news = {};
@@ -40,7 +42,8 @@ class RendezvousServer {
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  // "127.0.0.1:40123", as agents dial it.
+  // "127.0.0.1:40123", as agents dial it; all that there are, separated by commas; "[::]:40123" for all of the
+  // machine's.
   const std::string& address() const;
 
   // The `number` of these three: see ToNode.number.

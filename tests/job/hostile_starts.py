@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Jobs start while strangers are busy on every TCP port that they open: none fails, none is much slower than in peace.
 
-usage: hostile_starts.py DLAUNCH COLLPERF [--trials N] [--seed S] [--flood N]
+usage: hostile_starts.py DLAUNCH COLLPERF [--trials N] [--seed S] [--flood N] [--promised]
 
 Jobs of two nodes (simulated ones, with and without --metrics, ones that meet by `dlaunch join`, and pods) run a few
 all-reduces, in turn in peace and under attack. As soon as a process of the job listens, its port gets: scanners that
 connect and close or reset, an HTTP client, random bytes, half of a TLS handshake, a silent peer, and a flood of
 connections that stay open until the job's end. The port of --metrics and the gates are found in every such job, and
-another machine comes only then. Prints both distributions. Fails when a job fails or is slower than the slowest in
-peace by ten times the promised second.
+another machine comes only then. The jobs have the soft limit on open files that is usual, 1024. Prints both
+distributions. Fails when a job fails or is slower than the slowest in peace by ten times the promised second, with
+--promised by that second.
 """
 import argparse
 import os
@@ -29,6 +30,7 @@ from job_watch import processes_with, wait_until
 
 PROMISED_SECONDS = 1
 SLACK = 10
+DESCRIPTORS = 1024
 END_SECONDS = 60
 KINDS = ("simulated nodes", "by dlaunch join", "with --metrics", "pods")
 TOKEN = re.compile(r"dlaunch join (\S+)")
@@ -289,13 +291,14 @@ def main():
     parser.add_argument("--trials", type=int, default=20, help="job starts under attack")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--flood", type=int, default=1000, help="connections that stay open, for each port")
+    parser.add_argument("--promised", action="store_true", help="fail when a start is over the promised second slower")
     arguments = parser.parse_args()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 8 * (arguments.flood + 100)
     if limits[1] != resource.RLIM_INFINITY and limits[1] < wanted:
         print("skipped: hostile starts: ulimit -Hn is %d, and %d connections are to be held" % (limits[1], wanted))
         return 77
-    arguments.descriptors = limits[0]  # what the jobs may have
+    arguments.descriptors = DESCRIPTORS
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(wanted, limits[0]), limits[1]))
     peace, war, ports, connections = [], [], 0, 0
     kinds = kinds_here(arguments)
@@ -315,7 +318,7 @@ def main():
         print("%-10s median %.3f  max %.3f" % (name, statistics.median(values), max(values)))
     slower = max(war) - max(peace)
     print("at most %.3f s slower than the slowest in peace (promised: %d s)" % (max(slower, 0), PROMISED_SECONDS))
-    if slower > PROMISED_SECONDS * SLACK:
+    if slower > PROMISED_SECONDS * (1 if arguments.promised else SLACK):
         raise AssertionError("a job start was %.1f s slower under attack" % slower)
     return 0
 

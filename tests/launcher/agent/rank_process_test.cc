@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +10,8 @@
 #include <csignal>
 #include <string>
 #include <vector>
+
+#include "launcher/agent/open_files.h"
 
 namespace cohort::launcher {
 namespace {
@@ -33,6 +36,12 @@ std::string ReadAll(const runtime::FileDescriptor& fd) {
   }
 }
 
+absl::Status WaitForExec(RankProcess* process, const RankCommand& command) {
+  pollfd ready{process->exec_error.get(), POLLIN, 0};
+  if (::poll(&ready, 1, 60'000) <= 0) return absl::DeadlineExceededError("it is not known");
+  return ExecOutcome(*process, command).value_or(absl::InternalError("it is not known"));
+}
+
 TEST(RankProcess, RunsTheProgramInAGroupOfItsOwnWithDefaultSignals) {
   ::signal(SIGPIPE, SIG_IGN);
   sigset_t blocked;
@@ -49,6 +58,26 @@ TEST(RankProcess, RunsTheProgramInAGroupOfItsOwnWithDefaultSignals) {
   ::waitpid(process->pid, &status, 0);
   EXPECT_EQ(status, 0);
   ::sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
+}
+
+TEST(RankProcess, KeepsTheUsersLimitOnOpenFilesWhenTheAgentRaisesItsOwn) {
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max <= 200) GTEST_SKIP() << "ulimit -Hn is " << before.rlim_max;
+  const rlimit users{200, before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &users), 0);
+  RaiseOpenFileLimit();
+  RaiseOpenFileLimit();
+  rlimit raised{};
+  EXPECT_EQ(::getrlimit(RLIMIT_NOFILE, &raised), 0);
+  EXPECT_EQ(raised.rlim_cur, before.rlim_max);
+  const RankCommand command =
+      Shell("ulimit -Sn; test $(ulimit -Hn) = " + std::to_string(before.rlim_max) + " && echo same");
+  auto process = StartRank(command);
+  ASSERT_TRUE(process.ok()) << process.status();
+  EXPECT_EQ(ReadAll(process->output), before.rlim_max == RLIM_INFINITY ? "200\n" : "200\nsame\n");
+  ::waitpid(process->pid, nullptr, 0);
+  EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
 }
 
 TEST(RankProcess, SaysWhyAProgramCanNotBeExecuted) {

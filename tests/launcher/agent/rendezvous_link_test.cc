@@ -263,6 +263,19 @@ TEST(RendezvousLink, FollowsTheRendezvousToAnotherHostWhenTheFirstFallsSilent) {
   for (Node* const node : {&first, &second, &third}) EXPECT_EQ(node->CountNow(v1::ToAgent::kAssignment), 1);
 }
 
+// A machine has 127.0.0.2 as well.
+TEST(RendezvousLink, ListensOnTheInterfaceThatWasNamedAndNowhereElse) {
+  v1::NodeStart start = StartOf(*JobAuthority::Create(), 0);
+  start.set_across_hosts(true);
+  start.set_interface("127.0.0.0/8");
+  Node node(start);
+  const std::string address = node.Host();
+  ASSERT_TRUE(address.starts_with("127.0.0.1:")) << address;
+  EXPECT_TRUE(ConnectToFirst(address, Deadline::After(kPatience)).ok());
+  const std::string other = "127.0.0.2" + address.substr(address.find(':'));
+  EXPECT_FALSE(ConnectToFirst(other, Deadline::After(kPatience)).ok());
+}
+
 // The first address of the list leads to another job, as those of private networks may.
 TEST(RendezvousLink, PassesOverAnAddressOfAnotherJob) {
   const JobAuthority authority = *JobAuthority::Create();

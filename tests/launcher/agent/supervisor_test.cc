@@ -1,15 +1,21 @@
 // How ranks are ended, and what is said of it: real processes, in one thread.
 #include "launcher/agent/supervisor.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace cohort::launcher {
@@ -17,6 +23,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
+
+constexpr milliseconds kExecLimit{2000};
 
 // Ranks that say when they run, and end when asked or, deaf, don't.
 class SupervisorTest : public ::testing::Test {
@@ -30,13 +38,14 @@ class SupervisorTest : public ::testing::Test {
     }
     assignment.mutable_job()->set_working_directory("/");
     for (int i = 0; i < ranks; ++i) assignment.mutable_placement()->add_ranks()->set_rank(static_cast<uint32_t>(i));
-    const v1::RanksStarted started = supervisor_.Start(
-        assignment, std::vector<std::vector<std::string>>(static_cast<size_t>(ranks), {"PATH=/usr/bin:/bin"}));
-    ASSERT_EQ(started.pids_size(), ranks);
-    for (const v1::RankPid& pid : started.pids()) WatchEnd(pid.pid());
     waiting_for_ = ranks;
+    supervisor_.Start(assignment, Environments(ranks));
     Run();
+    ASSERT_EQ(started_.pids_size(), ranks);
     ASSERT_EQ(waiting_for_, 0) << "not all ranks have started";
+  }
+  static std::vector<std::vector<std::string>> Environments(int ranks) {
+    return std::vector<std::vector<std::string>>(static_cast<size_t>(ranks), {"PATH=/usr/bin:/bin"});
   }
   // Until all ranks have ended.
   void Run() {
@@ -57,6 +66,8 @@ class SupervisorTest : public ::testing::Test {
   Sentinel sentinel_{"COHORT_AGENT=@supervisor-test", &cgroup_};  // not started
   std::map<int, v1::RankExit> exits_;
   int waiting_for_ = 0;
+  int times_started_ = 0;
+  v1::RanksStarted started_;
   Supervisor supervisor_{&loop_,
                          &sentinel_,
                          &cgroup_,
@@ -66,11 +77,19 @@ class SupervisorTest : public ::testing::Test {
                                 if (waiting_for_ > 0 && --waiting_for_ == 0) loop_.Quit();
                               },
                           .on_notice = [](const std::string& text) { ADD_FAILURE() << text; },
+                          .on_started = [this](v1::RanksStarted started) { OnStarted(std::move(started)); },
                           .on_exit = [this](int rank, v1::RankExit exit) { exits_[rank] = std::move(exit); },
                           .on_input_wanted = {},
-                          .on_all_gone = [this] { loop_.Quit(); }}};
+                          .on_all_gone = [this] { loop_.Quit(); }},
+                         kExecLimit};
 
  private:
+  void OnStarted(v1::RanksStarted started) {
+    ++times_started_;
+    started_ = std::move(started);
+    for (const v1::RankPid& pid : started_.pids()) WatchEnd(pid.pid());
+    if (waiting_for_ == 0) loop_.Quit();
+  }
   void WatchEnd(pid_t pid) {
     runtime::FileDescriptor& end = ends_[pid];
     end = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -135,6 +154,80 @@ TEST_F(SupervisorTest, WhoMayStayIsKilledWhenItsTimeIsOverWithoutBeingAsked) {
   ASSERT_EQ(exits_.size(), 1u);
   EXPECT_TRUE(exits_[0].killed_by_us());
   EXPECT_FALSE(exits_[0].asked_to_end());
+}
+
+// A program that the kernel does not open for execution while this object holds a lease on it, as one on a file server
+// that is gone.
+class StuckProgram {
+ public:
+  StuckProgram() {
+    ::signal(SIGIO, SIG_IGN);  // that somebody wants to open it
+    file_ = runtime::FileDescriptor(::mkostemp(path_.data(), O_CLOEXEC));
+    const std::string script = "#!/bin/sh\nexec sleep 1000\n";
+    EXPECT_EQ(::write(file_.get(), script.data(), script.size()), static_cast<ssize_t>(script.size()));
+    EXPECT_EQ(::fchmod(file_.get(), 0700), 0);
+    file_ = runtime::FileDescriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+    stuck_ = ::fcntl(file_.get(), F_SETLEASE, F_WRLCK) == 0;
+  }
+  ~StuckProgram() { ::unlink(path_.c_str()); }
+  StuckProgram(const StuckProgram&) = delete;
+  StuckProgram& operator=(const StuckProgram&) = delete;
+
+  bool stuck() const { return stuck_; }
+  const std::string& path() const { return path_; }
+  void Release() { EXPECT_EQ(::fcntl(file_.get(), F_SETLEASE, F_UNLCK), 0); }
+
+ private:
+  std::string path_ = ::testing::TempDir() + "stuck-program-XXXXXX";
+  runtime::FileDescriptor file_;
+  bool stuck_ = false;
+};
+
+class StuckStart : public SupervisorTest {
+ protected:
+  static constexpr int kRanks = 4;
+
+  void SetUp() override {
+    if (!program_.stuck()) GTEST_SKIP() << "no leases on files here: " << std::strerror(errno);
+    v1::Assignment assignment;
+    assignment.mutable_job()->add_command(program_.path());
+    assignment.mutable_job()->set_working_directory("/");
+    for (int i = 0; i < kRanks; ++i) assignment.mutable_placement()->add_ranks()->set_rank(static_cast<uint32_t>(i));
+    supervisor_.Start(assignment, Environments(kRanks));
+    EXPECT_EQ(times_started_, 0) << "it is not known yet";
+  }
+  StuckProgram program_;
+};
+
+TEST_F(StuckStart, TheLoopGoesOnUntilTheProgramsRun) {
+  loop_.After(milliseconds(50), [this] {
+    EXPECT_EQ(times_started_, 0);
+    program_.Release();
+  });
+  Run();
+  EXPECT_EQ(times_started_, 1);
+  EXPECT_EQ(started_.pids_size(), kRanks);
+  EXPECT_EQ(started_.failed_size(), 0);
+}
+
+TEST_F(StuckStart, AllHaveOneDeadline) {
+  const auto began = EventLoop::Clock::now();
+  Run();
+  EXPECT_LT(EventLoop::Clock::now() - began, 2 * kExecLimit);
+  EXPECT_EQ(times_started_, 1);
+  ASSERT_EQ(started_.failed_size(), kRanks);
+  EXPECT_NE(started_.failed(0).error().find("takes over 2 s"), std::string::npos) << started_.failed(0).error();
+  EXPECT_TRUE(exits_.empty()) << "they have not started, so have not ended either";
+}
+
+// A node that ends while its ranks are being started.
+TEST_F(StuckStart, WhoIsEndedMeanwhileWasStarted) {
+  loop_.After(milliseconds(50), [this] { supervisor_.Stop(milliseconds(0)); });
+  Run();
+  ASSERT_EQ(times_started_, 1);
+  Run();
+  ASSERT_EQ(exits_.size(), static_cast<size_t>(kRanks));
+  for (const auto& [rank, exit] : exits_) EXPECT_TRUE(exit.killed_by_us() && exit.signal() == SIGKILL) << rank;
 }
 
 }  // namespace

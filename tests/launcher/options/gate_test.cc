@@ -124,6 +124,28 @@ size_t BytesWritten(pid_t pid) {
   return 0;
 }
 
+// As with --iface, where this machine has other addresses too.
+TEST(GateAddresses, ItListensWhereItIsToldToAndNowhereElse) {
+  const auto answers = [](const string& host, int port) {
+    return ConnectToFirst(host + ":" + std::to_string(port), Deadline::After(seconds(20))).ok();
+  };
+  const absl::StatusOr<JoinGate> two = JoinGate::Open({0, 0}, {"127.0.0.2", "127.0.0.3"});
+  ASSERT_TRUE(two.ok()) << two.status();
+  EXPECT_FALSE(answers("127.0.0.1", two->port()));
+  EXPECT_TRUE(answers("127.0.0.2", two->port()));
+  EXPECT_TRUE(answers("127.0.0.3", two->port()));
+  const absl::StatusOr<JoinGate> everywhere = JoinGate::Open({0, 0});
+  ASSERT_TRUE(everywhere.ok()) << everywhere.status();
+  EXPECT_TRUE(answers("127.0.0.1", everywhere->port()));
+  EXPECT_TRUE(answers("127.0.0.2", everywhere->port()));
+  const absl::StatusOr<JoinGate> taken = JoinGate::Open({two->port(), two->port()}, {"127.0.0.1", "127.0.0.3"});
+  EXPECT_EQ(taken.status().code(), absl::StatusCode::kUnavailable) << taken.status();
+  EXPECT_FALSE(JoinGate::Open({0, 0}, {"192.0.2.1"}).ok()) << "which is nobody's";
+  const absl::StatusOr<JoinGate> without = JoinGate::Open({0, 0}, {"192.0.2.1", "127.0.0.2"});
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_TRUE(answers("127.0.0.2", without->port()));
+}
+
 // One node says that it has another's place in the very moment in which that one leaves.
 TEST_F(Gate, ANodeThatTakesAnothersPlaceLeavesTheOthersAlone) {
   ASSERT_NO_FATAL_FAILURE(Open(4, true));

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -249,6 +250,46 @@ TEST_F(SecureStreams, SaysTheEndThroughAFullConnection) {
     EXPECT_TRUE(ended.ok()) << ended << " after " << size << " bytes";
     EXPECT_EQ(StatusOf(sender), 0);
   }
+}
+
+// The loss is seen while nobody takes what came before it, and told when somebody has.
+TEST_F(SecureStreams, ALossIsNotForgottenWhileTheOutputIsFull) {
+  const JoinKey key = MakeJoinKey("shared");
+  Ends ends = Connected();
+  const pid_t sender = InAnotherProcess([&] {  // ends without a word
+    ends.server.Close();
+    auto stream = SecureStream::Connect(std::move(ends.client), key, Deadline::After(seconds(20)));
+    return stream.ok() && stream->Write(string(32u << 10, 'x'), Deadline::After(seconds(20))).ok();
+  });
+  ends.client.Close();
+  int go[2], input[2], output[2];
+  for (int* const ends_of : {go, input, output}) ASSERT_EQ(::pipe(ends_of), 0);
+  const int room = ::fcntl(output[1], F_SETPIPE_SZ, 4096);
+  ASSERT_GT(room, 0);
+  const pid_t carrier = InAnotherProcess([&] {
+    ::close(output[0]);
+    auto stream = SecureStream::Accept(std::move(ends.server), key, Deadline::After(seconds(20)));
+    char byte = 0;
+    if (!stream.ok() || ::read(go[0], &byte, 1) != 1) return false;
+    const absl::Status carried =
+        stream->Pump(runtime::FileDescriptor(input[0]), runtime::FileDescriptor(output[1]), {.ends_with_peer = true});
+    return absl::IsUnavailable(carried);
+  });
+  ends.server.Close();
+  ::close(output[1]);
+  EXPECT_EQ(StatusOf(sender), 0);
+  EXPECT_EQ(::write(go[1], "", 1), 1);
+  int waiting = 0;
+  for (const Deadline deadline = Deadline::After(seconds(20)); waiting < room && !deadline.passed();) {
+    ASSERT_EQ(::ioctl(output[0], FIONREAD, &waiting), 0);
+  }
+  EXPECT_EQ(waiting, room);
+  size_t got = 0;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = ::read(output[0], buffer, sizeof buffer)) > 0;) got += static_cast<size_t>(n);
+  EXPECT_EQ(got, 32u << 10);
+  EXPECT_EQ(StatusOf(carrier), 0) << "a lost machine counts as one that has ended in order";
+  for (const int fd : {go[0], go[1], input[0], input[1], output[0]}) ::close(fd);
 }
 
 TEST_F(SecureStreams, AnotherKeyIsRefusedOnBothSides) {
