@@ -44,9 +44,10 @@ inline constexpr std::chrono::nanoseconds kTogetherTimeout = std::chrono::hours(
 
 using CheckpointValues = std::map<std::string, std::string>;
 
-// Writes `tensors` of all ranks, and rank 0's `values`, as `directory`; what was there is replaced at once. Its parent
-// must exist and be the same directory on all ranks' machines. Collective over `world`; blocks. Throws DistributedError
-// on every rank when one has failed: the cause names its file. Nothing of it is left then, and `directory` is as it
+// Writes `tensors` of all ranks, and rank 0's `values`, as `directory`; a checkpoint that was there is replaced at
+// once, and anything else is refused. Its parent must exist and be the same directory on all ranks' machines.
+// Collective over `world`; blocks. Throws DistributedError on every rank when one has failed, also where another job
+// writes the same checkpoint meanwhile: the cause names its file. Nothing of it is left then, and `directory` is as it
 // was. Throws c10::Error when a tensor is incomplete or ranks disagree about it. Where a rank is not done `timeout`
 // after another one, the group fails.
 void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
@@ -109,8 +110,8 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
 
 // Writes the checkpoint's tensors whose names begin with `prefix` as one safetensors file, whole and by their names
 // without the prefix: for "model." what Python's safetensors.torch.load_file gives to Module.load_state_dict. `file`
-// appears when it is complete; what was there is replaced. Needs memory for all of them. Local: one rank does it.
-// Throws as LoadTensors does, and DistributedError when the file can't be written.
+// appears when it is complete; a file that was there is replaced, and anything else refused. Needs memory for all of
+// them. Local: one rank does it. Throws as LoadTensors does, and DistributedError when the file can't be written.
 void ExportSafetensors(const std::string& directory, const std::string& file, const std::string& prefix = "model.");
 
 // Throws on every rank of `world` what one of them threw in `work`: with it ranks agree on what they did by themselves.
