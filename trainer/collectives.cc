@@ -4,12 +4,14 @@
 #include <cstring>
 #include <functional>
 #include <list>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "comm/batch.h"
 #include "runtime/base/mutex.h"
 #include "trainer/communication_ledger.h"
 #include "trainer/communication_timer.h"
@@ -26,25 +28,72 @@ constexpr uint8_t kUntouched = 0xFF;
 
 size_t BytesOf(const ConstBuffer& buffer) { return static_cast<size_t>(buffer.count) * SizeOf(buffer.dtype); }
 
-// One call that is held back, with its buffers as the caller left them.
-class DelayedCall final : public runtime::WorkState {
+// What a collective that is held back reads and writes, as the caller left it.
+class HeldBuffers {
  public:
-  DelayedCall(comm::Communicator& group, std::string name, ConstBuffer in, Buffer out, std::function<Work()> start)
-      : group_(group), name_(std::move(name)), in_(in), out_(out), start_(std::move(start)) {
-    Reset(1);
+  explicit HeldBuffers(const CallBuffers& buffers) : in_(buffers.in), out_(buffers.out) {
     const auto* data = static_cast<const uint8_t*>(in_.data);
     saved_.assign(data, data + BytesOf(in_));
+  }
+  void HideOutput() const {
     if (BytesOf(out_) > 0) std::memset(out_.data, kUntouched, BytesOf(out_));
+  }
+  // Where HideOutput has overwritten it.
+  void RestoreInput() const {
+    if (InPlace()) std::memcpy(const_cast<void*>(in_.data), saved_.data(), saved_.size());
+  }
+  std::string ChangedOutput(const std::string& name) const {
+    const auto* data = static_cast<const uint8_t*>(out_.data);
+    const auto* end = data + BytesOf(out_);
+    const auto* found = std::find_if(data, end, [](uint8_t byte) { return byte != kUntouched; });
+    return found == end ? "" : Place("output", name, "written to", found - data);
+  }
+  // Where it shares memory with the output, that has been looked at.
+  std::string ChangedInput(const std::string& name) const {
+    const auto* data = static_cast<const uint8_t*>(in_.data);
+    const auto* out = static_cast<const uint8_t*>(out_.data);
+    for (size_t i = 0; i < saved_.size(); ++i) {
+      const bool shared = data + i >= out && data + i < out + BytesOf(out_);
+      if (!shared && data[i] != saved_[i]) return Place("input", name, "changed", static_cast<int64_t>(i));
+    }
+    return "";
+  }
+
+ private:
+  bool InPlace() const {
+    const auto in = reinterpret_cast<uintptr_t>(in_.data), out = reinterpret_cast<uintptr_t>(out_.data);
+    return in < out + BytesOf(out_) && out < in + BytesOf(in_);
+  }
+  static std::string Place(const char* which, const std::string& name, const char* what, int64_t byte) {
+    return std::string("the ") + which + " of " + name + " was " + what + " (byte " + std::to_string(byte) + ")";
+  }
+
+  ConstBuffer in_;
+  Buffer out_;
+  std::vector<uint8_t> saved_;
+};
+
+// One call that is held back; a batch is one.
+class DelayedCall final : public runtime::WorkState {
+ public:
+  DelayedCall(comm::Communicator& group, std::string name, std::span<const CallBuffers> buffers,
+              std::function<Work()> start)
+      : group_(group), name_(std::move(name)), buffers_(buffers.begin(), buffers.end()), start_(std::move(start)) {
+    Reset(1);
+    for (const HeldBuffers& each : buffers_) each.HideOutput();  // when all inputs are saved
   }
   const comm::Communicator* group() const { return &group_; }
   std::thread::id caller() const { return caller_; }
 
   // Once.
   void Start() {
-    std::string wrong = ChangedOutput();
-    if (wrong.empty()) wrong = ChangedInput();
+    std::string wrong;
+    for (const HeldBuffers& each : buffers_) {
+      if (wrong.empty()) wrong = each.ChangedOutput(name_);
+      if (wrong.empty()) wrong = each.ChangedInput(name_);
+    }
     if (wrong.empty()) {
-      if (InPlace()) std::memcpy(const_cast<void*>(in_.data), saved_.data(), saved_.size());
+      for (const HeldBuffers& each : buffers_) each.RestoreInput();
       inner_ = start_();
       started_ = true;
       return;
@@ -58,37 +107,11 @@ class DelayedCall final : public runtime::WorkState {
  private:
   void Wait(runtime::Deadline deadline) override;
 
-  bool InPlace() const {
-    const auto in = reinterpret_cast<uintptr_t>(in_.data), out = reinterpret_cast<uintptr_t>(out_.data);
-    return in < out + BytesOf(out_) && out < in + BytesOf(in_);
-  }
-  std::string ChangedOutput() const {
-    const auto* data = static_cast<const uint8_t*>(out_.data);
-    const auto* end = data + BytesOf(out_);
-    const auto* found = std::find_if(data, end, [](uint8_t byte) { return byte != kUntouched; });
-    return found == end ? "" : Place("output", "written to", found - data);
-  }
-  // Where it shares memory with the output, that has been looked at.
-  std::string ChangedInput() const {
-    const auto* data = static_cast<const uint8_t*>(in_.data);
-    const auto* out = static_cast<const uint8_t*>(out_.data);
-    for (size_t i = 0; i < saved_.size(); ++i) {
-      const bool shared = data + i >= out && data + i < out + BytesOf(out_);
-      if (!shared && data[i] != saved_[i]) return Place("input", "changed", static_cast<int64_t>(i));
-    }
-    return "";
-  }
-  std::string Place(const char* which, const char* what, int64_t byte) const {
-    return std::string("the ") + which + " of " + name_ + " was " + what + " (byte " + std::to_string(byte) + ")";
-  }
-
   comm::Communicator& group_;
   const std::string name_;
-  const ConstBuffer in_;
-  const Buffer out_;
+  const std::vector<HeldBuffers> buffers_;
   const std::function<Work()> start_;
   const std::thread::id caller_ = std::this_thread::get_id();
-  std::vector<uint8_t> saved_;
   bool started_ = false;
   Work inner_;
 };
@@ -148,29 +171,40 @@ std::string NameOf(comm::CollectiveKind kind, const std::source_location& site) 
   return std::string(Name(kind)) + " at " + site.file_name() + ":" + std::to_string(site.line());
 }
 
+// `buffers` are those of the collectives that `start` starts as one.
 template <typename Start>
-Work CallUntimed(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site, ConstBuffer in,
-                 Buffer out, Start start) {
-  const bool host = in.memory == comm::MemoryKind::kHost && out.memory == comm::MemoryKind::kHost;
-  const auto whole = static_cast<int64_t>(std::max(BytesOf(in), BytesOf(out)));
-  EnterInLedger(EqualBlocksForm(kind), group.size(), whole);
-  if (OnSimulatedLink()) {
-    return TimedOnSimulatedLink(start(), SentBytes(EqualBlocksForm(kind), group.size(), whole));
+Work CallUntimed(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site,
+                 std::span<const CallBuffers> buffers, Start start) {
+  bool host = true;
+  double sent = 0;
+  for (const auto& [in, out] : buffers) {
+    host = host && in.memory == comm::MemoryKind::kHost && out.memory == comm::MemoryKind::kHost;
+    const auto whole = static_cast<int64_t>(std::max(BytesOf(in), BytesOf(out)));
+    EnterInLedger(EqualBlocksForm(kind), group.size(), whole);
+    sent += SentBytes(EqualBlocksForm(kind), group.size(), whole);
   }
+  if (OnSimulatedLink()) return TimedOnSimulatedLink(start(), sent);
   if (delays.load(std::memory_order_relaxed) == 0 || !host) return start();
-  auto* call = new DelayedCall(group, NameOf(kind, site), in, out, std::move(start));
+  auto* call = new DelayedCall(group, NameOf(kind, site), buffers, std::move(start));
   Work work = Work::Adopt(call);
   runtime::MutexLock lock(mutex);
-  ++calls;
+  calls += static_cast<int64_t>(buffers.size());
   HeldBack().push_back({call, work});
   return work;
 }
 
 template <typename Start>
+Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site,
+          std::span<const CallBuffers> buffers, Start start) {
+  const auto call = [&] { return CallUntimed(group, kind, site, buffers, std::move(start)); };
+  return CommunicationIsTimed() ? TimeCommunication(call) : call();
+}
+
+template <typename Start>
 Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site, ConstBuffer in,
           Buffer out, Start start) {
-  const auto call = [&] { return CallUntimed(group, kind, site, in, out, std::move(start)); };
-  return CommunicationIsTimed() ? TimeCommunication(call) : call();
+  const CallBuffers buffers = {in, out};
+  return Call(group, kind, site, std::span(&buffers, 1), std::move(start));
 }
 
 // A layout is only read during a call.
@@ -202,6 +236,16 @@ Work AllGather(comm::Communicator& group, ConstBuffer in, Buffer out, const comm
                std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllGather, site, in, out,
               [=, &group] { return group.AllGather(in, out, options, site); });
+}
+
+Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls, std::source_location site) {
+  if (calls.size() == 1) return AllGather(group, calls.front().in, calls.front().out, {}, site);
+  return Call(group, comm::CollectiveKind::kAllGather, site, calls,
+              [&group, site, kept = std::vector<CallBuffers>(calls.begin(), calls.end())] {
+                comm::Batch batch(group);
+                for (const auto& [in, out] : kept) batch.AllGather(in, out, {}, site);
+                return batch.Submit();
+              });
 }
 
 Work AllGatherV(comm::Communicator& group, ConstBuffer in, Buffer out, const comm::BlockLayout& blocks,

@@ -17,6 +17,7 @@
 #include <atomic>
 #include <cstdint>
 #include <source_location>
+#include <span>
 
 #include "comm/communicator.h"
 
@@ -31,6 +32,14 @@ runtime::Work Broadcast(comm::Communicator& group, comm::Buffer buffer, int root
 runtime::Work AllGather(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
                         const comm::CallOptions& options = {},
                         std::source_location site = std::source_location::current());
+// Several all-gathers, started as one (comm/batch.h): the Work is done when all are. None depends on another's result.
+// A simulated link takes its latency once for all of them.
+struct CallBuffers {
+  comm::ConstBuffer in;
+  comm::Buffer out;
+};
+runtime::Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls,
+                         std::source_location site = std::source_location::current());
 runtime::Work AllGatherV(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
                          const comm::BlockLayout& blocks, const comm::CallOptions& options = {},
                          std::source_location site = std::source_location::current());
@@ -54,7 +63,7 @@ class [[nodiscard]] DelayedCollectives {
   DelayedCollectives(const DelayedCollectives&) = delete;
   DelayedCollectives& operator=(const DelayedCollectives&) = delete;
 
-  // Calls that were held back since this was made.
+  // Collectives that were held back since this was made.
   int64_t calls() const;
 
  private:

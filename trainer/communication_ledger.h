@@ -19,7 +19,8 @@
 //   FSDP      2 (d - 1) P + (d - 1) P        parameters twice, gradients; SHARD_GRAD_OP: parameters once
 //   HSDP      the same in each row of d, and 2 (r - 1) P / d in each column of r
 //
-// less (d - 1) of the outermost FSDP unit's own parameters, which stay gathered from forward to backward.
+// less (d - 1) of the outermost FSDP unit's own parameters, which stay gathered from forward to backward. FSDP's P
+// counts the padding: each parameter's rows rounded up to a multiple of d.
 #pragma once
 
 #include <cstdint>

@@ -38,7 +38,7 @@ namespace cohort::trainer {
 // Bytes and calls since the root was made, of this rank: what collectives were given to move, not what they sent.
 struct FsdpTraffic {
   int64_t gathers = 0;
-  int64_t gathered_bytes = 0;  // of the whole gathered vectors
+  int64_t gathered_bytes = 0;  // of the whole gathered vectors, padding included
   int64_t reductions = 0;
   int64_t reduced_bytes = 0;     // of whole flat gradients
   int64_t replicated_bytes = 0;  // of shards that were all-reduced over the replicas

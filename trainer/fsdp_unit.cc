@@ -1,6 +1,7 @@
 #include "trainer/fsdp_unit.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "torch/csrc/autograd/function_hook.h"
@@ -19,8 +20,30 @@
 namespace cohort::trainer {
 namespace {
 
+// In host memory, of a parameter with its padding: what is larger is gathered by a call of its own. A call costs the
+// host some microseconds, and so does copying as much.
+constexpr int64_t kMostStagedBytes = 64 << 10;
+
 bool ReshardsAfterForward(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kFullShard || strategy == ShardingStrategy::kHybridShard;
+}
+
+// Elements of one vector to another of the same type; without torch's dispatch where that is possible.
+void CopyElements(const at::Tensor& from, int64_t begin, const at::Tensor& to, int64_t place, int64_t count) {
+  if (!from.device().is_cpu() || !to.device().is_cpu()) {
+    to.narrow(0, place, count).copy_(from.narrow(0, begin, count), /*non_blocking=*/true);
+    return;
+  }
+  const auto size = static_cast<int64_t>(from.element_size());
+  std::memcpy(static_cast<char*>(to.data_ptr()) + place * size,
+              static_cast<const char*>(from.data_ptr()) + begin * size, static_cast<size_t>(count * size));
+}
+
+// Elements [offset, offset + count) of a buffer.
+comm::Buffer Slice(comm::Buffer buffer, int64_t offset, int64_t count) {
+  buffer.data = static_cast<char*>(buffer.data) + offset * static_cast<int64_t>(comm::SizeOf(buffer.dtype));
+  buffer.count = count;
+  return buffer;
 }
 
 }  // namespace
@@ -40,18 +63,17 @@ FsdpUnit::FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
     if (ranks > 1 && ranks < shards) backward_ranks_ = ranks;
   }
   const at::NoGradGuard no_grad;
-  int64_t total = 0;
   for (FsdpParameter& parameter : parameters_) {
     const at::Tensor& first = parameters_.front().tensor;
     const bool one_device = options_.device_id.has_value() || parameter.tensor.device() == first.device();
     TORCH_CHECK(parameter.tensor.scalar_type() == first.scalar_type() && one_device,
                 "FullyShardedDataParallel: parameters ", parameters_.front().name, " (", first.scalar_type(), " on ",
                 first.device(), ") and ", parameter.name, " (", parameter.tensor.scalar_type(), " on ",
-                parameter.tensor.device(), ") can't share a flat vector; wrap their modules one by one");
+                parameter.tensor.device(), ") can't share a vector; wrap their modules one by one");
     parameter.sizes = parameter.tensor.sizes().vec();
     parameter.numel = parameter.tensor.numel();
-    parameter.offset = total;
-    total += parameter.numel;
+    parameter.chunk = RowChunkNumel(parameter.sizes, shards_);
+    parameter.own = RowChunkOf(parameter.sizes, shards_, rank_);
   }
   filled_.assign(parameters_.size(), false);
   accumulators_.resize(parameters_.size());
@@ -66,28 +88,49 @@ FsdpUnit::~FsdpUnit() {
   (void)ignored;
 }
 
+// Where chunks lie in a shard, and by which calls they are gathered.
+void FsdpUnit::LayOut(bool on_host) {
+  const int64_t most = kMostStagedBytes / static_cast<int64_t>(c10::elementSize(compute_type()));
+  const auto small = [&](const FsdpParameter& each) { return each.chunk * shards_ <= most; };
+  const auto worth_it = std::count_if(parameters_.begin(), parameters_.end(),
+                                      [&](const auto& each) { return each.chunk > 0 && small(each); });
+  const bool stages = on_host && shards_ > 1 && worth_it > 1;
+  int64_t offset = 0;
+  for (const bool staged : {true, false}) {
+    for (FsdpParameter& parameter : parameters_) {
+      if ((stages && small(parameter)) != staged) continue;
+      parameter.offset = std::exchange(offset, offset + parameter.chunk);
+      if (!staged && parameter.chunk > 0) {
+        gather_calls_.push_back({parameter.offset, parameter.chunk, PlaceOf(parameter)});
+      }
+    }
+    if (!staged || offset == 0) continue;
+    staged_numel_ = offset;
+    gather_calls_.push_back({0, staged_numel_, padded_numel()});
+  }
+}
+
 void FsdpUnit::Shard() {
-  const FsdpParameter& last = parameters_.back();
-  const int64_t shard_numel = (last.offset + last.numel + shards_ - 1) / shards_;
   const at::Tensor& any = parameters_.front().tensor;
   const at::TensorOptions own = any.options().requires_grad(false).device(options_.device_id.value_or(any.device()));
   const bool offloads = options_.cpu_offload && own.device().is_cuda();
-  shard_ = at::zeros({shard_numel}, offloads ? own.device(at::kCPU).pinned_memory(true) : own);
-  const int64_t first = rank_ * shard_numel;
-  for (FsdpParameter& parameter : parameters_) {
-    parameter.begin = std::clamp<int64_t>(first - parameter.offset, 0, parameter.numel);
-    parameter.end = std::clamp<int64_t>(first + shard_numel - parameter.offset, 0, parameter.numel);
+  int64_t numel = 0;
+  for (const FsdpParameter& parameter : parameters_) numel += parameter.chunk;
+  shard_ = at::zeros({numel}, offloads ? own.device(at::kCPU).pinned_memory(true) : own);
+  LayOut(own.device().is_cpu());
+  for (const FsdpParameter& parameter : parameters_) {
+    const auto& [sizes, begin, end] = parameter.own;
     at::Tensor mine = LocalView(shard_, parameter);
     if (HasData(parameter.tensor)) {
-      mine.copy_(parameter.tensor.reshape({-1}).narrow(0, parameter.begin, parameter.end - parameter.begin));
+      mine.copy_(parameter.tensor.reshape({-1}).narrow(0, begin, end - begin).view(sizes));
     } else {
       mine.copy_(WithoutValues(mine.sizes(), own.device(at::kCPU)));
     }
   }
   resident_ = shards_ == 1 && compute_type() == shard_.scalar_type() && !offloads;
-  full_ = resident_ ? shard_ : at::empty({shard_numel * shards_}, own.dtype(compute_type()));
+  full_ = resident_ ? shard_ : at::empty({padded_numel() + staged_numel_ * shards_}, own.dtype(compute_type()));
   for (FsdpParameter& parameter : parameters_) {
-    full_views_.push_back(full_.narrow(0, parameter.offset, parameter.numel).view(parameter.sizes));
+    full_views_.push_back(full_.narrow(0, PlaceOf(parameter), parameter.numel).view(parameter.sizes));
     parameter.tensor.set_data(LocalView(shard_, parameter));
   }
   if (!resident_) StoragePool(0).Detach(full_);
@@ -102,13 +145,12 @@ at::ScalarType FsdpUnit::reduce_type() const { return options_.mixed_precision.r
 // The same memory without torch's dispatch, of which there would be several microseconds a step for each parameter. No
 // view to autograd, so that zero_grad can detach what is a gradient.
 at::Tensor FsdpUnit::LocalView(const at::Tensor& shard, const FsdpParameter& parameter) const {
-  const int64_t place = parameter.offset + parameter.begin - rank_ * shard.numel();
-  const int64_t count = parameter.end - parameter.begin;
+  const auto& [sizes, begin, end] = parameter.own;
   auto part = shard.unsafeGetTensorImpl()->shallow_copy_and_detach(c10::VariableVersion(0),
                                                                    /*allow_tensor_metadata_change=*/true);
   part->set_autograd_meta(nullptr);
-  if (count > 0) part->set_storage_offset(shard.storage_offset() + place);  // an empty part's may be outside
-  part->set_sizes_contiguous({count});
+  if (end > begin) part->set_storage_offset(shard.storage_offset() + parameter.offset);  // else it may be outside
+  part->set_sizes_contiguous(sizes);
   return at::Tensor(std::move(part));
 }
 
@@ -134,17 +176,47 @@ void FsdpUnit::StartUnshard(comm::Communicator& group, comm::Communicator* neigh
   if (resident_ || parameters_.empty()) return;
   const at::NoGradGuard no_grad;
   pool.Attach(full_);
-  if (kept_numel() > 0) {
-    gather_ = AllGather(*neighbours, AsBuffer(kept_), AsBuffer(full_));
-    return;
+  if (shards_ == 1) {
+    full_.copy_(shard_, /*non_blocking=*/true);
+  } else if (kept_numel() > 0) {
+    gather_ = StartGather(*neighbours, kept_, shards_ / backward_ranks_);
+  } else if (same_kind()) {
+    gather_ = StartGather(group, shard_, 1);
+  } else {
+    for (const auto& [offset, count, place] : gather_calls_) {
+      full_.narrow(0, place + rank_ * count, count).copy_(shard_.narrow(0, offset, count), /*non_blocking=*/true);
+    }
+    gather_ = StartGather(group, at::Tensor(), 1);
   }
-  if (shards_ > 1 && same_kind()) {
-    gather_ = AllGather(group, AsBuffer(shard_), AsBuffer(full_));
-    return;
+}
+
+// Of `part`, which has so many neighbouring ranks' chunks of each parameter; undefined: this rank's one, which lies
+// where it belongs already.
+runtime::Work FsdpUnit::StartGather(comm::Communicator& group, const at::Tensor& part, int64_t chunks) {
+  gathered_chunks_ = chunks;
+  if (gather_calls_.empty()) return {};
+  const comm::Buffer full = AsBuffer(full_), own = part.defined() ? AsBuffer(part) : comm::Buffer();
+  std::vector<CallBuffers> calls;
+  calls.reserve(gather_calls_.size());
+  for (const auto& [offset, count, place] : gather_calls_) {
+    const comm::Buffer out = Slice(full, place, count * shards_);
+    calls.push_back(
+        {part.defined() ? Slice(own, offset * chunks, count * chunks) : Slice(out, rank_ * count, count), out});
   }
-  at::Tensor mine = full_.narrow(0, rank_ * shard_.numel(), shard_.numel());
-  mine.copy_(shard_, /*non_blocking=*/true);
-  if (shards_ > 1) gather_ = AllGather(group, AsBuffer(mine), AsBuffer(full_));
+  return AllGathers(group, calls);
+}
+
+// Each parameter's chunks, which lie there rank by rank, to its place.
+void FsdpUnit::CopyFromStaging() {
+  if (staged_numel_ == 0) return;
+  for (const FsdpParameter& parameter : parameters_) {
+    if (parameter.offset >= staged_numel_) continue;
+    const int64_t count = parameter.chunk * gathered_chunks_;
+    int64_t from = padded_numel() + parameter.offset * gathered_chunks_;
+    for (int64_t done = 0; done < parameter.numel; done += count, from += staged_numel_ * gathered_chunks_) {
+      CopyElements(full_, from, full_, PlaceOf(parameter) + done, count);
+    }
+  }
 }
 
 void FsdpUnit::FinishUnshard() {
@@ -153,6 +225,7 @@ void FsdpUnit::FinishUnshard() {
   gather_ = runtime::Work();
   kept_ = at::Tensor();
   if (!status.ok()) ThrowUnlessOk(status, "gathering the parameters from " + parameters_.front().name);
+  CopyFromStaging();
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.set_data(full_views_[i]);
   state_ = State::kUnsharded;
 }
@@ -177,8 +250,12 @@ void FsdpUnit::ReshardAfterForward(StoragePool& pool) {
   at::Tensor kept;
   if (backward_ranks_ > 0 && !parameters_.empty()) {
     FinishUnshard();
-    const int64_t part = padded_numel() / backward_ranks_;
-    kept = full_.narrow(0, part * (rank_ % backward_ranks_), part).clone();
+    const int64_t chunks = shards_ / backward_ranks_;
+    kept = at::empty({shard_numel() * chunks}, full_.options());
+    for (const FsdpParameter& parameter : parameters_) {
+      const int64_t count = parameter.chunk * chunks;
+      CopyElements(full_, PlaceOf(parameter) + rank_ % backward_ranks_ * count, kept, parameter.offset * chunks, count);
+    }
   }
   Reshard(pool);
   kept_ = std::move(kept);
@@ -187,15 +264,19 @@ void FsdpUnit::ReshardAfterForward(StoragePool& pool) {
 void FsdpUnit::WriteBack() {
   if (resident_ || parameters_.empty() || !unsharded()) return;
   const at::NoGradGuard no_grad;
-  const at::Tensor mine = full_.narrow(0, rank_ * shard_.numel(), shard_.numel());
-  if (mine.scalar_type() == shard_.scalar_type()) {
-    shard_.copy_(mine);
-    return;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [sizes, begin, end] = parameters_[i].own;
+    const at::Tensor mine = full_views_[i].view({-1}).narrow(0, begin, end - begin).view(sizes);
+    at::Tensor own = LocalView(shard_, parameters_[i]);
+    if (mine.scalar_type() == own.scalar_type()) {
+      own.copy_(mine);
+      continue;
+    }
+    // What nobody has changed keeps the bits that the compute type can't hold.
+    const at::Tensor before = own.to(mine.device());
+    const at::Tensor changed = mine.ne(before.to(mine.scalar_type()));
+    if (changed.any().item<bool>()) own.copy_(at::where(changed, mine.to(before.scalar_type()), before));
   }
-  // What nobody has changed keeps the bits that the compute type can't hold.
-  const at::Tensor before = shard_.to(mine.device());
-  const at::Tensor changed = mine.ne(before.to(mine.scalar_type()));
-  if (changed.any().item<bool>()) shard_.copy_(at::where(changed, mine.to(before.scalar_type()), before));
 }
 
 void FsdpUnit::AddGradientHooks(const std::shared_ptr<FsdpRoot>& root) {
@@ -236,18 +317,37 @@ void FsdpUnit::TakeGradient(int index, double share) {
                 "is called several times in one run of a unit must be a unit of its own; and a graph that had a "
                 "backward pass can't share another one with a later forward pass.");
     if (!flat_grad_.defined()) flat_grad_ = NewFlatGradient();
-    if (filled_[index] || !FillSlot(SlotIn(flat_grad_, parameter.offset, parameter.numel), grad, share)) {
-      AddToFlatGradient(index, grad, share);
-    }
+    if (filled_[index] || !FillSlot(SlotOf(parameter), grad, share)) AddToFlatGradient(index, grad, share);
     filled_[index] = true;
   }
   if (!seen_[index]) --pending_;
   seen_[index] = true;
 }
 
+GradientSlot FsdpUnit::SlotOf(const FsdpParameter& parameter) const {
+  return SlotIn(flat_grad_, parameter.offset, parameter.numel, parameter.chunk, shard_numel());
+}
+
+// In two parts: the ranks whose chunks have as many rows as the first one's, and the one that has fewer.
 void FsdpUnit::AddToFlatGradient(int index, const at::Tensor& grad, double share) {
   const FsdpParameter& parameter = parameters_[index];
-  at::Tensor place = flat_grad_.narrow(0, parameter.offset, parameter.numel).view(parameter.sizes);
+  if (parameter.numel == 0) return;
+  const at::Tensor rows = grad.dim() == 0 ? grad.view({1}) : grad;
+  const int64_t each = parameter.chunk * rows.size(0) / parameter.numel, even = rows.size(0) / each;
+  AddRows(index, rows.narrow(0, 0, even * each), 0, even, share);
+  const int64_t rest = rows.size(0) - even * each;
+  if (rest > 0) AddRows(index, rows.narrow(0, even * each, rest), even, 1, share);
+}
+
+// Rows that `ranks` ranks from number `first` on share evenly.
+void FsdpUnit::AddRows(int index, const at::Tensor& rows, int64_t first, int64_t ranks, double share) {
+  std::vector<int64_t> sizes = rows.sizes().vec(), strides(sizes.size(), 1);
+  sizes.front() /= ranks;
+  for (size_t i = sizes.size() - 1; i > 0; --i) strides[i - 1] = strides[i] * sizes[i];
+  sizes.insert(sizes.begin(), ranks);
+  strides.insert(strides.begin(), shard_numel());
+  at::Tensor place = flat_grad_.as_strided(sizes, strides, first * shard_numel() + parameters_[index].offset);
+  const at::Tensor grad = rows.reshape(sizes);
   const bool small = grad.scalar_type() == at::kHalf || grad.scalar_type() == at::kBFloat16;
   if (filled_[index]) {
     place.add_(small ? grad.to(at::kFloat) : grad, share);
@@ -258,9 +358,33 @@ void FsdpUnit::AddToFlatGradient(int index, const at::Tensor& grad, double share
   }
 }
 
+// A parameter's chunks in the flat gradient.
+at::Tensor FsdpUnit::BlocksOf(const FsdpParameter& parameter) const {
+  return flat_grad_.view({shards_, shard_numel()}).narrow(1, parameter.offset, parameter.chunk);
+}
+
+// Padding is written once on devices, where each little piece would cost a kernel, and before each reduction on the
+// host, whose windows have held other units.
 at::Tensor FsdpUnit::NewFlatGradient() const {
   const at::TensorOptions options = full_.options().dtype(reduce_type());
+  const auto padded = [this](const FsdpParameter& each) { return each.numel < each.chunk * shards_; };
+  if (!options.device().is_cpu() && std::any_of(parameters_.begin(), parameters_.end(), padded)) {
+    return at::zeros({padded_numel()}, options);
+  }
   return flat_pool_ != nullptr ? flat_pool_->Take(padded_numel(), options) : at::empty({padded_numel()}, options);
+}
+
+void FsdpUnit::ZeroPadding() const {
+  if (!flat_grad_.device().is_cpu()) return;
+  const auto size = static_cast<int64_t>(flat_grad_.element_size());
+  for (const FsdpParameter& parameter : parameters_) {
+    if (parameter.numel == parameter.chunk * shards_) continue;
+    auto* chunk = static_cast<char*>(flat_grad_.data_ptr()) + parameter.offset * size;
+    for (int rank = 0; rank < shards_; ++rank, chunk += shard_numel() * size) {
+      const int64_t used = std::clamp<int64_t>(parameter.numel - rank * parameter.chunk, 0, parameter.chunk);
+      std::memset(chunk + used * size, 0, static_cast<size_t>((parameter.chunk - used) * size));
+    }
+  }
 }
 
 at::Tensor FsdpUnit::ZeroFlatGradient() const { return NewFlatGradient().zero_(); }
@@ -270,10 +394,9 @@ at::Tensor FsdpUnit::ReleaseFlatGradient() {
   if (!flat_grad_.defined()) return ZeroFlatGradient();
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (!filled_[i]) flat_grad_.narrow(0, parameters_[i].offset, parameters_[i].numel).zero_();
+    if (!filled_[i]) BlocksOf(parameters_[i]).zero_();
   }
-  const int64_t used = parameters_.back().offset + parameters_.back().numel;
-  if (used < flat_grad_.numel()) flat_grad_.narrow(0, used, flat_grad_.numel() - used).zero_();
+  ZeroPadding();
   filled_.assign(parameters_.size(), false);
   return std::exchange(flat_grad_, at::Tensor());
 }
@@ -281,7 +404,7 @@ at::Tensor FsdpUnit::ReleaseFlatGradient() {
 void FsdpUnit::ScaleFlatGradient(double factor) {
   const at::NoGradGuard no_grad;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    if (filled_[i]) flat_grad_.narrow(0, parameters_[i].offset, parameters_[i].numel).mul_(factor);
+    if (filled_[i]) BlocksOf(parameters_[i]).mul_(factor);
   }
 }
 

@@ -1,14 +1,20 @@
-// FsdpUnit: the parameters of one FullyShardedDataParallel module, laid one after another in a flat vector that is cut
-// into equal shards.
+// FsdpUnit: the parameters of one FullyShardedDataParallel module, each cut into chunks of rows (row_chunks.h) that are
+// padded to equal lengths, so that a rank's chunks are one vector, as long on every rank.
 //
-//   parameters   [w1 .......][b1][w2 ...........][b2]
-//   flat         |--------------|--------------|--pad|      3 ranks; a shard may hold parts of parameters
-//   gathered     rank 0's shard  rank 1's       rank 2's    one all-gather gives all parameters, without a copy
+//   parameters  a [5 rows]  b [2 rows]                     3 ranks
+//   shards      |a0 a1|b0|     |a2 a3|b1|     |a4 --|--|   -- is padding
+//   gathered    |a0 a1 a2 a3 a4 --|b0 b1 --|               a place for each parameter, whose whole is a view of it
+//   gradients   |a0 a1|b0|a2 a3|b1|a4 --|--|               flat, shard after shard: one reduce-scatter
+//
+// One all-gather a parameter, all of them started as one, fills the places without a copy. In host memory, where each
+// costs more than copying a small parameter, the small ones of a unit lie first in the shards: one all-gather takes
+// them together to staging memory behind all places, from where they are copied. Gradients are copied into the flat one
+// in any case.
 //
 // A parameter is one torch Tensor object for ever: its data is a view of the gathered vector while the unit is
-// unsharded, and this rank's part of it, one-dimensional and maybe empty, otherwise. So optimizers made before or after
-// see the shards, and modules the whole. The gathered vector's storage gives its memory back in between; views of it
-// that autograd saved are valid again once it is gathered again.
+// unsharded, and this rank's rows of it, maybe none, otherwise. So optimizers made before or after see the shards, and
+// modules the whole. The gathered vector's storage gives its memory back in between; views of it that autograd saved
+// are valid again once it is gathered again.
 //
 // Source: Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data Parallel" (VLDB 2023).
 #pragma once
@@ -22,6 +28,8 @@
 #include "ATen/core/Tensor.h"
 #include "comm/communicator.h"
 #include "trainer/fsdp_options.h"
+#include "trainer/gradient_slot.h"
+#include "trainer/row_chunks.h"
 
 namespace cohort::trainer {
 
@@ -35,9 +43,9 @@ struct FsdpParameter {
   at::Tensor tensor;                // the module's
   std::vector<int64_t> sizes = {};  // of the whole
   int64_t numel = 0;                // of the whole
-  int64_t offset = 0;               // in the flat vector
-  int64_t begin = 0;                // this rank's part: elements [begin, end) of the whole, row by row
-  int64_t end = 0;
+  int64_t chunk = 0;                // elements of a rank's chunk, padding included
+  int64_t offset = 0;               // of the chunk in a shard
+  RowChunk own = {};                // what this rank has of it, without padding
 };
 
 class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
@@ -63,10 +71,10 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   bool unsharded() const { return state_ == State::kUnsharded; }
   bool sharded() const { return state_ == State::kSharded; }
   bool gathering() const { return state_ == State::kGathering; }
-  // Whether unsharding takes a collective, of so many bytes.
+  // Whether unsharding takes collectives, of so many bytes together.
   bool gathers() const { return shards_ > 1 && shard_numel() > 0; }
-  int64_t gathered_bytes() const { return static_cast<int64_t>(full_.nbytes()); }
-  // Elements of a shard, and of the gathered vector.
+  int64_t gathered_bytes() const { return padded_numel() * static_cast<int64_t>(full_.element_size()); }
+  // Elements of a shard, and of all of them.
   int64_t shard_numel() const { return shard_.defined() ? shard_.numel() : 0; }
   int64_t padded_numel() const { return shard_numel() * shards_; }
 
@@ -138,9 +146,21 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
 
  private:
   enum class State { kSharded, kGathering, kUnsharded };
+  void LayOut(bool on_host);
   void Shard();
+  // A call that gathers: `count` elements from `offset` on in a shard, whose ranks' follow each other from `place` on.
+  struct GatherCall {
+    int64_t offset = 0, count = 0, place = 0;
+  };
+  int64_t PlaceOf(const FsdpParameter& parameter) const { return parameter.offset * shards_; }
+  runtime::Work StartGather(comm::Communicator& group, const at::Tensor& part, int64_t chunks);
+  void CopyFromStaging();
   at::Tensor NewFlatGradient() const;
+  GradientSlot SlotOf(const FsdpParameter& parameter) const;
+  at::Tensor BlocksOf(const FsdpParameter& parameter) const;
+  void ZeroPadding() const;
   void AddToFlatGradient(int index, const at::Tensor& grad, double share);
+  void AddRows(int index, const at::Tensor& rows, int64_t first, int64_t ranks, double share);
   at::ScalarType compute_type() const;
   at::ScalarType reduce_type() const;
   // Whether shards and gathered parameters have one type and device, so that one can be read as the other.
@@ -156,9 +176,12 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   bool resident_ = false;  // one shard in the compute type: the gathered vector is the shard itself
   State state_ = State::kSharded;
   at::Tensor shard_;  // [shard_numel], in the parameters' own type; on the host where that is offloaded
-  at::Tensor full_;   // [padded_numel], in the compute type; has memory while unsharded
+  at::Tensor full_;   // [padded_numel], and the staging memory; in the compute type; has memory while unsharded
   at::Tensor kept_;   // [padded_numel / backward_ranks], of full_: this rank's part between forward and backward
   std::vector<at::Tensor> full_views_;
+  std::vector<GatherCall> gather_calls_;
+  int64_t staged_numel_ = 0;     // the first elements of a shard, which are gathered by way of staging memory
+  int64_t gathered_chunks_ = 1;  // of each parameter, that a rank brought to the last gathering
   runtime::Work gather_;
 
   std::vector<std::vector<std::shared_ptr<void>>> accumulators_;  // by parameter: holds the hooks

@@ -174,8 +174,8 @@ std::vector<ShardedParameter> FullyShardedModule::sharded_parameters() {
     found.push_back({.name = UnwrappedName(item.key()),
                      .tensor = item.value(),
                      .sizes = part->second->sizes,
-                     .begin = part->second->begin,
-                     .end = part->second->end});
+                     .begin = part->second->own.begin,
+                     .end = part->second->own.end});
     parts.erase(part);
   }
   return found;

@@ -12,6 +12,9 @@
 //   model->clip_grad_norm_(1.0);  // by the norm over all ranks
 //   optimizer.step();
 //
+// Each parameter is cut along its first dimension as torch.chunk does: between steps it has this rank's rows only,
+// maybe none, and so have its gradient and the optimizer's state.
+//
 // One unit is the parameters of a wrapped module without those of wrapped modules inside it: they are gathered together
 // before its forward, freed after, gathered again in backward. Over a 2-D DeviceMesh (rows replicate, columns shard)
 // shards are replicated: HYBRID_SHARD.
@@ -47,7 +50,7 @@ namespace cohort::trainer {
 // One rank's part of a parameter, for checkpoints and people.
 struct ShardedParameter {
   std::string name;            // in the unwrapped module
-  at::Tensor tensor;           // the parameter, which optimizers know; one-dimensional while sharded
+  at::Tensor tensor;           // the parameter, which optimizers know; this rank's rows, maybe none, while sharded
   std::vector<int64_t> sizes;  // of the whole
   int64_t begin = 0;           // elements [begin, end) of the whole, row by row
   int64_t end = 0;

@@ -1,5 +1,6 @@
 #include "trainer/gradient_slot.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "ATen/ATen.h"
@@ -33,14 +34,29 @@ void Multiply(const void* from, void* to, int64_t count, double factor) {
   for (; done < count; ++done) out[done] = static_cast<Element>(static_cast<Wide>(in[done]) * share);
 }
 
+// Block by block.
+template <typename Element, typename Wide>
+void Fill(const GradientSlot& slot, const void* from, double factor) {
+  const int64_t block = slot.block > 0 ? slot.block : slot.numel;
+  const auto* in = static_cast<const Element*>(from);
+  auto* out = static_cast<Element*>(slot.data);
+  for (int64_t done = 0; done < slot.numel; done += block, out += slot.stride) {
+    Multiply<Element, Wide>(in + done, out, std::min(block, slot.numel - done), factor);
+  }
+}
+
 }  // namespace
 
-GradientSlot SlotIn(const at::Tensor& bucket, int64_t offset, int64_t numel) {
+GradientSlot SlotIn(const at::Tensor& bucket, int64_t offset, int64_t numel, int64_t block, int64_t stride) {
   const at::ScalarType type = bucket.scalar_type();
   const bool known = type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16;
   if (!bucket.device().is_cpu() || !known || numel == 0 || numel > kLargest) return {};
   auto* first = static_cast<char*>(bucket.data_ptr());
-  return {.data = first + offset * static_cast<int64_t>(bucket.element_size()), .numel = numel, .type = type};
+  return {.data = first + offset * static_cast<int64_t>(bucket.element_size()),
+          .numel = numel,
+          .type = type,
+          .block = block,
+          .stride = stride};
 }
 
 bool FillSlot(const GradientSlot& slot, const at::Tensor& gradient, double factor) {
@@ -48,16 +64,16 @@ bool FillSlot(const GradientSlot& slot, const at::Tensor& gradient, double facto
   const void* from = gradient.data_ptr();
   switch (slot.type) {
     case at::kFloat:
-      Multiply<float, float>(from, slot.data, slot.numel, factor);
+      Fill<float, float>(slot, from, factor);
       return true;
     case at::kDouble:
-      Multiply<double, double>(from, slot.data, slot.numel, factor);
+      Fill<double, double>(slot, from, factor);
       return true;
     case at::kHalf:
-      Multiply<at::Half, float>(from, slot.data, slot.numel, factor);
+      Fill<at::Half, float>(slot, from, factor);
       return true;
     case at::kBFloat16:
-      Multiply<at::BFloat16, float>(from, slot.data, slot.numel, factor);
+      Fill<at::BFloat16, float>(slot, from, factor);
       return true;
     default:
       return false;
@@ -65,14 +81,14 @@ bool FillSlot(const GradientSlot& slot, const at::Tensor& gradient, double facto
 }
 
 bool CopySlotTo(const GradientSlot& slot, const at::Tensor& gradient) {
-  if (!Matches(slot, gradient)) return false;
+  if (slot.block > 0 || !Matches(slot, gradient)) return false;
   std::memcpy(gradient.data_ptr(), slot.data, static_cast<size_t>(slot.numel) * gradient.element_size());
   gradient.unsafeGetTensorImpl()->bump_version();
   return true;
 }
 
 bool IsSlot(const GradientSlot& slot, const at::Tensor& gradient) {
-  return Matches(slot, gradient) && gradient.data_ptr() == slot.data;
+  return slot.block == 0 && Matches(slot, gradient) && gradient.data_ptr() == slot.data;
 }
 
 }  // namespace cohort::trainer

@@ -2,10 +2,13 @@
 
 #include <array>
 #include <cstdio>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "torch/torch.h"
 #include "trainer/optimizer_state.h"
+#include "trainer/row_chunks.h"
 
 namespace cohort::trainer {
 namespace {
@@ -14,6 +17,10 @@ constexpr std::array<std::pair<const char*, DataParallelMode>, 4> kModes = {{{"d
                                                                              {"zero1", DataParallelMode::kZero1},
                                                                              {"zero2", DataParallelMode::kZero2},
                                                                              {"fsdp", DataParallelMode::kFsdp}}};
+
+int64_t Numel(const std::vector<int64_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), int64_t{1}, std::multiplies<>());
+}
 
 }  // namespace
 
@@ -52,7 +59,24 @@ ModelStateBytes PredictModelState(int64_t parameters, const ModelStateFormula& f
           .optimizer = split(formula.bytes_optimizer, DataParallelMode::kZero1)};
 }
 
-std::string ModelStateTable(int64_t parameters, const ModelStateFormula& formula) {
+ModelStateBytes PredictModelState(const std::vector<std::vector<int64_t>>& sizes, const ModelStateFormula& formula,
+                                  int rank) {
+  TORCH_CHECK(rank >= 0 && rank < formula.shards, "model state of rank ", rank, " of ", formula.shards);
+  int64_t all = 0, own = 0;
+  for (const auto& each : sizes) {
+    const RowChunk chunk = RowChunkOf(each, formula.shards, rank);
+    all += Numel(each);
+    own += chunk.end - chunk.begin;
+  }
+  if (formula.mode != DataParallelMode::kFsdp) return PredictModelState(all, formula);
+  return {.parameters = own * formula.bytes_parameter,
+          .gradients = own * formula.bytes_gradient,
+          .optimizer = own * formula.bytes_optimizer};
+}
+
+std::string ModelStateTable(const std::vector<std::vector<int64_t>>& sizes, const ModelStateFormula& formula) {
+  int64_t parameters = 0;
+  for (const auto& each : sizes) parameters += Numel(each);
   char line[160];
   std::snprintf(line, sizeof line, "model state a rank, %lld parameters over %d ranks\n%-8s %14s %14s %14s %14s\n",
                 static_cast<long long>(parameters), formula.shards, "", "parameters", "gradients", "optimizer",
@@ -61,7 +85,7 @@ std::string ModelStateTable(int64_t parameters, const ModelStateFormula& formula
   for (const auto& [name, mode] : kModes) {
     ModelStateFormula row = formula;
     row.mode = mode;
-    const ModelStateBytes bytes = PredictModelState(parameters, row);
+    const ModelStateBytes bytes = PredictModelState(sizes, row);
     std::snprintf(line, sizeof line, "%-6s%s %14s %14s %14s %14s\n", name, mode == formula.mode ? " <" : "  ",
                   BytesText(bytes.parameters).c_str(), BytesText(bytes.gradients).c_str(),
                   BytesText(bytes.optimizer).c_str(), BytesText(bytes.total()).c_str());

@@ -9,6 +9,9 @@
 //   ZeRO-2                 2 P + 14 P / d       4 P + 12 P / d
 //   FSDP, HSDP             16 P / d             16 P / d
 //
+// where FSDP's P counts each parameter's rows rounded up to a multiple of d (row_chunks.h): a parameter with fewer rows
+// than ranks is as large as if it had one for each.
+//
 // Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020), 3.1.
 // FSDP keeps float32 shards and gathers them as bfloat16: two units of 2 bytes a parameter on top, while computing.
 #pragma once
@@ -47,10 +50,14 @@ struct ModelStateFormula {
 
 // Of `parameters` elements, spread evenly. For FSDP the sum counts, which mixed precision does not change.
 ModelStateBytes PredictModelState(int64_t parameters, const ModelStateFormula& formula);
+// Of parameters of these sizes, on one of the ranks that split them: exact for FSDP, which splits rows, and as above
+// for the other modes. The first rank has the most; the memory of the others is as large, with padding.
+ModelStateBytes PredictModelState(const std::vector<std::vector<int64_t>>& sizes, const ModelStateFormula& formula,
+                                  int rank = 0);
 
-// A line for each mode, for people. `shards` and the bytes are those of
-// `formula`, and its mode is marked.
-std::string ModelStateTable(int64_t parameters, const ModelStateFormula& formula);
+// A line for each mode, for people: what the first rank has of parameters of these sizes. `shards` and the bytes are
+// those of `formula`, and its mode is marked.
+std::string ModelStateTable(const std::vector<std::vector<int64_t>>& sizes, const ModelStateFormula& formula);
 
 // 1536 -> "1.5 KiB".
 std::string BytesText(int64_t bytes);

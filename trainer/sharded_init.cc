@@ -89,7 +89,7 @@ void init_parameters(FullyShardedModule& model, uint64_t seed, const InitRules& 
   const at::NoGradGuard no_grad;
   model.root().Reshard();
   for (const ShardedParameter& part : model.sharded_parameters()) {
-    Fill(part.tensor, part.name, part.begin, part.end, seed, rules(part.name, part.sizes));
+    Fill(part.tensor.view({-1}), part.name, part.begin, part.end, seed, rules(part.name, part.sizes));
   }
 }
 

@@ -14,8 +14,9 @@ namespace cohort::trainer {
 //   link          call A ══════════ call B ══════════════│             ▒ exposed
 class [[nodiscard]] SimulatedLink {
  public:
-  // Each call takes `latency` seconds and `seconds_per_byte` for each byte that the best algorithm for large messages
-  // sends: (n - 1) / n of the whole vector for gathering and scattering, twice that for all-reduce.
+  // Each call (those that are started as one are one) takes `latency` seconds and `seconds_per_byte` for each byte that
+  // the best algorithm for large messages sends: (n - 1) / n of the whole vector for gathering and scattering, twice
+  // that for all-reduce.
   SimulatedLink(double latency, double seconds_per_byte);
   ~SimulatedLink();
   SimulatedLink(const SimulatedLink&) = delete;

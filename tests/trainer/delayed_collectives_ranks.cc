@@ -37,6 +37,13 @@ TEST(DelayedCollectives, GiveTheSameResults) {
   works.push_back(ReduceScatterV(*group, AsBuffer(parts), {.counts = counts, .displacements = {}},
                                  AsBuffer(parts.narrow(0, 2 * me, 2)), comm::ReduceOp::kSum));
   works.push_back(Broadcast(*group, AsBuffer(told), n - 1));
+  at::Tensor ones = torch::zeros({n}), twos = torch::zeros({2 * n});  // two as one; the second in place
+  const at::Tensor one = torch::full({1}, 3.0 * me);
+  twos.narrow(0, 2 * me, 2).copy_(mine);
+  works.push_back(AllGathers(*group, std::vector<CallBuffers>{{AsBuffer(one), AsBuffer(ones)},
+                                                              {AsBuffer(twos.narrow(0, 2 * me, 2)), AsBuffer(twos)}}));
+  EXPECT_TRUE(ones.isnan().all().item<bool>());
+  EXPECT_TRUE(twos.isnan().all().item<bool>());
   EXPECT_TRUE(sum.isnan().all().item<bool>());
   EXPECT_TRUE(all.isnan().all().item<bool>());
   EXPECT_TRUE(part.isnan().all().item<bool>());
@@ -48,7 +55,9 @@ TEST(DelayedCollectives, GiveTheSameResults) {
   EXPECT_TRUE(torch::equal(part, whole.narrow(0, 2 * me, 2) * n));
   EXPECT_TRUE(torch::equal(parts.narrow(0, 2 * me, 2), part));
   EXPECT_TRUE(torch::equal(told, torch::full({3}, n - 1.0)));
-  EXPECT_EQ(delayed.calls(), 5);
+  EXPECT_TRUE(torch::equal(ones, torch::arange(n).to(torch::kFloat32) * 3));
+  EXPECT_TRUE(torch::equal(twos, all));
+  EXPECT_EQ(delayed.calls(), 7);
 }
 
 TEST(DelayedCollectives, StartWhatNobodyWaitsFor) {
@@ -86,6 +95,23 @@ TEST(DelayedCollectives, FindAnOutputThatIsWrittenTooEarly) {
   const absl::Status status = work.Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("the output of all_gather at "));
+}
+
+TEST(DelayedCollectives, LookAtEveryCallOfABatch) {
+  for (const bool output : {false, true}) {
+    const auto group = GroupOfItsOwn();
+    const DelayedCollectives delayed;
+    const int n = group->size();
+    at::Tensor first = torch::ones({3}), second = torch::ones({5});
+    at::Tensor to_first = torch::empty({3 * n}), to_second = torch::empty({5 * n});
+    runtime::Work work = AllGathers(*group, std::vector<CallBuffers>{{AsBuffer(first), AsBuffer(to_first)},
+                                                                     {AsBuffer(second), AsBuffer(to_second)}});
+    (output ? to_second : second)[0] = 5;
+    const absl::Status status = work.Wait();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr(output ? "the output of all_gather at " : "the input of all_gather at "));
+  }
 }
 
 TEST(DelayedCollectives, EndWithTheirGroup) {

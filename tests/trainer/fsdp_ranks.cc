@@ -34,19 +34,17 @@ TEST_P(Fsdp, GivesTheBitsOfDdp) {
 TEST_P(Fsdp, KeepsAShardOnly) {
   auto model = Shard(*world, options());
   const bool whole = std::get<0>(GetParam()) == ShardingStrategy::kNoShard;
-  int64_t mine = 0, all = 0;
+  const int shards = whole ? 1 : world->size();
   for (const auto& part : model->sharded_parameters()) {
-    mine += part.tensor.numel();
-    EXPECT_EQ(part.tensor.numel(), part.end - part.begin);
     int64_t numel = 1;
     for (int64_t size : part.sizes) numel *= size;
-    all += numel;
-  }
-  const int64_t units = kBlocks + 1;
-  if (whole) {
-    EXPECT_EQ(mine, all);
-  } else {
-    EXPECT_LE(mine, all / world->size() + units);
+    const int64_t rows = part.sizes.empty() ? 1 : part.sizes.front();
+    EXPECT_EQ(part.tensor.numel(), part.end - part.begin);
+    EXPECT_LE(part.tensor.numel(), (rows + shards - 1) / shards * (numel / rows)) << part.name;
+    int64_t together = part.tensor.numel();
+    const comm::Buffer buffer(&together, 1);
+    ASSERT_TRUE(world->AllReduce(buffer, buffer, comm::ReduceOp::kSum).Wait().ok());
+    EXPECT_EQ(together, whole ? numel * world->size() : numel) << part.name;
   }
   EXPECT_EQ(model->sharded_parameters().front().name.find("_fsdp"), std::string::npos);
 }
@@ -121,9 +119,8 @@ TEST(FsdpNoSync, AccumulatesAndTheNextBackwardAverages) {
     // The second round adds to what the first one gave.
     const auto parts = model->sharded_parameters();
     for (size_t i = 0; i < parts.size(); ++i) {
-      const at::Tensor whole = reference->parameters()[i].grad().reshape({-1});
-      EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(),
-                                  whole.narrow(0, parts[i].begin, parts[i].end - parts[i].begin), 1e-4, 1e-6))
+      const at::Tensor expected = PartOf(parts[i], reference->parameters()[i].grad());
+      EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), expected, 1e-4, 1e-6))
           << parts[i].name << " in round " << round;
     }
   }
@@ -136,11 +133,9 @@ void ExpectGradients(FullyShardedDataParallel<Tower>& model, int step, double ti
   ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
   const auto parts = model.sharded_parameters();
   for (size_t i = 0; i < parts.size(); ++i) {
-    const at::Tensor whole = reference->parameters()[i].grad().reshape({-1}) * times;
+    const at::Tensor expected = PartOf(parts[i], reference->parameters()[i].grad() * times);
     ASSERT_TRUE(parts[i].tensor.grad().defined()) << parts[i].name;
-    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), whole.narrow(0, parts[i].begin, parts[i].end - parts[i].begin),
-                                1e-4, 1e-6))
-        << parts[i].name << ", step " << step;
+    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), expected, 1e-4, 1e-6)) << parts[i].name << ", step " << step;
   }
 }
 
@@ -215,9 +210,8 @@ TEST(FsdpClip, ScalesByTheNormOfAllGradients) {
     EXPECT_NEAR(model->clip_grad_norm_(0.01, norm_type).item<double>(), expected, 1e-4 * expected);
     const auto parts = model->sharded_parameters();
     for (size_t i = 0; i < parts.size(); ++i) {
-      const at::Tensor whole = reference->parameters()[i].grad().reshape({-1});
-      EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(),
-                                  whole.narrow(0, parts[i].begin, parts[i].end - parts[i].begin), 1e-3, 1e-7));
+      const at::Tensor expected = PartOf(parts[i], reference->parameters()[i].grad());
+      EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), expected, 1e-3, 1e-7)) << parts[i].name;
     }
   }
 }

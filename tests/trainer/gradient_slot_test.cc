@@ -1,6 +1,8 @@
 // GradientSlot against the same by torch's operations, bit for bit.
 #include "trainer/gradient_slot.h"
 
+#include <algorithm>
+
 #include "gtest/gtest.h"
 #include "torch/torch.h"
 
@@ -41,6 +43,26 @@ TEST(GradientSlot, MultipliesToTorchsBits) {
       EXPECT_TRUE(torch::equal(out, place));
       EXPECT_GT(out._version(), version) << "autograd sees the change";
     }
+  }
+}
+
+// As FSDP's: 37 elements on ranks that have 10 each, whose shards are 25 elements apart; the last have 7.
+TEST(GradientSlot, MayLieInBlocks) {
+  torch::manual_seed(5);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    at::Tensor bucket = torch::full({100}, 9, type);
+    const GradientSlot slot = SlotIn(bucket, 5, kElements, 10, 25);
+    const at::Tensor gradient = torch::randn({kElements}).to(type);
+    ASSERT_TRUE(FillSlot(slot, gradient, 1.0 / 3));
+    const at::Tensor product = ByTorch(gradient, 1.0 / 3);
+    at::Tensor expected = torch::full({100}, 9, type);
+    for (int64_t block = 0; block < 4; ++block) {
+      const int64_t count = std::min<int64_t>(10, kElements - 10 * block);
+      expected.narrow(0, 5 + 25 * block, count).copy_(product.narrow(0, 10 * block, count));
+    }
+    EXPECT_TRUE(torch::equal(bucket, expected)) << type;
+    EXPECT_FALSE(CopySlotTo(slot, gradient));
+    EXPECT_FALSE(IsSlot(slot, bucket.narrow(0, 5, kElements)));
   }
 }
 

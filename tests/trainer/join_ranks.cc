@@ -234,8 +234,7 @@ void ExpectJoined(ShardedWanderer& model, bool by_initial, int does) {
   const auto expected = ExpectedGradients(*reference);
   const auto parts = model.sharded_parameters();
   for (size_t i = 0; i < parts.size(); ++i) {
-    const at::Tensor mine = expected[i].reshape({-1}).narrow(0, parts[i].begin, parts[i].end - parts[i].begin);
-    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), mine, 1e-3, 1e-5)) << parts[i].name;
+    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), PartOf(parts[i], expected[i]), 1e-3, 1e-5)) << parts[i].name;
   }
 }
 
@@ -319,10 +318,8 @@ TEST(JoinOfShards, AveragesWhatARankHasAccumulatedBeforeItsEnd) {
   (loss / std::max(world->size() - 1, 1)).backward();
   const auto parts = model->sharded_parameters();
   for (size_t i = 0; i < parts.size(); ++i) {
-    const at::Tensor whole = reference->parameters()[i].grad().reshape({-1});
-    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), whole.narrow(0, parts[i].begin, parts[i].end - parts[i].begin),
-                                1e-4, 1e-6))
-        << parts[i].name;
+    const at::Tensor expected = PartOf(parts[i], reference->parameters()[i].grad());
+    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), expected, 1e-4, 1e-6)) << parts[i].name;
   }
 }
 

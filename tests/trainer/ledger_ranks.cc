@@ -152,6 +152,36 @@ TEST(Ledger, OfShardsIsWhatTheFormulasSay) {
               {{CollectiveKind::kReduceScatter, n}, (n - 1) * kBytes / 2}});
 }
 
+// Parameters of more than 64 KiB are gathered by a call of their own, the small ones of a unit together; rows are
+// rounded up to a multiple of the ranks.
+TEST(Ledger, OfShardsCountsPaddingAndEachCall) {
+  struct Uneven : torch::nn::Module {
+    Uneven() {
+      wide = register_module("wide", torch::nn::Linear(kWidth, 1601));
+      narrow = register_module("narrow", torch::nn::Linear(1601, kWidth));
+      factor = register_parameter("factor", torch::ones({}));
+    }
+    at::Tensor forward(const at::Tensor& x) { return narrow(wide(x)) * factor; }
+    torch::nn::Linear wide{nullptr}, narrow{nullptr};
+    at::Tensor factor;
+  };
+  const int n = world->size();
+  const auto padded = [n](int64_t rows, int64_t row) { return (rows + n - 1) / n * n * row * 4; };
+  const int64_t bytes =
+      padded(1601, kWidth) + padded(1601, 1) + padded(kWidth, 1601) + padded(kWidth, 1) + padded(1, 1);
+  FullyShardedDataParallelOptions options;
+  options.reshard_after_forward = true;
+  FullyShardedDataParallel<Uneven> model(std::make_shared<Uneven>(), *world, options);
+  SGD optimizer(model.parameters(), SGDOptions(0.1));
+  auto entries = Entered("FSDP, uneven", model, optimizer);
+  ExpectSent(
+      "FSDP, uneven", entries,
+      {{{CollectiveKind::kAllGather, n}, 2 * (n - 1) * bytes}, {{CollectiveKind::kReduceScatter, n}, (n - 1) * bytes}});
+  if (n == 1) return;
+  EXPECT_EQ((entries[{CollectiveKind::kAllGather, n}].calls), kSteps * 2 * 3);  // two large ones, and the small ones
+  EXPECT_EQ((entries[{CollectiveKind::kReduceScatter, n}].calls), kSteps);
+}
+
 TEST(Ledger, OfReplicatedShardsIsWhatTheFormulasSay) {
   if (world->size() % 2 != 0) GTEST_SKIP() << "needs an even number of ranks";
   constexpr int kReplicas = 2;

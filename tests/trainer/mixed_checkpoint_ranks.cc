@@ -83,7 +83,7 @@ TEST_F(MixedCheckpoints, OfMasterWeightsLoadIntoFloat32Shards) {
   EXPECT_TRUE(torch::equal(loaded.net->count, torch::full({2}, 42.0)));
   const auto expect_part = [](const ShardedParameter& part, const at::Tensor& actual, const at::Tensor& whole) {
     ASSERT_EQ(actual.scalar_type(), torch::kFloat32);
-    EXPECT_TRUE(torch::equal(actual, whole.reshape({-1}).narrow(0, part.begin, part.end - part.begin))) << part.name;
+    EXPECT_TRUE(torch::equal(actual, PartOf(part, whole))) << part.name;
   };
   for (const auto& part : loaded.fsdp->sharded_parameters()) {
     const std::string prefix = "optimizer." + part.name + ".";
@@ -96,9 +96,8 @@ TEST_F(MixedCheckpoints, OfMasterWeightsLoadIntoFloat32Shards) {
   Train(saved, 3, 4);
   Train(loaded, 3, 4);
   for (const auto& part : loaded.fsdp->sharded_parameters()) {
-    const at::Tensor whole = saved.net->named_parameters()[part.name].detach().to(torch::kFloat32).reshape({-1});
-    EXPECT_TRUE(torch::allclose(part.tensor, whole.narrow(0, part.begin, part.end - part.begin), 0.05, 0.02))
-        << part.name;
+    const at::Tensor whole = saved.net->named_parameters()[part.name].detach().to(torch::kFloat32);
+    EXPECT_TRUE(torch::allclose(part.tensor, PartOf(part, whole), 0.05, 0.02)) << part.name;
   }
 }
 
@@ -130,9 +129,8 @@ TEST_F(MixedCheckpoints, OfFloat32ShardsLoadIntoMasterWeights) {
     Train(saved, steps, steps + 1);
     Train(loaded, steps, steps + 1);
     for (const auto& part : saved.fsdp->sharded_parameters()) {
-      const at::Tensor whole = loaded.net->named_parameters()[part.name].detach().to(torch::kFloat32).reshape({-1});
-      EXPECT_TRUE(torch::allclose(part.tensor, whole.narrow(0, part.begin, part.end - part.begin), 0.05, 0.02))
-          << part.name;
+      const at::Tensor whole = loaded.net->named_parameters()[part.name].detach().to(torch::kFloat32);
+      EXPECT_TRUE(torch::allclose(part.tensor, PartOf(part, whole), 0.05, 0.02)) << part.name;
     }
     ASSERT_TRUE(world->Barrier().Wait().ok());  // before the next checkpoint replaces this one
   }

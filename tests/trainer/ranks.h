@@ -47,6 +47,12 @@ std::vector<at::Tensor> ExpectedGradients(Model& model, int step = 0) {
   return sums;
 }
 
+// What `part`, a ShardedParameter, has of the whole tensor.
+template <typename Part>
+at::Tensor PartOf(const Part& part, const at::Tensor& whole) {
+  return whole.detach().reshape({-1}).narrow(0, part.begin, part.end - part.begin).view(part.tensor.sizes());
+}
+
 inline void ExpectGradients(const torch::nn::Module& model, const std::vector<at::Tensor>& expected, double rtol = 1e-5,
                             double atol = 1e-7) {
   const auto parameters = model.parameters();

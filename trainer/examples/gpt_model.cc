@@ -5,6 +5,7 @@
 #include <string>
 
 #include "torch/torch.h"
+#include "trainer/deferred_init.h"
 
 namespace cohort::examples {
 
@@ -13,11 +14,13 @@ using torch::nn::LayerNorm;
 using torch::nn::LayerNormOptions;
 using torch::nn::Linear;
 
-int64_t GptParameters(const GptOptions& options) {
-  const int64_t width = options.width;
-  const int64_t block = 12 * width * width + 13 * width;  // 3 + 1 + 4 + 4 matrices; their biases; 2 norms
-  return (options.vocabulary + options.context) * width + options.layers * block + 2 * width +
-         (width + 1) * options.vocabulary;
+std::vector<std::vector<int64_t>> GptSizes(const GptOptions& options) {
+  const trainer::DeferredInit deferred;
+  const Gpt model(options,
+                  [](const std::shared_ptr<GptBlock>& block) { return std::make_pair(block, Gpt::Forward()); });
+  std::vector<std::vector<int64_t>> sizes;
+  for (const at::Tensor& parameter : model.parameters()) sizes.push_back(parameter.sizes().vec());
+  return sizes;
 }
 
 GptBlock::GptBlock(const GptOptions& options) : heads_(options.heads) {

@@ -22,8 +22,8 @@ struct GptOptions {
   int64_t width = 64;
 };
 
-// Elements of all parameters of such a model, from the sizes alone.
-int64_t GptParameters(const GptOptions& options);
+// The sizes of all parameters of such a model, without memory for them.
+std::vector<std::vector<int64_t>> GptSizes(const GptOptions& options);
 
 class GptBlock : public torch::nn::Module {
  public:

@@ -343,7 +343,7 @@ void DryRun(Options options) {
                 options.dry_run);
     formula = {.mode = trainer::DataParallelMode::kFsdp, .shards = sizes.back()};
   }
-  std::fputs(trainer::ModelStateTable(GptParameters(options.model), formula).c_str(), stdout);
+  std::fputs(trainer::ModelStateTable(GptSizes(options.model), formula).c_str(), stdout);
 }
 
 void Run(Training& training) {
