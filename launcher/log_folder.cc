@@ -45,7 +45,7 @@ absl::StatusOr<LogFolder> LogFolder::Make(const std::string& folder) {
     found->made = Missing(found->path);
     fs::create_directories(found->path, error);
     if (error) return Refusal(folder, error.message());
-    found->has_others = fs::exists(found->path / "report.json", error) || fs::exists(found->path / "rank-0.out", error);
+    found->has_others = fs::exists(found->path / "report.json", error);
     if (fs::is_directory(found->path, error) && ::access(found->path.c_str(), W_OK | X_OK) == 0) {
       return absl::OkStatus();
     }

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from job_watch import environ, parent_of, processes_with, rank_of, wait_until
+from job_watch import environ, kill_at_once, parent_of, processes_with, rank_of, wait_until
 
 RANKS = 4
 LINES = 10
@@ -249,9 +249,7 @@ def kill_agent(trial):
 
 def lose_node(trial):
     processes = trial.node_processes("all")
-    for number in (signal.SIGSTOP, signal.SIGKILL):  # all at the same moment, as when the power fails
-        for pid in processes:
-            os.kill(pid, number)
+    kill_at_once(processes)
 
 
 LATE = [r"rank {v}\b.*(has not|did not|never|absent|missing|not (yet )?(called|entered|reached))"]

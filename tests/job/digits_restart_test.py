@@ -11,7 +11,7 @@ import sys
 import tempfile
 
 from digits_run import Run, end_all, read_all
-from job_watch import parent_of, processes_with, rank_of
+from job_watch import kill_at_once, parent_of, processes_with, rank_of
 
 DLAUNCH, TRAIN_DIGITS = sys.argv[1:3]
 EPOCHS = 4
@@ -31,9 +31,7 @@ def kill_node_of(rank):
     """Its agent and its ranks at one moment, as when the power fails."""
     agent = parent_of(pid_of(rank))
     doomed = [pid for pid in processes_with(MARK) if parent_of(pid) == agent] + [agent]
-    for number in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in doomed:
-            os.kill(pid, number)
+    kill_at_once(doomed)
 
 
 def check(killed, expected, how):

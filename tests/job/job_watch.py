@@ -1,6 +1,7 @@
 """What tests of whole jobs share: finding the processes of a job by a mark in their environment, and what it left."""
 import os
 import re
+import signal
 import time
 
 
@@ -42,6 +43,16 @@ def parent_of(pid):
             return int(file.read().rpartition(")")[2].split()[1])
     except OSError:
         return 0
+
+
+def kill_at_once(pids):
+    """All at the same moment, as when the power fails."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:  # it went with one of the others
+                pass
 
 
 def rank_of(pid):
