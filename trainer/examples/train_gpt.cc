@@ -27,6 +27,7 @@
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
 #include "trainer/examples/gpt_model.h"
+#include "trainer/examples/output_file.h"
 #include "trainer/examples/text_data.h"
 #include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/model_memory.h"
@@ -230,7 +231,18 @@ int64_t Resume(Training& training) {
 void MakeFolder(Training& training) {
   if (training.options.checkpoints.empty()) return;
   trainer::TogetherOrNot(*training.world, "making " + training.options.checkpoints, [&] {
-    if (training.prints()) std::filesystem::create_directories(training.options.checkpoints);
+    if (!training.prints()) return;
+    std::filesystem::create_directories(training.options.checkpoints);
+    CheckWritable(training.options.checkpoints);
+  });
+}
+
+// Before training, so that what can't be written is said at once.
+void PrepareToWrite(Training& training) {
+  MakeFolder(training);
+  const std::string& file = training.options.export_to;
+  trainer::TogetherOrNot(*training.world, "preparing to export", [&] {
+    if (!file.empty() && training.prints()) CheckOutputFile(file, "--export");
   });
 }
 
@@ -256,6 +268,11 @@ int64_t ResidentBytes() {
 void Train(Training& training) {
   const Options& options = training.options;
   const int64_t first = Resume(training);
+  if (first >= options.steps && training.prints()) {
+    std::printf("already at step %lld, --steps is %lld\n", static_cast<long long>(first),
+                static_cast<long long>(options.steps));
+    std::fflush(stdout);
+  }
   auto start = std::chrono::steady_clock::now();
   int64_t since = first;
   for (int64_t step = first; step < options.steps; ++step) {
@@ -358,8 +375,9 @@ void Run(Training& training) {
                 options.mesh.empty() ? options.mode.c_str() : ("mesh " + options.mesh).c_str(),
                 static_cast<long long>(elements), static_cast<long long>(options.batch_size),
                 static_cast<long long>(options.model.context));
+    std::fflush(stdout);
   }
-  MakeFolder(training);  // before training, so that what can't be made is said at once
+  PrepareToWrite(training);
   Train(training);
   Export(training);
   const double loss = ValidationLoss(training);
