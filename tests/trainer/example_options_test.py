@@ -85,6 +85,16 @@ class Options(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done)
             self.assertIn("already at step 1, --steps is 1\n", done.stdout)
 
+    def test_a_dry_run_counts_the_ranks_of_the_mesh(self):
+        half = [line.split() for line in run("train_gpt", "--dry-run", "2", "--mode", "fsdp").stdout.splitlines()]
+        row = next(words for words in half if words[:2] == ["fsdp", "<"])
+        done = run("train_gpt", "--dry-run", "4", "--mesh", "replicate=2,shard=2")
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn(" over 4 ranks, replicate=2,shard=2: parameters %s %s," % tuple(row[2:4]), done.stdout)
+        self.assertTrue(done.stdout.endswith("together %s %s\n" % tuple(row[-2:])), done)
+        self.assertEqual(run("train_gpt", "--dry-run", "4", "--mesh", "shard=4").stdout,
+                         run("train_gpt", "--dry-run", "4", "--mode", "fsdp").stdout)
+
     def test_another_batch_size_does_not_resume(self):
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
             command = ("train_digits", "--epochs", "1", "--checkpoints", folder)

@@ -351,6 +351,7 @@ void TearDown(Training& training) {
 // What each of `options.dry_run` ranks would keep, from the sizes alone.
 void DryRun(Options options) {
   options.model.vocabulary = Text(options.data.empty() ? FindShakespeare() : options.data).vocabulary();
+  const int64_t parameters = GptParameters(options.model);
   trainer::ModelStateFormula formula = {.mode = trainer::DataParallelModeOf(options.mode), .shards = options.dry_run};
   if (!options.mesh.empty()) {
     const auto [names, sizes] = ParseMesh(options.mesh);
@@ -359,8 +360,18 @@ void DryRun(Options options) {
     TORCH_CHECK(ranks == options.dry_run, "--mesh ", options.mesh, " is of ", ranks, " ranks, and --dry-run says ",
                 options.dry_run);
     formula = {.mode = trainer::DataParallelMode::kFsdp, .shards = sizes.back()};
+    if (sizes.size() > 1) {  // the table is of modes that split among all ranks
+      const trainer::ModelStateBytes bytes = trainer::PredictModelState(parameters, formula);
+      std::printf(
+          "model state a rank, %lld parameters over %d ranks, %s: parameters %s, gradients %s, optimizer %s, "
+          "together %s\n",
+          static_cast<long long>(parameters), options.dry_run, options.mesh.c_str(),
+          trainer::BytesText(bytes.parameters).c_str(), trainer::BytesText(bytes.gradients).c_str(),
+          trainer::BytesText(bytes.optimizer).c_str(), trainer::BytesText(bytes.total()).c_str());
+      return;
+    }
   }
-  std::fputs(trainer::ModelStateTable(GptParameters(options.model), formula).c_str(), stdout);
+  std::fputs(trainer::ModelStateTable(parameters, formula).c_str(), stdout);
 }
 
 void Run(Training& training) {
