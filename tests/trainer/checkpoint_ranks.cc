@@ -336,6 +336,9 @@ TEST_F(Checkpoints, AreWrittenWhileTrainingGoesOn) {
     checkpointer.Save(At("step-0/index.json/within"), saved.state, {});
     EXPECT_THROW(checkpointer.Wait(), DistributedError);
     checkpointer.Save(At("a/folder/at-the-end/"), saved.state, {});
+    testing::internal::CaptureStderr();
+    AsyncCheckpointer(*world).Save(At("step-0/index.json/unasked"), saved.state, {});
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("AsyncCheckpointer: nobody asked"));
   }
   EXPECT_TRUE(fs::exists(At("a/folder/at-the-end/index.json")));
   Trained loaded("ddp", *world);
