@@ -1,11 +1,13 @@
 #include "trainer/async_checkpoint.h"
 
+#include <cstdio>
 #include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "torch/torch.h"
+#include "trainer/caught_error.h"
 #include "trainer/error.h"
 
 namespace cohort::trainer {
@@ -45,7 +47,12 @@ AsyncCheckpointer::AsyncCheckpointer(comm::Communicator& world, std::chrono::nan
 }
 
 AsyncCheckpointer::~AsyncCheckpointer() {
-  if (writer_ != nullptr) writer_->thread.join();
+  try {
+    Wait();
+  } catch (...) {
+    std::fprintf(stderr, "AsyncCheckpointer: nobody asked for the last checkpoint, which failed: %s\n",
+                 TextOfCaught().c_str());
+  }
 }
 
 void AsyncCheckpointer::Save(const std::string& directory, const TrainingState& state, const CheckpointValues& values) {

@@ -19,7 +19,7 @@ class AsyncCheckpointer {
   // `world` must outlive this. A rank that is done waits up to `timeout` for the others. Collective. Throws
   // DistributedError.
   explicit AsyncCheckpointer(comm::Communicator& world, std::chrono::nanoseconds timeout = kTogetherTimeout);
-  // Waits. An error that nobody asked for (Wait) is lost.
+  // Waits. An error that nobody asked for (Wait) is said on standard error output.
   ~AsyncCheckpointer();
   AsyncCheckpointer(const AsyncCheckpointer&) = delete;
   AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;

@@ -153,12 +153,14 @@ void TogetherOrNot(comm::Communicator& world, const std::string& what, const std
 void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
                     const std::vector<CheckpointTensor>& tensors, const CheckpointValues& values,
                     std::chrono::nanoseconds timeout) {
-  const std::string partial = directory + ".partial";
-  const std::string what = "saving checkpoint " + directory;
+  std::string target = directory;  // "step-1/" would be written as step-1/.partial, within itself
+  while (target.size() > 1 && target.back() == '/') target.pop_back();
+  const std::string partial = target + ".partial";
+  const std::string what = "saving checkpoint " + target;
   const auto together = [&](const std::function<void()>& work) { TogetherOrNot(world, what, work, timeout); };
   std::unique_ptr<PartialDirectory> writing;  // rank 0's; gone with what is in it when anything fails
   together([&] {
-    if (world.rank() == 0) writing = std::make_unique<PartialDirectory>(directory);
+    if (world.rank() == 0) writing = std::make_unique<PartialDirectory>(target);
   });
   std::string own_text;
   together([&] {

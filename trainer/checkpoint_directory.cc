@@ -83,6 +83,14 @@ void CheckReplaceable(const std::string& directory) {
                              "name another directory or move it away");
 }
 
+// So that what lies within is still found after a power failure.
+void MakeWithParents(const fs::path& directory) {
+  if (directory.empty() || fs::exists(directory)) return;
+  const fs::path parent = directory.parent_path();
+  MakeWithParents(parent);
+  if (fs::create_directory(directory)) SyncDirectory(parent.empty() ? "." : parent.string());
+}
+
 // The last time that something was written there.
 fs::file_time_type LastWrite(const fs::path& directory) {
   fs::file_time_type last = fs::last_write_time(directory);
@@ -112,6 +120,7 @@ void RemoveAbandoned(const fs::path& own) {
 
 PartialDirectory::PartialDirectory(const std::string& directory) : directory_(directory), path_(directory + kPartial) {
   CheckReplaceable(directory_);
+  MakeWithParents(fs::path(directory_).parent_path());
   const int before = OpenDirectory(path_);
   const Lock lock = before < 0 ? Lock::kUnknown : TryLock(before);
   if (lock != Lock::kHeldByOther) fs::remove_all(path_);

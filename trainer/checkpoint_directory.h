@@ -12,9 +12,9 @@ namespace cohort::trainer {
 // Of one rank; the others write into it by its path.
 class PartialDirectory {
  public:
-  // Makes it, empty. Removes what killed runs have left under its name, and under those of other checkpoints beside it
-  // where nobody has written for an hour. Throws DistributedError: another job is writing there, or `directory` is
-  // there and is neither a checkpoint nor empty.
+  // Makes it, empty, and the directories that it lies in. Removes what killed runs have left under its name, and under
+  // those of other checkpoints beside it where nobody has written for an hour. Throws DistributedError: another job is
+  // writing there, or `directory` is there and is neither a checkpoint nor empty.
   explicit PartialDirectory(const std::string& directory);
   // Removes it unless it was published or another job has taken its name.
   ~PartialDirectory();

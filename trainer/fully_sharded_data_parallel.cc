@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/base/mutex.h"
 #include "torch/torch.h"
 #include "trainer/broadcast.h"
 #include "trainer/deferred_init.h"
@@ -15,9 +16,34 @@
 namespace cohort::trainer {
 namespace {
 
-// The parameters and buffers of `module` outside wrapped modules, each once.
+// The modules whose parameters a unit has.
+using Modules = std::vector<std::weak_ptr<const torch::nn::Module>>;
+
+runtime::Mutex mutex;
+std::map<const FullyShardedModule*, Modules>& Units() COHORT_REQUIRES(mutex) {
+  static auto* units = new std::map<const FullyShardedModule*, Modules>;  // for ever: modules may be static
+  return *units;
+}
+
+// Else its parameters, which are shards, would be taken for whole ones and sharded again.
+void CheckOutsideOfUnits(const torch::nn::Module& module) {
+  const std::weak_ptr<const torch::nn::Module> self = module.weak_from_this();
+  if (self.expired()) return;  // nobody shares it
+  runtime::MutexLock lock(mutex);
+  for (const auto& [unit, modules] : Units()) {
+    for (const auto& each : modules) {
+      TORCH_CHECK(each.owner_before(self) || self.owner_before(each),
+                  "FullyShardedDataParallel: the parameters of module ", module.name(),
+                  " are sharded already, by itself or with those of a module around it: shard from the inside out, "
+                  "each module before those that hold it");
+    }
+  }
+}
+
+// The parameters and buffers of `module` outside wrapped modules, each once, and whose they are.
 void Collect(const torch::nn::Module& module, const std::string& prefix, std::set<const void*>& seen,
-             std::vector<FsdpParameter>& parameters, std::vector<at::Tensor>& buffers) {
+             std::vector<FsdpParameter>& parameters, std::vector<at::Tensor>& buffers, Modules& modules) {
+  modules.push_back(module.weak_from_this());
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
     parameters.push_back({.name = prefix + item.key(), .tensor = item.value()});
@@ -29,7 +55,7 @@ void Collect(const torch::nn::Module& module, const std::string& prefix, std::se
   }
   for (const auto& child : module.named_children()) {
     if (ShardsOf(*child.value()) != nullptr) continue;
-    Collect(*child.value(), prefix + child.key() + ".", seen, parameters, buffers);
+    Collect(*child.value(), prefix + child.key() + ".", seen, parameters, buffers, modules);
   }
 }
 
@@ -70,10 +96,12 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
     shard_ = alone_.get();
     replicate_ = &world;
   }
+  CheckOutsideOfUnits(module);
   std::set<const void*> seen;
   std::vector<FsdpParameter> parameters;
   std::vector<at::Tensor> state;
-  Collect(module, "", seen, parameters, state);
+  Modules modules;
+  Collect(module, "", seen, parameters, state, modules);
   if (options.device_id.has_value()) {
     for (at::Tensor& buffer : state) buffer.set_data(buffer.to(*options.device_id));
   }
@@ -84,10 +112,15 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
     BroadcastTensors(world, state, 0, "broadcasting rank 0's parameters and buffers");
   }
   unit_ = std::make_shared<FsdpUnit>(std::move(parameters), shard_->size(), shard_->rank(), options);
+  runtime::MutexLock lock(mutex);
+  Units()[this] = std::move(modules);
 }
 
 // Parameters stay with the module, as shards.
-FullyShardedModule::~FullyShardedModule() = default;
+FullyShardedModule::~FullyShardedModule() {
+  runtime::MutexLock lock(mutex);
+  Units().erase(this);
+}
 
 std::vector<FullyShardedModule*> FullyShardedModule::Within() {
   std::vector<FullyShardedModule*> found = {this};

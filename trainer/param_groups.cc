@@ -90,9 +90,10 @@ std::vector<std::unique_ptr<OptimizerOptions>> ParamGroupOptions(const Optimizer
   for (size_t i = 0; i < groups.size(); ++i) {
     const Json& saved = groups[i];
     const OptimizerParamGroup& group = optimizer.param_groups()[i];
-    TORCH_CHECK(saved.is_object() && saved.contains("params") && saved["params"] == ParametersOf(group),
-                "the saved optimizer has another number of parameters in its param group ", i, " than the ",
-                ParametersOf(group), " of this one");
+    const Json count = saved.is_object() && saved.contains("params") ? saved["params"] : Json();
+    TORCH_CHECK(count == ParametersOf(group), "the saved optimizer has ", count.dump(),
+                " parameters in its param group ", i, " and this one ", ParametersOf(group),
+                "; was it of another model, or of other groups?");
     all.push_back(group.options().clone());
     VisitOptions(*all.back(), [&](const char* name, auto& value) {
       using T = std::remove_reference_t<decltype(value)>;

@@ -114,7 +114,7 @@ def installed_headers(tree):
 
 def check_installed(tree):
     """An installed header needs nothing but the standard library, Abseil's Status, libtorch (in the trainer), and other
-    installed headers."""
+    installed headers. Those that it or its part's page sends users to are installed too."""
     installed = installed_headers(tree)
     for path in sorted(installed):
         if path not in tree.paths:
@@ -125,6 +125,23 @@ def check_installed(tree):
                 yield path, line, f"is installed, but {header} is not: list it in HDRS of its library"
             elif header.startswith("absl/") and header not in ("absl/status/status.h", "absl/status/statusor.h"):
                 yield path, line, f"{header}: installed headers use no Abseil but Status and StatusOr"
+    for path in sorted(installed | {top(header) + "/README.md" for header in installed}):
+        for line, header in _sent_to(tree, path) if path in tree.paths else ():
+            if header not in installed:
+                yield path, line, f"sends users to {header}, which is not installed: list it in HDRS of its library"
+
+
+def _sent_to(tree, path):
+    """[(line, header)] of what a header or a page tells its readers to include: `(x.h)` after a name, of the same folder,
+    and the includes of a page's examples."""
+    folder = posixpath.dirname(path)
+    for line, text in enumerate(tree.text(path).splitlines(), 1):
+        named = [f"{folder}/{header}" for header in re.findall(r"\(`?(\w+\.h)`?\)", text)]
+        if path.endswith(".md"):
+            named += re.findall(r'^#include "([^"]+)"', text)
+        for header in named:
+            if header in tree.paths:
+                yield line, header
 
 
 def _named_sources(tree):

@@ -73,6 +73,20 @@ class Layering(RuleTest):
             "comm/d.h": '#include "comm/c.h"\n',
         }), ["comm/b.h", "comm/b.h"])
 
+    def test_what_users_are_sent_to_is_installed(self):
+        files = {
+            "comm/CMakeLists.txt": "cohort_library(NAME comm HDRS a.h SRCS b.h c.h)\n",
+            "comm/a.h": "// Give it Once() (b.h). Between hosts: wire.h, c.h.\n",
+            "comm/b.h": "",
+            "comm/c.h": "",
+            "comm/README.md": 'Its inside is `b.h`.\n#include "comm/a.h"\n',
+            "launcher/README.md": "All of it (`d.h`).\n",
+            "launcher/d.h": "",
+        }
+        self.assertEqual(self.found(layering.check_installed, files), ["comm/a.h"])
+        files["comm/README.md"] = 'Give it `Once()` (`b.h`).\n```cpp\n#include "comm/c.h"\n'
+        self.assertEqual(self.found(layering.check_installed, files), ["comm/README.md"] * 2 + ["comm/a.h"])
+
     def test_dead_sources(self):
         self.assertEqual(self.found(layering.check_compiled, {
             "comm/CMakeLists.txt": "cohort_library(NAME comm SRCS a.cc ring/b.cc)  # c.cc\n",

@@ -73,6 +73,15 @@ TEST_F(PartialDirectories, TakeTheirPlaceOrGo) {
   EXPECT_EQ(fs::file_size(At("step-1") + "/index.json"), 3u);
 }
 
+TEST_F(PartialDirectories, AreMadeWithTheirParents) {
+  PartialDirectory partial(At("runs/first/step-1"));
+  EXPECT_TRUE(fs::is_directory(At("runs/first/step-1.partial")));
+  partial.Publish();
+  EXPECT_TRUE(fs::is_directory(At("runs/first/step-1")));
+  std::ofstream(At("file")) << "precious";
+  EXPECT_THROW(PartialDirectory(At("file/step-1")), fs::filesystem_error);
+}
+
 TEST_F(PartialDirectories, ReplaceNothingButCheckpoints) {
   Directory("home", {"precious"});
   Directory("web", {"index.json", "precious"});

@@ -333,11 +333,14 @@ TEST_F(Checkpoints, AreWrittenWhileTrainingGoesOn) {
     }
     checkpointer.Wait();
     checkpointer.Wait();
-    checkpointer.Save(At("no/such/folder"), saved.state, {});
+    checkpointer.Save(At("step-0/index.json/within"), saved.state, {});
     EXPECT_THROW(checkpointer.Wait(), DistributedError);
-    checkpointer.Save(At("at-the-end"), saved.state, {});
+    checkpointer.Save(At("a/folder/at-the-end/"), saved.state, {});
+    testing::internal::CaptureStderr();
+    AsyncCheckpointer(*world).Save(At("step-0/index.json/unasked"), saved.state, {});
+    EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr("AsyncCheckpointer: nobody asked"));
   }
-  EXPECT_TRUE(fs::exists(At("at-the-end") + "/index.json"));
+  EXPECT_TRUE(fs::exists(At("a/folder/at-the-end/index.json")));
   Trained loaded("ddp", *world);
   EXPECT_EQ(LoadTrainingState(*world, At("step-2"), loaded.state).at("step"), "2");
   ExpectEqual(loaded.Whole(), then, true);
@@ -480,7 +483,7 @@ TEST_F(Checkpoints, NameWhatDoesNotFit) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("model.first.weight"));
   }
   EXPECT_THROW(LoadTrainingState(*world, At("nowhere"), saved.state), DistributedError);
-  EXPECT_THROW(SaveTrainingState(*world, At("no/such/folder"), saved.state, {}), DistributedError);
+  EXPECT_THROW(SaveTrainingState(*world, At("step-0/index.json/within"), saved.state, {}), DistributedError);
   EXPECT_FALSE(LoadLatestTrainingState(*world, At("nowhere"), saved.state).has_value());
 }
 

@@ -48,6 +48,21 @@ class Options(unittest.TestCase):
         with tempfile.NamedTemporaryFile() as file:
             self.refused(1, "making " + file.name, "train_digits", "--checkpoints", file.name)
             self.refused(1, "making " + file.name, *SMALL_GPT, "--checkpoints", file.name)
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            command = (*SMALL_GPT, "--checkpoints", folder, "--export")
+            self.refused(1, "no folder /nonexistent", *command, "/nonexistent/weights")
+            self.refused(1, "no ordinary file", *command, folder)
+
+    @unittest.skipIf(os.geteuid() == 0, "root may write anywhere")
+    def test_folders_of_others(self):
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            others = os.path.join(folder, "others")
+            os.mkdir(others, 0o555)
+            for command in (("train_digits",), SMALL_GPT):
+                self.refused(1, "can't write in " + others, *command, "--checkpoints", others)
+            self.refused(1, "can't write in " + others, "train_digits", "--single", "--save", others + "/weights.pt")
+            command = (*SMALL_GPT, "--checkpoints", folder, "--export", others + "/weights")
+            self.refused(1, "can't write in " + others, *command)
 
     def test_data_that_is_no_file(self):
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
@@ -61,6 +76,24 @@ class Options(unittest.TestCase):
             done = run(*SMALL_GPT, "--data", text, "--sample", "3")  # whose sample can't begin with KING
             self.assertEqual(done.returncode, 0, done)
             self.assertIn("\nxxxx\n", done.stdout)
+
+    def test_a_training_that_is_over_says_so(self):
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            command = (*SMALL_GPT, "--sample", "0", "--checkpoints", folder)
+            self.assertEqual(run(*command).returncode, 0)
+            done = run(*command, "--resume")
+            self.assertEqual(done.returncode, 0, done)
+            self.assertIn("already at step 1, --steps is 1\n", done.stdout)
+
+    def test_a_dry_run_counts_the_ranks_of_the_mesh(self):
+        half = [line.split() for line in run("train_gpt", "--dry-run", "2", "--mode", "fsdp").stdout.splitlines()]
+        row = next(words for words in half if words[:2] == ["fsdp", "<"])
+        done = run("train_gpt", "--dry-run", "4", "--mesh", "replicate=2,shard=2")
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn(" over 4 ranks, replicate=2,shard=2: parameters %s %s," % tuple(row[2:4]), done.stdout)
+        self.assertTrue(done.stdout.endswith("together %s %s\n" % tuple(row[-2:])), done)
+        self.assertEqual(run("train_gpt", "--dry-run", "4", "--mesh", "shard=4").stdout,
+                         run("train_gpt", "--dry-run", "4", "--mode", "fsdp").stdout)
 
     def test_another_batch_size_does_not_resume(self):
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:

@@ -239,6 +239,14 @@ TEST(FsdpInPlace, RefusesByNameWhatItCanNotServe) {
   EXPECT_THAT(refused([&] { fully_shard(*model, *world); }), HasSubstr("sharded already"));
   EXPECT_THAT(refused([&] { fully_shard(*model->layers->begin(), *world); }), HasSubstr("sharded already"));
   EXPECT_THAT(refused([&] { DistributedDataParallel<Mixture>(model, *world); }), HasSubstr("module itself is sharded"));
+  auto outside_in = std::make_shared<Mixture>();
+  fully_shard(*outside_in, *world);
+  EXPECT_THAT(refused([&] { fully_shard(*outside_in->member, *world); }), HasSubstr("Residual are sharded already"));
+  EXPECT_THAT(refused([&] { fully_shard(*outside_in->tail, *world); }), HasSubstr("shard from the inside out"));
+  for (auto& layer : *outside_in->layers) {
+    EXPECT_THAT(refused([&] { fully_shard(layer, *world); }), HasSubstr("shard from the inside out"));
+  }
+  outside_in->forward(InputOf(world->rank(), 0)).sum().backward();  // which nothing of it has hurt
   Sequential empty;
   EXPECT_THAT(refused([&] { fully_shard(*empty, *world); }), HasSubstr("without elements"));
 }

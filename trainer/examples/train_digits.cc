@@ -38,6 +38,7 @@
 #include "trainer/error.h"
 #include "trainer/examples/digits_data.h"
 #include "trainer/examples/digits_net.h"
+#include "trainer/examples/output_file.h"
 #include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/sharded_data_parallel.h"
 #include "trainer/training_state.h"
@@ -209,12 +210,14 @@ void SetUp(Trainer& trainer) {
   Wrap(trainer, devices);
   if (trainer.prints()) {
     std::printf(
-        "train_digits: %lld training and %lld test images, %d rank%s on %d node%s, devices of rank 0: %s, "
+        "train_digits: %s, %lld training and %lld test images, %d rank%s on %d node%s, devices of rank 0: %s, "
         "global batch %lld\n",
+        options.single && options.mode == "ddp" ? "one process" : options.mode.c_str(),
         static_cast<long long>(trainer.data.train.count()), static_cast<long long>(trainer.data.test.count()),
         trainer.size(), trainer.size() == 1 ? "" : "s", trainer.runtime ? trainer.runtime->node_count() : 1,
         trainer.runtime && trainer.runtime->node_count() > 1 ? "s" : "", Devices(devices).c_str(),
         static_cast<long long>(options.batch_size));
+    std::fflush(stdout);
   }
 }
 
@@ -333,19 +336,16 @@ void MakeFolder(Trainer& trainer) {
   const std::string& folder = trainer.options.checkpoints;
   if (folder.empty()) return;
   trainer::TogetherOrNot(*trainer.world, "making " + folder, [&] {
-    if (trainer.prints()) std::filesystem::create_directories(folder);
+    if (!trainer.prints()) return;
+    std::filesystem::create_directories(folder);
+    CheckWritable(folder);
   });
 }
 
 // Before training: what can't be written is said at once.
 void PrepareToSave(Trainer& trainer) {
   MakeFolder(trainer);
-  const std::string& weights = trainer.options.save;
-  if (!weights.empty() && trainer.prints()) {
-    const std::filesystem::path parent = std::filesystem::absolute(weights).parent_path();
-    TORCH_CHECK(std::filesystem::is_directory(parent), "can't save the weights as ", weights, ": there is no folder ",
-                parent.string(), "; name another file with --save");
-  }
+  if (!trainer.options.save.empty() && trainer.prints()) CheckOutputFile(trainer.options.save, "--save");
 }
 
 void SaveCheckpoint(Trainer& trainer, const Progress& progress) {

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
 #include "trainer/examples/gpt_model.h"
+#include "trainer/examples/output_file.h"
 #include "trainer/examples/text_data.h"
 #include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/model_memory.h"
@@ -230,7 +232,18 @@ int64_t Resume(Training& training) {
 void MakeFolder(Training& training) {
   if (training.options.checkpoints.empty()) return;
   trainer::TogetherOrNot(*training.world, "making " + training.options.checkpoints, [&] {
-    if (training.prints()) std::filesystem::create_directories(training.options.checkpoints);
+    if (!training.prints()) return;
+    std::filesystem::create_directories(training.options.checkpoints);
+    CheckWritable(training.options.checkpoints);
+  });
+}
+
+// Before training, so that what can't be written is said at once.
+void PrepareToWrite(Training& training) {
+  MakeFolder(training);
+  const std::string& file = training.options.export_to;
+  trainer::TogetherOrNot(*training.world, "preparing to export", [&] {
+    if (!file.empty() && training.prints()) CheckOutputFile(file, "--export");
   });
 }
 
@@ -256,6 +269,11 @@ int64_t ResidentBytes() {
 void Train(Training& training) {
   const Options& options = training.options;
   const int64_t first = Resume(training);
+  if (first >= options.steps && training.prints()) {
+    std::printf("already at step %lld, --steps is %lld\n", static_cast<long long>(first),
+                static_cast<long long>(options.steps));
+    std::fflush(stdout);
+  }
   auto start = std::chrono::steady_clock::now();
   int64_t since = first;
   for (int64_t step = first; step < options.steps; ++step) {
@@ -334,6 +352,7 @@ void TearDown(Training& training) {
 // What each of `options.dry_run` ranks would keep, from the sizes alone.
 void DryRun(Options options) {
   options.model.vocabulary = Text(options.data.empty() ? FindShakespeare() : options.data).vocabulary();
+  const std::vector<std::vector<int64_t>> parameters = GptSizes(options.model);
   trainer::ModelStateFormula formula = {.mode = trainer::DataParallelModeOf(options.mode), .shards = options.dry_run};
   if (!options.mesh.empty()) {
     const auto [names, sizes] = ParseMesh(options.mesh);
@@ -342,8 +361,22 @@ void DryRun(Options options) {
     TORCH_CHECK(ranks == options.dry_run, "--mesh ", options.mesh, " is of ", ranks, " ranks, and --dry-run says ",
                 options.dry_run);
     formula = {.mode = trainer::DataParallelMode::kFsdp, .shards = sizes.back()};
+    if (sizes.size() > 1) {  // the table is of modes that split among all ranks
+      const trainer::ModelStateBytes bytes = trainer::PredictModelState(parameters, formula);
+      int64_t elements = 0;
+      for (const auto& each : parameters) {
+        elements += std::accumulate(each.begin(), each.end(), int64_t{1}, std::multiplies<>());
+      }
+      std::printf(
+          "model state a rank, %lld parameters over %d ranks, %s: parameters %s, gradients %s, optimizer %s, "
+          "together %s\n",
+          static_cast<long long>(elements), options.dry_run, options.mesh.c_str(),
+          trainer::BytesText(bytes.parameters).c_str(), trainer::BytesText(bytes.gradients).c_str(),
+          trainer::BytesText(bytes.optimizer).c_str(), trainer::BytesText(bytes.total()).c_str());
+      return;
+    }
   }
-  std::fputs(trainer::ModelStateTable(GptSizes(options.model), formula).c_str(), stdout);
+  std::fputs(trainer::ModelStateTable(parameters, formula).c_str(), stdout);
 }
 
 void Run(Training& training) {
@@ -358,8 +391,9 @@ void Run(Training& training) {
                 options.mesh.empty() ? options.mode.c_str() : ("mesh " + options.mesh).c_str(),
                 static_cast<long long>(elements), static_cast<long long>(options.batch_size),
                 static_cast<long long>(options.model.context));
+    std::fflush(stdout);
   }
-  MakeFolder(training);  // before training, so that what can't be made is said at once
+  PrepareToWrite(training);
   Train(training);
   Export(training);
   const double loss = ValidationLoss(training);
