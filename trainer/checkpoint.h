@@ -45,7 +45,7 @@ inline constexpr std::chrono::nanoseconds kTogetherTimeout = std::chrono::hours(
 using CheckpointValues = std::map<std::string, std::string>;
 
 // Writes `tensors` of all ranks, and rank 0's `values`, as `directory`; a checkpoint that was there is replaced at
-// once, and anything else is refused. Its parent must exist and be the same directory on all ranks' machines.
+// once, and anything else is refused. Its parent, made if need be, must be the same directory on all ranks' machines.
 // Collective over `world`; blocks. Throws DistributedError on every rank when one has failed, also where another job
 // writes the same checkpoint meanwhile: the cause names its file. Nothing of it is left then, and `directory` is as it
 // was. Throws c10::Error when a tensor is incomplete or ranks disagree about it. Where a rank is not done `timeout`

@@ -66,8 +66,8 @@ class Shardable<Derived, Result(Inputs...)> : public ShardableModule {
 
 // Shards `module`, a Shardable or a Sequential, over the ranks of `group` or over `mesh`, which outlive it, as does the
 // world of the mesh. The result lives with the module. Collective when modules are synchronised; blocks. Throws
-// c10::Error for other modules, and for one that is sharded already; otherwise errors are those of
-// FullyShardedDataParallel.
+// c10::Error for other modules, and for one that is sharded already, by itself or with a module around it; otherwise
+// errors are those of FullyShardedDataParallel.
 FullyShardedModule& fully_shard(torch::nn::Module& module, comm::Communicator& group,
                                 const FullyShardedDataParallelOptions& options = {});
 FullyShardedModule& fully_shard(torch::nn::Module& module, DeviceMesh& mesh,
