@@ -133,7 +133,7 @@ TEST_F(TrainGpt, SaysWithoutAJobWhatRanksWouldKeep) {
   EXPECT_EQ(std::system(command.c_str()), 0) << Log();
   // 162,561 parameters of 16 bytes in float32 with Adam, over 4 shards: 40,640.25 each, but for the 65 rows of the
   // vocabulary in two matrices of 64 columns and a bias, of which the first rank has 17 instead of 16.25.
-  EXPECT_NE(Log().find("162561 parameters over 4 ranks"), std::string::npos) << Log();
+  EXPECT_NE(Log().find("162561 parameters over 8 ranks, replicate=2,shard=4"), std::string::npos) << Log();
   EXPECT_NE(Log().find("636.5 KiB"), std::string::npos) << Log();
   const std::string wrong = "timeout 60 " COHORT_TRAIN_GPT " --dry-run 3 --mesh shard=4 > /dev/null 2>&1";
   EXPECT_NE(std::system(wrong.c_str()), 0);
