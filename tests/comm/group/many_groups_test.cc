@@ -89,8 +89,9 @@ TEST(ManyGroupsTest, IdleGroupsAreNotPolled) {
                 }
                 if (idle == 0) first = fastest;
                 if (rank.rank == 0) std::printf("8 B all-reduce beside %zu idle groups: %.2f us\n", idle, fastest);
-                // A poll of each would cost tens of microseconds in every wait that is longer than a moment.
-                if (!kSanitized && fastest > 20 * first) return "idle groups slow the others down";
+                // A poll of each would cost tens of microseconds in every wait that is longer than a moment. Ranks that
+                // have come to share a CPU meanwhile take some by themselves.
+                if (!kSanitized && fastest > std::max(20 * first, 20.0)) return "idle groups slow the others down";
               }
               return "";
             }),
