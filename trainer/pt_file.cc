@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "caffe2/serialize/inline_container.h"
 #include "torch/torch.h"
+#include "trainer/pt_archive.h"
 
 namespace cohort::trainer {
 namespace {
@@ -42,12 +42,12 @@ at::ScalarType TypeOfStorage(const std::string& name) {
   return found->second;
 }
 
+// An operation of one byte makes an object of a hundred. Files of large models have some hundred thousand.
+constexpr size_t kMostObjects = 4'000'000;
+
 class Pickle {
  public:
-  explicit Pickle(caffe2::serialize::PyTorchStreamReader& archive) : archive_(archive) {
-    auto [data, size] = archive_.getRecord("data.pkl");
-    program_.assign(static_cast<const char*>(data.get()), size);
-  }
+  explicit Pickle(PtArchive& archive) : archive_(archive), program_(archive.Read("data.pkl")) {}
 
   // Runs the program; what it ends with.
   const Object& Run() {
@@ -81,6 +81,7 @@ class Pickle {
   }
 
   Object* New(Kind kind) {
+    TORCH_CHECK(objects_.size() < kMostObjects, "its pickle makes more than ", kMostObjects, " objects");
     objects_.emplace_back().kind = kind;
     return &objects_.back();
   }
@@ -153,7 +154,7 @@ class Pickle {
   void LoadStorage();
   void MakeTensor(const std::vector<Object*>& arguments);
 
-  caffe2::serialize::PyTorchStreamReader& archive_;
+  PtArchive& archive_;
   std::string program_;
   size_t place_ = 0;
   std::deque<Object> objects_;
@@ -315,13 +316,13 @@ void Pickle::LoadStorage() {
   if (known == nullptr) {
     const at::ScalarType type = TypeOfStorage(id->items[1]->text);
     const int64_t elements = id->items[4]->number;
-    auto [data, size] = archive_.getRecord("data/" + id->items[2]->text);
-    const auto has = static_cast<int64_t>(size / c10::elementSize(type));
+    const std::string data = archive_.Read("data/" + id->items[2]->text);
+    const auto has = static_cast<int64_t>(data.size() / c10::elementSize(type));
     TORCH_CHECK(elements >= 0 && elements <= has, "it says that storage ", id->items[2]->text, " has ", elements,
                 " elements, and brings ", has);
     known = New(Kind::kStorage);
     known->tensor = at::empty({elements}, type);
-    if (elements > 0) std::memcpy(known->tensor.data_ptr(), data.get(), known->tensor.nbytes());
+    if (elements > 0) std::memcpy(known->tensor.data_ptr(), data.data(), known->tensor.nbytes());
   }
   Push(known);
 }
@@ -374,10 +375,11 @@ void Pickle::MakeTensor(const std::vector<Object*>& arguments) {
       empty ? at::empty(sizes, storage.options()) : storage.as_strided(sizes, strides, arguments[1]->number);
 }
 
-// Every tensor within `object`. `left` bounds what circles can cost.
+// Every tensor within `object`. `left` bounds what circles can cost: visits, and bytes of the names that they make.
 void Collect(const Object& object, const std::string& name, int64_t& left, int depth,
              std::map<std::string, at::Tensor>& found) {
-  TORCH_CHECK(--left > 0 && depth < 100, "its dictionaries contain each other");
+  left -= 1 + static_cast<int64_t>(name.size()) / 8;
+  TORCH_CHECK(left > 0 && depth < 100, "its dictionaries contain each other");
   const auto within = [&](const std::string& key) { return name.empty() ? key : name + "." + key; };
   if (object.kind == Kind::kTensor) found[name] = object.tensor;
   for (const auto& [key, value] : object.entries) {
@@ -393,13 +395,9 @@ void Collect(const Object& object, const std::string& name, int64_t& left, int d
 
 std::map<std::string, at::Tensor> ReadPtFile(const std::string& path) {
   try {
-    caffe2::serialize::PyTorchStreamReader archive(path);
-    TORCH_CHECK(archive.hasRecord("data.pkl"), "it has no pickle of tensors");
-    if (archive.hasRecord("byteorder")) {
-      auto [order, size] = archive.getRecord("byteorder");
-      TORCH_CHECK(std::string(static_cast<const char*>(order.get()), size) == "little",
-                  "it is of a big-endian machine");
-    }
+    PtArchive archive(path);
+    TORCH_CHECK(archive.Has("data.pkl"), "it has no pickle of tensors");
+    TORCH_CHECK(!archive.Has("byteorder") || archive.Read("byteorder") == "little", "it is of a big-endian machine");
     Pickle pickle(archive);
     std::map<std::string, at::Tensor> found;
     int64_t left = 10'000'000;
