@@ -1,7 +1,9 @@
 #include "trainer/param_groups.h"
 
+#include <cmath>
+#include <limits>
 #include <set>
-#include <type_traits>
+#include <tuple>
 
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
@@ -62,11 +64,37 @@ size_t ParametersOf(const OptimizerParamGroup& group) {
   return distinct.size();
 }
 
-template <typename T>
-bool Fits(const Json& value) {
-  if constexpr (std::is_same_v<T, bool>) return value.is_boolean();
-  if constexpr (std::is_same_v<T, double>) return value.is_number();
-  return value.is_array() && value.size() == 2 && value[0].is_number() && value[1].is_number();
+// JSON has no numbers for what isn't finite, and would lose it as null. By the names that Python's json has for them.
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+Json Saved(bool value) { return value; }
+Json Saved(double value) {
+  if (std::isnan(value)) return "NaN";
+  if (std::isinf(value)) return value > 0 ? "Infinity" : "-Infinity";
+  return value;
+}
+Json Saved(const std::tuple<double, double>& value) { return {Saved(std::get<0>(value)), Saved(std::get<1>(value))}; }
+
+// Of what Saved gave; false where it is something else.
+bool Restore(const Json& saved, bool& value) {
+  if (saved.is_boolean()) value = saved.get<bool>();
+  return saved.is_boolean();
+}
+bool Restore(const Json& saved, double& value) {
+  if (saved.is_number()) {
+    value = saved.get<double>();
+  } else if (saved == "NaN") {
+    value = std::numeric_limits<double>::quiet_NaN();
+  } else if (saved == "Infinity" || saved == "-Infinity") {
+    value = saved == "Infinity" ? kInfinity : -kInfinity;
+  } else {
+    return false;
+  }
+  return true;
+}
+bool Restore(const Json& saved, std::tuple<double, double>& value) {
+  return saved.is_array() && saved.size() == 2 && Restore(saved[0], std::get<0>(value)) &&
+         Restore(saved[1], std::get<1>(value));
 }
 
 }  // namespace
@@ -75,7 +103,7 @@ std::string ParamGroupsText(const Optimizer& optimizer) {
   Json groups = Json::array();
   for (const OptimizerParamGroup& group : optimizer.param_groups()) {
     Json saved = {{"params", ParametersOf(group)}};
-    VisitOptions(*group.options().clone(), [&](const char* name, const auto& value) { saved[name] = value; });
+    VisitOptions(*group.options().clone(), [&](const char* name, const auto& value) { saved[name] = Saved(value); });
     groups.push_back(std::move(saved));
   }
   return groups.dump();
@@ -96,10 +124,8 @@ std::vector<std::unique_ptr<OptimizerOptions>> ParamGroupOptions(const Optimizer
                 "; was it of another model, or of other groups?");
     all.push_back(group.options().clone());
     VisitOptions(*all.back(), [&](const char* name, auto& value) {
-      using T = std::remove_reference_t<decltype(value)>;
-      TORCH_CHECK(saved.contains(name) && Fits<T>(saved[name]), "the saved param group ", i, " lacks ", name,
+      TORCH_CHECK(saved.contains(name) && Restore(saved[name], value), "the saved param group ", i, " lacks ", name,
                   "; was it saved by another kind of optimizer?");
-      value = saved[name].get<T>();
     });
   }
   return all;

@@ -10,7 +10,8 @@
 namespace cohort::trainer {
 
 // What PyTorch's state_dict has as "param_groups", as JSON: for each group its options by PyTorch's names ("lr",
-// "betas", ...) and as "params" the number of its parameters. SGD, Adam, AdamW, Adagrad and RMSprop, and what wraps
+// "betas", ...) and as "params" the number of its parameters. What JSON has no
+// number for is "NaN", "Infinity" or "-Infinity". SGD, Adam, AdamW, Adagrad and RMSprop, and what wraps
 // them; throws c10::Error for others.
 std::string ParamGroupsText(const torch::optim::Optimizer& optimizer);
 

@@ -83,6 +83,29 @@ bool HasMasters(const TrainingState& state) {
   return state.optimizer != nullptr && MasterWeightsOf(*state.optimizer) != nullptr;
 }
 
+// By the names of parameters and buffers, as PyTorch's strict load_state_dict: before anything is compared that would
+// only hint at it, such as the numbers of parameters in groups.
+void CheckSameNames(const std::string& directory, const CheckpointIndex& index, const TrainingState& state) {
+  const std::string prefix = kModel;
+  std::set<std::string> here;
+  std::string missing, unknown;  // the first ones
+  for (const CheckpointTensor& tensor : ModelTensors(state)) {
+    if (missing.empty() && index.tensors().count(tensor.name) == 0) missing = tensor.name;
+    here.insert(tensor.name);
+  }
+  for (const auto& [name, tensor] : index.tensors()) {
+    if (name.compare(0, prefix.size(), prefix) != 0 || here.count(name) > 0) continue;
+    unknown = name;
+    break;
+  }
+  if (missing.empty() && unknown.empty()) return;
+  std::string what = missing.empty() ? "" : "it has no " + missing.substr(prefix.size()) + ", which this model has";
+  if (!unknown.empty()) {
+    what += (what.empty() ? "it has " : "; it has ") + unknown.substr(prefix.size()) + ", which this model has not";
+  }
+  TORCH_CHECK(false, "checkpoint ", directory, " is of another model: ", what);
+}
+
 // What the model is read from, and into. Where the checkpoint has another type, that is memory of that type, whose
 // values SetConverted takes; or the copy that MasterWeights had of a parameter, which has the wanted one. Where values
 // would be lost it is the tensor as it is, which LoadTensors refuses.
@@ -173,7 +196,9 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
                                 .replica = replicas == nullptr ? 0 : replicas->rank(),
                                 .replicas = replicas == nullptr ? 1 : replicas->size()});
   }
+  std::set<const void*> seen;  // by one name each, as ReplicatedModel
   for (const auto& [name, buffer] : module.unwrapped_buffers()) {
+    if (!seen.insert(buffer.unsafeGetTensorImpl()).second) continue;
     state.buffers.push_back({.name = name,
                              .sizes = buffer.sizes().vec(),
                              .begin = 0,
@@ -224,6 +249,7 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
   const auto load = [&] {
     if (state.shards != nullptr) state.shards->root().Reshard();
+    CheckSameNames(directory, index, state);
     const std::vector<CheckpointTensor> model = ReadableTensors(index, state);
     std::vector<CheckpointTensor> wanted = model;
     std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());

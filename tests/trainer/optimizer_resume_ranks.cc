@@ -1,6 +1,9 @@
 // What a loaded checkpoint makes of an optimizer: its state and its groups' options are the saved ones, and nothing
 // else.
+#include <cmath>
+#include <limits>
 #include <memory>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -107,6 +110,63 @@ TEST_F(Checkpoints, ResumeRefusesGroupsOfAnotherShape) {
   using Group = torch::optim::OptimizerParamGroup;
   AdamW two({Group({parameters[0]}), Group({parameters[1]})}, AdamWOptions(0.1));
   EXPECT_THAT(error_of(two), HasSubstr("has 1 param groups and this one 2"));
+}
+
+// Of the same number of parameters or another: the names say what the numbers only hint at.
+TEST_F(Checkpoints, ResumeNamesTheParametersOfAnotherModel) {
+  struct Other : torch::nn::Module {
+    explicit Other(bool fewer) {
+      register_module("first", torch::nn::Linear(4, 7));
+      if (!fewer) register_module("last", torch::nn::Linear(7, 3));
+      register_buffer("count", torch::zeros({2}));
+    }
+    at::Tensor forward(const at::Tensor& x) { return x; }
+  };
+  for (const std::string mode : {"ddp", "fsdp"}) {
+    Trained saved(mode, *world);
+    SaveTrainingState(*world, At(mode), saved.state, {});
+    for (const bool fewer : {false, true}) {
+      const auto other = std::make_shared<Other>(fewer);
+      AdamW optimizer(other->parameters(), AdamWOptions(0.1));
+      const auto before = other->parameters().front().detach().clone();
+      try {
+        LoadTrainingState(*world, At(mode), StateOf(*other, optimizer, *world));
+        ADD_FAILURE() << "accepted";
+      } catch (const DistributedError& error) {
+        EXPECT_EQ(error.code(), absl::StatusCode::kInvalidArgument);
+        EXPECT_THAT(error.what_without_backtrace(), HasSubstr("is of another model: it has "));
+        EXPECT_THAT(error.what_without_backtrace(), HasSubstr("it has second.bias, which this model has not"));
+        if (!fewer) {
+          EXPECT_THAT(error.what_without_backtrace(), HasSubstr("it has no last.weight, which this model has;"));
+        }
+      }
+      EXPECT_TRUE(torch::equal(other->parameters().front(), before));
+    }
+  }
+}
+
+// As a loop that diverged left them: JSON has no such numbers.
+TEST(ResumeParamGroups, KeepWhatIsNotFinite) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const std::vector<at::Tensor> parameters = {torch::ones({2}).requires_grad_()};
+  AdamW saved(parameters, AdamWOptions(1)), loaded(parameters, AdamWOptions(1));
+  auto& options = static_cast<AdamWOptions&>(saved.param_groups()[0].options());
+  options.lr(std::nan("")).betas({-kInfinity, std::nan("")}).eps(kInfinity);
+  const std::string text = ParamGroupsText(saved);
+  EXPECT_THAT(text, HasSubstr(R"("betas":["-Infinity","NaN"],"eps":"Infinity","lr":"NaN")"));
+  const auto read = ParamGroupOptions(loaded, text);
+  ASSERT_EQ(read.size(), 1U);
+  const auto& got = static_cast<const AdamWOptions&>(*read[0]);
+  EXPECT_TRUE(std::isnan(got.lr()));
+  EXPECT_EQ(std::get<0>(got.betas()), -kInfinity);
+  EXPECT_TRUE(std::isnan(std::get<1>(got.betas())));
+  EXPECT_EQ(got.eps(), kInfinity);
+  EXPECT_EQ(got.weight_decay(), options.weight_decay());
+  loaded.param_groups()[0].set_options(read[0]->clone());
+  EXPECT_EQ(ParamGroupsText(loaded), text);
+  std::string other = text;
+  other.replace(other.find("\"NaN\""), 5, "\"many\"");
+  EXPECT_THROW(ParamGroupOptions(loaded, other), c10::Error);
 }
 
 // Each group its own; by names and values as PyTorch's state_dict.
