@@ -1,7 +1,6 @@
 #include "trainer/checkpoint.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -86,6 +85,15 @@ OwnPieces Pieces(const std::vector<CheckpointTensor>& tensors) {
     own.sources.push_back(&tensor);
   }
   return own;
+}
+
+// Where the index is read. Tensors without one are what a copy that was cut short or a mistaken rm has left.
+std::string IndexPath(const std::string& directory) {
+  const std::string place = ReadablePath(directory), path = place + "/" + kCheckpointIndex;
+  std::error_code error;
+  if (fs::exists(path, error) || !IsCheckpoint(place)) return path;
+  throw DistributedError(absl::StatusCode::kDataLoss,
+                         "checkpoint " + place + " is incomplete: it has tensors, but no " + kCheckpointIndex);
 }
 
 // Writes this rank's file and describes it.
@@ -243,18 +251,19 @@ std::string CheckpointIndex::Write() const {
 }
 
 CheckpointIndex CheckpointIndex::Read(const std::string& directory) {
-  const std::string path = directory + "/" + kCheckpointIndex;
+  const std::string path = IndexPath(directory);
   return Parse(ReadText(path), path);
 }
 
 CheckpointIndex CheckpointIndex::ReadTogether(comm::Communicator& world, const std::string& directory,
                                               std::chrono::nanoseconds timeout) {
   const std::string what = "loading checkpoint " + directory;
-  const std::string path = directory + "/" + kCheckpointIndex;
+  std::string path = directory + "/" + kCheckpointIndex;
   CheckpointIndex index;
   std::string text;
   const auto read = [&] {
     if (world.rank() != 0) return;
+    path = IndexPath(directory);
     text = ReadText(path);
     index = Parse(text, path);
   };
@@ -339,6 +348,7 @@ void CheckpointIndex::CheckRead(const std::string& path) const {
 void LoadTensors(const std::string& directory, const CheckpointIndex& index,
                  const std::vector<CheckpointTensor>& tensors) {
   const at::NoGradGuard no_grad;
+  const std::string place = ReadablePath(directory);
   std::map<std::string, std::unique_ptr<TensorFileReader>> readers;
   for (const CheckpointTensor& wanted : tensors) {
     CheckLength(wanted);
@@ -358,7 +368,7 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
       if (reader == nullptr) {
         const CheckpointIndex::File& file = index.files_.at(piece.file);
         reader = std::make_unique<TensorFileReader>(
-            directory + "/" + piece.file,
+            place + "/" + piece.file,
             WrittenFile{
                 .bytes = file.bytes, .header_bytes = file.header_bytes, .header_checksum = file.header_checksum});
       }
@@ -396,28 +406,6 @@ void ExportSafetensors(const std::string& directory, const std::string& file, co
     fs::remove(partial, ignored);
     throw;
   }
-}
-
-std::vector<std::string> CheckpointsIn(const std::string& root) {
-  std::vector<std::pair<int64_t, std::string>> found;
-  std::error_code error, none;
-  fs::directory_iterator entry(root, error);
-  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
-    const std::string name = entry->path().filename().string();
-    if (name.ends_with(".partial") || !fs::exists(entry->path() / kCheckpointIndex, none)) continue;
-    const size_t digits = name.find_last_not_of("0123456789") + 1;
-    int64_t number = -1;
-    std::from_chars(name.data() + digits, name.data() + name.size(), number);
-    found.emplace_back(number, entry->path().string());
-  }
-  if (error && error != std::errc::no_such_file_or_directory) {
-    throw DistributedError(absl::StatusCode::kUnavailable,
-                           "can't look for checkpoints in " + root + ": " + error.message());
-  }
-  std::sort(found.rbegin(), found.rend());
-  std::vector<std::string> paths;
-  for (auto& [number, path] : found) paths.push_back(std::move(path));
-  return paths;
 }
 
 std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root,

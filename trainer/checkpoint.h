@@ -6,7 +6,9 @@
 // A piece is elements [begin, end) of a tensor that is seen as one row. A reader says which elements of which tensors
 // it wants, and takes them from whichever files have them: so a checkpoint of four ranks' shards fills one process, six
 // ranks' shards or a DDP model. Files appear under their directory's name only when all of them are complete and on
-// disk; a crash, a full disk or a kill while saving leaves the last checkpoint as it was.
+// disk; a crash, a full disk or a kill while saving leaves the last checkpoint as it was. (Where the file system can't
+// exchange two directories, what is replaced is directory.replaced for a moment. A kill then leaves it there, where it
+// is read as directory.)
 #pragma once
 
 #include <chrono>
@@ -18,6 +20,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "comm/communicator.h"
+#include "trainer/checkpoint_folder.h"
 
 namespace cohort::trainer {
 
@@ -76,7 +79,7 @@ class CheckpointIndex {
   };
 
   // Reads directory/index.json. Local. Throws DistributedError: kNotFound, or kDataLoss that names the file and what is
-  // wrong with it.
+  // wrong with it, also that there are tensors without an index.
   static CheckpointIndex Read(const std::string& directory);
   // What rank 0 of `world` reads there, on all ranks: what the others see of a directory that is replaced, or late on a
   // network's file system, may be another checkpoint's. Collective; blocks. Throws as Read does, on every rank, and
@@ -119,11 +122,8 @@ void ExportSafetensors(const std::string& directory, const std::string& file, co
 void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work,
                    std::chrono::nanoseconds timeout = kTogetherTimeout);
 
-// Subdirectories of `root` that hold a checkpoint, those with the highest number at the end of their name first; none
-// where there is no `root`. Local. Throws DistributedError, which names it, where it can't be read.
-std::vector<std::string> CheckpointsIn(const std::string& root);
-// Those that rank 0 of `world` finds, on all ranks, each under its own `root`. Collective; blocks. Throws on every rank
-// what rank 0 met, and DistributedError.
+// CheckpointsIn as rank 0 of `world` finds them, on all ranks, each under its own `root`. Collective; blocks. Throws on
+// every rank what rank 0 met, and DistributedError.
 std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root,
                                              std::chrono::nanoseconds timeout = kTogetherTimeout);
 

@@ -21,11 +21,13 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPartial = ".partial";
+constexpr const char* kReplaced = ".replaced";
 constexpr std::chrono::hours kAbandoned(1);  // as long as ranks wait for the slowest disk, unless they are told another
 
 enum class Lock { kTaken, kHeldByOther, kUnknown };
 
-// Unknown where the file system has no locks: there only the checks before publishing help.
+// Unknown where the file system has no locks: there only the checks before publishing help. (What two jobs write at
+// once is never taken for one checkpoint: a rank's file must be new, so no job has another's.)
 Lock TryLock(int fd) {
   if (::flock(fd, LOCK_EX | LOCK_NB) == 0) return Lock::kTaken;
   return errno == EWOULDBLOCK ? Lock::kHeldByOther : Lock::kUnknown;
@@ -116,7 +118,57 @@ void RemoveAbandoned(const fs::path& own) {
   }
 }
 
+// "step-1/" would be put aside as step-1/.replaced, within itself.
+std::string WithoutSlashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+bool HasIndex(const fs::path& directory) {
+  std::error_code none;
+  return fs::exists(directory / kCheckpointIndex, none);
+}
+
+void Remove(const std::string& directory) {
+  std::error_code error;
+  fs::remove_all(directory, error);
+  if (!error) return;
+  throw DistributedError(absl::StatusCode::kUnavailable, "can't remove " + directory + ": " + error.message());
+}
+
 }  // namespace
+
+std::string ReadablePath(const std::string& directory) {
+  std::error_code none;
+  const std::string aside = WithoutSlashes(directory) + kReplaced;
+  return !fs::exists(directory, none) && HasIndex(aside) ? aside : directory;
+}
+
+std::string DirectoryOf(const std::string& path) {
+  if (path.ends_with(kPartial)) return "";
+  return path.ends_with(kReplaced) ? path.substr(0, path.size() - std::strlen(kReplaced)) : path;
+}
+
+bool IsCheckpoint(const std::string& path) {
+  if (HasIndex(path)) return true;
+  std::error_code error;
+  for (fs::directory_iterator entry(path, error); !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    if (IsOfCheckpoint(*entry)) return true;
+  }
+  return false;
+}
+
+void RemoveCheckpoint(const std::string& directory) {
+  const std::string there = ReadablePath(directory);
+  try {
+    if (ContentsOf(there).others) return;
+  } catch (const fs::filesystem_error& error) {
+    throw DistributedError(absl::StatusCode::kUnavailable, error.what());
+  }
+  // At once, so that a kill leaves nothing that looks like a damaged one.
+  const std::string going = WithoutSlashes(directory) + kPartial;
+  Remove(::rename(there.c_str(), going.c_str()) == 0 ? going : there);
+}
 
 PartialDirectory::PartialDirectory(const std::string& directory) : directory_(directory), path_(directory + kPartial) {
   CheckReplaceable(directory_);
@@ -173,10 +225,37 @@ void PartialDirectory::Publish() {
   SyncDirectory(path_);
   CheckReplaceable(directory_);
   const bool replaces = fs::exists(directory_);
-  Rename(path_, directory_, replaces);
+  const bool exchanged = replaces && Exchange(path_, directory_);
+  if (!replaces) Rename(path_, directory_);
+  if (replaces && !exchanged) ReplaceInSteps();
   published_ = true;
   std::error_code ignored;
-  if (replaces) fs::remove_all(path_, ignored);
+  if (exchanged) fs::remove_all(path_, ignored);
+  // Of this run, or of one that was killed; unless a user has something of that name.
+  const std::string aside = directory_ + kReplaced;
+  try {
+    if (fs::is_directory(aside) && !ContentsOf(aside).others) fs::remove_all(aside);
+  } catch (const fs::filesystem_error&) {  // the new one is there
+  }
+}
+
+// There is a complete checkpoint as `directory` or aside at any time, if there was one.
+void PartialDirectory::ReplaceInSteps() {
+  const std::string aside = directory_ + kReplaced;
+  if (!HasIndex(directory_)) {
+    Remove(directory_);  // there is nothing to lose, and maybe something aside
+    return Rename(path_, directory_);
+  }
+  CheckReplaceable(aside);
+  Remove(aside);
+  Rename(directory_, aside);
+  try {
+    Rename(path_, directory_);
+  } catch (const DistributedError&) {
+    std::error_code ignored;
+    fs::rename(aside, directory_, ignored);
+    throw;
+  }
 }
 
 }  // namespace cohort::trainer

@@ -1,5 +1,9 @@
 // The directory that a checkpoint is written into until it is complete: `directory`.partial, which then takes the place
 // of `directory` at once. One job writes there at a time, and what a killed one has left goes.
+//
+// Where the file system can't exchange two directories (NFS), what was there becomes `directory`.replaced, the new one
+// `directory`, and then the old one goes. So one of them is complete whenever the job is killed, and readers, who take
+// `directory` if it is there, find it.
 #pragma once
 
 #include <sys/types.h>
@@ -8,6 +12,16 @@
 #include <string>
 
 namespace cohort::trainer {
+
+// Where the checkpoint `directory` can be read: there, or where it was put aside to be replaced. Throws nothing.
+std::string ReadablePath(const std::string& directory);
+// Which checkpoint's an entry of a folder is: of one that was put aside, the name before; empty for one that is being
+// written.
+std::string DirectoryOf(const std::string& path);
+// Whether there is a directory with an index or with a rank's tensors. Throws nothing.
+bool IsCheckpoint(const std::string& path);
+// Unless there is something else in it than saving has written. Throws DistributedError.
+void RemoveCheckpoint(const std::string& directory);
 
 // Of one rank; the others write into it by its path.
 class PartialDirectory {
@@ -24,13 +38,14 @@ class PartialDirectory {
   // Throws DistributedError unless it is still there, with this file of this size.
   void ExpectFile(const std::string& name, int64_t bytes) const;
 
-  // Puts it where `directory` is or shall be, at once, and makes that last; what was there is removed. Throws
-  // DistributedError.
+  // Puts it where `directory` is or shall be, at once where the file system can, and makes that last; what was there is
+  // removed. Throws DistributedError.
   void Publish();
 
  private:
   bool IsStillOurs() const;
   void CheckStillOurs() const;
+  void ReplaceInSteps();
 
   std::string directory_;
   std::string path_;

@@ -179,15 +179,42 @@ std::string ReadText(const std::string& path) {
   }
 }
 
-void SyncDirectory(const std::string& path) { Descriptor(path, O_RDONLY | O_DIRECTORY).SyncAndClose(); }
+void SyncDirectory(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) ThrowSystemError("open", path, errno);
+  const int error = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  // Some file systems keep no directory back, and say that there is nothing to sync.
+  if (error != 0 && error != EINVAL && error != EOPNOTSUPP) ThrowSystemError("write", path, error);
+}
 
-void Rename(const std::string& from, const std::string& to, bool exchange) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), exchange ? RENAME_EXCHANGE : 0) != 0) {
-    throw DistributedError(absl::StatusCode::kUnavailable,
-                           "can't rename " + from + " to " + to + ": " + std::strerror(errno));
-  }
-  const std::filesystem::path parent = std::filesystem::path(to).parent_path();
+namespace {
+
+void SyncParent(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   SyncDirectory(parent.empty() ? "." : parent.string());
+}
+
+[[noreturn]] void ThrowCannotRename(const std::string& from, const std::string& to, int error) {
+  throw DistributedError(absl::StatusCode::kUnavailable,
+                         "can't rename " + from + " to " + to + ": " + std::strerror(error));
+}
+
+}  // namespace
+
+void Rename(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) ThrowCannotRename(from, to, errno);
+  SyncParent(to);
+}
+
+bool Exchange(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
+    // As NFS, as kernels and their filters that don't know the call.
+    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+    ThrowCannotRename(from, to, errno);
+  }
+  SyncParent(to);
+  return true;
 }
 
 TensorFileReader::TensorFileReader(std::string path, const WrittenFile& expected) : path_(std::move(path)) {

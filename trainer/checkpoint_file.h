@@ -49,10 +49,12 @@ void WriteText(const std::string& path, const std::string& text);
 // The whole of a small file. Throws DistributedError: kDataLoss where it is no ordinary one.
 std::string ReadText(const std::string& path);
 
-// Makes names in a directory (of files, of what was renamed) last.
+// Makes names in a directory (of files, of what was renamed) last, where its file system has that to do.
 void SyncDirectory(const std::string& path);
-// Renames, and makes that last. With `exchange` the two change places. Throws DistributedError.
-void Rename(const std::string& from, const std::string& to, bool exchange = false);
+// Renames, and makes that last. Throws DistributedError.
+void Rename(const std::string& from, const std::string& to);
+// The two change places, at once and lasting; false where the file system or the kernel can't. Throws DistributedError.
+bool Exchange(const std::string& from, const std::string& to);
 
 std::string Sha256(const void* data, size_t bytes);
 

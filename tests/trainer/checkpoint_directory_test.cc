@@ -3,8 +3,11 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -15,13 +18,43 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "trainer/checkpoint_folder.h"
 #include "trainer/error.h"
+
+namespace {
+
+// A file system without locks, without exchanges, or with renames that fail: what the calls below say, 0 for the truth.
+// They stand before the C library's, in this program.
+int lock_error = 0;
+int exchange_error = 0;
+int renames_left = -1;  // then one fails
+
+int Fail(int error) {
+  errno = error;
+  return -1;
+}
+
+}  // namespace
+
+extern "C" int flock(int fd, int operation) noexcept {
+  return lock_error != 0 ? Fail(lock_error) : static_cast<int>(::syscall(SYS_flock, fd, operation));
+}
+extern "C" int renameat2(int from_folder, const char* from, int to_folder, const char* to,
+                         unsigned int flags) noexcept {
+  if (exchange_error != 0) return Fail(exchange_error);
+  return static_cast<int>(::syscall(SYS_renameat2, from_folder, from, to_folder, to, flags));
+}
+extern "C" int rename(const char* from, const char* to) noexcept {
+  if (renames_left >= 0 && --renames_left < 0) return Fail(EIO);
+  return static_cast<int>(::syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
 
 namespace cohort::trainer {
 namespace {
 
 namespace fs = std::filesystem;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 class PartialDirectories : public ::testing::Test {
@@ -31,7 +64,11 @@ class PartialDirectories : public ::testing::Test {
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     folder_ = name;
   }
-  void TearDown() override { fs::remove_all(folder_); }
+  void TearDown() override {
+    lock_error = exchange_error = 0;
+    renames_left = -1;
+    fs::remove_all(folder_);
+  }
 
   std::string At(const std::string& name) const { return (folder_ / name).string(); }
   // A directory with these files, each with its name in it.
@@ -39,6 +76,30 @@ class PartialDirectories : public ::testing::Test {
     fs::create_directory(At(name));
     for (const std::string& file : files) std::ofstream(At(name) + "/" + file) << file;
     return At(name);
+  }
+  // A checkpoint whose index says `text`, saved as `name`.
+  void Save(const std::string& name, const std::string& text) const {
+    PartialDirectory partial(At(name));
+    std::ofstream(At(name + ".partial") + "/index.json") << text;
+    std::ofstream(At(name + ".partial") + "/rank-00000-of-00001.safetensors") << text;
+    partial.Publish();
+  }
+  // What a reader of `name` finds as its index.
+  std::string Read(const std::string& name) const {
+    std::string text;
+    std::ifstream(ReadablePath(At(name)) + "/index.json") >> text;
+    return text;
+  }
+  std::vector<std::string> Names() const {
+    std::vector<std::string> names;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) names.push_back(entry.path().filename());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  std::vector<std::string> Found() const {
+    std::vector<std::string> names;
+    for (const std::string& path : CheckpointsIn(folder_.string())) names.push_back(fs::path(path).filename());
+    return names;
   }
   static std::string ErrorOf(const std::function<void()>& work) {
     try {
@@ -144,6 +205,98 @@ TEST_F(PartialDirectories, SweepWhatKilledRunsHaveLeft) {
     EXPECT_TRUE(fs::exists(At(name))) << name;
   }
   ::close(held);
+}
+
+// As on NFS, or under a kernel or a filter that does not know the call.
+TEST_F(PartialDirectories, ReplaceInStepsWhereNothingCanBeExchanged) {
+  for (const int error : {EINVAL, ENOSYS, EOPNOTSUPP}) {
+    exchange_error = 0;
+    Save("latest", "old");
+    exchange_error = error;
+    Save("latest", "new");
+    EXPECT_EQ(Read("latest"), "new") << error;
+    EXPECT_THAT(Names(), ElementsAre("latest")) << error;
+  }
+  exchange_error = EACCES;
+  EXPECT_THAT(ErrorOf([&] { Save("latest", "newer"); }), AllOf(HasSubstr("can't rename"), HasSubstr("latest")));
+  EXPECT_EQ(Read("latest"), "new");
+  exchange_error = EINVAL;
+  Directory("latest.replaced", {"precious"});
+  EXPECT_THAT(ErrorOf([&] { Save("latest", "newer"); }),
+              AllOf(HasSubstr("latest.replaced"), HasSubstr("no checkpoint")));
+  EXPECT_EQ(Read("latest"), "new");
+  EXPECT_TRUE(fs::exists(At("latest.replaced/precious")));
+}
+
+// Whatever a job is killed before, or a rename that fails: one of the two checkpoints is whole and found.
+TEST_F(PartialDirectories, LoseNothingBetweenTheSteps) {
+  exchange_error = EINVAL;
+  Save("latest", "old");
+  for (const int done : {0, 1}) {
+    renames_left = done;
+    EXPECT_THAT(ErrorOf([&] { Save("latest", "new"); }), HasSubstr("can't rename")) << done;
+    EXPECT_EQ(Read("latest"), "old") << done;
+    EXPECT_THAT(Names(), ElementsAre("latest")) << "put back";
+    renames_left = -1;
+  }
+  fs::rename(At("latest"), At("latest.replaced"));  // killed between the renames
+  EXPECT_EQ(Read("latest"), "old");
+  EXPECT_THAT(Found(), ElementsAre("latest"));
+  Save("other", "x");
+  EXPECT_EQ(Read("latest"), "old") << "others' are left alone";
+  fs::copy(At("latest.replaced"), At("latest.partial"));  // and so is the next one, before it is published
+  EXPECT_EQ(Read("latest"), "old");
+  Save("latest", "new");
+  EXPECT_EQ(Read("latest"), "new");
+  EXPECT_THAT(Names(), ElementsAre("latest", "other"));
+  Directory("latest.replaced", {"index.json"});  // killed before the old one was gone
+  EXPECT_EQ(Read("latest"), "new");
+  EXPECT_THAT(Found(), ElementsAre("other", "latest"));
+  Save("latest", "newest");
+  EXPECT_EQ(Read("latest"), "newest");
+  EXPECT_THAT(Names(), ElementsAre("latest", "other"));
+}
+
+// The one that came first hears of it; what is published is the other's, whole.
+TEST_F(PartialDirectories, OfTwoJobsWithoutLocksTheFirstHearsOfTheSecond) {
+  for (const int error : {ENOLCK, EOPNOTSUPP, EINVAL, EBADF}) {
+    lock_error = error;
+    Save("step-1", "alone");
+    EXPECT_EQ(Read("step-1"), "alone");
+    PartialDirectory first(At("step-1"));
+    std::ofstream(At("step-1.partial") + "/index.json") << "first";
+    PartialDirectory second(At("step-1"));
+    EXPECT_THAT(ErrorOf([&] { first.Publish(); }), HasSubstr("another job"));
+    std::ofstream(At("step-1.partial") + "/index.json") << "second";
+    std::ofstream(At("step-1.partial") + "/rank-00000-of-00001.safetensors") << "second";
+    second.Publish();
+    EXPECT_EQ(Read("step-1"), "second");
+  }
+}
+
+class CheckpointFolder : public PartialDirectories {};
+
+TEST_F(CheckpointFolder, ListsWhatHasLostItsIndexToo) {
+  for (const char* name : {"step-9", "step-10", "step-11"}) Save(name, name);
+  fs::remove(At("step-10/index.json"));
+  Directory("step-12", {"note"});
+  Directory("step-13.partial", {"index.json"});
+  EXPECT_THAT(Found(), ElementsAre("step-11", "step-10", "step-9"));
+}
+
+TEST_F(CheckpointFolder, KeepsTheNewest) {
+  for (const char* name : {"step-2", "step-4", "step-6", "step-8", "step-10", "step-20", "best-1"}) Save(name, name);
+  fs::remove(At("step-6/index.json"));
+  std::ofstream(At("step-2/note")) << "for ever";
+  PruneCheckpoints(At("step-10"), 0);
+  EXPECT_EQ(Names().size(), 7U);
+  PruneCheckpoints(At("step-10"), 2);
+  EXPECT_THAT(Names(), ElementsAre("best-1", "step-10", "step-2", "step-20", "step-6", "step-8"));
+  PruneCheckpoints(At("step-10"), 1);
+  EXPECT_THAT(Names(), ElementsAre("best-1", "step-10", "step-2", "step-20", "step-6"));
+  PruneCheckpoints(At("best-1"), 1);
+  PruneCheckpoints(At("latest"), 1);
+  EXPECT_EQ(Names().size(), 5U);
 }
 
 }  // namespace

@@ -106,6 +106,31 @@ TEST_F(Resume, GoesBackTogetherWhereOneRankCannotRead) {
   EXPECT_THAT(ExpectStep(1, Root(last_, replace)), AllOf(HasSubstr(rank), HasSubstr("step-2"), HasSubstr("damaged")));
 }
 
+TEST_F(Resume, SaysWhereAnIndexIsLost) {
+  const auto lose = [](const fs::path& root) { fs::remove(root / "step-2" / "index.json"); };
+  EXPECT_THAT(ExpectStep(1, Root(0, lose)), AllOf(HasSubstr("step-2 is incomplete"), HasSubstr("no index.json")));
+  const auto lose_all = [](const fs::path& root) {
+    for (const char* step : {"step-1", "step-2"}) fs::remove(root / step / "index.json");
+  };
+  EXPECT_THAT(ErrorOf(Root(0, lose_all), absl::StatusCode::kDataLoss),
+              AllOf(HasSubstr("none of the checkpoints"), HasSubstr("step-1 is incomplete"),
+                    HasSubstr("step-2 is incomplete")));
+}
+
+// Killed while one was replaced, on a file system that can't exchange directories.
+TEST_F(Resume, ReadsWhatWasPutAside) {
+  const auto put_aside = [](const fs::path& root) { fs::rename(root / "step-2", root / "step-2.replaced"); };
+  const std::string root = At("all");
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+  if (world->rank() == 0) put_aside(root);
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+  EXPECT_THAT(ExpectStep(2, root), IsEmpty());
+  EXPECT_EQ(LoadTrainingState(*world, root + "/step-2/", saved_->state).at("step"), "2");
+  SaveTrainingState(*world, root + "/step-2", saved_->state, {{"step", "2"}});
+  EXPECT_FALSE(fs::exists(root + "/step-2.replaced"));
+  EXPECT_THAT(ExpectStep(2, root), IsEmpty());
+}
+
 TEST_F(Resume, FailsTogetherWithTheCause) {
   const std::string file = NameOf(0);
   const auto cut_all = [&](const fs::path& root) {
