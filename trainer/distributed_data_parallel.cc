@@ -4,7 +4,6 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include "torch/torch.h"
@@ -12,6 +11,7 @@
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/fully_sharded_data_parallel.h"
+#include "trainer/same_on_all_ranks.h"
 #include "trainer/tensor_buffer.h"
 
 namespace cohort::trainer {
@@ -21,9 +21,7 @@ namespace {
 enum JoinFlags { kRebuilds = 1, kBroadcastsBuffers = 2, kAverages = 4 };
 
 std::string Describe(const std::string& name, const at::Tensor& tensor) {
-  std::ostringstream text;
-  text << name << ": " << tensor.scalar_type() << " " << tensor.sizes();
-  return text.str();
+  return DescribeTensor(name, tensor.scalar_type(), tensor.sizes().vec());
 }
 
 std::vector<int> Everyone(const comm::Communicator& group) {
@@ -87,37 +85,13 @@ void DataParallelState::RefuseShards() const {
   for (const auto& item : module_.named_modules("", /*include_self=*/false)) refuse(*item.value(), item.key());
 }
 
-// Rank 0's list of names, types and shapes goes to everyone; all ranks then learn whether anyone differs, so that all
-// of them throw and none is left waiting.
 void DataParallelState::CheckSameParameters() {
-  std::string mine;
+  std::vector<std::string> lines;
   for (const auto& item : module_.named_parameters()) {
-    mine += Describe(item.key(), item.value()) + (item.value().requires_grad() ? "\n" : " (frozen)\n");
+    lines.push_back(Describe(item.key(), item.value()) + (item.value().requires_grad() ? "" : " (frozen)"));
   }
-  for (const auto& item : module_.named_buffers()) mine += Describe(item.key(), item.value()) + " (buffer)\n";
-  int64_t length = static_cast<int64_t>(mine.size());
-  ThrowUnlessOk(Broadcast(group_, comm::Buffer(&length, 1), 0).Wait(), "comparing the modules of the ranks");
-  std::string reference = mine;
-  reference.resize(length);
-  ThrowUnlessOk(Broadcast(group_, comm::Buffer(reinterpret_cast<uint8_t*>(reference.data()), length), 0).Wait(),
-                "comparing the modules of the ranks");
-  std::vector<int32_t> equal(group_.size());
-  const int32_t same = reference == mine ? 1 : 0;
-  ThrowUnlessOk(AllGather(group_, comm::ConstBuffer(&same, 1), comm::Buffer(equal.data(), group_.size())).Wait(),
-                "comparing the modules of the ranks");
-  const auto differs = std::find(equal.begin(), equal.end(), 0);
-  if (differs == equal.end()) return;
-  std::string detail;
-  if (same == 0) {
-    std::istringstream ours(mine), theirs(reference);
-    std::string our_line, their_line;
-    while (std::getline(ours, our_line) && std::getline(theirs, their_line) && our_line == their_line) {
-    }
-    detail = "; here \"" + our_line + "\", on rank 0 \"" + their_line + "\"";
-  }
-  throw DistributedError(absl::StatusCode::kFailedPrecondition, "DistributedDataParallel: the module of rank " +
-                                                                    std::to_string(differs - equal.begin()) +
-                                                                    " has other parameters than rank 0's" + detail);
+  for (const auto& item : module_.named_buffers()) lines.push_back(Describe(item.key(), item.value()) + " (buffer)");
+  CheckSameOnAllRanks(group_, "DistributedDataParallel", lines);
 }
 
 void DataParallelState::BeforeForward(bool training) {

@@ -7,4 +7,11 @@ void ThrowUnlessOk(const absl::Status& status, const std::string& context) {
   throw DistributedError(status.code(), context + ": " + std::string(status.message()));
 }
 
+void ThrowUnlessAllCame(const absl::Status& status, const std::string& context) {
+  if (!absl::IsDeadlineExceeded(status) && !absl::IsFailedPrecondition(status)) return ThrowUnlessOk(status, context);
+  throw DistributedError(status.code(),
+                         context + ": " + std::string(status.message()) +
+                             " (Do ranks have different numbers of batches? Then train under trainer/join.h's Join.)");
+}
+
 }  // namespace cohort::trainer

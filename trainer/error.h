@@ -23,5 +23,8 @@ class DistributedError : public c10::Error {
 
 // Throws DistributedError unless `status` is OK; `context` says what was being done.
 void ThrowUnlessOk(const absl::Status& status, const std::string& context);
+// The same of a collective of a training step. Where ranks waited in vain or called something else, as when one has
+// fewer batches than the others, the error names Join too.
+void ThrowUnlessAllCame(const absl::Status& status, const std::string& context);
 
 }  // namespace cohort::trainer

@@ -10,6 +10,7 @@
 #include "trainer/caught_error.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
+#include "trainer/same_on_all_ranks.h"
 #include "trainer/tensor_buffer.h"
 #include "trainer/window_pool.h"
 
@@ -83,10 +84,24 @@ void FsdpRoot::StartUnshard(FsdpUnit& unit) {
   traffic_.gathered_bytes += unit.gathered_bytes();
 }
 
+// Names what differs where ranks have made different models: what their calls would differ in tells only of lengths.
+void FsdpRoot::CheckSameUnits() {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < units_.size(); ++i) {
+    const std::string unit = "unit " + std::to_string(i) + ", ";
+    if (units_[i]->parameters().empty()) lines.push_back(unit + "without parameters");
+    for (const FsdpParameter& parameter : units_[i]->parameters()) {
+      lines.push_back(unit + DescribeTensor(parameter.name, parameter.tensor.scalar_type(), parameter.sizes));
+    }
+  }
+  CheckSameOnAllRanks(*gather_group_, "FullyShardedDataParallel", lines);
+}
+
 // Before the first gathering, which all ranks of the shard group do. Room is for what is trainable then: frozen units
 // may be most of a model. Where they are thawed after all, their gradients lie in ordinary memory.
 void FsdpRoot::EnterWindows() {
   if (std::exchange(in_windows_, true)) return;
+  CheckSameUnits();
   size_t bytes = 0;
   for (const auto& unit : units_) bytes = std::max(bytes, unit->trainable() ? unit->flat_gradient_bytes() : 0);
   // Two flat gradients exist at a time, see LaunchReduction.
@@ -164,6 +179,19 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
       if (self != nullptr && live != nullptr) self->PreBackward(*live);
     });
   }
+}
+
+// What was gathered ahead is waited for: peers read the shards that the caller may step next.
+void FsdpRoot::AbandonForward(const FsdpUnit& unit) {
+  runtime::MutexLock lock(mutex_);
+  if (!outermost(unit) || backward_) return;  // the module around it may catch what was thrown, and go on
+  for (const auto& each : units_) {
+    try {
+      each->Reshard(pool_);
+    } catch (const c10::Error&) {  // the group has failed: the next collective says so
+    }
+  }
+  order_.clear();
 }
 
 void FsdpRoot::QueueFinish() {
@@ -307,7 +335,7 @@ void FsdpRoot::Replicate(Reduction& reduction) {
   const absl::Status status = reduction.work.Wait();
   reduction.work = runtime::Work();
   reduction.flat = at::Tensor();
-  ThrowUnlessOk(status, "reducing the gradients from " + reduction.unit->parameters().front().name);
+  ThrowUnlessAllCame(status, "reducing the gradients from " + reduction.unit->parameters().front().name);
   if (replicate_group_ == nullptr || replicate_group_->size() == 1) return;
   traffic_.replicated_bytes += static_cast<int64_t>(reduction.reduced.nbytes());
   const comm::Buffer buffer = AsBuffer(reduction.reduced);
@@ -328,7 +356,7 @@ void FsdpRoot::FinishReductions() {
   for (Reduction& reduction : reductions_) {
     const absl::Status status = reduction.work.Wait();
     reduction.work = runtime::Work();
-    ThrowUnlessOk(status, "averaging the gradients from " + reduction.unit->parameters().front().name);
+    ThrowUnlessAllCame(status, "averaging the gradients from " + reduction.unit->parameters().front().name);
     reduction.unit->SetShardGradients(reduction.reduced);
   }
   reductions_.clear();
@@ -381,12 +409,6 @@ void FsdpRoot::AwaitReductions() {
   }
 }
 
-void FsdpRoot::set_join(Join* join, Joinable* joinable) {
-  runtime::MutexLock lock(mutex_);
-  join_ = join;
-  joinable_ = joinable;
-}
-
 void FsdpRoot::ForgetOrder() {
   runtime::MutexLock lock(mutex_);
   order_.clear();
@@ -404,65 +426,6 @@ void FsdpRoot::set_share(int ranks) {
     if (share != share_) unit->ScaleFlatGradient(share / share_);
   }
   share_ = share;
-}
-
-void FsdpRoot::Tell(Step step, const FsdpUnit& unit) {
-  if (join_ == nullptr || join_->all_have_inputs()) return;
-  const auto place = std::find_if(units_.begin(), units_.end(), [&](const auto& each) { return each.get() == &unit; });
-  const int call = static_cast<int>(place - units_.begin()) * kSteps + static_cast<int>(step);
-  join_->Tell(*joinable_, call, /*averages=*/step == Step::kFinish);
-}
-
-std::string FsdpRoot::NameOf(int call) const {
-  static constexpr const char* kNames[kSteps] = {"forward pass", "gathering", "gathering among neighbours", "reduction",
-                                                 "end of the backward pass"};
-  const auto step = static_cast<Step>(call % kSteps);
-  std::string name = "FullyShardedDataParallel's " + std::string(kNames[call % kSteps]);
-  if (step == Step::kForward || step == Step::kFinish) return name;
-  const FsdpUnit& unit = *units_.at(call / kSteps);
-  return name + " of the unit with " + (unit.parameters().empty() ? "nothing" : unit.parameters().front().name);
-}
-
-void FsdpRoot::Shadow(int call, int active) {
-  runtime::MutexLock lock(mutex_);
-  try {
-    ShadowStep(static_cast<Step>(call % kSteps), *units_.at(call / kSteps), active);
-  } catch (...) {
-    Fail(TextOfCaught());
-    ThrowCaught("FullyShardedDataParallel");
-  }
-}
-
-void FsdpRoot::ShadowStep(Step step, FsdpUnit& unit, int active) {
-  switch (step) {
-    case Step::kForward:
-      StartOver();
-      set_share(join_->options().divide_by_initial_world_size ? ranks_ : active);
-      drops_gradients_ = true;
-      return;
-    case Step::kGather:
-      unit.Reshard(pool_);  // forgets what an earlier forward left
-      [[fallthrough]];
-    case Step::kGatherKept:
-      StartUnshard(unit);
-      unit.ReshardAfterForward(pool_);
-      return;
-    case Step::kReduce:
-      // Loops zero gradients before each backward pass that averages; nobody does here.
-      if (std::exchange(drops_gradients_, false)) {
-        for (const auto& each : units_) each->DropShardGradients();
-      }
-      // What this rank's inputs have accumulated under no_sync, or nothing.
-      LaunchReduction(unit, unit.ReleaseFlatGradient());
-      return;
-    case Step::kFinish:
-      FinishReductions();
-      for (const auto& each : units_) {
-        each->Reshard(pool_);  // forgets what it kept among neighbours: the step makes that old
-        each->ExpectAllGradients();
-      }
-      return;
-  }
 }
 
 void FsdpRoot::UnshardAll() {

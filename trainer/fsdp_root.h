@@ -55,6 +55,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void PreForward(FsdpUnit& unit);
   // Outputs that require grad bring the unit's parameters back in backward.
   void PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs);
+  // Instead of PostForward when the module's forward pass has thrown: after the outermost unit's all have their shards.
+  void AbandonForward(const FsdpUnit& unit);
   // From autograd.
   void PreBackward(FsdpUnit& unit);
   void OnGradient(FsdpUnit& unit, int parameter);
@@ -74,6 +76,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // Gathers all units, and back. Collective; block. Throw c10::Error under a Join that a rank has no inputs for.
   void UnshardAll();
   void ReshardAll(bool writeback);
+  // Between the two.
+  bool summoned() const { return summoned_ > 0; }
   // Gives modules their shards where a forward pass that no backward pass followed has left them whole parameters: for
   // who reads or writes shards. On all ranks alike, or the next gathering is another call on each; waits for what is
   // under way. Throws c10::Error between UnshardAll and ReshardAll, whose changes would be lost.
@@ -102,6 +106,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::vector<comm::Communicator*> OwnGroups() const;
   bool outermost(const FsdpUnit& unit) const { return &unit == units_.front().get(); }
   void StartUnshard(FsdpUnit& unit);
+  void CheckSameUnits();
   void EnterWindows();
   void PrefetchForward(const FsdpUnit& unit);
   void DropPrefetched();

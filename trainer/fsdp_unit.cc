@@ -224,7 +224,7 @@ void FsdpUnit::FinishUnshard() {
   const absl::Status status = gather_.Wait();
   gather_ = runtime::Work();
   kept_ = at::Tensor();
-  if (!status.ok()) ThrowUnlessOk(status, "gathering the parameters from " + parameters_.front().name);
+  if (!status.ok()) ThrowUnlessAllCame(status, "gathering the parameters from " + parameters_.front().name);
   CopyFromStaging();
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.set_data(full_views_[i]);
   state_ = State::kUnsharded;
@@ -243,7 +243,7 @@ void FsdpUnit::Reshard(StoragePool& pool) {
   if (full_.defined() && !same_kind()) {
     for (auto& held : accumulators_) held.clear();  // graphs hold theirs; the next forward pass makes new ones
   }
-  if (!status.ok()) ThrowUnlessOk(status, "gathering the parameters from " + parameters_.front().name);
+  if (!status.ok()) ThrowUnlessAllCame(status, "gathering the parameters from " + parameters_.front().name);
 }
 
 void FsdpUnit::ReshardAfterForward(StoragePool& pool) {

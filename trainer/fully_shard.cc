@@ -1,6 +1,7 @@
 #include "trainer/fully_shard.h"
 
 #include <map>
+#include <optional>
 
 #include "runtime/base/mutex.h"
 #include "torch/torch.h"
@@ -46,14 +47,20 @@ class ShardedElement final : public torch::nn::Module {
   explicit ShardedElement(torch::nn::AnyModule element) : element_(std::move(element)) {}
 
   at::Tensor forward(at::Tensor input) {
+    // An exception of an element between the first and the last is seen by the module around the Sequential alone.
+    std::optional<ForwardGuard> guard;
     if (first_of != nullptr) {
       first_of->PreForward();
+      guard.emplace(*first_of);
       input = first_of->CastInput(input);
+    } else if (last_of != nullptr) {
+      guard.emplace(*last_of);
     }
     const auto call = [this](const at::Tensor& given) { return element_.forward(given); };
     at::Tensor output = shards != nullptr ? shards->Run(call, input) : call(input);
+    if (last_of != nullptr) last_of->PostForward({output});
+    if (guard.has_value()) guard->Dismiss();
     if (last_of == nullptr) return output;
-    last_of->PostForward({output});
     return last_of->CastOutput(output);
   }
 
@@ -108,6 +115,16 @@ FullyShardedModule& ShardElement(torch::nn::AnyModule& element, const Groups& gr
 }
 
 }  // namespace
+
+void ShardableModule::save(torch::serialize::OutputArchive& archive) const {
+  if (shards_ != nullptr) shards_->RefuseShards("torch::save");
+  Module::save(archive);
+}
+
+void ShardableModule::load(torch::serialize::InputArchive& archive) {
+  if (shards_ != nullptr) shards_->RefuseShards("torch::load");
+  Module::load(archive);
+}
 
 FullyShardedModule* ShardsOf(torch::nn::Module& module) {
   if (auto* wrapper = dynamic_cast<FullyShardedModule*>(&module)) return wrapper;

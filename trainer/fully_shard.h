@@ -45,6 +45,9 @@ class ShardableModule : public torch::nn::Module {
   // Null before fully_shard.
   const std::shared_ptr<FullyShardedModule>& shards() const { return shards_; }
   void set_shards(std::shared_ptr<FullyShardedModule> shards) { shards_ = std::move(shards); }
+  // Refused as FullyShardedModule's, of shards.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
 
  private:
   std::shared_ptr<FullyShardedModule> shards_;

@@ -11,6 +11,7 @@
 #include "trainer/deferred_init.h"
 #include "trainer/error.h"
 #include "trainer/grad_norm.h"
+#include "trainer/same_on_all_ranks.h"
 #include "trainer/wrapped_name.h"
 
 namespace cohort::trainer {
@@ -106,6 +107,13 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
     for (at::Tensor& buffer : state) buffer.set_data(buffer.to(*options.device_id));
   }
   if (options.sync_module_states) {
+    std::vector<std::string> lines;
+    for (const FsdpParameter& each : parameters) {
+      lines.push_back(DescribeTensor(each.name, each.tensor.scalar_type(), each.tensor.sizes().vec()));
+    }
+    for (const at::Tensor& each : state)
+      lines.push_back(DescribeTensor("a buffer", each.scalar_type(), each.sizes().vec()));
+    CheckSameOnAllRanks(world, "FullyShardedDataParallel", lines);
     for (const FsdpParameter& parameter : parameters) {
       if (HasData(parameter.tensor)) state.push_back(parameter.tensor);  // the others get their values later
     }
@@ -166,6 +174,34 @@ FsdpRoot& FullyShardedModule::root() {
 void FullyShardedModule::PreForward() { root().PreForward(*unit_); }
 
 void FullyShardedModule::PostForward(const std::vector<at::Tensor>& outputs) { root_->PostForward(*unit_, outputs); }
+
+void FullyShardedModule::AbandonForward() {
+  try {
+    if (root_ != nullptr) root_->AbandonForward(*unit_);
+  } catch (...) {  // another exception is on its way
+  }
+}
+
+ForwardGuard::~ForwardGuard() {
+  if (module_ != nullptr) module_->AbandonForward();
+}
+
+void FullyShardedModule::RefuseShards(const char* call) const {
+  const bool whole = unit_->shards() == 1 || unit_->parameters().empty() || (root_ != nullptr && root_->summoned());
+  TORCH_CHECK(whole, "FullyShardedDataParallel: ", call, " of a module whose parameters are shards, from ",
+              unit_->parameters().front().name,
+              " on; use SaveTrainingState and LoadTrainingState, or do it under SummonFullParams");
+}
+
+void FullyShardedModule::save(torch::serialize::OutputArchive& archive) const {
+  RefuseShards("torch::save");
+  Module::save(archive);
+}
+
+void FullyShardedModule::load(torch::serialize::InputArchive& archive) {
+  RefuseShards("torch::load");
+  Module::load(archive);
+}
 
 at::Tensor FullyShardedModule::CastInput(const at::Tensor& input) const {
   const MixedPrecision& precision = options_.mixed_precision;

@@ -26,7 +26,8 @@
 // Where modules share a parameter, parameters() lists it twice: give optimizers DistinctParameters(model->parameters())
 // (distinct_parameters.h), or they step it twice.
 //
-// Where PyTorch warns or goes wrong: every unit must run in every backward pass on all ranks alike.
+// Where PyTorch warns or goes wrong: every unit must run in every backward pass on all ranks alike. Ranks that have
+// different numbers of batches train under Join (join.h); without it the errors of those that wait name it.
 #pragma once
 
 #include <memory>
@@ -69,6 +70,21 @@ class [[nodiscard]] FsdpNoSyncGuard {
   bool before_;
 };
 
+class FullyShardedModule;
+
+// Between PreForward and PostForward: abandons the forward pass when it ends in an exception.
+class ForwardGuard {
+ public:
+  explicit ForwardGuard(FullyShardedModule& module) : module_(&module) {}
+  ~ForwardGuard();
+  ForwardGuard(const ForwardGuard&) = delete;
+  ForwardGuard& operator=(const ForwardGuard&) = delete;
+  void Dismiss() { module_ = nullptr; }
+
+ private:
+  FullyShardedModule* module_;
+};
+
 // Everything that does not depend on the module's forward signature.
 class FullyShardedModule : public torch::nn::Module, public Joinable {
  public:
@@ -77,14 +93,19 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   // By forward.
   void PreForward();
   void PostForward(const std::vector<at::Tensor>& outputs);
+  // By forward instead of PostForward when the module has thrown: parameters are shards afterwards, if this is the
+  // outermost module, so that an optimizer may step them. Throws nothing.
+  void AbandonForward();
   at::Tensor CastInput(const at::Tensor& input) const;
   at::Tensor CastOutput(const at::Tensor& output) const;
   // All of these around `call`, which computes what forward does.
   template <typename Call, typename... Inputs>
   auto Run(const Call& call, const Inputs&... inputs) {
     PreForward();
+    ForwardGuard guard(*this);
     auto output = call(Cast(inputs)...);
     PostForward(TensorsOf(output));
+    guard.Dismiss();
     if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
       return CastOutput(output);
     } else {
@@ -103,6 +124,13 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   std::vector<std::pair<std::string, at::Tensor>> unwrapped_buffers() const;
   FsdpRoot& root();
   FsdpNoSyncGuard no_sync() { return FsdpNoSyncGuard(root()); }
+
+  // torch::save and torch::load of shards would be wrong without a word: they throw c10::Error, but under
+  // SummonFullParams and where one rank has all. SaveTrainingState and LoadTrainingState do it.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+  // Throws c10::Error that names `call` where parameters are shards.
+  void RefuseShards(const char* call) const;
 
   // By DistributedDataParallel: the shards are replicated over `group`, which outlives this, from its rank 0.
   // Collective over it; blocks. Throws DistributedError (kFailedPrecondition: its ranks have other shards), and

@@ -169,7 +169,8 @@ void Reducer::Rebuild(int root) {
   runtime::MutexLock lock(shared_->mutex);
   at::Tensor order = at::zeros({static_cast<int64_t>(parameters_.size())}, at::kLong);
   std::copy(observed_order_.begin(), observed_order_.end(), order.data_ptr<int64_t>());
-  ThrowUnlessOk(Broadcast(*groups_.front(), AsBuffer(order), root).Wait(), "agreeing on the order of gradient buckets");
+  ThrowUnlessAllCame(Broadcast(*groups_.front(), AsBuffer(order), root).Wait(),
+                     "agreeing on the order of gradient buckets");
   const int64_t* data = order.data_ptr<int64_t>();
   BuildBuckets(std::vector<int>(data, data + order.numel()));
   observed_order_.clear();
@@ -362,7 +363,7 @@ void Reducer::LaunchToOwners(Bucket& bucket, int index) {
   constexpr int kUnderWay = 2;
   if (index >= kUnderWay) {
     Bucket& done = *buckets_[index - kUnderWay];
-    ThrowUnlessOk(KeepOwned(done), done.context);
+    ThrowUnlessAllCame(KeepOwned(done), done.context);
   }
   at::Tensor mine = bucket.buffer.narrow(0, bucket.first, bucket.counts[bucket.group->rank()]);
   bucket.work = ReduceScatterV(*bucket.group, AsBuffer(bucket.buffer), {.counts = bucket.counts, .displacements = {}},

@@ -37,7 +37,7 @@ void Reducer::Finish() {
 
 void Reducer::WaitForUsage() {
   if (!counts_usage()) return;
-  ThrowUnlessOk(usage_work_.Wait(), "learning which parameters are used");
+  ThrowUnlessAllCame(usage_work_.Wait(), "learning which parameters are used");
   usage_work_ = runtime::Work();
   const int32_t* users = usage_.data_ptr<int32_t>();
   for (size_t i = 0; i < parameters_.size(); ++i) globally_unused_[i] = users[i] == 0;
@@ -62,7 +62,7 @@ void Reducer::WaitForBuckets() {
   }
   if (failed != nullptr) {
     state_ = State::kIdle;
-    ThrowUnlessOk(first, failed->context);
+    ThrowUnlessAllCame(first, failed->context);
   }
   WaitForUsage();
   for (auto& bucket : buckets_) CopyOut(*bucket);

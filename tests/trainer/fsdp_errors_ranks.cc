@@ -1,0 +1,169 @@
+// What goes wrong under FullyShardedDataParallel: models that differ, forward passes that throw, batches that one rank
+// has more of.
+#include <functional>
+#include <memory>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/trainer/tower.h"
+#include "trainer/collectives.h"
+#include "trainer/error.h"
+#include "trainer/fully_shard.h"
+
+namespace cohort::trainer {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+
+std::string ErrorOf(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const DistributedError& error) {
+    EXPECT_EQ(error.code(), absl::StatusCode::kFailedPrecondition);
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+// Two layers, of which the second has another name, another width or is missing on the last rank.
+struct Odd : torch::nn::Module {
+  using Wrapped = FullyShardedDataParallel<torch::nn::LinearImpl>;
+  Odd(const std::string& how, const FullyShardedDataParallelOptions& options) {
+    const bool odd = world->rank() == world->size() - 1;
+    const auto add = [&](const std::string& name, int64_t width) {
+      layers.push_back(register_module(
+          name, std::make_shared<Wrapped>(std::make_shared<torch::nn::LinearImpl>(width, 4), *world, options)));
+    };
+    add("first", 4);
+    if (!odd || how != "missing") add("second", odd && how == "wider" ? 6 : 4);
+    register_parameter(odd && how == "renamed" ? "shift" : "scale", torch::ones({4}));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    at::Tensor y = x;
+    for (const auto& layer : layers) y = layer->forward(y);
+    return y;
+  }
+  std::vector<std::shared_ptr<Wrapped>> layers;
+};
+
+// On all ranks, at once; with rank 0's values and with each rank's own, whose first gathering tells.
+TEST(FsdpErrors, NameWhatRanksHaveMadeDifferently) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  const std::string odd = "the module of rank " + std::to_string(world->size() - 1) + " has other parameters";
+  for (const bool sync : {true, false}) {
+    FullyShardedDataParallelOptions options;
+    options.sync_module_states = sync;
+    const auto error_of = [&](const std::string& how) {
+      return ErrorOf([&] {
+        FullyShardedDataParallel<Odd> model(std::make_shared<Odd>(how, options), *world, options);
+        model.forward(torch::ones({2, 4}));
+      });
+    };
+    EXPECT_THAT(error_of("wider"), AllOf(HasSubstr(odd), HasSubstr("weight: Float [4, 6]\", on rank 0 \""),
+                                         HasSubstr("weight: Float [4, 4]\"")))
+        << sync;
+    EXPECT_THAT(error_of("renamed"),
+                AllOf(HasSubstr(odd), HasSubstr("shift: Float [4]\", on rank 0 \""), HasSubstr("scale: Float [4]\"")))
+        << sync;
+    EXPECT_THAT(error_of("missing"), AllOf(HasSubstr(odd), HasSubstr(", on rank 0 \""))) << sync;
+    EXPECT_EQ(error_of("not at all"), "") << sync;
+  }
+}
+
+// The next unit is being gathered then, from shards that the step writes: it must be over, and the step must find the
+// shards and not the whole parameters.
+TEST(FsdpForward, ThatThrowsLeavesShardsToTheOptimizer) {
+  const DelayedCollectives delayed;  // shows by name what is changed too early
+  auto model = Shard(*world), same = Shard(*world);
+  SGD optimizer(model->parameters(), SGDOptions(0.1)), undisturbed(same->parameters(), SGDOptions(0.1));
+  Train(*model, optimizer, 2);
+  Train(*same, undisturbed, 2);
+  const Tower::Forward block = std::exchange(model->module()->blocks[2], [](const at::Tensor&) -> at::Tensor {
+    throw std::runtime_error("a picture that is none");
+  });
+  EXPECT_THROW(model->forward(InputOf(world->rank(), 2)), std::runtime_error);
+  for (const auto& unit : model->root().units()) EXPECT_TRUE(unit->sharded());
+  model->module()->blocks[2] = block;
+  optimizer.step();  // by the gradients of the step before
+  undisturbed.step();
+  Train(*model, optimizer, 2);
+  Train(*same, undisturbed, 2);
+  ExpectSame(Whole(*model), Whole(*same), /*bits=*/true);
+}
+
+// A module may catch what another one within it throws, and go on with its own parameters.
+TEST(FsdpForward, GoesOnWhereAModuleCatches) {
+  struct Careful : torch::nn::Module {
+    explicit Careful(std::shared_ptr<FullyShardedDataParallel<Block>> inner) : inner(inner) {
+      register_module("inner", inner);
+      scale = register_parameter("scale", torch::full({8, 4}, 2.0));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      try {
+        return inner->forward(x.flatten()).sum() * scale.sum();  // of a shape that does not fit
+      } catch (const c10::Error&) {
+        return scale.sum();
+      }
+    }
+    std::shared_ptr<FullyShardedDataParallel<Block>> inner;
+    at::Tensor scale;
+  };
+  auto inner = std::make_shared<FullyShardedDataParallel<Block>>(std::make_shared<Block>(1), *world);
+  FullyShardedDataParallel<Careful> model(std::make_shared<Careful>(inner), *world);
+  const torch::NoGradGuard no_grad;
+  EXPECT_EQ(model.forward(torch::ones({3, 4})).item<float>(), 64);
+  EXPECT_EQ(model.forward(torch::ones({3, 4})).item<float>(), 64);
+}
+
+// The others have gone on to what follows the loop.
+TEST(FsdpErrors, NameJoinWhereOneRankHasABatchMore) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kShardGradOp;  // whose backward pass begins with a reduction
+  auto model = Shard(*world, options);
+  const auto step = [&](int batch) { model->forward(InputOf(world->rank(), batch)).pow(2).mean().backward(); };
+  step(0);
+  if (world->rank() == 0) {
+    EXPECT_THAT(ErrorOf([&] { step(1); }), HasSubstr("Do ranks have different numbers of batches?"));
+  } else {
+    {
+      const torch::NoGradGuard no_grad;
+      model->forward(InputOf(0));
+    }
+    EXPECT_THROW(model->clip_grad_norm_(1.0), DistributedError);
+  }
+}
+
+// Each rank would write its own shards, under the names of whole parameters.
+TEST(FsdpErrors, RefuseToSaveShardsAsIfTheyWereWhole) {
+  struct Own : Shardable<Own> {
+    at::Tensor call(const at::Tensor& x) { return layer(x); }
+    torch::nn::Linear layer = register_module("layer", torch::nn::Linear(4, 4));
+  };
+  const auto wrapped = Shard(*world);
+  const auto in_place = std::make_shared<Own>();
+  std::ostringstream before;
+  torch::save(in_place, before);
+  FullyShardedModule& shards = fully_shard(*in_place, *world);
+  const auto check = [](FullyShardedModule& sharded, std::shared_ptr<torch::nn::Module> module) {
+    std::stringstream text;
+    if (world->size() > 1) {
+      EXPECT_THROW(torch::save(module, text), c10::Error);
+    }
+    const SummonFullParams whole(sharded);
+    std::stringstream summoned;
+    torch::save(module, summoned);
+    torch::load(module, summoned);
+  };
+  check(*wrapped, wrapped);
+  check(shards, in_place);
+}
+
+}  // namespace
+}  // namespace cohort::trainer

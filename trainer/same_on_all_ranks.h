@@ -1,0 +1,21 @@
+// Whether the ranks of a group have made the same model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "c10/core/ScalarType.h"
+#include "comm/communicator.h"
+
+namespace cohort::trainer {
+
+// A line of what CheckSameOnAllRanks compares.
+std::string DescribeTensor(const std::string& name, c10::ScalarType type, const std::vector<int64_t>& sizes);
+
+// Compares the ranks' `lines`, in order, by 16 bytes of each rank. Where they differ every rank throws DistributedError
+// (kFailedPrecondition: `who`, the first rank that differs from rank 0 and the first line that does on both), and none
+// is left waiting. Collective; blocks.
+void CheckSameOnAllRanks(comm::Communicator& group, const std::string& who, const std::vector<std::string>& lines);
+
+}  // namespace cohort::trainer
