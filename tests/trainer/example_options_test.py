@@ -85,6 +85,18 @@ class Options(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done)
             self.assertIn("already at step 1, --steps is 1\n", done.stdout)
 
+    def test_the_newest_checkpoints_stay(self):
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            digits = ("train_digits", "--epochs", "4", "--batch-size", "600", "--checkpoints", folder)
+            self.assertEqual(run(*digits, "--keep", "2").returncode, 0)
+            self.assertEqual(sorted(os.listdir(folder)), ["step-00000006", "step-00000008"])
+        for keep, first in (((), 3), (("--keep", "0"), 1), (("--keep", "1"), 5)):
+            with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+                gpt = SMALL_GPT[:-1] + ("5", "--save-every", "1", "--sample", "0", "--checkpoints", folder)
+                done = run(*gpt, *keep)
+                self.assertEqual(done.returncode, 0, done)
+                self.assertEqual(sorted(os.listdir(folder)), ["step-%08d" % step for step in range(first, 6)])
+
     def test_a_dry_run_counts_the_ranks_of_the_mesh(self):
         half = [line.split() for line in run("train_gpt", "--dry-run", "2", "--mode", "fsdp").stdout.splitlines()]
         row = next(words for words in half if words[:2] == ["fsdp", "<"])

@@ -65,6 +65,7 @@ struct Options {
   std::string data;
   std::string save;
   std::string checkpoints;
+  int64_t keep = 3;
   bool resume = false;
 };
 
@@ -358,6 +359,9 @@ void SaveCheckpoint(Trainer& trainer, const Progress& progress) {
                              {{"epochs", std::to_string(progress.epochs)},
                               {"steps", std::to_string(progress.steps)},
                               {"batch_size", std::to_string(trainer.options.batch_size)}});
+  trainer::TogetherOrNot(*trainer.world, "pruning " + folder, [&] {
+    if (trainer.prints()) trainer::PruneCheckpoints(folder + "/" + name, trainer.options.keep);
+  });
 }
 
 // Trains from `progress` to the end and returns true, or false where the job is preempted before.
@@ -446,6 +450,10 @@ int Main(int argc, char** argv) {
                      "keep a checkpoint of each epoch, and of the step where the job is preempted, in this folder")
           ->excludes(single)
           ->check(NotEmpty);
+  app.add_option("--keep", options.keep, "newest checkpoints that stay; 0: all")
+      ->needs(checkpoints)
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole, if there is one")
       ->needs(checkpoints);
   app.add_option("--data", options.data, "the digits file, if not the one that comes along")->check(NotEmpty);

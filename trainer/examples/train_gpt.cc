@@ -28,6 +28,7 @@
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
 #include "trainer/examples/gpt_model.h"
+#include "trainer/examples/mesh_option.h"
 #include "trainer/examples/output_file.h"
 #include "trainer/examples/text_data.h"
 #include "trainer/fully_sharded_data_parallel.h"
@@ -54,6 +55,7 @@ struct Options {
   double clip = 1.0;
   std::string checkpoints;
   int64_t save_every = 50;
+  int64_t keep = 3;
   int64_t log_every = 20;
   bool resume = false;
   std::string export_to;
@@ -75,29 +77,12 @@ struct Training {
   std::shared_ptr<void> wrapper;  // DistributedDataParallel
   trainer::TrainingState state;
   std::unique_ptr<trainer::AsyncCheckpointer> checkpointer;
+  std::string saving;  // what it writes
   Gpt::Forward forward;
   std::function<at::Tensor(double)> clip_grad_norm;
 
   bool prints() const { return world->rank() == 0; }
 };
-
-std::pair<std::vector<std::string>, std::vector<int>> ParseMesh(const std::string& text) {
-  std::vector<std::string> names;
-  std::vector<int> sizes;
-  for (const std::string& part : CLI::detail::split(text, ',')) {
-    const size_t equals = part.find('=');
-    int size = 0;
-    TORCH_CHECK(equals != std::string::npos && CLI::detail::lexical_cast(part.substr(equals + 1), size) && size > 0,
-                "--mesh wants dimensions and their sizes, as in replicate=2,shard=2, not \"", part, "\"");
-    names.push_back(part.substr(0, equals));
-    sizes.push_back(size);
-  }
-  // FSDP takes the dimensions by their places: another order would shard over the replicas.
-  const std::vector<std::string> shards = {"shard"}, replicas = {"replicate", "shard"};
-  TORCH_CHECK(names == shards || names == replicas,
-              "--mesh wants shard=N, or replicate=M,shard=N in this order, not \"", text, "\"");
-  return {names, sizes};
-}
 
 AdamWOptions Adam(const Options& options) { return AdamWOptions(options.learning_rate).betas({0.9, 0.95}); }
 
@@ -247,16 +232,26 @@ void PrepareToWrite(Training& training) {
   });
 }
 
+// The checkpoint that was being written, on all ranks; older ones go.
+void FinishSaving(Training& training) {
+  if (training.checkpointer == nullptr) return;
+  training.checkpointer->Wait();
+  trainer::TogetherOrNot(*training.world, "pruning " + training.options.checkpoints, [&] {
+    if (training.prints()) trainer::PruneCheckpoints(training.saving, training.options.keep);
+  });
+}
+
 void Save(Training& training, int64_t step) {
   char name[32];
   std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
   MakeFolder(training);
+  FinishSaving(training);
   // Written while training goes on.
   if (training.checkpointer == nullptr) {
     training.checkpointer = std::make_unique<trainer::AsyncCheckpointer>(*training.world);
   }
-  training.checkpointer->Save(training.options.checkpoints + "/" + name, training.state,
-                              {{"step", std::to_string(step)}});
+  training.saving = training.options.checkpoints + "/" + name;
+  training.checkpointer->Save(training.saving, training.state, {{"step", std::to_string(step)}});
 }
 
 // Of this process now, as the kernel counts it; 0 where it does not say.
@@ -308,7 +303,7 @@ void Train(Training& training) {
 // The last checkpoint, whole, as a file that Python reads.
 void Export(Training& training) {
   const Options& options = training.options;
-  if (training.checkpointer != nullptr) training.checkpointer->Wait();
+  FinishSaving(training);
   if (options.export_to.empty()) return;
   trainer::TogetherOrNot(*training.world, "exporting " + options.export_to, [&] {
     if (!training.prints()) return;
@@ -420,6 +415,22 @@ std::string Positive(const std::string& text) {
   return text + (zero_too ? " is no number from 0 on" : " is no positive number");
 }
 
+void AddCheckpointOptions(CLI::App& app, Options& options) {
+  auto* checkpoints =
+      app.add_option("--checkpoints", options.checkpoints, "keep checkpoints in this directory")->check(NotEmpty);
+  app.add_option("--save-every", options.save_every, "steps between checkpoints")
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  app.add_option("--keep", options.keep, "newest checkpoints that stay; 0: all")
+      ->needs(checkpoints)
+      ->capture_default_str()
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
+  app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole")->needs(checkpoints);
+  app.add_option("--export", options.export_to, "write the final weights as one safetensors file, for Python")
+      ->needs(checkpoints)
+      ->check(NotEmpty);
+}
+
 int Main(int argc, char** argv) {
   Training training;
   Options& options = training.options;
@@ -454,18 +465,10 @@ int Main(int argc, char** argv) {
   app.add_option("--clip", options.clip, "largest norm of the gradients")
       ->capture_default_str()
       ->check(Positive<false>);
-  auto* checkpoints =
-      app.add_option("--checkpoints", options.checkpoints, "keep checkpoints in this directory")->check(NotEmpty);
-  app.add_option("--save-every", options.save_every, "steps between checkpoints")
-      ->capture_default_str()
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
+  AddCheckpointOptions(app, options);
   app.add_option("--log-every", options.log_every, "steps between lines of progress")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  app.add_flag("--resume", options.resume, "go on from the newest checkpoint that is whole")->needs(checkpoints);
-  app.add_option("--export", options.export_to, "write the final weights as one safetensors file, for Python")
-      ->needs(checkpoints)
-      ->check(NotEmpty);
   app.add_flag("--checkpoint-activations", options.checkpoint_activations,
                "compute blocks again in backward instead of keeping their activations");
   app.add_option("--dry-run", options.dry_run, "print what each of so many ranks would keep, and end")
