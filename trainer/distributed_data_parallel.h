@@ -8,6 +8,9 @@
 //
 // A module whose parts sit on several devices of the rank (device groups) names them in
 // DistributedDataParallelOptions::parts; each device index then has buckets and a communicator of its own.
+//
+// Ranks that have different numbers of batches train under Join (join.h); without it the errors of those that wait name
+// it.
 #pragma once
 
 #include <map>
