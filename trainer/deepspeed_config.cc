@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <initializer_list>
 #include <limits>
 #include <sstream>
 
@@ -68,6 +69,10 @@ class Section {
     Section section(*found, Path(key));
     take(section);
     section.Rest(rest);
+  }
+  // Of keys that were taken and so are checked, but that change nothing as others of the file stand: Rest tells them.
+  void WithoutEffect(std::initializer_list<const char*> keys) {
+    for (const char* key : keys) std::erase(asked_, key);
   }
   // Appends the keys that nobody asked for; objects whole.
   void Rest(std::vector<std::string>& rest) const {
@@ -174,6 +179,10 @@ void TakeFp16(Section& section, DeepSpeedConfig::Fp16& fp16) {
   section.TakeNumber("hysteresis", fp16.hysteresis, 1);
   section.Take("consecutive_hysteresis", fp16.consecutive_hysteresis);
   section.TakeNumber("min_loss_scale", fp16.min_loss_scale, 0);
+  if (!fp16.enabled) section.WithoutEffect({"auto_cast", "loss_scale"});
+  if (fp16.enabled && fp16.loss_scale == 0) return;
+  section.WithoutEffect(
+      {"initial_scale_power", "loss_scale_window", "hysteresis", "consecutive_hysteresis", "min_loss_scale"});
 }
 
 void TakeZero(Section& section, DeepSpeedConfig::Zero& zero) {
@@ -183,6 +192,7 @@ void TakeZero(Section& section, DeepSpeedConfig::Zero& zero) {
   section.TakeNumber("reduce_bucket_size", zero.reduce_bucket_size, 1, kMostElements);
   section.TakeNumber("allgather_bucket_size", zero.allgather_bucket_size, 0, kMostElements);
   section.Take("ignore_unused_parameters", zero.ignore_unused_parameters);
+  if (zero.stage == 0) section.WithoutEffect({"reduce_bucket_size", "allgather_bucket_size"});
 }
 
 }  // namespace
@@ -205,6 +215,8 @@ DeepSpeedConfig ParseDeepSpeedConfig(const std::string& text, int ranks) {
   top.Within("fp16", [&](Section& section) { TakeFp16(section, config.fp16); }, rest);
   top.Within("bf16", [&](Section& section) { section.Take("enabled", config.bf16_enabled); }, rest);
   top.Rest(rest);
+  const Json::json_pointer rate("/optimizer/params/lr");
+  if (!config.scheduler.type.empty() && json.contains(rate)) rest.push_back("optimizer.params.lr");
   std::sort(rest.begin(), rest.end());
   TORCH_CHECK(!config.fp16.enabled || !config.bf16_enabled, "DeepSpeedConfig: fp16 and bf16 are both enabled");
   SettleBatchSizes(config, ranks);

@@ -45,6 +45,31 @@ TEST(DeepSpeedConfig, AppliesWhatIsKnownAndNamesTheRest) {
                           "zero_optimization.offload_optimizer", "zero_optimization.overlap_comm"));
 }
 
+// Keys that are known, but that nothing reads under the stage or the switch of the same file.
+TEST(DeepSpeedConfig, NamesWhatAStageOrASwitchLeavesWithoutEffect) {
+  const auto without_effect = [](const std::string& more) {
+    return ParseDeepSpeedConfig(R"({"train_batch_size": 8, )" + more + "}", 2).without_effect;
+  };
+  const std::string buckets = R"("reduce_bucket_size": 1000, "allgather_bucket_size": 1000})";
+  EXPECT_THAT(without_effect(R"("zero_optimization": {"stage": 0, )" + buckets),
+              ElementsAre("zero_optimization.allgather_bucket_size", "zero_optimization.reduce_bucket_size"));
+  EXPECT_THAT(without_effect(R"("zero_optimization": {"stage": 1, )" + buckets), ElementsAre());
+  const std::string scale = R"("initial_scale_power": 8, "loss_scale_window": 10, "hysteresis": 3,
+                               "consecutive_hysteresis": true, "min_loss_scale": 2})";
+  EXPECT_THAT(without_effect(R"("fp16": {"enabled": true, "auto_cast": true, )" + scale), ElementsAre());
+  const auto fixed = without_effect(R"("fp16": {"enabled": true, "loss_scale": 128, )" + scale);
+  EXPECT_THAT(fixed, ElementsAre("fp16.consecutive_hysteresis", "fp16.hysteresis", "fp16.initial_scale_power",
+                                 "fp16.loss_scale_window", "fp16.min_loss_scale"));
+  EXPECT_THAT(without_effect(R"("fp16": {"enabled": false, "auto_cast": true, "loss_scale": 8})"),
+              ElementsAre("fp16.auto_cast", "fp16.loss_scale"));
+  const std::string adam = R"("optimizer": {"type": "Adam", "params": {"lr": 0.1}})";
+  EXPECT_THAT(without_effect(adam), ElementsAre());
+  EXPECT_THAT(without_effect(adam + R"(, "scheduler": {"type": "WarmupLR"})"), ElementsAre("optimizer.params.lr"))
+      << "the schedule gives every step its rate";
+  EXPECT_THAT(ErrorOf(R"({"train_batch_size": 8, "fp16": {"hysteresis": -1}})"), HasSubstr("fp16.hysteresis"))
+      << "what has no effect is checked all the same";
+}
+
 TEST(DeepSpeedConfig, DerivesTheThirdBatchSize) {
   EXPECT_EQ(ParseDeepSpeedConfig(R"({"train_batch_size": 24})", 3).train_micro_batch_size_per_gpu, 8);
   EXPECT_EQ(ParseDeepSpeedConfig(R"({"train_batch_size": 24, "train_micro_batch_size_per_gpu": 2})", 3)
