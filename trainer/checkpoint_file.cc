@@ -74,10 +74,16 @@ class Descriptor {
   throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + why);
 }
 
+// A bad sector or a lost stripe is damage: another checkpoint may have none.
+[[noreturn]] void ThrowUnreadable(const std::string& what, const std::string& path, int error) {
+  if (error == EIO) ThrowDamaged(path, std::string("it can't be read: ") + std::strerror(error));
+  ThrowSystemError(what, path, error);
+}
+
 // To read. A pipe or a device instead of the file would keep us waiting or never end.
 int OpenOrdinaryFile(const std::string& path, struct stat& facts) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (fd < 0) ThrowSystemError("open", path, errno);
+  if (fd < 0) ThrowUnreadable("open", path, errno);
   if (::fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode)) return fd;
   ::close(fd);
   ThrowDamaged(path, "it is no ordinary file");
@@ -91,7 +97,7 @@ Bytes ReadBytes(int fd, const std::string& path, int64_t offset, int64_t bytes) 
   while (done < data.size()) {
     const ssize_t got = ::pread(fd, data.data() + done, data.size() - done, offset + static_cast<int64_t>(done));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) ThrowSystemError("read", path, errno);
+    if (got < 0) ThrowUnreadable("read", path, errno);
     if (got == 0) ThrowDamaged(path, "it ends before byte " + std::to_string(offset + bytes));
     done += static_cast<size_t>(got);
   }
