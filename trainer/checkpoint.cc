@@ -359,7 +359,9 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
                 at::IntArrayRef(tensor.sizes), " there and ", at::IntArrayRef(wanted.sizes), " here");
     TORCH_CHECK(tensor.dtype == wanted.data.scalar_type(), "checkpoint ", directory, ": ", wanted.name, " has type ",
                 tensor.dtype, " there and ", wanted.data.scalar_type(), " here");
-    at::Tensor target = wanted.data.detach().view({-1});
+    const bool in_order = wanted.data.is_contiguous();  // not so in the memory format of channels_last
+    at::Tensor target =
+        in_order ? wanted.data.detach().view({-1}) : at::empty(wanted.data.numel(), wanted.data.options());
     const int64_t size = static_cast<int64_t>(wanted.data.element_size());
     for (const CheckpointIndex::Piece& piece : tensor.pieces) {
       const int64_t begin = std::max(piece.begin, wanted.begin), end = std::min(piece.end, wanted.end);
@@ -377,6 +379,7 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
                                             {end - begin}, at::TensorOptions(tensor.dtype));
       target.narrow(0, begin - wanted.begin, end - begin).copy_(read);
     }
+    if (!in_order) wanted.data.detach().copy_(target.view(wanted.data.sizes()));
   }
 }
 

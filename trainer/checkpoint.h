@@ -30,7 +30,7 @@ struct CheckpointTensor {
   std::vector<int64_t> sizes;  // of the whole
   int64_t begin = 0;           // elements [begin, end) of the whole, row by row
   int64_t end = 0;
-  at::Tensor data;  // has end - begin elements, contiguous; read by saving, written by loading
+  at::Tensor data;  // has end - begin elements, in any memory format; read by saving, written by loading
   // Ranks that hold the same elements share the writing: this one is number `replica` of `replicas`.
   int replica = 0;
   int replicas = 1;

@@ -103,7 +103,9 @@ void init_parameters(torch::nn::Module& model, uint64_t seed, const InitRules& r
                 " was made under DeferredInit and has no memory; shard the module, or materialize() it");
     at::Tensor parameter = item.value();
     const std::string name = UnwrappedName(item.key());
-    Fill(parameter.view({-1}), name, 0, parameter.numel(), seed, rules(name, parameter.sizes().vec()));
+    const at::Tensor row = parameter.reshape({-1});  // a copy where it is not contiguous
+    Fill(row, name, 0, parameter.numel(), seed, rules(name, parameter.sizes().vec()));
+    if (!parameter.is_contiguous()) parameter.copy_(row.view(parameter.sizes()));
   }
 }
 
