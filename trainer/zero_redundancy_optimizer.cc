@@ -108,11 +108,13 @@ void ZeroRedundancyOptimizerBase::MakeLocal(const LocalFactory& factory) {
 }
 
 void ZeroRedundancyOptimizerBase::MakeFlats() {
-  std::map<std::pair<int, std::string>, std::unique_ptr<Flat>> kinds;
+  // In an order that all ranks have, which names of devices don't: "cuda:10" is before "cuda:9".
+  std::map<std::pair<int, int>, std::unique_ptr<Flat>> kinds;
   for (int owner = 0; owner < group_.size(); ++owner) {
     for (int i = 0; i < static_cast<int>(all_.size()); ++i) {
       if (owners_[i] != owner) continue;
-      auto& flat = kinds[{static_cast<int>(all_[i].scalar_type()), all_[i].device().str()}];
+      const int device = all_[i].is_cuda() ? all_[i].get_device() : -1;
+      auto& flat = kinds[{static_cast<int>(all_[i].scalar_type()), device}];
       if (flat == nullptr) {
         flat = std::make_unique<Flat>();
         flat->counts.assign(group_.size(), 0);
