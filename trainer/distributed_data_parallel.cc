@@ -10,7 +10,7 @@
 #include "trainer/broadcast.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
-#include "trainer/fully_sharded_data_parallel.h"
+#include "trainer/refuse_shards.h"
 #include "trainer/same_on_all_ranks.h"
 #include "trainer/tensor_buffer.h"
 
@@ -76,13 +76,8 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
 
 // Averaging shards of different rows over the ranks would make nonsense of them.
 void DataParallelState::RefuseShards() const {
-  const auto refuse = [](torch::nn::Module& module, const std::string& name) {
-    TORCH_CHECK(ShardsOf(module) == nullptr, "DistributedDataParallel: module ", name,
-                " is sharded, so its parameters differ from rank to rank; shard it over a DeviceMesh of (replicas, "
-                "shards) instead of wrapping it");
-  };
-  refuse(module_, "itself");
-  for (const auto& item : module_.named_modules("", /*include_self=*/false)) refuse(*item.value(), item.key());
+  trainer::RefuseShards(module_, "DistributedDataParallel",
+                        "shard it over a DeviceMesh of (replicas, shards) instead of wrapping it");
 }
 
 void DataParallelState::CheckSameParameters() {

@@ -11,6 +11,7 @@
 #include "trainer/deferred_init.h"
 #include "trainer/error.h"
 #include "trainer/grad_norm.h"
+#include "trainer/refuse_shards.h"
 #include "trainer/same_on_all_ranks.h"
 #include "trainer/wrapped_name.h"
 
@@ -26,19 +27,24 @@ std::map<const FullyShardedModule*, Modules>& Units() COHORT_REQUIRES(mutex) {
   return *units;
 }
 
-// Else its parameters, which are shards, would be taken for whole ones and sharded again.
-void CheckOutsideOfUnits(const torch::nn::Module& module) {
+// Whether its parameters are those of a unit, its own or that of a module around it.
+bool IsInUnit(const torch::nn::Module& module) {
   const std::weak_ptr<const torch::nn::Module> self = module.weak_from_this();
-  if (self.expired()) return;  // nobody shares it
+  if (self.expired()) return false;  // nobody shares it
   runtime::MutexLock lock(mutex);
   for (const auto& [unit, modules] : Units()) {
     for (const auto& each : modules) {
-      TORCH_CHECK(each.owner_before(self) || self.owner_before(each),
-                  "FullyShardedDataParallel: the parameters of module ", module.name(),
-                  " are sharded already, by itself or with those of a module around it: shard from the inside out, "
-                  "each module before those that hold it");
+      if (!each.owner_before(self) && !self.owner_before(each)) return true;
     }
   }
+  return false;
+}
+
+// Else its parameters, which are shards, would be taken for whole ones and sharded again.
+void CheckOutsideOfUnits(const torch::nn::Module& module) {
+  TORCH_CHECK(!IsInUnit(module), "FullyShardedDataParallel: the parameters of module ", module.name(),
+              " are sharded already, by itself or with those of a module around it: shard from the inside out, "
+              "each module before those that hold it");
 }
 
 // The parameters and buffers of `module` outside wrapped modules, each once, and whose they are.
@@ -68,6 +74,15 @@ bool IsHybrid(ShardingStrategy strategy) {
 }
 
 }  // namespace
+
+void RefuseShards(const torch::nn::Module& module, const std::string& who, const std::string& instead) {
+  const auto refuse = [&](const torch::nn::Module& each, const std::string& name) {
+    TORCH_CHECK(ShardsOf(const_cast<torch::nn::Module&>(each)) == nullptr && !IsInUnit(each), who, ": module ", name,
+                " is sharded, so its parameters differ from rank to rank; ", instead);
+  };
+  refuse(module, "itself");
+  for (const auto& item : module.named_modules("", /*include_self=*/false)) refuse(*item.value(), item.key());
+}
 
 comm::Communicator* ShardGroup(DeviceMesh& mesh) {
   TORCH_CHECK(mesh.ndim() <= 2, "FullyShardedDataParallel: a mesh of ", mesh.ndim(),

@@ -6,6 +6,7 @@
 
 #include "torch/torch.h"
 #include "trainer/deferred_init.h"
+#include "trainer/refuse_shards.h"
 
 namespace cohort::trainer {
 namespace {
@@ -95,6 +96,7 @@ void init_parameters(FullyShardedModule& model, uint64_t seed, const InitRules& 
 
 void init_parameters(torch::nn::Module& model, uint64_t seed, const InitRules& rules) {
   if (FullyShardedModule* shards = ShardsOf(model)) return init_parameters(*shards, seed, rules);
+  RefuseShards(model, "init_parameters", "shard the outermost module too, and give that");
   const at::NoGradGuard no_grad;
   std::set<const void*> seen;
   for (const auto& item : model.named_parameters()) {

@@ -43,7 +43,8 @@ InitRule LikeTorch(const std::string& name, const std::vector<int64_t>& sizes);
 // Every parameter of the outermost `model`, of this rank's parts. Sends nothing, but is called on all ranks alike,
 // since it gives modules their shards back (FsdpRoot::Reshard).
 void init_parameters(FullyShardedModule& model, uint64_t seed, const InitRules& rules);
-// Every parameter of `model`, which is whole (Local), or was sharded by fully_shard (the same as above).
+// Every parameter of `model`, which is whole (Local), or was sharded by fully_shard (the same as above). Throws
+// c10::Error, which names it, where a module in it is sharded and it is not.
 void init_parameters(torch::nn::Module& model, uint64_t seed, const InitRules& rules);
 
 // Four random numbers.

@@ -11,6 +11,7 @@
 #include "trainer/optimizer_state.h"
 #include "trainer/param_groups.h"
 #include "trainer/wrapped_name.h"
+#include "trainer/refuse_shards.h"
 
 namespace cohort::trainer {
 namespace {
@@ -162,6 +163,8 @@ TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Commu
 }
 
 }  // namespace
+  RefuseShards(module, "StateOf",
+               "give StateOf what shards the outermost module and its optimizer: StateOf(*model, optimizer)");
 
 TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const comm::Communicator& group) {

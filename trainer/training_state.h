@@ -39,7 +39,8 @@ struct TrainingState {
   torch::optim::Optimizer* groups = nullptr;
 };
 
-// Replicated on all ranks of `group`: DistributedDataParallel, or one rank alone.
+// Replicated on all ranks of `group`: DistributedDataParallel, or one rank alone. This and the next throw c10::Error,
+// which names it, for a module that is sharded or has one in it.
 TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const comm::Communicator& group);
 // The optimizer's state at its owners.

@@ -1,0 +1,15 @@
+// For what takes every parameter as a whole one: shards would be taken for it without a word.
+#pragma once
+
+#include <string>
+
+#include "torch/nn/module.h"
+
+namespace cohort::trainer {
+
+// Throws c10::Error, "<who>: module <its name> is sharded, so its parameters differ from rank to rank; <instead>",
+// where the parameters of `module` or of a module in it are shards: of a wrapper, of what one wraps, or of one that was
+// sharded where it is. Local.
+void RefuseShards(const torch::nn::Module& module, const std::string& who, const std::string& instead);
+
+}  // namespace cohort::trainer
