@@ -11,6 +11,7 @@
 #include "trainer/caught_error.h"
 #include "trainer/checkpoint_directory.h"
 #include "trainer/checkpoint_file.h"
+#include "trainer/checkpoint_values.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/json_depth.h"
@@ -94,6 +95,21 @@ std::string IndexPath(const std::string& directory) {
   if (fs::exists(path, error) || !IsCheckpoint(place)) return path;
   throw DistributedError(absl::StatusCode::kDataLoss,
                          "checkpoint " + place + " is incomplete: it has tensors, but no " + kCheckpointIndex);
+}
+
+// The tensors of `pieces` again, by their other names: a strict load_state_dict asks for all that a module has.
+void AddAliases(const std::map<std::string, std::string>& aliases, const std::string& prefix,
+                std::vector<FilePiece>& pieces) {
+  std::map<std::string, FilePiece> by_key;
+  for (const FilePiece& piece : pieces) by_key[piece.key] = piece;
+  for (const auto& [alias, name] : aliases) {
+    if (!alias.starts_with(prefix) || !name.starts_with(prefix)) continue;
+    const auto piece = by_key.find(name.substr(prefix.size()));
+    const std::string key = alias.substr(prefix.size());
+    if (piece == by_key.end() || by_key.contains(key)) continue;
+    pieces.push_back(piece->second);
+    pieces.back().key = key;
+  }
 }
 
 // Writes this rank's file and describes it.
@@ -400,6 +416,7 @@ void ExportSafetensors(const std::string& directory, const std::string& file, co
   }
   TORCH_CHECK(!tensors.empty(), "checkpoint ", directory, " has no tensor whose name begins with ", prefix);
   LoadTensors(directory, index, tensors);
+  AddAliases(AliasesIn(index.values()), prefix, pieces);
   const std::string partial = file + ".partial";
   fs::remove(partial, ignored);  // of a run that was killed
   try {

@@ -112,9 +112,10 @@ void LoadTensors(const std::string& directory, const CheckpointIndex& index,
                  const std::vector<CheckpointTensor>& tensors);
 
 // Writes the checkpoint's tensors whose names begin with `prefix` as one safetensors file, whole and by their names
-// without the prefix: for "model." what Python's safetensors.torch.load_file gives to Module.load_state_dict. `file`
-// appears when it is complete; a file that was there is replaced, and anything else refused. Needs memory for all of
-// them. Local: one rank does it. Throws as LoadTensors does, and DistributedError when the file can't be written.
+// without the prefix: for "model." what Python's safetensors.torch.load_file gives to Module.load_state_dict. What
+// modules share is written once for each of its names. `file` appears when it is complete; a file that was there is
+// replaced, and anything else refused. Needs memory for all of them. Local: one rank does it. Throws as LoadTensors
+// does, and DistributedError when the file can't be written.
 void ExportSafetensors(const std::string& directory, const std::string& file, const std::string& prefix = "model.");
 
 // Throws on every rank of `world` what one of them threw in `work`: with it ranks agree on what they did by themselves.

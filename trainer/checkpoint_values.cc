@@ -3,7 +3,9 @@
 #include <charconv>
 #include <system_error>
 
+#include "nlohmann/json.hpp"
 #include "trainer/error.h"
+#include "trainer/json_depth.h"
 
 namespace cohort::trainer {
 
@@ -19,6 +21,26 @@ int64_t WholeNumberOf(const CheckpointValues& values, const std::string& key) {
   }
   throw DistributedError(absl::StatusCode::kInvalidArgument,
                          "the checkpoint's value " + key + why + "; was it saved by another program?");
+}
+
+std::string AliasesText(const std::map<std::string, std::string>& aliases) { return nlohmann::json(aliases).dump(); }
+
+std::map<std::string, std::string> AliasesIn(const CheckpointValues& values) {
+  const auto found = values.find(kCheckpointAliases);
+  if (found == values.end()) return {};
+  std::map<std::string, std::string> aliases;
+  const auto refuse = [] {
+    throw DistributedError(absl::StatusCode::kDataLoss,
+                           std::string("the checkpoint's value ") + kCheckpointAliases + " has no names of tensors");
+  };
+  if (NestsTooDeep(found->second)) refuse();
+  const auto json = nlohmann::json::parse(found->second, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) refuse();
+  for (const auto& [alias, name] : json.items()) {
+    if (!name.is_string()) refuse();
+    aliases[alias] = name.get<std::string>();
+  }
+  return aliases;
 }
 
 }  // namespace cohort::trainer

@@ -119,6 +119,8 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   // before. Collective; blocks.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
   // This rank's parts of all parameters, in the order of registration.
+  // What this shards, under its own name: without what wraps it.
+  const torch::nn::Module& sharded_module() const { return sharded_; }
   std::vector<ShardedParameter> sharded_parameters();
   // All buffers, by their names in the unwrapped module; every rank has them whole.
   std::vector<std::pair<std::string, at::Tensor>> unwrapped_buffers() const;

@@ -6,12 +6,13 @@
 #include <utility>
 
 #include "torch/torch.h"
+#include "trainer/checkpoint_values.h"
 #include "trainer/error.h"
 #include "trainer/master_weights.h"
 #include "trainer/optimizer_state.h"
 #include "trainer/param_groups.h"
-#include "trainer/wrapped_name.h"
 #include "trainer/refuse_shards.h"
+#include "trainer/wrapped_name.h"
 
 namespace cohort::trainer {
 namespace {
@@ -147,8 +148,25 @@ void SetConverted(const std::vector<CheckpointTensor>& read, const TrainingState
   }
 }
 
+// Of what modules share, every name but the first, with that one.
+std::map<std::string, std::string> AliasesOf(const torch::nn::Module& module) {
+  std::map<std::string, std::string> aliases;
+  std::map<const void*, std::string> first;
+  const auto add = [&](const std::string& key, const at::Tensor& tensor) {
+    const std::string name = UnwrappedName(key);
+    const auto [entry, added] = first.try_emplace(tensor.unsafeGetTensorImpl(), name);
+    if (!added) aliases[name] = entry->second;
+  };
+  for (const auto& item : module.named_parameters()) add(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) add(item.key(), item.value());
+  return aliases;
+}
+
 TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Communicator& group) {
+  RefuseShards(module, "StateOf",
+               "give StateOf what shards the outermost module and its optimizer: StateOf(*model, optimizer)");
   TrainingState state;
+  state.aliases = AliasesOf(module);
   std::set<const void*> seen;
   for (const auto& item : module.named_parameters()) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
@@ -163,8 +181,6 @@ TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Commu
 }
 
 }  // namespace
-  RefuseShards(module, "StateOf",
-               "give StateOf what shards the outermost module and its optimizer: StateOf(*model, optimizer)");
 
 TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const comm::Communicator& group) {
@@ -189,6 +205,7 @@ TrainingState StateOf(const torch::nn::Module& module, ZeroRedundancyOptimizerBa
 TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optimizer) {
   TrainingState state;
   state.shards = &module;
+  state.aliases = AliasesOf(module.sharded_module());
   const comm::Communicator* replicas = module.root().replicate_group();
   for (const ShardedParameter& parameter : module.sharded_parameters()) {
     state.parameters.push_back({.name = parameter.name,
@@ -229,6 +246,9 @@ std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& worl
 
 CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values) {
   if (state.groups != nullptr) values[kGroups] = ParamGroupsText(*state.groups);
+  std::map<std::string, std::string> aliases;
+  for (const auto& [name, first] : state.aliases) aliases[kModel + name] = kModel + first;
+  if (!aliases.empty()) values[kCheckpointAliases] = AliasesText(aliases);
   return values;
 }
 
@@ -249,6 +269,7 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
   const CheckpointIndex index = CheckpointIndex::ReadTogether(world, directory, timeout);
   CheckpointValues values = index.values();
   const auto groups = values.extract(kGroups);
+  values.erase(kCheckpointAliases);
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
   const auto load = [&] {
     if (state.shards != nullptr) state.shards->root().Reshard();

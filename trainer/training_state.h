@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -28,8 +29,10 @@ namespace cohort::trainer {
 
 // Which elements of which tensors this rank has. Refers to the model and the optimizer, which must outlive it.
 struct TrainingState {
-  std::vector<CheckpointTensor> parameters;      // named as in the module; data is the parameter itself
-  std::vector<CheckpointTensor> buffers;         // saved by the first rank, loaded by all
+  std::vector<CheckpointTensor> parameters;  // named as in the module; data is the parameter itself
+  std::vector<CheckpointTensor> buffers;     // saved by the first rank, loaded by all
+  // The other names of tensors that modules share, each with the one above. ExportSafetensors writes them, too.
+  std::map<std::string, std::string> aliases;
   FullyShardedModule* shards = nullptr;          // that has the parameters, which may be gathered at the time
   torch::optim::Optimizer* optimizer = nullptr;  // that has the state of this rank's parameters
   // By parameter: whether this rank has its optimizer state, and whether it alone does.

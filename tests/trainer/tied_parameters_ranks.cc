@@ -1,10 +1,16 @@
 // A parameter that two modules share: C++'s Module::parameters() lists it twice, and it must be trained once. Against a
 // single process.
+#include <cstdint>
+#include <fstream>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "nlohmann/json.hpp"
 #include "tests/trainer/ranks.h"
+#include "tests/trainer/trained.h"
 #include "trainer/deepspeed_engine.h"
 #include "trainer/distinct_parameters.h"
 #include "trainer/distributed_data_parallel.h"
@@ -154,6 +160,59 @@ TEST(TiedParameters, AreUnscaledAndCopiedOnce) {
   for (size_t i = 0; i < expected.size(); ++i) stepped.push_back((Once(net)[i] - 0.1 * expected[i]).detach());
   copies.step();
   for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(torch::allclose(Once(net)[i], stepped[i])) << i;
+}
+
+class TiedParametersFiles : public Checkpoints {};
+
+// The tensors of a safetensors file, whose values are float32, by name.
+std::map<std::string, std::vector<float>> ReadSafetensors(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  uint64_t length = 0;
+  file.read(reinterpret_cast<char*>(&length), sizeof length);
+  std::string header(length, '\0');
+  file.read(header.data(), static_cast<std::streamsize>(length));
+  std::map<std::string, std::vector<float>> tensors;
+  const auto entries = nlohmann::json::parse(header);
+  for (const auto& [name, entry] : entries.items()) {
+    if (name == "__metadata__") continue;
+    const std::vector<size_t> range = entry.at("data_offsets");
+    std::vector<float>& values = tensors[name];
+    values.resize((range[1] - range[0]) / sizeof(float));
+    file.seekg(static_cast<std::streamoff>(sizeof length + length + range[0]));
+    file.read(reinterpret_cast<char*>(values.data()), static_cast<std::streamsize>(range[1] - range[0]));
+  }
+  EXPECT_TRUE(file.good()) << path;
+  return tensors;
+}
+
+// As Python's state_dict() has them: a strict load_state_dict asks for all.
+TEST_F(TiedParametersFiles, HaveEachNameInAnExport) {
+  for (const bool sharded : {false, true}) {
+    auto net = std::make_shared<TiedNet>();
+    const auto expected = Once(*net);  // before they become shards
+    std::vector<at::Tensor> whole;
+    for (const at::Tensor& tensor : expected) whole.push_back(tensor.detach().clone());
+    std::shared_ptr<FullyShardedDataParallel<TiedNet>> fsdp;
+    if (sharded) fsdp = std::make_shared<FullyShardedDataParallel<TiedNet>>(net, *world);
+    AdamW optimizer(Once(*net), Options());
+    const TrainingState state = sharded ? StateOf(*fsdp, optimizer) : StateOf(*net, optimizer, *world);
+    const std::string place = At(sharded ? "fsdp" : "ddp");
+    SaveTrainingState(*world, place, state, {{"step", "7"}});
+    EXPECT_EQ(LoadTrainingState(*world, place, state), (CheckpointValues{{"step", "7"}}));
+    if (world->rank() != 0) continue;
+    ExportSafetensors(place, place + ".safetensors");
+    const auto tensors = ReadSafetensors(place + ".safetensors");
+    EXPECT_EQ(tensors.size(), 4);
+    const auto expect_values = [&](const std::string& name, const at::Tensor& values) {
+      ASSERT_TRUE(tensors.contains(name)) << name;
+      const float* first = values.data_ptr<float>();
+      EXPECT_EQ(tensors.at(name), std::vector<float>(first, first + values.numel())) << name;
+    };
+    expect_values("encoder.weight", whole[0]);
+    expect_values("decoder.weight", whole[0]);
+    expect_values("encoder.bias", whole[1]);
+    expect_values("decoder.bias", whole[2]);
+  }
 }
 
 }  // namespace
