@@ -193,10 +193,10 @@ void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
   });
   const auto texts = GatherTexts(world, own_text, what, timeout);
   together([&] {
+    if (world.rank() != 0) return;  // who hears of what is wrong with it: an index of all ranks' tensors is long
     CheckpointIndex index;
     for (const std::string& text : texts) index.Add(text);
     index.CheckComplete();
-    if (world.rank() != 0) return;
     for (const auto& [name, file] : index.files_) writing->ExpectFile(name, file.bytes);
     index.values_ = values;
     WriteText(partial + "/" + kCheckpointIndex, index.Write());
