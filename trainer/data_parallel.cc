@@ -129,10 +129,10 @@ void DataParallelBase::RunEach(size_t count, const std::function<void(size_t)>& 
       failures[i] = std::current_exception();
     }
   };
-  std::vector<std::thread> threads;
+  std::vector<std::jthread> threads;  // which join those that there are where the system gives no more
   for (size_t i = 1; i < count; ++i) threads.emplace_back(run, i);
   run(0);
-  for (std::thread& thread : threads) thread.join();
+  threads.clear();
   for (const std::exception_ptr& failure : failures) {
     if (failure != nullptr) std::rethrow_exception(failure);
   }

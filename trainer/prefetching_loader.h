@@ -52,20 +52,19 @@ void PinTensors(std::vector<T>& values) {
 template <typename Batch>
 class PrefetchingLoader {
  public:
-  // Batches 0 to count - 1, by `make`, which the workers call at the same time. Throws c10::Error for options below 1.
+  // Batches 0 to count - 1, by `make`, which the workers call at the same time. Throws c10::Error for options below 1,
+  // and std::system_error when the system gives no more threads.
   PrefetchingLoader(int64_t count, std::function<Batch(int64_t)> make, PrefetchingLoaderOptions options = {})
       : count_(count), make_(std::move(make)), options_(options), slots_(Checked(options).depth) {
-    for (int i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { Work(); });
+    try {
+      for (int i = 0; i < options_.workers; ++i) threads_.emplace_back([this] { Work(); });
+    } catch (...) {
+      Stop();
+      throw;
+    }
   }
   // Waits for calls of `make` that are under way.
-  ~PrefetchingLoader() {
-    {
-      runtime::MutexLock lock(mutex_);
-      stopping_ = true;
-      changed_.NotifyAll();
-    }
-    for (std::thread& thread : threads_) thread.join();
-  }
+  ~PrefetchingLoader() { Stop(); }
   PrefetchingLoader(const PrefetchingLoader&) = delete;
   PrefetchingLoader& operator=(const PrefetchingLoader&) = delete;
 
@@ -98,6 +97,15 @@ class PrefetchingLoader {
     TORCH_CHECK(options.workers >= 1 && options.depth >= 1, "PrefetchingLoader: ", options.workers, " workers and ",
                 options.depth, " batches; it needs at least one of each");
     return options;
+  }
+
+  void Stop() {
+    {
+      runtime::MutexLock lock(mutex_);
+      stopping_ = true;
+      changed_.NotifyAll();
+    }
+    for (std::thread& thread : threads_) thread.join();
   }
 
   void Work() {

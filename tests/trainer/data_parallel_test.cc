@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "runtime/base/mutex.h"
+#include "tests/trainer/few_threads.h"
 #include "torch/torch.h"
 #include "trainer/autocast.h"
 
@@ -234,6 +236,17 @@ TEST(DataParallel, ThrowsWhatAReplicaThrows) {
     EXPECT_THAT(error.what(), HasSubstr("in replica 2 on device cpu"));
   }
   EXPECT_TRUE(torch::equal(parallel.forward(input.abs()), input.abs()));
+}
+
+TEST(DataParallel, ThrowsWhereTheSystemGivesNoMoreThreads) {
+  auto net = MakeNet();
+  DataParallel<Net> parallel(net, Devices(FewThreads::kTooMany));
+  const at::Tensor input = Input(FewThreads::kTooMany);
+  {
+    const FewThreads few;
+    EXPECT_THROW(parallel.forward(input), std::system_error);
+  }
+  EXPECT_TRUE(torch::allclose(parallel.forward(input), net->forward(input), 1e-5, 1e-6)) << "it was no harm";
 }
 
 TEST(DataParallel, ComputesInTheCallersModes) {

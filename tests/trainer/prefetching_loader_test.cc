@@ -4,8 +4,10 @@
 #include <atomic>
 #include <memory>
 #include <stdexcept>
+#include <system_error>
 
 #include "gtest/gtest.h"
+#include "tests/trainer/few_threads.h"
 
 namespace cohort::trainer {
 namespace {
@@ -47,6 +49,12 @@ TEST(PrefetchingLoader, ThrowsWhatABatchThrewInItsPlace) {
 TEST(PrefetchingLoader, CanBeLeftInTheMiddle) {
   PrefetchingLoader<int64_t> loader(1000, [](int64_t i) { return i; }, {.workers = 2});
   EXPECT_EQ(loader.next(), 0);
+}
+
+TEST(PrefetchingLoader, ThrowsWhereTheSystemGivesNoMoreThreads) {
+  const FewThreads few;
+  const auto make = [](int64_t i) { return i; };
+  EXPECT_THROW(PrefetchingLoader<int64_t>(1, make, {.workers = FewThreads::kTooMany}), std::system_error);
 }
 
 TEST(PrefetchingLoader, RefusesNoWorkers) {
