@@ -8,6 +8,7 @@
 #include "runtime/base/mutex.h"
 #include "torch/torch.h"
 #include "trainer/broadcast.h"
+#include "trainer/caught_error.h"
 #include "trainer/deferred_init.h"
 #include "trainer/error.h"
 #include "trainer/grad_norm.h"
@@ -282,6 +283,16 @@ comm::Communicator& FullyShardedModule::join_group() {
               "FullyShardedDataParallel: shards that DistributedDataParallel replicates have no group of all ranks, "
               "which Join needs; shard over a DeviceMesh of (replicas, shards) instead");
   return world_;
+}
+
+SummonFullParams::~SummonFullParams() noexcept(false) {
+  constexpr const char* kWhat = "FullyShardedDataParallel: writing back what was changed under SummonFullParams";
+  try {
+    root_.ReshardAll(writeback_);
+  } catch (...) {
+    root_.Abort(std::string(kWhat) + ": " + TextOfCaught());  // changes are lost, and only here
+    if (std::uncaught_exceptions() == exceptions_) ThrowCaught(kWhat);
+  }
 }
 
 void FullyShardedModule::OnJoin() {

@@ -30,6 +30,7 @@
 // different numbers of batches train under Join (join.h); without it the errors of those that wait name it.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -118,9 +119,9 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   // Scales the shards' gradients so that the norm of all gradients together is at most max_norm; returns the norm
   // before. Collective; blocks.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
-  // This rank's parts of all parameters, in the order of registration.
   // What this shards, under its own name: without what wraps it.
   const torch::nn::Module& sharded_module() const { return sharded_; }
+  // This rank's parts of all parameters, in the order of registration.
   std::vector<ShardedParameter> sharded_parameters();
   // All buffers, by their names in the unwrapped module; every rank has them whole.
   std::vector<std::pair<std::string, at::Tensor>> unwrapped_buffers() const;
@@ -181,20 +182,22 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
 };
 
 // While it lives, all parameters of the outermost `module` are whole. Collective at both ends. With `writeback`, what
-// was changed stays; all ranks must have changed the same.
+// was changed stays; all ranks must have changed the same. Its end throws what writing back meets, such as memory that
+// is not there, unless an exception is on its way already; the model must be wrapped anew then, on all ranks.
 class [[nodiscard]] SummonFullParams {
  public:
   explicit SummonFullParams(FullyShardedModule& module, bool writeback = true)
-      : root_(module.root()), writeback_(writeback) {
+      : root_(module.root()), writeback_(writeback), exceptions_(std::uncaught_exceptions()) {
     root_.UnshardAll();
   }
-  ~SummonFullParams() { root_.ReshardAll(writeback_); }
+  ~SummonFullParams() noexcept(false);
   SummonFullParams(const SummonFullParams&) = delete;
   SummonFullParams& operator=(const SummonFullParams&) = delete;
 
  private:
   FsdpRoot& root_;
   bool writeback_;
+  int exceptions_;  // on their way when this was made
 };
 
 // What shards `module`: itself if it is a wrapper, or what fully_shard (fully_shard.h) made for it; null for none.
