@@ -354,7 +354,7 @@ void FsdpUnit::AddRows(int index, const at::Tensor& rows, int64_t first, int64_t
   } else if (small || grad.scalar_type() != place.scalar_type()) {
     place.copy_(grad.to(at::kFloat).mul_(share));  // rounded once, after the division
   } else {
-    at::mul_out(place, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
+    at::mul_out(place, grad, at::scalar_tensor(share, at::TensorOptions(grad.scalar_type())));  // no kernel
   }
 }
 

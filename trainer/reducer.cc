@@ -324,7 +324,7 @@ void Reducer::CopyIntoBucket(int parameter) {
   } else if (in_place) {
     view.mul_(share);
   } else {
-    at::mul_out(view, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
+    at::mul_out(view, grad, at::scalar_tensor(share, at::TensorOptions(grad.scalar_type())));  // no kernel
   }
 }
 
