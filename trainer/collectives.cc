@@ -15,6 +15,7 @@
 #include "runtime/base/mutex.h"
 #include "trainer/communication_ledger.h"
 #include "trainer/communication_timer.h"
+#include "trainer/device_stream.h"
 #include "trainer/simulated_link.h"
 
 namespace cohort::trainer {
@@ -207,6 +208,15 @@ Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::sourc
   return Call(group, kind, site, std::span(&buffers, 1), std::move(start));
 }
 
+// Those of a call on device memory name a stream that comes after the caller's current one.
+comm::CallOptions OptionsOn(const ConstBuffer& in, const Buffer& out, comm::CallOptions options = {}) {
+  const bool reads = in.memory == comm::MemoryKind::kCuda, writes = out.memory == comm::MemoryKind::kCuda;
+  if ((!reads && !writes) || options.stream != nullptr || CudaStreams() == nullptr) return options;
+  const int device = reads ? in.device : out.device;
+  options.stream = CudaStreams()->ForCall(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
+  return options;
+}
+
 // A layout is only read during a call.
 class KeptLayout {
  public:
@@ -223,27 +233,38 @@ class KeptLayout {
 
 Work AllReduce(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op, std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllReduce, site, in, out,
-              [=, &group] { return group.AllReduce(in, out, op, {}, site); });
+              [=, &group] { return group.AllReduce(in, out, op, OptionsOn(in, out), site); });
 }
 
 Work Broadcast(comm::Communicator& group, Buffer buffer, int root, std::source_location site) {
   const bool reads = group.rank() == root;
   return Call(group, comm::CollectiveKind::kBroadcast, site, reads ? ConstBuffer(buffer) : ConstBuffer(),
-              reads ? Buffer() : buffer, [=, &group] { return group.Broadcast(buffer, root, {}, site); });
+              reads ? Buffer() : buffer,
+              [=, &group] { return group.Broadcast(buffer, root, OptionsOn(buffer, buffer), site); });
 }
 
 Work AllGather(comm::Communicator& group, ConstBuffer in, Buffer out, const comm::CallOptions& options,
                std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllGather, site, in, out,
-              [=, &group] { return group.AllGather(in, out, options, site); });
+              [=, &group] { return group.AllGather(in, out, OptionsOn(in, out, options), site); });
 }
 
 Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls, std::source_location site) {
-  if (calls.size() == 1) return AllGather(group, calls.front().in, calls.front().out, {}, site);
+  if (calls.size() == 1) {
+    return AllGather(group, calls.front().in, calls.front().out, {}, site);
+  }
   return Call(group, comm::CollectiveKind::kAllGather, site, calls,
               [&group, site, kept = std::vector<CallBuffers>(calls.begin(), calls.end())] {
                 comm::Batch batch(group);
-                for (const auto& [in, out] : kept) batch.AllGather(in, out, {}, site);
+                comm::CallOptions on_device;  // of calls on one device, which wait for one event
+                const CallBuffers* before = nullptr;
+                for (const CallBuffers& each : kept) {
+                  const bool same = before != nullptr && before->out.memory == each.out.memory &&
+                                    before->out.device == each.out.device;
+                  if (!same) on_device = OptionsOn(each.in, each.out);
+                  batch.AllGather(each.in, each.out, on_device, site);
+                  before = &each;
+                }
                 return batch.Submit();
               });
 }
@@ -251,20 +272,20 @@ Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls, s
 Work AllGatherV(comm::Communicator& group, ConstBuffer in, Buffer out, const comm::BlockLayout& blocks,
                 const comm::CallOptions& options, std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllGatherV, site, in, out, [=, &group, kept = KeptLayout(blocks)] {
-    return group.AllGatherV(in, out, kept.layout(), options, site);
+    return group.AllGatherV(in, out, kept.layout(), OptionsOn(in, out, options), site);
   });
 }
 
 Work ReduceScatter(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op,
                    std::source_location site) {
   return Call(group, comm::CollectiveKind::kReduceScatter, site, in, out,
-              [=, &group] { return group.ReduceScatter(in, out, op, {}, site); });
+              [=, &group] { return group.ReduceScatter(in, out, op, OptionsOn(in, out), site); });
 }
 
 Work ReduceScatterV(comm::Communicator& group, ConstBuffer in, const comm::BlockLayout& blocks, Buffer out,
                     comm::ReduceOp op, std::source_location site) {
   return Call(group, comm::CollectiveKind::kReduceScatterV, site, in, out, [=, &group, kept = KeptLayout(blocks)] {
-    return group.ReduceScatterV(in, kept.layout(), out, op, {}, site);
+    return group.ReduceScatterV(in, kept.layout(), out, op, OptionsOn(in, out), site);
   });
 }
 

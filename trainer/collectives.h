@@ -25,6 +25,8 @@ namespace cohort::trainer {
 
 // As the operations of comm::Communicator of the same name, on `group`; without options where none are taken. They fail
 // the group when they are not done in CallOptions::timeout, ten minutes unless it is set.
+// On device memory, where CallOptions::stream is null, they come after what is queued on the calling thread's current
+// stream (device_stream.h).
 runtime::Work AllReduce(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out, comm::ReduceOp op,
                         std::source_location site = std::source_location::current());
 runtime::Work Broadcast(comm::Communicator& group, comm::Buffer buffer, int root,
