@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "c10/util/Exception.h"
 #include "comm/batch.h"
 #include "runtime/base/mutex.h"
 #include "trainer/communication_ledger.h"
@@ -122,6 +123,8 @@ struct Held {
   Work reference;
 };
 
+std::atomic<std::chrono::nanoseconds> timeout_unless_given{comm::CallOptions().timeout};
+
 std::atomic<int> delays{0};
 runtime::Mutex mutex;  // of all that follows
 int64_t calls COHORT_GUARDED_BY(mutex) = 0;
@@ -209,7 +212,8 @@ Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::sourc
 }
 
 // Those of a call on device memory name a stream that comes after the caller's current one.
-comm::CallOptions OptionsOn(const ConstBuffer& in, const Buffer& out, comm::CallOptions options = {}) {
+comm::CallOptions OptionsOn(const ConstBuffer& in, const Buffer& out,
+                            comm::CallOptions options = {.timeout = default_timeout()}) {
   const bool reads = in.memory == comm::MemoryKind::kCuda, writes = out.memory == comm::MemoryKind::kCuda;
   if ((!reads && !writes) || options.stream != nullptr || CudaStreams() == nullptr) return options;
   const int device = reads ? in.device : out.device;
@@ -231,6 +235,13 @@ class KeptLayout {
 
 }  // namespace
 
+void set_default_timeout(std::chrono::nanoseconds timeout) {
+  TORCH_CHECK(timeout.count() > 0, "set_default_timeout: ", timeout.count(), " ns is no time to wait for");
+  timeout_unless_given = timeout;
+}
+
+std::chrono::nanoseconds default_timeout() { return timeout_unless_given; }
+
 Work AllReduce(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op, std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllReduce, site, in, out,
               [=, &group] { return group.AllReduce(in, out, op, OptionsOn(in, out), site); });
@@ -251,7 +262,7 @@ Work AllGather(comm::Communicator& group, ConstBuffer in, Buffer out, const comm
 
 Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls, std::source_location site) {
   if (calls.size() == 1) {
-    return AllGather(group, calls.front().in, calls.front().out, {}, site);
+    return AllGather(group, calls.front().in, calls.front().out, {.timeout = default_timeout()}, site);
   }
   return Call(group, comm::CollectiveKind::kAllGather, site, calls,
               [&group, site, kept = std::vector<CallBuffers>(calls.begin(), calls.end())] {
