@@ -39,6 +39,8 @@ struct Devices final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::UNSAFE, device, kPool + taken++);
   }
   c10::Stream exchangeStream(c10::Stream stream) const noexcept override { return stream; }
+  // An override with libtorch 2.x; 1.13 has no such function.
+  void* getStreamNativeHandle(c10::Stream stream) const { return reinterpret_cast<void*>(stream.id()); }
   c10::DeviceIndex deviceCount() const noexcept override { return 2; }
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
     *event = new c10::Stream(stream);
