@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "c10/util/Exception.h"
 #include "comm/batch.h"
 #include "runtime/base/mutex.h"
 #include "trainer/communication_ledger.h"
 #include "trainer/communication_timer.h"
+#include "trainer/device_stream.h"
 #include "trainer/simulated_link.h"
 
 namespace cohort::trainer {
@@ -121,6 +123,8 @@ struct Held {
   Work reference;
 };
 
+std::atomic<std::chrono::nanoseconds> timeout_unless_given{comm::CallOptions().timeout};
+
 std::atomic<int> delays{0};
 runtime::Mutex mutex;  // of all that follows
 int64_t calls COHORT_GUARDED_BY(mutex) = 0;
@@ -207,6 +211,16 @@ Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::sourc
   return Call(group, kind, site, std::span(&buffers, 1), std::move(start));
 }
 
+// Those of a call on device memory name a stream that comes after the caller's current one.
+comm::CallOptions OptionsOn(const ConstBuffer& in, const Buffer& out,
+                            comm::CallOptions options = {.timeout = default_timeout()}) {
+  const bool reads = in.memory == comm::MemoryKind::kCuda, writes = out.memory == comm::MemoryKind::kCuda;
+  if ((!reads && !writes) || options.stream != nullptr || CudaStreams() == nullptr) return options;
+  const int device = reads ? in.device : out.device;
+  options.stream = CudaStreams()->ForCall(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(device)));
+  return options;
+}
+
 // A layout is only read during a call.
 class KeptLayout {
  public:
@@ -221,29 +235,47 @@ class KeptLayout {
 
 }  // namespace
 
+void set_default_timeout(std::chrono::nanoseconds timeout) {
+  TORCH_CHECK(timeout.count() > 0, "set_default_timeout: ", timeout.count(), " ns is no time to wait for");
+  timeout_unless_given = timeout;
+}
+
+std::chrono::nanoseconds default_timeout() { return timeout_unless_given; }
+
 Work AllReduce(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op, std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllReduce, site, in, out,
-              [=, &group] { return group.AllReduce(in, out, op, {}, site); });
+              [=, &group] { return group.AllReduce(in, out, op, OptionsOn(in, out), site); });
 }
 
 Work Broadcast(comm::Communicator& group, Buffer buffer, int root, std::source_location site) {
   const bool reads = group.rank() == root;
   return Call(group, comm::CollectiveKind::kBroadcast, site, reads ? ConstBuffer(buffer) : ConstBuffer(),
-              reads ? Buffer() : buffer, [=, &group] { return group.Broadcast(buffer, root, {}, site); });
+              reads ? Buffer() : buffer,
+              [=, &group] { return group.Broadcast(buffer, root, OptionsOn(buffer, buffer), site); });
 }
 
 Work AllGather(comm::Communicator& group, ConstBuffer in, Buffer out, const comm::CallOptions& options,
                std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllGather, site, in, out,
-              [=, &group] { return group.AllGather(in, out, options, site); });
+              [=, &group] { return group.AllGather(in, out, OptionsOn(in, out, options), site); });
 }
 
 Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls, std::source_location site) {
-  if (calls.size() == 1) return AllGather(group, calls.front().in, calls.front().out, {}, site);
+  if (calls.size() == 1) {
+    return AllGather(group, calls.front().in, calls.front().out, {.timeout = default_timeout()}, site);
+  }
   return Call(group, comm::CollectiveKind::kAllGather, site, calls,
               [&group, site, kept = std::vector<CallBuffers>(calls.begin(), calls.end())] {
                 comm::Batch batch(group);
-                for (const auto& [in, out] : kept) batch.AllGather(in, out, {}, site);
+                comm::CallOptions on_device;  // of calls on one device, which wait for one event
+                const CallBuffers* before = nullptr;
+                for (const CallBuffers& each : kept) {
+                  const bool same = before != nullptr && before->out.memory == each.out.memory &&
+                                    before->out.device == each.out.device;
+                  if (!same) on_device = OptionsOn(each.in, each.out);
+                  batch.AllGather(each.in, each.out, on_device, site);
+                  before = &each;
+                }
                 return batch.Submit();
               });
 }
@@ -251,20 +283,20 @@ Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls, s
 Work AllGatherV(comm::Communicator& group, ConstBuffer in, Buffer out, const comm::BlockLayout& blocks,
                 const comm::CallOptions& options, std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllGatherV, site, in, out, [=, &group, kept = KeptLayout(blocks)] {
-    return group.AllGatherV(in, out, kept.layout(), options, site);
+    return group.AllGatherV(in, out, kept.layout(), OptionsOn(in, out, options), site);
   });
 }
 
 Work ReduceScatter(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op,
                    std::source_location site) {
   return Call(group, comm::CollectiveKind::kReduceScatter, site, in, out,
-              [=, &group] { return group.ReduceScatter(in, out, op, {}, site); });
+              [=, &group] { return group.ReduceScatter(in, out, op, OptionsOn(in, out), site); });
 }
 
 Work ReduceScatterV(comm::Communicator& group, ConstBuffer in, const comm::BlockLayout& blocks, Buffer out,
                     comm::ReduceOp op, std::source_location site) {
   return Call(group, comm::CollectiveKind::kReduceScatterV, site, in, out, [=, &group, kept = KeptLayout(blocks)] {
-    return group.ReduceScatterV(in, kept.layout(), out, op, {}, site);
+    return group.ReduceScatterV(in, kept.layout(), out, op, OptionsOn(in, out), site);
   });
 }
 

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <source_location>
 #include <span>
@@ -23,14 +24,22 @@
 
 namespace cohort::trainer {
 
+// How long the process's collectives below have, those of the wrappers and optimizers among them, if they say nothing
+// themselves: ten minutes, until it is set (Job does so). Any thread; calls that have begun keep theirs. The first
+// throws c10::Error for a timeout that is not positive.
+void set_default_timeout(std::chrono::nanoseconds timeout);
+std::chrono::nanoseconds default_timeout();
+
 // As the operations of comm::Communicator of the same name, on `group`; without options where none are taken. They fail
-// the group when they are not done in CallOptions::timeout, ten minutes unless it is set.
+// the group when they are not done in time: in CallOptions::timeout where options are given, else in default_timeout().
+// On device memory, where CallOptions::stream is null, they come after what is queued on the calling thread's current
+// stream (device_stream.h).
 runtime::Work AllReduce(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out, comm::ReduceOp op,
                         std::source_location site = std::source_location::current());
 runtime::Work Broadcast(comm::Communicator& group, comm::Buffer buffer, int root,
                         std::source_location site = std::source_location::current());
 runtime::Work AllGather(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
-                        const comm::CallOptions& options = {},
+                        const comm::CallOptions& options = {.timeout = default_timeout()},
                         std::source_location site = std::source_location::current());
 // Several all-gathers, started as one (comm/batch.h): the Work is done when all are. None depends on another's result.
 // A simulated link takes its latency once for all of them.
@@ -41,7 +50,8 @@ struct CallBuffers {
 runtime::Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls,
                          std::source_location site = std::source_location::current());
 runtime::Work AllGatherV(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
-                         const comm::BlockLayout& blocks, const comm::CallOptions& options = {},
+                         const comm::BlockLayout& blocks,
+                         const comm::CallOptions& options = {.timeout = default_timeout()},
                          std::source_location site = std::source_location::current());
 runtime::Work ReduceScatter(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out, comm::ReduceOp op,
                             std::source_location site = std::source_location::current());

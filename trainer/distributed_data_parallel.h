@@ -63,9 +63,15 @@ class DataParallelState : public Joinable {
   // values may be set anew.
   DataParallelState(torch::nn::Module& module, comm::Communicator& group, DistributedDataParallelOptions options);
 
+  // By forward, on the thread that calls it, in the same order on all ranks. The first ends what the last backward pass
+  // left, and is collective and blocks where it rebuilds the buckets (once), broadcasts buffers, or runs under Join;
+  // else local. Throws DistributedError: a parameter had no gradient in the last pass, or a rank has failed.
   void BeforeForward(bool training);
+  // The next backward pass averages, if this one is to (not under no_sync or NoGradGuard): its collectives begin in
+  // autograd's hooks. Local. Throws c10::Error.
   void AfterForward(const std::vector<at::Tensor>& outputs);
-  // Buckets are reduced by `hook` from now on. Before the first backward pass, on all ranks.
+  // Buckets are reduced by `hook` from now on. Before the first backward pass, on all ranks. Throws c10::Error for
+  // null, a second hook, and where gradients go to owners.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { reducer_->RegisterCommHook(std::move(hook)); }
   bool sync() const { return sync_; }
   void set_sync(bool sync) { sync_ = sync; }
@@ -110,12 +116,14 @@ class [[nodiscard]] NoSyncGuard {
 template <typename ModuleType>
 class DistributedDataParallel : public DataParallelState {
  public:
+  // Collective over `group`, which must outlive this; blocks. Throws as DataParallelState's constructor.
   DistributedDataParallel(std::shared_ptr<ModuleType> module, comm::Communicator& group,
                           DistributedDataParallelOptions options = {})
       : DataParallelState(*module, group, std::move(options)), module_(std::move(module)) {}
 
-  // The module's forward. Where autograd records and outside no_sync, the next backward pass averages the gradients.
-  // Looking for unused parameters needs to know the tensors of the result: TensorsOf (tensors_of.h).
+  // The module's forward, on all ranks alike where gradients are averaged; throws what it throws, and what
+  // BeforeForward and AfterForward do. Where autograd records and outside no_sync, the next backward pass averages the
+  // gradients. Looking for unused parameters needs to know the tensors of the result: TensorsOf (tensors_of.h).
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     BeforeForward(module_->is_training());

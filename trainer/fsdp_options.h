@@ -8,7 +8,18 @@
 
 namespace cohort::trainer {
 
-// What a rank keeps between uses, with n ranks and P parameters of 4 bytes:
+// What a rank keeps between uses, with n ranks and P parameters of 4 bytes. The names are those of PyTorch's first
+// FSDP; its second says the same by the mesh and by reshard_after_forward, which wins where it is set:
+//
+//   sharding_strategy    the same as          with reshard_after_forward =
+//   kFullShard                                 true, but the outermost unit keeps everything
+//   kShardGradOp         kFullShard            false
+//   kNoShard             kFullShard            anything, over a mesh of (n, 1): nothing is gathered
+//   kHybridShard         kFullShard            as it, over a mesh of (replicas, shards), which it insists on
+//   kHybridShardZero2    kShardGradOp          as it, over such a mesh
+//
+// So kFullShard over a mesh of two dimensions is kHybridShard, and kShardGradOp with reshard_after_forward = true is
+// kFullShard, whose outermost unit keeps nothing either.
 enum class ShardingStrategy {
   kFullShard,         // FULL_SHARD: 1/n of everything; parameters are gathered for forward and again for backward
   kShardGradOp,       // SHARD_GRAD_OP: the same, but parameters stay gathered from forward to the end of backward
@@ -47,7 +58,8 @@ class ReshardAfterForward {
 
 struct FullyShardedDataParallelOptions {
   ShardingStrategy sharding_strategy = ShardingStrategy::kFullShard;
-  // Unset: as the strategy says, but the outermost unit keeps everything, because backward begins with it.
+  // Unset: as the strategy says, but the outermost unit keeps everything, because backward begins with it. Set, it
+  // overrules the strategy, for the outermost unit too.
   std::optional<ReshardAfterForward> reshard_after_forward;
   MixedPrecision mixed_precision;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kBackwardPre;
@@ -58,8 +70,9 @@ struct FullyShardedDataParallelOptions {
   // - 1) / n of a whole gradient), but sums in the order of all ranks: under Determinism::kOrderInvariant it gives the
   // bits of DDP. The outermost unit's counts.
   bool reduce_over_world = false;
-  // Shards, and so their gradients and the optimizer's state, lie in pinned memory of the host; a device has gathered
-  // units and gradients under way only (CPUOffload(offload_params=True)). Nothing changes for modules on the CPU.
+  // Shards lie in pinned memory of the host, their gradients and the optimizer's state in ordinary memory of the host;
+  // a device has gathered units and gradients under way only (CPUOffload(offload_params=True)). Gradients come to the
+  // host by a copy for each unit, which the end of the backward pass waits for. Nothing changes for modules on the CPU.
   bool cpu_offload = false;
   // Shards, gathered parameters and buffers are made on this device, wherever the module's are: for modules made under
   // DeferredInit, whose parameters say that they are on the CPU, and have no room there. Inputs must come from it.

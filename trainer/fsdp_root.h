@@ -52,12 +52,17 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
            comm::Communicator* replicate);
   ~FsdpRoot();
 
+  // On the thread that computes the forward pass. Gives the unit its whole parameters: collective over the shards, in
+  // the same order on all ranks; blocks. Like all functions here that change units it holds the root's lock, because
+  // autograd calls the hooks on threads of its own. Throws DistributedError.
   void PreForward(FsdpUnit& unit);
-  // Outputs that require grad bring the unit's parameters back in backward.
+  // Outputs that require grad bring the unit's parameters back in backward. Blocks until gatherings that the outermost
+  // unit finds unused are over. Throws DistributedError, and c10::Error for a trainable unit without outputs.
   void PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs);
   // Instead of PostForward when the module's forward pass has thrown: after the outermost unit's all have their shards.
   void AbandonForward(const FsdpUnit& unit);
-  // From autograd.
+  // From autograd, on the thread of the device: they may gather and reduce, in an order that forward has fixed, and so
+  // block. What they throw leaves backward(), after the root's communicators are aborted for all ranks.
   void PreBackward(FsdpUnit& unit);
   void OnGradient(FsdpUnit& unit, int parameter);
 

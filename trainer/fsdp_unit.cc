@@ -9,6 +9,7 @@
 #include "torch/torch.h"
 #include "trainer/collectives.h"
 #include "trainer/deferred_init.h"
+#include "trainer/device_stream.h"
 #include "trainer/error.h"
 #include "trainer/fsdp_root.h"
 #include "trainer/gradient_slot.h"
@@ -221,9 +222,11 @@ void FsdpUnit::CopyFromStaging() {
 
 void FsdpUnit::FinishUnshard() {
   if (state_ != State::kGathering) return;
-  const absl::Status status = gather_.Wait();
-  gather_ = runtime::Work();
-  kept_ = at::Tensor();
+  const absl::Status status = AwaitOnStream(gather_, full_);
+  if (gather_.Done()) {  // else Reshard waits, so that the host is at most a unit ahead of a device
+    gather_ = runtime::Work();
+    kept_ = at::Tensor();
+  }
   if (!status.ok()) ThrowUnlessAllCame(status, "gathering the parameters from " + parameters_.front().name);
   CopyFromStaging();
   for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.set_data(full_views_[i]);
@@ -317,6 +320,7 @@ void FsdpUnit::TakeGradient(int index, double share) {
                 "is called several times in one run of a unit must be a unit of its own; and a graph that had a "
                 "backward pass can't share another one with a later forward pass.");
     if (!flat_grad_.defined()) flat_grad_ = NewFlatGradient();
+    flat_streams_.Enter(flat_grad_);
     if (filled_[index] || !FillSlot(SlotOf(parameter), grad, share)) AddToFlatGradient(index, grad, share);
     filled_[index] = true;
   }
@@ -354,7 +358,7 @@ void FsdpUnit::AddRows(int index, const at::Tensor& rows, int64_t first, int64_t
   } else if (small || grad.scalar_type() != place.scalar_type()) {
     place.copy_(grad.to(at::kFloat).mul_(share));  // rounded once, after the division
   } else {
-    at::mul_out(place, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
+    at::mul_out(place, grad, at::scalar_tensor(share, at::TensorOptions(grad.scalar_type())));  // no kernel
   }
 }
 
@@ -393,6 +397,7 @@ at::Tensor FsdpUnit::ReleaseFlatGradient() {
   released_ = true;
   if (!flat_grad_.defined()) return ZeroFlatGradient();
   const at::NoGradGuard no_grad;
+  flat_streams_.Enter(flat_grad_);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     if (!filled_[i]) BlocksOf(parameters_[i]).zero_();
   }

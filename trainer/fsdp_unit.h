@@ -27,6 +27,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "comm/communicator.h"
+#include "trainer/device_stream.h"
 #include "trainer/fsdp_options.h"
 #include "trainer/gradient_slot.h"
 #include "trainer/row_chunks.h"
@@ -89,7 +90,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   // Starts gathering, of what forward left among `neighbours` (backward_ranks() of them) or else of the shards; nothing
   // when it has begun already.
   void StartUnshard(comm::Communicator& group, comm::Communicator* neighbours, StoragePool& pool);
-  // Ends gathering and gives the module its whole parameters. Throws DistributedError.
+  // Ends gathering and gives the module its whole parameters. On a device the current stream waits, not the host, and
+  // an error that comes later is Reshard's. Throws DistributedError.
   void FinishUnshard();
   // Gives the module its shards back. After a gathering that was started, waits for it.
   void Reshard(StoragePool& pool);
@@ -197,6 +199,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   bool released_ = false;   // the flat gradient, in this backward pass
   int runs_ = 0, backward_runs_ = 0;
   int64_t began_ = 0, ended_ = 0;  // the last run
+  StreamChain flat_streams_;       // that fill flat_grad_
 };
 
 }  // namespace cohort::trainer

@@ -91,7 +91,7 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
  public:
   ~FullyShardedModule() override;
 
-  // By forward.
+  // By forward. The first two are FsdpRoot's: collective; block; throw DistributedError and c10::Error.
   void PreForward();
   void PostForward(const std::vector<at::Tensor>& outputs);
   // By forward instead of PostForward when the module has thrown: parameters are shards afterwards, if this is the
@@ -99,7 +99,8 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   void AbandonForward();
   at::Tensor CastInput(const at::Tensor& input) const;
   at::Tensor CastOutput(const at::Tensor& output) const;
-  // All of these around `call`, which computes what forward does.
+  // All of these around `call`, which computes what forward does: collective; blocks. Throws what they throw, and what
+  // `call` does; units that it has left gathered are sharded by the next forward pass.
   template <typename Call, typename... Inputs>
   auto Run(const Call& call, const Inputs&... inputs) {
     PreForward();
@@ -226,6 +227,7 @@ class FullyShardedDataParallel : public FullyShardedModule {
     register_module(kFsdpWrapped, module_);
   }
 
+  // The module's forward, with whole parameters: Run.
   template <typename... Inputs>
   auto forward(const Inputs&... inputs) {
     return Run([this](const auto&... given) { return module_->forward(given...); }, inputs...);

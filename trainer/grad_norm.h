@@ -8,9 +8,10 @@
 
 namespace cohort::trainer {
 
-// The norm of all ranks' parts together, as float32 on the CPU: this rank's parts' norm to the power `norm_type`,
-// summed over each of `groups` in turn (the maximum for an infinite norm_type). A rank may have no parts. Collective;
-// blocks. Throws DistributedError, and c10::Error for a norm_type that is not positive.
+// The norm of all ranks' parts together, on the CPU, as float64 where some rank's part is that, else float32: this
+// rank's parts' norm to the power `norm_type`, summed over each of `groups` in turn (the maximum for an infinite
+// norm_type). A rank may have no parts. Collective; blocks. Throws DistributedError, and c10::Error for a norm_type
+// that is not positive.
 at::Tensor ShardedNorm(const std::vector<at::Tensor>& parts, double norm_type,
                        const std::vector<comm::Communicator*>& groups);
 

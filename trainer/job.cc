@@ -5,11 +5,14 @@
 #include <string>
 #include <utility>
 
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 
 namespace cohort::trainer {
 
-Job::Job(const comm::CommunicatorOptions& options) {
+Job::Job(const comm::CommunicatorOptions& options, std::chrono::nanoseconds timeout)
+    : timeout_before_(default_timeout()) {
+  TORCH_CHECK(timeout.count() > 0, "Job: a timeout of ", timeout.count(), " ns");
   runtime::RuntimeOptions runtime_options;
   runtime_options.progress_thread = true;
   auto runtime = runtime::Runtime::Init(std::move(runtime_options));
@@ -18,9 +21,11 @@ Job::Job(const comm::CommunicatorOptions& options) {
   auto world = comm::Communicator::World(*runtime_, options);
   ThrowUnlessOk(world.status(), "making the communicator of all ranks");
   world_ = *std::move(world);
+  set_default_timeout(timeout);
 }
 
 Job::~Job() {
+  set_default_timeout(timeout_before_);
   world_.reset();
   const absl::Status status = runtime_->Finalize();
   if (!status.ok()) std::fprintf(stderr, "the job ended with: %s\n", std::string(status.message()).c_str());

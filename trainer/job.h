@@ -6,6 +6,7 @@
 // Wrappers, optimizers and meshes go before it, as locals declared after it do.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,8 +20,11 @@ namespace cohort::trainer {
 
 class Job {
  public:
-  // Blocks until this rank knows who it is. With a progress thread. Throws DistributedError.
-  explicit Job(const comm::CommunicatorOptions& options = {});
+  // Blocks until this rank knows who it is. With a progress thread. While this lives, collectives of the trainer have
+  // `timeout` (set_default_timeout in collectives.h): init_process_group's. Equal on all ranks. Throws
+  // DistributedError, and c10::Error for a timeout that is not positive.
+  explicit Job(const comm::CommunicatorOptions& options = {},
+               std::chrono::nanoseconds timeout = std::chrono::minutes(10));
   // Ends in order; what no call has reported yet is said on standard error output.
   ~Job();
   Job(const Job&) = delete;
@@ -34,6 +38,7 @@ class Job {
  private:
   std::unique_ptr<runtime::Runtime> runtime_;
   std::unique_ptr<comm::Communicator> world_;
+  std::chrono::nanoseconds timeout_before_;
 };
 
 // Calls `program` and returns 0; says what it throws on standard error output, after `name`, and returns 1: for main().

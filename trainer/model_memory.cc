@@ -91,6 +91,10 @@ std::string ModelStateTable(const std::vector<std::vector<int64_t>>& sizes, cons
                   BytesText(bytes.optimizer).c_str(), BytesText(bytes.total()).c_str());
     table += line;
   }
+  if (formula.mode == DataParallelMode::kZero2) {
+    table +=
+        "zero2's gradients are split once they are reduced; while no_sync accumulates they are as large as ddp's\n";
+  }
   return table;
 }
 

@@ -10,7 +10,8 @@
 //   FSDP, HSDP             16 P / d             16 P / d
 //
 // where FSDP's P counts each parameter's rows rounded up to a multiple of d (row_chunks.h): a parameter with fewer rows
-// than ranks is as large as if it had one for each.
+// than ranks is as large as if it had one for each. ZeRO-2's gradients are split once they are reduced: what is
+// accumulated under no_sync before that is whole on every rank, as DDP's.
 //
 // Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020), 3.1.
 // FSDP keeps float32 shards and gathers them as bfloat16: two units of 2 bytes a parameter on top, while computing.

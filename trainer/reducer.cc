@@ -109,6 +109,7 @@ void Reducer::BuildBucket(int index) {
   LayOut(*bucket);
   if (!to_owners()) {
     bucket->buffer = ZerosInWindow(*bucket->group, bucket->elements, bucket->options);
+    bucket->streams.Enter(bucket->buffer);
     for (int member : bucket->members) {
       slots_[member] = SlotIn(bucket->buffer, offset_of_[member], parameters_[member].tensor.numel());
     }
@@ -293,6 +294,7 @@ void Reducer::MarkReady(int parameter) {
               "static_graph where a checkpointed function uses it repeatedly");
   ready_[parameter] = true;
   EnsureBuffer(*buckets_[bucket_of_[parameter]]);
+  buckets_[bucket_of_[parameter]]->streams.Enter(buckets_[bucket_of_[parameter]]->buffer);
   CopyIntoBucket(parameter);
   if (to_owners()) {  // whose memory is free now; what nobody used comes back
     at::Tensor& grad = parameters_[parameter].tensor.mutable_grad();
@@ -325,7 +327,7 @@ void Reducer::CopyIntoBucket(int parameter) {
   } else if (in_place) {
     view.mul_(share);
   } else {
-    at::mul_out(view, grad, at::scalar_tensor(share, grad.options().requires_grad(false)));
+    at::mul_out(view, grad, at::scalar_tensor(share, at::TensorOptions(grad.scalar_type())));  // no kernel
   }
 }
 
@@ -340,6 +342,7 @@ void Reducer::LaunchReadyBuckets() {
 }
 
 void Reducer::Launch(Bucket& bucket, int index) {
+  bucket.streams.Enter(bucket.buffer);
   if (to_owners()) return LaunchToOwners(bucket, index);
   if (hook_ == nullptr) {
     const comm::Buffer buffer = AsBuffer(bucket.buffer);

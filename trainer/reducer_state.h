@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "runtime/base/mutex.h"
+#include "trainer/device_stream.h"
 #include "trainer/reducer.h"
 
 namespace cohort::trainer {
@@ -15,6 +16,7 @@ struct Reducer::Bucket {
   at::TensorOptions options;
   int64_t elements = 0;  // of all members
   at::Tensor buffer;     // [elements]; with owners, only from the first gradient until it is reduced
+  StreamChain streams;   // that fill it
   size_t pending = 0;
   comm::Communicator* group = nullptr;
   runtime::Work work;

@@ -6,7 +6,8 @@
 //
 // Like DistributedDataParallel, but each bucket is reduce-scattered: (n - 1) / n of its bytes leave a rank instead of
 // twice that. After backward a rank has .grad of the parameters that it owns; the others' are undefined. Zero the
-// gradients before each averaged backward pass.
+// gradients before each averaged backward pass. Under no_sync each rank accumulates whole gradients, which the next
+// averaged pass reduces to their owners: between micro-batches they take as much memory as DDP's.
 #pragma once
 
 #include <memory>

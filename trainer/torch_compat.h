@@ -1,6 +1,7 @@
 // The one place where libtorch 1.13 and 2.x are told apart: what was renamed or moved, under one name.
 #pragma once
 
+#include <optional>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -9,6 +10,7 @@
 #include "ATen/core/Tensor.h"
 #include "c10/core/DeviceType.h"
 #include "c10/core/ScalarType.h"
+#include "c10/core/Stream.h"
 #include "torch/version.h"
 
 namespace cohort::trainer::compat {
@@ -50,5 +52,16 @@ typename States::key_type OptimizerStateKey(const States&, const at::Tensor& par
     return parameter.unsafeGetTensorImpl();
   }
 }
+
+// The cudaStream_t behind a stream of CUDA; none where libtorch does not tell, as 1.13.
+template <typename Stream>
+std::optional<void*> HandleOf(const Stream& stream) {
+  if constexpr (requires { stream.native_handle(); }) {
+    return stream.native_handle();
+  } else {
+    return std::nullopt;
+  }
+}
+inline std::optional<void*> StreamHandle(const c10::Stream& stream) { return HandleOf(stream); }
 
 }  // namespace cohort::trainer::compat

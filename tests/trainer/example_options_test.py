@@ -107,6 +107,10 @@ class Options(unittest.TestCase):
         self.assertEqual(run("train_gpt", "--dry-run", "4", "--mesh", "shard=4").stdout,
                          run("train_gpt", "--dry-run", "4", "--mode", "fsdp").stdout)
 
+    def test_a_dry_run_of_zero2_says_what_accumulation_takes(self):
+        self.assertIn("while no_sync accumulates", run("train_gpt", "--dry-run", "2", "--mode", "zero2").stdout)
+        self.assertNotIn("no_sync", run("train_gpt", "--dry-run", "2", "--mode", "zero1").stdout)
+
     def test_another_batch_size_does_not_resume(self):
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
             command = ("train_digits", "--epochs", "1", "--checkpoints", folder)
