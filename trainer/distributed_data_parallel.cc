@@ -149,7 +149,10 @@ void DataParallelState::Shadow(int flags, const JoinIteration& iteration) {
   const int root = iteration.lowest_active();
   if ((flags & kRebuilds) != 0) reducer_->Rebuild(root);
   if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
-  if ((flags & kAverages) != 0) reducer_->ShadowBackward();
+  if ((flags & kAverages) != 0) {
+    const bool initial = join()->options().divide_by_initial_world_size;
+    reducer_->ShadowBackward(initial ? group_.size() : iteration.active_count());
+  }
 }
 
 std::string DataParallelState::NameOf(int flags) const {

@@ -40,7 +40,8 @@ struct DistributedDataParallelOptions {
   // .grad is a view of a bucket: saves a copy of every gradient and its memory.
   bool gradient_as_bucket_view = false;
   // Parameters that the loss doesn't depend on are allowed; they are looked for in every iteration, by walking the
-  // graph. What no rank used keeps its .grad.
+  // graph. What no rank used keeps its .grad. What checkpointed functions use can't be seen in it: with one, the rest
+  // counts as unused at the end of the backward pass only.
   bool find_unused_parameters = false;
   // The graph is the same in every iteration: unused parameters are learnt in the first, and parameters may get
   // several gradients in a backward pass (checkpointed functions).

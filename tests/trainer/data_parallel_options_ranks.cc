@@ -5,6 +5,7 @@
 
 #include "runtime/segment/segment.h"
 #include "tests/trainer/ranks.h"
+#include "trainer/activation_checkpoint.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
 #include "trainer/powersgd_hook.h"
