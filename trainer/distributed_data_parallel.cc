@@ -141,8 +141,13 @@ void DataParallelState::BeforeForward(bool training) {
   if (buffers) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
 }
 
-void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs) {
-  if (sync_ && at::GradMode::is_enabled()) reducer_->PrepareBackward(outputs, divisor_);
+void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs, bool searched) {
+  if (!sync_ || !at::GradMode::is_enabled()) return;
+  TORCH_CHECK(searched || !options_.find_unused_parameters,
+              "DistributedDataParallel: forward() returned a type whose tensors can't be found, so neither can "
+              "unused parameters; give it an overload of AppendTensors (trainer/tensors_of.h), or leave "
+              "find_unused_parameters off");
+  reducer_->PrepareBackward(outputs, divisor_);
 }
 
 void DataParallelState::Shadow(int flags, const JoinIteration& iteration) {

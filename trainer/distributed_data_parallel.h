@@ -62,7 +62,8 @@ class DataParallelState : public Joinable {
   DataParallelState(torch::nn::Module& module, comm::Communicator& group, DistributedDataParallelOptions options);
 
   void BeforeForward(bool training);
-  void AfterForward(const std::vector<at::Tensor>& outputs);
+  // `searched`: `outputs` are all tensors of the result. Throws c10::Error where they must be and may not be.
+  void AfterForward(const std::vector<at::Tensor>& outputs, bool searched = true);
   // Buckets are reduced by `hook` from now on. Before the first backward pass, on all ranks.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { reducer_->RegisterCommHook(std::move(hook)); }
   bool sync() const { return sync_; }
@@ -118,7 +119,7 @@ class DistributedDataParallel : public DataParallelState {
   auto forward(Inputs&&... inputs) {
     BeforeForward(module_->is_training());
     auto output = module_->forward(std::forward<Inputs>(inputs)...);
-    AfterForward(TensorsOf(output));
+    AfterForward(TensorsOf(output), HasTensors<decltype(output)>);
     return output;
   }
   NoSyncGuard no_sync() { return NoSyncGuard(*this); }

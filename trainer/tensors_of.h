@@ -35,11 +35,15 @@ void AppendTensors(const std::pair<A, B>& values, std::vector<at::Tensor>& found
 }
 
 // A type of the user's own gives its tensors by an overload of AppendTensors in its namespace; what has none gives
+// Whether TensorsOf knows where a T has its tensors.
+template <typename T>
+concept HasTensors = requires(const T& value, std::vector<at::Tensor>& found) { AppendTensors(value, found); };
+
 // nothing.
 template <typename T>
 std::vector<at::Tensor> TensorsOf(const T& value) {
   std::vector<at::Tensor> found;
-  if constexpr (requires { AppendTensors(value, found); }) AppendTensors(value, found);
+  if constexpr (HasTensors<T>) AppendTensors(value, found);
   return found;
 }
 
