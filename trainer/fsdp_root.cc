@@ -1,6 +1,7 @@
 #include "trainer/fsdp_root.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -112,7 +113,47 @@ void FsdpRoot::StartOver() {
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
 }
 
+// An exception of the user's has ended the last backward pass here. Where one has on all ranks, they go on together;
+// else the others wait in some group for what this one won't send, and must hear of it.
+void FsdpRoot::AgreeOnGivingUp() {
+  std::vector<comm::Communicator*> groups = OwnGroups();
+  std::erase_if(groups, [](const comm::Communicator* group) { return group->size() == 1; });
+  std::vector<int32_t> said(groups.size(), 1);
+  std::vector<runtime::Work> works;
+  absl::Status failed;
+  if (join_ != nullptr && !join_->all_have_inputs()) {
+    failed = absl::FailedPreconditionError("ranks without inputs can't tell");
+  } else {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const comm::Buffer word(&said[i], 1);
+      works.push_back(AllReduce(*groups[i], word, word, comm::ReduceOp::kSum));
+    }
+  }
+  // In turns: nobody knows in which group the others are. Each call has its own timeout.
+  const auto done = [](const runtime::Work& work) { return work.Done(); };
+  while (failed.ok() && !std::all_of(works.begin(), works.end(), done)) {
+    for (runtime::Work& work : works) {
+      const absl::Status waited = work.Wait(std::chrono::milliseconds(10));
+      if (!waited.ok() && work.Done()) failed.Update(work.status());
+    }
+  }
+  for (size_t i = 0; failed.ok() && i < groups.size(); ++i) {
+    if (said[i] != groups[i]->size()) failed = absl::FailedPreconditionError("other ranks have called something else");
+  }
+  if (failed.ok()) return;
+  const std::string message =
+      "FullyShardedDataParallel: an exception has ended the last backward pass of this rank, and not in the same place "
+      "on all ranks: what they have sent each other no longer fits; wrap the module anew";
+  Fail(message);
+  for (runtime::Work& work : works) {
+    const absl::Status ignored = work.Wait();  // they write into `said`
+    (void)ignored;
+  }
+  ThrowUnlessOk(failed, message);
+}
+
 void FsdpRoot::BeginForward() {
+  if (backward_) AgreeOnGivingUp();
   int ranks = ranks_;
   if (join_ != nullptr) {
     const JoinIteration iteration = join_->Begin(*joinable_, static_cast<int>(Step::kForward));
@@ -123,8 +164,15 @@ void FsdpRoot::BeginForward() {
   counts_runs_ = at::GradMode::is_enabled();
 }
 
+// It would take the whole parameters away, and what was changed in them.
+void FsdpRoot::RefuseWhileSummoned(const char* pass) const {
+  TORCH_CHECK(summoned_ == 0, "FullyShardedDataParallel: a ", pass,
+              " pass under SummonFullParams, where parameters are whole and may have changed; run it after that");
+}
+
 void FsdpRoot::PreForward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
+  RefuseWhileSummoned("forward");
   if (outermost(unit)) BeginForward();
   if (counts_runs_ && !backward_) unit.BeginRun(++time_);  // what a checkpoint calls again in backward is no other run
   StartUnshard(unit);
@@ -196,6 +244,7 @@ void FsdpRoot::PlanReductions() {
 
 void FsdpRoot::PreBackward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
+  RefuseWhileSummoned("backward");
   try {
     QueueFinish();
     ReshardPassed(unit);
@@ -239,7 +288,11 @@ void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
   try {
     unit.TakeGradient(parameter, share_);
     if (!unit.has_all_gradients()) return;
-    if (!unit.frozen_in_part()) unit.Reshard(pool_);
+    if (unit.borrowed() && !unit.frozen_in_part()) {
+      passing_.push_back(&unit);
+    } else if (!unit.frozen_in_part()) {
+      unit.Reshard(pool_);
+    }
     LaunchReadyReductions();
   } catch (...) {
     Fail(TextOfCaught());
@@ -381,12 +434,6 @@ void FsdpRoot::AwaitReductions() {
   }
 }
 
-void FsdpRoot::set_join(Join* join, Joinable* joinable) {
-  runtime::MutexLock lock(mutex_);
-  join_ = join;
-  joinable_ = joinable;
-}
-
 void FsdpRoot::ForgetOrder() {
   runtime::MutexLock lock(mutex_);
   order_.clear();
@@ -404,65 +451,6 @@ void FsdpRoot::set_share(int ranks) {
     if (share != share_) unit->ScaleFlatGradient(share / share_);
   }
   share_ = share;
-}
-
-void FsdpRoot::Tell(Step step, const FsdpUnit& unit) {
-  if (join_ == nullptr || join_->all_have_inputs()) return;
-  const auto place = std::find_if(units_.begin(), units_.end(), [&](const auto& each) { return each.get() == &unit; });
-  const int call = static_cast<int>(place - units_.begin()) * kSteps + static_cast<int>(step);
-  join_->Tell(*joinable_, call, /*averages=*/step == Step::kFinish);
-}
-
-std::string FsdpRoot::NameOf(int call) const {
-  static constexpr const char* kNames[kSteps] = {"forward pass", "gathering", "gathering among neighbours", "reduction",
-                                                 "end of the backward pass"};
-  const auto step = static_cast<Step>(call % kSteps);
-  std::string name = "FullyShardedDataParallel's " + std::string(kNames[call % kSteps]);
-  if (step == Step::kForward || step == Step::kFinish) return name;
-  const FsdpUnit& unit = *units_.at(call / kSteps);
-  return name + " of the unit with " + (unit.parameters().empty() ? "nothing" : unit.parameters().front().name);
-}
-
-void FsdpRoot::Shadow(int call, int active) {
-  runtime::MutexLock lock(mutex_);
-  try {
-    ShadowStep(static_cast<Step>(call % kSteps), *units_.at(call / kSteps), active);
-  } catch (...) {
-    Fail(TextOfCaught());
-    ThrowCaught("FullyShardedDataParallel");
-  }
-}
-
-void FsdpRoot::ShadowStep(Step step, FsdpUnit& unit, int active) {
-  switch (step) {
-    case Step::kForward:
-      StartOver();
-      set_share(join_->options().divide_by_initial_world_size ? ranks_ : active);
-      drops_gradients_ = true;
-      return;
-    case Step::kGather:
-      unit.Reshard(pool_);  // forgets what an earlier forward left
-      [[fallthrough]];
-    case Step::kGatherKept:
-      StartUnshard(unit);
-      unit.ReshardAfterForward(pool_);
-      return;
-    case Step::kReduce:
-      // Loops zero gradients before each backward pass that averages; nobody does here.
-      if (std::exchange(drops_gradients_, false)) {
-        for (const auto& each : units_) each->DropShardGradients();
-      }
-      // What this rank's inputs have accumulated under no_sync, or nothing.
-      LaunchReduction(unit, unit.ReleaseFlatGradient());
-      return;
-    case Step::kFinish:
-      FinishReductions();
-      for (const auto& each : units_) {
-        each->Reshard(pool_);  // forgets what it kept among neighbours: the step makes that old
-        each->ExpectAllGradients();
-      }
-      return;
-  }
 }
 
 void FsdpRoot::UnshardAll() {
