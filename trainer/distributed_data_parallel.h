@@ -113,8 +113,9 @@ class DistributedDataParallel : public DataParallelState {
                           DistributedDataParallelOptions options = {})
       : DataParallelState(*module, group, std::move(options)), module_(std::move(module)) {}
 
-  // The module's forward. Where autograd records and outside no_sync, the next backward pass averages the gradients.
-  // Looking for unused parameters needs to know the tensors of the result: TensorsOf (tensors_of.h).
+  // The module's forward. Where autograd records and outside no_sync, the next backward pass averages the gradients:
+  // one, a second one of the same graph is an error. Looking for unused parameters needs to know the tensors of the
+  // result: results of a type without AppendTensors (tensors_of.h) are refused then.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     BeforeForward(module_->is_training());
