@@ -130,6 +130,19 @@ TEST(FsdpFrozenAround, StaysForWhatComesBeforeTheUnitWithin) {
   EXPECT_TRUE(torch::allclose(x.grad(), y.grad(), 1e-4, 1e-6));
 }
 
+// Nothing that ran before the first unit frees it, and nobody else has views of it.
+TEST(FsdpDetached, AUnitWithoutSuchUsesIsFreedWithItsLastGradient) {
+  auto model = Shard(*world);
+  at::Tensor x = InputOf(world->rank()).requires_grad_();
+  int calls = 0;
+  x.register_hook([&](const at::Tensor&) {
+    ++calls;
+    for (const auto& unit : model->root().units()) EXPECT_TRUE(unit->sharded()) << unit->parameters().front().name;
+  });
+  model->forward(x * 2).pow(2).mean().backward();
+  EXPECT_EQ(calls, 1);
+}
+
 // Uses its weight once more in a way that brings it no gradient, before the use that does: in backward after it.
 struct Shy : torch::nn::Module {
   Shy() {
