@@ -151,6 +151,10 @@ std::vector<at::Tensor> CheckpointedCall(TensorFunction function, const std::vec
   return CheckpointFunction::apply(again, anchor, at::TensorList(inputs));  // torch looks into no other list
 }
 
+bool IsCheckpoint(const torch::autograd::Node& node) {
+  return dynamic_cast<const torch::autograd::CppNode<CheckpointFunction>*>(&node) != nullptr;
+}
+
 BufferGuard::BufferGuard(const torch::nn::Module& module) : buffers_(module.buffers()) {
   for (const at::Tensor& buffer : buffers_) before_.push_back(buffer.detach().clone());
 }

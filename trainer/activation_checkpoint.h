@@ -24,6 +24,10 @@
 #include "torch/nn/module.h"
 #include "trainer/wrapped_name.h"
 
+namespace torch::autograd {
+struct Node;
+}  // namespace torch::autograd
+
 namespace cohort::trainer {
 
 struct ActivationCheckpointOptions {
@@ -110,6 +114,9 @@ template <typename Function, typename... Inputs>
 auto checkpoint(Function function, const Inputs&... inputs) {
   return checkpoint(ActivationCheckpointOptions{}, std::move(function), inputs...);
 }
+
+// Whether `node` is a checkpointed function in autograd's graph.
+bool IsCheckpoint(const torch::autograd::Node& node);
 
 // The buffers of a module, put back as they were when it goes: running statistics advance once a step, not twice.
 class [[nodiscard]] BufferGuard {

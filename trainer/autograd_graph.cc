@@ -4,10 +4,12 @@
 #include <unordered_set>
 
 #include "torch/torch.h"
+#include "trainer/activation_checkpoint.h"
 
 namespace cohort::trainer {
 
-std::vector<bool> ReachedLeaves(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves) {
+BackwardReach ReachOf(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves) {
+  BackwardReach reach;
   std::unordered_set<torch::autograd::Node*> seen;
   std::vector<torch::autograd::Node*> open;
   for (const at::Tensor& output : outputs) {
@@ -18,17 +20,17 @@ std::vector<bool> ReachedLeaves(const std::vector<at::Tensor>& outputs, const st
   while (!open.empty()) {
     const torch::autograd::Node* node = open.back();
     open.pop_back();
+    reach.checkpoints = reach.checkpoints || IsCheckpoint(*node);
     for (const torch::autograd::Edge& edge : node->next_edges()) {
       if (edge.function != nullptr && seen.insert(edge.function.get()).second) open.push_back(edge.function.get());
     }
   }
-  std::vector<bool> reached;
-  reached.reserve(leaves.size());
+  reach.leaves.reserve(leaves.size());
   for (const at::Tensor& leaf : leaves) {
     const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(leaf);
-    reached.push_back(accumulator != nullptr && seen.count(accumulator.get()) > 0);
+    reach.leaves.push_back(accumulator != nullptr && seen.count(accumulator.get()) > 0);
   }
-  return reached;
+  return reach;
 }
 
 }  // namespace cohort::trainer

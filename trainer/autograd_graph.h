@@ -7,7 +7,13 @@
 
 namespace cohort::trainer {
 
-// For each of `leaves`, whether a backward pass from `outputs` can reach it. The leaves require grad.
-std::vector<bool> ReachedLeaves(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves);
+struct BackwardReach {
+  std::vector<bool> leaves;  // for each, whether a backward pass can reach it
+  // It goes through a checkpointed function, whose graph is made only then and may reach others.
+  bool checkpoints = false;
+};
+
+// Of a backward pass from `outputs`. The leaves require grad.
+BackwardReach ReachOf(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves);
 
 }  // namespace cohort::trainer

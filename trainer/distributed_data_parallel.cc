@@ -110,15 +110,23 @@ void DataParallelState::BeforeForward(bool training) {
   if (buffers) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
 }
 
-void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs) {
-  if (sync_ && at::GradMode::is_enabled()) reducer_->PrepareBackward(outputs, divisor_);
+void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs, bool searched) {
+  if (!sync_ || !at::GradMode::is_enabled()) return;
+  TORCH_CHECK(searched || !options_.find_unused_parameters,
+              "DistributedDataParallel: forward() returned a type whose tensors can't be found, so neither can "
+              "unused parameters; give it an overload of AppendTensors (trainer/tensors_of.h), or leave "
+              "find_unused_parameters off");
+  reducer_->PrepareBackward(outputs, divisor_);
 }
 
 void DataParallelState::Shadow(int flags, const JoinIteration& iteration) {
   const int root = iteration.lowest_active();
   if ((flags & kRebuilds) != 0) reducer_->Rebuild(root);
   if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
-  if ((flags & kAverages) != 0) reducer_->ShadowBackward();
+  if ((flags & kAverages) != 0) {
+    const bool initial = join()->options().divide_by_initial_world_size;
+    reducer_->ShadowBackward(initial ? group_.size() : iteration.active_count());
+  }
 }
 
 std::string DataParallelState::NameOf(int flags) const {

@@ -43,7 +43,8 @@ struct DistributedDataParallelOptions {
   // .grad is a view of a bucket: saves a copy of every gradient and its memory.
   bool gradient_as_bucket_view = false;
   // Parameters that the loss doesn't depend on are allowed; they are looked for in every iteration, by walking the
-  // graph. What no rank used keeps its .grad.
+  // graph. What no rank used keeps its .grad. What checkpointed functions use can't be seen in it: with one, the rest
+  // counts as unused at the end of the backward pass only.
   bool find_unused_parameters = false;
   // The graph is the same in every iteration: unused parameters are learnt in the first, and parameters may get
   // several gradients in a backward pass (checkpointed functions).
@@ -68,8 +69,9 @@ class DataParallelState : public Joinable {
   // else local. Throws DistributedError: a parameter had no gradient in the last pass, or a rank has failed.
   void BeforeForward(bool training);
   // The next backward pass averages, if this one is to (not under no_sync or NoGradGuard): its collectives begin in
-  // autograd's hooks. Local. Throws c10::Error.
-  void AfterForward(const std::vector<at::Tensor>& outputs);
+  // autograd's hooks. `searched`: `outputs` are all tensors of the result. Local. Throws c10::Error where they must be
+  // and may not be.
+  void AfterForward(const std::vector<at::Tensor>& outputs, bool searched = true);
   // Buckets are reduced by `hook` from now on. Before the first backward pass, on all ranks. Throws c10::Error for
   // null, a second hook, and where gradients go to owners.
   void register_comm_hook(std::shared_ptr<CommHook> hook) { reducer_->RegisterCommHook(std::move(hook)); }
@@ -123,12 +125,13 @@ class DistributedDataParallel : public DataParallelState {
 
   // The module's forward, on all ranks alike where gradients are averaged; throws what it throws, and what
   // BeforeForward and AfterForward do. Where autograd records and outside no_sync, the next backward pass averages the
-  // gradients. Looking for unused parameters needs to know the tensors of the result: TensorsOf (tensors_of.h).
+  // gradients: one, a second one of the same graph is an error. Looking for unused parameters needs to know the tensors
+  // of the result: results of a type without AppendTensors (tensors_of.h) are refused then.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     BeforeForward(module_->is_training());
     auto output = module_->forward(std::forward<Inputs>(inputs)...);
-    AfterForward(TensorsOf(output));
+    AfterForward(TensorsOf(output), HasTensors<decltype(output)>);
     return output;
   }
   NoSyncGuard no_sync() { return NoSyncGuard(*this); }

@@ -32,8 +32,10 @@ enum class ShardingStrategy {
 struct MixedPrecision {
   std::optional<c10::ScalarType> param_dtype;   // of gathered parameters, and so of compute
   std::optional<c10::ScalarType> reduce_dtype;  // of gradients under way; unset: param_dtype
-  std::optional<c10::ScalarType> output_dtype;  // the outermost forward's floating-point results are cast to it
-  bool cast_forward_inputs = true;              // floating-point tensors among forward's arguments, to param_dtype
+  // The outermost forward's floating-point results are cast to it; alone or in containers that MapTensors
+  // (tensors_of.h) knows.
+  std::optional<c10::ScalarType> output_dtype;
+  bool cast_forward_inputs = true;  // floating-point tensors in forward's arguments, found likewise, to param_dtype
 };
 
 enum class BackwardPrefetch {

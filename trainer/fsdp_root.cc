@@ -1,6 +1,7 @@
 #include "trainer/fsdp_root.h"
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 #include <string>
 #include <utility>
@@ -127,7 +128,47 @@ void FsdpRoot::StartOver() {
   if (!order_.empty()) last_order_ = std::exchange(order_, {});
 }
 
+// An exception of the user's has ended the last backward pass here. Where one has on all ranks, they go on together;
+// else the others wait in some group for what this one won't send, and must hear of it.
+void FsdpRoot::AgreeOnGivingUp() {
+  std::vector<comm::Communicator*> groups = OwnGroups();
+  std::erase_if(groups, [](const comm::Communicator* group) { return group->size() == 1; });
+  std::vector<int32_t> said(groups.size(), 1);
+  std::vector<runtime::Work> works;
+  absl::Status failed;
+  if (join_ != nullptr && !join_->all_have_inputs()) {
+    failed = absl::FailedPreconditionError("ranks without inputs can't tell");
+  } else {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const comm::Buffer word(&said[i], 1);
+      works.push_back(AllReduce(*groups[i], word, word, comm::ReduceOp::kSum));
+    }
+  }
+  // In turns: nobody knows in which group the others are. Each call has its own timeout.
+  const auto done = [](const runtime::Work& work) { return work.Done(); };
+  while (failed.ok() && !std::all_of(works.begin(), works.end(), done)) {
+    for (runtime::Work& work : works) {
+      const absl::Status waited = work.Wait(std::chrono::milliseconds(10));
+      if (!waited.ok() && work.Done()) failed.Update(work.status());
+    }
+  }
+  for (size_t i = 0; failed.ok() && i < groups.size(); ++i) {
+    if (said[i] != groups[i]->size()) failed = absl::FailedPreconditionError("other ranks have called something else");
+  }
+  if (failed.ok()) return;
+  const std::string message =
+      "FullyShardedDataParallel: an exception has ended the last backward pass of this rank, and not in the same place "
+      "on all ranks: what they have sent each other no longer fits; wrap the module anew";
+  Fail(message);
+  for (runtime::Work& work : works) {
+    const absl::Status ignored = work.Wait();  // they write into `said`
+    (void)ignored;
+  }
+  ThrowUnlessOk(failed, message);
+}
+
 void FsdpRoot::BeginForward() {
+  if (backward_) AgreeOnGivingUp();
   int ranks = ranks_;
   if (join_ != nullptr) {
     const JoinIteration iteration = join_->Begin(*joinable_, static_cast<int>(Step::kForward));
@@ -138,8 +179,15 @@ void FsdpRoot::BeginForward() {
   counts_runs_ = at::GradMode::is_enabled();
 }
 
+// It would take the whole parameters away, and what was changed in them.
+void FsdpRoot::RefuseWhileSummoned(const char* pass) const {
+  TORCH_CHECK(summoned_ == 0, "FullyShardedDataParallel: a ", pass,
+              " pass under SummonFullParams, where parameters are whole and may have changed; run it after that");
+}
+
 void FsdpRoot::PreForward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
+  RefuseWhileSummoned("forward");
   if (outermost(unit)) BeginForward();
   if (counts_runs_ && !backward_) unit.BeginRun(++time_);  // what a checkpoint calls again in backward is no other run
   StartUnshard(unit);
@@ -224,6 +272,7 @@ void FsdpRoot::PlanReductions() {
 
 void FsdpRoot::PreBackward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
+  RefuseWhileSummoned("backward");
   try {
     QueueFinish();
     ReshardPassed(unit);
@@ -267,7 +316,11 @@ void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
   try {
     unit.TakeGradient(parameter, share_);
     if (!unit.has_all_gradients()) return;
-    if (!unit.frozen_in_part()) unit.Reshard(pool_);
+    if (unit.borrowed() && !unit.frozen_in_part()) {
+      passing_.push_back(&unit);
+    } else if (!unit.frozen_in_part()) {
+      unit.Reshard(pool_);
+    }
     LaunchReadyReductions();
   } catch (...) {
     Fail(TextOfCaught());

@@ -13,7 +13,8 @@
 // layer used twice, or two forward passes of one loss) stays gathered and is reduced, once, at the end.
 //
 // A unit whose parameters all get gradients is freed when it has them; others, which backward may need after the last
-// gradient, when it comes to a unit that ran before.
+// gradient, when it comes to a unit that ran before. So is a unit of whose memory the graph still has views then: what
+// was computed with `weight.detach()` runs backward without bringing a gradient.
 //
 // Under Join, as soon as a rank has no inputs, the others tell it of each collective before they call it: it can't know
 // which they call, because forward passes may differ, evaluate, or have no backward pass.
@@ -54,7 +55,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
 
   // On the thread that computes the forward pass. Gives the unit its whole parameters: collective over the shards, in
   // the same order on all ranks; blocks. Like all functions here that change units it holds the root's lock, because
-  // autograd calls the hooks on threads of its own. Throws DistributedError.
+  // autograd calls the hooks on threads of its own. Throws c10::Error under SummonFullParams, as does PreBackward, and
+  // DistributedError, also where the last backward pass has ended in an exception on some ranks only.
   void PreForward(FsdpUnit& unit);
   // Outputs that require grad bring the unit's parameters back in backward. Blocks until gatherings that the outermost
   // unit finds unused are over. Throws DistributedError, and c10::Error for a trainable unit without outputs.
@@ -130,6 +132,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void AbortGroups(const std::string& why);
   void AwaitReductions();
   void StartOver();
+  void AgreeOnGivingUp();
+  void RefuseWhileSummoned(const char* pass) const;
   void BeginForward();
   void Tell(Step step, const FsdpUnit& unit);
   void set_share(int ranks);
@@ -158,7 +162,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::vector<FsdpUnit*> to_reduce_;   // in this backward pass: against the order of the forward pass
   size_t next_to_reduce_ = 0;
   int64_t time_ = 0;                // of the units' runs
-  std::vector<FsdpUnit*> passing_;  // frozen in part, and gathered in this backward pass
+  std::vector<FsdpUnit*> passing_;  // gathered in this backward pass, which may need them after the last gradient
   std::vector<Reduction> reductions_;
   FsdpTraffic traffic_;
 };

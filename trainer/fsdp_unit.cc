@@ -300,6 +300,11 @@ void FsdpUnit::AddGradientHooks(const std::shared_ptr<FsdpRoot>& root) {
   }
 }
 
+bool FsdpUnit::borrowed() const {
+  if (resident_ || !full_.defined() || !unsharded()) return false;
+  return full_.storage().use_count() > 1 + full_views_.size() + parameters_.size();  // which are the unit's own
+}
+
 void FsdpUnit::BeginBackward() {
   if (grads_aside_) return;
   grads_aside_ = true;

@@ -111,6 +111,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   bool trainable() const { return trainable_ > 0; }
   // Some parameters get no gradient: backward may need them after the last gradient of the others.
   bool frozen_in_part() const { return trainable_ < static_cast<int>(parameters_.size()); }
+  // While unsharded: somebody else has views of the gathered memory, as a graph has that will come back to it.
+  bool borrowed() const;
   // Forward runs since the last backward pass began, with times that only grow. A second pass through the same graph
   // has as many as the first.
   void BeginRun(int64_t now) {

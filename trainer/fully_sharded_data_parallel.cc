@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "ATen/autocast_mode.h"
 #include "runtime/base/mutex.h"
 #include "torch/torch.h"
 #include "trainer/broadcast.h"
@@ -189,7 +190,12 @@ FsdpRoot& FullyShardedModule::root() {
 
 void FullyShardedModule::PreForward() { root().PreForward(*unit_); }
 
-void FullyShardedModule::PostForward(const std::vector<at::Tensor>& outputs) { root_->PostForward(*unit_, outputs); }
+void FullyShardedModule::PostForward(const std::vector<at::Tensor>& outputs) {
+  root_->PostForward(*unit_, outputs);
+  // Autocast's casts of weights, which it keeps until its guard goes: of all units they would be a copy of the model,
+  // and an older one once an optimizer has stepped the shards.
+  at::autocast::clear_cache();
+}
 
 void FullyShardedModule::AbandonForward() {
   try {

@@ -91,7 +91,8 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
  public:
   ~FullyShardedModule() override;
 
-  // By forward. The first two are FsdpRoot's: collective; block; throw DistributedError and c10::Error.
+  // By forward. The first two are FsdpRoot's: collective; block; throw DistributedError and c10::Error. Afterwards
+  // autocasting has forgotten its casts of weights.
   void PreForward();
   void PostForward(const std::vector<at::Tensor>& outputs);
   // By forward instead of PostForward when the module has thrown: parameters are shards afterwards, if this is the
@@ -111,7 +112,7 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
     if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
       return CastOutput(output);
     } else {
-      return output;
+      return MapOutput(std::move(output));
     }
   }
 
@@ -167,8 +168,20 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   bool HasReplicasOf(const FullyShardedModule& inner) const;
   at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
   template <typename T>
-  const T& Cast(const T& input) const {
-    return input;
+  decltype(auto) Cast(const T& input) const {
+    if constexpr (Mappable<T>) {
+      return MapTensors(input, TensorMap{[this](const at::Tensor& tensor) { return CastInput(tensor); }});
+    } else {
+      return input;
+    }
+  }
+  template <typename T>
+  T MapOutput(T output) const {
+    if constexpr (Mappable<T>) {
+      return MapTensors(output, TensorMap{[this](const at::Tensor& tensor) { return CastOutput(tensor); }});
+    } else {
+      return output;
+    }
   }
 
   torch::nn::Module& sharded_;

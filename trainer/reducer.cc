@@ -35,6 +35,7 @@ Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Com
   BuildBuckets(order);
   unused_.clear();
   calls_.assign(parameters_.size(), 0);
+  accumulated_.assign(parameters_.size(), false);
   kept_.resize(parameters_.size());
   globally_unused_.assign(parameters_.size(), false);
   usage_ = at::zeros({static_cast<int64_t>(parameters_.size())}, at::kInt);
@@ -158,6 +159,7 @@ void Reducer::PrepareForward() {
     }
   }
   state_ = State::kIdle;
+  again_ = false;  // of a pass that an exception has ended
 }
 
 bool Reducer::NeedsRebuild() const {
@@ -184,6 +186,7 @@ void Reducer::BeginCollecting() {
   next_bucket_ = 0;
   callback_queued_ = false;
   shadow_ = false;
+  unused_may_come_ = false;
   unused_.clear();  // of a forward pass that no backward pass followed
   if (!rebuilt_) observed_order_.clear();
   calls_.assign(parameters_.size(), 0);
@@ -219,7 +222,9 @@ void Reducer::FindUnused(const std::vector<at::Tensor>& outputs) {
   if (options_.find_unused_parameters) {
     std::vector<at::Tensor> leaves;
     for (const ReducedParameter& parameter : parameters_) leaves.push_back(parameter.tensor);
-    reached = ReachedLeaves(outputs, leaves);
+    BackwardReach reach = ReachOf(outputs, leaves);
+    reached = std::move(reach.leaves);
+    unused_may_come_ = reach.checkpoints;
   } else if (!expected_calls_.empty()) {
     for (int calls : expected_calls_) reached.push_back(calls > 0);
   }
@@ -229,10 +234,13 @@ void Reducer::FindUnused(const std::vector<at::Tensor>& outputs) {
 }
 
 void Reducer::MarkUnused() {
-  for (const int parameter : std::exchange(unused_, {})) MarkReady(parameter);
+  for (const int parameter : std::exchange(unused_, {})) {
+    if (!ready_[parameter]) MarkReady(parameter);
+  }
 }
 
 void Reducer::BeginBackward() {
+  if (state_ == State::kIdle) return BeginUnaveraged();
   try {
     QueueFinish();
   } catch (...) {
@@ -241,16 +249,32 @@ void Reducer::BeginBackward() {
   }
 }
 
-void Reducer::ShadowBackward() {
+// The graph had its backward pass, or another forward pass came first. Gradients that follow would make the ranks
+// differ; autograd::grad gives none.
+void Reducer::BeginUnaveraged() {
+  again_ = true;
+  torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {
+    runtime::MutexLock lock(shared->mutex);
+    if (shared->owner != nullptr) shared->owner->again_ = false;
+  });
+}
+
+void Reducer::ShadowBackward(int divisor) {
   runtime::MutexLock lock(shared_->mutex);
   BeginCollecting();
   shadow_ = true;
-  for (auto& bucket : buckets_) {
-    EnsureBuffer(*bucket);
-    bucket->buffer.zero_();
-    bucket->pending = 0;
+  divisor_ = divisor;
+  try {
+    for (const auto& members : assignment_) {
+      for (const int parameter : members) {
+        calls_[parameter] = accumulated_[parameter] ? 1 : 0;
+        MarkReady(parameter);
+      }
+    }
+  } catch (...) {
+    Fail(TextOfCaught());
+    ThrowCaught("DistributedDataParallel");
   }
-  usage_.zero_();
   FinishGuarded();
   others_observed_ = true;
 }
@@ -264,13 +288,20 @@ void Reducer::QueueFinish() {
     runtime::MutexLock lock(shared->mutex);
     if (shared->owner != nullptr) shared->owner->FinishGuarded();
   });
-  MarkUnused();
+  if (!unused_may_come_) MarkUnused();
 }
 
 void Reducer::OnGradient(int parameter) {
   if (options_.find_unused_parameters || options_.static_graph) usage_.data_ptr<int32_t>()[parameter] = 1;
-  if (state_ != State::kCollecting) return;
+  if (state_ != State::kCollecting && !again_) {
+    accumulated_[parameter] = true;
+    return;
+  }
   try {
+    TORCH_CHECK(state_ == State::kCollecting, "DistributedDataParallel: parameter ", parameters_[parameter].name,
+                " got a gradient of a forward pass that had its backward pass, or was followed by another forward pass "
+                "before it: it would not be averaged. Call backward() once after each forward(), of the sum of the "
+                "losses, or accumulate under no_sync");
     QueueFinish();
     const int calls = ++calls_[parameter];
     if (!rebuilt_ && calls == 1) observed_order_.push_back(parameter);
@@ -305,7 +336,8 @@ void Reducer::MarkReady(int parameter) {
 }
 
 void Reducer::CopyIntoBucket(int parameter) {
-  const at::Tensor& grad = parameters_[parameter].tensor.grad();
+  at::Tensor grad = parameters_[parameter].tensor.grad();
+  if (shadow_ && calls_[parameter] == 0) grad = at::Tensor();  // of an average that all have had
   const double share = hook_ != nullptr ? 1 : 1.0 / divisor_;  // a hook divides by itself
   if (calls_[parameter] > 0 && grad.defined() && FillSlot(slots_[parameter], grad, share)) return;
   const at::NoGradGuard no_grad;

@@ -64,10 +64,11 @@ class Reducer {
   // Buckets in the order that rank `root` observed, which had a backward pass of its own. Collective, once.
   void Rebuild(int root);
   // Before a backward pass whose gradients are to be averaged; not called inside no_sync. Averages are sums divided by
-  // `divisor`.
+  // `divisor`. Another pass through the same graph throws c10::Error, and fails the communicators.
   void PrepareBackward(const std::vector<at::Tensor>& outputs, int divisor);
-  // The collectives of a backward pass with gradients of zero, for a rank that has no inputs left.
-  void ShadowBackward();
+  // The collectives of a backward pass, for a rank that has no inputs left: with what its backward passes have
+  // accumulated since the last average, mostly zero.
+  void ShadowBackward(int divisor);
 
   // Fails the buckets' communicators here and on the other ranks.
   void Abort(const std::string& why);
@@ -94,6 +95,7 @@ class Reducer {
   void BeginCollecting();
   void QueueFinish();
   void BeginBackward();
+  void BeginUnaveraged();
   void OnGradient(int parameter);
   void MarkReady(int parameter);
   void FindUnused(const std::vector<at::Tensor>& outputs);
@@ -138,7 +140,10 @@ class Reducer {
   bool others_observed_ = false;  // an order, in a backward pass that this rank shadowed
   bool rebuilt_ = false;
   bool callback_queued_ = false;
-  std::vector<int> unused_;  // by the outputs: marked when backward begins, as gradients may be zeroed until then
+  std::vector<int> unused_;        // by the outputs: marked when backward begins, as gradients may be zeroed until then
+  bool unused_may_come_ = false;   // from checkpointed functions: marked at the end, those that have not
+  bool again_ = false;             // a backward pass goes through a graph whose gradients are no longer averaged
+  std::vector<bool> accumulated_;  // by parameter: gradients since the last average, in passes without one
 
   std::vector<int> calls_;           // by parameter: gradients in this backward pass
   std::vector<int> expected_calls_;  // static graph: what the first backward pass had

@@ -24,7 +24,7 @@ void Reducer::Finish() {
   if (first_static_iteration() && !shadow_) {
     for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) MarkReady(i);
   }
-  if (shadow_) LaunchReadyBuckets();
+  MarkUnused();
   if (next_bucket_ < buckets_.size()) ThrowForMissing();
   WaitForBuckets();
   if (!first_static_iteration() || shadow_) return;
@@ -66,6 +66,7 @@ void Reducer::WaitForBuckets() {
   }
   WaitForUsage();
   for (auto& bucket : buckets_) CopyOut(*bucket);
+  accumulated_.assign(parameters_.size(), false);
 }
 
 // Waits for the bucket. With owners, frees it but for this rank's part.

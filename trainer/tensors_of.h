@@ -1,6 +1,7 @@
-// The tensors in what a module's forward returns.
+// The tensors in what a module's forward takes and returns.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <tuple>
 #include <type_traits>
@@ -34,13 +35,66 @@ void AppendTensors(const std::pair<A, B>& values, std::vector<at::Tensor>& found
   AppendTensors(values.second, found);
 }
 
+// Whether TensorsOf knows where a T has its tensors.
+template <typename T>
+concept HasTensors = requires(const T& value, std::vector<at::Tensor>& found) { AppendTensors(value, found); };
+
 // A type of the user's own gives its tensors by an overload of AppendTensors in its namespace; what has none gives
 // nothing.
 template <typename T>
 std::vector<at::Tensor> TensorsOf(const T& value) {
   std::vector<at::Tensor> found;
-  if constexpr (requires { AppendTensors(value, found); }) AppendTensors(value, found);
+  if constexpr (HasTensors<T>) AppendTensors(value, found);
   return found;
+}
+
+// What each tensor becomes.
+struct TensorMap {
+  std::function<at::Tensor(const at::Tensor&)> change;
+};
+
+// Whether MapTensors knows where a T has tensors: they, and containers of them. A type of the user's own has an
+// overload `T MapTensors(const T&, const TensorMap&)` in its namespace, or keeps its tensors as they are.
+template <typename T>
+concept Mappable = requires(const T& value, const TensorMap& map) { MapTensors(value, map); };
+
+inline at::Tensor MapTensors(const at::Tensor& tensor, const TensorMap& map) { return map.change(tensor); }
+
+// A part of a container.
+template <typename T>
+T MapPart(const T& value, const TensorMap& map) {
+  if constexpr (Mappable<T>) {
+    return MapTensors(value, map);
+  } else {
+    return value;
+  }
+}
+
+template <typename T>
+  requires Mappable<T>
+std::vector<T> MapTensors(const std::vector<T>& values, const TensorMap& map) {
+  std::vector<T> mapped;
+  mapped.reserve(values.size());
+  for (const T& value : values) mapped.push_back(MapPart(value, map));
+  return mapped;
+}
+
+template <typename T>
+  requires Mappable<T>
+std::optional<T> MapTensors(const std::optional<T>& value, const TensorMap& map) {
+  return value.has_value() ? std::optional<T>(MapPart(*value, map)) : std::nullopt;
+}
+
+template <typename... Ts>
+  requires((Mappable<Ts> || ...) && (std::is_copy_constructible_v<Ts> && ...))
+std::tuple<Ts...> MapTensors(const std::tuple<Ts...>& values, const TensorMap& map) {
+  return std::apply([&map](const Ts&... value) { return std::tuple<Ts...>(MapPart(value, map)...); }, values);
+}
+
+template <typename A, typename B>
+  requires((Mappable<A> || Mappable<B>) && std::is_copy_constructible_v<A> && std::is_copy_constructible_v<B>)
+std::pair<A, B> MapTensors(const std::pair<A, B>& values, const TensorMap& map) {
+  return {MapPart(values.first, map), MapPart(values.second, map)};
 }
 
 }  // namespace cohort::trainer

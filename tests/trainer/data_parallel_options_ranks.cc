@@ -5,6 +5,7 @@
 
 #include "runtime/segment/segment.h"
 #include "tests/trainer/ranks.h"
+#include "trainer/activation_checkpoint.h"
 #include "trainer/distributed_data_parallel.h"
 #include "trainer/error.h"
 #include "trainer/powersgd_hook.h"
@@ -73,6 +74,65 @@ TEST_P(UnusedParameters, CountAsZerosAndKeepTheirGradientWhenNobodyUsesThem) {
   EXPECT_FALSE(ddp.reducer().rebuilt());
 }
 INSTANTIATE_TEST_SUITE_P(BucketViews, UnusedParameters, testing::Combine(testing::Bool(), testing::Bool()));
+
+// Which parameters a checkpointed function uses shows only in backward.
+TEST_P(UnusedParameters, CountAsZerosBesideCheckpointedFunctions) {
+  struct Saving : Branches {
+    at::Tensor forward(const at::Tensor& x, const std::vector<int>& used) {
+      const auto call = [this, used](const at::Tensor& in) { return Branches::forward(in, used); };
+      return checkpoint(call, x) + head(x);
+    }
+    torch::nn::Linear head = register_module("head", torch::nn::Linear(4, 2));
+  };
+  auto model = std::make_shared<Saving>();
+  DistributedDataParallelOptions options;
+  options.find_unused_parameters = true;
+  const auto& [bucket_view, one_bucket] = GetParam();
+  options.gradient_as_bucket_view = bucket_view;
+  if (!one_bucket) options.buckets = {.first_bytes = 20, .cap_bytes = 30};
+  DistributedDataParallel<Saving> ddp(model, *world, options);
+  for (int step = 0; step < 3; ++step) {
+    at::Tensor expected[2] = {torch::zeros({2, 4}), torch::zeros({2, 4})};
+    for (int rank = 0; rank < world->size(); ++rank) {
+      const at::Tensor x = InputOf(rank, step);
+      const at::Tensor loss = (model->Branches::forward(x, UsedBy(rank)) + model->head(x)).pow(2).sum();
+      std::vector<at::Tensor> weights;
+      for (int i : UsedBy(rank)) weights.push_back(model->branch[i]->weight);
+      const auto grads = torch::autograd::grad({loss}, weights);
+      for (size_t i = 0; i < grads.size(); ++i) expected[i] += grads[i] / world->size();
+    }
+    for (auto& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
+    ddp.forward(InputOf(world->rank(), step), UsedBy(world->rank())).pow(2).sum().backward();
+    for (int i = 0; i < 2; ++i) {
+      ASSERT_TRUE(model->branch[i]->weight.grad().defined());
+      EXPECT_TRUE(torch::allclose(model->branch[i]->weight.grad(), expected[i], 1e-4, 1e-6)) << "branch " << i;
+    }
+    EXPECT_FALSE(model->branch[2]->weight.grad().defined());
+  }
+}
+
+// A type of the user's own that says nothing of its tensors: all parameters would seem unused.
+TEST(UnusedParametersOf, ResultsThatCanNotBeSearchedAreRefused) {
+  struct Opaque {
+    at::Tensor scores;
+  };
+  struct Closed : Branches {
+    Opaque forward(const at::Tensor& x) { return {Branches::forward(x, {0, 1, 2})}; }
+  };
+  for (const bool finds : {true, false}) {
+    DistributedDataParallelOptions options;
+    options.find_unused_parameters = finds;
+    DistributedDataParallel<Closed> ddp(std::make_shared<Closed>(), *world, options);
+    try {
+      ddp.forward(InputOf(world->rank())).scores.sum().backward();
+      EXPECT_FALSE(finds);
+      EXPECT_TRUE(ddp.module()->branch[2]->weight.grad().defined());
+    } catch (const c10::Error& error) {
+      EXPECT_TRUE(finds);
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("AppendTensors"));
+    }
+  }
+}
 
 // Runs the layer again in the backward pass, as activation checkpoints do: a backward pass within a backward pass.
 struct Recomputed : torch::autograd::Function<Recomputed> {

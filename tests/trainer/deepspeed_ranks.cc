@@ -4,6 +4,7 @@
 
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/trained.h"
+#include "trainer/activation_checkpoint.h"
 #include "trainer/deepspeed_engine.h"
 #include "trainer/distributed_data_parallel.h"
 
@@ -42,7 +43,8 @@ std::shared_ptr<Net> TrainedByHand() {
   return net;
 }
 
-void Train(DeepSpeedEngine<Net>& engine) {
+template <typename Module>
+void Train(DeepSpeedEngine<Module>& engine) {
   for (int micro = 0; micro < kMicroBatches * kSteps; ++micro) {
     const at::Tensor loss = engine.forward(InputOf(world->rank(), micro)).to(torch::kFloat32).pow(2).mean();
     engine.backward(loss);
@@ -58,6 +60,25 @@ TEST(DeepSpeedEngine, TrainsAsTheSameProgramByHand) {
     Train(engine);
     EXPECT_EQ(engine.global_steps(), kSteps);
     EXPECT_EQ(engine.skipped_steps(), 0);
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      EXPECT_TRUE(torch::allclose(net->parameters()[i], expected->parameters()[i], 1e-4, 1e-5))
+          << "stage " << stage << ", " << i;
+    }
+  }
+}
+
+// Without ignore_unused_parameters in the file, which is on then.
+TEST(DeepSpeedEngine, TrainsCheckpointedFunctions) {
+  struct Saving : Net {
+    at::Tensor forward(const at::Tensor& x) {
+      return checkpoint([this](const at::Tensor& in) { return Net::forward(in); }, x);
+    }
+  };
+  const auto expected = TrainedByHand();
+  for (const int stage : {0, 1, 2}) {
+    auto net = std::make_shared<Saving>();
+    DeepSpeedEngine<Saving> engine(net, Config(stage), *world);
+    Train(engine);
     for (size_t i = 0; i < net->parameters().size(); ++i) {
       EXPECT_TRUE(torch::allclose(net->parameters()[i], expected->parameters()[i], 1e-4, 1e-5))
           << "stage " << stage << ", " << i;

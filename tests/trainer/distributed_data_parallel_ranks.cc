@@ -120,6 +120,35 @@ TEST(DistributedDataParallel, EvaluationInBetweenIsLeftAlone) {
   ExpectGradients(*model, expected);
 }
 
+// Its gradients would stay each rank's own, and the ranks' parameters drift apart.
+TEST(DistributedDataParallel, RefusesASecondBackwardPassOfOneForwardPass) {
+  for (const bool evaluates : {false, true}) {
+    auto model = std::make_shared<Net>();
+    DistributedDataParallel<Net> ddp(model, *world);
+    const auto expected = ExpectedGradients(*model);
+    const at::Tensor x = InputOf(world->rank()).requires_grad_();
+    const at::Tensor loss = ddp.forward(x).pow(2).mean();
+    if (evaluates) {  // between forward and backward
+      const torch::NoGradGuard no_grad;
+      ddp.forward(InputOf(3));
+    } else {
+      loss.backward({}, /*retain_graph=*/true);
+      ExpectGradients(*model, expected);
+      // What gives parameters no gradients may look into the graph, and say nothing of later passes.
+      EXPECT_TRUE(torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true)[0].defined());
+      const auto guard = ddp.no_sync();
+      ddp.forward(InputOf(2)).pow(2).mean().backward();
+    }
+    ASSERT_TRUE(world->Barrier().Wait().ok());  // lest the error meets a rank in its first pass
+    try {
+      loss.backward();
+      ADD_FAILURE() << "gradients that differ from rank to rank";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("once after each forward()"));
+    }
+  }
+}
+
 TEST(DistributedDataParallel, AveragesGradientsThatHaveAGraph) {
   auto model = std::make_shared<Net>();
   DistributedDataParallel<Net> ddp(model, *world);

@@ -130,5 +130,84 @@ TEST(FsdpFrozenAround, StaysForWhatComesBeforeTheUnitWithin) {
   EXPECT_TRUE(torch::allclose(x.grad(), y.grad(), 1e-4, 1e-6));
 }
 
+// Nothing that ran before the first unit frees it, and nobody else has views of it.
+TEST(FsdpDetached, AUnitWithoutSuchUsesIsFreedWithItsLastGradient) {
+  auto model = Shard(*world);
+  at::Tensor x = InputOf(world->rank()).requires_grad_();
+  int calls = 0;
+  x.register_hook([&](const at::Tensor&) {
+    ++calls;
+    for (const auto& unit : model->root().units()) EXPECT_TRUE(unit->sharded()) << unit->parameters().front().name;
+  });
+  model->forward(x * 2).pow(2).mean().backward();
+  EXPECT_EQ(calls, 1);
+}
+
+// Uses its weight once more in a way that brings it no gradient, before the use that does: in backward after it.
+struct Shy : torch::nn::Module {
+  Shy() {
+    torch::manual_seed(95 + world->rank());
+    layer = register_module("layer", torch::nn::Linear(4, 4));
+  }
+  at::Tensor forward(const at::Tensor& x) { return layer(torch::tanh(x.mm(layer->weight.detach().t()))); }
+  torch::nn::Linear layer{nullptr};
+};
+
+TEST(FsdpDetached, UsesOfAWeightFindItAfterItsLastGradient) {
+  using Unit = FullyShardedDataParallel<Shy>;
+  struct Chain : torch::nn::Module {
+    Chain() {
+      for (int i = 0; i < 4; ++i) units.push_back(std::make_shared<Unit>(std::make_shared<Shy>(), *world));
+      for (int i = 0; i < 4; ++i) register_module("unit" + std::to_string(i), units[i]);
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      at::Tensor y = x;
+      for (const auto& unit : units) {
+        y = unit->forward(y);
+        if (y.requires_grad()) y.register_hook([this](const at::Tensor&) { watch(); });
+      }
+      return y;
+    }
+    std::vector<std::shared_ptr<Unit>> units;
+    std::function<void()> watch;
+  };
+  FullyShardedDataParallel<Chain> model(std::make_shared<Chain>(), *world);
+  int64_t most = 0;
+  model.module()->watch = [&] {
+    const auto& units = model.root().units();
+    most = std::max(most, std::count_if(units.begin(), units.end(), [](const auto& unit) {
+                      return !unit->parameters().empty() && !unit->sharded();
+                    }));
+  };
+  std::vector<at::Tensor> whole = Whole(model);
+  for (at::Tensor& each : whole) each.requires_grad_();
+  at::Tensor x = InputOf(world->rank()).requires_grad_();
+  model.forward(x).pow(2).mean().backward();
+  EXPECT_EQ(most, 2);  // this one and the next
+  std::vector<at::Tensor> expected;
+  at::Tensor x_gradient;
+  for (int rank = 0; rank < world->size(); ++rank) {
+    const at::Tensor input = InputOf(rank).requires_grad_();
+    at::Tensor y = input;
+    for (size_t i = 0; i < whole.size(); i += 2) {
+      y = torch::nn::functional::linear(torch::tanh(y.mm(whole[i].detach().t())), whole[i], whole[i + 1]);
+    }
+    std::vector<at::Tensor> inputs = whole;
+    inputs.push_back(input);
+    const auto grads = torch::autograd::grad({y.pow(2).mean()}, inputs);
+    if (rank == world->rank()) x_gradient = grads.back();
+    for (size_t i = 0; i < whole.size(); ++i) {
+      if (rank == 0) expected.push_back(torch::zeros_like(grads[i]));
+      expected[i] += grads[i] / world->size();
+    }
+  }
+  EXPECT_TRUE(torch::allclose(x.grad(), x_gradient, 1e-4, 1e-6));
+  const auto parts = model.sharded_parameters();
+  ASSERT_EQ(parts.size(), expected.size());
+  for (size_t i = 0; i < parts.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), PartOf(parts[i], expected[i]), 1e-4, 1e-6)) << parts[i].name;
+  }
+}
+
 }  // namespace
 }  // namespace cohort::trainer

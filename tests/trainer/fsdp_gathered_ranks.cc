@@ -1,5 +1,6 @@
 // What is read and written while units of FullyShardedDataParallel are gathered: SummonFullParams, and checkpoints and
 // initial values after a forward pass without a backward pass.
+#include <functional>
 #include <memory>
 
 #include "tests/trainer/tower.h"
@@ -53,15 +54,30 @@ TEST(FsdpSummon, WritesBackWhatWasChangedOnly) {
   }
 }
 
-TEST(FsdpSummon, SurvivesAForwardPassWithin) {
+// Which would drop what was changed.
+TEST(FsdpSummon, RefusesPassesWithin) {
   auto model = Shard(*world);
-  const auto before = Shards(*model);
+  const auto refused = [](const std::function<void()>& pass) {
+    try {
+      pass();
+      ADD_FAILURE() << "accepted";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("under SummonFullParams"));
+    }
+  };
+  const at::Tensor loss = model->forward(InputOf(world->rank())).pow(2).mean();
   {
     const SummonFullParams whole(*model);
-    const torch::NoGradGuard no_grad;
-    model->forward(InputOf(0));
+    {
+      const torch::NoGradGuard no_grad;
+      for (auto& parameter : model->parameters()) parameter.fill_(2);
+      refused([&] { model->forward(InputOf(0)); });
+      refused([&] { model->module()->blocks[1](InputOf(0)); });
+    }
+    refused([&] { loss.backward(); });
   }
-  ExpectSame(Shards(*model), before, /*bits=*/true);
+  for (const at::Tensor& shard : Shards(*model)) EXPECT_TRUE(torch::equal(shard, torch::full_like(shard, 2)));
+  model->forward(InputOf(world->rank())).pow(2).mean().backward();
 }
 
 // A unit that is gathered ahead, and left out by an evaluation that takes another path: the optimizer's step after it

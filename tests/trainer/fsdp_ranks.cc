@@ -1,4 +1,5 @@
 // FullyShardedDataParallel against DistributedDataParallel and against one process, seen from inside a job.
+#include <chrono>
 #include <memory>
 
 #include "tests/trainer/tower.h"
@@ -181,6 +182,36 @@ TEST(FsdpBackward, OneThatFailsEndsOnAllRanksWithItsModel) {
     FAIL() << "rank " << world->rank() << " noticed nothing";
   } catch (const DistributedError& error) {
     EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("destroyed within a backward pass"));
+  }
+}
+
+// It has caught that, and goes on with the next batch: the others hear of it, whatever they wait for.
+TEST(FsdpBackward, OneThatFailsOnOneRankAloneIsAnErrorOnAll) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  for (const bool at_once : {true, false}) {  // before it has begun any reduction, or after all of them
+    auto model = Shard(*world);
+    model->root();
+    ASSERT_TRUE(world->Barrier().Wait().ok());  // lest the error meets a rank that is still wrapping
+    const auto start = std::chrono::steady_clock::now();
+    if (world->rank() == 0) {
+      at::Tensor input = InputOf(0).requires_grad_();
+      const at::Tensor output = model->forward(input);
+      (at_once ? output : input).register_hook([](const at::Tensor&) {
+        throw std::runtime_error("a hook of the user's");
+      });
+      EXPECT_ANY_THROW(output.pow(2).mean().backward());
+    }
+    try {
+      for (int step = 0; step < 3; ++step) model->forward(InputOf(world->rank())).pow(2).mean().backward();
+      ADD_FAILURE() << "rank " << world->rank() << " noticed nothing";
+    } catch (const DistributedError& error) {
+      if (world->rank() == 0) {
+        // Or the call after it, where that had all it needed from the ranks that it met.
+        EXPECT_THAT(error.what_without_backtrace(), testing::AnyOf(testing::HasSubstr("ended the last backward pass"),
+                                                                   testing::HasSubstr("calls do not match")));
+      }
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
   }
 }
 

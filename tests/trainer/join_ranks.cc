@@ -155,6 +155,49 @@ TEST(JoinOfReplicas, StepsByOptionsWithoutALearningRate) {
   ExpectClose(model->parameters(), reference->parameters());
 }
 
+// A rank whose inputs end between two averages still has what it accumulated in the next one; only there.
+TEST(JoinOfReplicas, AverageWhatARankHasAccumulatedBeforeItsEnd) {
+  for (const auto& [bucket_view, second_stage] : {std::pair(false, false), {true, false}, {false, true}}) {
+    auto model = std::make_shared<Net>();
+    auto reference = std::make_shared<Net>();
+    const DistributedDataParallel<Net> same_start(reference, *world);
+    ZeroRedundancyOptimizer<SGD> optimizer(model->parameters(), *world, Momentum());
+    DistributedDataParallelOptions options;
+    options.gradient_as_bucket_view = bucket_view;
+    options.buckets = {.first_bytes = 8, .cap_bytes = 70};
+    std::unique_ptr<DistributedDataParallel<Net>> ddp;
+    if (second_stage) {
+      ddp = std::make_unique<ShardedDataParallel<Net>>(model, optimizer, *world, options);
+    } else {
+      ddp = std::make_unique<DistributedDataParallel<Net>>(model, *world, options);
+    }
+    const bool ends_early = world->size() > 1 && world->rank() == 0;
+    Join({ddp.get(), &optimizer}, {.divide_by_initial_world_size = false}).run([&] {
+      {
+        const auto guard = ddp->no_sync();
+        ddp->forward(InputOf(world->rank(), 0)).pow(2).mean().backward();
+      }
+      for (int step = 1; step < 3 && !ends_early; ++step) {
+        ddp->forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+    });
+    SGD plain(reference->parameters(), Momentum());
+    for (int step = 1; step < 3; ++step) {
+      at::Tensor loss = torch::zeros({});
+      for (int rank = 0; rank < world->size(); ++rank) {
+        if (step == 1) loss = loss + reference->forward(InputOf(rank, 0)).pow(2).mean();
+        if (world->size() == 1 || rank > 0) loss = loss + reference->forward(InputOf(rank, step)).pow(2).mean();
+      }
+      plain.zero_grad();
+      (loss / std::max(world->size() - 1, 1)).backward();
+      plain.step();
+    }
+    ExpectClose(model->parameters(), reference->parameters());
+  }
+}
+
 // The order of buckets is that of a rank with inputs, also when it comes after the Join.
 TEST(JoinOfReplicas, AgreesOnTheOrderOfBuckets) {
   DistributedDataParallelOptions options;
