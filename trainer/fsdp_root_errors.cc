@@ -1,0 +1,90 @@
+// What FsdpRoot does when a pass has ended in an exception: on this rank, or on all alike.
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "torch/torch.h"
+#include "trainer/collectives.h"
+#include "trainer/error.h"
+#include "trainer/fsdp_root.h"
+
+namespace cohort::trainer {
+
+// An exception of the user's has ended the last backward pass here. Where one has on all ranks, they go on together;
+// else the others wait in some group for what this one won't send, and must hear of it.
+void FsdpRoot::AgreeOnGivingUp() {
+  std::vector<comm::Communicator*> groups = OwnGroups();
+  std::erase_if(groups, [](const comm::Communicator* group) { return group->size() == 1; });
+  std::vector<int32_t> said(groups.size(), 1);
+  std::vector<runtime::Work> works;
+  absl::Status failed;
+  if (join_ != nullptr && !join_->all_have_inputs()) {
+    failed = absl::FailedPreconditionError("ranks without inputs can't tell");
+  } else {
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const comm::Buffer word(&said[i], 1);
+      works.push_back(AllReduce(*groups[i], word, word, comm::ReduceOp::kSum));
+    }
+  }
+  // In turns: nobody knows in which group the others are. Each call has its own timeout.
+  const auto done = [](const runtime::Work& work) { return work.Done(); };
+  while (failed.ok() && !std::all_of(works.begin(), works.end(), done)) {
+    for (runtime::Work& work : works) {
+      const absl::Status waited = work.Wait(std::chrono::milliseconds(10));
+      if (!waited.ok() && work.Done()) failed.Update(work.status());
+    }
+  }
+  for (size_t i = 0; failed.ok() && i < groups.size(); ++i) {
+    if (said[i] != groups[i]->size()) failed = absl::FailedPreconditionError("other ranks have called something else");
+  }
+  if (failed.ok()) return;
+  const std::string message =
+      "FullyShardedDataParallel: an exception has ended the last backward pass of this rank, and not in the same place "
+      "on all ranks: what they have sent each other no longer fits; wrap the module anew";
+  Fail(message);
+  for (runtime::Work& work : works) {
+    const absl::Status ignored = work.Wait();  // they write into `said`
+    (void)ignored;
+  }
+  ThrowUnlessOk(failed, message);
+}
+
+// What was gathered ahead is waited for: peers read the shards that the caller may step next.
+void FsdpRoot::AbandonForward(const FsdpUnit& unit) {
+  runtime::MutexLock lock(mutex_);
+  if (!outermost(unit) || backward_) return;  // the module around it may catch what was thrown, and go on
+  for (const auto& each : units_) {
+    try {
+      each->Reshard(pool_);
+    } catch (const c10::Error&) {  // the group has failed: the next collective says so
+    }
+  }
+  order_.clear();
+}
+
+void FsdpRoot::Abort(const std::string& why) {
+  runtime::MutexLock lock(mutex_);
+  Fail(why);
+}
+
+// The other ranks wait for what this one won't send.
+void FsdpRoot::Fail(const std::string& why) {
+  backward_ = false;
+  AbortGroups(why);
+  AwaitReductions();
+}
+
+void FsdpRoot::AbortGroups(const std::string& why) {
+  for (comm::Communicator* group : OwnGroups()) group->Abort(why);
+}
+
+// They work in memory that is let go of next.
+void FsdpRoot::AwaitReductions() {
+  for (Reduction& reduction : reductions_) {
+    const absl::Status ignored = reduction.work.Wait();
+    (void)ignored;
+  }
+}
+
+}  // namespace cohort::trainer
