@@ -18,10 +18,11 @@ int RunWithArguments(int argc, char** argv) {
 
 constexpr Subcommand kSubcommands[] = {
     {"join",
-     "dlaunch join TOKEN [--wait SECONDS]\n"
+     "dlaunch join - [--wait SECONDS] <<< TOKEN, or dlaunch join TOKEN [--wait SECONDS]\n"
      "  Makes this machine a node of the job whose dlaunch has printed this line; blocks until the job has ended,\n"
-     "  with its exit status. - instead of TOKEN reads it from the standard input. --wait: how long that dlaunch\n"
-     "  may take to answer (600).\n",
+     "  with its exit status. - reads the token, a secret, from the standard input; as an argument other users of\n"
+     "  this machine may see it until dlaunch has begun and overwritten it. --wait: how long that dlaunch may take\n"
+     "  to answer (600).\n",
      RunJoinCommand},  // with main's own arguments, of which it wipes the token
     {"status",
      "dlaunch status [JOB]\n"

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -171,6 +172,14 @@ int RunAgentBehind(SecureStream* stream) {
   return code;
 }
 
+std::string ReadToken() {
+  if (::isatty(STDIN_FILENO) == 1)
+    Say("paste the token, which ends the line that dlaunch printed on the first machine");
+  std::string text;
+  std::cin >> std::setw(kMaxToken + 1) >> text;
+  return text;
+}
+
 }  // namespace
 
 int JoinJob(const JoinTarget& target) {
@@ -196,7 +205,9 @@ int JoinJob(const JoinTarget& target) {
 int RunJoinCommand(int argc, char** argv) {
   constexpr char kUsage[] =
       "use: dlaunch join TOKEN [--wait SECONDS], where - instead of TOKEN reads it from the "
-      "standard input";
+      "standard input, where no other user sees it";
+  std::string typed = argc > 2 ? argv[2] : "";
+  if (typed != "-" && argc > 2) std::memset(argv[2], '*', typed.size());  // first of all: everybody may read it there
   JoinTarget target{.wait = std::chrono::minutes(10)};
   if (argc != 3 && !(argc == 5 && std::strcmp(argv[3], "--wait") == 0)) {
     Say(kUsage);
@@ -210,13 +221,7 @@ int RunJoinCommand(int argc, char** argv) {
     }
     target.wait = *wait;
   }
-  std::string text = argv[2];
-  if (text == "-") {
-    std::cin >> text;
-  } else {
-    std::memset(argv[2], '*', text.size());
-  }
-  const absl::StatusOr<JoinToken> token = ParseToken(text);
+  const absl::StatusOr<JoinToken> token = ParseToken(typed == "-" ? ReadToken() : typed);
   if (!token.ok()) {
     Say(std::string(token.status().message()) + "; " + kUsage);
     return kExitUsage;

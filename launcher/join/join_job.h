@@ -21,7 +21,7 @@ struct JoinTarget {
 int JoinJob(const JoinTarget& target);
 
 // `dlaunch join TOKEN [--wait SECONDS]`; "-" reads the token from standard input. `argv` is main's: the token is
-// overwritten, so that it does not stay in lists of processes.
+// overwritten, so that it does not stay in lists of processes; those who look before that see it.
 int RunJoinCommand(int argc, char** argv);
 
 }  // namespace cohort::launcher

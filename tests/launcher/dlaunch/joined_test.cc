@@ -1,9 +1,11 @@
 // Machines that come to a job by themselves, by `dlaunch join`: here, in processes of their own, and in two network
 // namespaces.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -93,6 +95,23 @@ TEST_F(Join, TheTokenStaysInNoListOfProcesses) {
   EXPECT_EQ(first.Wait(), 143);
   EXPECT_NE(second.Wait(), -1);
   EXPECT_EQ(second.WaitUntilGone(seconds(5)), "");
+}
+
+// As the printed line has it: nobody finds the token in the arguments, however early they look.
+TEST_F(Join, TheTokenComesByTheStandardInput) {
+  DlaunchProcess first({"--nnodes", "2", "--wait", "60", "sh", "-c", "echo $RANK of $WORLD_SIZE"});
+  const string token = TokenOf(&first);
+  ASSERT_TRUE(token.starts_with("cohort1.")) << first.err();
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
+  const runtime::FileDescriptor input(pipe[0]);
+  runtime::FileDescriptor writer(pipe[1]);
+  DlaunchProcess second({"join", "-"}, {.input = input.get()});
+  const string line = "\n" + token + "\n";
+  ASSERT_EQ(::write(writer.get(), line.data(), line.size()), static_cast<ssize_t>(line.size()));
+  EXPECT_EQ(first.Wait(), 0) << first.err() << second.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_NE(first.out().find("[1] 1 of 2"), string::npos) << first.out();
 }
 
 TEST_F(Join, TheDeathOfEitherEndsBoth) {
