@@ -138,6 +138,20 @@ absl::Status CheckThisMachine(const Job& job) {
       "the loopback interface is down, by which processes of this machine talk; bring it up: ip link set lo up");
 }
 
+// Scripts that run here and there give what only matters there: it does no harm, and may be a slip.
+void TellOfIdleOptions(const Job& job) {
+  const Options& options = job.options;
+  const bool other_hosts = job.nodes.spawner != "local";
+  const std::pair<bool, const char*> idle[] = {
+      {!options.interface.empty() && !job.nodes.across_hosts, "--iface"},
+      {!options.agent_path.empty() && !other_hosts, "--agent-path"},
+      {options.ssh_command != Options().ssh_command && job.nodes.spawner != "ssh", "--ssh"},
+  };
+  for (const auto& [given, name] : idle) {
+    if (given) Say(std::string(name) + " changes nothing here: this job is on " + job.nodes.source);
+  }
+}
+
 absl::StatusOr<Job> PlanJob(const Options& options) {
   Job job;
   job.id = NewJobId();
@@ -168,10 +182,7 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
   }
   COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
   if (job.nodes.instead) return job;
-  if (!options.interface.empty() && !job.nodes.across_hosts) {
-    return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
-                                      " and needs no network; leave it out");
-  }
+  TellOfIdleOptions(job);
   if (!options.dry_run) COHORT_RETURN_IF_ERROR(CheckThisMachine(job));
   if (log_folder) {
     if (log_folder->has_others()) {
@@ -231,9 +242,19 @@ int ExitCodeOf(const absl::Status& status) {
   return absl::IsInvalidArgument(status) ? kExitUsage : kExitLauncher;
 }
 
+// A line for each argument that can't work.
+int RefuseEach(const std::string& lines) {
+  for (size_t begin = 0; begin <= lines.size();) {
+    const size_t end = std::min(lines.find('\n', begin), lines.size());
+    if (end > begin) Say(lines.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return kExitUsage;
+}
+
 int Launch(const std::vector<std::string>& argv) {
   const absl::StatusOr<CommandLine> command_line = ParseCommandLine(argv);
-  if (!command_line.ok()) return Refuse(command_line.status(), kExitUsage);
+  if (!command_line.ok()) return RefuseEach(std::string(command_line.status().message()));
   if (command_line->print) return Answer(*command_line->print);
   absl::StatusOr<Job> job = PlanJob(command_line->options);
   if (!job.ok()) return Refuse(job.status(), ExitCodeOf(job.status()));

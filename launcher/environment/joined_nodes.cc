@@ -16,6 +16,7 @@
 #include "launcher/base/say.h"
 #include "launcher/credentials.h"
 #include "launcher/environment/inventory.h"
+#include "launcher/environment/networks.h"
 #include "launcher/environment/this_machine.h"
 #include "launcher/join/token.h"
 #include "runtime/base/status_macros.h"
@@ -50,11 +51,7 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   token.secret = absl::WebSafeBase64Escape(random);
   const std::vector<std::string> own = OwnAddresses(options.interface);
   if (own.empty()) {
-    if (!options.interface.empty()) {
-      return absl::InvalidArgumentError("--iface " + options.interface +
-                                        ": this machine has no address there that others may reach (link-local ones "
-                                        "of IPv6 are none); name another, or give it an address");
-    }
+    COHORT_RETURN_IF_ERROR(CheckOwnNetwork(options));
     return absl::InvalidArgumentError("this machine has no address that others may reach; bring its network up");
   }
   const bool on_all = options.interface.empty();
@@ -78,6 +75,12 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   const std::string source = joined->empty() ? "this machine, which no other has joined"
                                              : std::to_string(joined->size() + 1) + " machines that joined";
   return WithJoined(options, source, *std::move(joined));
+}
+
+absl::Status CheckOwnNetwork(const Options& options) {
+  if (options.interface.empty()) return absl::OkStatus();
+  const absl::Status found = CheckNetwork(options.interface, OwnNetworks());
+  return found.ok() ? found : absl::InvalidArgumentError("this machine " + std::string(found.message()));
 }
 
 std::optional<int> LeastOthers(const Options& options) {

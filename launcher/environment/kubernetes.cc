@@ -147,6 +147,7 @@ absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
                             .wait = options.wait.value_or(kWait)};
     return JobNodes{.source = pods(count), .instead = [target] { return JoinJob(target); }};
   }
+  COHORT_RETURN_IF_ERROR(CheckOwnNetwork(options));
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open({ports.first, ports.first}));  // where the others look
   Say("pod 0 of " + std::to_string(count) + " waits for the others on port " + std::to_string(gate.port()));
   absl::StatusOr<std::vector<JoinedNode>> joined =

@@ -123,7 +123,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"top", "job-zz"}, 1, {"no job 'job-zz' runs"}}, Refusal{{"top", "-d"}, 2, {"use: dlaunch top"}},
         Refusal{{"top", "--interval", "soon"}, 2, {"--interval 'soon'", "seconds"}},
         Refusal{{"--port-range", "9:5", "true"}, 2, {"'9:5'"}},
-        Refusal{{"--iface", "eth0", "true"}, 2, {"--iface eth0", "needs no network"}},
+        Refusal{{"--bind", "x", "--nproc-per-node=0", "--grace", "y", "--env", "Z", "true"},
+                2,
+                {"dlaunch: --nproc-per-node '0'", "\ndlaunch: --bind 'x'", "\ndlaunch: --grace 'y'",
+                 "\ndlaunch: --env 'Z'"}},
+        Refusal{{"--nnodes", "2", "--wait", "5", "--iface", "nope", "true"},
+                2,
+                {"this machine has no address on --iface nope; it has ", "lo (127.0.0.1)"}},
+        Refusal{{"-n", "2", "--gpus-per-task", "1", "--simulate-nodes", "1", "true"},
+                2,
+                {"--gpus-per-rank 1: ", "has no GPU", "--simulate-gpus 2", "leave it out, and the ranks own no GPUs"}},
         Refusal{{"doctor", "now"}, 2, {"dlaunch doctor", "no arguments"}}, Refusal{{"join"}, 2, {"dlaunch join TOKEN"}},
         Refusal{{"join", "cohort1.AAAA"}, 2, {"damaged"}}, Refusal{{"join", "sesame"}, 2, {"no token"}},
         Refusal{{"--nnodes", "3", "--simulate-nodes", "2", "true"}, 2, {"contradict"}},
@@ -151,6 +160,17 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"./././nowhere/program"}, 127, {std::filesystem::current_path().string() + "/nowhere/program"}},
         Refusal{{"/nowhere/program"}, 127, {"/nowhere/program"}}, Refusal{{""}, 2, {"empty"}},
         Refusal{{"/etc/passwd"}, 126, {"not executable", "chmod"}}, Refusal{{"/usr"}, 126, {"folder"}}));
+
+// Scripts for many places have them; said, since it may be a slip.
+TEST(Told, OptionsThatChangeNothingHere) {
+  DlaunchProcess job({"--iface", "nope", "--ssh", "rsh", "--agent-path", "/x", "--launcher", "local", "true"});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  for (const char* const option : {"--iface", "--ssh", "--agent-path"}) {
+    EXPECT_NE(job.err().find(std::string(option) + " changes nothing here: this job is on this machine"),
+              std::string::npos)
+        << job.err();
+  }
+}
 
 TEST(Refused, InsideAnotherJob) {
   DlaunchProcess job(
