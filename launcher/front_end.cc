@@ -227,12 +227,18 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
 }
 
 RunningJob FrontEnd::Running() const {
+  std::vector<std::string> spares;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    const bool has_ranks = std::find(agent_of_.begin(), agent_of_.end(), i) != agent_of_.end();
+    if (!has_ranks && !agents_.ended(i) && !given_up_.contains(i)) spares.push_back(job_.nodes.nodes[i].name);
+  }
   return {.job = &job_,
           .id = job_.id,
           .started = started_,
           .ending = report_.has_value() || user_stop_,
           .restarts = failed_epochs_.size(),
           .members = {&members_, &agent_of_},
+          .spares = std::move(spares),
           .agent_pid = [this](size_t agent) { return agents_.pid(agent); }};
 }
 

@@ -28,12 +28,13 @@ constexpr Subcommand kSubcommands[] = {
      "dlaunch status [JOB]\n"
      "  Lists the jobs that run on this machine; with JOB that one, its command, and its nodes with their ranks and "
      "the\n"
-     "  pid of each one's agent. JOB: the beginning of its name is enough. What the ranks do: dlaunch top.\n",
+     "  pid of each one's agent. JOB: the beginning of its name is enough, as in job-4e or 4e. What the ranks do: "
+     "dlaunch top.\n",
      RunWithArguments<RunStatusCommand>},
     {"top",
      "dlaunch top [--interval SECONDS] [JOB]\n"
      "  A live view of a job: what every rank does, for how long, its CPU and memory. --interval: between two\n"
-     "  looks. JOB may be left out where one job runs.\n",
+     "  looks. JOB: the beginning of its name is enough, and none where one job runs. q leaves it; the job goes on.\n",
      RunWithArguments<RunTopCommand>},
     {"kill",
      "dlaunch kill [--now] JOB\n"

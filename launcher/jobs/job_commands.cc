@@ -38,17 +38,18 @@ absl::StatusOr<std::string> Describe(const std::string& job_id, bool with_nodes)
   COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
   v1::JobRequest request;
   request.set_protocol(kJobProtocol);
-  std::string text;
+  std::string text, spares;
   uint32_t described = 0;
   do {
     request.set_first_node(described);
     COHORT_ASSIGN_OR_RETURN(const v1::JobStatus status, connection.Ask(request, Deadline::After(kAnswerTimeout)));
     if (described == 0) text = Summary(status, connection.pid());
     for (const v1::JobNode& node : status.nodes()) text += with_nodes ? DescribeNode(node) : "";
+    if (described == 0 && with_nodes) spares = DescribeSpares(status);
     described += static_cast<uint32_t>(status.nodes_size());
     if (status.nodes().empty() || described >= status.node_count()) break;
   } while (with_nodes);
-  return text;
+  return spares.empty() ? text : text + "  " + spares + "\n";
 }
 
 }  // namespace

@@ -38,6 +38,8 @@ class JobConnection {
   bool WaitForEnd(runtime::Deadline deadline);
 
   pid_t pid() const { return pid_; }
+  // To be polled together with others: readable, look with WaitForEnd.
+  int fd() const { return fd_.get(); }
 
  private:
   runtime::FileDescriptor fd_;

@@ -128,6 +128,7 @@ std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& 
     lines.push_back(Printable(std::string(node.name())) + ": " + RanksOf(node) + ", " + Percent(by_node[i].cpu) +
                     " % CPU, " + Memory(by_node[i].bytes) + (node.agent() == 0 ? "; its agent has ended" : ""));
   }
+  if (const std::string spares = DescribeSpares(status); !spares.empty()) lines.push_back(spares);
   return lines;
 }
 

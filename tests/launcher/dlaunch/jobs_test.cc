@@ -95,6 +95,19 @@ TEST_F(Jobs, StatusTellsOfAllAndOfOne) {
   EXPECT_FALSE(job_->Processes().empty());  // it was not disturbed
 }
 
+TEST_F(Jobs, StatusNamesSparesAsLongAsTheyAreIdle) {
+  Start("echo up $COHORT_EPOCH; sleep 1000", {"--simulate-nodes", "3", "--spares", "1", "--max-restarts", "1"});
+  DlaunchProcess before({"status", id_});
+  EXPECT_EQ(before.Wait(), 0) << before.err();
+  EXPECT_NE(before.out().find("\n  spare node: node2\n"), string::npos) << before.out();
+  ::kill(job_->AgentProcess(1), SIGKILL);
+  ASSERT_TRUE(job_->WaitForOutput("[3] up 2")) << job_->err();
+  DlaunchProcess after({"status", id_});
+  EXPECT_EQ(after.Wait(), 0) << after.err();
+  EXPECT_NE(after.out().find("  node2: ranks 2-3, agent pid "), string::npos) << after.out();
+  EXPECT_EQ(after.out().find("spare"), string::npos) << after.out();
+}
+
 TEST_F(Jobs, KillEndsAJobInOrder) {
   Start("trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait");
   DlaunchProcess kill({"kill", id_});
