@@ -89,6 +89,7 @@ class FrontEnd {
   bool lost_node_ = false;                  // in this epoch
   std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
   std::optional<std::string> lost_;         // the epoch's first loss of ranks
+  std::optional<std::string> told_;         // what was said of it before its report was there
   bool user_stop_ = false;
   bool at_once_ = false;  // the user does not want to wait
   bool killed_ = false;
