@@ -27,6 +27,7 @@
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/front_end.h"
+#include "launcher/linked_library.h"
 #include "launcher/log_folder.h"
 #include "launcher/option_hints.h"
 #include "launcher/options.h"
@@ -208,6 +209,15 @@ std::string Summary(const Job& job) {
   return text;
 }
 
+// Its ranks would run, each as if alone, and nobody would wonder before the results come.
+void HintAtMpi(const Job& job) {
+  if (job.placement.world_size < 2) return;
+  const std::string library = FindNeededLibrary(job.program.path, {"libmpi.so", "libmpich.so"});
+  if (library.empty()) return;
+  Say("the program is linked with " + library +
+      ": for MPI each rank is alone here; if it is written for MPI, use mpirun");
+}
+
 std::string DescribeBinding(Bind bind) {
   if (bind == Bind::kNone) return "not bound to any CPUs (--bind none)";
   if (bind == Bind::kNuma) return "its share of the node's NUMA nodes (--bind numa)";
@@ -264,6 +274,7 @@ int Launch(const std::vector<std::string>& argv) {
     return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n\n" + FormatPlacement(job->placement));
   }
   Say(Summary(*job) + ", as " + job->id);
+  HintAtMpi(*job);
   return RunJob(*job);
 }
 
