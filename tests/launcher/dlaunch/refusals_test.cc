@@ -216,9 +216,23 @@ TEST(Refused, TooFewDescriptors) {
     };
     DlaunchProcess job({"--nproc-per-node", "4", "true"}, {.enter = lower});
     EXPECT_NE(StatusInTime(&job), 0);
-    EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -n)"), std::string::npos) << job.err();
-    EXPECT_NE(job.err().find("raise it"), std::string::npos) << job.err();
+    EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -Hn)"), std::string::npos) << job.err();
+    EXPECT_NE(job.err().find("raised, by root: ulimit -n "), std::string::npos) << job.err();
   }
+}
+
+// Only the hard limit counts: dlaunch raises its own soft one. The ranks have the user's.
+TEST(Refused, NotForASoftLimitOnDescriptorsThatMayBeRaised) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < 1024) GTEST_SKIP() << "ulimit -Hn is " << before.rlim_max;
+  const auto lower = [before] {
+    const rlimit limit{.rlim_cur = 20, .rlim_max = before.rlim_max};
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+  };
+  DlaunchProcess job({"--nproc-per-node", "4", "sh", "-c", "ulimit -Sn"}, {.enter = lower});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.out().find("[3] 20\n"), std::string::npos) << job.out();
 }
 
 TEST(Refused, TooFewAddresses) {
