@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
+#include "launcher/agent/sentinel.h"
 #include "launcher/base/addresses.h"
 #include "launcher/base/open_files.h"
 #include "launcher/base/say.h"
@@ -319,6 +320,7 @@ int main(int argc, char** argv) {
   if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);
   }
+  if (cohort::launcher::IsSentinelCommand(argc, argv)) cohort::launcher::RunSentinel(argc, argv);
   if (argc == 3 && std::strcmp(argv[1], "agent") == 0 && std::strcmp(argv[2], "--inventory") == 0) {
     return cohort::launcher::PrintInventory();
   }
