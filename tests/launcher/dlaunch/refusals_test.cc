@@ -180,7 +180,7 @@ TEST(Refused, NoPortLeftForTheRanks) {
   const int taken = ntohs(any.sin_port);
   const std::string range = std::to_string(std::min(taken, 65534)) + ":" + std::to_string(std::min(taken, 65534) + 1);
   DlaunchProcess job({"--port-range", range, "sh", "-c", "echo $MASTER_PORT"});
-  EXPECT_EQ(job.Wait(), 125) << job.err();
+  EXPECT_EQ(StatusInTime(&job), 125) << job.err();
   EXPECT_EQ(job.out(), "");
   EXPECT_NE(job.err().find(range), std::string::npos) << job.err();
 }
@@ -278,7 +278,7 @@ TEST(Refused, AFolderAsInput) {
 TEST(Refused, ScriptWithoutInterpreterLine) {
   const TemporaryFolder folder;
   DlaunchProcess job({"--nproc-per-node", "2", folder.AddScript("script", "echo no interpreter\n")});
-  EXPECT_EQ(job.Wait(), 126);  // whenever that is: agents and ranks are started before anybody can know
+  EXPECT_EQ(StatusInTime(&job), 126);  // though agents and ranks are started before anybody can know
   EXPECT_NE(job.err().find("#!/bin/sh"), std::string::npos) << job.err();
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
