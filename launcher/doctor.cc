@@ -14,8 +14,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "launcher/base/addresses.h"
 #include "launcher/base/open_files.h"
+#include "launcher/base/own_addresses.h"
 #include "launcher/base/run_commands.h"
 #include "launcher/base/say.h"
 #include "launcher/environment/cpus.h"

@@ -1,13 +1,8 @@
 #include "launcher/environment/remote_hosts.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <utility>
@@ -22,20 +17,16 @@
 #include "launcher/environment/process_environment.h"
 #include "launcher/environment/this_machine.h"
 #include "launcher/program.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
 
-constexpr size_t kMaxHostFile = 16 << 20;
 constexpr size_t kMaxWords = 2000;  // of what ssh says
 constexpr size_t kMaxReasons = 10;
 // One host that can't be used is refused with all others that are known to be so by then: those that don't answer as
 // well, which takes ssh four seconds to see. The whole is promised within five.
 constexpr auto kHearsOthers = std::chrono::milliseconds(4500);
-constexpr auto kHostFilePatience = std::chrono::seconds(30);  // for what comes through a pipe
 
 std::string LastLine(const std::string& text) {
   const size_t end = text.find_last_not_of("\r\n");
@@ -104,32 +95,6 @@ std::string DescribeUnusable(const std::vector<HostEntry>& hosts, const std::map
 }
 
 }  // namespace
-
-absl::StatusOr<std::string> ReadHostFile(const std::string& path, const std::string& origin) {
-  const auto refuse = [&](const std::string& why) {
-    return absl::InvalidArgumentError(origin + ": " + path + ": " + why);
-  };
-  // Opening a pipe that nobody writes to must not block, and it reads as empty; one that somebody writes to is waited
-  // for.
-  const runtime::FileDescriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!file.valid()) return refuse(std::strerror(errno));
-  const runtime::Deadline deadline = runtime::Deadline::After(kHostFilePatience);
-  std::string text;
-  std::vector<char> part(64 << 10);
-  while (true) {
-    const ssize_t got = read(file.get(), part.data(), part.size());
-    if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
-      if (deadline.passed()) return refuse("a pipe whose writer has not come to an end within 30 s");
-      pollfd readable{file.get(), POLLIN, 0};
-      poll(&readable, 1, 100);
-      continue;
-    }
-    if (got < 0) return refuse("can't be read: " + std::string(std::strerror(errno)));
-    if (got == 0) return text;
-    text.append(part.data(), static_cast<size_t>(got));
-    if (text.size() > kMaxHostFile) return refuse("has more than 16 MiB");
-  }
-}
 
 absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, const Options& options,
                                                   const std::string& what) {

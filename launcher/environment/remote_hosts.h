@@ -20,9 +20,6 @@ struct RemoteWay {
   std::string trial;                 // what to type to see the trouble: "ssh HOST true"
 };
 
-// The content of a list of hosts. kInvalidArgument, which begins with `origin`: it can't be read, or is above 16 MiB.
-absl::StatusOr<std::string> ReadHostFile(const std::string& path, const std::string& origin);
-
 // The first --nnodes of them, or all. kInvalidArgument: `what` ("the list", "the allocation") has fewer.
 absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, const Options& options,
                                                   const std::string& what);

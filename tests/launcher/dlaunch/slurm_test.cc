@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/free_port.h"
 #include "launcher/environment/this_machine.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/same_command.h"
