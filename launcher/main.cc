@@ -20,7 +20,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
-#include "launcher/base/addresses.h"
+#include "launcher/agent/sentinel.h"
+#include "launcher/base/open_files.h"
+#include "launcher/base/own_addresses.h"
 #include "launcher/base/say.h"
 #include "launcher/credentials.h"
 #include "launcher/environment/inventory.h"
@@ -110,15 +112,17 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   return absl::OkStatus();
 }
 
-// Of an agent with so many ranks, and of dlaunch with so many agents: what was measured, and some more.
+// Of an agent with so many ranks, and of dlaunch with so many agents: what was measured, and some more. Both have
+// raised their limit as far as they may, so that what is left is the hard one.
 absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents) {
   const rlim_t needed = std::max<rlim_t>(28 + ranks * (5 + files_of_a_rank), 20 + 4 * agents);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return absl::OkStatus();
-  return absl::InvalidArgumentError("the limit on open files is " + std::to_string(limit.rlim_cur) +
-                                    " (ulimit -n), and dlaunch needs " + std::to_string(needed) + " here" +
-                                    (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "") +
-                                    "; raise it, with ulimit -n " + std::to_string(std::max<rlim_t>(needed, 1024)));
+  return absl::InvalidArgumentError(
+      "the hard limit on open files is " + std::to_string(limit.rlim_cur) + " (ulimit -Hn), and dlaunch needs " +
+      std::to_string(needed) + " here" + (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "") +
+      "; have it raised, by root: ulimit -n " + std::to_string(std::max<rlim_t>(needed, 1024)) +
+      ", or in /etc/security/limits.conf");
 }
 
 // What agents would only find out when they are started, as best this machine can tell.
@@ -341,12 +345,14 @@ void DieOfSignalsEvenAsFirstProcess() {
 int main(int argc, char** argv) {
   absl::Status fit = cohort::launcher::OpenStandardStreams();
   cohort::launcher::DieOfSignalsEvenAsFirstProcess();
+  cohort::launcher::RaiseOpenFileLimit();
   if (fit.ok()) fit = cohort::launcher::CheckOwnLimits();
   if (!fit.ok()) return cohort::launcher::Refuse(fit, cohort::launcher::kExitLauncher);
   ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of `ulimit -f` costs the log, not the job
   if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);
   }
+  if (cohort::launcher::IsSentinelCommand(argc, argv)) cohort::launcher::RunSentinel(argc, argv);
   if (argc == 3 && std::strcmp(argv[1], "agent") == 0 && std::strcmp(argv[2], "--inventory") == 0) {
     return cohort::launcher::PrintInventory();
   }

@@ -14,6 +14,7 @@
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
 #include "absl/status/status.h"
+#include "launcher/base/whole_number.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/option_hints.h"
 #include "launcher/option_values.h"
@@ -147,9 +148,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
 absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
 
 absl::Status ReadCount(const std::string& option, const std::string& text, int max, std::optional<int>* out) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= max) {
+  if (const auto value = ReadWholeNumber(text, 1, max)) {
     *out = value;
     return absl::OkStatus();
   }

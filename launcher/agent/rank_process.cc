@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "launcher/agent/cgroup.h"
-#include "launcher/agent/open_files.h"
+#include "launcher/base/open_files.h"
 #include "launcher/base/pipe.h"
 
 namespace cohort::launcher {

@@ -12,22 +12,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
+#include "launcher/base/own_addresses.h"
 #include "launcher/base/say.h"
 #include "launcher/credentials.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/networks.h"
 #include "launcher/environment/this_machine.h"
+#include "launcher/join/join_job.h"
 #include "launcher/join/token.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
-namespace {
-
-constexpr std::chrono::minutes kWait{10};
-
-}  // namespace
-
 Detection JoinedNodes::Detect(const Options& options) const {
   if (options.wait && !options.nodes) return {true, "--wait"};
   if (options.nodes.value_or(1) == 1) return {false, "no --nnodes above 1"};
@@ -58,7 +54,7 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open(options.ports.value_or(PortRange{0, 0}),
                                                         on_all ? std::vector<std::string>() : own));
   token.addresses = FormatAddresses(own, gate.port());
-  const std::chrono::milliseconds wait = options.wait.value_or(kWait);
+  const std::chrono::milliseconds wait = options.wait.value_or(kJoinWait);
   Say("1 of " + std::to_string(count) + " nodes is here; on " + (count == 2 ? "the other" : "each of the others") +
       ", run:\n\n  dlaunch join - <<< " + FormatToken(token) + "\n");
   Say("whoever has the token may join; dlaunch join TOKEN works in any shell, but other users may see it for a moment");

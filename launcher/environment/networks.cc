@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
 
 namespace cohort::launcher {
 namespace {

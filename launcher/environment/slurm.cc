@@ -1,15 +1,50 @@
 #include "launcher/environment/slurm.h"
 
+#include <chrono>
+#include <sstream>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/run_commands.h"
 #include "launcher/base/say.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/spawn/srun_command.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
+namespace {
+
+constexpr std::chrono::seconds kPatience{2};  // with Slurm's controller, for what only a warning needs
+
+// Empty where nobody says.
+std::string WaitTime() {
+  const auto set_for_srun = GetVariable("SLURM_WAIT");
+  if (set_for_srun) return *set_for_srun;
+  return WaitTimeIn(RunCommands({{"scontrol", "show", "config"}}, {.limit = kPatience})[0].output);
+}
+
+// The other tasks have nothing to do and end. srun, told to wait for so long after the first end of a task, then kills
+// this one in the middle of the job. Whether it was told otherwise by --wait, tasks can't know.
+void WarnOfWaitTime() {
+  const std::string seconds = WaitTime();
+  if (seconds.empty() || seconds.find_first_not_of('0') == std::string::npos) return;
+  Say("Slurm's WaitTime is " + seconds +
+      " s: that long after its other tasks, which end at once, srun kills this job, unless it was given --wait=0. Use: "
+      "srun --wait=0 ..., or dlaunch alone in the batch script");
+}
+
+}  // namespace
+
+std::string WaitTimeIn(const std::string& configuration) {
+  std::istringstream lines(configuration);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name, equals, seconds;
+    if (words >> name >> equals >> seconds && name == "WaitTime" && equals == "=") return seconds;
+  }
+  return "";
+}
 
 absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable) {
   SlurmNodes found;
@@ -20,9 +55,10 @@ absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable) {
   COHORT_ASSIGN_OR_RETURN(found.hosts, ParseHostList(list, name));
   const std::string nodes = std::to_string(found.hosts.size());
   if (several && tasks != nodes) {
-    return absl::InvalidArgumentError("srun started " + tasks + " tasks on " + nodes +
-                                      " nodes, each of them a dlaunch; it starts the ranks itself. Use: srun -N " +
-                                      nodes + " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
+    return absl::InvalidArgumentError(
+        "srun started " + tasks + " tasks on " + nodes +
+        " nodes, each of them a dlaunch; it starts the ranks itself. Use: srun --wait=0 -N " + nodes +
+        " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
   }
   found.elsewhere = several && variable("SLURM_PROCID").value_or("0") != "0";
   return found;
@@ -48,6 +84,7 @@ absl::StatusOr<JobNodes> Slurm::Find(const Options& options) const {
   const std::string listed = std::to_string(slurm.hosts.size());
   const std::string allocated = GetVariable("SLURM_JOB_NUM_NODES").value_or(listed);
   const bool step = GetVariable("SLURM_STEP_NUM_TASKS").value_or("1") != "1";
+  if (step) WarnOfWaitTime();
   if (!step && allocated != listed) {
     Say("SLURM_JOB_NUM_NODES is " + allocated + ", and SLURM_JOB_NODELIST names " + listed + ": taking those");
   }

@@ -61,7 +61,7 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
   std::vector<std::string> ids = RunningJobIds();
   if (!arguments.empty()) {
     const absl::StatusOr<std::string> found = FindRunningJob(arguments[0]);
-    if (!found.ok()) return Refuse(std::string(found.status().message()), kNoSuchJob);
+    if (!found.ok()) return Refuse(found.status(), kNoSuchJob);
     ids = {*found};
   }
   int exit_code = 0;
@@ -91,7 +91,7 @@ int RunKillCommand(const std::vector<std::string>& arguments) {
     return Refuse("use: dlaunch kill [--now] JOB; dlaunch status lists the jobs that run on this machine", kExitUsage);
   }
   const absl::StatusOr<std::string> id = FindRunningJob(names[0]);
-  if (!id.ok()) return Refuse(std::string(id.status().message()), kNoSuchJob);
+  if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
   absl::StatusOr<JobConnection> connection = JobConnection::Open(*id);
   if (!connection.ok()) return Refuse(*id + ": " + std::string(connection.status().message()), kNoSuchJob);
   v1::JobRequest request;

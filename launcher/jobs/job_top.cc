@@ -150,7 +150,7 @@ int RunTopCommand(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--interval" && i + 1 < arguments.size() && !interval) {
       const absl::StatusOr<milliseconds> seconds = ParseSeconds("--interval", arguments[++i]);
-      if (!seconds.ok()) return Refuse(std::string(seconds.status().message()), kExitUsage);
+      if (!seconds.ok()) return Refuse(seconds.status(), kExitUsage);
       interval = std::max(*seconds, kLeastInterval);
     } else if (job.empty() && !arguments[i].empty() && arguments[i][0] != '-') {
       job = arguments[i];
@@ -160,7 +160,7 @@ int RunTopCommand(const std::vector<std::string>& arguments) {
     }
   }
   const absl::StatusOr<std::string> id = FindRunningJob(job);
-  if (!id.ok()) return Refuse(std::string(id.status().message()), kNoSuchJob);
+  if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
   return Watch(*id, interval);
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "launcher/base/printable.h"
+#include "launcher/control/describe.h"
 #include "launcher/jobs/job_words.h"
 
 namespace cohort::launcher {
@@ -29,11 +30,7 @@ std::string Memory(uint64_t bytes) {
   return text;
 }
 
-std::string Duration(uint64_t ms) {
-  if (ms < 1000) return std::to_string(ms) + " ms";
-  if (ms >= 120'000) return Age(ms);
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
+std::string Duration(uint64_t ms) { return ms >= 120'000 ? Age(ms) : DescribeDuration(ms); }
 
 bool IsInCall(const v1::RankView& view) { return view.pid() != 0 && view.doing().present() && !view.doing().done(); }
 

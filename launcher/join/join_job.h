@@ -8,6 +8,9 @@
 
 namespace cohort::launcher {
 
+// How long machines that come by themselves are waited for, or wait, unless --wait says it.
+inline constexpr std::chrono::minutes kJoinWait{10};
+
 struct JoinTarget {
   std::string addresses = {};  // "10.0.0.1:4711,[fd00::1]:4711", or "name:4711"
   JoinKey key{};

@@ -6,7 +6,9 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -35,6 +37,14 @@ std::set<string> SharedMemoryFiles() {
     if (entry.path().filename().string().find("cohort") != string::npos) files.insert(entry.path());
   }
   return files;
+}
+
+// In pages.
+size_t AddressSpace(pid_t pid) {
+  size_t pages = 0;
+  std::ifstream("/proc/" + std::to_string(pid) + "/statm") >> pages;
+  EXPECT_GT(pages, 0u) << pid;
+  return pages;
 }
 
 class Faults : public testing::Test {
@@ -197,8 +207,10 @@ TEST_F(Faults, KilledSentinelIsReplacedAndTheJobGoesOn) {
     const auto now = job_->ProcessesWith("dlaunch sentinel");
     return now.size() == 1 && now[0] != old;
   }));
+  const pid_t agent = Agent(0);
+  EXPECT_LT(AddressSpace(Sentinel(0)), AddressSpace(agent)) << "a copy of a process with threads";
   // The new one does its work.
-  ::kill(Agent(0), SIGKILL);
+  ::kill(agent, SIGKILL);
   EXPECT_EQ(job_->Wait(kGone), 125);
   ExpectAllGone();
 }

@@ -16,7 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/dial.h"
+#include "launcher/base/own_addresses.h"
 #include "launcher/environment/this_machine.h"
 #include "launcher/join/token.h"
 #include "launcher/options.h"

@@ -200,7 +200,7 @@ TEST(Refused, NoPortLeftForTheRanks) {
   const int taken = ntohs(any.sin_port);
   const std::string range = std::to_string(std::min(taken, 65534)) + ":" + std::to_string(std::min(taken, 65534) + 1);
   DlaunchProcess job({"--port-range", range, "sh", "-c", "echo $MASTER_PORT"});
-  EXPECT_EQ(job.Wait(), 125) << job.err();
+  EXPECT_EQ(StatusInTime(&job), 125) << job.err();
   EXPECT_EQ(job.out(), "");
   EXPECT_NE(job.err().find(range), std::string::npos) << job.err();
 }
@@ -236,9 +236,23 @@ TEST(Refused, TooFewDescriptors) {
     };
     DlaunchProcess job({"--nproc-per-node", "4", "true"}, {.enter = lower});
     EXPECT_NE(StatusInTime(&job), 0);
-    EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -n)"), std::string::npos) << job.err();
-    EXPECT_NE(job.err().find("raise it"), std::string::npos) << job.err();
+    EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -Hn)"), std::string::npos) << job.err();
+    EXPECT_NE(job.err().find("raised, by root: ulimit -n "), std::string::npos) << job.err();
   }
+}
+
+// Only the hard limit counts: dlaunch raises its own soft one. The ranks have the user's.
+TEST(Refused, NotForASoftLimitOnDescriptorsThatMayBeRaised) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < 1024) GTEST_SKIP() << "ulimit -Hn is " << before.rlim_max;
+  const auto lower = [before] {
+    const rlimit limit{.rlim_cur = 20, .rlim_max = before.rlim_max};
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+  };
+  DlaunchProcess job({"--nproc-per-node", "4", "sh", "-c", "ulimit -Sn"}, {.enter = lower});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.out().find("[3] 20\n"), std::string::npos) << job.out();
 }
 
 TEST(Refused, TooFewAddresses) {
@@ -284,7 +298,7 @@ TEST(Refused, AFolderAsInput) {
 TEST(Refused, ScriptWithoutInterpreterLine) {
   const TemporaryFolder folder;
   DlaunchProcess job({"--nproc-per-node", "2", folder.AddScript("script", "echo no interpreter\n")});
-  EXPECT_EQ(job.Wait(), 126);  // whenever that is: agents and ranks are started before anybody can know
+  EXPECT_EQ(StatusInTime(&job), 126);  // though agents and ranks are started before anybody can know
   EXPECT_NE(job.err().find("#!/bin/sh"), std::string::npos) << job.err();
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }

@@ -214,5 +214,17 @@ TEST(RunCommands, EndsWhatTakesTooLongAndWhatIsCancelled) {
   EXPECT_FALSE(cancelled[0].ended || cancelled[2].ended);
 }
 
+TEST(RunCommands, TellsOfWhatEndsBeforeItMayCancel) {
+  std::vector<size_t> told;
+  RunCommands({{"sleep", "60"}, {"true"}, {"sleep", "0.1"}}, {.at_once = 2,
+                                                              .on_end =
+                                                                  [&](size_t index, const auto&) {
+                                                                    told.push_back(index);
+                                                                    return false;
+                                                                  },
+                                                              .cancels_after = std::chrono::seconds(2)});
+  EXPECT_EQ(told, (std::vector<size_t>{1, 2}));
+}
+
 }  // namespace
 }  // namespace cohort::launcher

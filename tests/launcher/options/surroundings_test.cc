@@ -75,9 +75,16 @@ TEST(Slurm, OfAStepWithATaskOnEachNodeTheFirstRunsTheJob) {
 TEST(Slurm, MoreTasksThanNodesAreRefusedWithTheCommand) {
   const auto nodes = ReadSlurm({{"SLURM_STEP_NODELIST", "v[0-1]"}, {"SLURM_STEP_NUM_TASKS", "8"}});
   ASSERT_FALSE(nodes.ok());
-  EXPECT_THAT(string(nodes.status().message()), HasSubstr("srun -N 2 --ntasks-per-node=1 dlaunch"));
+  EXPECT_THAT(string(nodes.status().message()), HasSubstr("srun --wait=0 -N 2 --ntasks-per-node=1 dlaunch"));
   EXPECT_FALSE(ReadSlurm({{"SLURM_JOB_ID", "1"}}).ok()) << "no list";
   EXPECT_FALSE(ReadSlurm({{"SLURM_JOB_NODELIST", "v[0-"}}).ok());
+}
+
+TEST(Slurm, TheTimeAfterWhichSrunKillsTheLastTasksStandsInItsConfiguration) {
+  EXPECT_EQ(WaitTimeIn("UsePam                  = No\nWaitTime                = 30 sec\nX11Parameters = (null)\n"),
+            "30");
+  EXPECT_EQ(WaitTimeIn("BatchStartWaitTime      = 10 sec\n"), "");
+  EXPECT_EQ(WaitTimeIn(""), "");
 }
 
 TEST(Slurm, AStepDividesNothing) {
