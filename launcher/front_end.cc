@@ -109,10 +109,9 @@ int FrontEnd::Run() {
   for (const int signal : kHandledSignals) {
     struct sigaction action{};
     ::sigaction(signal, nullptr, &action);
-    const bool ignored = action.sa_handler == SIG_IGN && signal != SIGCHLD;  // nohup: stays so
+    const bool ignored = action.sa_handler == SIG_IGN;  // nohup: stays so
     if (!ignored) ::sigaddset(&handled, signal);
   }
-  ::signal(SIGCHLD, SIG_DFL);
   ::signal(SIGPIPE, SIG_IGN);
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });

@@ -348,6 +348,7 @@ int main(int argc, char** argv) {
   cohort::launcher::RaiseOpenFileLimit();
   if (fit.ok()) fit = cohort::launcher::CheckOwnLimits();
   if (!fit.ok()) return cohort::launcher::Refuse(fit, cohort::launcher::kExitLauncher);
+  ::signal(SIGCHLD, SIG_DFL);  // ignored, as some parents leave it, ends of children would be told to nobody
   ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of `ulimit -f` costs the log, not the job
   if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);

@@ -144,6 +144,15 @@ TEST_F(Join, TheDeathOfTheOtherIsNamed) {
   EXPECT_EQ(second.WaitUntilGone(seconds(20)), "");
 }
 
+// Some programs leave that to whatever they start.
+TEST_F(Join, EndsWhereItWasStartedWithSigchldIgnored) {
+  DlaunchProcess first(FirstCommand({"sh", "-c", "echo rank $RANK"}));
+  DlaunchProcess second({"join", TokenOf(&first)}, {.enter = [] { return ::signal(SIGCHLD, SIG_IGN) != SIG_ERR; }});
+  EXPECT_EQ(first.Wait(seconds(30)), 0) << first.err();
+  EXPECT_EQ(second.Wait(seconds(30)), 0) << second.err();
+  EXPECT_NE(first.out().find("[1] rank 1"), string::npos) << first.out();
+}
+
 // For longer than a lost connection is missed, and with more than all buffers on the way hold.
 TEST_F(Join, AReaderThatPausesLosesNoNode) {
   constexpr int kBytes = 40'000'000;
