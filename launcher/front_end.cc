@@ -77,6 +77,7 @@ absl::Status FrontEnd::StartAgents() {
   if (const absl::Status status = agents_.Start(); !status.ok()) {
     return absl::Status(status.code(), "can't start the agents: " + std::string(status.message()));
   }
+  agents_.Reap();  // the ways to machines that joined are older than the block of SIGCHLD: one may have ended before
   const absl::Status asked = watch_.Listen(job_.id);
   if (!asked.ok()) Say("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
   v1::ToNode message;

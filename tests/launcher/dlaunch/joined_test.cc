@@ -14,11 +14,16 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "launcher/agent/process_state.h"
 #include "launcher/base/dial.h"
 #include "launcher/base/own_addresses.h"
+#include "launcher/environment/inventory.h"
 #include "launcher/environment/this_machine.h"
+#include "launcher/join/gate.h"
+#include "launcher/join/secure_stream.h"
 #include "launcher/join/token.h"
 #include "launcher/options.h"
 #include "runtime/base/file_descriptor.h"
@@ -151,6 +156,43 @@ TEST_F(Join, EndsWhereItWasStartedWithSigchldIgnored) {
   EXPECT_EQ(first.Wait(seconds(30)), 0) << first.err();
   EXPECT_EQ(second.Wait(seconds(30)), 0) << second.err();
   EXPECT_NE(first.out().find("[1] rank 1"), string::npos) << first.out();
+}
+
+// Between its hello and the start nobody hears of the end of the process that leads to it: the first machine stands
+// still until it is over.
+TEST_F(Join, AMachineThatDiesRightAfterItsHelloIsNamedSoon) {
+  DlaunchProcess first(FirstCommand({"sh", "-c", "echo rank $RANK"}));
+  const auto token = ParseToken(TokenOf(&first));
+  ASSERT_TRUE(token.ok()) << token.status();
+  const JoinKey key = MakeJoinKey(token->secret);
+  const runtime::Deadline soon = runtime::Deadline::After(seconds(20));
+  auto socket = ConnectToFirst(token->addresses, soon);
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  const string knock = KnockOf(key);
+  ASSERT_EQ(::send(socket->socket.get(), knock.data(), knock.size(), MSG_NOSIGNAL), static_cast<ssize_t>(knock.size()));
+  const auto carrier = [&]() -> pid_t {
+    for (const pid_t pid : ListProcesses()) {
+      const auto state = ReadProcessState(pid);
+      if (state && state->parent == first.pid()) return pid;
+    }
+    return 0;
+  };
+  {
+    auto stream = SecureStream::Connect(std::move(socket->socket), key, soon);
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    ASSERT_NE(carrier(), 0);
+    ::kill(first.pid(), SIGSTOP);
+    ASSERT_TRUE(stream->Write(FormatJoinHello(1, TakeInventory()), soon).ok());
+  }
+  ASSERT_TRUE(WaitUnread([&] {
+    const pid_t way = carrier();
+    const auto state = ReadProcessState(way);
+    return way == 0 || (state && state->state == 'Z');
+  }));
+  ::kill(first.pid(), SIGCONT);
+  EXPECT_EQ(first.Wait(seconds(30)), kExitLauncher) << first.err();
+  EXPECT_NE(first.err().find("the agent of " + HostName() + "#2"), string::npos) << first.err();
+  EXPECT_EQ(first.WaitUntilGone(seconds(5)), "");
 }
 
 // For longer than a lost connection is missed, and with more than all buffers on the way hold.
