@@ -133,6 +133,7 @@ void AgentProcesses::CloseOutput(size_t index) {
     if (silent.exited) return;
     if (silent.failed.empty()) silent.failed = "its output ended, and it did not";
     Kill(index);
+    silent.outlived = true;
   });
 }
 

@@ -265,6 +265,7 @@ void FrontEnd::RequestStop(const std::string& reason, int exit_code, millisecond
 void FrontEnd::OnAgentEnded(size_t index) {
   const bool in_order = agents_.EndedInOrder(index);
   if (!in_order) agent_died_ = true;
+  if (report_ && agents_.MayOweOutput(index)) OnOutputLost(index);
   if (!host_.OnAgentEnded(index, /*over=*/report_.has_value())) {
     OnHostEnded(index);
   } else if (!in_order && !report_) {
@@ -281,6 +282,14 @@ void FrontEnd::OnAgentEnded(size_t index) {
     });
   }
   QuitWhenDone();
+}
+
+// All ranks have ended well by then, and nobody would look for what is missing.
+void FrontEnd::OnOutputLost(size_t index) {
+  if (report_->exit_code() != 0 || user_stop_ || given_up_.contains(index)) return;
+  Say("the last output of " + job_.nodes.nodes[index].name +
+      " did not come, and is lost: " + agents_.DescribeEnd(index));
+  report_->set_exit_code(kExitLauncher);
 }
 
 void FrontEnd::OnHostEnded(size_t index) {

@@ -59,6 +59,7 @@ class FrontEnd {
   void Refuse(size_t index, const std::string& what);
   void OnAgentEnded(size_t index);
   void OnHostEnded(size_t index);
+  void OnOutputLost(size_t index);
   void BeginRecord();
   void AwaitRecord(std::chrono::milliseconds limit);
   void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);

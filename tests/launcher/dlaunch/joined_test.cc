@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -156,6 +157,24 @@ TEST_F(Join, EndsWhereItWasStartedWithSigchldIgnored) {
   EXPECT_EQ(first.Wait(seconds(30)), 0) << first.err();
   EXPECT_EQ(second.Wait(seconds(30)), 0) << second.err();
   EXPECT_NE(first.out().find("[1] rank 1"), string::npos) << first.out();
+}
+
+// Stopped, it takes nothing more of its agent, and in the end there is nobody to wait for.
+TEST_F(Join, OutputThatDoesNotComeIsNamed) {
+  const TemporaryFolder folder;
+  DlaunchProcess first(FirstCommand(
+      {"sh", "-c", "echo up; while [ ! -e " + folder.path() + "/go ]; do sleep 0.05; done; echo last words of $RANK"}));
+  DlaunchProcess second({"join", TokenOf(&first)});
+  ASSERT_TRUE(first.WaitForOutput("[0] up") && first.WaitForOutput("[1] up")) << first.err() << second.err();
+  ::kill(second.pid(), SIGSTOP);
+  std::ofstream(folder.path() + "/go") << "";
+  EXPECT_EQ(first.Wait(), kExitLauncher) << first.err();
+  EXPECT_NE(first.out().find("[0] last words of 0"), string::npos) << first.out();
+  ASSERT_EQ(first.out().find("[1] last words"), string::npos) << "it was not stopped in time";
+  EXPECT_NE(first.err().find("the last output of " + HostName() + "#2 did not come, and is lost"), string::npos)
+      << first.err();
+  ::kill(second.pid(), SIGCONT);
+  EXPECT_EQ(second.Wait(), kExitLauncher) << second.err();
 }
 
 // Between its hello and the start nobody hears of the end of the process that leads to it: the first machine stands
