@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/printable.h"
 #include "launcher/base/run_commands.h"
 #include "launcher/base/say.h"
+#include "launcher/base/whole_number.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/spawn/srun_command.h"
 #include "runtime/base/status_macros.h"
@@ -16,6 +18,18 @@ namespace cohort::launcher {
 namespace {
 
 constexpr std::chrono::seconds kPatience{2};  // with Slurm's controller, for what only a warning needs
+
+constexpr int kMaxTasks = 1 << 24;  // more than Slurm starts in a step
+
+// Where it is no number, tasks can't know which of them runs the job: all could end at once, and nothing would run.
+absl::StatusOr<int> ReadNumber(const char* name, const VariableLookup& variable, int unset, int min, int max) {
+  const auto text = variable(name);
+  if (!text) return unset;
+  if (const auto value = ReadWholeNumber(*text, min, max)) return *value;
+  return absl::InvalidArgumentError(std::string(name) + " is '" + Printable(*text, 40) + "', and no number from " +
+                                    std::to_string(min) + (max == kMaxTasks ? " on" : " to " + std::to_string(max)) +
+                                    ", as Slurm sets it; unset what set it, or start dlaunch by srun");
+}
 
 // Empty where nobody says.
 std::string WaitTime() {
@@ -48,19 +62,21 @@ std::string WaitTimeIn(const std::string& configuration) {
 
 absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable) {
   SlurmNodes found;
-  const std::string tasks = variable("SLURM_STEP_NUM_TASKS").value_or("1");
-  const bool several = tasks != "1";
+  COHORT_ASSIGN_OR_RETURN(const int tasks, ReadNumber("SLURM_STEP_NUM_TASKS", variable, 1, 1, kMaxTasks));
+  const bool several = tasks > 1;
   const char* name = several ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
   const std::string list = variable(name).value_or("");
   COHORT_ASSIGN_OR_RETURN(found.hosts, ParseHostList(list, name));
+  if (!several) return found;
   const std::string nodes = std::to_string(found.hosts.size());
-  if (several && tasks != nodes) {
+  if (static_cast<size_t>(tasks) != found.hosts.size()) {
     return absl::InvalidArgumentError(
-        "srun started " + tasks + " tasks on " + nodes +
+        "srun started " + std::to_string(tasks) + " tasks on " + nodes +
         " nodes, each of them a dlaunch; it starts the ranks itself. Use: srun --wait=0 -N " + nodes +
         " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
   }
-  found.elsewhere = several && variable("SLURM_PROCID").value_or("0") != "0";
+  COHORT_ASSIGN_OR_RETURN(const int task, ReadNumber("SLURM_PROCID", variable, 0, 0, tasks - 1));
+  found.elsewhere = task != 0;
   return found;
 }
 

@@ -17,8 +17,8 @@ struct SlurmNodes {
 };
 
 // What Slurm's variables tell. Under srun with several tasks these are its step's nodes, otherwise the allocation's.
-// kInvalidArgument: srun started more tasks than one on a node (with the command that works), or a list that is none.
-// Pure.
+// kInvalidArgument: srun started more tasks than one on a node (with the command that works), a list that is none, or
+// numbers of tasks that are none. Pure.
 absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable);
 
 // "30" of the line "WaitTime = 30 sec" of what `scontrol show config` prints; empty where there is none. Pure.
