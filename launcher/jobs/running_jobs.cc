@@ -60,8 +60,10 @@ std::vector<std::string> RunningJobIds() {
 
 std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed) {
   std::vector<std::string> matching;
+  constexpr std::string_view kPrefix = "job-";
+  const std::string whole = typed.starts_with(kPrefix) ? typed : std::string(kPrefix) + typed;
   for (const std::string& id : ids) {
-    if (!typed.empty() && (id.starts_with(typed) || id.starts_with("job-" + typed))) matching.push_back(id);
+    if (whole.size() > kPrefix.size() && id.starts_with(whole)) matching.push_back(id);
   }
   return matching;
 }

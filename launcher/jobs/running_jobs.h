@@ -21,7 +21,8 @@ std::vector<std::string> FindJobIds(std::string_view proc_net_unix);
 // Those of this machine, or of its network namespace, now; without those of other users, but for root.
 std::vector<std::string> RunningJobIds();
 
-// The ids that start with what the user typed, with or without "job-" before it.
+// The ids that start with what the user typed, with or without "job-" before it: none where that is all that was typed,
+// or a part of it, since it says nothing of a job.
 std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed);
 
 // A connection to the dlaunch of a job.

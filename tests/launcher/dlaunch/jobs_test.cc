@@ -51,7 +51,7 @@ TEST(RunningJobs, AreMeantByTheirFirstLetters) {
   EXPECT_EQ(MatchJobIds(ids, "job-aa1"), std::vector<string>{"job-aa1"});
   EXPECT_EQ(MatchJobIds(ids, "b"), std::vector<string>{"job-b"});
   EXPECT_EQ(MatchJobIds(ids, "aa").size(), 2u);
-  EXPECT_EQ(MatchJobIds(ids, "job-").size(), 3u);
+  for (const char* nothing : {"j", "job", "job-"}) EXPECT_TRUE(MatchJobIds({"job-aa1"}, nothing).empty()) << nothing;
   EXPECT_TRUE(MatchJobIds(ids, "").empty());
   EXPECT_TRUE(MatchJobIds(ids, "c").empty());
 }
