@@ -84,7 +84,7 @@ void AgentProcesses::CloseInput(size_t index) { agents_[index].writer->Close(); 
 void AgentProcesses::SetReading(bool reading) {
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
-    if (agent.output_ended || agent.reading == reading) continue;
+    if (agent.reading == reading) continue;
     agent.reading = reading;
     if (const int error = agent.process.error.get(); agent.process.error.valid()) {
       if (reading) {
@@ -94,6 +94,7 @@ void AgentProcesses::SetReading(bool reading) {
       }
     }
     if (reading) {
+    if (agent.output_ended) continue;
       loop_->Watch(agent.process.output.get(), EPOLLIN, [this, i](uint32_t) { ReadOutput(i); });
     } else {
       loop_->Unwatch(agent.process.output.get());
