@@ -224,6 +224,28 @@ TEST_F(Faults, StoppedRankIsKilledAndNamed) {
   ExpectAllGone();
 }
 
+// One that never says who it is, behind a shell that only waits for it.
+TEST_F(Faults, StoppedProgramBehindAWrapperIsKilledAndNamed) {
+  Start({"-n", "2", "--", "sh", "-c", "sleep 600; echo done"});
+  pid_t program = 0;
+  ASSERT_TRUE(job_->WaitUntil([&] {
+    for (const pid_t pid : job_->ProcessesWith("sleep 600 ")) {
+      const auto state = ReadProcessState(pid);
+      const pid_t rank = job_->RankProcess(1);
+      if (state && rank != 0 && pid != rank && state->parent == rank) program = pid;
+    }
+    return program != 0;
+  })) << job_->err();
+  if (!job_->WaitUntil([&] { return WrappedProgram(job_->RankProcess(1)) == program; }, std::chrono::seconds(5))) {
+    GTEST_SKIP() << "this kernel does not tell where a process waits";
+  }
+  ::kill(program, SIGSTOP);
+  EXPECT_EQ(job_->Wait(std::chrono::seconds(35)), 137) << job_->err();
+  EXPECT_NE(Head().find("rank 1"), string::npos) << job_->err();
+  EXPECT_NE(Head().find("SIGSTOP"), string::npos) << job_->err();
+  ExpectAllGone();
+}
+
 // Two stops which together last longer than one may.
 TEST_F(Faults, ShortlyStoppedRankIsLeftAlone) {
   Start({"sh", "-c", "echo up; for i in 1 2; do (sleep 1.4; kill -CONT $$) & kill -STOP $$; wait; done; echo went on"});
