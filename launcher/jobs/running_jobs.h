@@ -32,8 +32,12 @@ class JobConnection {
   // root.
   static absl::StatusOr<JobConnection> Open(const std::string& job_id);
 
-  // Sends one request and waits for its answer until the deadline. kPermissionDenied: it refuses, with its reason;
-  // kDeadlineExceeded: it is silent (stopped?); kUnavailable: it has ended.
+  // Sends one request. kUnavailable: it has ended.
+  absl::Status Send(const v1::JobRequest& request);
+  // Waits for the answer until the deadline. kPermissionDenied: it refuses, with its reason; kDeadlineExceeded: it is
+  // silent (stopped?); kUnavailable: it has ended.
+  absl::StatusOr<v1::JobStatus> Receive(runtime::Deadline deadline);
+  // Both.
   absl::StatusOr<v1::JobStatus> Ask(const v1::JobRequest& request, runtime::Deadline deadline);
   // True when its dlaunch has ended by the deadline.
   bool WaitForEnd(runtime::Deadline deadline);
@@ -43,6 +47,8 @@ class JobConnection {
   int fd() const { return fd_.get(); }
 
  private:
+  std::string Who() const { return "its dlaunch (pid " + std::to_string(pid_) + ")"; }
+
   runtime::FileDescriptor fd_;
   pid_t pid_ = 0;
 };

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -135,6 +136,24 @@ TEST_F(Jobs, AStoppedDlaunchIsNamed) {
   EXPECT_NE(status.err().find("(pid " + std::to_string(job_->pid()) + ") does not answer"), string::npos)
       << status.err();
   ::kill(job_->pid(), SIGCONT);
+}
+
+// Each may take five seconds to be known as silent.
+TEST(JobCommands, StatusAsksAllJobsAtOnce) {
+  std::vector<std::unique_ptr<DlaunchProcess>> jobs;
+  for (int i = 0; i < 3; ++i) {
+    jobs.push_back(std::make_unique<DlaunchProcess>(std::vector<string>{"sh", "-c", "echo up; sleep 1000"}));
+  }
+  for (const auto& job : jobs) ASSERT_TRUE(job->WaitForOutput("[0] up")) << job->err();
+  for (const auto& job : jobs) ::kill(job->pid(), SIGSTOP);
+  const auto start = std::chrono::steady_clock::now();
+  DlaunchProcess status({"status"});
+  EXPECT_EQ(status.Wait(), 1) << status.out();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  for (const auto& job : jobs) {
+    EXPECT_NE(status.err().find("(pid " + std::to_string(job->pid()) + ") does not answer"), string::npos)
+        << status.err();
+  }
 }
 
 TEST_F(Jobs, GarbageOnItsSocketDoesNoHarm) {
