@@ -80,6 +80,7 @@ class AgentProcesses {
     std::unique_ptr<LineSplitter> words;
     TlsIdentity identity;
     bool here = false;
+    bool joined = false;  // the process leads to a machine that came by itself
     bool reading = false;
     bool output_ended = false;
     bool heard = false;  // something has come
@@ -88,8 +89,8 @@ class AgentProcesses {
     int looks_at_held = 0;  // in which it was gone, and its output neither ended nor brought anything
     std::string failed;     // it said why it can't go on, or we know
     bool frozen = false;
-    EventLoop::Clock::time_point stopped_since{};
     bool outlived = false;  // its output had ended by itself, and it had not
+    EventLoop::Clock::time_point stopped_since{};
   };
 
   bool ReadOutput(size_t index);

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "launcher/base/printable.h"
 #include "launcher/base/say.h"
 #include "launcher/base/text_file.h"
 #include "launcher/base/whole_number.h"
@@ -23,6 +24,7 @@ namespace {
 
 constexpr int kDefaultPort = 29400;  // of a pod's own network
 constexpr size_t kMinSecret = 16;
+constexpr size_t kMaxName = 253;  // of DNS
 
 // The number of a pod, from 0, or of pods, from 1.
 absl::StatusOr<int> ReadNumber(const char* name, const std::string& text, int min) {
@@ -72,6 +74,11 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
                                                       bool wants_count) {
   KubernetesPod pod;
   if (const auto leader = variable("LWS_LEADER_ADDRESS")) {
+    if (leader->size() > kMaxName) {
+      return absl::InvalidArgumentError("LWS_LEADER_ADDRESS has " + std::to_string(leader->size()) +
+                                        " characters, and no name of a pod has more than " + std::to_string(kMaxName) +
+                                        "; it is set by LeaderWorkerSet, or has to be unset");
+    }
     pod.first = *leader;
     COHORT_ASSIGN_OR_RETURN(pod.index, ReadNumber("LWS_WORKER_INDEX", variable("LWS_WORKER_INDEX").value_or(""), 0));
     if (const auto size = variable("LWS_GROUP_SIZE"); size && wants_count) {
@@ -102,7 +109,8 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
 }
 
 Detection Kubernetes::Detect(const Options&) const {
-  if (const auto leader = GetVariable("LWS_LEADER_ADDRESS")) return {true, "LWS_LEADER_ADDRESS is " + *leader};
+  if (const auto leader = GetVariable("LWS_LEADER_ADDRESS"))
+    return {true, "LWS_LEADER_ADDRESS is " + Printable(*leader, kMaxName)};
   if (!GetVariable("KUBERNETES_SERVICE_HOST")) return {false, "KUBERNETES_SERVICE_HOST is not set"};
   const auto index = GetVariable("JOB_COMPLETION_INDEX");
   if (!index) return {false, "a pod, but neither JOB_COMPLETION_INDEX nor LWS_LEADER_ADDRESS is set"};

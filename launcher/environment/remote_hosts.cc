@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <utility>
@@ -42,7 +43,12 @@ std::string DescribeFailure(const Options& options, const RemoteWay& way, const 
   const std::string said = Printable(LastLine(result.error), kMaxWords);
   const std::string words = said.empty() ? "" : ": " + said;
   if (!result.ended) return "gave no answer" + (said.empty() ? " within 20 s" : words);
-  const int code = WIFEXITED(result.wait_status) ? WEXITSTATUS(result.wait_status) : 0;
+  if (WIFSIGNALED(result.wait_status)) {
+    const char* const name = ::sigabbrev_np(WTERMSIG(result.wait_status));
+    return "could not be asked: " + way.spawner + " was killed by SIG" + (name == nullptr ? "?" : name) + words +
+           "; try: " + trial;
+  }
+  const int code = WEXITSTATUS(result.wait_status);
   const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
   if (code == way.unreachable_status) return "can't be reached" + words + "; try: " + trial;
   if (code == 127 || code == 126) {

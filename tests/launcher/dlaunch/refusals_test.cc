@@ -159,6 +159,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"help"}, 127, {"did you mean dlaunch --help?"}},
         Refusal{{"./././nowhere/program"}, 127, {std::filesystem::current_path().string() + "/nowhere/program"}},
         Refusal{{"/nowhere/program"}, 127, {"/nowhere/program"}}, Refusal{{""}, 2, {"empty"}},
+        Refusal{{"/dev/null"}, 126, {"/dev/null is a device, not a program"}},
         Refusal{{"/etc/passwd"}, 126, {"not executable", "chmod"}}, Refusal{{"/usr"}, 126, {"folder"}}));
 
 // Scripts for many places have them; said, since it may be a slip.
@@ -301,6 +302,24 @@ TEST(Refused, ScriptWithoutInterpreterLine) {
   EXPECT_EQ(StatusInTime(&job), 126);  // though agents and ranks are started before anybody can know
   EXPECT_NE(job.err().find("#!/bin/sh"), std::string::npos) << job.err();
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+TEST(Refused, AProgramThatIsBeingWritten) {
+  const TemporaryFolder folder;
+  const std::string copy = folder.path() + "/program";
+  std::filesystem::copy_file("/bin/true", copy);
+  const runtime::FileDescriptor writer(open(copy.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(writer.valid());
+  DlaunchProcess job({copy});
+  EXPECT_EQ(StatusInTime(&job), 126) << job.err();
+  EXPECT_NE(job.err().find("somebody has it open to write"), std::string::npos) << job.err();
+}
+
+TEST(Refused, AWayToHostsThatIsKilled) {
+  const TemporaryFolder folder;
+  DlaunchProcess job({"--hosts", "a", "--ssh", folder.AddScript("ssh", "#!/bin/sh\nkill -KILL $$\n"), "true"});
+  EXPECT_EQ(StatusInTime(&job), 2) << job.err();
+  EXPECT_NE(job.err().find("host a could not be asked: ssh was killed by SIGKILL"), std::string::npos) << job.err();
 }
 
 TEST(Told, HelpFitsTwoScreensAndHasExamples) {
