@@ -57,6 +57,7 @@ absl::Status AgentProcesses::Start() {
     const std::string& name = job_.nodes.nodes[i].name;
     if (const auto& reached = job_.nodes.reached; reached && reached->contains(name)) {
       agent.process = std::move(reached->at(name));
+      agent.joined = true;
     } else {
       COHORT_ASSIGN_OR_RETURN(agent.process, spawner->Spawn(static_cast<int>(i), name));
       agent.here = job_.nodes.spawner == "local";
@@ -84,7 +85,7 @@ void AgentProcesses::CloseInput(size_t index) { agents_[index].writer->Close(); 
 void AgentProcesses::SetReading(bool reading) {
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
-    if (agent.output_ended || agent.reading == reading) continue;
+    if (agent.reading == reading) continue;
     agent.reading = reading;
     if (const int error = agent.process.error.get(); agent.process.error.valid()) {
       if (reading) {
@@ -93,6 +94,7 @@ void AgentProcesses::SetReading(bool reading) {
         loop_->Unwatch(error);
       }
     }
+    if (agent.output_ended) continue;
     if (reading) {
       loop_->Watch(agent.process.output.get(), EPOLLIN, [this, i](uint32_t) { ReadOutput(i); });
     } else {
@@ -131,6 +133,7 @@ void AgentProcesses::CloseOutput(size_t index) {
   loop_->After(kOutlivesOutput, [this, index] {
     Agent& silent = agents_[index];
     if (silent.exited) return;
+    silent.outlived = true;
     if (silent.failed.empty()) silent.failed = "its output ended, and it did not";
     Kill(index);
   });
@@ -259,6 +262,10 @@ std::string AgentProcesses::DescribeEnd(size_t index) const {
   if (!agent.failed.empty()) return name + " gave up: " + agent.failed;
   if (WIFSIGNALED(agent.wait_status)) return name + " was killed by " + SignalName(WTERMSIG(agent.wait_status));
   const int status = WEXITSTATUS(agent.wait_status);
+  if (agent.joined && status != 0) {
+    return "the agent of " + job_.nodes.nodes[index].name +
+           " was lost with the connection to its machine; did it, or its dlaunch join, end or lose its network?";
+  }
   if (agent.heard || status != 0) return name + " ended with status " + std::to_string(status);
   return name + " ended at once, without a word; is it the dlaunch of this version?";
 }

@@ -67,6 +67,8 @@ class AgentProcesses {
   bool IsHere(size_t index) const { return agents_[index].here; }
   // It ended without a word of its own: killed, or stopped for so long that we did it.
   bool EndedSilently(size_t index) const { return agents_[index].failed.empty() || agents_[index].frozen; }
+  // It ended before it had to, so that nobody knows whether all that its ranks had printed has come.
+  bool MayOweOutput(size_t index) const { return !EndedInOrder(index) && !agents_[index].outlived; }
   // "the agent of node1 (pid 4711) was killed by SIGKILL"
   std::string DescribeEnd(size_t index) const;
 
@@ -78,6 +80,7 @@ class AgentProcesses {
     std::unique_ptr<LineSplitter> words;
     TlsIdentity identity;
     bool here = false;
+    bool joined = false;  // the process leads to a machine that came by itself
     bool reading = false;
     bool output_ended = false;
     bool heard = false;  // something has come
@@ -86,6 +89,7 @@ class AgentProcesses {
     int looks_at_held = 0;  // in which it was gone, and its output neither ended nor brought anything
     std::string failed;     // it said why it can't go on, or we know
     bool frozen = false;
+    bool outlived = false;  // its output had ended by itself, and it had not
     EventLoop::Clock::time_point stopped_since{};
   };
 

@@ -85,13 +85,17 @@ class Text {
 std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& options) {
   if (report.exit_code() == 0 && report.headline().empty()) return "";
   Text text(options.colour);
-  text.Line("", "dlaunch: " + Shown(report.headline()), kRed);
   const v1::RankExit* culprit = ExitOf(report, report.culprit_rank());
-  if (culprit != nullptr) {
-    if (const std::string hint = Hint(report, *culprit, options.cpu_time_limited); !hint.empty())
-      text.Line("  ", hint, kDim);
-  }
+  const std::string hint = culprit != nullptr ? Hint(report, *culprit, options.cpu_time_limited) : "";
   std::string log = culprit != nullptr ? culprit->log_path() : "";
+  if (!options.told) {
+    text.Line("", "dlaunch: " + Shown(report.headline()), kRed);
+  } else if (!hint.empty() || !log.empty() || report.last_lines_size() > 0 || report.others_size() > 0) {
+    const bool of_one = report.culprit_rank() >= 0;
+    text.Line("", std::string("dlaunch: more on the failure ") +
+                      (of_one ? "of rank " + std::to_string(report.culprit_rank()) + " " : "") + "that is told above:");
+  }
+  if (!hint.empty()) text.Line("  ", hint, kDim);
   // Lines of both streams are told, and a shell makes two names of this.
   if (absl::EndsWith(log, ".err")) log = absl::StrCat(log.substr(0, log.size() - 3), "{out,err}");
   const std::string whose =

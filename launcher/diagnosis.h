@@ -13,6 +13,7 @@ struct DiagnosisOptions {
   size_t last_lines = 20;         // of the culprit's log, at the most
   size_t others = 32;             // lines on other ranks, at the most
   bool final = true;              // the job ends with it: its exit status is told
+  bool told = false;              // the headline has been told before: what else is known of it follows
   bool cpu_time_limited = false;  // ulimit -t is set here, and ranks inherit it
 };
 

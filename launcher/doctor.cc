@@ -14,7 +14,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/open_files.h"
+#include "launcher/base/own_addresses.h"
 #include "launcher/base/run_commands.h"
 #include "launcher/base/say.h"
 #include "launcher/environment/cpus.h"
@@ -36,12 +37,8 @@ constexpr unsigned long long kProcessesNeeded = 64;
 constexpr unsigned long long kProcessesWanted = 1024;
 constexpr std::chrono::seconds kTrialTimeout{30};
 
-unsigned long long LimitOf(int resource) {
-  rlimit limit{};
-  if (::getrlimit(static_cast<__rlimit_resource_t>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
-    return kNoLimit;
-  }
-  return limit.rlim_cur;
+unsigned long long SoftLimit(const rlimit& limit) {
+  return limit.rlim_cur == RLIM_INFINITY ? kNoLimit : limit.rlim_cur;
 }
 
 Finding Good(const std::string& subject, const std::string& text) {
@@ -139,8 +136,10 @@ MachineFacts LookAtThisMachine() {
   facts.node_error = inventory.error();
   facts.gpus = inventory.devices_size();
   facts.cpus = static_cast<int>(AvailableCpus().size());
-  facts.open_files = LimitOf(RLIMIT_NOFILE);
-  facts.processes = LimitOf(RLIMIT_NPROC);
+  facts.open_files = SoftLimit(UsersOpenFileLimit());
+  rlimit processes{RLIM_INFINITY, RLIM_INFINITY};
+  ::getrlimit(RLIMIT_NPROC, &processes);
+  facts.processes = SoftLimit(processes);
   facts.addresses = OwnAddresses();
   facts.loopback = LoopbackIsUp();
   const runtime::FileDescriptor memory(::memfd_create("cohort-doctor", MFD_CLOEXEC | MFD_ALLOW_SEALING));

@@ -77,6 +77,7 @@ absl::Status FrontEnd::StartAgents() {
   if (const absl::Status status = agents_.Start(); !status.ok()) {
     return absl::Status(status.code(), "can't start the agents: " + std::string(status.message()));
   }
+  agents_.Reap();  // the ways to machines that joined are older than the block of SIGCHLD: one may have ended before
   const absl::Status asked = watch_.Listen(job_.id);
   if (!asked.ok()) Say("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
   v1::ToNode message;
@@ -109,10 +110,9 @@ int FrontEnd::Run() {
   for (const int signal : kHandledSignals) {
     struct sigaction action{};
     ::sigaction(signal, nullptr, &action);
-    const bool ignored = action.sa_handler == SIG_IGN && signal != SIGCHLD;  // nohup: stays so
+    const bool ignored = action.sa_handler == SIG_IGN;  // nohup: stays so
     if (!ignored) ::sigaddset(&handled, signal);
   }
-  ::signal(SIGCHLD, SIG_DFL);
   ::signal(SIGPIPE, SIG_IGN);
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
@@ -227,12 +227,18 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
 }
 
 RunningJob FrontEnd::Running() const {
+  std::vector<std::string> spares;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    const bool has_ranks = std::find(agent_of_.begin(), agent_of_.end(), i) != agent_of_.end();
+    if (!has_ranks && !agents_.ended(i) && !given_up_.contains(i)) spares.push_back(job_.nodes.nodes[i].name);
+  }
   return {.job = &job_,
           .id = job_.id,
           .started = started_,
           .ending = report_.has_value() || user_stop_,
           .restarts = failed_epochs_.size(),
           .members = {&members_, &agent_of_},
+          .spares = std::move(spares),
           .agent_pid = [this](size_t agent) { return agents_.pid(agent); }};
 }
 
@@ -259,6 +265,7 @@ void FrontEnd::RequestStop(const std::string& reason, int exit_code, millisecond
 void FrontEnd::OnAgentEnded(size_t index) {
   const bool in_order = agents_.EndedInOrder(index);
   if (!in_order) agent_died_ = true;
+  if (report_ && agents_.MayOweOutput(index)) OnOutputLost(index);
   if (!host_.OnAgentEnded(index, /*over=*/report_.has_value())) {
     OnHostEnded(index);
   } else if (!in_order && !report_) {
@@ -275,6 +282,14 @@ void FrontEnd::OnAgentEnded(size_t index) {
     });
   }
   QuitWhenDone();
+}
+
+// All ranks have ended well by then, and nobody would look for what is missing.
+void FrontEnd::OnOutputLost(size_t index) {
+  if (report_->exit_code() != 0 || user_stop_ || given_up_.contains(index)) return;
+  Say("the last output of " + job_.nodes.nodes[index].name +
+      " did not come, and is lost: " + agents_.DescribeEnd(index));
+  report_->set_exit_code(kExitLauncher);
 }
 
 void FrontEnd::OnHostEnded(size_t index) {

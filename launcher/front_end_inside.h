@@ -59,6 +59,7 @@ class FrontEnd {
   void Refuse(size_t index, const std::string& what);
   void OnAgentEnded(size_t index);
   void OnHostEnded(size_t index);
+  void OnOutputLost(size_t index);
   void BeginRecord();
   void AwaitRecord(std::chrono::milliseconds limit);
   void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);
@@ -89,6 +90,7 @@ class FrontEnd {
   bool lost_node_ = false;                  // in this epoch
   std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
   std::optional<std::string> lost_;         // the epoch's first loss of ranks
+  std::optional<std::string> told_;         // what was said of it before its report was there
   bool user_stop_ = false;
   bool at_once_ = false;  // the user does not want to wait
   bool killed_ = false;

@@ -117,6 +117,7 @@ void FrontEnd::OnLost(const std::string& text) {
     loop_.After(kHeadlineAfter, [this, text, epoch = failed_epochs_.size()] {
       if (report_ || user_stop_ || failed_epochs_.size() != epoch) return;
       Say(text);
+      told_ = text;
       Say("ending the other ranks");
       held_.Release();
     });
@@ -127,7 +128,8 @@ void FrontEnd::OnLost(const std::string& text) {
 void FrontEnd::OnReport(const v1::JobReport& report) {
   if (report_) return;
   report_ = report;
-  const DiagnosisOptions options = HowToTell();
+  DiagnosisOptions options = HowToTell();
+  options.told = told_ == report.headline();
   printer_.Print(STDERR_FILENO, FormatReport(report, options));
   held_.Release();
   host_.OnReport();
@@ -147,6 +149,7 @@ void FrontEnd::OnRestart(const v1::Restart& restart) {
   if (report_) return;
   DiagnosisOptions options = HowToTell();
   options.final = false;
+  options.told = std::exchange(told_, std::nullopt) == restart.report().headline();
   printer_.Print(STDERR_FILENO, FormatReport(restart.report(), options));
   held_.Release();
   held_.Rearm();

@@ -53,7 +53,7 @@ v1::NodeStart MakeNodeStart(const Job& job, size_t index, const TlsIdentity& ide
   start.set_certificate(identity.certificate);
   start.set_private_key(identity.private_key);
   start.set_across_hosts(job.nodes.across_hosts);
-  start.set_interface(job.options.interface);
+  if (job.nodes.across_hosts) start.set_interface(job.options.interface);  // others need no network
   const PortRange ports = job.options.ports.value_or(PortRange{});
   start.set_first_port(static_cast<uint32_t>(ports.first));
   start.set_last_port(static_cast<uint32_t>(ports.last));

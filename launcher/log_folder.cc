@@ -1,7 +1,10 @@
 #include "launcher/log_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -37,6 +40,7 @@ absl::StatusOr<LogFolder> LogFolder::Make(const std::string& folder) {
     fs::path path;
     std::vector<fs::path> made;
     bool has_others = false;
+    runtime::FileDescriptor lock;
   };
   const auto found = std::make_shared<Found>();
   BoundedCall making([folder, found] {
@@ -46,16 +50,25 @@ absl::StatusOr<LogFolder> LogFolder::Make(const std::string& folder) {
     fs::create_directories(found->path, error);
     if (error) return Refusal(folder, error.message());
     found->has_others = fs::exists(found->path / "report.json", error);
-    if (fs::is_directory(found->path, error) && ::access(found->path.c_str(), W_OK | X_OK) == 0) {
+    if (!fs::is_directory(found->path, error) || ::access(found->path.c_str(), W_OK | X_OK) != 0) {
+      return Refusal(folder, "not a folder that can be written");
+    }
+    // Some file systems have no locks, or none of folders: there nobody knows.
+    found->lock = runtime::FileDescriptor(::open(found->path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!found->lock.valid() || ::flock(found->lock.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
       return absl::OkStatus();
     }
-    return Refusal(folder, "not a folder that can be written");
+    found->made.clear();  // they are the other's now
+    return absl::InvalidArgumentError(
+        "--log-dir " + folder +
+        ": another job that runs writes there, and files of the same names would be lost; "
+        "give each job a folder of its own");
   });
   const std::optional<absl::Status> made = making.Await(runtime::Deadline::After(kPatience));
   if (!made) {
     return Refusal(folder, "its file system has not answered for " + std::to_string(kPatience.count()) + " s");
   }
-  LogFolder result(found->path.string(), std::move(found->made));
+  LogFolder result(found->path.string(), std::move(found->made), std::move(found->lock));
   COHORT_RETURN_IF_ERROR(*made);
   result.has_others_ = found->has_others;
   return result;
@@ -68,6 +81,7 @@ LogFolder::~LogFolder() {
 
 std::string LogFolder::Keep() {
   made_.clear();
+  (void)lock_.Release();  // as long as this process lives
   return path_;
 }
 

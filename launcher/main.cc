@@ -20,13 +20,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
-#include "launcher/base/addresses.h"
+#include "launcher/agent/sentinel.h"
+#include "launcher/base/open_files.h"
+#include "launcher/base/own_addresses.h"
 #include "launcher/base/say.h"
 #include "launcher/credentials.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/front_end.h"
+#include "launcher/linked_library.h"
 #include "launcher/log_folder.h"
 #include "launcher/option_hints.h"
 #include "launcher/options.h"
@@ -109,15 +112,17 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   return absl::OkStatus();
 }
 
-// Of an agent with so many ranks, and of dlaunch with so many agents: what was measured, and some more.
+// Of an agent with so many ranks, and of dlaunch with so many agents: what was measured, and some more. Both have
+// raised their limit as far as they may, so that what is left is the hard one.
 absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents) {
   const rlim_t needed = std::max<rlim_t>(28 + ranks * (5 + files_of_a_rank), 20 + 4 * agents);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return absl::OkStatus();
-  return absl::InvalidArgumentError("the limit on open files is " + std::to_string(limit.rlim_cur) +
-                                    " (ulimit -n), and dlaunch needs " + std::to_string(needed) + " here" +
-                                    (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "") +
-                                    "; raise it, with ulimit -n " + std::to_string(std::max<rlim_t>(needed, 1024)));
+  return absl::InvalidArgumentError(
+      "the hard limit on open files is " + std::to_string(limit.rlim_cur) + " (ulimit -Hn), and dlaunch needs " +
+      std::to_string(needed) + " here" + (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "") +
+      "; have it raised, by root: ulimit -n " + std::to_string(std::max<rlim_t>(needed, 1024)) +
+      ", or in /etc/security/limits.conf");
 }
 
 // What agents would only find out when they are started, as best this machine can tell.
@@ -136,6 +141,20 @@ absl::Status CheckThisMachine(const Job& job) {
   if (job.nodes.across_hosts || LoopbackIsUp()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the loopback interface is down, by which processes of this machine talk; bring it up: ip link set lo up");
+}
+
+// Scripts that run here and there give what only matters there: it does no harm, and may be a slip.
+void TellOfIdleOptions(const Job& job) {
+  const Options& options = job.options;
+  const bool other_hosts = job.nodes.spawner != "local";
+  const std::pair<bool, const char*> idle[] = {
+      {!options.interface.empty() && !job.nodes.across_hosts, "--iface"},
+      {!options.agent_path.empty() && !other_hosts, "--agent-path"},
+      {options.ssh_command != Options().ssh_command && job.nodes.spawner != "ssh", "--ssh"},
+  };
+  for (const auto& [given, name] : idle) {
+    if (given) Say(std::string(name) + " changes nothing here: this job is on " + job.nodes.source);
+  }
 }
 
 absl::StatusOr<Job> PlanJob(const Options& options) {
@@ -168,10 +187,7 @@ absl::StatusOr<Job> PlanJob(const Options& options) {
   }
   COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
   if (job.nodes.instead) return job;
-  if (!options.interface.empty() && !job.nodes.across_hosts) {
-    return absl::InvalidArgumentError("--iface " + options.interface + ": this job is on " + job.nodes.source +
-                                      " and needs no network; leave it out");
-  }
+  TellOfIdleOptions(job);
   if (!options.dry_run) COHORT_RETURN_IF_ERROR(CheckThisMachine(job));
   if (log_folder) {
     if (log_folder->has_others()) {
@@ -195,6 +211,15 @@ std::string Summary(const Job& job) {
   text += ": " + job.program.path;
   if (!job.program.where.empty()) text += " (" + job.program.where + ")";
   return text;
+}
+
+// Its ranks would run, each as if alone, and nobody would wonder before the results come.
+void HintAtMpi(const Job& job) {
+  if (job.placement.world_size < 2) return;
+  const std::string library = FindNeededLibrary(job.program.path, {"libmpi.so", "libmpich.so"});
+  if (library.empty()) return;
+  Say("the program is linked with " + library +
+      ": for MPI each rank is alone here; if it is written for MPI, use mpirun");
 }
 
 std::string DescribeBinding(Bind bind) {
@@ -231,9 +256,19 @@ int ExitCodeOf(const absl::Status& status) {
   return absl::IsInvalidArgument(status) ? kExitUsage : kExitLauncher;
 }
 
+// A line for each argument that can't work.
+int RefuseEach(const std::string& lines) {
+  for (size_t begin = 0; begin <= lines.size();) {
+    const size_t end = std::min(lines.find('\n', begin), lines.size());
+    if (end > begin) Say(lines.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return kExitUsage;
+}
+
 int Launch(const std::vector<std::string>& argv) {
   const absl::StatusOr<CommandLine> command_line = ParseCommandLine(argv);
-  if (!command_line.ok()) return Refuse(command_line.status(), kExitUsage);
+  if (!command_line.ok()) return RefuseEach(std::string(command_line.status().message()));
   if (command_line->print) return Answer(*command_line->print);
   absl::StatusOr<Job> job = PlanJob(command_line->options);
   if (!job.ok()) return Refuse(job.status(), ExitCodeOf(job.status()));
@@ -243,6 +278,7 @@ int Launch(const std::vector<std::string>& argv) {
     return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n\n" + FormatPlacement(job->placement));
   }
   Say(Summary(*job) + ", as " + job->id);
+  HintAtMpi(*job);
   return RunJob(*job);
 }
 
@@ -309,12 +345,15 @@ void DieOfSignalsEvenAsFirstProcess() {
 int main(int argc, char** argv) {
   absl::Status fit = cohort::launcher::OpenStandardStreams();
   cohort::launcher::DieOfSignalsEvenAsFirstProcess();
+  cohort::launcher::RaiseOpenFileLimit();
   if (fit.ok()) fit = cohort::launcher::CheckOwnLimits();
   if (!fit.ok()) return cohort::launcher::Refuse(fit, cohort::launcher::kExitLauncher);
+  ::signal(SIGCHLD, SIG_DFL);  // ignored, as some parents leave it, ends of children would be told to nobody
   ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of `ulimit -f` costs the log, not the job
   if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
     return cohort::launcher::RunAgent(argc, argv);
   }
+  if (cohort::launcher::IsSentinelCommand(argc, argv)) cohort::launcher::RunSentinel(argc, argv);
   if (argc == 3 && std::strcmp(argv[1], "agent") == 0 && std::strcmp(argv[2], "--inventory") == 0) {
     return cohort::launcher::PrintInventory();
   }

@@ -125,6 +125,7 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"--exclusive", kAllocates},
     {"--mem", kAllocates},
     {"--gres", kAllocates},
+    {"-G", kAllocates},
     {"--gpus", kAllocates},
     {"--gpus-per-node", kAllocates}};
 

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <string_view>
 
+#include "launcher/base/whole_number.h"
+
 namespace cohort::launcher {
 
 absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
@@ -68,18 +70,17 @@ absl::Status ReadMetrics(const std::string& text, std::string* address) {
   const size_t colon = text.rfind(':');
   const std::string host = colon == std::string::npos ? "127.0.0.1" : text.substr(0, colon);
   const std::string port = colon == std::string::npos ? text : text.substr(colon + 1);
-  int number = -1;
-  const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  const std::optional<int> number = ReadWholeNumber(port, 0, 65535);
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   in6_addr unused{};
   const bool known = ::inet_pton(bracketed ? AF_INET6 : AF_INET,
                                  (bracketed ? host.substr(1, host.size() - 2) : host).c_str(), &unused) == 1;
-  if (!known || error != std::errc() || end != port.data() + port.size() || number < 0 || number > 65535) {
+  if (!known || !number) {
     return absl::InvalidArgumentError(
         "--metrics '" + text +
         "': give a TCP port, or an address of this machine and a port, such as 9400 or 0.0.0.0:9400");
   }
-  *address = host + ":" + std::to_string(number);
+  *address = host + ":" + std::to_string(*number);
   return absl::OkStatus();
 }
 

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <set>
@@ -13,6 +14,7 @@
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
 #include "absl/status/status.h"
+#include "launcher/base/whole_number.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/option_hints.h"
 #include "launcher/option_values.h"
@@ -146,9 +148,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
 absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
 
 absl::Status ReadCount(const std::string& option, const std::string& text, int max, std::optional<int>* out) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size() && value >= 1 && value <= max) {
+  if (const auto value = ReadWholeNumber(text, 1, max)) {
     *out = value;
     return absl::OkStatus();
   }
@@ -239,11 +239,6 @@ absl::Status ReadHosts(const RawOptions& raw, const CLI::App& app, Options* opti
   }
   if (hosts && raw.hosts.empty()) return Invalid("--hosts '': give names separated by commas, such as a,b");
   if (file && raw.host_file.empty()) return Invalid("--hostfile '': give the path of a file");
-  for (const char* name : {"--ssh", "--agent-path"}) {
-    if (given(name) && !hosts && !file) {
-      return Invalid(std::string(name) + " is for other hosts; add --hosts or --hostfile");
-    }
-  }
   if (given("--ssh") && raw.ssh_command.find_first_not_of(' ') == std::string::npos) {
     return Invalid("--ssh '': give a command, such as \"ssh -p 2222\"");
   }
@@ -315,30 +310,43 @@ absl::Status ReadBind(const std::string& text, Bind* bind) {
   return Invalid("--bind '" + text + "': give core, numa or none");
 }
 
-absl::Status ReadChoices(const RawOptions& raw, const CLI::App& app, Options* options) {
-  const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
-  COHORT_RETURN_IF_ERROR(ReadOnFailure(raw, app, options));
-  if (given("--rank-order")) {
-    COHORT_RETURN_IF_ERROR(ReadRankOrder(raw.rank_order, options));
+// All that is wrong with the options, so that nobody mends them one by one.
+class Problems {
+ public:
+  void Add(const absl::Status& status) {
+    if (!status.ok()) texts_ += (texts_.empty() ? "" : "\n") + std::string(status.message());
   }
-  if (given("--bind")) COHORT_RETURN_IF_ERROR(ReadBind(raw.bind, &options->bind));
-  if (given("--stdin")) COHORT_RETURN_IF_ERROR(ReadInput(raw.input, options));
-  if (given("--metrics")) COHORT_RETURN_IF_ERROR(ReadMetrics(raw.metrics, &options->metrics));
+  bool none() const { return texts_.empty(); }
+  absl::Status All() const { return none() ? absl::OkStatus() : Invalid(texts_); }
+
+ private:
+  std::string texts_;
+};
+
+void ReadChoices(const RawOptions& raw, const CLI::App& app, Options* options, Problems* problems) {
+  const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
+  problems->Add(ReadOnFailure(raw, app, options));
+  if (given("--rank-order")) problems->Add(ReadRankOrder(raw.rank_order, options));
+  if (given("--bind")) problems->Add(ReadBind(raw.bind, &options->bind));
+  if (given("--stdin")) problems->Add(ReadInput(raw.input, options));
+  if (given("--metrics")) problems->Add(ReadMetrics(raw.metrics, &options->metrics));
   if (given("--launcher") && raw.launcher.empty()) {
-    return Invalid("--launcher '': give a name, such as slurm; --explain lists them");
+    problems->Add(Invalid("--launcher '': give a name, such as slurm; --explain lists them"));
   }
   if (raw.launcher != "auto") options->launcher = raw.launcher;  // the first that fits, as without it
   options->dry_run = raw.dry_run || raw.explain;
   options->explain = raw.explain;
-  return given("--env-pass") ? ReadPassedVariables(raw.passed_variables, &options->passed_variables) : absl::OkStatus();
+  if (given("--env-pass")) problems->Add(ReadPassedVariables(raw.passed_variables, &options->passed_variables));
 }
 
-absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* options) {
+void ReadCounts(const RawOptions& raw, const CLI::App& app, Options* options, Problems* problems) {
+  std::optional<int> spares, standbys;
   struct Count {
     const char* name;
     const std::string& text;
     int max;
     std::optional<int>* out;
+    bool may_be_none = false;
   };
   const Count counts[] = {
       {"np", raw.ranks, kMaxNodes * kMaxRanksPerNode, &options->ranks},
@@ -346,49 +354,53 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
       {"gpus-per-rank", raw.gpus_per_rank, kMaxDevicesPerNode, &options->gpus_per_rank},
       {"simulate-nodes", raw.simulate_nodes, 1024, &options->simulate_nodes},
       {"simulate-gpus", raw.simulate_gpus, kMaxDevicesPerNode, &options->simulate_gpus},
+      {"spares", raw.spares, kMaxNodes, &spares, true},
+      {"standby", raw.standbys, kMaxNodes, &standbys, true},
   };
   for (const Count& count : counts) {
     if (app.get_option(std::string("--") + count.name)->count() == 0) continue;
+    if (count.may_be_none && count.text == "0") continue;
     const std::string instead = count.out == &options->ranks_per_node ? InsteadOfCounting(count.text) : "";
-    if (!instead.empty()) return Invalid("--nproc-per-node '" + count.text + "': " + instead);
-    COHORT_RETURN_IF_ERROR(ReadCount(count.name, count.text, count.max, count.out));
-  }
-  if (app.get_option("--nnodes")->count() > 0) COHORT_RETURN_IF_ERROR(ReadNodes(raw.nodes, options));
-  std::optional<int> spares;
-  if (app.get_option("--spares")->count() > 0 && raw.spares != "0") {
-    COHORT_RETURN_IF_ERROR(ReadCount("spares", raw.spares, kMaxNodes, &spares));
+    problems->Add(instead.empty() ? ReadCount(count.name, count.text, count.max, count.out)
+                                  : Invalid("--nproc-per-node '" + count.text + "': " + instead));
   }
   options->spares = spares.value_or(0);
-  std::optional<int> standbys;
-  if (app.get_option("--standby")->count() > 0 && raw.standbys != "0") {
-    COHORT_RETURN_IF_ERROR(ReadCount("standby", raw.standbys, kMaxNodes, &standbys));
-  }
   options->standbys = standbys.value_or(0);
-  COHORT_RETURN_IF_ERROR(ReadHosts(raw, app, options));
-  COHORT_RETURN_IF_ERROR(ReadChoices(raw, app, options));
-  COHORT_RETURN_IF_ERROR(CheckElasticity(*options));
-  if (app.get_option("--grace")->count() > 0) {
-    COHORT_ASSIGN_OR_RETURN(options->grace, ParseSeconds("--grace", raw.grace));
+}
+
+void ReadSeconds(const CLI::App& app, const std::string& name, const std::string& text, Problems* problems,
+                 const std::function<void(std::chrono::milliseconds)>& set) {
+  if (app.get_option(name)->count() == 0) return;
+  const absl::StatusOr<std::chrono::milliseconds> time = ParseSeconds(name, text);
+  problems->Add(time.status());
+  if (time.ok()) set(*time);
+}
+
+absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* options) {
+  Problems problems;
+  const auto given = [&](const char* name) { return app.get_option(name)->count() > 0; };
+  if (given("--nnodes")) problems.Add(ReadNodes(raw.nodes, options));
+  ReadCounts(raw, app, options, &problems);
+  problems.Add(ReadHosts(raw, app, options));
+  ReadChoices(raw, app, options, &problems);
+  ReadSeconds(app, "--grace", raw.grace, &problems, [&](std::chrono::milliseconds time) { options->grace = time; });
+  ReadSeconds(app, "--wait", raw.wait, &problems, [&](std::chrono::milliseconds time) { options->wait = time; });
+  if (given("--port-range")) problems.Add(ReadPorts(raw.ports, &options->ports));
+  if (given("--token-file") && raw.token_file.empty()) {
+    problems.Add(Invalid("--token-file '': give the path of a file"));
   }
-  if (app.get_option("--wait")->count() > 0) {
-    COHORT_ASSIGN_OR_RETURN(options->wait, ParseSeconds("--wait", raw.wait));
-  }
-  if (app.get_option("--port-range")->count() > 0) COHORT_RETURN_IF_ERROR(ReadPorts(raw.ports, &options->ports));
-  if (app.get_option("--token-file")->count() > 0 && raw.token_file.empty()) {
-    return Invalid("--token-file '': give the path of a file");
-  }
-  if (app.get_option("--iface")->count() > 0 && raw.interface.empty()) {
-    return Invalid("--iface '': give an interface such as eth0, or a network such as 10.1.0.0/16");
+  if (given("--iface") && raw.interface.empty()) {
+    problems.Add(Invalid("--iface '': give an interface such as eth0, or a network such as 10.1.0.0/16"));
   }
   options->interface = raw.interface;
   options->token_file = raw.token_file;
   options->insecure = raw.insecure;
-  if (app.get_option("--log-dir")->count() > 0 && raw.log_directory.empty()) {
-    return Invalid("--log-dir '': give a folder");
-  }
+  if (given("--log-dir") && raw.log_directory.empty()) problems.Add(Invalid("--log-dir '': give a folder"));
   options->log_directory = raw.log_directory;
-  if (app.get_option("--log-rate")->count() > 0) COHORT_RETURN_IF_ERROR(ReadRate(raw.log_rate, &options->log_rate));
-  return ReadEnvironment(raw.environment, options);
+  if (given("--log-rate")) problems.Add(ReadRate(raw.log_rate, &options->log_rate));
+  problems.Add(ReadEnvironment(raw.environment, options));
+  if (problems.none()) problems.Add(CheckElasticity(*options));  // which believes what it reads
+  return problems.All();
 }
 
 // A word after one dash, before the program: CLI11 would take -hosts for -h, and -npernode for -n with a strange value.

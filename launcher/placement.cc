@@ -27,14 +27,21 @@ struct Counts {
   int devices_per_rank = 0;
 };
 
+absl::Status NoDevice(const NodeResources& node, const PlacementOptions& options) {
+  const int each = *options.devices_per_rank;
+  const int ranks = options.ranks.value_or(options.ranks_per_node.value_or(2));
+  return absl::InvalidArgumentError(
+      "--gpus-per-rank " + std::to_string(each) + ": " + node.name +
+      " has no GPU (the driver shows none, or CUDA_VISIBLE_DEVICES hides them); add --simulate-gpus " +
+      std::to_string(std::min(int64_t{each} * ranks, int64_t{kMaxDevicesPerNode})) +
+      " to pretend some, or leave it out" +
+      (options.ranks ? ", and the ranks own no GPUs" : " and use --nproc-per-node"));
+}
+
 absl::StatusOr<Counts> CountWithDevices(const NodeResources& node, const PlacementOptions& options) {
   const int have = static_cast<int>(node.devices.size());
   const int each = *options.devices_per_rank;
-  if (have == 0) {
-    return absl::InvalidArgumentError("--gpus-per-rank " + std::to_string(each) + ": " + node.name +
-                                      " has no GPU; add --simulate-gpus " + std::to_string(each * 2) +
-                                      " to pretend some, or leave it out and use --nproc-per-node");
-  }
+  if (have == 0) return NoDevice(node, options);
   const int ranks = options.ranks_per_node.value_or(have / each);
   if (ranks == 0 || int64_t{ranks} * each > have) {
     const int wanted = std::max(ranks, 1);
@@ -105,6 +112,9 @@ absl::StatusOr<std::vector<int>> DivideRanks(const std::vector<NodeResources>& n
   }
   if (left == 0) return ranks;
   const bool devices = options.devices_per_rank && !options.ranks_per_node;
+  for (const NodeResources& node : nodes) {
+    if (devices && node.devices.empty()) return NoDevice(node, options);
+  }
   return absl::InvalidArgumentError("-n " + std::to_string(wanted) + ": the nodes take " +
                                     std::to_string(wanted - left) + " ranks; lower it, get more nodes, or raise " +
                                     (devices ? "the ranks that share a node's GPUs with --nproc-per-node"

@@ -2,6 +2,7 @@
 
 #include <limits.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,7 +22,20 @@ Kind Look(const std::string& path, std::string* why) {
     *why = path + " is a folder, not a program";
     return Kind::kUnusable;
   }
-  if (!S_ISREG(info.st_mode) || ::access(path.c_str(), X_OK) != 0) {
+  if (!S_ISREG(info.st_mode)) {
+    *why = path +
+           (S_ISFIFO(info.st_mode)   ? " is a pipe"
+            : S_ISSOCK(info.st_mode) ? " is a socket"
+                                     : " is a device") +
+           ", not a program";
+    return Kind::kUnusable;
+  }
+  if (::access(path.c_str(), X_OK) != 0) {
+    struct statvfs where{};
+    if ((info.st_mode & 0111) != 0 && ::statvfs(path.c_str(), &where) == 0 && (where.f_flag & ST_NOEXEC) != 0) {
+      *why = path + " lies on a file system where nothing may be executed (mounted noexec); copy it to another";
+      return Kind::kUnusable;
+    }
     *why = path + " is not executable; use chmod +x, or name its interpreter first (python3 script.py)";
     return Kind::kUnusable;
   }

@@ -1,6 +1,8 @@
 #include "launcher/rendezvous_host.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <utility>
 
 namespace cohort::launcher {
@@ -8,13 +10,19 @@ namespace {
 
 // How long a chosen standby may take to listen. Agents wait for 8 s in all, so that there is time for another.
 constexpr std::chrono::seconds kListensWithin{2};
+// Kept for one that takes over. Signals are not counted by those that get them: older ones are of no use.
+constexpr ptrdiff_t kMostNotices = 64;
 
 }  // namespace
 
 void RendezvousHost::Tell(v1::ToNode message) {
   if (job_.options.standbys > 0) {
-    message.set_number(told_.size() + 1);
+    message.set_number(++told_count_);
     told_.push_back(message);
+    const auto is_notice = [](const v1::ToNode& told) { return told.has_notice_signal(); };
+    if (std::count_if(told_.begin(), told_.end(), is_notice) > kMostNotices) {
+      told_.erase(std::find_if(told_.begin(), told_.end(), is_notice));
+    }
   }
   agents_->Send(index(), message);
 }

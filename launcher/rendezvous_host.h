@@ -56,9 +56,11 @@ class RendezvousHost {
   const Job& job_;
   const std::function<void(const std::string&)> say_;
   StandbyChoice choice_;
-  std::vector<v1::ToNode> told_;  // with standbys: stops, notices, ends of agents
-  uint64_t heard_ = 0;            // FromNode.number of the latest
-  std::set<uint32_t> standbys_;   // as the user knows them
+  // With standbys: stops, ends of agents, and the latest notices, of which a user may send any number.
+  std::vector<v1::ToNode> told_;
+  uint64_t told_count_ = 0;      // of those that were left out as well
+  uint64_t heard_ = 0;           // FromNode.number of the latest
+  std::set<uint32_t> standbys_;  // as the user knows them
   bool over_ = false;
 };
 

@@ -18,21 +18,23 @@ int RunWithArguments(int argc, char** argv) {
 
 constexpr Subcommand kSubcommands[] = {
     {"join",
-     "dlaunch join TOKEN [--wait SECONDS]\n"
+     "dlaunch join - [--wait SECONDS] <<< TOKEN, or dlaunch join TOKEN [--wait SECONDS]\n"
      "  Makes this machine a node of the job whose dlaunch has printed this line; blocks until the job has ended,\n"
-     "  with its exit status. - instead of TOKEN reads it from the standard input. --wait: how long that dlaunch\n"
-     "  may take to answer (600).\n",
+     "  with its exit status. - reads the token, a secret, from the standard input; as an argument other users of\n"
+     "  this machine may see it until dlaunch has begun and overwritten it. --wait: how long that dlaunch may take\n"
+     "  to answer (600).\n",
      RunJoinCommand},  // with main's own arguments, of which it wipes the token
     {"status",
      "dlaunch status [JOB]\n"
      "  Lists the jobs that run on this machine; with JOB that one, its command, and its nodes with their ranks and "
      "the\n"
-     "  pid of each one's agent. JOB: the beginning of its name is enough. What the ranks do: dlaunch top.\n",
+     "  pid of each one's agent. JOB: the beginning of its name is enough, as in job-4e or 4e. What the ranks do: "
+     "dlaunch top.\n",
      RunWithArguments<RunStatusCommand>},
     {"top",
      "dlaunch top [--interval SECONDS] [JOB]\n"
      "  A live view of a job: what every rank does, for how long, its CPU and memory. --interval: between two\n"
-     "  looks. JOB may be left out where one job runs.\n",
+     "  looks. JOB: the beginning of its name is enough, and none where one job runs. q leaves it; the job goes on.\n",
      RunWithArguments<RunTopCommand>},
     {"kill",
      "dlaunch kill [--now] JOB\n"

@@ -19,7 +19,6 @@
 
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/agent/agent_inside.h"
-#include "launcher/agent/open_files.h"
 #include "launcher/agent/sweep.h"
 #include "launcher/base/say.h"
 #include "launcher/environment/process_environment.h"
@@ -442,7 +441,6 @@ int RunAgent(int argc, char** argv) {
     // A pipe takes that much at once; if nobody reads it, the messages won't be read either.
     (void)!::write(STDOUT_FILENO, kAgentPreamble, sizeof kAgentPreamble - 1);
   }
-  RaiseOpenFileLimit();
   HideVariables("GRPC_");
   Sentinel::RememberArguments(argc, argv);
   Agent agent(exit_with_job);

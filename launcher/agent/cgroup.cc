@@ -126,6 +126,12 @@ Cgroup::Cgroup(const std::string& parent) {
   folder_ = name.str();
 }
 
+Cgroup Cgroup::Existing(const std::string& folder) {
+  Cgroup cgroup("");
+  cgroup.folder_ = folder;
+  return cgroup;
+}
+
 absl::Status Cgroup::MakeOuter() {
   if (outer_.valid()) return absl::OkStatus();
   for (bool again = true;; again = false) {

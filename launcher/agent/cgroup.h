@@ -31,6 +31,8 @@ class Cgroup {
  public:
   // Chooses a name below `parent`, or none where that is empty: then every call does nothing and succeeds.
   explicit Cgroup(const std::string& parent);
+  // One that another process has made, or will: its folder(). Only for Kill and Remove.
+  static Cgroup Existing(const std::string& folder);
 
   // Makes it, and below it one to start processes in; again after Kill, since kernels from 6.14 on kill what is started
   // in one that was killed before. Tries that with a process, from the main thread. kUnavailable where it is not

@@ -81,6 +81,20 @@ bool IsTraced(pid_t pid) {
   return at != std::string::npos && std::strtol(status.c_str() + at + 10, nullptr, 10) != 0;
 }
 
+pid_t WrappedProgram(pid_t pid) {
+  pid_t program = 0;
+  for (int depth = 0; depth < 64; ++depth) {
+    const std::string folder = "/proc/" + std::to_string(program == 0 ? pid : program);
+    if (ReadFile(folder + "/wchan") != "do_wait") break;
+    std::istringstream children(ReadFile(folder + "/task/" + folder.substr(6) + "/children"));
+    pid_t child = 0;
+    pid_t other = 0;
+    if (!(children >> child) || children >> other) break;
+    program = child;
+  }
+  return program;
+}
+
 std::vector<pid_t> ListProcesses() {
   std::vector<pid_t> pids;
   DIR* const proc = ::opendir("/proc");

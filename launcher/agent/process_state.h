@@ -28,6 +28,9 @@ std::optional<ProcessState> ParseProcessStat(const std::string& text);
 // True when `pid` is `ancestor`, of the process group that it leads, or a descendant of either. Programs are often
 // started through a wrapper.
 bool DescendsFrom(pid_t pid, pid_t ancestor);
+// The program behind a wrapper: what `pid` waits for, in wait() and nowhere else, where that is its only child, and so
+// on. 0 where there is none, or the kernel does not tell where a process waits.
+pid_t WrappedProgram(pid_t pid);
 // True while a debugger is attached.
 bool IsTraced(pid_t pid);
 // All processes that /proc shows.

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "launcher/agent/cgroup.h"
-#include "launcher/agent/open_files.h"
+#include "launcher/base/open_files.h"
 #include "launcher/base/pipe.h"
 
 namespace cohort::launcher {
@@ -98,7 +98,13 @@ absl::Status WhyNotExecuted(const Failure& failure, const RankCommand& command) 
   }
   const std::string text = "can't execute " + command.path + ": " + cause;
   if (failure.error == ENOENT) return absl::NotFoundError(text + " (the program, or the interpreter in its #! line)");
-  if (failure.error == EACCES) return absl::PermissionDeniedError(text);
+  if (failure.error == EACCES || failure.error == EPERM) return absl::PermissionDeniedError(text);
+  if (failure.error == ETXTBSY) {
+    return absl::PermissionDeniedError(text + "; somebody has it open to write: wait for them, or start a copy");
+  }
+  if (failure.error == ELOOP) {
+    return absl::PermissionDeniedError(text + "; links, or #! lines, lead from one to the next: name what they mean");
+  }
   if (failure.error == ENOEXEC) {
     return absl::PermissionDeniedError(text + "; a script needs a first line such as #!/bin/sh");
   }

@@ -6,7 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
+#include "launcher/base/dial.h"
+#include "launcher/base/free_port.h"
+#include "launcher/base/own_addresses.h"
 #include "launcher/control/lease.h"
 #include "launcher/control/rendezvous.h"
 #include "runtime/base/deadline.h"

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <set>
 #include <utility>
@@ -21,9 +22,16 @@ namespace {
 
 constexpr std::chrono::seconds kSweepLimit{5};
 constexpr int kStuckAfterMs = 3000;
+constexpr char kSentinelArgument[] = "--agent=";
 
 char* arguments_begin = nullptr;
 size_t arguments_size = 0;
+
+// Where a sentinel finds its descriptors, however it was begun: the pipe from its agent, a pidfd of the agent's parent,
+// and the agent's output. The last is never used: dlaunch sees the end of it when the sentinel has swept as well.
+constexpr int kPipe = 3;
+constexpr int kLauncher = 4;
+constexpr int kOutput = 5;
 
 void Rename() {
   constexpr char kName[] = "dlaunch\0sentinel";
@@ -33,20 +41,29 @@ void Rename() {
   std::memcpy(arguments_begin, kName, sizeof kName);
 }
 
-// Nothing else of the agent's must stay open here, or its peers would not see its end. The descriptors become 3, 4 and
-// 5; the last is never used: dlaunch sees the end of the agent's output when the sentinel has swept as well.
-void KeepOnly(int* pipe, int* launcher, int output) {
-  const int high_pipe = ::fcntl(*pipe, F_DUPFD, 10);
-  const int high_launcher = ::fcntl(*launcher, F_DUPFD, 10);
+// Nothing else of the agent's must stay open here, or its peers would not see its end. False where `launcher`, which
+// may be -1, could not be kept.
+bool KeepOnly(int pipe, int launcher, int output) {
+  const int high_pipe = ::fcntl(pipe, F_DUPFD, 10);
+  const int high_launcher = ::fcntl(launcher, F_DUPFD, 10);
   const int high_output = ::fcntl(output, F_DUPFD, 10);
-  *pipe = ::dup2(high_pipe, 3);
-  *launcher = high_launcher < 0 ? -1 : ::dup2(high_launcher, 4);
-  const bool kept = high_output >= 0 && ::dup2(high_output, 5) == 5;
-  ::syscall(SYS_close_range, kept ? 6 : 5, ~0U, 0);
-  if (*launcher < 0) ::close(4);
+  ::dup2(high_pipe, kPipe);
+  const bool kept_launcher = high_launcher >= 0 && ::dup2(high_launcher, kLauncher) == kLauncher;
+  const bool kept_output = high_output >= 0 && ::dup2(high_output, kOutput) == kOutput;
+  ::syscall(SYS_close_range, kept_output ? kOutput + 1 : kOutput, ~0U, 0);
+  if (!kept_launcher) ::close(kLauncher);
   const int null = ::open("/dev/null", O_RDWR);
   for (int fd = 0; fd < 3; ++fd) ::dup2(null, fd);
-  if (null > 5) ::close(null);
+  if (null > kOutput) ::close(null);
+  return launcher < 0 || kept_launcher;
+}
+
+// In the child, by system calls alone: the agent may have threads.
+void LeaveAgent(int pipe, int launcher, int output) {
+  ::setsid();
+  ::prctl(PR_SET_PDEATHSIG, 0);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
+  if (!KeepOnly(pipe, launcher, output)) ::_exit(1);
 }
 
 // Reads which groups there are, until the agent has gone. Should dlaunch go and the agent stay, the agent is stuck.
@@ -70,14 +87,9 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent) {
   }
 }
 
-[[noreturn]] void RunSentinel(int pipe, int launcher, int output, pid_t agent, const std::string& mark,
-                              Cgroup* cgroup) {
-  ::setsid();
-  ::prctl(PR_SET_PDEATHSIG, 0);
+[[noreturn]] void Guard(int launcher, pid_t agent, const std::string& mark, Cgroup* cgroup) {
   Rename();
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGQUIT, SIGUSR1, SIGUSR2}) ::signal(signal, SIG_IGN);
-  KeepOnly(&pipe, &launcher, output);
-  for (const pid_t group : WatchAgent(pipe, launcher, agent)) ::kill(-group, SIGKILL);
+  for (const pid_t group : WatchAgent(kPipe, launcher, agent)) ::kill(-group, SIGKILL);
   cgroup->Kill(kSweepLimit);
   Sweep(mark, Spared(), false, kSweepLimit);
   cgroup->Remove(kSweepLimit);
@@ -109,8 +121,21 @@ bool Sentinel::Start() {
   Pipe pipe;
   if (!pipe.Open()) return false;
   const pid_t agent = ::getpid();
+  const int launcher = launcher_.valid() ? kLauncher : -1;
+  const bool has_threads = std::exchange(started_, true);  // the agent has, by the time when a sentinel can have ended
+  std::string number = kSentinelArgument + std::to_string(agent);
+  std::string watched = std::to_string(launcher);
+  std::string mark = mark_;
+  std::string folder = cgroup_->folder();
+  char name[] = "dlaunch", command[] = "sentinel";
+  char* const arguments[] = {name, command, number.data(), watched.data(), mark.data(), folder.data(), nullptr};
   const pid_t pid = ::fork();
-  if (pid == 0) RunSentinel(pipe.read_end.get(), launcher_.get(), output_.get(), agent, mark_, cgroup_);
+  if (pid == 0) {
+    LeaveAgent(pipe.read_end.get(), launcher_.get(), output_.get());
+    if (!has_threads) Guard(launcher, agent, mark_, cgroup_);
+    ::execv("/proc/self/exe", arguments);
+    ::_exit(127);
+  }
   if (pid < 0) return false;
   pipe_ = std::move(pipe.write_end);
   pid_ = pid;
@@ -134,6 +159,20 @@ void Sentinel::ForgetEmptyGroups() {
     Tell(-group);
     return true;
   });
+}
+
+bool IsSentinelCommand(int argc, char** argv) {
+  return argc == 6 && std::strcmp(argv[1], "sentinel") == 0 &&
+         std::strncmp(argv[2], kSentinelArgument, std::strlen(kSentinelArgument)) == 0;
+}
+
+void RunSentinel(int argc, char** argv) {
+  Sentinel::RememberArguments(argc, argv);
+  const pid_t agent = std::atoi(argv[2] + std::strlen(kSentinelArgument));
+  const int launcher = std::atoi(argv[3]);
+  const std::string mark = argv[4];
+  Cgroup cgroup = Cgroup::Existing(argv[5]);
+  Guard(launcher, agent, mark, &cgroup);
 }
 
 void Sentinel::Tell(pid_t value) { (void)!::write(pipe_.get(), &value, sizeof value); }

@@ -30,7 +30,9 @@ class Sentinel {
   // processes.
   static void RememberArguments(int argc, char** argv);
 
-  // Forks it; again after its death. False when the system gives no process; the job can go on without.
+  // Forks it, the first time before there are threads; again after its death, as a program of its own (RunSentinel),
+  // since a copy of a process with threads may do nothing but system calls. False when the system gives no process; the
+  // job can go on without.
   bool Start();
   pid_t pid() const { return pid_; }
   // Its process groups: killed at the end as well, whatever their members' environment.
@@ -53,9 +55,14 @@ class Sentinel {
   runtime::FileDescriptor output_;    // the agent's standard output at its start
   std::set<pid_t> groups_;
   std::vector<pid_t> leaderless_;  // of those
+  bool started_ = false;
   pid_t pid_ = -1;
   runtime::FileDescriptor pidfd_;
   runtime::FileDescriptor pipe_;  // its end is how the sentinel sees ours
 };
+
+// Whether these are main's arguments in a sentinel that was begun as a program, and its life then.
+bool IsSentinelCommand(int argc, char** argv);
+[[noreturn]] void RunSentinel(int argc, char** argv);
 
 }  // namespace cohort::launcher

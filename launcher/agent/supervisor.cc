@@ -218,9 +218,10 @@ void Supervisor::Look() {
 // The rank's process, or the program behind it. One with a debugger is not stopped.
 bool Supervisor::IsStopped(const Rank& rank, const ProcessState& state) {
   if (state.state == 'T') return !IsTraced(rank.process.pid);
-  if (rank.program == 0) return false;
-  const auto program = ReadProcessState(rank.program);
-  return program && program->state == 'T' && program->group == state.group && !IsTraced(rank.program);
+  const pid_t pid = rank.program != 0 ? rank.program : WrappedProgram(rank.process.pid);
+  if (pid == 0) return false;
+  const auto program = ReadProcessState(pid);
+  return program && program->state == 'T' && program->group == state.group && !IsTraced(pid);
 }
 
 void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {

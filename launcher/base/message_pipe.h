@@ -35,6 +35,7 @@ class MessageReader {
   std::string awaited_;
 };
 
+// Appends the message behind its length, as MessageReader reads it.
 void AppendDelimited(const google::protobuf::MessageLite& message, std::string* out);
 
 // Writes messages to a pipe from an event loop without ever blocking it: what does not fit waits in memory, and the

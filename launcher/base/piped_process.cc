@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -10,13 +11,14 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/open_files.h"
 #include "launcher/base/pipe.h"
 
 namespace cohort::launcher {
 namespace {
 
 [[noreturn]] void RunChild(pid_t parent, int input, int output, int error, const PipedProcessOptions& options,
-                           char* const* argv) {
+                           const rlimit& open_files, char* const* argv) {
   ::setpgid(0, 0);
   if (options.death_signal != 0) ::prctl(PR_SET_PDEATHSIG, options.death_signal);
   if (::getppid() != parent) ::_exit(1);
@@ -26,6 +28,7 @@ namespace {
   ::dup2(input, STDIN_FILENO);
   ::dup2(output, STDOUT_FILENO);
   if (error >= 0) ::dup2(error, STDERR_FILENO);
+  ::setrlimit(RLIMIT_NOFILE, &open_files);
   ::execvp(options.program.empty() ? argv[0] : options.program.c_str(), argv);
   ::_exit(127);
 }
@@ -41,9 +44,11 @@ absl::StatusOr<PipedProcess> StartPiped(std::vector<std::string> arguments, cons
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
   const pid_t parent = ::getpid();
+  const rlimit open_files = UsersOpenFileLimit();
   const pid_t pid = ::fork();
   if (pid == 0) {
-    RunChild(parent, input.read_end.get(), output.write_end.get(), error.write_end.get(), options, argv.data());
+    RunChild(parent, input.read_end.get(), output.write_end.get(), error.write_end.get(), options, open_files,
+             argv.data());
   }
   if (pid < 0) {
     return absl::ResourceExhaustedError(std::string("no process: ") + std::strerror(errno) + "; raise ulimit -u");

@@ -26,9 +26,9 @@ struct PipedProcessOptions {
 };
 
 // Starts `arguments[0]`, looked up in PATH unless it has a slash, in a process group of its own (Ctrl-C is for us, who
-// tell our children what it means), with no signal blocked (but see keep_blocked) and only its standard streams open. A
-// program that can't be executed ends with 127. Call from the main thread. kResourceExhausted names the limit that is
-// in the way.
+// tell our children what it means), with no signal blocked (but see keep_blocked), the user's limit on open files and
+// only its standard streams open. A program that can't be executed ends with 127. Call from the main thread.
+// kResourceExhausted names the limit that is in the way.
 absl::StatusOr<PipedProcess> StartPiped(std::vector<std::string> arguments, const PipedProcessOptions& options);
 
 }  // namespace cohort::launcher

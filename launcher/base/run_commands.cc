@@ -51,15 +51,17 @@ class CommandRunner {
       : commands_(commands), options_(options), results_(commands.size()) {}
 
   std::vector<CommandResult> Run() {
-    while (!cancelled_ && (next_ < commands_.size() || !running_.empty())) {
-      while (!cancelled_ && next_ < commands_.size() && running_.size() < options_.at_once) StartNext();
-      if (!cancelled_ && !running_.empty()) WaitForSome();
+    while (!Cancelled() && (next_ < commands_.size() || !running_.empty())) {
+      while (!Cancelled() && next_ < commands_.size() && running_.size() < options_.at_once) StartNext();
+      if (!Cancelled() && !running_.empty()) WaitForSome();
     }
     for (const Running& running : running_) Kill(running);
     return std::move(results_);
   }
 
  private:
+  bool Cancelled() const { return refused_ && Clock::now() >= may_cancel_; }
+
   void StartNext() {
     const size_t index = next_++;
     auto started = StartPiped(commands_[index], {.error_pipe = true, .death_signal = SIGKILL});
@@ -77,7 +79,7 @@ class CommandRunner {
 
   void WaitForSome() {
     std::vector<pollfd> polled;
-    Clock::time_point first = Clock::time_point::max();
+    Clock::time_point first = refused_ ? may_cancel_ : Clock::time_point::max();
     for (const Running& running : running_) {
       polled.push_back({running.process.output.get(), POLLIN, 0});  // -1, once closed, is passed over
       polled.push_back({running.process.error.get(), POLLIN, 0});
@@ -86,7 +88,7 @@ class CommandRunner {
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(first - Clock::now()).count();
     ::poll(polled.data(), polled.size(), static_cast<int>(std::clamp<long long>(left, 0, 1000)));
-    for (size_t i = 0; i < running_.size() && !cancelled_;) {
+    for (size_t i = 0; i < running_.size() && !Cancelled();) {
       Running& running = running_[i];
       CommandResult& result = results_[running.index];
       const bool ended = ::waitpid(running.process.pid, &result.wait_status, WNOHANG) == running.process.pid;
@@ -105,7 +107,7 @@ class CommandRunner {
   }
 
   void Tell(size_t index) {
-    if (options_.on_end && !options_.on_end(index, results_[index])) cancelled_ = true;
+    if (options_.on_end && !options_.on_end(index, results_[index])) refused_ = true;
   }
 
   const std::vector<std::vector<std::string>>& commands_;
@@ -113,7 +115,8 @@ class CommandRunner {
   std::vector<CommandResult> results_;
   std::vector<Running> running_;
   size_t next_ = 0;
-  bool cancelled_ = false;
+  const Clock::time_point may_cancel_ = Clock::now() + options_.cancels_after;
+  bool refused_ = false;  // by on_end
 };
 
 }  // namespace

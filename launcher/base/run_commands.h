@@ -21,6 +21,8 @@ struct RunCommandsOptions {
   std::chrono::milliseconds limit = std::chrono::seconds(20);  // for each command
   // Told of each as it ends, on the calling thread; false cancels all others.
   std::function<bool(size_t index, const CommandResult& result)> on_end = nullptr;
+  // Since the beginning; before it nothing is cancelled, so that what ends meanwhile is told as well.
+  std::chrono::milliseconds cancels_after{0};
 };
 
 // Runs each command (looked up in PATH) with an empty standard input and returns what became of it, in order. Blocks

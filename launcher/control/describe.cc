@@ -10,18 +10,17 @@
 namespace cohort::launcher {
 namespace {
 
-// "120 ms", "4.5 s".
-std::string Duration(uint64_t milliseconds) {
-  if (milliseconds < 1000) return std::to_string(milliseconds) + " ms";
-  return std::to_string(milliseconds / 1000) + "." + std::to_string(milliseconds % 1000 / 100) + " s";
-}
-
 // "all_reduce" of "all_reduce(sum, float32, 1024)".
 std::string ShortCall(const std::string& call) { return call.substr(0, call.find('(')); }
 
 std::string At(const std::string& site) { return site.empty() ? "" : " at " + site; }
 
 }  // namespace
+
+std::string DescribeDuration(uint64_t milliseconds) {
+  if (milliseconds < 1000) return std::to_string(milliseconds) + " ms";
+  return std::to_string(milliseconds / 1000) + "." + std::to_string(milliseconds % 1000 / 100) + " s";
+}
 
 std::string SignalName(int signal) {
   const char* name = sigabbrev_np(signal);
@@ -86,9 +85,9 @@ int ExitCode(const v1::RankExit& exit) {
 std::string DescribeCall(const v1::CallState& call) {
   if (!call.present()) return "in no collective call";
   const std::string what = ShortCall(call.call()) + " #" + std::to_string(call.sequence()) + At(call.site());
-  if (call.failed()) return "in " + what + " until it failed, " + Duration(call.age_ms()) + " earlier";
-  if (call.done()) return "after " + what + " (done " + Duration(call.age_ms()) + " earlier)";
-  return "in " + what + " for " + Duration(call.age_ms());
+  if (call.failed()) return "in " + what + " until it failed, " + DescribeDuration(call.age_ms()) + " earlier";
+  if (call.done()) return "after " + what + " (done " + DescribeDuration(call.age_ms()) + " earlier)";
+  return "in " + what + " for " + DescribeDuration(call.age_ms());
 }
 
 std::string CallAndSite(const v1::CallState& call) { return call.call() + At(call.site()); }

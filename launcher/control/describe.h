@@ -9,6 +9,9 @@
 
 namespace cohort::launcher {
 
+// "120 ms", "4.5 s".
+std::string DescribeDuration(uint64_t milliseconds);
+
 // "SIGKILL"; "signal 77" for one without a name.
 std::string SignalName(int signal);
 

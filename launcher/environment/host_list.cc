@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <cctype>
-#include <charconv>
+#include <limits>
 #include <set>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/whole_number.h"
 #include "launcher/options.h"
 #include "runtime/base/status_macros.h"
 
@@ -28,10 +29,8 @@ string_view Trim(string_view text) {
 }
 
 std::optional<int> ReadNumber(string_view text) {
-  int value = 0;
-  if (text.empty() || text.size() > kMaxRangeDigits || !std::all_of(text.begin(), text.end(), IsDigit)) return {};
-  std::from_chars(text.data(), text.data() + text.size(), value);
-  return value;
+  if (text.size() > kMaxRangeDigits) return {};
+  return ReadWholeNumber(text, 0, std::numeric_limits<int>::max());
 }
 
 // Cuts at commas that are outside of brackets.

@@ -10,8 +10,10 @@
 #include "launcher/base/printable.h"
 #include "launcher/environment/cpus.h"
 #include "launcher/environment/cuda_devices.h"
+#include "launcher/environment/networks.h"
 #include "launcher/environment/numa_nodes.h"
 #include "launcher/environment/this_machine.h"
+#include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
@@ -44,6 +46,7 @@ v1::NodeInventory TakeInventory() {
   inventory.set_cpus(FormatCpuList(AvailableCpus()));
   for (const std::vector<int>& core : AvailableCores()) inventory.add_cores(FormatCpuList(core));
   for (const std::vector<int>& node : FindNumaNodes(AvailableCpus())) inventory.add_numa_nodes(FormatCpuList(node));
+  for (const std::string& network : OwnNetworks()) inventory.add_networks(network);
   const auto devices = FindCudaDevices();
   if (devices.ok()) {
     *inventory.mutable_devices() = {devices->begin(), devices->end()};
@@ -72,6 +75,7 @@ absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output) {
   inventory.set_host(Printable(inventory.host(), kMaxName));
   inventory.set_version(Printable(inventory.version(), kMaxName));
   inventory.set_error(Printable(inventory.error(), kMaxWords));
+  for (std::string& network : *inventory.mutable_networks()) network = Printable(network, kMaxName);
   for (v1::Device& device : *inventory.mutable_devices()) device.set_id(Printable(device.id(), kMaxName));
   return inventory;
 }
@@ -85,6 +89,9 @@ absl::StatusOr<NodeResources> ResourcesOf(const v1::NodeInventory& inventory, co
                                       "--agent-path");
   }
   if (!inventory.error().empty()) return absl::InvalidArgumentError("can't take part: " + inventory.error());
+  if (!options.interface.empty()) {
+    COHORT_RETURN_IF_ERROR(CheckNetwork(options.interface, {inventory.networks().begin(), inventory.networks().end()}));
+  }
   const absl::StatusOr<std::vector<int>> cpus = ParseCpuList(inventory.cpus());
   if (!cpus.ok()) {
     return absl::InvalidArgumentError("tells its CPUs wrongly: " + std::string(cpus.status().message()));

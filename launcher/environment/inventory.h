@@ -20,7 +20,8 @@ std::string FormatInventory(const v1::NodeInventory& inventory);
 absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output);
 
 // What a node that told this has for a job with these options, under the name that the plan gives it. kInvalidArgument,
-// to be read after the node's name: another version, no part to take, CPUs that are no list. Pure.
+// to be read after the node's name: another version, no part to take, no network that --iface names, CPUs that are no
+// list. Pure.
 absl::StatusOr<NodeResources> ResourcesOf(const v1::NodeInventory& inventory, const Options& options,
                                           const std::string& name);
 

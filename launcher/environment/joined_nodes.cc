@@ -12,21 +12,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
+#include "launcher/base/own_addresses.h"
 #include "launcher/base/say.h"
 #include "launcher/credentials.h"
 #include "launcher/environment/inventory.h"
+#include "launcher/environment/networks.h"
 #include "launcher/environment/this_machine.h"
+#include "launcher/join/join_job.h"
 #include "launcher/join/token.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
-namespace {
-
-constexpr std::chrono::minutes kWait{10};
-
-}  // namespace
-
 Detection JoinedNodes::Detect(const Options& options) const {
   if (options.wait && !options.nodes) return {true, "--wait"};
   if (options.nodes.value_or(1) == 1) return {false, "no --nnodes above 1"};
@@ -50,20 +47,17 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   token.secret = absl::WebSafeBase64Escape(random);
   const std::vector<std::string> own = OwnAddresses(options.interface);
   if (own.empty()) {
-    if (!options.interface.empty()) {
-      return absl::InvalidArgumentError("--iface " + options.interface +
-                                        ": this machine has no address there that others may reach (link-local ones "
-                                        "of IPv6 are none); name another, or give it an address");
-    }
+    COHORT_RETURN_IF_ERROR(CheckOwnNetwork(options));
     return absl::InvalidArgumentError("this machine has no address that others may reach; bring its network up");
   }
   const bool on_all = options.interface.empty();
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open(options.ports.value_or(PortRange{0, 0}),
                                                         on_all ? std::vector<std::string>() : own));
   token.addresses = FormatAddresses(own, gate.port());
-  const std::chrono::milliseconds wait = options.wait.value_or(kWait);
+  const std::chrono::milliseconds wait = options.wait.value_or(kJoinWait);
   Say("1 of " + std::to_string(count) + " nodes is here; on " + (count == 2 ? "the other" : "each of the others") +
-      ", run:\n\n  dlaunch join " + FormatToken(token) + "\n");
+      ", run:\n\n  dlaunch join - <<< " + FormatToken(token) + "\n");
+  Say("whoever has the token may join; dlaunch join TOKEN works in any shell, but other users may see it for a moment");
   if (options.min_nodes) {
     Say("with " + std::to_string(*options.min_nodes) +
         (*options.min_nodes == 1 ? " node the job can start; in " : " nodes the job can start; in ") +
@@ -77,6 +71,12 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   const std::string source = joined->empty() ? "this machine, which no other has joined"
                                              : std::to_string(joined->size() + 1) + " machines that joined";
   return WithJoined(options, source, *std::move(joined));
+}
+
+absl::Status CheckOwnNetwork(const Options& options) {
+  if (options.interface.empty()) return absl::OkStatus();
+  const absl::Status found = CheckNetwork(options.interface, OwnNetworks());
+  return found.ok() ? found : absl::InvalidArgumentError("this machine " + std::string(found.message()));
 }
 
 std::optional<int> LeastOthers(const Options& options) {

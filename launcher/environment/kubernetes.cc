@@ -2,14 +2,16 @@
 
 #include <netdb.h>
 
-#include <charconv>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "launcher/base/printable.h"
 #include "launcher/base/say.h"
+#include "launcher/base/text_file.h"
+#include "launcher/base/whole_number.h"
 #include "launcher/environment/joined_nodes.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/environment/this_machine.h"
@@ -21,14 +23,12 @@ namespace cohort::launcher {
 namespace {
 
 constexpr int kDefaultPort = 29400;  // of a pod's own network
-constexpr std::chrono::minutes kWait{10};
 constexpr size_t kMinSecret = 16;
+constexpr size_t kMaxName = 253;  // of DNS
 
 // The number of a pod, from 0, or of pods, from 1.
 absl::StatusOr<int> ReadNumber(const char* name, const std::string& text, int min) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc() && end == text.data() + text.size() && value >= min && value <= kMaxNodes) return value;
+  if (const auto value = ReadWholeNumber(text, min, kMaxNodes)) return *value;
   return absl::InvalidArgumentError(std::string(name) + " is '" + text + "', which is no " +
                                     (min == 0 ? "number of a pod" : "number of pods; give --nnodes N"));
 }
@@ -58,7 +58,7 @@ absl::StatusOr<JoinKey> ReadKey(const Options& options, const std::string& first
         "after: kubectl create secret generic cohort-token --from-literal=token=$(openssl rand -hex 32); or give "
         "--insecure where the network is your own");
   }
-  COHORT_ASSIGN_OR_RETURN(std::string secret, ReadHostFile(options.token_file, "--token-file"));
+  COHORT_ASSIGN_OR_RETURN(std::string secret, ReadTextFile(options.token_file, "--token-file"));
   while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
   if (secret.size() < kMinSecret) {
     return absl::InvalidArgumentError("--token-file " + options.token_file + ": it must hold " +
@@ -74,6 +74,11 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
                                                       bool wants_count) {
   KubernetesPod pod;
   if (const auto leader = variable("LWS_LEADER_ADDRESS")) {
+    if (leader->size() > kMaxName) {
+      return absl::InvalidArgumentError("LWS_LEADER_ADDRESS has " + std::to_string(leader->size()) +
+                                        " characters, and no name of a pod has more than " + std::to_string(kMaxName) +
+                                        "; it is set by LeaderWorkerSet, or has to be unset");
+    }
     pod.first = *leader;
     COHORT_ASSIGN_OR_RETURN(pod.index, ReadNumber("LWS_WORKER_INDEX", variable("LWS_WORKER_INDEX").value_or(""), 0));
     if (const auto size = variable("LWS_GROUP_SIZE"); size && wants_count) {
@@ -104,7 +109,8 @@ absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& vari
 }
 
 Detection Kubernetes::Detect(const Options&) const {
-  if (const auto leader = GetVariable("LWS_LEADER_ADDRESS")) return {true, "LWS_LEADER_ADDRESS is " + *leader};
+  if (const auto leader = GetVariable("LWS_LEADER_ADDRESS"))
+    return {true, "LWS_LEADER_ADDRESS is " + Printable(*leader, kMaxName)};
   if (!GetVariable("KUBERNETES_SERVICE_HOST")) return {false, "KUBERNETES_SERVICE_HOST is not set"};
   const auto index = GetVariable("JOB_COMPLETION_INDEX");
   if (!index) return {false, "a pod, but neither JOB_COMPLETION_INDEX nor LWS_LEADER_ADDRESS is set"};
@@ -144,16 +150,17 @@ absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
     const JoinTarget target{.addresses = pod.first + ":" + std::to_string(ports.first),
                             .key = key,
                             .index = pod.index,
-                            .wait = options.wait.value_or(kWait)};
+                            .wait = options.wait.value_or(kJoinWait)};
     return JobNodes{.source = pods(count), .instead = [target] { return JoinJob(target); }};
   }
+  COHORT_RETURN_IF_ERROR(CheckOwnNetwork(options));
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open({ports.first, ports.first}));  // where the others look
   Say("pod 0 of " + std::to_string(count) + " waits for the others on port " + std::to_string(gate.port()));
   absl::StatusOr<std::vector<JoinedNode>> joined =
       gate.Await(key, {.count = count - 1,
                        .least = LeastOthers(options),
                        .indexed = true,
-                       .deadline = runtime::Deadline::After(options.wait.value_or(kWait)),
+                       .deadline = runtime::Deadline::After(options.wait.value_or(kJoinWait)),
                        .say = &Say});
   if (!joined.ok())
     return absl::Status(joined.status().code(), absl::StrCat(joined.status().message(), "; see --wait"));

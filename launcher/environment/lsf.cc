@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "launcher/base/text_file.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/spawn/blaunch_command.h"
@@ -30,7 +31,7 @@ absl::StatusOr<JobNodes> Lsf::Find(const Options& options) const {
         "alone with --launcher local");
   }
   COHORT_ASSIGN_OR_RETURN(const std::string text,
-                          ReadHostFile(GetVariable("LSB_DJOB_HOSTFILE").value_or(""), "LSB_DJOB_HOSTFILE"));
+                          ReadTextFile(GetVariable("LSB_DJOB_HOSTFILE").value_or(""), "LSB_DJOB_HOSTFILE"));
   COHORT_ASSIGN_OR_RETURN(std::vector<HostEntry> hosts, ParseNodeFile(text, "LSB_DJOB_HOSTFILE"));
   COHORT_ASSIGN_OR_RETURN(hosts, FirstHosts(std::move(hosts), options, job));
   return AskHosts(

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "launcher/base/text_file.h"
 #include "launcher/environment/remote_hosts.h"
 #include "runtime/base/status_macros.h"
 
@@ -46,7 +47,7 @@ absl::Status OrderNodes(const Options& options, std::vector<NodeResources>* node
   }
   if (options.rank_order != RankOrder::kFile) return absl::OkStatus();
   const std::string origin = "--rank-order file:" + options.rank_order_file;
-  COHORT_ASSIGN_OR_RETURN(const std::string text, ReadHostFile(options.rank_order_file, origin));
+  COHORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.rank_order_file, origin));
   COHORT_ASSIGN_OR_RETURN(const std::vector<HostEntry> list, ParseHostFile(text, origin));
   return OrderByList(list, origin, nodes);
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "launcher/base/text_file.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/environment/ssh_hosts.h"
@@ -30,7 +31,7 @@ absl::StatusOr<JobNodes> Pbs::Find(const Options& options) const {
         "alone with --launcher local");
   }
   COHORT_ASSIGN_OR_RETURN(const std::string text,
-                          ReadHostFile(GetVariable("PBS_NODEFILE").value_or(""), "PBS_NODEFILE"));
+                          ReadTextFile(GetVariable("PBS_NODEFILE").value_or(""), "PBS_NODEFILE"));
   COHORT_ASSIGN_OR_RETURN(std::vector<HostEntry> hosts, ParseNodeFile(text, "PBS_NODEFILE"));
   COHORT_ASSIGN_OR_RETURN(hosts, FirstHosts(std::move(hosts), options, job));
   return AskHosts(options, hosts, SshWay(options, "of " + job + ", by ssh"));

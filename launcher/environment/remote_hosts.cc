@@ -1,13 +1,10 @@
 #include "launcher/environment/remote_hosts.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -21,16 +18,16 @@
 #include "launcher/environment/process_environment.h"
 #include "launcher/environment/this_machine.h"
 #include "launcher/program.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
 
-constexpr size_t kMaxHostFile = 16 << 20;
-constexpr size_t kMaxWords = 2000;                            // of what ssh says
-constexpr auto kHostFilePatience = std::chrono::seconds(30);  // for what comes through a pipe
+constexpr size_t kMaxWords = 2000;  // of what ssh says
+constexpr size_t kMaxReasons = 10;
+// One host that can't be used is refused with all others that are known to be so by then: those that don't answer as
+// well, which takes ssh four seconds to see. The whole is promised within five.
+constexpr auto kHearsOthers = std::chrono::milliseconds(4500);
 
 std::string LastLine(const std::string& text) {
   const size_t end = text.find_last_not_of("\r\n");
@@ -46,7 +43,12 @@ std::string DescribeFailure(const Options& options, const RemoteWay& way, const 
   const std::string said = Printable(LastLine(result.error), kMaxWords);
   const std::string words = said.empty() ? "" : ": " + said;
   if (!result.ended) return "gave no answer" + (said.empty() ? " within 20 s" : words);
-  const int code = WIFEXITED(result.wait_status) ? WEXITSTATUS(result.wait_status) : 0;
+  if (WIFSIGNALED(result.wait_status)) {
+    const char* const name = ::sigabbrev_np(WTERMSIG(result.wait_status));
+    return "could not be asked: " + way.spawner + " was killed by SIG" + (name == nullptr ? "?" : name) + words +
+           "; try: " + trial;
+  }
+  const int code = WEXITSTATUS(result.wait_status);
   const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
   if (code == way.unreachable_status) return "can't be reached" + words + "; try: " + trial;
   if (code == 127 || code == 126) {
@@ -85,33 +87,20 @@ absl::StatusOr<NodeResources> ReadAnswer(const Options& options, const RemoteWay
   return node;
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> ReadHostFile(const std::string& path, const std::string& origin) {
-  const auto refuse = [&](const std::string& why) {
-    return absl::InvalidArgumentError(origin + ": " + path + ": " + why);
-  };
-  // Opening a pipe that nobody writes to must not block, and it reads as empty; one that somebody writes to is waited
-  // for.
-  const runtime::FileDescriptor file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
-  if (!file.valid()) return refuse(std::strerror(errno));
-  const runtime::Deadline deadline = runtime::Deadline::After(kHostFilePatience);
-  std::string text;
-  std::vector<char> part(64 << 10);
-  while (true) {
-    const ssize_t got = read(file.get(), part.data(), part.size());
-    if (got < 0 && (errno == EINTR || errno == EAGAIN)) {
-      if (deadline.passed()) return refuse("a pipe whose writer has not come to an end within 30 s");
-      pollfd readable{file.get(), POLLIN, 0};
-      poll(&readable, 1, 100);
-      continue;
-    }
-    if (got < 0) return refuse("can't be read: " + std::string(std::strerror(errno)));
-    if (got == 0) return text;
-    text.append(part.data(), static_cast<size_t>(got));
-    if (text.size() > kMaxHostFile) return refuse("has more than 16 MiB");
+// All of them by name, and the first of them with their reasons.
+std::string DescribeUnusable(const std::vector<HostEntry>& hosts, const std::map<size_t, std::string>& unusable) {
+  if (unusable.size() == 1) return unusable.begin()->second;
+  std::string names, reasons;
+  size_t told = 0;
+  for (const auto& [index, why] : unusable) {
+    names += (names.empty() ? "" : ", ") + hosts[index].host;
+    if (++told <= kMaxReasons) reasons += "\n    " + why;
   }
+  if (told > kMaxReasons) reasons += "\n    and " + std::to_string(told - kMaxReasons) + " more";
+  return std::to_string(told) + " of " + std::to_string(hosts.size()) + " hosts can't be used: " + names + reasons;
 }
+
+}  // namespace
 
 absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, const Options& options,
                                                   const std::string& what) {
@@ -135,19 +124,21 @@ absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<Host
   if (!commands.empty()) COHORT_RETURN_IF_ERROR(CheckIsHere(commands[0][0], way));
   const size_t least = options.min_nodes ? static_cast<size_t>(*options.min_nodes) : hosts.size();
   std::vector<std::optional<NodeResources>> answers(hosts.size());
-  std::vector<std::string> left_out;
-  RunCommands(commands, {.on_end = [&](size_t index, const CommandResult& result) {
-                absl::StatusOr<NodeResources> node = ReadAnswer(options, way, hosts[index], result);
-                if (node.ok()) {
-                  answers[index] = *std::move(node);
-                } else {
-                  left_out.emplace_back(node.status().message());
-                }
-                return hosts.size() - left_out.size() >= least;
-              }});
-  const size_t left = hosts.size() - left_out.size();
-  if (left < least) return absl::InvalidArgumentError(left_out.back());
-  for (const std::string& why : left_out) Say("left out: " + why);
+  std::map<size_t, std::string> unusable;  // by their place in the list, and why
+  RunCommands(commands, {.on_end =
+                             [&](size_t index, const CommandResult& result) {
+                               absl::StatusOr<NodeResources> node = ReadAnswer(options, way, hosts[index], result);
+                               if (node.ok()) {
+                                 answers[index] = *std::move(node);
+                               } else {
+                                 unusable[index] = std::string(node.status().message());
+                               }
+                               return hosts.size() - unusable.size() >= least;
+                             },
+                         .cancels_after = kHearsOthers});
+  const size_t left = hosts.size() - unusable.size();
+  if (left < least) return absl::InvalidArgumentError(DescribeUnusable(hosts, unusable));
+  for (const auto& [index, why] : unusable) Say("left out: " + why);
   JobNodes found{.source = std::to_string(left) + (left == 1 ? " host " : " hosts ") + way.source,
                  .spawner = way.spawner,
                  .across_hosts = true};

@@ -20,16 +20,14 @@ struct RemoteWay {
   std::string trial;                 // what to type to see the trouble: "ssh HOST true"
 };
 
-// The content of a list of hosts. kInvalidArgument, which begins with `origin`: it can't be read, or is above 16 MiB.
-absl::StatusOr<std::string> ReadHostFile(const std::string& path, const std::string& origin);
-
 // The first --nnodes of them, or all. kInvalidArgument: `what` ("the list", "the allocation") has fewer.
 absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, const Options& options,
                                                   const std::string& what);
 
-// Asks each host what it has. Blocks until all have answered, 64 at a time and 20 seconds each at the most; the first
-// that can't be used ends it, with its name, the command's own words and the remedy. With --nnodes MIN:MAX such hosts
-// are left out, and named on standard error, as long as MIN are left. Call from the main thread.
+// Asks each host what it has. Blocks until all have answered, 64 at a time and 20 seconds each at the most. Those that
+// can't be used end it, all that are known within 4.5 s, with their names, the command's own words and the remedy. With
+// --nnodes MIN:MAX such hosts are left out, and named on standard error, as long as MIN are left. Call from the main
+// thread.
 absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<HostEntry>& hosts, const RemoteWay& way);
 
 }  // namespace cohort::launcher

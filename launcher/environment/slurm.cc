@@ -1,30 +1,82 @@
 #include "launcher/environment/slurm.h"
 
+#include <chrono>
+#include <sstream>
 #include <string>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/printable.h"
+#include "launcher/base/run_commands.h"
 #include "launcher/base/say.h"
+#include "launcher/base/whole_number.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/spawn/srun_command.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
+namespace {
+
+constexpr std::chrono::seconds kPatience{2};  // with Slurm's controller, for what only a warning needs
+
+constexpr int kMaxTasks = 1 << 24;  // more than Slurm starts in a step
+
+// Where it is no number, tasks can't know which of them runs the job: all could end at once, and nothing would run.
+absl::StatusOr<int> ReadNumber(const char* name, const VariableLookup& variable, int unset, int min, int max) {
+  const auto text = variable(name);
+  if (!text) return unset;
+  if (const auto value = ReadWholeNumber(*text, min, max)) return *value;
+  return absl::InvalidArgumentError(std::string(name) + " is '" + Printable(*text, 40) + "', and no number from " +
+                                    std::to_string(min) + (max == kMaxTasks ? " on" : " to " + std::to_string(max)) +
+                                    ", as Slurm sets it; unset what set it, or start dlaunch by srun");
+}
+
+// Empty where nobody says.
+std::string WaitTime() {
+  const auto set_for_srun = GetVariable("SLURM_WAIT");
+  if (set_for_srun) return *set_for_srun;
+  return WaitTimeIn(RunCommands({{"scontrol", "show", "config"}}, {.limit = kPatience})[0].output);
+}
+
+// The other tasks have nothing to do and end. srun, told to wait for so long after the first end of a task, then kills
+// this one in the middle of the job. Whether it was told otherwise by --wait, tasks can't know.
+void WarnOfWaitTime() {
+  const std::string seconds = WaitTime();
+  if (seconds.empty() || seconds.find_first_not_of('0') == std::string::npos) return;
+  Say("Slurm's WaitTime is " + seconds +
+      " s: that long after its other tasks, which end at once, srun kills this job, unless it was given --wait=0. Use: "
+      "srun --wait=0 ..., or dlaunch alone in the batch script");
+}
+
+}  // namespace
+
+std::string WaitTimeIn(const std::string& configuration) {
+  std::istringstream lines(configuration);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string name, equals, seconds;
+    if (words >> name >> equals >> seconds && name == "WaitTime" && equals == "=") return seconds;
+  }
+  return "";
+}
 
 absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable) {
   SlurmNodes found;
-  const std::string tasks = variable("SLURM_STEP_NUM_TASKS").value_or("1");
-  const bool several = tasks != "1";
+  COHORT_ASSIGN_OR_RETURN(const int tasks, ReadNumber("SLURM_STEP_NUM_TASKS", variable, 1, 1, kMaxTasks));
+  const bool several = tasks > 1;
   const char* name = several ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
   const std::string list = variable(name).value_or("");
   COHORT_ASSIGN_OR_RETURN(found.hosts, ParseHostList(list, name));
+  if (!several) return found;
   const std::string nodes = std::to_string(found.hosts.size());
-  if (several && tasks != nodes) {
-    return absl::InvalidArgumentError("srun started " + tasks + " tasks on " + nodes +
-                                      " nodes, each of them a dlaunch; it starts the ranks itself. Use: srun -N " +
-                                      nodes + " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
+  if (static_cast<size_t>(tasks) != found.hosts.size()) {
+    return absl::InvalidArgumentError(
+        "srun started " + std::to_string(tasks) + " tasks on " + nodes +
+        " nodes, each of them a dlaunch; it starts the ranks itself. Use: srun --wait=0 -N " + nodes +
+        " --ntasks-per-node=1 dlaunch ..., or dlaunch alone in the batch script");
   }
-  found.elsewhere = several && variable("SLURM_PROCID").value_or("0") != "0";
+  COHORT_ASSIGN_OR_RETURN(const int task, ReadNumber("SLURM_PROCID", variable, 0, 0, tasks - 1));
+  found.elsewhere = task != 0;
   return found;
 }
 
@@ -48,6 +100,7 @@ absl::StatusOr<JobNodes> Slurm::Find(const Options& options) const {
   const std::string listed = std::to_string(slurm.hosts.size());
   const std::string allocated = GetVariable("SLURM_JOB_NUM_NODES").value_or(listed);
   const bool step = GetVariable("SLURM_STEP_NUM_TASKS").value_or("1") != "1";
+  if (step) WarnOfWaitTime();
   if (!step && allocated != listed) {
     Say("SLURM_JOB_NUM_NODES is " + allocated + ", and SLURM_JOB_NODELIST names " + listed + ": taking those");
   }

@@ -1,6 +1,10 @@
 // A Slurm allocation: in a batch script, under salloc, or started by srun with a task on each node.
 #pragma once
 
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
 #include "launcher/environment/host_list.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/environment/process_environment.h"
@@ -13,15 +17,19 @@ struct SlurmNodes {
 };
 
 // What Slurm's variables tell. Under srun with several tasks these are its step's nodes, otherwise the allocation's.
-// kInvalidArgument: srun started more tasks than one on a node (with the command that works), or a list that is none.
-// Pure.
+// kInvalidArgument: srun started more tasks than one on a node (with the command that works), a list that is none, or
+// numbers of tasks that are none. Pure.
 absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable);
+
+// "30" of the line "WaitTime = 30 sec" of what `scontrol show config` prints; empty where there is none. Pure.
+std::string WaitTimeIn(const std::string& configuration);
 
 class Slurm : public NodeSource {
  public:
   Detection Detect(const Options& options) const override;
   bool RunsElsewhere(const Options& options) const override;
-  // The first --nnodes nodes, or all; each agent is a job step of one task. See AskHosts.
+  // The first --nnodes nodes, or all; each agent is a job step of one task. Warns where srun would kill the
+  // task that runs the job, a while after the others. See AskHosts.
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 };
 

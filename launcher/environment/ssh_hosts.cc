@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "launcher/base/text_file.h"
 #include "launcher/environment/host_list.h"
 #include "launcher/environment/remote_hosts.h"
 #include "launcher/environment/this_machine.h"
@@ -31,7 +32,7 @@ absl::StatusOr<JobNodes> SshHosts::Find(const Options& options) const {
   if (!options.hosts.empty()) {
     COHORT_ASSIGN_OR_RETURN(hosts, ParseHostList(options.hosts, "--hosts"));
   } else {
-    COHORT_ASSIGN_OR_RETURN(const std::string text, ReadHostFile(options.host_file, "--hostfile"));
+    COHORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.host_file, "--hostfile"));
     COHORT_ASSIGN_OR_RETURN(hosts, ParseHostFile(text, "--hostfile " + options.host_file));
   }
   COHORT_ASSIGN_OR_RETURN(hosts, FirstHosts(std::move(hosts), options, "the list"));

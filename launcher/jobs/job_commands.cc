@@ -1,9 +1,12 @@
 #include "launcher/jobs/job_commands.h"
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "launcher/base/printable.h"
@@ -33,22 +36,46 @@ std::string DescribeNode(const v1::JobNode& node) {
   return text + (node.agent() == 0 ? ", its agent has ended" : ", agent pid " + std::to_string(node.agent())) + "\n";
 }
 
-// A connection takes one request for each of its pages.
-absl::StatusOr<std::string> Describe(const std::string& job_id, bool with_nodes) {
-  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
+v1::JobRequest RequestFor(uint32_t first_node) {
   v1::JobRequest request;
   request.set_protocol(kJobProtocol);
-  std::string text;
+  request.set_first_node(first_node);
+  return request;
+}
+
+// A connection takes one request for each of its pages.
+absl::StatusOr<std::string> Describe(const std::string& job_id) {
+  COHORT_ASSIGN_OR_RETURN(JobConnection connection, JobConnection::Open(job_id));
+  std::string text, spares;
   uint32_t described = 0;
-  do {
-    request.set_first_node(described);
-    COHORT_ASSIGN_OR_RETURN(const v1::JobStatus status, connection.Ask(request, Deadline::After(kAnswerTimeout)));
+  for (;;) {
+    COHORT_ASSIGN_OR_RETURN(const v1::JobStatus status,
+                            connection.Ask(RequestFor(described), Deadline::After(kAnswerTimeout)));
     if (described == 0) text = Summary(status, connection.pid());
-    for (const v1::JobNode& node : status.nodes()) text += with_nodes ? DescribeNode(node) : "";
+    for (const v1::JobNode& node : status.nodes()) text += DescribeNode(node);
+    if (described == 0) spares = DescribeSpares(status);
     described += static_cast<uint32_t>(status.nodes_size());
     if (status.nodes().empty() || described >= status.node_count()) break;
-  } while (with_nodes);
-  return text;
+  }
+  return spares.empty() ? text : text + "  " + spares + "\n";
+}
+
+// All are asked before the first answer is waited for: those that are silent cost their time once.
+std::vector<absl::StatusOr<std::string>> SummariseAll(const std::vector<std::string>& ids) {
+  std::vector<absl::StatusOr<JobConnection>> connections;
+  for (const std::string& id : ids) {
+    connections.push_back(JobConnection::Open(id));
+    if (!connections.back().ok()) continue;
+    if (const absl::Status sent = connections.back()->Send(RequestFor(0)); !sent.ok()) connections.back() = sent;
+  }
+  const Deadline deadline = Deadline::After(kAnswerTimeout);
+  std::vector<absl::StatusOr<std::string>> texts;
+  for (absl::StatusOr<JobConnection>& connection : connections) {
+    const absl::StatusOr<v1::JobStatus> status =
+        connection.ok() ? connection->Receive(deadline) : absl::StatusOr<v1::JobStatus>(connection.status());
+    texts.push_back(status.ok() ? Summary(*status, connection->pid()) : absl::StatusOr<std::string>(status.status()));
+  }
+  return texts;
 }
 
 }  // namespace
@@ -57,16 +84,21 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
   if (arguments.size() > 1 || (!arguments.empty() && (arguments[0].empty() || arguments[0][0] == '-'))) {
     return Refuse("use: dlaunch status [JOB]; without JOB it lists the jobs that run on this machine", kExitUsage);
   }
-  std::vector<std::string> ids = RunningJobIds();
-  if (!arguments.empty()) {
+  std::vector<std::string> ids;
+  std::vector<absl::StatusOr<std::string>> texts;
+  if (arguments.empty()) {
+    ids = RunningJobIds();
+    texts = SummariseAll(ids);
+  } else {
     const absl::StatusOr<std::string> found = FindRunningJob(arguments[0]);
-    if (!found.ok()) return Refuse(std::string(found.status().message()), kNoSuchJob);
+    if (!found.ok()) return Refuse(found.status(), kNoSuchJob);
     ids = {*found};
+    texts = {Describe(*found)};
   }
   int exit_code = 0;
   size_t shown = 0;
-  for (const std::string& id : ids) {
-    const absl::StatusOr<std::string> text = Describe(id, !arguments.empty());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const absl::StatusOr<std::string>& text = texts[i];
     if (text.ok()) {
       std::fputs(text->c_str(), stdout);
       ++shown;
@@ -75,7 +107,7 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
     const absl::Status& why = text.status();
     // In a list others' jobs, and those that end meanwhile, are of no concern.
     if (arguments.empty() && !absl::IsDeadlineExceeded(why)) continue;
-    exit_code = Refuse(id + ": " + std::string(why.message()), kNoSuchJob);
+    exit_code = Refuse(ids[i] + ": " + std::string(why.message()), kNoSuchJob);
   }
   if (shown == 0 && exit_code == 0) std::fputs("no job of yours runs on this machine\n", stdout);
   if (std::fflush(stdout) != 0) return Refuse("can't write the standard output", kExitLauncher);
@@ -90,7 +122,7 @@ int RunKillCommand(const std::vector<std::string>& arguments) {
     return Refuse("use: dlaunch kill [--now] JOB; dlaunch status lists the jobs that run on this machine", kExitUsage);
   }
   const absl::StatusOr<std::string> id = FindRunningJob(names[0]);
-  if (!id.ok()) return Refuse(std::string(id.status().message()), kNoSuchJob);
+  if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
   absl::StatusOr<JobConnection> connection = JobConnection::Open(*id);
   if (!connection.ok()) return Refuse(*id + ": " + std::string(connection.status().message()), kNoSuchJob);
   v1::JobRequest request;

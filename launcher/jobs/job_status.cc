@@ -1,5 +1,6 @@
 #include "launcher/jobs/job_status.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace cohort::launcher {
@@ -9,6 +10,7 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMaxCommandInStatus = 8u << 10;
 constexpr size_t kMaxNameInStatus = 255;
+constexpr size_t kMostSparesInStatus = 16;
 
 }  // namespace
 
@@ -25,6 +27,7 @@ v1::JobStatus DescribeJob(const RunningJob& running) {
   for (const v1::NodePlacement& member : *running.members.nodes) ranks += static_cast<uint32_t>(member.ranks_size());
   status.set_world_size(ranks);
   status.set_node_count(static_cast<uint32_t>(running.members.nodes->size()));
+  status.set_spare_count(static_cast<uint32_t>(running.spares.size()));
   status.set_source(job.nodes.source);
   status.set_grace_ms(static_cast<uint32_t>(job.options.grace.count()));
   status.add_command(job.program.path);
@@ -35,6 +38,8 @@ v1::JobStatus DescribeJob(const RunningJob& running) {
 
 void AddNodes(const RunningJob& running, size_t first_node, size_t most, v1::JobStatus* status) {
   const std::vector<v1::NodePlacement>& members = *running.members.nodes;
+  const size_t named = first_node == 0 ? std::min(running.spares.size(), kMostSparesInStatus) : 0;
+  for (size_t i = 0; i < named; ++i) status->add_spares(running.spares[i].substr(0, kMaxNameInStatus));
   for (size_t i = first_node; i < members.size() && i - first_node < most; ++i) {
     v1::JobNode& node = *status->add_nodes();
     node.set_name(members[i].name().substr(0, kMaxNameInStatus));

@@ -1,5 +1,6 @@
 #include "launcher/jobs/job_top.h"
 
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "launcher/jobs/job_socket.h"
 #include "launcher/jobs/job_words.h"
 #include "launcher/jobs/running_jobs.h"
+#include "launcher/jobs/top_keys.h"
 #include "launcher/jobs/top_table.h"
 #include "launcher/options.h"
 #include "runtime/base/status_macros.h"
@@ -94,11 +96,27 @@ PageSize SizeOfTerminal() {
   return {size.ws_row, size.ws_col};
 }
 
+enum class Pause { kOver, kEnded, kQuit };
+
+// Until the deadline, the job's end or q.
+Pause Await(JobConnection* connection, TopKeys* keys, Deadline deadline) {
+  while (!deadline.passed()) {
+    pollfd ready[] = {{connection->fd(), POLLIN, 0}, {keys->fd(), POLLIN, 0}};
+    const auto left = std::chrono::ceil<milliseconds>(deadline.left());
+    if (::poll(ready, 2, static_cast<int>(left.count())) <= 0) continue;
+    if (ready[1].revents != 0 && keys->AskedToQuit()) return Pause::kQuit;
+    if (ready[0].revents != 0 && connection->WaitForEnd(Deadline::After(milliseconds(0)))) return Pause::kEnded;
+  }
+  return Pause::kOver;
+}
+
 int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
   const bool terminal = ::isatty(STDOUT_FILENO) == 1;
   absl::StatusOr<JobConnection> connection = JobConnection::Open(job_id);
   if (!connection.ok()) return Refuse(job_id + ": " + std::string(connection.status().message()), kNoSuchJob);
   std::optional<JobFrame> before;
+  std::optional<TopKeys> keys;
+  if (terminal) keys.emplace();
   if (terminal && !Print("\x1b[2J")) return kExitLauncher;
   for (;;) {
     const milliseconds patience = before ? milliseconds(0) : kFirstViews;
@@ -115,7 +133,11 @@ int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
     }
     if (!terminal && !interval) return 0;
     before = *std::move(*frame);
-    if (connection->WaitForEnd(Deadline::After(interval.value_or(kUsualInterval)))) break;
+    const Deadline next = Deadline::After(interval.value_or(kUsualInterval));
+    const Pause pause =
+        keys ? Await(&*connection, &*keys, next) : (connection->WaitForEnd(next) ? Pause::kEnded : Pause::kOver);
+    if (pause == Pause::kQuit) return 0;
+    if (pause == Pause::kEnded) break;
   }
   return Print(job_id + " has ended\n") ? 0 : kExitLauncher;
 }
@@ -128,7 +150,7 @@ int RunTopCommand(const std::vector<std::string>& arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i] == "--interval" && i + 1 < arguments.size() && !interval) {
       const absl::StatusOr<milliseconds> seconds = ParseSeconds("--interval", arguments[++i]);
-      if (!seconds.ok()) return Refuse(std::string(seconds.status().message()), kExitUsage);
+      if (!seconds.ok()) return Refuse(seconds.status(), kExitUsage);
       interval = std::max(*seconds, kLeastInterval);
     } else if (job.empty() && !arguments[i].empty() && arguments[i][0] != '-') {
       job = arguments[i];
@@ -138,7 +160,7 @@ int RunTopCommand(const std::vector<std::string>& arguments) {
     }
   }
   const absl::StatusOr<std::string> id = FindRunningJob(job);
-  if (!id.ok()) return Refuse(std::string(id.status().message()), kNoSuchJob);
+  if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
   return Watch(*id, interval);
 }
 

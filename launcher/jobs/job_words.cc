@@ -28,6 +28,14 @@ std::string Summary(const v1::JobStatus& status, pid_t pid) {
   return text + "\n";
 }
 
+std::string DescribeSpares(const v1::JobStatus& status) {
+  std::string names;
+  for (const std::string& name : status.spares()) names += (names.empty() ? "" : ", ") + Printable(name);
+  const uint32_t named = static_cast<uint32_t>(status.spares_size());
+  if (status.spare_count() > named) names += ", and " + std::to_string(status.spare_count() - named) + " more";
+  return names.empty() ? "" : (status.spare_count() == 1 ? "spare node: " : "spare nodes: ") + names;
+}
+
 absl::StatusOr<std::string> FindRunningJob(const std::string& typed) {
   const std::vector<std::string> ids = RunningJobIds();
   const std::vector<std::string> matching = typed.empty() ? ids : MatchJobIds(ids, typed);

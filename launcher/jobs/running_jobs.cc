@@ -15,6 +15,7 @@
 #include <set>
 
 #include "launcher/jobs/job_socket.h"
+#include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
@@ -59,9 +60,11 @@ std::vector<std::string> RunningJobIds() {
 }
 
 std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed) {
+  constexpr std::string_view kPrefix = "job-";
+  const std::string whole = typed.starts_with(kPrefix) ? typed : std::string(kPrefix) + typed;
   std::vector<std::string> matching;
   for (const std::string& id : ids) {
-    if (!typed.empty() && (id.starts_with(typed) || id.starts_with("job-" + typed))) matching.push_back(id);
+    if (whole.size() > kPrefix.size() && id.starts_with(whole)) matching.push_back(id);
   }
   return matching;
 }
@@ -92,11 +95,18 @@ absl::StatusOr<JobConnection> JobConnection::Open(const std::string& job_id) {
 }
 
 absl::StatusOr<v1::JobStatus> JobConnection::Ask(const v1::JobRequest& request, runtime::Deadline deadline) {
+  COHORT_RETURN_IF_ERROR(Send(request));
+  return Receive(deadline);
+}
+
+absl::Status JobConnection::Send(const v1::JobRequest& request) {
   const std::string packet = request.SerializeAsString();
-  const std::string who = "its dlaunch (pid " + std::to_string(pid_) + ")";
-  if (::send(fd_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) < 0) {
-    return absl::UnavailableError(who + " has gone: " + std::strerror(errno));
-  }
+  if (::send(fd_.get(), packet.data(), packet.size(), MSG_NOSIGNAL) >= 0) return absl::OkStatus();
+  return absl::UnavailableError(Who() + " has gone: " + std::strerror(errno));
+}
+
+absl::StatusOr<v1::JobStatus> JobConnection::Receive(runtime::Deadline deadline) {
+  const std::string who = Who();
   if (!WaitReadable(fd_.get(), deadline)) {
     return absl::DeadlineExceededError(who +
                                        " does not answer; is it stopped? kill -CONT lets it go on, kill -9 ends it");

@@ -21,7 +21,8 @@ std::vector<std::string> FindJobIds(std::string_view proc_net_unix);
 // Those of this machine, or of its network namespace, now; without those of other users, but for root.
 std::vector<std::string> RunningJobIds();
 
-// The ids that start with what the user typed, with or without "job-" before it.
+// The ids that start with what the user typed, with or without "job-" before it: none where that is all that was typed,
+// or a part of it, since it says nothing of a job.
 std::vector<std::string> MatchJobIds(const std::vector<std::string>& ids, const std::string& typed);
 
 // A connection to the dlaunch of a job.
@@ -31,15 +32,23 @@ class JobConnection {
   // root.
   static absl::StatusOr<JobConnection> Open(const std::string& job_id);
 
-  // Sends one request and waits for its answer until the deadline. kPermissionDenied: it refuses, with its reason;
-  // kDeadlineExceeded: it is silent (stopped?); kUnavailable: it has ended.
+  // Sends one request. kUnavailable: it has ended.
+  absl::Status Send(const v1::JobRequest& request);
+  // Waits for the answer until the deadline. kPermissionDenied: it refuses, with its reason; kDeadlineExceeded: it is
+  // silent (stopped?); kUnavailable: it has ended.
+  absl::StatusOr<v1::JobStatus> Receive(runtime::Deadline deadline);
+  // Both.
   absl::StatusOr<v1::JobStatus> Ask(const v1::JobRequest& request, runtime::Deadline deadline);
   // True when its dlaunch has ended by the deadline.
   bool WaitForEnd(runtime::Deadline deadline);
 
   pid_t pid() const { return pid_; }
+  // To be polled together with others: readable, look with WaitForEnd.
+  int fd() const { return fd_.get(); }
 
  private:
+  std::string Who() const { return "its dlaunch (pid " + std::to_string(pid_) + ")"; }
+
   runtime::FileDescriptor fd_;
   pid_t pid_ = 0;
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "launcher/base/printable.h"
+#include "launcher/control/describe.h"
 #include "launcher/jobs/job_words.h"
 
 namespace cohort::launcher {
@@ -29,11 +30,7 @@ std::string Memory(uint64_t bytes) {
   return text;
 }
 
-std::string Duration(uint64_t ms) {
-  if (ms < 1000) return std::to_string(ms) + " ms";
-  if (ms >= 120'000) return Age(ms);
-  return std::to_string(ms / 1000) + "." + std::to_string(ms % 1000 / 100) + " s";
-}
+std::string Duration(uint64_t ms) { return ms >= 120'000 ? Age(ms) : DescribeDuration(ms); }
 
 bool IsInCall(const v1::RankView& view) { return view.pid() != 0 && view.doing().present() && !view.doing().done(); }
 
@@ -128,6 +125,7 @@ std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& 
     lines.push_back(Printable(std::string(node.name())) + ": " + RanksOf(node) + ", " + Percent(by_node[i].cpu) +
                     " % CPU, " + Memory(by_node[i].bytes) + (node.agent() == 0 ? "; its agent has ended" : ""));
   }
+  if (const std::string spares = DescribeSpares(status); !spares.empty()) lines.push_back(spares);
   return lines;
 }
 

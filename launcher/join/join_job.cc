@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <iomanip>
 #include <iostream>
 #include <memory>
 #include <utility>
@@ -20,7 +21,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "launcher/agent/agent.h"
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
+#include "launcher/base/dial.h"
 #include "launcher/base/orphans.h"
 #include "launcher/base/piped_process.h"
 #include "launcher/base/say.h"
@@ -155,20 +157,25 @@ int RunAgentBehind(SecureStream* stream) {
   absl::StatusOr<PipedProcess> agent =
       StartPiped({"dlaunch", "agent", "--node=joined", kExitWithJobArgument},
                  {.program = "/proc/self/exe", .death_signal = LauncherGoneSignal(), .keep_blocked = true});
-  if (!agent.ok()) {
-    Say(std::string(agent.status().message()));
-    return kExitLauncher;
-  }
+  if (!agent.ok()) return Refuse(agent.status(), kExitLauncher);
   const absl::Status carried = stream->Pump(
       std::move(agent->output), std::move(agent->input),
       {.signals = signals.get(), .on_signal = [&] { return PassSignalsOn(signals.get(), agent->pid) > 0; }});
   const int status = AwaitAgent(signals.get(), agent->pid);
-  if (!carried.ok()) Say("lost the job: " + std::string(carried.message()) + "; its ranks here were ended");
-  if (!carried.ok()) return kExitLauncher;
+  if (!carried.ok()) {
+    return Refuse("lost the job: " + std::string(carried.message()) + "; its ranks here were ended", kExitLauncher);
+  }
   const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  if (code != kExitLauncher) Say("the job has ended, with status " + std::to_string(code));
-  if (code == kExitLauncher) Say("the job could not go on: its first machine says why");
-  return code;
+  if (code == kExitLauncher) return Refuse("the job could not go on: its first machine says why", code);
+  return Refuse("the job has ended, with status " + std::to_string(code), code);
+}
+
+std::string ReadToken() {
+  if (::isatty(STDIN_FILENO) == 1)
+    Say("paste the token, which ends the line that dlaunch printed on the first machine");
+  std::string text;
+  std::cin >> std::setw(kMaxToken + 1) >> text;
+  return text;
 }
 
 }  // namespace
@@ -177,17 +184,13 @@ int JoinJob(const JoinTarget& target) {
   ::signal(SIGPIPE, SIG_IGN);
   HoldNotices();
   absl::StatusOr<SecureStream> stream = DialUntilItAnswers(target);
-  if (!stream.ok()) {
-    Say(std::string(stream.status().message()));
-    return kExitLauncher;
-  }
+  if (!stream.ok()) return Refuse(stream.status(), kExitLauncher);
   const absl::Status offered =
       stream->Write(FormatJoinHello(target.index, TakeInventory()), Deadline::After(seconds(30)));
   if (offered.ok()) Say("joined the job at " + target.addresses + ", which prints what the ranks print");
   const absl::StatusOr<bool> started = offered.ok() ? stream->AwaitByte() : absl::StatusOr<bool>(offered);
   if (!started.ok() || !*started) {
-    Say("the job ended before it started: its first machine says why");
-    return kExitLauncher;
+    return Refuse("the job ended before it started: its first machine says why", kExitLauncher);
   }
   DropNotices();
   return RunAgentBehind(&*stream);
@@ -196,31 +199,18 @@ int JoinJob(const JoinTarget& target) {
 int RunJoinCommand(int argc, char** argv) {
   constexpr char kUsage[] =
       "use: dlaunch join TOKEN [--wait SECONDS], where - instead of TOKEN reads it from the "
-      "standard input";
-  JoinTarget target{.wait = std::chrono::minutes(10)};
-  if (argc != 3 && !(argc == 5 && std::strcmp(argv[3], "--wait") == 0)) {
-    Say(kUsage);
-    return kExitUsage;
-  }
+      "standard input, where no other user sees it";
+  std::string typed = argc > 2 ? argv[2] : "";
+  if (typed != "-" && argc > 2) std::memset(argv[2], '*', typed.size());  // first of all: everybody may read it there
+  JoinTarget target{.wait = kJoinWait};
+  if (argc != 3 && !(argc == 5 && std::strcmp(argv[3], "--wait") == 0)) return Refuse(kUsage, kExitUsage);
   if (argc == 5) {
     const absl::StatusOr<std::chrono::milliseconds> wait = ParseSeconds("--wait", argv[4]);
-    if (!wait.ok()) {
-      Say(std::string(wait.status().message()));
-      return kExitUsage;
-    }
+    if (!wait.ok()) return Refuse(wait.status(), kExitUsage);
     target.wait = *wait;
   }
-  std::string text = argv[2];
-  if (text == "-") {
-    std::cin >> text;
-  } else {
-    std::memset(argv[2], '*', text.size());
-  }
-  const absl::StatusOr<JoinToken> token = ParseToken(text);
-  if (!token.ok()) {
-    Say(std::string(token.status().message()) + "; " + kUsage);
-    return kExitUsage;
-  }
+  const absl::StatusOr<JoinToken> token = ParseToken(typed == "-" ? ReadToken() : typed);
+  if (!token.ok()) return Refuse(std::string(token.status().message()) + "; " + kUsage, kExitUsage);
   target.addresses = token->addresses;
   target.key = MakeJoinKey(token->secret);
   return JoinJob(target);

@@ -8,6 +8,9 @@
 
 namespace cohort::launcher {
 
+// How long machines that come by themselves are waited for, or wait, unless --wait says it.
+inline constexpr std::chrono::minutes kJoinWait{10};
+
 struct JoinTarget {
   std::string addresses = {};  // "10.0.0.1:4711,[fd00::1]:4711", or "name:4711"
   JoinKey key{};
@@ -21,7 +24,7 @@ struct JoinTarget {
 int JoinJob(const JoinTarget& target);
 
 // `dlaunch join TOKEN [--wait SECONDS]`; "-" reads the token from standard input. `argv` is main's: the token is
-// overwritten, so that it does not stay in lists of processes.
+// overwritten, so that it does not stay in lists of processes; those who look before that see it.
 int RunJoinCommand(int argc, char** argv);
 
 }  // namespace cohort::launcher

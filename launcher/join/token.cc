@@ -12,7 +12,6 @@ namespace {
 
 constexpr char kPrefix[] = "cohort1.";
 constexpr size_t kCheckBytes = 4;
-constexpr size_t kMaxToken = 64u << 10;
 
 std::string Digest(const std::string& purpose, const std::string& text) {
   const std::string input = purpose + '\0' + text;

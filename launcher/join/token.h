@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -21,6 +22,8 @@ struct JoinToken {
   std::string secret;
   std::string addresses;  // "10.0.0.1:4711,[fd00::1]:4711"
 };
+
+inline constexpr size_t kMaxToken = 64u << 10;  // bytes of the longest that is read
 
 // One word of letters, digits, '-', '_' and '.', to be pasted into a shell.
 std::string FormatToken(const JoinToken& token);

@@ -24,6 +24,7 @@ void QuietGrpc();
 // A channel of its own, straight to the address: no proxy, no retries, no shared connection, bounded messages.
 grpc::ChannelArguments DirectChannel();
 
+// The same code and message: the numbers are the same on both sides.
 absl::Status ToAbsl(const grpc::Status& status);
 
 }  // namespace cohort::launcher

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.grpc.pb.h"
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
 #include "launcher/base/listener.h"
 #include "launcher/control/rendezvous.h"
 #include "launcher/control/replicated_rendezvous.h"

@@ -33,7 +33,7 @@ SLACK = 10
 DESCRIPTORS = 1024
 END_SECONDS = 60
 KINDS = ("simulated nodes", "by dlaunch join", "with --metrics", "pods")
-TOKEN = re.compile(r"dlaunch join (\S+)")
+TOKEN = re.compile(r"dlaunch join - <<< (\S+)")
 GATE = re.compile(r"waits for the others on port (\d+)")
 METRICS = re.compile(r"metrics at http://[^ ]*:(\d+)")
 

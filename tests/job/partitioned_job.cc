@@ -22,7 +22,7 @@
 namespace cohort::launcher {
 namespace {
 
-constexpr char kLine[] = "dlaunch join ";
+constexpr char kLine[] = "dlaunch join - <<< ";
 constexpr std::chrono::seconds kEnd{50};
 
 // The token that the first dlaunch prints; empty when it does not.

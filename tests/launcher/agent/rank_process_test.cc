@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/agent/open_files.h"
+#include "launcher/base/open_files.h"
 
 namespace cohort::launcher {
 namespace {

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/dial.h"
 #include "launcher/credentials.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/file_descriptor.h"

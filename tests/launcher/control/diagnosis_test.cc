@@ -42,6 +42,17 @@ TEST(Diagnosis, TheRootCauseComesFirst) {
             "dlaunch: exit status 137\n");
 }
 
+TEST(Diagnosis, WhatHasBeenToldIsNotToldAgain) {
+  DiagnosisOptions options;
+  options.told = true;
+  EXPECT_THAT(FormatReport(KilledReport(), options),
+              StartsWith("dlaunch: more on the failure of rank 3 that is told above:\n  dlaunch did not send"));
+  v1::JobReport bare;
+  bare.set_exit_code(5);
+  bare.set_headline("rank 0 (a, pid 1) exited with code 5");
+  EXPECT_EQ(FormatReport(bare, options), "dlaunch: exit status 5\n");
+}
+
 TEST(Diagnosis, ColourOnlyWhenAsked) {
   EXPECT_THAT(FormatReport(KilledReport()), Not(HasSubstr("\x1b")));
   DiagnosisOptions options;

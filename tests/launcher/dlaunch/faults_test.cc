@@ -6,7 +6,9 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <set>
 #include <string>
@@ -35,6 +37,14 @@ std::set<string> SharedMemoryFiles() {
     if (entry.path().filename().string().find("cohort") != string::npos) files.insert(entry.path());
   }
   return files;
+}
+
+// In pages.
+size_t AddressSpace(pid_t pid) {
+  size_t pages = 0;
+  std::ifstream("/proc/" + std::to_string(pid) + "/statm") >> pages;
+  EXPECT_GT(pages, 0u) << pid;
+  return pages;
 }
 
 class Faults : public testing::Test {
@@ -197,8 +207,10 @@ TEST_F(Faults, KilledSentinelIsReplacedAndTheJobGoesOn) {
     const auto now = job_->ProcessesWith("dlaunch sentinel");
     return now.size() == 1 && now[0] != old;
   }));
+  const pid_t agent = Agent(0);
+  EXPECT_LT(AddressSpace(Sentinel(0)), AddressSpace(agent)) << "a copy of a process with threads";
   // The new one does its work.
-  ::kill(Agent(0), SIGKILL);
+  ::kill(agent, SIGKILL);
   EXPECT_EQ(job_->Wait(kGone), 125);
   ExpectAllGone();
 }
@@ -208,6 +220,28 @@ TEST_F(Faults, StoppedRankIsKilledAndNamed) {
   ::kill(job_->RankProcess(2), SIGSTOP);
   EXPECT_EQ(job_->Wait(std::chrono::seconds(35)), 137);
   EXPECT_NE(Head().find("rank 2"), string::npos) << job_->err();
+  EXPECT_NE(Head().find("SIGSTOP"), string::npos) << job_->err();
+  ExpectAllGone();
+}
+
+// One that never says who it is, behind a shell that only waits for it.
+TEST_F(Faults, StoppedProgramBehindAWrapperIsKilledAndNamed) {
+  Start({"-n", "2", "--", "sh", "-c", "sleep 600; echo done"});
+  pid_t program = 0;
+  ASSERT_TRUE(job_->WaitUntil([&] {
+    for (const pid_t pid : job_->ProcessesWith("sleep 600 ")) {
+      const auto state = ReadProcessState(pid);
+      const pid_t rank = job_->RankProcess(1);
+      if (state && rank != 0 && pid != rank && state->parent == rank) program = pid;
+    }
+    return program != 0;
+  })) << job_->err();
+  if (!job_->WaitUntil([&] { return WrappedProgram(job_->RankProcess(1)) == program; }, std::chrono::seconds(5))) {
+    GTEST_SKIP() << "this kernel does not tell where a process waits";
+  }
+  ::kill(program, SIGSTOP);
+  EXPECT_EQ(job_->Wait(std::chrono::seconds(35)), 137) << job_->err();
+  EXPECT_NE(Head().find("rank 1"), string::npos) << job_->err();
   EXPECT_NE(Head().find("SIGSTOP"), string::npos) << job_->err();
   ExpectAllGone();
 }

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
@@ -51,7 +52,7 @@ TEST(RunningJobs, AreMeantByTheirFirstLetters) {
   EXPECT_EQ(MatchJobIds(ids, "job-aa1"), std::vector<string>{"job-aa1"});
   EXPECT_EQ(MatchJobIds(ids, "b"), std::vector<string>{"job-b"});
   EXPECT_EQ(MatchJobIds(ids, "aa").size(), 2u);
-  EXPECT_EQ(MatchJobIds(ids, "job-").size(), 3u);
+  for (const char* nothing : {"j", "job", "job-"}) EXPECT_TRUE(MatchJobIds({"job-aa1"}, nothing).empty()) << nothing;
   EXPECT_TRUE(MatchJobIds(ids, "").empty());
   EXPECT_TRUE(MatchJobIds(ids, "c").empty());
 }
@@ -95,6 +96,19 @@ TEST_F(Jobs, StatusTellsOfAllAndOfOne) {
   EXPECT_FALSE(job_->Processes().empty());  // it was not disturbed
 }
 
+TEST_F(Jobs, StatusNamesSparesAsLongAsTheyAreIdle) {
+  Start("echo up $COHORT_EPOCH; sleep 1000", {"--simulate-nodes", "3", "--spares", "1", "--max-restarts", "1"});
+  DlaunchProcess before({"status", id_});
+  EXPECT_EQ(before.Wait(), 0) << before.err();
+  EXPECT_NE(before.out().find("\n  spare node: node2\n"), string::npos) << before.out();
+  ::kill(job_->AgentProcess(1), SIGKILL);
+  ASSERT_TRUE(job_->WaitForOutput("[3] up 2")) << job_->err();
+  DlaunchProcess after({"status", id_});
+  EXPECT_EQ(after.Wait(), 0) << after.err();
+  EXPECT_NE(after.out().find("  node2: ranks 2-3, agent pid "), string::npos) << after.out();
+  EXPECT_EQ(after.out().find("spare"), string::npos) << after.out();
+}
+
 TEST_F(Jobs, KillEndsAJobInOrder) {
   Start("trap 'echo bye; exit 0' TERM; echo up; sleep 1000 & wait");
   DlaunchProcess kill({"kill", id_});
@@ -122,6 +136,24 @@ TEST_F(Jobs, AStoppedDlaunchIsNamed) {
   EXPECT_NE(status.err().find("(pid " + std::to_string(job_->pid()) + ") does not answer"), string::npos)
       << status.err();
   ::kill(job_->pid(), SIGCONT);
+}
+
+// Each may take five seconds to be known as silent.
+TEST(JobCommands, StatusAsksAllJobsAtOnce) {
+  std::vector<std::unique_ptr<DlaunchProcess>> jobs;
+  for (int i = 0; i < 3; ++i) {
+    jobs.push_back(std::make_unique<DlaunchProcess>(std::vector<string>{"sh", "-c", "echo up; sleep 1000"}));
+  }
+  for (const auto& job : jobs) ASSERT_TRUE(job->WaitForOutput("[0] up")) << job->err();
+  for (const auto& job : jobs) ::kill(job->pid(), SIGSTOP);
+  const auto start = std::chrono::steady_clock::now();
+  DlaunchProcess status({"status"});
+  EXPECT_EQ(status.Wait(), 1) << status.out();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+  for (const auto& job : jobs) {
+    EXPECT_NE(status.err().find("(pid " + std::to_string(job->pid()) + ") does not answer"), string::npos)
+        << status.err();
+  }
 }
 
 TEST_F(Jobs, GarbageOnItsSocketDoesNoHarm) {

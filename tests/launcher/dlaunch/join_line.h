@@ -9,7 +9,7 @@ namespace cohort::launcher {
 
 // Waits for the line. Its token; empty when it does not come.
 inline std::string TokenOf(DlaunchProcess* first) {
-  const std::string line = "dlaunch join ";
+  const std::string line = "dlaunch join - <<< ";
   const auto printed = [&] {
     const size_t at = first->err().find(line);
     return at != std::string::npos && first->err().find('\n', at) != std::string::npos;

@@ -1,21 +1,30 @@
 // Machines that come to a job by themselves, by `dlaunch join`: here, in processes of their own, and in two network
 // namespaces.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/agent/process_state.h"
+#include "launcher/base/dial.h"
+#include "launcher/base/own_addresses.h"
+#include "launcher/environment/inventory.h"
 #include "launcher/environment/this_machine.h"
+#include "launcher/join/gate.h"
+#include "launcher/join/secure_stream.h"
 #include "launcher/join/token.h"
 #include "launcher/options.h"
 #include "runtime/base/file_descriptor.h"
@@ -95,6 +104,23 @@ TEST_F(Join, TheTokenStaysInNoListOfProcesses) {
   EXPECT_EQ(second.WaitUntilGone(seconds(5)), "");
 }
 
+// As the printed line has it: nobody finds the token in the arguments, however early they look.
+TEST_F(Join, TheTokenComesByTheStandardInput) {
+  DlaunchProcess first({"--nnodes", "2", "--wait", "60", "sh", "-c", "echo $RANK of $WORLD_SIZE"});
+  const string token = TokenOf(&first);
+  ASSERT_TRUE(token.starts_with("cohort1.")) << first.err();
+  int pipe[2];
+  ASSERT_EQ(::pipe2(pipe, O_CLOEXEC), 0);
+  const runtime::FileDescriptor input(pipe[0]);
+  runtime::FileDescriptor writer(pipe[1]);
+  DlaunchProcess second({"join", "-"}, {.input = input.get()});
+  const string line = "\n" + token + "\n";
+  ASSERT_EQ(::write(writer.get(), line.data(), line.size()), static_cast<ssize_t>(line.size()));
+  EXPECT_EQ(first.Wait(), 0) << first.err() << second.err();
+  EXPECT_EQ(second.Wait(), 0) << second.err();
+  EXPECT_NE(first.out().find("[1] 1 of 2"), string::npos) << first.out();
+}
+
 TEST_F(Join, TheDeathOfEitherEndsBoth) {
   for (const bool kill_first : {true, false}) {
     DlaunchProcess first(FirstCommand({"sh", "-c", "echo ready; sleep 60 & setsid sleep 60 & wait"}));
@@ -122,6 +148,70 @@ TEST_F(Join, TheDeathOfTheOtherIsNamed) {
   EXPECT_NE(first.err().find("the agent of " + HostName() + "#2"), string::npos) << first.err();
   EXPECT_EQ(first.err().find("gave no reason"), string::npos) << first.err();
   EXPECT_EQ(second.WaitUntilGone(seconds(20)), "");
+}
+
+// Some programs leave that to whatever they start.
+TEST_F(Join, EndsWhereItWasStartedWithSigchldIgnored) {
+  DlaunchProcess first(FirstCommand({"sh", "-c", "echo rank $RANK"}));
+  DlaunchProcess second({"join", TokenOf(&first)}, {.enter = [] { return ::signal(SIGCHLD, SIG_IGN) != SIG_ERR; }});
+  EXPECT_EQ(first.Wait(seconds(30)), 0) << first.err();
+  EXPECT_EQ(second.Wait(seconds(30)), 0) << second.err();
+  EXPECT_NE(first.out().find("[1] rank 1"), string::npos) << first.out();
+}
+
+// Stopped, it takes nothing more of its agent, and in the end there is nobody to wait for.
+TEST_F(Join, OutputThatDoesNotComeIsNamed) {
+  const TemporaryFolder folder;
+  DlaunchProcess first(FirstCommand(
+      {"sh", "-c", "echo up; while [ ! -e " + folder.path() + "/go ]; do sleep 0.05; done; echo last words of $RANK"}));
+  DlaunchProcess second({"join", TokenOf(&first)});
+  ASSERT_TRUE(first.WaitForOutput("[0] up") && first.WaitForOutput("[1] up")) << first.err() << second.err();
+  ::kill(second.pid(), SIGSTOP);
+  std::ofstream(folder.path() + "/go") << "";
+  EXPECT_EQ(first.Wait(), kExitLauncher) << first.err();
+  EXPECT_NE(first.out().find("[0] last words of 0"), string::npos) << first.out();
+  ASSERT_EQ(first.out().find("[1] last words"), string::npos) << "it was not stopped in time";
+  EXPECT_NE(first.err().find("the last output of " + HostName() + "#2 did not come, and is lost"), string::npos)
+      << first.err();
+  ::kill(second.pid(), SIGCONT);
+  EXPECT_EQ(second.Wait(), kExitLauncher) << second.err();
+}
+
+// Between its hello and the start nobody hears of the end of the process that leads to it: the first machine stands
+// still until it is over.
+TEST_F(Join, AMachineThatDiesRightAfterItsHelloIsNamedSoon) {
+  DlaunchProcess first(FirstCommand({"sh", "-c", "echo rank $RANK"}));
+  const auto token = ParseToken(TokenOf(&first));
+  ASSERT_TRUE(token.ok()) << token.status();
+  const JoinKey key = MakeJoinKey(token->secret);
+  const runtime::Deadline soon = runtime::Deadline::After(seconds(20));
+  auto socket = ConnectToFirst(token->addresses, soon);
+  ASSERT_TRUE(socket.ok()) << socket.status();
+  const string knock = KnockOf(key);
+  ASSERT_EQ(::send(socket->socket.get(), knock.data(), knock.size(), MSG_NOSIGNAL), static_cast<ssize_t>(knock.size()));
+  const auto carrier = [&]() -> pid_t {
+    for (const pid_t pid : ListProcesses()) {
+      const auto state = ReadProcessState(pid);
+      if (state && state->parent == first.pid()) return pid;
+    }
+    return 0;
+  };
+  {
+    auto stream = SecureStream::Connect(std::move(socket->socket), key, soon);
+    ASSERT_TRUE(stream.ok()) << stream.status();
+    ASSERT_NE(carrier(), 0);
+    ::kill(first.pid(), SIGSTOP);
+    ASSERT_TRUE(stream->Write(FormatJoinHello(1, TakeInventory()), soon).ok());
+  }
+  ASSERT_TRUE(WaitUnread([&] {
+    const pid_t way = carrier();
+    const auto state = ReadProcessState(way);
+    return way == 0 || (state && state->state == 'Z');
+  }));
+  ::kill(first.pid(), SIGCONT);
+  EXPECT_EQ(first.Wait(seconds(30)), kExitLauncher) << first.err();
+  EXPECT_NE(first.err().find("the agent of " + HostName() + "#2"), string::npos) << first.err();
+  EXPECT_EQ(first.WaitUntilGone(seconds(5)), "");
 }
 
 // For longer than a lost connection is missed, and with more than all buffers on the way hold.

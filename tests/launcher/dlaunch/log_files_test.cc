@@ -129,6 +129,27 @@ TEST(LogFiles, AReportThatCanNotBeWrittenKeepsNobody) {
   EXPECT_NE(job.err().find(folder.path() + "/report.json is missing"), std::string::npos) << job.err();
 }
 
+// Whichever begins later would empty the other's files.
+TEST(LogFiles, AFolderOfAJobThatRunsIsRefused) {
+  const TemporaryFolder folder;
+  const std::string logs = folder.path() + "/logs";
+  DlaunchProcess first(
+      {"--log-dir", logs, "sh", "-c", "echo up; while [ ! -e " + folder.path() + "/go ]; do sleep 0.05; done"});
+  ASSERT_TRUE(first.WaitForOutput("[0] up")) << first.err();
+  DlaunchProcess second({"--log-dir", logs, "echo", "from the second"});
+  EXPECT_EQ(second.Wait(), 2) << second.err();
+  EXPECT_NE(second.err().find("--log-dir " + logs + ": another job that runs writes there"), std::string::npos)
+      << second.err();
+  EXPECT_EQ(second.out(), "");
+  std::ofstream(folder.path() + "/go") << "";
+  EXPECT_EQ(first.Wait(), 0) << first.err();
+  std::ifstream file(logs + "/rank-0.out");
+  std::string line;
+  EXPECT_TRUE(std::getline(file, line) && line == "up") << line;
+  DlaunchProcess third({"--log-dir", logs, "true"});
+  EXPECT_EQ(third.Wait(), 0) << third.err();
+}
+
 TEST(LogFiles, ARefusedJobLeavesNoFolder) {
   const TemporaryFolder folder;
   ASSERT_TRUE(std::filesystem::create_directory(folder.path() + "/old"));

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/own_addresses.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
@@ -56,6 +56,22 @@ TEST_F(NodeFiles, ADeadHostIsLeftOutWhereTheOthersAreEnough) {
     EXPECT_EQ(refused.Wait(), 2) << refused.err();
     EXPECT_NE(refused.err().find("host c1 can't be reached"), string::npos) << refused.err();
   }
+}
+
+TEST_F(NodeFiles, AllDeadHostsAreNamed) {
+  // c1 is refused at once, c2 a while after it, and c3 says nothing for longer than dlaunch waits for it.
+  folder_.AddScript("ssh",
+                    "#!/bin/sh\nwhile [ \"$1\" != -T ]; do shift; done\n"
+                    "case $2 in c2) sleep 0.5;; c3) exec sleep 60;; esac\n"
+                    "if [ $2 != c4 ]; then echo no route to $2 >&2; exit 255; fi\neval \"$3\"\n");
+  DlaunchProcess job({"--hosts", "c1,c2,c3,c4", "true"}, {.environment = {Path()}});
+  EXPECT_EQ(job.Wait(), 2);
+  EXPECT_TRUE(job.err().starts_with("dlaunch: 2 of 4 hosts can't be used: c1, c2\n")) << job.err();
+  for (const char* text : {"host c1 can't be reached: no route to c1; try: ssh c1 true",
+                           "host c2 can't be reached: no route to c2; try: ssh c2 true"}) {
+    EXPECT_NE(job.err().find(text), string::npos) << job.err();
+  }
+  EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
 }
 
 TEST_F(NodeFiles, LsfIsReachedByBlaunch) {

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/free_port.h"
+#include "launcher/base/own_addresses.h"
 #include "tests/launcher/dlaunch/cluster_dns.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/same_command.h"

@@ -123,7 +123,16 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"top", "job-zz"}, 1, {"no job 'job-zz' runs"}}, Refusal{{"top", "-d"}, 2, {"use: dlaunch top"}},
         Refusal{{"top", "--interval", "soon"}, 2, {"--interval 'soon'", "seconds"}},
         Refusal{{"--port-range", "9:5", "true"}, 2, {"'9:5'"}},
-        Refusal{{"--iface", "eth0", "true"}, 2, {"--iface eth0", "needs no network"}},
+        Refusal{{"--bind", "x", "--nproc-per-node=0", "--grace", "y", "--env", "Z", "true"},
+                2,
+                {"dlaunch: --nproc-per-node '0'", "\ndlaunch: --bind 'x'", "\ndlaunch: --grace 'y'",
+                 "\ndlaunch: --env 'Z'"}},
+        Refusal{{"--nnodes", "2", "--wait", "5", "--iface", "nope", "true"},
+                2,
+                {"this machine has no address on --iface nope; it has ", "lo (127.0.0.1)"}},
+        Refusal{{"-n", "2", "--gpus-per-task", "1", "--simulate-nodes", "1", "true"},
+                2,
+                {"--gpus-per-rank 1: ", "has no GPU", "--simulate-gpus 2", "leave it out, and the ranks own no GPUs"}},
         Refusal{{"doctor", "now"}, 2, {"dlaunch doctor", "no arguments"}}, Refusal{{"join"}, 2, {"dlaunch join TOKEN"}},
         Refusal{{"join", "cohort1.AAAA"}, 2, {"damaged"}}, Refusal{{"join", "sesame"}, 2, {"no token"}},
         Refusal{{"--nnodes", "3", "--simulate-nodes", "2", "true"}, 2, {"contradict"}},
@@ -150,7 +159,19 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"help"}, 127, {"did you mean dlaunch --help?"}},
         Refusal{{"./././nowhere/program"}, 127, {std::filesystem::current_path().string() + "/nowhere/program"}},
         Refusal{{"/nowhere/program"}, 127, {"/nowhere/program"}}, Refusal{{""}, 2, {"empty"}},
+        Refusal{{"/dev/null"}, 126, {"/dev/null is a device, not a program"}},
         Refusal{{"/etc/passwd"}, 126, {"not executable", "chmod"}}, Refusal{{"/usr"}, 126, {"folder"}}));
+
+// Scripts for many places have them; said, since it may be a slip.
+TEST(Told, OptionsThatChangeNothingHere) {
+  DlaunchProcess job({"--iface", "nope", "--ssh", "rsh", "--agent-path", "/x", "--launcher", "local", "true"});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  for (const char* const option : {"--iface", "--ssh", "--agent-path"}) {
+    EXPECT_NE(job.err().find(std::string(option) + " changes nothing here: this job is on this machine"),
+              std::string::npos)
+        << job.err();
+  }
+}
 
 TEST(Refused, InsideAnotherJob) {
   DlaunchProcess job(
@@ -180,7 +201,7 @@ TEST(Refused, NoPortLeftForTheRanks) {
   const int taken = ntohs(any.sin_port);
   const std::string range = std::to_string(std::min(taken, 65534)) + ":" + std::to_string(std::min(taken, 65534) + 1);
   DlaunchProcess job({"--port-range", range, "sh", "-c", "echo $MASTER_PORT"});
-  EXPECT_EQ(job.Wait(), 125) << job.err();
+  EXPECT_EQ(StatusInTime(&job), 125) << job.err();
   EXPECT_EQ(job.out(), "");
   EXPECT_NE(job.err().find(range), std::string::npos) << job.err();
 }
@@ -216,9 +237,23 @@ TEST(Refused, TooFewDescriptors) {
     };
     DlaunchProcess job({"--nproc-per-node", "4", "true"}, {.enter = lower});
     EXPECT_NE(StatusInTime(&job), 0);
-    EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -n)"), std::string::npos) << job.err();
-    EXPECT_NE(job.err().find("raise it"), std::string::npos) << job.err();
+    EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -Hn)"), std::string::npos) << job.err();
+    EXPECT_NE(job.err().find("raised, by root: ulimit -n "), std::string::npos) << job.err();
   }
+}
+
+// Only the hard limit counts: dlaunch raises its own soft one. The ranks have the user's.
+TEST(Refused, NotForASoftLimitOnDescriptorsThatMayBeRaised) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < 1024) GTEST_SKIP() << "ulimit -Hn is " << before.rlim_max;
+  const auto lower = [before] {
+    const rlimit limit{.rlim_cur = 20, .rlim_max = before.rlim_max};
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0;
+  };
+  DlaunchProcess job({"--nproc-per-node", "4", "sh", "-c", "ulimit -Sn"}, {.enter = lower});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_NE(job.out().find("[3] 20\n"), std::string::npos) << job.out();
 }
 
 TEST(Refused, TooFewAddresses) {
@@ -264,9 +299,27 @@ TEST(Refused, AFolderAsInput) {
 TEST(Refused, ScriptWithoutInterpreterLine) {
   const TemporaryFolder folder;
   DlaunchProcess job({"--nproc-per-node", "2", folder.AddScript("script", "echo no interpreter\n")});
-  EXPECT_EQ(job.Wait(), 126);  // whenever that is: agents and ranks are started before anybody can know
+  EXPECT_EQ(StatusInTime(&job), 126);  // though agents and ranks are started before anybody can know
   EXPECT_NE(job.err().find("#!/bin/sh"), std::string::npos) << job.err();
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+TEST(Refused, AProgramThatIsBeingWritten) {
+  const TemporaryFolder folder;
+  const std::string copy = folder.path() + "/program";
+  std::filesystem::copy_file("/bin/true", copy);
+  const runtime::FileDescriptor writer(open(copy.c_str(), O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(writer.valid());
+  DlaunchProcess job({copy});
+  EXPECT_EQ(StatusInTime(&job), 126) << job.err();
+  EXPECT_NE(job.err().find("somebody has it open to write"), std::string::npos) << job.err();
+}
+
+TEST(Refused, AWayToHostsThatIsKilled) {
+  const TemporaryFolder folder;
+  DlaunchProcess job({"--hosts", "a", "--ssh", folder.AddScript("ssh", "#!/bin/sh\nkill -KILL $$\n"), "true"});
+  EXPECT_EQ(StatusInTime(&job), 2) << job.err();
+  EXPECT_NE(job.err().find("host a could not be asked: ssh was killed by SIGKILL"), std::string::npos) << job.err();
 }
 
 TEST(Told, HelpFitsTwoScreensAndHasExamples) {

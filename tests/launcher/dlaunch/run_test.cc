@@ -1,8 +1,10 @@
 // Jobs that go well, and what they print: ranks, environment, exit statuses, output.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -138,6 +140,37 @@ TEST(Run, PrintsTheRootCauseBeforeItsConsequences) {
   EXPECT_LT(cause, last_words);
   EXPECT_LT(last_words, consequence) << job.err();
 }
+
+// While the others take their time to end it is told already.
+TEST(Run, TellsAFailureOnce) {
+  DlaunchProcess job(
+      {"--nproc-per-node", "2", "sh", "-c",
+       "if [ $RANK = 1 ]; then echo no tensor; exit 5; fi; trap 'sleep 2; exit 0' TERM; sleep 30 & wait"});
+  EXPECT_EQ(job.Wait(), 5) << job.err();
+  const string failure = " exited with code 5\n";
+  const size_t told = job.err().find(failure);
+  ASSERT_NE(told, string::npos) << job.err();
+  EXPECT_EQ(job.err().find(failure, told + 1), string::npos) << job.err();
+  EXPECT_NE(job.err().find("dlaunch: more on the failure of rank 1 that is told above:\n  last lines of rank 1:\n"
+                           "    | no tensor\n"),
+            string::npos)
+      << job.err();
+}
+
+class EndedByASignal : public testing::TestWithParam<int> {};
+
+TEST_P(EndedByASignal, LeavesNothingAndHasItsStatus) {
+  const rlimit no_core_file{};
+  DlaunchProcess job({"--simulate-nodes", "2", "sh", "-c", "echo ready; sleep 60"},
+                     {.enter = [&] { return setrlimit(RLIMIT_CORE, &no_core_file) == 0; }});
+  ASSERT_TRUE(job.WaitForOutput("[0] ready")) << job.err();
+  ASSERT_TRUE(job.WaitForOutput("[1] ready")) << job.err();
+  ASSERT_EQ(kill(job.pid(), GetParam()), 0);
+  EXPECT_EQ(job.Wait(), 128 + GetParam()) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+INSTANTIATE_TEST_SUITE_P(OfATerminal, EndedByASignal, testing::Values(SIGHUP, SIGINT, SIGQUIT, SIGTERM));
 
 TEST(Run, ContinuesWithoutTheRankWhenAskedTo) {
   DlaunchProcess job({"--on-failure", "continue", "--nproc-per-node", "3", "sh", "-c",

@@ -1,8 +1,10 @@
-// A job that runs: two simulated nodes of two ranks, and its id, found by its processes among all that may run here.
+// A job that runs: two simulated nodes of two ranks (and those that `options` add with --simulate-nodes), and its id,
+// found by its processes among all that may run here.
 #pragma once
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -17,7 +19,10 @@ class RunningJob : public testing::Test {
  protected:
   // Returns when every rank of the shell script has said "up".
   void Start(const std::string& script, const std::vector<std::string>& options = {}) {
-    std::vector<std::string> arguments = {"--simulate-nodes", "2", "--nproc-per-node", "2"};
+    std::vector<std::string> arguments = {"--nproc-per-node", "2"};
+    if (std::find(options.begin(), options.end(), "--simulate-nodes") == options.end()) {
+      arguments.insert(arguments.end(), {"--simulate-nodes", "2"});
+    }
     arguments.insert(arguments.end(), options.begin(), options.end());
     arguments.insert(arguments.end(), {"sh", "-c", script});
     job_ = std::make_unique<DlaunchProcess>(arguments);

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/free_port.h"
 #include "launcher/environment/this_machine.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/same_command.h"
@@ -92,7 +92,7 @@ class Cluster {
          << "/run/ctld.pid\nSlurmdPidFile=" << at << "/run/slurmd-%n.pid\nSlurmctldLogFile=" << at
          << "/ctld.log\nSlurmdLogFile=" << at << "/slurmd-%n.log\nProctrackType=proctrack/pgid\nTaskPlugin=task/none\n"
          << "SwitchType=switch/none\nMpiDefault=none\nReturnToService=2\nSelectType=select/cons_tres\n"
-         << "SelectTypeParameters=CR_CPU\nSchedulerParameters=sched_min_interval=1\n";
+         << "SelectTypeParameters=CR_CPU\nSchedulerParameters=sched_min_interval=1\nWaitTime=50\n";
     for (const char* node : {"v0", "v1"}) {
       file << "NodeName=" << node << " NodeHostname=" << host << " NodeAddr=127.0.0.1 Port=" << FindFreePort()
            << " CPUs=1 State=UNKNOWN\n";
@@ -260,9 +260,17 @@ TEST_F(SlurmTest, StartedBySrunOnEachNodeItIsOneJob) {
   EXPECT_TRUE(Printed("[1] 1 of 2 on v1")) << out_;
 }
 
+TEST_F(SlurmTest, WarnsThatSrunKillsTheFirstTaskAWhileAfterTheOthers) {
+  EXPECT_EQ(Step("--nodes=2 --ntasks-per-node=1 " + dlaunch_ + " true"), 0) << out_;
+  EXPECT_TRUE(Printed("Slurm's WaitTime is 50 s")) << out_;
+  EXPECT_TRUE(Printed("Use: srun --wait=0")) << out_;
+  EXPECT_EQ(Batch(dlaunch_ + " true\n"), 0) << out_;
+  EXPECT_FALSE(Printed("WaitTime")) << out_;
+}
+
 TEST_F(SlurmTest, MoreTasksThanNodesAreRefusedWithTheCommand) {
   EXPECT_EQ(Step("--nodes=2 --ntasks=4 --overcommit " + dlaunch_ + " true"), 2) << out_;
-  EXPECT_TRUE(Printed("srun -N 2 --ntasks-per-node=1 dlaunch")) << out_;
+  EXPECT_TRUE(Printed("srun --wait=0 -N 2 --ntasks-per-node=1 dlaunch")) << out_;
 }
 
 TEST_F(SlurmTest, InAShellsAllocation) {

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -215,6 +216,19 @@ TEST_F(Ssh, HostsThatCanNotBeUsedAreRefusedWithTheRemedy) {
     EXPECT_EQ(job.Wait(), 2) << job.err();
     for (const string& word : words) EXPECT_NE(job.err().find(word), string::npos) << word << " in " << job.err();
   }
+}
+
+// Nobody has these addresses, and packets to them go nowhere without a word.
+TEST_F(Ssh, HostsThatDropAllPacketsAreRefusedWithinFiveSecondsAndAllNamed) {
+  DlaunchProcess job({"--ssh", Hosts::SshCommand(), "--hosts", Hosts::Address(1) + ",10.77.0.98,10.77.0.99", "true"});
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(job.Wait(seconds(50)), 2) << job.err();
+  const auto took = std::chrono::steady_clock::now() - start;
+  EXPECT_LT(took, seconds(50)) << "ten times what is promised";
+  std::printf("refused after %.3f s\n", std::chrono::duration<double>(took).count());
+  EXPECT_TRUE(job.err().starts_with("dlaunch: 2 of 3 hosts can't be used: 10.77.0.98, 10.77.0.99\n")) << job.err();
+  EXPECT_NE(job.err().find("host 10.77.0.98 can't be reached: ssh: connect to host 10.77.0.98"), string::npos)
+      << job.err();
 }
 
 TEST_F(Ssh, NoiseOfAShellDoesNoHarm) {

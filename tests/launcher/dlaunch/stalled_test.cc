@@ -7,6 +7,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <thread>
@@ -61,6 +62,30 @@ bool SendAndWaitUntilTaken(const DlaunchProcess& job, int signal) {
     }
     return !pending.empty() && (std::stoull(pending, nullptr, 16) >> (signal - 1) & 1) == 0;
   });
+}
+
+// What it says once the agent's output has ended, before it is killed.
+TEST(Stalled, AWordyWayToAHostFillsNoMemory) {
+  const TemporaryFolder folder;
+  const string way = folder.AddScript("ssh", "#!/bin/sh\ncase \"$*\" in *--inventory*) exec " +
+                                                 std::filesystem::absolute(ProgramFolder()).string() +
+                                                 "/dlaunch agent --inventory;; esac\nexec yes a word more >&2\n");
+  DlaunchProcess job({"--hosts", "elsewhere", "--ssh", way, "true"});
+  const auto talks = [&] { return !job.ProcessesWith("yes a word more").empty(); };
+  const auto most_memory = [&] {
+    std::ifstream file("/proc/" + std::to_string(job.pid()) + "/status");
+    string word;
+    size_t kilobytes = 0;
+    while (file >> word) {
+      if (word == "VmHWM:") file >> kilobytes;
+    }
+    return kilobytes;
+  };
+  ASSERT_TRUE(WaitUnread(talks)) << job.err();
+  const size_t before = most_memory();
+  ASSERT_GT(before, 0u);
+  EXPECT_TRUE(WaitUnread([&] { return !talks(); }));
+  EXPECT_LT(most_memory(), before + (48u << 10));
 }
 
 // More than a pipe holds, less than an agent does: the ranks end meanwhile.

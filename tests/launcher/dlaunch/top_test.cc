@@ -1,6 +1,8 @@
 // `dlaunch top`: its page from made-up jobs, and of real ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pty.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include "launcher/agent/process_state.h"
 #include "launcher/jobs/live_view.h"
 #include "launcher/jobs/top_table.h"
+#include "runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/running_job.h"
 
@@ -111,6 +114,15 @@ TEST(TopTable, CpuIsThatSinceTheLastPageOfTheSameProcess) {
   JobFrame older = before;
   older.status.mutable_ranks(0)->set_ago_ms(2'000);
   EXPECT_THAT(Lines(FormatJobFrame(now, &older, {}))[8], HasSubstr("   100  "));
+}
+
+TEST(TopTable, NamesSpares) {
+  JobFrame frame = MakeFrame();
+  frame.status.set_spare_count(1);
+  frame.status.add_spares("node2");
+  EXPECT_THAT(Lines(FormatJobFrame(frame, nullptr, {}))[6], ::testing::StrEq("spare node: node2"));
+  frame.status.set_spare_count(3);
+  EXPECT_THAT(FormatJobFrame(frame, nullptr, {}), HasSubstr("\nspare nodes: node2, and 2 more\n"));
 }
 
 TEST(TopTable, KeepsToThePage) {
@@ -230,6 +242,27 @@ TEST_F(Top, OnATerminalGoesOnUntilTheJobEnds) {
   EXPECT_EQ(top.Wait(), 0) << top.err();
   EXPECT_THAT(top.out(), HasSubstr(id_ + " has ended\n"));
   EXPECT_EQ(job_->WaitUntilGone(seconds(20)), "");
+}
+
+TEST_F(Top, IsLeftByQAndTheTerminalIsAsBefore) {
+  Start("echo up; sleep 1000");
+  int keyboard = -1, terminal = -1;
+  ASSERT_EQ(::openpty(&keyboard, &terminal, nullptr, nullptr, nullptr), 0);
+  const runtime::FileDescriptor keys(keyboard), input(terminal);
+  termios before{}, after{};
+  ASSERT_EQ(::tcgetattr(terminal, &before), 0);
+  for (const bool by_signal : {false, true}) {
+    DlaunchProcess top({"top", id_}, {.on_terminal = true, .input = terminal});
+    ASSERT_TRUE(top.WaitForOutput("no collective call yet")) << top.err();
+    ASSERT_EQ(::tcgetattr(terminal, &after), 0);
+    EXPECT_EQ(after.c_lflag & (ICANON | ECHO), 0u);
+    ASSERT_EQ(by_signal ? ::kill(top.pid(), SIGINT) : ::write(keyboard, "xq", 2), by_signal ? 0 : 2);
+    EXPECT_EQ(top.Wait(), by_signal ? 128 + SIGINT : 0) << top.err();
+    EXPECT_EQ(top.out().find("has ended\n"), string::npos);
+    ASSERT_EQ(::tcgetattr(terminal, &after), 0);
+    EXPECT_EQ(after.c_lflag, before.c_lflag);
+  }
+  EXPECT_NE(job_->RankProcess(0), 0) << "the job goes on";
 }
 
 TEST_F(Top, ShowsTheRanksOfTheNextEpoch) {

@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "launcher/agent/process_state.h"
-#include "launcher/base/addresses.h"
+#include "launcher/base/dial.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/join/secure_stream.h"
 #include "launcher/join/token.h"

@@ -130,6 +130,28 @@ TEST(Inventory, TellsCoresAndNumaNodesOrNothingOfThem) {
   }
 }
 
+// Before anything is started there.
+TEST(Inventory, MustHaveTheNetworkThatIsNamed) {
+  v1::NodeInventory inventory;
+  inventory.set_version(COHORT_VERSION);
+  inventory.set_cpus("0");
+  inventory.add_networks("lo 127.0.0.1");
+  inventory.add_networks("eth0 10.1.2.3");
+  inventory.add_networks("broken");
+  Options options;
+  for (const char* const there : {"", "lo", "eth0", "10.1.0.0/16"}) {
+    options.interface = there;
+    EXPECT_TRUE(ResourcesOf(inventory, options, "a").ok()) << there;
+  }
+  for (const char* const not_there : {"nope", "eth", "10.2.0.0/16", "10.1.0.0/99"}) {
+    options.interface = not_there;
+    const string why(ResourcesOf(inventory, options, "a").status().message());
+    EXPECT_EQ(why.find("has no address on --iface " + string(not_there) + "; it has lo (127.0.0.1), eth0 (10.1.2.3)"),
+              0)
+        << why;
+  }
+}
+
 TEST(Inventory, IsFoundAmongNoise) {
   v1::NodeInventory inventory;
   inventory.set_version("9");
@@ -190,6 +212,18 @@ TEST(RunCommands, EndsWhatTakesTooLongAndWhatIsCancelled) {
   EXPECT_EQ(told, 1);
   EXPECT_TRUE(cancelled[1].ended);
   EXPECT_FALSE(cancelled[0].ended || cancelled[2].ended);
+}
+
+TEST(RunCommands, TellsOfWhatEndsBeforeItMayCancel) {
+  std::vector<size_t> told;
+  RunCommands({{"sleep", "60"}, {"true"}, {"sleep", "0.1"}}, {.at_once = 2,
+                                                              .on_end =
+                                                                  [&](size_t index, const auto&) {
+                                                                    told.push_back(index);
+                                                                    return false;
+                                                                  },
+                                                              .cancels_after = std::chrono::seconds(2)});
+  EXPECT_EQ(told, (std::vector<size_t>{1, 2}));
 }
 
 }  // namespace

@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/kubernetes.h"
 #include "launcher/join/gate.h"

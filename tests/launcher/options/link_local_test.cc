@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
+#include "launcher/base/dial.h"
+#include "launcher/base/own_addresses.h"
 #include "launcher/environment/host_list.h"
 #include "runtime/base/deadline.h"
 

@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "launcher/base/addresses.h"
 #include "launcher/base/say.h"
 #include "launcher/environment/inventory.h"
 #include "runtime/base/deadline.h"

@@ -51,6 +51,13 @@ TEST_F(FindProgramTest, NamesWithASlashAreRelativeToTheWorkingDirectory) {
   EXPECT_EQ(Find("./other").status().code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(FindProgramTest, NamesWhatIsNoFile) {
+  ASSERT_EQ(::mkfifo((root_ + "/here/train").c_str(), 0755), 0);
+  const absl::Status status = Find("./train").status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kPermissionDenied);
+  EXPECT_EQ(status.message(), root_ + "/here/train is a pipe, not a program");
+}
+
 TEST_F(FindProgramTest, PassesOverWhatCanNotBeExecuted) {
   Add("first/train", 0644);
   std::filesystem::create_directory(root_ + "/second/train");

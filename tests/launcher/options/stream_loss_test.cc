@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/dial.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/join/gate.h"
 #include "launcher/join/secure_stream.h"

@@ -75,9 +75,38 @@ TEST(Slurm, OfAStepWithATaskOnEachNodeTheFirstRunsTheJob) {
 TEST(Slurm, MoreTasksThanNodesAreRefusedWithTheCommand) {
   const auto nodes = ReadSlurm({{"SLURM_STEP_NODELIST", "v[0-1]"}, {"SLURM_STEP_NUM_TASKS", "8"}});
   ASSERT_FALSE(nodes.ok());
-  EXPECT_THAT(string(nodes.status().message()), HasSubstr("srun -N 2 --ntasks-per-node=1 dlaunch"));
+  EXPECT_THAT(string(nodes.status().message()), HasSubstr("srun --wait=0 -N 2 --ntasks-per-node=1 dlaunch"));
   EXPECT_FALSE(ReadSlurm({{"SLURM_JOB_ID", "1"}}).ok()) << "no list";
   EXPECT_FALSE(ReadSlurm({{"SLURM_JOB_NODELIST", "v[0-"}}).ok());
+}
+
+// All tasks would take themselves for another than the first, and end.
+TEST(Slurm, NumbersOfTasksThatAreNoneAreRefusedByName) {
+  std::map<string, string> variables = {
+      {"SLURM_STEP_NODELIST", "v[0-1]"}, {"SLURM_JOB_NODELIST", "v[0-1]"}, {"SLURM_STEP_NUM_TASKS", "2"}};
+  for (const char* task : {"2", "99", "-1", "abc", "", "0 ", "00x", "99999999999999999999"}) {
+    variables["SLURM_PROCID"] = task;
+    const auto nodes = ReadSlurm(variables);
+    ASSERT_FALSE(nodes.ok()) << task;
+    EXPECT_TRUE(absl::IsInvalidArgument(nodes.status())) << nodes.status();
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("SLURM_PROCID is '" + string(task).substr(0, 20)));
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("from 0 to 1"));
+  }
+  variables["SLURM_PROCID"] = "0";
+  EXPECT_TRUE(ReadSlurm(variables).ok());
+  for (const char* tasks : {"-5", "", "0", "two"}) {
+    variables["SLURM_STEP_NUM_TASKS"] = tasks;
+    const auto nodes = ReadSlurm(variables);
+    ASSERT_FALSE(nodes.ok()) << tasks;
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("SLURM_STEP_NUM_TASKS is '" + string(tasks) + "'"));
+  }
+}
+
+TEST(Slurm, TheTimeAfterWhichSrunKillsTheLastTasksStandsInItsConfiguration) {
+  EXPECT_EQ(WaitTimeIn("UsePam                  = No\nWaitTime                = 30 sec\nX11Parameters = (null)\n"),
+            "30");
+  EXPECT_EQ(WaitTimeIn("BatchStartWaitTime      = 10 sec\n"), "");
+  EXPECT_EQ(WaitTimeIn(""), "");
 }
 
 TEST(Slurm, AStepDividesNothing) {

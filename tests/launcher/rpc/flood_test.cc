@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/addresses.h"
+#include "launcher/base/address_list.h"
 #include "launcher/control/rendezvous.h"
 #include "launcher/credentials.h"
 #include "launcher/rpc/client.h"

@@ -1,4 +1,4 @@
-#include "launcher/agent/open_files.h"
+#include "launcher/base/open_files.h"
 
 #include <optional>
 

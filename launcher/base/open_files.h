@@ -1,0 +1,15 @@
+// The limit on open files (ulimit -n): dlaunch and its agents take all that they may have, since every agent, rank and
+// stranger costs them some; ranks, and whatever else they start, keep what the user has set.
+#pragma once
+
+#include <sys/resource.h>
+
+namespace cohort::launcher {
+
+// Raises this process' soft limit to the hard one. Before there are threads; any number of times.
+void RaiseOpenFileLimit();
+
+// What it was before, for those that we start; what it is, where it was not raised.
+rlimit UsersOpenFileLimit();
+
+}  // namespace cohort::launcher
