@@ -403,21 +403,28 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
   return problems.All();
 }
 
-// A word after one dash, before the program: CLI11 would take -hosts for -h, and -npernode for -n with a strange value.
-std::optional<std::string> FindWordAfterOneDash(const CLI::App& app, const std::vector<std::string>& argv) {
+absl::Status ValueMissing(const std::string& option) {
+  return Invalid(option + " has no value: give it one (dlaunch --help lists them)");
+}
+
+// What CLI11 would misread before the program: a word after one dash (-hosts for -h, and -npernode for -n with a
+// strange value), and "--np=" without a value, for which it would take the next word.
+absl::Status CheckWords(const CLI::App& app, const std::vector<std::string>& argv) {
   for (size_t i = 1; i < argv.size(); ++i) {
     const std::string& argument = argv[i];
-    if (argument.size() < 2 || argument[0] != '-' || argument == "--") return std::nullopt;
+    if (argument.size() < 2 || argument[0] != '-' || argument == "--") return absl::OkStatus();
     const bool is_long = argument[1] == '-';
     const std::string name = is_long ? argument.substr(0, argument.find('=')) : argument.substr(0, 2);
     const bool has_value = argument.size() > name.size();
     const bool is_number = argument.find_first_not_of("0123456789", 2) == std::string::npos;
-    if (!is_long && has_value && (name != "-n" || !is_number)) return argument;
+    if (!is_long && has_value && (name != "-n" || !is_number)) return UnknownOption(app, argument);
     const CLI::Option* const option = app.get_option_no_throw(name);
-    if (option == nullptr) return std::nullopt;
-    if (!has_value && option->get_items_expected_min() > 0) ++i;
+    if (option == nullptr) return absl::OkStatus();
+    const bool takes_value = option->get_items_expected_min() > 0;
+    if (takes_value && argument == name + "=") return ValueMissing(name);
+    if (!has_value && takes_value) ++i;
   }
-  return std::nullopt;
+  return absl::OkStatus();
 }
 
 // Where the program was forgotten, the likeliest reason is an option's value: "dlaunch --nnodes train".
@@ -446,7 +453,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   const std::unique_ptr<CLI::App> app = MakeParser(&raw);
   std::vector<std::string> reversed(argv.rbegin(), argv.rend());  // as CLI11 wants them
   if (!reversed.empty()) reversed.pop_back();
-  if (const auto word = FindWordAfterOneDash(*app, argv)) return UnknownOption(*app, *word);
+  COHORT_RETURN_IF_ERROR(CheckWords(*app, argv));
   CommandLine result;
   try {
     app->parse(std::move(reversed));
@@ -454,7 +461,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     result.print = app->help();
     return result;
   } catch (const CLI::ArgumentMismatch& error) {
-    return Invalid(std::string(error.what()) + "; give each option once, with its value (dlaunch --help lists them)");
+    const std::string what = error.what();
+    if (what.ends_with(" missing")) return ValueMissing(what.substr(0, what.find(':')));
+    return Invalid(what + "; give each option once, with its value (dlaunch --help lists them)");
   } catch (const CLI::ParseError& error) {
     return Invalid(std::string(error.what()) + " (dlaunch --help lists the options)");
   }
