@@ -169,8 +169,8 @@ void LogWriter::Close(const std::shared_ptr<File>& file) {
 }
 
 void LogWriter::Put(Piece piece) {
-  MutexLock lock(shared_->mutex);
   Shared& shared = *shared_;
+  MutexLock lock(shared.mutex);
   if (!shared.has_thread) {
     try {
       std::thread([kept = shared_] { Run(kept); }).detach();

@@ -45,6 +45,7 @@ TEST(FsdpWriteBack, ThrowsWhatItMeetsAndLeavesNoRankWaiting) {
   bool threw = false;
   try {
     const SummonFullParams whole(*model);
+    ASSERT_TRUE(world->Barrier().Wait().ok());  // all have gathered: the abort below is heard later
     if (fails) none = std::make_unique<NoMoreMemory>();
   } catch (const c10::Error& error) {
     none.reset();
@@ -67,6 +68,7 @@ TEST(FsdpWriteBack, LeavesTheWayToAnExceptionThatCameBefore) {
   std::unique_ptr<NoMoreMemory> none;
   try {
     const SummonFullParams whole(*model);
+    ASSERT_TRUE(world->Barrier().Wait().ok());
     none = std::make_unique<NoMoreMemory>();
     throw std::runtime_error("of the user's own");
   } catch (const std::runtime_error& error) {
