@@ -222,8 +222,8 @@ void LogWriter::TellProblems() {
 void LogWriter::Finish(std::chrono::milliseconds timeout) {
   const Deadline deadline = Deadline::After(timeout);
   {
-    MutexLock lock(shared_->mutex);
     Shared& shared = *shared_;
+    MutexLock lock(shared.mutex);
     while (!shared.queue.empty() && !deadline.passed()) shared.changed.Wait(shared.mutex, deadline);
     for (const Piece& piece : shared.queue) {
       if (piece.bytes.empty() || piece.file->given_up) continue;  // another cause was told of the latter
