@@ -69,6 +69,10 @@ void FsdpRoot::Abort(const std::string& why) {
 }
 
 // The other ranks wait for what this one won't send.
+  // Each has counted a run that no backward pass will come to.
+  for (FsdpUnit* each : order_) {
+    if (counts_runs_) each->ForgetRun();
+  }
 void FsdpRoot::Fail(const std::string& why) {
   backward_ = false;
   AbortGroups(why);

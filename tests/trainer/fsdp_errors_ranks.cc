@@ -1,5 +1,6 @@
 // What goes wrong under FullyShardedDataParallel: models that differ, forward passes that throw, batches that one rank
 // has more of.
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -95,6 +96,24 @@ TEST(FsdpForward, ThatThrowsLeavesShardsToTheOptimizer) {
   Train(*model, optimizer, 2);
   Train(*same, undisturbed, 2);
   ExpectSame(Whole(*model), Whole(*same), /*bits=*/true);
+}
+
+// The next step frees unit after unit again: it is each unit's only run.
+TEST(FsdpForward, ThatThrowsIsNoRunOfTheNextStep) {
+  auto model = Shard(*world);
+  const Tower::Forward block = std::exchange(model->module()->blocks.back(), [](const at::Tensor&) -> at::Tensor {
+    throw std::runtime_error("a picture that is none");
+  });
+  EXPECT_THROW(model->forward(InputOf(world->rank())), std::runtime_error);
+  model->module()->blocks.back() = block;
+  const auto& units = model->root().units();
+  const at::Tensor input = InputOf(world->rank()).requires_grad_();
+  int kept = -1;
+  input.register_hook([&](const at::Tensor&) {  // of the first block, unit 1, backward may not be through with all
+    kept = static_cast<int>(std::count_if(units.begin() + 2, units.end(), [](const auto& u) { return !u->sharded(); }));
+  });
+  model->forward(input).pow(2).mean().backward();
+  EXPECT_EQ(kept, 0);
 }
 
 // A module may catch what another one within it throws, and go on with its own parameters.
