@@ -1,6 +1,7 @@
 // What goes wrong under FullyShardedDataParallel: models that differ, forward passes that throw, batches that one rank
 // has more of.
 #include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -13,6 +14,7 @@
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/fully_shard.h"
+#include "trainer/join.h"
 
 namespace cohort::trainer {
 namespace {
@@ -138,6 +140,52 @@ TEST(FsdpForward, GoesOnWhereAModuleCatches) {
   const torch::NoGradGuard no_grad;
   EXPECT_EQ(model.forward(torch::ones({3, 4})).item<float>(), 64);
   EXPECT_EQ(model.forward(torch::ones({3, 4})).item<float>(), 64);
+}
+
+// Its loss, whose backward pass throws on the last rank after all that it has sent.
+at::Tensor LossOf(Sharded& model) {
+  const at::Tensor input = InputOf(world->rank()).requires_grad_();
+  if (world->rank() == world->size() - 1) {
+    input.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a gradient that is none"); });
+  }
+  return model.forward(input * 2).pow(2).mean();
+}
+
+void Backward(const at::Tensor& loss) {
+  if (world->rank() == world->size() - 1) {
+    EXPECT_THROW(loss.backward(), std::runtime_error);
+  } else {
+    loss.backward();
+  }
+}
+
+// The others wait in Join's own group then.
+TEST(FsdpErrors, OfOneBackwardPassReachTheNextIterationsOfAJoin) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  auto model = Shard(*world);
+  Join join({model.get()});
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(join.run([&] {
+    Backward(LossOf(*model));
+    model->forward(InputOf(world->rank(), 1));
+  }),
+               DistributedError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+// Nothing has been sent, so nothing is out of step.
+TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfOneRankAlone) {
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kShardGradOp;
+  auto model = Shard(*world, options);
+  {
+    const auto accumulating = model->no_sync();
+    Backward(LossOf(*model));
+  }
+  model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  for (const auto& part : model->sharded_parameters()) {
+    EXPECT_TRUE(part.tensor.numel() == 0 || part.tensor.grad().defined()) << part.name;
+  }
 }
 
 // The others have gone on to what follows the loop.
