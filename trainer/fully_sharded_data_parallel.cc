@@ -201,6 +201,7 @@ void FullyShardedModule::AbandonForward() {
   try {
     if (root_ != nullptr) root_->AbandonForward(*unit_);
   } catch (...) {  // another exception is on its way
+  at::autocast::clear_cache();  // as PostForward would have
   }
 }
 

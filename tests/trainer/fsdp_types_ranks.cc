@@ -1,6 +1,7 @@
 // The types that FullyShardedDataParallel computes in: casts of what forward takes and returns, and those of Autocast.
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -59,6 +60,27 @@ TEST(FsdpTypes, OfAutocastAreCastAgainInEachForwardPass) {
     plain.step();
   }
   ExpectSame(Whole(*model), Whole(*expected), /*bits=*/true);
+}
+
+// Weights that an optimizer or a loader has changed after a forward pass that threw.
+TEST(FsdpTypes, OfAutocastAreCastAgainAfterAForwardPassThatThrew) {
+  struct Tired : torch::nn::Module {
+    at::Tensor forward(const at::Tensor& x) {
+      at::Tensor y = layer(x);
+      if (std::exchange(tired, false)) throw std::runtime_error("no more today");
+      return y;
+    }
+    torch::nn::Linear layer = register_module("layer", torch::nn::Linear(4, 4));
+    bool tired = true;
+  };
+  FullyShardedDataParallel<Tired> model(std::make_shared<Tired>(), *world);
+  const Autocast autocast(at::kCPU);
+  EXPECT_THROW(model.forward(InputOf(0)), std::runtime_error);
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : model.parameters()) parameter.zero_();
+  }
+  EXPECT_EQ(model.forward(InputOf(0)).abs().sum().item<float>(), 0);
 }
 
 }  // namespace
