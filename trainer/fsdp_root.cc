@@ -91,7 +91,7 @@ void FsdpRoot::CheckSameUnits() {
     const std::string unit = "unit " + std::to_string(i) + ", ";
     if (units_[i]->parameters().empty()) lines.push_back(unit + "without parameters");
     for (const FsdpParameter& parameter : units_[i]->parameters()) {
-      lines.push_back(unit + DescribeTensor(parameter.name, parameter.tensor.scalar_type(), parameter.sizes));
+      lines.push_back(unit + Describe(parameter, parameter.sizes));
     }
   }
   CheckSameOnAllRanks(*gather_group_, "FullyShardedDataParallel", lines);

@@ -13,6 +13,7 @@
 #include "trainer/error.h"
 #include "trainer/fsdp_root.h"
 #include "trainer/gradient_slot.h"
+#include "trainer/same_on_all_ranks.h"
 #include "trainer/storage_pool.h"
 #include "trainer/tensor_buffer.h"
 #include "trainer/window_pool.h"
@@ -48,6 +49,12 @@ comm::Buffer Slice(comm::Buffer buffer, int64_t offset, int64_t count) {
 }
 
 }  // namespace
+
+// Ranks that differ in what is frozen would make different calls.
+std::string Describe(const FsdpParameter& parameter, const std::vector<int64_t>& sizes) {
+  return DescribeTensor(parameter.name, parameter.tensor.scalar_type(), sizes) +
+         (parameter.tensor.requires_grad() ? "" : " (frozen)");
+}
 
 FsdpUnit::FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
                    const FullyShardedDataParallelOptions& options)

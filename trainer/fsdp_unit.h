@@ -49,6 +49,9 @@ struct FsdpParameter {
   RowChunk own = {};                // what this rank has of it, without padding
 };
 
+// A line of what CheckSameOnAllRanks compares.
+std::string Describe(const FsdpParameter& parameter, const std::vector<int64_t>& sizes);
+
 class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
  public:
   // Cuts the parameters into `shards` shards and keeps number `shard`. Local. Throws c10::Error for parameters of

@@ -34,7 +34,7 @@ std::string ErrorOf(const std::function<void()>& work) {
   return "";
 }
 
-// Two layers, of which the second has another name, another width or is missing on the last rank.
+// Two layers and more, of which something differs on the last rank.
 struct Odd : torch::nn::Module {
   using Wrapped = FullyShardedDataParallel<torch::nn::LinearImpl>;
   Odd(const std::string& how, const FullyShardedDataParallelOptions& options) {
@@ -45,7 +45,8 @@ struct Odd : torch::nn::Module {
     };
     add("first", 4);
     if (!odd || how != "missing") add("second", odd && how == "wider" ? 6 : 4);
-    register_parameter(odd && how == "renamed" ? "shift" : "scale", torch::ones({4}));
+    register_parameter(odd && how == "renamed" ? "shift" : "scale", torch::ones({4}), !(odd && how == "frozen"));
+    register_buffer("count", torch::ones({odd && how == "counted" ? 3 : 2}));
   }
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = x;
@@ -74,6 +75,12 @@ TEST(FsdpErrors, NameWhatRanksHaveMadeDifferently) {
     EXPECT_THAT(error_of("renamed"),
                 AllOf(HasSubstr(odd), HasSubstr("shift: Float [4]\", on rank 0 \""), HasSubstr("scale: Float [4]\"")))
         << sync;
+    EXPECT_THAT(error_of("frozen"), AllOf(HasSubstr(odd), HasSubstr("scale: Float [4] (frozen)\", on rank 0 \""),
+                                          HasSubstr("scale: Float [4]\"")))
+        << sync;
+    if (sync) {
+      EXPECT_THAT(error_of("counted"), AllOf(HasSubstr(odd), HasSubstr("\"buffer count: Float [3]\"")));
+    }
     EXPECT_THAT(error_of("missing"), AllOf(HasSubstr(odd), HasSubstr(", on rank 0 \""))) << sync;
     EXPECT_EQ(error_of("not at all"), "") << sync;
   }
