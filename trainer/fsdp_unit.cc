@@ -184,6 +184,7 @@ void FsdpUnit::StartUnshard(comm::Communicator& group, comm::Communicator* neigh
   if (resident_ || parameters_.empty()) return;
   const at::NoGradGuard no_grad;
   pool.Attach(full_);
+  full_streams_.Enter(full_);
   if (shards_ == 1) {
     full_.copy_(shard_, /*non_blocking=*/true);
   } else if (kept_numel() > 0) {
@@ -229,6 +230,7 @@ void FsdpUnit::CopyFromStaging() {
 
 void FsdpUnit::FinishUnshard() {
   if (state_ != State::kGathering) return;
+  if (full_.defined()) full_streams_.Enter(full_);  // of one shard nothing is gathered: a stream has copied it
   const absl::Status status = AwaitOnStream(gather_, full_);
   if (gather_.Done()) {  // else Reshard waits, so that the host is at most a unit ahead of a device
     gather_ = runtime::Work();

@@ -123,11 +123,11 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
     began_ = now;
   }
   void EndRun(int64_t now) { ended_ = now; }
+  // The forward pass of a run has been given up.
+  void ForgetRun() { --runs_; }
   // All of its runs had ended when `other` began its last one: backward comes to it when it is through with `other`.
   bool ran_before(const FsdpUnit& other) const { return ended_ < other.began_; }
   void ForgetRuns() { runs_ = backward_runs_ = 0; }
-  // The forward pass of a run has been given up.
-  void ForgetRun() { --runs_; }
   void TakeRuns() { backward_runs_ = runs_ > 0 ? std::exchange(runs_, 0) : backward_runs_; }
   // Whether this backward pass goes through more than one of them: parameters may then get a gradient from each (where
   // the type changes, or a checkpoint computes again, each has an accumulator or a pass of its own), and nobody can
@@ -207,6 +207,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   int runs_ = 0, backward_runs_ = 0;
   int64_t began_ = 0, ended_ = 0;  // the last run
   StreamChain flat_streams_;       // that fill flat_grad_
+  StreamChain full_streams_;       // that fill and use full_
 };
 
 }  // namespace cohort::trainer
