@@ -48,9 +48,10 @@ DeviceStreams* CudaStreams() {
 }
 
 absl::Status AwaitOnStream(runtime::Work& work, const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_cuda() || work.Done()) return work.Wait();
+  if (!tensor.defined() || !tensor.is_cuda()) return work.Wait();
+  CudaStreams()->UsedOnCurrent(tensor);  // also by what follows an operation that is done
+  if (work.Done()) return work.Wait();
   CudaStreams()->Follow(tensor.device());
-  CudaStreams()->UsedOnCurrent(tensor);
   return absl::OkStatus();
 }
 

@@ -91,7 +91,7 @@ void FsdpRoot::CheckSameUnits() {
     const std::string unit = "unit " + std::to_string(i) + ", ";
     if (units_[i]->parameters().empty()) lines.push_back(unit + "without parameters");
     for (const FsdpParameter& parameter : units_[i]->parameters()) {
-      lines.push_back(unit + DescribeTensor(parameter.name, parameter.tensor.scalar_type(), parameter.sizes));
+      lines.push_back(unit + Describe(parameter, parameter.sizes));
     }
   }
   CheckSameOnAllRanks(*gather_group_, "FullyShardedDataParallel", lines);
@@ -128,7 +128,7 @@ void FsdpRoot::StartOver() {
 }
 
 void FsdpRoot::BeginForward() {
-  if (backward_) AgreeOnGivingUp();
+  if (backward_ && calls_in_backward_) AgreeOnGivingUp();
   int ranks = ranks_;
   if (join_ != nullptr) {
     const JoinIteration iteration = join_->Begin(*joinable_, static_cast<int>(Step::kForward));
@@ -192,6 +192,7 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
 void FsdpRoot::QueueFinish() {
   if (backward_) return;
   backward_ = true;
+  calls_in_backward_ = MayCallInBackward();
   passing_.clear();
   PlanReductions();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {

@@ -11,10 +11,18 @@
 
 namespace cohort::trainer {
 
+// Of a backward pass that begins. Without averaging, and with all parameters there, it has none: its exception is a
+// matter of this rank alone.
+bool FsdpRoot::MayCallInBackward() const {
+  return sync_ ||
+         std::any_of(units_.begin(), units_.end(), [](const auto& u) { return u->gathers() && !u->unsharded(); });
+}
+
 // An exception of the user's has ended the last backward pass here. Where one has on all ranks, they go on together;
 // else the others wait in some group for what this one won't send, and must hear of it.
 void FsdpRoot::AgreeOnGivingUp() {
   std::vector<comm::Communicator*> groups = OwnGroups();
+  if (join_ != nullptr) groups.push_back(&join_->group());  // where ranks that are through wait for the next iteration
   std::erase_if(groups, [](const comm::Communicator* group) { return group->size() == 1; });
   std::vector<int32_t> said(groups.size(), 1);
   std::vector<runtime::Work> works;
@@ -43,6 +51,7 @@ void FsdpRoot::AgreeOnGivingUp() {
       "FullyShardedDataParallel: an exception has ended the last backward pass of this rank, and not in the same place "
       "on all ranks: what they have sent each other no longer fits; wrap the module anew";
   Fail(message);
+  for (comm::Communicator* group : groups) group->Abort(message);
   for (runtime::Work& work : works) {
     const absl::Status ignored = work.Wait();  // they write into `said`
     (void)ignored;
@@ -59,6 +68,10 @@ void FsdpRoot::AbandonForward(const FsdpUnit& unit) {
       each->Reshard(pool_);
     } catch (const c10::Error&) {  // the group has failed: the next collective says so
     }
+  }
+  // Each has counted a run that no backward pass will come to.
+  for (FsdpUnit* each : order_) {
+    if (counts_runs_) each->ForgetRun();
   }
   order_.clear();
 }

@@ -13,6 +13,7 @@
 #include "trainer/error.h"
 #include "trainer/fsdp_root.h"
 #include "trainer/gradient_slot.h"
+#include "trainer/same_on_all_ranks.h"
 #include "trainer/storage_pool.h"
 #include "trainer/tensor_buffer.h"
 #include "trainer/window_pool.h"
@@ -48,6 +49,12 @@ comm::Buffer Slice(comm::Buffer buffer, int64_t offset, int64_t count) {
 }
 
 }  // namespace
+
+// Ranks that differ in what is frozen would make different calls.
+std::string Describe(const FsdpParameter& parameter, const std::vector<int64_t>& sizes) {
+  return DescribeTensor(parameter.name, parameter.tensor.scalar_type(), sizes) +
+         (parameter.tensor.requires_grad() ? "" : " (frozen)");
+}
 
 FsdpUnit::FsdpUnit(std::vector<FsdpParameter> parameters, int shards, int shard,
                    const FullyShardedDataParallelOptions& options)
@@ -177,6 +184,7 @@ void FsdpUnit::StartUnshard(comm::Communicator& group, comm::Communicator* neigh
   if (resident_ || parameters_.empty()) return;
   const at::NoGradGuard no_grad;
   pool.Attach(full_);
+  full_streams_.Enter(full_);
   if (shards_ == 1) {
     full_.copy_(shard_, /*non_blocking=*/true);
   } else if (kept_numel() > 0) {
@@ -222,6 +230,7 @@ void FsdpUnit::CopyFromStaging() {
 
 void FsdpUnit::FinishUnshard() {
   if (state_ != State::kGathering) return;
+  if (full_.defined()) full_streams_.Enter(full_);  // of one shard nothing is gathered: a stream has copied it
   const absl::Status status = AwaitOnStream(gather_, full_);
   if (gather_.Done()) {  // else Reshard waits, so that the host is at most a unit ahead of a device
     gather_ = runtime::Work();

@@ -49,6 +49,9 @@ struct FsdpParameter {
   RowChunk own = {};                // what this rank has of it, without padding
 };
 
+// A line of what CheckSameOnAllRanks compares.
+std::string Describe(const FsdpParameter& parameter, const std::vector<int64_t>& sizes);
+
 class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
  public:
   // Cuts the parameters into `shards` shards and keeps number `shard`. Local. Throws c10::Error for parameters of
@@ -120,6 +123,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
     began_ = now;
   }
   void EndRun(int64_t now) { ended_ = now; }
+  // The forward pass of a run has been given up.
+  void ForgetRun() { --runs_; }
   // All of its runs had ended when `other` began its last one: backward comes to it when it is through with `other`.
   bool ran_before(const FsdpUnit& other) const { return ended_ < other.began_; }
   void ForgetRuns() { runs_ = backward_runs_ = 0; }
@@ -202,6 +207,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   int runs_ = 0, backward_runs_ = 0;
   int64_t began_ = 0, ended_ = 0;  // the last run
   StreamChain flat_streams_;       // that fill flat_grad_
+  StreamChain full_streams_;       // that fill and use full_
 };
 
 }  // namespace cohort::trainer

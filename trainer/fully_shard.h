@@ -24,7 +24,8 @@
 //   an element of a Sequential what the Sequential calls instead of it; it takes and gives one tensor. The Sequential's
 //                              children, names and parameters stay; ptr(i) and at<T>(i) find what stands for the
 //                              element
-//   a Sequential               its first and last element, in the same way
+//   a Sequential               its first and last element, in the same way: what one between them throws is seen by
+//                              a sharded module around the Sequential alone
 //
 // Others are refused by name. The parameters of one call are those of its module that no call before it has: one unit.
 #pragma once

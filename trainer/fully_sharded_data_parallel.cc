@@ -20,6 +20,8 @@
 namespace cohort::trainer {
 namespace {
 
+// With names.
+using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
 // The modules whose parameters a unit has.
 using Modules = std::vector<std::weak_ptr<const torch::nn::Module>>;
 
@@ -51,7 +53,7 @@ void CheckOutsideOfUnits(const torch::nn::Module& module) {
 
 // The parameters and buffers of `module` outside wrapped modules, each once, and whose they are.
 void Collect(const torch::nn::Module& module, const std::string& prefix, std::set<const void*>& seen,
-             std::vector<FsdpParameter>& parameters, std::vector<at::Tensor>& buffers, Modules& modules) {
+             std::vector<FsdpParameter>& parameters, Buffers& buffers, Modules& modules) {
   modules.push_back(module.weak_from_this());
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
@@ -60,7 +62,7 @@ void Collect(const torch::nn::Module& module, const std::string& prefix, std::se
   for (const auto& item : module.named_buffers(/*recurse=*/false)) {
     TORCH_CHECK(HasData(item.value()), "FullyShardedDataParallel: buffer ", prefix, item.key(),
                 " was made under DeferredInit and has no values; make it smaller, or outside the guard");
-    buffers.push_back(item.value());
+    buffers.push_back({prefix + item.key(), item.value()});
   }
   for (const auto& child : module.named_children()) {
     if (ShardsOf(*child.value()) != nullptr) continue;
@@ -117,19 +119,20 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
   CheckOutsideOfUnits(module);
   std::set<const void*> seen;
   std::vector<FsdpParameter> parameters;
-  std::vector<at::Tensor> state;
+  Buffers buffers;
   Modules modules;
-  Collect(module, "", seen, parameters, state, modules);
+  Collect(module, "", seen, parameters, buffers, modules);
   if (options.device_id.has_value()) {
-    for (at::Tensor& buffer : state) buffer.set_data(buffer.to(*options.device_id));
+    for (auto& [name, buffer] : buffers) buffer.set_data(buffer.to(*options.device_id));
   }
   if (options.sync_module_states) {
     std::vector<std::string> lines;
-    for (const FsdpParameter& each : parameters) {
-      lines.push_back(DescribeTensor(each.name, each.tensor.scalar_type(), each.tensor.sizes().vec()));
+    std::vector<at::Tensor> state;
+    for (const FsdpParameter& each : parameters) lines.push_back(Describe(each, each.tensor.sizes().vec()));
+    for (const auto& [name, buffer] : buffers) {
+      lines.push_back(DescribeTensor("buffer " + name, buffer.scalar_type(), buffer.sizes().vec()));
+      state.push_back(buffer);
     }
-    for (const at::Tensor& each : state)
-      lines.push_back(DescribeTensor("a buffer", each.scalar_type(), each.sizes().vec()));
     CheckSameOnAllRanks(world, "FullyShardedDataParallel", lines);
     for (const FsdpParameter& parameter : parameters) {
       if (HasData(parameter.tensor)) state.push_back(parameter.tensor);  // the others get their values later
@@ -198,6 +201,7 @@ void FullyShardedModule::PostForward(const std::vector<at::Tensor>& outputs) {
 }
 
 void FullyShardedModule::AbandonForward() {
+  at::autocast::clear_cache();  // as PostForward would have
   try {
     if (root_ != nullptr) root_->AbandonForward(*unit_);
   } catch (...) {  // another exception is on its way

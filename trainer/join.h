@@ -121,6 +121,8 @@ class Join {
   // When the iteration under way began. False before the first.
   bool all_have_inputs() const { return begun_ && last_.active_count() == last_.size(); }
   const JoinOptions& options() const { return options_; }
+  // What ranks learn of each other's calls by; all of them wait there before each iteration.
+  comm::Communicator& group() const { return *group_; }
 
  private:
   struct Call;

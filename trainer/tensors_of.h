@@ -1,6 +1,7 @@
 // The tensors in what a module's forward takes and returns.
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <optional>
 #include <tuple>
@@ -53,12 +54,17 @@ struct TensorMap {
   std::function<at::Tensor(const at::Tensor&)> change;
 };
 
-// Whether MapTensors knows where a T has tensors: they, and containers of them. A type of the user's own has an
+// Whether MapTensors knows where a T has tensors: they, and containers of them, but not tuples and pairs with
+// references (std::tie), which would refer to what is gone. A type of the user's own has an
 // overload `T MapTensors(const T&, const TensorMap&)` in its namespace, or keeps its tensors as they are.
 template <typename T>
 concept Mappable = requires(const T& value, const TensorMap& map) { MapTensors(value, map); };
 
-inline at::Tensor MapTensors(const at::Tensor& tensor, const TensorMap& map) { return map.change(tensor); }
+// Not of a type derived from it, which would lose its own part.
+template <std::same_as<at::Tensor> T>
+T MapTensors(const T& tensor, const TensorMap& map) {
+  return map.change(tensor);
+}
 
 // A part of a container.
 template <typename T>
@@ -86,13 +92,14 @@ std::optional<T> MapTensors(const std::optional<T>& value, const TensorMap& map)
 }
 
 template <typename... Ts>
-  requires((Mappable<Ts> || ...) && (std::is_copy_constructible_v<Ts> && ...))
+  requires((Mappable<Ts> || ...) && ((std::is_copy_constructible_v<Ts> && !std::is_reference_v<Ts>) && ...))
 std::tuple<Ts...> MapTensors(const std::tuple<Ts...>& values, const TensorMap& map) {
   return std::apply([&map](const Ts&... value) { return std::tuple<Ts...>(MapPart(value, map)...); }, values);
 }
 
 template <typename A, typename B>
-  requires((Mappable<A> || Mappable<B>) && std::is_copy_constructible_v<A> && std::is_copy_constructible_v<B>)
+  requires((Mappable<A> || Mappable<B>) && std::is_copy_constructible_v<A> && std::is_copy_constructible_v<B> &&
+           !std::is_reference_v<A> && !std::is_reference_v<B>)
 std::pair<A, B> MapTensors(const std::pair<A, B>& values, const TensorMap& map) {
   return {MapPart(values.first, map), MapPart(values.second, map)};
 }

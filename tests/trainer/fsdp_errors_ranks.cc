@@ -1,5 +1,7 @@
 // What goes wrong under FullyShardedDataParallel: models that differ, forward passes that throw, batches that one rank
 // has more of.
+#include <algorithm>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <sstream>
@@ -12,6 +14,7 @@
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/fully_shard.h"
+#include "trainer/join.h"
 
 namespace cohort::trainer {
 namespace {
@@ -31,7 +34,7 @@ std::string ErrorOf(const std::function<void()>& work) {
   return "";
 }
 
-// Two layers, of which the second has another name, another width or is missing on the last rank.
+// Two layers and more, of which something differs on the last rank.
 struct Odd : torch::nn::Module {
   using Wrapped = FullyShardedDataParallel<torch::nn::LinearImpl>;
   Odd(const std::string& how, const FullyShardedDataParallelOptions& options) {
@@ -42,7 +45,8 @@ struct Odd : torch::nn::Module {
     };
     add("first", 4);
     if (!odd || how != "missing") add("second", odd && how == "wider" ? 6 : 4);
-    register_parameter(odd && how == "renamed" ? "shift" : "scale", torch::ones({4}));
+    register_parameter(odd && how == "renamed" ? "shift" : "scale", torch::ones({4}), !(odd && how == "frozen"));
+    register_buffer("count", torch::ones({odd && how == "counted" ? 3 : 2}));
   }
   at::Tensor forward(const at::Tensor& x) {
     at::Tensor y = x;
@@ -71,6 +75,12 @@ TEST(FsdpErrors, NameWhatRanksHaveMadeDifferently) {
     EXPECT_THAT(error_of("renamed"),
                 AllOf(HasSubstr(odd), HasSubstr("shift: Float [4]\", on rank 0 \""), HasSubstr("scale: Float [4]\"")))
         << sync;
+    EXPECT_THAT(error_of("frozen"), AllOf(HasSubstr(odd), HasSubstr("scale: Float [4] (frozen)\", on rank 0 \""),
+                                          HasSubstr("scale: Float [4]\"")))
+        << sync;
+    if (sync) {
+      EXPECT_THAT(error_of("counted"), AllOf(HasSubstr(odd), HasSubstr("\"buffer count: Float [3]\"")));
+    }
     EXPECT_THAT(error_of("missing"), AllOf(HasSubstr(odd), HasSubstr(", on rank 0 \""))) << sync;
     EXPECT_EQ(error_of("not at all"), "") << sync;
   }
@@ -97,6 +107,24 @@ TEST(FsdpForward, ThatThrowsLeavesShardsToTheOptimizer) {
   ExpectSame(Whole(*model), Whole(*same), /*bits=*/true);
 }
 
+// The next step frees unit after unit again: it is each unit's only run.
+TEST(FsdpForward, ThatThrowsIsNoRunOfTheNextStep) {
+  auto model = Shard(*world);
+  const Tower::Forward block = std::exchange(model->module()->blocks.back(), [](const at::Tensor&) -> at::Tensor {
+    throw std::runtime_error("a picture that is none");
+  });
+  EXPECT_THROW(model->forward(InputOf(world->rank())), std::runtime_error);
+  model->module()->blocks.back() = block;
+  const auto& units = model->root().units();
+  const at::Tensor input = InputOf(world->rank()).requires_grad_();
+  int kept = -1;
+  input.register_hook([&](const at::Tensor&) {  // of the first block, unit 1, backward may not be through with all
+    kept = static_cast<int>(std::count_if(units.begin() + 2, units.end(), [](const auto& u) { return !u->sharded(); }));
+  });
+  model->forward(input).pow(2).mean().backward();
+  EXPECT_EQ(kept, 0);
+}
+
 // A module may catch what another one within it throws, and go on with its own parameters.
 TEST(FsdpForward, GoesOnWhereAModuleCatches) {
   struct Careful : torch::nn::Module {
@@ -119,6 +147,52 @@ TEST(FsdpForward, GoesOnWhereAModuleCatches) {
   const torch::NoGradGuard no_grad;
   EXPECT_EQ(model.forward(torch::ones({3, 4})).item<float>(), 64);
   EXPECT_EQ(model.forward(torch::ones({3, 4})).item<float>(), 64);
+}
+
+// Its loss, whose backward pass throws on the last rank after all that it has sent.
+at::Tensor LossOf(Sharded& model) {
+  const at::Tensor input = InputOf(world->rank()).requires_grad_();
+  if (world->rank() == world->size() - 1) {
+    input.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a gradient that is none"); });
+  }
+  return model.forward(input * 2).pow(2).mean();
+}
+
+void Backward(const at::Tensor& loss) {
+  if (world->rank() == world->size() - 1) {
+    EXPECT_THROW(loss.backward(), std::runtime_error);
+  } else {
+    loss.backward();
+  }
+}
+
+// The others wait in Join's own group then.
+TEST(FsdpErrors, OfOneBackwardPassReachTheNextIterationsOfAJoin) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  auto model = Shard(*world);
+  Join join({model.get()});
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(join.run([&] {
+    Backward(LossOf(*model));
+    model->forward(InputOf(world->rank(), 1));
+  }),
+               DistributedError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+// Nothing has been sent, so nothing is out of step.
+TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfOneRankAlone) {
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kShardGradOp;
+  auto model = Shard(*world, options);
+  {
+    const auto accumulating = model->no_sync();
+    Backward(LossOf(*model));
+  }
+  model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  for (const auto& part : model->sharded_parameters()) {
+    EXPECT_TRUE(part.tensor.numel() == 0 || part.tensor.grad().defined()) << part.name;
+  }
 }
 
 // The others have gone on to what follows the loop.

@@ -1,6 +1,7 @@
 // The types that FullyShardedDataParallel computes in: casts of what forward takes and returns, and those of Autocast.
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -44,6 +45,28 @@ TEST(FsdpTypes, ReachTensorsInContainers) {
   for (const auto& part : model.sharded_parameters()) EXPECT_TRUE(part.tensor.grad().defined()) << part.name;
 }
 
+// What refers to tensors can't refer to their casts, and what is more than a tensor would lose that.
+struct Labelled : at::Tensor {
+  int label = 0;
+};
+static_assert(Mappable<at::Tensor> && Mappable<std::tuple<at::Tensor, int>> && Mappable<std::pair<int, Pieces>>);
+static_assert(!Mappable<Labelled> && !Mappable<std::vector<Labelled>> && !Mappable<std::tuple<Labelled, int>>);
+static_assert(!Mappable<std::tuple<at::Tensor&, at::Tensor&>> && !Mappable<std::tuple<const at::Tensor&, int>>);
+static_assert(!Mappable<std::pair<at::Tensor&, int>> && !Mappable<std::pair<const at::Tensor&, at::Tensor>>);
+
+TEST(FsdpTypes, LeaveTuplesOfReferencesAsTheyAre) {
+  struct Tied : torch::nn::Module {
+    at::Tensor forward(const std::tuple<at::Tensor&, at::Tensor&>& two) {
+      return layer(std::get<0>(two) + std::get<1>(two));
+    }
+    torch::nn::Linear layer = register_module("layer", torch::nn::Linear(4, 4));
+  };
+  FullyShardedDataParallel<Tied> model(std::make_shared<Tied>(), *world);
+  at::Tensor a = InputOf(0), b = InputOf(1);
+  const at::Tensor given = model.forward(std::tie(a, b));
+  EXPECT_TRUE(torch::equal(given, model.forward(std::tie(b, a))));
+}
+
 // A guard around several steps computes with the weights of each of them.
 TEST(FsdpTypes, OfAutocastAreCastAgainInEachForwardPass) {
   auto model = Shard(*world), expected = Shard(*world);
@@ -59,6 +82,27 @@ TEST(FsdpTypes, OfAutocastAreCastAgainInEachForwardPass) {
     plain.step();
   }
   ExpectSame(Whole(*model), Whole(*expected), /*bits=*/true);
+}
+
+// Weights that an optimizer or a loader has changed after a forward pass that threw.
+TEST(FsdpTypes, OfAutocastAreCastAgainAfterAForwardPassThatThrew) {
+  struct Tired : torch::nn::Module {
+    at::Tensor forward(const at::Tensor& x) {
+      at::Tensor y = layer(x);
+      if (std::exchange(tired, false)) throw std::runtime_error("no more today");
+      return y;
+    }
+    torch::nn::Linear layer = register_module("layer", torch::nn::Linear(4, 4));
+    bool tired = true;
+  };
+  FullyShardedDataParallel<Tired> model(std::make_shared<Tired>(), *world);
+  const Autocast autocast(at::kCPU);
+  EXPECT_THROW(model.forward(InputOf(0)), std::runtime_error);
+  {
+    const torch::NoGradGuard no_grad;
+    for (at::Tensor& parameter : model.parameters()) parameter.zero_();
+  }
+  EXPECT_EQ(model.forward(InputOf(0)).abs().sum().item<float>(), 0);
 }
 
 }  // namespace
