@@ -50,7 +50,10 @@ std::string DescribeFailure(const Options& options, const RemoteWay& way, const 
   }
   const int code = WEXITSTATUS(result.wait_status);
   const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
-  if (code == way.unreachable_status) return "can't be reached" + words + "; try: " + trial;
+  if (code == way.unreachable_status) {
+    const bool slow = !way.patience.empty() && said.find("timed out") != std::string::npos;
+    return "can't be reached" + words + "; try: " + trial + (slow ? ", or where it is only slow: " + way.patience : "");
+  }
   if (code == 127 || code == 126) {
     return "has no dlaunch at " + path + words + "; install it there, or say where it is with --agent-path";
   }

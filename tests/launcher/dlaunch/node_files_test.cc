@@ -74,6 +74,17 @@ TEST_F(NodeFiles, AllDeadHostsAreNamed) {
   EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
 }
 
+TEST_F(NodeFiles, WhatGivesASlowHostLongerIsNamed) {
+  const string way =
+      folder_.AddScript("slow", "#!/bin/sh\necho Connection timed out during banner exchange >&2\nexit 255\n");
+  DlaunchProcess job({"--ssh", way + " -p 22", "--hosts", "c1", "true"});
+  EXPECT_EQ(job.Wait(), 2);
+  EXPECT_NE(job.err().find("; try: " + way + " -p 22 c1 true, or where it is only slow: --ssh \"" + way +
+                           " -p 22 -o ConnectTimeout=15\""),
+            string::npos)
+      << job.err();
+}
+
 TEST_F(NodeFiles, LsfIsReachedByBlaunch) {
   folder_.AddScript("blaunch", "#!/bin/sh\nexport ON=$1\nshift\nexec \"$@\"\n");
   DlaunchProcess job({"--", "sh", "-c", "echo $RANK on $ON"},
