@@ -71,6 +71,8 @@ TEST_F(NodeFiles, AllDeadHostsAreNamed) {
                            "host c2 can't be reached: no route to c2; try: ssh c2 true"}) {
     EXPECT_NE(job.err().find(text), string::npos) << job.err();
   }
+  EXPECT_NE(job.err().find("\n    host c3 has not answered within "), string::npos) << job.err();
+  EXPECT_EQ(job.err().find("host c4"), string::npos) << job.err();
   EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
 }
 

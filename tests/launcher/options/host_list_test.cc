@@ -228,6 +228,8 @@ TEST(RunCommands, EndsWhatTakesTooLongAndWhatIsCancelled) {
   EXPECT_EQ(told, 1);
   EXPECT_TRUE(cancelled[1].ended);
   EXPECT_FALSE(cancelled[0].ended || cancelled[2].ended);
+  EXPECT_TRUE(cancelled[0].cancelled_after && cancelled[2].cancelled_after);
+  EXPECT_FALSE(cancelled[1].cancelled_after || late[0].cancelled_after);
 }
 
 TEST(RunCommands, TellsOfWhatEndsBeforeItMayCancel) {
