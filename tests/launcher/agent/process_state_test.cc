@@ -81,10 +81,11 @@ pid_t StartWrapper(bool with_thread, pid_t* child) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       for (;;) ::pause();
     }
+    std::thread other;  // ends with the process, which runs no destructors
     if (with_thread) {
-      std::thread([] {
+      other = std::thread([] {
         for (;;) ::pause();
-      }).detach();
+      });
     }
     (void)!::write(told.write_end.get(), &program, sizeof program);
     ::waitpid(program, nullptr, 0);
