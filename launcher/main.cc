@@ -113,16 +113,23 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
 }
 
 // Of an agent with so many ranks, and of dlaunch with so many agents: what was measured, and some more. Both have
-// raised their limit as far as they may, so that what is left is the hard one.
+// raised their limit to the hard one, unless the system has refused it: in a sandbox, or by a lower fs.nr_open.
 absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents) {
   const rlim_t needed = std::max<rlim_t>(28 + ranks * (5 + files_of_a_rank), 20 + 4 * agents);
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "the hard limit on open files is " + std::to_string(limit.rlim_cur) + " (ulimit -Hn), and dlaunch needs " +
-      std::to_string(needed) + " here" + (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "") +
-      "; have it raised, by root: ulimit -n " + std::to_string(std::max<rlim_t>(needed, 1024)) +
-      ", or in /etc/security/limits.conf");
+  const std::string needs = "dlaunch needs " + std::to_string(needed) + " here" +
+                            (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "");
+  if (limit.rlim_max >= needed) {
+    return absl::InvalidArgumentError("the limit on open files is " + std::to_string(limit.rlim_cur) +
+                                      " (ulimit -n), and raising it to the hard one, " +
+                                      std::to_string(limit.rlim_max) + ", was refused; " + needs +
+                                      "; raise it before, with ulimit -n " + std::to_string(needed));
+  }
+  return absl::InvalidArgumentError("the hard limit on open files is " + std::to_string(limit.rlim_max) +
+                                    " (ulimit -Hn), and " + needs + "; have it raised, by root: ulimit -n " +
+                                    std::to_string(std::max<rlim_t>(needed, 1024)) +
+                                    ", or in /etc/security/limits.conf");
 }
 
 // What agents would only find out when they are started, as best this machine can tell.

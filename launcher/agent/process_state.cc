@@ -45,9 +45,9 @@ std::optional<ProcessState> ParseProcessStat(const std::string& text) {
   unsigned long long user = 0;
   unsigned long long system = 0;
   fields >> user >> system;
-  for (int field = 16; field < 22; ++field) fields >> skipped;
+  for (int field = 16; field < 20; ++field) fields >> skipped;
   long pages = 0;
-  fields >> result.start_time >> skipped >> pages;
+  fields >> result.threads >> skipped >> result.start_time >> skipped >> pages;
   if (!fields) return std::nullopt;
   for (int field = 25; field < 52; ++field) fields >> skipped;
   int status = 0;
@@ -84,9 +84,13 @@ bool IsTraced(pid_t pid) {
 pid_t WrappedProgram(pid_t pid) {
   pid_t program = 0;
   for (int depth = 0; depth < 64; ++depth) {
-    const std::string folder = "/proc/" + std::to_string(program == 0 ? pid : program);
+    const pid_t wrapper = program == 0 ? pid : program;
+    const std::string folder = "/proc/" + std::to_string(wrapper);
+    // The next two files tell of its first thread alone. Where there are others, one of them may be at work.
+    const auto state = ReadProcessState(wrapper);
+    if (!state || state->threads != 1) break;
     if (ReadFile(folder + "/wchan") != "do_wait") break;
-    std::istringstream children(ReadFile(folder + "/task/" + folder.substr(6) + "/children"));
+    std::istringstream children(ReadFile(folder + "/task/" + std::to_string(wrapper) + "/children"));
     pid_t child = 0;
     pid_t other = 0;
     if (!(children >> child) || children >> other) break;

@@ -14,8 +14,9 @@ struct ProcessState {
   char state = '?';  // R, S, D, T (stopped), t (traced), Z, X
   pid_t parent = 0;
   pid_t group = 0;
-  bool exiting = false;               // the kernel is tearing it down; pidfd and wait() may lag behind by a second
-  int exit_status = 0;                // as wait() would give it; valid while exiting, where the kernel tells
+  bool exiting = false;  // the kernel is tearing it down; pidfd and wait() may lag behind by a second
+  int exit_status = 0;   // as wait() would give it; valid while exiting, where the kernel tells
+  long threads = 0;
   unsigned long long start_time = 0;  // ticks since boot: with the pid it names the process for good
   long resident_bytes = 0;
   unsigned long long cpu_ticks = 0;  // used, by the user's code and the kernel for it; sysconf(_SC_CLK_TCK) a second
@@ -28,8 +29,9 @@ std::optional<ProcessState> ParseProcessStat(const std::string& text);
 // True when `pid` is `ancestor`, of the process group that it leads, or a descendant of either. Programs are often
 // started through a wrapper.
 bool DescendsFrom(pid_t pid, pid_t ancestor);
-// The program behind a wrapper: what `pid` waits for, in wait() and nowhere else, where that is its only child, and so
-// on. 0 where there is none, or the kernel does not tell where a process waits.
+// The program behind a wrapper: what `pid`, which has a single thread, waits for in wait(), where that is its only
+// child, and so on. 0 where there is none, or the kernel does not tell where a process waits. Whether a handler of a
+// signal does something else meanwhile, nobody can tell.
 pid_t WrappedProgram(pid_t pid);
 // True while a debugger is attached.
 bool IsTraced(pid_t pid);

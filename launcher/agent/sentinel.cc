@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "launcher/agent/sweep.h"
@@ -96,6 +98,9 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent) {
   ::_exit(0);
 }
 
+// 0 where it is no number.
+pid_t AgentOf(char** argv) { return std::atoi(argv[2] + std::strlen(kSentinelArgument)); }
+
 }  // namespace
 
 void Sentinel::RememberArguments(int argc, char** argv) {
@@ -162,13 +167,16 @@ void Sentinel::ForgetEmptyGroups() {
 }
 
 bool IsSentinelCommand(int argc, char** argv) {
-  return argc == 6 && std::strcmp(argv[1], "sentinel") == 0 &&
-         std::strncmp(argv[2], kSentinelArgument, std::strlen(kSentinelArgument)) == 0;
+  if (argc != 6 || std::strcmp(argv[1], "sentinel") != 0) return false;
+  if (std::strncmp(argv[2], kSentinelArgument, std::strlen(kSentinelArgument)) != 0 || AgentOf(argv) <= 0) return false;
+  // A user's program may have that name, and options to match; but nobody else begins one with our pipe.
+  struct stat pipe{};
+  return std::string_view(argv[4]).starts_with("COHORT_AGENT=") && ::fstat(kPipe, &pipe) == 0 && S_ISFIFO(pipe.st_mode);
 }
 
 void RunSentinel(int argc, char** argv) {
   Sentinel::RememberArguments(argc, argv);
-  const pid_t agent = std::atoi(argv[2] + std::strlen(kSentinelArgument));
+  const pid_t agent = AgentOf(argv);
   const int launcher = std::atoi(argv[3]);
   const std::string mark = argv[4];
   Cgroup cgroup = Cgroup::Existing(argv[5]);

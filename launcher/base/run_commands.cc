@@ -24,6 +24,7 @@ struct Running {
   size_t index = 0;
   PipedProcess process;
   runtime::FileDescriptor end;  // readable once it has ended
+  Clock::time_point start;
   Clock::time_point deadline;
 };
 
@@ -55,7 +56,11 @@ class CommandRunner {
       while (!Cancelled() && next_ < commands_.size() && running_.size() < options_.at_once) StartNext();
       if (!Cancelled() && !running_.empty()) WaitForSome();
     }
-    for (const Running& running : running_) Kill(running);
+    for (const Running& running : running_) {
+      const auto ran = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - running.start);
+      results_[running.index].cancelled_after = ran;
+      Kill(running);
+    }
     return std::move(results_);
   }
 
@@ -74,7 +79,8 @@ class CommandRunner {
       ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
     }
     runtime::FileDescriptor end(static_cast<int>(::syscall(SYS_pidfd_open, started->pid, 0)));
-    running_.push_back({index, *std::move(started), std::move(end), Clock::now() + options_.limit});
+    const Clock::time_point now = Clock::now();
+    running_.push_back({index, *std::move(started), std::move(end), now, now + options_.limit});
   }
 
   void WaitForSome() {

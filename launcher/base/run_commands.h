@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@ struct CommandResult {
   int wait_status = 0;  // of waitpid, when it ended
   std::string output;   // the first MiB of each
   std::string error;
+  std::optional<std::chrono::milliseconds> cancelled_after;  // where it was cancelled: since it was started
 };
 
 struct RunCommandsOptions {

@@ -22,10 +22,10 @@ class JoinedNodes : public NodeSource {
 // whose nodes come by themselves.
 absl::StatusOr<JobNodes> WithJoined(const Options& options, const std::string& source, std::vector<JoinedNode> joined);
 
-// How many others are enough, of --nnodes MIN:MAX; all, where it is none.
 // kInvalidArgument: --iface names no network of this machine.
 absl::Status CheckOwnNetwork(const Options& options);
 
+// How many others are enough, of --nnodes MIN:MAX; all, where it is none.
 std::optional<int> LeastOthers(const Options& options);
 
 }  // namespace cohort::launcher

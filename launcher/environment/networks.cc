@@ -1,6 +1,5 @@
 #include "launcher/environment/networks.h"
 
-#include <arpa/inet.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <netinet/in.h>
@@ -10,6 +9,7 @@
 #include <memory>
 
 #include "launcher/base/address_list.h"
+#include "launcher/base/endpoint.h"
 
 namespace cohort::launcher {
 namespace {
@@ -26,13 +26,9 @@ std::vector<std::string> OwnNetworks() {
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & IFF_UP) == 0) continue;
     const int family = entry->ifa_addr->sa_family;
-    const auto* four = reinterpret_cast<const sockaddr_in*>(entry->ifa_addr);
     const auto* six = reinterpret_cast<const sockaddr_in6*>(entry->ifa_addr);
     if (family != AF_INET && (family != AF_INET6 || IN6_IS_ADDR_LINKLOCAL(&six->sin6_addr) != 0)) continue;
-    const void* const bytes = family == AF_INET ? static_cast<const void*>(&four->sin_addr) : &six->sin6_addr;
-    char text[INET6_ADDRSTRLEN] = {};
-    if (::inet_ntop(family, bytes, text, sizeof text) == nullptr) continue;
-    networks.push_back(std::string(entry->ifa_name) + " " + text);
+    networks.push_back(std::string(entry->ifa_name) + " " + NumericHost(entry->ifa_addr));
   }
   return networks;
 }

@@ -2,8 +2,9 @@
 
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <chrono>
-#include <cstring>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "launcher/base/printable.h"
 #include "launcher/base/run_commands.h"
 #include "launcher/base/say.h"
+#include "launcher/control/describe.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/environment/this_machine.h"
@@ -25,8 +27,8 @@ namespace {
 
 constexpr size_t kMaxWords = 2000;  // of what ssh says
 constexpr size_t kMaxReasons = 10;
-// One host that can't be used is refused with all others that are known to be so by then: those that don't answer as
-// well, which takes ssh four seconds to see. The whole is promised within five.
+// One host that can't be used is refused with all others that are known to be so by then: those that can't be reached
+// as well, which takes ssh four seconds to see. The whole is promised within five, where ssh can tell of one at all.
 constexpr auto kHearsOthers = std::chrono::milliseconds(4500);
 
 std::string LastLine(const std::string& text) {
@@ -44,13 +46,15 @@ std::string DescribeFailure(const Options& options, const RemoteWay& way, const 
   const std::string words = said.empty() ? "" : ": " + said;
   if (!result.ended) return "gave no answer" + (said.empty() ? " within 20 s" : words);
   if (WIFSIGNALED(result.wait_status)) {
-    const char* const name = ::sigabbrev_np(WTERMSIG(result.wait_status));
-    return "could not be asked: " + way.spawner + " was killed by SIG" + (name == nullptr ? "?" : name) + words +
+    return "could not be asked: " + way.spawner + " was killed by " + SignalName(WTERMSIG(result.wait_status)) + words +
            "; try: " + trial;
   }
   const int code = WEXITSTATUS(result.wait_status);
   const std::string path = options.agent_path.empty() ? OwnPath() : options.agent_path;
-  if (code == way.unreachable_status) return "can't be reached" + words + "; try: " + trial;
+  if (code == way.unreachable_status) {
+    const bool slow = !way.patience.empty() && said.find("timed out") != std::string::npos;
+    return "can't be reached" + words + "; try: " + trial + (slow ? ", or where it is only slow: " + way.patience : "");
+  }
   if (code == 127 || code == 126) {
     return "has no dlaunch at " + path + words + "; install it there, or say where it is with --agent-path";
   }
@@ -100,6 +104,23 @@ std::string DescribeUnusable(const std::vector<HostEntry>& hosts, const std::map
   return std::to_string(told) + " of " + std::to_string(hosts.size()) + " hosts can't be used: " + names + reasons;
 }
 
+// Those that had said neither when all was given up; empty where there are none. "host c has not answered within 4.5 s"
+std::string DescribeUnanswered(const std::vector<HostEntry>& hosts, const std::vector<CommandResult>& results) {
+  std::string names;
+  size_t count = 0;
+  std::optional<std::chrono::milliseconds> least;  // holds for all
+  for (size_t i = 0; i < results.size(); ++i) {
+    const auto& waited = results[i].cancelled_after;
+    if (!waited) continue;
+    if (++count <= kMaxReasons) names += (names.empty() ? "" : ", ") + hosts[i].host;
+    least = std::min(least.value_or(*waited), *waited);
+  }
+  if (count == 0) return "";
+  if (count > kMaxReasons) names += " and " + std::to_string(count - kMaxReasons) + " more";
+  return (count == 1 ? "host " + names + " has" : "hosts " + names + " have") + " not answered within " +
+         DescribeDuration(static_cast<uint64_t>(least->count()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<HostEntry>> FirstHosts(std::vector<HostEntry> hosts, const Options& options,
@@ -125,19 +146,24 @@ absl::StatusOr<JobNodes> AskHosts(const Options& options, const std::vector<Host
   const size_t least = options.min_nodes ? static_cast<size_t>(*options.min_nodes) : hosts.size();
   std::vector<std::optional<NodeResources>> answers(hosts.size());
   std::map<size_t, std::string> unusable;  // by their place in the list, and why
-  RunCommands(commands, {.on_end =
-                             [&](size_t index, const CommandResult& result) {
-                               absl::StatusOr<NodeResources> node = ReadAnswer(options, way, hosts[index], result);
-                               if (node.ok()) {
-                                 answers[index] = *std::move(node);
-                               } else {
-                                 unusable[index] = std::string(node.status().message());
-                               }
-                               return hosts.size() - unusable.size() >= least;
-                             },
-                         .cancels_after = kHearsOthers});
+  const auto results = RunCommands(commands, {.on_end =
+                                                  [&](size_t index, const CommandResult& result) {
+                                                    absl::StatusOr<NodeResources> node =
+                                                        ReadAnswer(options, way, hosts[index], result);
+                                                    if (node.ok()) {
+                                                      answers[index] = *std::move(node);
+                                                    } else {
+                                                      unusable[index] = std::string(node.status().message());
+                                                    }
+                                                    return hosts.size() - unusable.size() >= least;
+                                                  },
+                                              .cancels_after = kHearsOthers});
   const size_t left = hosts.size() - unusable.size();
-  if (left < least) return absl::InvalidArgumentError(DescribeUnusable(hosts, unusable));
+  if (left < least) {
+    const std::string unanswered = DescribeUnanswered(hosts, results);
+    return absl::InvalidArgumentError(DescribeUnusable(hosts, unusable) + (unanswered.empty() ? "" : "\n    ") +
+                                      unanswered);
+  }
   for (const auto& [index, why] : unusable) Say("left out: " + why);
   JobNodes found{.source = std::to_string(left) + (left == 1 ? " host " : " hosts ") + way.source,
                  .spawner = way.spawner,

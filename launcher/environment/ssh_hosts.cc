@@ -47,7 +47,8 @@ RemoteWay SshWay(const Options& options, const std::string& source) {
           .command = &SshCommand,
           .source = source,
           .unreachable_status = 255,
-          .trial = options.ssh_command + " HOST true"};
+          .trial = options.ssh_command + " HOST true",
+          .patience = "--ssh \"" + options.ssh_command + " -o ConnectTimeout=15\""};
 }
 
 }  // namespace cohort::launcher

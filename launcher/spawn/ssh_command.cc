@@ -27,8 +27,11 @@ std::vector<std::string> SshCommand(const Options& options, const std::string& o
   std::vector<std::string> command;
   std::istringstream words(options.ssh_command);
   for (std::string word; words >> word;) command.push_back(word);
-  // A host that drops what comes to it in silence is refused within five seconds, as all that can't work.
-  for (const char* option : {"BatchMode=yes", "ConnectTimeout=4", "ServerAliveInterval=5", "ServerAliveCountMax=2"}) {
+  // A host that drops what comes to it in silence is refused before anything is started, within five seconds. One that
+  // has answered gets longer: it may be busy by then, and it would cost a job.
+  const bool asks = std::find(arguments.begin(), arguments.end(), "--inventory") != arguments.end();
+  for (const char* option : {"BatchMode=yes", asks ? "ConnectTimeout=4" : "ConnectTimeout=10", "ServerAliveInterval=5",
+                             "ServerAliveCountMax=2"}) {
     command.insert(command.end(), {"-o", option});
   }
   std::string remote = "exec " + ShellQuote(options.agent_path.empty() ? own_path : options.agent_path);

@@ -1,13 +1,18 @@
 #include "launcher/agent/process_state.h"
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <fstream>
 #include <string>
+#include <thread>
 
 #include "launcher/agent/sweep.h"
+#include "launcher/base/pipe.h"
 
 namespace cohort::launcher {
 namespace {
@@ -15,7 +20,7 @@ namespace {
 std::string Stat(const std::string& name, char state, unsigned long flags, int exit_status) {
   std::string text = "4711 (" + name + ") " + state + " 12 4711 4711 0 -1 " + std::to_string(flags);
   text += " 0 0 0 0 300 45 7 7";
-  for (int field = 18; field < 22; ++field) text += " 0";
+  text += " 20 0 3 0";
   text += " 987 1000 25";
   for (int field = 25; field < 52; ++field) text += " 7";
   return text + " " + std::to_string(exit_status) + "\n";
@@ -29,6 +34,7 @@ TEST(ProcessState, ReadsStatWhateverTheName) {
     EXPECT_EQ(state->state, 'S');
     EXPECT_EQ(state->parent, 12);
     EXPECT_EQ(state->group, 4711);
+    EXPECT_EQ(state->threads, 3);
     EXPECT_EQ(state->start_time, 987u);
     EXPECT_EQ(state->cpu_ticks, 345u);
     EXPECT_EQ(state->resident_bytes, 25 * ::sysconf(_SC_PAGESIZE));
@@ -61,6 +67,53 @@ TEST(ProcessState, SeesThisProcessAndItsChild) {
   ::kill(child, SIGKILL);
   ::waitpid(child, &status, 0);
   EXPECT_FALSE(ReadProcessState(child));
+}
+
+// A process that waits for a child of its own, and may have a second thread, which could be what supervises the child.
+// `*child` is nobody's to wait for once the process has ended.
+pid_t StartWrapper(bool with_thread, pid_t* child) {
+  Pipe told;
+  EXPECT_TRUE(told.Open());
+  const pid_t wrapper = ::fork();
+  if (wrapper == 0) {
+    const pid_t program = ::fork();
+    if (program == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      for (;;) ::pause();
+    }
+    std::thread other;  // ends with the process, which runs no destructors
+    if (with_thread) {
+      other = std::thread([] {
+        for (;;) ::pause();
+      });
+    }
+    (void)!::write(told.write_end.get(), &program, sizeof program);
+    ::waitpid(program, nullptr, 0);
+    ::_exit(0);
+  }
+  EXPECT_EQ(::read(told.read_end.get(), child, sizeof *child), static_cast<ssize_t>(sizeof *child));
+  return wrapper;
+}
+
+bool Waits(pid_t pid) {
+  std::string place;
+  std::getline(std::ifstream("/proc/" + std::to_string(pid) + "/wchan"), place);
+  return place == "do_wait";
+}
+
+TEST(ProcessState, AWrapperIsWhatWaitsAndDoesNothingElse) {
+  for (const bool with_thread : {false, true}) {
+    pid_t program = 0;
+    const pid_t wrapper = StartWrapper(with_thread, &program);
+    const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (!Waits(wrapper) && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
+    const bool waits = Waits(wrapper);
+    const pid_t found = WrappedProgram(wrapper);
+    ::kill(wrapper, SIGKILL);
+    ::waitpid(wrapper, nullptr, 0);
+    if (!waits) GTEST_SKIP() << "this kernel does not tell where a process waits";
+    EXPECT_EQ(found, with_thread ? 0 : program) << "threads: " << with_thread;
+  }
 }
 
 pid_t StartMarked(const char* mark) {

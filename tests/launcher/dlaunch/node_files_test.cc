@@ -71,7 +71,20 @@ TEST_F(NodeFiles, AllDeadHostsAreNamed) {
                            "host c2 can't be reached: no route to c2; try: ssh c2 true"}) {
     EXPECT_NE(job.err().find(text), string::npos) << job.err();
   }
+  EXPECT_NE(job.err().find("\n    host c3 has not answered within "), string::npos) << job.err();
+  EXPECT_EQ(job.err().find("host c4"), string::npos) << job.err();
   EXPECT_EQ(job.WaitUntilGone(seconds(5)), "");
+}
+
+TEST_F(NodeFiles, WhatGivesASlowHostLongerIsNamed) {
+  const string way =
+      folder_.AddScript("slow", "#!/bin/sh\necho Connection timed out during banner exchange >&2\nexit 255\n");
+  DlaunchProcess job({"--ssh", way + " -p 22", "--hosts", "c1", "true"});
+  EXPECT_EQ(job.Wait(), 2);
+  EXPECT_NE(job.err().find("; try: " + way + " -p 22 c1 true, or where it is only slow: --ssh \"" + way +
+                           " -p 22 -o ConnectTimeout=15\""),
+            string::npos)
+      << job.err();
 }
 
 TEST_F(NodeFiles, LsfIsReachedByBlaunch) {

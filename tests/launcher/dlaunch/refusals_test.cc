@@ -1,18 +1,25 @@
 // What can't work is refused at once, with a status, a cause and a remedy, and starts nothing.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -241,6 +248,38 @@ TEST(Refused, TooFewDescriptors) {
     EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -Hn)"), std::string::npos) << job.err();
     EXPECT_NE(job.err().find("raised, by root: ulimit -n "), std::string::npos) << job.err();
   }
+}
+
+// As a sandbox does, or an fs.nr_open below the hard limit.
+bool ForbidSettingLimits() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_prlimit64, 0, 3),
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, args[2])),  // the new limit
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{.len = std::size(filter), .filter = filter};
+  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST(Refused, ASoftLimitOnDescriptorsThatMayNotBeRaised) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  if (before.rlim_max < 1024) GTEST_SKIP() << "ulimit -Hn is " << before.rlim_max;
+  const auto lower = [before] {
+    const rlimit limit{.rlim_cur = 20, .rlim_max = before.rlim_max};
+    return setrlimit(RLIMIT_NOFILE, &limit) == 0 && ForbidSettingLimits();
+  };
+  DlaunchProcess job({"--nproc-per-node", "4", "true"}, {.enter = lower});
+  const int status = StatusInTime(&job);
+  if (status == 97) GTEST_SKIP() << "no filter of system calls may be set here";
+  EXPECT_NE(status, 0);
+  EXPECT_NE(job.err().find("open files is 20 (ulimit -n), and raising it to the hard one, " +
+                           std::to_string(before.rlim_max) + ", was refused"),
+            std::string::npos)
+      << job.err();
 }
 
 // Only the hard limit counts: dlaunch raises its own soft one. The ranks have the user's.

@@ -343,6 +343,20 @@ TEST(Run, FindsProgramsInPathThenHereThenBesideItself) {
   EXPECT_NE(mine.err().find("(in the working directory)"), string::npos) << mine.err();
 }
 
+// As dlaunch calls what it starts of itself.
+TEST(Run, AProgramMayBeNamedSentinel) {
+  const TemporaryFolder path;
+  path.AddScript("sentinel", "#!/bin/sh\necho got $*\n");
+  for (const vector<string>& words : {vector<string>{"--agent=a", "b", "c", "d"},
+                                      vector<string>{"--agent=2000000000", "-1", "COHORT_AGENT=@mine", "d"}}) {
+    vector<string> arguments = {"sentinel"};
+    arguments.insert(arguments.end(), words.begin(), words.end());
+    DlaunchProcess job(arguments, {.environment = {"PATH=" + path.path() + ":/usr/bin:/bin"}});
+    EXPECT_EQ(job.Wait(), 0) << job.err();
+    EXPECT_EQ(LinesOf(job.out(), 0), vector<string>{"got " + words[0] + " " + words[1] + " " + words[2] + " d"});
+  }
+}
+
 TEST(Run, DryRunPrintsThePlanAndStartsNothing) {
   const TemporaryFolder folder;
   const string script = folder.AddScript("never", "#!/bin/sh\ntouch " + folder.path() + "/ran\n");

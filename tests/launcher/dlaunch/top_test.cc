@@ -1,7 +1,9 @@
 // `dlaunch top`: its page from made-up jobs, and of real ones.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pty.h>
+#include <sys/wait.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -263,6 +265,88 @@ TEST_F(Top, IsLeftByQAndTheTerminalIsAsBefore) {
     EXPECT_EQ(after.c_lflag, before.c_lflag);
   }
   EXPECT_NE(job_->RankProcess(0), 0) << "the job goes on";
+}
+
+// A shell with jobs in a session of its own, its terminal, and all that it has shown.
+class Shell {
+ public:
+  explicit Shell(const string& script) {
+    int keyboard = -1;
+    pid_ = ::forkpty(&keyboard, nullptr, nullptr, nullptr);
+    if (pid_ == 0) {
+      ::execl("/bin/sh", "sh", "-c", ("set -m; " + script).c_str(), nullptr);
+      ::_exit(127);
+    }
+    keyboard_ = runtime::FileDescriptor(keyboard);
+  }
+  ~Shell() {
+    keyboard_.Close();  // all of the session get SIGHUP
+    if (pid_ > 0) ::kill(pid_, SIGKILL);
+    if (pid_ > 0) ::waitpid(pid_, nullptr, 0);
+  }
+  Shell(const Shell&) = delete;
+  Shell& operator=(const Shell&) = delete;
+
+  void Type(const string& keys) {
+    EXPECT_EQ(::write(keyboard_.get(), keys.data(), keys.size()), static_cast<ssize_t>(keys.size()));
+  }
+  // Until `text` has come since the last call.
+  testing::AssertionResult Shows(const string& text) {
+    const auto deadline = std::chrono::steady_clock::now() + seconds(60);
+    for (;;) {
+      const size_t at = shown_.find(text, seen_);
+      if (at != string::npos) {
+        seen_ = at + text.size();
+        return testing::AssertionSuccess();
+      }
+      pollfd ready{keyboard_.get(), POLLIN, 0};
+      const auto left = std::chrono::ceil<milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+      char buffer[4096];
+      if (left <= 0 || ::poll(&ready, 1, static_cast<int>(left)) <= 0) break;
+      const ssize_t n = ::read(keyboard_.get(), buffer, sizeof buffer);
+      if (n <= 0) break;
+      shown_.append(buffer, static_cast<size_t>(n));
+    }
+    return testing::AssertionFailure() << "no '" << text << "' in " << shown_.substr(std::min(seen_, shown_.size()));
+  }
+
+ private:
+  pid_t pid_ = -1;
+  runtime::FileDescriptor keyboard_;
+  string shown_;
+  size_t seen_ = 0;
+};
+
+constexpr char kStopIt[] = "\x1a";  // Ctrl-Z
+
+TEST_F(Top, GivesTheTerminalBackWhileItIsStopped) {
+  Start("echo up; sleep 1000");
+  Shell shell(ProgramFolder() + "/dlaunch top " + id_ + "; echo; stty -a; echo as it was; fg; echo left with $?");
+  ASSERT_TRUE(shell.Shows("no collective call yet"));
+  shell.Type(kStopIt);
+  EXPECT_TRUE(shell.Shows(" icanon "));
+  EXPECT_TRUE(shell.Shows(" echo "));
+  ASSERT_TRUE(shell.Shows("as it was"));
+  ASSERT_TRUE(shell.Shows("no collective call yet"));
+  shell.Type("q");  // and no Enter
+  EXPECT_TRUE(shell.Shows("left with 0"));
+}
+
+TEST_F(Top, EndsInTheBackground) {
+  Start("echo up; sleep 1000");
+  for (const bool by_signal : {true, false}) {
+    Shell shell(ProgramFolder() + "/dlaunch top " + id_ +
+                "; bg; echo in the back; read line; if [ $line = kill ]; then kill %1; fi; "
+                "wait %1; echo left with $?");
+    ASSERT_TRUE(shell.Shows("no collective call yet"));
+    shell.Type(kStopIt);
+    ASSERT_TRUE(shell.Shows("in the back"));
+    ASSERT_TRUE(shell.Shows("no collective call yet")) << "another page, so that it runs";
+    shell.Type(by_signal ? "kill\n" : "wait\n");
+    if (!by_signal) ::kill(job_->pid(), SIGKILL);
+    EXPECT_TRUE(shell.Shows(by_signal ? "left with 143" : "left with 0"));
+  }
+  EXPECT_EQ(job_->WaitUntilGone(seconds(20)), "");
 }
 
 TEST_F(Top, ShowsTheRanksOfTheNextEpoch) {

@@ -182,6 +182,22 @@ TEST(SshCommand, QuotesForARemoteShell) {
   EXPECT_EQ(command.back(), "exec '/opt/my tools/dlaunch' agent --node=3");
 }
 
+// Questions must be refused soon; a host that has answered them may be busy when its agent is started.
+TEST(SshCommand, GivesUpEarlierOnQuestionsThanOnAgents) {
+  const auto holds = [](const vector<string>& arguments, const string& option) {
+    const vector<string> command = SshCommand({}, "/dlaunch", "h1", arguments);
+    return std::find(command.begin(), command.end(), option) != command.end();
+  };
+  EXPECT_TRUE(holds({"agent", "--inventory"}, "ConnectTimeout=4"));
+  EXPECT_TRUE(holds({"agent", "--node=3"}, "ConnectTimeout=10"));
+  Options options;
+  options.ssh_command = "ssh -o ConnectTimeout=15";
+  const vector<string> command = SshCommand(options, "/dlaunch", "h1", {"agent", "--inventory"});
+  EXPECT_LT(std::find(command.begin(), command.end(), "ConnectTimeout=15"),
+            std::find(command.begin(), command.end(), "ConnectTimeout=4"))
+      << "ssh takes the first";
+}
+
 TEST(RunCommands, RunsManyAndReportsEach) {
   vector<vector<string>> commands;
   for (int i = 0; i < 100; ++i) {
@@ -212,6 +228,8 @@ TEST(RunCommands, EndsWhatTakesTooLongAndWhatIsCancelled) {
   EXPECT_EQ(told, 1);
   EXPECT_TRUE(cancelled[1].ended);
   EXPECT_FALSE(cancelled[0].ended || cancelled[2].ended);
+  EXPECT_TRUE(cancelled[0].cancelled_after && cancelled[2].cancelled_after);
+  EXPECT_FALSE(cancelled[1].cancelled_after || late[0].cancelled_after);
 }
 
 TEST(RunCommands, TellsOfWhatEndsBeforeItMayCancel) {
