@@ -67,7 +67,8 @@ void SaveTrainingState(comm::Communicator& world, const std::string& directory, 
 // afterwards, and groups have the options that they had (as PyTorch's load_state_dict; set others afterwards).
 // Collective; blocks, as SaveTrainingState. Returns the values. Throws on every rank what one of them met
 // (LoadTensors); parameters are undefined then. A checkpoint of other parameters or buffers is refused by the names of
-// the first that it lacks and of the first that the model lacks (as PyTorch's load_state_dict, strict).
+// the first that it lacks and of the first that the model lacks (as PyTorch's load_state_dict, strict). What modules
+// share here is found under any of its names; of several tensors the one under the name in `state` is taken.
 CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
                                    std::chrono::nanoseconds timeout = kTogetherTimeout);
 
