@@ -274,6 +274,9 @@ std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& worl
 }
 
 CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values) {
+  for (const char* own : {kGroups, kCheckpointAliases}) {
+    TORCH_CHECK(values.count(own) == 0, "a checkpoint's value ", own, " is the training state's own; take another key");
+  }
   if (state.groups != nullptr) values[kGroups] = ParamGroupsText(*state.groups);
   std::map<std::string, std::string> aliases;
   for (const auto& [name, first] : state.aliases) aliases[kModel + name] = kModel + first;

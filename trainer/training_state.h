@@ -55,7 +55,8 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
 // What this rank saves of it, as SaveCheckpoint takes it. On all ranks alike, since it gives modules their shards back
 // (FsdpRoot::Reshard).
 std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state);
-// `values` and what it has besides tensors. Local.
+// `values` and what it has besides tensors, under the keys "model.aliases" and "optimizer.param_groups". Throws
+// c10::Error where `values` has one of them. Local.
 CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values);
 // Collective; blocks; errors: those of SaveCheckpoint, and on every rank what one met while it listed its part. A rank
 // that is done waits up to `timeout` for the others. AsyncCheckpointer does it beside the training.

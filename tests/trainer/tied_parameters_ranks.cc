@@ -198,8 +198,10 @@ TEST_F(TiedParametersFiles, HaveEachNameInAnExport) {
     AdamW optimizer(Once(*net), Options());
     const TrainingState state = sharded ? StateOf(*fsdp, optimizer) : StateOf(*net, optimizer, *world);
     const std::string place = At(sharded ? "fsdp" : "ddp");
-    SaveTrainingState(*world, place, state, {{"step", "7"}});
-    EXPECT_EQ(LoadTrainingState(*world, place, state), (CheckpointValues{{"step", "7"}}));
+    const CheckpointValues values = {{"step", "7"}, {"aliases", "the user's"}};
+    SaveTrainingState(*world, place, state, values);
+    EXPECT_EQ(LoadTrainingState(*world, place, state), values);
+    EXPECT_THROW(CheckpointValuesOf(state, {{kCheckpointAliases, "mine"}}), c10::Error);
     if (world->rank() != 0) continue;
     ExportSafetensors(place, place + ".safetensors");
     const auto tensors = ReadSafetensors(place + ".safetensors");
