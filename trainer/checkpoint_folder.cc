@@ -49,7 +49,7 @@ std::vector<std::string> CheckpointsIn(const std::string& root) {
   return paths;
 }
 
-void PruneCheckpoints(const std::string& newest, int64_t keep) {
+void PruneCheckpoints(const std::string& newest, int64_t keep, const std::optional<std::set<std::string>>& among) {
   if (keep <= 0) return;
   const fs::path kept(newest);
   const Name name = Split(kept.filename().string());
@@ -58,7 +58,9 @@ void PruneCheckpoints(const std::string& newest, int64_t keep) {
   std::error_code error;
   const fs::path root = kept.parent_path().empty() ? fs::path(".") : kept.parent_path();
   for (const std::string& path : CheckpointsIn(root.string())) {
-    const Name each = Split(fs::path(path).filename().string());
+    const std::string file = fs::path(path).filename().string();
+    const Name each = Split(file);
+    if (among.has_value() && among->count(file) == 0) continue;
     if (each.stem != name.stem || each.number < 0 || each.number >= name.number) continue;
     if (!fs::exists(fs::path(ReadablePath(path)) / kCheckpointIndex, error)) continue;
     if (whole < keep) {

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,8 +16,11 @@ std::vector<std::string> CheckpointsIn(const std::string& root);
 
 // Removes checkpoints beside `newest` that have its name with lower numbers at the end, as "step-7" beside "step-12",
 // but for the `keep` - 1 highest; none where `keep` is 0. Others stay: those of higher numbers, which another run has
-// written, those without an index, and those that something else was put into. Local: one rank does it, when `newest`
-// is complete. Throws DistributedError.
-void PruneCheckpoints(const std::string& newest, int64_t keep);
+// written, those without an index, and those that something else was put into. Those of lower numbers may be another
+// run's, too, where a run has begun anew in a used folder: with `among`, names in that folder, only those go and count.
+// Local: one rank does it, when `newest` is complete. Throws DistributedError when one can't be removed, which need not
+// end training.
+void PruneCheckpoints(const std::string& newest, int64_t keep,
+                      const std::optional<std::set<std::string>>& among = std::nullopt);
 
 }  // namespace cohort::trainer

@@ -90,9 +90,9 @@ void DataParallelState::CheckSameParameters() {
 }
 
 void DataParallelState::BeforeForward(bool training) {
-  reducer_->PrepareForward();
   // Not while evaluating, which a rank may do alone, and not under no_sync, where nothing is sent.
   const bool averages = sync_ && at::GradMode::is_enabled();
+  reducer_->PrepareForward(averages);
   const bool rebuild = averages && reducer_->NeedsRebuild();
   const bool buffers = sync_ && training && options_.broadcast_buffers && !buffers_.empty();
   int root = 0;

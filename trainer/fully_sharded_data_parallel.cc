@@ -82,7 +82,9 @@ bool IsHybrid(ShardingStrategy strategy) {
 void RefuseShards(const torch::nn::Module& module, const std::string& who, const std::string& instead) {
   const auto refuse = [&](const torch::nn::Module& each, const std::string& name) {
     TORCH_CHECK(ShardsOf(const_cast<torch::nn::Module&>(each)) == nullptr && !IsInUnit(each), who, ": module ", name,
-                " is sharded, so its parameters differ from rank to rank; ", instead);
+                " is sharded: its parameters are FullyShardedDataParallel's, other ones on each rank where there are "
+                "several; ",
+                instead);
   };
   refuse(module, "itself");
   for (const auto& item : module.named_modules("", /*include_self=*/false)) refuse(*item.value(), item.key());

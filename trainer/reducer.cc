@@ -148,7 +148,7 @@ void Reducer::RegisterCommHook(std::shared_ptr<CommHook> hook) {
   hook_ = std::move(hook);
 }
 
-void Reducer::PrepareForward() {
+void Reducer::PrepareForward(bool averages) {
   runtime::MutexLock lock(shared_->mutex);
   if (state_ == State::kCollecting) {
     // All buckets may have left without a backward pass that reached this rank's parameters: they end here.
@@ -158,8 +158,10 @@ void Reducer::PrepareForward() {
       ThrowForMissing();
     }
   }
-  state_ = State::kIdle;
   again_ = false;  // of a pass that an exception has ended
+  // An evaluation or a forward pass under no_sync leaves the backward pass that is to come as it is.
+  if (!averages && next_bucket_ == 0 && !callback_queued_) return;
+  state_ = State::kIdle;
 }
 
 bool Reducer::NeedsRebuild() const {
@@ -240,6 +242,7 @@ void Reducer::MarkUnused() {
 }
 
 void Reducer::BeginBackward() {
+  if (!GivesGradients()) return;
   if (state_ == State::kIdle) return BeginUnaveraged();
   try {
     QueueFinish();
@@ -249,8 +252,19 @@ void Reducer::BeginBackward() {
   }
 }
 
+// Whether the pass that runs now puts a gradient into a parameter's .grad. autograd::grad does not (a penalty on
+// gradients of the inputs asks for it between forward and backward), nor need backward() with inputs of its own.
+bool Reducer::GivesGradients() const {
+  const auto* nodes = torch::autograd::get_current_graph_task_exec_info();
+  if (nodes == nullptr || nodes->empty()) return true;  // backward() to all leaves
+  return std::any_of(accumulators_.begin(), accumulators_.end(), [&](const std::shared_ptr<void>& accumulator) {
+    const auto found = nodes->find(static_cast<torch::autograd::Node*>(accumulator.get()));
+    return found != nodes->end() && found->second.needed_;
+  });
+}
+
 // The graph had its backward pass, or another forward pass came first. Gradients that follow would make the ranks
-// differ; autograd::grad gives none.
+// differ.
 void Reducer::BeginUnaveraged() {
   again_ = true;
   torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {

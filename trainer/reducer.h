@@ -56,8 +56,9 @@ class Reducer {
   // Before the first backward pass. Throws c10::Error when there is a hook already.
   void RegisterCommHook(std::shared_ptr<CommHook> hook);
 
-  // Before a forward pass. Throws when the last backward pass did not complete.
-  void PrepareForward();
+  // Before a forward pass; `averages` says whether PrepareBackward follows it. Where it does not, what an earlier
+  // forward pass has begun stays as it is. Throws when the last backward pass did not complete.
+  void PrepareForward(bool averages);
   // Whether the order of the first backward pass has been seen and not been used yet; the same on all ranks, those that
   // shadowed it too.
   bool NeedsRebuild() const;
@@ -95,6 +96,7 @@ class Reducer {
   void BeginCollecting();
   void QueueFinish();
   void BeginBackward();
+  bool GivesGradients() const;
   void BeginUnaveraged();
   void OnGradient(int parameter);
   void MarkReady(int parameter);

@@ -7,12 +7,17 @@
 #include <sstream>
 
 #include "c10/util/ArrayRef.h"
+#include "trainer/collectives.h"
 #include "trainer/error.h"
 
 namespace cohort::trainer {
 namespace {
 
 constexpr const char* kWhat = "comparing the modules of the ranks";
+
+// These calls are the communicator's own, since ledgers and timers count what training sends; but they wait no longer
+// than the trainer's collectives for a rank that does not come.
+comm::CallOptions Options() { return {.timeout = default_timeout()}; }
 
 // From rank 0 on, what each has; `counts` says how much.
 std::string GatherAll(comm::Communicator& group, const std::string& mine, const std::vector<int64_t>& counts) {
@@ -21,7 +26,7 @@ std::string GatherAll(comm::Communicator& group, const std::string& mine, const 
   std::string all(static_cast<size_t>(total), '\0');
   const comm::ConstBuffer in(reinterpret_cast<const uint8_t*>(mine.data()), static_cast<int64_t>(mine.size()));
   const comm::Buffer out(reinterpret_cast<uint8_t*>(all.data()), total);
-  ThrowUnlessOk(group.AllGatherV(in, out, {.counts = counts, .displacements = {}}).Wait(), kWhat);
+  ThrowUnlessOk(group.AllGatherV(in, out, {.counts = counts, .displacements = {}}, Options()).Wait(), kWhat);
   return all;
 }
 
@@ -51,10 +56,11 @@ void CheckSameOnAllRanks(comm::Communicator& group, const std::string& who, cons
   const std::array<int64_t, 2> own = {static_cast<int64_t>(mine.size()),
                                       static_cast<int64_t>(std::hash<std::string>()(mine))};
   std::vector<std::array<int64_t, 2>> all(group.size());
-  ThrowUnlessOk(
-      group.AllGather(comm::ConstBuffer(own.data(), 2), comm::Buffer(all.front().data(), int64_t{2} * group.size()))
-          .Wait(),
-      kWhat);
+  ThrowUnlessOk(group
+                    .AllGather(comm::ConstBuffer(own.data(), 2),
+                               comm::Buffer(all.front().data(), int64_t{2} * group.size()), Options())
+                    .Wait(),
+                kWhat);
   const auto differs = std::find_if(all.begin(), all.end(), [&](const auto& each) { return each != all.front(); });
   if (differs == all.end()) return;
   std::vector<int64_t> counts;

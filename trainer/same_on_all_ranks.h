@@ -15,7 +15,7 @@ std::string DescribeTensor(const std::string& name, c10::ScalarType type, const 
 
 // Compares the ranks' `lines`, in order, by 16 bytes of each rank. Where they differ every rank throws DistributedError
 // (kFailedPrecondition: `who`, the first rank that differs from rank 0 and the first line that does on both), and none
-// is left waiting. Collective; blocks.
+// is left waiting. Collective; blocks, for default_timeout() (collectives.h) where a rank does not come.
 void CheckSameOnAllRanks(comm::Communicator& group, const std::string& who, const std::vector<std::string>& lines);
 
 }  // namespace cohort::trainer

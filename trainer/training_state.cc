@@ -85,26 +85,55 @@ bool HasMasters(const TrainingState& state) {
   return state.optimizer != nullptr && MasterWeightsOf(*state.optimizer) != nullptr;
 }
 
-// By the names of parameters and buffers, as PyTorch's strict load_state_dict: before anything is compared that would
-// only hint at it, such as the numbers of parameters in groups.
-void CheckSameNames(const std::string& directory, const CheckpointIndex& index, const TrainingState& state) {
+// The names of the checkpoint's tensors, without the prefix, each with the one that it is kept under: itself, but for
+// the other names of what modules shared when it was saved.
+std::map<std::string, std::string> NamesIn(const CheckpointIndex& index) {
   const std::string prefix = kModel;
+  std::map<std::string, std::string> names;
+  const auto add = [&](const std::string& name, const std::string& kept) {
+    if (name.starts_with(prefix) && kept.starts_with(prefix) && index.tensors().count(kept) > 0) {
+      names.emplace(name.substr(prefix.size()), kept.substr(prefix.size()));
+    }
+  };
+  for (const auto& [name, tensor] : index.tensors()) add(name, name);
+  for (const auto& [alias, name] : AliasesIn(index.values())) add(alias, name);
+  return names;
+}
+
+// `state` with the names that the checkpoint keeps its tensors under. By all names that either side has of what modules
+// share: the first one depends on the order of the modules, and checkpoints of before have a shared tensor under each
+// name, or under one without a word of the others. Throws c10::Error where parameters or buffers are of another model,
+// as PyTorch's strict load_state_dict: before anything is compared that would only hint at it, such as the numbers of
+// parameters in groups.
+TrainingState NamedAsIn(const std::string& directory, const CheckpointIndex& index, const TrainingState& state) {
+  const std::map<std::string, std::string> there = NamesIn(index);
+  std::multimap<std::string, std::string> others;  // here, by the first name
   std::set<std::string> here;
+  for (const auto& [alias, first] : state.aliases) {
+    others.emplace(first, alias);
+    here.insert(alias);
+  }
   std::string missing, unknown;  // the first ones
-  for (const CheckpointTensor& tensor : ModelTensors(state)) {
-    if (missing.empty() && index.tensors().count(tensor.name) == 0) missing = tensor.name;
+  const auto rename = [&](CheckpointTensor& tensor) {
     here.insert(tensor.name);
+    auto found = there.find(tensor.name);
+    const auto [begin, end] = others.equal_range(tensor.name);
+    for (auto other = begin; found == there.end() && other != end; ++other) found = there.find(other->second);
+    if (found != there.end()) {
+      tensor.name = found->second;
+    } else if (missing.empty()) {
+      missing = tensor.name;
+    }
+  };
+  TrainingState named = state;
+  for (CheckpointTensor& parameter : named.parameters) rename(parameter);
+  for (CheckpointTensor& buffer : named.buffers) rename(buffer);
+  for (auto name = there.begin(); unknown.empty() && name != there.end(); ++name) {
+    if (here.count(name->first) == 0) unknown = name->first;
   }
-  for (const auto& [name, tensor] : index.tensors()) {
-    if (name.compare(0, prefix.size(), prefix) != 0 || here.count(name) > 0) continue;
-    unknown = name;
-    break;
-  }
-  if (missing.empty() && unknown.empty()) return;
-  std::string what = missing.empty() ? "" : "it has no " + missing.substr(prefix.size()) + ", which this model has";
-  if (!unknown.empty()) {
-    what += (what.empty() ? "it has " : "; it has ") + unknown.substr(prefix.size()) + ", which this model has not";
-  }
+  if (missing.empty() && unknown.empty()) return named;
+  std::string what = missing.empty() ? "" : "it has no " + missing + ", which this model has";
+  if (!unknown.empty()) what += (what.empty() ? "it has " : "; it has ") + unknown + ", which this model has not";
   TORCH_CHECK(false, "checkpoint ", directory, " is of another model: ", what);
 }
 
@@ -245,6 +274,9 @@ std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& worl
 }
 
 CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values) {
+  for (const char* own : {kGroups, kCheckpointAliases}) {
+    TORCH_CHECK(values.count(own) == 0, "a checkpoint's value ", own, " is the training state's own; take another key");
+  }
   if (state.groups != nullptr) values[kGroups] = ParamGroupsText(*state.groups);
   std::map<std::string, std::string> aliases;
   for (const auto& [name, first] : state.aliases) aliases[kModel + name] = kModel + first;
@@ -273,16 +305,16 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
   const auto load = [&] {
     if (state.shards != nullptr) state.shards->root().Reshard();
-    CheckSameNames(directory, index, state);
-    const std::vector<CheckpointTensor> model = ReadableTensors(index, state);
+    const TrainingState named = NamedAsIn(directory, index, state);
+    const std::vector<CheckpointTensor> model = ReadableTensors(index, named);
     std::vector<CheckpointTensor> wanted = model;
     std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
     for (size_t i = 0; i < states.size(); ++i) {
       if (!state.has_state[i]) continue;
-      states[i] = FreshState(index, state.parameters[i]);
+      states[i] = FreshState(index, named.parameters[i]);
       if (!HasMasters(state)) states[i].erase(kMasterWeight);
       for (const auto& [key, data] : states[i]) {
-        wanted.push_back(StateTensor(state, state.parameters[i], key, data, world));
+        wanted.push_back(StateTensor(state, named.parameters[i], key, data, world));
       }
     }
     if (state.groups != nullptr && !groups.empty()) options = ParamGroupOptions(*state.groups, groups.mapped());

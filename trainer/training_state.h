@@ -55,7 +55,8 @@ TrainingState StateOf(FullyShardedModule& module, torch::optim::Optimizer& optim
 // What this rank saves of it, as SaveCheckpoint takes it. On all ranks alike, since it gives modules their shards back
 // (FsdpRoot::Reshard).
 std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state);
-// `values` and what it has besides tensors. Local.
+// `values` and what it has besides tensors, under the keys "model.aliases" and "optimizer.param_groups". Throws
+// c10::Error where `values` has one of them. Local.
 CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values);
 // Collective; blocks; errors: those of SaveCheckpoint, and on every rank what one met while it listed its part. A rank
 // that is done waits up to `timeout` for the others. AsyncCheckpointer does it beside the training.
@@ -67,7 +68,8 @@ void SaveTrainingState(comm::Communicator& world, const std::string& directory, 
 // afterwards, and groups have the options that they had (as PyTorch's load_state_dict; set others afterwards).
 // Collective; blocks, as SaveTrainingState. Returns the values. Throws on every rank what one of them met
 // (LoadTensors); parameters are undefined then. A checkpoint of other parameters or buffers is refused by the names of
-// the first that it lacks and of the first that the model lacks (as PyTorch's load_state_dict, strict).
+// the first that it lacks and of the first that the model lacks (as PyTorch's load_state_dict, strict). What modules
+// share here is found under any of its names; of several tensors the one under the name in `state` is taken.
 CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
                                    std::chrono::nanoseconds timeout = kTogetherTimeout);
 

@@ -290,6 +290,10 @@ TEST_F(CheckpointFolder, KeepsTheNewest) {
   std::ofstream(At("step-2/note")) << "for ever";
   PruneCheckpoints(At("step-10"), 0);
   EXPECT_EQ(Names().size(), 7U);
+  PruneCheckpoints(At("step-10"), 1, {{"step-10", "best-1"}});  // the others are of other runs
+  EXPECT_EQ(Names().size(), 7U);
+  PruneCheckpoints(At("step-10"), 2, {{"step-10", "step-8"}});
+  EXPECT_EQ(Names().size(), 7U);
   PruneCheckpoints(At("step-10"), 2);
   EXPECT_THAT(Names(), ElementsAre("best-1", "step-10", "step-2", "step-20", "step-6", "step-8"));
   PruneCheckpoints(At("step-10"), 1);

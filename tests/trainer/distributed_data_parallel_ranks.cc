@@ -122,15 +122,16 @@ TEST(DistributedDataParallel, EvaluationInBetweenIsLeftAlone) {
 
 // Its gradients would stay each rank's own, and the ranks' parameters drift apart.
 TEST(DistributedDataParallel, RefusesASecondBackwardPassOfOneForwardPass) {
-  for (const bool evaluates : {false, true}) {
+  for (const bool of_another : {false, true}) {
     auto model = std::make_shared<Net>();
     DistributedDataParallel<Net> ddp(model, *world);
     const auto expected = ExpectedGradients(*model);
     const at::Tensor x = InputOf(world->rank()).requires_grad_();
     const at::Tensor loss = ddp.forward(x).pow(2).mean();
-    if (evaluates) {  // between forward and backward
-      const torch::NoGradGuard no_grad;
-      ddp.forward(InputOf(3));
+    if (of_another) {  // of the first of two forward passes, when that of the other has been averaged
+      const at::Tensor other = ddp.forward(x).pow(2).mean();
+      other.backward();
+      ExpectGradients(*model, expected);
     } else {
       loss.backward({}, /*retain_graph=*/true);
       ExpectGradients(*model, expected);
@@ -145,6 +146,66 @@ TEST(DistributedDataParallel, RefusesASecondBackwardPassOfOneForwardPass) {
       ADD_FAILURE() << "gradients that differ from rank to rank";
     } catch (const c10::Error& error) {
       EXPECT_THAT(error.what_without_backtrace(), HasSubstr("once after each forward()"));
+    }
+  }
+}
+
+// What averages nothing itself takes nothing from the backward pass that is to come.
+TEST(DistributedDataParallel, AveragesAfterOtherPassesBetweenForwardAndBackward) {
+  for (const bool finds_unused : {false, true}) {
+    auto model = std::make_shared<Net>();
+    DistributedDataParallelOptions options;
+    options.find_unused_parameters = finds_unused;
+    DistributedDataParallel<Net> ddp(model, *world, options);
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      const auto expected = ExpectedGradients(*model, step);
+      const at::Tensor loss = ddp.forward(InputOf(world->rank(), step)).pow(2).mean();
+      {
+        const torch::NoGradGuard no_grad;
+        ddp.forward(InputOf(3));
+      }
+      if (step == 1) {
+        const auto guard = ddp.no_sync();
+        ddp.forward(InputOf(2));
+      }
+      if (step == 2) {  // the earlier one of two
+        const at::Tensor later = ddp.forward(InputOf(2)).sum();
+      }
+      loss.backward();
+      ExpectGradients(*model, expected);
+    }
+  }
+}
+
+// A penalty on the gradients of the inputs, as of critics (WGAN-GP): they are asked for before backward begins.
+TEST(DistributedDataParallel, AveragesAfterGradientsOfItsInputsWereAskedFor) {
+  const auto loss_of = [](const auto& forward, int rank, int step) {
+    const at::Tensor x = InputOf(rank, step).requires_grad_();
+    const at::Tensor y = forward(x);
+    const auto gradients = torch::autograd::grad({y.sum()}, {x}, {}, /*retain_graph=*/true, /*create_graph=*/true);
+    return y.pow(2).mean() + gradients[0].pow(2).mean();
+  };
+  for (const char* mode : {"plain", "finds unused", "static graph"}) {
+    SCOPED_TRACE(mode);
+    auto model = std::make_shared<Net>();
+    DistributedDataParallelOptions options;
+    options.find_unused_parameters = std::string(mode) == "finds unused";
+    options.static_graph = std::string(mode) == "static graph";
+    DistributedDataParallel<Net> ddp(model, *world, options);
+    for (int step = 0; step < 3; ++step) {
+      model->zero_grad();
+      std::vector<at::Tensor> expected;
+      for (int rank = 0; rank < world->size(); ++rank) {
+        const at::Tensor loss = loss_of([&](const at::Tensor& x) { return model->forward(x); }, rank, step);
+        const auto own = torch::autograd::grad({loss / world->size()}, model->parameters());
+        for (size_t i = 0; i < own.size(); ++i) {
+          if (rank == 0) expected.push_back(torch::zeros_like(own[i]));
+          expected[i] += own[i];
+        }
+      }
+      loss_of([&](const at::Tensor& x) { return ddp.forward(x); }, world->rank(), step).backward();
+      ExpectGradients(*model, expected);
     }
   }
 }

@@ -97,6 +97,29 @@ class Options(unittest.TestCase):
                 self.assertEqual(done.returncode, 0, done)
                 self.assertEqual(sorted(os.listdir(folder)), ["step-%08d" % step for step in range(first, 6)])
 
+    def test_checkpoints_of_another_run_stay(self):
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            gpt = (*SMALL_GPT[:-1], "4", "--save-every", "1", "--sample", "0", "--checkpoints", folder)
+            self.assertEqual(run(*SMALL_GPT, "--sample", "0", "--checkpoints", folder).returncode, 0)
+            os.rename(os.path.join(folder, "step-00000001"), os.path.join(folder, "step-00000000"))
+            done = run(*gpt, "--keep", "1")
+            self.assertEqual(done.returncode, 0, done)
+            self.assertEqual(sorted(os.listdir(folder)), ["step-00000000", "step-00000004"])
+            done = run(*SMALL_GPT[:-1], "5", *gpt[len(SMALL_GPT):], "--keep", "1", "--resume")
+            self.assertEqual(done.returncode, 0, done)
+            self.assertEqual(sorted(os.listdir(folder)), ["step-00000005"])
+
+    @unittest.skipIf(os.geteuid() == 0, "root may remove anything")
+    def test_a_checkpoint_that_cannot_go_ends_no_training(self):
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            gpt = (*SMALL_GPT[:-1], "1", "--save-every", "1", "--sample", "0", "--checkpoints", folder)
+            self.assertEqual(run(*gpt).returncode, 0)
+            os.chmod(os.path.join(folder, "step-00000001"), 0o555)
+            done = run(*SMALL_GPT[:-1], "3", *gpt[len(SMALL_GPT):], "--keep", "1", "--resume")
+            self.assertEqual(done.returncode, 0, done)
+            self.assertIn("train_gpt: older checkpoints stay: ", done.stdout)
+            self.assertIn("step-00000003", os.listdir(folder))
+
     def test_a_dry_run_counts_the_ranks_of_the_mesh(self):
         half = [line.split() for line in run("train_gpt", "--dry-run", "2", "--mode", "fsdp").stdout.splitlines()]
         row = next(words for words in half if words[:2] == ["fsdp", "<"])

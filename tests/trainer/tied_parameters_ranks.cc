@@ -11,6 +11,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/trained.h"
+#include "trainer/checkpoint_values.h"
 #include "trainer/deepspeed_engine.h"
 #include "trainer/distinct_parameters.h"
 #include "trainer/distributed_data_parallel.h"
@@ -197,8 +198,10 @@ TEST_F(TiedParametersFiles, HaveEachNameInAnExport) {
     AdamW optimizer(Once(*net), Options());
     const TrainingState state = sharded ? StateOf(*fsdp, optimizer) : StateOf(*net, optimizer, *world);
     const std::string place = At(sharded ? "fsdp" : "ddp");
-    SaveTrainingState(*world, place, state, {{"step", "7"}});
-    EXPECT_EQ(LoadTrainingState(*world, place, state), (CheckpointValues{{"step", "7"}}));
+    const CheckpointValues values = {{"step", "7"}, {"aliases", "the user's"}};
+    SaveTrainingState(*world, place, state, values);
+    EXPECT_EQ(LoadTrainingState(*world, place, state), values);
+    EXPECT_THROW(CheckpointValuesOf(state, {{kCheckpointAliases, "mine"}}), c10::Error);
     if (world->rank() != 0) continue;
     ExportSafetensors(place, place + ".safetensors");
     const auto tensors = ReadSafetensors(place + ".safetensors");
@@ -212,6 +215,78 @@ TEST_F(TiedParametersFiles, HaveEachNameInAnExport) {
     expect_values("decoder.weight", whole[0]);
     expect_values("encoder.bias", whole[1]);
     expect_values("decoder.bias", whole[2]);
+  }
+}
+
+// Two modules with a parameter and a buffer each, which they share or not; in the one order or the other.
+struct Pair : torch::nn::Module {
+  struct Part : torch::nn::Module {
+    Part(const at::Tensor& shared, const at::Tensor& counted) {
+      weight = register_parameter("weight", shared);
+      count = register_buffer("count", counted);
+    }
+    at::Tensor weight, count;
+  };
+  Pair(bool tied, bool reversed) {
+    const auto make = [] { return std::make_shared<Part>(torch::full({6, 2}, 5.0), torch::full({3}, 6.0)); };
+    a = make();
+    b = tied ? std::make_shared<Part>(a->weight, a->count) : make();
+    if (reversed) register_module("b", b);
+    register_module("a", a);
+    if (!reversed) register_module("b", b);
+  }
+  at::Tensor forward(const at::Tensor& x) { return x.matmul(a->weight) + x.matmul(b->weight); }
+  std::shared_ptr<Part> a, b;
+};
+
+// One, plain or sharded, and what a checkpoint takes of it.
+struct SavedPair {
+  SavedPair(bool tied, bool reversed, bool sharded) : net(std::make_shared<Pair>(tied, reversed)) {
+    if (sharded) fsdp = std::make_shared<FullyShardedDataParallel<Pair>>(net, *world);
+    optimizer = std::make_unique<AdamW>(std::vector<at::Tensor>{net->a->weight}, Options());
+    state = sharded ? StateOf(*fsdp, *optimizer) : StateOf(*net, *optimizer, *world);
+  }
+  std::shared_ptr<Pair> net;
+  std::shared_ptr<FullyShardedDataParallel<Pair>> fsdp;
+  std::unique_ptr<AdamW> optimizer;
+  TrainingState state;
+};
+
+// A strict load_state_dict takes what has the same names, whichever of them share a tensor: here, there or on neither
+// side.
+TEST_F(TiedParametersFiles, AreFoundUnderAnyOfTheirNames) {
+  enum Kept { kNow, kFirstNames, kAllNames };  // the last two were written before other names were kept
+  struct Case {
+    std::string name;
+    bool tied_there, reversed_there, tied_here, reversed_here;
+    Kept kept;
+  };
+  const Case cases[] = {{"each_name_there", true, false, true, false, kAllNames},
+                        {"one_name_there", true, false, true, true, kFirstNames},
+                        {"other_order", true, false, true, true, kNow},
+                        {"tied_there", true, true, false, false, kNow},
+                        {"tied_here", false, false, true, true, kNow}};
+  for (const auto& [name, tied_there, reversed_there, tied_here, reversed_here, kept] : cases) {
+    for (const bool sharded : {false, true}) {
+      SCOPED_TRACE(name + (sharded ? ", FSDP" : ""));
+      const std::string place = At(name + (sharded ? "-fsdp" : "-ddp"));
+      const SavedPair saved(tied_there, reversed_there, sharded);
+      auto tensors = CheckpointTensorsOf(*world, saved.state);
+      auto values = CheckpointValuesOf(saved.state, {});
+      EXPECT_EQ(values.erase(kept == kNow ? "" : kCheckpointAliases), kept == kNow ? 0 : 1);
+      for (size_t i = 0, count = tensors.size(); kept == kAllNames && i < count; ++i) {
+        tensors.push_back(tensors[i]);
+        tensors.back().name.replace(tensors[i].name.find(".a."), 3, ".b.");
+      }
+      SaveCheckpoint(*world, place, tensors, values);
+      SavedPair loaded(tied_here, reversed_here, sharded);
+      const torch::NoGradGuard no_grad;
+      for (const auto& parameter : loaded.state.parameters) at::Tensor(parameter.data).zero_();
+      for (const auto& buffer : loaded.state.buffers) at::Tensor(buffer.data).zero_();
+      EXPECT_NO_THROW(LoadTrainingState(*world, place, loaded.state));
+      for (const auto& parameter : loaded.state.parameters) EXPECT_TRUE(parameter.data.eq(5).all().item<bool>());
+      for (const auto& buffer : loaded.state.buffers) EXPECT_TRUE(buffer.data.eq(6).all().item<bool>());
+    }
   }
 }
 

@@ -66,5 +66,18 @@ TEST(CollectiveTimeout, IsThatOfAWrappersToo) {
   AwaitAll();
 }
 
+// Making one, too, where the ranks' modules are compared first: rank 0 makes none.
+TEST(CollectiveTimeout, IsThatOfAWrappersBeginning) {
+  if (world->size() == 1) GTEST_SKIP() << "there is nobody to wait for";
+  auto group = world->Duplicate();
+  ASSERT_TRUE(group.ok());
+  if (world->rank() > 0) {
+    const DefaultTimeout timeout(milliseconds(200));
+    const auto wrap = [&] { DistributedDataParallel<Net>(std::make_shared<Net>(), **group); };
+    EXPECT_THROW(wrap(), DistributedError);
+  }
+  AwaitAll();
+}
+
 }  // namespace
 }  // namespace cohort::trainer

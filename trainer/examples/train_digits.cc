@@ -38,6 +38,7 @@
 #include "trainer/error.h"
 #include "trainer/examples/digits_data.h"
 #include "trainer/examples/digits_net.h"
+#include "trainer/examples/old_checkpoints.h"
 #include "trainer/examples/output_file.h"
 #include "trainer/fully_sharded_data_parallel.h"
 #include "trainer/sharded_data_parallel.h"
@@ -81,6 +82,7 @@ struct Trainer {
   std::shared_ptr<trainer::FullyShardedDataParallel<DigitsNet>> fsdp;  // with --mode fsdp and hsdp
   std::unique_ptr<trainer::DataParallel<DigitsNet>> parallel;          // with --mode data_parallel
   trainer::TrainingState state;                                        // of the job, for checkpoints
+  std::optional<OldCheckpoints> old_checkpoints;
   DigitsSplit data;
 
   int rank() const { return world == nullptr ? 0 : world->rank(); }
@@ -346,6 +348,7 @@ void MakeFolder(Trainer& trainer) {
 // Before training: what can't be written is said at once.
 void PrepareToSave(Trainer& trainer) {
   MakeFolder(trainer);
+  trainer.old_checkpoints.emplace("train_digits", trainer.options.keep, trainer.options.resume);
   if (!trainer.options.save.empty() && trainer.prints()) CheckOutputFile(trainer.options.save, "--save");
 }
 
@@ -359,9 +362,7 @@ void SaveCheckpoint(Trainer& trainer, const Progress& progress) {
                              {{"epochs", std::to_string(progress.epochs)},
                               {"steps", std::to_string(progress.steps)},
                               {"batch_size", std::to_string(trainer.options.batch_size)}});
-  trainer::TogetherOrNot(*trainer.world, "pruning " + folder, [&] {
-    if (trainer.prints()) trainer::PruneCheckpoints(folder + "/" + name, trainer.options.keep);
-  });
+  if (trainer.prints()) trainer.old_checkpoints->Prune(folder + "/" + name);
 }
 
 // Trains from `progress` to the end and returns true, or false where the job is preempted before.
@@ -450,7 +451,7 @@ int Main(int argc, char** argv) {
                      "keep a checkpoint of each epoch, and of the step where the job is preempted, in this folder")
           ->excludes(single)
           ->check(NotEmpty);
-  app.add_option("--keep", options.keep, "newest checkpoints that stay; 0: all")
+  app.add_option("--keep", options.keep, "newest checkpoints that stay, of this run's without --resume; 0: all")
       ->needs(checkpoints)
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));

@@ -29,6 +29,7 @@
 #include "trainer/error.h"
 #include "trainer/examples/gpt_model.h"
 #include "trainer/examples/mesh_option.h"
+#include "trainer/examples/old_checkpoints.h"
 #include "trainer/examples/output_file.h"
 #include "trainer/examples/text_data.h"
 #include "trainer/fully_sharded_data_parallel.h"
@@ -76,8 +77,9 @@ struct Training {
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::shared_ptr<void> wrapper;  // DistributedDataParallel
   trainer::TrainingState state;
-  std::unique_ptr<trainer::AsyncCheckpointer> checkpointer;
-  std::string saving;  // what it writes
+  std::unique_ptr<trainer::AsyncCheckpointer> checkpointer;  // writes while training goes on
+  std::string saving;                                        // what it writes
+  std::unique_ptr<OldCheckpoints> old_checkpoints;
   Gpt::Forward forward;
   std::function<at::Tensor(double)> clip_grad_norm;
 
@@ -226,9 +228,10 @@ void MakeFolder(Training& training) {
 // Before training, so that what can't be written is said at once.
 void PrepareToWrite(Training& training) {
   MakeFolder(training);
-  const std::string& file = training.options.export_to;
+  const Options& options = training.options;
+  training.old_checkpoints = std::make_unique<OldCheckpoints>("train_gpt", options.keep, options.resume);
   trainer::TogetherOrNot(*training.world, "preparing to export", [&] {
-    if (!file.empty() && training.prints()) CheckOutputFile(file, "--export");
+    if (!options.export_to.empty() && training.prints()) CheckOutputFile(options.export_to, "--export");
   });
 }
 
@@ -236,9 +239,7 @@ void PrepareToWrite(Training& training) {
 void FinishSaving(Training& training) {
   if (training.checkpointer == nullptr) return;
   training.checkpointer->Wait();
-  trainer::TogetherOrNot(*training.world, "pruning " + training.options.checkpoints, [&] {
-    if (training.prints()) trainer::PruneCheckpoints(training.saving, training.options.keep);
-  });
+  if (training.prints()) training.old_checkpoints->Prune(training.saving);
 }
 
 void Save(Training& training, int64_t step) {
@@ -246,7 +247,6 @@ void Save(Training& training, int64_t step) {
   std::snprintf(name, sizeof name, "step-%08lld", static_cast<long long>(step));
   MakeFolder(training);
   FinishSaving(training);
-  // Written while training goes on.
   if (training.checkpointer == nullptr) {
     training.checkpointer = std::make_unique<trainer::AsyncCheckpointer>(*training.world);
   }
@@ -421,7 +421,7 @@ void AddCheckpointOptions(CLI::App& app, Options& options) {
   app.add_option("--save-every", options.save_every, "steps between checkpoints")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
-  app.add_option("--keep", options.keep, "newest checkpoints that stay; 0: all")
+  app.add_option("--keep", options.keep, "newest checkpoints that stay, of this run's without --resume; 0: all")
       ->needs(checkpoints)
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
