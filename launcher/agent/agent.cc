@@ -414,13 +414,26 @@ void Agent::GiveUp(const std::string& why) {
   report_seen_ = input_ended_ = true;
   loop_.Unwatch(STDIN_FILENO);
   StopRanks(std::chrono::milliseconds(0));
-  if (!ranks_ || ranks_->pids().empty()) ranks_done_ = true;
+  if (!ranks_ || ranks_->pids().empty()) {
+    all_said_ = all_said_ || (ranks_ && !ranks_done_);  // what those had printed may not have come whole
+    ranks_done_ = true;
+  }
   EndWhenDone();
+}
+
+// Before we clean up, which may take longer than dlaunch waits: by this it knows that of our ranks nothing is missing,
+// however we end, and the way to us.
+void Agent::SayThatAllIsSaid() {
+  if (!ranks_done_ || !(report_seen_ || input_ended_) || std::exchange(all_said_, true)) return;
+  v1::FromNode message;
+  message.set_all_said(true);
+  output_.Write(message);
 }
 
 // Not before dlaunch has taken all that we have to say, for however long nobody takes what it prints, or it is stopped.
 // Where it is gone there is nobody to say it to, and the output counts as empty.
 void Agent::EndWhenDone() {
+  SayThatAllIsSaid();
   if (!ranks_done_ || (!output_.empty() && report_seen_)) return;
   if (input_ended_ || (report_seen_ && !IsNeededForReport())) return loop_.Quit();
   // dlaunch closes our input when the other agents have gone.
