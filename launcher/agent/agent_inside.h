@@ -62,6 +62,7 @@ class Agent {
   void SayThatAllIsSaid();
   void EndWhenDone();
   void ReapChildren();
+  void OnSentinelEnded(int status);
 
   const bool exit_with_job_;
   int exit_status_;
