@@ -133,7 +133,6 @@ void AgentProcesses::CloseOutput(size_t index) {
   loop_->After(kOutlivesOutput, [this, index] {
     Agent& silent = agents_[index];
     if (silent.exited) return;
-    silent.outlived = true;
     if (silent.failed.empty()) silent.failed = "its output ended, and it did not";
     Kill(index);
   });

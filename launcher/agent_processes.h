@@ -67,8 +67,6 @@ class AgentProcesses {
   bool IsHere(size_t index) const { return agents_[index].here; }
   // It ended without a word of its own: killed, or stopped for so long that we did it.
   bool EndedSilently(size_t index) const { return agents_[index].failed.empty() || agents_[index].frozen; }
-  // It ended before it had to, so that nobody knows whether all that its ranks had printed has come.
-  bool MayOweOutput(size_t index) const { return !EndedInOrder(index) && !agents_[index].outlived; }
   // "the agent of node1 (pid 4711) was killed by SIGKILL"
   std::string DescribeEnd(size_t index) const;
 
@@ -89,7 +87,6 @@ class AgentProcesses {
     int looks_at_held = 0;  // in which it was gone, and its output neither ended nor brought anything
     std::string failed;     // it said why it can't go on, or we know
     bool frozen = false;
-    bool outlived = false;  // its output had ended by itself, and it had not
     EventLoop::Clock::time_point stopped_since{};
   };
 

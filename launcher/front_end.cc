@@ -121,7 +121,10 @@ int FrontEnd::Run() {
   if (started.ok()) started = StartAgents();
   if (started.ok()) {
     loop_.Run();
-    if (report_) exit_code = report_->exit_code();
+    if (report_) {
+      TellOfLostOutput();
+      exit_code = report_->exit_code();
+    }
   } else {
     Say(std::string(started.message()));
     report_.emplace().set_exit_code(exit_code);
@@ -229,8 +232,7 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
 RunningJob FrontEnd::Running() const {
   std::vector<std::string> spares;
   for (size_t i = 0; i < agents_.size(); ++i) {
-    const bool has_ranks = std::find(agent_of_.begin(), agent_of_.end(), i) != agent_of_.end();
-    if (!has_ranks && !agents_.ended(i) && !given_up_.contains(i)) spares.push_back(job_.nodes.nodes[i].name);
+    if (!HasRanks(i) && !agents_.ended(i) && !given_up_.contains(i)) spares.push_back(job_.nodes.nodes[i].name);
   }
   return {.job = &job_,
           .id = job_.id,
@@ -265,7 +267,6 @@ void FrontEnd::RequestStop(const std::string& reason, int exit_code, millisecond
 void FrontEnd::OnAgentEnded(size_t index) {
   const bool in_order = agents_.EndedInOrder(index);
   if (!in_order) agent_died_ = true;
-  if (report_ && agents_.MayOweOutput(index)) OnOutputLost(index);
   if (!host_.OnAgentEnded(index, /*over=*/report_.has_value())) {
     OnHostEnded(index);
   } else if (!in_order && !report_) {
@@ -277,19 +278,30 @@ void FrontEnd::OnAgentEnded(size_t index) {
     // An agent that never joined is nothing that the rendezvous could miss.
     const seconds slack = job_.options.standbys > 0 ? kTakeOverSlack : seconds(0);
     loop_.After(kBlameAgentAfter + slack, [this, index, text = agents_.DescribeEnd(index)] {
-      const bool idle = std::find(agent_of_.begin(), agent_of_.end(), index) == agent_of_.end();
-      if (!report_ && !idle && !given_up_.contains(index)) RequestStop(text, kExitLauncher, job_.options.grace, false);
+      const bool missed = HasRanks(index) && !given_up_.contains(index);
+      if (!report_ && missed) RequestStop(text, kExitLauncher, job_.options.grace, false);
     });
   }
   QuitWhenDone();
 }
 
-// All ranks have ended well by then, and nobody would look for what is missing.
-void FrontEnd::OnOutputLost(size_t index) {
-  if (report_->exit_code() != 0 || user_stop_ || given_up_.contains(index)) return;
-  Say("the last output of " + job_.nodes.nodes[index].name +
-      " did not come, and is lost: " + agents_.DescribeEnd(index));
-  report_->set_exit_code(kExitLauncher);
+bool FrontEnd::HasRanks(size_t index) const {
+  return std::find(agent_of_.begin(), agent_of_.end(), index) != agent_of_.end();
+}
+
+// All ranks have ended well, and nobody would look for what is missing. An agent says when nothing is; how its process
+// ended, or the ssh or srun that led to it, says nothing of that.
+void FrontEnd::TellOfLostOutput() {
+  if (report_->exit_code() != 0 || user_stop_) return;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    if (!HasRanks(i) || all_said_.contains(i) || given_up_.contains(i)) continue;
+    const std::string& name = job_.nodes.nodes[i].name;
+    const std::string how = agents_.pid(i) == 0 ? agents_.DescribeEnd(i) : "the agent of " + name + " does not end";
+    const std::string text = "the last output of " + name + " did not come, and is lost: " + how;
+    Say(text);
+    if (report_->exit_code() == 0) report_->set_headline(text);
+    report_->set_exit_code(kExitLauncher);
+  }
 }
 
 void FrontEnd::OnHostEnded(size_t index) {

@@ -59,7 +59,8 @@ class FrontEnd {
   void Refuse(size_t index, const std::string& what);
   void OnAgentEnded(size_t index);
   void OnHostEnded(size_t index);
-  void OnOutputLost(size_t index);
+  bool HasRanks(size_t index) const;
+  void TellOfLostOutput();
   void BeginRecord();
   void AwaitRecord(std::chrono::milliseconds limit);
   void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);
@@ -87,6 +88,7 @@ class FrontEnd {
   std::vector<v1::NodePlacement> members_;  // the epoch's nodes
   std::vector<size_t> agent_of_;            // by node
   std::set<size_t> given_up_;               // agents that the rendezvous has lost
+  std::set<size_t> all_said_;               // agents whose ranks are gone, and all that those had printed is here
   bool lost_node_ = false;                  // in this epoch
   std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
   std::optional<std::string> lost_;         // the epoch's first loss of ranks

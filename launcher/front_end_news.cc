@@ -90,6 +90,9 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
       input_.Want(message.input_wanted().bytes());
       if (message.input_wanted().closed()) input_.Close();
       break;
+    case v1::FromNode::kAllSaid:
+      all_said_.insert(index);
+      break;
     case v1::FromNode::KIND_NOT_SET:
       break;
   }
@@ -176,7 +179,7 @@ void FrontEnd::OnLostNode(const v1::LostNode& lost) {
   const size_t agent = lost.agent();
   if (report_ || agent >= agents_.size() || !given_up_.insert(agent).second) return;
   lost_node_ = true;
-  if (std::find(agent_of_.begin(), agent_of_.end(), agent) == agent_of_.end()) Say(lost.text());
+  if (!HasRanks(agent)) Say(lost.text());
   const bool must_end = NodesAreReplaceable(job_) || job_.options.standbys > 0;
   if (agent == host_.index() || !must_end) return;
   agents_.CloseInput(agent);

@@ -21,6 +21,7 @@
 #include "launcher/agent/agent_inside.h"
 #include "launcher/agent/sweep.h"
 #include "launcher/base/say.h"
+#include "launcher/control/describe.h"
 #include "launcher/environment/process_environment.h"
 #include "launcher/options.h"
 #include "runtime/base/status_macros.h"
@@ -170,10 +171,23 @@ void Agent::ReapChildren() {
       continue;
     }
     if (ranks_ && ranks_->OnChildEnded(pid, status)) continue;
-    if (pid == sentinel_.pid() && sentinel_restarts_++ < kMaxSentinelRestarts) sentinel_.Start();
+    if (pid == sentinel_.pid()) OnSentinelEnded(status);
     // Anything else was an orphan that came to us.
   }
   sentinel_.ForgetEmptyGroups();
+}
+
+// It does not end by itself while we live: it was killed, or can't be executed, as from a file that has lost its
+// permission.
+void Agent::OnSentinelEnded(int status) {
+  if (sentinel_restarts_ > kMaxSentinelRestarts) return;  // the number of one of old, which is somebody else's now
+  if (sentinel_restarts_++ < kMaxSentinelRestarts && sentinel_.Start()) return;
+  sentinel_restarts_ = kMaxSentinelRestarts + 1;
+  const std::string how = WIFSIGNALED(status) ? "was killed by " + SignalName(WTERMSIG(status))
+                                              : "ended with status " + std::to_string(WEXITSTATUS(status));
+  Notice("the sentinel of " + (start_.name().empty() ? "an agent" : start_.name()) + " " + how +
+         " again and is not started any more; the job goes on, but should its agent be killed, nobody ends what its "
+         "ranks leave behind");
 }
 
 void Agent::OnToNode(const v1::ToNode& message) {
@@ -414,13 +428,26 @@ void Agent::GiveUp(const std::string& why) {
   report_seen_ = input_ended_ = true;
   loop_.Unwatch(STDIN_FILENO);
   StopRanks(std::chrono::milliseconds(0));
-  if (!ranks_ || ranks_->pids().empty()) ranks_done_ = true;
+  if (!ranks_ || ranks_->pids().empty()) {
+    all_said_ = all_said_ || (ranks_ && !ranks_done_);  // what those had printed may not have come whole
+    ranks_done_ = true;
+  }
   EndWhenDone();
+}
+
+// Before we clean up, which may take longer than dlaunch waits: by this it knows that of our ranks nothing is missing,
+// however we end, and the way to us.
+void Agent::SayThatAllIsSaid() {
+  if (!ranks_done_ || !(report_seen_ || input_ended_) || std::exchange(all_said_, true)) return;
+  v1::FromNode message;
+  message.set_all_said(true);
+  output_.Write(message);
 }
 
 // Not before dlaunch has taken all that we have to say, for however long nobody takes what it prints, or it is stopped.
 // Where it is gone there is nobody to say it to, and the output counts as empty.
 void Agent::EndWhenDone() {
+  SayThatAllIsSaid();
   if (!ranks_done_ || (!output_.empty() && report_seen_)) return;
   if (input_ended_ || (report_seen_ && !IsNeededForReport())) return loop_.Quit();
   // dlaunch closes our input when the other agents have gone.

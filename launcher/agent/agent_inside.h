@@ -59,8 +59,10 @@ class Agent {
   void MarkFailure();
   void Notice(const std::string& text);
   void GiveUp(const std::string& why);
+  void SayThatAllIsSaid();
   void EndWhenDone();
   void ReapChildren();
+  void OnSentinelEnded(int status);
 
   const bool exit_with_job_;
   int exit_status_;
@@ -83,6 +85,7 @@ class Agent {
   bool told_to_stop_ = false;         // by dlaunch, the rendezvous or SIGTERM
   bool input_ended_ = false;
   bool lingering_ = false;
+  bool all_said_ = false;        // and dlaunch was told so, or is not to be
   RendezvousLink link_{&loop_};  // last, so that its threads end first
 };
 

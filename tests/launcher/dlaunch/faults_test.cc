@@ -209,9 +209,25 @@ TEST_F(Faults, KilledSentinelIsReplacedAndTheJobGoesOn) {
   }));
   const pid_t agent = Agent(0);
   EXPECT_LT(AddressSpace(Sentinel(0)), AddressSpace(agent)) << "a copy of a process with threads";
+  EXPECT_EQ(job_->err().find("is not started any more"), std::string::npos) << job_->err();
   // The new one does its work.
   ::kill(agent, SIGKILL);
   EXPECT_EQ(job_->Wait(kGone), 125);
+  ExpectAllGone();
+}
+
+TEST_F(Faults, SentinelsThatDoNotLiveAreTold) {
+  const TemporaryFolder folder;
+  Start({"sh", "-c", "echo up; while [ ! -e " + folder.path() + "/go ]; do sleep 0.05; done"});
+  ASSERT_TRUE(job_->WaitForOutput("[0] up"));
+  const string told = " was killed by SIGKILL again and is not started any more";
+  EXPECT_TRUE(job_->WaitUntil([&] {
+    for (const pid_t sentinel : job_->ProcessesWith("dlaunch sentinel")) ::kill(sentinel, SIGKILL);
+    return job_->err().find(told) != string::npos;
+  })) << job_->err();
+  std::ofstream(folder.path() + "/go") << "";
+  EXPECT_EQ(job_->Wait(kGone), 0) << job_->err();
+  EXPECT_EQ(job_->err().find(told), job_->err().rfind(told)) << "once is enough";
   ExpectAllGone();
 }
 

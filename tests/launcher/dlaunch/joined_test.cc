@@ -159,22 +159,36 @@ TEST_F(Join, EndsWhereItWasStartedWithSigchldIgnored) {
   EXPECT_NE(first.out().find("[1] rank 1"), string::npos) << first.out();
 }
 
-// Stopped, it takes nothing more of its agent, and in the end there is nobody to wait for.
+// Stopped, they take nothing more of their agents, and in the end there is nobody to wait for.
 TEST_F(Join, OutputThatDoesNotComeIsNamed) {
   const TemporaryFolder folder;
-  DlaunchProcess first(FirstCommand(
-      {"sh", "-c", "echo up; while [ ! -e " + folder.path() + "/go ]; do sleep 0.05; done; echo last words of $RANK"}));
-  DlaunchProcess second({"join", TokenOf(&first)});
-  ASSERT_TRUE(first.WaitForOutput("[0] up") && first.WaitForOutput("[1] up")) << first.err() << second.err();
-  ::kill(second.pid(), SIGSTOP);
+  DlaunchProcess first(
+      {"--nnodes", "3", "--wait", "60", "--log-dir", folder.path(), "--", "sh", "-c",
+       "echo up; while [ ! -e " + folder.path() + "/go ]; do sleep 0.05; done; echo last words of $RANK"});
+  const string token = TokenOf(&first);
+  DlaunchProcess second({"join", token});
+  DlaunchProcess third({"join", token});
+  for (const string line : {"[0] up", "[1] up", "[2] up"}) {
+    ASSERT_TRUE(first.WaitForOutput(line)) << line << first.err() << second.err() << third.err();
+  }
+  for (const DlaunchProcess* joined : {&second, &third}) ::kill(joined->pid(), SIGSTOP);
   std::ofstream(folder.path() + "/go") << "";
   EXPECT_EQ(first.Wait(), kExitLauncher) << first.err();
   EXPECT_NE(first.out().find("[0] last words of 0"), string::npos) << first.out();
-  ASSERT_EQ(first.out().find("[1] last words"), string::npos) << "it was not stopped in time";
-  EXPECT_NE(first.err().find("the last output of " + HostName() + "#2 did not come, and is lost"), string::npos)
-      << first.err();
-  ::kill(second.pid(), SIGCONT);
-  EXPECT_EQ(second.Wait(), kExitLauncher) << second.err();
+  for (const string line : {"[1] last words", "[2] last words"}) {
+    ASSERT_EQ(first.out().find(line), string::npos) << "it was not stopped in time";
+  }
+  const auto lost = [](const string& node) {
+    return "the last output of " + HostName() + node + " did not come, and is lost";
+  };
+  for (const string node : {"#2", "#3"}) EXPECT_NE(first.err().find(lost(node)), string::npos) << first.err();
+  std::ifstream file(folder.path() + "/report.json");
+  const string report(std::istreambuf_iterator<char>(file), {});
+  EXPECT_NE(report.find("\"text\": \"" + lost("#2")), string::npos) << report;
+  for (DlaunchProcess* joined : {&second, &third}) {
+    ::kill(joined->pid(), SIGCONT);
+    EXPECT_EQ(joined->Wait(), kExitLauncher) << joined->err();
+  }
 }
 
 // Between its hello and the start nobody hears of the end of the process that leads to it: the first machine stands

@@ -231,6 +231,39 @@ TEST_F(Ssh, HostsThatDropAllPacketsAreRefusedWithinFiveSecondsAndAllNamed) {
       << job.err();
 }
 
+// As one that multiplexes connections, or an srun during an epilogue: the agent has said that nothing of its is
+// missing.
+TEST_F(Ssh, WaysThatOutliveTheirAgentsLoseNothing) {
+  for (const string with_output : {"", "exec >&- 2>&-\n"}) {
+    const TemporaryFolder folder;
+    const string way = folder.AddScript("way", "#!/bin/sh\n" + Hosts::SshCommand() + " \"$@\"\n" +
+                                                   "case \"$*\" in *'/dlaunch agent --node='*) ;; *) exit ;; esac\n" +
+                                                   with_output + "sleep 8\nexit 255\n");
+    DlaunchProcess job({"--ssh", way, "--hosts", Hosts::Address(0) + "," + Hosts::Address(1), "--", "sh", "-c",
+                        "for i in $(seq 1000); do echo $RANK says $i; done; echo the end of $RANK"});
+    EXPECT_EQ(job.Wait(), 0) << job.err();
+    for (const string line : {"[0] the end of 0\n", "[1] the end of 1\n"}) {
+      EXPECT_NE(job.out().find(line), string::npos) << job.out();
+    }
+    EXPECT_EQ(job.err().find("lost"), string::npos) << job.err();
+    EXPECT_EQ(job.WaitUntilGone(seconds(20)), "");
+  }
+}
+
+// It has nothing to say, and the rendezvous refuses it: the job is over.
+TEST_F(Ssh, ASpareThatComesAfterTheEndSpoilsNothing) {
+  const TemporaryFolder folder;
+  const string late = folder.AddScript("late", "#!/bin/sh\ncase \"$*\" in *'" + Hosts::Address(1) +
+                                                   " exec '*'/dlaunch agent --node='*) sleep 2 ;; esac\n" + "exec " +
+                                                   Hosts::SshCommand() + " \"$@\"\n");
+  DlaunchProcess job({"--ssh", late, "--hosts", Hosts::Address(0) + "," + Hosts::Address(1), "--spares", "1",
+                      "--max-restarts", "1", "--", "sh", "-c", "echo done"});
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "[0] done\n");
+  EXPECT_EQ(job.err().find("lost"), string::npos) << job.err();
+  EXPECT_EQ(job.WaitUntilGone(seconds(20)), "");
+}
+
 TEST_F(Ssh, NoiseOfAShellDoesNoHarm) {
   TemporaryFolder folder;
   // Stands for a dlaunch behind start-up files that print.
