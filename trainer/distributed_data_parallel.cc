@@ -111,7 +111,8 @@ void DataParallelState::BeforeForward(bool training) {
 }
 
 void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs, bool searched) {
-  if (!sync_ || !at::GradMode::is_enabled()) return;
+  if (!at::GradMode::is_enabled()) return;
+  if (!sync_) return reducer_->PrepareAccumulation(outputs, searched);
   TORCH_CHECK(searched || !options_.find_unused_parameters,
               "DistributedDataParallel: forward() returned a type whose tensors can't be found, so neither can "
               "unused parameters; give it an overload of AppendTensors (trainer/tensors_of.h), or leave "

@@ -101,8 +101,8 @@ class DataParallelState : public Joinable {
   int divisor_ = 1;
 };
 
-// While it lives, backward passes accumulate gradients without averaging them; the first backward after it averages the
-// accumulated ones. (PyTorch's `with ddp.no_sync():`.)
+// Of forward passes while it lives, backward passes accumulate gradients without averaging them; the first that
+// averages does so with the accumulated ones. (PyTorch's `with ddp.no_sync():`.)
 class [[nodiscard]] NoSyncGuard {
  public:
   explicit NoSyncGuard(DataParallelState& state) : state_(state), before_(state.sync()) { state_.set_sync(false); }

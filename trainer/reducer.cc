@@ -158,7 +158,7 @@ void Reducer::PrepareForward(bool averages) {
       ThrowForMissing();
     }
   }
-  again_ = false;  // of a pass that an exception has ended
+  again_ = accumulating_ = false;  // of a pass that an exception has ended
   // An evaluation or a forward pass under no_sync leaves the backward pass that is to come as it is.
   if (!averages && next_bucket_ == 0 && !callback_queued_) return;
   state_ = State::kIdle;
@@ -219,6 +219,32 @@ void Reducer::PrepareBackward(const std::vector<at::Tensor>& outputs, int diviso
   }
 }
 
+void Reducer::PrepareAccumulation(const std::vector<at::Tensor>& outputs, bool searched) {
+  runtime::MutexLock lock(shared_->mutex);
+  TORCH_CHECK(
+      searched || state_ != State::kCollecting,
+      "DistributedDataParallel: under no_sync forward() returned a type whose tensors can't be found, after a "
+      "forward pass whose gradients are yet to be averaged: nobody could tell their backward passes apart; give "
+      "the type an overload of AppendTensors (trainer/tensors_of.h)");
+  for (const at::Tensor& output : outputs) {
+    if (!output.defined() || !output.requires_grad()) continue;
+    output.register_hook([shared = shared_](const at::Tensor&) {
+      runtime::MutexLock hook_lock(shared->mutex);
+      if (shared->owner != nullptr) shared->owner->BeginAccumulating();
+    });
+  }
+}
+
+// Nothing need be done where no average is to come, nor in one that has begun: of both losses together.
+void Reducer::BeginAccumulating() {
+  if (state_ != State::kCollecting || callback_queued_ || accumulating_ || !GivesGradients()) return;
+  accumulating_ = true;
+  torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {
+    runtime::MutexLock lock(shared->mutex);
+    if (shared->owner != nullptr) shared->owner->accumulating_ = false;
+  });
+}
+
 void Reducer::FindUnused(const std::vector<at::Tensor>& outputs) {
   std::vector<bool> reached;
   if (options_.find_unused_parameters) {
@@ -243,6 +269,7 @@ void Reducer::MarkUnused() {
 
 void Reducer::BeginBackward() {
   if (!GivesGradients()) return;
+  accumulating_ = false;  // the loss is of this forward pass, too
   if (state_ == State::kIdle) return BeginUnaveraged();
   try {
     QueueFinish();
@@ -307,7 +334,7 @@ void Reducer::QueueFinish() {
 
 void Reducer::OnGradient(int parameter) {
   if (options_.find_unused_parameters || options_.static_graph) usage_.data_ptr<int32_t>()[parameter] = 1;
-  if (state_ != State::kCollecting && !again_) {
+  if (accumulating_ || (state_ != State::kCollecting && !again_)) {
     accumulated_[parameter] = true;
     return;
   }

@@ -67,6 +67,9 @@ class Reducer {
   // Before a backward pass whose gradients are to be averaged; not called inside no_sync. Averages are sums divided by
   // `divisor`. Another pass through the same graph throws c10::Error, and fails the communicators.
   void PrepareBackward(const std::vector<at::Tensor>& outputs, int divisor);
+  // Before a backward pass whose gradients are to be left alone: they are, also where an earlier forward pass waits for
+  // the one that averages. `searched`: `outputs` are all; else throws c10::Error where one does.
+  void PrepareAccumulation(const std::vector<at::Tensor>& outputs, bool searched);
   // The collectives of a backward pass, for a rank that has no inputs left: with what its backward passes have
   // accumulated since the last average, mostly zero.
   void ShadowBackward(int divisor);
@@ -98,6 +101,7 @@ class Reducer {
   void BeginBackward();
   bool GivesGradients() const;
   void BeginUnaveraged();
+  void BeginAccumulating();
   void OnGradient(int parameter);
   void MarkReady(int parameter);
   void FindUnused(const std::vector<at::Tensor>& outputs);
@@ -145,6 +149,7 @@ class Reducer {
   std::vector<int> unused_;        // by the outputs: marked when backward begins, as gradients may be zeroed until then
   bool unused_may_come_ = false;   // from checkpointed functions: marked at the end, those that have not
   bool again_ = false;             // a backward pass goes through a graph whose gradients are no longer averaged
+  bool accumulating_ = false;      // a backward pass that averages nothing has come before the one that is to average
   std::vector<bool> accumulated_;  // by parameter: gradients since the last average, in passes without one
 
   std::vector<int> calls_;           // by parameter: gradients in this backward pass

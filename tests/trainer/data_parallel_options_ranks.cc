@@ -122,13 +122,19 @@ TEST(UnusedParametersOf, ResultsThatCanNotBeSearchedAreRefused) {
   for (const bool finds : {true, false}) {
     DistributedDataParallelOptions options;
     options.find_unused_parameters = finds;
+    bool refuses = finds;
     DistributedDataParallel<Closed> ddp(std::make_shared<Closed>(), *world, options);
     try {
       ddp.forward(InputOf(world->rank())).scores.sum().backward();
-      EXPECT_FALSE(finds);
+      EXPECT_FALSE(refuses);
       EXPECT_TRUE(ddp.module()->branch[2]->weight.grad().defined());
+      ddp.forward(InputOf(world->rank()));  // whose backward pass nobody could tell from that of the next
+      refuses = true;
+      const auto guard = ddp.no_sync();
+      ddp.forward(InputOf(world->rank()));
+      ADD_FAILURE() << "not refused";
     } catch (const c10::Error& error) {
-      EXPECT_TRUE(finds);
+      EXPECT_TRUE(refuses);
       EXPECT_THAT(error.what_without_backtrace(), HasSubstr("AppendTensors"));
     }
   }

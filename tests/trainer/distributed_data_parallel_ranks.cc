@@ -178,6 +178,65 @@ TEST(DistributedDataParallel, AveragesAfterOtherPassesBetweenForwardAndBackward)
   }
 }
 
+std::vector<at::Tensor> LocalGradients(Net& model, int step) {
+  return torch::autograd::grad({model.forward(InputOf(world->rank(), step)).pow(2).mean()}, model.parameters());
+}
+
+std::vector<at::Tensor> Sum(std::vector<at::Tensor> a, const std::vector<at::Tensor>& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] = a[i] + b[i];
+  return a;
+}
+
+// A loss that was NaN everywhere, or an evaluation of one rank that records a graph: what follows is under no_sync all
+// the same.
+TEST(DistributedDataParallel, AccumulatesAfterAForwardPassWithoutABackwardPass) {
+  for (const bool evaluation : {false, true}) {
+    SCOPED_TRACE(evaluation);
+    auto model = std::make_shared<Net>();
+    DistributedDataParallel<Net> ddp(model, *world);
+    for (int step = 0; step < 2; ++step) ddp.forward(InputOf(world->rank(), step)).sum().backward();
+    model->zero_grad();
+    const auto expected = Sum(ExpectedGradients(*model, 0), ExpectedGradients(*model, 1));
+    const auto local = LocalGradients(*model, 0);
+    model->train(!evaluation);
+    if (!evaluation || world->rank() == 0) ddp.forward(InputOf(3));
+    model->train();
+    {
+      const auto guard = ddp.no_sync();
+      ddp.forward(InputOf(world->rank(), 0)).pow(2).mean().backward();
+      ExpectGradients(*model, local);
+    }
+    ddp.forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+    ExpectGradients(*model, expected);
+  }
+}
+
+// What waits for its backward pass averages with what no_sync has accumulated meanwhile, or in the same pass.
+TEST(DistributedDataParallel, AveragesWhatWasAccumulatedBeforeItsBackwardPass) {
+  for (const char* order : {"after", "before", "together"}) {
+    SCOPED_TRACE(order);
+    auto model = std::make_shared<Net>();
+    DistributedDataParallel<Net> ddp(model, *world);
+    const auto expected = Sum(ExpectedGradients(*model, 0), ExpectedGradients(*model, 1));
+    const auto accumulating = [&] {
+      const auto guard = ddp.no_sync();
+      return ddp.forward(InputOf(world->rank(), 1)).pow(2).mean();
+    };
+    const auto averaging = [&] { return ddp.forward(InputOf(world->rank(), 0)).pow(2).mean(); };
+    const bool before = std::string(order) == "before";
+    const at::Tensor first = before ? accumulating() : averaging(), second = before ? averaging() : accumulating();
+    if (std::string(order) == "together") {
+      (first + second).backward();
+    } else {
+      const auto local = LocalGradients(*model, 1);
+      (before ? first : second).backward();  // no_sync's
+      ExpectGradients(*model, local);
+      (before ? second : first).backward();
+    }
+    ExpectGradients(*model, expected);
+  }
+}
+
 // A penalty on the gradients of the inputs, as of critics (WGAN-GP): they are asked for before backward begins.
 TEST(DistributedDataParallel, AveragesAfterGradientsOfItsInputsWereAskedFor) {
   const auto loss_of = [](const auto& forward, int rank, int step) {

@@ -94,6 +94,30 @@ INSTANTIATE_TEST_SUITE_P(Options, Zero,
                          testing::Combine(testing::Bool(),
                                           testing::Values(ZeroPartition::kSortedBySize, ZeroPartition::kInOrder)));
 
+// Whole gradients on every rank, though a forward pass whose loss was NaN had no backward pass before.
+TEST(ShardedDataParallelOfZero, AccumulatesAfterAForwardPassWithoutABackwardPass) {
+  auto model = std::make_shared<Net>();
+  ZeroRedundancyOptimizer<Adam> optimizer(model->parameters(), *world, AdamOptions(0.05));
+  ShardedDataParallel<Net> sharded(model, optimizer, *world, SmallBuckets());
+  auto expected = ExpectedGradients(*model, 0);
+  const auto second = ExpectedGradients(*model, 1);
+  sharded.forward(InputOf(3));
+  optimizer.zero_grad();
+  {
+    const auto guard = sharded.no_sync();
+    const at::Tensor loss = model->forward(InputOf(world->rank(), 0)).pow(2).mean();
+    const auto local = torch::autograd::grad({loss}, model->parameters());
+    sharded.forward(InputOf(world->rank(), 0)).pow(2).mean().backward();
+    ExpectGradients(*model, local);
+  }
+  sharded.forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(model->parameters()[i].grad().defined(), optimizer.owners()[i] == world->rank()) << i;
+    if (optimizer.owners()[i] != world->rank()) continue;
+    EXPECT_TRUE(torch::allclose(model->parameters()[i].grad(), expected[i] + second[i], 1e-5, 1e-7)) << i;
+  }
+}
+
 TEST(ZeroRedundancyOptimizer, KeepsTwoBucketsBesideTheParametersAndNoCopyOfThem) {
   auto model = std::make_shared<Net>(700);
   int64_t bytes = 0;
