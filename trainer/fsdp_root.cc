@@ -128,7 +128,7 @@ void FsdpRoot::StartOver() {
 }
 
 void FsdpRoot::BeginForward() {
-  if (backward_ && calls_in_backward_) AgreeOnGivingUp();
+  if (backward_ && concerns_others_) AgreeOnGivingUp();
   int ranks = ranks_;
   if (join_ != nullptr) {
     const JoinIteration iteration = join_->Begin(*joinable_, static_cast<int>(Step::kForward));
@@ -192,7 +192,7 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
 void FsdpRoot::QueueFinish() {
   if (backward_) return;
   backward_ = true;
-  calls_in_backward_ = MayCallInBackward();
+  concerns_others_ = ConcernsOthers();
   passing_.clear();
   PlanReductions();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {

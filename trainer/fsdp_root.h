@@ -133,7 +133,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void AwaitReductions();
   void StartOver();
   void AgreeOnGivingUp();
-  bool MayCallInBackward() const;
+  bool ConcernsOthers() const;
   void RefuseWhileSummoned(const char* pass) const;
   void BeginForward();
   void Tell(Step step, const FsdpUnit& unit);
@@ -166,7 +166,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   std::vector<FsdpUnit*> passing_;  // gathered in this backward pass, which may need them after the last gradient
   std::vector<Reduction> reductions_;
   FsdpTraffic traffic_;
-  bool calls_in_backward_ = false;  // the backward pass under way may have collectives, on any rank
+  bool concerns_others_ = false;  // an exception that ends the backward pass under way
 };
 
 }  // namespace cohort::trainer

@@ -11,11 +11,13 @@
 
 namespace cohort::trainer {
 
-// Of a backward pass that begins. Without averaging, and with all parameters there, it has none: its exception is a
-// matter of this rank alone.
-bool FsdpRoot::MayCallInBackward() const {
-  return sync_ ||
-         std::any_of(units_.begin(), units_.end(), [](const auto& u) { return u->gathers() && !u->unsharded(); });
+// Of a backward pass that begins. Without averaging, and with all parameters there, it has no collectives: its
+// exception is a matter of this rank alone. Unless other passes have accumulated before, whose gradients go with its
+// own: the others have theirs.
+bool FsdpRoot::ConcernsOthers() const {
+  return sync_ || std::any_of(units_.begin(), units_.end(), [](const auto& unit) {
+           return unit->has_flat_gradient() || (unit->gathers() && !unit->unsharded());
+         });
 }
 
 // An exception of the user's has ended the last backward pass here. Where one has on all ranks, they go on together;
@@ -49,7 +51,7 @@ void FsdpRoot::AgreeOnGivingUp() {
   if (failed.ok()) return;
   const std::string message =
       "FullyShardedDataParallel: an exception has ended the last backward pass of this rank, and not in the same place "
-      "on all ranks: what they have sent each other no longer fits; wrap the module anew";
+      "on all ranks: what they have sent each other or accumulated no longer fits; wrap the module anew";
   Fail(message);
   for (comm::Communicator* group : groups) group->Abort(message);
   for (runtime::Work& work : works) {

@@ -137,6 +137,8 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   bool in_backward() const { return grads_aside_; }
   bool has_all_gradients() const { return grads_aside_ && pending_ <= 0 && !repeated(); }
   // The flat gradient, with zeros where nothing came, for reduce-scatter; the unit has none afterwards.
+  // Whether a pass has brought some that are yet to be reduced.
+  bool has_flat_gradient() const { return flat_grad_.defined(); }
   at::Tensor ReleaseFlatGradient();
   // What it holds, times `factor`.
   void ScaleFlatGradient(double factor);

@@ -241,3 +241,20 @@ TEST(FsdpErrors, RefuseToSaveShardsAsIfTheyWereWhole) {
 
 }  // namespace
 }  // namespace cohort::trainer
+// The pass has added to what others before it accumulated, which can't be told apart: one rank alone would average less
+// than the others.
+TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfAllRanksWhereSomethingWasAccumulated) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kShardGradOp;
+  auto model = Shard(*world, options);
+  {
+    const auto accumulating = model->no_sync();
+    model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+    Backward(LossOf(*model));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(model->forward(InputOf(world->rank(), 2)).pow(2).mean().backward(), DistributedError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
