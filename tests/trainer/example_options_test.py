@@ -109,6 +109,25 @@ class Options(unittest.TestCase):
             self.assertEqual(done.returncode, 0, done)
             self.assertEqual(sorted(os.listdir(folder)), ["step-00000005"])
 
+    def test_a_run_exports_its_own_weights(self):
+        with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
+            used, fresh = os.path.join(folder, "used"), os.path.join(folder, "fresh")
+            gpt = (*SMALL_GPT, "--sample", "0", "--checkpoints")
+            longer = (*SMALL_GPT[:-1], "3", "--save-every", "1", "--sample", "0", "--seed", "7", "--checkpoints", used)
+            self.assertEqual(run(*longer).returncode, 0)
+            for root, name in ((used, "a"), (fresh, "b")):
+                done = run(*gpt, root, "--export", os.path.join(folder, name))
+                self.assertEqual(done.returncode, 0, done)
+                self.assertIn("exported %s/step-00000001 as " % root, done.stdout)
+            with open(os.path.join(folder, "a"), "rb") as a, open(os.path.join(folder, "b"), "rb") as b:
+                self.assertEqual(a.read(), b.read())
+            # Of a run that is over: what it resumed, which need not be the newest.
+            for name in os.listdir(os.path.join(used, "step-00000003")):
+                os.truncate(os.path.join(used, "step-00000003", name), 0)
+            done = run(*gpt, used, "--resume", "--export", os.path.join(folder, "c"))
+            self.assertEqual(done.returncode, 0, done)
+            self.assertIn("exported %s/step-00000002 as " % used, done.stdout)
+
     @unittest.skipIf(os.geteuid() == 0, "root may remove anything")
     def test_a_checkpoint_that_cannot_go_ends_no_training(self):
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:

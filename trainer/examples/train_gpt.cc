@@ -78,7 +78,7 @@ struct Training {
   std::shared_ptr<void> wrapper;  // DistributedDataParallel
   trainer::TrainingState state;
   std::unique_ptr<trainer::AsyncCheckpointer> checkpointer;  // writes while training goes on
-  std::string saving;                                        // what it writes
+  std::string last_checkpoint;                               // what it writes; before, what was resumed
   std::unique_ptr<OldCheckpoints> old_checkpoints;
   Gpt::Forward forward;
   std::function<at::Tensor(double)> clip_grad_norm;
@@ -212,6 +212,7 @@ int64_t Resume(Training& training) {
     if (training.prints()) std::printf("no checkpoint in %s: starting anew\n", options.checkpoints.c_str());
     return 0;
   }
+  training.last_checkpoint = loaded->directory;
   if (training.prints()) std::printf("resumed %s\n", loaded->directory.c_str());
   return trainer::WholeNumberOf(loaded->values, "step");
 }
@@ -239,7 +240,7 @@ void PrepareToWrite(Training& training) {
 void FinishSaving(Training& training) {
   if (training.checkpointer == nullptr) return;
   training.checkpointer->Wait();
-  if (training.prints()) training.old_checkpoints->Prune(training.saving);
+  if (training.prints()) training.old_checkpoints->Prune(training.last_checkpoint);
 }
 
 void Save(Training& training, int64_t step) {
@@ -250,8 +251,8 @@ void Save(Training& training, int64_t step) {
   if (training.checkpointer == nullptr) {
     training.checkpointer = std::make_unique<trainer::AsyncCheckpointer>(*training.world);
   }
-  training.saving = training.options.checkpoints + "/" + name;
-  training.checkpointer->Save(training.saving, training.state, {{"step", std::to_string(step)}});
+  training.last_checkpoint = training.options.checkpoints + "/" + name;
+  training.checkpointer->Save(training.last_checkpoint, training.state, {{"step", std::to_string(step)}});
 }
 
 // Of this process now, as the kernel counts it; 0 where it does not say.
@@ -300,17 +301,15 @@ void Train(Training& training) {
   }
 }
 
-// The last checkpoint, whole, as a file that Python reads.
+// This run's last checkpoint, whole, as a file that Python reads: a folder may have others', of higher numbers.
 void Export(Training& training) {
   const Options& options = training.options;
   FinishSaving(training);
   if (options.export_to.empty()) return;
   trainer::TogetherOrNot(*training.world, "exporting " + options.export_to, [&] {
     if (!training.prints()) return;
-    const auto checkpoints = trainer::CheckpointsIn(options.checkpoints);
-    TORCH_CHECK(!checkpoints.empty(), "there is no checkpoint in ", options.checkpoints);
-    trainer::ExportSafetensors(checkpoints.front(), options.export_to);
-    std::printf("exported %s as %s\n", checkpoints.front().c_str(), options.export_to.c_str());
+    trainer::ExportSafetensors(training.last_checkpoint, options.export_to);
+    std::printf("exported %s as %s\n", training.last_checkpoint.c_str(), options.export_to.c_str());
   });
 }
 
