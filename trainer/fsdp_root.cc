@@ -137,6 +137,7 @@ void FsdpRoot::BeginForward() {
   StartOver();
   set_share(ranks);
   counts_runs_ = at::GradMode::is_enabled();
+  for (const auto& unit : units_) unit->KeepRuns();
 }
 
 // It would take the whole parameters away, and what was changed in them.

@@ -71,10 +71,8 @@ void FsdpRoot::AbandonForward(const FsdpUnit& unit) {
     } catch (const c10::Error&) {  // the group has failed: the next collective says so
     }
   }
-  // Each has counted a run that no backward pass will come to.
-  for (FsdpUnit* each : order_) {
-    if (counts_runs_) each->ForgetRun();
-  }
+  // No backward pass will come to these runs, but one may to those of a forward pass before.
+  for (const auto& each : units_) each->RestoreRuns();
   order_.clear();
 }
 

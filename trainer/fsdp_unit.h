@@ -119,16 +119,17 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   // Forward runs since the last backward pass began, with times that only grow. A second pass through the same graph
   // has as many as the first.
   void BeginRun(int64_t now) {
-    ++runs_;
-    began_ = now;
+    ++runs_.count;
+    runs_.began = now;
   }
-  void EndRun(int64_t now) { ended_ = now; }
-  // The forward pass of a run has been given up.
-  void ForgetRun() { --runs_; }
+  void EndRun(int64_t now) { runs_.ended = now; }
+  // Before a forward pass, and where that is given up: its runs are forgotten, and those before are the last again.
+  void KeepRuns() { kept_runs_ = runs_; }
+  void RestoreRuns() { runs_ = kept_runs_; }
   // All of its runs had ended when `other` began its last one: backward comes to it when it is through with `other`.
-  bool ran_before(const FsdpUnit& other) const { return ended_ < other.began_; }
-  void ForgetRuns() { runs_ = backward_runs_ = 0; }
-  void TakeRuns() { backward_runs_ = runs_ > 0 ? std::exchange(runs_, 0) : backward_runs_; }
+  bool ran_before(const FsdpUnit& other) const { return runs_.ended < other.runs_.began; }
+  void ForgetRuns() { runs_.count = backward_runs_ = 0; }
+  void TakeRuns() { backward_runs_ = runs_.count > 0 ? std::exchange(runs_.count, 0) : backward_runs_; }
   // Whether this backward pass goes through more than one of them: parameters may then get a gradient from each (where
   // the type changes, or a checkpoint computes again, each has an accumulator or a pass of its own), and nobody can
   // tell which is the last before the pass ends.
@@ -136,9 +137,9 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   // Backward has reached the unit, and has brought all of its gradients as far as is known before its end.
   bool in_backward() const { return grads_aside_; }
   bool has_all_gradients() const { return grads_aside_ && pending_ <= 0 && !repeated(); }
-  // The flat gradient, with zeros where nothing came, for reduce-scatter; the unit has none afterwards.
   // Whether a pass has brought some that are yet to be reduced.
   bool has_flat_gradient() const { return flat_grad_.defined(); }
+  // The flat gradient, with zeros where nothing came, for reduce-scatter; the unit has none afterwards.
   at::Tensor ReleaseFlatGradient();
   // What it holds, times `factor`.
   void ScaleFlatGradient(double factor);
@@ -206,10 +207,14 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   std::vector<bool> seen_;  // by parameter: had a gradient in this backward pass
   int pending_ = 0;         // trainable ones that had none
   bool released_ = false;   // the flat gradient, in this backward pass
-  int runs_ = 0, backward_runs_ = 0;
-  int64_t began_ = 0, ended_ = 0;  // the last run
-  StreamChain flat_streams_;       // that fill flat_grad_
-  StreamChain full_streams_;       // that fill and use full_
+  struct Runs {
+    int count = 0;
+    int64_t began = 0, ended = 0;  // the last one
+  };
+  Runs runs_, kept_runs_;
+  int backward_runs_ = 0;
+  StreamChain flat_streams_;  // that fill flat_grad_
+  StreamChain full_streams_;  // that fill and use full_
 };
 
 }  // namespace cohort::trainer

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -123,6 +124,53 @@ TEST(FsdpForward, ThatThrowsIsNoRunOfTheNextStep) {
   });
   model->forward(input).pow(2).mean().backward();
   EXPECT_EQ(kept, 0);
+}
+
+// Parameters of its own before the unit and after it, of which those before are frozen.
+struct Surrounding : torch::nn::Module {
+  explicit Surrounding(const Tower::Wrap& wrap) {
+    torch::manual_seed(40);
+    first = register_module("first", torch::nn::Linear(4, 4));
+    for (auto& parameter : first->parameters()) parameter.requires_grad_(false);
+    std::tie(module, inner) = wrap(std::make_shared<Block>(1));
+    register_module("inner", module);
+    last = register_module("last", torch::nn::Linear(4, 4));
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor y = first(x);
+    if (throws) throw std::runtime_error("a picture that is none");
+    return last(inner(y));
+  }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  std::shared_ptr<torch::nn::Module> module;
+  Tower::Forward inner;
+  bool throws = false;
+};
+
+// Nor does it count for those before: backward needs the first layer after the unit, which had its last run before the
+// exception and not after it.
+TEST(FsdpForward, ThatThrowsLeavesTheBackwardPassOfAnEarlierOneAlone) {
+  const auto gradient = [](auto& model, Surrounding& surrounding, bool throws) {
+    const at::Tensor input = InputOf(world->rank()).requires_grad_();
+    const at::Tensor loss = model.forward(input).pow(2).mean();
+    surrounding.throws = throws;
+    if (throws) {
+      EXPECT_THROW(model.forward(input), std::runtime_error);
+    }
+    surrounding.throws = false;
+    loss.backward();
+    return input.grad();
+  };
+  const auto make = [] {
+    auto module = std::make_shared<Surrounding>([](std::shared_ptr<Block> block) {
+      auto wrapped = std::make_shared<FullyShardedDataParallel<Block>>(block, *world);
+      return std::make_pair(wrapped, [wrapped](const at::Tensor& x) { return wrapped->forward(x); });
+    });
+    return FullyShardedDataParallel<Surrounding>(module, *world);
+  };
+  auto model = make(), same = make();
+  const at::Tensor expected = gradient(same, *same.module(), false);
+  EXPECT_TRUE(torch::equal(gradient(model, *model.module(), true), expected));
 }
 
 // A module may catch what another one within it throws, and go on with its own parameters.
