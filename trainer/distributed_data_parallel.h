@@ -81,6 +81,7 @@ class DataParallelState : public Joinable {
 
   comm::Communicator& join_group() override { return group_; }
   void Shadow(int call, const JoinIteration& iteration) override;
+  void AfterInputs() override { reducer_->PrepareForward(/*averages=*/false); }
   void AfterJoin(const JoinIteration& last) override;
   std::string NameOf(int call) const override;
   void AbortGroups(const std::string& why) override { reducer_->Abort(why); }

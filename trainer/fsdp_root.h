@@ -70,7 +70,10 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
 
   // Ranks without inputs hear of all collectives from now on, as calls of `joinable`; null: there is no Join.
   void set_join(Join* join, Joinable* joinable);
-  // On such a rank: what others called, of whom `active` have inputs.
+  // This rank's inputs are over. Collective where the last backward pass has ended in an exception; blocks then, and
+  // throws DistributedError where it has on some ranks only.
+  void EndInputs();
+  // On a rank without inputs: what others called, of whom `active` have inputs.
   void Shadow(int call, int active);
   std::string NameOf(int call) const;
   // Fails its communicators here and on the other ranks.

@@ -15,6 +15,13 @@ void FsdpRoot::set_join(Join* join, Joinable* joinable) {
   joinable_ = joinable;
 }
 
+void FsdpRoot::EndInputs() {
+  runtime::MutexLock lock(mutex_);
+  if (!backward_ || !concerns_others_) return;
+  AgreeOnGivingUp();
+  StartOver();
+}
+
 void FsdpRoot::Tell(Step step, const FsdpUnit& unit) {
   if (join_ == nullptr || join_->all_have_inputs()) return;
   const auto place = std::find_if(units_.begin(), units_.end(), [&](const auto& each) { return each.get() == &unit; });

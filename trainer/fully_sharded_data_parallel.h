@@ -149,6 +149,7 @@ class FullyShardedModule : public torch::nn::Module, public Joinable {
   // All of them; shards that DistributedDataParallel replicates have no such group, and throw c10::Error.
   comm::Communicator& join_group() override;
   void Shadow(int call, const JoinIteration& iteration) override;
+  void AfterInputs() override { root().EndInputs(); }
   void AfterJoin(const JoinIteration& last) override;
   std::string NameOf(int call) const override;
   // Nothing where there are none yet, maybe because they can't be made.

@@ -148,6 +148,7 @@ void Join::ShadowCall(const JoinIteration& iteration) {
 
 void Join::RunAndShadow(const std::function<void()>& inputs) {
   inputs();
+  for (Joinable* joinable : joinables_) joinable->AfterInputs();
   shadowing_ = true;
   while (true) {
     JoinIteration iteration = Exchange(kNoInputs);

@@ -63,6 +63,9 @@ class Joinable {
   virtual comm::Communicator& join_group() = 0;
   // The collectives of a call of the others, on a rank without inputs.
   virtual void Shadow(int call, const JoinIteration& iteration) = 0;
+  // On each rank when its inputs are over, before it answers others. Throws where the last backward pass here has ended
+  // in an exception that the loop has caught, and others may wait for what it has not sent: they hear of it.
+  virtual void AfterInputs() {}
   // On a rank without inputs, after an iteration in which gradients were averaged: what others do without collectives.
   virtual void AfterIteration() {}
   // At the end, on every rank; `last` had the ranks that had inputs longest.

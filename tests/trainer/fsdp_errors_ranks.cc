@@ -228,6 +228,36 @@ TEST(FsdpErrors, OfOneBackwardPassReachTheNextIterationsOfAJoin) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
+// Nobody begins another iteration, or only those do that had no exception.
+TEST(FsdpErrors, OfTheLastBackwardPassReachTheOthersOfAJoin) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  for (const int more : {0, 1}) {
+    auto model = Shard(*world);
+    Join join({model.get()});
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THROW(join.run([&] {
+      Backward(LossOf(*model));
+      if (more > 0 && world->rank() != world->size() - 1) model->forward(InputOf(world->rank(), 1));
+    }),
+                 DistributedError)
+        << more;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+  }
+}
+
+// They have all lost the same.
+TEST(FsdpErrors, OfTheLastBackwardPassOfAllRanksEndNoJoin) {
+  auto model = Shard(*world);
+  Join join({model.get()});
+  join.run([&] {
+    const at::Tensor input = InputOf(world->rank()).requires_grad_();
+    input.register_hook([](const at::Tensor&) -> at::Tensor { throw std::runtime_error("a gradient that is none"); });
+    EXPECT_THROW(model->forward(input * 2).pow(2).mean().backward(), std::runtime_error);
+    if (world->rank() == 0) model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+  });
+  model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+}
+
 // Nothing has been sent, so nothing is out of step.
 TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfOneRankAlone) {
   FullyShardedDataParallelOptions options;
@@ -241,6 +271,23 @@ TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfOneRankAlone) {
   for (const auto& part : model->sharded_parameters()) {
     EXPECT_TRUE(part.tensor.numel() == 0 || part.tensor.grad().defined()) << part.name;
   }
+}
+
+// The pass has added to what others before it accumulated, which can't be told apart: one rank alone would average less
+// than the others.
+TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfAllRanksWhereSomethingWasAccumulated) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kShardGradOp;
+  auto model = Shard(*world, options);
+  {
+    const auto accumulating = model->no_sync();
+    model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
+    Backward(LossOf(*model));
+  }
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(model->forward(InputOf(world->rank(), 2)).pow(2).mean().backward(), DistributedError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 // The others have gone on to what follows the loop.
@@ -289,20 +336,3 @@ TEST(FsdpErrors, RefuseToSaveShardsAsIfTheyWereWhole) {
 
 }  // namespace
 }  // namespace cohort::trainer
-// The pass has added to what others before it accumulated, which can't be told apart: one rank alone would average less
-// than the others.
-TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfAllRanksWhereSomethingWasAccumulated) {
-  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
-  FullyShardedDataParallelOptions options;
-  options.sharding_strategy = ShardingStrategy::kShardGradOp;
-  auto model = Shard(*world, options);
-  {
-    const auto accumulating = model->no_sync();
-    model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
-    Backward(LossOf(*model));
-  }
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_THROW(model->forward(InputOf(world->rank(), 2)).pow(2).mean().backward(), DistributedError);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
-}
-

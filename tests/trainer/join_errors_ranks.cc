@@ -1,4 +1,5 @@
 // A rank whose loop under Join fails: the others hear of it wherever they wait, and whatever joinables they wait in.
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -90,6 +91,37 @@ TEST(JoinErrors, ReachRanksInTheMidstOfCollectivesOfReplicatedShards) {
   auto mesh = DeviceMesh::Create(*world, {2, world->size() / 2}, {"replicate", "shard"});
   ASSERT_TRUE(mesh.ok());
   ExpectAllHearUnderShards(**mesh);
+}
+
+// The backward pass throws on the last rank when one layer has its gradients, and the loop goes on; for good.
+TEST(JoinErrors, ReachRanksThatWaitForTheLastBackwardPassOfOneThatThrew) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  struct Throwing : Net {
+    at::Tensor forward(const at::Tensor& x) {
+      const at::Tensor hidden = torch::tanh(first(x));
+      hidden.register_hook([](const at::Tensor& gradient) {
+        if (world->rank() == world->size() - 1) throw std::runtime_error("no such file");
+        return gradient;
+      });
+      return second(hidden);
+    }
+  };
+  auto model = std::make_shared<Throwing>();
+  DistributedDataParallelOptions options;
+  options.buckets = {.first_bytes = 8, .cap_bytes = 70};
+  DistributedDataParallel<Throwing> ddp(model, *world, options);
+  Join join({&ddp});
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(join.run([&] {
+    const at::Tensor loss = ddp.forward(InputOf(world->rank())).pow(2).mean();
+    if (world->rank() == world->size() - 1) {
+      EXPECT_THROW(loss.backward(), std::runtime_error);
+    } else {
+      loss.backward();
+    }
+  }),
+               DistributedError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
 // With so much in a buffer that nobody can send it before the others take it.
