@@ -292,11 +292,13 @@ bool FrontEnd::HasRanks(size_t index) const {
 // All ranks have ended well, and nobody would look for what is missing. An agent says when nothing is; how its process
 // ended, or the ssh or srun that led to it, says nothing of that.
 void FrontEnd::TellOfLostOutput() {
-  if (report_->exit_code() != 0 || user_stop_) return;
+  if (report_->exit_code() != 0 || at_once_) return;
   for (size_t i = 0; i < agents_.size(); ++i) {
-    if (!HasRanks(i) || all_said_.contains(i) || given_up_.contains(i)) continue;
+    const auto said = all_said_.find(i);
+    if (!HasRanks(i) || (said != all_said_.end() && said->second > failed_epochs_.size())) continue;
     const std::string& name = job_.nodes.nodes[i].name;
-    const std::string how = agents_.pid(i) == 0 ? agents_.DescribeEnd(i) : "the agent of " + name + " does not end";
+    const std::string how = overdue_.contains(i) ? "its agent, or the way to it, did not end in time and was killed"
+                                                 : agents_.DescribeEnd(i);
     const std::string text = "the last output of " + name + " did not come, and is lost: " + how;
     Say(text);
     if (report_->exit_code() == 0) report_->set_headline(text);
@@ -318,6 +320,9 @@ void FrontEnd::OnHostEnded(size_t index) {
 
 void FrontEnd::KillAgents() {
   if (std::exchange(killed_, true)) return;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    if (agents_.pid(i) != 0) overdue_.insert(i);
+  }
   agents_.Kill();
   // Whoever holds their pipes then, as a sentinel that is stopped, has nothing to say.
   loop_.After(kAfterKill, [this] { loop_.Quit(); });

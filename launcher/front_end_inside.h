@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -88,7 +89,8 @@ class FrontEnd {
   std::vector<v1::NodePlacement> members_;  // the epoch's nodes
   std::vector<size_t> agent_of_;            // by node
   std::set<size_t> given_up_;               // agents that the rendezvous has lost
-  std::set<size_t> all_said_;               // agents whose ranks are gone, and all that those had printed is here
+  std::map<size_t, uint64_t> all_said_;     // by agent, the epoch of whose ranks all that they had printed is here
+  std::set<size_t> overdue_;                // agents that we killed since they, or the way to them, did not end
   bool lost_node_ = false;                  // in this epoch
   std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
   std::optional<std::string> lost_;         // the epoch's first loss of ranks

@@ -91,7 +91,7 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
       if (message.input_wanted().closed()) input_.Close();
       break;
     case v1::FromNode::kAllSaid:
-      all_said_.insert(index);
+      all_said_[index] = message.all_said();
       break;
     case v1::FromNode::KIND_NOT_SET:
       break;

@@ -121,10 +121,10 @@ absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents)
   const std::string needs = "dlaunch needs " + std::to_string(needed) + " here" +
                             (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "");
   if (limit.rlim_max >= needed) {
-    return absl::InvalidArgumentError("the limit on open files is " + std::to_string(limit.rlim_cur) +
-                                      " (ulimit -n), and raising it to the hard one, " +
-                                      std::to_string(limit.rlim_max) + ", was refused; " + needs +
-                                      "; raise it before, with ulimit -n " + std::to_string(needed));
+    return absl::InvalidArgumentError(
+        "the limit on open files is " + std::to_string(limit.rlim_cur) +
+        " (ulimit -n), and raising it to the hard one, " + std::to_string(limit.rlim_max) + ", was refused; " + needs +
+        "; raise it before, with ulimit -n " + std::to_string(std::clamp<rlim_t>(1024, needed, limit.rlim_max)));
   }
   return absl::InvalidArgumentError("the hard limit on open files is " + std::to_string(limit.rlim_max) +
                                     " (ulimit -Hn), and " + needs + "; have it raised, by root: ulimit -n " +

@@ -181,12 +181,14 @@ void Agent::ReapChildren() {
 // permission.
 void Agent::OnSentinelEnded(int status) {
   if (sentinel_restarts_ > kMaxSentinelRestarts) return;  // the number of one of old, which is somebody else's now
-  if (sentinel_restarts_++ < kMaxSentinelRestarts && sentinel_.Start()) return;
+  const bool too_often = sentinel_restarts_++ >= kMaxSentinelRestarts;
+  if (!too_often && sentinel_.Start()) return;
   sentinel_restarts_ = kMaxSentinelRestarts + 1;
   const std::string how = WIFSIGNALED(status) ? "was killed by " + SignalName(WTERMSIG(status))
                                               : "ended with status " + std::to_string(WEXITSTATUS(status));
   Notice("the sentinel of " + (start_.name().empty() ? "an agent" : start_.name()) + " " + how +
-         " again and is not started any more; the job goes on, but should its agent be killed, nobody ends what its "
+         (too_often ? " again and is not started any more" : ", and no other can be started") +
+         "; the job goes on, but should its agent be killed, nobody ends what its "
          "ranks leave behind");
 }
 
@@ -334,6 +336,7 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   AskForNotices();
   ranks_.reset();  // the next ones have the same address
   ranks_done_ = false;
+  epoch_ = assignment.epoch();
   MakeCgroup(assignment);
   ranks_ = std::make_unique<NodeRanks>(
       &loop_, &sentinel_,
@@ -429,18 +432,17 @@ void Agent::GiveUp(const std::string& why) {
   loop_.Unwatch(STDIN_FILENO);
   StopRanks(std::chrono::milliseconds(0));
   if (!ranks_ || ranks_->pids().empty()) {
-    all_said_ = all_said_ || (ranks_ && !ranks_done_);  // what those had printed may not have come whole
+    if (ranks_ && !ranks_done_) said_epoch_ = epoch_;  // what those had printed may not have come whole
     ranks_done_ = true;
   }
   EndWhenDone();
 }
 
-// Before we clean up, which may take longer than dlaunch waits: by this it knows that of our ranks nothing is missing,
-// however we end, and the way to us.
+// By this dlaunch knows that of our ranks nothing is missing, however we end, and the way to us.
 void Agent::SayThatAllIsSaid() {
-  if (!ranks_done_ || !(report_seen_ || input_ended_) || std::exchange(all_said_, true)) return;
+  if (!ranks_done_ || std::exchange(said_epoch_, epoch_) == epoch_) return;
   v1::FromNode message;
-  message.set_all_said(true);
+  message.set_all_said(epoch_);
   output_.Write(message);
 }
 

@@ -85,7 +85,8 @@ class Agent {
   bool told_to_stop_ = false;         // by dlaunch, the rendezvous or SIGTERM
   bool input_ended_ = false;
   bool lingering_ = false;
-  bool all_said_ = false;        // and dlaunch was told so, or is not to be
+  uint64_t epoch_ = 0;           // of the assignment; 0: there was none
+  uint64_t said_epoch_ = 0;      // of which dlaunch was told that all is said, or is not to be
   RendezvousLink link_{&loop_};  // last, so that its threads end first
 };
 

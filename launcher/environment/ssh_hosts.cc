@@ -43,12 +43,13 @@ absl::StatusOr<JobNodes> SshHosts::Find(const Options& options) const {
 }
 
 RemoteWay SshWay(const Options& options, const std::string& source) {
+  const bool has_patience = options.ssh_command.find("ConnectTimeout") != std::string::npos;  // ssh heeds the first
   return {.spawner = "ssh",
           .command = &SshCommand,
           .source = source,
           .unreachable_status = 255,
           .trial = options.ssh_command + " HOST true",
-          .patience = "--ssh \"" + options.ssh_command + " -o ConnectTimeout=15\""};
+          .patience = has_patience ? "" : "--ssh \"" + options.ssh_command + " -o ConnectTimeout=15\""};
 }
 
 }  // namespace cohort::launcher

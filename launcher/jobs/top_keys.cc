@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
+#include <utility>
 
 namespace cohort::launcher {
 namespace {
@@ -85,7 +86,12 @@ TopKeys::~TopKeys() {
   SetTerminal(as_before);
 }
 
-int TopKeys::fd() const { return wanted != 0 && InFront() ? STDIN_FILENO : -1; }
+int TopKeys::fd() {
+  const bool was_in_front = std::exchange(in_front_, InFront());
+  if (wanted == 0 || !in_front_) return -1;
+  if (!was_in_front) SetTerminal(keys_at_once);
+  return STDIN_FILENO;
+}
 
 bool TopKeys::AskedToQuit() {
   if (fd() < 0) return false;  // sent to the background meanwhile: the keys are others'

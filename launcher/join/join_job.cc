@@ -26,6 +26,7 @@
 #include "launcher/base/orphans.h"
 #include "launcher/base/piped_process.h"
 #include "launcher/base/say.h"
+#include "launcher/control/describe.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/join/early_notices.h"
 #include "launcher/join/gate.h"
@@ -165,7 +166,12 @@ int RunAgentBehind(SecureStream* stream) {
   if (!carried.ok()) {
     return Refuse("lost the job: " + std::string(carried.message()) + "; its ranks here were ended", kExitLauncher);
   }
-  const int code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  if (WIFSIGNALED(status)) {
+    return Refuse("this machine's agent was killed by " + SignalName(WTERMSIG(status)) +
+                      ": its ranks here were ended, and how the job ends is not known here",
+                  kExitLauncher);
+  }
+  const int code = WEXITSTATUS(status);
   if (code == kExitLauncher) return Refuse("the job could not go on: its first machine says why", code);
   return Refuse("the job has ended, with status " + std::to_string(code), code);
 }

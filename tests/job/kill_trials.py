@@ -164,9 +164,10 @@ class Trial:
             expected = [143 if number == signal.SIGTERM else -number]
             # Ranks that were up when one of them or an agent was killed look as if the job went on: dlaunch hears of
             # the loss and of the signal at once.
-            if self.kind == "starting" and number == signal.SIGTERM:
-                expected.append(125 if " agent " in self.what else 137 if " RANK=" in self.what else 143)
-            began = self.kill(self.dlaunch.pid, number) or began
+            if self.kind == "starting":
+                expected.append(125 if " agent " in self.what else 137 if " RANK=" in self.what else expected[0])
+            if self.dlaunch.poll() is None:
+                began = self.kill(self.dlaunch.pid, number) or began
 
         def gone():
             return self.dlaunch.poll() is not None and not self.processes()

@@ -48,6 +48,9 @@ vector<string> FirstCommand(const vector<string>& rest) {
   return arguments;
 }
 
+// Ranks on the others also have the environment of the first.
+bool Lives(const DlaunchProcess& first, int rank) { return first.RankProcess(rank) != 0; }
+
 class Join : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -179,7 +182,8 @@ TEST_F(Join, OutputThatDoesNotComeIsNamed) {
     ASSERT_EQ(first.out().find(line), string::npos) << "it was not stopped in time";
   }
   const auto lost = [](const string& node) {
-    return "the last output of " + HostName() + node + " did not come, and is lost";
+    return "the last output of " + HostName() + node +
+           " did not come, and is lost: its agent, or the way to it, did not end in time and was killed";
   };
   for (const string node : {"#2", "#3"}) EXPECT_NE(first.err().find(lost(node)), string::npos) << first.err();
   std::ifstream file(folder.path() + "/report.json");
@@ -189,6 +193,50 @@ TEST_F(Join, OutputThatDoesNotComeIsNamed) {
     ::kill(joined->pid(), SIGCONT);
     EXPECT_EQ(joined->Wait(), kExitLauncher) << joined->err();
   }
+}
+
+// Once a node's ranks have ended well it is no loss for the others, whether or not what they printed has come.
+TEST_F(Join, WhatALostNodeHadLeftToSayIsMissed) {
+  for (const bool comes : {true, false}) {
+    const TemporaryFolder folder;
+    DlaunchProcess first(FirstCommand(
+        {"sh", "-c", "while [ ! -e " + folder.path() + "/go$RANK ]; do sleep 0.05; done; echo last words of $RANK"}));
+    DlaunchProcess second({"join", TokenOf(&first)});
+    ASSERT_TRUE(first.WaitUntil([&] { return Lives(first, 0) && Lives(first, 1); })) << first.err();
+    const vector<pid_t> agents = second.ProcessesWith("dlaunch agent");
+    ASSERT_EQ(agents.size(), 1u);
+    if (!comes) ::kill(second.pid(), SIGSTOP);
+    std::ofstream(folder.path() + "/go1") << "";
+    ASSERT_TRUE(second.WaitUntil([&] { return !Lives(first, 1); }));
+    ASSERT_TRUE(!comes || first.WaitForOutput("[1] last words of 1")) << first.err();
+    std::this_thread::sleep_for(seconds(1));  // the agent has nothing more to tell
+    ::kill(agents[0], SIGKILL);
+    std::this_thread::sleep_for(seconds(1));
+    std::ofstream(folder.path() + "/go0") << "";
+    EXPECT_EQ(first.Wait(), comes ? 0 : kExitLauncher) << first.err();
+    const bool missed = first.err().find("the last output of " + HostName() + "#2 did not come") != string::npos;
+    EXPECT_EQ(missed, !comes) << first.err();
+    ::kill(second.pid(), SIGCONT);
+    EXPECT_EQ(second.Wait(), kExitLauncher) << second.err();
+  }
+}
+
+// All ranks have ended, and a user who has waited long enough wants to know as well.
+TEST_F(Join, OutputThatDoesNotComeIsNamedAfterAnInterruptToo) {
+  const TemporaryFolder folder;
+  DlaunchProcess first(
+      FirstCommand({"sh", "-c", "while [ ! -e " + folder.path() + "/go ]; do sleep 0.05; done; echo last words"}));
+  DlaunchProcess second({"join", TokenOf(&first)});
+  ASSERT_TRUE(first.WaitUntil([&] { return Lives(first, 0) && Lives(first, 1); })) << first.err();
+  ::kill(second.pid(), SIGSTOP);
+  std::ofstream(folder.path() + "/go") << "";
+  ASSERT_TRUE(first.WaitUntil([&] { return !Lives(first, 0) && !Lives(first, 1); }));
+  std::this_thread::sleep_for(seconds(1));  // the report has come
+  ::kill(first.pid(), SIGINT);
+  EXPECT_EQ(first.Wait(), kExitLauncher) << first.err();
+  EXPECT_NE(first.err().find("the last output of " + HostName() + "#2 did not come"), string::npos) << first.err();
+  ::kill(second.pid(), SIGCONT);
+  EXPECT_EQ(second.Wait(), kExitLauncher) << second.err();
 }
 
 // Between its hello and the start nobody hears of the end of the process that leads to it: the first machine stands

@@ -85,6 +85,9 @@ TEST_F(NodeFiles, WhatGivesASlowHostLongerIsNamed) {
                            " -p 22 -o ConnectTimeout=15\""),
             string::npos)
       << job.err();
+  DlaunchProcess patient({"--ssh", way + " -o ConnectTimeout=30", "--hosts", "c1", "true"});
+  EXPECT_EQ(patient.Wait(), 2);
+  EXPECT_EQ(patient.err().find("only slow"), string::npos) << "ssh heeds the first of two: " << patient.err();
 }
 
 TEST_F(NodeFiles, LsfIsReachedByBlaunch) {

@@ -270,11 +270,11 @@ TEST_F(Top, IsLeftByQAndTheTerminalIsAsBefore) {
 // A shell with jobs in a session of its own, its terminal, and all that it has shown.
 class Shell {
  public:
-  explicit Shell(const string& script) {
+  explicit Shell(const string& script, const string& program = "/bin/sh") {
     int keyboard = -1;
     pid_ = ::forkpty(&keyboard, nullptr, nullptr, nullptr);
     if (pid_ == 0) {
-      ::execl("/bin/sh", "sh", "-c", ("set -m; " + script).c_str(), nullptr);
+      ::execl(program.c_str(), program.c_str(), "-c", ("set -m; " + script).c_str(), nullptr);
       ::_exit(127);
     }
     keyboard_ = runtime::FileDescriptor(keyboard);
@@ -328,6 +328,22 @@ TEST_F(Top, GivesTheTerminalBackWhileItIsStopped) {
   EXPECT_TRUE(shell.Shows(" echo "));
   ASSERT_TRUE(shell.Shows("as it was"));
   ASSERT_TRUE(shell.Shows("no collective call yet"));
+  shell.Type("q");  // and no Enter
+  EXPECT_TRUE(shell.Shows("left with 0"));
+}
+
+// Unlike others, it sends no SIGCONT with an `fg` of what runs already.
+TEST_F(Top, TakesKeysAgainInFrontOfBash) {
+  if (::access("/bin/bash", X_OK) != 0) GTEST_SKIP() << "there is no /bin/bash";
+  Start("echo up; sleep 1000");
+  Shell shell(ProgramFolder() + "/dlaunch top " + id_ + "; bg; echo in the back; read; fg; echo left with $?",
+              "/bin/bash");
+  ASSERT_TRUE(shell.Shows("no collective call yet"));
+  shell.Type(kStopIt);
+  ASSERT_TRUE(shell.Shows("in the back"));
+  ASSERT_TRUE(shell.Shows("no collective call yet"));
+  shell.Type("\n");
+  for (int page = 0; page < 2; ++page) ASSERT_TRUE(shell.Shows("no collective call yet"));
   shell.Type("q");  // and no Enter
   EXPECT_TRUE(shell.Shows("left with 0"));
 }
