@@ -189,6 +189,7 @@ void Reducer::BeginCollecting() {
   callback_queued_ = false;
   shadow_ = false;
   unused_may_come_ = false;
+  together_ = false;
   unused_.clear();  // of a forward pass that no backward pass followed
   if (!rebuilt_) observed_order_.clear();
   calls_.assign(parameters_.size(), 0);
@@ -269,7 +270,7 @@ void Reducer::MarkUnused() {
 
 void Reducer::BeginBackward() {
   if (!GivesGradients()) return;
-  accumulating_ = false;  // the loss is of this forward pass, too
+  together_ = std::exchange(accumulating_, false) || together_;  // the loss is of this forward pass, too
   if (state_ == State::kIdle) return BeginUnaveraged();
   try {
     QueueFinish();

@@ -102,6 +102,7 @@ class Reducer {
   bool GivesGradients() const;
   void BeginUnaveraged();
   void BeginAccumulating();
+  void MarkAccumulated();
   void OnGradient(int parameter);
   void MarkReady(int parameter);
   void FindUnused(const std::vector<at::Tensor>& outputs);
@@ -150,6 +151,7 @@ class Reducer {
   bool unused_may_come_ = false;   // from checkpointed functions: marked at the end, those that have not
   bool again_ = false;             // a backward pass goes through a graph whose gradients are no longer averaged
   bool accumulating_ = false;      // a backward pass that averages nothing has come before the one that is to average
+  bool together_ = false;          // that pass went on into the one that averages
   std::vector<bool> accumulated_;  // by parameter: gradients since the last average, in passes without one
 
   std::vector<int> calls_;           // by parameter: gradients in this backward pass

@@ -25,6 +25,7 @@ void Reducer::Finish() {
     for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) MarkReady(i);
   }
   MarkUnused();
+  if (together_) MarkAccumulated();
   if (next_bucket_ < buckets_.size()) ThrowForMissing();
   WaitForBuckets();
   if (!first_static_iteration() || shadow_) return;
@@ -32,6 +33,16 @@ void Reducer::Finish() {
   // Parameters that no rank uses give no order: theirs is at the end.
   for (int i = 0; i < static_cast<int>(parameters_.size()) && !rebuilt_; ++i) {
     if (calls_[i] == 0) observed_order_.push_back(i);
+  }
+}
+
+// Parameters that only the forward pass under no_sync has used: theirs came before the pass was known to average.
+void Reducer::MarkAccumulated() {
+  for (int i = 0; i < static_cast<int>(parameters_.size()); ++i) {
+    if (ready_[i] || !accumulated_[i]) continue;
+    calls_[i] = 1;
+    if (!rebuilt_) observed_order_.push_back(i);
+    MarkReady(i);
   }
 }
 

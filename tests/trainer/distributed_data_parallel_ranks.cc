@@ -237,6 +237,33 @@ TEST(DistributedDataParallel, AveragesWhatWasAccumulatedBeforeItsBackwardPass) {
   }
 }
 
+struct TwoHeads : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x, bool second) { return (second ? b : a)->forward(x); }
+  torch::nn::Linear a = register_module("a", torch::nn::Linear(6, 4));
+  torch::nn::Linear b = register_module("b", torch::nn::Linear(6, 4));
+};
+
+// Those of the second come before the pass is known to be one that averages.
+TEST(DistributedDataParallel, AveragesAHeadThatOnlyTheForwardPassUnderNoSyncHasUsed) {
+  auto model = std::make_shared<TwoHeads>();
+  DistributedDataParallel<TwoHeads> ddp(model, *world);
+  for (int step = 0; step < 3; ++step) {
+    model->zero_grad();
+    const at::Tensor x = at::full({2, 6}, static_cast<double>(world->rank() + step));
+    const at::Tensor first = ddp.forward(x, false);
+    at::Tensor second;
+    {
+      const auto guard = ddp.no_sync();
+      second = ddp.forward(x, true);
+    }
+    (first.sum() + second.sum()).backward();
+    const double mean = (world->size() - 1) / 2.0 + step;  // of the inputs
+    for (const auto& head : {model->a, model->b}) {
+      EXPECT_TRUE(at::allclose(head->weight.grad(), at::full({4, 6}, 2 * mean))) << head->weight.grad();
+    }
+  }
+}
+
 // A penalty on the gradients of the inputs, as of critics (WGAN-GP): they are asked for before backward begins.
 TEST(DistributedDataParallel, AveragesAfterGradientsOfItsInputsWereAskedFor) {
   const auto loss_of = [](const auto& forward, int rank, int step) {
