@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/base/sanitizer.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -94,6 +95,17 @@ bool RemoveFolders(const std::string& folder) {
 
 }  // namespace
 
+#if COHORT_THREAD_SANITIZER
+// TSan must see the fork: in the child its locks would stay as other threads hold them.
+pid_t ForkInto(int cgroup) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  const int processes = ::openat(cgroup, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+  if (processes < 0 || ::write(processes, "0", 1) != 1) ::_exit(1);
+  ::close(processes);
+  return 0;
+}
+#else
 pid_t ForkInto(int cgroup) {
   struct {  // clone_args of linux/sched.h, which can't be included beside sched.h everywhere
     uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
@@ -104,6 +116,7 @@ pid_t ForkInto(int cgroup) {
   arguments.cgroup = static_cast<uint64_t>(cgroup);
   return static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
 }
+#endif
 
 absl::StatusOr<std::string> OwnCgroup(const std::string& root) {
   std::ifstream cgroups(root + "proc/self/cgroup");
