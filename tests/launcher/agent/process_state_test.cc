@@ -13,6 +13,7 @@
 
 #include "launcher/agent/sweep.h"
 #include "launcher/base/pipe.h"
+#include "runtime/base/sanitizer.h"
 
 namespace cohort::launcher {
 namespace {
@@ -102,6 +103,7 @@ bool Waits(pid_t pid) {
 }
 
 TEST(ProcessState, AWrapperIsWhatWaitsAndDoesNothingElse) {
+  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "TSan gives the wrapper a second thread";
   for (const bool with_thread : {false, true}) {
     pid_t program = 0;
     const pid_t wrapper = StartWrapper(with_thread, &program);

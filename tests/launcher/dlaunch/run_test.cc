@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/sanitizer.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
@@ -290,6 +291,7 @@ TEST(Run, TellsThatItsOutputCouldNotBeWritten) {
 }
 
 TEST(Run, ALimitOnFilesSizeIsAnErrorAndNoSignal) {
+  if (COHORT_THREAD_SANITIZER) GTEST_SKIP() << "TSan's runtime dies of such a limit before main()";
   const TemporaryFolder folder;
   DlaunchProcess job(
       {"sh", "-c", "ulimit -f 0; env -u COHORT_AGENT $COHORT_TEST_BIN_DIR/dlaunch --help > " + folder.path() + "/out"});
