@@ -1,5 +1,5 @@
 // The limit on open files (ulimit -n): dlaunch and its agents take all that they may have, since every agent, rank and
-// stranger costs them some; ranks, and whatever else they start, keep what the user has set.
+// stranger costs them some; ranks, and whatever else they start, have what the user has set (and take more for UCX).
 #pragma once
 
 #include <sys/resource.h>

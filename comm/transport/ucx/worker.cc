@@ -35,11 +35,16 @@ bool SocketBuffersMayBe(uint64_t bytes) {
   return true;
 }
 
-// UCX aborts the process where it lacks some of its own, and its listener closes for good at the limit.
-absl::Status CheckDescriptors() {
+// UCX aborts the process where it lacks some of its own, and its listener closes for good at the limit: of the usual
+// 1024 a thousand connections of strangers leave none.
+absl::Status TakeDescriptors() {
   constexpr rlim_t kLeast = 64;
+  constexpr rlim_t kEnough = 64 << 10;
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kLeast) return absl::OkStatus();
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kEnough) return absl::OkStatus();
+  const rlimit raised{.rlim_cur = std::min(kEnough, limit.rlim_max), .rlim_max = limit.rlim_max};
+  if (setrlimit(RLIMIT_NOFILE, &raised) == 0) limit = raised;
+  if (limit.rlim_cur >= kLeast) return absl::OkStatus();
   return absl::ResourceExhaustedError(
       "UCX and its connections need more than the " + std::to_string(limit.rlim_cur) +
       " descriptors that a process may have here; raise the limit, with ulimit -n 1024");
@@ -141,7 +146,7 @@ absl::Status Worker::SetHandler(unsigned id, ucp_am_recv_callback_t callback) {
 }
 
 absl::Status Worker::Init(const WorkerOptions& options) {
-  COHORT_RETURN_IF_ERROR(CheckDescriptors());
+  COHORT_RETURN_IF_ERROR(TakeDescriptors());
   COHORT_RETURN_IF_ERROR(MakeContext(options));
   ucp_worker_params_t parameters = {};
   parameters.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;

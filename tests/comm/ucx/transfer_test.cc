@@ -1,6 +1,7 @@
 // Bytes arrive, in order and unchanged, at every size around the protocol's edges; reductions reduce.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -242,6 +243,26 @@ TEST_P(UcxTransfer, LastMessageSurvivesTheSendersEnd) {
     });
     EXPECT_EQ(codes, std::vector<int>({0, 0})) << "round " << round;
   }
+}
+
+// Strangers' connections take some, and where none is left UCX stops listening.
+TEST(UcxDescriptors, AreNotBoundByTheSoftLimit) {
+  if (const std::string reason = WhyNoUcx(); !reason.empty()) GTEST_SKIP() << reason;
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low{.rlim_cur = 256, .rlim_max = before.rlim_max};
+  if (before.rlim_max <= low.rlim_cur) GTEST_SKIP() << "the hard limit is " << before.rlim_max;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  const std::vector<int> codes = RunRanks(2, [&low](UcxRank& self) -> std::string {
+    auto link = self.Connect(1 - self.identity.rank);
+    rlimit now{};
+    if (getrlimit(RLIMIT_NOFILE, &now) != 0 || now.rlim_cur <= low.rlim_cur) {
+      return "it is " + std::to_string(now.rlim_cur);
+    }
+    return "";
+  });
+  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+  EXPECT_EQ(codes, (std::vector<int>{0, 0}));
 }
 
 }  // namespace
