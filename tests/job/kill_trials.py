@@ -135,7 +135,8 @@ class Trial:
         if self.kind == "relative":
             return sorted(relatives)
         if self.kind == "rank":
-            return sorted(pid for pid in found if pid not in relatives and rank_of(pid) is not None)
+            # Not who has yet to become one of its relatives.
+            return sorted(pid for pid, command in found.items() if command.startswith(self.arguments.rank_program))
         return sorted(pid for pid, command in found.items() if "dlaunch " + self.kind in command)
 
     def hurt(self):
