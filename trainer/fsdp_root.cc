@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "torch/csrc/autograd/engine.h"
 #include "torch/torch.h"
 #include "trainer/caught_error.h"
 #include "trainer/collectives.h"
@@ -191,12 +190,16 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
 }
 
 void FsdpRoot::QueueFinish() {
-  if (backward_) return;
+  if (backward_ && pass_.goes_on()) return;
+  if (backward_) {  // an exception has ended that one, and no forward pass came between
+    if (concerns_others_) AgreeOnGivingUp();
+    StartOver();
+  }
   backward_ = true;
   concerns_others_ = ConcernsOthers();
   passing_.clear();
   PlanReductions();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+  pass_.Begin([weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       runtime::MutexLock lock(self->mutex_);
       self->Finish();

@@ -30,6 +30,7 @@
 #include "ATen/core/Tensor.h"
 #include "comm/communicator.h"
 #include "runtime/base/mutex.h"
+#include "trainer/backward_pass.h"
 #include "trainer/fsdp_unit.h"
 #include "trainer/join.h"
 #include "trainer/storage_pool.h"
@@ -159,7 +160,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   Join* join_ = nullptr;
   Joinable* joinable_ = nullptr;
   bool drops_gradients_ = false;       // of the shards, before the next reduction that this rank shadows
-  bool backward_ = false;              // one is under way
+  bool backward_ = false;              // one is under way, or an exception has ended it
+  BackwardPass pass_;                  // that one
   bool counts_runs_ = false;           // the forward pass under way may get a backward pass
   std::vector<FsdpUnit*> order_;       // units in this iteration's forward pass
   std::vector<FsdpUnit*> last_order_;  // and the one before

@@ -19,6 +19,13 @@
 #include "trainer/window_tensor.h"
 
 namespace cohort::trainer {
+namespace {
+
+constexpr const char* kEndedByException =
+    "DistributedDataParallel: an exception has ended the last backward pass within what was to be averaged: "
+    "gradients no longer fit those of other ranks; wrap the module anew";
+
+}  // namespace
 
 Reducer::Reducer(std::vector<ReducedParameter> parameters, std::vector<comm::Communicator*> groups,
                  ReducerOptions options)
@@ -154,6 +161,9 @@ void Reducer::PrepareForward(bool averages) {
     // All buckets may have left without a backward pass that reached this rank's parameters: they end here.
     if (next_bucket_ == buckets_.size()) {
       FinishGuarded();
+    } else if (callback_queued_ && !pass_.goes_on()) {
+      Fail(kEndedByException);
+      throw DistributedError(absl::StatusCode::kFailedPrecondition, kEndedByException);
     } else if (next_bucket_ > 0 || callback_queued_) {
       ThrowForMissing();
     }
@@ -238,9 +248,9 @@ void Reducer::PrepareAccumulation(const std::vector<at::Tensor>& outputs, bool s
 
 // Nothing need be done where no average is to come, nor in one that has begun: of both losses together.
 void Reducer::BeginAccumulating() {
-  if (state_ != State::kCollecting || callback_queued_ || accumulating_ || !GivesGradients()) return;
+  if (state_ != State::kCollecting || callback_queued_ || accumulates() || !GivesGradients()) return;
   accumulating_ = true;
-  torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {
+  accumulating_pass_.Begin([shared = shared_] {
     runtime::MutexLock lock(shared->mutex);
     if (shared->owner != nullptr) shared->owner->accumulating_ = false;
   });
@@ -270,7 +280,8 @@ void Reducer::MarkUnused() {
 
 void Reducer::BeginBackward() {
   if (!GivesGradients()) return;
-  together_ = std::exchange(accumulating_, false) || together_;  // the loss is of this forward pass, too
+  together_ = accumulates() || together_;  // the loss is of this forward pass, too
+  accumulating_ = false;
   if (state_ == State::kIdle) return BeginUnaveraged();
   try {
     QueueFinish();
@@ -324,9 +335,13 @@ void Reducer::ShadowBackward(int divisor) {
 // Once a backward pass, and within it. Unused parameters are ready then, as in PyTorch: what their .grad is is the
 // user's affair until backward begins.
 void Reducer::QueueFinish() {
-  if (callback_queued_ || state_ != State::kCollecting) return;
+  if (state_ != State::kCollecting) return;
+  if (callback_queued_) {
+    TORCH_CHECK(pass_.goes_on(), kEndedByException);
+    return;
+  }
   callback_queued_ = true;
-  torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {
+  pass_.Begin([shared = shared_] {
     runtime::MutexLock lock(shared->mutex);
     if (shared->owner != nullptr) shared->owner->FinishGuarded();
   });
@@ -335,7 +350,7 @@ void Reducer::QueueFinish() {
 
 void Reducer::OnGradient(int parameter) {
   if (options_.find_unused_parameters || options_.static_graph) usage_.data_ptr<int32_t>()[parameter] = 1;
-  if (accumulating_ || (state_ != State::kCollecting && !again_)) {
+  if (accumulates() || (state_ != State::kCollecting && !again_)) {
     accumulated_[parameter] = true;
     return;
   }

@@ -19,6 +19,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "comm/communicator.h"
+#include "trainer/backward_pass.h"
 #include "trainer/comm_hook.h"
 #include "trainer/gradient_buckets.h"
 #include "trainer/gradient_slot.h"
@@ -100,6 +101,7 @@ class Reducer {
   void QueueFinish();
   void BeginBackward();
   bool GivesGradients() const;
+  bool accumulates() const { return accumulating_ && accumulating_pass_.goes_on(); }
   void BeginUnaveraged();
   void BeginAccumulating();
   void MarkAccumulated();
@@ -147,12 +149,14 @@ class Reducer {
   bool others_observed_ = false;  // an order, in a backward pass that this rank shadowed
   bool rebuilt_ = false;
   bool callback_queued_ = false;
-  std::vector<int> unused_;        // by the outputs: marked when backward begins, as gradients may be zeroed until then
-  bool unused_may_come_ = false;   // from checkpointed functions: marked at the end, those that have not
-  bool again_ = false;             // a backward pass goes through a graph whose gradients are no longer averaged
-  bool accumulating_ = false;      // a backward pass that averages nothing has come before the one that is to average
-  bool together_ = false;          // that pass went on into the one that averages
-  std::vector<bool> accumulated_;  // by parameter: gradients since the last average, in passes without one
+  BackwardPass pass_;             // that the callback is queued in
+  std::vector<int> unused_;       // by the outputs: marked when backward begins, as gradients may be zeroed until then
+  bool unused_may_come_ = false;  // from checkpointed functions: marked at the end, those that have not
+  bool again_ = false;            // a backward pass goes through a graph whose gradients are no longer averaged
+  bool accumulating_ = false;     // a backward pass that averages nothing has come before the one that is to average
+  BackwardPass accumulating_pass_;  // that one
+  bool together_ = false;           // that pass went on into the one that averages
+  std::vector<bool> accumulated_;   // by parameter: gradients since the last average, in passes without one
 
   std::vector<int> calls_;           // by parameter: gradients in this backward pass
   std::vector<int> expected_calls_;  // static graph: what the first backward pass had

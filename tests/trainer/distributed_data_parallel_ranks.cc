@@ -2,6 +2,8 @@
 // runs all tests. Expected values are computed by each rank for itself.
 #include <chrono>
 #include <memory>
+#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "tests/trainer/ranks.h"
@@ -146,6 +148,32 @@ TEST(DistributedDataParallel, RefusesASecondBackwardPassOfOneForwardPass) {
       ADD_FAILURE() << "gradients that differ from rank to rank";
     } catch (const c10::Error& error) {
       EXPECT_THAT(error.what_without_backtrace(), HasSubstr("once after each forward()"));
+    }
+  }
+}
+
+// Nobody would average what follows it: the end of that pass never comes.
+TEST(DistributedDataParallel, RefusesABackwardPassAfterOneThatAnExceptionHasEnded) {
+  for (const bool forward_between : {false, true}) {
+    DistributedDataParallel<Net> ddp(std::make_shared<Net>(), *world);
+    const at::Tensor output = ddp.forward(InputOf(world->rank()));
+    const at::Tensor loss = output.pow(2).mean();
+    bool tired = true;
+    output.register_hook([&](const at::Tensor& gradient) {
+      if (std::exchange(tired, false)) throw std::runtime_error("a gradient that is none");
+      return gradient;
+    });
+    EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), std::runtime_error);
+    ASSERT_TRUE(world->Barrier().Wait().ok());  // lest the error meets a rank in its first pass
+    try {
+      if (forward_between) {
+        ddp.forward(InputOf(world->rank()));
+      } else {
+        loss.backward();
+      }
+      ADD_FAILURE() << "gradients that nobody averages";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("an exception has ended the last backward pass"));
     }
   }
 }

@@ -290,6 +290,54 @@ TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfAllRanksWhereSomethingWas
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
 }
 
+// Throws once, as a gradient comes to `tensor`.
+void Tire(const at::Tensor& tensor) {
+  tensor.register_hook([tired = std::make_shared<bool>(true)](const at::Tensor& gradient) {
+    if (std::exchange(*tired, false)) throw std::runtime_error("a gradient that is none");
+    return gradient;
+  });
+}
+
+// It is forgotten on all ranks, and the next one has the average of its own gradients; whatever the first had got to.
+TEST(FsdpErrors, OfABackwardPassOfAllRanksLeaveThatOfAnotherForwardPassAlone) {
+  for (const bool early : {false, true}) {
+    auto model = Shard(*world), same = Shard(*world);
+    const auto loss_of = [&](Sharded& sharded, int batch, bool tires) {
+      const at::Tensor input = InputOf(world->rank(), batch).requires_grad_();
+      if (tires && !early) Tire(input);
+      const at::Tensor output = sharded.forward(input * 2);
+      if (tires && early) Tire(output);  // after the module's own hook, which has gathered by then
+      return output.pow(2).mean();
+    };
+    const at::Tensor first = loss_of(*model, 0, true), second = loss_of(*model, 1, false);
+    EXPECT_THROW(first.backward(), std::runtime_error);
+    second.backward();
+    loss_of(*same, 1, false).backward();
+    const auto parts = model->sharded_parameters(), expected = same->sharded_parameters();
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].tensor.numel() == 0) continue;
+      ASSERT_TRUE(parts[i].tensor.grad().defined()) << parts[i].name << (early ? ", early" : "");
+      EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), expected[i].tensor.grad(), 1e-5, 1e-6))
+          << parts[i].name << (early ? ", early" : "");
+    }
+  }
+}
+
+// The others may hear of it within their first, where they reduce what both forward passes have used.
+TEST(FsdpErrors, OfABackwardPassOfOneRankReachThatOfAnotherForwardPass) {
+  if (world->size() == 1) GTEST_SKIP() << "needs two ranks";
+  auto model = Shard(*world);
+  const auto start = std::chrono::steady_clock::now();
+  const at::Tensor first = LossOf(*model), second = model->forward(InputOf(world->rank(), 1)).pow(2).mean();
+  EXPECT_THROW(
+      {
+        Backward(first);
+        second.backward();
+      },
+      DistributedError);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
 // The others have gone on to what follows the loop.
 TEST(FsdpErrors, NameJoinWhereOneRankHasABatchMore) {
   if (world->size() == 1) GTEST_SKIP() << "needs two ranks";

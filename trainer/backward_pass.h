@@ -1,0 +1,24 @@
+// One backward pass, from within: whoever takes part in it learns when it has ended, also where an exception ended it.
+// The engine calls back at the end of a pass that succeeds, and says nothing of one that does not.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+namespace cohort::trainer {
+
+// Not thread-safe: its owner holds a lock, as for all that autograd's hooks change.
+class BackwardPass {
+ public:
+  // From a hook: of the pass that runs on this thread. `at_end` is called when it has computed all gradients, on the
+  // thread that called backward(), and not where an exception ends it.
+  void Begin(std::function<void()> at_end);
+  // Whether the pass last begun is still going on. Not once an exception of it has left backward(); on a GPU, whose
+  // thread tells the caller's first and lets go of the pass then, perhaps some microseconds later.
+  bool goes_on() const { return !alive_.expired(); }
+
+ private:
+  std::weak_ptr<void> alive_;  // held by the engine, for as long as it holds the pass
+};
+
+}  // namespace cohort::trainer
