@@ -10,9 +10,11 @@ namespace cohort::trainer {
 // Not thread-safe: its owner holds a lock, as for all that autograd's hooks change.
 class BackwardPass {
  public:
-  // From a hook: of the pass that runs on this thread. `at_end` is called when it has computed all gradients, on the
-  // thread that called backward(), and not where an exception ends it.
+  // From a hook: of the pass that runs on this thread. `at_end` is called when it has computed all gradients, on a
+  // thread of the engine or the one that called backward(), and not where an exception ends it.
   void Begin(std::function<void()> at_end);
+  // Takes it for over, as `at_end` may: until that has returned the pass still goes on.
+  void End() { alive_.reset(); }
   // Whether the pass last begun is still going on. Not once an exception of it has left backward(); on a GPU, whose
   // thread tells the caller's first and lets go of the pass then, perhaps some microseconds later.
   bool goes_on() const { return !alive_.expired(); }

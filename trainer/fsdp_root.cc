@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "torch/csrc/autograd/engine.h"
 #include "torch/torch.h"
 #include "trainer/caught_error.h"
 #include "trainer/collectives.h"
@@ -112,12 +113,14 @@ void FsdpRoot::EnterWindows() {
 }
 
 // A forward pass that no backward pass followed, or one that failed, leaves units gathered, maybe with old values. What
-// a backward pass has brought before an exception ended it must not get into the next average.
+// a backward pass has brought before an exception ended it must not get into the next average; nor what passes before
+// it have left in the shards, which have no .grad until then: nobody could have zeroed it.
 void FsdpRoot::StartOver() {
   for (const auto& unit : units_) {
     unit->Reshard(pool_);
     if (backward_) unit->DropFlatGradient();
     unit->RestoreShardGradients();
+    if (backward_ && concerns_others_) unit->DropShardGradients();
     unit->ExpectAllGradients();
   }
   backward_ = false;
@@ -127,6 +130,11 @@ void FsdpRoot::StartOver() {
 }
 
 void FsdpRoot::BeginForward() {
+  const bool within_backward = torch::autograd::get_current_graph_task_exec_info() != nullptr;
+  TORCH_CHECK(
+      !within_backward || !backward_ || !pass_.goes_on(),
+      "FullyShardedDataParallel: a checkpointed function runs the whole model again within a backward pass that "
+      "has begun in another of its forward passes; checkpoint all of them, or blocks within the model");
   if (backward_ && concerns_others_) AgreeOnGivingUp();
   int ranks = ranks_;
   if (join_ != nullptr) {

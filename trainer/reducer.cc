@@ -158,17 +158,17 @@ void Reducer::RegisterCommHook(std::shared_ptr<CommHook> hook) {
 void Reducer::PrepareForward(bool averages) {
   runtime::MutexLock lock(shared_->mutex);
   if (state_ == State::kCollecting) {
+    if (callback_queued_ && !pass_.goes_on()) {
+      Fail(kEndedByException);
+      throw DistributedError(absl::StatusCode::kFailedPrecondition, kEndedByException);
+    }
     // All buckets may have left without a backward pass that reached this rank's parameters: they end here.
     if (next_bucket_ == buckets_.size()) {
       FinishGuarded();
-    } else if (callback_queued_ && !pass_.goes_on()) {
-      Fail(kEndedByException);
-      throw DistributedError(absl::StatusCode::kFailedPrecondition, kEndedByException);
     } else if (next_bucket_ > 0 || callback_queued_) {
       ThrowForMissing();
     }
   }
-  again_ = accumulating_ = false;  // of a pass that an exception has ended
   // An evaluation or a forward pass under no_sync leaves the backward pass that is to come as it is.
   if (!averages && next_bucket_ == 0 && !callback_queued_) return;
   state_ = State::kIdle;
@@ -248,11 +248,10 @@ void Reducer::PrepareAccumulation(const std::vector<at::Tensor>& outputs, bool s
 
 // Nothing need be done where no average is to come, nor in one that has begun: of both losses together.
 void Reducer::BeginAccumulating() {
-  if (state_ != State::kCollecting || callback_queued_ || accumulates() || !GivesGradients()) return;
-  accumulating_ = true;
-  accumulating_pass_.Begin([shared = shared_] {
+  if (state_ != State::kCollecting || callback_queued_ || accumulating_.goes_on() || !GivesGradients()) return;
+  accumulating_.Begin([shared = shared_] {
     runtime::MutexLock lock(shared->mutex);
-    if (shared->owner != nullptr) shared->owner->accumulating_ = false;
+    if (shared->owner != nullptr) shared->owner->accumulating_.End();
   });
 }
 
@@ -280,8 +279,8 @@ void Reducer::MarkUnused() {
 
 void Reducer::BeginBackward() {
   if (!GivesGradients()) return;
-  together_ = accumulates() || together_;  // the loss is of this forward pass, too
-  accumulating_ = false;
+  together_ = accumulating_.goes_on() || together_;  // the loss is of this forward pass, too
+  accumulating_.End();
   if (state_ == State::kIdle) return BeginUnaveraged();
   try {
     QueueFinish();
@@ -305,10 +304,9 @@ bool Reducer::GivesGradients() const {
 // The graph had its backward pass, or another forward pass came first. Gradients that follow would make the ranks
 // differ.
 void Reducer::BeginUnaveraged() {
-  again_ = true;
-  torch::autograd::Engine::get_default_engine().queue_callback([shared = shared_] {
+  again_.Begin([shared = shared_] {
     runtime::MutexLock lock(shared->mutex);
-    if (shared->owner != nullptr) shared->owner->again_ = false;
+    if (shared->owner != nullptr) shared->owner->again_.End();
   });
 }
 
@@ -350,7 +348,7 @@ void Reducer::QueueFinish() {
 
 void Reducer::OnGradient(int parameter) {
   if (options_.find_unused_parameters || options_.static_graph) usage_.data_ptr<int32_t>()[parameter] = 1;
-  if (accumulates() || (state_ != State::kCollecting && !again_)) {
+  if (accumulating_.goes_on() || (state_ != State::kCollecting && !again_.goes_on())) {
     accumulated_[parameter] = true;
     return;
   }

@@ -101,7 +101,6 @@ class Reducer {
   void QueueFinish();
   void BeginBackward();
   bool GivesGradients() const;
-  bool accumulates() const { return accumulating_ && accumulating_pass_.goes_on(); }
   void BeginUnaveraged();
   void BeginAccumulating();
   void MarkAccumulated();
@@ -149,14 +148,13 @@ class Reducer {
   bool others_observed_ = false;  // an order, in a backward pass that this rank shadowed
   bool rebuilt_ = false;
   bool callback_queued_ = false;
-  BackwardPass pass_;             // that the callback is queued in
-  std::vector<int> unused_;       // by the outputs: marked when backward begins, as gradients may be zeroed until then
-  bool unused_may_come_ = false;  // from checkpointed functions: marked at the end, those that have not
-  bool again_ = false;            // a backward pass goes through a graph whose gradients are no longer averaged
-  bool accumulating_ = false;     // a backward pass that averages nothing has come before the one that is to average
-  BackwardPass accumulating_pass_;  // that one
-  bool together_ = false;           // that pass went on into the one that averages
-  std::vector<bool> accumulated_;   // by parameter: gradients since the last average, in passes without one
+  BackwardPass pass_;              // that the callback is queued in
+  std::vector<int> unused_;        // by the outputs: marked when backward begins, as gradients may be zeroed until then
+  bool unused_may_come_ = false;   // from checkpointed functions: marked at the end, those that have not
+  BackwardPass again_;             // one that goes through a graph whose gradients are no longer averaged
+  BackwardPass accumulating_;      // one that averages nothing, before the one that is to average
+  bool together_ = false;          // that pass went on into the one that averages
+  std::vector<bool> accumulated_;  // by parameter: gradients since the last average, in passes without one
 
   std::vector<int> calls_;           // by parameter: gradients in this backward pass
   std::vector<int> expected_calls_;  // static graph: what the first backward pass had

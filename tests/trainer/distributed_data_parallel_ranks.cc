@@ -152,14 +152,16 @@ TEST(DistributedDataParallel, RefusesASecondBackwardPassOfOneForwardPass) {
   }
 }
 
-// Nobody would average what follows it: the end of that pass never comes.
+// Nobody would average what follows it: the end of that pass never comes. Nor must that of the next forward pass be
+// taken for it, also where all of it has left already.
 TEST(DistributedDataParallel, RefusesABackwardPassAfterOneThatAnExceptionHasEnded) {
-  for (const bool forward_between : {false, true}) {
+  for (const auto& [early, forward_between] : {std::pair(true, false), {true, true}, {false, false}, {false, true}}) {
     DistributedDataParallel<Net> ddp(std::make_shared<Net>(), *world);
-    const at::Tensor output = ddp.forward(InputOf(world->rank()));
+    const at::Tensor input = InputOf(world->rank()).requires_grad_();
+    const at::Tensor output = ddp.forward(input);
     const at::Tensor loss = output.pow(2).mean();
     bool tired = true;
-    output.register_hook([&](const at::Tensor& gradient) {
+    (early ? output : input).register_hook([&](const at::Tensor& gradient) {
       if (std::exchange(tired, false)) throw std::runtime_error("a gradient that is none");
       return gradient;
     });

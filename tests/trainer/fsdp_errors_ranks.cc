@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/trainer/tower.h"
+#include "trainer/activation_checkpoint.h"
 #include "trainer/collectives.h"
 #include "trainer/error.h"
 #include "trainer/fully_shard.h"
@@ -258,18 +259,25 @@ TEST(FsdpErrors, OfTheLastBackwardPassOfAllRanksEndNoJoin) {
   model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
 }
 
-// Nothing has been sent, so nothing is out of step.
+// Nothing has been sent, so nothing is out of step: neither for the next forward pass nor for a backward pass that had
+// its own before.
 TEST(FsdpErrors, OfABackwardPassWithoutCollectivesAreOfOneRankAlone) {
   FullyShardedDataParallelOptions options;
   options.sharding_strategy = ShardingStrategy::kShardGradOp;
-  auto model = Shard(*world, options);
-  {
-    const auto accumulating = model->no_sync();
-    Backward(LossOf(*model));
-  }
-  model->forward(InputOf(world->rank(), 1)).pow(2).mean().backward();
-  for (const auto& part : model->sharded_parameters()) {
-    EXPECT_TRUE(part.tensor.numel() == 0 || part.tensor.grad().defined()) << part.name;
+  for (const bool forward_between : {true, false}) {
+    auto model = Shard(*world, options);
+    const auto loss_of = [&] { return model->forward(InputOf(world->rank(), 1)).pow(2).mean(); };
+    const at::Tensor failing = LossOf(*model);
+    at::Tensor loss = forward_between ? at::Tensor() : loss_of();
+    {
+      const auto accumulating = model->no_sync();
+      Backward(failing);
+    }
+    if (forward_between) loss = loss_of();
+    loss.backward();
+    for (const auto& part : model->sharded_parameters()) {
+      EXPECT_TRUE(part.tensor.numel() == 0 || part.tensor.grad().defined()) << part.name;
+    }
   }
 }
 
@@ -298,10 +306,20 @@ void Tire(const at::Tensor& tensor) {
   });
 }
 
+void ExpectSameGradients(Sharded& model, Sharded& expected, const char* where) {
+  const auto parts = model.sharded_parameters(), others = expected.sharded_parameters();
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].tensor.numel() == 0) continue;
+    ASSERT_TRUE(parts[i].tensor.grad().defined()) << parts[i].name << ", " << where;
+    EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), others[i].tensor.grad(), 1e-5, 1e-6))
+        << parts[i].name << ", " << where;
+  }
+}
+
 // It is forgotten on all ranks, and the next one has the average of its own gradients; whatever the first had got to.
-TEST(FsdpErrors, OfABackwardPassOfAllRanksLeaveThatOfAnotherForwardPassAlone) {
+TEST(FsdpErrors, OfABackwardPassOfAllRanksLeaveTheNextOneAlone) {
   for (const bool early : {false, true}) {
-    auto model = Shard(*world), same = Shard(*world);
+    const char* where = early ? "early" : "late";
     const auto loss_of = [&](Sharded& sharded, int batch, bool tires) {
       const at::Tensor input = InputOf(world->rank(), batch).requires_grad_();
       if (tires && !early) Tire(input);
@@ -309,17 +327,42 @@ TEST(FsdpErrors, OfABackwardPassOfAllRanksLeaveThatOfAnotherForwardPassAlone) {
       if (tires && early) Tire(output);  // after the module's own hook, which has gathered by then
       return output.pow(2).mean();
     };
-    const at::Tensor first = loss_of(*model, 0, true), second = loss_of(*model, 1, false);
-    EXPECT_THROW(first.backward(), std::runtime_error);
-    second.backward();
+    auto same = Shard(*world);
     loss_of(*same, 1, false).backward();
-    const auto parts = model->sharded_parameters(), expected = same->sharded_parameters();
-    for (size_t i = 0; i < parts.size(); ++i) {
-      if (parts[i].tensor.numel() == 0) continue;
-      ASSERT_TRUE(parts[i].tensor.grad().defined()) << parts[i].name << (early ? ", early" : "");
-      EXPECT_TRUE(torch::allclose(parts[i].tensor.grad(), expected[i].tensor.grad(), 1e-5, 1e-6))
-          << parts[i].name << (early ? ", early" : "");
+    {
+      auto model = Shard(*world);
+      const at::Tensor first = loss_of(*model, 0, true), second = loss_of(*model, 1, false);
+      EXPECT_THROW(first.backward(), std::runtime_error);
+      second.backward();  // of a forward pass before
+      ExpectSameGradients(*model, *same, where);
     }
+    {
+      auto model = Shard(*world);
+      const at::Tensor loss = loss_of(*model, 1, true);
+      EXPECT_THROW(loss.backward({}, /*retain_graph=*/true), std::runtime_error);  // with reductions under way
+      loss.backward();
+      ExpectSameGradients(*model, *same, where);
+    }
+    auto model = Shard(*world);
+    loss_of(*model, 0, false).backward();
+    EXPECT_THROW(loss_of(*model, 2, true).backward(), std::runtime_error);
+    for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad() = at::Tensor();
+    loss_of(*model, 1, false).backward();
+    ExpectSameGradients(*model, *same, where);
+  }
+}
+
+// What the others' parts of the loss have brought would be lost without a word.
+TEST(FsdpErrors, RefuseAModelThatIsCheckpointedInOneOfTwoForwardPasses) {
+  auto model = Shard(*world);
+  const at::Tensor input = InputOf(world->rank()).requires_grad_();
+  const at::Tensor again = checkpoint([&](const at::Tensor& x) { return model->forward(x); }, input);
+  const at::Tensor once = model->forward(input);
+  try {
+    (again.pow(2).mean() + once.pow(2).mean()).backward();
+    ADD_FAILURE() << "gradients that lack one of the two";
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("checkpoint all of them"));
   }
 }
 
