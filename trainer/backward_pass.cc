@@ -12,4 +12,8 @@ void BackwardPass::Begin(std::function<void()> at_end) {
   torch::autograd::Engine::get_default_engine().queue_callback([alive = std::move(alive)] { (*alive)(); });
 }
 
+bool BackwardPass::goes_on_here() const {
+  return goes_on() && torch::autograd::get_current_graph_task_exec_info() != nullptr;
+}
+
 }  // namespace cohort::trainer

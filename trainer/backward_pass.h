@@ -15,9 +15,12 @@ class BackwardPass {
   void Begin(std::function<void()> at_end);
   // Takes it for over, as `at_end` may: until that has returned the pass still goes on.
   void End() { alive_.reset(); }
-  // Whether the pass last begun is still going on. Not once an exception of it has left backward(); on a GPU, whose
-  // thread tells the caller's first and lets go of the pass then, perhaps some microseconds later.
+  // Whether the pass last begun is still going on. Not once an exception of it has left backward(), but for a moment on
+  // a GPU: its engine threads let go of the pass after the caller has been told.
   bool goes_on() const { return !alive_.expired(); }
+  // The same from where passes may be within each other: never where this thread runs none, also just after an
+  // exception.
+  bool goes_on_here() const;
 
  private:
   std::weak_ptr<void> alive_;  // held by the engine, for as long as it holds the pass

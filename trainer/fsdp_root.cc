@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "torch/csrc/autograd/engine.h"
 #include "torch/torch.h"
 #include "trainer/caught_error.h"
 #include "trainer/collectives.h"
@@ -130,11 +129,11 @@ void FsdpRoot::StartOver() {
 }
 
 void FsdpRoot::BeginForward() {
-  const bool within_backward = torch::autograd::get_current_graph_task_exec_info() != nullptr;
   TORCH_CHECK(
-      !within_backward || !backward_ || !pass_.goes_on(),
-      "FullyShardedDataParallel: a checkpointed function runs the whole model again within a backward pass that "
-      "has begun in another of its forward passes; checkpoint all of them, or blocks within the model");
+      !backward_ || !pass_.goes_on_here(),
+      "FullyShardedDataParallel: the whole model runs forward within a backward pass of its own, whose gradients "
+      "would be lost. In a hook: run it after backward(). In a checkpointed function: checkpoint all its forward "
+      "passes, or blocks within it");
   if (backward_ && concerns_others_) AgreeOnGivingUp();
   int ranks = ranks_;
   if (join_ != nullptr) {

@@ -57,7 +57,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // On the thread that computes the forward pass. Gives the unit its whole parameters: collective over the shards, in
   // the same order on all ranks; blocks. Like all functions here that change units it holds the root's lock, because
   // autograd calls the hooks on threads of its own. Throws c10::Error under SummonFullParams, as does PreBackward, and
-  // DistributedError, also where the last backward pass has ended in an exception on some ranks only.
+  // within a backward pass of the whole model; DistributedError, also where the last backward pass has ended in an
+  // exception on some ranks only, which PreBackward agrees on as well.
   void PreForward(FsdpUnit& unit);
   // Outputs that require grad bring the unit's parameters back in backward. Blocks until gatherings that the outermost
   // unit finds unused are over. Throws DistributedError, and c10::Error for a trainable unit without outputs.

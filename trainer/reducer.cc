@@ -158,7 +158,7 @@ void Reducer::RegisterCommHook(std::shared_ptr<CommHook> hook) {
 void Reducer::PrepareForward(bool averages) {
   runtime::MutexLock lock(shared_->mutex);
   if (state_ == State::kCollecting) {
-    if (callback_queued_ && !pass_.goes_on()) {
+    if (callback_queued_ && !pass_.goes_on_here()) {
       Fail(kEndedByException);
       throw DistributedError(absl::StatusCode::kFailedPrecondition, kEndedByException);
     }
