@@ -4,6 +4,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "comm/reduce/instruction_set.h"
 #include "comm/reduce/reduce.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -84,7 +85,7 @@ HWY_AFTER_NAMESPACE();
 namespace cohort::comm {
 namespace {
 
-HWY_EXPORT(FindConverter);
+COHORT_VERSIONS(FindConverter);
 
 // 64 bits hold every divisor and every narrower element.
 struct Quotient {
@@ -143,17 +144,17 @@ DataType AccumulatorOf(DataType dtype) { return IsSmallFloat(dtype) ? DataType::
 
 void Prepare(DataType dtype, void* dst, const void* src, size_t count, double factor) {
   if (!IsFloat(dtype)) return Integers<Times>(dtype, dst, src, count, factor);
-  HWY_DYNAMIC_DISPATCH(FindConverter)(dtype, 'p', factor == 1)(dst, src, count, factor);
+  COHORT_BEST_VERSION(FindConverter)(dtype, 'p', factor == 1)(dst, src, count, factor);
 }
 
 void Finish(DataType dtype, void* dst, const void* src, size_t count, int divisor) {
   if (!IsFloat(dtype)) return Integers<Quotient>(dtype, dst, src, count, divisor);
-  HWY_DYNAMIC_DISPATCH(FindConverter)(dtype, 'f', divisor == 1)(dst, src, count, divisor);
+  COHORT_BEST_VERSION(FindConverter)(dtype, 'f', divisor == 1)(dst, src, count, divisor);
 }
 
 void DivideBy(DataType dtype, void* data, size_t count, int divisor) {
   if (!IsFloat(dtype)) return Integers<Quotient>(dtype, data, data, count, divisor);
-  HWY_DYNAMIC_DISPATCH(FindConverter)(dtype, 'd', divisor == 1)(data, data, count, divisor);
+  COHORT_BEST_VERSION(FindConverter)(dtype, 'd', divisor == 1)(data, data, count, divisor);
 }
 
 }  // namespace cohort::comm

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "comm/reduce/instruction_set.h"
 #include "comm/reduce/reduce.h"
 #include "hwy/cache_control.h"
 
@@ -144,8 +145,8 @@ HWY_AFTER_NAMESPACE();
 namespace cohort::comm {
 namespace {
 
-HWY_EXPORT(FindFold);
-HWY_EXPORT(FindAverage);
+COHORT_VERSIONS(FindFold);
+COHORT_VERSIONS(FindAverage);
 
 // Sums and divides a block that stays in the cache at a time.
 template <DataType kDtype>
@@ -165,7 +166,7 @@ void AverageIntegers(void* const* outs, size_t n_outs, const void* const* ins, s
 
 }  // namespace
 
-FoldKernel FindFoldKernel(DataType dtype, ReduceOp op) { return HWY_DYNAMIC_DISPATCH(FindFold)(dtype, op); }
+FoldKernel FindFoldKernel(DataType dtype, ReduceOp op) { return COHORT_BEST_VERSION(FindFold)(dtype, op); }
 
 FoldKernel FindAverageFoldKernel(DataType dtype) {
   switch (dtype) {
@@ -186,7 +187,7 @@ FoldKernel FindAverageFoldKernel(DataType dtype) {
     case DataType::kUint64:
       return AverageIntegers<DataType::kUint64>;
     default:
-      return HWY_DYNAMIC_DISPATCH(FindAverage)(dtype);
+      return COHORT_BEST_VERSION(FindAverage)(dtype);
   }
 }
 

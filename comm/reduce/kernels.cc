@@ -1,9 +1,10 @@
-// Compiled once for each instruction set (Highway's foreach_target includes this file again); HWY_DYNAMIC_DISPATCH
+// Compiled once for each instruction set (Highway's foreach_target includes this file again); COHORT_BEST_VERSION
 // picks the best one of this CPU when a kernel is looked up, so the kernels themselves are called directly.
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
+#include "comm/reduce/instruction_set.h"
 #include "comm/reduce/reduce.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -61,11 +62,11 @@ HWY_AFTER_NAMESPACE();
 namespace cohort::comm {
 namespace {
 
-HWY_EXPORT(FindKernel);
+COHORT_VERSIONS(FindKernel);
 
 }  // namespace
 
-ReduceKernel FindReduceKernel(DataType dtype, ReduceOp op) { return HWY_DYNAMIC_DISPATCH(FindKernel)(dtype, op); }
+ReduceKernel FindReduceKernel(DataType dtype, ReduceOp op) { return COHORT_BEST_VERSION(FindKernel)(dtype, op); }
 
 }  // namespace cohort::comm
 #endif  // HWY_ONCE

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "comm/reduce/instruction_set.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "comm/reduce/placed_fold.cc"
 #include "hwy/cache_control.h"
@@ -37,7 +39,7 @@ HWY_AFTER_NAMESPACE();
 namespace cohort::comm {
 namespace {
 
-HWY_EXPORT(StreamBlock);
+COHORT_VERSIONS(StreamBlock);
 
 constexpr size_t kBlockBytes = 4096;
 
@@ -49,7 +51,7 @@ void Copy(const PlacedFoldCall& call, size_t at, size_t bytes, const void* from)
     if (j < call.cached) {
       std::memcpy(to, from, bytes);
     } else {
-      HWY_DYNAMIC_DISPATCH(StreamBlock)(to, static_cast<const uint8_t*>(from), bytes);
+      COHORT_BEST_VERSION(StreamBlock)(to, static_cast<const uint8_t*>(from), bytes);
     }
   }
 }
@@ -78,7 +80,7 @@ void FoldAll(const PlacedFoldCall& call) {
     call.kernel(outs, std::max<size_t>(call.cached, 1), call.ins.data(), call.ins.size(), count, false);
     const auto* block = static_cast<const uint8_t*>(outs[0]);
     for (size_t j = call.cached; j < call.outs.size(); ++j) {
-      HWY_DYNAMIC_DISPATCH(StreamBlock)(static_cast<uint8_t*>(call.outs[j]), block, bytes);
+      COHORT_BEST_VERSION(StreamBlock)(static_cast<uint8_t*>(call.outs[j]), block, bytes);
     }
     for (const void*& in : call.ins) in = static_cast<const std::byte*>(in) + bytes;
     for (void*& out : call.outs) out = static_cast<std::byte*>(out) + bytes;

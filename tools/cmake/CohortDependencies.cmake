@@ -154,7 +154,13 @@ cohort_resolve(METRICS FOUND "${prometheus-cpp_FOUND}" WHAT "prometheus-cpp, for
   REMEDY "Install prometheus-cpp-dev")
 
 # Used by single folders; a folder that needs one names it in DEPS and fails at configure time where it is missing.
-find_package(hwy QUIET)     # hwy::hwy
+find_package(hwy QUIET)     # hwy::hwy, which one test links; cohort::hwy_headers: comm/reduce/instruction_set.h says why
+if(TARGET hwy::hwy)
+  add_library(cohort_hwy_headers INTERFACE)
+  add_library(cohort::hwy_headers ALIAS cohort_hwy_headers)
+  target_include_directories(cohort_hwy_headers SYSTEM INTERFACE
+    $<TARGET_PROPERTY:hwy::hwy,INTERFACE_INCLUDE_DIRECTORIES>)
+endif()
 find_package(CLI11 QUIET)   # CLI11::CLI11
 find_package(nlohmann_json QUIET) # nlohmann_json::nlohmann_json
 find_package(OpenSSL QUIET) # OpenSSL::Crypto, OpenSSL::SSL

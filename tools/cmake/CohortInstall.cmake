@@ -13,7 +13,6 @@ set(COHORT_FOREIGN
   "^gRPC::.+$|gRPC CONFIG|grpc++"
   "^torch(_library)?$|Torch|"
   "^Threads::Threads$|Threads|"
-  "^hwy::hwy$|hwy CONFIG|libhwy"
   "^OpenSSL::.+$|OpenSSL|openssl")
 
 # cohort_component_of(<variable> <dep>...): "" (base), "grpc" or "trainer": the component a library with these

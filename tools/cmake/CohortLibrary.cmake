@@ -10,7 +10,7 @@
 #     HDRS communicator.h work.h
 #     SRCS communicator.cc internal/cache.h internal/cache.cc
 #     DEPS cohort::runtime absl::statusor
-#     PRIVATE_DEPS hwy::hwy cohort::ucx_headers      # *_headers: needed to compile, never by dependants
+#     PRIVATE_DEPS OpenSSL::Crypto cohort::ucx_headers # *_headers: needed to compile, never by dependants
 #     [EXCLUDE_FROM_INSTALL] [PCH <vector>])
 #
 # Messages generated from .proto files beside the calling CMakeLists.txt; included as "cohort/v1/agent.pb.h". With GRPC

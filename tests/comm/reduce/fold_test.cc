@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "comm/reduce/instruction_set.h"
 #include "comm/reduce/placed_fold.h"
 #include "comm/reduce/reduce.h"
 #include "gtest/gtest.h"
@@ -128,6 +129,12 @@ TYPED_TEST(FoldTest, AnOutputMayBeAnOperand) {
   }
 }
 
+TEST(InstructionSetTest, IsWhatHighwayFinds) {
+  constexpr int64_t kCompiled = HWY_AVX2 | HWY_AVX3 | HWY_AVX3_DL;
+  if (!HWY_ARCH_X86_64) GTEST_SKIP() << "on other CPUs than x86-64 the compiler's choice stands";
+  EXPECT_EQ(SupportedInstructionSets() & kCompiled, hwy::SupportedTargets() & kCompiled);
+}
+
 // Ranks on different CPUs take part in one reduction.
 TYPED_TEST(FoldTest, AllInstructionSetsGiveTheSameBits) {
   using T = TypeParam;
@@ -142,8 +149,8 @@ TYPED_TEST(FoldTest, AllInstructionSetsGiveTheSameBits) {
   for (const ReduceOp op : OpsOf(kType)) {
     std::vector<std::vector<T>> results;
     for (const int64_t target : {HWY_AVX3, HWY_AVX2, HWY_EMU128}) {
-      if ((hwy::SupportedTargets() & target) == 0 && target != HWY_EMU128) continue;
-      hwy::GetChosenTarget().Update(target);
+      if ((SupportedInstructionSets() & target) == 0 && target != HWY_EMU128) continue;
+      ChosenInstructionSet().Update(target);
       std::vector<T> folded(kCount), pair(kCount), divided(kCount);
       std::vector<double> wide(kCount);
       void* outs[] = {folded.data()};
@@ -155,7 +162,7 @@ TYPED_TEST(FoldTest, AllInstructionSetsGiveTheSameBits) {
       folded.insert(folded.end(), divided.begin(), divided.end());
       results.push_back(std::move(folded));
     }
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+    ChosenInstructionSet().Update(SupportedInstructionSets());
     for (size_t i = 0; i < results[0].size(); ++i) {
       for (const std::vector<T>& result : results) ASSERT_TRUE(SameValue(result[i], results[0][i])) << Name(op) << i;
     }
