@@ -18,25 +18,35 @@
 #include "launcher/agent/sweep.h"
 #include "launcher/base/orphans.h"
 #include "launcher/control/describe.h"
+#include "runtime/base/deadline.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
 
+using runtime::Deadline;
 using std::chrono::milliseconds;
 
 constexpr milliseconds kLookInterval{400};     // at the agents' states
 constexpr size_t kAtOnce = 64;                 // connections to other hosts that are made at the same time
-constexpr int kFirstWordMs = 5000;             // how long one may take until the next is begun
+constexpr milliseconds kFirstWord{5000};       // how long one may take until the next is begun
 constexpr int kLastReads = 1024;               // a pipe holds less
 constexpr int kMaxLooksAtHeld = 50;            // 20 s, longer than a sentinel takes to sweep
 constexpr milliseconds kOutlivesOutput{5000};  // an ssh may still wait for something else
 constexpr milliseconds kFrozenAfter{3000};     // an agent that stays stopped is killed, and its sentinel sweeps
 
 // Whether the agent, or the command that should reach it, has written something or ended in time.
-bool AwaitFirstWord(const AgentProcess& process) {
-  pollfd words[] = {{process.output.get(), POLLIN, 0}, {process.error.get(), POLLIN, 0}};
-  return ::poll(words, 2, kFirstWordMs) > 0;
+absl::StatusOr<bool> AwaitFirstWord(const AgentProcess& process, int signals,
+                                    const std::function<bool()>& told_to_end) {
+  const Deadline deadline = Deadline::After(kFirstWord);
+  pollfd awaited[] = {{process.output.get(), POLLIN, 0}, {process.error.get(), POLLIN, 0}, {signals, POLLIN, 0}};
+  for (;;) {
+    const auto left = std::chrono::ceil<milliseconds>(deadline.left());
+    if (::poll(awaited, 3, static_cast<int>(left.count())) < 0) continue;  // EINTR, or no memory for a moment
+    if (awaited[2].revents != 0 && told_to_end()) return absl::CancelledError("told to end");
+    if (awaited[0].revents != 0 || awaited[1].revents != 0) return true;
+    if (deadline.passed()) return false;
+  }
 }
 
 }  // namespace
@@ -44,14 +54,16 @@ bool AwaitFirstWord(const AgentProcess& process) {
 AgentProcesses::AgentProcesses(EventLoop* loop, const Job& job, Callbacks callbacks)
     : loop_(loop), job_(job), callbacks_(std::move(callbacks)) {}
 
-absl::Status AgentProcesses::Start() {
+absl::Status AgentProcesses::Start(int signals, const std::function<bool()>& told_to_end) {
   COHORT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::Create());
   COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Spawner> spawner, MakeSpawner(job_.nodes.spawner, job_.options));
   agents_.resize(job_.nodes.nodes.size());
   bool in_turn = job_.nodes.spawner != "local";
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
-    in_turn = in_turn && (i < kAtOnce || AwaitFirstWord(agents_[i - kAtOnce].process));
+    if (in_turn && i >= kAtOnce) {
+      COHORT_ASSIGN_OR_RETURN(in_turn, AwaitFirstWord(agents_[i - kAtOnce].process, signals, told_to_end));
+    }
     COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i),
                                                                  i <= static_cast<size_t>(job_.options.standbys)));
     const std::string& name = job_.nodes.nodes[i].name;

@@ -35,9 +35,10 @@ class AgentProcesses {
   AgentProcesses(const AgentProcesses&) = delete;
   AgentProcesses& operator=(const AgentProcesses&) = delete;
 
-  // Makes the job's certificates and starts an agent on each node, which then waits for its NodeStart. With an error
-  // some may have been started.
-  absl::Status Start();
+  // Makes the job's certificates and starts an agent on each node, which then waits for its NodeStart. To more than 64
+  // other hosts it connects in turn, each when one before has said something, or not for 5 s. Meanwhile `told_to_end`
+  // is asked whenever `signals` is readable: kCancelled when it is true. With an error some may have been started.
+  absl::Status Start(int signals, const std::function<bool()>& told_to_end);
 
   size_t size() const { return agents_.size(); }
   const TlsIdentity& identity(size_t index) const { return agents_[index].identity; }

@@ -117,7 +117,6 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
     }
   }
   if (!report.not_restarted().empty()) text.Line("", "dlaunch: no restart: " + Shown(report.not_restarted()));
-  if (options.final) text.Line("", "dlaunch: exit status " + std::to_string(report.exit_code()));
   return text.Take();
 }
 

@@ -12,12 +12,11 @@ struct DiagnosisOptions {
   bool colour = false;            // the output is a terminal
   size_t last_lines = 20;         // of the culprit's log, at the most
   size_t others = 32;             // lines on other ranks, at the most
-  bool final = true;              // the job ends with it: its exit status is told
   bool told = false;              // the headline has been told before: what else is known of it follows
   bool cpu_time_limited = false;  // ulimit -t is set here, and ranks inherit it
 };
 
-// The text to print at the end of the job, lines ended by '\n'; empty when the job succeeded. Pure. Text that came from
+// The text to print when a job has failed, lines ended by '\n'; empty when the job succeeded. Pure. Text that came from
 // ranks or other hosts is shown with control characters escaped, so that it can't steer a terminal. Like
 //
 //   dlaunch: rank 3 (node1, pid 4711) killed by SIGKILL while in all_reduce #42 at train.cc:88 for 10 ms
@@ -26,7 +25,6 @@ struct DiagnosisOptions {
 //       | step 41 loss 0.31
 //     the others:
 //       rank 0 (node0): in all_reduce #42 at train.cc:88 for 120 ms
-//   dlaunch: exit status 137
 std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& options = {});
 
 }  // namespace cohort::launcher

@@ -39,6 +39,18 @@ constexpr seconds kAfterKill{5};            // for what the killed have written,
 constexpr seconds kBlameAgentAfter{3};      // for the rendezvous to notice the loss of an agent by itself
 constexpr seconds kTakeOverSlack{20};       // for that, where another host may have to take over before
 
+sigset_t HandledSignals() {
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (const int signal : kHandledSignals) {
+    struct sigaction action{};
+    ::sigaction(signal, nullptr, &action);
+    const bool ignored = action.sa_handler == SIG_IGN;  // nohup: stays so
+    if (!ignored) ::sigaddset(&handled, signal);
+  }
+  return handled;
+}
+
 }  // namespace
 
 FrontEnd::FrontEnd(const Job& job)
@@ -74,7 +86,9 @@ v1::NodeStart FrontEnd::MakeStart(size_t index) const {
 
 absl::Status FrontEnd::StartAgents() {
   COHORT_ASSIGN_OR_RETURN(secret_, NewJobSecret());
-  if (const absl::Status status = agents_.Start(); !status.ok()) {
+  const absl::Status status = agents_.Start(signals_.get(), [this] { return IsToldToEnd(); });
+  if (absl::IsCancelled(status)) return status;
+  if (!status.ok()) {
     return absl::Status(status.code(), "can't start the agents: " + std::string(status.message()));
   }
   agents_.Reap();  // the ways to machines that joined are older than the block of SIGCHLD: one may have ended before
@@ -105,14 +119,7 @@ void FrontEnd::GiveUpUnlessListening() {
 int FrontEnd::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a killed agent leaves behind comes to us
   const std::vector<pid_t> older_children = ListChildren();
-  sigset_t handled;
-  ::sigemptyset(&handled);
-  for (const int signal : kHandledSignals) {
-    struct sigaction action{};
-    ::sigaction(signal, nullptr, &action);
-    const bool ignored = action.sa_handler == SIG_IGN;  // nohup: stays so
-    if (!ignored) ::sigaddset(&handled, signal);
-  }
+  const sigset_t handled = HandledSignals();
   ::signal(SIGPIPE, SIG_IGN);
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
@@ -126,7 +133,11 @@ int FrontEnd::Run() {
       exit_code = report_->exit_code();
     }
   } else {
-    Say(std::string(started.message()));
+    if (absl::IsCancelled(started)) {
+      exit_code = stop_code_;
+    } else {
+      Say(std::string(started.message()));
+    }
     report_.emplace().set_exit_code(exit_code);
     KillAgents();
   }
@@ -135,11 +146,17 @@ int FrontEnd::Run() {
   Sweep("COHORT_JOB_ID=" + job_.id, {older_children}, agent_died_ || killed_, seconds(2));
   if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
   // Whoever reads us may take their time, unless a user has had enough: from here on a signal ends us as it ends any
-  // program.
-  ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
+  // program. A notice finds nobody to tell.
+  sigset_t ending = handled;
+  ::sigdelset(&ending, SIGUSR1);
+  ::sigdelset(&ending, SIGUSR2);
+  ::sigprocmask(SIG_UNBLOCK, &ending, nullptr);
   const bool hurry = at_once_ || (user_stop_ && killed_);
   const milliseconds print_limit = hurry ? milliseconds(500) : std::chrono::hours(24);
   AwaitRecord(hurry ? milliseconds(500) : kRecordLimit);
+  if (started.ok() && (exit_code != 0 || !report_->headline().empty())) {
+    Say("exit status " + std::to_string(exit_code));
+  }
   printer_.Finish(print_limit);
   // Ranks that had all ended by then could not be told to.
   if (const int error = printer_.error(STDOUT_FILENO); exit_code == 0 && error != 0 && error != EPIPE) {
@@ -200,6 +217,24 @@ void FrontEnd::OnNotice(int signal) {
   host_.Tell(std::move(message));
 }
 
+// Before the first rank has started, when nobody has to be told.
+bool FrontEnd::IsToldToEnd() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) continue;  // the agents are looked after when all are started
+    if (signal == SIGUSR1 || signal == SIGUSR2) {
+      OnNotice(signal);
+      continue;
+    }
+    Say(SignalName(signal) + ": ending the job at once");
+    user_stop_ = true;
+    stop_code_ = 128 + signal;
+    return true;
+  }
+  return false;
+}
+
 void FrontEnd::OnUserSignal(int signal) {
   if (signal == SIGUSR1 || signal == SIGUSR2) return OnNotice(signal);
   StopForUser(SignalName(signal), 128 + signal, user_stop_);
@@ -207,7 +242,10 @@ void FrontEnd::OnUserSignal(int signal) {
 
 void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) {
   const bool first = !std::exchange(user_stop_, true);
-  if (!at_once) {
+  if (first) stop_code_ = exit_code;
+  stopped_by_ = who;
+  const bool nothing_runs = rendezvous_address_.empty();  // whose host starts ranks when it has told it
+  if (!at_once && !nothing_runs) {
     if (!first) return;
     loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
     if (report_) return;  // it ends already, when what it has printed is read
@@ -220,12 +258,12 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
   Say(who + ": ending the job at once");
   held_.Release();
   RequestStop("stopped by " + who, exit_code, milliseconds(0), true);
-  if (!report_) {
-    v1::JobReport report;
-    report.set_exit_code(exit_code);
-    report.set_culprit_rank(-1);
-    report_ = report;
-  }
+  v1::JobReport report;
+  report.set_headline("stopped by " + who + ", at once");
+  report.set_exit_code(exit_code);
+  report.set_culprit_rank(-1);
+  told_ = report.headline();
+  OnReport(report);
   loop_.After(seconds(1), [this] { KillAgents(); });
 }
 
@@ -328,8 +366,9 @@ void FrontEnd::KillAgents() {
   loop_.After(kAfterKill, [this] { loop_.Quit(); });
   if (!report_) {
     v1::JobReport report;
-    report.set_exit_code(kExitLauncher);
-    report.set_headline("the agents did not end in time and were killed");
+    const std::string killed = "the agents did not end in time and were killed";
+    report.set_exit_code(user_stop_ ? stop_code_ : kExitLauncher);
+    report.set_headline(user_stop_ ? "stopped by " + stopped_by_ + "; " + killed : killed);
     report.set_culprit_rank(-1);
     OnReport(report);
   }

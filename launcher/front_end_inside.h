@@ -42,6 +42,7 @@ class FrontEnd {
   absl::Status StartAgents();
   v1::NodeStart MakeStart(size_t index) const;
   void OnSignal();
+  bool IsToldToEnd();
   void OnUserSignal(int signal);
   void OnNotice(int signal);
   void GiveUpUnlessListening();
@@ -96,6 +97,8 @@ class FrontEnd {
   std::optional<std::string> lost_;         // the epoch's first loss of ranks
   std::optional<std::string> told_;         // what was said of it before its report was there
   bool user_stop_ = false;
+  std::string stopped_by_;  // with user_stop_: "SIGINT"
+  int stop_code_ = 0;       // with user_stop_: the job's exit status, unless a rank had failed before
   bool at_once_ = false;  // the user does not want to wait
   bool killed_ = false;
   int silent_seconds_ = 0;  // since the report, of time in which agents were read

@@ -151,7 +151,6 @@ void FrontEnd::AwaitAgentsEnds() {
 void FrontEnd::OnRestart(const v1::Restart& restart) {
   if (report_) return;
   DiagnosisOptions options = HowToTell();
-  options.final = false;
   options.told = std::exchange(told_, std::nullopt) == restart.report().headline();
   printer_.Print(STDERR_FILENO, FormatReport(restart.report(), options));
   held_.Release();

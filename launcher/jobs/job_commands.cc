@@ -15,6 +15,7 @@
 #include "launcher/jobs/job_words.h"
 #include "launcher/jobs/running_jobs.h"
 #include "launcher/options.h"
+#include "launcher/subcommand_line.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -27,6 +28,7 @@ using std::chrono::seconds;
 constexpr int kNoSuchJob = 1;
 constexpr seconds kAnswerTimeout{5};
 constexpr seconds kEndSlack{20};  // beyond the grace
+constexpr seconds kTellOfWait{1};
 
 std::string DescribeNode(const v1::JobNode& node) {
   const uint32_t last = node.first_rank() + node.rank_count() - 1;
@@ -81,16 +83,18 @@ std::vector<absl::StatusOr<std::string>> SummariseAll(const std::vector<std::str
 }  // namespace
 
 int RunStatusCommand(const std::vector<std::string>& arguments) {
-  if (arguments.size() > 1 || (!arguments.empty() && (arguments[0].empty() || arguments[0][0] == '-'))) {
-    return Refuse("use: dlaunch status [JOB]; without JOB it lists the jobs that run on this machine", kExitUsage);
-  }
+  std::string job;
+  const absl::Status read = ReadSubcommandLine(
+      arguments,
+      {.use = "dlaunch status [JOB]; without JOB it lists the jobs that run on this machine", .operand = &job});
+  if (!read.ok()) return Refuse(read, kExitUsage);
   std::vector<std::string> ids;
   std::vector<absl::StatusOr<std::string>> texts;
-  if (arguments.empty()) {
+  if (job.empty()) {
     ids = RunningJobIds();
     texts = SummariseAll(ids);
   } else {
-    const absl::StatusOr<std::string> found = FindRunningJob(arguments[0]);
+    const absl::StatusOr<std::string> found = FindRunningJob(job);
     if (!found.ok()) return Refuse(found.status(), kNoSuchJob);
     ids = {*found};
     texts = {Describe(*found)};
@@ -106,7 +110,7 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
     }
     const absl::Status& why = text.status();
     // In a list others' jobs, and those that end meanwhile, are of no concern.
-    if (arguments.empty() && !absl::IsDeadlineExceeded(why)) continue;
+    if (job.empty() && !absl::IsDeadlineExceeded(why)) continue;
     exit_code = Refuse(ids[i] + ": " + std::string(why.message()), kNoSuchJob);
   }
   if (shown == 0 && exit_code == 0) std::fputs("no job of yours runs on this machine\n", stdout);
@@ -115,13 +119,15 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
 }
 
 int RunKillCommand(const std::vector<std::string>& arguments) {
-  std::vector<std::string> names = arguments;
-  const bool at_once = !names.empty() && names[0] == "--now";
-  if (at_once) names.erase(names.begin());
-  if (names.size() != 1 || names[0].empty() || names[0][0] == '-') {
-    return Refuse("use: dlaunch kill [--now] JOB; dlaunch status lists the jobs that run on this machine", kExitUsage);
-  }
-  const absl::StatusOr<std::string> id = FindRunningJob(names[0]);
+  std::string job;
+  bool at_once = false;
+  const absl::Status read =
+      ReadSubcommandLine(arguments, {.use = "dlaunch kill [--now] JOB; dlaunch status lists the jobs of this machine",
+                                     .operand = &job,
+                                     .operand_required = true,
+                                     .flags = {{"--now", &at_once}}});
+  if (!read.ok()) return Refuse(read, kExitUsage);
+  const absl::StatusOr<std::string> id = FindRunningJob(job);
   if (!id.ok()) return Refuse(id.status(), kNoSuchJob);
   absl::StatusOr<JobConnection> connection = JobConnection::Open(*id);
   if (!connection.ok()) return Refuse(*id + ": " + std::string(connection.status().message()), kNoSuchJob);
@@ -132,6 +138,10 @@ int RunKillCommand(const std::vector<std::string>& arguments) {
   const absl::StatusOr<v1::JobStatus> status = connection->Ask(request, Deadline::After(kAnswerTimeout));
   if (!status.ok()) return Refuse(*id + ": " + std::string(status.status().message()), kNoSuchJob);
   const milliseconds grace(at_once ? 0 : status->grace_ms());
+  if (!at_once && !connection->WaitForEnd(Deadline::After(kTellOfWait))) {
+    Say(*id + " is told to end, and may take its grace of " + Age(static_cast<uint64_t>(grace.count())) +
+        "; dlaunch kill --now ends it at once");
+  }
   if (!connection->WaitForEnd(Deadline::After(grace + kEndSlack))) {
     return Refuse(*id + ": it has been told to end and has not in " +
                       Age(static_cast<uint64_t>((grace + milliseconds(kEndSlack)).count())) +

@@ -19,6 +19,7 @@
 #include "launcher/jobs/top_keys.h"
 #include "launcher/jobs/top_table.h"
 #include "launcher/options.h"
+#include "launcher/subcommand_line.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -145,19 +146,17 @@ int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
 }  // namespace
 
 int RunTopCommand(const std::vector<std::string>& arguments) {
+  std::string job, seconds;
+  const absl::Status read = ReadSubcommandLine(
+      arguments, {.use = "dlaunch top [--interval SECONDS] [JOB]; dlaunch status lists the jobs of this machine",
+                  .operand = &job,
+                  .values = {{"--interval", &seconds}}});
+  if (!read.ok()) return Refuse(read, kExitUsage);
   std::optional<milliseconds> interval;
-  std::string job;
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i] == "--interval" && i + 1 < arguments.size() && !interval) {
-      const absl::StatusOr<milliseconds> seconds = ParseSeconds("--interval", arguments[++i]);
-      if (!seconds.ok()) return Refuse(seconds.status(), kExitUsage);
-      interval = std::max(*seconds, kLeastInterval);
-    } else if (job.empty() && !arguments[i].empty() && arguments[i][0] != '-') {
-      job = arguments[i];
-    } else {
-      return Refuse("use: dlaunch top [--interval SECONDS] [JOB]; dlaunch status lists the jobs of this machine",
-                    kExitUsage);
-    }
+  if (!seconds.empty()) {
+    const absl::StatusOr<milliseconds> parsed = ParseSeconds("--interval", seconds);
+    if (!parsed.ok()) return Refuse(parsed.status(), kExitUsage);
+    interval = std::max(*parsed, kLeastInterval);
   }
   const absl::StatusOr<std::string> id = FindRunningJob(job);
   if (!id.ok()) return Refuse(id.status(), kNoSuchJob);

@@ -32,6 +32,7 @@
 #include "launcher/join/gate.h"
 #include "launcher/join/secure_stream.h"
 #include "launcher/options.h"
+#include "launcher/subcommand_line.h"
 #include "runtime/base/deadline.h"
 #include "runtime/base/status_macros.h"
 
@@ -203,20 +204,27 @@ int JoinJob(const JoinTarget& target) {
 }
 
 int RunJoinCommand(int argc, char** argv) {
-  constexpr char kUsage[] =
-      "use: dlaunch join TOKEN [--wait SECONDS], where - instead of TOKEN reads it from the "
-      "standard input, where no other user sees it";
-  std::string typed = argc > 2 ? argv[2] : "";
-  if (typed != "-" && argc > 2) std::memset(argv[2], '*', typed.size());  // first of all: everybody may read it there
+  const std::string use =
+      "dlaunch join TOKEN [--wait SECONDS], where - instead of TOKEN reads it from the standard input, where no other "
+      "user sees it";
+  std::vector<std::string> words;
+  for (int i = 2; i < argc; ++i) {
+    words.emplace_back(argv[i]);
+    // First of all: everybody may read it there.
+    if (!words.back().starts_with('-')) std::memset(argv[i], '*', words.back().size());
+  }
+  std::string typed, seconds;
+  const absl::Status read = ReadSubcommandLine(
+      words, {.use = use, .operand = &typed, .operand_required = true, .values = {{"--wait", &seconds}}});
+  if (!read.ok()) return Refuse(read, kExitUsage);
   JoinTarget target{.wait = kJoinWait};
-  if (argc != 3 && !(argc == 5 && std::strcmp(argv[3], "--wait") == 0)) return Refuse(kUsage, kExitUsage);
-  if (argc == 5) {
-    const absl::StatusOr<std::chrono::milliseconds> wait = ParseSeconds("--wait", argv[4]);
+  if (!seconds.empty()) {
+    const absl::StatusOr<std::chrono::milliseconds> wait = ParseSeconds("--wait", seconds);
     if (!wait.ok()) return Refuse(wait.status(), kExitUsage);
     target.wait = *wait;
   }
   const absl::StatusOr<JoinToken> token = ParseToken(typed == "-" ? ReadToken() : typed);
-  if (!token.ok()) return Refuse(std::string(token.status().message()) + "; " + kUsage, kExitUsage);
+  if (!token.ok()) return Refuse(std::string(token.status().message()) + "; use: " + use, kExitUsage);
   target.addresses = token->addresses;
   target.key = MakeJoinKey(token->secret);
   return JoinJob(target);

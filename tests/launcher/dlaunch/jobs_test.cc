@@ -10,8 +10,10 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -121,11 +123,26 @@ TEST_F(Jobs, KillEndsAJobInOrder) {
 }
 
 TEST_F(Jobs, KillNowDoesNotWaitForTheGrace) {
-  Start("trap '' TERM; echo up; while :; do sleep 1000; done", {"--grace", "600"});
-  DlaunchProcess kill({"kill", "--now", id_});
+  const TemporaryFolder folder;
+  Start("trap '' TERM; echo up; while :; do sleep 1000; done", {"--grace", "600", "--log-dir", folder.path()});
+  DlaunchProcess kill({"kill", id_, "--now"});
   EXPECT_EQ(kill.Wait(), 0) << kill.err();
   EXPECT_EQ(job_->Wait(kGone), 143) << job_->err();
+  EXPECT_TRUE(job_->err().ends_with("dlaunch: dlaunch kill: ending the job at once\ndlaunch: exit status 143\n"))
+      << job_->err();
+  std::stringstream record;
+  record << std::ifstream(folder.path() + "/report.json").rdbuf();
+  EXPECT_NE(record.str().find("\"text\": \"stopped by dlaunch kill, at once\""), string::npos) << record.str();
   EXPECT_EQ(job_->WaitUntilGone(kGone), "");
+}
+
+TEST_F(Jobs, KillTellsOfAGraceThatTakesLong) {
+  Start("trap 'sleep 2; exit 0' TERM; echo up; sleep 1000 & wait", {"--grace", "50"});
+  DlaunchProcess kill({"kill", id_});
+  EXPECT_EQ(kill.Wait(), 0) << kill.err();
+  EXPECT_EQ(kill.err(), "dlaunch: " + id_ +
+                            " is told to end, and may take its grace of 50 s; dlaunch kill --now ends it "
+                            "at once\n");
 }
 
 TEST_F(Jobs, AStoppedDlaunchIsNamed) {
@@ -191,7 +208,9 @@ TEST(JobCommands, RefuseWhatTheyCanNotDo) {
     string text;
   };
   for (const Case& c : {Case{{"kill"}, 2, "use: dlaunch kill"}, Case{{"kill", "--now"}, 2, "use: dlaunch kill"},
-                        Case{{"kill", "--force", "x"}, 2, "use: dlaunch kill"},
+                        Case{{"kill", "--force", "x"}, 2, "unknown option '--force'; use: dlaunch kill"},
+                        Case{{"top", "--interval"}, 2, "--interval has no value; use: dlaunch top"},
+                        Case{{"join", "a", "b"}, 2, "one argument too many; use: dlaunch join"},
                         Case{{"kill", "job-zz"}, 1, "no job 'job-zz' runs on this machine"},
                         Case{{"status", "-x"}, 2, "use: dlaunch status"}, Case{{"status", "a", "b"}, 2, "use: dlaunch"},
                         Case{{"status", ""}, 2, "use: dlaunch"}, Case{{"status", "job-zz"}, 1, "no job 'job-zz'"}}) {

@@ -137,6 +137,20 @@ TEST(Stalled, AReaderThatPausesLosesNothing) {
   EXPECT_EQ(job.WaitUntilGone(kSoon), "");
 }
 
+// The ranks have ended well, and what they have printed waits for its reader.
+TEST(Stalled, ALateNoticeEndsNothing) {
+  const TemporaryFolder folder;
+  const string go = folder.path() + "/go";
+  DlaunchProcess job({"sh", "-c", PrintAfter(go, "300000")});
+  ASSERT_TRUE(AllAreUp(&job, 1)) << job.err();
+  std::ofstream(go) << "";
+  EXPECT_TRUE(WaitUnread([&] { return NoneRuns(job, 1) && job.ProcessesWith("dlaunch agent").empty(); }));
+  std::this_thread::sleep_for(seconds(1));  // for what dlaunch does after that
+  for (const int signal : {SIGUSR1, SIGUSR2}) ::kill(job.pid(), signal);
+  EXPECT_EQ(job.Wait(), 0) << job.err();
+  ExpectWhole(job, 0, 0, 300000);
+}
+
 TEST(Stalled, ASecondInterruptDoesNotWaitForAReader) {
   DlaunchProcess job({"--grace", "3600", "yes", string(1000, 'y')});
   ASSERT_TRUE(WaitUnread([&] { return job.RankProcess(0) != 0; }));

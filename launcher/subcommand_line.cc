@@ -1,0 +1,35 @@
+#include "launcher/subcommand_line.h"
+
+#include <algorithm>
+
+#include "CLI/App.hpp"
+#include "CLI/Config.hpp"
+#include "CLI/Formatter.hpp"
+
+namespace cohort::launcher {
+
+absl::Status ReadSubcommandLine(std::vector<std::string> words, const SubcommandLine& line) {
+  const auto invalid = [&](const std::string& why) { return absl::InvalidArgumentError(why + "; use: " + line.use); };
+  if (std::find(words.begin(), words.end(), "") != words.end()) return invalid("an argument is empty");
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  if (line.operand != nullptr) app.add_option("OPERAND", *line.operand);
+  for (const auto& [name, value] : line.flags) app.add_flag(name, *value);
+  for (const auto& [name, value] : line.values) app.add_option(name, *value)->take_last();
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::ParseError& error) {
+    const std::string what = error.what();
+    return invalid(what.ends_with(" missing") ? what.substr(0, what.find(':')) + " has no value" : what);
+  }
+  if (const std::vector<std::string> rest = app.remaining(); !rest.empty()) {
+    const bool option = rest[0].size() > 1 && rest[0][0] == '-';
+    return invalid(option ? "unknown option '" + rest[0] + "'" : "one argument too many");
+  }
+  if (line.operand_required && line.operand->empty()) return invalid("an argument is missing");
+  return absl::OkStatus();
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,55 @@
+// A job that is told to end before its first rank has started, because the ways to its hosts hang.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#include "tests/launcher/dlaunch/dlaunch_process.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+
+// An ssh that says what a host has, and then leads to no agent. Each way to one leaves a file in the folder.
+string AddHangingSsh(const TemporaryFolder& folder) {
+  const string dlaunch = std::filesystem::absolute(ProgramFolder()).string() + "/dlaunch";
+  return folder.AddScript("ssh", "#!/bin/sh\ncase \"$*\" in *--inventory*) exec " + dlaunch +
+                                     " agent --inventory;; esac\nmkdir -p " + folder.path() + "/ways\n: > " +
+                                     folder.path() + "/ways/$$\nexec sleep 1000\n");
+}
+
+size_t Ways(const TemporaryFolder& folder) {
+  std::error_code none;
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& way : std::filesystem::directory_iterator(folder.path() + "/ways", none)) ++count;
+  return count;
+}
+
+TEST(Starting, OneInterruptEndsAJobWhoseHostHangs) {
+  const TemporaryFolder folder;
+  DlaunchProcess job({"--hosts", "elsewhere", "--ssh", AddHangingSsh(folder), "--grace", "600", "true"});
+  ASSERT_TRUE(job.WaitUntil([&] { return Ways(folder) == 1; })) << job.err();
+  ::kill(job.pid(), SIGINT);
+  EXPECT_EQ(job.Wait(), 130) << job.err();
+  EXPECT_NE(job.err().find("dlaunch: SIGINT: ending the job at once\ndlaunch: exit status 130\n"), string::npos)
+      << job.err();
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+// Connections are begun in turn, and it waits for those that hang.
+TEST(Starting, AnInterruptIsHeardWhileManyHostsAreReached) {
+  const TemporaryFolder folder;
+  DlaunchProcess job({"--hosts", "n[1-70]", "--ssh", AddHangingSsh(folder), "true"});
+  ASSERT_TRUE(job.WaitUntil([&] { return Ways(folder) >= 64; })) << job.err();
+  ::kill(job.pid(), SIGTERM);
+  EXPECT_EQ(job.Wait(), 143) << job.err();
+  EXPECT_NE(job.err().find("dlaunch: SIGTERM: "), string::npos) << job.err();
+  EXPECT_EQ(Ways(folder), 64u);
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+}  // namespace
+}  // namespace cohort::launcher
