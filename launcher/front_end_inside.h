@@ -99,7 +99,7 @@ class FrontEnd {
   bool user_stop_ = false;
   std::string stopped_by_;  // with user_stop_: "SIGINT"
   int stop_code_ = 0;       // with user_stop_: the job's exit status, unless a rank had failed before
-  bool at_once_ = false;  // the user does not want to wait
+  bool at_once_ = false;    // the user does not want to wait
   bool killed_ = false;
   int silent_seconds_ = 0;  // since the report, of time in which agents were read
   bool agent_died_ = false;

@@ -25,7 +25,10 @@ Json DescribeRank(const v1::RankExit& exit, const std::string& node) {
                {"by_dlaunch", exit.killed_by_us()}};
   if (exit.unix_time_ns() > 0) rank["time"] = static_cast<double>(exit.unix_time_ns()) / 1e9;
   if (exit.doing().present()) rank["call"] = DescribeCall(exit.doing());
-  if (!exit.log_path().empty()) rank["log"] = exit.log_path();
+  if (std::string log = exit.log_path(); log.ends_with(".err")) {
+    log.resize(log.size() - 4);
+    rank["logs"] = {log + ".out", log + ".err"};
+  }
   return rank;
 }
 

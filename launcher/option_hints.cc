@@ -50,6 +50,8 @@ std::string Familiar(const std::string& name) {
 constexpr std::string_view kMeets = "ranks find each other by themselves; leave it out";
 constexpr std::string_view kStarts = "programs are started as they are; leave it out";
 constexpr std::string_view kShares = "ranks share their node's cores evenly, see --bind; leave it out";
+constexpr std::string_view kMaps =
+    "--nproc-per-node N ranks on each node, or -n N in all; --rank-order says who is who";
 constexpr std::string_view kBinds = "see --bind and --rank-order; --dry-run shows who gets what";
 constexpr std::string_view kLogs = "--log-dir DIR keeps a file for each rank";
 constexpr std::string_view kPrefixes = "lines begin with their rank as they are; leave it out";
@@ -85,7 +87,7 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"--oversubscribe", "any number of ranks may share cores; leave it out"},
     {"--allow-run-as-root", "root may; leave it out"},
     {"--mca", kMpi},
-    {"--map-by", kBinds},
+    {"--map-by", kMaps},
     {"--rank-by", kBinds},
     {"--bind-to", kBinds},
     {"--report-bindings", "--dry-run shows them"},

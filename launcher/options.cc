@@ -147,12 +147,14 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
 
 absl::Status Invalid(const std::string& text) { return absl::InvalidArgumentError(text); }
 
-absl::Status ReadCount(const std::string& option, const std::string& text, int max, std::optional<int>* out) {
-  if (const auto value = ReadWholeNumber(text, 1, max)) {
+absl::Status ReadCount(const std::string& option, const std::string& text, int max, std::optional<int>* out,
+                       int min = 1) {
+  if (const auto value = ReadWholeNumber(text, min, max)) {
     *out = value;
     return absl::OkStatus();
   }
-  return Invalid("--" + option + " '" + text + "': give a whole number from 1 to " + std::to_string(max));
+  return Invalid("--" + option + " '" + text + "': give a whole number from " + std::to_string(min) + " to " +
+                 std::to_string(max));
 }
 
 // "4", "2:4"
@@ -257,8 +259,8 @@ absl::Status ReadOnFailure(const RawOptions& raw, const CLI::App& app, Options* 
       {"end", OnFailure::kEnd}, {"continue", OnFailure::kContinue}, {"restart", OnFailure::kRestart}};
   const bool limited = app.get_option("--max-restarts")->count() > 0;
   std::optional<int> restarts;
-  if (limited && raw.max_restarts != "0") {
-    COHORT_RETURN_IF_ERROR(ReadCount("max-restarts", raw.max_restarts, kMaxRestarts, &restarts));
+  if (limited) {
+    COHORT_RETURN_IF_ERROR(ReadCount("max-restarts", raw.max_restarts, kMaxRestarts, &restarts, 0));
   }
   options->max_restarts = restarts.value_or(0);
   if (options->max_restarts > 0) options->on_failure = OnFailure::kRestart;
@@ -346,7 +348,7 @@ void ReadCounts(const RawOptions& raw, const CLI::App& app, Options* options, Pr
     const std::string& text;
     int max;
     std::optional<int>* out;
-    bool may_be_none = false;
+    int min = 1;
   };
   const Count counts[] = {
       {"np", raw.ranks, kMaxNodes * kMaxRanksPerNode, &options->ranks},
@@ -354,14 +356,13 @@ void ReadCounts(const RawOptions& raw, const CLI::App& app, Options* options, Pr
       {"gpus-per-rank", raw.gpus_per_rank, kMaxDevicesPerNode, &options->gpus_per_rank},
       {"simulate-nodes", raw.simulate_nodes, 1024, &options->simulate_nodes},
       {"simulate-gpus", raw.simulate_gpus, kMaxDevicesPerNode, &options->simulate_gpus},
-      {"spares", raw.spares, kMaxNodes, &spares, true},
-      {"standby", raw.standbys, kMaxNodes, &standbys, true},
+      {"spares", raw.spares, kMaxNodes, &spares, 0},
+      {"standby", raw.standbys, kMaxNodes, &standbys, 0},
   };
   for (const Count& count : counts) {
     if (app.get_option(std::string("--") + count.name)->count() == 0) continue;
-    if (count.may_be_none && count.text == "0") continue;
     const std::string instead = count.out == &options->ranks_per_node ? InsteadOfCounting(count.text) : "";
-    problems->Add(instead.empty() ? ReadCount(count.name, count.text, count.max, count.out)
+    problems->Add(instead.empty() ? ReadCount(count.name, count.text, count.max, count.out, count.min)
                                   : Invalid("--nproc-per-node '" + count.text + "': " + instead));
   }
   options->spares = spares.value_or(0);
@@ -463,7 +464,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string what = error.what();
     if (what.ends_with(" missing")) return ValueMissing(what.substr(0, what.find(':')));
-    return Invalid(what + "; give each option once, with its value (dlaunch --help lists them)");
+    const bool twice = what.find("required but received") != std::string::npos;
+    return Invalid((twice ? what.substr(0, what.find(':')) + " is given twice" : what) +
+                   "; give each option once, with its value (dlaunch --help lists them)");
   } catch (const CLI::ParseError& error) {
     return Invalid(std::string(error.what()) + " (dlaunch --help lists the options)");
   }

@@ -22,6 +22,10 @@ std::string DeviceNames(const std::vector<v1::Device>& devices, size_t first) {
   return names;
 }
 
+bool IsSimulated(const NodeResources& node) {
+  return !node.devices.empty() && node.devices[0].kind() == v1::Device::KIND_SIMULATED;
+}
+
 struct Counts {
   int ranks = 0;
   int devices_per_rank = 0;
@@ -46,23 +50,26 @@ absl::StatusOr<Counts> CountWithDevices(const NodeResources& node, const Placeme
   if (ranks == 0 || int64_t{ranks} * each > have) {
     const int wanted = std::max(ranks, 1);
     return absl::InvalidArgumentError(
-        std::to_string(wanted) + " rank" + (wanted > 1 ? "s" : "") + " of " + std::to_string(each) + " GPUs need " +
-        std::to_string(int64_t{wanted} * each) + " GPUs, but " + node.name + " has " + std::to_string(have) +
-        "; lower --gpus-per-rank" + (options.ranks_per_node ? " or --nproc-per-node" : ""));
+        std::to_string(wanted) + " rank" + (wanted > 1 ? "s" : "") + " of " + std::to_string(each) +
+        (each > 1 ? " GPUs" : " GPU") + (wanted > 1 ? " need " : " needs ") + std::to_string(int64_t{wanted} * each) +
+        " GPUs, but " + node.name + " has " + std::to_string(have) +
+        (each > 1 ? "; lower --gpus-per-rank" : "; lower ") +
+        (options.ranks_per_node ? (each > 1 ? " or --nproc-per-node" : "--nproc-per-node") : ""));
   }
   if (!options.ranks_per_node && have % each != 0) {
     return absl::InvalidArgumentError(
         node.name + " has " + std::to_string(have) + " GPUs, which --gpus-per-rank " + std::to_string(each) +
-        " does not divide: " + DeviceNames(node.devices, static_cast<size_t>(ranks) * each) +
-        " would be left over; hide them with CUDA_VISIBLE_DEVICES, or add --nproc-per-node " + std::to_string(ranks));
+        " does not divide: " + DeviceNames(node.devices, static_cast<size_t>(ranks) * each) + " would be left over; " +
+        (IsSimulated(node) ? "give --simulate-gpus " + std::to_string(ranks * each)
+                           : "hide them with CUDA_VISIBLE_DEVICES") +
+        ", or add --nproc-per-node " + std::to_string(ranks));
   }
   return Counts{ranks, each};
 }
 
 absl::StatusOr<Counts> Count(const NodeResources& node, const PlacementOptions& options) {
   if (options.devices_per_rank) return CountWithDevices(node, options);
-  const bool simulated = !node.devices.empty() && node.devices[0].kind() == v1::Device::KIND_SIMULATED;
-  if (node.devices.empty() || (options.ranks_per_node && !simulated))
+  if (node.devices.empty() || (options.ranks_per_node && !IsSimulated(node)))
     return Counts{options.ranks_per_node.value_or(1), 0};
   PlacementOptions one = options;
   one.devices_per_rank = 1;
@@ -115,10 +122,16 @@ absl::StatusOr<std::vector<int>> DivideRanks(const std::vector<NodeResources>& n
   for (const NodeResources& node : nodes) {
     if (devices && node.devices.empty()) return NoDevice(node, options);
   }
+  std::string remedy = "raise --nproc-per-node or the slots of the list of hosts";
+  if (devices && IsSimulated(nodes[0])) {
+    remedy = "raise --simulate-gpus";
+  } else if (devices && *options.devices_per_rank > 1) {
+    remedy = "lower --gpus-per-rank";
+  } else if (devices) {
+    remedy = "let ranks share a node's GPUs, with --nproc-per-node and without --gpus-per-rank";
+  }
   return absl::InvalidArgumentError("-n " + std::to_string(wanted) + ": the nodes take " +
-                                    std::to_string(wanted - left) + " ranks; lower it, get more nodes, or raise " +
-                                    (devices ? "the ranks that share a node's GPUs with --nproc-per-node"
-                                             : "--nproc-per-node or the slots of the list of hosts"));
+                                    std::to_string(wanted - left) + " ranks; lower it, get more nodes, or " + remedy);
 }
 
 // The part of `parts` that belongs to rank `local` of `ranks`: an even share, or one part that others have as well.

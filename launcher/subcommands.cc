@@ -26,15 +26,17 @@ constexpr Subcommand kSubcommands[] = {
      RunJoinCommand},  // with main's own arguments, of which it wipes the token
     {"status",
      "dlaunch status [JOB]\n"
-     "  Lists the jobs that run on this machine; with JOB that one, its command, and its nodes with their ranks and "
+     "  Lists the running jobs that were started on this machine; with JOB that one, its command, and its nodes with "
+     "their ranks and "
      "the\n"
-     "  pid of each one's agent. JOB: the beginning of its name is enough, as in job-4e or 4e. What the ranks do: "
+     "  pid of each one's agent. JOB: the beginning of its digits is enough, as in job-4e or 4e. What the ranks do: "
      "dlaunch top.\n",
      RunWithArguments<RunStatusCommand>},
     {"top",
      "dlaunch top [--interval SECONDS] [JOB]\n"
      "  A live view of a job: what every rank does, for how long, its CPU and memory. --interval: between two\n"
-     "  looks. JOB: the beginning of its name is enough, and none where one job runs. q leaves it; the job goes on.\n",
+     "  looks, 0.2 or more. JOB: the beginning of its digits is enough, and none where one job runs. q leaves it; the\n"
+     "  job goes on.\n",
      RunWithArguments<RunTopCommand>},
     {"kill",
      "dlaunch kill [--now] JOB\n"

@@ -139,24 +139,27 @@ std::string OwnWords(const std::vector<ReportedFailure>& failures, uint32_t rank
   return "";
 }
 
+// The ranks whose end one headline tells, ascending: a lost node's, or those that could not be started for one reason,
+// as a program that is missing here is often missing everywhere.
+std::vector<uint32_t> RanksOfHeadline(const Roster& roster, uint32_t rank) {
+  const v1::RankExit& exit = *roster.rank(rank).exit;
+  if (exit.started() && !exit.lost()) return {rank};
+  std::vector<uint32_t> alike;
+  for (uint32_t other = 0; other < roster.rank_count(); ++other) {
+    const auto& end = roster.rank(other).exit;
+    if (!end.has_value() || end->lost() != exit.lost()) continue;
+    const bool same = exit.lost() ? roster.rank(other).node == roster.rank(rank).node
+                                  : !end->started() && end->error() == exit.error();
+    if (same) alike.push_back(other);
+  }
+  return alike;
+}
+
 std::string RankHeadline(const Roster& roster, const std::vector<ReportedFailure>& failures, uint32_t rank) {
   const v1::RankExit& exit = *roster.rank(rank).exit;
-  if (!exit.started() && !exit.lost()) {
-    std::vector<uint32_t> alike;  // a program that is missing here is often missing everywhere
-    for (uint32_t other = 0; other < roster.rank_count(); ++other) {
-      const auto& end = roster.rank(other).exit;
-      if (end.has_value() && !end->started() && !end->lost() && end->error() == exit.error()) alike.push_back(other);
-    }
-    return (alike.size() > 1 ? RankNames(alike) : roster.Name(rank)) + " " + DescribeEnd(exit);
-  }
-  if (exit.lost()) {
-    std::vector<uint32_t> with_it;
-    for (uint32_t other = 0; other < roster.rank_count(); ++other) {
-      const auto& end = roster.rank(other).exit;
-      if (end.has_value() && end->lost() && roster.rank(other).node == roster.rank(rank).node) with_it.push_back(other);
-    }
-    return RankNames(with_it) + " (" + roster.node_of(rank).name + ") " + DescribeEnd(exit);
-  }
+  const std::vector<uint32_t> alike = RanksOfHeadline(roster, rank);
+  if (exit.lost()) return RankNames(alike) + " (" + roster.node_of(rank).name + ") " + DescribeEnd(exit);
+  if (alike.size() > 1) return RankNames(alike) + " " + DescribeEnd(exit);
   std::string text = roster.Name(rank) + " " + DescribeEnd(exit);
   const std::string own_words = OwnWords(failures, rank);
   if (!own_words.empty()) {
@@ -197,10 +200,11 @@ std::string DescribeOther(const Roster& roster, uint32_t rank) {
   return text + ", " + DescribeEnd(*exit);
 }
 
-void AddOthers(const Roster& roster, int culprit, v1::JobReport* report) {
+// All but those that the headline tells of, ascending.
+void AddOthers(const Roster& roster, const std::vector<uint32_t>& told, v1::JobReport* report) {
   size_t listed = 0;
   for (uint32_t rank = 0; rank < roster.rank_count(); ++rank) {
-    if (static_cast<int>(rank) == culprit) continue;
+    if (std::binary_search(told.begin(), told.end(), rank)) continue;
     if (listed++ < kMaxOthersOneByOne) report->add_others(DescribeOther(roster, rank));
   }
   if (listed > kMaxOthersOneByOne) {
@@ -225,20 +229,20 @@ void ReportWithoutCause(const Roster& roster, v1::JobReport* report) {
   if (!staying.empty()) {
     report->set_exit_code(1);
     report->set_headline(RankNames(staying) + " left the epoch to begin another; no rank had failed");
-    AddOthers(roster, -1, report);
+    AddOthers(roster, {}, report);
     return;
   }
   if (report->exits_size() < static_cast<int>(roster.rank_count())) {
     report->set_exit_code(1);
     report->set_headline("the job ended without word from some of its ranks");
-    AddOthers(roster, -1, report);
+    AddOthers(roster, {}, report);
     return;
   }
   for (const v1::RankExit& exit : report->exits()) {
     if (!exit.killed_by_us()) continue;
     report->set_exit_code(std::max(1, ExitCode(exit)));
     report->set_headline(roster.Name(exit.rank()) + " was ended by its agent, which gave no reason");
-    AddOthers(roster, -1, report);
+    AddOthers(roster, {}, report);
     return;
   }
 }
@@ -287,7 +291,7 @@ v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFail
     const auto& exit = roster.rank(static_cast<uint32_t>(speaker)).exit;
     if (exit.has_value()) *report.mutable_last_lines() = exit->last_lines();
   }
-  AddOthers(roster, cause->rank.has_value() ? report.culprit_rank() : -1, &report);
+  AddOthers(roster, cause->rank.has_value() ? RanksOfHeadline(roster, *cause->rank) : std::vector<uint32_t>(), &report);
   KeepFewLastLines(&report);
   return report;
 }

@@ -37,10 +37,9 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
   const int count = options.nodes.value_or(1);
   if (count < 2) return absl::InvalidArgumentError("--wait is for other machines to join; say how many with --nnodes");
   if (options.dry_run) {
-    return absl::InvalidArgumentError(
-        "nothing is known of machines that have yet to join; leave --dry-run out, or "
-        "use --simulate-nodes " +
-        std::to_string(count));
+    return absl::InvalidArgumentError(std::string("nothing is known of machines that have yet to join; leave ") +
+                                      (options.explain ? "--explain" : "--dry-run") + " out, or use --simulate-nodes " +
+                                      std::to_string(count));
   }
   JoinToken token;
   COHORT_ASSIGN_OR_RETURN(const std::string random, NewJobSecret());

@@ -184,8 +184,10 @@ std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const 
   if (page.rows > 0 && used + ranks > page.rows) shown = page.rows > used + 1 ? page.rows - used - 1 : 0;
   rows.resize(1 + shown);
   const std::vector<std::string> table = Table(rows);
-  lines.insert(lines.end(), table.begin(), table.end());
-  if (shown < ranks) lines.push_back("and " + std::to_string(ranks - shown) + " more ranks");
+  const bool no_room = shown == 0 && ranks > 0;
+  if (!no_room) lines.insert(lines.end(), table.begin(), table.end());
+  if (no_room) lines.push_back("no room for the table of " + std::to_string(ranks) + (ranks > 1 ? " ranks" : " rank"));
+  if (!no_room && shown < ranks) lines.push_back("and " + std::to_string(ranks - shown) + " more ranks");
   const size_t break_at = summary.find('\n');
   std::string text = CutLine(summary.substr(0, break_at), page.columns) + "\n" +
                      CutLine(summary.substr(break_at + 1, summary.size() - break_at - 2), page.columns) + "\n";

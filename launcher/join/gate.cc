@@ -107,7 +107,8 @@ class Reception {
         const std::string enough =
             options_.least ? ", and " + std::to_string(*options_.least + 1) + " are the least" : "";
         return absl::DeadlineExceededError(std::to_string(Complete() + 1) + " of " +
-                                           std::to_string(options_.count + 1) + " nodes came in time" + enough);
+                                           std::to_string(options_.count + 1) + " nodes came in time" + enough +
+                                           "; on the others run the line above, or give --wait more seconds");
       }
       Look();
       Remind();

@@ -16,6 +16,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 TEST(Joining, AssignsWhenEveryNodeIsThere) {
   Driver job(3, 2);
@@ -213,6 +214,7 @@ TEST(Ending, AProgramThatIsNotFoundIsNamedOnce) {
   job.Pass(seconds(1));
   ASSERT_TRUE(job.report().has_value());
   EXPECT_EQ(job.report()->headline(), "ranks 0-3 could not be started: main: no such file");
+  EXPECT_EQ(job.report()->others_size(), 0);  // all are told of
   EXPECT_EQ(job.report()->exit_code(), 127);
 }
 
@@ -334,6 +336,8 @@ TEST(Liveness, ASilentNodeIsLostWithItsRanks) {
   ASSERT_TRUE(job.report().has_value());
   EXPECT_EQ(job.report()->culprit_rank(), 2);
   EXPECT_THAT(job.report()->headline(), HasSubstr("it was silent for 3.4 s"));
+  ASSERT_EQ(job.report()->others_size(), 2);  // rank 3 is in the headline
+  EXPECT_THAT(job.report()->others(1), StartsWith("rank 1 (node0)"));
   EXPECT_NE(job.report()->exit_code(), 0);
 }
 

@@ -14,6 +14,7 @@ namespace {
 using std::string;
 using std::vector;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::Pair;
 
 absl::StatusOr<CommandLine> Parse(vector<string> arguments) {
@@ -87,6 +88,16 @@ TEST(Options, ReadsWhereMetricsAreServed) {
   for (const char* wrong : {"", ":", "x", "65536", "-1", "1,2", "a:9400", "::1:9400", "[]:1", "127.0.0.1:", "9400s"}) {
     EXPECT_FALSE(Parse({"--metrics", wrong, "train"}).ok()) << wrong;
   }
+}
+
+TEST(Options, ACountThatIsNoneIsToldWhatItMayBe) {
+  const auto error = [](const std::vector<string>& words) { return string(Parse(words).status().message()); };
+  for (const char* const option : {"--max-restarts", "--spares", "--standby"}) {
+    EXPECT_TRUE(Parse({option, "0", "train"}).ok()) << option;
+    EXPECT_THAT(error({option, "x", "train"}), HasSubstr("give a whole number from 0 to "));
+  }
+  EXPECT_THAT(error({"--nproc-per-node", "0", "train"}), HasSubstr("give a whole number from 1 to "));
+  EXPECT_THAT(error({"--grace", "1", "--grace", "2", "train"}), HasSubstr("--grace is given twice"));
 }
 
 TEST(Options, ReadsHowFastRanksMayPrint) {
