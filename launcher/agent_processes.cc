@@ -249,8 +249,7 @@ void AgentProcesses::LookForFrozen() {
   LookForHeldOutput();
   for (Agent& agent : agents_) {
     if (agent.exited || !agent.failed.empty()) continue;
-    const auto state = ReadProcessState(agent.process.pid);
-    if (!state || state->state != 'T' || IsTraced(agent.process.pid) || stalled) {
+    if (stalled || !IsStopped(agent)) {
       agent.stopped_since = {};
     } else if (agent.stopped_since == EventLoop::Clock::time_point{}) {
       agent.stopped_since = now;
@@ -262,14 +261,25 @@ void AgentProcesses::LookForFrozen() {
   }
 }
 
+bool AgentProcesses::IsStopped(const Agent& agent) {
+  if (agent.exited || agent.process.pid <= 0) return false;
+  const auto state = ReadProcessState(agent.process.pid);
+  return state && state->state == 'T' && !IsTraced(agent.process.pid);
+}
+
+bool AgentProcesses::IsStopped(size_t index) const { return IsStopped(agents_[index]); }
+
+std::string AgentProcesses::Name(size_t index) const {
+  return "the agent of " + job_.nodes.nodes[index].name + " (pid " + std::to_string(agents_[index].process.pid) + ")";
+}
+
 bool AgentProcesses::EndedInOrder(size_t index) const {
   return agents_[index].failed.empty() && agents_[index].wait_status == 0;
 }
 
 std::string AgentProcesses::DescribeEnd(size_t index) const {
   const Agent& agent = agents_[index];
-  const std::string name =
-      "the agent of " + job_.nodes.nodes[index].name + " (pid " + std::to_string(agent.process.pid) + ")";
+  const std::string name = Name(index);
   if (!agent.failed.empty()) return name + " gave up: " + agent.failed;
   if (WIFSIGNALED(agent.wait_status)) return name + " was killed by " + SignalName(WTERMSIG(agent.wait_status));
   const int status = WEXITSTATUS(agent.wait_status);

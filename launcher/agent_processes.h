@@ -68,6 +68,10 @@ class AgentProcesses {
   bool IsHere(size_t index) const { return agents_[index].here; }
   // It ended without a word of its own: killed, or stopped for so long that we did it.
   bool EndedSilently(size_t index) const { return agents_[index].failed.empty() || agents_[index].frozen; }
+  // Whether it is stopped just now.
+  bool IsStopped(size_t index) const;
+  // "the agent of node1 (pid 4711)"
+  std::string Name(size_t index) const;
   // "the agent of node1 (pid 4711) was killed by SIGKILL"
   std::string DescribeEnd(size_t index) const;
 
@@ -91,6 +95,7 @@ class AgentProcesses {
     EventLoop::Clock::time_point stopped_since{};
   };
 
+  static bool IsStopped(const Agent& agent);
   bool ReadOutput(size_t index);
   void CloseOutput(size_t index);
   bool ReadWords(size_t index);

@@ -63,6 +63,7 @@ class FrontEnd {
   void OnHostEnded(size_t index);
   bool HasRanks(size_t index) const;
   void TellOfLostOutput();
+  void TellOfStopped();
   void BeginRecord();
   void AwaitRecord(std::chrono::milliseconds limit);
   void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);

@@ -131,6 +131,7 @@ void FrontEnd::OnLost(const std::string& text) {
 void FrontEnd::OnReport(const v1::JobReport& report) {
   if (report_) return;
   report_ = report;
+  TellOfStopped();
   DiagnosisOptions options = HowToTell();
   options.told = told_ == report.headline();
   printer_.Print(STDERR_FILENO, FormatReport(report, options));
@@ -138,6 +139,14 @@ void FrontEnd::OnReport(const v1::JobReport& report) {
   host_.OnReport();
   AwaitAgentsEnds();
   QuitWhenDone();
+}
+
+// Why a node was silent, which the rendezvous can't know.
+void FrontEnd::TellOfStopped() {
+  for (size_t i = 0; i < agents_.size() && !user_stop_; ++i) {
+    if (!HasRanks(i) || !agents_.IsStopped(i)) continue;
+    Say(agents_.Name(i) + " is stopped (SIGSTOP), and its node can't answer");
+  }
 }
 
 // They end when all that they have to say is read. Counted in seconds, since this process may itself be stopped.
@@ -150,6 +159,7 @@ void FrontEnd::AwaitAgentsEnds() {
 
 void FrontEnd::OnRestart(const v1::Restart& restart) {
   if (report_) return;
+  TellOfStopped();
   DiagnosisOptions options = HowToTell();
   options.told = std::exchange(told_, std::nullopt) == restart.report().headline();
   printer_.Print(STDERR_FILENO, FormatReport(restart.report(), options));

@@ -48,6 +48,10 @@ absl::StatusOr<LogFolder> LogFolder::Make(const std::string& folder) {
     found->path = fs::absolute(folder, error);
     found->made = Missing(found->path);
     fs::create_directories(found->path, error);
+    std::error_code none;
+    if (error && fs::is_symlink(found->path, none) && !fs::exists(found->path, none)) {
+      return Refusal(folder, "a link to " + fs::read_symlink(found->path, none).string() + ", which is not there");
+    }
     if (error) return Refusal(folder, error.message());
     found->has_others = fs::exists(found->path / "report.json", error);
     if (!fs::is_directory(found->path, error) || ::access(found->path.c_str(), W_OK | X_OK) != 0) {

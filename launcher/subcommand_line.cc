@@ -16,13 +16,19 @@ absl::Status ReadSubcommandLine(std::vector<std::string> words, const Subcommand
   app.allow_extras();
   if (line.operand != nullptr) app.add_option("OPERAND", *line.operand);
   for (const auto& [name, value] : line.flags) app.add_flag(name, *value);
-  for (const auto& [name, value] : line.values) app.add_option(name, *value)->take_last();
+  for (const auto& [name, value] : line.values) app.add_option(name, *value);
+  for (const std::string& word : words) {  // which CLI11 would take for a number
+    if (word.size() > 1 && word[0] == '-' && word[1] >= '0' && word[1] <= '9')
+      return invalid("unknown option '" + word + "'");
+  }
   std::reverse(words.begin(), words.end());  // as CLI11 wants them
   try {
     app.parse(std::move(words));
   } catch (const CLI::ParseError& error) {
     const std::string what = error.what();
-    return invalid(what.ends_with(" missing") ? what.substr(0, what.find(':')) + " has no value" : what);
+    const std::string name = what.substr(0, what.find(':'));
+    if (what.ends_with(" missing")) return invalid(name + " has no value");
+    return invalid(what.find("required but received") != std::string::npos ? name + " is given twice" : what);
   }
   if (const std::vector<std::string> rest = app.remaining(); !rest.empty()) {
     const bool option = rest[0].size() > 1 && rest[0][0] == '-';

@@ -26,17 +26,17 @@ void LineSplitter::Append(std::string_view bytes) {
 }
 
 void LineSplitter::DropOverwritten() {
-  if (held_.size() < 2) return;
-  const size_t last = held_.rfind('\r', held_.size() - 2);
+  const size_t end = held_.find_last_not_of('\r');  // a return overwrites nothing by itself
+  if (end == std::string::npos) return;
+  const size_t last = held_.rfind('\r', end);
   if (last == std::string::npos) return;
   held_.erase(0, last + 1);
   overwrote_ = true;
 }
 
 std::string_view LineSplitter::progress() const {
-  const bool returns = held_.ends_with('\r');
-  if (!overwrote_ && !returns) return "";
-  return std::string_view(held_).substr(0, held_.size() - (returns ? 1 : 0));
+  if (!overwrote_ && !held_.ends_with('\r')) return "";
+  return std::string_view(held_).substr(0, held_.find_last_not_of('\r') + 1);
 }
 
 void LineSplitter::Finish() {

@@ -1,10 +1,9 @@
 #include "launcher/base/free_port.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/random.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cstdint>
 
@@ -25,10 +24,9 @@ int FindFreePort(int first, int last) {
     if (free(port)) return port;
   }
   if (first > 0) return 0;
-  const runtime::FileDescriptor random(::open("/dev/urandom", O_RDONLY | O_CLOEXEC));
   for (int attempt = 0; attempt < 100; ++attempt) {
     uint16_t number = 0;
-    if (::read(random.get(), &number, sizeof number) != sizeof number) break;
+    if (::getrandom(&number, sizeof number, 0) != sizeof number) continue;  // EINTR, at the machine's start
     const int port = 20000 + number % 12000;
     if (free(port)) return port;
   }

@@ -68,7 +68,8 @@ std::string DescribeEnd(const v1::RankExit& exit) {
   if (exit.lost()) return "lost: " + exit.error();
   if (!exit.started()) return "could not be started: " + (exit.error().empty() ? "no reason given" : exit.error());
   if (exit.killed_by_us() && !exit.error().empty()) return "killed by its agent: " + exit.error();
-  if (exit.passed_on()) return "killed by " + SignalName(exit.signal()) + ", which dlaunch was sent and passed on";
+  if (exit.passed_on())
+    return "killed by " + SignalName(exit.signal()) + ", which dlaunch or its agent was sent and passed on";
   if (exit.signal() != 0) {
     return "killed by " + SignalName(exit.signal()) + (exit.out_of_memory().empty() ? "" : ", " + exit.out_of_memory());
   }

@@ -275,7 +275,8 @@ void Rendezvous::Machine::Reseat() {
   if (!dropped.empty()) {
     changes.push_back("the job goes on without " + dropped + ", with " + std::to_string(roster_.node_count()) +
                       (roster_.node_count() == 1 ? " node and " : " nodes and ") +
-                      std::to_string(roster_.rank_count()) + " ranks, which are numbered anew");
+                      std::to_string(roster_.rank_count()) +
+                      (roster_.rank_count() == 1 ? " rank" : " ranks, which are numbered anew"));
   }
   if (changes.empty()) return;
   v1::Membership members;

@@ -15,16 +15,16 @@ namespace cohort::launcher {
 
 Detection Lsf::Detect(const Options&) const {
   const auto job = GetVariable("LSB_JOBID");
-  if (!job) return {false, "LSB_JOBID is not set"};
+  if (!job || job->empty()) return {false, "LSB_JOBID is not set"};
   const auto file = GetVariable("LSB_DJOB_HOSTFILE");
-  if (!file) return {true, "LSB_JOBID is " + *job + ", but LSB_DJOB_HOSTFILE is not set"};
+  if (!file || file->empty()) return {true, "LSB_JOBID is " + *job + ", but LSB_DJOB_HOSTFILE is not set"};
   return {true, "LSB_JOBID is " + *job + ", LSB_DJOB_HOSTFILE " + *file};
 }
 
 absl::StatusOr<JobNodes> Lsf::Find(const Options& options) const {
   const std::string job = "LSF job " + GetVariable("LSB_JOBID").value_or("?");
   // On this machine alone it would be another job than was meant.
-  if (!GetVariable("LSB_DJOB_HOSTFILE")) {
+  if (GetVariable("LSB_DJOB_HOSTFILE").value_or("").empty()) {
     return absl::InvalidArgumentError(
         job +
         ": LSB_DJOB_HOSTFILE is not set, which names its hosts; run dlaunch in the job's own shell, or on this machine "

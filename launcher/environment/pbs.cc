@@ -15,16 +15,16 @@ namespace cohort::launcher {
 
 Detection Pbs::Detect(const Options&) const {
   const auto job = GetVariable("PBS_JOBID");
-  if (!job) return {false, "PBS_JOBID is not set"};
+  if (!job || job->empty()) return {false, "PBS_JOBID is not set"};
   const auto file = GetVariable("PBS_NODEFILE");
-  if (!file) return {true, "PBS_JOBID is " + *job + ", but PBS_NODEFILE is not set"};
+  if (!file || file->empty()) return {true, "PBS_JOBID is " + *job + ", but PBS_NODEFILE is not set"};
   return {true, "PBS_JOBID is " + *job + ", PBS_NODEFILE " + *file};
 }
 
 absl::StatusOr<JobNodes> Pbs::Find(const Options& options) const {
   const std::string job = "PBS job " + GetVariable("PBS_JOBID").value_or("?");
   // On this machine alone it would be another job than was meant.
-  if (!GetVariable("PBS_NODEFILE")) {
+  if (GetVariable("PBS_NODEFILE").value_or("").empty()) {
     return absl::InvalidArgumentError(
         job +
         ": PBS_NODEFILE is not set, which names its hosts; run dlaunch in the job's own shell, or on this machine "

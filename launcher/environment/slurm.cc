@@ -66,6 +66,12 @@ absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable) {
   const bool several = tasks > 1;
   const char* name = several ? "SLURM_STEP_NODELIST" : "SLURM_JOB_NODELIST";
   const std::string list = variable(name).value_or("");
+  if (list.empty()) {  // on this machine alone it would be another job than was meant
+    return absl::InvalidArgumentError(
+        std::string(name) +
+        " is not set, which names the nodes of the Slurm job; run dlaunch in the job's own "
+        "shell, or on this machine alone with --launcher local");
+  }
   COHORT_ASSIGN_OR_RETURN(found.hosts, ParseHostList(list, name));
   if (!several) return found;
   const std::string nodes = std::to_string(found.hosts.size());
@@ -82,7 +88,7 @@ absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable) {
 
 Detection Slurm::Detect(const Options&) const {
   const auto job = GetVariable("SLURM_JOB_ID");
-  if (!job) return {false, "SLURM_JOB_ID is not set"};
+  if (!job || job->empty()) return {false, "SLURM_JOB_ID is not set"};
   const auto tasks = GetVariable("SLURM_STEP_NUM_TASKS");
   return {true,
           "SLURM_JOB_ID is " + *job + (tasks ? ", in a step of " + *tasks + (*tasks == "1" ? " task" : " tasks") : "")};

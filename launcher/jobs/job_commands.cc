@@ -1,9 +1,11 @@
 #include "launcher/jobs/job_commands.h"
 
+#include <cerrno>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
@@ -114,7 +116,9 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
     exit_code = Refuse(ids[i] + ": " + std::string(why.message()), kNoSuchJob);
   }
   if (shown == 0 && exit_code == 0) std::fputs("no job of yours runs on this machine\n", stdout);
-  if (std::fflush(stdout) != 0) return Refuse("can't write the standard output", kExitLauncher);
+  if (std::fflush(stdout) != 0) {
+    return Refuse("can't write the standard output: " + std::string(std::strerror(errno)), kExitLauncher);
+  }
   return exit_code;
 }
 

@@ -137,7 +137,8 @@ absl::Status RendezvousServer::Rep::Listen() {
   }
   if (!listener.ok()) {
     return absl::Status(listener.status().code(),
-                        "the rendezvous could not listen on " + std::string(listener.status().message()));
+                        "the rendezvous could not listen on " + std::string(listener.status().message()) +
+                            (options_.last_port > 0 ? "; give --port-range other ports" : ""));
   }
   address = FormatAddresses(options_.hosts.empty() ? std::vector<std::string>{"::"} : options_.hosts, listener->port);
   COHORT_RETURN_IF_ERROR(Serve(*std::move(listener)));

@@ -72,6 +72,21 @@ TEST(LineSplitter, LinesThatBeginAnewShowTheirLatestState) {
   }
 }
 
+// As programs write them to a terminal's other end, or with ends of lines of Windows there.
+TEST(LineSplitter, ReturnsAtTheEndDropNothing) {
+  const std::string stream = "abc\r\r\nold\rnew\r\r\r\n\r\r\nx\r\r\rdef\r\r\n50 %\r\r";
+  for (size_t piece = 1; piece <= stream.size(); ++piece) {
+    Lines lines;
+    LineSplitter splitter([&](std::string_view text, bool partial) { lines.emplace_back(text, partial); });
+    for (size_t at = 0; at < stream.size(); at += piece) {
+      splitter.Append(std::string_view(stream).substr(at, piece));
+    }
+    EXPECT_EQ(splitter.progress(), "50 %");
+    EXPECT_EQ(lines, (Lines{{"abc\r\r", false}, {"new\r\r\r", false}, {"\r\r", false}, {"def\r\r", false}}))
+        << "pieces of " << piece;
+  }
+}
+
 TEST(LineSplitter, OnlyALineThatBeganAnewIsProgress) {
   LineSplitter splitter([](std::string_view, bool) {});
   splitter.Append("name? ");

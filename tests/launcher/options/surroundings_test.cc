@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -69,6 +70,17 @@ TEST(Slurm, OfAStepWithATaskOnEachNodeTheFirstRunsTheJob) {
     ASSERT_TRUE(nodes.ok()) << nodes.status();
     EXPECT_THAT(Names(nodes->hosts), ElementsAre("v2", "v3"));
     EXPECT_EQ(nodes->elsewhere, !first);
+  }
+}
+
+TEST(Slurm, AListThatIsMissingIsNamedWithTheWayOut) {
+  for (const char* const list : std::initializer_list<const char*>{"", nullptr}) {
+    auto variables = std::map<string, string>{{"SLURM_JOB_ID", "1"}};
+    if (list != nullptr) variables["SLURM_JOB_NODELIST"] = list;
+    const auto nodes = ReadSlurm(variables);
+    ASSERT_FALSE(nodes.ok());
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("SLURM_JOB_NODELIST is not set"));
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("--launcher local"));
   }
 }
 
