@@ -39,6 +39,7 @@ constexpr char kHello[] = "cohort-join ";
 struct Stranger {
   runtime::FileDescriptor socket;
   Deadline limit;
+  size_t matched = 0;  // bytes of the knock
 };
 
 // Someone who has, behind a carrier of its own.
@@ -191,12 +192,15 @@ class Reception {
 
   // True when there is nothing more to hear from it here.
   bool Greet(Stranger* stranger) {
+    if (FullOfUnproven()) return false;  // since this round began
     char bytes[kKnockBytes];
-    const ssize_t n = ::recv(stranger->socket.get(), bytes, sizeof bytes, MSG_PEEK);
+    // The rest of the knock and not a byte of what follows, which is the carrier's. Taken out, since a socket that
+    // keeps the first of its bytes stays ready, and the next poll would not wait.
+    const ssize_t n = ::recv(stranger->socket.get(), bytes, sizeof bytes - stranger->matched, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-    if (n <= 0 || std::memcmp(bytes, knock_.data(), static_cast<size_t>(n)) != 0) return true;
-    if (static_cast<size_t>(n) < sizeof bytes || FullOfUnproven()) return false;
-    (void)!::recv(stranger->socket.get(), bytes, sizeof bytes, 0);
+    if (n <= 0 || std::memcmp(bytes, knock_.data() + stranger->matched, static_cast<size_t>(n)) != 0) return true;
+    stranger->matched += static_cast<size_t>(n);
+    if (stranger->matched < sizeof bytes) return false;
     absl::StatusOr<Guest> guest = StartCarrier(std::move(stranger->socket), key_);
     if (guest.ok()) {
       guests_.push_back(*std::move(guest));

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -14,8 +15,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -54,7 +57,8 @@ class Gate : public ::testing::Test {
     ::waitpid(pid_, nullptr, 0);
   }
 
-  void Open(int count, bool indexed) {
+  // In a process that may have so many files, where a number is given.
+  void Open(JoinGate::AwaitOptions wait, rlim_t files = 0) {
     absl::StatusOr<JoinGate> gate = JoinGate::Open({0, 0});
     ASSERT_TRUE(gate.ok()) << gate.status();
     address_ = "127.0.0.1:" + std::to_string(gate->port());
@@ -64,11 +68,11 @@ class Gate : public ::testing::Test {
     const runtime::FileDescriptor write_end(ends[1]);
     pid_ = ::fork();
     if (pid_ != 0) return;
-    const auto say = [&](const string& line) {
-      (void)!::write(write_end.get(), (line + "\n").data(), line.size() + 1);
-    };
-    const auto nodes =
-        gate->Await(key_, {.count = count, .indexed = indexed, .deadline = Deadline::After(seconds(100)), .say = say});
+    if (files > 0) LimitFiles(0, files);
+    wait.deadline = Deadline::After(seconds(100));
+    wait.say = [&](const string& line) { (void)!::write(write_end.get(), (line + "\n").data(), line.size() + 1); };
+    const auto nodes = gate->Await(key_, wait);
+    if (!nodes.ok()) wait.say("ends: " + string(nodes.status().message()));
     ::_exit(nodes.ok() ? 0 : 1);
   }
   // Whether it has told users this soon.
@@ -81,17 +85,40 @@ class Gate : public ::testing::Test {
     });
   }
 
-  runtime::FileDescriptor Knock() {
+  // Connects, and says so much.
+  runtime::FileDescriptor Say(const string& text) {
     auto connection = ConnectToFirst(address_, Deadline::After(seconds(20)));
     if (!connection.ok()) return {};
-    const string knock = KnockOf(key_);
-    (void)!::send(connection->socket.get(), knock.data(), knock.size(), MSG_NOSIGNAL);
+    (void)!::send(connection->socket.get(), text.data(), text.size(), MSG_NOSIGNAL);
     return std::move(connection->socket);
   }
+  runtime::FileDescriptor Knock() { return Say(KnockOf(key_)); }
   absl::StatusOr<SecureStream> Enter() { return SecureStream::Connect(Knock(), key_, Deadline::After(seconds(20))); }
-  static void Greet(SecureStream* stream, int index) {
-    const absl::Status said = stream->Write(FormatJoinHello(index, TakeInventory()), Deadline::After(seconds(20)));
+  static void Greet(SecureStream* stream, int index, const v1::NodeInventory& inventory = TakeInventory()) {
+    const absl::Status said = stream->Write(FormatJoinHello(index, inventory), Deadline::After(seconds(20)));
     EXPECT_TRUE(said.ok()) << said;
+  }
+
+  static void LimitFiles(pid_t pid, rlim_t files) {
+    rlimit limit{};
+    ::prlimit(pid, RLIMIT_NOFILE, nullptr, &limit);
+    limit.rlim_cur = files;
+    ::prlimit(pid, RLIMIT_NOFILE, &limit, nullptr);
+  }
+  // The number that the gate's next file would have.
+  rlim_t NextFile() const {
+    rlim_t next = 0;
+    while (std::filesystem::is_symlink("/proc/" + std::to_string(pid_) + "/fd/" + std::to_string(next))) ++next;
+    return next;
+  }
+  // Of CPU time that the gate uses within a second from now.
+  double UsedInASecond() const {
+    const auto ticks = [&] { return ReadProcessState(pid_).value_or(ProcessState()).cpu_ticks; };
+    const auto before = ticks();
+    std::this_thread::sleep_for(seconds(1));
+    const double used = static_cast<double>(ticks() - before) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+    RecordProperty("cpu_seconds", std::to_string(used));
+    return used;
   }
 
   // In the order of their coming; dead ones too.
@@ -148,7 +175,7 @@ TEST(GateAddresses, ItListensWhereItIsToldToAndNowhereElse) {
 
 // One node says that it has another's place in the very moment in which that one leaves.
 TEST_F(Gate, ANodeThatTakesAnothersPlaceLeavesTheOthersAlone) {
-  ASSERT_NO_FATAL_FAILURE(Open(4, true));
+  ASSERT_NO_FATAL_FAILURE(Open({.count = 4, .indexed = true}));
   auto again = Enter();
   auto old = Enter();
   auto other = Enter();
@@ -179,7 +206,7 @@ TEST_F(Gate, ANodeThatTakesAnothersPlaceLeavesTheOthersAlone) {
 // Who has seen a node's knock can repeat it, and gets a carrier each time.
 TEST_F(Gate, ThoseWhoKnockWithoutTheKeyAreBounded) {
   constexpr size_t kCarriers = 64;
-  ASSERT_NO_FATAL_FAILURE(Open(1, false));
+  ASSERT_NO_FATAL_FAILURE(Open({.count = 1}));
   vector<pollfd> strangers;
   vector<runtime::FileDescriptor> sockets;
   for (size_t i = 0; i < kCarriers + 20; ++i) {
@@ -200,6 +227,28 @@ TEST_F(Gate, ThoseWhoKnockWithoutTheKeyAreBounded) {
     node = Enter();
     return node.ok();
   }));
+  ASSERT_TRUE(node.ok()) << node.status();
+  Greet(&*node, -1);
+  EXPECT_TRUE(Says("joined: 2 of 2"));
+}
+
+// A stranger's first byte may be the knock's, and that of a node may come in pieces, the last with what follows.
+TEST_F(Gate, APartOfAKnockIsWaitedForAtNoCost) {
+  ASSERT_NO_FATAL_FAILURE(Open({.count = 1}));
+  const string knock = KnockOf(key_);
+  const auto stranger = Say(knock.substr(0, 1));
+  auto slow = Say(knock.substr(0, 7));
+  ASSERT_TRUE(stranger.valid() && slow.valid());
+  EXPECT_LT(UsedInASecond(), 0.1);
+  ::kill(pid_, SIGSTOP);
+  ASSERT_EQ(::send(slow.get(), knock.data() + 7, knock.size() - 7, MSG_NOSIGNAL),
+            static_cast<ssize_t>(knock.size() - 7));
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    ::kill(pid_, SIGCONT);
+  });
+  auto node = SecureStream::Connect(std::move(slow), key_, Deadline::After(seconds(20)));
+  later.join();
   ASSERT_TRUE(node.ok()) << node.status();
   Greet(&*node, -1);
   EXPECT_TRUE(Says("joined: 2 of 2"));
