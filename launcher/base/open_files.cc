@@ -1,5 +1,6 @@
 #include "launcher/base/open_files.h"
 
+#include <algorithm>
 #include <optional>
 
 namespace cohort::launcher {
@@ -22,5 +23,12 @@ void RaiseOpenFileLimit() {
 }
 
 rlimit UsersOpenFileLimit() { return users.value_or(OwnLimit()); }
+
+size_t PlacesForStrangers(size_t wanted, size_t expected) {
+  const rlim_t files = OwnLimit().rlim_cur;
+  if (files == RLIM_INFINITY) return wanted;
+  const size_t all_at_once = std::min<size_t>(expected, files / 4);
+  return std::min(wanted, std::max<size_t>({1, all_at_once, files / 8}));
+}
 
 }  // namespace cohort::launcher

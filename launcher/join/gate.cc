@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "launcher/base/open_files.h"
 #include "launcher/base/pipe.h"
 #include "launcher/environment/inventory.h"
 #include "launcher/join/early_notices.h"
@@ -29,9 +30,11 @@ namespace {
 using runtime::Deadline;
 
 constexpr size_t kMaxStrangers = 256;
-constexpr int kMaxUnproven = 64;  // carriers in a handshake: who has seen a knock can repeat it
+constexpr size_t kManyAtOnce = 8;  // strangers besides the nodes that are waited for
+constexpr int kMaxUnproven = 64;   // carriers in a handshake: who has seen a knock can repeat it
 constexpr std::chrono::seconds kStrangerLimit{5};
 constexpr std::chrono::seconds kHandshakeLimit{10};
+constexpr std::chrono::milliseconds kPause{100};  // until descriptors are looked for again
 constexpr size_t kMaxHello = 1u << 20;
 constexpr char kHello[] = "cohort-join ";
 
@@ -92,6 +95,11 @@ void Dismiss(const Guest& guest) {
   ::waitpid(guest.agent.pid, nullptr, 0);
 }
 
+bool CanBeRead(int socket) {
+  pollfd polled = {socket, POLLIN, 0};
+  return ::poll(&polled, 1, 0) == 1;
+}
+
 // One Await.
 class Reception {
  public:
@@ -141,7 +149,10 @@ class Reception {
 
   void Look() {
     std::vector<pollfd> polled;
-    for (const runtime::FileDescriptor& socket : listener_.sockets) polled.push_back({socket.get(), POLLIN, 0});
+    const bool accepts = accept_again_.passed();
+    for (const runtime::FileDescriptor& socket : listener_.sockets) {
+      polled.push_back({accepts ? socket.get() : -1, POLLIN, 0});
+    }
     const size_t first_stranger = polled.size();
     for (const Stranger& stranger : strangers_) {
       polled.push_back({FullOfUnproven() ? -1 : stranger.socket.get(), POLLIN, 0});
@@ -184,9 +195,22 @@ class Reception {
   }
 
   void AcceptAll(int listener) {
-    for (int fd = 0; (fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)) >= 0;) {
-      if (strangers_.size() == kMaxStrangers) strangers_.pop_front();
-      strangers_.push_back({runtime::FileDescriptor(fd), Deadline::After(kStrangerLimit)});
+    for (size_t i = 0; i < max_strangers_; ++i) {  // then those that are here are looked at
+      const int fd = ::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+      if (fd >= 0) {
+        if (strangers_.size() >= max_strangers_) strangers_.pop_front();
+        strangers_.push_back({runtime::FileDescriptor(fd), Deadline::After(kStrangerLimit)});
+      } else if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) {
+        return;
+      } else if (!CanBeRead(listener)) {
+        return;  // the kernel looks for a descriptor first, and then whether somebody is there
+      } else if (!strangers_.empty()) {
+        strangers_.pop_front();
+      } else {
+        // The connection stays in the queue, and the listener ready: look again later, not in a circle.
+        accept_again_ = Deadline::After(kPause);
+        return;
+      }
     }
   }
 
@@ -248,6 +272,8 @@ class Reception {
   const std::string knock_;
   const JoinGate::AwaitOptions& options_;
   const Deadline::Clock::time_point since_ = Deadline::Clock::now();
+  const size_t max_strangers_ = PlacesForStrangers(kMaxStrangers, kManyAtOnce + static_cast<size_t>(options_.count));
+  Deadline accept_again_ = Deadline::Now();
   Deadline reminder_ = Deadline::After(options_.remind);
   std::list<Stranger> strangers_;
   std::list<Guest> guests_;

@@ -5,8 +5,8 @@
 //   dlaunch ──pipes──► carrier (fork) ──TLS 1.3, pre-shared key──► dlaunch join ──pipes──► agent
 //
 // A connection that does not begin with the key's knock is never given more than its 16 bytes, five seconds and one of
-// 256 places, the oldest of which goes when another comes; one that does, without the key, nothing but ten seconds and
-// one of 64 carriers.
+// 256 places, or fewer where this process may have few files, the oldest of which goes when another comes; one that
+// does, without the key, nothing but ten seconds and one of 64 carriers.
 #pragma once
 
 #include <chrono>

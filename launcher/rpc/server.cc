@@ -1,7 +1,6 @@
 #include "launcher/rpc/server.h"
 
 #include <grpcpp/grpcpp.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +17,7 @@
 #include "cohort/v1/rendezvous.grpc.pb.h"
 #include "launcher/base/address_list.h"
 #include "launcher/base/listener.h"
+#include "launcher/base/open_files.h"
 #include "launcher/control/rendezvous.h"
 #include "launcher/control/replicated_rendezvous.h"
 #include "launcher/control/roster.h"
@@ -39,15 +39,8 @@ constexpr std::chrono::milliseconds kCloseTimeout{1000};
 constexpr std::chrono::milliseconds kLastWordsTimeout{1000};
 constexpr size_t kManyAgents = 2000;  // where it is not known how many there are
 
-// Connections that have not proven to be an agent's: all agents may come at once, and come again. Fewer where there are
-// few descriptors, so that the ranks of this node have theirs.
-size_t MaxUnproven(size_t agents) {
-  rlimit limit{};
-  const size_t wanted = 64 + 2 * agents;
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return wanted;
-  const size_t all_at_once = std::min<size_t>(8 + agents, limit.rlim_cur / 4);
-  return std::min(wanted, std::max<size_t>(all_at_once, limit.rlim_cur / 8));
-}
+// Connections that have not proven to be an agent's: all agents may come at once, and come again.
+size_t MaxUnproven(size_t agents) { return PlacesForStrangers(64 + 2 * agents, 8 + agents); }
 
 // gRPC neither says that it gets no threads nor goes on without: it waits.
 absl::Status CheckThreads() {

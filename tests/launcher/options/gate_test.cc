@@ -141,6 +141,11 @@ class Gate : public ::testing::Test {
   string said_;
 };
 
+bool HasEnded(const runtime::FileDescriptor& socket) {
+  pollfd polled = {socket.get(), POLLIN, 0};
+  return ::poll(&polled, 1, 0) == 1;
+}
+
 size_t BytesWritten(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/io");
   string name;
@@ -249,6 +254,46 @@ TEST_F(Gate, APartOfAKnockIsWaitedForAtNoCost) {
   });
   auto node = SecureStream::Connect(std::move(slow), key_, Deadline::After(seconds(20)));
   later.join();
+  ASSERT_TRUE(node.ok()) << node.status();
+  Greet(&*node, -1);
+  EXPECT_TRUE(Says("joined: 2 of 2"));
+}
+
+TEST_F(Gate, WithoutDescriptorsTheOldestStrangerGoesAndElseOthersWaitAtNoCost) {
+  ASSERT_NO_FATAL_FAILURE(Open({.count = 1}));
+  auto oldest = Knock();  // once it has a carrier, the gate has begun
+  ASSERT_TRUE(WaitUntil([&] { return Carriers().size() == 1; }));
+  oldest.Close();
+  ASSERT_TRUE(WaitUntil([&] { return Carriers().empty(); }));
+  const rlim_t files = NextFile();
+  oldest = Say("");
+  ASSERT_TRUE(WaitUntil([&] { return NextFile() > files; }));
+  LimitFiles(pid_, NextFile());
+  auto next = Say("");
+  EXPECT_TRUE(WaitUntil([&] { return HasEnded(oldest); }, seconds(3))) << "it is not the limit of its own time";
+  EXPECT_FALSE(HasEnded(next));
+  next.Close();
+  ASSERT_TRUE(WaitUntil([&] { return NextFile() == files; }));
+  LimitFiles(pid_, files);
+  const auto waiting = Say("");
+  EXPECT_LT(UsedInASecond(), 0.1);
+  EXPECT_FALSE(HasEnded(waiting));
+  LimitFiles(pid_, 1024);
+  auto node = Enter();
+  ASSERT_TRUE(node.ok()) << node.status();
+  Greet(&*node, -1);
+  EXPECT_TRUE(Says("joined: 2 of 2"));
+}
+
+TEST_F(Gate, StrangersHaveFewerPlacesWhereThereAreFewDescriptors) {
+  constexpr size_t kStrangers = 40, kPlaces = 9;
+  ASSERT_NO_FATAL_FAILURE(Open({.count = 1}, 64));
+  vector<runtime::FileDescriptor> strangers;
+  for (size_t i = 0; i < kStrangers; ++i) strangers.push_back(Say(""));
+  const auto ended = [&] { return std::count_if(strangers.begin(), strangers.end(), HasEnded); };
+  EXPECT_TRUE(WaitUntil([&] { return ended() >= static_cast<long>(kStrangers - kPlaces); }, seconds(3)))
+      << ended() << " have ended before their time is over";
+  auto node = Enter();
   ASSERT_TRUE(node.ok()) << node.status();
   Greet(&*node, -1);
   EXPECT_TRUE(Says("joined: 2 of 2"));
