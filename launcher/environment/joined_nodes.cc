@@ -17,7 +17,6 @@
 #include "launcher/base/say.h"
 #include "launcher/credentials.h"
 #include "launcher/environment/inventory.h"
-#include "launcher/environment/networks.h"
 #include "launcher/environment/this_machine.h"
 #include "launcher/join/join_job.h"
 #include "launcher/join/token.h"
@@ -41,18 +40,18 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
                                       (options.explain ? "--explain" : "--dry-run") + " out, or use --simulate-nodes " +
                                       std::to_string(count));
   }
+  COHORT_ASSIGN_OR_RETURN(NodeResources own, OwnResources(options));
   JoinToken token;
   COHORT_ASSIGN_OR_RETURN(const std::string random, NewJobSecret());
   token.secret = absl::WebSafeBase64Escape(random);
-  const std::vector<std::string> own = OwnAddresses(options.interface);
-  if (own.empty()) {
-    COHORT_RETURN_IF_ERROR(CheckOwnNetwork(options));
+  const std::vector<std::string> addresses = OwnAddresses(options.interface);
+  if (addresses.empty()) {
     return absl::InvalidArgumentError("this machine has no address that others may reach; bring its network up");
   }
   const bool on_all = options.interface.empty();
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open(options.ports.value_or(PortRange{0, 0}),
-                                                        on_all ? std::vector<std::string>() : own));
-  token.addresses = FormatAddresses(own, gate.port());
+                                                        on_all ? std::vector<std::string>() : addresses));
+  token.addresses = FormatAddresses(addresses, gate.port());
   const std::chrono::milliseconds wait = options.wait.value_or(kJoinWait);
   Say("1 of " + std::to_string(count) + " nodes is here; on " + (count == 2 ? "the other" : "each of the others") +
       ", run:\n\n  dlaunch join - <<< " + FormatToken(token) + "\n");
@@ -62,42 +61,41 @@ absl::StatusOr<JobNodes> JoinedNodes::Find(const Options& options) const {
         (*options.min_nodes == 1 ? " node the job can start; in " : " nodes the job can start; in ") +
         std::to_string(wait.count() / 1000) + " s it starts with those that came");
   }
-  absl::StatusOr<std::vector<JoinedNode>> joined = gate.Await(
-      MakeJoinKey(token.secret),
-      {.count = count - 1, .least = LeastOthers(options), .deadline = runtime::Deadline::After(wait), .say = &Say});
-  if (!joined.ok())
-    return absl::Status(joined.status().code(), absl::StrCat(joined.status().message(), "; see --wait"));
-  const std::string source = joined->empty() ? "this machine, which no other has joined"
-                                             : std::to_string(joined->size() + 1) + " machines that joined";
-  return WithJoined(options, source, *std::move(joined));
+  COHORT_ASSIGN_OR_RETURN(JobNodes found,
+                          AwaitJoined(options, std::move(own), &gate, MakeJoinKey(token.secret),
+                                      {.count = count - 1, .deadline = runtime::Deadline::After(wait)}));
+  const size_t machines = found.nodes.size();
+  found.source =
+      machines == 1 ? "this machine, which no other has joined" : std::to_string(machines) + " machines that joined";
+  return found;
 }
 
-absl::Status CheckOwnNetwork(const Options& options) {
-  if (options.interface.empty()) return absl::OkStatus();
-  const absl::Status found = CheckNetwork(options.interface, OwnNetworks());
-  return found.ok() ? found : absl::InvalidArgumentError("this machine " + std::string(found.message()));
+absl::StatusOr<NodeResources> OwnResources(const Options& options) {
+  absl::StatusOr<NodeResources> own = ResourcesOf(TakeInventory(), options, HostName());
+  if (own.ok()) return own;
+  return absl::InvalidArgumentError("this machine " + std::string(own.status().message()));
 }
 
-std::optional<int> LeastOthers(const Options& options) {
-  if (!options.min_nodes) return std::nullopt;
-  return *options.min_nodes - 1;
-}
-
-absl::StatusOr<JobNodes> WithJoined(const Options& options, const std::string& source, std::vector<JoinedNode> joined) {
-  JobNodes found{.source = source, .spawner = "local", .across_hosts = true};
+absl::StatusOr<JobNodes> AwaitJoined(const Options& options, NodeResources own, JoinGate* gate, const JoinKey& key,
+                                     JoinGate::AwaitOptions wait) {
+  if (options.min_nodes) wait.least = *options.min_nodes - 1;
+  wait.check = [&](const v1::NodeInventory& inventory) { return ResourcesOf(inventory, options, "").status(); };
+  wait.say = &Say;
+  absl::StatusOr<std::vector<JoinedNode>> joined = gate->Await(key, wait);
+  if (absl::IsDeadlineExceeded(joined.status())) {
+    return absl::DeadlineExceededError(absl::StrCat(joined.status().message(), "; see --wait"));
+  }
+  COHORT_RETURN_IF_ERROR(joined.status());
+  JobNodes found{.spawner = "local", .across_hosts = true};
   found.reached = std::make_shared<std::map<std::string, AgentProcess>>();
-  COHORT_ASSIGN_OR_RETURN(NodeResources own, ResourcesOf(TakeInventory(), options, HostName()));
+  std::set<std::string> names = {own.name};
   found.nodes.push_back(std::move(own));
-  std::set<std::string> names = {HostName()};
-  for (JoinedNode& node : joined) {
+  for (JoinedNode& node : *joined) {
     const std::string host = node.hello.inventory.host();
     std::string name = host;
     for (int i = 2; !names.insert(name).second; ++i) name = host + "#" + std::to_string(i);
-    absl::StatusOr<NodeResources> resources = ResourcesOf(node.hello.inventory, options, name);
-    if (!resources.ok()) {
-      return absl::InvalidArgumentError("host " + host + " " + std::string(resources.status().message()));
-    }
-    found.nodes.push_back(*std::move(resources));
+    COHORT_ASSIGN_OR_RETURN(NodeResources resources, ResourcesOf(node.hello.inventory, options, name));
+    found.nodes.push_back(std::move(resources));
     found.reached->emplace(name, std::move(node.agent));
   }
   return found;

@@ -1,10 +1,6 @@
 // Machines without a scheduler and without ssh: this one prints a line, and whoever sits at another pastes it there.
 #pragma once
 
-#include <optional>
-#include <string>
-#include <vector>
-
 #include "absl/status/statusor.h"
 #include "launcher/environment/node_source.h"
 #include "launcher/join/gate.h"
@@ -18,14 +14,13 @@ class JoinedNodes : public NodeSource {
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 };
 
-// This machine first, then those that came, with their agents; equal names are told apart by a number. For all sources
-// whose nodes come by themselves.
-absl::StatusOr<JobNodes> WithJoined(const Options& options, const std::string& source, std::vector<JoinedNode> joined);
+// What this machine has for the job; kInvalidArgument: no part to take, or no network that --iface names.
+absl::StatusOr<NodeResources> OwnResources(const Options& options);
 
-// kInvalidArgument: --iface names no network of this machine.
-absl::Status CheckOwnNetwork(const Options& options);
-
-// How many others are enough, of --nnodes MIN:MAX; all, where it is none.
-std::optional<int> LeastOthers(const Options& options);
+// This machine first, then those that came, with their agents; equal names are told apart by a number. With --nnodes
+// MIN:MAX those that can't be used are left out, and named; else the first such ends the wait. For all sources whose
+// nodes come by themselves: `wait` tells for how many and how long, and the source's words are left to the caller.
+absl::StatusOr<JobNodes> AwaitJoined(const Options& options, NodeResources own, JoinGate* gate, const JoinKey& key,
+                                     JoinGate::AwaitOptions wait);
 
 }  // namespace cohort::launcher

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "launcher/base/printable.h"
 #include "launcher/base/say.h"
 #include "launcher/base/text_file.h"
@@ -153,19 +152,16 @@ absl::StatusOr<JobNodes> Kubernetes::Find(const Options& options) const {
                             .wait = options.wait.value_or(kJoinWait)};
     return JobNodes{.source = pods(count), .instead = [target] { return JoinJob(target); }};
   }
-  COHORT_RETURN_IF_ERROR(CheckOwnNetwork(options));
+  COHORT_ASSIGN_OR_RETURN(NodeResources own, OwnResources(options));
   COHORT_ASSIGN_OR_RETURN(JoinGate gate, JoinGate::Open({ports.first, ports.first}));  // where the others look
   Say("pod 0 of " + std::to_string(count) + " waits for the others on port " + std::to_string(gate.port()));
-  absl::StatusOr<std::vector<JoinedNode>> joined =
-      gate.Await(key, {.count = count - 1,
-                       .least = LeastOthers(options),
-                       .indexed = true,
-                       .deadline = runtime::Deadline::After(options.wait.value_or(kJoinWait)),
-                       .say = &Say});
-  if (!joined.ok())
-    return absl::Status(joined.status().code(), absl::StrCat(joined.status().message(), "; see --wait"));
-  const std::string source = pods(joined->size() + 1);
-  return WithJoined(options, source, *std::move(joined));
+  COHORT_ASSIGN_OR_RETURN(JobNodes found,
+                          AwaitJoined(options, std::move(own), &gate, key,
+                                      {.count = count - 1,
+                                       .indexed = true,
+                                       .deadline = runtime::Deadline::After(options.wait.value_or(kJoinWait))}));
+  found.source = pods(found.nodes.size());
+  return found;
 }
 
 }  // namespace cohort::launcher

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <climits>
 #include <csignal>
 #include <cstring>
 #include <list>
@@ -34,9 +35,12 @@ constexpr size_t kManyAtOnce = 8;  // strangers besides the nodes that are waite
 constexpr int kMaxUnproven = 64;   // carriers in a handshake: who has seen a knock can repeat it
 constexpr std::chrono::seconds kStrangerLimit{5};
 constexpr std::chrono::seconds kHandshakeLimit{10};
+constexpr std::chrono::seconds kFarewell{1};      // for a node to hear why it is refused
 constexpr std::chrono::milliseconds kPause{100};  // until descriptors are looked for again
 constexpr size_t kMaxHello = 1u << 20;
 constexpr char kHello[] = "cohort-join ";
+constexpr char kRefusal = '\0';               // as an agent's message, an empty one, which is never the first
+constexpr size_t kMaxRefusal = PIPE_BUF - 1;  // what a pipe takes whole, and a TLS record holds
 
 // Someone who has not yet shown the knock.
 struct Stranger {
@@ -51,7 +55,8 @@ struct Guest {
   std::string said;
   Deadline limit;
   std::optional<JoinHello> hello;
-  bool heard = false;  // in this round
+  bool heard = false;    // in this round
+  bool refused = false;  // it may hear why until `limit`
 };
 
 // The carrier: child of a process with one thread, so that it may do anything.
@@ -95,6 +100,23 @@ void Dismiss(const Guest& guest) {
   ::waitpid(guest.agent.pid, nullptr, 0);
 }
 
+// Tells it why it can't be used.
+void Refuse(Guest* guest, const std::string& why) {
+  const std::string text = FormatJoinRefusal(why);
+  const auto before = ::signal(SIGPIPE, SIG_IGN);  // its carrier may have gone
+  (void)!::write(guest->agent.input.get(), text.data(), text.size());
+  ::signal(SIGPIPE, before);
+  guest->agent.input.Close();
+  guest->refused = true;
+  guest->limit = Deadline::After(kFarewell);
+}
+
+// Until it has heard why it was refused.
+void AwaitEnd(const Guest& guest) {
+  pollfd ended = {guest.agent.output.get(), 0, 0};
+  ::poll(&ended, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(guest.limit.left()).count()));
+}
+
 bool CanBeRead(int socket) {
   pollfd polled = {socket, POLLIN, 0};
   return ::poll(&polled, 1, 0) == 1;
@@ -106,11 +128,14 @@ class Reception {
   Reception(const Listener& listener, const JoinKey& key, const JoinGate::AwaitOptions& options)
       : listener_(listener), key_(key), knock_(KnockOf(key)), options_(options) {}
   ~Reception() {
-    for (const Guest& guest : guests_) Dismiss(guest);
+    for (const Guest& guest : guests_) {
+      if (guest.refused) AwaitEnd(guest);
+      Dismiss(guest);
+    }
   }
 
   absl::StatusOr<std::vector<JoinedNode>> Run() {
-    while (Complete() < options_.count) {
+    while (unusable_.ok() && Complete() < options_.count) {
       if (options_.deadline.passed()) {
         if (options_.least && Complete() >= *options_.least) break;
         const std::string enough =
@@ -123,6 +148,7 @@ class Reception {
       Remind();
       DropNotices();
     }
+    COHORT_RETURN_IF_ERROR(unusable_);
     std::vector<JoinedNode> nodes;
     if (options_.indexed) {
       guests_.sort([](const Guest& a, const Guest& b) { return Place(a) < Place(b); });
@@ -244,7 +270,8 @@ class Reception {
       return false;
     }
     guest->said.append(buffer, static_cast<size_t>(n));
-    if (guest->hello || guest->said.size() > kMaxHello) return false;  // it has nothing to say before its start
+    // It has nothing to say before its start.
+    if (guest->hello || guest->refused || guest->said.size() > kMaxHello) return false;
     if (std::count(guest->said.begin(), guest->said.end(), '\n') < 3) return true;
     absl::StatusOr<JoinHello> hello = ParseJoinHello(guest->said);
     if (!hello.ok()) return false;
@@ -253,6 +280,12 @@ class Reception {
                    ", but there are " + std::to_string(options_.count + 1) +
                    "; are --nnodes and the number of pods the same?");
       return false;
+    }
+    if (const absl::Status usable = options_.check ? options_.check(hello->inventory) : absl::OkStatus();
+        !usable.ok()) {
+      LeaveOut(guest,
+               absl::Status(usable.code(), "host " + hello->inventory.host() + " " + std::string(usable.message())));
+      return true;
     }
     if (options_.indexed) {
       guests_.remove_if([&](const Guest& other) {
@@ -267,12 +300,23 @@ class Reception {
     return true;
   }
 
+  // Others may come in its place, where this does not end the wait.
+  void LeaveOut(Guest* guest, const absl::Status& why) {
+    Refuse(guest, std::string(why.message()));
+    if (options_.least) {
+      options_.say("left out: " + std::string(why.message()));
+    } else {
+      unusable_ = why;
+    }
+  }
+
   const Listener& listener_;
   const JoinKey& key_;
   const std::string knock_;
   const JoinGate::AwaitOptions& options_;
   const Deadline::Clock::time_point since_ = Deadline::Clock::now();
   const size_t max_strangers_ = PlacesForStrangers(kMaxStrangers, kManyAtOnce + static_cast<size_t>(options_.count));
+  absl::Status unusable_;  // why the wait is over
   Deadline accept_again_ = Deadline::Now();
   Deadline reminder_ = Deadline::After(options_.remind);
   std::list<Stranger> strangers_;
@@ -296,6 +340,13 @@ absl::StatusOr<JoinHello> ParseJoinHello(const std::string& text) {
   if (!inventory.ok()) return absl::InvalidArgumentError(std::string(inventory.status().message()));
   hello.inventory = *inventory;
   return hello;
+}
+
+std::string FormatJoinRefusal(const std::string& why) { return kRefusal + why.substr(0, kMaxRefusal); }
+
+std::optional<std::string> ParseJoinRefusal(const std::string& first) {
+  if (!first.starts_with(kRefusal)) return std::nullopt;
+  return first.substr(1);
 }
 
 absl::StatusOr<JoinGate> JoinGate::Open(const PortRange& ports, const std::vector<std::string>& hosts) {

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
 #include "launcher/base/listener.h"
@@ -35,6 +36,11 @@ struct JoinHello {
 // kInvalidArgument: it is none. Pure.
 absl::StatusOr<JoinHello> ParseJoinHello(const std::string& text);
 
+// What a node that can't be used is told in place of its agent's first message, so short that it comes in one piece.
+std::string FormatJoinRefusal(const std::string& why);
+// Why, where the first that a node is told is that; nothing where it is an agent's message. Pure.
+std::optional<std::string> ParseJoinRefusal(const std::string& first);
+
 struct JoinedNode {
   JoinHello hello;
   AgentProcess agent;
@@ -51,14 +57,17 @@ class JoinGate {
   struct AwaitOptions {
     int count = 0;                  // how many nodes, without this one
     std::optional<int> least = {};  // how many are enough when the time is over; all unless set
+    // Whether one that tells this can be used, else why not, to be read after its name; all can unless set. Where there
+    // is a least number, one that can't is told so, named and left out, as if it had not come; else it ends the wait.
+    std::function<absl::Status(const v1::NodeInventory& inventory)> check = {};
     bool indexed = false;  // they come with their places, 1 to count; a later one with the same replaces the earlier
     runtime::Deadline deadline = runtime::Deadline::After(std::chrono::seconds(0));
     std::function<void(const std::string& line)> say = {};        // what users should see
     std::chrono::milliseconds remind = std::chrono::seconds(30);  // how often it says for how long it waits
   };
   // Waits for all of them, or for the least number and the deadline; in the order of their places, or of coming. Those
-  // that leave before all are there are waited for again. kDeadlineExceeded tells how many came. Call from the main
-  // thread, with no other in the process.
+  // that leave before all are there are waited for again. kDeadlineExceeded tells how many came; `check`'s error, of
+  // which host. Call from the main thread, with no other in the process.
   absl::StatusOr<std::vector<JoinedNode>> Await(const JoinKey& key, const AwaitOptions& options);
 
  private:

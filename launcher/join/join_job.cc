@@ -195,9 +195,12 @@ int JoinJob(const JoinTarget& target) {
   const absl::Status offered =
       stream->Write(FormatJoinHello(target.index, TakeInventory()), Deadline::After(seconds(30)));
   if (offered.ok()) Say("joined the job at " + target.addresses + ", which prints what the ranks print");
-  const absl::StatusOr<bool> started = offered.ok() ? stream->AwaitByte() : absl::StatusOr<bool>(offered);
-  if (!started.ok() || !*started) {
+  const absl::StatusOr<std::string> first = offered.ok() ? stream->AwaitBytes() : absl::StatusOr<std::string>(offered);
+  if (!first.ok() || first->empty()) {
     return Refuse("the job ended before it started: its first machine says why", kExitLauncher);
+  }
+  if (const auto why = ParseJoinRefusal(*first)) {
+    return Refuse("the job can't use this machine; its first machine says: " + *why, kExitLauncher);
   }
   DropNotices();
   return RunAgentBehind(&*stream);

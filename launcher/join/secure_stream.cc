@@ -272,17 +272,17 @@ absl::Status SecureStream::Write(const std::string& bytes, Deadline deadline) {
   }
 }
 
-absl::StatusOr<bool> SecureStream::AwaitByte() {
+absl::StatusOr<std::string> SecureStream::AwaitBytes() {
   Flow flow;
   Silence silence;
   for (;;) {
     const bool connected = rep_->Receive(&flow) && !silence.IsTooLong(rep_->socket.get());
     if (!flow.empty()) {
       rep_->early = flow.bytes;
-      return true;
+      return flow.bytes;
     }
     if (!connected) return absl::UnavailableError("the connection ended");
-    if (flow.ended) return false;
+    if (flow.ended) return "";
     pollfd polled = {rep_->socket.get(), POLLIN, 0};
     ::poll(&polled, 1, 1000);
   }

@@ -29,8 +29,9 @@ class SecureStream {
 
   // Writes all of it. kUnavailable: the connection ended; kDeadlineExceeded.
   absl::Status Write(const std::string& bytes, runtime::Deadline deadline);
-  // Waits for the other side's first byte, which the next Pump passes on. False: it ended the stream in order.
-  absl::StatusOr<bool> AwaitByte();
+  // Waits for the other side's first bytes, which the next Pump passes on: all of its first record at least. Empty: it
+  // ended the stream in order.
+  absl::StatusOr<std::string> AwaitBytes();
 
   struct PumpOptions {
     // Returns when the other side has ended. Otherwise it goes on until `input` has ended as well, and the other side

@@ -9,10 +9,12 @@
 #include <string>
 #include <vector>
 
+#include "launcher/base/address_list.h"
 #include "launcher/base/free_port.h"
 #include "launcher/base/own_addresses.h"
 #include "tests/launcher/dlaunch/cluster_dns.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
+#include "tests/launcher/dlaunch/join_line.h"
 #include "tests/launcher/dlaunch/same_command.h"
 #include "tests/support/linked_namespaces.h"
 
@@ -90,6 +92,20 @@ TEST_F(Pods, TheLeastNumberIsEnoughWhenTheTimeIsOver) {
   EXPECT_EQ(three->Wait(), 0) << three->err();
   EXPECT_NE(zero->err().find("2 ranks on 2 pods"), string::npos) << zero->err();
   EXPECT_NE(zero->out().find("[1] 1 of 2"), string::npos) << zero->out();
+}
+
+TEST_F(Pods, OneThatCantBeUsedIsLeftOutWhereTheOthersAreEnough) {
+  const vector<string> command = {"--nnodes", "2:3", "--", "sh", "-c", "echo $RANK of $WORLD_SIZE"};
+  const auto zero = Start(0, 3, command, "12");
+  ASSERT_TRUE(zero->WaitUntil([&] { return zero->err().find("waits for the others") != string::npos; }));
+  const string gate = FormatAddresses({OwnAddresses()[0]}, std::stoi(ports_));
+  EXPECT_TRUE(
+      OfferOldMachine(gate, string(kSecret, sizeof kSecret - 2), 1).starts_with("host relic has dlaunch 0.0.1"));
+  const auto two = Start(2, 3, command);
+  EXPECT_EQ(zero->Wait(), 0) << zero->err();
+  EXPECT_EQ(two->Wait(), 0) << two->err();
+  EXPECT_NE(zero->err().find("left out: host relic has dlaunch 0.0.1, here it is "), string::npos) << zero->err();
+  EXPECT_NE(zero->err().find("2 ranks on 2 pods"), string::npos) << zero->err();
 }
 
 TEST_F(Pods, ADryRunNeitherWaitsNorJoins) {

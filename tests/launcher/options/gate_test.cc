@@ -299,5 +299,50 @@ TEST_F(Gate, StrangersHaveFewerPlacesWhereThereAreFewDescriptors) {
   EXPECT_TRUE(Says("joined: 2 of 2"));
 }
 
+absl::Status RefuseOld(const v1::NodeInventory& inventory) {
+  return inventory.version() == "old" ? absl::InvalidArgumentError("is old") : absl::OkStatus();
+}
+
+v1::NodeInventory OldMachine() {
+  v1::NodeInventory inventory = TakeInventory();
+  inventory.set_host("relic");
+  inventory.set_version("old");
+  return inventory;
+}
+
+string RefusalTo(SecureStream* stream) {
+  const absl::StatusOr<string> first = stream->AwaitBytes();
+  return first.ok() ? ParseJoinRefusal(*first).value_or("none") : string(first.status().message());
+}
+
+TEST_F(Gate, ANodeThatCantBeUsedIsToldWhyAndAnotherTakesItsPlace) {
+  ASSERT_NO_FATAL_FAILURE(Open({.count = 1, .least = 0, .check = &RefuseOld}));
+  auto old = Enter();
+  ASSERT_TRUE(old.ok()) << old.status();
+  Greet(&*old, -1, OldMachine());
+  ASSERT_TRUE(Says("left out: host relic is old\n"));
+  EXPECT_EQ(RefusalTo(&*old), "host relic is old");
+  auto node = Enter();
+  ASSERT_TRUE(node.ok()) << node.status();
+  Greet(&*node, -1);
+  EXPECT_TRUE(Says("joined: 2 of 2"));
+}
+
+TEST_F(Gate, WhereAllAreNeededOneThatCantBeUsedEndsTheWait) {
+  ASSERT_NO_FATAL_FAILURE(Open({.count = 2, .check = &RefuseOld}));
+  auto old = Enter();
+  ASSERT_TRUE(old.ok()) << old.status();
+  Greet(&*old, -1, OldMachine());
+  ASSERT_TRUE(Says("ends: host relic is old\n"));
+  EXPECT_EQ(RefusalTo(&*old), "host relic is old");
+}
+
+TEST(JoinRefusal, ComesBackShortenedAndAnAgentsMessageIsNone) {
+  EXPECT_EQ(ParseJoinRefusal(FormatJoinRefusal("too old")), "too old");
+  EXPECT_LE(FormatJoinRefusal(string(100'000, 'x')).size(), size_t{4096});
+  EXPECT_EQ(ParseJoinRefusal("\x05hello"), std::nullopt);
+  EXPECT_EQ(ParseJoinRefusal(""), std::nullopt);
+}
+
 }  // namespace
 }  // namespace cohort::launcher

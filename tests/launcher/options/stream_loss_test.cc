@@ -60,7 +60,7 @@ bool Send(const JoinKey& key) {
   auto stream = SecureStream::Connect(std::move(connection->socket), key, Deadline::After(kPatience));
   if (!stream.ok()) return false;
   if (!stream->Write(FormatJoinHello(-1, TakeInventory()), Deadline::After(kPatience)).ok()) return false;
-  if (!stream->AwaitByte().ok()) return false;
+  if (!stream->AwaitBytes().ok()) return false;
   runtime::FileDescriptor zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   return !stream->Pump(std::move(zeros), runtime::FileDescriptor(::open("/dev/null", O_WRONLY | O_CLOEXEC)), {}).ok();
 }
