@@ -406,7 +406,8 @@ TEST(Notices, AreNotTakenForSomethingElseWhenARankDiesOfThem) {
   ::kill(job.pid(), SIGUSR1);
   EXPECT_EQ(job.Wait(), 128 + SIGUSR1) << job.err();
   EXPECT_NE(job.err().find("rank 1 (node1, pid "), string::npos) << job.err();
-  EXPECT_NE(job.err().find("killed by SIGUSR1, which dlaunch or its agent was sent and passed on"), string::npos) << job.err();
+  EXPECT_NE(job.err().find("killed by SIGUSR1, which dlaunch or its agent was sent and passed on"), string::npos)
+      << job.err();
 }
 
 // A rank that prints more than it may: dlaunch prints the first second's worth, what is missing is counted, the last
