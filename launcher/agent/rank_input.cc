@@ -43,11 +43,11 @@ void RankInput::WriteSome() {
       return want_(0, true);
     }
   }
-  if (written_ == pending_.size()) {
-    pending_.clear();
+  if (written_ == pending_.size() || written_ > kWindow) {
+    pending_.erase(0, written_);
     written_ = 0;
-    if (end_) return Close();
   }
+  if (pending_.empty() && end_) return Close();
   loop_->SetEvents(pipe_.get(), pending_.empty() ? 0 : uint32_t{EPOLLOUT});
   if (taken > 0) want_(taken, false);
 }
