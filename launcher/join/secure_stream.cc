@@ -100,8 +100,8 @@ struct Flow {
   bool room() const { return !ended && bytes.size() - done < kBuffer; }
   bool empty() const { return done == bytes.size(); }
   void Add(const char* data, size_t size) {
-    if (empty()) {
-      bytes.clear();
+    if (empty() || done > kBuffer) {
+      bytes.erase(0, done);
       done = 0;
     }
     bytes.append(data, size);

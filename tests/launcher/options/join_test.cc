@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -15,6 +16,7 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "launcher/base/address_list.h"
@@ -24,6 +26,7 @@
 #include "launcher/join/secure_stream.h"
 #include "launcher/join/token.h"
 #include "runtime/base/file_descriptor.h"
+#include "tests/support/resident_memory.h"
 
 namespace cohort::launcher {
 namespace {
@@ -31,7 +34,7 @@ namespace {
 using runtime::Deadline;
 using std::string;
 using std::chrono::seconds;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 string RandomBytes(std::mt19937* random, size_t size) {
   string bytes(size, '\0');
@@ -250,6 +253,58 @@ TEST_F(SecureStreams, SaysTheEndThroughAFullConnection) {
     EXPECT_TRUE(ended.ok()) << ended << " after " << size << " bytes";
     EXPECT_EQ(StatusOf(sender), 0);
   }
+}
+
+// The reader lets the connection fill up before each piece that it takes, so that no buffer on the way is ever empty.
+TEST_F(SecureStreams, HoldsLittleOfWhatPassesToASlowReader) {
+  constexpr size_t kBlocks = 64, kMuch = 6u << 20;
+  std::mt19937 random(7);
+  const string block = RandomBytes(&random, 1u << 20);
+  const runtime::FileDescriptor input(::memfd_create("input", MFD_CLOEXEC));
+  for (size_t i = 0; i < kBlocks; ++i) {
+    ASSERT_EQ(::pwrite(input.get(), block.data(), block.size(), static_cast<off_t>(i * block.size())),
+              static_cast<ssize_t>(block.size()));
+  }
+  const JoinKey key = MakeJoinKey("shared");
+  Ends ends = Connected();
+  int output[2];
+  ASSERT_EQ(::pipe(output), 0);
+  const auto nothing = [](int flags) { return runtime::FileDescriptor(::open("/dev/null", flags)); };
+  const pid_t sender = InAnotherProcess([&] {
+    ends.server.Close();
+    ::close(output[0]);
+    ::close(output[1]);
+    auto stream = SecureStream::Connect(std::move(ends.client), key, Deadline::After(seconds(20)));
+    return stream.ok() && stream->Pump(runtime::FileDescriptor(::dup(input.get())), nothing(O_WRONLY), {}).ok();
+  });
+  const pid_t receiver = InAnotherProcess([&] {
+    ends.client.Close();
+    ::close(output[0]);
+    auto stream = SecureStream::Accept(std::move(ends.server), key, Deadline::After(seconds(20)));
+    return stream.ok() && stream->Pump(nothing(O_RDONLY), runtime::FileDescriptor(output[1]), {}).ok();
+  });
+  ends = {};
+  ::close(output[1]);
+  runtime::FileDescriptor reader(output[0]);
+  const auto room = static_cast<size_t>(::fcntl(reader.get(), F_GETPIPE_SZ));
+  const Deadline deadline = Deadline::After(seconds(60));
+  size_t got = 0, before[2] = {0, 0};
+  for (string piece(room / 2, '\0'); got < kBlocks * block.size() && !HasFailure(); got += piece.size()) {
+    const size_t awaited = std::min(room, kBlocks * block.size() - got);
+    for (int waiting = 0; static_cast<size_t>(waiting) < awaited && !deadline.passed(); ::usleep(20)) {
+      ASSERT_EQ(::ioctl(reader.get(), FIONREAD, &waiting), 0);
+    }
+    for (const int side : {0, 1}) {
+      const size_t holds = testing::ResidentMemory(side == 0 ? sender : receiver);
+      if (got == 0) before[side] = holds;
+      EXPECT_LT(holds, before[side] + kMuch) << (side == 0 ? "the sender" : "the receiver") << " after " << got;
+    }
+    ASSERT_EQ(::read(reader.get(), piece.data(), piece.size()), static_cast<ssize_t>(piece.size()));
+    EXPECT_EQ(std::string_view(block).substr(got % block.size(), piece.size()).compare(piece), 0) << "after " << got;
+  }
+  reader.Close();
+  EXPECT_EQ(StatusOf(sender), 0);
+  EXPECT_EQ(StatusOf(receiver), 0);
 }
 
 // The loss is seen while nobody takes what came before it, and told when somebody has.
