@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "launcher/credentials.h"
+#include "launcher/rpc/connection_guard.h"
 #include "launcher/rpc/grpc_settings.h"
 
 namespace cohort::launcher {
@@ -15,18 +16,6 @@ std::vector<std::string> CertifiedNames(const grpc::ServerContextBase& context) 
     names.emplace_back(name.data(), name.size());
   }
   return names;
-}
-
-// "127.0.0.1" of "ipv4:127.0.0.1:4711", "::1" of "ipv6:%5B::1%5D:4711".
-std::string HostOf(const std::string& peer) {
-  const size_t scheme = peer.find(':');
-  const size_t port = peer.rfind(':');
-  if (scheme == std::string::npos || port <= scheme) return peer;
-  std::string host = peer.substr(scheme + 1, port - scheme - 1);
-  for (const char* bracket : {"%5B", "%5D", "[", "]"}) {
-    if (const size_t at = host.find(bracket); at != std::string::npos) host.erase(at, std::string(bracket).size());
-  }
-  return host;
 }
 
 }  // namespace
@@ -41,7 +30,7 @@ grpc::Status AgentStream::Check(v1::NodeOffer* offer) const {
     return grpc::Status(grpc::StatusCode::PERMISSION_DENIED,
                         "an agent with the certificate of " + own + " claims to be " + claimed);
   }
-  if (offer->address().empty()) offer->set_address(HostOf(context_->peer()));
+  if (offer->address().empty()) offer->set_address(PeerHost(context_->peer()));
   return grpc::Status::OK;
 }
 

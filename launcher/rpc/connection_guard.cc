@@ -55,7 +55,7 @@ std::string PeerKey(const sockaddr_storage& address) {
   return KeyOf(six.sin6_addr, ntohs(six.sin6_port));
 }
 
-std::string PeerKey(const std::string& grpc_peer) {
+std::string PeerHost(const std::string& grpc_peer) {
   const size_t scheme = grpc_peer.find(':');
   const size_t colon = grpc_peer.rfind(':');
   if (scheme == std::string::npos || colon <= scheme) return "";
@@ -63,7 +63,11 @@ std::string PeerKey(const std::string& grpc_peer) {
   for (const std::string bracket : {"%5B", "%5D", "[", "]"}) {
     if (const size_t at = host.find(bracket); at != std::string::npos) host.erase(at, bracket.size());
   }
-  host.resize(std::min(host.find('%'), host.size()));  // the scope of a link-local one
+  return host.substr(0, host.find('%'));
+}
+
+std::string PeerKey(const std::string& grpc_peer) {
+  const std::string host = PeerHost(grpc_peer);
   const int port = PortOf(grpc_peer);
   in_addr four{};
   if (::inet_pton(AF_INET, host.c_str(), &four) == 1) return KeyOf(Mapped(four), port);

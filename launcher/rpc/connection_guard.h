@@ -29,6 +29,9 @@ namespace cohort::launcher {
 // "ipv6:%5B::1%5D:4711"). Empty for what is neither. An address of IPv4 behind one of IPv6 is that of IPv4.
 std::string PeerKey(const sockaddr_storage& address);
 std::string PeerKey(const std::string& grpc_peer);
+// Its address alone, without the scope of a link-local one, which means nothing elsewhere: "127.0.0.1", "::1". Empty
+// for what is no such name.
+std::string PeerHost(const std::string& grpc_peer);
 
 class ConnectionGuard {
  public:

@@ -198,5 +198,13 @@ TEST(PeerKey, IsTheSameForAnAddressAndWhatGrpcCallsIt) {
   EXPECT_EQ(PeerKey("unix:/tmp/x"), "");
 }
 
+TEST(PeerHost, IsTheAddressWithoutPortAndScope) {
+  EXPECT_EQ(PeerHost("ipv4:127.0.0.1:4711"), "127.0.0.1");
+  for (const char* name : {"ipv6:%5Bfe80::1%5D:4711", "ipv6:[fe80::1]:4711", "ipv6:%5Bfe80::1%25eth0%5D:4711"}) {
+    EXPECT_EQ(PeerHost(name), "fe80::1") << name;
+  }
+  EXPECT_EQ(PeerHost("unix:/tmp/x"), "");
+}
+
 }  // namespace
 }  // namespace cohort::launcher
