@@ -156,10 +156,6 @@ absl::StatusOr<TlsIdentity> JobAuthority::IssueAgent(uint32_t node, bool hosts_r
   return rep_->Issue(names);
 }
 
-absl::StatusOr<TlsIdentity> JobAuthority::IssueRendezvous() const { return rep_->Issue({kRendezvousName}); }
-
-const std::string& JobAuthority::ca_certificate() const { return rep_->pem; }
-
 std::string NewJobId() {
   unsigned char bytes[8] = {};
   (void)!::getrandom(bytes, sizeof bytes, 0);

@@ -39,10 +39,6 @@ class JobAuthority {
   // A new key and certificate for the agent of `node`, whose subject and alternative name is AgentCertificateName. With
   // `hosts_rendezvous` it names kRendezvousName as well and so may serve as the rendezvous. About 0.2 ms.
   absl::StatusOr<TlsIdentity> IssueAgent(uint32_t node, bool hosts_rendezvous = false) const;
-  // A certificate for kRendezvousName alone.
-  absl::StatusOr<TlsIdentity> IssueRendezvous() const;
-
-  const std::string& ca_certificate() const;
 
  private:
   struct Rep;

@@ -26,8 +26,6 @@ class MessageReader {
   // broken (a length above kMaxPipeMessage, bytes that are no such message, or a mebibyte without the awaited text) and
   // nothing after it can be read.
   absl::StatusOr<bool> Next(google::protobuf::MessageLite* message);
-  // Bytes of an unfinished message.
-  size_t pending() const { return buffer_.size() - consumed_; }
 
  private:
   std::string buffer_;
@@ -54,7 +52,6 @@ class MessageWriter {
   bool Write(const google::protobuf::MessageLite& message);
   bool full() const { return pending_.size() - written_ >= kHighWater; }
   bool empty() const { return written_ == pending_.size(); }
-  bool broken() const { return broken_; }
   // Called after full() has become false again, and when everything was written.
   void set_on_drained(std::function<void()> fn) { on_drained_ = std::move(fn); }
   // Closes the stream; what was not written yet is lost.

@@ -256,7 +256,7 @@ int Measure(uint32_t nodes, uint32_t ranks_per_node, uint32_t at_once) {
   if (!authority.ok()) return Fail(std::string(authority.status().message()));
   std::vector<TlsIdentity> identities;
   for (uint32_t node = 0; node < nodes; ++node) identities.push_back(*authority->IssueAgent(node));
-  const Server server(MakePlan(nodes, ranks_per_node), *authority->IssueRendezvous());
+  const Server server(MakePlan(nodes, ranks_per_node), *authority->IssueAgent(0, /*hosts_rendezvous=*/true));
   const std::string address = server.address();
   if (address.empty()) return Fail("the rendezvous can't listen");
   Agents agents(nodes, ranks_per_node);

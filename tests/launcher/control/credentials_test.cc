@@ -38,10 +38,12 @@ TEST(Credentials, CertificatesNameTheirHolderAndVerifyAgainstTheirJobOnly) {
   const auto other = JobAuthority::Create();
   ASSERT_TRUE(job.ok() && other.ok());
   const auto agent = job->IssueAgent(12);
-  ASSERT_TRUE(agent.ok()) << agent.status();
-  EXPECT_EQ(agent->ca_certificate, job->ca_certificate());
-  EXPECT_TRUE(IsSignedBy(agent->certificate, job->ca_certificate()));
-  EXPECT_FALSE(IsSignedBy(agent->certificate, other->ca_certificate()));
+  const auto peer = job->IssueAgent(3);
+  const auto stranger = other->IssueAgent(3);
+  ASSERT_TRUE(agent.ok() && peer.ok() && stranger.ok()) << agent.status();
+  EXPECT_EQ(agent->ca_certificate, peer->ca_certificate);
+  EXPECT_TRUE(IsSignedBy(agent->certificate, peer->ca_certificate));
+  EXPECT_FALSE(IsSignedBy(agent->certificate, stranger->ca_certificate));
   const Certificate certificate = Parse(agent->certificate);
   EXPECT_EQ(X509_check_host(certificate.get(), "cohort-agent-12", 0, 0, nullptr), 1);
   EXPECT_EQ(X509_check_host(certificate.get(), "cohort-agent-1", 0, 0, nullptr), 0);
@@ -62,7 +64,7 @@ TEST(Credentials, AnAgentCannotIssueCertificates) {
   const auto agent = job->IssueAgent(0);
   const Certificate certificate = Parse(agent->certificate);
   EXPECT_EQ(X509_check_ca(certificate.get()), 0);
-  EXPECT_NE(X509_check_ca(Parse(job->ca_certificate()).get()), 0);
+  EXPECT_NE(X509_check_ca(Parse(agent->ca_certificate).get()), 0);
 }
 
 TEST(Credentials, KeysAndSerialsAreFreshAndValidityIsBoundedBothWays) {

@@ -99,7 +99,7 @@ class FloodTest : public ::testing::TestWithParam<Strangers> {
       placement.add_ranks()->set_rank(node);
     }
     RendezvousServer::Options options;
-    options.identity = *authority_.IssueRendezvous();
+    options.identity = *authority_.IssueAgent(0, /*hosts_rendezvous=*/true);
     options.hosts = GetParam().hosts;
     auto server = RendezvousServer::Start(plan, options, nullptr);
     ASSERT_TRUE(server.ok()) << server.status();

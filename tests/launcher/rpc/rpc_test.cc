@@ -111,7 +111,7 @@ class RpcTest : public ::testing::Test {
 
   void StartServer(const v1::JobPlan& plan) {
     RendezvousServer::Options options;
-    options.identity = *authority_.IssueRendezvous();
+    options.identity = *authority_.IssueAgent(0, /*hosts_rendezvous=*/true);
     auto server = RendezvousServer::Start(plan, options, [this](v1::JobReport report) {
       const runtime::MutexLock lock(mutex_);
       report_ = std::move(report);
@@ -236,7 +236,7 @@ TEST_F(RpcTest, AnotherJobsAgentIsNotLetIn) {
   EXPECT_EQ(stranger.status().code(), absl::StatusCode::kUnauthenticated) << stranger.status();
   // It accepts the rendezvous' certificate, but the rendezvous does not accept its own.
   TlsIdentity half = *other.IssueAgent(0);
-  half.ca_certificate = authority_.ca_certificate();
+  half.ca_certificate = authority_.IssueAgent(0)->ca_certificate;
   const auto intruder =
       RendezvousClient::Connect(server_->address(), half, MakeOffer(0), ear.callbacks(), Deadline::After(kPatience));
   ASSERT_FALSE(intruder.ok());
@@ -439,7 +439,7 @@ TEST_F(RpcTest, AnAgentThatHasJoinedMayNotOfferItselfAgain) {
 TEST_F(RpcTest, TwoServersCannotShareAPort) {
   StartServer(MakePlan(1, 1));
   RendezvousServer::Options options;
-  options.identity = *authority_.IssueRendezvous();
+  options.identity = *authority_.IssueAgent(0, /*hosts_rendezvous=*/true);
   options.port = std::stoi(server_->address().substr(server_->address().rfind(':') + 1));
   const auto second = RendezvousServer::Start(MakePlan(1, 1), options, nullptr);
   ASSERT_FALSE(second.ok());
