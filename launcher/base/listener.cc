@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -110,6 +111,11 @@ absl::StatusOr<Listener> ListenOn(const std::vector<std::string>& hosts, int por
     listener = ListenOnEach(hosts, port);
   }
   return listener;
+}
+
+bool HasWaiting(int socket) {
+  pollfd polled = {socket, POLLIN, 0};
+  return ::poll(&polled, 1, 0) == 1;
 }
 
 }  // namespace cohort::launcher

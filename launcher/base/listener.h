@@ -19,4 +19,7 @@ struct Listener {
 // any free one. kUnavailable says which address and why; kInvalidArgument: one is no address.
 absl::StatusOr<Listener> ListenOn(const std::vector<std::string>& hosts, int port);
 
+// Whether somebody waits to be accepted. accept(2) says EMFILE also where nobody does.
+bool HasWaiting(int socket);
+
 }  // namespace cohort::launcher

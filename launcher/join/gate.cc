@@ -117,11 +117,6 @@ void AwaitEnd(const Guest& guest) {
   ::poll(&ended, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(guest.limit.left()).count()));
 }
 
-bool CanBeRead(int socket) {
-  pollfd polled = {socket, POLLIN, 0};
-  return ::poll(&polled, 1, 0) == 1;
-}
-
 // One Await.
 class Reception {
  public:
@@ -158,6 +153,7 @@ class Reception {
         nodes.push_back({*std::move(guest->hello), std::move(guest->agent)});
         guest = guests_.erase(guest);
       } else {
+        if (!guest->refused) Refuse(&*guest, "the job has all its " + std::to_string(nodes.size() + 1) + " nodes");
         ++guest;
       }
     }
@@ -228,7 +224,7 @@ class Reception {
         strangers_.push_back({runtime::FileDescriptor(fd), Deadline::After(kStrangerLimit)});
       } else if (errno != EMFILE && errno != ENFILE && errno != ENOBUFS && errno != ENOMEM) {
         return;
-      } else if (!CanBeRead(listener)) {
+      } else if (!HasWaiting(listener)) {
         return;  // the kernel looks for a descriptor first, and then whether somebody is there
       } else if (!strangers_.empty()) {
         strangers_.pop_front();

@@ -100,7 +100,10 @@ absl::StatusOr<SecureStream> DialUntilItAnswers(const JoinTarget& target) {
     absl::StatusOr<SecureStream> stream = Dial(target);
     if (stream.ok() || absl::IsInvalidArgument(stream.status())) return stream;
     const std::string why(stream.status().message());
-    if (deadline.passed()) return absl::UnavailableError("can't reach the job at " + target.addresses + ": " + why);
+    if (deadline.passed()) {
+      return absl::UnavailableError("can't reach the job at " + target.addresses + ": " + why +
+                                    "; it listens only as long as it waits for nodes: has it all of them, or ended?");
+    }
     if (!std::exchange(told, true)) Say("waiting for the job at " + target.addresses + " (" + why + ")");
     ::poll(nullptr, 0, kRetryMs);
   }
@@ -194,13 +197,13 @@ int JoinJob(const JoinTarget& target) {
   if (!stream.ok()) return Refuse(stream.status(), kExitLauncher);
   const absl::Status offered =
       stream->Write(FormatJoinHello(target.index, TakeInventory()), Deadline::After(seconds(30)));
-  if (offered.ok()) Say("joined the job at " + target.addresses + ", which prints what the ranks print");
+  if (offered.ok()) Say("reached the job at " + target.addresses + ", which prints what the ranks print");
   const absl::StatusOr<std::string> first = offered.ok() ? stream->AwaitBytes() : absl::StatusOr<std::string>(offered);
   if (!first.ok() || first->empty()) {
     return Refuse("the job ended before it started: its first machine says why", kExitLauncher);
   }
   if (const auto why = ParseJoinRefusal(*first)) {
-    return Refuse("the job can't use this machine; its first machine says: " + *why, kExitLauncher);
+    return Refuse("this machine is not used; the job's first machine says: " + *why, kExitLauncher);
   }
   DropNotices();
   return RunAgentBehind(&*stream);

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "launcher/base/address_list.h"
+#include "launcher/base/listener.h"
 #include "runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -167,6 +168,7 @@ void ConnectionGuard::AcceptAll(int listener) {
     if (fd >= 0) {
       Admit(runtime::FileDescriptor(fd), peer);
     } else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
+      if (!HasWaiting(listener)) return;
       if (!FindRoom()) return Listen(false);
     } else if (errno == EAGAIN || errno == EINVAL || errno == EBADF) {
       return;

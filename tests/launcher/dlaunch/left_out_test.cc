@@ -57,7 +57,8 @@ TEST(LeftOut, SaysWhy) {
   ASSERT_NE(token, "") << first.err();
   DlaunchProcess second({"join", token}, in(1));
   EXPECT_EQ(second.Wait(), kExitLauncher) << second.err();
-  EXPECT_NE(second.err().find("can't use this machine; its first machine says: host "), string::npos) << second.err();
+  EXPECT_NE(second.err().find("this machine is not used; the job's first machine says: host "), string::npos)
+      << second.err();
   EXPECT_NE(second.err().find(" has no address on --iface 10.77."), string::npos) << second.err();
   EXPECT_EQ(first.Wait(), 0) << first.err();
   EXPECT_NE(first.err().find("left out: host "), string::npos) << first.err();

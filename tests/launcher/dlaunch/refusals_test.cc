@@ -151,7 +151,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--hostfile", "/tmp", "true"}, 2, {"/tmp: can't be read"}},
         Refusal{{"--hostfile", "/dev/zero", "true"}, 2, {"more than 16 MiB"}},
         Refusal{{"--on-failure", "resume", "true"}, 2, {"end, restart or continue"}},
-        Refusal{{"--max-restarts", "-1", "true"}, 2, {"--max-restarts '-1'", "from 1 to"}},
+        Refusal{{"--max-restarts", "-1", "true"}, 2, {"--max-restarts '-1'", "from 0 to"}},
         Refusal{{"--max-restarts", "two", "true"}, 2, {"--max-restarts 'two'"}},
         Refusal{{"--on-failure", "end", "--max-restarts", "1", "true"}, 2, {"contradict"}},
         Refusal{{"--on-failure", "restart", "--max-restarts", "0", "true"}, 2, {"contradict"}},

@@ -337,6 +337,15 @@ TEST_F(Gate, WhereAllAreNeededOneThatCantBeUsedEndsTheWait) {
   EXPECT_EQ(RefusalTo(&*old), "host relic is old");
 }
 
+TEST_F(Gate, ANodeTooManyIsToldSo) {
+  ASSERT_NO_FATAL_FAILURE(Open({.count = 1}));
+  auto needed = Enter(), surplus = Enter();
+  ASSERT_TRUE(needed.ok() && surplus.ok()) << needed.status() << surplus.status();
+  Greet(&*needed, -1);
+  EXPECT_TRUE(Says("joined: 2 of 2"));
+  EXPECT_EQ(RefusalTo(&*surplus), "the job has all its 2 nodes");
+}
+
 TEST(JoinRefusal, ComesBackShortenedAndAnAgentsMessageIsNone) {
   EXPECT_EQ(ParseJoinRefusal(FormatJoinRefusal("too old")), "too old");
   EXPECT_LE(FormatJoinRefusal(string(100'000, 'x')).size(), size_t{4096});
