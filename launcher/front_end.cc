@@ -138,7 +138,7 @@ int FrontEnd::Run() {
     } else {
       Say(std::string(started.message()));
     }
-    report_.emplace().set_exit_code(exit_code);
+    if (!report_) report_.emplace().set_exit_code(exit_code);
     KillAgents();
   }
   held_.Release();
@@ -154,15 +154,15 @@ int FrontEnd::Run() {
   const bool hurry = at_once_ || (user_stop_ && killed_);
   const milliseconds print_limit = hurry ? milliseconds(500) : std::chrono::hours(24);
   AwaitRecord(hurry ? milliseconds(500) : kRecordLimit);
-  if (started.ok() && (exit_code != 0 || !report_->headline().empty())) {
-    Say("exit status " + std::to_string(exit_code));
-  }
   printer_.Finish(print_limit);
   // Ranks that had all ended by then could not be told to.
   if (const int error = printer_.error(STDOUT_FILENO); exit_code == 0 && error != 0 && error != EPIPE) {
     Say(DescribeClosedStream(STDOUT_FILENO, error) + "; what the ranks printed there is lost");
+    exit_code = kExitLauncher;
+  }
+  if (exit_code != 0 || !report_->headline().empty()) {
+    Say("exit status " + std::to_string(exit_code));
     printer_.Finish(print_limit);
-    return kExitLauncher;
   }
   return exit_code;
 }
@@ -224,12 +224,14 @@ bool FrontEnd::IsToldToEnd() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == SIGCHLD) continue;  // the agents are looked after when all are started
     if (signal == SIGUSR1 || signal == SIGUSR2) {
-      OnNotice(signal);
+      Say(SignalName(signal) + " came before the job had started, and there was nobody to tell");
       continue;
     }
     Say(SignalName(signal) + ": ending the job at once");
-    user_stop_ = true;
+    user_stop_ = at_once_ = true;
+    stopped_by_ = SignalName(signal);
     stop_code_ = 128 + signal;
+    report_ = ReportOfStop();
     return true;
   }
   return false;
@@ -242,10 +244,13 @@ void FrontEnd::OnUserSignal(int signal) {
 
 void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) {
   const bool first = !std::exchange(user_stop_, true);
-  if (first) stop_code_ = exit_code;
-  stopped_by_ = who;
   const bool nothing_runs = rendezvous_address_.empty();  // whose host starts ranks when it has told it
-  if (!at_once && !nothing_runs) {
+  at_once = at_once || nothing_runs;
+  if (first || at_once) {
+    stopped_by_ = who;
+    stop_code_ = exit_code;
+  }
+  if (!at_once) {
     if (!first) return;
     loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
     if (report_) return;  // it ends already, when what it has printed is read
@@ -258,13 +263,19 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
   Say(who + ": ending the job at once");
   held_.Release();
   RequestStop("stopped by " + who, exit_code, milliseconds(0), true);
-  v1::JobReport report;
-  report.set_headline("stopped by " + who + ", at once");
-  report.set_exit_code(exit_code);
-  report.set_culprit_rank(-1);
+  const v1::JobReport report = ReportOfStop();
   told_ = report.headline();
   OnReport(report);
   loop_.After(seconds(1), [this] { KillAgents(); });
+}
+
+// Of a stop that waits for nobody's report. What had failed before stays the cause.
+v1::JobReport FrontEnd::ReportOfStop() const {
+  v1::JobReport report;
+  report.set_headline((lost_ ? *lost_ + "; then " : "") + "stopped by " + stopped_by_ + ", at once");
+  report.set_exit_code(stop_code_);
+  report.set_culprit_rank(-1);
+  return report;
 }
 
 RunningJob FrontEnd::Running() const {

@@ -43,6 +43,7 @@ class FrontEnd {
   v1::NodeStart MakeStart(size_t index) const;
   void OnSignal();
   bool IsToldToEnd();
+  v1::JobReport ReportOfStop() const;
   void OnUserSignal(int signal);
   void OnNotice(int signal);
   void GiveUpUnlessListening();
@@ -98,8 +99,8 @@ class FrontEnd {
   std::optional<std::string> lost_;         // the epoch's first loss of ranks
   std::optional<std::string> told_;         // what was said of it before its report was there
   bool user_stop_ = false;
-  std::string stopped_by_;  // with user_stop_: "SIGINT"
-  int stop_code_ = 0;       // with user_stop_: the job's exit status, unless a rank had failed before
+  std::string stopped_by_;  // with user_stop_: "SIGINT", of the first stop, or the one that ends the job at once
+  int stop_code_ = 0;       // with user_stop_: its exit status
   bool at_once_ = false;    // the user does not want to wait
   bool killed_ = false;
   int silent_seconds_ = 0;  // since the report, of time in which agents were read

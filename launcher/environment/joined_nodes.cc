@@ -83,7 +83,9 @@ absl::StatusOr<JobNodes> AwaitJoined(const Options& options, NodeResources own, 
   wait.say = &Say;
   absl::StatusOr<std::vector<JoinedNode>> joined = gate->Await(key, wait);
   if (absl::IsDeadlineExceeded(joined.status())) {
-    return absl::DeadlineExceededError(absl::StrCat(joined.status().message(), "; see --wait"));
+    const char* const remedy = wait.indexed ? "; do all pods run, and reach this one? --wait gives them longer"
+                                            : "; run the line above on the others, or give --wait more seconds";
+    return absl::DeadlineExceededError(absl::StrCat(joined.status().message(), remedy));
   }
   COHORT_RETURN_IF_ERROR(joined.status());
   JobNodes found{.spawner = "local", .across_hosts = true};

@@ -101,14 +101,14 @@ void Dismiss(const Guest& guest) {
 }
 
 // Tells it why it can't be used.
-void Refuse(Guest* guest, const std::string& why) {
+void Refuse(Guest* guest, const std::string& why, std::chrono::milliseconds farewell) {
   const std::string text = FormatJoinRefusal(why);
   const auto before = ::signal(SIGPIPE, SIG_IGN);  // its carrier may have gone
   (void)!::write(guest->agent.input.get(), text.data(), text.size());
   ::signal(SIGPIPE, before);
   guest->agent.input.Close();
   guest->refused = true;
-  guest->limit = Deadline::After(kFarewell);
+  guest->limit = Deadline::After(farewell);
 }
 
 // Until it has heard why it was refused.
@@ -136,8 +136,7 @@ class Reception {
         const std::string enough =
             options_.least ? ", and " + std::to_string(*options_.least + 1) + " are the least" : "";
         return absl::DeadlineExceededError(std::to_string(Complete() + 1) + " of " +
-                                           std::to_string(options_.count + 1) + " nodes came in time" + enough +
-                                           "; on the others run the line above, or give --wait more seconds");
+                                           std::to_string(options_.count + 1) + " nodes came in time" + enough);
       }
       Look();
       Remind();
@@ -153,9 +152,12 @@ class Reception {
         nodes.push_back({*std::move(guest->hello), std::move(guest->agent)});
         guest = guests_.erase(guest);
       } else {
-        if (!guest->refused) Refuse(&*guest, "the job has all its " + std::to_string(nodes.size() + 1) + " nodes");
         ++guest;
       }
+    }
+    const std::string enough = "the job starts without it, with " + std::to_string(nodes.size() + 1) + " nodes";
+    for (Guest& guest : guests_) {
+      if (!guest.refused) Refuse(&guest, enough, options_.farewell);  // whether it is a node or a stranger
     }
     return nodes;
   }
@@ -298,7 +300,7 @@ class Reception {
 
   // Others may come in its place, where this does not end the wait.
   void LeaveOut(Guest* guest, const absl::Status& why) {
-    Refuse(guest, std::string(why.message()));
+    Refuse(guest, std::string(why.message()), kFarewell);
     if (options_.least) {
       options_.say("left out: " + std::string(why.message()));
     } else {

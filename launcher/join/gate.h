@@ -64,6 +64,7 @@ class JoinGate {
     runtime::Deadline deadline = runtime::Deadline::After(std::chrono::seconds(0));
     std::function<void(const std::string& line)> say = {};        // what users should see
     std::chrono::milliseconds remind = std::chrono::seconds(30);  // how often it says for how long it waits
+    std::chrono::milliseconds farewell{200};                      // for those too many to hear so, before it returns
   };
   // Waits for all of them, or for the least number and the deadline; in the order of their places, or of coming. Those
   // that leave before all are there are waited for again. kDeadlineExceeded tells how many came; `check`'s error, of

@@ -200,7 +200,8 @@ int JoinJob(const JoinTarget& target) {
   if (offered.ok()) Say("reached the job at " + target.addresses + ", which prints what the ranks print");
   const absl::StatusOr<std::string> first = offered.ok() ? stream->AwaitBytes() : absl::StatusOr<std::string>(offered);
   if (!first.ok() || first->empty()) {
-    return Refuse("the job ended before it started: its first machine says why", kExitLauncher);
+    return Refuse("the job started without this machine, or ended before it started: its first machine says why",
+                  kExitLauncher);
   }
   if (const auto why = ParseJoinRefusal(*first)) {
     return Refuse("this machine is not used; the job's first machine says: " + *why, kExitLauncher);
@@ -216,8 +217,7 @@ int RunJoinCommand(int argc, char** argv) {
   std::vector<std::string> words;
   for (int i = 2; i < argc; ++i) {
     words.emplace_back(argv[i]);
-    // First of all: everybody may read it there.
-    if (!words.back().starts_with('-')) std::memset(argv[i], '*', words.back().size());
+    std::memset(argv[i], '*', words.back().size());  // first of all: everybody may read it there
   }
   std::string typed, seconds;
   const absl::Status read = ReadSubcommandLine(

@@ -64,6 +64,15 @@ bool SendAndWaitUntilTaken(const DlaunchProcess& job, int signal) {
   });
 }
 
+bool Blocks(const DlaunchProcess& job, int signal) {
+  std::ifstream file("/proc/" + std::to_string(job.pid()) + "/status");
+  string word, blocked;
+  while (file >> word) {
+    if (word == "SigBlk:") file >> blocked;
+  }
+  return !blocked.empty() && (std::stoull(blocked, nullptr, 16) >> (signal - 1) & 1) != 0;
+}
+
 // What it says once the agent's output has ended, before it is killed.
 TEST(Stalled, AWordyWayToAHostFillsNoMemory) {
   const TemporaryFolder folder;
@@ -145,7 +154,7 @@ TEST(Stalled, ALateNoticeEndsNothing) {
   ASSERT_TRUE(AllAreUp(&job, 1)) << job.err();
   std::ofstream(go) << "";
   EXPECT_TRUE(WaitUnread([&] { return NoneRuns(job, 1) && job.ProcessesWith("dlaunch agent").empty(); }));
-  std::this_thread::sleep_for(seconds(1));  // for what dlaunch does after that
+  EXPECT_TRUE(WaitUnread([&] { return !Blocks(job, SIGTERM); }));  // from then on it ends as any program
   for (const int signal : {SIGUSR1, SIGUSR2}) ::kill(job.pid(), signal);
   EXPECT_EQ(job.Wait(), 0) << job.err();
   ExpectWhole(job, 0, 0, 300000);
