@@ -1,9 +1,9 @@
-#include "comm/batch.h"
+#include "cohort/comm/batch.h"
 
 #include <span>
 #include <utility>
 
-#include "comm/group.h"
+#include "cohort/comm/group.h"
 
 namespace cohort::comm {
 

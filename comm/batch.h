@@ -16,8 +16,8 @@
 
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/request.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/request.h"
 
 namespace cohort::comm {
 

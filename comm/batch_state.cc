@@ -1,4 +1,4 @@
-#include "comm/batch_state.h"
+#include "cohort/comm/batch_state.h"
 
 #include <algorithm>
 #include <cstring>

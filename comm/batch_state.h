@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/provider.h"
-#include "comm/request.h"
-#include "comm/state_pool.h"
-#include "runtime/work.h"
+#include "cohort/comm/provider.h"
+#include "cohort/comm/request.h"
+#include "cohort/comm/state_pool.h"
+#include "cohort/runtime/work.h"
 
 namespace cohort::comm {
 

@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "comm/calibration.h"
-#include "comm/communicator.h"
-#include "comm/group.h"
-#include "comm/reduce/reduce.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/calibration.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/group.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 namespace {

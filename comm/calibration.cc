@@ -1,4 +1,4 @@
-#include "comm/calibration.h"
+#include "cohort/comm/calibration.h"
 
 #include <algorithm>
 #include <cstdint>

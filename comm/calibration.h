@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/tuning.h"
+#include "cohort/comm/tuning.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/call_memo.h"
+#include "cohort/comm/call_memo.h"
 
 #include <cstring>
 

@@ -8,10 +8,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "comm/provider.h"
-#include "comm/request.h"
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/comm/provider.h"
+#include "cohort/comm/request.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
 

@@ -1,15 +1,15 @@
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 #include <algorithm>
 #include <atomic>
 #include <numeric>
 #include <utility>
 
-#include "comm/group.h"
-#include "comm/shrink.h"
-#include "runtime/base/forks.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/env.h"
+#include "cohort/comm/group.h"
+#include "cohort/comm/shrink.h"
+#include "cohort/runtime/base/forks.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/env.h"
 
 namespace cohort::comm {
 namespace {

@@ -34,11 +34,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/request.h"
-#include "comm/types.h"
-#include "comm/window.h"
-#include "runtime/runtime.h"
-#include "runtime/work.h"
+#include "cohort/comm/request.h"
+#include "cohort/comm/types.h"
+#include "cohort/comm/window.h"
+#include "cohort/runtime/runtime.h"
+#include "cohort/runtime/work.h"
 
 namespace cohort::comm {
 

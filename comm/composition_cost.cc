@@ -1,4 +1,4 @@
-#include "comm/composition_cost.h"
+#include "cohort/comm/composition_cost.h"
 
 #include <algorithm>
 #include <limits>

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/algorithm/composition.h"
-#include "comm/cost_model.h"
-#include "comm/tuning.h"
+#include "cohort/comm/algorithm/composition.h"
+#include "cohort/comm/cost_model.h"
+#include "cohort/comm/tuning.h"
 
 namespace cohort::comm {
 

@@ -1,9 +1,9 @@
-#include "comm/cost_model.h"
+#include "cohort/comm/cost_model.h"
 
 #include <algorithm>
 
-#include "comm/composition_cost.h"
-#include "comm/plan/plan.h"
+#include "cohort/comm/composition_cost.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::comm {
 namespace {

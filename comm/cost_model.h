@@ -13,8 +13,8 @@
 
 #include <cstdint>
 
-#include "comm/algorithm/registry.h"
-#include "comm/tuning.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/tuning.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/group.h"
+#include "cohort/comm/group.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -7,11 +7,11 @@
 #include <optional>
 #include <utility>
 
-#include "comm/batch_state.h"
-#include "comm/local_call.h"
-#include "comm/mismatch.h"
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/call_names.h"
+#include "cohort/comm/batch_state.h"
+#include "cohort/comm/local_call.h"
+#include "cohort/comm/mismatch.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::comm {
 namespace {

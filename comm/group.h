@@ -17,15 +17,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/call_memo.h"
-#include "comm/plan/runner.h"
-#include "comm/provider.h"
-#include "comm/provider_registry.h"
-#include "comm/request.h"
-#include "comm/transport/transport_set.h"
-#include "runtime/base/forks.h"
-#include "runtime/engine.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/call_memo.h"
+#include "cohort/comm/plan/runner.h"
+#include "cohort/comm/provider.h"
+#include "cohort/comm/provider_registry.h"
+#include "cohort/comm/request.h"
+#include "cohort/comm/transport/transport_set.h"
+#include "cohort/runtime/base/forks.h"
+#include "cohort/runtime/engine.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::comm {
 

@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/batch_state.h"
-#include "comm/group.h"
-#include "comm/selector.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/batch_state.h"
+#include "cohort/comm/group.h"
+#include "cohort/comm/selector.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 

@@ -1,7 +1,7 @@
 // What a group's choices of algorithms are made with.
 #include <utility>
 
-#include "comm/group.h"
+#include "cohort/comm/group.h"
 
 namespace cohort::comm {
 

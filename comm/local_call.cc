@@ -1,9 +1,9 @@
-#include "comm/local_call.h"
+#include "cohort/comm/local_call.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/reduce/reduce.h"
 
 namespace cohort::comm {
 namespace {

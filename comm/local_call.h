@@ -1,7 +1,7 @@
 // Calls of a group of one: copies.
 #pragma once
 
-#include "comm/request.h"
+#include "cohort/comm/request.h"
 
 namespace cohort::comm {
 

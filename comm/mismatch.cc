@@ -1,13 +1,13 @@
-#include "comm/mismatch.h"
+#include "cohort/comm/mismatch.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <vector>
 
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/call_compare.h"
-#include "runtime/segment/call_names.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_compare.h"
+#include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::comm {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/plan/runner.h"
-#include "comm/provider.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/comm/plan/runner.h"
+#include "cohort/comm/provider.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
 

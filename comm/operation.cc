@@ -1,4 +1,4 @@
-#include "comm/operation.h"
+#include "cohort/comm/operation.h"
 
 #include <utility>
 

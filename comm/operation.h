@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "comm/provider.h"
-#include "comm/state_pool.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/comm/provider.h"
+#include "cohort/comm/state_pool.h"
+#include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/plan_provider.h"
+#include "cohort/comm/plan_provider.h"
 
 #include <unistd.h>
 
@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/algorithm/registry.h"
-#include "comm/mismatch.h"
-#include "comm/reduce/reduce.h"
-#include "runtime/base/cpu_cache.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/mismatch.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/runtime/base/cpu_cache.h"
 
 namespace cohort::comm {
 namespace {

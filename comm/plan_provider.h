@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "comm/operation.h"
-#include "comm/plan/plan_cache.h"
-#include "comm/plan/runner.h"
-#include "comm/provider.h"
-#include "comm/reduction_stage.h"
-#include "comm/selector.h"
-#include "comm/stall_watch.h"
+#include "cohort/comm/operation.h"
+#include "cohort/comm/plan/plan_cache.h"
+#include "cohort/comm/plan/runner.h"
+#include "cohort/comm/provider.h"
+#include "cohort/comm/reduction_stage.h"
+#include "cohort/comm/selector.h"
+#include "cohort/comm/stall_watch.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/point_to_point.h"
+#include "cohort/comm/point_to_point.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/mismatch.h"
+#include "cohort/comm/mismatch.h"
 
 namespace cohort::comm {
 namespace {

@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
-#include "comm/operation.h"
-#include "comm/plan/runner.h"
-#include "comm/provider.h"
-#include "comm/stall_watch.h"
+#include "cohort/comm/operation.h"
+#include "cohort/comm/plan/runner.h"
+#include "cohort/comm/provider.h"
+#include "cohort/comm/stall_watch.h"
 
 namespace cohort::comm {
 

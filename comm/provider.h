@@ -12,11 +12,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/request.h"
-#include "comm/tuning.h"
-#include "runtime/runtime.h"
-#include "runtime/segment/call_record.h"
-#include "runtime/work.h"
+#include "cohort/comm/request.h"
+#include "cohort/comm/tuning.h"
+#include "cohort/runtime/runtime.h"
+#include "cohort/runtime/segment/call_record.h"
+#include "cohort/runtime/work.h"
 
 namespace cohort::comm {
 

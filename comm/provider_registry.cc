@@ -1,12 +1,12 @@
-#include "comm/provider_registry.h"
+#include "cohort/comm/provider_registry.h"
 
 #include <string>
 
-#include "comm/nccl/nccl_provider.h"
-#include "comm/plan_provider.h"
-#include "comm/point_to_point.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/env.h"
+#include "cohort/comm/nccl/nccl_provider.h"
+#include "cohort/comm/plan_provider.h"
+#include "cohort/comm/point_to_point.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/env.h"
 
 namespace cohort::comm {
 namespace {
@@ -78,7 +78,7 @@ MadeProvider MakePlan(const GroupContext* group, LinkSource* links) {
 
 constexpr ProviderEntry kEntries[] = {
 #define COHORT_PROVIDER(name, serves, factory) {#name, &serves, &factory},
-#include "comm/providers.def"
+#include "cohort/comm/providers.def"
 #undef COHORT_PROVIDER
 };
 

@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "comm/plan/runner.h"
-#include "comm/provider.h"
+#include "cohort/comm/plan/runner.h"
+#include "cohort/comm/provider.h"
 
 namespace cohort::comm {
 
@@ -21,7 +21,7 @@ struct ProviderEntry {
 
 inline constexpr size_t kProviders = 0
 #define COHORT_PROVIDER(name, serves, factory) +1
-#include "comm/providers.def"
+#include "cohort/comm/providers.def"
 #undef COHORT_PROVIDER
     ;
 

@@ -1,9 +1,9 @@
-#include "comm/reduction_stage.h"
+#include "cohort/comm/reduction_stage.h"
 
 #include <algorithm>
 #include <new>
 
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/reduce/reduce.h"
 
 namespace cohort::comm {
 namespace {

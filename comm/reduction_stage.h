@@ -7,9 +7,9 @@
 #include <cstdint>
 #include <memory>
 
-#include "comm/algorithm/registry.h"
-#include "comm/plan/runner.h"
-#include "comm/request.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/runner.h"
+#include "cohort/comm/request.h"
 
 namespace cohort::comm {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::comm {
 

@@ -1,11 +1,11 @@
-#include "comm/selector.h"
+#include "cohort/comm/selector.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <vector>
 
-#include "comm/composition_cost.h"
-#include "comm/cost_model.h"
+#include "cohort/comm/composition_cost.h"
+#include "cohort/comm/cost_model.h"
 
 namespace cohort::comm {
 namespace {

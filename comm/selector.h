@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "comm/algorithm/registry.h"
-#include "comm/cost_model.h"
-#include "comm/tuning.h"
-#include "comm/types.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/cost_model.h"
+#include "cohort/comm/tuning.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::comm {
 

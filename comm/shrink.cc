@@ -1,4 +1,4 @@
-#include "comm/shrink.h"
+#include "cohort/comm/shrink.h"
 
 #include <algorithm>
 #include <chrono>
@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/status_macros.h"
-#include "runtime/segment/call_names.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::comm {
 namespace {

@@ -21,8 +21,8 @@
 #include <source_location>
 
 #include "absl/status/statusor.h"
-#include "comm/group.h"
-#include "runtime/base/deadline.h"
+#include "cohort/comm/group.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::comm {
 

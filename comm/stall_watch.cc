@@ -1,4 +1,4 @@
-#include "comm/stall_watch.h"
+#include "cohort/comm/stall_watch.h"
 
 #include <time.h>
 

@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <vector>
 
-#include "runtime/engine.h"
-#include "runtime/work.h"
+#include "cohort/runtime/engine.h"
+#include "cohort/runtime/work.h"
 
 namespace cohort::comm {
 

@@ -1,12 +1,12 @@
-#include "comm/tuning.h"
+#include "cohort/comm/tuning.h"
 
 #include <algorithm>
 #include <charconv>
 #include <limits>
 #include <variant>
 
-#include "comm/algorithm/registry.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 namespace {

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::comm {
 

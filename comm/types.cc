@@ -1,4 +1,4 @@
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 
 #include <cmath>
 

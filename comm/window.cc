@@ -1,4 +1,4 @@
-#include "comm/window.h"
+#include "cohort/comm/window.h"
 
 #include <sys/mman.h>
 
@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/group.h"
-#include "runtime/base/forks.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/group.h"
+#include "cohort/runtime/base/forks.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 namespace {

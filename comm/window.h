@@ -4,8 +4,8 @@
 
 #include <cstddef>
 
-#include "runtime/runtime.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/runtime.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "launcher/agent_processes.h"
+#include "cohort/launcher/agent_processes.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -13,13 +13,13 @@
 #include <cstdint>
 #include <utility>
 
-#include "launcher/agent/process_state.h"
-#include "launcher/agent/sentinel.h"
-#include "launcher/agent/sweep.h"
-#include "launcher/base/orphans.h"
-#include "launcher/control/describe.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/agent/process_state.h"
+#include "cohort/launcher/agent/sentinel.h"
+#include "cohort/launcher/agent/sweep.h"
+#include "cohort/launcher/base/orphans.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

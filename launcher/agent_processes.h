@@ -11,12 +11,12 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/line_splitter.h"
-#include "launcher/base/event_loop.h"
-#include "launcher/base/message_pipe.h"
-#include "launcher/credentials.h"
-#include "launcher/job_plan.h"
-#include "launcher/spawn/spawner.h"
+#include "cohort/launcher/agent/line_splitter.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/base/message_pipe.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/job_plan.h"
+#include "cohort/launcher/spawn/spawner.h"
 
 namespace cohort::launcher {
 

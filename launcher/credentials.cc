@@ -1,4 +1,4 @@
-#include "launcher/credentials.h"
+#include "cohort/launcher/credentials.h"
 
 #include <openssl/bio.h>
 #include <openssl/crypto.h>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/diagnosis.h"
+#include "cohort/launcher/diagnosis.h"
 
 #include <algorithm>
 #include <csignal>
@@ -8,8 +8,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "launcher/base/printable.h"
-#include "launcher/options.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 namespace {

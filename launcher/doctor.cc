@@ -1,4 +1,4 @@
-#include "launcher/doctor.h"
+#include "cohort/launcher/doctor.h"
 
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -14,17 +14,17 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "launcher/base/open_files.h"
-#include "launcher/base/own_addresses.h"
-#include "launcher/base/run_commands.h"
-#include "launcher/base/say.h"
-#include "launcher/environment/cpus.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/environment/node_source.h"
-#include "launcher/environment/process_environment.h"
-#include "launcher/options.h"
-#include "launcher/program.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/open_files.h"
+#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/run_commands.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/environment/cpus.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/environment/process_environment.h"
+#include "cohort/launcher/options.h"
+#include "cohort/launcher/program.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {

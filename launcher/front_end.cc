@@ -1,4 +1,4 @@
-#include "launcher/front_end.h"
+#include "cohort/launcher/front_end.h"
 
 #include <sys/epoll.h>
 #include <sys/prctl.h>
@@ -15,15 +15,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "launcher/agent/cgroup.h"
-#include "launcher/agent/sweep.h"
-#include "launcher/control/describe.h"
-#include "launcher/credentials.h"
-#include "launcher/front_end_inside.h"
-#include "launcher/job_plan.h"
-#include "launcher/job_record.h"
-#include "launcher/jobs/job_status.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/agent/cgroup.h"
+#include "cohort/launcher/agent/sweep.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/front_end_inside.h"
+#include "cohort/launcher/job_plan.h"
+#include "cohort/launcher/job_record.h"
+#include "cohort/launcher/jobs/job_status.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -2,7 +2,7 @@
 // signals on, tells in the end what happened.
 #pragma once
 
-#include "launcher/job_plan.h"
+#include "cohort/launcher/job_plan.h"
 
 namespace cohort::launcher {
 

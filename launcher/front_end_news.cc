@@ -8,9 +8,9 @@
 #include <string>
 #include <utility>
 
-#include "launcher/control/root_cause.h"
-#include "launcher/diagnosis.h"
-#include "launcher/front_end_inside.h"
+#include "cohort/launcher/control/root_cause.h"
+#include "cohort/launcher/diagnosis.h"
+#include "cohort/launcher/front_end_inside.h"
 
 namespace cohort::launcher {
 namespace {

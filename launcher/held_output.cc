@@ -1,4 +1,4 @@
-#include "launcher/held_output.h"
+#include "cohort/launcher/held_output.h"
 
 namespace cohort::launcher {
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/output_printer.h"
+#include "cohort/launcher/output_printer.h"
 
 namespace cohort::launcher {
 

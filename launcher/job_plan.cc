@@ -1,10 +1,10 @@
-#include "launcher/job_plan.h"
+#include "cohort/launcher/job_plan.h"
 
 #include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/process_environment.h"
 
 namespace cohort::launcher {
 

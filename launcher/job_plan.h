@@ -7,11 +7,11 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/credentials.h"
-#include "launcher/environment/node_source.h"
-#include "launcher/options.h"
-#include "launcher/placement.h"
-#include "launcher/program.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/options.h"
+#include "cohort/launcher/placement.h"
+#include "cohort/launcher/program.h"
 
 namespace cohort::launcher {
 

@@ -1,12 +1,12 @@
-#include "launcher/job_record.h"
+#include "cohort/launcher/job_record.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "launcher/control/describe.h"
-#include "runtime/base/whole_file.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/runtime/base/whole_file.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/linked_library.h"
+#include "cohort/launcher/linked_library.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <limits>
 #include <optional>
 
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {

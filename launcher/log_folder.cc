@@ -1,4 +1,4 @@
-#include "launcher/log_folder.h"
+#include "cohort/launcher/log_folder.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -11,8 +11,8 @@
 #include <system_error>
 
 #include "absl/status/status.h"
-#include "launcher/base/bounded_call.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/bounded_call.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

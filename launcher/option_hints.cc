@@ -1,4 +1,4 @@
-#include "launcher/option_hints.h"
+#include "cohort/launcher/option_hints.h"
 
 #include <algorithm>
 #include <cstddef>

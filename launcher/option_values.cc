@@ -1,4 +1,4 @@
-#include "launcher/option_values.h"
+#include "cohort/launcher/option_values.h"
 
 #include <arpa/inet.h>
 
@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string_view>
 
-#include "launcher/base/whole_number.h"
+#include "cohort/launcher/base/whole_number.h"
 
 namespace cohort::launcher {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "launcher/options.h"
+#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/options.h"
+#include "cohort/launcher/options.h"
 
 #include <algorithm>
 #include <charconv>
@@ -14,11 +14,11 @@
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
 #include "absl/status/status.h"
-#include "launcher/base/whole_number.h"
-#include "launcher/environment/process_environment.h"
-#include "launcher/option_hints.h"
-#include "launcher/option_values.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/whole_number.h"
+#include "cohort/launcher/environment/process_environment.h"
+#include "cohort/launcher/option_hints.h"
+#include "cohort/launcher/option_values.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/output_printer.h"
+#include "cohort/launcher/output_printer.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 

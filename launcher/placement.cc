@@ -1,4 +1,4 @@
-#include "launcher/placement.h"
+#include "cohort/launcher/placement.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/options.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/options.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/options.h"
+#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 

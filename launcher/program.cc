@@ -1,4 +1,4 @@
-#include "launcher/program.h"
+#include "cohort/launcher/program.h"
 
 #include <limits.h>
 #include <sys/stat.h>

@@ -1,4 +1,4 @@
-#include "launcher/rendezvous_host.h"
+#include "cohort/launcher/rendezvous_host.h"
 
 #include <algorithm>
 #include <chrono>

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent_processes.h"
-#include "launcher/base/event_loop.h"
-#include "launcher/control/standby_choice.h"
-#include "launcher/job_plan.h"
+#include "cohort/launcher/agent_processes.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/control/standby_choice.h"
+#include "cohort/launcher/job_plan.h"
 
 namespace cohort::launcher {
 

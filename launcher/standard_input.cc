@@ -1,4 +1,4 @@
-#include "launcher/standard_input.h"
+#include "cohort/launcher/standard_input.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>

@@ -7,7 +7,7 @@
 #include <functional>
 #include <string>
 
-#include "launcher/base/event_loop.h"
+#include "cohort/launcher/base/event_loop.h"
 
 namespace cohort::launcher {
 

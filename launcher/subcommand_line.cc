@@ -1,4 +1,4 @@
-#include "launcher/subcommand_line.h"
+#include "cohort/launcher/subcommand_line.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,12 +1,12 @@
-#include "launcher/subcommands.h"
+#include "cohort/launcher/subcommands.h"
 
 #include <string>
 #include <vector>
 
-#include "launcher/doctor.h"
-#include "launcher/jobs/job_commands.h"
-#include "launcher/jobs/job_top.h"
-#include "launcher/join/join_job.h"
+#include "cohort/launcher/doctor.h"
+#include "cohort/launcher/jobs/job_commands.h"
+#include "cohort/launcher/jobs/job_top.h"
+#include "cohort/launcher/join/join_job.h"
 
 namespace cohort::launcher {
 namespace {

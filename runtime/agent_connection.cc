@@ -1,4 +1,4 @@
-#include "runtime/agent_connection.h"
+#include "cohort/runtime/agent_connection.h"
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -13,9 +13,9 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/errno_status.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/segment/agent_protocol.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/agent_protocol.h"
 
 namespace cohort::runtime {
 namespace {

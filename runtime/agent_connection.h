@@ -12,9 +12,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/v1/agent.pb.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::runtime {
 

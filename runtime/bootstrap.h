@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/deadline.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 

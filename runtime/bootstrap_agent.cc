@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "cohort/v1/agent.pb.h"
-#include "runtime/agent_connection.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/bootstrap.h"
-#include "runtime/segment/agent_protocol.h"
+#include "cohort/runtime/agent_connection.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/segment/agent_protocol.h"
 
 namespace cohort::runtime {
 namespace {

@@ -13,17 +13,17 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/errno_status.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/bootstrap.h"
-#include "runtime/host_identity.h"
-#include "runtime/local_segment.h"
-#include "runtime/peer_watch.h"
-#include "runtime/segment/agent_protocol.h"
-#include "runtime/segment/call_compare.h"
-#include "runtime/segment/call_names.h"
-#include "runtime/segment/notice_board.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/host_identity.h"
+#include "cohort/runtime/local_segment.h"
+#include "cohort/runtime/peer_watch.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/call_compare.h"
+#include "cohort/runtime/segment/call_names.h"
+#include "cohort/runtime/segment/notice_board.h"
 
 namespace cohort::runtime {
 namespace {

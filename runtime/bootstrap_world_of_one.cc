@@ -6,12 +6,12 @@
 #include <map>
 #include <utility>
 
-#include "runtime/base/errno_status.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/bootstrap.h"
-#include "runtime/local_segment.h"
-#include "runtime/segment/agent_protocol.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/local_segment.h"
+#include "cohort/runtime/segment/agent_protocol.h"
 
 namespace cohort::runtime {
 

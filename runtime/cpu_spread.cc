@@ -1,4 +1,4 @@
-#include "runtime/cpu_spread.h"
+#include "cohort/runtime/cpu_spread.h"
 
 #include <sched.h>
 
@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/agent_protocol.h"
 
 namespace cohort::runtime {
 namespace {

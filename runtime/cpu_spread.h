@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 

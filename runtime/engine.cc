@@ -1,4 +1,4 @@
-#include "runtime/engine.h"
+#include "cohort/runtime/engine.h"
 
 #include <sched.h>
 
@@ -7,16 +7,16 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/asymmetric_fence.h"
-#include "runtime/base/check.h"
-#include "runtime/base/futex.h"
-#include "runtime/base/mutex.h"
-#include "runtime/cpu_spread.h"
-#include "runtime/segment/segment.h"
-#include "runtime/sleeper.h"
-#include "runtime/source_list.h"
-#include "runtime/thread.h"
-#include "runtime/wait_policy.h"
+#include "cohort/runtime/base/asymmetric_fence.h"
+#include "cohort/runtime/base/check.h"
+#include "cohort/runtime/base/futex.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/cpu_spread.h"
+#include "cohort/runtime/segment/segment.h"
+#include "cohort/runtime/sleeper.h"
+#include "cohort/runtime/source_list.h"
+#include "cohort/runtime/thread.h"
+#include "cohort/runtime/wait_policy.h"
 
 namespace cohort::runtime {
 namespace {

@@ -10,7 +10,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "runtime/base/deadline.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/env.h"
+#include "cohort/runtime/env.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -12,8 +12,8 @@
 #include <system_error>
 
 #include "absl/status/status.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 namespace {

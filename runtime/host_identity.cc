@@ -1,4 +1,4 @@
-#include "runtime/host_identity.h"
+#include "cohort/runtime/host_identity.h"
 
 #include <limits.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/bootstrap.h"
+#include "cohort/runtime/bootstrap.h"
 
 namespace cohort::runtime {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 

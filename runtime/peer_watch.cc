@@ -1,4 +1,4 @@
-#include "runtime/peer_watch.h"
+#include "cohort/runtime/peer_watch.h"
 
 #include <poll.h>
 #include <string.h>
@@ -16,8 +16,8 @@
 #include <sstream>
 #include <utility>
 
-#include "runtime/base/errno_status.h"
-#include "runtime/thread.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/thread.h"
 
 namespace cohort::runtime {
 namespace {

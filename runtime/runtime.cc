@@ -1,4 +1,4 @@
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 
 #include <algorithm>
 #include <atomic>
@@ -8,11 +8,11 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/check.h"
-#include "runtime/base/forks.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/env.h"
+#include "cohort/runtime/base/check.h"
+#include "cohort/runtime/base/forks.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/env.h"
 
 namespace cohort::runtime {
 namespace {

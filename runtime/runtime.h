@@ -14,9 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/bootstrap.h"
-#include "runtime/engine.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/engine.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 

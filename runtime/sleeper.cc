@@ -1,4 +1,4 @@
-#include "runtime/sleeper.h"
+#include "cohort/runtime/sleeper.h"
 
 #include <pthread.h>
 #include <signal.h>
@@ -10,9 +10,9 @@
 #include <cerrno>
 #include <thread>
 
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/futex.h"
-#include "runtime/thread.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/futex.h"
+#include "cohort/runtime/thread.h"
 
 namespace cohort::runtime {
 

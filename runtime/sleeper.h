@@ -7,8 +7,8 @@
 #include <memory>
 #include <span>
 
-#include "runtime/base/deadline.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/engine.h"
+#include "cohort/runtime/engine.h"
 
 namespace cohort::runtime {
 

@@ -1,12 +1,12 @@
-#include "runtime/wait_policy.h"
+#include "cohort/runtime/wait_policy.h"
 
 #include <sched.h>
 
 #include <algorithm>
 #include <thread>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/cpu_budget.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/base/cpu_budget.h"
 
 namespace cohort::runtime {
 namespace {

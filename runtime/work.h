@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "runtime/base/deadline.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::runtime {
 

@@ -1,10 +1,10 @@
-#include "trainer/activation_checkpoint.h"
+#include "cohort/trainer/activation_checkpoint.h"
 
 #include <optional>
 
 #include "torch/csrc/autograd/engine.h"
 #include "torch/torch.h"
-#include "trainer/autocast.h"
+#include "cohort/trainer/autocast.h"
 
 namespace cohort::trainer {
 namespace {

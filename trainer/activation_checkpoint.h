@@ -22,7 +22,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "torch/nn/module.h"
-#include "trainer/wrapped_name.h"
+#include "cohort/trainer/wrapped_name.h"
 
 namespace torch::autograd {
 struct Node;

@@ -1,4 +1,4 @@
-#include "trainer/async_checkpoint.h"
+#include "cohort/trainer/async_checkpoint.h"
 
 #include <cstdio>
 #include <exception>
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "torch/torch.h"
-#include "trainer/caught_error.h"
-#include "trainer/error.h"
+#include "cohort/trainer/caught_error.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

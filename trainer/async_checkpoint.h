@@ -9,8 +9,8 @@
 #include <memory>
 #include <string>
 
-#include "comm/communicator.h"
-#include "trainer/training_state.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/training_state.h"
 
 namespace cohort::trainer {
 

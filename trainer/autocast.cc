@@ -1,7 +1,7 @@
-#include "trainer/autocast.h"
+#include "cohort/trainer/autocast.h"
 
 #include "torch/torch.h"
-#include "trainer/torch_compat.h"
+#include "cohort/trainer/torch_compat.h"
 
 namespace cohort::trainer {
 namespace {

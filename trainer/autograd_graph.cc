@@ -1,10 +1,10 @@
-#include "trainer/autograd_graph.h"
+#include "cohort/trainer/autograd_graph.h"
 
 #include <memory>
 #include <unordered_set>
 
 #include "torch/torch.h"
-#include "trainer/activation_checkpoint.h"
+#include "cohort/trainer/activation_checkpoint.h"
 
 namespace cohort::trainer {
 

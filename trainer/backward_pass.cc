@@ -1,4 +1,4 @@
-#include "trainer/backward_pass.h"
+#include "cohort/trainer/backward_pass.h"
 
 #include <utility>
 

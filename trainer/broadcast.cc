@@ -1,12 +1,12 @@
-#include "trainer/broadcast.h"
+#include "cohort/trainer/broadcast.h"
 
 #include <map>
 #include <utility>
 
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/tensor_buffer.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/tensor_buffer.h"
 
 namespace cohort::trainer {
 namespace {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 namespace cohort::trainer {
 

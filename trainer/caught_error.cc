@@ -1,8 +1,8 @@
-#include "trainer/caught_error.h"
+#include "cohort/trainer/caught_error.h"
 
 #include <exception>
 
-#include "trainer/error.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 

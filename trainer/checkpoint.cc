@@ -1,4 +1,4 @@
-#include "trainer/checkpoint.h"
+#include "cohort/trainer/checkpoint.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,13 +8,13 @@
 
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
-#include "trainer/caught_error.h"
-#include "trainer/checkpoint_directory.h"
-#include "trainer/checkpoint_file.h"
-#include "trainer/checkpoint_values.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/json_depth.h"
+#include "cohort/trainer/caught_error.h"
+#include "cohort/trainer/checkpoint_directory.h"
+#include "cohort/trainer/checkpoint_file.h"
+#include "cohort/trainer/checkpoint_values.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/json_depth.h"
 
 namespace cohort::trainer {
 namespace {

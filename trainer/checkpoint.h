@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
-#include "trainer/checkpoint_folder.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/checkpoint_folder.h"
 
 namespace cohort::trainer {
 

@@ -1,4 +1,4 @@
-#include "trainer/checkpoint_directory.h"
+#include "cohort/trainer/checkpoint_directory.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -12,8 +12,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "trainer/checkpoint_file.h"
-#include "trainer/error.h"
+#include "cohort/trainer/checkpoint_file.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

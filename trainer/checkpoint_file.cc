@@ -1,4 +1,4 @@
-#include "trainer/checkpoint_file.h"
+#include "cohort/trainer/checkpoint_file.h"
 
 #include <fcntl.h>
 #include <openssl/evp.h>
@@ -14,7 +14,7 @@
 
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
-#include "trainer/error.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

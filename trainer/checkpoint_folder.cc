@@ -1,4 +1,4 @@
-#include "trainer/checkpoint_folder.h"
+#include "cohort/trainer/checkpoint_folder.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,9 +7,9 @@
 #include <system_error>
 #include <utility>
 
-#include "trainer/checkpoint_directory.h"
-#include "trainer/checkpoint_file.h"
-#include "trainer/error.h"
+#include "cohort/trainer/checkpoint_directory.h"
+#include "cohort/trainer/checkpoint_file.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

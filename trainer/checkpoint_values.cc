@@ -1,11 +1,11 @@
-#include "trainer/checkpoint_values.h"
+#include "cohort/trainer/checkpoint_values.h"
 
 #include <charconv>
 #include <system_error>
 
 #include "nlohmann/json.hpp"
-#include "trainer/error.h"
-#include "trainer/json_depth.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/json_depth.h"
 
 namespace cohort::trainer {
 

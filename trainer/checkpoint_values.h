@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "trainer/checkpoint.h"
+#include "cohort/trainer/checkpoint.h"
 
 namespace cohort::trainer {
 

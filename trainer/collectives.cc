@@ -1,4 +1,4 @@
-#include "trainer/collectives.h"
+#include "cohort/trainer/collectives.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,12 +12,12 @@
 
 #include "absl/status/status.h"
 #include "c10/util/Exception.h"
-#include "comm/batch.h"
-#include "runtime/base/mutex.h"
-#include "trainer/communication_ledger.h"
-#include "trainer/communication_timer.h"
-#include "trainer/device_stream.h"
-#include "trainer/simulated_link.h"
+#include "cohort/comm/batch.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/trainer/communication_ledger.h"
+#include "cohort/trainer/communication_timer.h"
+#include "cohort/trainer/device_stream.h"
+#include "cohort/trainer/simulated_link.h"
 
 namespace cohort::trainer {
 namespace {

@@ -20,7 +20,7 @@
 #include <source_location>
 #include <span>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 namespace cohort::trainer {
 

@@ -1,12 +1,12 @@
-#include "trainer/comm_hook.h"
+#include "cohort/trainer/comm_hook.h"
 
 #include <string>
 #include <utility>
 
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/tensor_buffer.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/tensor_buffer.h"
 
 namespace cohort::trainer {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 namespace cohort::trainer {
 

@@ -1,10 +1,10 @@
-#include "trainer/communication_ledger.h"
+#include "cohort/trainer/communication_ledger.h"
 
 #include <atomic>
 #include <cstdio>
 
-#include "runtime/base/mutex.h"
-#include "trainer/model_memory.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/trainer/model_memory.h"
 
 namespace cohort::trainer {
 namespace {

@@ -28,7 +28,7 @@
 #include <string>
 #include <utility>
 
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::trainer {
 

@@ -1,4 +1,4 @@
-#include "trainer/communication_timer.h"
+#include "cohort/trainer/communication_timer.h"
 
 #include <atomic>
 #include <chrono>

@@ -7,7 +7,7 @@
 
 #include <functional>
 
-#include "runtime/work.h"
+#include "cohort/runtime/work.h"
 
 namespace cohort::trainer {
 

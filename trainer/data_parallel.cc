@@ -1,4 +1,4 @@
-#include "trainer/data_parallel.h"
+#include "cohort/trainer/data_parallel.h"
 
 #include <exception>
 #include <string>
@@ -8,7 +8,7 @@
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/torch.h"
-#include "trainer/autocast.h"
+#include "cohort/trainer/autocast.h"
 
 namespace cohort::trainer {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/deepspeed_config.h"
+#include "cohort/trainer/deepspeed_config.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include "c10/util/Exception.h"
 #include "nlohmann/json.hpp"
-#include "trainer/json_depth.h"
+#include "cohort/trainer/json_depth.h"
 
 namespace cohort::trainer {
 namespace {

@@ -1,15 +1,15 @@
-#include "trainer/deepspeed_engine.h"
+#include "cohort/trainer/deepspeed_engine.h"
 
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/distinct_parameters.h"
-#include "trainer/error.h"
-#include "trainer/grad_norm.h"
-#include "trainer/master_weights.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/distinct_parameters.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/grad_norm.h"
+#include "cohort/trainer/master_weights.h"
 
 namespace cohort::trainer {
 namespace {

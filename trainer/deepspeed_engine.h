@@ -17,13 +17,13 @@
 #include <utility>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "torch/optim/optimizer.h"
-#include "trainer/deepspeed_config.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/sharded_data_parallel.h"
-#include "trainer/training_state.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/deepspeed_config.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/sharded_data_parallel.h"
+#include "cohort/trainer/training_state.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 

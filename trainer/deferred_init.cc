@@ -1,4 +1,4 @@
-#include "trainer/deferred_init.h"
+#include "cohort/trainer/deferred_init.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,10 +1,10 @@
-#include "trainer/device_mesh.h"
+#include "cohort/trainer/device_mesh.h"
 
 #include <algorithm>
 #include <set>
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::trainer {
 namespace {

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 namespace cohort::trainer {
 

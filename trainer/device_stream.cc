@@ -1,6 +1,6 @@
-#include "trainer/device_stream.h"
+#include "cohort/trainer/device_stream.h"
 
-#include "trainer/torch_compat.h"
+#include "cohort/trainer/torch_compat.h"
 
 namespace cohort::trainer {
 

@@ -15,8 +15,8 @@
 #include "c10/core/Device.h"
 #include "c10/core/Stream.h"
 #include "c10/core/impl/DeviceGuardImplInterface.h"
-#include "runtime/base/mutex.h"
-#include "runtime/work.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/work.h"
 
 namespace cohort::trainer {
 

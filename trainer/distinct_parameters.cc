@@ -1,4 +1,4 @@
-#include "trainer/distinct_parameters.h"
+#include "cohort/trainer/distinct_parameters.h"
 
 #include <set>
 

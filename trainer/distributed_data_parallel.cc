@@ -1,4 +1,4 @@
-#include "trainer/distributed_data_parallel.h"
+#include "cohort/trainer/distributed_data_parallel.h"
 
 #include <algorithm>
 #include <map>
@@ -7,12 +7,12 @@
 #include <utility>
 
 #include "torch/torch.h"
-#include "trainer/broadcast.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/refuse_shards.h"
-#include "trainer/same_on_all_ranks.h"
-#include "trainer/tensor_buffer.h"
+#include "cohort/trainer/broadcast.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/refuse_shards.h"
+#include "cohort/trainer/same_on_all_ranks.h"
+#include "cohort/trainer/tensor_buffer.h"
 
 namespace cohort::trainer {
 namespace {

@@ -19,14 +19,14 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "torch/nn/module.h"
-#include "trainer/comm_hook.h"
-#include "trainer/gradient_buckets.h"
-#include "trainer/join.h"
-#include "trainer/local_device.h"
-#include "trainer/reducer.h"
-#include "trainer/tensors_of.h"
+#include "cohort/trainer/comm_hook.h"
+#include "cohort/trainer/gradient_buckets.h"
+#include "cohort/trainer/join.h"
+#include "cohort/trainer/local_device.h"
+#include "cohort/trainer/reducer.h"
+#include "cohort/trainer/tensors_of.h"
 
 namespace cohort::trainer {
 

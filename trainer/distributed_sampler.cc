@@ -1,4 +1,4 @@
-#include "trainer/distributed_sampler.h"
+#include "cohort/trainer/distributed_sampler.h"
 
 #include <algorithm>
 #include <charconv>

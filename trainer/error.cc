@@ -1,4 +1,4 @@
-#include "trainer/error.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 

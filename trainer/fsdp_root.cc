@@ -1,4 +1,4 @@
-#include "trainer/fsdp_root.h"
+#include "cohort/trainer/fsdp_root.h"
 
 #include <algorithm>
 #include <numeric>
@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "torch/torch.h"
-#include "trainer/caught_error.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/same_on_all_ranks.h"
-#include "trainer/tensor_buffer.h"
-#include "trainer/window_pool.h"
+#include "cohort/trainer/caught_error.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/same_on_all_ranks.h"
+#include "cohort/trainer/tensor_buffer.h"
+#include "cohort/trainer/window_pool.h"
 
 namespace cohort::trainer {
 namespace {

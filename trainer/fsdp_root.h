@@ -28,12 +28,12 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
-#include "runtime/base/mutex.h"
-#include "trainer/backward_pass.h"
-#include "trainer/fsdp_unit.h"
-#include "trainer/join.h"
-#include "trainer/storage_pool.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/trainer/backward_pass.h"
+#include "cohort/trainer/fsdp_unit.h"
+#include "cohort/trainer/join.h"
+#include "cohort/trainer/storage_pool.h"
 
 namespace cohort::trainer {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/fsdp_root.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/fsdp_root.h"
 
 namespace cohort::trainer {
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "torch/torch.h"
-#include "trainer/caught_error.h"
-#include "trainer/fsdp_root.h"
+#include "cohort/trainer/caught_error.h"
+#include "cohort/trainer/fsdp_root.h"
 
 namespace cohort::trainer {
 

@@ -1,4 +1,4 @@
-#include "trainer/fsdp_unit.h"
+#include "cohort/trainer/fsdp_unit.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,17 +7,17 @@
 #include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/utils/lambda_post_hook.h"
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/deferred_init.h"
-#include "trainer/device_stream.h"
-#include "trainer/error.h"
-#include "trainer/fsdp_root.h"
-#include "trainer/gradient_slot.h"
-#include "trainer/same_on_all_ranks.h"
-#include "trainer/storage_pool.h"
-#include "trainer/tensor_buffer.h"
-#include "trainer/window_pool.h"
-#include "trainer/window_tensor.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/deferred_init.h"
+#include "cohort/trainer/device_stream.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/fsdp_root.h"
+#include "cohort/trainer/gradient_slot.h"
+#include "cohort/trainer/same_on_all_ranks.h"
+#include "cohort/trainer/storage_pool.h"
+#include "cohort/trainer/tensor_buffer.h"
+#include "cohort/trainer/window_pool.h"
+#include "cohort/trainer/window_tensor.h"
 
 namespace cohort::trainer {
 namespace {

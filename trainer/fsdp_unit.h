@@ -26,11 +26,11 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
-#include "trainer/device_stream.h"
-#include "trainer/fsdp_options.h"
-#include "trainer/gradient_slot.h"
-#include "trainer/row_chunks.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/device_stream.h"
+#include "cohort/trainer/fsdp_options.h"
+#include "cohort/trainer/gradient_slot.h"
+#include "cohort/trainer/row_chunks.h"
 
 namespace cohort::trainer {
 

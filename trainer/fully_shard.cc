@@ -1,9 +1,9 @@
-#include "trainer/fully_shard.h"
+#include "cohort/trainer/fully_shard.h"
 
 #include <map>
 #include <optional>
 
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {

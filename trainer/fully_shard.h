@@ -33,10 +33,10 @@
 #include <memory>
 #include <utility>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "torch/nn/modules/container/any.h"
-#include "trainer/device_mesh.h"
-#include "trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/device_mesh.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
 
 namespace cohort::trainer {
 

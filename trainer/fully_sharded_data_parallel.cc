@@ -1,4 +1,4 @@
-#include "trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
 
 #include <algorithm>
 #include <array>
@@ -6,16 +6,16 @@
 #include <set>
 
 #include "ATen/autocast_mode.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 #include "torch/torch.h"
-#include "trainer/broadcast.h"
-#include "trainer/caught_error.h"
-#include "trainer/deferred_init.h"
-#include "trainer/error.h"
-#include "trainer/grad_norm.h"
-#include "trainer/refuse_shards.h"
-#include "trainer/same_on_all_ranks.h"
-#include "trainer/wrapped_name.h"
+#include "cohort/trainer/broadcast.h"
+#include "cohort/trainer/caught_error.h"
+#include "cohort/trainer/deferred_init.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/grad_norm.h"
+#include "cohort/trainer/refuse_shards.h"
+#include "cohort/trainer/same_on_all_ranks.h"
+#include "cohort/trainer/wrapped_name.h"
 
 namespace cohort::trainer {
 namespace {

@@ -37,15 +37,15 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "torch/nn/module.h"
-#include "trainer/device_mesh.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/fsdp_options.h"
-#include "trainer/fsdp_root.h"
-#include "trainer/join.h"
-#include "trainer/tensors_of.h"
-#include "trainer/wrapped_name.h"
+#include "cohort/trainer/device_mesh.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/fsdp_options.h"
+#include "cohort/trainer/fsdp_root.h"
+#include "cohort/trainer/join.h"
+#include "cohort/trainer/tensors_of.h"
+#include "cohort/trainer/wrapped_name.h"
 
 namespace cohort::trainer {
 

@@ -1,4 +1,4 @@
-#include "trainer/grad_norm.h"
+#include "cohort/trainer/grad_norm.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 #include <map>
 
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/grad_scaler.h"
+#include "cohort/trainer/grad_scaler.h"
 
 #include <cmath>
 #include <cstdio>
@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/distinct_parameters.h"
-#include "trainer/error.h"
-#include "trainer/join.h"
-#include "trainer/master_weights.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/distinct_parameters.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/join.h"
+#include "cohort/trainer/master_weights.h"
 
 namespace cohort::trainer {
 namespace {

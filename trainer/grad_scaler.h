@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "torch/optim/optimizer.h"
 
 namespace cohort::trainer {

@@ -1,4 +1,4 @@
-#include "trainer/gradient_buckets.h"
+#include "cohort/trainer/gradient_buckets.h"
 
 #include <cstddef>
 #include <map>

@@ -1,4 +1,4 @@
-#include "trainer/gradient_slot.h"
+#include "cohort/trainer/gradient_slot.h"
 
 #include <algorithm>
 #include <cstring>

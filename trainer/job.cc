@@ -1,12 +1,12 @@
-#include "trainer/job.h"
+#include "cohort/trainer/job.h"
 
 #include <cstdio>
 #include <exception>
 #include <string>
 #include <utility>
 
-#include "trainer/collectives.h"
-#include "trainer/error.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "runtime/runtime.h"
-#include "trainer/device_mesh.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/runtime.h"
+#include "cohort/trainer/device_mesh.h"
 
 namespace cohort::trainer {
 

@@ -1,11 +1,11 @@
-#include "trainer/join.h"
+#include "cohort/trainer/join.h"
 
 #include <algorithm>
 #include <string>
 
-#include "trainer/caught_error.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
+#include "cohort/trainer/caught_error.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

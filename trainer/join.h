@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "torch/optim/optimizer.h"
 
 namespace cohort::trainer {

@@ -1,4 +1,4 @@
-#include "trainer/json_depth.h"
+#include "cohort/trainer/json_depth.h"
 
 namespace cohort::trainer {
 

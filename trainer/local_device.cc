@@ -1,4 +1,4 @@
-#include "trainer/local_device.h"
+#include "cohort/trainer/local_device.h"
 
 namespace cohort::trainer {
 

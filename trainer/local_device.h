@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "c10/core/Device.h"
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::trainer {
 

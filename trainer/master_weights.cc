@@ -1,8 +1,8 @@
-#include "trainer/master_weights.h"
+#include "cohort/trainer/master_weights.h"
 
 #include "torch/torch.h"
-#include "trainer/distinct_parameters.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/distinct_parameters.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 

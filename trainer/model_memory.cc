@@ -1,4 +1,4 @@
-#include "trainer/model_memory.h"
+#include "cohort/trainer/model_memory.h"
 
 #include <array>
 #include <cstdio>
@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "torch/torch.h"
-#include "trainer/optimizer_state.h"
-#include "trainer/row_chunks.h"
+#include "cohort/trainer/optimizer_state.h"
+#include "cohort/trainer/row_chunks.h"
 
 namespace cohort::trainer {
 namespace {

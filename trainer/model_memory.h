@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-#include "trainer/training_state.h"
+#include "cohort/trainer/training_state.h"
 
 namespace cohort::trainer {
 

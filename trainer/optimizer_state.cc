@@ -1,10 +1,10 @@
-#include "trainer/optimizer_state.h"
+#include "cohort/trainer/optimizer_state.h"
 
 #include <memory>
 
 #include "torch/torch.h"
-#include "trainer/master_weights.h"
-#include "trainer/torch_compat.h"
+#include "cohort/trainer/master_weights.h"
+#include "cohort/trainer/torch_compat.h"
 
 namespace cohort::trainer {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/param_groups.h"
+#include "cohort/trainer/param_groups.h"
 
 #include <cmath>
 #include <limits>

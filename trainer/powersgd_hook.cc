@@ -1,4 +1,4 @@
-#include "trainer/powersgd_hook.h"
+#include "cohort/trainer/powersgd_hook.h"
 
 #include <algorithm>
 #include <string>
@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/tensor_buffer.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/tensor_buffer.h"
 
 namespace cohort::trainer {
 

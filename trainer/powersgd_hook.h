@@ -14,7 +14,7 @@
 #include <map>
 #include <memory>
 
-#include "trainer/comm_hook.h"
+#include "cohort/trainer/comm_hook.h"
 
 namespace cohort::trainer {
 

@@ -20,7 +20,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "c10/util/Exception.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::trainer {
 

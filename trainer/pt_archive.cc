@@ -1,4 +1,4 @@
-#include "trainer/pt_archive.h"
+#include "cohort/trainer/pt_archive.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

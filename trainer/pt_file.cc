@@ -1,4 +1,4 @@
-#include "trainer/pt_file.h"
+#include "cohort/trainer/pt_file.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "torch/torch.h"
-#include "trainer/pt_archive.h"
+#include "cohort/trainer/pt_archive.h"
 
 namespace cohort::trainer {
 namespace {

@@ -1,22 +1,22 @@
-#include "trainer/reducer.h"
+#include "cohort/trainer/reducer.h"
 
 #include <algorithm>
 #include <numeric>
 #include <utility>
 
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/utils/lambda_post_hook.h"
 #include "torch/csrc/autograd/variable.h"
 #include "torch/torch.h"
-#include "trainer/autograd_graph.h"
-#include "trainer/caught_error.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/reducer_state.h"
-#include "trainer/tensor_buffer.h"
-#include "trainer/window_tensor.h"
+#include "cohort/trainer/autograd_graph.h"
+#include "cohort/trainer/caught_error.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/reducer_state.h"
+#include "cohort/trainer/tensor_buffer.h"
+#include "cohort/trainer/window_tensor.h"
 
 namespace cohort::trainer {
 namespace {

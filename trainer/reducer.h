@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
-#include "trainer/backward_pass.h"
-#include "trainer/comm_hook.h"
-#include "trainer/gradient_buckets.h"
-#include "trainer/gradient_slot.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/backward_pass.h"
+#include "cohort/trainer/comm_hook.h"
+#include "cohort/trainer/gradient_buckets.h"
+#include "cohort/trainer/gradient_slot.h"
 
 namespace cohort::trainer {
 

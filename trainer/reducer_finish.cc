@@ -2,10 +2,10 @@
 #include <utility>
 
 #include "torch/torch.h"
-#include "trainer/caught_error.h"
-#include "trainer/error.h"
-#include "trainer/reducer.h"
-#include "trainer/reducer_state.h"
+#include "cohort/trainer/caught_error.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/reducer.h"
+#include "cohort/trainer/reducer_state.h"
 
 namespace cohort::trainer {
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/mutex.h"
-#include "trainer/device_stream.h"
-#include "trainer/reducer.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/trainer/device_stream.h"
+#include "cohort/trainer/reducer.h"
 
 namespace cohort::trainer {
 

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "torch/torch.h"
-#include "trainer/broadcast.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/broadcast.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
 
 namespace cohort::trainer {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/row_chunks.h"
+#include "cohort/trainer/row_chunks.h"
 
 #include <algorithm>
 #include <functional>

@@ -1,4 +1,4 @@
-#include "trainer/same_on_all_ranks.h"
+#include "cohort/trainer/same_on_all_ranks.h"
 
 #include <algorithm>
 #include <array>
@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "c10/util/ArrayRef.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "c10/core/ScalarType.h"
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 namespace cohort::trainer {
 

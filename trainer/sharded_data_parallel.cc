@@ -1,4 +1,4 @@
-#include "trainer/sharded_data_parallel.h"
+#include "cohort/trainer/sharded_data_parallel.h"
 
 #include "torch/torch.h"
 

@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 

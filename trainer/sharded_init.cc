@@ -1,12 +1,12 @@
-#include "trainer/sharded_init.h"
+#include "cohort/trainer/sharded_init.h"
 
 #include <algorithm>
 #include <cmath>
 #include <set>
 
 #include "torch/torch.h"
-#include "trainer/deferred_init.h"
-#include "trainer/refuse_shards.h"
+#include "cohort/trainer/deferred_init.h"
+#include "cohort/trainer/refuse_shards.h"
 
 namespace cohort::trainer {
 namespace {

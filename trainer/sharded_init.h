@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "torch/nn/module.h"
-#include "trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
 
 namespace cohort::trainer {
 

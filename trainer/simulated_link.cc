@@ -1,11 +1,11 @@
-#include "trainer/simulated_link.h"
+#include "cohort/trainer/simulated_link.h"
 
 #include <algorithm>
 #include <atomic>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::trainer {
 namespace {

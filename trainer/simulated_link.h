@@ -1,7 +1,7 @@
 // SimulatedLink: how much of the communication a program hides behind its computation, found without a clock.
 #pragma once
 
-#include "runtime/work.h"
+#include "cohort/runtime/work.h"
 
 namespace cohort::trainer {
 

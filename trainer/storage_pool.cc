@@ -1,4 +1,4 @@
-#include "trainer/storage_pool.h"
+#include "cohort/trainer/storage_pool.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "trainer/tensor_buffer.h"
+#include "cohort/trainer/tensor_buffer.h"
 
 #include "ATen/ATen.h"
 

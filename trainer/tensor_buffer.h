@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ATen/core/Tensor.h"
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::trainer {
 

@@ -1,4 +1,4 @@
-#include "trainer/training_state.h"
+#include "cohort/trainer/training_state.h"
 
 #include <map>
 #include <memory>
@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "torch/torch.h"
-#include "trainer/checkpoint_values.h"
-#include "trainer/error.h"
-#include "trainer/master_weights.h"
-#include "trainer/optimizer_state.h"
-#include "trainer/param_groups.h"
-#include "trainer/refuse_shards.h"
-#include "trainer/wrapped_name.h"
+#include "cohort/trainer/checkpoint_values.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/master_weights.h"
+#include "cohort/trainer/optimizer_state.h"
+#include "cohort/trainer/param_groups.h"
+#include "cohort/trainer/refuse_shards.h"
+#include "cohort/trainer/wrapped_name.h"
 
 namespace cohort::trainer {
 namespace {

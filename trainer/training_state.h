@@ -18,12 +18,12 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "torch/nn/module.h"
 #include "torch/optim/optimizer.h"
-#include "trainer/checkpoint.h"
-#include "trainer/fully_sharded_data_parallel.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/checkpoint.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 

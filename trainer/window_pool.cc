@@ -1,12 +1,12 @@
-#include "trainer/window_pool.h"
+#include "cohort/trainer/window_pool.h"
 
 #include <utility>
 #include <vector>
 
-#include "comm/window.h"
-#include "runtime/base/mutex.h"
+#include "cohort/comm/window.h"
+#include "cohort/runtime/base/mutex.h"
 #include "torch/torch.h"
-#include "trainer/window_tensor.h"
+#include "cohort/trainer/window_tensor.h"
 
 namespace cohort::trainer {
 

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 namespace cohort::trainer {
 

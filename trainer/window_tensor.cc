@@ -1,4 +1,4 @@
-#include "trainer/window_tensor.h"
+#include "cohort/trainer/window_tensor.h"
 
 #include <cstring>
 #include <memory>
@@ -7,7 +7,7 @@
 
 #include "c10/core/CPUAllocator.h"
 #include "torch/torch.h"
-#include "trainer/error.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 

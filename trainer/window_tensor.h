@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "ATen/core/Tensor.h"
-#include "comm/communicator.h"
-#include "comm/window.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/window.h"
 
 namespace cohort::trainer {
 

@@ -1,4 +1,4 @@
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 #include <algorithm>
 #include <array>
@@ -9,12 +9,12 @@
 #include <string>
 
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/distinct_parameters.h"
-#include "trainer/error.h"
-#include "trainer/grad_norm.h"
-#include "trainer/tensor_buffer.h"
-#include "trainer/window_tensor.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/distinct_parameters.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/grad_norm.h"
+#include "cohort/trainer/tensor_buffer.h"
+#include "cohort/trainer/window_tensor.h"
 
 namespace cohort::trainer {
 namespace {

@@ -22,10 +22,10 @@
 
 #include "ATen/core/Tensor.h"
 #include "absl/status/status.h"
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "torch/optim/optimizer.h"
-#include "trainer/join.h"
-#include "trainer/zero_partition.h"
+#include "cohort/trainer/join.h"
+#include "cohort/trainer/zero_partition.h"
 
 namespace cohort::trainer {
 

@@ -9,10 +9,10 @@
 // Any size. Source: Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997).
 #include <utility>
 
-#include "comm/algorithm/circulant.h"
-#include "comm/algorithm/pattern.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/circulant.h"
+#include "cohort/comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

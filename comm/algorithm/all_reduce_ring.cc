@@ -11,9 +11,9 @@
 // Any size; parts are equal where the pieces are a multiple of p. Source: Patarasuk and Yuan (JPDC 2009).
 #include <utility>
 
-#include "comm/algorithm/pattern.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

@@ -11,9 +11,9 @@
 // Any size. Source: textbook; "nonoverlapping" in Open MPI.
 #include <utility>
 
-#include "comm/algorithm/registry.h"
-#include "comm/algorithm/tree.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/tree.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 namespace {

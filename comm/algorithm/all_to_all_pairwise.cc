@@ -10,9 +10,9 @@
 // Any size. Source: textbook (pairwise exchange, one-factorisation of the complete graph).
 #include <utility>
 
-#include "comm/algorithm/pattern.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

@@ -14,10 +14,10 @@
 // Any size and root. Source: Träff (arXiv 2407.18004); round_optimal.h.
 #include <utility>
 
-#include "comm/algorithm/pattern.h"
-#include "comm/algorithm/registry.h"
-#include "comm/algorithm/round_optimal.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/round_optimal.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

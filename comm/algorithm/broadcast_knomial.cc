@@ -11,9 +11,9 @@
 // Any size and root. Source: textbook; k-nomial as in MPICH and UCC.
 #include <utility>
 
-#include "comm/algorithm/registry.h"
-#include "comm/algorithm/tree.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/tree.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 namespace {

@@ -9,11 +9,11 @@
 // Any size and root; parts are equal where the pieces are a multiple of p. Source: van de Geijn (as in MPICH).
 #include <utility>
 
-#include "comm/algorithm/circulant.h"
-#include "comm/algorithm/pattern.h"
-#include "comm/algorithm/registry.h"
-#include "comm/algorithm/tree.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/circulant.h"
+#include "cohort/comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/tree.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

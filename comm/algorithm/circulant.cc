@@ -1,8 +1,8 @@
-#include "comm/algorithm/circulant.h"
+#include "cohort/comm/algorithm/circulant.h"
 
 #include <algorithm>
 
-#include "comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/pattern.h"
 
 namespace cohort::comm {
 namespace {

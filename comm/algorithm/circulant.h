@@ -10,7 +10,7 @@
 
 #include <functional>
 
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/algorithm/composition.h"
+#include "cohort/comm/algorithm/composition.h"
 
 #include <deque>
 #include <initializer_list>

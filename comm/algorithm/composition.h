@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/placement.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/placement.h"
 
 namespace cohort::comm {
 

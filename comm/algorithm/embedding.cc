@@ -1,9 +1,9 @@
-#include "comm/algorithm/embedding.h"
+#include "cohort/comm/algorithm/embedding.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/pattern.h"
 
 namespace cohort::comm {
 namespace {

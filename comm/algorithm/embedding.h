@@ -5,8 +5,8 @@
 #include <functional>
 #include <vector>
 
-#include "comm/algorithm/registry.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

@@ -11,9 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/algorithm/pattern.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/pattern.h"
 
 namespace cohort::comm {
 

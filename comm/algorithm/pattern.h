@@ -1,7 +1,7 @@
 // Rank arithmetic and step sequences that several algorithms share.
 #pragma once
 
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

@@ -15,10 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/algorithm/pattern.h"
-#include "comm/algorithm/registry.h"
-#include "comm/algorithm/round_optimal.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/round_optimal.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

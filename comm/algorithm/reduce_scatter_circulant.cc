@@ -10,10 +10,10 @@
 // Any size. Source: Träff, optimal non-pipelined reduce-scatter (2024).
 #include <utility>
 
-#include "comm/algorithm/circulant.h"
-#include "comm/algorithm/pattern.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/circulant.h"
+#include "cohort/comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

@@ -1,19 +1,19 @@
-#include "comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/registry.h"
 
 #include <array>
 #include <bit>
 #include <numeric>
 #include <vector>
 
-#include "comm/algorithm/composition.h"
-#include "comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/composition.h"
+#include "cohort/comm/algorithm/pattern.h"
 
 namespace cohort::comm {
 
 #define COHORT_ALGORITHM(kind, name, function, ...) \
   Plan Build##function(const PlanRequest& request); \
   AlgorithmCost CostOf##function(const CostQuery& query);
-#include "comm/algorithm/algorithms.def"
+#include "cohort/comm/algorithm/algorithms.def"
 #undef COHORT_ALGORITHM
 
 namespace {
@@ -22,7 +22,7 @@ namespace {
 enum AlgorithmNumber : uint16_t {
   kNoAlgorithm = 0,
 #define COHORT_ALGORITHM(kind, name, function, ...) kNumberOf##function,
-#include "comm/algorithm/algorithms.def"
+#include "cohort/comm/algorithm/algorithms.def"
 #undef COHORT_ALGORITHM
 };
 
@@ -30,7 +30,7 @@ constexpr std::array kAlgorithms = {
 #define COHORT_ALGORITHM(kind, name, function, ...)                                                        \
   AlgorithmInfo{CollectiveKind::kind,        name, kNumberOf##function, Build##function, CostOf##function, \
                 AlgorithmTraits{__VA_ARGS__}},
-#include "comm/algorithm/algorithms.def"
+#include "cohort/comm/algorithm/algorithms.def"
 #undef COHORT_ALGORITHM
 };
 

@@ -10,9 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/plan/placement.h"
-#include "comm/plan/plan.h"
-#include "comm/types.h"
+#include "cohort/comm/plan/placement.h"
+#include "cohort/comm/plan/plan.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::comm {
 

@@ -1,8 +1,8 @@
-#include "comm/algorithm/round_optimal.h"
+#include "cohort/comm/algorithm/round_optimal.h"
 
 #include <algorithm>
 
-#include "comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/pattern.h"
 
 namespace cohort::comm {
 namespace {

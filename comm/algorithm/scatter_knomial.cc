@@ -10,9 +10,9 @@
 // Any size and root. Source: textbook (binomial scatter, MPICH; k-nomial, UCC).
 #include <utility>
 
-#include "comm/algorithm/registry.h"
-#include "comm/algorithm/tree_blocks.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/tree_blocks.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 namespace {

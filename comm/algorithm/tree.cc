@@ -1,8 +1,8 @@
-#include "comm/algorithm/tree.h"
+#include "cohort/comm/algorithm/tree.h"
 
 #include <algorithm>
 
-#include "comm/algorithm/pattern.h"
+#include "cohort/comm/algorithm/pattern.h"
 
 namespace cohort::comm {
 

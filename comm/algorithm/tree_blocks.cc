@@ -1,4 +1,4 @@
-#include "comm/algorithm/tree_blocks.h"
+#include "cohort/comm/algorithm/tree_blocks.h"
 
 #include <algorithm>
 

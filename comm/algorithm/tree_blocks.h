@@ -5,9 +5,9 @@
 
 #include <functional>
 
-#include "comm/algorithm/registry.h"
-#include "comm/algorithm/tree.h"
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/tree.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 namespace cohort::comm {
 

@@ -21,8 +21,8 @@
 // Any size and root. Source: textbook; as HAN in Open MPI and the SMP-aware collectives of MPICH.
 #include <utility>
 
-#include "comm/algorithm/composition.h"
-#include "comm/algorithm/embedding.h"
+#include "cohort/comm/algorithm/composition.h"
+#include "cohort/comm/algorithm/embedding.h"
 
 namespace cohort::comm {
 namespace {

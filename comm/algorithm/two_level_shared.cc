@@ -20,8 +20,8 @@
 // al., SC 2017); PiP-MColl (arXiv 2305.10612); node-aware all-to-all (Träff and Rougier, EuroMPI 2014).
 #include <utility>
 
-#include "comm/algorithm/composition.h"
-#include "comm/algorithm/embedding.h"
+#include "cohort/comm/algorithm/composition.h"
+#include "cohort/comm/algorithm/embedding.h"
 
 namespace cohort::comm {
 namespace {

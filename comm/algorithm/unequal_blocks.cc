@@ -11,7 +11,7 @@
 // Cost: as in the equal form's file, with n the mean length. Rounds are the same; a block of no elements is a message
 // all the same, as it carries the signature.
 // Any size. Source: the files named below.
-#include "comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/registry.h"
 
 namespace cohort::comm {
 

@@ -1,8 +1,8 @@
-#include "comm/cuda/cuda_api.h"
+#include "cohort/comm/cuda/cuda_api.h"
 
 #include <dlfcn.h>
 
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::comm::cuda {
 namespace {

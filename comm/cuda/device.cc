@@ -1,8 +1,8 @@
-#include "comm/cuda/device.h"
+#include "cohort/comm/cuda/device.h"
 
 #include "absl/status/status.h"
-#include "comm/cuda/cuda_api.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::cuda {
 

@@ -1,6 +1,6 @@
 // Compiled instead of device.cc where CUDA's headers were absent.
 #include "absl/status/status.h"
-#include "comm/cuda/device.h"
+#include "cohort/comm/cuda/device.h"
 
 namespace cohort::comm::cuda {
 

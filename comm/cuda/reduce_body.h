@@ -9,7 +9,7 @@
 // elements before and after; else single elements, which may lie at any address.
 #pragma once
 
-#include "comm/cuda/reduce_arithmetic.h"
+#include "cohort/comm/cuda/reduce_arithmetic.h"
 
 namespace cohort::comm::cuda {
 

@@ -1,6 +1,6 @@
 // The reduction kernels, compiled to a fat binary that the library carries (CMakeLists.txt) and CUDA's driver loads.
-#include "comm/cuda/kernel_list.h"
-#include "comm/cuda/reduce_body.h"
+#include "cohort/comm/cuda/kernel_list.h"
+#include "cohort/comm/cuda/reduce_body.h"
 
 namespace cohort::comm::cuda {
 

@@ -1,9 +1,9 @@
-#include "comm/cuda/reduction_kernels.h"
+#include "cohort/comm/cuda/reduction_kernels.h"
 
 #include <algorithm>
 #include <cstddef>
 
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::cuda {
 

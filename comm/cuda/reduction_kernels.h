@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/cuda/cuda_api.h"
-#include "comm/cuda/reduce_body.h"
-#include "comm/types.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/cuda/reduce_body.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::comm::cuda {
 

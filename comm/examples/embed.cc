@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "runtime/bootstrap.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/runtime.h"
 
 namespace {
 

@@ -1,11 +1,11 @@
-#include "comm/nccl/alone.h"
+#include "cohort/comm/nccl/alone.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "comm/reduce/reduce.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
 namespace {

@@ -2,9 +2,9 @@
 #pragma once
 
 #include "absl/status/status.h"
-#include "comm/cuda/cuda_api.h"
-#include "comm/cuda/reduction_kernels.h"
-#include "comm/request.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/cuda/reduction_kernels.h"
+#include "cohort/comm/request.h"
 
 namespace cohort::comm::nccl {
 

@@ -1,12 +1,12 @@
-#include "comm/nccl/launch_order.h"
+#include "cohort/comm/nccl/launch_order.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/call_names.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::comm::nccl {
 namespace {

@@ -14,8 +14,8 @@
 #include <span>
 #include <string>
 
-#include "comm/provider.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/comm/provider.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm::nccl {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::comm::nccl {
 

@@ -1,14 +1,14 @@
-#include "comm/nccl/nccl_agreement.h"
+#include "cohort/comm/nccl/nccl_agreement.h"
 
 #include <algorithm>
 #include <charconv>
 #include <map>
 #include <utility>
 
-#include "comm/nccl/nccl_api.h"
-#include "comm/nccl/store_lookup.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/segment/call_compare.h"
+#include "cohort/comm/nccl/nccl_api.h"
+#include "cohort/comm/nccl/store_lookup.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/call_compare.h"
 
 namespace cohort::comm::nccl {
 namespace {

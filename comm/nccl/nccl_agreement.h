@@ -13,9 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/cuda/cuda_api.h"
-#include "comm/nccl/nccl_api.h"
-#include "comm/provider.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/nccl/nccl_api.h"
+#include "cohort/comm/provider.h"
 
 namespace cohort::comm::nccl {
 

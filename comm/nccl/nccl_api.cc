@@ -1,12 +1,12 @@
-#include "comm/nccl/nccl_api.h"
+#include "cohort/comm/nccl/nccl_api.h"
 
 #include <dlfcn.h>
 
 #include <cstdint>
 #include <cstring>
 
-#include "comm/cuda/reduce_arithmetic.h"
-#include "runtime/base/mutex.h"
+#include "cohort/comm/cuda/reduce_arithmetic.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::comm::nccl {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 
 // Exist since NCCL 2.18 at the latest.
 #define COHORT_NCCL_FUNCTIONS(F) \

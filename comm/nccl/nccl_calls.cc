@@ -1,10 +1,10 @@
-#include "comm/nccl/nccl_calls.h"
+#include "cohort/comm/nccl/nccl_calls.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/nccl_launch.h"
+#include "cohort/comm/nccl/nccl_launch.h"
 
 namespace cohort::comm::nccl {
 namespace {

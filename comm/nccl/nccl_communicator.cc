@@ -1,9 +1,9 @@
-#include "comm/nccl/nccl_communicator.h"
+#include "cohort/comm/nccl/nccl_communicator.h"
 
 #include <thread>
 #include <utility>
 
-#include "runtime/thread.h"
+#include "cohort/runtime/thread.h"
 
 namespace cohort::comm::nccl {
 namespace {

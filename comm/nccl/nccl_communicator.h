@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/nccl/nccl_api.h"
-#include "comm/nccl/waker.h"
+#include "cohort/comm/nccl/nccl_api.h"
+#include "cohort/comm/nccl/waker.h"
 
 namespace cohort::comm::nccl {
 

@@ -1,14 +1,14 @@
-#include "comm/nccl/nccl_device.h"
+#include "cohort/comm/nccl/nccl_device.h"
 
 #include <cstring>
 #include <thread>
 #include <utility>
 
-#include "comm/nccl/alone.h"
-#include "comm/nccl/left_behind.h"
-#include "comm/nccl/nccl_calls.h"
-#include "comm/nccl/nccl_issue.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/nccl/alone.h"
+#include "cohort/comm/nccl/left_behind.h"
+#include "cohort/comm/nccl/nccl_calls.h"
+#include "cohort/comm/nccl/nccl_issue.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
 

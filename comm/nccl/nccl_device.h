@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/cuda/cuda_api.h"
-#include "comm/nccl/nccl_agreement.h"
-#include "comm/nccl/nccl_calls.h"
-#include "comm/nccl/nccl_pool.h"
-#include "comm/provider.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/nccl/nccl_agreement.h"
+#include "cohort/comm/nccl/nccl_calls.h"
+#include "cohort/comm/nccl/nccl_pool.h"
+#include "cohort/comm/provider.h"
 
 namespace cohort::comm::nccl {
 

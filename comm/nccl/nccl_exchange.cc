@@ -1,10 +1,10 @@
-#include "comm/nccl/nccl_exchange.h"
+#include "cohort/comm/nccl/nccl_exchange.h"
 
 #include <algorithm>
 
-#include "comm/nccl/nccl_launch.h"
-#include "comm/reduce/reduce.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/nccl/nccl_launch.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
 namespace {

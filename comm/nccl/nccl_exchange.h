@@ -15,9 +15,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/cuda/reduction_kernels.h"
-#include "comm/nccl/nccl_calls.h"
-#include "comm/request.h"
+#include "cohort/comm/cuda/reduction_kernels.h"
+#include "cohort/comm/nccl/nccl_calls.h"
+#include "cohort/comm/request.h"
 
 namespace cohort::comm::nccl {
 

@@ -1,4 +1,4 @@
-#include "comm/nccl/nccl_issue.h"
+#include "cohort/comm/nccl/nccl_issue.h"
 
 #include <algorithm>
 #include <string>
@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/nccl_calls.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/nccl/nccl_calls.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
 

@@ -16,10 +16,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/cuda/cuda_api.h"
-#include "comm/nccl/nccl_device.h"
-#include "comm/nccl/nccl_exchange.h"
-#include "comm/provider.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/nccl/nccl_device.h"
+#include "cohort/comm/nccl/nccl_exchange.h"
+#include "cohort/comm/provider.h"
 
 namespace cohort::comm::nccl {
 

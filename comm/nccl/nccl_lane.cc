@@ -1,4 +1,4 @@
-#include "comm/nccl/nccl_lane.h"
+#include "cohort/comm/nccl/nccl_lane.h"
 
 #include <algorithm>
 #include <limits>
@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "comm/nccl/launch_order.h"
-#include "runtime/segment/call_names.h"
+#include "cohort/comm/nccl/launch_order.h"
+#include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::comm::nccl {
 namespace {

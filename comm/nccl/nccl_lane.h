@@ -3,9 +3,9 @@
 
 #include <chrono>
 
-#include "comm/nccl/nccl_device.h"
-#include "comm/nccl/nccl_operation.h"
-#include "comm/stall_watch.h"
+#include "cohort/comm/nccl/nccl_device.h"
+#include "cohort/comm/nccl/nccl_operation.h"
+#include "cohort/comm/stall_watch.h"
 
 namespace cohort::comm::nccl {
 

@@ -7,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/cuda/cuda_api.h"
-#include "comm/nccl/nccl_api.h"
-#include "comm/nccl/nccl_calls.h"
-#include "comm/request.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/nccl/nccl_api.h"
+#include "cohort/comm/nccl/nccl_calls.h"
+#include "cohort/comm/request.h"
 
 namespace cohort::comm::nccl {
 

@@ -1,4 +1,4 @@
-#include "comm/nccl/nccl_operation.h"
+#include "cohort/comm/nccl/nccl_operation.h"
 
 #include <utility>
 

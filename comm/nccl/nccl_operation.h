@@ -3,10 +3,10 @@
 
 #include <cstdint>
 
-#include "comm/cuda/cuda_api.h"
-#include "comm/provider.h"
-#include "comm/state_pool.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/provider.h"
+#include "cohort/comm/state_pool.h"
+#include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::comm::nccl {
 

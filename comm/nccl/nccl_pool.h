@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "comm/cuda/cuda_api.h"
-#include "comm/cuda/reduction_kernels.h"
-#include "comm/nccl/nccl_communicator.h"
-#include "comm/nccl/waker.h"
-#include "runtime/base/mutex.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/cuda/reduction_kernels.h"
+#include "cohort/comm/nccl/nccl_communicator.h"
+#include "cohort/comm/nccl/waker.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::comm::nccl {
 

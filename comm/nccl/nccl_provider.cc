@@ -1,4 +1,4 @@
-#include "comm/nccl/nccl_provider.h"
+#include "cohort/comm/nccl/nccl_provider.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,13 +6,13 @@
 #include <utility>
 #include <vector>
 
-#include "comm/cuda/cuda_api.h"
-#include "comm/cuda/device.h"
-#include "comm/nccl/launch_order.h"
-#include "comm/nccl/nccl_lane.h"
-#include "comm/nccl/staged_calls.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/cuda/device.h"
+#include "cohort/comm/nccl/launch_order.h"
+#include "cohort/comm/nccl/nccl_lane.h"
+#include "cohort/comm/nccl/staged_calls.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::comm {
 namespace nccl {

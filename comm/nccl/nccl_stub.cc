@@ -1,6 +1,6 @@
 // Compiled instead of the provider where NCCL's or CUDA's headers were absent.
 #include "absl/status/status.h"
-#include "comm/nccl/nccl_provider.h"
+#include "cohort/comm/nccl/nccl_provider.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/nccl/staged_calls.h"
+#include "cohort/comm/nccl/staged_calls.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/left_behind.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/nccl/left_behind.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::nccl {
 namespace {

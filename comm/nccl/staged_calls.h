@@ -14,8 +14,8 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "comm/cuda/cuda_api.h"
-#include "comm/provider.h"
+#include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/provider.h"
 
 namespace cohort::comm::nccl {
 

@@ -1,9 +1,9 @@
-#include "comm/nccl/store_lookup.h"
+#include "cohort/comm/nccl/store_lookup.h"
 
 #include <chrono>
 #include <utility>
 
-#include "runtime/thread.h"
+#include "cohort/runtime/thread.h"
 
 namespace cohort::comm::nccl {
 namespace {

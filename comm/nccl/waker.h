@@ -1,8 +1,8 @@
 // Lets threads of CUDA, and those that end communicators, wake whoever drives the engine.
 #pragma once
 
-#include "runtime/base/mutex.h"
-#include "runtime/engine.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/engine.h"
 
 namespace cohort::comm::nccl {
 

@@ -1,4 +1,4 @@
-#include "comm/plan/checker.h"
+#include "cohort/comm/plan/checker.h"
 
 #include <algorithm>
 #include <array>
@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/plan/expected_output.h"
-#include "comm/plan/expression.h"
-#include "comm/plan/plan_shape.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/plan/expected_output.h"
+#include "cohort/comm/plan/expression.h"
+#include "cohort/comm/plan/plan_shape.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 namespace {

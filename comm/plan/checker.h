@@ -8,7 +8,7 @@
 #include <span>
 
 #include "absl/status/statusor.h"
-#include "comm/plan/plan.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::comm {
 

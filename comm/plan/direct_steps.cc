@@ -1,12 +1,12 @@
-#include "comm/plan/direct_steps.h"
+#include "cohort/comm/plan/direct_steps.h"
 
 #include <algorithm>
 #include <new>
 #include <string>
 #include <utility>
 
-#include "comm/reduce/placed_fold.h"
-#include "runtime/base/cpu_cache.h"
+#include "cohort/comm/reduce/placed_fold.h"
+#include "cohort/runtime/base/cpu_cache.h"
 
 namespace cohort::comm {
 namespace {

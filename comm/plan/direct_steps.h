@@ -15,10 +15,10 @@
 #include <memory>
 #include <vector>
 
-#include "comm/plan/plan.h"
-#include "comm/plan/plan_binding.h"
-#include "comm/transport/memory_access.h"
-#include "comm/transport/transport.h"
+#include "cohort/comm/plan/plan.h"
+#include "cohort/comm/plan/plan_binding.h"
+#include "cohort/comm/transport/memory_access.h"
+#include "cohort/comm/transport/transport.h"
 
 namespace cohort::comm {
 

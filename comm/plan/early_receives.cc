@@ -1,4 +1,4 @@
-#include "comm/plan/early_receives.h"
+#include "cohort/comm/plan/early_receives.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -8,8 +8,8 @@
 #include <array>
 #include <cstdint>
 
-#include "comm/plan/plan.h"
-#include "comm/transport/transport.h"
+#include "cohort/comm/plan/plan.h"
+#include "cohort/comm/transport/transport.h"
 
 namespace cohort::comm {
 

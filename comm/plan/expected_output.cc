@@ -1,4 +1,4 @@
-#include "comm/plan/expected_output.h"
+#include "cohort/comm/plan/expected_output.h"
 
 namespace cohort::comm {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "comm/plan/expression.h"
-#include "comm/plan/plan.h"
+#include "cohort/comm/plan/expression.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/plan/expression.h"
+#include "cohort/comm/plan/expression.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "comm/plan/placement.h"
+#include "cohort/comm/plan/placement.h"
 
 #include <algorithm>
 #include <map>

@@ -1,4 +1,4 @@
-#include "comm/plan/plan.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::comm {
 namespace {

@@ -31,7 +31,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::comm {
 

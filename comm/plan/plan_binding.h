@@ -5,10 +5,10 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "comm/reduce/reduce.h"
-#include "comm/request.h"
-#include "comm/transport/transport.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/request.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
 

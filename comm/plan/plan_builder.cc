@@ -1,4 +1,4 @@
-#include "comm/plan/plan_builder.h"
+#include "cohort/comm/plan/plan_builder.h"
 
 #include <algorithm>
 #include <utility>

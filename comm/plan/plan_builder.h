@@ -7,7 +7,7 @@
 #include <map>
 #include <vector>
 
-#include "comm/plan/plan.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::comm {
 

@@ -1,10 +1,10 @@
-#include "comm/plan/plan_cache.h"
+#include "cohort/comm/plan/plan_cache.h"
 
 #include <string>
 #include <utility>
 
-#include "comm/plan/early_receives.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/plan/early_receives.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/placement.h"
-#include "comm/plan/plan.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/placement.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::comm {
 

@@ -1,10 +1,10 @@
-#include "comm/plan/plan_shape.h"
+#include "cohort/comm/plan/plan_shape.h"
 
 #include <algorithm>
 #include <array>
 #include <vector>
 
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "comm/plan/plan.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::comm {
 

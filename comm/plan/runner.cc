@@ -1,4 +1,4 @@
-#include "comm/plan/runner.h"
+#include "cohort/comm/plan/runner.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/base/check.h"
+#include "cohort/runtime/base/check.h"
 
 namespace cohort::comm {
 namespace {

@@ -13,13 +13,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/plan/direct_steps.h"
-#include "comm/plan/early_receives.h"
-#include "comm/plan/plan.h"
-#include "comm/plan/plan_binding.h"
-#include "comm/request.h"
-#include "comm/transport/transport.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/comm/plan/direct_steps.h"
+#include "cohort/comm/plan/early_receives.h"
+#include "cohort/comm/plan/plan.h"
+#include "cohort/comm/plan/plan_binding.h"
+#include "cohort/comm/request.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "comm/plan/runner.h"
+#include "cohort/comm/plan/runner.h"
 
 namespace cohort::comm {
 

@@ -4,14 +4,14 @@
 #include <cstring>
 #include <type_traits>
 
-#include "comm/reduce/instruction_set.h"
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/reduce/instruction_set.h"
+#include "cohort/comm/reduce/reduce.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "comm/reduce/convert.cc"
+#define HWY_TARGET_INCLUDE "cohort/comm/reduce/convert.cc"
 // clang-format off: this order
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "comm/reduce/formats.inc"
+#include "cohort/comm/reduce/formats.inc"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();

@@ -4,15 +4,15 @@
 #include <cstdint>
 #include <cstring>
 
-#include "comm/reduce/instruction_set.h"
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/reduce/instruction_set.h"
+#include "cohort/comm/reduce/reduce.h"
 #include "hwy/cache_control.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "comm/reduce/fold.cc"
+#define HWY_TARGET_INCLUDE "cohort/comm/reduce/fold.cc"
 // clang-format off: this order
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
-#include "comm/reduce/formats.inc"
+#include "cohort/comm/reduce/formats.inc"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();

@@ -1,4 +1,4 @@
-#include "comm/reduce/instruction_set.h"
+#include "cohort/comm/reduce/instruction_set.h"
 
 #include <cstdint>
 

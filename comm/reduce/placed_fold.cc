@@ -1,15 +1,15 @@
 // Works in blocks that stay in the nearest cache: a block is folded into the cached outputs, or aside, and copied from
 // there past the cache. That copy is compiled once for each instruction set, as kernels.cc.
-#include "comm/reduce/placed_fold.h"
+#include "cohort/comm/reduce/placed_fold.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "comm/reduce/instruction_set.h"
+#include "cohort/comm/reduce/instruction_set.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "comm/reduce/placed_fold.cc"
+#define HWY_TARGET_INCLUDE "cohort/comm/reduce/placed_fold.cc"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 #include "hwy/highway.h"

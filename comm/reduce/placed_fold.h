@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <span>
 
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/reduce/reduce.h"
 
 namespace cohort::comm {
 

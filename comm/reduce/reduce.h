@@ -13,8 +13,8 @@
 
 #include <cstddef>
 
-#include "comm/transport/transport.h"
-#include "comm/types.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/simulate/event_engine.h"
+#include "cohort/comm/simulate/event_engine.h"
 
 #include <algorithm>
 #include <cmath>

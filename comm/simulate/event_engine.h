@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "comm/simulate/network.h"
-#include "comm/simulate/program.h"
-#include "comm/simulate/simulator.h"
+#include "cohort/comm/simulate/network.h"
+#include "cohort/comm/simulate/program.h"
+#include "cohort/comm/simulate/simulator.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/simulate/network.h"
+#include "cohort/comm/simulate/network.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "comm/simulate/program.h"
+#include "cohort/comm/simulate/program.h"
 
 #include <algorithm>
 

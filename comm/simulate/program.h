@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/plan.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::comm {
 

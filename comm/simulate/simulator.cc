@@ -1,4 +1,4 @@
-#include "comm/simulate/simulator.h"
+#include "cohort/comm/simulate/simulator.h"
 
 #include <deque>
 #include <limits>
@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/simulate/event_engine.h"
-#include "comm/simulate/program.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/simulate/event_engine.h"
+#include "cohort/comm/simulate/program.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 namespace {

@@ -18,8 +18,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "comm/algorithm/registry.h"
-#include "comm/simulate/network.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/simulate/network.h"
 
 namespace cohort::comm {
 

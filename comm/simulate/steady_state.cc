@@ -5,7 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "comm/simulate/event_engine.h"
+#include "cohort/comm/simulate/event_engine.h"
 
 namespace cohort::comm {
 void EventEngine::Snapshot(Time now, std::vector<int64_t>* state) const {

@@ -11,7 +11,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "comm/transport/transport.h"
+#include "cohort/comm/transport/transport.h"
 
 namespace cohort::comm {
 

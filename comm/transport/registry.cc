@@ -3,13 +3,13 @@
 #include <string>
 #include <utility>
 
-#include "comm/transport/shm/layout.h"
-#include "comm/transport/shm/shm_transport.h"
-#include "comm/transport/transport_set.h"
-#include "comm/transport/ucx/ucx_transport.h"
-#include "comm/tuning.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/env.h"
+#include "cohort/comm/transport/shm/layout.h"
+#include "cohort/comm/transport/shm/shm_transport.h"
+#include "cohort/comm/transport/transport_set.h"
+#include "cohort/comm/transport/ucx/ucx_transport.h"
+#include "cohort/comm/tuning.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/env.h"
 
 namespace cohort::comm {
 namespace {
@@ -45,7 +45,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, ru
 const std::vector<TransportEntry>& RegisteredTransports() {
   static const std::vector<TransportEntry> entries = {
 #define COHORT_TRANSPORT(name, factory) {#name, &factory},
-#include "comm/transport/transports.def"
+#include "cohort/comm/transport/transports.def"
 #undef COHORT_TRANSPORT
   };
   return entries;

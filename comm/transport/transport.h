@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/engine.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/runtime/engine.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
 

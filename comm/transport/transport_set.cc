@@ -1,4 +1,4 @@
-#include "comm/transport/transport_set.h"
+#include "cohort/comm/transport/transport_set.h"
 
 #include <chrono>
 #include <utility>

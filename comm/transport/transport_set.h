@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/transport/transport.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/agent.h"
+#include "cohort/launcher/agent/agent.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -18,13 +18,13 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/agent_inside.h"
-#include "launcher/agent/sweep.h"
-#include "launcher/base/say.h"
-#include "launcher/control/describe.h"
-#include "launcher/environment/process_environment.h"
-#include "launcher/options.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/agent/agent_inside.h"
+#include "cohort/launcher/agent/sweep.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/environment/process_environment.h"
+#include "cohort/launcher/options.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -11,15 +11,15 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/cgroup.h"
-#include "launcher/agent/log_writer.h"
-#include "launcher/agent/node_ranks.h"
-#include "launcher/agent/rank_socket.h"
-#include "launcher/agent/rendezvous_link.h"
-#include "launcher/agent/sentinel.h"
-#include "launcher/base/event_loop.h"
-#include "launcher/base/message_pipe.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/agent/cgroup.h"
+#include "cohort/launcher/agent/log_writer.h"
+#include "cohort/launcher/agent/node_ranks.h"
+#include "cohort/launcher/agent/rank_socket.h"
+#include "cohort/launcher/agent/rendezvous_link.h"
+#include "cohort/launcher/agent/sentinel.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/base/message_pipe.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

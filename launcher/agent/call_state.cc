@@ -1,12 +1,12 @@
-#include "launcher/agent/call_state.h"
+#include "cohort/launcher/agent/call_state.h"
 
 #include <algorithm>
 #include <chrono>
 #include <optional>
 #include <string>
 
-#include "runtime/segment/call_names.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/runtime/segment/call_names.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::launcher {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::launcher {
 

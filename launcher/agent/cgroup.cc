@@ -1,4 +1,4 @@
-#include "launcher/agent/cgroup.h"
+#include "cohort/launcher/agent/cgroup.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -20,8 +20,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/sanitizer.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/sanitizer.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,11 +1,11 @@
-#include "launcher/agent/group_use.h"
+#include "cohort/launcher/agent/group_use.h"
 
 #include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
 
-#include "launcher/agent/process_state.h"
+#include "cohort/launcher/agent/process_state.h"
 
 namespace cohort::launcher {
 namespace {

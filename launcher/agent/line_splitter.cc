@@ -1,4 +1,4 @@
-#include "launcher/agent/line_splitter.h"
+#include "cohort/launcher/agent/line_splitter.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/log_writer.h"
+#include "cohort/launcher/agent/log_writer.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 

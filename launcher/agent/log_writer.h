@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "launcher/base/event_loop.h"
+#include "cohort/launcher/base/event_loop.h"
 
 namespace cohort::launcher {
 

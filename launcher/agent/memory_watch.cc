@@ -1,4 +1,4 @@
-#include "launcher/agent/memory_watch.h"
+#include "cohort/launcher/agent/memory_watch.h"
 
 #include <fstream>
 #include <string_view>

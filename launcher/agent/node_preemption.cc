@@ -1,4 +1,4 @@
-#include "launcher/agent/node_preemption.h"
+#include "cohort/launcher/agent/node_preemption.h"
 
 #include <algorithm>
 #include <utility>

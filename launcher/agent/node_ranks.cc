@@ -1,13 +1,13 @@
-#include "launcher/agent/node_ranks.h"
+#include "cohort/launcher/agent/node_ranks.h"
 
 #include <utility>
 
-#include "launcher/agent/sweep.h"
-#include "launcher/control/describe.h"
-#include "launcher/environment/cpus.h"
-#include "launcher/environment/process_environment.h"
-#include "launcher/placement.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/agent/sweep.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/environment/cpus.h"
+#include "cohort/launcher/environment/process_environment.h"
+#include "cohort/launcher/placement.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 

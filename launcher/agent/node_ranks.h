@@ -12,13 +12,13 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/cgroup.h"
-#include "launcher/agent/log_writer.h"
-#include "launcher/agent/rank_service.h"
-#include "launcher/agent/sentinel.h"
-#include "launcher/agent/supervisor.h"
-#include "launcher/base/event_loop.h"
-#include "runtime/base/deadline.h"
+#include "cohort/launcher/agent/cgroup.h"
+#include "cohort/launcher/agent/log_writer.h"
+#include "cohort/launcher/agent/rank_service.h"
+#include "cohort/launcher/agent/sentinel.h"
+#include "cohort/launcher/agent/supervisor.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/process_state.h"
+#include "cohort/launcher/agent/process_state.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {

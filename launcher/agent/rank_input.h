@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "launcher/base/event_loop.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/rank_output.h"
+#include "cohort/launcher/agent/rank_output.h"
 
 #include <sys/epoll.h>
 #include <unistd.h>

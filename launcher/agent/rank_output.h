@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/line_splitter.h"
-#include "launcher/agent/log_writer.h"
-#include "launcher/agent/output_rate.h"
-#include "launcher/base/event_loop.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/agent/line_splitter.h"
+#include "cohort/launcher/agent/log_writer.h"
+#include "cohort/launcher/agent/output_rate.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/rank_process.h"
+#include "cohort/launcher/agent/rank_process.h"
 
 #include <fcntl.h>
 #include <sched.h>
@@ -16,9 +16,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/agent/cgroup.h"
-#include "launcher/base/open_files.h"
-#include "launcher/base/pipe.h"
+#include "cohort/launcher/agent/cgroup.h"
+#include "cohort/launcher/base/open_files.h"
+#include "cohort/launcher/base/pipe.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/agent/rank_service.h"
+#include "cohort/launcher/agent/rank_service.h"
 
 #include <unistd.h>
 
@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/agent/call_state.h"
-#include "launcher/agent/process_state.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/segment/agent_protocol.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/launcher/agent/call_state.h"
+#include "cohort/launcher/agent/process_state.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::launcher {
 namespace {

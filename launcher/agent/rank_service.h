@@ -15,10 +15,10 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/node_preemption.h"
-#include "launcher/agent/rank_socket.h"
-#include "launcher/base/event_loop.h"
-#include "runtime/segment/segment.h"
+#include "cohort/launcher/agent/node_preemption.h"
+#include "cohort/launcher/agent/rank_socket.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/rank_socket.h"
+#include "cohort/launcher/agent/rank_socket.h"
 
 #include <fcntl.h>
 #include <sys/epoll.h>

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "launcher/base/event_loop.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

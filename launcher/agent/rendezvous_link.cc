@@ -1,4 +1,4 @@
-#include "launcher/agent/rendezvous_link.h"
+#include "cohort/launcher/agent/rendezvous_link.h"
 
 #include <algorithm>
 #include <chrono>
@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/address_list.h"
-#include "launcher/base/dial.h"
-#include "launcher/base/free_port.h"
-#include "launcher/base/own_addresses.h"
-#include "launcher/control/lease.h"
-#include "launcher/control/rendezvous.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/base/free_port.h"
+#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/control/lease.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -15,12 +15,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/base/event_loop.h"
-#include "launcher/control/agent_session.h"
-#include "launcher/control/standby.h"
-#include "launcher/rpc/client.h"
-#include "launcher/rpc/server.h"
-#include "runtime/base/mutex.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/control/agent_session.h"
+#include "cohort/launcher/control/standby.h"
+#include "cohort/launcher/rpc/client.h"
+#include "cohort/launcher/rpc/server.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/sentinel.h"
+#include "cohort/launcher/agent/sentinel.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -16,8 +16,8 @@
 #include <string_view>
 #include <utility>
 
-#include "launcher/agent/sweep.h"
-#include "launcher/base/pipe.h"
+#include "cohort/launcher/agent/sweep.h"
+#include "cohort/launcher/base/pipe.h"
 
 namespace cohort::launcher {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/agent/cgroup.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/agent/cgroup.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/supervisor.h"
+#include "cohort/launcher/agent/supervisor.h"
 
 #include <sys/epoll.h>
 #include <sys/wait.h>
@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/agent/group_use.h"
-#include "launcher/options.h"
-#include "launcher/placement.h"
+#include "cohort/launcher/agent/group_use.h"
+#include "cohort/launcher/options.h"
+#include "cohort/launcher/placement.h"
 
 namespace cohort::launcher {
 namespace {

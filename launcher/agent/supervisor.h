@@ -18,15 +18,15 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/cgroup.h"
-#include "launcher/agent/log_writer.h"
-#include "launcher/agent/memory_watch.h"
-#include "launcher/agent/process_state.h"
-#include "launcher/agent/rank_input.h"
-#include "launcher/agent/rank_output.h"
-#include "launcher/agent/rank_process.h"
-#include "launcher/agent/sentinel.h"
-#include "launcher/base/event_loop.h"
+#include "cohort/launcher/agent/cgroup.h"
+#include "cohort/launcher/agent/log_writer.h"
+#include "cohort/launcher/agent/memory_watch.h"
+#include "cohort/launcher/agent/process_state.h"
+#include "cohort/launcher/agent/rank_input.h"
+#include "cohort/launcher/agent/rank_output.h"
+#include "cohort/launcher/agent/rank_process.h"
+#include "cohort/launcher/agent/sentinel.h"
+#include "cohort/launcher/base/event_loop.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/sweep.h"
+#include "cohort/launcher/agent/sweep.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <csignal>
 #include <thread>
 
-#include "launcher/agent/process_state.h"
+#include "cohort/launcher/agent/process_state.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/base/address_list.h"
+#include "cohort/launcher/base/address_list.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "launcher/base/whole_number.h"
+#include "cohort/launcher/base/whole_number.h"
 
 namespace cohort::launcher {
 

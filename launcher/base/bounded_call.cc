@@ -1,10 +1,10 @@
-#include "launcher/base/bounded_call.h"
+#include "cohort/launcher/base/bounded_call.h"
 
 #include <string>
 #include <system_error>
 #include <utility>
 
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 

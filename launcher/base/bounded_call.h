@@ -7,7 +7,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "runtime/base/deadline.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/base/dial.h"
+#include "cohort/launcher/base/dial.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "launcher/base/address_list.h"
-#include "launcher/base/endpoint.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/endpoint.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

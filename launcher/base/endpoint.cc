@@ -1,4 +1,4 @@
-#include "launcher/base/endpoint.h"
+#include "cohort/launcher/base/endpoint.h"
 
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -9,8 +9,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "launcher/base/address_list.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

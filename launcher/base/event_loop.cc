@@ -1,4 +1,4 @@
-#include "launcher/base/event_loop.h"
+#include "cohort/launcher/base/event_loop.h"
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/base/free_port.h"
+#include "cohort/launcher/base/free_port.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/base/listener.h"
+#include "cohort/launcher/base/listener.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/base/address_list.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

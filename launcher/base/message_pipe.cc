@@ -1,4 +1,4 @@
-#include "launcher/base/message_pipe.h"
+#include "cohort/launcher/base/message_pipe.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "google/protobuf/message_lite.h"
-#include "launcher/base/event_loop.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/base/open_files.h"
+#include "cohort/launcher/base/open_files.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "launcher/base/orphans.h"
+#include "cohort/launcher/base/orphans.h"
 
 #include <sys/wait.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/base/pipe.h"
+#include "cohort/launcher/base/pipe.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // A pipe whose ends are owned.
 #pragma once
 
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/base/piped_process.h"
+#include "cohort/launcher/base/piped_process.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/base/open_files.h"
-#include "launcher/base/pipe.h"
+#include "cohort/launcher/base/open_files.h"
+#include "cohort/launcher/base/pipe.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/base/printable.h"
+#include "cohort/launcher/base/printable.h"
 
 #include <cstdint>
 

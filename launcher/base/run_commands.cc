@@ -1,4 +1,4 @@
-#include "launcher/base/run_commands.h"
+#include "cohort/launcher/base/run_commands.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 #include <csignal>
 #include <utility>
 
-#include "launcher/base/piped_process.h"
+#include "cohort/launcher/base/piped_process.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,8 +1,8 @@
-#include "launcher/base/say.h"
+#include "cohort/launcher/base/say.h"
 
 #include <cstdio>
 
-#include "launcher/base/printable.h"
+#include "cohort/launcher/base/printable.h"
 
 namespace cohort::launcher {
 

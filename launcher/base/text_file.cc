@@ -1,4 +1,4 @@
-#include "launcher/base/text_file.h"
+#include "cohort/launcher/base/text_file.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {

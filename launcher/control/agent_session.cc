@@ -1,6 +1,6 @@
-#include "launcher/control/agent_session.h"
+#include "cohort/launcher/control/agent_session.h"
 
-#include "launcher/control/rendezvous_copy.h"
+#include "cohort/launcher/control/rendezvous_copy.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/control/call_comparison.h"
+#include "cohort/launcher/control/call_comparison.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,8 +7,8 @@
 #include <unordered_map>
 
 #include "absl/status/status.h"
-#include "launcher/control/describe.h"
-#include "runtime/segment/call_compare.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/runtime/segment/call_compare.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,11 +1,11 @@
-#include "launcher/control/describe.h"
+#include "cohort/launcher/control/describe.h"
 
 #include <algorithm>
 #include <csignal>
 #include <cstddef>
 #include <cstring>
 
-#include "launcher/options.h"
+#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/control/inspection.h"
+#include "cohort/launcher/control/inspection.h"
 
 #include <algorithm>
 #include <utility>

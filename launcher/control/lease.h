@@ -22,7 +22,7 @@
 #include <deque>
 #include <utility>
 
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous.h"
 
 namespace cohort::launcher {
 

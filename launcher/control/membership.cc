@@ -4,10 +4,10 @@
 #include <chrono>
 #include <utility>
 
-#include "launcher/control/describe.h"
-#include "launcher/control/lease.h"
-#include "launcher/control/rendezvous_machine.h"
-#include "launcher/options.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/control/lease.h"
+#include "cohort/launcher/control/rendezvous_machine.h"
+#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 

@@ -1,11 +1,11 @@
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "launcher/control/describe.h"
-#include "launcher/control/rendezvous_machine.h"
-#include "launcher/options.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/control/rendezvous_machine.h"
+#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 namespace {

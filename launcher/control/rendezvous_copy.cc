@@ -1,4 +1,4 @@
-#include "launcher/control/rendezvous_copy.h"
+#include "cohort/launcher/control/rendezvous_copy.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <variant>
 
-#include "launcher/control/root_cause.h"
+#include "cohort/launcher/control/root_cause.h"
 
 namespace cohort::launcher {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous.h"
 
 namespace cohort::launcher {
 

@@ -12,14 +12,14 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/control/call_comparison.h"
-#include "launcher/control/inspection.h"
-#include "launcher/control/key_value_store.h"
-#include "launcher/control/rendezvous.h"
-#include "launcher/control/restart.h"
-#include "launcher/control/root_cause.h"
-#include "launcher/control/roster.h"
-#include "launcher/control/step_agreement.h"
+#include "cohort/launcher/control/call_comparison.h"
+#include "cohort/launcher/control/inspection.h"
+#include "cohort/launcher/control/key_value_store.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/control/restart.h"
+#include "cohort/launcher/control/root_cause.h"
+#include "cohort/launcher/control/roster.h"
+#include "cohort/launcher/control/step_agreement.h"
 
 namespace cohort::launcher {
 

@@ -6,9 +6,9 @@
 #include <unordered_set>
 #include <utility>
 
-#include "launcher/control/call_comparison.h"
-#include "launcher/control/describe.h"
-#include "launcher/control/rendezvous_machine.h"
+#include "cohort/launcher/control/call_comparison.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/control/rendezvous_machine.h"
 
 namespace cohort::launcher {
 namespace {

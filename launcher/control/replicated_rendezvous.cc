@@ -1,4 +1,4 @@
-#include "launcher/control/replicated_rendezvous.h"
+#include "cohort/launcher/control/replicated_rendezvous.h"
 
 #include <algorithm>
 #include <chrono>

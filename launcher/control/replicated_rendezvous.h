@@ -35,9 +35,9 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/control/rendezvous.h"
-#include "launcher/control/rendezvous_copy.h"
-#include "launcher/control/standby.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous_copy.h"
+#include "cohort/launcher/control/standby.h"
 
 namespace cohort::launcher {
 

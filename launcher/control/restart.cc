@@ -1,4 +1,4 @@
-#include "launcher/control/restart.h"
+#include "cohort/launcher/control/restart.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "launcher/control/root_cause.h"
+#include "cohort/launcher/control/root_cause.h"
 
 #include <algorithm>
 #include <csignal>
@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/control/describe.h"
+#include "cohort/launcher/control/describe.h"
 
 namespace cohort::launcher {
 namespace {

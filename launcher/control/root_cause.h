@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/control/roster.h"
+#include "cohort/launcher/control/roster.h"
 
 namespace cohort::launcher {
 

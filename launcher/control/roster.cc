@@ -1,10 +1,10 @@
-#include "launcher/control/roster.h"
+#include "cohort/launcher/control/roster.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "launcher/control/describe.h"
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/control/rendezvous.h"
 
 namespace cohort::launcher {
 namespace {

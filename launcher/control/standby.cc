@@ -1,11 +1,11 @@
-#include "launcher/control/standby.h"
+#include "cohort/launcher/control/standby.h"
 
 #include <algorithm>
 #include <chrono>
 #include <iterator>
 
 #include "google/protobuf/util/message_differencer.h"
-#include "launcher/control/roster.h"
+#include "cohort/launcher/control/roster.h"
 
 namespace cohort::launcher {
 namespace {

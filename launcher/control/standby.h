@@ -7,8 +7,8 @@
 #include <optional>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/control/rendezvous.h"
-#include "launcher/control/rendezvous_copy.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous_copy.h"
 
 namespace cohort::launcher {
 

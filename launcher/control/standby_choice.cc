@@ -1,4 +1,4 @@
-#include "launcher/control/standby_choice.h"
+#include "cohort/launcher/control/standby_choice.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "launcher/environment/cpus.h"
+#include "cohort/launcher/environment/cpus.h"
 
 #include <sched.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/environment/cuda_devices.h"
+#include "cohort/launcher/environment/cuda_devices.h"
 
 #include <dlfcn.h>
 
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/process_environment.h"
 
 namespace cohort::launcher {
 namespace {

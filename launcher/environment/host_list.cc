@@ -1,4 +1,4 @@
-#include "launcher/environment/host_list.h"
+#include "cohort/launcher/environment/host_list.h"
 
 #include <algorithm>
 #include <cctype>
@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/base/whole_number.h"
-#include "launcher/options.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/whole_number.h"
+#include "cohort/launcher/options.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/environment/inventory.h"
+#include "cohort/launcher/environment/inventory.h"
 
 #include <algorithm>
 #include <cctype>
@@ -7,13 +7,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
-#include "launcher/base/printable.h"
-#include "launcher/environment/cpus.h"
-#include "launcher/environment/cuda_devices.h"
-#include "launcher/environment/networks.h"
-#include "launcher/environment/numa_nodes.h"
-#include "launcher/environment/this_machine.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/environment/cpus.h"
+#include "cohort/launcher/environment/cuda_devices.h"
+#include "cohort/launcher/environment/networks.h"
+#include "cohort/launcher/environment/numa_nodes.h"
+#include "cohort/launcher/environment/this_machine.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

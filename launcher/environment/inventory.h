@@ -5,8 +5,8 @@
 
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/options.h"
-#include "launcher/placement.h"
+#include "cohort/launcher/options.h"
+#include "cohort/launcher/placement.h"
 
 namespace cohort::launcher {
 

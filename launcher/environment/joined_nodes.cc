@@ -1,4 +1,4 @@
-#include "launcher/environment/joined_nodes.h"
+#include "cohort/launcher/environment/joined_nodes.h"
 
 #include <unistd.h>
 
@@ -12,15 +12,15 @@
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "launcher/base/address_list.h"
-#include "launcher/base/own_addresses.h"
-#include "launcher/base/say.h"
-#include "launcher/credentials.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/environment/this_machine.h"
-#include "launcher/join/join_job.h"
-#include "launcher/join/token.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/environment/this_machine.h"
+#include "cohort/launcher/join/join_job.h"
+#include "cohort/launcher/join/token.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 Detection JoinedNodes::Detect(const Options& options) const {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "launcher/environment/node_source.h"
-#include "launcher/join/gate.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/join/gate.h"
 
 namespace cohort::launcher {
 

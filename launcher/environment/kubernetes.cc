@@ -1,4 +1,4 @@
-#include "launcher/environment/kubernetes.h"
+#include "cohort/launcher/environment/kubernetes.h"
 
 #include <netdb.h>
 
@@ -7,16 +7,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "launcher/base/printable.h"
-#include "launcher/base/say.h"
-#include "launcher/base/text_file.h"
-#include "launcher/base/whole_number.h"
-#include "launcher/environment/joined_nodes.h"
-#include "launcher/environment/remote_hosts.h"
-#include "launcher/environment/this_machine.h"
-#include "launcher/join/join_job.h"
-#include "launcher/join/token.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/base/text_file.h"
+#include "cohort/launcher/base/whole_number.h"
+#include "cohort/launcher/environment/joined_nodes.h"
+#include "cohort/launcher/environment/remote_hosts.h"
+#include "cohort/launcher/environment/this_machine.h"
+#include "cohort/launcher/join/join_job.h"
+#include "cohort/launcher/join/token.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
-#include "launcher/environment/node_source.h"
-#include "launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/environment/process_environment.h"
 
 namespace cohort::launcher {
 

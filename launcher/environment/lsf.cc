@@ -1,15 +1,15 @@
-#include "launcher/environment/lsf.h"
+#include "cohort/launcher/environment/lsf.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "launcher/base/text_file.h"
-#include "launcher/environment/process_environment.h"
-#include "launcher/environment/remote_hosts.h"
-#include "launcher/spawn/blaunch_command.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/text_file.h"
+#include "cohort/launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/remote_hosts.h"
+#include "cohort/launcher/spawn/blaunch_command.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 

@@ -1,7 +1,7 @@
 // An LSF job: its hosts, reached by blaunch.
 #pragma once
 
-#include "launcher/environment/node_source.h"
+#include "cohort/launcher/environment/node_source.h"
 
 namespace cohort::launcher {
 

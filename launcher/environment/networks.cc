@@ -1,4 +1,4 @@
-#include "launcher/environment/networks.h"
+#include "cohort/launcher/environment/networks.h"
 
 #include <ifaddrs.h>
 #include <net/if.h>
@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "launcher/base/address_list.h"
-#include "launcher/base/endpoint.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/endpoint.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/environment/node_order.h"
+#include "cohort/launcher/environment/node_order.h"
 
 #include <algorithm>
 #include <cctype>
@@ -6,9 +6,9 @@
 #include <string>
 #include <utility>
 
-#include "launcher/base/text_file.h"
-#include "launcher/environment/remote_hosts.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/text_file.h"
+#include "cohort/launcher/environment/remote_hosts.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

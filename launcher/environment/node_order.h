@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "launcher/environment/host_list.h"
-#include "launcher/environment/node_source.h"
-#include "launcher/options.h"
+#include "cohort/launcher/environment/host_list.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 

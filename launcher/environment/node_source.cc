@@ -1,20 +1,20 @@
-#include "launcher/environment/node_source.h"
+#include "cohort/launcher/environment/node_source.h"
 
 #include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/environment/joined_nodes.h"
-#include "launcher/environment/kubernetes.h"
-#include "launcher/environment/lsf.h"
-#include "launcher/environment/node_order.h"
-#include "launcher/environment/pbs.h"
-#include "launcher/environment/simulated_nodes.h"
-#include "launcher/environment/slurm.h"
-#include "launcher/environment/ssh_hosts.h"
-#include "launcher/environment/this_machine.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/environment/joined_nodes.h"
+#include "cohort/launcher/environment/kubernetes.h"
+#include "cohort/launcher/environment/lsf.h"
+#include "cohort/launcher/environment/node_order.h"
+#include "cohort/launcher/environment/pbs.h"
+#include "cohort/launcher/environment/simulated_nodes.h"
+#include "cohort/launcher/environment/slurm.h"
+#include "cohort/launcher/environment/ssh_hosts.h"
+#include "cohort/launcher/environment/this_machine.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
@@ -27,7 +27,7 @@ struct NamedSource {
 std::vector<NamedSource> AllSources() {
   std::vector<NamedSource> sources;
 #define COHORT_ENVIRONMENT(name, Source) sources.push_back({name, std::make_unique<Source>()});
-#include "launcher/environment/environments.def"
+#include "cohort/launcher/environment/environments.def"
 #undef COHORT_ENVIRONMENT
   return sources;
 }

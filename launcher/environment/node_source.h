@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/options.h"
-#include "launcher/placement.h"
-#include "launcher/spawn/spawner.h"
+#include "cohort/launcher/options.h"
+#include "cohort/launcher/placement.h"
+#include "cohort/launcher/spawn/spawner.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/environment/numa_nodes.h"
+#include "cohort/launcher/environment/numa_nodes.h"
 
 #include <hwloc.h>
 

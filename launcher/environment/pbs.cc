@@ -1,15 +1,15 @@
-#include "launcher/environment/pbs.h"
+#include "cohort/launcher/environment/pbs.h"
 
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "launcher/base/text_file.h"
-#include "launcher/environment/process_environment.h"
-#include "launcher/environment/remote_hosts.h"
-#include "launcher/environment/ssh_hosts.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/text_file.h"
+#include "cohort/launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/remote_hosts.h"
+#include "cohort/launcher/environment/ssh_hosts.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 

@@ -1,7 +1,7 @@
 // A PBS job (OpenPBS, PBS Pro, Torque): the hosts of its node file, reached by ssh.
 #pragma once
 
-#include "launcher/environment/node_source.h"
+#include "cohort/launcher/environment/node_source.h"
 
 namespace cohort::launcher {
 

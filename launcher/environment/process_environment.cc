@@ -1,4 +1,4 @@
-#include "launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/process_environment.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -6,7 +6,7 @@
 #include <map>
 #include <string_view>
 
-#include "launcher/environment/cuda_devices.h"
+#include "cohort/launcher/environment/cuda_devices.h"
 
 extern char** environ;
 

@@ -1,4 +1,4 @@
-#include "launcher/environment/remote_hosts.h"
+#include "cohort/launcher/environment/remote_hosts.h"
 
 #include <sys/wait.h>
 
@@ -12,15 +12,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_replace.h"
-#include "launcher/base/printable.h"
-#include "launcher/base/run_commands.h"
-#include "launcher/base/say.h"
-#include "launcher/control/describe.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/environment/process_environment.h"
-#include "launcher/environment/this_machine.h"
-#include "launcher/program.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/base/run_commands.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/this_machine.h"
+#include "cohort/launcher/program.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

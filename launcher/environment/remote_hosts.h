@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/environment/host_list.h"
-#include "launcher/environment/node_source.h"
-#include "launcher/spawn/remote_command.h"
+#include "cohort/launcher/environment/host_list.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/spawn/remote_command.h"
 
 namespace cohort::launcher {
 

@@ -1,9 +1,9 @@
-#include "launcher/environment/simulated_nodes.h"
+#include "cohort/launcher/environment/simulated_nodes.h"
 
 #include "absl/status/status.h"
-#include "launcher/environment/cpus.h"
-#include "launcher/environment/numa_nodes.h"
-#include "launcher/environment/this_machine.h"
+#include "cohort/launcher/environment/cpus.h"
+#include "cohort/launcher/environment/numa_nodes.h"
+#include "cohort/launcher/environment/this_machine.h"
 
 namespace cohort::launcher {
 

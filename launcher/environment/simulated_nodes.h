@@ -2,7 +2,7 @@
 // each other as real nodes do.
 #pragma once
 
-#include "launcher/environment/node_source.h"
+#include "cohort/launcher/environment/node_source.h"
 
 namespace cohort::launcher {
 

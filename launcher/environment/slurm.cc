@@ -1,4 +1,4 @@
-#include "launcher/environment/slurm.h"
+#include "cohort/launcher/environment/slurm.h"
 
 #include <chrono>
 #include <sstream>
@@ -6,13 +6,13 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/base/printable.h"
-#include "launcher/base/run_commands.h"
-#include "launcher/base/say.h"
-#include "launcher/base/whole_number.h"
-#include "launcher/environment/remote_hosts.h"
-#include "launcher/spawn/srun_command.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/base/run_commands.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/base/whole_number.h"
+#include "cohort/launcher/environment/remote_hosts.h"
+#include "cohort/launcher/spawn/srun_command.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "launcher/environment/host_list.h"
-#include "launcher/environment/node_source.h"
-#include "launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/host_list.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/environment/process_environment.h"
 
 namespace cohort::launcher {
 

@@ -1,14 +1,14 @@
-#include "launcher/environment/ssh_hosts.h"
+#include "cohort/launcher/environment/ssh_hosts.h"
 
 #include <string>
 #include <vector>
 
-#include "launcher/base/text_file.h"
-#include "launcher/environment/host_list.h"
-#include "launcher/environment/remote_hosts.h"
-#include "launcher/environment/this_machine.h"
-#include "launcher/spawn/ssh_command.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/text_file.h"
+#include "cohort/launcher/environment/host_list.h"
+#include "cohort/launcher/environment/remote_hosts.h"
+#include "cohort/launcher/environment/this_machine.h"
+#include "cohort/launcher/spawn/ssh_command.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "launcher/environment/node_source.h"
-#include "launcher/environment/remote_hosts.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/environment/remote_hosts.h"
 
 namespace cohort::launcher {
 

@@ -1,12 +1,12 @@
-#include "launcher/environment/this_machine.h"
+#include "cohort/launcher/environment/this_machine.h"
 
 #include <unistd.h>
 
 #include "absl/status/status.h"
-#include "launcher/environment/cpus.h"
-#include "launcher/environment/cuda_devices.h"
-#include "launcher/environment/numa_nodes.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/environment/cpus.h"
+#include "cohort/launcher/environment/cuda_devices.h"
+#include "cohort/launcher/environment/numa_nodes.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 

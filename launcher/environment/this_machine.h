@@ -1,7 +1,7 @@
 // The machine that dlaunch runs on, as the job's only node.
 #pragma once
 
-#include "launcher/environment/node_source.h"
+#include "cohort/launcher/environment/node_source.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/jobs/job_commands.h"
+#include "cohort/launcher/jobs/job_commands.h"
 
 #include <cerrno>
 #include <chrono>
@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "launcher/base/printable.h"
-#include "launcher/base/say.h"
-#include "launcher/jobs/job_socket.h"
-#include "launcher/jobs/job_words.h"
-#include "launcher/jobs/running_jobs.h"
-#include "launcher/options.h"
-#include "launcher/subcommand_line.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/launcher/jobs/job_words.h"
+#include "cohort/launcher/jobs/running_jobs.h"
+#include "cohort/launcher/options.h"
+#include "cohort/launcher/subcommand_line.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/jobs/job_socket.h"
+#include "cohort/launcher/jobs/job_socket.h"
 
 #include <unistd.h>
 

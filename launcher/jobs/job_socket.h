@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/job.pb.h"
-#include "launcher/agent/rank_socket.h"
-#include "launcher/base/event_loop.h"
+#include "cohort/launcher/agent/rank_socket.h"
+#include "cohort/launcher/base/event_loop.h"
 
 namespace cohort::launcher {
 

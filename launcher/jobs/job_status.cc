@@ -1,4 +1,4 @@
-#include "launcher/jobs/job_status.h"
+#include "cohort/launcher/jobs/job_status.h"
 
 #include <algorithm>
 #include <cstdint>

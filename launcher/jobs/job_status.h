@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "cohort/v1/job.pb.h"
-#include "launcher/job_plan.h"
-#include "launcher/jobs/live_view.h"
+#include "cohort/launcher/job_plan.h"
+#include "cohort/launcher/jobs/live_view.h"
 
 namespace cohort::launcher {
 

@@ -1,9 +1,9 @@
-#include "launcher/jobs/job_watch.h"
+#include "cohort/launcher/jobs/job_watch.h"
 
 #include <limits>
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 

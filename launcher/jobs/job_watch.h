@@ -13,11 +13,11 @@
 #include "absl/status/statusor.h"
 #include "cohort/v1/job.pb.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/base/event_loop.h"
-#include "launcher/jobs/job_socket.h"
-#include "launcher/jobs/job_status.h"
-#include "launcher/jobs/live_view.h"
-#include "launcher/metrics/metrics_server.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/launcher/jobs/job_status.h"
+#include "cohort/launcher/jobs/live_view.h"
+#include "cohort/launcher/metrics/metrics_server.h"
 
 namespace cohort::launcher {
 

@@ -1,10 +1,10 @@
-#include "launcher/jobs/job_words.h"
+#include "cohort/launcher/jobs/job_words.h"
 
 #include <vector>
 
 #include "absl/status/status.h"
-#include "launcher/base/printable.h"
-#include "launcher/jobs/running_jobs.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/jobs/running_jobs.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/jobs/live_view.h"
+#include "cohort/launcher/jobs/live_view.h"
 
 #include <algorithm>
 #include <string>

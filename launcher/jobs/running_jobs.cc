@@ -1,4 +1,4 @@
-#include "launcher/jobs/running_jobs.h"
+#include "cohort/launcher/jobs/running_jobs.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -14,8 +14,8 @@
 #include <iterator>
 #include <set>
 
-#include "launcher/jobs/job_socket.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/v1/job.pb.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/jobs/top_keys.h"
+#include "cohort/launcher/jobs/top_keys.h"
 
 #include <termios.h>
 #include <unistd.h>

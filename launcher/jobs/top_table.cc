@@ -1,4 +1,4 @@
-#include "launcher/jobs/top_table.h"
+#include "cohort/launcher/jobs/top_table.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/printable.h"
-#include "launcher/control/describe.h"
-#include "launcher/jobs/job_words.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/jobs/job_words.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,10 +1,10 @@
-#include "launcher/join/early_notices.h"
+#include "cohort/launcher/join/early_notices.h"
 
 #include <csignal>
 #include <ctime>
 #include <string>
 
-#include "launcher/base/say.h"
+#include "cohort/launcher/base/say.h"
 
 namespace cohort::launcher {
 namespace {

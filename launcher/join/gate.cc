@@ -1,4 +1,4 @@
-#include "launcher/join/gate.h"
+#include "cohort/launcher/join/gate.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -18,12 +18,12 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/base/open_files.h"
-#include "launcher/base/pipe.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/join/early_notices.h"
-#include "launcher/join/secure_stream.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/open_files.h"
+#include "cohort/launcher/base/pipe.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/join/early_notices.h"
+#include "cohort/launcher/join/secure_stream.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

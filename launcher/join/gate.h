@@ -19,11 +19,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/base/listener.h"
-#include "launcher/join/token.h"
-#include "launcher/options.h"
-#include "launcher/spawn/spawner.h"
-#include "runtime/base/deadline.h"
+#include "cohort/launcher/base/listener.h"
+#include "cohort/launcher/join/token.h"
+#include "cohort/launcher/options.h"
+#include "cohort/launcher/spawn/spawner.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::launcher {
 

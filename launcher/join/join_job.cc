@@ -1,4 +1,4 @@
-#include "launcher/join/join_job.h"
+#include "cohort/launcher/join/join_job.h"
 
 #include <netdb.h>
 #include <poll.h>
@@ -20,21 +20,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "launcher/agent/agent.h"
-#include "launcher/base/address_list.h"
-#include "launcher/base/dial.h"
-#include "launcher/base/orphans.h"
-#include "launcher/base/piped_process.h"
-#include "launcher/base/say.h"
-#include "launcher/control/describe.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/join/early_notices.h"
-#include "launcher/join/gate.h"
-#include "launcher/join/secure_stream.h"
-#include "launcher/options.h"
-#include "launcher/subcommand_line.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/agent/agent.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/base/orphans.h"
+#include "cohort/launcher/base/piped_process.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/join/early_notices.h"
+#include "cohort/launcher/join/gate.h"
+#include "cohort/launcher/join/secure_stream.h"
+#include "cohort/launcher/options.h"
+#include "cohort/launcher/subcommand_line.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "launcher/join/token.h"
+#include "cohort/launcher/join/token.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/join/secure_stream.h"
+#include "cohort/launcher/join/secure_stream.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -16,7 +16,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/join/token.h"
+#include "cohort/launcher/join/token.h"
 
 #include <openssl/sha.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/metrics/metrics_server.h"
+#include "cohort/launcher/metrics/metrics_server.h"
 
 #include <prometheus/collectable.h>
 #include <prometheus/exposer.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 namespace {

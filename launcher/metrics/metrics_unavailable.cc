@@ -1,5 +1,5 @@
 #include "absl/status/status.h"
-#include "launcher/metrics/metrics_server.h"
+#include "cohort/launcher/metrics/metrics_server.h"
 
 namespace cohort::launcher {
 

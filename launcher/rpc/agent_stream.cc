@@ -1,11 +1,11 @@
-#include "launcher/rpc/agent_stream.h"
+#include "cohort/launcher/rpc/agent_stream.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "launcher/credentials.h"
-#include "launcher/rpc/connection_guard.h"
-#include "launcher/rpc/grpc_settings.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/rpc/connection_guard.h"
+#include "cohort/launcher/rpc/grpc_settings.h"
 
 namespace cohort::launcher {
 namespace {

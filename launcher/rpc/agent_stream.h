@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/control/rendezvous.h"
-#include "runtime/base/mutex.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 

@@ -1,12 +1,12 @@
-#include "launcher/rpc/client.h"
+#include "cohort/launcher/rpc/client.h"
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
 
-#include "launcher/rpc/client_stream.h"
-#include "launcher/rpc/grpc_settings.h"
+#include "cohort/launcher/rpc/client_stream.h"
+#include "cohort/launcher/rpc/grpc_settings.h"
 
 namespace cohort::launcher {
 namespace {

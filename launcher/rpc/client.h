@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/credentials.h"
-#include "runtime/base/deadline.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::launcher {
 

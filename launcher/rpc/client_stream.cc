@@ -1,11 +1,11 @@
-#include "launcher/rpc/client_stream.h"
+#include "cohort/launcher/rpc/client_stream.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "launcher/control/rendezvous.h"
-#include "launcher/control/rendezvous_copy.h"
-#include "launcher/rpc/grpc_settings.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous_copy.h"
+#include "cohort/launcher/rpc/grpc_settings.h"
 
 namespace cohort::launcher {
 namespace {

@@ -14,11 +14,11 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.grpc.pb.h"
-#include "launcher/control/lease.h"
-#include "launcher/credentials.h"
-#include "launcher/rpc/client.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/mutex.h"
+#include "cohort/launcher/control/lease.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/rpc/client.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 

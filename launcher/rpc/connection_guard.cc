@@ -1,4 +1,4 @@
-#include "launcher/rpc/connection_guard.h"
+#include "cohort/launcher/rpc/connection_guard.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -12,9 +12,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "launcher/base/address_list.h"
-#include "launcher/base/listener.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/listener.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

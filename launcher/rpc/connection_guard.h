@@ -19,9 +19,9 @@
 #include <unordered_map>
 
 #include "absl/status/statusor.h"
-#include "launcher/base/listener.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/mutex.h"
+#include "cohort/launcher/base/listener.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/rpc/grpc_settings.h"
+#include "cohort/launcher/rpc/grpc_settings.h"
 
 #include <grpc/grpc.h>
 #include <grpc/support/log.h>

@@ -1,4 +1,4 @@
-#include "launcher/rpc/server.h"
+#include "cohort/launcher/rpc/server.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -15,18 +15,18 @@
 
 #include "absl/status/status.h"
 #include "cohort/v1/rendezvous.grpc.pb.h"
-#include "launcher/base/address_list.h"
-#include "launcher/base/listener.h"
-#include "launcher/base/open_files.h"
-#include "launcher/control/rendezvous.h"
-#include "launcher/control/replicated_rendezvous.h"
-#include "launcher/control/roster.h"
-#include "launcher/rpc/agent_stream.h"
-#include "launcher/rpc/connection_guard.h"
-#include "launcher/rpc/grpc_settings.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/listener.h"
+#include "cohort/launcher/base/open_files.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/control/replicated_rendezvous.h"
+#include "cohort/launcher/control/roster.h"
+#include "cohort/launcher/rpc/agent_stream.h"
+#include "cohort/launcher/rpc/connection_guard.h"
+#include "cohort/launcher/rpc/grpc_settings.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/control/standby.h"
-#include "launcher/credentials.h"
+#include "cohort/launcher/control/standby.h"
+#include "cohort/launcher/credentials.h"
 
 namespace cohort::launcher {
 

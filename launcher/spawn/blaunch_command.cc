@@ -1,4 +1,4 @@
-#include "launcher/spawn/blaunch_command.h"
+#include "cohort/launcher/spawn/blaunch_command.h"
 
 namespace cohort::launcher {
 

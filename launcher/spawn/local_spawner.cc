@@ -1,10 +1,10 @@
-#include "launcher/spawn/local_spawner.h"
+#include "cohort/launcher/spawn/local_spawner.h"
 
 #include <utility>
 
-#include "launcher/agent/agent.h"
-#include "launcher/base/piped_process.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/agent/agent.h"
+#include "cohort/launcher/base/piped_process.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 

@@ -1,7 +1,7 @@
 // Agents as child processes on this machine.
 #pragma once
 
-#include "launcher/spawn/spawner.h"
+#include "cohort/launcher/spawn/spawner.h"
 
 namespace cohort::launcher {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/options.h"
+#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 

@@ -1,12 +1,12 @@
-#include "launcher/spawn/remote_spawner.h"
+#include "cohort/launcher/spawn/remote_spawner.h"
 
 #include <csignal>
 #include <utility>
 
-#include "launcher/agent/agent.h"
-#include "launcher/base/piped_process.h"
-#include "launcher/program.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/launcher/agent/agent.h"
+#include "cohort/launcher/base/piped_process.h"
+#include "cohort/launcher/program.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 

@@ -5,8 +5,8 @@
 
 #include <string>
 
-#include "launcher/spawn/remote_command.h"
-#include "launcher/spawn/spawner.h"
+#include "cohort/launcher/spawn/remote_command.h"
+#include "cohort/launcher/spawn/spawner.h"
 
 namespace cohort::launcher {
 

@@ -1,11 +1,11 @@
-#include "launcher/spawn/spawner.h"
+#include "cohort/launcher/spawn/spawner.h"
 
 #include "absl/status/status.h"
-#include "launcher/spawn/blaunch_command.h"
-#include "launcher/spawn/local_spawner.h"
-#include "launcher/spawn/remote_spawner.h"
-#include "launcher/spawn/srun_command.h"
-#include "launcher/spawn/ssh_command.h"
+#include "cohort/launcher/spawn/blaunch_command.h"
+#include "cohort/launcher/spawn/local_spawner.h"
+#include "cohort/launcher/spawn/remote_spawner.h"
+#include "cohort/launcher/spawn/srun_command.h"
+#include "cohort/launcher/spawn/ssh_command.h"
 
 namespace cohort::launcher {
 
@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<Spawner>> MakeSpawner(std::string_view name, cons
   if (name == known) return std::unique_ptr<Spawner>(std::make_unique<Class>(options));
 #define COHORT_REMOTE_SPAWNER(known, command) \
   if (name == known) return std::unique_ptr<Spawner>(std::make_unique<RemoteSpawner>(options, &command));
-#include "launcher/spawn/spawners.def"
+#include "cohort/launcher/spawn/spawners.def"
 #undef COHORT_REMOTE_SPAWNER
 #undef COHORT_SPAWNER
   return absl::NotFoundError("there is no way to start agents called '" + std::string(name) + "'");

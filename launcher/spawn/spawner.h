@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "launcher/options.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/options.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 

@@ -1,4 +1,4 @@
-#include "launcher/spawn/srun_command.h"
+#include "cohort/launcher/spawn/srun_command.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/spawn/ssh_command.h"
+#include "cohort/launcher/spawn/ssh_command.h"
 
 #include <algorithm>
 #include <cctype>

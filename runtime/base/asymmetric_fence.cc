@@ -1,10 +1,10 @@
-#include "runtime/base/asymmetric_fence.h"
+#include "cohort/runtime/base/asymmetric_fence.h"
 
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "runtime/base/sanitizer.h"
+#include "cohort/runtime/base/sanitizer.h"
 
 namespace cohort::runtime {
 namespace {

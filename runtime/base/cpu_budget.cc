@@ -1,4 +1,4 @@
-#include "runtime/base/cpu_budget.h"
+#include "cohort/runtime/base/cpu_budget.h"
 
 #include <sched.h>
 #include <unistd.h>

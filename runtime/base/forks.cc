@@ -1,4 +1,4 @@
-#include "runtime/base/forks.h"
+#include "cohort/runtime/base/forks.h"
 
 #include <pthread.h>
 

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <ctime>
 
-#include "runtime/base/deadline.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::runtime {
 

@@ -5,7 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "runtime/base/deadline.h"
+#include "cohort/runtime/base/deadline.h"
 
 #if defined(__clang__)
 #define COHORT_THREAD_ANNOTATION(x) __attribute__((x))

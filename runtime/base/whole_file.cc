@@ -1,4 +1,4 @@
-#include "runtime/base/whole_file.h"
+#include "cohort/runtime/base/whole_file.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -15,10 +15,10 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/errno_status.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/segment/arena.h"
+#include "cohort/runtime/segment/arena.h"
 
 #include <iterator>
 

@@ -1,4 +1,4 @@
-#include "runtime/segment/black_box.h"
+#include "cohort/runtime/segment/black_box.h"
 
 #include <algorithm>
 #include <array>
@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstring>
 
-#include "runtime/segment/call_names.h"
-#include "runtime/segment/layout.h"
+#include "cohort/runtime/segment/call_names.h"
+#include "cohort/runtime/segment/layout.h"
 
 namespace cohort::runtime {
 namespace {

@@ -7,8 +7,8 @@
 #include <optional>
 #include <vector>
 
-#include "runtime/base/clock.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::runtime {
 

@@ -1,11 +1,11 @@
-#include "runtime/segment/call_compare.h"
+#include "cohort/runtime/segment/call_compare.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/clock.h"
-#include "runtime/segment/call_names.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::runtime {
 namespace {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/segment/call_names.h"
+#include "cohort/runtime/segment/call_names.h"
 
 #include <cstdio>
 #include <cstring>

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/segment/call_record.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::runtime {
 

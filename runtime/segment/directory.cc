@@ -1,4 +1,4 @@
-#include "runtime/segment/directory.h"
+#include "cohort/runtime/segment/directory.h"
 
 #include <atomic>
 #include <string>

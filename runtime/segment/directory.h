@@ -6,8 +6,8 @@
 #include <optional>
 
 #include "absl/status/status.h"
-#include "runtime/segment/layout.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/layout.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstdint>
 
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/call_record.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_record.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/segment/memory_limits.h"
+#include "cohort/runtime/segment/memory_limits.h"
 
 #include <unistd.h>
 

@@ -1,10 +1,10 @@
-#include "runtime/segment/notice_board.h"
+#include "cohort/runtime/segment/notice_board.h"
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
 
-#include "runtime/segment/layout.h"
+#include "cohort/runtime/segment/layout.h"
 
 namespace cohort::runtime {
 

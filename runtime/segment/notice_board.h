@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 

@@ -1,4 +1,4 @@
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/segment.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -14,19 +14,19 @@
 #include <new>
 #include <utility>
 
-#include "runtime/base/check.h"
-#include "runtime/base/cpu_budget.h"
-#include "runtime/base/errno_status.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/futex.h"
-#include "runtime/base/mutex.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/segment/agent_protocol.h"
-#include "runtime/segment/arena.h"
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/directory.h"
-#include "runtime/segment/layout.h"
-#include "runtime/segment/memory_limits.h"
+#include "cohort/runtime/base/check.h"
+#include "cohort/runtime/base/cpu_budget.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/futex.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/arena.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/directory.h"
+#include "cohort/runtime/segment/layout.h"
+#include "cohort/runtime/segment/memory_limits.h"
 
 namespace cohort::runtime {
 namespace {

@@ -21,7 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::runtime {
 

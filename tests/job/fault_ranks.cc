@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort {
 namespace {

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort {
 namespace {

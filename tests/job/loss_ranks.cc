@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/deadline.h"
-#include "runtime/runtime.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort {
 namespace {

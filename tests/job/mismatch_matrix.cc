@@ -17,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort {
 namespace {

@@ -15,8 +15,8 @@
 #include <thread>
 #include <utility>
 
-#include "comm/communicator.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::testing {
 namespace {

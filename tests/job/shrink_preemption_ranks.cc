@@ -14,8 +14,8 @@
 #include <string>
 #include <thread>
 
-#include "comm/communicator.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::testing {
 namespace {

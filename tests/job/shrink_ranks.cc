@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 #include "tests/comm/group/survivors.h"
 
 namespace cohort::testing {

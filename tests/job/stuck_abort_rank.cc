@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/runtime.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 
 namespace comm = cohort::comm;

@@ -47,7 +47,7 @@ fi
 
 echo "== an element type that there is not"
 cat >"$work/user/wrong.cc" <<END
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 struct Colour {
   int red;
 };

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 #include "tests/runtime/child.h"
 #include "tests/runtime/fake_agent.h"
 #include "tests/runtime/news.h"

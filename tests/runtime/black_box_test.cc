@@ -1,4 +1,4 @@
-#include "runtime/segment/black_box.h"
+#include "cohort/runtime/segment/black_box.h"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 #include <cstring>
 #include <thread>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/deadline.h"
-#include "runtime/segment/call_names.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/segment/call_names.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/segment/call_compare.h"
+#include "cohort/runtime/segment/call_compare.h"
 
 #include <gtest/gtest.h>
 

@@ -1,12 +1,12 @@
 // The names in black boxes are those of comm's enumerations, although the runtime does not know comm.
-#include "runtime/segment/call_names.h"
+#include "cohort/runtime/segment/call_names.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <string>
 
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::runtime {
 namespace {

@@ -1,4 +1,4 @@
-#include "runtime/base/cpu_cache.h"
+#include "cohort/runtime/base/cpu_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "runtime/cpu_spread.h"
+#include "cohort/runtime/cpu_spread.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

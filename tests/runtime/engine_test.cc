@@ -1,4 +1,4 @@
-#include "runtime/engine.h"
+#include "cohort/runtime/engine.h"
 
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
 namespace {

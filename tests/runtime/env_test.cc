@@ -1,4 +1,4 @@
-#include "runtime/env.h"
+#include "cohort/runtime/env.h"
 
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::runtime {
 namespace {

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "cohort/v1/agent.pb.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime::testing {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::runtime::testing {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 #include "tests/runtime/child.h"
 #include "tests/runtime/storing_agent.h"
 

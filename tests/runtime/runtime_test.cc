@@ -1,4 +1,4 @@
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/host_identity.h"
-#include "runtime/segment/agent_protocol.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/runtime/host_identity.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/black_box.h"
 #include "tests/runtime/child.h"
 #include "tests/runtime/file_store.h"
 #include "tests/runtime/news.h"

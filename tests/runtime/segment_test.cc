@@ -1,4 +1,4 @@
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/segment.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,9 +13,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/futex.h"
-#include "runtime/segment/layout.h"
-#include "runtime/segment/notice_board.h"
+#include "cohort/runtime/base/futex.h"
+#include "cohort/runtime/segment/layout.h"
+#include "cohort/runtime/segment/notice_board.h"
 #include "tests/runtime/child.h"
 
 namespace cohort::runtime {

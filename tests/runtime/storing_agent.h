@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/mutex.h"
-#include "runtime/runtime.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/runtime.h"
 #include "tests/runtime/fake_agent.h"
 
 namespace cohort::runtime::testing {

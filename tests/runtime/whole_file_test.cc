@@ -1,5 +1,5 @@
 // Whole files: what was there stays until the new text is complete.
-#include "runtime/base/whole_file.h"
+#include "cohort/runtime/base/whole_file.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::runtime {
 namespace {

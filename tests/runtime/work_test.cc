@@ -1,4 +1,4 @@
-#include "runtime/work.h"
+#include "cohort/runtime/work.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // Whether a sanitizer slows this program down: tests whose point is a time of microseconds then skip.
 #pragma once
 
-#include "runtime/base/sanitizer.h"
+#include "cohort/runtime/base/sanitizer.h"
 
 namespace cohort::testing {
 

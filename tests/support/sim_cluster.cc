@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/transport/transport_set.h"
-#include "runtime/base/futex.h"
-#include "runtime/segment/call_compare.h"
+#include "cohort/comm/transport/transport_set.h"
+#include "cohort/runtime/base/futex.h"
+#include "cohort/runtime/segment/call_compare.h"
 
 namespace cohort::testing {
 namespace {

@@ -9,9 +9,9 @@
 #include <memory>
 #include <string>
 
-#include "comm/communicator.h"
-#include "comm/transport/sim/sim_transport.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/transport/sim/sim_transport.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::testing {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/sanitizer.h"
+#include "cohort/runtime/base/sanitizer.h"
 #include "tests/support/nightly.h"
 
 namespace {

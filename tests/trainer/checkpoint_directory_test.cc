@@ -1,5 +1,5 @@
 // What a checkpoint is written into, and what must not get lost by it.
-#include "trainer/checkpoint_directory.h"
+#include "cohort/trainer/checkpoint_directory.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -18,8 +18,8 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "trainer/checkpoint_folder.h"
-#include "trainer/error.h"
+#include "cohort/trainer/checkpoint_folder.h"
+#include "cohort/trainer/error.h"
 
 namespace {
 

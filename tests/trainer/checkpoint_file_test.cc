@@ -1,9 +1,9 @@
 // Files of checkpoints that the system can't read.
-#include "trainer/checkpoint_file.h"
+#include "cohort/trainer/checkpoint_file.h"
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "trainer/error.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

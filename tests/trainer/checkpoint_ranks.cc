@@ -22,11 +22,11 @@
 #include "nlohmann/json.hpp"
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/trained.h"
-#include "trainer/async_checkpoint.h"
-#include "trainer/checkpoint_file.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/error.h"
-#include "trainer/training_state.h"
+#include "cohort/trainer/async_checkpoint.h"
+#include "cohort/trainer/checkpoint_file.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/training_state.h"
 
 namespace cohort::trainer {
 namespace {

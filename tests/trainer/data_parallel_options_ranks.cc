@@ -3,12 +3,12 @@
 #include <memory>
 #include <tuple>
 
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/segment.h"
 #include "tests/trainer/ranks.h"
-#include "trainer/activation_checkpoint.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/error.h"
-#include "trainer/powersgd_hook.h"
+#include "cohort/trainer/activation_checkpoint.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/powersgd_hook.h"
 
 namespace cohort::trainer {
 namespace {

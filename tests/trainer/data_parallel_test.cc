@@ -1,5 +1,5 @@
 // DataParallel on pretended devices, which are all the CPU, against the plain module.
-#include "trainer/data_parallel.h"
+#include "cohort/trainer/data_parallel.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 #include "tests/trainer/few_threads.h"
 #include "torch/torch.h"
-#include "trainer/autocast.h"
+#include "cohort/trainer/autocast.h"
 
 namespace cohort::trainer {
 namespace {

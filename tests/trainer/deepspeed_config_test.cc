@@ -1,4 +1,4 @@
-#include "trainer/deepspeed_config.h"
+#include "cohort/trainer/deepspeed_config.h"
 
 #include <cmath>
 #include <string>

@@ -4,9 +4,9 @@
 
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/trained.h"
-#include "trainer/activation_checkpoint.h"
-#include "trainer/deepspeed_engine.h"
-#include "trainer/distributed_data_parallel.h"
+#include "cohort/trainer/activation_checkpoint.h"
+#include "cohort/trainer/deepspeed_engine.h"
+#include "cohort/trainer/distributed_data_parallel.h"
 
 namespace cohort::trainer {
 namespace {

@@ -3,13 +3,13 @@
 // by a change of type.
 #include <memory>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "gtest/gtest.h"
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 #include "torch/torch.h"
-#include "trainer/deferred_init.h"
-#include "trainer/fully_sharded_data_parallel.h"
-#include "trainer/sharded_init.h"
+#include "cohort/trainer/deferred_init.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/sharded_init.h"
 
 namespace cohort::trainer {
 namespace {

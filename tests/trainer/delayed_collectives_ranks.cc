@@ -3,10 +3,10 @@
 #include <vector>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/collectives.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/error.h"
-#include "trainer/tensor_buffer.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/tensor_buffer.h"
 
 namespace cohort::trainer {
 namespace {

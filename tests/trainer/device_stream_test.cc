@@ -1,5 +1,5 @@
 // In which order streams are told to wait for each other, by a device type of the test's: no device is needed.
-#include "trainer/device_stream.h"
+#include "cohort/trainer/device_stream.h"
 
 #include <string>
 #include <vector>
@@ -7,8 +7,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/torch.h"
-#include "trainer/collectives.h"
-#include "trainer/job.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/job.h"
 
 namespace cohort::trainer {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "torch/torch.h"
-#include "trainer/examples/digits_net.h"
+#include "cohort/trainer/examples/digits_net.h"
 
 namespace cohort::examples {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/data_parallel.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/error.h"
+#include "cohort/trainer/data_parallel.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

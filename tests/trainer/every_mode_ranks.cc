@@ -5,11 +5,11 @@
 
 #include "tests/trainer/noisy_stack.h"
 #include "tests/trainer/ranks.h"
-#include "trainer/collectives.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/fully_sharded_data_parallel.h"
-#include "trainer/sharded_data_parallel.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/sharded_data_parallel.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 namespace {

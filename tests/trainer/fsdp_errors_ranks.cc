@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "tests/trainer/tower.h"
-#include "trainer/activation_checkpoint.h"
-#include "trainer/collectives.h"
-#include "trainer/error.h"
-#include "trainer/fully_shard.h"
-#include "trainer/join.h"
+#include "cohort/trainer/activation_checkpoint.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/fully_shard.h"
+#include "cohort/trainer/join.h"
 
 namespace cohort::trainer {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "tests/trainer/tower.h"
 #include "tests/trainer/trained.h"
-#include "trainer/async_checkpoint.h"
-#include "trainer/sharded_init.h"
+#include "cohort/trainer/async_checkpoint.h"
+#include "cohort/trainer/sharded_init.h"
 
 namespace cohort::trainer {
 namespace {

@@ -4,10 +4,10 @@
 #include <string>
 
 #include "tests/trainer/tower.h"
-#include "trainer/fully_shard.h"
-#include "trainer/sharded_init.h"
-#include "trainer/training_state.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/fully_shard.h"
+#include "cohort/trainer/sharded_init.h"
+#include "cohort/trainer/training_state.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 namespace {

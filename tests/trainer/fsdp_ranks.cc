@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "tests/trainer/tower.h"
-#include "trainer/error.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "tests/trainer/tower.h"
-#include "trainer/activation_checkpoint.h"
+#include "cohort/trainer/activation_checkpoint.h"
 
 namespace cohort::trainer {
 namespace {

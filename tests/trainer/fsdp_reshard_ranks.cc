@@ -2,8 +2,8 @@
 #include <memory>
 
 #include "tests/trainer/tower.h"
-#include "trainer/communication_ledger.h"
-#include "trainer/training_state.h"
+#include "cohort/trainer/communication_ledger.h"
+#include "cohort/trainer/training_state.h"
 
 namespace cohort::trainer {
 namespace {

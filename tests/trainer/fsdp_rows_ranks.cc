@@ -8,7 +8,7 @@
 
 #include "tests/trainer/tower.h"
 #include "tests/trainer/trained.h"
-#include "trainer/optimizer_state.h"
+#include "cohort/trainer/optimizer_state.h"
 
 namespace cohort::trainer {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/trainer/tower.h"
-#include "trainer/autocast.h"
+#include "cohort/trainer/autocast.h"
 
 namespace cohort::trainer {
 namespace {

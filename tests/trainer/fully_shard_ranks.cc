@@ -4,7 +4,7 @@
 #include <random>
 
 #include "tests/trainer/tower.h"
-#include "trainer/fully_shard.h"
+#include "cohort/trainer/fully_shard.h"
 
 namespace cohort::trainer {
 namespace {

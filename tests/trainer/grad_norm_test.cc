@@ -1,5 +1,5 @@
 // The norm of one rank's gradients, before it is added to the others'.
-#include "trainer/grad_norm.h"
+#include "cohort/trainer/grad_norm.h"
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
 // GradientSlot against the same by torch's operations, bit for bit.
-#include "trainer/gradient_slot.h"
+#include "cohort/trainer/gradient_slot.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
 // What a Job sets for the process, and puts back.
-#include "trainer/job.h"
+#include "cohort/trainer/job.h"
 
 #include <chrono>
 
 #include "gtest/gtest.h"
 #include "torch/torch.h"
-#include "trainer/collectives.h"
+#include "cohort/trainer/collectives.h"
 
 namespace cohort::trainer {
 namespace {

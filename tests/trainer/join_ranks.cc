@@ -5,9 +5,9 @@
 #include <tuple>
 
 #include "tests/trainer/wanderer.h"
-#include "trainer/error.h"
-#include "trainer/sharded_data_parallel.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/sharded_data_parallel.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 namespace {

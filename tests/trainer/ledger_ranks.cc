@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/communication_ledger.h"
-#include "trainer/communication_timer.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/fully_sharded_data_parallel.h"
-#include "trainer/sharded_data_parallel.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/communication_ledger.h"
+#include "cohort/trainer/communication_timer.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/sharded_data_parallel.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 namespace {

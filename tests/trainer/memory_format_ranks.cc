@@ -3,7 +3,7 @@
 #include <string>
 
 #include "tests/trainer/trained.h"
-#include "trainer/sharded_init.h"
+#include "cohort/trainer/sharded_init.h"
 
 namespace cohort::trainer {
 namespace {

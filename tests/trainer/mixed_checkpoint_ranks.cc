@@ -4,9 +4,9 @@
 #include <string>
 
 #include "tests/trainer/trained.h"
-#include "trainer/error.h"
-#include "trainer/master_weights.h"
-#include "trainer/optimizer_state.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/master_weights.h"
+#include "cohort/trainer/optimizer_state.h"
 
 namespace cohort::trainer {
 namespace {

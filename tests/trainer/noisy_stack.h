@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/activation_checkpoint.h"
+#include "cohort/trainer/activation_checkpoint.h"
 
 namespace cohort::trainer {
 

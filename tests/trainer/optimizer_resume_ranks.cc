@@ -10,12 +10,12 @@
 #include "tests/trainer/noisy_stack.h"
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/trained.h"
-#include "trainer/async_checkpoint.h"
-#include "trainer/error.h"
-#include "trainer/master_weights.h"
-#include "trainer/optimizer_state.h"
-#include "trainer/param_groups.h"
-#include "trainer/training_state.h"
+#include "cohort/trainer/async_checkpoint.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/master_weights.h"
+#include "cohort/trainer/optimizer_state.h"
+#include "cohort/trainer/param_groups.h"
+#include "cohort/trainer/training_state.h"
 
 namespace cohort::trainer {
 namespace {

@@ -6,10 +6,10 @@
 #include <memory>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/fully_sharded_data_parallel.h"
-#include "trainer/sharded_data_parallel.h"
-#include "trainer/simulated_link.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/sharded_data_parallel.h"
+#include "cohort/trainer/simulated_link.h"
 
 namespace cohort::trainer {
 namespace {

@@ -1,4 +1,4 @@
-#include "trainer/prefetching_loader.h"
+#include "cohort/trainer/prefetching_loader.h"
 
 #include <algorithm>
 #include <atomic>

@@ -14,7 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/torch.h"
-#include "trainer/pt_file.h"
+#include "cohort/trainer/pt_file.h"
 
 namespace cohort::trainer {
 namespace {

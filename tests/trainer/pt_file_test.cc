@@ -1,5 +1,5 @@
 // Files as Python writes them (Debian's python3-torch, where it is there) and as somebody who means harm does.
-#include "trainer/pt_file.h"
+#include "cohort/trainer/pt_file.h"
 
 #include <cstdlib>
 #include <filesystem>

@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {

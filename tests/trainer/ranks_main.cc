@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/collectives.h"
+#include "cohort/trainer/collectives.h"
 
 namespace cohort::trainer {
 std::unique_ptr<runtime::Runtime> job;

@@ -7,9 +7,9 @@
 
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/trained.h"
-#include "trainer/distributed_sampler.h"
-#include "trainer/error.h"
-#include "trainer/training_state.h"
+#include "cohort/trainer/distributed_sampler.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/training_state.h"
 
 namespace cohort::trainer {
 namespace {

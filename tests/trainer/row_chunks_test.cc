@@ -1,5 +1,5 @@
 // RowChunk against torch.chunk itself.
-#include "trainer/row_chunks.h"
+#include "cohort/trainer/row_chunks.h"
 
 #include "gtest/gtest.h"
 #include "torch/torch.h"

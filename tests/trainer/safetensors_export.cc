@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "torch/torch.h"
-#include "trainer/checkpoint.h"
-#include "trainer/job.h"
+#include "cohort/trainer/checkpoint.h"
+#include "cohort/trainer/job.h"
 
 namespace cohort::trainer {
 namespace {

@@ -7,10 +7,10 @@
 
 #include "tests/trainer/noisy_stack.h"
 #include "tests/trainer/ranks.h"
-#include "trainer/deepspeed_engine.h"
-#include "trainer/grad_scaler.h"
-#include "trainer/master_weights.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/deepspeed_engine.h"
+#include "cohort/trainer/grad_scaler.h"
+#include "cohort/trainer/master_weights.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "torch/torch.h"
-#include "trainer/grad_scaler.h"
-#include "trainer/job.h"
+#include "cohort/trainer/grad_scaler.h"
+#include "cohort/trainer/job.h"
 
 namespace cohort::trainer {
 namespace {

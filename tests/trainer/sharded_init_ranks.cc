@@ -3,9 +3,9 @@
 #include <memory>
 
 #include "tests/trainer/tower.h"
-#include "trainer/deferred_init.h"
-#include "trainer/fully_shard.h"
-#include "trainer/sharded_init.h"
+#include "cohort/trainer/deferred_init.h"
+#include "cohort/trainer/fully_shard.h"
+#include "cohort/trainer/sharded_init.h"
 
 namespace cohort::trainer {
 namespace {

@@ -1,5 +1,5 @@
 // Memory that StoragePool hands out and keeps, counted by an allocator of the test's.
-#include "trainer/storage_pool.h"
+#include "cohort/trainer/storage_pool.h"
 
 #include <cstdint>
 #include <cstdlib>

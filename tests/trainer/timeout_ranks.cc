@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/collectives.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/error.h"
+#include "cohort/trainer/collectives.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/error.h"
 
 namespace cohort::trainer {
 namespace {

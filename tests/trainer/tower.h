@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
 
 namespace cohort::trainer {
 

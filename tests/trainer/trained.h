@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/sharded_data_parallel.h"
-#include "trainer/training_state.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/sharded_data_parallel.h"
+#include "cohort/trainer/training_state.h"
 
 namespace cohort::trainer {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "tests/trainer/tower.h"
-#include "trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
 
 namespace cohort::trainer {
 

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/fully_sharded_data_parallel.h"
-#include "trainer/window_pool.h"
-#include "trainer/window_tensor.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/window_pool.h"
+#include "cohort/trainer/window_tensor.h"
 
 namespace cohort::trainer {
 namespace {

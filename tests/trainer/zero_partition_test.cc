@@ -1,4 +1,4 @@
-#include "trainer/zero_partition.h"
+#include "cohort/trainer/zero_partition.h"
 
 #include <algorithm>
 #include <numeric>

@@ -3,10 +3,10 @@
 #include <memory>
 
 #include "tests/trainer/ranks.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/model_memory.h"
-#include "trainer/sharded_data_parallel.h"
-#include "trainer/zero_redundancy_optimizer.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/model_memory.h"
+#include "cohort/trainer/sharded_data_parallel.h"
+#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 namespace {

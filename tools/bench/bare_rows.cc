@@ -9,8 +9,8 @@
 #include <cstring>
 #include <vector>
 
-#include "comm/reduce/reduce.h"
-#include "comm/types.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::bench {
 namespace {

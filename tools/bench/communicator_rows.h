@@ -6,9 +6,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "comm/types.h"
-#include "runtime/bootstrap.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/types.h"
+#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/runtime.h"
 #include "tools/bench/pinned_pair.h"
 
 namespace cohort::bench {

@@ -5,11 +5,11 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/transport/transport_set.h"
-#include "runtime/base/clock.h"
-#include "runtime/engine.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/transport/transport_set.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/engine.h"
+#include "cohort/runtime/segment/black_box.h"
 #include "tools/bench/communicator_rows.h"
 
 namespace cohort::bench {

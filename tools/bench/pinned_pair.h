@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::bench {
 

@@ -17,12 +17,12 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "launcher/control/rendezvous.h"
-#include "launcher/credentials.h"
-#include "launcher/rpc/client.h"
-#include "launcher/rpc/server.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/mutex.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/rpc/client.h"
+#include "cohort/launcher/rpc/server.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/mutex.h"
 #include "tools/program/program.h"
 
 namespace cohort::launcher {

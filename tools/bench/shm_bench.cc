@@ -11,9 +11,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/reduce/reduce.h"
-#include "comm/transport/shm/shm_transport.h"
-#include "comm/types.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/transport/shm/shm_transport.h"
+#include "cohort/comm/types.h"
 #include "tools/bench/bare_rows.h"
 #include "tools/bench/communicator_rows.h"
 #include "tools/bench/layer_rows.h"

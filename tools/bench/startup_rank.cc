@@ -1,8 +1,8 @@
 // What `tools/dev bench startup` starts: joins the job, waits at one barrier, ends.
 #include <cstdio>
 
-#include "comm/communicator.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/runtime.h"
 
 int main() {
   auto job = cohort::runtime::Runtime::Init();

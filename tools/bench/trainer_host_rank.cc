@@ -21,11 +21,11 @@
 
 #include "CLI/CLI.hpp"
 #include "torch/torch.h"
-#include "trainer/communication_timer.h"
-#include "trainer/distributed_data_parallel.h"
-#include "trainer/error.h"
-#include "trainer/fully_sharded_data_parallel.h"
-#include "trainer/job.h"
+#include "cohort/trainer/communication_timer.h"
+#include "cohort/trainer/distributed_data_parallel.h"
+#include "cohort/trainer/error.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/job.h"
 
 namespace cohort::bench {
 namespace {

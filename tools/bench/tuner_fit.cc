@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/algorithm/registry.h"
-#include "comm/cost_model.h"
-#include "comm/selector.h"
-#include "comm/tuning.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/cost_model.h"
+#include "cohort/comm/selector.h"
+#include "cohort/comm/tuning.h"
 #include "tools/program/program.h"
 
 namespace cohort::bench {

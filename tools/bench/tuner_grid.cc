@@ -15,13 +15,13 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/algorithm/registry.h"
-#include "comm/communicator.h"
-#include "comm/plan/placement.h"
-#include "comm/plan/plan.h"
-#include "comm/window.h"
-#include "runtime/base/cpu_cache.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/plan/placement.h"
+#include "cohort/comm/plan/plan.h"
+#include "cohort/comm/window.h"
+#include "cohort/runtime/base/cpu_cache.h"
+#include "cohort/runtime/runtime.h"
 #include "tools/collperf/session.h"
 #include "tools/program/program.h"
 

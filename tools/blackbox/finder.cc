@@ -13,7 +13,7 @@
 #include <sstream>
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 #include "tools/blackbox/segment_copy.h"
 
 namespace cohort::blackbox {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::blackbox {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "runtime/base/errno_status.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tools/blackbox/finder.h"
 #include "tools/blackbox/segment_copy.h"
 #include "tools/blackbox/table.h"

@@ -11,12 +11,12 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/errno_status.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/base/whole_file.h"
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/layout.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/base/whole_file.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/layout.h"
 
 namespace cohort::blackbox {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::blackbox {
 

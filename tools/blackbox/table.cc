@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "runtime/segment/agent_protocol.h"
-#include "runtime/segment/call_names.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/call_names.h"
 #include "tools/measure/text.h"
 
 namespace cohort::blackbox {

@@ -6,12 +6,20 @@ add_library(cohort_options INTERFACE)
 target_compile_options(cohort_options INTERFACE -Wall -Wextra $<$<BOOL:${COHORT_WERROR}>:-Werror>)
 target_compile_definitions(cohort_options INTERFACE COHORT_VERSION="${PROJECT_VERSION}")
 
-# Source locations in messages read "comm/x.cc", whatever the clone's path. The second form is what the compiler sees
+# Everybody includes "cohort/comm/communicator.h": dependants of an install, and this tree, in which that is a link.
+set(COHORT_INCLUDE_DIR ${CMAKE_BINARY_DIR}/include)
+file(MAKE_DIRECTORY ${COHORT_INCLUDE_DIR}/cohort)
+foreach(folder IN ITEMS runtime comm launcher trainer)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${COHORT_INCLUDE_DIR}/cohort/${folder} SYMBOLIC)
+endforeach()
+
+# Source locations in messages read "comm/x.cc", whatever the clone's path. The relative forms are what the compiler sees
 # behind ccache, which makes paths relative to the build folder.
 file(RELATIVE_PATH COHORT_SOURCE_FROM_BINARY ${CMAKE_BINARY_DIR} ${PROJECT_SOURCE_DIR})
 string(REGEX REPLACE "/$" "" COHORT_SOURCE_FROM_BINARY ${COHORT_SOURCE_FROM_BINARY})
-target_compile_options(cohort_options INTERFACE
-  "-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=" "-fmacro-prefix-map=${COHORT_SOURCE_FROM_BINARY}/=")
+foreach(prefix IN ITEMS ${PROJECT_SOURCE_DIR} ${COHORT_SOURCE_FROM_BINARY} ${COHORT_INCLUDE_DIR}/cohort include/cohort)
+  target_compile_options(cohort_options INTERFACE "-fmacro-prefix-map=${prefix}/=")
+endforeach()
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # Only clang checks the lock annotations. It also warns of std::get_temporary_buffer inside libstdc++'s stable_sort.

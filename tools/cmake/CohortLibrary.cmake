@@ -1,7 +1,8 @@
 # The functions a folder's CMakeLists.txt is written with. A list of sources and dependencies is all a folder states;
 # warnings, include paths, installation and sanitizers follow.
 #
-# A library `cohort_comm` with alias `cohort::comm`, included as "comm/communicator.h" here and where it is installed.
+# A library `cohort_comm` with alias `cohort::comm`, included as "cohort/comm/communicator.h" here and where it is
+# installed.
 # HDRS are the public headers, installed if the folder is proto, runtime, comm or trainer; private ones go to SRCS.
 # PRIVATE_DEPS are used by the .cc files only.
 # PCH names headers to precompile: worth it from about five files that share one slow header.
@@ -67,6 +68,18 @@ function(cohort_check_deps name)
   endforeach()
 endfunction()
 
+# The folder that includes are relative to, and how this folder's headers are reached from it.
+function(cohort_include_base base folder)
+  file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  if(path MATCHES "^(runtime|comm|launcher|trainer)(/|$)")
+    set(${base} ${COHORT_INCLUDE_DIR} PARENT_SCOPE)
+    set(${folder} ${COHORT_INCLUDE_DIR}/cohort/${path} PARENT_SCOPE)
+  else()
+    set(${base} ${PROJECT_SOURCE_DIR} PARENT_SCOPE)
+    set(${folder} ${CMAKE_CURRENT_SOURCE_DIR} PARENT_SCOPE)
+  endif()
+endfunction()
+
 function(cohort_library)
   cmake_parse_arguments(PARSE_ARGV 0 arg "EXCLUDE_FROM_INSTALL" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS;PCH")
   cohort_check_arguments("cohort_library")
@@ -87,10 +100,12 @@ function(cohort_library)
   endif()
   add_library(cohort::${arg_NAME} ALIAS ${target})
   target_compile_features(${target} ${scope} cxx_std_20)
-  target_include_directories(${target} ${scope} $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
+  cohort_include_base(base folder)
+  target_include_directories(${target} ${scope} $<BUILD_INTERFACE:${base}>)
   target_link_libraries(${target} ${scope} ${arg_DEPS})
   if(arg_HDRS)
-    target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${arg_HDRS})
+    list(TRANSFORM arg_HDRS PREPEND ${folder}/)
+    target_sources(${target} ${scope} FILE_SET HEADERS BASE_DIRS ${base} FILES ${arg_HDRS})
   endif()
   cohort_is_installed(installed)
   if(installed)

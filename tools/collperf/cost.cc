@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/status_macros.h"
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/call_record.h"
-#include "runtime/segment/layout.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_record.h"
+#include "cohort/runtime/segment/layout.h"
 #include "tools/measure/clock.h"
 #include "tools/measure/statistics.h"
 #include "tools/measure/text.h"

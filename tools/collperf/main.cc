@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/env.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/env.h"
 #include "tools/collperf/cost.h"
 #include "tools/collperf/options.h"
 #include "tools/collperf/point.h"

@@ -10,8 +10,8 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
-#include "comm/algorithm/registry.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/runtime/base/status_macros.h"
 #include "tools/measure/gate.h"
 #include "tools/measure/text.h"
 #include "tools/program/arguments.h"

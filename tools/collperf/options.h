@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 #include "tools/measure/operation.h"
 #include "tools/measure/pattern.h"
 

@@ -6,8 +6,8 @@
 #include <limits>
 
 #include "absl/status/status.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/segment/memory_limits.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/memory_limits.h"
 #include "tools/measure/clock.h"
 #include "tools/measure/gate.h"
 #include "tools/measure/text.h"

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "comm/communicator.h"
-#include "comm/window.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/window.h"
 #include "tools/collperf/options.h"
 #include "tools/collperf/session.h"
 #include "tools/measure/operation.h"

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "runtime/base/status_macros.h"
-#include "runtime/base/whole_file.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/base/whole_file.h"
 #include "tools/measure/plot.h"
 #include "tools/measure/text.h"
 

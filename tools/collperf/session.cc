@@ -12,12 +12,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "comm/algorithm/registry.h"
-#include "comm/transport/transport_set.h"
-#include "runtime/base/errno_status.h"
-#include "runtime/base/status_macros.h"
-#include "runtime/engine.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/transport/transport_set.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/engine.h"
+#include "cohort/runtime/segment/black_box.h"
 #include "tools/measure/tcp_gate.h"
 
 namespace cohort::collperf {

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "comm/communicator.h"
-#include "runtime/base/deadline.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/runtime.h"
 #include "tools/measure/gate.h"
 #include "tools/measure/shared_memory.h"
 

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "runtime/base/cpu_budget.h"
-#include "runtime/base/deadline.h"
+#include "cohort/runtime/base/cpu_budget.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::measure {
 namespace {

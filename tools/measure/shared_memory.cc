@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "runtime/base/errno_status.h"
+#include "cohort/runtime/base/errno_status.h"
 
 namespace cohort::measure {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::measure {
 

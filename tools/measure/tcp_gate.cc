@@ -13,8 +13,8 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/base/errno_status.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::measure {
 namespace {

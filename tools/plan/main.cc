@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "comm/algorithm/composition.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/checker.h"
-#include "comm/selector.h"
-#include "comm/tuning.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/algorithm/composition.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/checker.h"
+#include "cohort/comm/selector.h"
+#include "cohort/comm/tuning.h"
+#include "cohort/runtime/base/status_macros.h"
 #include "tools/plan/nodes.h"
 #include "tools/plan/picture.h"
 #include "tools/plan/simulate.h"

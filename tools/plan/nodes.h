@@ -6,8 +6,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/algorithm/registry.h"
-#include "comm/plan/placement.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/placement.h"
 
 namespace cohort::tools {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <string>
 
-#include "comm/plan/plan.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::tools {
 

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/algorithm/registry.h"
-#include "comm/composition_cost.h"
-#include "comm/simulate/network.h"
-#include "comm/simulate/simulator.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/composition_cost.h"
+#include "cohort/comm/simulate/network.h"
+#include "cohort/comm/simulate/simulator.h"
 #include "tools/plan/nodes.h"
 #include "tools/program/program.h"
 

@@ -1,4 +1,4 @@
-#include "trainer/examples/digits_data.h"
+#include "cohort/trainer/examples/digits_data.h"
 
 #include <charconv>
 #include <filesystem>

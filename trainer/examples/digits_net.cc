@@ -1,4 +1,4 @@
-#include "trainer/examples/digits_net.h"
+#include "cohort/trainer/examples/digits_net.h"
 
 #include "torch/torch.h"
 

@@ -6,7 +6,7 @@
 
 #include "torch/nn/module.h"
 #include "torch/nn/modules/container/sequential.h"
-#include "trainer/local_device.h"
+#include "cohort/trainer/local_device.h"
 
 namespace cohort::examples {
 

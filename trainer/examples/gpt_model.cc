@@ -1,11 +1,11 @@
-#include "trainer/examples/gpt_model.h"
+#include "cohort/trainer/examples/gpt_model.h"
 
 #include <cmath>
 #include <limits>
 #include <string>
 
 #include "torch/torch.h"
-#include "trainer/deferred_init.h"
+#include "cohort/trainer/deferred_init.h"
 
 namespace cohort::examples {
 

@@ -1,4 +1,4 @@
-#include "trainer/examples/mesh_option.h"
+#include "cohort/trainer/examples/mesh_option.h"
 
 #include "CLI/CLI.hpp"
 #include "c10/util/Exception.h"

@@ -6,10 +6,10 @@
 
 #include "CLI/CLI.hpp"
 #include "torch/torch.h"
-#include "trainer/distributed_sampler.h"
-#include "trainer/examples/digits_data.h"
-#include "trainer/job.h"
-#include "trainer/sharded_data_parallel.h"
+#include "cohort/trainer/distributed_sampler.h"
+#include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/job.h"
+#include "cohort/trainer/sharded_data_parallel.h"
 
 namespace cohort::examples {
 

@@ -5,10 +5,10 @@
 
 #include "CLI/CLI.hpp"
 #include "torch/torch.h"
-#include "trainer/distributed_sampler.h"
-#include "trainer/examples/digits_data.h"
-#include "trainer/fully_sharded_data_parallel.h"
-#include "trainer/job.h"
+#include "cohort/trainer/distributed_sampler.h"
+#include "cohort/trainer/examples/digits_data.h"
+#include "cohort/trainer/fully_sharded_data_parallel.h"
+#include "cohort/trainer/job.h"
 
 namespace cohort::examples {
 

@@ -1,4 +1,4 @@
-#include "trainer/examples/text_data.h"
+#include "cohort/trainer/examples/text_data.h"
 
 #include <array>
 #include <filesystem>

@@ -1,4 +1,4 @@
-#include "comm/transport/shm/endpoint.h"
+#include "cohort/comm/transport/shm/endpoint.h"
 
 #include <unistd.h>
 
@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::shm {
 

@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/transport/shm/layout.h"
-#include "runtime/segment/agent_protocol.h"
-#include "runtime/segment/segment.h"
+#include "cohort/comm/transport/shm/layout.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm::shm {
 

@@ -1,12 +1,12 @@
-#include "comm/transport/shm/gate.h"
+#include "cohort/comm/transport/shm/gate.h"
 
 #include <sys/mman.h>
 
 #include <random>
 #include <utility>
 
-#include "runtime/base/check.h"
-#include "runtime/base/sanitizer.h"
+#include "cohort/runtime/base/check.h"
+#include "cohort/runtime/base/sanitizer.h"
 
 namespace cohort::comm::shm {
 namespace {

@@ -15,8 +15,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "comm/transport/transport.h"
-#include "runtime/segment/segment.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm::shm {
 

@@ -1,4 +1,4 @@
-#include "comm/transport/shm/member_memory.h"
+#include "cohort/comm/transport/shm/member_memory.h"
 
 #include <sched.h>
 
@@ -6,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/deadline.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::comm::shm {
 MemberMemory::MemberMemory(runtime::Segment& segment, PrivateMemory& memory, OwnEndpoint& own, int group_rank,

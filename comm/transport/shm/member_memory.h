@@ -15,10 +15,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/transport/memory_access.h"
-#include "comm/transport/shm/endpoint.h"
-#include "comm/transport/shm/private_memory.h"
-#include "runtime/segment/segment.h"
+#include "cohort/comm/transport/memory_access.h"
+#include "cohort/comm/transport/shm/endpoint.h"
+#include "cohort/comm/transport/shm/private_memory.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm::shm {
 

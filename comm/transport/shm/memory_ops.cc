@@ -1,4 +1,4 @@
-#include "comm/transport/shm/memory_ops.h"
+#include "cohort/comm/transport/shm/memory_ops.h"
 
 namespace cohort::comm::shm {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "runtime/base/sanitizer.h"
+#include "cohort/runtime/base/sanitizer.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

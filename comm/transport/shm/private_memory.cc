@@ -1,4 +1,4 @@
-#include "comm/transport/shm/private_memory.h"
+#include "cohort/comm/transport/shm/private_memory.h"
 
 #include <sys/uio.h>
 

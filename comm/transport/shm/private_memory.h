@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/transport/shm/endpoint.h"
+#include "cohort/comm/transport/shm/endpoint.h"
 
 namespace cohort::comm::shm {
 

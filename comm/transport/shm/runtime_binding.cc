@@ -1,5 +1,5 @@
 // The one place where the transport meets the whole runtime; everything else needs the segment alone.
-#include "comm/transport/shm/shm_transport.h"
+#include "cohort/comm/transport/shm/shm_transport.h"
 
 namespace cohort::comm {
 

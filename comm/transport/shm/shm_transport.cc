@@ -1,4 +1,4 @@
-#include "comm/transport/shm/shm_transport.h"
+#include "cohort/comm/transport/shm/shm_transport.h"
 
 #include <algorithm>
 #include <string>
@@ -6,14 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "comm/transport/shm/endpoint.h"
-#include "comm/transport/shm/gate.h"
-#include "comm/transport/shm/layout.h"
-#include "comm/transport/shm/member_memory.h"
-#include "comm/transport/shm/private_memory.h"
-#include "comm/transport/shm/stream_reader.h"
-#include "comm/transport/shm/stream_writer.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/transport/shm/endpoint.h"
+#include "cohort/comm/transport/shm/gate.h"
+#include "cohort/comm/transport/shm/layout.h"
+#include "cohort/comm/transport/shm/member_memory.h"
+#include "cohort/comm/transport/shm/private_memory.h"
+#include "cohort/comm/transport/shm/stream_reader.h"
+#include "cohort/comm/transport/shm/stream_writer.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 namespace {

@@ -15,10 +15,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/transport/transport.h"
-#include "runtime/base/cpu_cache.h"
-#include "runtime/runtime.h"
-#include "runtime/segment/segment.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/runtime/base/cpu_cache.h"
+#include "cohort/runtime/runtime.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm {
 

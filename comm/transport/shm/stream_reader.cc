@@ -1,4 +1,4 @@
-#include "comm/transport/shm/stream_reader.h"
+#include "cohort/comm/transport/shm/stream_reader.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,10 +7,10 @@
 #include <string>
 #include <utility>
 
-#include "comm/transport/shm/memory_ops.h"
-#include "comm/transport/shm/operation_state.h"
-#include "runtime/base/clock.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/comm/transport/shm/memory_ops.h"
+#include "cohort/comm/transport/shm/operation_state.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::comm::shm {
 namespace {

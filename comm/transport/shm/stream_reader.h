@@ -3,11 +3,11 @@
 
 #include <cstdint>
 
-#include "comm/transport/shm/endpoint.h"
-#include "comm/transport/shm/layout.h"
-#include "comm/transport/shm/private_memory.h"
-#include "comm/transport/transport.h"
-#include "runtime/segment/segment.h"
+#include "cohort/comm/transport/shm/endpoint.h"
+#include "cohort/comm/transport/shm/layout.h"
+#include "cohort/comm/transport/shm/private_memory.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm::shm {
 

@@ -1,4 +1,4 @@
-#include "comm/transport/shm/stream_writer.h"
+#include "cohort/comm/transport/shm/stream_writer.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "comm/transport/shm/memory_ops.h"
-#include "comm/transport/shm/operation_state.h"
+#include "cohort/comm/transport/shm/memory_ops.h"
+#include "cohort/comm/transport/shm/operation_state.h"
 
 namespace cohort::comm::shm {
 namespace {

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/transport/shm/endpoint.h"
-#include "comm/transport/shm/layout.h"
-#include "comm/transport/transport.h"
-#include "runtime/segment/segment.h"
+#include "cohort/comm/transport/shm/endpoint.h"
+#include "cohort/comm/transport/shm/layout.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm::shm {
 

@@ -1,4 +1,4 @@
-#include "comm/transport/sim/sim_transport.h"
+#include "cohort/comm/transport/sim/sim_transport.h"
 
 #include <algorithm>
 #include <compare>
@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/transport/memory_access.h"
+#include "cohort/comm/transport/memory_access.h"
 
 namespace cohort::comm {
 namespace {

@@ -11,7 +11,7 @@
 #include <functional>
 #include <memory>
 
-#include "comm/transport/transport.h"
+#include "cohort/comm/transport/transport.h"
 
 namespace cohort::comm {
 

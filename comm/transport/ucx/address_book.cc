@@ -1,9 +1,9 @@
-#include "comm/transport/ucx/address_book.h"
+#include "cohort/comm/transport/ucx/address_book.h"
 
 #include <algorithm>
 #include <chrono>
 
-#include "runtime/thread.h"
+#include "cohort/runtime/thread.h"
 
 namespace cohort::comm::ucx {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/mutex.h"
-#include "runtime/bootstrap.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/bootstrap.h"
 
 namespace cohort::comm::ucx {
 

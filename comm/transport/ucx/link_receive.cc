@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "comm/transport/ucx/link_state.h"
+#include "cohort/comm/transport/ucx/link_state.h"
 
 namespace cohort::comm::ucx {
 

@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/link_state.h"
+#include "cohort/comm/transport/ucx/link_state.h"
 
 #include <algorithm>
 #include <chrono>

@@ -13,11 +13,11 @@
 #include <list>
 #include <memory>
 
-#include "comm/transport/transport.h"
-#include "comm/transport/ucx/buffer_pool.h"
-#include "comm/transport/ucx/peer.h"
-#include "comm/transport/ucx/wire.h"
-#include "comm/transport/ucx/worker.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/comm/transport/ucx/buffer_pool.h"
+#include "cohort/comm/transport/ucx/peer.h"
+#include "cohort/comm/transport/ucx/wire.h"
+#include "cohort/comm/transport/ucx/worker.h"
 
 namespace cohort::comm::ucx {
 

@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/net_interface.h"
+#include "cohort/comm/transport/ucx/net_interface.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>

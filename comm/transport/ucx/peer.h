@@ -6,8 +6,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "comm/transport/ucx/wire.h"
-#include "comm/transport/ucx/worker.h"
+#include "cohort/comm/transport/ucx/wire.h"
+#include "cohort/comm/transport/ucx/worker.h"
 
 namespace cohort::comm::ucx {
 

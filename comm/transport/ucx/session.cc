@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/session.h"
+#include "cohort/comm/transport/ucx/session.h"
 
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -9,7 +9,7 @@
 #include <bit>
 #include <cstring>
 
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::ucx {
 namespace {

@@ -1,10 +1,10 @@
-#include "comm/transport/ucx/ucp_api.h"
+#include "cohort/comm/transport/ucx/ucp_api.h"
 
 #include <dlfcn.h>
 #include <stdlib.h>
 
 #include "absl/status/status.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::comm::ucx {
 namespace {

@@ -1,5 +1,5 @@
 // Compiled instead of the transport where UCX's headers were absent.
-#include "comm/transport/ucx/ucx_transport.h"
+#include "cohort/comm/transport/ucx/ucx_transport.h"
 
 namespace cohort::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/ucx_transport.h"
+#include "cohort/comm/transport/ucx/ucx_transport.h"
 
 #include <algorithm>
 #include <chrono>
@@ -9,16 +9,16 @@
 #include <utility>
 #include <vector>
 
-#include "comm/transport/ucx/address_book.h"
-#include "comm/transport/ucx/buffer_pool.h"
-#include "comm/transport/ucx/link_state.h"
-#include "comm/transport/ucx/net_interface.h"
-#include "comm/transport/ucx/peer.h"
-#include "comm/transport/ucx/session.h"
-#include "comm/transport/ucx/wire.h"
-#include "comm/transport/ucx/worker.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/comm/transport/ucx/address_book.h"
+#include "cohort/comm/transport/ucx/buffer_pool.h"
+#include "cohort/comm/transport/ucx/link_state.h"
+#include "cohort/comm/transport/ucx/net_interface.h"
+#include "cohort/comm/transport/ucx/peer.h"
+#include "cohort/comm/transport/ucx/session.h"
+#include "cohort/comm/transport/ucx/wire.h"
+#include "cohort/comm/transport/ucx/worker.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {
 namespace ucx {

@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/wire.h"
+#include "cohort/comm/transport/ucx/wire.h"
 
 #include <algorithm>
 #include <cstring>

@@ -8,8 +8,8 @@
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "comm/transport/ucx/session.h"
-#include "runtime/segment/call_record.h"
+#include "cohort/comm/transport/ucx/session.h"
+#include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm::ucx {
 

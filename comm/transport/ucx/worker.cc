@@ -1,4 +1,4 @@
-#include "comm/transport/ucx/worker.h"
+#include "cohort/comm/transport/ucx/worker.h"
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <utility>
 
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm::ucx {
 namespace {

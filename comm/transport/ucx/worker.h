@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/transport/ucx/buffer_pool.h"
-#include "comm/transport/ucx/ucp_api.h"
-#include "comm/transport/ucx/wire.h"
+#include "cohort/comm/transport/ucx/buffer_pool.h"
+#include "cohort/comm/transport/ucx/ucp_api.h"
+#include "cohort/comm/transport/ucx/wire.h"
 
 namespace cohort::comm::ucx {
 

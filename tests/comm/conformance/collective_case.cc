@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "comm/algorithm/registry.h"
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/reduce/reduce.h"
 #include "tests/comm/reduce/scalar_reference.h"
 
 namespace cohort::testing {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/batch.h"
-#include "comm/communicator.h"
+#include "cohort/comm/batch.h"
+#include "cohort/comm/communicator.h"
 
 namespace cohort::testing {
 

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/registry.h"
 #include "tests/comm/reduce/scalar_reference.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/sim_cluster.h"

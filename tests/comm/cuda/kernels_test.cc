@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/cuda/device.h"
-#include "comm/cuda/reduction_kernels.h"
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/cuda/device.h"
+#include "cohort/comm/cuda/reduction_kernels.h"
+#include "cohort/comm/reduce/reduce.h"
 #include "tests/comm/reduce/typed_values.h"
 
 namespace cohort::comm {

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/batch.h"
-#include "comm/communicator.h"
+#include "cohort/comm/batch.h"
+#include "cohort/comm/communicator.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/sim_cluster.h"
 

@@ -1,5 +1,5 @@
 // Batches: many calls as one, in an order of each rank's own where the calls are messages.
-#include "comm/batch.h"
+#include "cohort/comm/batch.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/segment/black_box.h"
+#include "cohort/runtime/segment/black_box.h"
 #include "tests/support/count_allocations.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/sim_cluster.h"

@@ -1,5 +1,5 @@
 // Communicators as values: identity, order, asynchrony, callbacks, groups of one, and a steady state without memory.
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 #include <gtest/gtest.h>
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "tests/support/nightly.h"
 #include "tests/support/process_cluster.h"
 #include "tests/support/sanitized.h"

@@ -1,5 +1,5 @@
 // The caller's arguments: what is refused, and that the text says why.
-#include "comm/request.h"
+#include "cohort/comm/request.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -15,11 +15,11 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/transport/shm/shm_transport.h"
-#include "comm/transport/transport_set.h"
-#include "runtime/base/cpu_cache.h"
-#include "runtime/base/deadline.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/transport/shm/shm_transport.h"
+#include "cohort/comm/transport/transport_set.h"
+#include "cohort/runtime/base/cpu_cache.h"
+#include "cohort/runtime/base/deadline.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::testing {

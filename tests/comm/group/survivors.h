@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 namespace cohort::testing {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::testing {

@@ -1,5 +1,5 @@
 // Windows: memory of the node segment, allocated together, used by any communicator of the process.
-#include "comm/window.h"
+#include "cohort/comm/window.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::testing {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/launch_order.h"
-#include "comm/nccl/nccl_agreement.h"
+#include "cohort/comm/nccl/launch_order.h"
+#include "cohort/comm/nccl/nccl_agreement.h"
 
 namespace cohort::comm::nccl {
 namespace {

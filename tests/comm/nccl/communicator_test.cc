@@ -1,6 +1,6 @@
 // Communicators over CUDA memory, end to end: one rank over the fake NCCL everywhere, one and two ranks over the real
 // one where there is a device.
-#include "comm/communicator.h"
+#include "cohort/comm/communicator.h"
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/cuda/device.h"
+#include "cohort/comm/cuda/device.h"
 #include "tests/comm/nccl/device_memory.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 #include "tests/support/process_cluster.h"

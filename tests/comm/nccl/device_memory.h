@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/cuda/cuda_api.h"
+#include "cohort/comm/cuda/cuda_api.h"
 
 namespace cohort::comm {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/reduce/reduce.h"
 #include "tests/comm/nccl/nccl_world.h"
 
 namespace cohort::comm {

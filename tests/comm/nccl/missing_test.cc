@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "comm/nccl/nccl_provider.h"
+#include "cohort/comm/nccl/nccl_provider.h"
 
 namespace cohort::comm {
 namespace {

@@ -7,9 +7,9 @@
 #include <thread>
 #include <utility>
 
-#include "runtime/base/mutex.h"
-#include "runtime/engine.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/engine.h"
+#include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::comm {
 namespace {

@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/nccl_provider.h"
-#include "comm/provider.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/nccl/nccl_provider.h"
+#include "cohort/comm/provider.h"
+#include "cohort/runtime/runtime.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 
 namespace cohort::comm {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "comm/nccl/launch_order.h"
+#include "cohort/comm/nccl/launch_order.h"
 #include "tests/comm/nccl/nccl_world.h"
 
 namespace cohort::comm {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "runtime/engine.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/engine.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::comm {

@@ -9,9 +9,9 @@
 #include <string>
 #include <thread>
 
-#include "comm/communicator.h"
-#include "runtime/base/mutex.h"
-#include "runtime/engine.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/runtime/base/mutex.h"
+#include "cohort/runtime/engine.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::comm {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/algorithm/registry.h"
-#include "comm/plan/checker.h"
-#include "comm/request.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/plan/checker.h"
+#include "cohort/comm/request.h"
 #include "gtest/gtest.h"
 #include "tests/support/nightly.h"
 

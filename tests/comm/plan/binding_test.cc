@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <random>
 
-#include "comm/plan/plan_binding.h"
+#include "cohort/comm/plan/plan_binding.h"
 
 namespace cohort::comm {
 namespace {

@@ -1,5 +1,5 @@
 // What calibration believes: figures follow from the times, and what can't be true changes nothing.
-#include "comm/calibration.h"
+#include "cohort/comm/calibration.h"
 
 #include <string>
 #include <vector>

@@ -1,11 +1,11 @@
 // The checker against plans that are wrong: chosen ones, and random damage compared with what really happens.
-#include "comm/plan/checker.h"
+#include "cohort/comm/plan/checker.h"
 
 #include <random>
 #include <string>
 #include <vector>
 
-#include "comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/registry.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/comm/plan/interpreter.h"

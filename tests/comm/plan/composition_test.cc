@@ -1,6 +1,6 @@
 // Compositions of two levels: every pair of algorithms, proved by the checker for many placements, at most as dear as
 // their parts together.
-#include "comm/algorithm/composition.h"
+#include "cohort/comm/algorithm/composition.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/plan/checker.h"
+#include "cohort/comm/plan/checker.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/nightly.h"

@@ -1,11 +1,11 @@
 // The cost model: predictions are finite, grow with the work, and see what a group shares.
-#include "comm/cost_model.h"
+#include "cohort/comm/cost_model.h"
 
 #include <cmath>
 #include <cstdint>
 
-#include "comm/algorithm/registry.h"
-#include "comm/tuning.h"
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/tuning.h"
 #include "gtest/gtest.h"
 
 namespace cohort::comm {

@@ -14,8 +14,8 @@
 #include <tuple>
 #include <vector>
 
-#include "comm/plan/early_receives.h"
-#include "comm/plan/plan.h"
+#include "cohort/comm/plan/early_receives.h"
+#include "cohort/comm/plan/plan.h"
 
 namespace cohort::comm {
 

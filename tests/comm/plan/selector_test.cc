@@ -1,13 +1,13 @@
 // The selector: what it chooses is the best by its own model, fits the group, and the same on every member.
-#include "comm/selector.h"
+#include "cohort/comm/selector.h"
 
 #include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "comm/algorithm/composition.h"
-#include "comm/tuning.h"
+#include "cohort/comm/algorithm/composition.h"
+#include "cohort/comm/tuning.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "comm/tuning.h"
+#include "cohort/comm/tuning.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto tuning = cohort::comm::Tuning::Parse(std::string_view(reinterpret_cast<const char*>(data), size));

@@ -4,9 +4,9 @@
 #include <random>
 #include <vector>
 
-#include "comm/reduce/instruction_set.h"
-#include "comm/reduce/placed_fold.h"
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/reduce/instruction_set.h"
+#include "cohort/comm/reduce/placed_fold.h"
+#include "cohort/comm/reduce/reduce.h"
 #include "gtest/gtest.h"
 #include "hwy/targets.h"
 #include "tests/comm/reduce/scalar_reference.h"

@@ -1,5 +1,5 @@
 // The reduction kernels against one-at-a-time definitions: every type and op, special values, odd lengths and places.
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/reduce/reduce.h"
 
 #include <algorithm>
 #include <cstring>

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 
 namespace cohort::comm {
 

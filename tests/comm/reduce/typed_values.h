@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "comm/reduce/reduce.h"
-#include "comm/types.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/types.h"
 #include "gtest/gtest.h"
 #include "tests/comm/reduce/scalar_reference.h"
 

@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "comm/transport/shm/shm_transport.h"
-#include "runtime/base/deadline.h"
-#include "runtime/segment/segment.h"
+#include "cohort/comm/transport/shm/shm_transport.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm::testing {
 

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <set>
 
-#include "comm/transport/shm/gate.h"
+#include "cohort/comm/transport/shm/gate.h"
 
 namespace cohort::comm::shm {
 namespace {

@@ -5,8 +5,8 @@
 #include <random>
 #include <thread>
 
-#include "comm/transport/shm/layout.h"
-#include "runtime/segment/black_box.h"
+#include "cohort/comm/transport/shm/layout.h"
+#include "cohort/runtime/segment/black_box.h"
 #include "tests/comm/shm/local_world.h"
 
 namespace cohort::comm {

@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "comm/transport/memory_access.h"
+#include "cohort/comm/transport/memory_access.h"
 #include "tests/comm/shm/local_world.h"
 
 namespace cohort::comm::testing {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/sleeper.h"
+#include "cohort/runtime/sleeper.h"
 #include "tests/comm/shm/forked_ranks.h"
 #include "tests/comm/shm/local_world.h"
 #include "tests/comm/shm/random_delays.h"

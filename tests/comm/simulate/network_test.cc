@@ -1,5 +1,5 @@
 // Descriptions of networks read back as they are printed, and wrong ones are refused with their position.
-#include "comm/simulate/network.h"
+#include "cohort/comm/simulate/network.h"
 
 #include <string>
 

@@ -1,11 +1,11 @@
 // The simulator: closed formulas where they are exact, and shortcuts that change nothing.
-#include "comm/simulate/simulator.h"
+#include "cohort/comm/simulate/simulator.h"
 
 #include <string>
 #include <tuple>
 
-#include "comm/selector.h"
-#include "comm/simulate/program.h"
+#include "cohort/comm/selector.h"
+#include "cohort/comm/simulate/program.h"
 #include "gtest/gtest.h"
 
 namespace cohort::comm {

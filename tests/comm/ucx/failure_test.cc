@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/transport/ucx/session.h"
-#include "comm/transport/ucx/ucx_transport.h"
-#include "comm/transport/ucx/wire.h"
-#include "runtime/base/sanitizer.h"
+#include "cohort/comm/transport/ucx/session.h"
+#include "cohort/comm/transport/ucx/ucx_transport.h"
+#include "cohort/comm/transport/ucx/wire.h"
+#include "cohort/runtime/base/sanitizer.h"
 #include "tests/comm/ucx/ucx_world.h"
 
 namespace cohort::comm {

@@ -10,9 +10,9 @@
 #include <thread>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/transport/ucx/net_interface.h"
-#include "comm/transport/ucx/ucx_transport.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/transport/ucx/net_interface.h"
+#include "cohort/comm/transport/ucx/ucx_transport.h"
 #include "tests/support/linked_namespaces.h"
 #include "tests/support/process_cluster.h"
 

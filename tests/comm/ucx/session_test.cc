@@ -1,5 +1,5 @@
 // What proves a sender: proofs and keys differ with everything they stand for, and the published text comes back whole.
-#include "comm/transport/ucx/session.h"
+#include "cohort/comm/transport/ucx/session.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/transport/ucx/wire.h"
+#include "cohort/comm/transport/ucx/wire.h"
 
 namespace cohort::comm::ucx {
 namespace {

@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/transport/ucx/wire.h"
+#include "cohort/comm/transport/ucx/wire.h"
 #include "tests/comm/ucx/ucx_world.h"
 
 namespace cohort::comm {

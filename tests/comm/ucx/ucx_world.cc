@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "comm/transport/ucx/ucx_transport.h"
+#include "cohort/comm/transport/ucx/ucx_transport.h"
 
 namespace cohort::comm {
 

@@ -13,9 +13,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/transport/transport.h"
-#include "runtime/base/deadline.h"
-#include "runtime/bootstrap.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/bootstrap.h"
 
 namespace cohort::comm {
 

@@ -1,5 +1,5 @@
 // The parser of outside bytes refuses whatever does not fit; interfaces and what is behind them are found.
-#include "comm/transport/ucx/wire.h"
+#include "cohort/comm/transport/ucx/wire.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "comm/transport/ucx/net_interface.h"
+#include "cohort/comm/transport/ucx/net_interface.h"
 
 namespace cohort::comm::ucx {
 namespace {

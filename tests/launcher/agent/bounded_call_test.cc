@@ -1,4 +1,4 @@
-#include "launcher/base/bounded_call.h"
+#include "cohort/launcher/base/bounded_call.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {

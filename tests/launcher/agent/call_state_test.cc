@@ -1,5 +1,5 @@
 // What an agent says of a rank's calls, from a real black box.
-#include "launcher/agent/call_state.h"
+#include "cohort/launcher/agent/call_state.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,6 +1,6 @@
 // Control groups: found by what /proc says, imitated by folders for what this machine may not have, and real ones where
 // they may be made here.
-#include "launcher/agent/cgroup.h"
+#include "cohort/launcher/agent/cgroup.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -16,7 +16,7 @@
 #include <memory>
 #include <string>
 
-#include "launcher/agent/rank_process.h"
+#include "cohort/launcher/agent/rank_process.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // Files that are written beside a loop which never waits for them: real files, and pipes that nobody reads.
-#include "launcher/agent/log_writer.h"
+#include "cohort/launcher/agent/log_writer.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -17,9 +17,9 @@
 #include <string>
 #include <vector>
 
-#include "launcher/agent/rank_output.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/agent/rank_output.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/base/message_pipe.h"
+#include "cohort/launcher/base/message_pipe.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/base/event_loop.h"
+#include "cohort/launcher/base/event_loop.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // A node's one answer to a notice of a preemption: what counts for it, and when it is given.
-#include "launcher/agent/node_preemption.h"
+#include "cohort/launcher/agent/node_preemption.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "launcher/agent/output_rate.h"
+#include "cohort/launcher/agent/output_rate.h"
 
 #include <gtest/gtest.h>
 

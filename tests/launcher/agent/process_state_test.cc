@@ -1,4 +1,4 @@
-#include "launcher/agent/process_state.h"
+#include "cohort/launcher/agent/process_state.h"
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
@@ -11,9 +11,9 @@
 #include <string>
 #include <thread>
 
-#include "launcher/agent/sweep.h"
-#include "launcher/base/pipe.h"
-#include "runtime/base/sanitizer.h"
+#include "cohort/launcher/agent/sweep.h"
+#include "cohort/launcher/base/pipe.h"
+#include "cohort/runtime/base/sanitizer.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/agent/rank_input.h"
+#include "cohort/launcher/agent/rank_input.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -11,8 +11,8 @@
 #include <string_view>
 #include <utility>
 
-#include "launcher/base/event_loop.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tests/support/resident_memory.h"
 
 namespace cohort::launcher {

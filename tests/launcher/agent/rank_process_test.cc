@@ -1,4 +1,4 @@
-#include "launcher/agent/rank_process.h"
+#include "cohort/launcher/agent/rank_process.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/open_files.h"
+#include "cohort/launcher/base/open_files.h"
 
 namespace cohort::launcher {
 namespace {

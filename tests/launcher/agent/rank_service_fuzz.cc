@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/agent/rank_service.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/segment/agent_protocol.h"
+#include "cohort/launcher/agent/rank_service.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/segment/agent_protocol.h"
 #include "tests/support/fuzz_input.h"
 #include "tests/support/fuzz_messages.h"
 

@@ -1,5 +1,5 @@
 // The agent's side of agent.proto, spoken to by hand: who is let in, what each request is answered with.
-#include "launcher/agent/rank_service.h"
+#include "cohort/launcher/agent/rank_service.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -20,9 +20,9 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/base/file_descriptor.h"
-#include "runtime/segment/agent_protocol.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/segment.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,6 +1,6 @@
 // The way from one host of the rendezvous to the next, over real streams: three agents' links in one process, and a
 // network between them that falls silent.
-#include "launcher/agent/rendezvous_link.h"
+#include "cohort/launcher/agent/rendezvous_link.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -18,11 +18,11 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/dial.h"
-#include "launcher/credentials.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/mutex.h"
+#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/mutex.h"
 #include "tests/launcher/control/driver.h"
 
 namespace cohort::launcher {

@@ -1,5 +1,5 @@
 // Which process groups a sentinel would kill: never a number that may be somebody else's by then.
-#include "launcher/agent/sentinel.h"
+#include "cohort/launcher/agent/sentinel.h"
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
@@ -8,9 +8,9 @@
 
 #include <csignal>
 
-#include "launcher/agent/cgroup.h"
-#include "launcher/base/orphans.h"
-#include "launcher/base/pipe.h"
+#include "cohort/launcher/agent/cgroup.h"
+#include "cohort/launcher/base/orphans.h"
+#include "cohort/launcher/base/pipe.h"
 
 namespace cohort::launcher {
 namespace {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/agent/supervisor.h"
+#include "cohort/launcher/agent/supervisor.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // How ranks are ended, and what is said of it: real processes, in one thread.
-#include "launcher/agent/supervisor.h"
+#include "cohort/launcher/agent/supervisor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,12 +1,12 @@
-#include "launcher/control/call_comparison.h"
+#include "cohort/launcher/control/call_comparison.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 
-#include "launcher/control/describe.h"
-#include "runtime/segment/call_compare.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/runtime/segment/call_compare.h"
 
 namespace cohort::launcher {
 namespace {

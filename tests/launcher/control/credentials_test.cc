@@ -1,4 +1,4 @@
-#include "launcher/credentials.h"
+#include "cohort/launcher/credentials.h"
 
 #include <gtest/gtest.h>
 #include <openssl/bio.h>

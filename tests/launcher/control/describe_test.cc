@@ -1,4 +1,4 @@
-#include "launcher/control/describe.h"
+#include "cohort/launcher/control/describe.h"
 
 #include <gtest/gtest.h>
 

@@ -10,7 +10,7 @@
 #include <variant>
 #include <vector>
 
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous.h"
 
 namespace cohort::launcher {
 

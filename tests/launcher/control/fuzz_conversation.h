@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous.h"
 #include "tests/support/fuzz_input.h"
 #include "tests/support/fuzz_messages.h"
 

@@ -4,7 +4,7 @@
 
 #include <csignal>
 
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous.h"
 #include "tests/launcher/control/driver.h"
 
 namespace cohort::launcher {

@@ -1,5 +1,5 @@
 // report.json, read back by a parser.
-#include "launcher/job_record.h"
+#include "cohort/launcher/job_record.h"
 
 #include <gtest/gtest.h>
 

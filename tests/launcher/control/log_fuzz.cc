@@ -14,8 +14,8 @@
 #include <variant>
 #include <vector>
 
-#include "launcher/control/replicated_rendezvous.h"
-#include "launcher/control/standby.h"
+#include "cohort/launcher/control/replicated_rendezvous.h"
+#include "cohort/launcher/control/standby.h"
 #include "tests/launcher/control/fuzz_conversation.h"
 #include "tests/support/fuzz_input.h"
 

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <random>
 
-#include "launcher/control/step_agreement.h"
-#include "launcher/options.h"
+#include "cohort/launcher/control/step_agreement.h"
+#include "cohort/launcher/options.h"
 #include "tests/launcher/control/driver.h"
 
 namespace cohort::launcher {

@@ -16,9 +16,9 @@
 #include <variant>
 #include <vector>
 
-#include "launcher/control/describe.h"
-#include "launcher/control/rendezvous.h"
-#include "launcher/control/roster.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/control/roster.h"
 #include "tests/launcher/control/fuzz_conversation.h"
 #include "tests/support/fuzz_input.h"
 

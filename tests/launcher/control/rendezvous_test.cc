@@ -1,4 +1,4 @@
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <csignal>
 #include <utility>
 
-#include "launcher/control/roster.h"
+#include "cohort/launcher/control/roster.h"
 #include "tests/launcher/control/driver.h"
 
 namespace cohort::launcher {

@@ -1,5 +1,5 @@
 // The log that standbys have, terms, and what is said again after a take-over, one step after another.
-#include "launcher/control/replicated_rendezvous.h"
+#include "cohort/launcher/control/replicated_rendezvous.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/control/agent_session.h"
-#include "launcher/control/standby.h"
+#include "cohort/launcher/control/agent_session.h"
+#include "cohort/launcher/control/standby.h"
 #include "tests/launcher/control/driver.h"
 #include "tests/launcher/control/replicated_host.h"
 

@@ -14,12 +14,12 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/control/agent_session.h"
-#include "launcher/control/lease.h"
-#include "launcher/control/rendezvous.h"
-#include "launcher/control/replicated_rendezvous.h"
-#include "launcher/control/standby.h"
-#include "launcher/control/standby_choice.h"
+#include "cohort/launcher/control/agent_session.h"
+#include "cohort/launcher/control/lease.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/control/replicated_rendezvous.h"
+#include "cohort/launcher/control/standby.h"
+#include "cohort/launcher/control/standby_choice.h"
 #include "tests/launcher/control/driver.h"
 #include "tests/launcher/control/simulated_job.h"
 

@@ -1,5 +1,5 @@
 // Restarts in the rendezvous: who begins again, when, and that nothing of an epoch reaches the next.
-#include "launcher/control/restart.h"
+#include "cohort/launcher/control/restart.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <csignal>
 #include <random>
 
-#include "launcher/control/roster.h"
+#include "cohort/launcher/control/roster.h"
 #include "tests/launcher/control/driver.h"
 
 namespace cohort::launcher {

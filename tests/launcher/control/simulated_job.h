@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/control/lease.h"
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/lease.h"
+#include "cohort/launcher/control/rendezvous.h"
 #include "tests/launcher/control/driver.h"
 
 namespace cohort::launcher {

@@ -11,7 +11,7 @@
 #include <queue>
 #include <random>
 
-#include "launcher/control/rendezvous.h"
+#include "cohort/launcher/control/rendezvous.h"
 #include "tests/launcher/control/driver.h"
 
 namespace cohort::launcher {

@@ -4,8 +4,8 @@
 
 #include <csignal>
 
-#include "launcher/control/lease.h"
-#include "launcher/control/roster.h"
+#include "cohort/launcher/control/lease.h"
+#include "cohort/launcher/control/roster.h"
 #include "tests/launcher/control/driver.h"
 
 namespace cohort::launcher {

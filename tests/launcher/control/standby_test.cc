@@ -1,5 +1,5 @@
 // A standby's copy of the log, page after page, and dlaunch's choice among standbys.
-#include "launcher/control/standby.h"
+#include "cohort/launcher/control/standby.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/control/standby_choice.h"
+#include "cohort/launcher/control/standby_choice.h"
 #include "tests/launcher/control/replicated_host.h"
 
 namespace cohort::launcher {

@@ -12,8 +12,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/mutex.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/support/linked_namespaces.h"
 

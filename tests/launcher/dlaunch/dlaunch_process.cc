@@ -17,7 +17,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "launcher/agent/process_state.h"
+#include "cohort/launcher/agent/process_state.h"
 
 extern char** environ;
 

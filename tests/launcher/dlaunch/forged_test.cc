@@ -6,8 +6,8 @@
 #include <string>
 
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/agent/agent.h"
-#include "launcher/base/message_pipe.h"
+#include "cohort/launcher/agent/agent.h"
+#include "cohort/launcher/base/message_pipe.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

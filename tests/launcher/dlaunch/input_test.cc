@@ -16,8 +16,8 @@
 #include <string>
 #include <thread>
 
-#include "launcher/base/pipe.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/pipe.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

@@ -18,9 +18,9 @@
 #include <string>
 #include <vector>
 
-#include "launcher/jobs/job_socket.h"
-#include "launcher/jobs/running_jobs.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/launcher/jobs/running_jobs.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/running_job.h"
 

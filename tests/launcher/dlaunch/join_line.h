@@ -7,12 +7,12 @@
 #include <string>
 #include <utility>
 
-#include "launcher/base/dial.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/join/gate.h"
-#include "launcher/join/secure_stream.h"
-#include "launcher/join/token.h"
-#include "runtime/base/deadline.h"
+#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/join/gate.h"
+#include "cohort/launcher/join/secure_stream.h"
+#include "cohort/launcher/join/token.h"
+#include "cohort/runtime/base/deadline.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

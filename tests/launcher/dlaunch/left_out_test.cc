@@ -4,9 +4,9 @@
 #include <chrono>
 #include <string>
 
-#include "launcher/base/own_addresses.h"
-#include "launcher/join/token.h"
-#include "launcher/options.h"
+#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/join/token.h"
+#include "cohort/launcher/options.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/join_line.h"
 #include "tests/support/linked_namespaces.h"

@@ -12,8 +12,8 @@
 #include <string>
 #include <thread>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

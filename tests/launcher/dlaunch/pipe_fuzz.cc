@@ -25,11 +25,11 @@
 
 #include "cohort/v1/job.pb.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "launcher/base/message_pipe.h"
-#include "launcher/front_end_inside.h"
-#include "launcher/job_plan.h"
-#include "launcher/jobs/job_socket.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/message_pipe.h"
+#include "cohort/launcher/front_end_inside.h"
+#include "cohort/launcher/job_plan.h"
+#include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tests/support/fuzz_input.h"
 
 namespace cohort::launcher {

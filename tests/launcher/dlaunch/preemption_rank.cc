@@ -16,7 +16,7 @@
 #include <string>
 #include <thread>
 
-#include "runtime/runtime.h"
+#include "cohort/runtime/runtime.h"
 
 namespace cohort::testing {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/options.h"
+#include "cohort/launcher/options.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

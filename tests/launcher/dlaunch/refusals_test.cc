@@ -24,8 +24,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/sanitizer.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/sanitizer.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/sanitizer.h"
+#include "cohort/runtime/base/sanitizer.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

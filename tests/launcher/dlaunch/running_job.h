@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/agent/process_state.h"
+#include "cohort/launcher/agent/process_state.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

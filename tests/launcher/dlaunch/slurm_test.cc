@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/free_port.h"
-#include "launcher/environment/this_machine.h"
+#include "cohort/launcher/base/free_port.h"
+#include "cohort/launcher/environment/this_machine.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/same_command.h"
 

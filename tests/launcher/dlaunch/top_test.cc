@@ -14,11 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "launcher/agent/group_use.h"
-#include "launcher/agent/process_state.h"
-#include "launcher/jobs/live_view.h"
-#include "launcher/jobs/top_table.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/agent/group_use.h"
+#include "cohort/launcher/agent/process_state.h"
+#include "cohort/launcher/jobs/live_view.h"
+#include "cohort/launcher/jobs/top_table.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/running_job.h"
 

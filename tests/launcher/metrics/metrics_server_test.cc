@@ -1,11 +1,11 @@
 // The metrics server alone; a real job is scraped in tests/launcher/dlaunch.
-#include "launcher/metrics/metrics_server.h"
+#include "cohort/launcher/metrics/metrics_server.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
-#include "runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // What dlaunch doctor makes of a machine.
-#include "launcher/doctor.h"
+#include "cohort/launcher/doctor.h"
 
 #include <gtest/gtest.h>
 

@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/environment/process_environment.h"
-#include "runtime/env.h"
+#include "cohort/launcher/environment/process_environment.h"
+#include "cohort/runtime/env.h"
 #include "tests/support/fuzz_input.h"
 
 namespace cohort::launcher {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "launcher/environment/kubernetes.h"
-#include "launcher/options.h"
+#include "cohort/launcher/environment/kubernetes.h"
+#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,6 +1,6 @@
 // The gate where other nodes come in, with guests who behave oddly. The gate runs in a process of its own, which it
 // needs to be the only thread of.
-#include "launcher/join/gate.h"
+#include "cohort/launcher/join/gate.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -24,12 +24,12 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/agent/process_state.h"
-#include "launcher/base/dial.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/join/secure_stream.h"
-#include "launcher/join/token.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/agent/process_state.h"
+#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/join/secure_stream.h"
+#include "cohort/launcher/join/token.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // Host lists: Slurm's brackets, slots, what is refused; and the order of names.
-#include "launcher/environment/host_list.h"
+#include "cohort/launcher/environment/host_list.h"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/run_commands.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/spawn/ssh_command.h"
+#include "cohort/launcher/base/run_commands.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/spawn/ssh_command.h"
 
 namespace cohort::launcher {
 namespace {

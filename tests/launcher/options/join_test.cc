@@ -19,13 +19,13 @@
 #include <string_view>
 #include <utility>
 
-#include "launcher/base/address_list.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/environment/kubernetes.h"
-#include "launcher/join/gate.h"
-#include "launcher/join/secure_stream.h"
-#include "launcher/join/token.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/environment/kubernetes.h"
+#include "cohort/launcher/join/gate.h"
+#include "cohort/launcher/join/secure_stream.h"
+#include "cohort/launcher/join/token.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tests/support/resident_memory.h"
 
 namespace cohort::launcher {

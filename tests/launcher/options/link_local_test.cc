@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "launcher/base/address_list.h"
-#include "launcher/base/dial.h"
-#include "launcher/base/own_addresses.h"
-#include "launcher/environment/host_list.h"
-#include "runtime/base/deadline.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/environment/host_list.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,5 +1,5 @@
 // Which shared libraries a file asks for, be it a program or something that only looks like one.
-#include "launcher/linked_library.h"
+#include "cohort/launcher/linked_library.h"
 
 #include <elf.h>
 #include <gtest/gtest.h>

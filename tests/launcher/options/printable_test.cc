@@ -1,13 +1,13 @@
 // What other machines say, shown to people.
-#include "launcher/base/printable.h"
+#include "cohort/launcher/base/printable.h"
 
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "launcher/base/say.h"
-#include "launcher/environment/inventory.h"
-#include "runtime/base/deadline.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/runtime/base/deadline.h"
 
 namespace cohort::launcher {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/program.h"
+#include "cohort/launcher/program.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

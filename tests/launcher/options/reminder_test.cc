@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "launcher/join/gate.h"
+#include "cohort/launcher/join/gate.h"
 
 namespace cohort::launcher {
 namespace {

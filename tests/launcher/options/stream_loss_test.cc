@@ -13,12 +13,12 @@
 #include <thread>
 #include <utility>
 
-#include "launcher/base/dial.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/join/gate.h"
-#include "launcher/join/secure_stream.h"
-#include "launcher/join/token.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/join/gate.h"
+#include "cohort/launcher/join/secure_stream.h"
+#include "cohort/launcher/join/token.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "tests/support/linked_namespaces.h"
 
 namespace cohort::launcher {

@@ -6,13 +6,13 @@
 #include <optional>
 #include <string>
 
-#include "launcher/environment/host_list.h"
-#include "launcher/environment/inventory.h"
-#include "launcher/environment/kubernetes.h"
-#include "launcher/environment/slurm.h"
-#include "launcher/join/gate.h"
-#include "launcher/join/token.h"
-#include "launcher/placement.h"
+#include "cohort/launcher/environment/host_list.h"
+#include "cohort/launcher/environment/inventory.h"
+#include "cohort/launcher/environment/kubernetes.h"
+#include "cohort/launcher/environment/slurm.h"
+#include "cohort/launcher/join/gate.h"
+#include "cohort/launcher/join/token.h"
+#include "cohort/launcher/placement.h"
 
 namespace cohort::launcher {
 namespace {

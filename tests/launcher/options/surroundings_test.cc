@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
-#include "launcher/environment/host_list.h"
-#include "launcher/environment/node_order.h"
-#include "launcher/environment/node_source.h"
-#include "launcher/environment/process_environment.h"
-#include "launcher/environment/slurm.h"
-#include "launcher/spawn/blaunch_command.h"
-#include "launcher/spawn/srun_command.h"
+#include "cohort/launcher/environment/host_list.h"
+#include "cohort/launcher/environment/node_order.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/slurm.h"
+#include "cohort/launcher/spawn/blaunch_command.h"
+#include "cohort/launcher/spawn/srun_command.h"
 
 namespace cohort::launcher {
 namespace {

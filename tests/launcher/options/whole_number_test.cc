@@ -1,4 +1,4 @@
-#include "launcher/base/whole_number.h"
+#include "cohort/launcher/base/whole_number.h"
 
 #include <gtest/gtest.h>
 

@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "launcher/environment/cpus.h"
-#include "launcher/environment/cuda_devices.h"
-#include "launcher/environment/node_source.h"
-#include "launcher/environment/numa_nodes.h"
-#include "launcher/environment/process_environment.h"
+#include "cohort/launcher/environment/cpus.h"
+#include "cohort/launcher/environment/cuda_devices.h"
+#include "cohort/launcher/environment/node_source.h"
+#include "cohort/launcher/environment/numa_nodes.h"
+#include "cohort/launcher/environment/process_environment.h"
 
 namespace cohort::launcher {
 namespace {

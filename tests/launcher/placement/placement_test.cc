@@ -1,4 +1,4 @@
-#include "launcher/placement.h"
+#include "cohort/launcher/placement.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The guard at the rendezvous' port, with the connections that it hands over kept here instead of by gRPC.
-#include "launcher/rpc/connection_guard.h"
+#include "cohort/launcher/rpc/connection_guard.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -16,10 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/listener.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/base/mutex.h"
+#include "cohort/launcher/base/listener.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 namespace {

@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/base/address_list.h"
-#include "launcher/control/rendezvous.h"
-#include "launcher/credentials.h"
-#include "launcher/rpc/client.h"
-#include "launcher/rpc/server.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/file_descriptor.h"
+#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/rpc/client.h"
+#include "cohort/launcher/rpc/server.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {
 namespace {

@@ -15,12 +15,12 @@
 #include <utility>
 #include <vector>
 
-#include "launcher/control/rendezvous.h"
-#include "launcher/credentials.h"
-#include "launcher/rpc/client.h"
-#include "launcher/rpc/server.h"
-#include "runtime/base/deadline.h"
-#include "runtime/base/mutex.h"
+#include "cohort/launcher/control/rendezvous.h"
+#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/rpc/client.h"
+#include "cohort/launcher/rpc/server.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace cohort::launcher {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <cstdio>
 
-#include "comm/batch.h"
-#include "comm/communicator.h"
+#include "cohort/comm/batch.h"
+#include "cohort/comm/communicator.h"
 
 namespace {
 

@@ -1,9 +1,9 @@
 // Needs all that the trainer was built on: libtorch, and OpenSSL for the checksums.
-#include "trainer/checkpoint.h"
+#include "cohort/trainer/checkpoint.h"
 
 #include <cstdio>
 
-#include "trainer/error.h"
+#include "cohort/trainer/error.h"
 
 int main() {
   try {

@@ -7,8 +7,8 @@
 #include <map>
 #include <string>
 
-#include "comm/cuda/kernel_list.h"
-#include "comm/cuda/reduce_body.h"
+#include "cohort/comm/cuda/kernel_list.h"
+#include "cohort/comm/cuda/reduce_body.h"
 #include "tests/support/fake_nccl/fake_state.h"
 
 namespace cohort::comm::cuda {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "comm/reduce/reduce.h"
+#include "cohort/comm/reduce/reduce.h"
 
 namespace fake {
 namespace {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "comm/types.h"
+#include "cohort/comm/types.h"
 #include "tests/support/fake_nccl/fake_state.h"
 
 namespace fake {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/mutex.h"
+#include "cohort/runtime/base/mutex.h"
 
 namespace fake {
 

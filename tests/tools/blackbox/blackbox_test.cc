@@ -15,12 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "runtime/base/clock.h"
-#include "runtime/base/file_descriptor.h"
-#include "runtime/segment/agent_protocol.h"
-#include "runtime/segment/black_box.h"
-#include "runtime/segment/layout.h"
-#include "runtime/segment/segment.h"
+#include "cohort/runtime/base/clock.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/layout.h"
+#include "cohort/runtime/segment/segment.h"
 #include "tools/blackbox/finder.h"
 #include "tools/blackbox/segment_copy.h"
 #include "tools/blackbox/table.h"

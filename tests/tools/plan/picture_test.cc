@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "comm/algorithm/registry.h"
+#include "cohort/comm/algorithm/registry.h"
 #include "gtest/gtest.h"
 
 namespace cohort::tools {

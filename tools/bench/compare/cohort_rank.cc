@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "comm/communicator.h"
-#include "comm/window.h"
-#include "runtime/engine.h"
-#include "runtime/runtime.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/comm/window.h"
+#include "cohort/runtime/engine.h"
+#include "cohort/runtime/runtime.h"
 #include "tools/bench/compare/system.h"
 
 namespace cohort::bench {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "runtime/segment/memory_limits.h"
+#include "cohort/runtime/segment/memory_limits.h"
 #include "tools/measure/gate.h"
 #include "tools/measure/statistics.h"
 #include "tools/measure/text.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "runtime/base/whole_file.h"
+#include "cohort/runtime/base/whole_file.h"
 #include "tools/bench/compare/compare.h"
 #include "tools/bench/compare/compare_report.h"
 #include "tools/measure/text.h"

@@ -9,7 +9,7 @@
 #include <memory>
 #include <vector>
 
-#include "runtime/base/futex.h"
+#include "cohort/runtime/base/futex.h"
 #include "tools/bench/compare/session_memory.h"
 #include "tools/bench/compare/system.h"
 #include "tools/measure/clock.h"

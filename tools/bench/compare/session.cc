@@ -15,10 +15,10 @@
 #include <fstream>
 #include <thread>
 
-#include "runtime/base/deadline.h"
-#include "runtime/base/errno_status.h"
-#include "runtime/base/futex.h"
-#include "runtime/base/status_macros.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/errno_status.h"
+#include "cohort/runtime/base/futex.h"
+#include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::bench {
 namespace {
