@@ -3,7 +3,7 @@
 #include <span>
 #include <utility>
 
-#include "cohort/comm/group.h"
+#include "cohort/comm/group/group.h"
 
 namespace cohort::comm {
 

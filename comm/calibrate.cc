@@ -9,10 +9,10 @@
 #include <string>
 #include <vector>
 
-#include "cohort/comm/calibration.h"
 #include "cohort/comm/communicator.h"
-#include "cohort/comm/group.h"
+#include "cohort/comm/group/group.h"
 #include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/select/calibration.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::comm {

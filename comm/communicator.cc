@@ -5,8 +5,8 @@
 #include <numeric>
 #include <utility>
 
-#include "cohort/comm/group.h"
-#include "cohort/comm/shrink.h"
+#include "cohort/comm/group/group.h"
+#include "cohort/comm/group/shrink.h"
 #include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/env.h"

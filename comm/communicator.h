@@ -37,8 +37,8 @@
 #include "cohort/comm/request.h"
 #include "cohort/comm/types.h"
 #include "cohort/comm/window.h"
+#include "cohort/runtime/engine/work.h"
 #include "cohort/runtime/runtime.h"
-#include "cohort/runtime/work.h"
 
 namespace cohort::comm {
 
@@ -50,8 +50,8 @@ class Group;
 struct CommunicatorOptions {
   // Restricts transports by name ("shm,ucx"); empty: all that fit. For tests and measurements.
   std::string transports = {};
-  // Figures and rules for the choice of algorithms, in the grammar of comm/tuning.h, on top of COHORT_TUNING's. Equal
-  // on all ranks; calls of ranks whose tables differ fail as mismatches.
+  // Figures and rules for the choice of algorithms, in the grammar of comm/select/tuning.h, on top of COHORT_TUNING's.
+  // Equal on all ranks; calls of ranks whose tables differ fail as mismatches.
   std::string tuning = {};
   // Of reductions whose CallOptions say nothing else; groups made from this one inherit it. Equal on all members.
   Determinism determinism = Determinism::kFast;
@@ -181,7 +181,7 @@ class Communicator {
   // does. Local.
   std::string Explain(CollectiveKind kind, int64_t count, DataType dtype, MemoryKind memory = MemoryKind::kHost) const;
 
-  // The table that choices are made with, in the grammar of comm/tuning.h.
+  // The table that choices are made with, in the grammar of comm/select/tuning.h.
   std::string tuning() const;
   // All members use rank 0's table from here on, as do groups made from this one later. Collective; no call of this
   // group is under way. Blocks. Other ranks' `text` is not looked at. kInvalidArgument on all of them where rank 0's
@@ -203,10 +203,10 @@ class Communicator {
 
 // Measures latencies and rates between rank 0 and its nearest peers, on its own host and on another, scales the figures
 // of the cost model by how far they are from those of the machine that the built-in figures were fitted to (more than
-// twofold; see comm/calibration.h), and makes every member use them (SetTuning); rules stay as they are. Returns the
-// table, in the grammar of comm/tuning.h, so that it can be kept and given back by COHORT_TUNING. Collective; blocks
-// for less than a second where the machine is idle. Where it is not, figures that can't be true stay as they were, and
-// rank 0 says so on its standard error output. Errors: those of Send, Recv and Barrier.
+// twofold; see comm/select/calibration.h), and makes every member use them (SetTuning); rules stay as they are. Returns
+// the table, in the grammar of comm/select/tuning.h, so that it can be kept and given back by COHORT_TUNING.
+// Collective; blocks for less than a second where the machine is idle. Where it is not, figures that can't be true stay
+// as they were, and rank 0 says so on its standard error output. Errors: those of Send, Recv and Barrier.
 [[nodiscard]] absl::StatusOr<std::string> Calibrate(Communicator& group);
 
 }  // namespace cohort::comm

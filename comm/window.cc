@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
-#include "cohort/comm/group.h"
+#include "cohort/comm/group/group.h"
 #include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/base/status_macros.h"
 

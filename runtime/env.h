@@ -31,7 +31,8 @@ struct Environment {
   std::string cuda_library;
   // "NCCL_ALGO=Ring NCCL_PROTO=Simple": NCCL's own variables that are set and must be equal on all ranks.
   std::string nccl_settings;
-  // COHORT_TUNING: figures and rules for the choice of algorithms, in the grammar of comm/tuning.h. Empty: built-in.
+  // COHORT_TUNING: figures and rules for the choice of algorithms, in the grammar of comm/select/tuning.h. Empty:
+  // built-in.
   std::string tuning;
 
   // COHORT_PORT_RANGE: "FIRST-LAST", the TCP ports on which ranks may listen for data of other nodes. Empty: any.

@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/runtime/bootstrap.h"
-#include "cohort/runtime/engine.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
+#include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {

@@ -26,7 +26,7 @@ struct CostQuery {
 
 // What a plan costs, as a formula in the head comment of its file. Data are counted in chunks (a chunk is 1/pieces of
 // the operation's block); a maximum is taken over the ranks. The tests compare `rounds` and `chunks` with what the
-// checker counts in the plans themselves; the others serve predictions only (comm/selector.h).
+// checker counts in the plans themselves; the others serve predictions only (comm/select/selector.h).
 struct AlgorithmCost {
   int64_t rounds = 0;    // messages in the longest chain of messages that wait for one another
   int64_t messages = 0;  // of the busiest rank in its busier direction; an estimate where ranks differ

@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
-#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
 #include "cohort/runtime/runtime.h"
 
 namespace {

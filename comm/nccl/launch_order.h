@@ -14,7 +14,7 @@
 #include <span>
 #include <string>
 
-#include "cohort/comm/provider.h"
+#include "cohort/comm/provider/provider.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm::nccl {

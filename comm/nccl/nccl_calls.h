@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "cohort/comm/cuda/cuda_api.h"
 #include "cohort/comm/nccl/nccl_api.h"
-#include "cohort/comm/provider.h"
+#include "cohort/comm/provider/provider.h"
 #include "cohort/comm/request.h"
 
 namespace cohort::comm::nccl {

@@ -14,7 +14,7 @@
 #include "cohort/comm/nccl/nccl_agreement.h"
 #include "cohort/comm/nccl/nccl_calls.h"
 #include "cohort/comm/nccl/nccl_pool.h"
-#include "cohort/comm/provider.h"
+#include "cohort/comm/provider/provider.h"
 
 namespace cohort::comm::nccl {
 

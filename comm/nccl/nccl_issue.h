@@ -19,7 +19,7 @@
 #include "cohort/comm/cuda/cuda_api.h"
 #include "cohort/comm/nccl/nccl_device.h"
 #include "cohort/comm/nccl/nccl_exchange.h"
-#include "cohort/comm/provider.h"
+#include "cohort/comm/provider/provider.h"
 
 namespace cohort::comm::nccl {
 

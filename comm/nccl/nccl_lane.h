@@ -5,7 +5,7 @@
 
 #include "cohort/comm/nccl/nccl_device.h"
 #include "cohort/comm/nccl/nccl_operation.h"
-#include "cohort/comm/stall_watch.h"
+#include "cohort/comm/provider/stall_watch.h"
 
 namespace cohort::comm::nccl {
 

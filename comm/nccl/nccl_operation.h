@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "cohort/comm/cuda/cuda_api.h"
-#include "cohort/comm/provider.h"
-#include "cohort/comm/state_pool.h"
+#include "cohort/comm/provider/provider.h"
+#include "cohort/comm/provider/state_pool.h"
 #include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::comm::nccl {

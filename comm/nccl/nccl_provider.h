@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "cohort/comm/provider.h"
+#include "cohort/comm/provider/provider.h"
 
 namespace cohort::comm {
 

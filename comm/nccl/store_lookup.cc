@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-#include "cohort/runtime/thread.h"
+#include "cohort/runtime/base/thread.h"
 
 namespace cohort::comm::nccl {
 namespace {

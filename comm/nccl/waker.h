@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cohort/runtime/base/mutex.h"
-#include "cohort/runtime/engine.h"
+#include "cohort/runtime/engine/engine.h"
 
 namespace cohort::comm::nccl {
 

@@ -13,7 +13,7 @@
 
 #include <cstddef>
 
-#include "cohort/comm/transport/transport.h"
+#include "cohort/comm/reduce/reduce_kernel.h"
 #include "cohort/comm/types.h"
 
 namespace cohort::comm {

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "cohort/comm/tuning.h"
+#include "cohort/comm/select/tuning.h"
 
 namespace cohort::comm {
 

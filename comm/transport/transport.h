@@ -14,7 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/runtime/engine.h"
+#include "cohort/comm/reduce/reduce_kernel.h"
+#include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
@@ -25,9 +26,6 @@ enum class Progress : uint8_t {
   kBlocked,  // nothing could be done now
   kFailed,   // see the operation's `error`
 };
-
-// dst[i] = a[i] op b[i] for `count` elements; dst may equal a or b. Pure; from comm/reduce.
-using ReduceKernel = void (*)(void* dst, const void* a, const void* b, size_t count);
 
 // One message under way. The runner fills the upper part and keeps the object in place until it is kDone or kFailed.
 struct SendOperation {

@@ -17,14 +17,14 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/v1/rendezvous.pb.h"
 #include "cohort/launcher/agent/agent_inside.h"
-#include "cohort/launcher/agent/sweep.h"
+#include "cohort/launcher/agent/watch/sweep.h"
+#include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/control/describe.h"
-#include "cohort/launcher/environment/process_environment.h"
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/options/options.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 namespace {

@@ -10,16 +10,16 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "cohort/v1/rendezvous.pb.h"
-#include "cohort/launcher/agent/cgroup.h"
-#include "cohort/launcher/agent/log_writer.h"
 #include "cohort/launcher/agent/node_ranks.h"
-#include "cohort/launcher/agent/rank_socket.h"
+#include "cohort/launcher/agent/rank/log_writer.h"
+#include "cohort/launcher/agent/rank/rank_socket.h"
 #include "cohort/launcher/agent/rendezvous_link.h"
-#include "cohort/launcher/agent/sentinel.h"
+#include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/launcher/base/message_pipe.h"
 #include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 

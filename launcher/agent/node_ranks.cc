@@ -2,11 +2,12 @@
 
 #include <utility>
 
-#include "cohort/launcher/agent/sweep.h"
+#include "cohort/launcher/agent/watch/sweep.h"
+#include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/control/describe.h"
-#include "cohort/launcher/environment/cpus.h"
-#include "cohort/launcher/environment/process_environment.h"
-#include "cohort/launcher/placement.h"
+#include "cohort/launcher/machine/cpus.h"
+#include "cohort/launcher/machine/placement.h"
+#include "cohort/launcher/machine/rank_environment.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {

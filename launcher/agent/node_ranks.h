@@ -11,14 +11,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cohort/v1/rendezvous.pb.h"
-#include "cohort/launcher/agent/cgroup.h"
-#include "cohort/launcher/agent/log_writer.h"
-#include "cohort/launcher/agent/rank_service.h"
-#include "cohort/launcher/agent/sentinel.h"
+#include "cohort/launcher/agent/rank/log_writer.h"
+#include "cohort/launcher/agent/rank/rank_service.h"
 #include "cohort/launcher/agent/supervisor.h"
+#include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/base/deadline.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 

@@ -14,13 +14,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/v1/rendezvous.pb.h"
 #include "cohort/launcher/base/event_loop.h"
-#include "cohort/launcher/control/agent_session.h"
-#include "cohort/launcher/control/standby.h"
+#include "cohort/launcher/control/standby/agent_session.h"
+#include "cohort/launcher/control/standby/standby.h"
 #include "cohort/launcher/rpc/client.h"
 #include "cohort/launcher/rpc/server.h"
 #include "cohort/runtime/base/mutex.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 

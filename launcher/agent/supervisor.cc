@@ -8,9 +8,9 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cohort/launcher/agent/group_use.h"
-#include "cohort/launcher/options.h"
-#include "cohort/launcher/placement.h"
+#include "cohort/launcher/agent/watch/group_use.h"
+#include "cohort/launcher/machine/placement.h"
+#include "cohort/launcher/options/options.h"
 
 namespace cohort::launcher {
 namespace {

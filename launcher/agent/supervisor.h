@@ -17,16 +17,16 @@
 #include <string>
 #include <vector>
 
-#include "cohort/v1/rendezvous.pb.h"
-#include "cohort/launcher/agent/cgroup.h"
-#include "cohort/launcher/agent/log_writer.h"
-#include "cohort/launcher/agent/memory_watch.h"
-#include "cohort/launcher/agent/process_state.h"
-#include "cohort/launcher/agent/rank_input.h"
-#include "cohort/launcher/agent/rank_output.h"
-#include "cohort/launcher/agent/rank_process.h"
-#include "cohort/launcher/agent/sentinel.h"
+#include "cohort/launcher/agent/rank/log_writer.h"
+#include "cohort/launcher/agent/rank/rank_input.h"
+#include "cohort/launcher/agent/rank/rank_output.h"
+#include "cohort/launcher/agent/rank/rank_process.h"
+#include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/memory_watch.h"
+#include "cohort/launcher/agent/watch/process_state.h"
+#include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/base/event_loop.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 

@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "google/protobuf/message_lite.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/base/file_descriptor.h"
+#include "google/protobuf/message_lite.h"
 
 namespace cohort::launcher {
 

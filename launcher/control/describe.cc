@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/base/exit_status.h"
 
 namespace cohort::launcher {
 namespace {

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "cohort/launcher/base/exit_status.h"
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/control/rendezvous_machine.h"
-#include "cohort/launcher/options.h"
 
 namespace cohort::launcher {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "cohort/v1/rendezvous.pb.h"
 #include "cohort/launcher/control/roster.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 

@@ -7,9 +7,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "cohort/v1/job.pb.h"
-#include "cohort/launcher/agent/rank_socket.h"
+#include "cohort/launcher/agent/rank/rank_socket.h"
 #include "cohort/launcher/base/event_loop.h"
+#include "cohort/v1/job.pb.h"
 
 namespace cohort::launcher {
 

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/v1/job.pb.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/v1/job.pb.h"
 
 namespace cohort::launcher {
 

@@ -20,9 +20,9 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/pipe.h"
-#include "cohort/launcher/environment/inventory.h"
 #include "cohort/launcher/join/early_notices.h"
 #include "cohort/launcher/join/secure_stream.h"
+#include "cohort/launcher/machine/inventory.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {

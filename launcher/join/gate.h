@@ -18,12 +18,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/v1/rendezvous.pb.h"
 #include "cohort/launcher/base/listener.h"
 #include "cohort/launcher/join/token.h"
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/options/options.h"
 #include "cohort/launcher/spawn/spawner.h"
 #include "cohort/runtime/base/deadline.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/base/credentials.h"
 #include "cohort/launcher/rpc/connection_guard.h"
 #include "cohort/launcher/rpc/grpc_settings.h"
 

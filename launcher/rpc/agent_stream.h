@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "cohort/v1/rendezvous.pb.h"
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/runtime/base/mutex.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 

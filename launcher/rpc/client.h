@@ -7,9 +7,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/v1/rendezvous.pb.h"
-#include "cohort/launcher/credentials.h"
+#include "cohort/launcher/base/credentials.h"
 #include "cohort/runtime/base/deadline.h"
+#include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "cohort/launcher/control/rendezvous.h"
-#include "cohort/launcher/control/rendezvous_copy.h"
+#include "cohort/launcher/control/standby/rendezvous_copy.h"
 #include "cohort/launcher/rpc/grpc_settings.h"
 
 namespace cohort::launcher {

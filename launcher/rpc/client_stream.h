@@ -13,12 +13,12 @@
 #include <thread>
 
 #include "absl/status/status.h"
-#include "cohort/v1/rendezvous.grpc.pb.h"
+#include "cohort/launcher/base/credentials.h"
 #include "cohort/launcher/control/lease.h"
-#include "cohort/launcher/credentials.h"
 #include "cohort/launcher/rpc/client.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/mutex.h"
+#include "cohort/v1/rendezvous.grpc.pb.h"
 
 namespace cohort::launcher {
 

@@ -14,19 +14,19 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cohort/v1/rendezvous.grpc.pb.h"
 #include "cohort/launcher/base/address_list.h"
 #include "cohort/launcher/base/listener.h"
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/control/rendezvous.h"
-#include "cohort/launcher/control/replicated_rendezvous.h"
 #include "cohort/launcher/control/roster.h"
+#include "cohort/launcher/control/standby/replicated_rendezvous.h"
 #include "cohort/launcher/rpc/agent_stream.h"
 #include "cohort/launcher/rpc/connection_guard.h"
 #include "cohort/launcher/rpc/grpc_settings.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/base/status_macros.h"
+#include "cohort/v1/rendezvous.grpc.pb.h"
 
 namespace cohort::launcher {
 namespace {

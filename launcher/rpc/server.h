@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/control/standby/standby.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "cohort/launcher/control/standby.h"
-#include "cohort/launcher/credentials.h"
 
 namespace cohort::launcher {
 

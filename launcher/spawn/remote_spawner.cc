@@ -5,7 +5,7 @@
 
 #include "cohort/launcher/agent/agent.h"
 #include "cohort/launcher/base/piped_process.h"
-#include "cohort/launcher/program.h"
+#include "cohort/launcher/machine/program.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/options/options.h"
 #include "cohort/runtime/base/file_descriptor.h"
 
 namespace cohort::launcher {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/options/options.h"
 
 namespace cohort::launcher {
 

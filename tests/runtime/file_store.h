@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
 
 namespace cohort::runtime::testing {
 

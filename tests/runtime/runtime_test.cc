@@ -10,12 +10,12 @@
 #include <thread>
 #include <vector>
 
-#include "cohort/runtime/host_identity.h"
+#include "cohort/runtime/bootstrap/host_identity.h"
 #include "cohort/runtime/segment/agent_protocol.h"
 #include "cohort/runtime/segment/black_box.h"
+#include "tests/runtime/bootstrap/news.h"
 #include "tests/runtime/child.h"
 #include "tests/runtime/file_store.h"
-#include "tests/runtime/news.h"
 
 namespace cohort::runtime {
 namespace {

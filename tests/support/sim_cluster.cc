@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/comm/transport/transport_set.h"
+#include "cohort/comm/group/transport_set.h"
 #include "cohort/runtime/base/futex.h"
 #include "cohort/runtime/segment/call_compare.h"
 

@@ -8,15 +8,34 @@ from tree import top
 # The longest matching prefix is a file's layer; what it may include besides itself.
 ALLOWED = {
     "proto": (),
-    "runtime/base": (),
-    "runtime/segment": ("runtime/base",),
-    "runtime": ("proto", "runtime"),
+    "runtime": ("proto",),
     "comm": ("runtime",),
     "launcher": ("proto", "runtime/base", "runtime/segment"),
     "trainer": ("runtime", "comm"),
     "tools": ("proto", "runtime", "comm", "launcher", "trainer"),
     "tests": ("proto", "runtime", "comm", "launcher", "trainer", "tools"),
 }
+
+# The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
+ROOMS = {
+    "runtime": ("base", "segment", "engine", "bootstrap", ""),
+    "comm": ("reduce", "cuda", "transport", "transport/shm", "transport/ucx", "transport/sim", "plan", "algorithm",
+             "select", "simulate", "provider", "run", "nccl", "group", "", "examples"),
+    "launcher": ("base", "options", "control", "control/standby", "rpc", "machine", "agent/watch", "agent/rank", "agent",
+                 "spawn", "join", "nodes", "report", "metrics", "jobs", "front_end", "commands"),
+    "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "parallel/replicate",
+                "parallel/zero", "parallel/fsdp", "parallel/tensor", "parallel/pipeline", "adapter", "parallelize",
+                "compat", "data", "", "examples"),
+}
+# Folders that do not include each other: what they share lies above them, what joins them below.
+SIBLINGS = ("comm/transport/", "trainer/parallel/")
+# Values that every room of the part may use.
+VALUES = ("comm/types.h", "comm/request.h")
+# The libraries of the values, whatever room they are made in.
+VALUE_TARGETS = ("comm_types",)
+# Tests of whole programs and of several rooms together; the others lie where the room lies that they test.
+TEST_FOLDERS = ("tests", "tests/support", "tests/tidy", "tests/package", "tests/job", "tests/deploy",
+                "tests/comm/conformance", "tests/launcher/dlaunch")
 
 # (headers, the folders that may include them, why)
 VENDORS = (
@@ -46,7 +65,29 @@ def target_of(header):
     """The path in this repository that an include names, or None for a header from elsewhere."""
     if header.startswith("cohort/v1/"):
         return "proto/" + header
-    return header if layer_of(header) else None
+    if header.startswith("cohort/"):
+        return header[len("cohort/"):]
+    return header if header.startswith(("tests/", "tools/")) else None
+
+
+def _room_of(part, folder):
+    """The place of a folder in its part's order, or None where it has none."""
+    name = folder[len(part):].lstrip("/")
+    return ROOMS[part].index(name) if name in ROOMS[part] else None
+
+
+def _against_the_order(folder, other):
+    """Why a folder of a part may not use another folder of the same part, or None where it may."""
+    part = top(folder + "/")
+    if part not in ROOMS or other == folder or top(other + "/") != part:
+        return None
+    for siblings in SIBLINGS:
+        if folder.startswith(siblings) and other.startswith(siblings):
+            return f"the folders of {siblings} do not use each other"
+    own, used = _room_of(part, folder), _room_of(part, other)
+    if own is None or used is None:
+        return f"{other if used is None else folder} is in no order of ROOMS"
+    return f"{other} comes after {folder} in the order of ROOMS" if used > own else None
 
 
 def check_layers(tree):
@@ -55,15 +96,70 @@ def check_layers(tree):
         if layer is None:
             yield path, 1, "is in no layer; sources live in the folders of tests/tidy/layering.py"
             continue
+        folder = posixpath.dirname(path)
+        if layer in ROOMS and _room_of(layer, folder) is None:
+            yield path, 1, f"{folder} is no room of ROOMS in tests/tidy/layering.py"
+            continue
         for line, header in tree.includes(path):
             target = target_of(header)
             if target is None:
-                sibling = "/".join(path.split("/")[:-1] + [header])
-                if sibling in tree.paths:
-                    yield path, line, f'include "{sibling}" from the root of the repository'
+                if header in tree.paths:
+                    yield path, line, f'include "cohort/{header}"'
+                elif f"{folder}/{header}" in tree.paths:
+                    yield path, line, f'include "cohort/{folder}/{header}"'
                 continue
             if layer_of(target) != layer and not any(_within(target, allowed) for allowed in ALLOWED[layer]):
                 yield path, line, f"{layer} may not include {header}; allowed: {', '.join(ALLOWED[layer]) or 'none'}"
+            reason = None if target in VALUES else _against_the_order(folder, posixpath.dirname(target))
+            if reason:
+                yield path, line, f"may not include {header}: {reason}"
+
+
+def _libraries(tree):
+    """[(CMakeLists.txt, line, name, dependencies)] of all cohort_library calls."""
+    for cmake in tree.named("CMakeLists.txt"):
+        text = re.sub(r"#[^\n]*", "", tree.text(cmake))
+        for call in re.finditer(r"cohort_library\(\s*NAME\s+(\w+)([^()]*)\)", text):
+            yield cmake, text.count("\n", 0, call.start()) + 1, call.group(1), re.findall(r"cohort::(\w+)", call.group(2))
+
+
+def check_targets(tree):
+    """A library depends on those of the folders above its own alone, as its sources' includes do."""
+    libraries = list(_libraries(tree))
+    home = {name: posixpath.dirname(cmake) for cmake, _, name, _ in libraries}
+    for cmake, line, name, dependencies in libraries:
+        folder = posixpath.dirname(cmake)
+        for dependency in dependencies:
+            other = home.get(dependency)
+            if other is None or dependency in VALUE_TARGETS:
+                continue
+            layer = layer_of(folder + "/")
+            if layer_of(other + "/") != layer and not any(_within(other, allowed) for allowed in ALLOWED.get(layer, ())):
+                yield cmake, line, f"{name} may not depend on cohort::{dependency}, which is {layer_of(other + '/')}'s"
+            reason = _against_the_order(folder, other)
+            if reason:
+                yield cmake, line, f"{name} may not depend on cohort::{dependency}: {reason}"
+
+
+def check_places(tree):
+    """A test lies in tests/ where what it tests lies in the tree: in the folder of that name, and X_test.cc that includes
+    X.h in the folder of X.h."""
+    folders = {posixpath.dirname(path) for path in tree.paths if top(path) != "tests"}
+    for path in tree.sources("tests"):
+        folder, name = posixpath.split(path)
+        if _within(folder, "tests/support") or _within(folder, "tests/package"):
+            continue
+        if folder not in TEST_FOLDERS and folder[len("tests/"):] not in folders:
+            yield path, 1, f"there is no folder {folder[len('tests/'):]} whose tests would lie here"
+        tested = re.fullmatch(r"(\w+)_(test|fuzz|ranks)\.cc", name)
+        if not tested or folder in TEST_FOLDERS:
+            continue
+        for _, header in tree.includes(path):
+            target = target_of(header)
+            if target and top(target) != "tests" and posixpath.basename(target) == tested.group(1) + ".h":
+                right = "tests/" + posixpath.dirname(target)
+                if right != folder:
+                    yield path, 1, f"tests {target}: it belongs in {right}"
 
 
 def check_vendors(tree):
@@ -138,7 +234,7 @@ def _sent_to(tree, path):
     for line, text in enumerate(tree.text(path).splitlines(), 1):
         named = [f"{folder}/{header}" for header in re.findall(r"\(`?(\w+\.h)`?\)", text)]
         if path.endswith(".md"):
-            named += re.findall(r'^#include "([^"]+)"', text)
+            named += [target_of(header) or header for header in re.findall(r'^#include "([^"]+)"', text)]
         for header in named:
             if header in tree.paths:
                 yield line, header
@@ -166,6 +262,8 @@ def check_compiled(tree):
 
 RULES = {
     "layers": check_layers,
+    "targets": check_targets,
+    "places": check_places,
     "vendors": check_vendors,
     "clashes": check_clashes,
     "installed": check_installed,

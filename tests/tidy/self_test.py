@@ -34,24 +34,64 @@ class RuleTest(unittest.TestCase):
 class Layering(RuleTest):
     def test_lower_layers_only(self):
         self.assertEqual(self.found(layering.check_layers, {
-            "comm/a.cc": '#include "runtime/work.h"\n#include "comm/a.h"\n#include <vector>\n',
-            "launcher/a.cc": '#include "runtime/segment/segment.h"\n#include "cohort/v1/agent.pb.h"\n',
-            "launcher/b.cc": '#include "runtime/work.h"\n',
-            "runtime/a.cc": '#include "comm/a.h"\n',
-            "runtime/segment/a.cc": '#include "runtime/work.h"\n',
+            "comm/a.cc": '#include "cohort/runtime/engine/work.h"\n#include "cohort/comm/a.h"\n#include <vector>\n',
+            "launcher/base/a.cc": '#include "cohort/runtime/segment/segment.h"\n#include "cohort/v1/agent.pb.h"\n',
+            "launcher/base/b.cc": '#include "cohort/runtime/engine/work.h"\n',
+            "runtime/a.cc": '#include "cohort/comm/a.h"\n',
             "comm/c.cc": '#include "tests/comm/fake.h"\n',
-        }), ["comm/c.cc", "launcher/b.cc", "runtime/a.cc", "runtime/segment/a.cc"])
+        }), ["comm/c.cc", "launcher/base/b.cc", "runtime/a.cc"])
 
-    def test_spelling_from_the_root(self):
-        files = {"comm/a.cc": '#include "a.h"\n', "comm/a.h": ""}
-        self.assertEqual(self.found(layering.check_layers, files), ["comm/a.cc"])
+    def test_rooms_have_an_order(self):
+        self.assertEqual(self.found(layering.check_layers, {
+            "runtime/segment/a.cc": '#include "cohort/runtime/engine/work.h"\n',
+            "comm/plan/a.cc": '#include "cohort/comm/select/tuning.h"\n',
+            "comm/plan/b.cc": '#include "cohort/comm/types.h"\n#include "cohort/comm/plan/plan.h"\n',
+            "comm/transport/shm/a.cc": '#include "cohort/comm/transport/ucx/wire.h"\n',
+            "comm/group/a.cc": '#include "cohort/comm/plan/plan.h"\n',
+            "launcher/control/a.cc": '#include "cohort/launcher/control/standby/standby.h"\n',
+            "launcher/agent/a.cc": '#include "cohort/launcher/agent/rank/rank_socket.h"\n',
+            "trainer/state/a.cc": '#include "cohort/trainer/parallel/fsdp/fully_shard.h"\n',
+            "trainer/parallel/zero/a.cc": '#include "cohort/trainer/parallel/replicate/reducer.h"\n',
+            "trainer/attic/a.cc": "",
+        }), ["comm/plan/a.cc", "comm/transport/shm/a.cc", "launcher/control/a.cc", "runtime/segment/a.cc",
+             "trainer/attic/a.cc", "trainer/parallel/zero/a.cc", "trainer/state/a.cc"])
+
+    def test_targets_have_the_same_order(self):
+        def library(name, *needs):
+            return f"cohort_library(NAME {name} SRCS a.cc DEPS {' '.join('cohort::' + need for need in needs)})\n"
+
+        self.assertEqual(self.found(layering.check_targets, {
+            "runtime/CMakeLists.txt": library("runtime"),
+            "comm/plan/CMakeLists.txt": library("comm_plan", "comm_types", "comm_select"),
+            "comm/select/CMakeLists.txt": library("comm_select", "comm_plan", "runtime"),
+            "comm/CMakeLists.txt": library("comm_types", "trainer_base") + library("comm", "comm_select"),
+            "launcher/base/CMakeLists.txt": library("launcher_base", "launcher_rpc"),
+            "launcher/rpc/CMakeLists.txt": library("launcher_rpc", "launcher_base", "runtime"),
+            "trainer/base/CMakeLists.txt": library("trainer_base", "trainer_state", "comm"),
+            "trainer/state/CMakeLists.txt": library("trainer_state", "trainer_base"),
+        }), ["comm/CMakeLists.txt", "comm/plan/CMakeLists.txt", "launcher/base/CMakeLists.txt",
+             "launcher/rpc/CMakeLists.txt", "trainer/base/CMakeLists.txt"])
+
+    def test_tests_lie_where_the_tree_does(self):
+        self.assertEqual(self.found(layering.check_places, {
+            "comm/plan/plan.h": "", "comm/run/runner.h": "", "launcher/rpc/client.h": "", "trainer/base/error.h": "",
+            "tests/comm/plan/plan_test.cc": '#include "cohort/comm/plan/plan.h"\n',
+            "tests/comm/plan/runner_test.cc": '#include "cohort/comm/run/runner.h"\n',
+            "tests/launcher/attic/a_test.cc": "",
+            "tests/launcher/dlaunch/client_test.cc": '#include "cohort/launcher/rpc/client.h"\n',
+            "tests/trainer/base/any_test.cc": '#include "cohort/trainer/base/error.h"\n',
+        }), ["tests/comm/plan/runner_test.cc", "tests/launcher/attic/a_test.cc"])
+
+    def test_spelling(self):
+        files = {"comm/a.cc": '#include "a.h"\n', "comm/a.h": "", "comm/b.cc": '#include "comm/a.h"\n'}
+        self.assertEqual(self.found(layering.check_layers, files), ["comm/a.cc", "comm/b.cc"])
 
     def test_vendors(self):
         self.assertEqual(self.found(layering.check_vendors, {
             "comm/transport/ucx/a.cc": "#include <ucp/api/ucp.h>\n",
             "comm/transport/a.cc": "#include <ucp/api/ucp.h>\n",
             "comm/nccl/a.cc": "#include <nccl.h>\n#include <cuda_runtime_api.h>\n",
-            "launcher/cuda_devices.cc": '#include "launcher/cuda_devices.h"\n#include <cuda.h>\n',
+            "launcher/cuda_devices.cc": '#include "cohort/launcher/cuda_devices.h"\n#include <cuda.h>\n',
             "comm/b.cc": "#include <torch/torch.h>\n",
             "comm/c.cc": '#include "cohort/v1/rendezvous.grpc.pb.h"\n',
         }), ["comm/b.cc", "comm/c.cc", "comm/transport/a.cc", "launcher/cuda_devices.cc"])
@@ -67,10 +107,10 @@ class Layering(RuleTest):
                  "cohort_library(NAME x EXCLUDE_FROM_INSTALL HDRS d.h)\n")
         self.assertEqual(self.found(layering.check_installed, {
             "comm/CMakeLists.txt": cmake,
-            "comm/a.h": '#include "comm/b.h"\n#include "absl/status/statusor.h"\n',
-            "comm/b.h": '#include "comm/c.h"\n#include "absl/strings/string_view.h"\n',
+            "comm/a.h": '#include "cohort/comm/b.h"\n#include "absl/status/statusor.h"\n',
+            "comm/b.h": '#include "cohort/comm/c.h"\n#include "absl/strings/string_view.h"\n',
             "comm/c.h": "",
-            "comm/d.h": '#include "comm/c.h"\n',
+            "comm/d.h": '#include "cohort/comm/c.h"\n',
         }), ["comm/b.h", "comm/b.h"])
 
     def test_what_users_are_sent_to_is_installed(self):
@@ -79,12 +119,12 @@ class Layering(RuleTest):
             "comm/a.h": "// Give it Once() (b.h). Between hosts: wire.h, c.h.\n",
             "comm/b.h": "",
             "comm/c.h": "",
-            "comm/README.md": 'Its inside is `b.h`.\n#include "comm/a.h"\n',
+            "comm/README.md": 'Its inside is `b.h`.\n#include "cohort/comm/a.h"\n',
             "launcher/README.md": "All of it (`d.h`).\n",
             "launcher/d.h": "",
         }
         self.assertEqual(self.found(layering.check_installed, files), ["comm/a.h"])
-        files["comm/README.md"] = 'Give it `Once()` (`b.h`).\n```cpp\n#include "comm/c.h"\n'
+        files["comm/README.md"] = 'Give it `Once()` (`b.h`).\n```cpp\n#include "cohort/comm/c.h"\n'
         self.assertEqual(self.found(layering.check_installed, files), ["comm/README.md"] * 2 + ["comm/a.h"])
 
     def test_dead_sources(self):

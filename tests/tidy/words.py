@@ -7,8 +7,8 @@ from tree import top
 # (pattern in code without comments and strings, files it may stand in, whether tests may use it, reason)
 BANNED = (
     (r"\b(secure_)?getenv\s*\(",
-     ("runtime/env.cc", "launcher/environment/process_environment.cc", "comm/examples/", "trainer/examples/"), True,
-     "the environment is read in runtime/env.cc and launcher/environment/process_environment.cc only"),
+     ("runtime/env.cc", "launcher/base/process_environment.cc", "comm/examples/", "trainer/examples/"), True,
+     "the environment is read in runtime/env.cc and launcher/base/process_environment.cc only"),
     (r"\bstd::(recursive_|shared_|timed_)?mutex\b|\bstd::(lock_guard|unique_lock|scoped_lock|shared_lock)\b|"
      r"\bstd::condition_variable(_any)?\b|\babsl::Mutex\b", ("runtime/base/mutex.h",), True,
      "use the annotated Mutex and CondVar of runtime/base/mutex.h"),
@@ -16,8 +16,8 @@ BANNED = (
     (r"\bgoto\b", (), False, "no goto"),
     # In the trainer it is a tensor's. The others leave behind a thread in a call that may never return.
     (r"\.detach\s*\(\s*\)",
-     ("trainer/", "tests/trainer/", "comm/nccl/nccl_communicator.cc", "launcher/output_printer.cc",
-      "launcher/agent/log_writer.cc", "launcher/base/bounded_call.cc"), False,
+     ("trainer/", "tests/trainer/", "comm/nccl/nccl_communicator.cc", "launcher/front_end/output_printer.cc",
+      "launcher/agent/rank/log_writer.cc", "launcher/base/bounded_call.cc"), False,
      "a detached thread outlives what it uses: join it"),
     (r"\busing\s+namespace\s+(?!std::(chrono_literals|literals|string_literals|string_view_literals))", (), False,
      "no using-directives"),

@@ -3,13 +3,13 @@
 #include <memory>
 #include <optional>
 
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
+#include "cohort/trainer/parallelize/sharded_data_parallel.h"
+#include "cohort/trainer/transfer/collectives.h"
 #include "tests/trainer/noisy_stack.h"
 #include "tests/trainer/ranks.h"
-#include "cohort/trainer/collectives.h"
-#include "cohort/trainer/distributed_data_parallel.h"
-#include "cohort/trainer/fully_sharded_data_parallel.h"
-#include "cohort/trainer/sharded_data_parallel.h"
-#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 namespace {

@@ -2,8 +2,8 @@
 #include <memory>
 #include <string>
 
+#include "cohort/trainer/state/sharded_init.h"
 #include "tests/trainer/trained.h"
-#include "cohort/trainer/sharded_init.h"
 
 namespace cohort::trainer {
 namespace {

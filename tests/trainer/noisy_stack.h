@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "tests/trainer/ranks.h"
-#include "cohort/trainer/activation_checkpoint.h"
 
 namespace cohort::trainer {
 

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
+#include "cohort/runtime/runtime.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "cohort/runtime/runtime.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {

@@ -3,8 +3,8 @@
 #include <string_view>
 #include <utility>
 
+#include "cohort/trainer/transfer/collectives.h"
 #include "tests/trainer/ranks.h"
-#include "cohort/trainer/collectives.h"
 
 namespace cohort::trainer {
 std::unique_ptr<runtime::Runtime> job;

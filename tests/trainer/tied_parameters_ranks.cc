@@ -8,18 +8,18 @@
 #include <string>
 #include <vector>
 
+#include "cohort/trainer/base/distinct_parameters.h"
+#include "cohort/trainer/compat/deepspeed_engine.h"
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
+#include "cohort/trainer/parallelize/sharded_data_parallel.h"
+#include "cohort/trainer/state/checkpoint/checkpoint_values.h"
+#include "cohort/trainer/state/grad_scaler.h"
+#include "cohort/trainer/state/master_weights.h"
 #include "nlohmann/json.hpp"
 #include "tests/trainer/ranks.h"
 #include "tests/trainer/trained.h"
-#include "cohort/trainer/checkpoint_values.h"
-#include "cohort/trainer/deepspeed_engine.h"
-#include "cohort/trainer/distinct_parameters.h"
-#include "cohort/trainer/distributed_data_parallel.h"
-#include "cohort/trainer/fully_sharded_data_parallel.h"
-#include "cohort/trainer/grad_scaler.h"
-#include "cohort/trainer/master_weights.h"
-#include "cohort/trainer/sharded_data_parallel.h"
-#include "cohort/trainer/zero_redundancy_optimizer.h"
 
 namespace cohort::trainer {
 namespace {

@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "tests/trainer/ranks.h"
-#include "cohort/trainer/distributed_data_parallel.h"
-#include "cohort/trainer/fully_sharded_data_parallel.h"
 
 namespace cohort::trainer {
 

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/parallelize/sharded_data_parallel.h"
+#include "cohort/trainer/state/training_state.h"
 #include "tests/trainer/ranks.h"
-#include "cohort/trainer/distributed_data_parallel.h"
-#include "cohort/trainer/sharded_data_parallel.h"
-#include "cohort/trainer/training_state.h"
 
 namespace cohort::trainer {
 

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "tests/trainer/tower.h"
-#include "cohort/trainer/fully_sharded_data_parallel.h"
 
 namespace cohort::trainer {
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/comm/types.h"
-#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
 #include "cohort/runtime/runtime.h"
 #include "tools/bench/pinned_pair.h"
 

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
-#include "cohort/comm/transport/transport_set.h"
+#include "cohort/comm/group/transport_set.h"
 #include "cohort/runtime/base/clock.h"
-#include "cohort/runtime/engine.h"
+#include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "tools/bench/communicator_rows.h"
 

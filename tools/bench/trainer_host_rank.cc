@@ -20,12 +20,12 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/transfer/communication_timer.h"
+#include "cohort/trainer/transfer/job.h"
 #include "torch/torch.h"
-#include "cohort/trainer/communication_timer.h"
-#include "cohort/trainer/distributed_data_parallel.h"
-#include "cohort/trainer/error.h"
-#include "cohort/trainer/fully_sharded_data_parallel.h"
-#include "cohort/trainer/job.h"
 
 namespace cohort::bench {
 namespace {

@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "cohort/comm/algorithm/registry.h"
-#include "cohort/comm/cost_model.h"
-#include "cohort/comm/selector.h"
-#include "cohort/comm/tuning.h"
+#include "cohort/comm/select/cost_model.h"
+#include "cohort/comm/select/selector.h"
+#include "cohort/comm/select/tuning.h"
 #include "tools/program/program.h"
 
 namespace cohort::bench {

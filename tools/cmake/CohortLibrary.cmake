@@ -3,16 +3,18 @@
 #
 # A library `cohort_comm` with alias `cohort::comm`, included as "cohort/comm/communicator.h" here and where it is
 # installed.
-# HDRS are the public headers, installed if the folder is proto, runtime, comm or trainer; private ones go to SRCS.
+# HDRS are the public headers, installed if the folder is proto, runtime, comm or trainer; private ones go to SRCS. A
+# library of headers alone is an interface.
 # PRIVATE_DEPS are used by the .cc files only.
-# PCH names headers to precompile: worth it from about five files that share one slow header.
+# PCH names headers to precompile: worth it from about five files that share one slow header. PCH_FROM names another
+# library whose precompiled headers serve here too.
 #
 #   cohort_library(NAME comm
 #     HDRS communicator.h work.h
 #     SRCS communicator.cc internal/cache.h internal/cache.cc
 #     DEPS cohort::runtime absl::statusor
 #     PRIVATE_DEPS OpenSSL::Crypto cohort::ucx_headers # *_headers: needed to compile, never by dependants
-#     [EXCLUDE_FROM_INSTALL] [PCH <vector>])
+#     [EXCLUDE_FROM_INSTALL] [PCH <vector> | PCH_FROM runtime])
 #
 # Messages generated from .proto files beside the calling CMakeLists.txt; included as "cohort/v1/agent.pb.h". With GRPC
 # the services too (`agent.grpc.pb.h`). PROTOS are relative to the calling folder and so are their imports.
@@ -81,17 +83,23 @@ function(cohort_include_base base folder)
 endfunction()
 
 function(cohort_library)
-  cmake_parse_arguments(PARSE_ARGV 0 arg "EXCLUDE_FROM_INSTALL" "NAME" "HDRS;SRCS;DEPS;PRIVATE_DEPS;PCH")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "EXCLUDE_FROM_INSTALL" "NAME;PCH_FROM" "HDRS;SRCS;DEPS;PRIVATE_DEPS;PCH")
   cohort_check_arguments("cohort_library")
   set(target cohort_${arg_NAME})
   cohort_check_deps(${target} ${arg_DEPS} ${arg_PRIVATE_DEPS})
-  if(arg_SRCS)
+  set(compiled ${arg_SRCS})
+  list(FILTER compiled EXCLUDE REGEX "\\.h$")
+  if(compiled)
     add_library(${target} STATIC ${arg_SRCS})
     set(scope PUBLIC)
     target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:cohort_options>)
     cohort_link_private(${target} ${arg_PRIVATE_DEPS})
     if(arg_PCH)
       target_precompile_headers(${target} PRIVATE ${arg_PCH})
+    elseif(arg_PCH_FROM)
+      target_precompile_headers(${target} REUSE_FROM cohort_${arg_PCH_FROM})
+    endif()
+    if(arg_PCH OR arg_PCH_FROM)
       target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>) # or ccache gives up
     endif()
   else()

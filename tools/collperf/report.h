@@ -20,7 +20,7 @@ struct RunFacts {
   std::string gate;
   std::string date;
   std::string command;
-  std::string table;  // that algorithms are chosen by, in the grammar of comm/tuning.h
+  std::string table;  // that algorithms are chosen by, in the grammar of comm/select/tuning.h
 };
 
 // The lines above the table, without results.

@@ -13,10 +13,10 @@
 
 #include "absl/status/status.h"
 #include "cohort/comm/algorithm/registry.h"
-#include "cohort/comm/transport/transport_set.h"
+#include "cohort/comm/group/transport_set.h"
 #include "cohort/runtime/base/errno_status.h"
 #include "cohort/runtime/base/status_macros.h"
-#include "cohort/runtime/engine.h"
+#include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "tools/measure/tcp_gate.h"
 

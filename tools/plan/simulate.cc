@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "cohort/comm/algorithm/registry.h"
-#include "cohort/comm/composition_cost.h"
+#include "cohort/comm/select/composition_cost.h"
 #include "cohort/comm/simulate/network.h"
 #include "cohort/comm/simulate/simulator.h"
 #include "tools/plan/nodes.h"

@@ -4,9 +4,9 @@
 // the other way at one image is a jump (1 % of the largest weight after 87 steps was seen).
 #pragma once
 
+#include "cohort/trainer/base/local_device.h"
 #include "torch/nn/module.h"
 #include "torch/nn/modules/container/sequential.h"
-#include "cohort/trainer/local_device.h"
 
 namespace cohort::examples {
 

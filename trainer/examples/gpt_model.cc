@@ -4,8 +4,8 @@
 #include <limits>
 #include <string>
 
+#include "cohort/trainer/state/deferred_init.h"
 #include "torch/torch.h"
-#include "cohort/trainer/deferred_init.h"
 
 namespace cohort::examples {
 

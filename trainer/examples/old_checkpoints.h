@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "c10/util/Exception.h"
-#include "cohort/trainer/checkpoint_folder.h"
+#include "cohort/trainer/state/checkpoint/checkpoint_folder.h"
 
 namespace cohort::examples {
 

@@ -4,11 +4,11 @@
 #include <cstdio>
 
 #include "CLI/CLI.hpp"
-#include "torch/torch.h"
-#include "cohort/trainer/distributed_sampler.h"
+#include "cohort/trainer/data/distributed_sampler.h"
 #include "cohort/trainer/examples/digits_data.h"
-#include "cohort/trainer/fully_sharded_data_parallel.h"
-#include "cohort/trainer/job.h"
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
+#include "cohort/trainer/transfer/job.h"
+#include "torch/torch.h"
 
 namespace cohort::examples {
 

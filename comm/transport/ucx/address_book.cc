@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include "cohort/runtime/thread.h"
+#include "cohort/runtime/base/thread.h"
 
 namespace cohort::comm::ucx {
 namespace {

@@ -13,7 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/runtime/base/mutex.h"
-#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
 
 namespace cohort::comm::ucx {
 

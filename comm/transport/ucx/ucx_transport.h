@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/comm/transport/transport.h"
-#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
 
 namespace cohort::comm {
 

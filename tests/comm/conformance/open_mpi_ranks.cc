@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
-#include "cohort/runtime/bootstrap.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
 #include "cohort/runtime/runtime.h"
 #include "tests/runtime/file_store.h"
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
+#include "cohort/comm/group/transport_set.h"
 #include "cohort/comm/transport/shm/shm_transport.h"
-#include "cohort/comm/transport/transport_set.h"
 #include "cohort/runtime/base/cpu_cache.h"
 #include "cohort/runtime/base/deadline.h"
 #include "tests/support/process_cluster.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cohort/runtime/base/mutex.h"
-#include "cohort/runtime/engine.h"
+#include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/segment/black_box.h"
 
 namespace cohort::comm {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cohort/comm/nccl/nccl_provider.h"
-#include "cohort/comm/provider.h"
+#include "cohort/comm/provider/provider.h"
 #include "cohort/runtime/runtime.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 

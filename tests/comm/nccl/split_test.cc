@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cohort/runtime/engine.h"
+#include "cohort/runtime/engine/engine.h"
 #include "tests/comm/nccl/nccl_world.h"
 
 namespace cohort::comm {

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
-#include "cohort/runtime/engine.h"
+#include "cohort/runtime/engine/engine.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::comm {

@@ -11,7 +11,7 @@
 
 #include "cohort/comm/communicator.h"
 #include "cohort/runtime/base/mutex.h"
-#include "cohort/runtime/engine.h"
+#include "cohort/runtime/engine/engine.h"
 #include "tests/support/process_cluster.h"
 
 namespace cohort::comm {

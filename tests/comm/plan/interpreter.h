@@ -14,8 +14,8 @@
 #include <tuple>
 #include <vector>
 
-#include "cohort/comm/plan/early_receives.h"
 #include "cohort/comm/plan/plan.h"
+#include "cohort/comm/run/early_receives.h"
 
 namespace cohort::comm {
 

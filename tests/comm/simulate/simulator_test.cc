@@ -4,7 +4,7 @@
 #include <string>
 #include <tuple>
 
-#include "cohort/comm/selector.h"
+#include "cohort/comm/select/selector.h"
 #include "cohort/comm/simulate/program.h"
 #include "gtest/gtest.h"
 

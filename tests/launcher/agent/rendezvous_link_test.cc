@@ -18,8 +18,8 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/launcher/base/credentials.h"
 #include "cohort/launcher/base/dial.h"
-#include "cohort/launcher/credentials.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/mutex.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "cohort/v1/rendezvous.pb.h"
 #include "cohort/launcher/control/rendezvous.h"
+#include "cohort/v1/rendezvous.pb.h"
 #include "tests/support/fuzz_input.h"
 #include "tests/support/fuzz_messages.h"
 

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "cohort/launcher/control/step_agreement.h"
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/options/options.h"
 #include "tests/launcher/control/driver.h"
 
 namespace cohort::launcher {

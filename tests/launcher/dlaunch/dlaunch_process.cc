@@ -17,7 +17,7 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "cohort/launcher/agent/process_state.h"
+#include "cohort/launcher/agent/watch/process_state.h"
 
 extern char** environ;
 

@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "cohort/launcher/agent/cgroup.h"
-#include "cohort/launcher/agent/process_state.h"
+#include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/process_state.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

@@ -5,9 +5,9 @@
 #include <fstream>
 #include <string>
 
-#include "cohort/v1/rendezvous.pb.h"
 #include "cohort/launcher/agent/agent.h"
 #include "cohort/launcher/base/message_pipe.h"
+#include "cohort/v1/rendezvous.pb.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "cohort/launcher/base/dial.h"
-#include "cohort/launcher/environment/inventory.h"
 #include "cohort/launcher/join/gate.h"
 #include "cohort/launcher/join/secure_stream.h"
 #include "cohort/launcher/join/token.h"
+#include "cohort/launcher/machine/inventory.h"
 #include "cohort/runtime/base/deadline.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 

@@ -18,15 +18,15 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/launcher/agent/process_state.h"
+#include "cohort/launcher/agent/watch/process_state.h"
 #include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/base/host_name.h"
 #include "cohort/launcher/base/own_addresses.h"
-#include "cohort/launcher/environment/inventory.h"
-#include "cohort/launcher/environment/this_machine.h"
 #include "cohort/launcher/join/gate.h"
 #include "cohort/launcher/join/secure_stream.h"
 #include "cohort/launcher/join/token.h"
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/machine/inventory.h"
+#include "cohort/launcher/options/options.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/join_line.h"

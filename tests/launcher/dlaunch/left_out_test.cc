@@ -6,7 +6,7 @@
 
 #include "cohort/launcher/base/own_addresses.h"
 #include "cohort/launcher/join/token.h"
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/options/options.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/join_line.h"
 #include "tests/support/linked_namespaces.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/options/options.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

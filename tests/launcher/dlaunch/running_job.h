@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/agent/process_state.h"
+#include "cohort/launcher/agent/watch/process_state.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

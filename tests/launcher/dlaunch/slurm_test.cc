@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "cohort/launcher/base/free_port.h"
-#include "cohort/launcher/environment/this_machine.h"
+#include "cohort/launcher/base/host_name.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/same_command.h"
 

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/agent/group_use.h"
-#include "cohort/launcher/agent/process_state.h"
+#include "cohort/launcher/agent/watch/group_use.h"
+#include "cohort/launcher/agent/watch/process_state.h"
+#include "cohort/launcher/commands/top_table.h"
 #include "cohort/launcher/jobs/live_view.h"
-#include "cohort/launcher/jobs/top_table.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/running_job.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/options/options.h"
 #include "tests/support/fuzz_input.h"
 
 namespace cohort::launcher {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/environment/kubernetes.h"
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/nodes/kubernetes.h"
+#include "cohort/launcher/options/options.h"
 
 namespace cohort::launcher {
 namespace {

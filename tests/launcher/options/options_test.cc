@@ -1,5 +1,5 @@
 // What users type, and what becomes of it. Refusals are tested with the real program, in tests/launcher/dlaunch/.
-#include "cohort/launcher/options.h"
+#include "cohort/launcher/options/options.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/credentials.h"
 #include "cohort/launcher/control/rendezvous.h"
-#include "cohort/launcher/credentials.h"
 #include "cohort/launcher/rpc/client.h"
 #include "cohort/launcher/rpc/server.h"
 #include "cohort/runtime/base/deadline.h"

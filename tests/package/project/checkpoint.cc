@@ -1,9 +1,9 @@
 // Needs all that the trainer was built on: libtorch, and OpenSSL for the checksums.
-#include "cohort/trainer/checkpoint.h"
+#include "cohort/trainer/state/checkpoint/checkpoint.h"
 
 #include <cstdio>
 
-#include "cohort/trainer/error.h"
+#include "cohort/trainer/base/error.h"
 
 int main() {
   try {

@@ -9,7 +9,7 @@
 
 #include "cohort/comm/communicator.h"
 #include "cohort/comm/window.h"
-#include "cohort/runtime/engine.h"
+#include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/runtime.h"
 #include "tools/bench/compare/system.h"
 

@@ -1,0 +1,72 @@
+// What a group remembers of its calls: one that repeats an earlier one is not checked, chosen for and described again,
+// which is most of what a small call costs above its messages.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "cohort/comm/provider/provider.h"
+#include "cohort/comm/request.h"
+#include "cohort/runtime/segment/black_box.h"
+#include "cohort/runtime/segment/call_record.h"
+
+namespace cohort::comm {
+
+// A call that was accepted, and what was made of it.
+struct RememberedCall {
+  uint64_t id = 0;  // never given twice
+
+  CallArguments arguments;
+  std::chrono::nanoseconds timeout{};
+  Determinism determinism = Determinism::kDefault;
+  void* stream = nullptr;
+
+  // Of the buffers that the call uses on this rank; 0: not used, or empty.
+  size_t in_bytes = 0;
+  size_t out_bytes = 0;
+
+  CollectiveRequest request;
+  Provider* provider = nullptr;
+  ServicePlan service;
+  runtime::CallRecord record;  // without its number and signature
+  runtime::CallDescription description;
+};
+
+// One thread at a time. Finds in a few nanoseconds; forgets a call when another one takes its place.
+class CallMemo {
+ public:
+  // The remembered call that these arguments repeat, wherever their buffers lie: what was found right then still is.
+  // Null: there is none, or the buffers lie to each other in another way.
+  RememberedCall* Find(const CallArguments& arguments, const CallOptions& options);
+  // Remembers a call on host memory of a group of `size` ranks, if it can be told by what Find looks at.
+  void Remember(const CallArguments& arguments, const CallOptions& options, const AcceptedCall& call,
+                Provider* provider, int rank, int size);
+  // What was chosen is no longer what would be.
+  void Clear();
+
+ private:
+  static constexpr size_t kPlaces = 64;
+  static bool CanRemember(const CallOptions& options) {
+    return options.algorithm.empty() && options.user_op == nullptr;
+  }
+  static size_t PlaceOf(const CallArguments& arguments);
+
+  std::array<std::unique_ptr<RememberedCall>, kPlaces> calls_;
+  uint64_t last_id_ = 0;
+};
+
+// Fills all of `call` but what differs between repetitions: the buffers, and the record's number and signature.
+inline void FillFrom(const RememberedCall& known, AcceptedCall* call) {
+  if (call->like == known.id) return;
+  call->like = known.id;
+  call->request = known.request;
+  call->timeout = known.timeout;
+  call->stream = known.stream;
+  call->service = known.service;
+  call->record = known.record;
+}
+
+}  // namespace cohort::comm

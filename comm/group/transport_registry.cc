@@ -1,0 +1,54 @@
+// The transports of this build. A transport itself knows nothing of this table; its entry says how it is made.
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "cohort/comm/group/transport_set.h"
+#include "cohort/comm/select/tuning.h"
+#include "cohort/comm/transport/shm/layout.h"
+#include "cohort/comm/transport/shm/shm_transport.h"
+#include "cohort/comm/transport/ucx/ucx_transport.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/env.h"
+
+namespace cohort::comm {
+namespace {
+
+static_assert(Tuning().fanout_bytes == shm::kEagerBytes, "predictions must know which publishes are one write");
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeShm(runtime::Runtime& runtime, runtime::KeyValueStore&) {
+  return std::make_unique<ShmTransport>(runtime);
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, runtime::KeyValueStore& store) {
+  COHORT_ASSIGN_OR_RETURN(runtime::Environment environment, runtime::Environment::Read());
+  UcxOptions options;
+  options.library = environment.ucx_library;
+  options.port_range = environment.port_range;
+  options.any_version = environment.ucx_any_version;
+  options.set_variables = environment.ucx_variables;
+  runtime::Identity identity = runtime.identity();
+  if (!environment.data_address.empty()) identity.data_interface_ip = environment.data_address;
+  std::string description;
+  absl::StatusOr<std::unique_ptr<Transport>> transport = MakeUcxTransport(identity, &store, options, &description);
+  // Once a host, so that people can see which network carries the job.
+  const bool first_on_host = identity.local_rank == 0 && (identity.node == 0 || !identity.nodes_share_host);
+  if (transport.ok() && first_on_host) {
+    const std::string& node = identity.nodes[static_cast<size_t>(identity.node)].name;
+    std::fprintf(stderr, "cohort: %s talks to other nodes over %s\n", node.c_str(), description.c_str());
+  }
+  return transport;
+}
+
+}  // namespace
+
+const std::vector<TransportEntry>& RegisteredTransports() {
+  static const std::vector<TransportEntry> entries = {
+#define COHORT_TRANSPORT(name, factory) {#name, &factory},
+#include "cohort/comm/group/transports.def"
+#undef COHORT_TRANSPORT
+  };
+  return entries;
+}
+
+}  // namespace cohort::comm

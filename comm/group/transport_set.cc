@@ -1,0 +1,137 @@
+#include "cohort/comm/group/transport_set.h"
+
+#include <chrono>
+#include <utility>
+
+namespace cohort::comm {
+namespace {
+
+constexpr std::chrono::seconds kPutTime{60};
+
+bool Allows(const std::string& allowed, std::string_view name) {
+  if (allowed.empty()) return true;
+  size_t begin = 0;
+  while (begin <= allowed.size()) {
+    size_t end = allowed.find(',', begin);
+    if (end == std::string::npos) end = allowed.size();
+    if (std::string_view(allowed).substr(begin, end - begin) == name) return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
+}  // namespace
+
+TransportSet& TransportSet::Of(runtime::Runtime& runtime) {
+  if (runtime.attachment() == nullptr) runtime.set_attachment(std::make_shared<TransportSet>(runtime));
+  return *static_cast<TransportSet*>(runtime.attachment());
+}
+
+TransportSet::TransportSet(runtime::Runtime& runtime) : runtime_(runtime) { runtime_.AddListener(this); }
+
+TransportSet::~TransportSet() {
+  runtime::EngineLock lock(runtime_.engine());
+  runtime_.RemoveListener(this);
+  for (const auto& made : made_) {
+    if (made->transport != nullptr) runtime_.engine().Remove(made->transport.get());
+  }
+  made_.clear();
+}
+
+void TransportSet::Add(std::unique_ptr<Transport> transport) {
+  auto made = std::make_unique<Made>();
+  made->name = std::string(transport->name());
+  made->transport = std::move(transport);
+  runtime_.engine().Add(made->transport.get(), /*first=*/true);
+  made_.insert(made_.begin() + static_cast<ptrdiff_t>(added_), std::move(made));
+  ++added_;
+}
+
+absl::Status TransportSet::Put(std::string_view key, std::string_view value) {
+  return runtime_.Put(key, value, runtime::Deadline::After(kPutTime));
+}
+
+absl::StatusOr<std::string> TransportSet::Get(std::string_view key, runtime::Deadline deadline) {
+  return runtime_.Get(key, deadline);
+}
+
+TransportSet::Made& TransportSet::MakeIfNeeded(const TransportEntry& entry) {
+  for (size_t i = added_; i < made_.size(); ++i) {
+    if (made_[i]->name == entry.name) return *made_[i];
+  }
+  auto made = std::make_unique<Made>();
+  made->name = std::string(entry.name);
+  absl::StatusOr<std::unique_ptr<Transport>> transport = entry.make(runtime_, *this);
+  made->status = transport.status();
+  if (transport.ok()) {
+    made->transport = *std::move(transport);
+    runtime_.engine().Add(made->transport.get(), /*first=*/true);
+  }
+  made_.push_back(std::move(made));
+  return *made_.back();
+}
+
+absl::Status TransportSet::NoTransport(int world_rank, const std::string& allowed, const std::string& tried) const {
+  std::string names;
+  bool known = allowed.empty();
+  const auto name = [&](std::string_view one) {
+    names += (names.empty() ? "" : ", ") + std::string(one);
+    known = known || Allows(allowed, one);
+  };
+  for (size_t i = 0; i < added_; ++i) name(made_[i]->name);
+  for (const TransportEntry& entry : RegisteredTransports()) name(entry.name);
+  if (!known) {
+    return absl::InvalidArgumentError("CommunicatorOptions::transports: there is no transport \"" + allowed +
+                                      "\"; there are " + names);
+  }
+  const bool here = runtime_.node_of(world_rank) == runtime_.node_of(runtime_.rank());
+  return absl::UnimplementedError(
+      "no transport from rank " + std::to_string(runtime_.rank()) + " to rank " + std::to_string(world_rank) +
+      ", which is on " + (here ? "the same" : "another") + " node (" + tried + ")" +
+      (here && !allowed.empty() ? "; to try what links nodes on one machine, use dlaunch --simulate-nodes 2" : ""));
+}
+
+absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& allowed) {
+  std::string tried;
+  const auto note = [&tried](std::string_view name, const std::string& why) {
+    tried += (tried.empty() ? "" : "; ") + std::string(name) + ": " + why;
+  };
+  for (size_t i = 0; i < added_; ++i) {
+    if (!Allows(allowed, made_[i]->name)) continue;
+    if (made_[i]->transport->Reaches(world_rank)) return made_[i]->transport.get();
+    note(made_[i]->name, "does not reach it");
+  }
+  for (const TransportEntry& entry : RegisteredTransports()) {
+    if (!Allows(allowed, entry.name)) {
+      note(entry.name, "not in CommunicatorOptions::transports");
+      continue;
+    }
+    Made& made = MakeIfNeeded(entry);
+    if (made.transport == nullptr) {
+      note(entry.name, std::string(made.status.message()));
+    } else if (made.transport->Reaches(world_rank)) {
+      return made.transport.get();
+    } else {
+      note(entry.name, "does not reach it");
+    }
+  }
+  return NoTransport(world_rank, allowed, tried);
+}
+
+void TransportSet::OnRanksLost(const std::vector<int>& ranks, const std::string& text) {
+  const absl::Status status = absl::UnavailableError(text);
+  for (const auto& made : made_) {
+    if (made->transport == nullptr) continue;
+    for (const int rank : ranks) made->transport->OnPeerLost(rank, status);
+  }
+}
+
+void TransportSet::OnGroupEnd(uint64_t group, uint32_t epoch) {
+  for (const auto& made : made_) {
+    if (made->transport != nullptr) made->transport->OnGroupEnd(group, epoch);
+  }
+}
+
+void TransportSet::OnGroupFailure(const runtime::GroupFailure&) {}
+
+}  // namespace cohort::comm

@@ -1,0 +1,29 @@
+// The state of one host-memory operation under way, recycled: a group's steady state allocates nothing.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "cohort/comm/provider/provider.h"
+#include "cohort/comm/provider/state_pool.h"
+#include "cohort/runtime/segment/black_box.h"
+
+namespace cohort::comm {
+
+class Operation final : public PooledState<Operation> {
+ public:
+  explicit Operation(StatePool<Operation>* pool) : PooledState(pool) {}
+
+  AcceptedCall call;
+  uint64_t signature = 0;    // what its messages carry
+  uint64_t deadline_ns = 0;  // steady clock; 0: its time has not begun to be watched
+
+  // Ends the operation: the black box, the Work, and the reference that Take gave. The object may be gone afterwards.
+  // `at_once`: it had not to wait, see BlackBoxWriter::Finish.
+  void Finish(runtime::BlackBoxWriter& black_box, absl::Status status, bool at_once = false);
+};
+
+using OperationPool = StatePool<Operation>;
+using OperationQueue = StateQueue<Operation>;
+
+}  // namespace cohort::comm

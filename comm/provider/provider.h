@@ -1,0 +1,127 @@
+// A provider serves whole collective calls. `nccl` (CUDA memory) enqueues one NCCL call; `plan` (everything else) runs
+// a plan over transports. Adding a provider is one folder and one line in providers.def.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cohort/comm/request.h"
+#include "cohort/comm/select/tuning.h"
+#include "cohort/runtime/engine/work.h"
+#include "cohort/runtime/runtime.h"
+#include "cohort/runtime/segment/call_record.h"
+
+namespace cohort::comm {
+
+// What a provider may know of its group. Constant for the group's life, which is longer than the provider's.
+struct GroupContext {
+  uint64_t id = 0;
+  uint32_t epoch = 0;
+  int rank = 0;  // of the caller in the group
+  int size = 1;
+  std::vector<int> members;  // world ranks, by group rank
+  runtime::Runtime* runtime = nullptr;
+  // Of a group made by Shrink: the group that failed, and the group ranks there that this one is without.
+  uint64_t shrunk_from = 0;
+  std::vector<int> lost;
+  // What to poll alone in short waits for the group's progress. Null where that is not enough: members on other nodes
+  // are heard by a transport that must be polled, too.
+  runtime::ProgressSource* source = nullptr;
+  std::string transports;                        // CommunicatorOptions::transports
+  Tuning tuning;                                 // for the choice of algorithms; equal on all members
+  bool windows = false;                          // one was allocated on this group; equal on all members
+  Determinism determinism = Determinism::kFast;  // of calls that say nothing else
+  // For a provider that has to wait inside Launch, BatchEnd, Register or OnSplit: drives the engine until `done`, which
+  // any thread may ask, or the deadline; the result is done(). Other threads may have the engine meanwhile, unless it
+  // is from inside it that the provider was called. Called with engine ownership.
+  std::function<bool(const std::function<bool()>& done, runtime::Deadline deadline)> drive;
+  // Fails the group here and tells its other members. blamed: a group rank, or -1. Called with engine ownership, by
+  // providers that have found the failure themselves; ends in their Fail.
+  std::function<void(const absl::Status& status, int blamed)> fail;
+};
+
+// How a call will be served.
+struct ServicePlan {
+  uint16_t algorithm = 0;  // index in algorithms.def, for the signature; 0 where there is none
+  int32_t pieces = 1;      // that the block is cut into
+  // What serves the call instead where members can't reach each other's memory, or where it would be slower, as they
+  // find out together; or 0.
+  uint16_t fallback = 0;
+  int32_t fallback_pieces = 1;
+  uint64_t tuning = 0;  // hash of the figures that the choice was made with; goes into the signature too
+};
+
+// An accepted call: validated, numbered, in the black box.
+struct AcceptedCall {
+  CollectiveRequest request;
+  std::chrono::nanoseconds timeout = std::chrono::minutes(10);
+  void* stream = nullptr;
+  ServicePlan service;                 // what Choose returned
+  std::shared_ptr<BlockTable> blocks;  // what request.blocks points to; kept for the next variable-count call
+  runtime::CallRecord record;          // started
+  uint64_t ticket = 0;                 // for BlackBoxWriter::Finish, which the provider calls when the call is done
+  uint64_t like = 0;  // the remembered call (comm/group/call_memo.h) that the rest was filled from; 0: none
+};
+
+class Provider {
+ public:
+  virtual ~Provider() = default;
+  virtual std::string_view name() const = 0;
+  // How the call will be served, or why it can't be: kUnimplemented or kInvalidArgument, with the remedy. Pure in what
+  // all members share (kind, count, dtype, op, root, memory kind, the group's topology, CallOptions::algorithm): every
+  // member must decide alike.
+  virtual absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) = 0;
+  // Where the caller puts the next call, in full, before it launches it: a call is too long to be copied on every
+  // operation's path. What an earlier call left there may still be in it.
+  virtual AcceptedCall& NextCall() { return next_call_; }
+  // Called just before the call in NextCall() is recorded in the black box, and then launched; of its record only the
+  // signature is there yet. May send what needs nothing but that, so that the record is written while messages travel.
+  virtual void Post() {}
+  // Starts the call, which is the one in NextCall(). Called with engine ownership.
+  virtual runtime::Work Launch(const AcceptedCall& call) = 0;
+  // Calls launched between the two belong to one batch, and none of them may wait for another. What can't be started
+  // at BatchEnd fails the group (GroupContext::fail). Called with engine ownership; never nested.
+  virtual void BatchBegin() {}
+  virtual void BatchEnd() {}
+  // Does a bounded amount of work; true when anything moved.
+  virtual bool Poll() = 0;
+  // True while something is under way that only Poll can finish.
+  virtual bool Active() const = 0;
+  // The engine is about to sleep, for 50 ms at the most: asks for being woken (Engine::Kick) when Poll would move
+  // something. The default's news come with Segment::Wake and the transports' descriptors.
+  virtual void Arm() {}
+  // Communicator::RegisterDeviceMemory. The default has nothing to gain from it.
+  virtual absl::Status Register(const Buffer& buffer, runtime::Deadline deadline) {
+    (void)buffer, (void)deadline;
+    return absl::OkStatus();
+  }
+  // This group was split, and `child` is the caller's new group, of those with its `color`, in the order of `key`.
+  // Called on all members, also where color < 0, which has no group. Called with engine ownership; may wait.
+  virtual void OnSplit(int color, int key, uint64_t child) { (void)color, (void)key, (void)child; }
+  // The group has failed: complete everything with `status`, bounded in time, and touch no user memory afterwards.
+  virtual void Fail(const absl::Status& status) = 0;
+  // The oldest call that is under way, for messages to people; null when there is none.
+  virtual const runtime::CallRecord* Pending() const = 0;
+  // Whether the group's collective of this number is under way here. Not so in a provider that asks for no verdict when
+  // time is over (Runtime::ReportStall).
+  virtual bool WaitsIn(uint64_t sequence) const {
+    (void)sequence;
+    return false;
+  }
+  // Every member, between the same calls: GroupContext::tuning or windows have changed.
+  virtual void OnTuning() {}
+  // "ring (predicted 12.3 us; runner-up flat, 15.0 us)": what would serve a call, for people.
+  virtual std::string Explain(const CollectiveRequest& request) = 0;
+
+ private:
+  AcceptedCall next_call_;
+};
+
+}  // namespace cohort::comm

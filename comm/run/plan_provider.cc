@@ -1,0 +1,337 @@
+#include "cohort/comm/run/plan_provider.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/run/mismatch.h"
+#include "cohort/runtime/base/cpu_cache.h"
+
+namespace cohort::comm {
+namespace {
+
+// Blocks of at most this many bytes are moved within about a microsecond.
+constexpr int64_t kShortBytes = 1024;
+
+constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();
+
+bool Averages(const CollectiveRequest& request) { return request.op == ReduceOp::kAvg && Reduces(request.kind); }
+
+Demands DemandsOf(const CollectiveRequest& request) {
+  Demands demands;
+  if (!Reduces(request.kind)) return demands;
+  demands.rank_order = request.determinism == Determinism::kOrderInvariant ||
+                       (request.user_op != nullptr && !request.user_op->commutative);
+  demands.built_in = request.determinism == Determinism::kReproducible;
+  if (ComputesWide(request)) demands.widening = static_cast<int32_t>(4 / SizeOf(request.dtype));
+  return demands;
+}
+
+Placement PlacementOf(const GroupContext& group) {
+  std::vector<int> nodes;
+  for (const int member : group.members) nodes.push_back(group.runtime->node_of(member));
+  return Placement(nodes);
+}
+
+// Only what all members see alike: how they are spread over nodes, and the figure that a node's segment holds.
+GroupTopology TopologyOf(const GroupContext& group, const Placement& placement) {
+  GroupTopology topology;
+  topology.size = group.size;
+  topology.nodes = placement.nodes();
+  topology.smallest_node = placement.shape().smallest;
+  topology.largest_node = placement.shape().largest;
+  topology.windows = group.windows;
+  topology.near_caches = (topology.nodes == 1 || group.runtime->identity().nodes_share_host) && runtime::Level3IsNear();
+  // What other machines have is not known here; but nodes may be simulated ones of this machine.
+  if (topology.nodes == 1) {
+    topology.ranks_per_cpu = std::max(1.0, static_cast<double>(group.size) / group.runtime->segment().cpus());
+  } else if (group.runtime->identity().nodes_share_host) {
+    topology.ranks_per_cpu =
+        std::max(1.0, static_cast<double>(group.size) / static_cast<double>(sysconf(_SC_NPROCESSORS_ONLN)));
+  }
+  return topology;
+}
+
+}  // namespace
+
+PlanProvider::PlanProvider(const GroupContext* group, LinkSource* links)
+    : group_(group),
+      pool_(&group->runtime->engine(), group->source),
+      runner_(links, group->rank, group->size),
+      plans_(group->rank, PlacementOf(*group)),
+      selector_(TopologyOf(*group, plans_.placement()), group->tuning),
+      tuning_hash_(selector_.tuning().Hash()),
+      earliest_deadline_(kNever) {}
+
+PlanProvider::~PlanProvider() {
+  running_ = false;  // within a user's function nobody may destroy the group
+  Fail(absl::CancelledError("the communicator was destroyed"));
+  if (next_ != nullptr) pool_.Discard(next_);
+}
+
+absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& request,
+                                                 const std::string& forced_algorithm) {
+  if (request.memory != MemoryKind::kHost) return absl::UnimplementedError("plans move host memory only");
+  const absl::StatusOr<Choice> choice =
+      selector_.Choose(request.kind, BytesOf(request), forced_algorithm, DemandsOf(request));
+  if (!choice.ok()) return choice.status();
+  ServicePlan service{.algorithm = choice->algorithm->index, .pieces = choice->pieces, .tuning = tuning_hash_};
+  if (choice->fallback != nullptr) {
+    service.fallback = choice->fallback->index;
+    service.fallback_pieces = choice->fallback_pieces;
+  }
+  return service;
+}
+
+AcceptedCall& PlanProvider::NextCall() {
+  if (next_ == nullptr) next_ = pool_.Take();
+  return next_->call;
+}
+
+void PlanProvider::Post() {
+  next_->signature = next_->call.record.wire_signature;
+  next_->deadline_ns = 0;
+  undated_ = true;
+  const bool first = queue_.empty();
+  queue_.push(next_);
+  // What goes wrong here goes wrong again, or is reported, when the call is launched.
+  if (first && !advancing_ && Begin().ok() && phase_ == Phase::kRunning) runner_.PublishFirst();
+}
+
+runtime::Work PlanProvider::Launch(const AcceptedCall&) {
+  Operation* operation = std::exchange(next_, nullptr);
+  runtime::Work work = runtime::Work::Adopt(operation);
+  if (queue_.front() == operation && !advancing_) Advance();
+  return work;
+}
+
+absl::Status PlanProvider::Begin(bool fallback) {
+  const AcceptedCall& call = queue_.front()->call;
+  algorithm_ = fallback ? call.service.fallback : call.service.algorithm;
+  pieces_ = fallback ? call.service.fallback_pieces : call.service.pieces;
+  staged_ = ReductionStage::Needed(call.request, *FindAlgorithm(algorithm_));
+  if (!staged_) [[likely]]
+    return StartPlan();
+  if (!stage_.Begin(call.request, group_->rank, group_->size)) {
+    return absl::ResourceExhaustedError("no memory for " + std::to_string(stage_.bytes()) +
+                                        " bytes that the reduction is computed in: cut the call");
+  }
+  phase_ = Phase::kPreparing;
+  return PrepareMore();
+}
+
+absl::Status PlanProvider::PrepareMore() { return stage_.Prepare() ? StartPlan() : absl::OkStatus(); }
+
+absl::Status PlanProvider::StartPlan() {
+  const Operation& first = *queue_.front();
+  const CollectiveRequest& request = first.call.request;
+  const bool in_place = staged_ ? stage_.in_place() : request.in_place;
+  const absl::StatusOr<const Plan*> plan = plans_.Find(request.kind, algorithm_, request.root, in_place, pieces_);
+  if (!plan.ok()) return plan.status();
+  PlanBinding binding;
+  binding.in = request.in;
+  binding.out = request.out;
+  binding.count = static_cast<size_t>(request.count);
+  binding.blocks = request.blocks;
+  binding.element_bytes = SizeOf(request.dtype);
+  binding.dtype = request.dtype;
+  binding.user_op = request.user_op;
+  if (staged_) {
+    stage_.Bind(&binding);
+  } else if (Reduces(request.kind)) {
+    binding.kernel = FindReduceKernel(request.dtype, request.op);
+    binding.fold = Averages(request) ? FindAverageFoldKernel(request.dtype) : FindFoldKernel(request.dtype, request.op);
+  }
+  binding.signature = first.signature;
+  binding.call = &first.call.record;
+  if (!runner_.Start(**plan, binding)) return runner_.failure().status;
+  phase_ = Phase::kRunning;
+  return absl::OkStatus();
+}
+
+void PlanProvider::FinishFirst() {
+  const CollectiveRequest& request = queue_.front()->call.request;
+  if (Averages(request) && request.out != nullptr && !staged_ && !runner_.divides()) {
+    DivideBy(request.dtype, request.out,
+             static_cast<size_t>(request.blocks == nullptr ? request.count : request.blocks->out_counts[0]),
+             group_->size);
+  }
+  phase_ = Phase::kIdle;
+  Operation* operation = queue_.pop();
+  if (queue_.empty()) earliest_deadline_ = kNever;
+  const bool at_once = !watch_.waiting() && BytesOf(operation->call.request) <= kShortBytes;
+  watch_.Clear();
+  operation->Finish(group_->runtime->segment().black_box(), absl::OkStatus(), at_once);
+}
+
+bool PlanProvider::Advance() {
+  bool moved = false;
+  advancing_ = true;
+  while (!queue_.empty()) {
+    if (phase_ == Phase::kFinishing) [[unlikely]] {
+      moved = true;
+      if (!stage_.Finish()) break;
+      FinishFirst();
+      continue;
+    }
+    if (phase_ != Phase::kRunning) {
+      if (const absl::Status begun = phase_ == Phase::kIdle ? Begin() : PrepareMore(); !begun.ok()) {
+        group_->fail(begun, -1);
+        break;
+      }
+      if (phase_ != Phase::kRunning) {
+        moved = true;
+        break;
+      }
+    }
+    running_ = true;
+    const Progress progress = runner_.Advance();
+    running_ = false;
+    if (!failed_.ok()) [[unlikely]] {  // by a user's function: what the runner stood in could not end then
+      EndAll(failed_);
+      break;
+    }
+    if (progress == Progress::kDone && runner_.diverted()) [[unlikely]] {
+      moved = true;
+      if (const absl::Status begun = Begin(/*fallback=*/true); !begun.ok()) {
+        group_->fail(begun, -1);
+        break;
+      }
+      continue;
+    }
+    if (progress == Progress::kFailed) {
+      OnRunnerFailed();
+      break;
+    }
+    moved = moved || progress != Progress::kBlocked;
+    if (progress != Progress::kDone) break;
+    if (staged_) [[unlikely]] {
+      phase_ = Phase::kFinishing;
+      continue;
+    }
+    FinishFirst();
+  }
+  advancing_ = false;
+  return moved;
+}
+
+bool PlanProvider::Poll() {
+  if (queue_.empty()) return false;
+  if (suspicion_.held()) {
+    if (suspicion_.Due()) group_->fail(suspicion_.complaint(), suspicion_.peer());
+    return false;
+  }
+  const bool moved = !running_ && Advance();  // a user's function that waits for calls of its group gets to its timeout
+  if (moved) {
+    watch_.Moved();
+  } else if (watch_.Waited() && !queue_.empty() && !suspicion_.held()) {
+    OnBlocked();
+  }
+  return moved;
+}
+
+void PlanProvider::OnRunnerFailed() {
+  const RunnerFailure& failure = runner_.failure();
+  if (failure.mismatch) {
+    OnMismatch(failure);
+  } else if (!suspicion_.Hold(failure.status, failure.peer)) {
+    group_->fail(failure.status, -1);
+  }
+}
+
+// Where the calls that met agree, earlier ones did not: a rank's part of those was over without a word from the others.
+// What other hosts called then only their agents can tell.
+void PlanProvider::OnMismatch(const RunnerFailure& failure) {
+  const runtime::CallRecord& mine = queue_.front()->call.record;
+  const Mismatch mismatch = ExplainMismatch(*group_, mine, failure);
+  if (mismatch.found) {
+    group_->fail(mismatch.error, mismatch.blamed);
+    return;
+  }
+  suspicion_.HoldForVerdict(mismatch.error);
+  const uint64_t last = mine.signature.sequence;
+  for (uint64_t sequence = FirstSuspect(last); sequence <= last; ++sequence) ReportStall(sequence, false);
+}
+
+// Deadlines are counted from the first moment that an operation had to wait: a clock is too dear for those that need
+// not.
+void PlanProvider::SetDeadlines() {
+  const uint64_t now = CoarseNow();
+  for (Operation* operation = queue_.front(); operation != nullptr; operation = operation->next) {
+    if (operation->deadline_ns == 0) operation->deadline_ns = DeadlineAfter(now, operation->call.timeout);
+    earliest_deadline_ = std::min(earliest_deadline_, operation->deadline_ns);
+  }
+  undated_ = false;
+}
+
+void PlanProvider::OnBlocked() {
+  if (undated_) SetDeadlines();
+  const StallWatch::Event event = watch_.Blocked(earliest_deadline_);
+  if (event == StallWatch::Event::kNone) return;
+  const Operation* late = queue_.front();
+  for (const Operation* operation = late; operation != nullptr; operation = operation->next) {
+    if (operation->deadline_ns < late->deadline_ns) late = operation;
+  }
+  if (event == StallWatch::Event::kStalled) {
+    ReportStall(queue_.front()->call.record.signature.sequence, false);
+    return;
+  }
+  earliest_deadline_ = late->deadline_ns;
+  if (CoarseNow() < late->deadline_ns) {  // what was due has been completed
+    watch_.Clear();
+  } else if (event == StallWatch::Event::kOverdue) {
+    ReportStall(queue_.front()->call.record.signature.sequence, true);
+  } else {
+    group_->fail(TimeoutError(*group_, late->call.record, late->call.timeout, runner_.WaitingFor()), -1);
+  }
+}
+
+void PlanProvider::ReportStall(uint64_t sequence, bool expired) {
+  runtime::RankSet members;
+  members.ranks = group_->members;
+  group_->runtime->ReportStall(group_->id, sequence, members, expired);
+}
+
+void PlanProvider::Fail(const absl::Status& status) {
+  if (!failed_.ok()) return;
+  failed_ = status;
+  EndAll(status);
+}
+
+void PlanProvider::EndAll(const absl::Status& status) {
+  OperationQueue queue = std::exchange(queue_, OperationQueue());
+  if (running_) {
+    queue_.push(queue.pop());  // its memory is in use: Advance ends it
+  } else {
+    runner_.Reset();
+    phase_ = Phase::kIdle;
+  }
+  while (!queue.empty()) queue.pop()->Finish(group_->runtime->segment().black_box(), status);
+}
+
+const runtime::CallRecord* PlanProvider::Pending() const {
+  return queue_.empty() ? nullptr : &queue_.front()->call.record;
+}
+
+bool PlanProvider::WaitsIn(uint64_t sequence) const {
+  const Operation* operation = queue_.front();
+  while (operation != nullptr && operation->call.record.signature.sequence != sequence) operation = operation->next;
+  return operation != nullptr;
+}
+
+void PlanProvider::OnTuning() {
+  selector_ = Selector(TopologyOf(*group_, plans_.placement()), group_->tuning);
+  tuning_hash_ = selector_.tuning().Hash();
+}
+
+std::string PlanProvider::Explain(const CollectiveRequest& request) {
+  return selector_.Explain(request.kind, BytesOf(request), DemandsOf(request));
+}
+
+}  // namespace cohort::comm

@@ -1,0 +1,68 @@
+// Send and receive: a first-in, first-out queue per peer and direction, on links of their own.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cohort/comm/provider/operation.h"
+#include "cohort/comm/provider/provider.h"
+#include "cohort/comm/provider/stall_watch.h"
+#include "cohort/comm/run/runner.h"
+
+namespace cohort::comm {
+
+class PointToPoint : public Provider {
+ public:
+  // Both outlive it.
+  PointToPoint(const GroupContext* group, LinkSource* links);
+  ~PointToPoint() override;
+
+  std::string_view name() const override { return "point-to-point"; }
+  absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
+  AcceptedCall& NextCall() override;
+  runtime::Work Launch(const AcceptedCall& call) override;
+  bool Poll() override;
+  bool Active() const override { return pending_ > 0; }
+  void Fail(const absl::Status& status) override;
+  const runtime::CallRecord* Pending() const override;
+  std::string Explain(const CollectiveRequest& request) override;
+
+ private:
+  struct Peer {
+    std::unique_ptr<Link> link;
+    OperationQueue sends;
+    OperationQueue receives;
+    bool active = false;   // listed in active_
+    bool sending = false;  // `send` is under way for the first of sends
+    bool receiving = false;
+    SendOperation send;
+    RecvOperation receive;
+  };
+
+  // Each returns what became of the head of a queue; on kFailed the group has failed, or a peer is under suspicion.
+  Progress TrySend(int rank, Peer& peer);
+  Progress TryReceive(int rank, Peer& peer);
+  bool Drain(int rank);
+  // Messages to the rank itself: a copy for each pair of a send and a receive.
+  bool DrainSelf();
+  bool Connect(int rank, Peer& peer);
+  void Finish(OperationQueue& queue);
+  void Blocked();
+  // The operation with the earliest deadline, and its peer.
+  Operation* Earliest(int* rank) const;
+
+  const GroupContext* const group_;
+  LinkSource* const links_;
+  OperationPool pool_;
+  std::vector<std::unique_ptr<Peer>> peers_;  // by group rank; null: never used
+  std::vector<int> active_;                   // peers with something pending
+  int64_t pending_ = 0;
+  Operation* next_ = nullptr;       // holds NextCall
+  bool draining_ = false;           // a callback may submit: it must not move what is being moved
+  uint64_t earliest_deadline_ = 0;  // at most the earliest of the pending ones
+  StallWatch watch_;
+  Suspicion suspicion_;
+  absl::Status failed_;
+};
+
+}  // namespace cohort::comm

@@ -1,0 +1,56 @@
+// Copies of a reduction's buffers in the type that it is computed in, for calls whose operands must be changed before
+// they are combined: smaller floating-point types whose partial results would be rounded at every step, and
+// pre-multiplied sums. The plan then runs on the copies, and the result is rounded once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/request.h"
+#include "cohort/comm/run/runner.h"
+
+namespace cohort::comm {
+
+// True for sums and products that are computed in another type than the buffers': unless one fold has all operands.
+constexpr bool ComputesWide(const CollectiveRequest& request) {
+  return Reduces(request.kind) && IsSmallFloat(request.dtype) && request.op != ReduceOp::kMin &&
+         request.op != ReduceOp::kMax && request.op != ReduceOp::kUser;
+}
+
+// One call at a time; its memory is kept for the next one.
+class ReductionStage {
+ public:
+  // Whether a call that `algorithm` serves needs a stage. All members decide alike.
+  static bool Needed(const CollectiveRequest& request, const AlgorithmInfo& algorithm) {
+    if (!Reduces(request.kind)) return false;
+    return request.op == ReduceOp::kPreMulSum || (ComputesWide(request) && !algorithm.traits.folds_once);
+  }
+
+  // Begins a call of rank `rank` of `size`. False: there is no memory for `bytes()` bytes.
+  bool Begin(const CollectiveRequest& request, int rank, int size);
+  size_t bytes() const { return bytes_; }
+  // Boundedly much of the input; true when all of it is prepared.
+  bool Prepare();
+  // What the plan works on, and whether as an in-place call.
+  void Bind(PlanBinding* binding) const;
+  bool in_place() const { return in_place_; }
+  // Boundedly much of the result; true when all of it lies in the caller's buffer.
+  bool Finish();
+
+ private:
+  const CollectiveRequest* request_ = nullptr;
+  DataType wide_ = DataType::kFloat32;
+  bool in_place_ = false;
+  int divisor_ = 1;
+  size_t in_elements_ = 0;
+  size_t out_elements_ = 0;  // of the copy of the output; 0 where the plan writes the caller's
+  size_t done_ = 0;          // elements, of the copying under way
+  std::byte* out_ = nullptr;
+  std::unique_ptr<std::byte[]> memory_;
+  size_t memory_bytes_ = 0;
+  size_t bytes_ = 0;
+};
+
+}  // namespace cohort::comm

@@ -1,0 +1,398 @@
+#include "cohort/launcher/agent/rank/rank_service.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/agent/rank/call_state.h"
+#include "cohort/launcher/agent/watch/process_state.h"
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/black_box.h"
+
+namespace cohort::launcher {
+namespace {
+
+using runtime::kAgentProtocol;
+
+// The nodes from `first` on, as many as fit into a packet beside other fields. The rank asks for the rest.
+void AddPage(const google::protobuf::RepeatedPtrField<v1::Node>& nodes, uint64_t first,
+             google::protobuf::RepeatedPtrField<v1::Node>* page) {
+  constexpr int kNodesPerPage = 400;
+  constexpr size_t kBytesPerPage = kMaxRankPacket / 2;
+  constexpr size_t kFraming = 8;
+  size_t bytes = 0;
+  for (uint64_t i = first; i < static_cast<uint64_t>(nodes.size()) && page->size() < kNodesPerPage; ++i) {
+    const v1::Node& node = nodes.Get(static_cast<int>(i));
+    bytes += node.ByteSizeLong() + kFraming;
+    if (bytes > kBytesPerPage && !page->empty()) return;
+    *page->Add() = node;
+  }
+}
+
+bool Includes(const v1::RankSet& set, uint32_t rank) {
+  return set.everyone() || std::find(set.ranks().begin(), set.ranks().end(), rank) != set.ranks().end();
+}
+
+}  // namespace
+
+RankService::RankService(EventLoop* loop, const v1::Assignment& assignment, std::string data_interface_ip,
+                         Callbacks callbacks)
+    : assignment_(assignment),
+      data_interface_ip_(std::move(data_interface_ip)),
+      callbacks_(std::move(callbacks)),
+      socket_(loop, {[this](RankSocket::PeerId from, const std::string& packet) { OnPacket(from, packet); },
+                     [this](RankSocket::PeerId from) { OnClosed(from); }}),
+      peer_of_rank_(assignment.placement().ranks_size(), 0),
+      preemption_(assignment.placement().ranks_size()) {}
+
+absl::Status RankService::Start(const std::string& address) {
+  const int ranks = assignment_.placement().ranks_size();
+  runtime::Segment::Options options;
+  options.local_ranks = ranks;
+  options.epoch = assignment_.epoch();
+  options.job_id = assignment_.job().job_id();
+  options.node = assignment_.placement().name();
+  COHORT_ASSIGN_OR_RETURN(segment_, runtime::Segment::Create(options));
+  // A few more than ranks, so that strangers are told why they are refused.
+  return socket_.Listen(address, ranks + 16);
+}
+
+void RankService::SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd) {
+  socket_.Send(to, message.SerializeAsString(), fd);
+}
+
+void RankService::SendToRank(int local_rank, const v1::AgentMessage& message) {
+  const RankSocket::PeerId peer = peer_of_rank_[local_rank];
+  if (peer == 0) return;
+  SendTo(peer, message);
+  segment_->control(local_rank).events.fetch_add(1, std::memory_order_release);
+  segment_->Wake(local_rank);
+}
+
+void RankService::TellOrKeep(int local_rank, const v1::AgentMessage& message) {
+  SendToRank(local_rank, message);
+  const bool joined = peer_of_rank_[local_rank] != 0;
+  if (!joined && early_news_.size() < kMaxEarlyNews) early_news_.emplace_back(local_rank, message);
+}
+
+int RankService::LocalRankOf(uint32_t rank) const {
+  const auto& ranks = assignment_.placement().ranks();
+  if (ranks.empty() || rank < ranks[0].rank() || rank - ranks[0].rank() >= static_cast<uint32_t>(ranks.size())) {
+    return -1;
+  }
+  return static_cast<int>(rank - ranks[0].rank());
+}
+
+void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
+  v1::RankMessage message;
+  const auto peer = peers_.find(from);
+  if (!message.ParseFromString(packet) || (peer == peers_.end() && !message.has_hello())) {
+    v1::AgentMessage refusal;
+    refusal.set_refused("this is no message of a rank, or not the one that comes first (hello)");
+    SendTo(from, refusal);
+    socket_.Close(from);
+    return;
+  }
+  v1::FromAgent up;
+  switch (message.kind_case()) {
+    case v1::RankMessage::kHello:
+      OnHello(from, message.hello());
+      break;
+    case v1::RankMessage::kNodes:
+      OnNodes(from, message.nodes());
+      break;
+    case v1::RankMessage::kPut:
+      OnPut(from, message.put());
+      break;
+    case v1::RankMessage::kGet:
+      OnGet(from, message.get());
+      break;
+    case v1::RankMessage::kStall:
+      *up.mutable_stall() = message.stall();
+      callbacks_.to_rendezvous(up);
+      break;
+    case v1::RankMessage::kGroupFailure:
+      if (SaidAlready(message.group_failure())) break;
+      *up.mutable_group_failure() = message.group_failure();
+      callbacks_.to_rendezvous(up);
+      break;
+    case v1::RankMessage::kGoodbye:
+      peer->second.goodbye = true;
+      callbacks_.on_goodbye(peer->second.local_rank);
+      preemption_.OnEnd(peer->second.local_rank, /*in_order=*/true);
+      AnswerPreemption();
+      break;
+    case v1::RankMessage::kKill:
+      callbacks_.on_kill_request(peer->second.local_rank, message.kill().text());
+      break;
+    case v1::RankMessage::kPreemption:
+      OnPreemptionWish(peer->second.local_rank);
+      break;
+    case v1::RankMessage::kPreemptionStep:
+      preemption_.OnStep(peer->second.local_rank, message.preemption_step());
+      AnswerPreemption();
+      break;
+    case v1::RankMessage::kPreempted:
+      up.mutable_preempted()->set_step(message.preempted());
+      up.mutable_preempted()->set_epoch(assignment_.epoch());
+      if (preemption_.OnPreempted()) callbacks_.to_rendezvous(up);
+      break;
+    case v1::RankMessage::kNextEpoch:
+      OnNextEpoch(from);
+      break;
+    case v1::RankMessage::KIND_NOT_SET:
+      break;
+  }
+}
+
+void RankService::OnClosed(RankSocket::PeerId from) {
+  const auto found = peers_.find(from);
+  if (found == peers_.end()) return;
+  const Peer peer = found->second;
+  peers_.erase(found);
+  peer_of_rank_[peer.local_rank] = 0;
+  std::erase_if(pending_, [&](const auto& entry) { return entry.second.peer == from; });
+  if (!peer.goodbye) callbacks_.on_vanished(peer.local_rank, peer.pid);
+}
+
+std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) const {
+  if (hello.protocol() != kAgentProtocol) {
+    return "the program speaks version " + std::to_string(hello.protocol()) + " of the agent's protocol and dlaunch " +
+           std::to_string(kAgentProtocol) + "; build both from one version of cohort";
+  }
+  if (hello.local_rank() >= peer_of_rank_.size()) {
+    return "there is no local rank " + std::to_string(hello.local_rank()) +
+           " on this node; COHORT_LOCAL_RANK was changed";
+  }
+  const int local_rank = static_cast<int>(hello.local_rank());
+  if (socket_.UserOf(from) != ::getuid()) return "another user's process";
+  const pid_t pid = socket_.PidOf(from);
+  const pid_t group = callbacks_.group_of(local_rank);
+  if (group == 0 || !DescendsFrom(pid, group)) {
+    return "process " + std::to_string(pid) + " does not belong to local rank " + std::to_string(local_rank);
+  }
+  if (peer_of_rank_[local_rank] != 0) {
+    return "process " + std::to_string(peers_.at(peer_of_rank_[local_rank]).pid) + " is local rank " +
+           std::to_string(local_rank) + " already; a rank is one process";
+  }
+  return "";
+}
+
+void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
+  std::string why = peers_.contains(from) ? "a second hello" : WhyRefused(from, hello);
+  if (!why.empty()) {
+    v1::AgentMessage refusal;
+    refusal.set_refused(std::move(why));
+    SendTo(from, refusal);
+    socket_.Close(from);
+    return;
+  }
+  const int local_rank = static_cast<int>(hello.local_rank());
+  peers_[from] = {local_rank, socket_.PidOf(from), false};
+  peer_of_rank_[local_rank] = from;
+  callbacks_.on_hello(local_rank, socket_.PidOf(from), hello.stays());
+  Welcome(from, local_rank);
+  TellEarlyNews(local_rank);
+}
+
+// Sending may end a connection, whose end is news.
+void RankService::TellEarlyNews(int local_rank) {
+  std::vector<v1::AgentMessage> messages;
+  for (auto& [to, message] : early_news_) {
+    if (to == local_rank) messages.push_back(std::move(message));
+  }
+  std::erase_if(early_news_, [=](const auto& kept) { return kept.first == local_rank; });
+  for (const v1::AgentMessage& message : messages) SendToRank(local_rank, message);
+}
+
+void RankService::Welcome(RankSocket::PeerId to, int local_rank) {
+  const v1::RankPlacement& rank = assignment_.placement().ranks(local_rank);
+  v1::AgentMessage message;
+  v1::Welcome& welcome = *message.mutable_welcome();
+  welcome.set_protocol(kAgentProtocol);
+  welcome.set_job_id(assignment_.job().job_id());
+  welcome.set_epoch(assignment_.epoch());
+  welcome.set_rank(rank.rank());
+  welcome.set_world_size(assignment_.world_size());
+  welcome.set_node(assignment_.placement().node());
+  welcome.set_local_rank(rank.local_rank());
+  welcome.set_local_world_size(assignment_.placement().ranks_size());
+  welcome.set_devices_per_rank(assignment_.job().devices_per_rank());
+  *welcome.mutable_devices() = rank.devices();
+  welcome.set_node_count(assignment_.nodes_size());
+  AddPage(assignment_.nodes(), 0, welcome.mutable_nodes());
+  welcome.set_job_secret(assignment_.job().job_secret());
+  welcome.set_data_interface_ip(data_interface_ip_);
+  welcome.set_nodes_share_host(assignment_.job().nodes_share_host());
+  SendTo(to, message, segment_->fd());
+}
+
+void RankService::OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request) {
+  v1::AgentMessage message;
+  v1::NodesReply& reply = *message.mutable_nodes();
+  reply.set_request(request.request());
+  AddPage(assignment_.nodes(), request.first(), reply.mutable_nodes());
+  SendToRank(peers_.at(from).local_rank, message);
+}
+
+void RankService::OnPut(RankSocket::PeerId from, const v1::PutRequest& request) {
+  const uint64_t id = next_request_++;
+  pending_[id] = {from, request.request(), ""};
+  v1::FromAgent up;
+  *up.mutable_put() = request;
+  up.mutable_put()->set_request(id);
+  callbacks_.to_rendezvous(up);
+}
+
+void RankService::OnGet(RankSocket::PeerId from, const v1::GetRequest& request) {
+  const auto cached = cache_.find(request.key());
+  if (cached != cache_.end()) {
+    v1::AgentMessage message;
+    message.mutable_get()->set_request(request.request());
+    message.mutable_get()->set_found(true);
+    message.mutable_get()->set_value(cached->second);
+    SendToRank(peers_.at(from).local_rank, message);
+    return;
+  }
+  const uint64_t id = next_request_++;
+  pending_[id] = {from, request.request(), request.key()};
+  v1::FromAgent up;
+  *up.mutable_get() = request;
+  up.mutable_get()->set_request(id);
+  callbacks_.to_rendezvous(up);
+}
+
+void RankService::OnPutReply(const v1::PutReply& reply) {
+  const auto node = pending_.extract(reply.request());
+  if (node.empty()) return;  // its rank has gone
+  v1::AgentMessage message;
+  *message.mutable_put() = reply;
+  message.mutable_put()->set_request(node.mapped().request);
+  SendToRank(peers_.at(node.mapped().peer).local_rank, message);
+}
+
+void RankService::OnGetReply(const v1::GetReply& reply) {
+  const auto node = pending_.extract(reply.request());
+  if (node.empty()) return;
+  const size_t bytes = node.mapped().key.size() + reply.value().size();
+  if (reply.found() && cache_bytes_ + bytes <= kMaxCacheBytes &&
+      cache_.emplace(node.mapped().key, reply.value()).second) {
+    cache_bytes_ += bytes;
+  }
+  v1::AgentMessage message;
+  *message.mutable_get() = reply;
+  message.mutable_get()->set_request(node.mapped().request);
+  SendToRank(peers_.at(node.mapped().peer).local_rank, message);
+}
+
+bool RankService::SaidAlready(const v1::GroupFailure& failure) {
+  if (failure.code() != static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded)) return false;
+  const std::pair<uint64_t, uint64_t> group(failure.group(), failure.epoch());
+  return std::exchange(last_expired_, group) == group;
+}
+
+void RankService::OnGroupFailure(const v1::GroupFailure& failure) {
+  v1::AgentMessage message;
+  *message.mutable_group_failure() = failure;
+  for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
+    if (static_cast<int64_t>(rank.rank()) == failure.from_rank() || !Includes(failure.members(), rank.rank())) continue;
+    TellOrKeep(static_cast<int>(rank.local_rank()), message);
+  }
+}
+
+void RankService::OnRanksLost(const v1::RanksLost& lost) {
+  for (const uint32_t rank : lost.ranks()) {
+    if (const int local_rank = LocalRankOf(rank); local_rank >= 0) MarkLost(local_rank);
+  }
+  v1::AgentMessage message;
+  *message.mutable_ranks_lost() = lost;
+  for (size_t local_rank = 0; local_rank < peer_of_rank_.size(); ++local_rank) {
+    TellOrKeep(static_cast<int>(local_rank), message);
+  }
+}
+
+v1::InspectReply RankService::Inspect(const v1::InspectRequest& request) {
+  v1::InspectReply reply;
+  reply.set_request(request.request());
+  for (const v1::RankPlacement& rank : assignment_.placement().ranks()) {
+    if (!Includes(request.members(), rank.rank())) continue;
+    *reply.add_calls() = InspectOperation(segment_->black_box_of(static_cast<int>(rank.local_rank())), rank.rank(),
+                                          request.group(), request.epoch(), request.sequence());
+  }
+  return reply;
+}
+
+void RankService::TakeRest(int local_rank, bool for_good) {
+  if (peer_of_rank_[local_rank] != 0) socket_.TakeRest(peer_of_rank_[local_rank], for_good);
+}
+
+void RankService::MarkLost(int local_rank) {
+  segment_->control(local_rank).state.store(runtime::kRankLost, std::memory_order_seq_cst);
+  preemption_.OnEnd(local_rank, /*in_order=*/false);
+  AnswerPreemption();
+}
+
+void RankService::MarkEnded(int local_rank) {
+  segment_->control(local_rank).state.store(runtime::kRankFinalised, std::memory_order_seq_cst);
+  preemption_.OnEnd(local_rank, /*in_order=*/true);
+  AnswerPreemption();
+}
+
+void RankService::OnNextEpoch(RankSocket::PeerId from) {
+  Peer& peer = peers_.at(from);
+  if (peer.goodbye) return;
+  peer.goodbye = true;  // it has let go of everything: should the connection end, that is no news
+  MarkLost(peer.local_rank);
+  if (assignment_.job().max_restarts() > 0) return callbacks_.on_next_epoch(peer.local_rank);
+  v1::AgentMessage refusal;
+  refusal.set_refused("there is no next epoch: dlaunch was not told to restart the job (--max-restarts)");
+  SendTo(from, refusal);
+  callbacks_.on_goodbye(peer.local_rank);
+}
+
+void RankService::OnPreemptionWish(int local_rank) {
+  v1::FromAgent up;
+  up.mutable_preemption();
+  if (preemption_.OnWish(local_rank)) callbacks_.to_rendezvous(up);
+  if (!preemption_.notice().has_value()) return;
+  v1::AgentMessage message;
+  *message.mutable_preemption() = *preemption_.notice();
+  SendToRank(local_rank, message);
+}
+
+void RankService::OnPreemption(const v1::PreemptionNotice& notice) {
+  preemption_.OnNotice(notice);
+  v1::AgentMessage message;
+  *message.mutable_preemption() = notice;
+  for (size_t local_rank = 0; local_rank < peer_of_rank_.size(); ++local_rank) {
+    const int rank = static_cast<int>(local_rank);
+    if (preemption_.wished(rank)) SendToRank(rank, message);  // the others hear of it when they ask
+  }
+  AnswerPreemption();
+}
+
+void RankService::OnStopStep(const v1::StopStep& step) {
+  v1::AgentMessage message;
+  *message.mutable_stop_step() = step;
+  for (size_t local_rank = 0; local_rank < peer_of_rank_.size(); ++local_rank) {
+    if (preemption_.wished(static_cast<int>(local_rank))) SendToRank(static_cast<int>(local_rank), message);
+  }
+}
+
+void RankService::AnswerPreemption() {
+  const std::optional<v1::NodeStep> answer = preemption_.TakeAnswer();
+  if (!answer.has_value()) return;
+  v1::FromAgent up;
+  *up.mutable_preemption_step() = *answer;
+  up.mutable_preemption_step()->set_epoch(assignment_.epoch());
+  callbacks_.to_rendezvous(up);
+}
+
+v1::CallState RankService::LatestCallOf(int local_rank) {
+  return LatestCall(segment_->black_box_of(local_rank), assignment_.placement().ranks(local_rank).rank());
+}
+
+}  // namespace cohort::launcher

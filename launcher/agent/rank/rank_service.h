@@ -1,0 +1,120 @@
+// What an agent does for its ranks over their socket: tells each who it is, hands out the node segment, carries their
+// requests to the rendezvous and the answers back, and passes on news. See proto/cohort/v1/agent.proto.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/agent/rank/node_preemption.h"
+#include "cohort/launcher/agent/rank/rank_socket.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/runtime/segment/segment.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+class RankService {
+ public:
+  struct Callbacks {
+    std::function<void(const v1::FromAgent&)> to_rendezvous;
+    // The process group of a local rank, 0 when it is not running; decides who may say hello for it.
+    std::function<pid_t(int local_rank)> group_of;
+    // A local rank has said hello. `pid`: the process that did; a descendant of what was started, if that is a wrapper.
+    // `stays`: after a failure it may join the next epoch itself.
+    std::function<void(int local_rank, pid_t pid, bool stays)> on_hello;
+    std::function<void(int local_rank)> on_goodbye;
+    // A local rank has left the epoch and waits for the next: for the end of this service, that is.
+    std::function<void(int local_rank)> on_next_epoch;
+    // A rank asks to be killed, and says why.
+    std::function<void(int local_rank, const std::string& why)> on_kill_request;
+    // A rank that had said hello, and no goodbye, has closed its connection. `pid`: the process that had said it.
+    std::function<void(int local_rank, pid_t pid)> on_vanished;
+  };
+
+  RankService(EventLoop* loop, const v1::Assignment& assignment, std::string data_interface_ip, Callbacks callbacks);
+
+  // Makes the node segment and listens at `address`.
+  absl::Status Start(const std::string& address);
+
+  // What the rendezvous sends for ranks.
+  void OnPutReply(const v1::PutReply& reply);
+  void OnGetReply(const v1::GetReply& reply);
+  void OnGroupFailure(const v1::GroupFailure& failure);
+  void OnRanksLost(const v1::RanksLost& lost);
+  v1::InspectReply Inspect(const v1::InspectRequest& request);
+  void OnPreemption(const v1::PreemptionNotice& notice);
+  void OnStopStep(const v1::StopStep& step);
+
+  // Whether a rank of this node asks for notices of a preemption.
+  bool asks_for_notices() const { return preemption_.any_wished(); }
+
+  // A local rank has ended: passes on what it had sent, so that whoever hears of its end finds all that it left in the
+  // store. With `for_good` nothing later of it counts (what it started may live on).
+  void TakeRest(int local_rank, bool for_good);
+  // Marks a local rank as gone, before anyone is told.
+  void MarkLost(int local_rank);
+  // Marks it as ended in order.
+  void MarkEnded(int local_rank);
+  v1::CallState LatestCallOf(int local_rank);
+
+ private:
+  static constexpr size_t kMaxCacheBytes = 64u << 20;
+
+  struct Peer {
+    int local_rank = -1;  // until its hello
+    pid_t pid = 0;
+    bool goodbye = false;
+  };
+  struct Pending {
+    RankSocket::PeerId peer = 0;
+    uint64_t request = 0;  // the rank's number for it
+    std::string key;
+  };
+
+  void OnPacket(RankSocket::PeerId from, const std::string& packet);
+  // Whether a rank of this node has just said so: all that wait in a call whose time is over do.
+  bool SaidAlready(const v1::GroupFailure& failure);
+  void OnClosed(RankSocket::PeerId from);
+  void OnHello(RankSocket::PeerId from, const v1::RankHello& hello);
+  std::string WhyRefused(RankSocket::PeerId from, const v1::RankHello& hello) const;
+  void Welcome(RankSocket::PeerId to, int local_rank);
+  void OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request);
+  void OnPut(RankSocket::PeerId from, const v1::PutRequest& request);
+  void OnGet(RankSocket::PeerId from, const v1::GetRequest& request);
+  void SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd = -1);
+  void SendToRank(int local_rank, const v1::AgentMessage& message);
+  void TellOrKeep(int local_rank, const v1::AgentMessage& message);  // a rank that has not joined hears it later
+  void TellEarlyNews(int local_rank);
+  void OnNextEpoch(RankSocket::PeerId from);
+  void OnPreemptionWish(int local_rank);
+  void AnswerPreemption();
+  int LocalRankOf(uint32_t rank) const;  // -1: of another node
+
+  const v1::Assignment& assignment_;
+  const std::string data_interface_ip_;
+  Callbacks callbacks_;
+  RankSocket socket_;
+  std::unique_ptr<runtime::Segment> segment_;
+  std::unordered_map<RankSocket::PeerId, Peer> peers_;
+  std::vector<RankSocket::PeerId> peer_of_rank_;  // 0: not connected
+  uint64_t next_request_ = 1;
+  std::pair<uint64_t, uint64_t> last_expired_;  // the group, by id and epoch, that SaidAlready saw last
+  std::unordered_map<uint64_t, Pending> pending_;
+  std::unordered_map<std::string, std::string> cache_;  // of the key-value store: keys are written once
+  size_t cache_bytes_ = 0;
+  NodePreemption preemption_;
+  // News of failures for local ranks that have not said hello, which hear of them then.
+  static constexpr size_t kMaxEarlyNews = 4096;
+  std::vector<std::pair<int, v1::AgentMessage>> early_news_;
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,68 @@
+// The sentinel: a tiny process beside each agent, in a session of its own, that does nothing until the agent is gone,
+// however it went. Then it kills what the agent has left behind and ends. It never outlives the job.
+#pragma once
+
+#include <sys/types.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/runtime/base/file_descriptor.h"
+
+namespace cohort::launcher {
+
+// Its process' name.
+inline constexpr char kSentinelName[] = "dlaunch-watch";
+
+class Sentinel {
+ public:
+  // `mark`: the variable (NAME=VALUE) that all of this agent's ranks carry. Call from the agent's main thread.
+  // `cgroup`, where they are all started as well, is killed and removed in the end.
+  Sentinel(std::string mark, Cgroup* cgroup);
+  // Lets it sweep once more, and waits for its end (two seconds at most).
+  ~Sentinel();
+  Sentinel(const Sentinel&) = delete;
+  Sentinel& operator=(const Sentinel&) = delete;
+
+  // main's arguments, over which the sentinel writes its own name, so that it does not look like an agent in lists of
+  // processes.
+  static void RememberArguments(int argc, char** argv);
+
+  // Forks it, the first time before there are threads; again after its death, as a program of its own (RunSentinel),
+  // since a copy of a process with threads may do nothing but system calls. False when the system gives no process; the
+  // job can go on without.
+  bool Start();
+  pid_t pid() const { return pid_; }
+  // Its process groups: killed at the end as well, whatever their members' environment.
+  void AddGroup(pid_t group);
+  // The group's leader has ended, or will soon: from now on its number belongs to it only as long as others of it are
+  // there, and may then be given to somebody else's.
+  void LeaderEnded(pid_t group);
+  // Whenever children were reaped: takes out groups of which nothing is left. (A process that nobody has waited for
+  // keeps its group's number.)
+  void ForgetEmptyGroups();
+  // All that would be killed.
+  const std::set<pid_t>& groups() const { return groups_; }
+
+ private:
+  void Tell(pid_t value);
+
+  std::string mark_;
+  Cgroup* cgroup_;
+  runtime::FileDescriptor launcher_;  // the process that started us: a pidfd
+  runtime::FileDescriptor output_;    // the agent's standard output at its start
+  std::set<pid_t> groups_;
+  std::vector<pid_t> leaderless_;  // of those
+  bool started_ = false;
+  pid_t pid_ = -1;
+  runtime::FileDescriptor pidfd_;
+  runtime::FileDescriptor pipe_;  // its end is how the sentinel sees ours
+};
+
+// Whether these are main's arguments in a sentinel that was begun as a program, and its life then.
+bool IsSentinelCommand(int argc, char** argv);
+[[noreturn]] void RunSentinel(int argc, char** argv);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,81 @@
+#include "cohort/launcher/agent/watch/sweep.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <thread>
+
+#include "cohort/launcher/agent/watch/process_state.h"
+
+namespace cohort::launcher {
+namespace {
+
+bool HasVariable(const std::string& environment, const std::string& variable) {
+  for (size_t at = environment.find(variable); at != std::string::npos; at = environment.find(variable, at + 1)) {
+    const bool begins = at == 0 || environment[at - 1] == '\0';
+    const size_t end = at + variable.size();
+    if (begins && (end == environment.size() || environment[end] == '\0')) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool Spared::Contains(pid_t pid) const {
+  return std::find(processes.begin(), processes.end(), pid) != processes.end() ||
+         std::any_of(families.begin(), families.end(), [pid](pid_t family) { return DescendsFrom(pid, family); });
+}
+
+std::vector<pid_t> ListChildren() {
+  std::vector<pid_t> children;
+  const pid_t self = ::getpid();
+  for (const pid_t pid : ListProcesses()) {
+    const auto state = ReadProcessState(pid);
+    if (state && state->parent == self) children.push_back(pid);
+  }
+  return children;
+}
+
+int KillMarked(const std::string& mark, const Spared& spared) {
+  int found = 0;
+  const pid_t self = ::getpid();
+  for (const pid_t pid : ListProcesses()) {
+    if (pid == self || !HasVariable(ReadProcessEnvironment(pid), mark) || spared.Contains(pid)) continue;
+    const auto state = ReadProcessState(pid);
+    if (!state || state->exiting) continue;
+    if (::kill(pid, SIGKILL) == 0) ++found;
+  }
+  return found;
+}
+
+int KillChildren(const Spared& spared) {
+  int found = 0;
+  for (const pid_t pid : ListChildren()) {
+    if (spared.Contains(pid)) continue;
+    const auto state = ReadProcessState(pid);
+    if (!state || state->state == 'Z') continue;
+    ++found;  // dying ones too: their own children are adopted when they are gone
+    ::kill(pid, SIGKILL);
+  }
+  return found;
+}
+
+bool Sweep(const std::string& mark, const Spared& spared, bool children, std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
+  for (;;) {
+    int found = mark.empty() ? 0 : KillMarked(mark, spared);
+    if (children) {
+      found += KillChildren(spared);
+      for (const pid_t pid : ListChildren()) {
+        if (!spared.Contains(pid)) ::waitpid(pid, nullptr, WNOHANG);
+      }
+    }
+    if (found == 0) return true;
+    if (std::chrono::steady_clock::now() >= end) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,373 @@
+// dlaunch: starts a program as the ranks of one job.
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cohort/launcher/agent/agent.h"
+#include "cohort/launcher/agent/watch/sentinel.h"
+#include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/base/open_files.h"
+#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/process_environment.h"
+#include "cohort/launcher/base/say.h"
+#include "cohort/launcher/commands/subcommands.h"
+#include "cohort/launcher/front_end/front_end.h"
+#include "cohort/launcher/machine/inventory.h"
+#include "cohort/launcher/machine/linked_library.h"
+#include "cohort/launcher/machine/placement.h"
+#include "cohort/launcher/machine/program.h"
+#include "cohort/launcher/nodes/node_source.h"
+#include "cohort/launcher/options/option_hints.h"
+#include "cohort/launcher/options/options.h"
+#include "cohort/launcher/report/log_folder.h"
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+// False when the stream did not take it all; errno says why.
+bool PrintText(FILE* stream, const std::string& text) {
+  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
+  return std::fflush(stream) == 0 && written;
+}
+
+// For what was asked for, and nothing else.
+int Answer(const std::string& text) {
+  if (PrintText(stdout, text)) return 0;
+  return Refuse("can't write the standard output: " + std::string(std::strerror(errno)), kExitLauncher);
+}
+
+std::string OwnFolder() {
+  const std::string path = OwnPath();
+  return path.empty() ? "." : std::filesystem::path(path).parent_path().string();
+}
+
+// Those at the end for which -n has no rank.
+absl::Status LeaveOutIdleNodes(Job* job) {
+  const size_t used = job->placement.nodes.size();
+  const size_t idle = job->nodes.nodes.size() - used;
+  if (idle == 0) return absl::OkStatus();
+  if (job->options.nodes) {
+    return absl::InvalidArgumentError("-n " + std::to_string(*job->options.ranks) + " leaves " + std::to_string(idle) +
+                                      " of " + std::to_string(*job->options.nodes) +
+                                      " nodes without a rank; use --nnodes " + std::to_string(used) + ", or raise -n");
+  }
+  job->nodes.source = std::to_string(used) + " of " + job->nodes.source;
+  job->nodes.nodes.resize(used);
+  return absl::OkStatus();
+}
+
+absl::Status CheckStandbys(const Job& job) {
+  const size_t nodes = job.placement.nodes.size();
+  if (static_cast<size_t>(job.options.standbys) < nodes) return absl::OkStatus();
+  return absl::InvalidArgumentError("--standby " + std::to_string(job.options.standbys) + ": the job has ranks on " +
+                                    std::to_string(nodes) +
+                                    (nodes == 1 ? " node, and there is no other that could take over; leave it out"
+                                                : " nodes, of which the first can't stand by for itself; give " +
+                                                      std::to_string(nodes - 1) + " at the most"));
+}
+
+// The nodes of the job, and after them the spares.
+absl::Status FindAndPlace(const Options& options, Job* job) {
+  Options wanted = options;  // sources know nothing of spares
+  if (wanted.nodes) *wanted.nodes += options.spares;
+  if (wanted.min_nodes) *wanted.min_nodes += options.spares;
+  COHORT_ASSIGN_OR_RETURN(job->nodes, FindNodes(wanted));
+  if (job->nodes.instead) return absl::OkStatus();
+  std::vector<NodeResources>& nodes = job->nodes.nodes;
+  const auto spares = static_cast<size_t>(options.spares);
+  if (nodes.size() <= spares) {
+    return absl::InvalidArgumentError("--spares " + std::to_string(spares) + ": the job has " + job->nodes.source +
+                                      ", of which none would be left; lower it, or get more nodes");
+  }
+  const std::vector<NodeResources> idle(nodes.end() - options.spares, nodes.end());
+  nodes.resize(nodes.size() - spares);
+  COHORT_ASSIGN_OR_RETURN(job->placement, Place(nodes, {.ranks = options.ranks,
+                                                        .ranks_per_node = options.ranks_per_node,
+                                                        .devices_per_rank = options.gpus_per_rank,
+                                                        .bind = options.bind}));
+  COHORT_RETURN_IF_ERROR(LeaveOutIdleNodes(job));
+  COHORT_RETURN_IF_ERROR(CheckStandbys(*job));
+  for (const NodeResources& spare : idle) {
+    COHORT_ASSIGN_OR_RETURN(v1::SpareNode planned, PlaceSpare(spare, job->placement, options.bind));
+    job->spares.push_back(std::move(planned));
+    nodes.push_back(spare);
+  }
+  return absl::OkStatus();
+}
+
+// Of an agent with so many ranks, and of dlaunch with so many agents: what was measured, and some more. Both have
+// raised their limit to the hard one, unless the system has refused it: in a sandbox, or by a lower fs.nr_open.
+absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents) {
+  const rlim_t needed = std::max<rlim_t>(28 + ranks * (5 + files_of_a_rank), 20 + 4 * agents);
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= needed) return absl::OkStatus();
+  const std::string needs = "dlaunch needs " + std::to_string(needed) + " here" +
+                            (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "");
+  if (limit.rlim_max >= needed) {
+    return absl::InvalidArgumentError(
+        "the limit on open files is " + std::to_string(limit.rlim_cur) +
+        " (ulimit -n), and raising it to the hard one, " + std::to_string(limit.rlim_max) + ", was refused; " + needs +
+        "; raise it before, with ulimit -n " + std::to_string(std::clamp<rlim_t>(1024, needed, limit.rlim_max)));
+  }
+  return absl::InvalidArgumentError("the hard limit on open files is " + std::to_string(limit.rlim_max) +
+                                    " (ulimit -Hn), and " + needs + "; have it raised, by root: ulimit -n " +
+                                    std::to_string(std::max<rlim_t>(needed, 1024)) +
+                                    ", or in /etc/security/limits.conf");
+}
+
+// What agents would only find out when they are started, as best this machine can tell.
+absl::Status CheckThisMachine(const Job& job) {
+  size_t most_ranks = 0;
+  for (const v1::NodePlacement& node : job.placement.nodes) {
+    most_ranks = std::max(most_ranks, static_cast<size_t>(node.ranks_size()));
+  }
+  struct stat input{};
+  if (job.options.input_to_first_rank && ::fstat(STDIN_FILENO, &input) == 0 && S_ISDIR(input.st_mode)) {
+    return absl::InvalidArgumentError("--stdin rank0: the standard input is a folder; give a file or a pipe");
+  }
+  const bool here = job.nodes.spawner == "local";
+  COHORT_RETURN_IF_ERROR(
+      CheckOpenFiles(here ? most_ranks : 0, job.options.log_directory.empty() ? 0 : 2, job.nodes.nodes.size()));
+  if (job.nodes.across_hosts || LoopbackIsUp()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "the loopback interface is down, by which processes of this machine talk; bring it up: ip link set lo up");
+}
+
+// Scripts that run here and there give what only matters there: it does no harm, and may be a slip.
+void TellOfIdleOptions(const Job& job) {
+  const Options& options = job.options;
+  const bool other_hosts = job.nodes.spawner != "local";
+  const std::pair<bool, const char*> idle[] = {
+      {!options.interface.empty() && !job.nodes.across_hosts, "--iface"},
+      {!options.agent_path.empty() && !other_hosts, "--agent-path"},
+      {options.ssh_command != Options().ssh_command && job.nodes.spawner != "ssh", "--ssh"},
+  };
+  for (const auto& [given, name] : idle) {
+    if (given) Say(std::string(name) + " changes nothing here: this job is on " + job.nodes.source);
+  }
+}
+
+absl::StatusOr<Job> PlanJob(const Options& options) {
+  Job job;
+  job.id = NewJobId();
+  job.options = options;
+  std::error_code error;
+  job.working_directory = std::filesystem::current_path(error).string();
+  if (error) return absl::InvalidArgumentError("the working directory is gone: " + error.message());
+  if (const auto agent = GetVariable("COHORT_AGENT")) {
+    return absl::InvalidArgumentError(
+        "this is a rank of another dlaunch already (COHORT_AGENT is set); to start a job of its own from it, use "
+        "env -u COHORT_AGENT dlaunch ...");
+  }
+  // This and the folder before nodes are asked or waited for: whoever has mistyped one need not wait for others to hear
+  // so.
+  const std::string& name = options.command[0];
+  absl::StatusOr<Program> program =
+      FindProgram(name, GetVariable("PATH").value_or("/usr/bin:/bin"), job.working_directory, OwnFolder());
+  if (absl::IsNotFound(program.status()) && !MeantCommand(name).empty()) {
+    return absl::NotFoundError(std::string(program.status().message()) + "; or did you mean dlaunch " +
+                               MeantCommand(name) + "?");
+  }
+  COHORT_RETURN_IF_ERROR(program.status());
+  job.program = *std::move(program);
+  std::optional<LogFolder> log_folder;
+  if (!options.log_directory.empty() && !options.dry_run && !RunsElsewhere(options)) {
+    COHORT_ASSIGN_OR_RETURN(LogFolder made, LogFolder::Make(options.log_directory));
+    log_folder.emplace(std::move(made));
+  }
+  COHORT_RETURN_IF_ERROR(FindAndPlace(options, &job));
+  if (job.nodes.instead) return job;
+  TellOfIdleOptions(job);
+  if (!options.dry_run) COHORT_RETURN_IF_ERROR(CheckThisMachine(job));
+  if (log_folder) {
+    if (log_folder->has_others()) {
+      Say("--log-dir " + options.log_directory +
+          " has the files of another job: those of the same names are replaced, "
+          "others stay; a folder for each job keeps them apart");
+    }
+    job.log_directory = log_folder->Keep();
+  }
+  return job;
+}
+
+// "4 ranks on 2 simulated nodes on this machine, 2 GPUs each: /usr/bin/env (in PATH)"
+std::string Summary(const Job& job) {
+  std::string text = Plural(job.placement.world_size, "rank") + " on " + job.nodes.source;
+  if (job.placement.devices_per_rank > 0) {
+    const bool simulated = job.options.simulate_gpus.has_value();
+    text += ", " + Plural(job.placement.devices_per_rank, simulated ? "simulated GPU" : "GPU") + " a rank";
+  }
+  if (!job.spares.empty()) text += ", " + Plural(job.spares.size(), "node") + " of them spare";
+  text += ": " + job.program.path;
+  if (!job.program.where.empty()) text += " (" + job.program.where + ")";
+  return text;
+}
+
+// Its ranks would run, each as if alone, and nobody would wonder before the results come.
+void HintAtMpi(const Job& job) {
+  if (job.placement.world_size < 2) return;
+  const std::string library = FindNeededLibrary(job.program.path, {"libmpi.so", "libmpich.so"});
+  if (library.empty()) return;
+  Say("the program is linked with " + library +
+      ": for MPI each rank is alone here; if it is written for MPI, use mpirun");
+}
+
+std::string DescribeBinding(Bind bind) {
+  if (bind == Bind::kNone) return "not bound to any CPUs (--bind none)";
+  if (bind == Bind::kNuma) return "its share of the node's NUMA nodes (--bind numa)";
+  return "its share of the node's cores (--bind core)";
+}
+
+std::string DescribeOrder(const Options& options) {
+  if (options.rank_order == RankOrder::kFile) return "as in " + options.rank_order_file;
+  return options.rank_order == RankOrder::kNatural ? "by name" : "as the source has them";
+}
+
+// How it came to the plan.
+std::string Explanation(const Job& job) {
+  std::string text = "sources of nodes, the first that applies is used (*):\n" + ExplainSources(job.options);
+  text += "agents are started by: " + job.nodes.spawner + "\n";
+  text += "order of the nodes: ";
+  text += DescribeOrder(job.options) + "\n";
+  text += "CPUs of a rank: " + DescribeBinding(job.options.bind) + "\n";
+  if (job.nodes.across_hosts) {
+    std::string names;
+    for (const std::string& variable : PortableEnvironment(InheritedEnvironment(), job.options.passed_variables)) {
+      names += " " + variable.substr(0, variable.find('='));
+    }
+    text += "variables of this shell that all ranks get:" + names + "\n";
+  }
+  return text;
+}
+
+int ExitCodeOf(const absl::Status& status) {
+  if (absl::IsNotFound(status)) return kExitNotFound;
+  if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
+  return absl::IsInvalidArgument(status) ? kExitUsage : kExitLauncher;
+}
+
+// A line for each argument that can't work.
+int RefuseEach(const std::string& lines) {
+  for (size_t begin = 0; begin <= lines.size();) {
+    const size_t end = std::min(lines.find('\n', begin), lines.size());
+    if (end > begin) Say(lines.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return kExitUsage;
+}
+
+int Launch(const std::vector<std::string>& argv) {
+  const absl::StatusOr<CommandLine> command_line = ParseCommandLine(argv);
+  if (!command_line.ok()) return RefuseEach(std::string(command_line.status().message()));
+  if (command_line->print) return Answer(*command_line->print);
+  absl::StatusOr<Job> job = PlanJob(command_line->options);
+  if (!job.ok()) return Refuse(job.status(), ExitCodeOf(job.status()));
+  if (job->nodes.instead) return job->nodes.instead();
+  if (job->options.dry_run) {
+    const std::string why = job->options.explain ? Explanation(*job) : "";
+    return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n\n" + FormatPlacement(job->placement));
+  }
+  Say(Summary(*job) + ", as " + job->id);
+  HintAtMpi(*job);
+  return RunJob(*job);
+}
+
+// Programs may be started with standard streams closed; what is opened later must not take their place. Of those that
+// start daemons it is usual; from a shell it is a slip. What closes on exec was opened since, by a library before main.
+absl::Status OpenStandardStreams() {
+  bool output_was_closed = false;
+  for (int fd = 0; fd <= 2; ++fd) {
+    const int flags = ::fcntl(fd, F_GETFD);
+    if (flags >= 0 && (flags & FD_CLOEXEC) == 0) continue;
+    output_was_closed = output_was_closed || fd == 1;
+    const int null = ::open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+    if (null < 0) {
+      return absl::InvalidArgumentError("/dev/null: " + std::string(std::strerror(errno)) +
+                                        "; a standard stream is closed, and dlaunch needs it in its place");
+    }
+    if (null == fd) continue;
+    ::dup2(null, fd);
+    ::close(null);
+  }
+  if (output_was_closed) {
+    Say("the standard output is closed: what would be printed there is lost");
+  }
+  return absl::OkStatus();
+}
+
+// Threads are given the soft limit as their stack, and gRPC's need more than a page or two.
+absl::Status CheckStackLimit() {
+  constexpr rlim_t kLeast = 512 << 10;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kLeast) return absl::OkStatus();
+  return absl::InvalidArgumentError("the limit on stacks is " + std::to_string(limit.rlim_cur >> 10) +
+                                    " KiB (ulimit -s), and dlaunch's threads need " + std::to_string(kLeast >> 10) +
+                                    "; raise it, with ulimit -s 8192");
+}
+
+// Else gRPC ends the process where it has no descriptors or addresses left. The agents' limits are the same, but where
+// they are elsewhere.
+absl::Status CheckOwnLimits() {
+  COHORT_RETURN_IF_ERROR(CheckStackLimit());
+  if (::access("/proc/self/stat", R_OK) != 0) {
+    return absl::InvalidArgumentError(
+        "/proc is not there, by which dlaunch starts and watches processes; mount it: mount -t proc proc /proc");
+  }
+  constexpr rlim_t kLeastAddresses = rlim_t{2} << 30;
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur < kLeastAddresses) {
+    return absl::InvalidArgumentError("the limit on addresses is " + std::to_string(limit.rlim_cur >> 10) +
+                                      " KiB (ulimit -v), and dlaunch reserves more than it uses; raise it, with "
+                                      "ulimit -v unlimited");
+  }
+  return CheckOpenFiles(0, 0, 0);
+}
+
+// The first process of a container dies of no signal that it has not asked for.
+void DieOfSignalsEvenAsFirstProcess() {
+  if (::getpid() != 1) return;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, [](int number) { ::_exit(128 + number); });
+}
+
+}  // namespace
+}  // namespace cohort::launcher
+
+int main(int argc, char** argv) {
+  absl::Status fit = cohort::launcher::OpenStandardStreams();
+  cohort::launcher::DieOfSignalsEvenAsFirstProcess();
+  cohort::launcher::RaiseOpenFileLimit();
+  if (fit.ok()) fit = cohort::launcher::CheckOwnLimits();
+  if (!fit.ok()) return cohort::launcher::Refuse(fit, cohort::launcher::kExitLauncher);
+  ::signal(SIGCHLD, SIG_DFL);  // ignored, as some parents leave it, ends of children would be told to nobody
+  ::signal(SIGXFSZ, SIG_IGN);  // a log at the limit of `ulimit -f` costs the log, not the job
+  if (argc >= 3 && std::strcmp(argv[1], "agent") == 0 && std::strncmp(argv[2], "--node=", 7) == 0) {
+    return cohort::launcher::RunAgent(argc, argv);
+  }
+  if (cohort::launcher::IsSentinelCommand(argc, argv)) cohort::launcher::RunSentinel(argc, argv);
+  if (argc == 3 && std::strcmp(argv[1], "agent") == 0 && std::strcmp(argv[2], "--inventory") == 0) {
+    return cohort::launcher::PrintInventory();
+  }
+  if (const auto* subcommand = argc >= 2 ? cohort::launcher::FindSubcommand(argv[1]) : nullptr) {
+    const std::string_view first = argc == 3 ? argv[2] : "";
+    if (first == "--help" || first == "-h") return cohort::launcher::Answer(std::string(subcommand->help));
+    return subcommand->run(argc, argv);
+  }
+  return cohort::launcher::Launch({argv, argv + argc});
+}

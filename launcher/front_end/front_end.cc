@@ -1,0 +1,414 @@
+#include "cohort/launcher/front_end/front_end.h"
+
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <memory>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/sweep.h"
+#include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/control/describe.h"
+#include "cohort/launcher/front_end/front_end_inside.h"
+#include "cohort/launcher/front_end/job_plan.h"
+#include "cohort/launcher/front_end/job_status.h"
+#include "cohort/launcher/report/job_record.h"
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+constexpr int kHandledSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+constexpr seconds kJoinTimeout{60};
+constexpr seconds kStopSlack{10};           // beyond the grace, before everything is killed
+constexpr milliseconds kRecordLimit{5000};  // for a file system to take report.json
+constexpr seconds kAfterKill{5};            // for what the killed have written, and for their sentinels to sweep
+constexpr seconds kBlameAgentAfter{3};      // for the rendezvous to notice the loss of an agent by itself
+constexpr seconds kTakeOverSlack{20};       // for that, where another host may have to take over before
+
+sigset_t HandledSignals() {
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (const int signal : kHandledSignals) {
+    struct sigaction action{};
+    ::sigaction(signal, nullptr, &action);
+    const bool ignored = action.sa_handler == SIG_IGN;  // nohup: stays so
+    if (!ignored) ::sigaddset(&handled, signal);
+  }
+  return handled;
+}
+
+}  // namespace
+
+FrontEnd::FrontEnd(const Job& job)
+    : job_(job),
+      printer_({.on_drained = [this] { loop_.Post([this] { agents_.SetReading(true); }); },
+                .on_closed =
+                    [this](int fd, int error) {
+                      loop_.Post([this, fd, error] {
+                        // As a program dies of SIGPIPE: `dlaunch ... | head` must come to an end.
+                        const int exit_code = error == EPIPE ? 128 + SIGPIPE : kExitLauncher;
+                        if (!report_)
+                          RequestStop(DescribeClosedStream(fd, error), exit_code, job_.options.grace, false);
+                      });
+                    }}),
+      agents_(&loop_, job,
+              {.on_message = [this](size_t index, const v1::FromNode& message) { OnMessage(index, message); },
+               .on_words =
+                   [this](size_t index, const std::string& words) {
+                     if (!words.empty()) Say(job_.nodes.nodes[index].name + ": " + words);
+                     if (!killed_ && printer_.full()) agents_.SetReading(false);
+                   },
+               .on_ended = [this](size_t index) { OnAgentEnded(index); }}) {
+  members_ = job.placement.nodes;
+  for (size_t i = 0; i < members_.size(); ++i) agent_of_.push_back(i);
+}
+
+v1::NodeStart FrontEnd::MakeStart(size_t index) const {
+  v1::NodeStart start = MakeNodeStart(job_, index, agents_.identity(index));
+  if (index == 0) *start.mutable_plan() = MakeJobPlan(job_, secret_, kJoinTimeout);
+  start.set_rendezvous_address(rendezvous_address_);
+  return start;
+}
+
+absl::Status FrontEnd::StartAgents() {
+  COHORT_ASSIGN_OR_RETURN(secret_, NewJobSecret());
+  const absl::Status status = agents_.Start(signals_.get(), [this] { return IsToldToEnd(); });
+  if (absl::IsCancelled(status)) return status;
+  if (!status.ok()) {
+    return absl::Status(status.code(), "can't start the agents: " + std::string(status.message()));
+  }
+  agents_.Reap();  // the ways to machines that joined are older than the block of SIGCHLD: one may have ended before
+  const absl::Status asked = watch_.Listen(job_.id);
+  if (!asked.ok()) Say("dlaunch status and dlaunch kill won't find this job: " + std::string(asked.message()));
+  v1::ToNode message;
+  *message.mutable_start() = MakeStart(0);
+  agents_.Send(0, message);
+  loop_.After(kJoinTimeout, [this] {
+    loop_.Post([this] { GiveUpUnlessListening(); });  // after all that had come by then: we may have been stopped
+  });
+  return absl::OkStatus();
+}
+
+// All other times are kept by the rendezvous, which its host has not begun: its ssh or srun hangs, or its shell.
+void FrontEnd::GiveUpUnlessListening() {
+  if (!rendezvous_address_.empty() || report_ || user_stop_) return;
+  v1::JobReport report;
+  report.set_headline("the agent of " + job_.nodes.nodes[0].name + " has not answered within " +
+                      std::to_string(std::chrono::duration_cast<seconds>(kJoinTimeout).count()) +
+                      " s; does its machine start programs in that time?");
+  report.set_culprit_rank(-1);
+  report.set_exit_code(kExitLauncher);
+  OnReport(report);
+  KillAgents();
+}
+
+int FrontEnd::Run() {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a killed agent leaves behind comes to us
+  const std::vector<pid_t> older_children = ListChildren();
+  const sigset_t handled = HandledSignals();
+  ::signal(SIGPIPE, SIG_IGN);
+  signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
+  loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
+  int exit_code = kExitLauncher;
+  absl::Status started = StartMetrics();
+  if (started.ok()) started = StartAgents();
+  if (started.ok()) {
+    loop_.Run();
+    if (report_) {
+      TellOfLostOutput();
+      exit_code = report_->exit_code();
+    }
+  } else {
+    if (absl::IsCancelled(started)) {
+      exit_code = stop_code_;
+    } else {
+      Say(std::string(started.message()));
+    }
+    if (!report_) report_.emplace().set_exit_code(exit_code);
+    KillAgents();
+  }
+  held_.Release();
+  BeginRecord();
+  Sweep("COHORT_JOB_ID=" + job_.id, {older_children}, agent_died_ || killed_, seconds(2));
+  if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
+  // Whoever reads us may take their time, unless a user has had enough: from here on a signal ends us as it ends any
+  // program. A notice finds nobody to tell.
+  sigset_t ending = handled;
+  ::sigdelset(&ending, SIGUSR1);
+  ::sigdelset(&ending, SIGUSR2);
+  ::sigprocmask(SIG_UNBLOCK, &ending, nullptr);
+  const bool hurry = at_once_ || (user_stop_ && killed_);
+  const milliseconds print_limit = hurry ? milliseconds(500) : std::chrono::hours(24);
+  AwaitRecord(hurry ? milliseconds(500) : kRecordLimit);
+  printer_.Finish(print_limit);
+  // Ranks that had all ended by then could not be told to.
+  if (const int error = printer_.error(STDOUT_FILENO); exit_code == 0 && error != 0 && error != EPIPE) {
+    Say(DescribeClosedStream(STDOUT_FILENO, error) + "; what the ranks printed there is lost");
+    exit_code = kExitLauncher;
+  }
+  if (exit_code != 0 || !report_->headline().empty()) {
+    Say("exit status " + std::to_string(exit_code));
+    printer_.Finish(print_limit);
+  }
+  return exit_code;
+}
+
+// On a thread of its own: a file server that is gone must not keep dlaunch from its end, nor from signals.
+void FrontEnd::BeginRecord() {
+  if (job_.log_directory.empty() || !report_) return;
+  JobRecord record{.job_id = job_.id,
+                   .source = job_.nodes.source,
+                   .command = job_.options.command,
+                   .nodes = members_,
+                   .started = started_,
+                   .ended = std::chrono::system_clock::now(),
+                   .failed_epochs = failed_epochs_,
+                   .report = *report_};
+  record.command[0] = job_.program.path;
+  record_.emplace([folder = job_.log_directory, record = std::move(record)] { return WriteJobRecord(folder, record); });
+}
+
+void FrontEnd::AwaitRecord(milliseconds limit) {
+  if (!record_) return;
+  const std::optional<absl::Status> kept = record_->Await(runtime::Deadline::After(limit));
+  if (!kept) Say(job_.log_directory + "/report.json is missing: its file system does not take it");
+  if (kept && !kept->ok()) Say(std::string(kept->message()));
+}
+
+void FrontEnd::SendInput(std::string bytes, bool end) {
+  v1::ToNode message;
+  message.mutable_standard_input()->set_bytes(std::move(bytes));
+  message.mutable_standard_input()->set_end(end);
+  agents_.Send(agent_of_[0], message);  // the place of rank 0
+}
+
+void FrontEnd::OnSignal() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    if (info.ssi_signo == SIGCHLD) {
+      agents_.Reap();
+    } else {
+      OnUserSignal(static_cast<int>(info.ssi_signo));
+    }
+  }
+}
+
+// A scheduler's notice of a preemption, most often: the ranks know what to do. The rendezvous knows which of them ask
+// for notices, and which get the signal.
+void FrontEnd::OnNotice(int signal) {
+  if (report_ || user_stop_) return;
+  Say(SignalName(signal) + ": telling all ranks");
+  v1::ToNode message;
+  message.set_notice_signal(signal);
+  host_.Tell(std::move(message));
+}
+
+// Before the first rank has started, when nobody has to be told.
+bool FrontEnd::IsToldToEnd() {
+  signalfd_siginfo info{};
+  while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) continue;  // the agents are looked after when all are started
+    if (signal == SIGUSR1 || signal == SIGUSR2) {
+      Say(SignalName(signal) + " came before the job had started, and there was nobody to tell");
+      continue;
+    }
+    Say(SignalName(signal) + ": ending the job at once");
+    user_stop_ = at_once_ = true;
+    stopped_by_ = SignalName(signal);
+    stop_code_ = 128 + signal;
+    report_ = ReportOfStop();
+    return true;
+  }
+  return false;
+}
+
+void FrontEnd::OnUserSignal(int signal) {
+  if (signal == SIGUSR1 || signal == SIGUSR2) return OnNotice(signal);
+  StopForUser(SignalName(signal), 128 + signal, user_stop_);
+}
+
+void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) {
+  const bool first = !std::exchange(user_stop_, true);
+  const bool nothing_runs = rendezvous_address_.empty();  // whose host starts ranks when it has told it
+  at_once = at_once || nothing_runs;
+  if (first || at_once) {
+    stopped_by_ = who;
+    stop_code_ = exit_code;
+  }
+  if (!at_once) {
+    if (!first) return;
+    loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
+    if (report_) return;  // it ends already, when what it has printed is read
+    Say(who + ": the job is told to end; a second signal, or dlaunch kill --now, ends it at once");
+    held_.Release();
+    RequestStop("stopped by " + who, exit_code, job_.options.grace, false);
+    return;
+  }
+  at_once_ = true;
+  Say(who + ": ending the job at once");
+  held_.Release();
+  RequestStop("stopped by " + who, exit_code, milliseconds(0), true);
+  const v1::JobReport report = ReportOfStop();
+  told_ = report.headline();
+  OnReport(report);
+  loop_.After(seconds(1), [this] { KillAgents(); });
+}
+
+// Of a stop that waits for nobody's report. What had failed before stays the cause.
+v1::JobReport FrontEnd::ReportOfStop() const {
+  v1::JobReport report;
+  report.set_headline((lost_ ? *lost_ + "; then " : "") + "stopped by " + stopped_by_ + ", at once");
+  report.set_exit_code(stop_code_);
+  report.set_culprit_rank(-1);
+  return report;
+}
+
+RunningJob FrontEnd::Running() const {
+  std::vector<std::string> spares;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    if (!HasRanks(i) && !agents_.ended(i) && !given_up_.contains(i)) spares.push_back(job_.nodes.nodes[i].name);
+  }
+  return {.job = &job_,
+          .id = job_.id,
+          .started = started_,
+          .ending = report_.has_value() || user_stop_,
+          .restarts = failed_epochs_.size(),
+          .members = {&members_, &agent_of_},
+          .spares = std::move(spares),
+          .agent_pid = [this](size_t agent) { return agents_.pid(agent); }};
+}
+
+absl::Status FrontEnd::StartMetrics() {
+  if (job_.options.metrics.empty()) return absl::OkStatus();
+  COHORT_ASSIGN_OR_RETURN(const std::string url, watch_.ServeMetrics(job_.options.metrics));
+  Say("metrics at " + url);
+  return absl::OkStatus();
+}
+
+void FrontEnd::RequestStop(const std::string& reason, int exit_code, milliseconds grace, bool everyone) {
+  v1::ToNode message;
+  message.mutable_stop()->set_reason(reason);
+  message.mutable_stop()->set_exit_code(exit_code);
+  message.mutable_stop()->set_grace_ms(static_cast<uint32_t>(grace.count()));
+  const bool preempts = user_stop_ && exit_code == 128 + SIGTERM && !everyone;  // it may be a scheduler's
+  if (preempts) message.mutable_stop()->set_signal(SIGTERM);
+  host_.Tell(message);
+  for (size_t i = 0; i < agents_.size() && everyone; ++i) {
+    if (i != host_.index()) agents_.Send(i, message);
+  }
+}
+
+void FrontEnd::OnAgentEnded(size_t index) {
+  const bool in_order = agents_.EndedInOrder(index);
+  if (!in_order) agent_died_ = true;
+  if (!host_.OnAgentEnded(index, /*over=*/report_.has_value())) {
+    OnHostEnded(index);
+  } else if (!in_order && !report_) {
+    if (agents_.EndedSilently(index)) {
+      lost_ = agents_.DescribeEnd(index);  // better than what the rendezvous can know
+      Say(*lost_);
+      held_.Release();
+    }
+    // An agent that never joined is nothing that the rendezvous could miss.
+    const seconds slack = job_.options.standbys > 0 ? kTakeOverSlack : seconds(0);
+    loop_.After(kBlameAgentAfter + slack, [this, index, text = agents_.DescribeEnd(index)] {
+      const bool missed = HasRanks(index) && !given_up_.contains(index);
+      if (!report_ && missed) RequestStop(text, kExitLauncher, job_.options.grace, false);
+    });
+  }
+  QuitWhenDone();
+}
+
+bool FrontEnd::HasRanks(size_t index) const {
+  return std::find(agent_of_.begin(), agent_of_.end(), index) != agent_of_.end();
+}
+
+// All ranks have ended well, and nobody would look for what is missing. An agent says when nothing is; how its process
+// ended, or the ssh or srun that led to it, says nothing of that.
+void FrontEnd::TellOfLostOutput() {
+  if (report_->exit_code() != 0 || at_once_) return;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    const auto said = all_said_.find(i);
+    if (!HasRanks(i) || (said != all_said_.end() && said->second > failed_epochs_.size())) continue;
+    const std::string& name = job_.nodes.nodes[i].name;
+    const std::string how = overdue_.contains(i) ? "its agent, or the way to it, did not end in time and was killed"
+                                                 : agents_.DescribeEnd(i);
+    const std::string text = "the last output of " + name + " did not come, and is lost: " + how;
+    Say(text);
+    if (report_->exit_code() == 0) report_->set_headline(text);
+    report_->set_exit_code(kExitLauncher);
+  }
+}
+
+void FrontEnd::OnHostEnded(size_t index) {
+  if (!report_) {
+    v1::JobReport report;
+    report.set_headline(agents_.DescribeEnd(index) + "; it hosted the rendezvous, without which the job can't go on");
+    report.set_culprit_rank(-1);
+    report.set_exit_code(kExitLauncher);
+    OnReport(report);
+  }
+  RequestStop("the rendezvous is gone", kExitLauncher, milliseconds(0), true);
+  host_.Abandon();
+}
+
+void FrontEnd::KillAgents() {
+  if (std::exchange(killed_, true)) return;
+  for (size_t i = 0; i < agents_.size(); ++i) {
+    if (agents_.pid(i) != 0) overdue_.insert(i);
+  }
+  agents_.Kill();
+  // Whoever holds their pipes then, as a sentinel that is stopped, has nothing to say.
+  loop_.After(kAfterKill, [this] { loop_.Quit(); });
+  if (!report_) {
+    v1::JobReport report;
+    const std::string killed = "the agents did not end in time and were killed";
+    report.set_exit_code(user_stop_ ? stop_code_ : kExitLauncher);
+    report.set_headline(user_stop_ ? "stopped by " + stopped_by_ + "; " + killed : killed);
+    report.set_culprit_rank(-1);
+    OnReport(report);
+  }
+  agents_.SetReading(true);
+}
+
+void FrontEnd::QuitWhenDone() {
+  const size_t host = host_.index();
+  bool others_ended = true;
+  for (size_t i = 0; i < agents_.size(); ++i) others_ended = others_ended && (i == host || agents_.ended(i));
+  if (others_ended && report_) agents_.CloseInput(host);  // lets the host of the rendezvous go
+  if (others_ended && agents_.ended(host)) loop_.Quit();
+}
+
+int RunJob(const Job& job) {
+  // Before any thread exists, so that every thread has it.
+  sigset_t handled;
+  ::sigemptyset(&handled);
+  for (const int signal : kHandledSignals) ::sigaddset(&handled, signal);
+  ::sigprocmask(SIG_BLOCK, &handled, nullptr);
+  std::unique_ptr<FrontEnd> front_end;
+  try {
+    front_end = std::make_unique<FrontEnd>(job);
+  } catch (const std::system_error& error) {
+    std::fprintf(stderr, "dlaunch: no thread to print from: %s; raise ulimit -u or ulimit -v\n",
+                 error.code().message().c_str());
+    return kExitLauncher;
+  }
+  return front_end->Run();
+}
+
+}  // namespace cohort::launcher

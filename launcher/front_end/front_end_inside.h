@@ -1,0 +1,114 @@
+// The inside of RunJob (front_end.h): the agents' processes, the user's signals, and what is known of the job.
+#pragma once
+
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/base/bounded_call.h"
+#include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/front_end/agent_processes.h"
+#include "cohort/launcher/front_end/front_end.h"
+#include "cohort/launcher/front_end/held_output.h"
+#include "cohort/launcher/front_end/job_watch.h"
+#include "cohort/launcher/front_end/output_printer.h"
+#include "cohort/launcher/front_end/rendezvous_host.h"
+#include "cohort/launcher/front_end/standard_input.h"
+#include "cohort/launcher/report/job_record.h"
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/v1/rendezvous.pb.h"
+#include "google/protobuf/repeated_field.h"
+
+namespace cohort::launcher {
+
+class FrontEnd {
+ public:
+  explicit FrontEnd(const Job& job);
+  int Run();
+
+ private:
+  absl::Status StartAgents();
+  v1::NodeStart MakeStart(size_t index) const;
+  void OnSignal();
+  bool IsToldToEnd();
+  v1::JobReport ReportOfStop() const;
+  void OnUserSignal(int signal);
+  void OnNotice(int signal);
+  void GiveUpUnlessListening();
+  void StopForUser(const std::string& who, int exit_code, bool at_once);
+  RunningJob Running() const;
+  absl::Status StartMetrics();
+  void OnMessage(size_t index, const v1::FromNode& message);
+  void SendInput(std::string bytes, bool end);
+  void OnOutput(const v1::OutputLine& line);
+  void OnLost(const std::string& text);
+  void OnReport(const v1::JobReport& report);
+  void OnRestart(const v1::Restart& restart);
+  void OnLostNode(const v1::LostNode& lost);
+  void OnMembers(size_t index, const v1::Membership& members);
+  bool AreAgents(const google::protobuf::RepeatedField<uint32_t>& agents) const;
+  void Refuse(size_t index, const std::string& what);
+  void OnAgentEnded(size_t index);
+  void OnHostEnded(size_t index);
+  bool HasRanks(size_t index) const;
+  void TellOfLostOutput();
+  void TellOfStopped();
+  void BeginRecord();
+  void AwaitRecord(std::chrono::milliseconds limit);
+  void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);
+  void AwaitAgentsEnds();
+  void KillAgents();
+  void QuitWhenDone();
+  void Say(const std::string& text) { printer_.Print(STDERR_FILENO, "dlaunch: " + Printable(text) + "\n"); }
+
+  const Job& job_;
+  const std::chrono::system_clock::time_point started_ = std::chrono::system_clock::now();
+  std::string secret_;
+  EventLoop loop_;
+  OutputPrinter printer_;
+  HeldOutput held_{&printer_};
+  runtime::FileDescriptor signals_;
+  AgentProcesses agents_;
+  RendezvousHost host_{&loop_, &agents_, job_, [this](const std::string& text) { Say(text); }};
+  StandardInput input_{&loop_, STDIN_FILENO, [this](std::string bytes, bool end) { SendInput(std::move(bytes), end); },
+                       [this](const std::string& why) {
+                         Say("--stdin rank0: the standard input can't be read: " + why + "; rank 0 sees its end");
+                       }};
+  std::string rendezvous_address_;
+  std::optional<v1::JobReport> report_;
+  std::optional<BoundedCall> record_;       // of the job in --log-dir, being written
+  std::vector<v1::NodePlacement> members_;  // the epoch's nodes
+  std::vector<size_t> agent_of_;            // by node
+  std::set<size_t> given_up_;               // agents that the rendezvous has lost
+  std::map<size_t, uint64_t> all_said_;     // by agent, the epoch of whose ranks all that they had printed is here
+  std::set<size_t> overdue_;                // agents that we killed since they, or the way to them, did not end
+  bool lost_node_ = false;                  // in this epoch
+  std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
+  std::optional<std::string> lost_;         // the epoch's first loss of ranks
+  std::optional<std::string> told_;         // what was said of it before its report was there
+  bool user_stop_ = false;
+  std::string stopped_by_;  // with user_stop_: "SIGINT", of the first stop, or the one that ends the job at once
+  int stop_code_ = 0;       // with user_stop_: its exit status
+  bool at_once_ = false;    // the user does not want to wait
+  bool killed_ = false;
+  int silent_seconds_ = 0;  // since the report, of time in which agents were read
+  bool agent_died_ = false;
+  JobWatch watch_{&loop_,
+                  {.job = [this] { return Running(); },
+                   .send = [this](size_t agent, const v1::ToNode& message) { agents_.Send(agent, message); },
+                   .stop = [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); }}};
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,39 @@
+// A job as it was planned, and what the rendezvous gets to know of it.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/machine/placement.h"
+#include "cohort/launcher/machine/program.h"
+#include "cohort/launcher/nodes/node_source.h"
+#include "cohort/launcher/options/options.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+struct Job {
+  std::string id;  // NewJobId
+  Options options;
+  JobNodes nodes;
+  Placement placement;
+  std::vector<v1::SpareNode> spares;  // of the last of `nodes`, after those that have ranks
+  Program program;
+  std::string working_directory;
+  std::string log_directory;  // absolute, exists; empty: no files
+};
+
+// Whether the job may go on after the loss of a node.
+bool NodesAreReplaceable(const Job& job);
+
+// Everything that the rendezvous decides from. On other hosts the ranks' environment begins with what of ours means the
+// same there; --env comes after it. Reads this process' environment: call before other threads exist.
+v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::milliseconds join_timeout);
+
+// What the agent of node `index` gets to know at its start, but the plan and where the rendezvous is. Node 0 hosts it.
+v1::NodeStart MakeNodeStart(const Job& job, size_t index, const TlsIdentity& identity);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,34 @@
+// What dlaunch can tell of the job that it runs.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/front_end/job_plan.h"
+#include "cohort/launcher/jobs/live_view.h"
+#include "cohort/v1/job.pb.h"
+
+namespace cohort::launcher {
+
+struct RunningJob {
+  const Job* job = nullptr;
+  std::string id;
+  std::chrono::system_clock::time_point started;
+  bool ending = false;
+  size_t restarts = 0;
+  JobMembers members;
+  std::vector<std::string> spares;               // nodes held idle
+  std::function<pid_t(size_t agent)> agent_pid;  // 0: it has ended
+};
+
+// Everything but nodes and ranks. Of a command that would not fit into a packet nothing.
+v1::JobStatus DescribeJob(const RunningJob& running);
+// The nodes from `first_node` on, `most` of them; with the first the names of some spares.
+void AddNodes(const RunningJob& running, size_t first_node, size_t most, v1::JobStatus* status);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,51 @@
+#include "cohort/launcher/front_end/job_watch.h"
+
+#include <limits>
+#include <utility>
+
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+
+JobWatch::JobWatch(EventLoop* loop, Callbacks callbacks)
+    : loop_(loop),
+      callbacks_(std::move(callbacks)),
+      live_([this](size_t agent, uint64_t look) {
+        v1::ToNode message;
+        message.set_look(look);
+        callbacks_.send(agent, message);
+      }),
+      asked_(loop,
+             {.status = [this](const v1::JobRequest& request) { return Answer(request); }, .stop = callbacks_.stop}) {}
+
+v1::JobStatus JobWatch::Answer(const v1::JobRequest& request) {
+  const RunningJob job = callbacks_.job();
+  v1::JobStatus status = DescribeJob(job);
+  if (request.ranks()) {
+    const auto now = EventLoop::Clock::now();
+    live_.Refresh(job.members, now);
+    live_.AddRanks(job.members, request.first_rank(), JobSocket::kBytesOfRanks, now, &status);
+  } else {
+    AddNodes(job, request.first_node(), JobSocket::kNodesPerAnswer, &status);
+  }
+  return status;
+}
+
+absl::StatusOr<std::string> JobWatch::ServeMetrics(const std::string& address) {
+  const auto wanted = [this] { loop_->Post([this] { LookForMetrics(); }); };
+  COHORT_ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(address, wanted));
+  return "http://" + address.substr(0, address.rfind(':') + 1) + std::to_string(metrics_->port()) + "/metrics";
+}
+
+void JobWatch::LookForMetrics() {
+  live_.Refresh(callbacks_.job().members, EventLoop::Clock::now());
+  loop_->After(kViewsComeWithin, [this] {
+    const RunningJob job = callbacks_.job();
+    v1::JobStatus status = DescribeJob(job);
+    AddNodes(job, 0, job.members.nodes->size(), &status);
+    live_.AddRanks(job.members, 0, std::numeric_limits<size_t>::max(), EventLoop::Clock::now(), &status);
+    metrics_->Publish(std::move(status));
+  });
+}
+
+}  // namespace cohort::launcher

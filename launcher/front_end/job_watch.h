@@ -1,0 +1,56 @@
+// Those who look at a running job from outside, and who may end it: `dlaunch status`, `top` and `kill` by its socket,
+// Prometheus by its metrics.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/front_end/job_status.h"
+#include "cohort/launcher/jobs/job_socket.h"
+#include "cohort/launcher/jobs/live_view.h"
+#include "cohort/launcher/metrics/metrics_server.h"
+#include "cohort/v1/job.pb.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// To be used on the loop's thread.
+class JobWatch {
+ public:
+  struct Callbacks {
+    std::function<RunningJob()> job;                            // as it is now
+    std::function<void(size_t agent, const v1::ToNode&)> send;  // dropped where the agent is gone
+    std::function<void(bool at_once)> stop;                     // `dlaunch kill`
+  };
+  JobWatch(EventLoop* loop, Callbacks callbacks);
+
+  // For `dlaunch status`, `top` and `kill`. kInternal where the address can't be had: nobody can ask then.
+  absl::Status Listen(const std::string& job_id) { return asked_.Listen(job_id); }
+  // For Prometheus. The URL where it listens. See MetricsServer::Start.
+  absl::StatusOr<std::string> ServeMetrics(const std::string& address);
+
+  void OnView(size_t agent, const v1::NodeView& view) { live_.OnView(agent, view, EventLoop::Clock::now()); }
+  // The ranks are other processes from now on.
+  void OnEpoch() { live_.Forget(); }
+
+ private:
+  static constexpr std::chrono::milliseconds kViewsComeWithin{150};
+
+  v1::JobStatus Answer(const v1::JobRequest& request);
+  void LookForMetrics();
+
+  EventLoop* loop_;
+  Callbacks callbacks_;
+  LiveView live_;
+  JobSocket asked_;
+  std::unique_ptr<MetricsServer> metrics_;  // last, so that its threads end first
+};
+
+}  // namespace cohort::launcher

@@ -1,0 +1,100 @@
+#include "cohort/launcher/machine/cpus.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+
+namespace cohort::launcher {
+namespace {
+
+std::optional<int> ReadNumber(const std::string& path) {
+  std::ifstream file(path);
+  int value = 0;
+  return file >> value ? std::optional<int>(value) : std::nullopt;
+}
+
+std::vector<int> AffinityMask() {
+  // Machines with more CPUs than a cpu_set_t holds make the call fail with EINVAL: larger sets, then.
+  for (int limit = CPU_SETSIZE; limit <= 1 << 16; limit *= 4) {
+    cpu_set_t* set = CPU_ALLOC(limit);
+    const size_t bytes = CPU_ALLOC_SIZE(limit);
+    std::vector<int> cpus;
+    if (::sched_getaffinity(0, bytes, set) == 0) {
+      for (int cpu = 0; cpu < limit; ++cpu) {
+        if (CPU_ISSET_S(cpu, bytes, set)) cpus.push_back(cpu);
+      }
+    }
+    CPU_FREE(set);
+    if (!cpus.empty()) return cpus;
+  }
+  return {0};
+}
+
+}  // namespace
+
+std::vector<std::vector<int>> AvailableCores() {
+  std::map<std::tuple<int, int, int>, std::vector<int>> cores;  // by package and core, or by the CPU itself
+  for (const int cpu : AffinityMask()) {
+    const std::string topology = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+    const std::optional<int> core = ReadNumber(topology + "core_id");
+    cores[{ReadNumber(topology + "physical_package_id").value_or(0), core.value_or(0), core ? -1 : cpu}].push_back(cpu);
+  }
+  std::vector<std::vector<int>> list;
+  for (auto& [place, cpus] : cores) list.push_back(std::move(cpus));
+  return list;
+}
+
+std::vector<int> AvailableCpus() {
+  std::vector<int> cpus;
+  for (const std::vector<int>& core : AvailableCores()) cpus.insert(cpus.end(), core.begin(), core.end());
+  return cpus;
+}
+
+std::vector<std::vector<int>> Restrict(const std::vector<std::vector<int>>& groups, const std::vector<int>& cpus) {
+  std::vector<std::vector<int>> kept;
+  for (const std::vector<int>& group : groups) {
+    std::vector<int> own;
+    for (const int cpu : group) {
+      if (std::find(cpus.begin(), cpus.end(), cpu) != cpus.end()) own.push_back(cpu);
+    }
+    if (!own.empty()) kept.push_back(std::move(own));
+  }
+  return kept;
+}
+
+int CpusWithinQuota(int cpus) {
+  // cgroup v2: "max 100000" or "<quota> <period>", of our cgroup and of each above it.
+  std::ifstream self("/proc/self/cgroup");
+  std::string line;
+  std::string path;
+  while (std::getline(self, line)) {
+    if (line.starts_with("0::")) path = line.substr(3);
+  }
+  int result = cpus;
+  for (;;) {
+    std::ifstream file("/sys/fs/cgroup" + (path == "/" ? "" : path) + "/cpu.max");
+    double quota = 0;
+    double period = 0;
+    if (file >> quota >> period && quota > 0 && period > 0) {
+      result = std::min(result, std::max(1, static_cast<int>((quota + period - 1) / period)));
+    }
+    const size_t slash = path.rfind('/');
+    if (path.empty() || slash == std::string::npos) break;
+    path.erase(slash);
+  }
+  return std::max(result, 1);
+}
+
+int CpuShare(int own, int ranks) {
+  const int available = static_cast<int>(AvailableCpus().size());
+  const int even = CpusWithinQuota(available) / std::max(ranks, 1);
+  return std::max(1, own > 0 ? std::min(own, even) : even);
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,93 @@
+#include "cohort/launcher/machine/program.h"
+
+#include <limits.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string_view>
+
+#include "absl/status/status.h"
+
+namespace cohort::launcher {
+namespace {
+
+enum class Kind { kAbsent, kUnusable, kExecutable };
+
+Kind Look(const std::string& path, std::string* why) {
+  struct stat info{};
+  if (::stat(path.c_str(), &info) != 0) return Kind::kAbsent;
+  if (S_ISDIR(info.st_mode)) {
+    *why = path + " is a folder, not a program";
+    return Kind::kUnusable;
+  }
+  if (!S_ISREG(info.st_mode)) {
+    *why = path +
+           (S_ISFIFO(info.st_mode)   ? " is a pipe"
+            : S_ISSOCK(info.st_mode) ? " is a socket"
+                                     : " is a device") +
+           ", not a program";
+    return Kind::kUnusable;
+  }
+  if (::access(path.c_str(), X_OK) != 0) {
+    struct statvfs where{};
+    if ((info.st_mode & 0111) != 0 && ::statvfs(path.c_str(), &where) == 0 && (where.f_flag & ST_NOEXEC) != 0) {
+      *why = path + " lies on a file system where nothing may be executed (mounted noexec); copy it to another";
+      return Kind::kUnusable;
+    }
+    *why = path + " is not executable; use chmod +x, or name its interpreter first (python3 script.py)";
+    return Kind::kUnusable;
+  }
+  return Kind::kExecutable;
+}
+
+}  // namespace
+
+std::string OwnPath() {
+  char path[PATH_MAX];
+  const ssize_t n = ::readlink("/proc/self/exe", path, sizeof path);
+  return n <= 0 ? "" : std::string(path, static_cast<size_t>(n));
+}
+
+absl::StatusOr<Program> FindProgram(const std::string& name, const std::string& path,
+                                    const std::string& working_directory, const std::string& own_folder) {
+  std::string why;
+  if (name.find('/') != std::string::npos) {
+    std::string_view rest = name;
+    while (rest.starts_with("./")) rest.remove_prefix(2);  // which would be shown
+    const std::string absolute = name[0] == '/' ? name : working_directory + "/" + std::string(rest);
+    switch (Look(absolute, &why)) {
+      case Kind::kExecutable:
+        return Program{absolute, ""};
+      case Kind::kUnusable:
+        return absl::PermissionDeniedError(why);
+      case Kind::kAbsent:
+        return absl::NotFoundError("there is no program " + absolute);
+    }
+  }
+  std::string first_unusable;
+  const auto usable = [&](const std::string& folder, Program* program) {
+    program->path = (folder.empty() ? working_directory : folder) + "/" + name;
+    if (program->path[0] != '/') program->path = working_directory + "/" + program->path;
+    const Kind kind = Look(program->path, &why);
+    if (kind == Kind::kUnusable && first_unusable.empty()) first_unusable = why;
+    return kind == Kind::kExecutable;
+  };
+  Program program;
+  for (size_t begin = 0; !path.empty() && begin <= path.size();) {
+    const size_t colon = std::min(path.find(':', begin), path.size());
+    program.where = "in PATH";
+    if (usable(path.substr(begin, colon - begin), &program)) return program;
+    begin = colon + 1;
+  }
+  program.where = "in the working directory";
+  if (usable(working_directory, &program)) return program;
+  program.where = "beside dlaunch";
+  if (usable(own_folder, &program)) return program;
+  if (!first_unusable.empty()) return absl::PermissionDeniedError(first_unusable);
+  return absl::NotFoundError("there is no program '" + name + "' in PATH, in the working directory (" +
+                             working_directory + ") or beside dlaunch (" + own_folder + "); give its path");
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,51 @@
+#include "cohort/launcher/machine/rank_environment.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+#include "cohort/launcher/base/process_environment.h"
+#include "cohort/launcher/machine/cuda_devices.h"
+
+namespace cohort::launcher {
+
+std::vector<std::string> BuildRankEnvironment(const std::vector<std::string>& inherited, const RankEnvironment& rank) {
+  const v1::Assignment& job = *rank.assignment;
+  std::map<std::string, std::string> variables;
+  for (const std::string& variable : inherited) {
+    const size_t equals = variable.find('=');
+    if (equals == std::string::npos || BelongsToAnotherLauncher(std::string_view(variable).substr(0, equals))) continue;
+    variables[variable.substr(0, equals)] = variable.substr(equals + 1);
+  }
+  variables.emplace("OMP_NUM_THREADS", std::to_string(rank.cpu_share));  // unless set
+  for (const std::string& variable : job.job().environment()) {
+    const size_t equals = variable.find('=');
+    if (equals != std::string::npos) variables[variable.substr(0, equals)] = variable.substr(equals + 1);
+  }
+  if (rank.rank->devices_size() > 0 && rank.rank->devices(0).kind() == v1::Device::KIND_CUDA) {
+    variables["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID";
+    variables["CUDA_VISIBLE_DEVICES"] = VisibleDevicesMask({rank.rank->devices().begin(), rank.rank->devices().end()});
+  }
+  const std::string node = std::to_string(rank.node);
+  variables["COHORT_AGENT"] = rank.agent_address;
+  variables["COHORT_JOB_ID"] = job.job().job_id();
+  variables["COHORT_LOCAL_RANK"] = std::to_string(rank.rank->local_rank());
+  variables["RANK"] = std::to_string(rank.rank->rank());
+  variables["WORLD_SIZE"] = std::to_string(job.world_size());
+  variables["LOCAL_RANK"] = std::to_string(rank.rank->local_rank());
+  variables["LOCAL_WORLD_SIZE"] = std::to_string(job.placement().ranks_size());
+  variables["GROUP_RANK"] = node;
+  variables["NODE_RANK"] = node;
+  variables["GROUP_WORLD_SIZE"] = std::to_string(job.nodes_size());
+  variables["MASTER_ADDR"] = job.master_address();
+  variables["MASTER_PORT"] = std::to_string(job.master_port());
+  variables["TORCHELASTIC_RUN_ID"] = job.job().job_id();
+  variables["TORCHELASTIC_MAX_RESTARTS"] = std::to_string(job.job().max_restarts());
+  variables["COHORT_EPOCH"] = std::to_string(std::max<uint64_t>(job.epoch(), 1));
+  variables["TORCHELASTIC_RESTART_COUNT"] = std::to_string(job.epoch() > 0 ? job.epoch() - 1 : 0);
+  std::vector<std::string> result;
+  for (const auto& [name, value] : variables) result.push_back(name + "=" + value);
+  return result;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,90 @@
+#include "cohort/launcher/nodes/node_source.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/nodes/joined_nodes.h"
+#include "cohort/launcher/nodes/kubernetes.h"
+#include "cohort/launcher/nodes/lsf.h"
+#include "cohort/launcher/nodes/node_order.h"
+#include "cohort/launcher/nodes/pbs.h"
+#include "cohort/launcher/nodes/simulated_nodes.h"
+#include "cohort/launcher/nodes/slurm.h"
+#include "cohort/launcher/nodes/ssh_hosts.h"
+#include "cohort/launcher/nodes/this_machine.h"
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+struct NamedSource {
+  std::string name;
+  std::unique_ptr<NodeSource> source;
+};
+
+std::vector<NamedSource> AllSources() {
+  std::vector<NamedSource> sources;
+#define COHORT_ENVIRONMENT(name, Source) sources.push_back({name, std::make_unique<Source>()});
+#include "cohort/launcher/nodes/environments.def"
+#undef COHORT_ENVIRONMENT
+  return sources;
+}
+
+// Its place in the list.
+absl::StatusOr<size_t> Choose(const std::vector<NamedSource>& sources, const Options& options) {
+  std::string names;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    names += (i > 0 ? ", " : "") + sources[i].name;
+    const Detection detection = sources[i].source->Detect(options);
+    if (options.launcher.empty()) {
+      if (detection.applies) return i;
+    } else if (options.launcher == sources[i].name) {
+      if (detection.applies) return i;
+      return absl::InvalidArgumentError("--launcher " + options.launcher + " can't be used here: " + detection.because +
+                                        "; leave it out, or see --explain");
+    }
+  }
+  if (options.launcher.empty()) {
+    return absl::InvalidArgumentError("there are no nodes to run on; use --nnodes 1 or --simulate-nodes");
+  }
+  return absl::InvalidArgumentError("--launcher '" + options.launcher + "': give one of " + names);
+}
+
+}  // namespace
+
+absl::StatusOr<JobNodes> FindNodes(const Options& options) {
+  const std::vector<NamedSource> sources = AllSources();
+  COHORT_ASSIGN_OR_RETURN(const size_t chosen, Choose(sources, options));
+  // Whoever gives them expects that strangers are kept out by them.
+  if (sources[chosen].name != "kubernetes" && (options.insecure || !options.token_file.empty())) {
+    return absl::InvalidArgumentError((options.insecure ? "--insecure" : "--token-file " + options.token_file) +
+                                      " is for pods, and the nodes come from: " + sources[chosen].name +
+                                      " (see --explain); leave it out");
+  }
+  COHORT_ASSIGN_OR_RETURN(JobNodes found, sources[chosen].source->Find(options));
+  COHORT_RETURN_IF_ERROR(OrderNodes(options, &found.nodes));
+  return found;
+}
+
+bool RunsElsewhere(const Options& options) {
+  const std::vector<NamedSource> sources = AllSources();
+  const absl::StatusOr<size_t> chosen = Choose(sources, options);
+  return chosen.ok() && sources[*chosen].source->RunsElsewhere(options);
+}
+
+std::string ExplainSources(const Options& options) {
+  const std::vector<NamedSource> sources = AllSources();
+  const absl::StatusOr<size_t> chosen = Choose(sources, options);
+  std::string text;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const Detection detection = sources[i].source->Detect(options);
+    std::string line = (chosen.ok() && *chosen == i ? "* " : "  ") + sources[i].name;
+    line.append(14 - std::min<size_t>(13, line.size()), ' ');
+    text += line + detection.because + "\n";
+  }
+  return text;
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,45 @@
+#include "cohort/launcher/nodes/simulated_nodes.h"
+
+#include "absl/status/status.h"
+#include "cohort/launcher/machine/cpus.h"
+#include "cohort/launcher/machine/numa_nodes.h"
+#include "cohort/launcher/machine/simulated_devices.h"
+
+namespace cohort::launcher {
+
+Detection SimulatedNodes::Detect(const Options& options) const {
+  if (!options.simulate_nodes) return {false, "no --simulate-nodes"};
+  return {true, "--simulate-nodes " + std::to_string(*options.simulate_nodes)};
+}
+
+absl::StatusOr<JobNodes> SimulatedNodes::Find(const Options& options) const {
+  const int count = *options.simulate_nodes;
+  const bool fits = !options.nodes || (options.min_nodes ? *options.min_nodes <= count && count <= *options.nodes
+                                                         : *options.nodes == count);
+  if (!fits) {
+    return absl::InvalidArgumentError("--nnodes " + std::to_string(*options.nodes) + " and --simulate-nodes " +
+                                      std::to_string(count) + " contradict each other; leave --nnodes out");
+  }
+  JobNodes found{.source = std::to_string(count) + " simulated node" + (count > 1 ? "s" : "") + " on this machine",
+                 .spawner = "local",
+                 .share_host = true,
+                 .nodes = {}};
+  const std::vector<int> cpus = AvailableCpus();
+  const std::vector<std::vector<int>> cores = AvailableCores();
+  const std::vector<std::vector<int>> numa_nodes =
+      options.bind == Bind::kNuma ? FindNumaNodes(cpus) : std::vector<std::vector<int>>();
+  for (int i = 0; i < count; ++i) {
+    const bool share = cpus.size() < static_cast<size_t>(count);
+    const size_t begin = share ? 0 : i * cpus.size() / count;
+    const size_t end = share ? cpus.size() : (i + 1) * cpus.size() / count;
+    const std::vector<int> own(cpus.begin() + begin, cpus.begin() + end);
+    found.nodes.push_back({.name = "node" + std::to_string(i),
+                           .devices = SimulatedDevices(options.simulate_gpus.value_or(0)),
+                           .cpus = own,
+                           .cores = Restrict(cores, own),
+                           .numa_nodes = Restrict(numa_nodes, own)});
+  }
+  return found;
+}
+
+}  // namespace cohort::launcher

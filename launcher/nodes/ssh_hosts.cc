@@ -1,0 +1,56 @@
+#include "cohort/launcher/nodes/ssh_hosts.h"
+
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/base/host_name.h"
+#include "cohort/launcher/base/text_file.h"
+#include "cohort/launcher/nodes/host_list.h"
+#include "cohort/launcher/nodes/remote_hosts.h"
+#include "cohort/launcher/nodes/this_machine.h"
+#include "cohort/launcher/spawn/ssh_command.h"
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::launcher {
+namespace {
+
+// By one of the names that it always has; "user@" may stand before it.
+bool IsThisMachine(const std::string& host) {
+  const std::string name = host.substr(host.find('@') + 1);
+  return name == "localhost" || name == "::1" || name.starts_with("127.") || name == HostName();
+}
+
+}  // namespace
+
+Detection SshHosts::Detect(const Options& options) const {
+  if (!options.hosts.empty()) return {true, "--hosts " + options.hosts};
+  if (!options.host_file.empty()) return {true, "--hostfile " + options.host_file};
+  return {false, "neither --hosts nor --hostfile"};
+}
+
+absl::StatusOr<JobNodes> SshHosts::Find(const Options& options) const {
+  std::vector<HostEntry> hosts;
+  if (!options.hosts.empty()) {
+    COHORT_ASSIGN_OR_RETURN(hosts, ParseHostList(options.hosts, "--hosts"));
+  } else {
+    COHORT_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.host_file, "--hostfile"));
+    COHORT_ASSIGN_OR_RETURN(hosts, ParseHostFile(text, "--hostfile " + options.host_file));
+  }
+  COHORT_ASSIGN_OR_RETURN(hosts, FirstHosts(std::move(hosts), options, "the list"));
+  absl::StatusOr<JobNodes> found = AskHosts(options, hosts, SshWay(options, "by ssh"));
+  if (found.ok() || hosts.size() != 1 || !IsThisMachine(hosts[0].host)) return found;
+  return absl::Status(found.status().code(), std::string(found.status().message()) + "; for this machine alone leave " +
+                                                 (options.hosts.empty() ? "--hostfile" : "--hosts") + " out");
+}
+
+RemoteWay SshWay(const Options& options, const std::string& source) {
+  const bool has_patience = options.ssh_command.find("ConnectTimeout") != std::string::npos;  // ssh heeds the first
+  return {.spawner = "ssh",
+          .command = &SshCommand,
+          .source = source,
+          .unreachable_status = 255,
+          .trial = options.ssh_command + " HOST true",
+          .patience = has_patience ? "" : "--ssh \"" + options.ssh_command + " -o ConnectTimeout=15\""};
+}
+
+}  // namespace cohort::launcher

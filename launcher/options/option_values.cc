@@ -1,0 +1,87 @@
+#include "cohort/launcher/options/option_values.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <string_view>
+
+#include "cohort/launcher/base/whole_number.h"
+
+namespace cohort::launcher {
+
+absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
+  PortRange range;
+  const char* const end = text.data() + text.size();
+  const auto [colon, error] = std::from_chars(text.data(), end, range.first);
+  bool good = error == std::errc() && colon != end && *colon == ':';
+  if (good) {
+    const auto [stop, second] = std::from_chars(colon + 1, end, range.last);
+    good = second == std::errc() && stop == end;
+  }
+  if (!good || range.first < 1 || range.last < range.first || range.last > 65535) {
+    return absl::InvalidArgumentError("--port-range '" + text +
+                                      "': give the first and the last TCP port, such as 29400:29499");
+  }
+  if (range.first == range.last) {
+    return absl::InvalidArgumentError("--port-range '" + text +
+                                      "': one port is too few, since dlaunch listens itself and MASTER_PORT is "
+                                      "another; give at least three, such as 29400:29402");
+  }
+  *out = range;
+  return absl::OkStatus();
+}
+
+absl::Status ReadRate(const std::string& text, uint64_t* out) {
+  uint64_t value = 0;
+  const char* const end = text.data() + text.size();
+  auto [unit, error] = std::from_chars(text.data(), end, value);
+  const std::string_view units = "KMG";
+  const size_t power = unit != end ? units.find(*unit) + 1 : 0;
+  if (unit != end && power > 0) ++unit;
+  constexpr uint64_t kMost = uint64_t{1} << 40;
+  if (error != std::errc() || unit != end || value < 1 || value > kMost || (value << (10 * power)) > kMost) {
+    return absl::InvalidArgumentError("--log-rate '" + text +
+                                      "': give bytes a second, at most 1024G, such as 64K or 1M");
+  }
+  *out = value << (10 * power);
+  return absl::OkStatus();
+}
+
+absl::Status ReadPassedVariables(const std::string& text, std::vector<std::string>* names) {
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t comma = std::min(text.find(',', begin), text.size());
+    const std::string name = text.substr(begin, comma - begin);
+    const size_t star = name.find('*');
+    if (name.empty() || name == "*" || name.find('=') != std::string::npos ||
+        (star != std::string::npos && star + 1 != name.size())) {
+      return absl::InvalidArgumentError("--env-pass '" + text +
+                                        "': give names separated by commas, such as HOME,XDG_* (the values are "
+                                        "this shell's; --env NAME=VALUE sets another)");
+    }
+    names->push_back(name);
+    begin = comma + 1;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadMetrics(const std::string& text, std::string* address) {
+  const size_t colon = text.rfind(':');
+  const std::string host = colon == std::string::npos ? "127.0.0.1" : text.substr(0, colon);
+  const std::string port = colon == std::string::npos ? text : text.substr(colon + 1);
+  const std::optional<int> number = ReadWholeNumber(port, 0, 65535);
+  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
+  in6_addr unused{};
+  const bool known = ::inet_pton(bracketed ? AF_INET6 : AF_INET,
+                                 (bracketed ? host.substr(1, host.size() - 2) : host).c_str(), &unused) == 1;
+  if (!known || !number) {
+    return absl::InvalidArgumentError(
+        "--metrics '" + text +
+        "': give a TCP port, or an address of this machine and a port, such as 9400 or 0.0.0.0:9400");
+  }
+  *address = host + ":" + std::to_string(*number);
+  return absl::OkStatus();
+}
+
+}  // namespace cohort::launcher

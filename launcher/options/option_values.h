@@ -1,0 +1,24 @@
+// Values of dlaunch's options that have a form of their own. Pure. Each gives kInvalidArgument with the option, what
+// was typed and what would work; the value is then as it was.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/options/options.h"
+
+namespace cohort::launcher {
+
+// --port-range: "29400:29499".
+absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out);
+// --log-rate: "5000", "64K", "1M".
+absl::Status ReadRate(const std::string& text, uint64_t* out);
+// --env-pass: "A,B_*". Adds to `names`.
+absl::Status ReadPassedVariables(const std::string& text, std::vector<std::string>* names);
+// --metrics: "9400", "0.0.0.0:9400", "[::1]:9400". A port alone is this machine's own.
+absl::Status ReadMetrics(const std::string& text, std::string* address);
+
+}  // namespace cohort::launcher

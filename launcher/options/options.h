@@ -1,0 +1,84 @@
+// dlaunch's command line.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cohort/launcher/base/exit_status.h"
+
+namespace cohort::launcher {
+
+inline constexpr int kMaxNodes = 65536;
+inline constexpr int kMaxRanksPerNode = 1024;
+inline constexpr int kMaxDevicesPerNode = 1024;
+inline constexpr int kMaxRestarts = 1000000;
+inline constexpr int kUsualRestarts = 3;  // with --on-failure restart alone
+
+enum class OnFailure { kEnd, kContinue, kRestart };
+enum class RankOrder { kGiven, kNatural, kFile };
+// What a rank's processes may run on: its share of the node's cores, a NUMA node, or whatever dlaunch may.
+enum class Bind { kCore, kNuma, kNone };
+
+// TCP ports that dlaunch may listen on; 0 to 0: any.
+struct PortRange {
+  int first = 0;
+  int last = 0;
+};
+
+struct Options {
+  std::optional<int> nodes;      // the most, with min_nodes
+  std::optional<int> min_nodes;  // --nnodes MIN:MAX: go on with so few
+  int spares = 0;                // --spares: idle nodes beyond `nodes`, for the places of lost ones
+  int standbys = 0;              // --standby: nodes that can take over for the rendezvous' host
+  std::optional<int> ranks;      // -n: of the whole job
+  std::optional<int> ranks_per_node;
+  std::optional<int> gpus_per_rank;
+  std::string launcher;                           // a name in environments.def; empty: the first that applies
+  std::string hosts;                              // --hosts as typed; empty: not given
+  std::string host_file;                          // --hostfile; empty: not given
+  std::string ssh_command = "ssh";                // a program and its arguments, separated by blanks
+  std::string agent_path;                         // dlaunch on the other hosts; empty: where it lies here
+  std::optional<std::chrono::milliseconds> wait;  // for other machines to join
+  std::optional<PortRange> ports;                 // where dlaunch and its agents listen
+  std::string interface;                          // --iface: its name, or a network; empty: all
+  std::string token_file;                         // the secret that pods share; empty: not given
+  bool insecure = false;                          // pods need none
+  std::optional<int> simulate_nodes;
+  std::optional<int> simulate_gpus;
+  OnFailure on_failure = OnFailure::kEnd;
+  int max_restarts = 0;  // above 0 exactly with kRestart
+  RankOrder rank_order = RankOrder::kGiven;
+  std::string rank_order_file;  // with kFile
+  Bind bind = Bind::kCore;
+  std::string metrics;  // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
+  bool dry_run = false;
+  bool explain = false;
+  std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order
+  // --env-pass: names, or the beginning of some before a '*', that also reach ranks on other hosts.
+  std::vector<std::string> passed_variables;
+  bool input_to_first_rank = false;  // --stdin rank0
+  std::string log_directory;         // empty: no files
+  uint64_t log_rate = 0;             // --log-rate: bytes a second of each rank; 0: no limit
+  std::chrono::milliseconds grace = std::chrono::seconds(10);
+  std::vector<std::string> command;  // the program and its arguments, never empty
+};
+
+struct CommandLine {
+  // Text to print instead of running anything (--help, --version).
+  std::optional<std::string> print;
+  Options options;
+};
+
+// Parses what the user typed (argv[0] is skipped). Pure: looks at nothing but its arguments. kInvalidArgument names the
+// argument, the allowed values and what would work, in a line for each argument.
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& argv);
+
+// "2.5": seconds, 0 to a day. kInvalidArgument names `option`.
+absl::StatusOr<std::chrono::milliseconds> ParseSeconds(const std::string& option, const std::string& text);
+
+}  // namespace cohort::launcher

@@ -1,0 +1,54 @@
+#include "cohort/launcher/options/subcommand_line.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "CLI/App.hpp"
+#include "CLI/Config.hpp"
+#include "CLI/Formatter.hpp"
+
+namespace cohort::launcher {
+
+namespace {
+
+// A word that is no number to us, as it is to CLI11: "-9" in "dlaunch kill -9 JOB".
+bool LooksLikeSignal(const std::string& word) {
+  return word.size() > 1 && word[0] == '-' && word[1] >= '0' && word[1] <= '9';
+}
+
+}  // namespace
+
+absl::Status ReadSubcommandLine(std::vector<std::string> words, const SubcommandLine& line) {
+  const auto invalid = [&](const std::string& why) { return absl::InvalidArgumentError(why + "; use: " + line.use); };
+  if (std::find(words.begin(), words.end(), "") != words.end()) return invalid("an argument is empty");
+  CLI::App app;
+  app.set_help_flag();
+  app.allow_extras();
+  if (line.operand != nullptr) app.add_option("OPERAND", *line.operand);
+  for (const auto& [name, value] : line.flags) app.add_flag(name, *value);
+  for (const auto& [name, value] : line.values) app.add_option(name, *value);
+  std::erase(words, "--");  // no operand begins with a dash
+  for (size_t i = 0; i < words.size(); ++i) {
+    const bool is_value = i > 0 && std::any_of(line.values.begin(), line.values.end(),
+                                               [&](const auto& value) { return value.first == words[i - 1]; });
+    if (!is_value && LooksLikeSignal(words[i])) return invalid("unknown option '" + words[i] + "'");
+  }
+  std::reverse(words.begin(), words.end());  // as CLI11 wants them
+  try {
+    app.parse(std::move(words));
+  } catch (const CLI::ParseError& error) {
+    const std::string what = error.what();
+    const std::string name = what.substr(0, what.find(':'));
+    if (what.starts_with("Could not convert: ")) return invalid("one of its options takes no value");
+    if (what.ends_with(" missing")) return invalid(name + " has no value");
+    return invalid(what.find("required but received") != std::string::npos ? name + " is given twice" : what);
+  }
+  if (const std::vector<std::string> rest = app.remaining(); !rest.empty()) {
+    const bool option = rest[0].size() > 1 && rest[0][0] == '-';
+    return invalid(option ? "unknown option '" + rest[0].substr(0, rest[0].find('=')) + "'" : "one argument too many");
+  }
+  if (line.operand_required && line.operand->empty()) return invalid("an argument is missing");
+  return absl::OkStatus();
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,123 @@
+#include "cohort/launcher/report/diagnosis.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cohort/launcher/base/printable.h"
+#include "cohort/launcher/options/options.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr char kRed[] = "\x1b[1;31m";
+constexpr char kDim[] = "\x1b[2m";
+constexpr char kPlain[] = "\x1b[0m";
+constexpr size_t kMaxLineBytes = 2000;
+
+std::string Shown(std::string_view text) { return Printable(text, kMaxLineBytes); }
+
+const v1::RankExit* ExitOf(const v1::JobReport& report, int rank) {
+  const auto found = std::find_if(report.exits().begin(), report.exits().end(),
+                                  [rank](const v1::RankExit& exit) { return static_cast<int>(exit.rank()) == rank; });
+  return rank < 0 || found == report.exits().end() ? nullptr : &*found;
+}
+
+bool SaidLast(const v1::JobReport& report, std::string_view words) {
+  return std::any_of(report.last_lines().begin(), report.last_lines().end(), [words](const std::string& line) {
+    return line.find(words) != std::string::npos && line.find("Assertion") != std::string::npos;
+  });
+}
+
+// What such an end usually means, or empty.
+std::string Hint(const v1::JobReport& report, const v1::RankExit& exit, bool cpu_time_limited) {
+  if (exit.lost() || exit.killed_by_us()) return "";
+  if (!exit.started()) {
+    if (report.exit_code() != kExitNotFound) return "";  // its error says what to do
+    return "a program without a slash is looked up in PATH, then in the working directory, then beside dlaunch";
+  }
+  if (exit.passed_on())
+    return "the program does not handle that signal, by which schedulers give notice of a preemption";
+  switch (exit.signal()) {
+    case SIGKILL:
+      if (!exit.out_of_memory().empty()) {
+        return "run fewer ranks on a node, lower what each needs, or raise the limit of the job's memory";
+      }
+      return std::string("dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg)") +
+             (cpu_time_limited ? " or at the limit on CPU time (ulimit -t)" : "") + ", or a person";
+    case SIGSEGV:
+    case SIGBUS:
+      return "an invalid memory access; a core file or a debugger shows where";
+    case SIGABRT:
+      if (SaidLast(report, "tcp_ep.c")) {
+        return "UCX does that at a message that is none of its own: something else connects to the rank's port (a "
+               "scanner, "
+               "another job); see COHORT_PORT_RANGE, and close those ports to strangers";
+      }
+      return "the program ended itself (a failed assertion or an uncaught exception)";
+    case SIGXCPU:
+      return "the CPU time limit was reached (ulimit -t)";
+    default:
+      return "";
+  }
+}
+
+class Text {
+ public:
+  explicit Text(bool colour) : colour_(colour) {}
+  void Line(const std::string& indent, const std::string& text, const char* colour = nullptr) {
+    const bool coloured = colour_ && colour != nullptr;
+    text_ += indent + (coloured ? colour : "") + text + (coloured ? kPlain : "") + "\n";
+  }
+  std::string Take() { return std::move(text_); }
+
+ private:
+  const bool colour_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& options) {
+  if (report.exit_code() == 0 && report.headline().empty()) return "";
+  Text text(options.colour);
+  const v1::RankExit* culprit = ExitOf(report, report.culprit_rank());
+  const std::string hint = culprit != nullptr ? Hint(report, *culprit, options.cpu_time_limited) : "";
+  std::string log = culprit != nullptr ? culprit->log_path() : "";
+  if (!options.told) {
+    text.Line("", "dlaunch: " + Shown(report.headline()), kRed);
+  } else if (!hint.empty() || !log.empty() || report.last_lines_size() > 0 || report.others_size() > 0) {
+    const bool of_one = report.culprit_rank() >= 0;
+    text.Line("", std::string("dlaunch: more on the failure ") +
+                      (of_one ? "of rank " + std::to_string(report.culprit_rank()) + " " : "") + "that is told above:");
+  }
+  if (!hint.empty()) text.Line("  ", hint, kDim);
+  // Lines of both streams are told, and a shell makes two names of this.
+  if (absl::EndsWith(log, ".err")) log = absl::StrCat(log.substr(0, log.size() - 3), "{out,err}");
+  const std::string whose =
+      report.culprit_rank() >= 0 ? "rank " + std::to_string(report.culprit_rank()) : "the first rank that failed";
+  if (report.last_lines_size() > 0) {
+    text.Line("  ", "last lines of " + whose + (log.empty() ? "" : " (" + Shown(log) + ")") + ":");
+    const int total = report.last_lines_size();
+    const int shown = static_cast<int>(std::min(options.last_lines, static_cast<size_t>(total)));
+    for (int i = total - shown; i < total; ++i) text.Line("    | ", Shown(report.last_lines(i)));
+  } else if (!log.empty()) {
+    text.Line("  ", whose + " printed nothing; its log: " + Shown(log));
+  }
+  if (report.others_size() > 0) {
+    text.Line("  ", report.culprit_rank() >= 0 ? "the others:" : "the ranks:");
+    const int shown = static_cast<int>(std::min(options.others, static_cast<size_t>(report.others_size())));
+    for (int i = 0; i < shown; ++i) text.Line("    ", Shown(report.others(i)));
+    if (shown < report.others_size()) {
+      text.Line("    ", "and " + std::to_string(report.others_size() - shown) + " more");
+    }
+  }
+  if (!report.not_restarted().empty()) text.Line("", "dlaunch: no restart: " + Shown(report.not_restarted()));
+  return text.Take();
+}
+
+}  // namespace cohort::launcher

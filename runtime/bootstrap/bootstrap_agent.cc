@@ -1,0 +1,349 @@
+// Ranks that dlaunch started: everything comes from the node's agent.
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/bootstrap/agent_connection.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/v1/agent.pb.h"
+
+namespace cohort::runtime {
+namespace {
+
+constexpr uint32_t kMaxWorld = 1u << 24;
+constexpr uint32_t kMaxDevices = 1024;
+constexpr int kMaxListedRanks = 8192;
+constexpr size_t kMaxText = 8 * 1024;
+constexpr std::chrono::nanoseconds kRetryAfter = std::chrono::milliseconds(100);
+
+absl::Status BadWelcome(const std::string& what) {
+  return absl::InternalError("the agent's welcome makes no sense: " + what);
+}
+
+RankSet FromProto(const v1::RankSet& proto) {
+  RankSet set;
+  set.everyone = proto.everyone();
+  for (uint32_t rank : proto.ranks()) {
+    if (rank < kMaxWorld) set.ranks.push_back(static_cast<int>(rank));
+  }
+  return set;
+}
+
+void ToProto(const RankSet& set, v1::RankSet* proto) {
+  // A longer list would not fit into a packet; whoever knows nothing of the group ignores its failure.
+  proto->set_everyone(set.everyone || set.ranks.size() > kMaxListedRanks);
+  if (proto->everyone()) return;
+  for (int rank : set.ranks) proto->add_ranks(static_cast<uint32_t>(rank));
+}
+
+absl::Status AddNodes(const google::protobuf::RepeatedPtrField<v1::Node>& nodes, Identity* identity) {
+  for (const v1::Node& node : nodes) {
+    const int64_t next =
+        identity->nodes.empty() ? 0 : int64_t{identity->nodes.back().first_rank} + identity->nodes.back().rank_count;
+    if (node.first_rank() != next || node.rank_count() < 1 || next + node.rank_count() > identity->world_size ||
+        node.index() != identity->nodes.size()) {
+      return BadWelcome("node " + std::to_string(node.index()) + " does not follow the one before it");
+    }
+    identity->nodes.push_back(NodeInfo{static_cast<int>(node.index()), node.name(), static_cast<int>(node.first_rank()),
+                                       static_cast<int>(node.rank_count())});
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Identity> ReadWelcome(const v1::Welcome& welcome) {
+  if (welcome.protocol() != kAgentProtocol) {
+    return absl::FailedPreconditionError("the agent speaks version " + std::to_string(welcome.protocol()) +
+                                         " of its protocol and this program version " + std::to_string(kAgentProtocol) +
+                                         "; build both from one version of cohort");
+  }
+  if (welcome.world_size() < 1 || welcome.world_size() > kMaxWorld || welcome.rank() >= welcome.world_size()) {
+    return BadWelcome("rank " + std::to_string(welcome.rank()) + " of " + std::to_string(welcome.world_size()));
+  }
+  if (welcome.local_world_size() < 1 || welcome.local_world_size() > static_cast<uint32_t>(kMaxLocalRanks) ||
+      welcome.local_rank() >= welcome.local_world_size()) {
+    return BadWelcome("local rank " + std::to_string(welcome.local_rank()));
+  }
+  if (welcome.devices_per_rank() > kMaxDevices || welcome.devices_size() > static_cast<int>(kMaxDevices)) {
+    return BadWelcome("too many devices");
+  }
+  Identity identity;
+  identity.job_id = welcome.job_id();
+  identity.epoch = welcome.epoch();
+  identity.rank = static_cast<int>(welcome.rank());
+  identity.world_size = static_cast<int>(welcome.world_size());
+  identity.node = static_cast<int>(welcome.node());
+  identity.local_rank = static_cast<int>(welcome.local_rank());
+  identity.local_world_size = static_cast<int>(welcome.local_world_size());
+  identity.devices_per_rank = static_cast<int>(welcome.devices_per_rank());
+  for (const v1::Device& device : welcome.devices()) {
+    const DeviceKind kind = device.kind() == v1::Device::KIND_CUDA ? DeviceKind::kCuda : DeviceKind::kSimulated;
+    identity.devices.push_back(
+        Device{static_cast<int>(device.index()), kind, static_cast<int>(device.node_index()), device.id()});
+  }
+  identity.job_secret = welcome.job_secret();
+  identity.data_interface_ip = welcome.data_interface_ip();
+  identity.nodes_share_host = welcome.nodes_share_host();
+  return identity;
+}
+
+// The nodes cover the world, and this rank lies where it should.
+absl::Status CheckNodes(const Identity& identity) {
+  const auto index = static_cast<size_t>(identity.node);
+  if (index >= identity.nodes.size()) return BadWelcome("node " + std::to_string(identity.node) + " is not listed");
+  const NodeInfo& last = identity.nodes.back();
+  const NodeInfo& own = identity.nodes[index];
+  if (last.first_rank + last.rank_count != identity.world_size) return BadWelcome("nodes do not cover the world");
+  if (own.first_rank + identity.local_rank != identity.rank || own.rank_count != identity.local_world_size) {
+    return BadWelcome("this rank is not on its node");
+  }
+  return absl::OkStatus();
+}
+
+class AgentBootstrap final : public Bootstrap {
+ public:
+  AgentBootstrap(std::string address, int local_rank) : address_(std::move(address)), local_rank_(local_rank) {}
+
+  absl::StatusOr<Joined> Join(Deadline deadline) override;
+  absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) override;
+  absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline) override;
+  bool Poll(BootstrapListener& listener) override;
+  bool Look() override { return !said_gone_ && connection_.Receive(); }
+  void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) override;
+  void ReportGroupFailure(const GroupFailure& failure) override;
+  bool AskToBeKilled(const std::string& why) override;
+  void AskForNotices() override;
+  void ReportPreemptionStep(uint64_t step) override;
+  void ReportPreempted(uint64_t step) override;
+  void Goodbye() override;
+  bool HasEpochs() const override { return true; }
+  absl::Status AwaitNextEpoch(Deadline deadline) override;
+  std::unique_ptr<Bootstrap> NewOfThisKind() const override {
+    auto next = std::make_unique<AgentBootstrap>(address_, local_rank_);
+    next->stays_ = stays_;
+    return next;
+  }
+
+ private:
+  absl::Status FetchNodes(uint32_t count, Identity* identity, Deadline deadline);
+  void Deliver(const v1::AgentMessage& message, BootstrapListener& listener) const;
+  void SayGone(BootstrapListener& listener);
+
+  const std::string address_;
+  const int local_rank_;
+  bool stays_ = false;
+  AgentConnection connection_;
+  RankControl* control_ = nullptr;
+  uint32_t seen_events_ = 0;
+  bool said_gone_ = false;
+  int rank_ = 0;
+  int world_size_ = 1;
+  std::string node_name_;
+};
+
+absl::StatusOr<Bootstrap::Joined> AgentBootstrap::Join(Deadline deadline) {
+  v1::RankMessage message;
+  v1::RankHello* hello = message.mutable_hello();
+  hello->set_protocol(kAgentProtocol);
+  hello->set_local_rank(static_cast<uint32_t>(local_rank_));
+  hello->set_stays(stays_);
+  v1::AgentMessage first;
+  FileDescriptor descriptor;
+  COHORT_RETURN_IF_ERROR(connection_.Connect(address_, message, deadline, &first, &descriptor));
+  if (first.has_refused()) return absl::FailedPreconditionError("the agent refused this rank: " + first.refused());
+  if (!first.has_welcome()) return BadWelcome("another message came first");
+  if (!descriptor.valid()) return BadWelcome("no node segment came with it");
+
+  Joined joined;
+  COHORT_ASSIGN_OR_RETURN(joined.identity, ReadWelcome(first.welcome()));
+  if (joined.identity.local_rank != local_rank_) return BadWelcome("it is for another local rank");
+  COHORT_RETURN_IF_ERROR(AddNodes(first.welcome().nodes(), &joined.identity));
+  COHORT_RETURN_IF_ERROR(FetchNodes(first.welcome().node_count(), &joined.identity, deadline));
+  COHORT_RETURN_IF_ERROR(CheckNodes(joined.identity));
+  COHORT_ASSIGN_OR_RETURN(joined.segment, Segment::Attach(descriptor.Release(), joined.identity.local_rank));
+  if (joined.segment->local_ranks() != joined.identity.local_world_size) {
+    return BadWelcome("the node segment was made for " + std::to_string(joined.segment->local_ranks()) + " ranks");
+  }
+  control_ = &joined.segment->control(joined.identity.local_rank);
+  rank_ = joined.identity.rank;
+  world_size_ = joined.identity.world_size;
+  node_name_ = joined.identity.nodes[static_cast<size_t>(joined.identity.node)].name;
+  return joined;
+}
+
+// The pages of the node list that did not fit into the welcome.
+absl::Status AgentBootstrap::FetchNodes(uint32_t count, Identity* identity, Deadline deadline) {
+  while (identity->nodes.size() < count) {
+    v1::RankMessage message;
+    const uint64_t request = connection_.NextRequest();
+    message.mutable_nodes()->set_request(request);
+    message.mutable_nodes()->set_first(static_cast<uint32_t>(identity->nodes.size()));
+    COHORT_ASSIGN_OR_RETURN(const v1::AgentMessage answer, connection_.Call(message, request, deadline));
+    if (answer.nodes().nodes().empty()) return BadWelcome("the list of nodes ends early");
+    COHORT_RETURN_IF_ERROR(AddNodes(answer.nodes().nodes(), identity));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AgentBootstrap::Put(std::string_view key, std::string_view value, Deadline deadline) {
+  v1::RankMessage message;
+  const uint64_t request = connection_.NextRequest();
+  message.mutable_put()->set_request(request);
+  message.mutable_put()->set_key(std::string(key));
+  message.mutable_put()->set_value(std::string(value));
+  COHORT_ASSIGN_OR_RETURN(const v1::AgentMessage answer, connection_.Call(message, request, deadline));
+  if (!answer.put().error().empty()) return absl::AlreadyExistsError(answer.put().error());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> AgentBootstrap::Get(std::string_view key, Deadline deadline) {
+  while (true) {
+    v1::RankMessage message;
+    const uint64_t request = connection_.NextRequest();
+    message.mutable_get()->set_request(request);
+    message.mutable_get()->set_key(std::string(key));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left()).count();
+    const std::chrono::milliseconds timeout(std::clamp<int64_t>(left, 1, 60'000));
+    const auto asked_until = Deadline::Clock::now() + timeout;
+    message.mutable_get()->set_timeout_ms(static_cast<uint32_t>(timeout.count()));
+    // The agent keeps the time; its answer that the time ran out may take a moment longer.
+    const Deadline patience =
+        deadline.infinite() ? deadline
+                            : Deadline(std::max(deadline.time(), Deadline::Clock::now()) + std::chrono::seconds(1));
+    absl::StatusOr<v1::AgentMessage> answer = connection_.Call(message, request, patience);
+    if (!answer.ok()) return answer.status();  // none in time says nothing of the key
+    if (answer->get().found()) return answer->get().value();
+    if (deadline.passed()) return absl::NotFoundError("nobody has put the key " + std::string(key));
+    // An answer before its time: the store holds no more waiting requests.
+    if (Deadline::Clock::now() < asked_until) std::this_thread::sleep_for(std::min(kRetryAfter, deadline.left()));
+  }
+}
+
+bool AgentBootstrap::Poll(BootstrapListener& listener) {
+  const uint32_t events = control_->events.load(std::memory_order_relaxed);
+  if (events == seen_events_ && !connection_.pending()) [[likely]]
+    return false;
+  if (said_gone_) return false;
+  std::atomic_thread_fence(std::memory_order_acquire);
+  seen_events_ = events;
+  connection_.Receive();
+  const std::deque<v1::AgentMessage> news = connection_.Take();
+  for (const v1::AgentMessage& message : news) Deliver(message, listener);
+  if (!connection_.status().ok()) SayGone(listener);
+  return !news.empty() || said_gone_;
+}
+
+void AgentBootstrap::Deliver(const v1::AgentMessage& message, BootstrapListener& listener) const {
+  if (message.has_ranks_lost()) {
+    std::vector<int> ranks;
+    for (uint32_t rank : message.ranks_lost().ranks()) {
+      if (rank < static_cast<uint32_t>(world_size_)) ranks.push_back(static_cast<int>(rank));
+    }
+    listener.OnRanksLost(ranks, message.ranks_lost().text());
+  } else if (message.has_group_failure()) {
+    const v1::GroupFailure& proto = message.group_failure();
+    GroupFailure failure;
+    failure.group = proto.group();
+    failure.epoch = proto.epoch();
+    failure.members = FromProto(proto.members());
+    // A failure is one, whatever the code says.
+    const bool known = proto.code() >= 1 && proto.code() <= 16;
+    const auto code = known ? static_cast<absl::StatusCode>(proto.code()) : absl::StatusCode::kUnknown;
+    failure.status = absl::Status(code, proto.text());
+    failure.blamed_rank = proto.blamed_rank();
+    failure.from_rank = proto.from_rank();
+    failure.sequence = proto.sequence();
+    listener.OnGroupFailure(failure);
+  } else if (message.has_preemption()) {
+    listener.OnPreemptionNotice(message.preemption().signal());
+  } else if (message.has_stop_step()) {
+    const v1::StopStep& stop = message.stop_step();
+    listener.OnStopStep(stop.none() ? std::nullopt : std::optional<uint64_t>(stop.step()));
+  }
+}
+
+void AgentBootstrap::SayGone(BootstrapListener& listener) {
+  said_gone_ = true;
+  std::vector<int> others;
+  for (int rank = 0; rank < world_size_; ++rank) {
+    if (rank != rank_) others.push_back(rank);
+  }
+  listener.OnRanksLost(others, "the agent of " + node_name_ + " (pid " + std::to_string(connection_.agent_pid()) +
+                                   ") is gone, so rank " + std::to_string(rank_) + " no longer belongs to the job");
+}
+
+void AgentBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members,
+                                 bool expired) {
+  v1::RankMessage message;
+  v1::StallReport* stall = message.mutable_stall();
+  stall->set_group(group);
+  stall->set_epoch(epoch);
+  stall->set_sequence(sequence);
+  ToProto(members, stall->mutable_members());
+  stall->set_expired(expired);
+  connection_.Post(message);
+}
+
+void AgentBootstrap::ReportGroupFailure(const GroupFailure& failure) {
+  v1::RankMessage message;
+  v1::GroupFailure* proto = message.mutable_group_failure();
+  proto->set_group(failure.group);
+  proto->set_epoch(failure.epoch);
+  ToProto(failure.members, proto->mutable_members());
+  proto->set_code(static_cast<uint32_t>(failure.status.code()));
+  proto->set_text(std::string(failure.status.message().substr(0, kMaxText)));
+  proto->set_blamed_rank(failure.blamed_rank);
+  proto->set_from_rank(failure.from_rank);
+  connection_.Post(message);
+}
+
+bool AgentBootstrap::AskToBeKilled(const std::string& why) {
+  v1::RankMessage message;
+  message.mutable_kill()->set_text(why.substr(0, kMaxText));
+  connection_.Post(message);
+  return true;
+}
+
+void AgentBootstrap::AskForNotices() {
+  v1::RankMessage message;
+  message.mutable_preemption();
+  connection_.Post(message);
+}
+
+void AgentBootstrap::ReportPreemptionStep(uint64_t step) {
+  v1::RankMessage message;
+  message.set_preemption_step(step);
+  connection_.Post(message);
+}
+
+void AgentBootstrap::ReportPreempted(uint64_t step) {
+  v1::RankMessage message;
+  message.set_preempted(step);
+  connection_.Post(message);
+}
+
+void AgentBootstrap::Goodbye() {
+  v1::RankMessage message;
+  message.mutable_goodbye();
+  connection_.Post(message);
+  control_->state.store(kRankFinalised, std::memory_order_release);
+}
+
+absl::Status AgentBootstrap::AwaitNextEpoch(Deadline deadline) {
+  control_ = nullptr;
+  v1::RankMessage message;
+  message.mutable_next_epoch();
+  return connection_.SendLast(message, deadline);
+}
+
+}  // namespace
+
+std::unique_ptr<Bootstrap> BootstrapFromAgent(std::string address, int local_rank) {
+  return std::make_unique<AgentBootstrap>(std::move(address), local_rank);
+}
+
+}  // namespace cohort::runtime

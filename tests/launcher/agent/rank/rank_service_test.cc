@@ -1,0 +1,429 @@
+// The agent's side of agent.proto, spoken to by hand: who is let in, what each request is answered with.
+#include "cohort/launcher/agent/rank/rank_service.h"
+
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstddef>
+#include <cstring>
+#include <future>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/segment/agent_protocol.h"
+#include "cohort/runtime/segment/segment.h"
+
+namespace cohort::launcher {
+namespace {
+
+// A rank's end of the socket.
+class Client {
+ public:
+  explicit Client(const std::string& address) : fd_(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
+    sockaddr_un name{};
+    name.sun_family = AF_UNIX;
+    std::memcpy(name.sun_path + 1, address.data() + 1, address.size() - 1);
+    connected_ = ::connect(fd_.get(), reinterpret_cast<const sockaddr*>(&name),
+                           static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + address.size())) == 0;
+  }
+  bool connected() const { return connected_; }
+  void SendBytes(const std::string& bytes) { (void)!::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL); }
+  void Send(const v1::RankMessage& message) { SendBytes(message.SerializeAsString()); }
+  void SayHello(uint32_t local_rank, uint32_t protocol = runtime::kAgentProtocol) {
+    v1::RankMessage message;
+    message.mutable_hello()->set_protocol(protocol);
+    message.mutable_hello()->set_local_rank(local_rank);
+    Send(message);
+  }
+  // The next message; KIND_NOT_SET when the agent has closed, or says nothing for a long time.
+  v1::AgentMessage Receive() {
+    pollfd ready{fd_.get(), POLLIN, 0};
+    v1::AgentMessage result;
+    if (::poll(&ready, 1, 30'000) <= 0) return result;
+    std::string packet(1 << 16, '\0');
+    iovec data{packet.data(), packet.size()};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &data;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t n = ::recvmsg(fd_.get(), &message, MSG_CMSG_CLOEXEC);
+    if (n <= 0) return result;
+    if (const cmsghdr* header = CMSG_FIRSTHDR(&message); header != nullptr && header->cmsg_type == SCM_RIGHTS) {
+      int received = -1;
+      std::memcpy(&received, CMSG_DATA(header), sizeof received);
+      segment_ = runtime::FileDescriptor(received);
+    }
+    result.ParseFromArray(packet.data(), static_cast<int>(n));
+    return result;
+  }
+  runtime::FileDescriptor& segment() { return segment_; }
+
+ private:
+  runtime::FileDescriptor fd_;
+  runtime::FileDescriptor segment_;
+  bool connected_ = false;
+};
+
+// An agent of two ranks, whose rendezvous is a key-value store in this test.
+class RankServiceTest : public testing::Test {
+ protected:
+  RankServiceTest() : address_(NewSocketAddress()) {
+    assignment_.set_epoch(1);
+    assignment_.set_world_size(1002);
+    assignment_.mutable_job()->set_job_id("job-1");
+    assignment_.mutable_job()->set_job_secret(std::string(32, 's'));
+    assignment_.mutable_placement()->set_node(1);
+    for (int i = 0; i < 2; ++i) {
+      v1::RankPlacement* rank = assignment_.mutable_placement()->add_ranks();
+      rank->set_rank(1 + i);
+      rank->set_local_rank(i);
+    }
+    for (int i = 0; i < 1000; ++i) {
+      v1::Node* node = assignment_.add_nodes();
+      node->set_index(i);
+      node->set_name("node" + std::to_string(i) + "." + std::string(200, 'n'));  // DNS allows 253: pages stay packets
+    }
+    service_ = std::make_unique<RankService>(
+        &loop_, assignment_, "127.0.0.1",
+        RankService::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { Answer(message); },
+                               .group_of = [this](int local_rank) { return local_rank == 0 ? ::getpid() : stranger_; },
+                               .on_hello = [](int, pid_t, bool) {},
+                               .on_goodbye = [this](int) { ++goodbyes_; },
+                               .on_next_epoch = [this](int) { ++staying_; },
+                               .on_kill_request = [](int, const std::string&) {},
+                               .on_vanished = [this](int, pid_t) { ++vanished_; }});
+    EXPECT_TRUE(service_->Start(address_).ok());
+    thread_ = std::thread([this] { loop_.Run(); });
+  }
+  ~RankServiceTest() override {
+    loop_.Post([this] { loop_.Quit(); });
+    thread_.join();
+  }
+  void Answer(const v1::FromAgent& message) {
+    if (message.has_put()) {
+      ++puts_;
+      v1::PutReply reply;
+      reply.set_request(message.put().request());
+      service_->OnPutReply(reply);
+    }
+    if (message.has_get()) {
+      ++gets_;
+      v1::GetReply reply;
+      reply.set_request(message.get().request());
+      reply.set_found(message.get().key() != "absent");
+      reply.set_value("value of " + message.get().key());
+      service_->OnGetReply(reply);
+    }
+    if (message.has_stall()) ++stalls_;
+    if (message.has_group_failure()) ++failures_;
+    if (message.has_preemption_step()) {
+      EXPECT_EQ(message.preemption_step().epoch(), assignment_.epoch());
+      steps_ = message.preemption_step().step();
+    }
+    if (message.has_preempted()) {
+      EXPECT_EQ(message.preempted().epoch(), assignment_.epoch());
+      stopped_before_ = message.preempted().step();
+    }
+  }
+  v1::GetReply Get(Client* client, const std::string& key, uint64_t request) {
+    v1::RankMessage message;
+    message.mutable_get()->set_request(request);
+    message.mutable_get()->set_key(key);
+    client->Send(message);
+    return client->Receive().get();
+  }
+
+  const std::string address_;
+  pid_t stranger_ = 1;  // a process that we do not descend from by group or parent within reach
+  v1::Assignment assignment_;
+  EventLoop loop_;
+  std::unique_ptr<RankService> service_;
+  std::atomic<int> gets_{0}, puts_{0}, stalls_{0}, goodbyes_{0}, vanished_{0}, staying_{0}, failures_{0};
+  std::atomic<uint64_t> steps_{0};           // the latest answer to a notice
+  std::atomic<uint64_t> stopped_before_{0};  // the step
+  std::thread thread_;
+};
+
+TEST_F(RankServiceTest, WelcomesARankAndHandsOutTheSegment) {
+  Client client(address_);
+  ASSERT_TRUE(client.connected());
+  client.SayHello(0);
+  const v1::AgentMessage message = client.Receive();
+  ASSERT_TRUE(message.has_welcome()) << message.ShortDebugString();
+  EXPECT_EQ(message.welcome().rank(), 1u);
+  EXPECT_EQ(message.welcome().node(), 1u);
+  EXPECT_EQ(message.welcome().world_size(), 1002u);
+  EXPECT_EQ(message.welcome().local_world_size(), 2u);
+  EXPECT_EQ(message.welcome().job_secret().size(), 32u);
+  EXPECT_EQ(message.welcome().data_interface_ip(), "127.0.0.1");
+  ASSERT_TRUE(client.segment().valid());
+  const auto segment = runtime::Segment::Attach(client.segment().Release(), 0);
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  EXPECT_EQ((*segment)->local_ranks(), 2);
+
+  // The rest of the nodes, page by page, and news with a raised event count.
+  int nodes = message.welcome().nodes_size();
+  while (nodes < 1000) {
+    v1::RankMessage request;
+    request.mutable_nodes()->set_request(5);
+    request.mutable_nodes()->set_first(static_cast<uint32_t>(nodes));
+    client.Send(request);
+    const v1::NodesReply reply = client.Receive().nodes();
+    ASSERT_GT(reply.nodes_size(), 0);
+    EXPECT_EQ(reply.nodes(0).index(), static_cast<uint32_t>(nodes));
+    nodes += reply.nodes_size();
+  }
+  EXPECT_EQ(nodes, 1000);
+  const uint32_t before = (*segment)->control(0).events.load();
+  v1::RanksLost lost;
+  lost.add_ranks(2);
+  lost.add_ranks(700);
+  lost.set_text("rank 2 is gone");
+  loop_.Post([&] { service_->OnRanksLost(lost); });
+  EXPECT_EQ(client.Receive().ranks_lost().text(), "rank 2 is gone");
+  EXPECT_EQ((*segment)->control(1).state.load(), runtime::kRankLost);
+  // The packet comes first, then the count: look until it is there.
+  while ((*segment)->control(0).events.load() == before) std::this_thread::yield();
+}
+
+TEST_F(RankServiceTest, RefusesStrangersByName) {
+  struct Case {
+    uint32_t local_rank;
+    uint32_t protocol;
+    const char* says;
+  };
+  for (const Case& wrong : {Case{0, 99, "version 99"}, Case{7, runtime::kAgentProtocol, "no local rank 7"},
+                            Case{1, runtime::kAgentProtocol, "does not belong to local rank 1"}}) {
+    if (wrong.local_rank == 1) {
+      // A group that exists and is not ours.
+      stranger_ = ::fork();
+      if (stranger_ == 0) {
+        ::pause();
+        ::_exit(0);
+      }
+    }
+    Client client(address_);
+    client.SayHello(wrong.local_rank, wrong.protocol);
+    const v1::AgentMessage message = client.Receive();
+    EXPECT_NE(message.refused().find(wrong.says), std::string::npos) << message.ShortDebugString();
+    EXPECT_FALSE(client.segment().valid());
+    EXPECT_EQ(client.Receive().kind_case(), v1::AgentMessage::KIND_NOT_SET) << "and the connection is closed";
+  }
+  ::kill(stranger_, SIGKILL);
+  ::waitpid(stranger_, nullptr, 0);
+}
+
+TEST_F(RankServiceTest, ARankIsOneProcess) {
+  Client first(address_);
+  first.SayHello(0);
+  ASSERT_TRUE(first.Receive().has_welcome());
+  Client second(address_);
+  second.SayHello(0);
+  EXPECT_NE(second.Receive().refused().find("already"), std::string::npos);
+}
+
+TEST_F(RankServiceTest, ARankThatJoinsLateHearsOfEarlierFailures) {
+  loop_.Post([this] {
+    v1::GroupFailure failure;
+    failure.set_group(7);
+    failure.mutable_members()->set_everyone(true);
+    failure.set_from_rank(0);
+    service_->OnGroupFailure(failure);
+    v1::RanksLost lost;
+    lost.add_ranks(0);
+    service_->OnRanksLost(lost);
+  });
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  EXPECT_EQ(client.Receive().group_failure().group(), 7u);
+  EXPECT_EQ(client.Receive().ranks_lost().ranks_size(), 1);
+}
+
+// All ranks of a large group say so when its time is over; the rendezvous need hear it once from a node.
+TEST_F(RankServiceTest, AGroupWhoseTimeIsOverIsPassedOnOnce) {
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  const auto say = [&client](uint64_t group, absl::StatusCode code) {
+    v1::RankMessage message;
+    message.mutable_group_failure()->set_group(group);
+    message.mutable_group_failure()->set_code(static_cast<uint32_t>(code));
+    client.Send(message);
+  };
+  for (int i = 0; i < 3; ++i) say(7, absl::StatusCode::kDeadlineExceeded);
+  for (int i = 0; i < 3; ++i) say(8, absl::StatusCode::kDeadlineExceeded);
+  for (int i = 0; i < 3; ++i) say(9, absl::StatusCode::kUnavailable);  // these tell who blames whom
+  EXPECT_EQ(Get(&client, "key", 1).value(), "value of key");           // all of them were handled before it
+  EXPECT_EQ(failures_, 1 + 1 + 3);
+}
+
+TEST_F(RankServiceTest, CachesWhatTheStoreAnswered) {
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  for (uint64_t request = 1; request <= 5; ++request) {
+    const v1::GetReply reply = Get(&client, "key", request);
+    EXPECT_EQ(reply.request(), request);
+    EXPECT_EQ(reply.value(), "value of key");
+  }
+  EXPECT_EQ(gets_, 1);
+  EXPECT_FALSE(Get(&client, "absent", 9).found());
+  EXPECT_FALSE(Get(&client, "absent", 10).found());
+  EXPECT_EQ(gets_, 3) << "what was not found is asked for again";
+  v1::RankMessage put;
+  put.mutable_put()->set_request(77);
+  put.mutable_put()->set_key("mine");
+  client.Send(put);
+  EXPECT_EQ(client.Receive().put().request(), 77u);
+}
+
+TEST_F(RankServiceTest, TellsAnOrderlyEndFromAVanishedRank) {
+  {
+    Client client(address_);
+    client.SayHello(0);
+    ASSERT_TRUE(client.Receive().has_welcome());
+    v1::RankMessage goodbye;
+    goodbye.mutable_goodbye();
+    client.Send(goodbye);
+    EXPECT_EQ(Get(&client, "key", 1).value(), "value of key");  // the goodbye was handled before it
+  }
+  EXPECT_EQ(goodbyes_, 1);
+  for (int i = 0; i < 2; ++i) {
+    // The agent sees the old connection's end before it lets the rank in again.
+    for (bool welcome = false; !welcome;) {
+      Client client(address_);
+      client.SayHello(0);
+      welcome = client.Receive().has_welcome();
+    }
+  }
+  while (vanished_ < 2) std::this_thread::yield();
+  EXPECT_EQ(vanished_, 2);
+}
+
+// Survivors read what a dead rank left in the store once they hear of its death: all of it must have arrived by then,
+// and nothing may come later.
+TEST_F(RankServiceTest, WhatADeadRankHadSentComesBeforeItsEndAndNothingAfter) {
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  v1::RankMessage put;
+  put.mutable_put()->set_request(1);
+  put.mutable_put()->set_key("mine");
+  constexpr int kPuts = 100;  // more than the loop reads in one turn
+  std::atomic<bool> sent{false}, taken{false};
+  loop_.Post([&] {
+    while (!sent) std::this_thread::yield();  // nothing is read meanwhile
+    service_->TakeRest(0, /*for_good=*/true);
+    EXPECT_EQ(puts_, kPuts);
+    taken = true;
+  });
+  for (int i = 0; i < kPuts; ++i) client.Send(put);
+  sent = true;
+  while (!taken) std::this_thread::yield();
+  client.Send(put);
+  Client other(address_);  // the loop goes on
+  other.SayHello(7);
+  EXPECT_FALSE(other.Receive().refused().empty());
+  EXPECT_EQ(puts_, kPuts);
+}
+
+// Whatever a stranger or a broken rank sends: refused or ignored, and others are served as before.
+TEST_F(RankServiceTest, SurvivesRandomPackets) {
+  const unsigned seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937 random(seed);
+  Client rank(address_);
+  rank.SayHello(0);
+  ASSERT_TRUE(rank.Receive().has_welcome());
+  for (int i = 0; i < 200; ++i) {
+    Client client(address_);
+    std::string bytes(random() % 100, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    client.SendBytes(bytes);
+    rank.SendBytes(bytes.substr(0, random() % 4));  // sometimes also on a connection that was let in
+  }
+  for (;;) {
+    Client again(address_);
+    again.SayHello(7);
+    if (!again.Receive().refused().empty()) break;
+  }
+}
+
+// More connections than there are places, all from this user, that never say a word.
+TEST_F(RankServiceTest, SilentConnectionsLoseTheirPlacesToRanks) {
+  std::vector<std::unique_ptr<Client>> silent;
+  for (int i = 0; i < 40; ++i) silent.push_back(std::make_unique<Client>(address_));
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (bool welcome = false; !welcome;) {
+    ASSERT_LT(std::chrono::steady_clock::now(), limit) << "no rank was let in";
+    Client rank(address_);
+    rank.SayHello(0);
+    welcome = rank.Receive().has_welcome();
+    if (!welcome) ::poll(nullptr, 0, 20);
+  }
+}
+
+// This job is not restarted, so there is no next epoch.
+TEST_F(RankServiceTest, TheNextEpochIsRefusedWhereThereIsNone) {
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  v1::RankMessage message;
+  message.mutable_next_epoch();
+  client.Send(message);
+  EXPECT_NE(client.Receive().refused().find("--max-restarts"), std::string::npos);
+  EXPECT_EQ(staying_, 0);
+}
+
+TEST_F(RankServiceTest, ANoticeReachesTheRanksThatAskAndTheirStepsGoUpAsOne) {
+  Client client(address_);
+  client.SayHello(0);
+  ASSERT_TRUE(client.Receive().has_welcome());
+  v1::PreemptionNotice notice;
+  notice.set_signal(SIGUSR1);
+  std::promise<void> told;
+  loop_.Post([&] {
+    service_->OnPreemption(notice);
+    service_->MarkLost(1);
+    told.set_value();
+  });
+  told.get_future().wait();
+  v1::RankMessage message;
+  message.mutable_preemption();
+  client.Send(message);
+  EXPECT_EQ(client.Receive().preemption().signal(), SIGUSR1) << "it asked after the notice had come";
+  message.set_preemption_step(12);
+  client.Send(message);
+  v1::StopStep step;
+  step.set_step(14);
+  const auto await = [](const std::atomic<uint64_t>& number) {
+    for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+         number == 0 && std::chrono::steady_clock::now() < end;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return number.load();
+  };
+  EXPECT_EQ(await(steps_), 12u);
+  loop_.Post([this, step] { service_->OnStopStep(step); });
+  EXPECT_EQ(client.Receive().stop_step().step(), 14u);
+  message.set_preempted(14);
+  client.Send(message);
+  EXPECT_EQ(await(stopped_before_), 14u);
+}
+
+}  // namespace
+}  // namespace cohort::launcher

@@ -1,0 +1,118 @@
+// What dlaunch doctor makes of a machine.
+#include "cohort/launcher/commands/doctor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+namespace cohort::launcher {
+namespace {
+
+using Level = Finding::Level;
+
+MachineFacts GoodMachine() {
+  MachineFacts facts;
+  facts.cpus = 8;
+  facts.open_files = 1 << 20;
+  facts.processes = ~0ULL;
+  facts.addresses = {"192.0.2.7"};
+  facts.loopback = facts.memfd = facts.pidfd = facts.ssh = true;
+  facts.ucx.version = "1.13.1";
+  facts.nccl.version = "2.28.9";
+  return facts;
+}
+
+// The one finding that is not good.
+Finding OnlyProblem(const MachineFacts& facts) {
+  const std::vector<Finding> findings = Judge(facts);
+  const auto is_problem = [](const Finding& finding) { return finding.level != Level::kGood; };
+  EXPECT_EQ(std::count_if(findings.begin(), findings.end(), is_problem), 1);
+  const auto found = std::find_if(findings.begin(), findings.end(), is_problem);
+  return found == findings.end() ? Finding() : *found;
+}
+
+TEST(Doctor, FindsNothingAmissInAGoodMachine) {
+  for (const Finding& finding : Judge(GoodMachine())) {
+    EXPECT_EQ(finding.level, Level::kGood) << finding.subject << ": " << finding.text;
+    EXPECT_FALSE(finding.text.empty()) << finding.subject;
+    EXPECT_TRUE(finding.remedy.empty()) << finding.subject;
+  }
+}
+
+TEST(Doctor, NamesLimitsThatAreTooLow) {
+  MachineFacts facts = GoodMachine();
+  facts.open_files = 1024;
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kWarning);
+  EXPECT_NE(OnlyProblem(facts).text.find("1024"), std::string::npos);
+  EXPECT_NE(OnlyProblem(facts).remedy.find("ulimit -n"), std::string::npos);
+  facts.open_files = 64;
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kBad);
+  facts = GoodMachine();
+  facts.processes = 10;
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kBad);
+  EXPECT_NE(OnlyProblem(facts).remedy.find("ulimit -u"), std::string::npos);
+}
+
+TEST(Doctor, NamesWhatTheKernelLacks) {
+  MachineFacts facts = GoodMachine();
+  facts.pidfd = false;
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kBad);
+  EXPECT_NE(OnlyProblem(facts).text.find("pidfd_open"), std::string::npos);
+  facts = GoodMachine();
+  facts.memfd = false;
+  EXPECT_NE(OnlyProblem(facts).text.find("memfd_create"), std::string::npos);
+}
+
+TEST(Doctor, NamesALoopbackThatIsDown) {
+  MachineFacts facts = GoodMachine();
+  facts.loopback = false;
+  facts.addresses.clear();  // as in a new network namespace
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kBad);
+  EXPECT_NE(OnlyProblem(facts).remedy.find("ip link set lo up"), std::string::npos);
+}
+
+TEST(Doctor, WarnsOfWhatOnlyCostsSomething) {
+  MachineFacts facts = GoodMachine();
+  facts.ptrace_scope = 2;
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kWarning);
+  facts = GoodMachine();
+  facts.ssh = false;
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kWarning);
+  facts = GoodMachine();
+  facts.addresses.clear();
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kWarning);
+}
+
+TEST(Doctor, NamesLibrariesThatRanksWouldMiss) {
+  MachineFacts facts = GoodMachine();
+  facts.ucx = {.version = "", .error = "libucp.so.0: cannot open shared object file"};
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kWarning);
+  EXPECT_EQ(OnlyProblem(facts).subject, "UCX");
+  EXPECT_NE(OnlyProblem(facts).text.find("one machine only"), std::string::npos);
+  facts = GoodMachine();
+  facts.nccl = {.version = "", .error = "libnccl.so.2: cannot open shared object file"};
+  for (const Finding& finding : Judge(facts)) EXPECT_EQ(finding.level, Level::kGood);  // there is no GPU
+  facts.gpus = 8;
+  EXPECT_EQ(OnlyProblem(facts).subject, "NCCL");
+}
+
+TEST(Doctor, SaysWhatTheFindingsComeTo) {
+  MachineFacts facts = GoodMachine();
+  EXPECT_EQ(Verdict(Judge(facts)), "verdict: jobs run on this machine");
+  facts.ssh = false;
+  EXPECT_EQ(Verdict(Judge(facts)), "verdict: jobs run on this machine, with 1 warning");
+  facts.memfd = false;
+  EXPECT_EQ(Verdict(Judge(facts)), "verdict: 1 thing to mend before jobs run well on this machine, and 1 warning");
+}
+
+TEST(Doctor, AMachineThatCanTakeNoPartIsBad) {
+  MachineFacts facts = GoodMachine();
+  facts.node_error = "CUDA_VISIBLE_DEVICES names a GPU that is not there";
+  EXPECT_EQ(OnlyProblem(facts).level, Level::kBad);
+  EXPECT_EQ(OnlyProblem(facts).text, facts.node_error);
+}
+
+}  // namespace
+}  // namespace cohort::launcher

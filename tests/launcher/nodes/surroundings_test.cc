@@ -1,0 +1,222 @@
+// What schedulers' variables tell, and how their nodes are reached. Variables as captured from the schedulers.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <initializer_list>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/base/process_environment.h"
+#include "cohort/launcher/nodes/host_list.h"
+#include "cohort/launcher/nodes/node_order.h"
+#include "cohort/launcher/nodes/node_source.h"
+#include "cohort/launcher/nodes/slurm.h"
+#include "cohort/launcher/spawn/blaunch_command.h"
+#include "cohort/launcher/spawn/srun_command.h"
+
+namespace cohort::launcher {
+namespace {
+
+using std::string;
+using std::vector;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+absl::StatusOr<SlurmNodes> ReadSlurm(const std::map<string, string>& variables) {
+  return ReadSlurmVariables([&](const char* name) -> std::optional<string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  });
+}
+
+vector<string> Names(const vector<HostEntry>& hosts) {
+  vector<string> names;
+  for (const HostEntry& entry : hosts) names.push_back(entry.host);
+  return names;
+}
+
+TEST(Slurm, ABatchScriptHasTheAllocation) {
+  const auto nodes = ReadSlurm({{"SLURM_JOB_ID", "1"},
+                                {"SLURM_JOB_NODELIST", "gpu[08-10],login1"},
+                                {"SLURM_PROCID", "0"},
+                                {"SLURM_TASKS_PER_NODE", "1(x2)"}});
+  ASSERT_TRUE(nodes.ok()) << nodes.status();
+  EXPECT_THAT(Names(nodes->hosts), ElementsAre("gpu08", "gpu09", "gpu10", "login1"));
+  EXPECT_FALSE(nodes->elsewhere);
+}
+
+TEST(Slurm, AStepOfOneTaskHasTheAllocation) {  // salloc's interactive step, srun --pty bash
+  const auto nodes = ReadSlurm({{"SLURM_JOB_NODELIST", "v[0-1]"},
+                                {"SLURM_STEP_NODELIST", "v0"},
+                                {"SLURM_STEP_NUM_TASKS", "1"},
+                                {"SLURM_PROCID", "0"}});
+  ASSERT_TRUE(nodes.ok()) << nodes.status();
+  EXPECT_THAT(Names(nodes->hosts), ElementsAre("v0", "v1"));
+}
+
+TEST(Slurm, OfAStepWithATaskOnEachNodeTheFirstRunsTheJob) {
+  for (const bool first : {true, false}) {
+    const auto nodes = ReadSlurm({{"SLURM_JOB_NODELIST", "v[0-7]"},
+                                  {"SLURM_STEP_NODELIST", "v[2-3]"},
+                                  {"SLURM_STEP_NUM_TASKS", "2"},
+                                  {"SLURM_PROCID", first ? "0" : "1"}});
+    ASSERT_TRUE(nodes.ok()) << nodes.status();
+    EXPECT_THAT(Names(nodes->hosts), ElementsAre("v2", "v3"));
+    EXPECT_EQ(nodes->elsewhere, !first);
+  }
+}
+
+TEST(Slurm, AListThatIsMissingIsNamedWithTheWayOut) {
+  for (const char* const list : std::initializer_list<const char*>{"", nullptr}) {
+    auto variables = std::map<string, string>{{"SLURM_JOB_ID", "1"}};
+    if (list != nullptr) variables["SLURM_JOB_NODELIST"] = list;
+    const auto nodes = ReadSlurm(variables);
+    ASSERT_FALSE(nodes.ok());
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("SLURM_JOB_NODELIST is not set"));
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("--launcher local"));
+  }
+}
+
+TEST(Slurm, MoreTasksThanNodesAreRefusedWithTheCommand) {
+  const auto nodes = ReadSlurm({{"SLURM_STEP_NODELIST", "v[0-1]"}, {"SLURM_STEP_NUM_TASKS", "8"}});
+  ASSERT_FALSE(nodes.ok());
+  EXPECT_THAT(string(nodes.status().message()), HasSubstr("srun --wait=0 -N 2 --ntasks-per-node=1 dlaunch"));
+  EXPECT_FALSE(ReadSlurm({{"SLURM_JOB_ID", "1"}}).ok()) << "no list";
+  EXPECT_FALSE(ReadSlurm({{"SLURM_JOB_NODELIST", "v[0-"}}).ok());
+}
+
+// All tasks would take themselves for another than the first, and end.
+TEST(Slurm, NumbersOfTasksThatAreNoneAreRefusedByName) {
+  std::map<string, string> variables = {
+      {"SLURM_STEP_NODELIST", "v[0-1]"}, {"SLURM_JOB_NODELIST", "v[0-1]"}, {"SLURM_STEP_NUM_TASKS", "2"}};
+  for (const char* task : {"2", "99", "-1", "abc", "", "0 ", "00x", "99999999999999999999"}) {
+    variables["SLURM_PROCID"] = task;
+    const auto nodes = ReadSlurm(variables);
+    ASSERT_FALSE(nodes.ok()) << task;
+    EXPECT_TRUE(absl::IsInvalidArgument(nodes.status())) << nodes.status();
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("SLURM_PROCID is '" + string(task).substr(0, 20)));
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("from 0 to 1"));
+  }
+  variables["SLURM_PROCID"] = "0";
+  EXPECT_TRUE(ReadSlurm(variables).ok());
+  for (const char* tasks : {"-5", "", "0", "two"}) {
+    variables["SLURM_STEP_NUM_TASKS"] = tasks;
+    const auto nodes = ReadSlurm(variables);
+    ASSERT_FALSE(nodes.ok()) << tasks;
+    EXPECT_THAT(string(nodes.status().message()), HasSubstr("SLURM_STEP_NUM_TASKS is '" + string(tasks) + "'"));
+  }
+}
+
+TEST(Slurm, TheTimeAfterWhichSrunKillsTheLastTasksStandsInItsConfiguration) {
+  EXPECT_EQ(WaitTimeIn("UsePam                  = No\nWaitTime                = 30 sec\nX11Parameters = (null)\n"),
+            "30");
+  EXPECT_EQ(WaitTimeIn("BatchStartWaitTime      = 10 sec\n"), "");
+  EXPECT_EQ(WaitTimeIn(""), "");
+}
+
+TEST(Slurm, AStepDividesNothing) {
+  const vector<string> command = SrunCommand(Options(), "/opt/dlaunch", "v1", {"agent", "--node=1"});
+  EXPECT_EQ(command[0], "env");
+  for (const char* variable :
+       {"SLURM_MEM_PER_CPU", "SLURM_NTASKS_PER_NODE", "SLURM_CPU_BIND", "SLURM_GPUS", "SLURM_GPUS_PER_TASK"}) {
+    const auto at = std::find(command.begin(), command.end(), variable);
+    ASSERT_NE(at, command.end()) << variable;
+    EXPECT_EQ(*(at - 1), "-u");
+  }
+  for (const char* word : {"--overlap", "--nodelist=v1", "--mem=0", "--unbuffered", "--cpu-bind=none"}) {
+    EXPECT_NE(std::find(command.begin(), command.end(), word), command.end()) << word;
+  }
+  EXPECT_EQ(vector<string>(command.end() - 3, command.end()), (vector<string>{"/opt/dlaunch", "agent", "--node=1"}));
+}
+
+TEST(Lsf, BlaunchTakesTheHostFirst) {
+  Options options;
+  options.agent_path = "/else/dlaunch";
+  EXPECT_THAT(BlaunchCommand(options, "/opt/dlaunch", "h1", {"agent"}),
+              ElementsAre("blaunch", "h1", "/else/dlaunch", "agent"));
+}
+
+TEST(NodeFile, KeepsEachHostOnce) {
+  const auto hosts = ParseNodeFile("b\nb\n\na \nb\na\nc", "PBS_NODEFILE");
+  ASSERT_TRUE(hosts.ok()) << hosts.status();
+  EXPECT_THAT(Names(*hosts), ElementsAre("b", "a", "c"));
+  EXPECT_FALSE(hosts->front().slots);
+  for (const char* bad : {"", "\n\n", "a b\n", "-oProxy\n", "a\n\x01\n"}) {
+    const auto refused = ParseNodeFile(bad, "PBS_NODEFILE");
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(string(refused.status().message()), HasSubstr("PBS_NODEFILE"));
+  }
+}
+
+TEST(PortableEnvironment, KeepsWhatMeansTheSameElsewhereAndWhatIsNamed) {
+  const vector<string> shell = {"PATH=/bin",      "HOME=/root",  "XDG_A=1",         "XDG_B=2", "RANK=4",
+                                "SLURM_PROCID=1", "SLURM_FOO=x", "TMPDIR=/scratch", "odd",     "=C"};
+  EXPECT_THAT(PortableEnvironment(shell, {}), ElementsAre("PATH=/bin"));
+  EXPECT_THAT(PortableEnvironment(shell, {"HOME", "XDG_*", "RANK", "SLURM_*"}),
+              ElementsAre("PATH=/bin", "HOME=/root", "XDG_A=1", "XDG_B=2", "SLURM_FOO=x"));
+}
+
+TEST(Launcher, NamesTheSourceOrIsRefused) {
+  Options options;
+  options.launcher = "local";
+  options.simulate_nodes = 2;
+  const auto local = FindNodes(options);
+  ASSERT_TRUE(local.ok()) << local.status();
+  EXPECT_EQ(local->source, "this machine");
+  options.launcher = "ssh";
+  EXPECT_THAT(string(FindNodes(options).status().message()), HasSubstr("neither --hosts nor --hostfile"));
+  options.launcher = "rsh";
+  EXPECT_THAT(string(FindNodes(options).status().message()), HasSubstr("slurm, pbs, lsf, kubernetes, join, local"));
+  options.launcher = "";
+  EXPECT_THAT(ExplainSources(options), HasSubstr("* simulated   --simulate-nodes 2\n"));
+}
+
+TEST(RankOrder, AListMayNameMoreAndLeaveDomainsOut) {
+  std::vector<NodeResources> nodes(3);
+  nodes[0].name = "a";
+  nodes[1].name = "b.cluster";
+  nodes[2].name = "c";
+  const auto names = [&] { return nodes[0].name + " " + nodes[1].name + " " + nodes[2].name; };
+  EXPECT_TRUE(OrderByList({{"c", {}}, {"x", {}}, {"b", {}}, {"a.cluster", {}}}, "--rank-order file:f", &nodes).ok());
+  EXPECT_EQ(names(), "c b.cluster a");
+  vector<NodeResources> addresses(1);
+  addresses[0].name = "10.0.0.7";
+  EXPECT_FALSE(OrderByList({{"10.0.0.8", {}}}, "f", &addresses).ok());
+  const absl::Status lacking = OrderByList({{"c", {}}, {"a", {}}}, "--rank-order file:f", &nodes);
+  EXPECT_EQ(lacking.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(std::string(lacking.message()).find("--rank-order file:f lacks the node b.cluster"), 0u) << lacking;
+  EXPECT_EQ(names(), "c b.cluster a") << "as it was";
+}
+
+TEST(RankOrder, AFileOrdersTheNodesOfAnySource) {
+  const std::string path = (std::filesystem::temp_directory_path() / ("order-" + std::to_string(::getpid()))).string();
+  std::ofstream(path) << "# the switch first\nnode2\nnode[0-1]\n";
+  Options options;
+  options.simulate_nodes = 3;
+  options.rank_order = RankOrder::kFile;
+  options.rank_order_file = path;
+  const auto found = FindNodes(options);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->nodes[0].name + found->nodes[1].name + found->nodes[2].name, "node2node0node1");
+}
+
+TEST(RankOrder, NaturalSortsByName) {
+  Options options;
+  options.simulate_nodes = 12;
+  options.rank_order = RankOrder::kNatural;
+  const auto found = FindNodes(options);
+  ASSERT_TRUE(found.ok());
+  EXPECT_EQ(found->nodes[2].name, "node2");
+  EXPECT_EQ(found->nodes[10].name, "node10");
+}
+
+}  // namespace
+}  // namespace cohort::launcher

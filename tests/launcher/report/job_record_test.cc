@@ -1,0 +1,90 @@
+// report.json, read back by a parser.
+#include "cohort/launcher/report/job_record.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace cohort::launcher {
+namespace {
+
+using nlohmann::json;
+
+JobRecord FailedJob() {
+  JobRecord record{.job_id = "job-7",
+                   .source = "2 hosts",
+                   .command = {"/bin/train", "odd \xff argument"},
+                   .nodes = {},
+                   .started = std::chrono::system_clock::time_point(std::chrono::seconds(1000)),
+                   .ended = std::chrono::system_clock::time_point(std::chrono::milliseconds(1002500)),
+                   .failed_epochs = {},
+                   .report = {}};
+  for (const int node : {0, 1}) {
+    v1::NodePlacement placement;
+    placement.set_name("host" + std::to_string(node));
+    placement.add_ranks()->set_rank(node);
+    record.nodes.push_back(placement);
+  }
+  record.report.set_exit_code(137);
+  record.report.set_culprit_rank(1);
+  record.report.set_headline("rank 1 (host1, pid 12) killed by SIGKILL");
+  record.report.add_last_lines("step 3");
+  record.report.add_others("rank 0 (host0): in no collective call");
+  for (const int rank : {1, 0}) {
+    v1::RankExit* exit = record.report.add_exits();
+    exit->set_rank(rank);
+    exit->set_pid(11 + rank);
+    exit->set_started(true);
+    exit->set_signal(rank == 1 ? 9 : 15);
+    exit->set_killed_by_us(rank == 0);
+    exit->set_unix_time_ns(1001'500'000'000);
+  }
+  return record;
+}
+
+TEST(JobRecord, TellsWhatFailedFirstByWhomAndWhen) {
+  const json read = json::parse(FormatJobRecord(FailedJob()));
+  EXPECT_EQ(read["exit_code"], 137);
+  EXPECT_EQ(read["started"], 1000);
+  EXPECT_EQ(read["seconds"], 2.5);
+  EXPECT_EQ(read["nodes"][1]["name"], "host1");
+  EXPECT_EQ(read["nodes"][1]["ranks"], json({1}));
+  EXPECT_EQ(read["cause"]["rank"], 1);
+  EXPECT_EQ(read["cause"]["text"], "rank 1 (host1, pid 12) killed by SIGKILL");
+  EXPECT_EQ(read["cause"]["last_lines"], json({"step 3"}));
+  ASSERT_EQ(read["ranks"].size(), 2u);
+  EXPECT_EQ(read["ranks"][0]["rank"], 0) << "in the order of the ranks";
+  EXPECT_EQ(read["ranks"][0]["by_dlaunch"], true);
+  EXPECT_EQ(read["ranks"][0]["failed"], false);
+  EXPECT_EQ(read["ranks"][1]["end"], "killed by SIGKILL");
+  EXPECT_EQ(read["ranks"][1]["status"], 137);
+  EXPECT_EQ(read["ranks"][1]["node"], "host1");
+  EXPECT_DOUBLE_EQ(read["ranks"][1]["time"].get<double>(), 1001.5);
+}
+
+TEST(JobRecord, OfAJobThatSucceededHasNoCause) {
+  JobRecord record = FailedJob();
+  record.report = {};
+  const json read = json::parse(FormatJobRecord(record));
+  EXPECT_EQ(read["exit_code"], 0);
+  EXPECT_FALSE(read.contains("cause"));
+}
+
+TEST(JobRecord, OfAPreemptedJobHasTheSignalAndTheStep) {
+  JobRecord record = FailedJob();
+  record.report = {};
+  EXPECT_FALSE(json::parse(FormatJobRecord(record)).contains("preempted"));
+  record.report.set_preempted_by(10);
+  record.report.set_stop_step(87);
+  EXPECT_EQ(json::parse(FormatJobRecord(record))["preempted"], json({{"signal", "SIGUSR1"}, {"step", 87}}));
+}
+
+TEST(JobRecord, AFolderThatCanNotBeWrittenIsAnError) {
+  const absl::Status status = WriteJobRecord("/proc/no-such-folder", FailedJob());
+  EXPECT_FALSE(status.ok());
+  EXPECT_NE(std::string(status.message()).find("/proc/no-such-folder/report.json"), std::string::npos) << status;
+}
+
+}  // namespace
+}  // namespace cohort::launcher

@@ -1,0 +1,131 @@
+// DeepSpeedEngine: what deepspeed.initialize returns, for ZeRO stages 0 to 2.
+//
+//   DeepSpeedEngine<Net> engine(net, ReadDeepSpeedConfig("ds_config.json", job.size()), job.world());
+//   for (each micro batch) {
+//     auto loss = torch::nll_loss(engine.forward(images), labels);
+//     engine.backward(loss);
+//     engine.step();  // an optimizer step after gradient_accumulation_steps of them
+//   }
+//
+// Stage 0 is DistributedDataParallel, 1 adds ZeroRedundancyOptimizer, 2 is ShardedDataParallel: gradients are reduced
+// to their owners, where DeepSpeed all-reduces them. In fp16 and bf16 the optimizer steps float32 copies
+// (MasterWeights).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "ATen/core/Tensor.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/compat/deepspeed_config.h"
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
+#include "cohort/trainer/parallelize/sharded_data_parallel.h"
+#include "cohort/trainer/state/training_state.h"
+#include "torch/optim/optimizer.h"
+
+namespace cohort::trainer {
+
+// Everything that does not depend on the module's forward signature.
+class DeepSpeedEngineBase {
+ public:
+  virtual ~DeepSpeedEngineBase() = default;
+  DeepSpeedEngineBase(const DeepSpeedEngineBase&) = delete;
+  DeepSpeedEngineBase& operator=(const DeepSpeedEngineBase&) = delete;
+
+  // Accumulates the gradients of `loss` / gradient_accumulation_steps, scaled in fp16; with the last of them they are
+  // averaged over the ranks.
+  void backward(const at::Tensor& loss);
+  // After backward. At the last micro batch of a batch: unscales and clips, in float32, steps (unless gradients
+  // overflowed, on all ranks alike), clears the gradients and sets the next learning rate. Otherwise it counts.
+  void step();
+
+  // Whether the micro batch under way is the last one of its batch.
+  bool is_gradient_accumulation_boundary() const {
+    return (micro_steps_ + 1) % config_.gradient_accumulation_steps == 0;
+  }
+  int64_t train_micro_batch_size_per_gpu() const { return config_.train_micro_batch_size_per_gpu; }
+  int64_t global_steps() const { return global_steps_; }
+  int64_t skipped_steps() const { return skipped_steps_; }
+  double loss_scale() const { return loss_scale_.scale(); }
+  double get_lr() const { return LearningRateAt(config_, global_steps_ - skipped_steps_); }
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  const DeepSpeedConfig& config() const { return config_; }
+
+  // What SaveTrainingState keeps of the module and its optimizer. Refers to both.
+  TrainingState training_state();
+  // For checkpoints, beside that: the steps, on which the learning rate depends, and the scale of the loss.
+  //
+  //   SaveTrainingState(world, "checkpoints/step-00000100", engine.training_state(), engine.state_dict());
+  //   const auto saved = LoadLatestTrainingState(world, "checkpoints", engine.training_state());
+  //   if (saved.has_value()) engine.load_state_dict(saved->values);  // else there is none yet
+  //
+  // Throws c10::Error in the midst of a batch, whose gradients no checkpoint keeps.
+  CheckpointValues state_dict() const;
+  // After loading the training state. Goes on at the beginning of a batch, without the gradients of one that was not
+  // whole. Throws c10::Error when something is missing or out of range.
+  void load_state_dict(const CheckpointValues& state);
+
+ protected:
+  // Rank 0 prints the keys without effect.
+  DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedConfig config, comm::Communicator& world);
+  DistributedDataParallelOptions DataParallelOptions() const;
+  // Null in stage 0.
+  ZeroRedundancyOptimizerBase* zero() const { return zero_; }
+  void set_data_parallel(DataParallelState* state) { data_parallel_ = state; }
+  // Before a forward pass.
+  void ChooseSync();
+  at::Tensor CastInput(const at::Tensor& input) const;
+
+ private:
+  void SetLearningRate();
+  void ClearGradients();
+  bool Overflows();
+  double GradientFactor();
+  void ScaleGradients(double factor);
+
+  DeepSpeedConfig config_;
+  torch::nn::Module& module_;
+  comm::Communicator& world_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  ZeroRedundancyOptimizerBase* zero_ = nullptr;  // optimizer_, if it is one
+  DataParallelState* data_parallel_ = nullptr;
+  DeepSpeedLossScale loss_scale_;
+  int64_t micro_steps_ = 0, global_steps_ = 0, skipped_steps_ = 0;
+  double last_loss_ = 0;
+};
+
+template <typename ModuleType>
+class DeepSpeedEngine : public DeepSpeedEngineBase {
+ public:
+  // Collective over `world`, which must outlive this. In fp16 and bf16 the module becomes one of that type. Throws
+  // DistributedError, and c10::Error, for a configuration without an optimizer among others.
+  DeepSpeedEngine(std::shared_ptr<ModuleType> module, DeepSpeedConfig config, comm::Communicator& world)
+      : DeepSpeedEngineBase(*module, std::move(config), world) {
+    if (zero() != nullptr && this->config().zero_optimization.stage == 2) {
+      wrapped_ =
+          std::make_unique<ShardedDataParallel<ModuleType>>(std::move(module), *zero(), world, DataParallelOptions());
+    } else {
+      wrapped_ = std::make_unique<DistributedDataParallel<ModuleType>>(std::move(module), world, DataParallelOptions());
+    }
+    set_data_parallel(wrapped_.get());
+  }
+
+  template <typename... Inputs>
+  auto forward(const Inputs&... inputs) {
+    ChooseSync();
+    return wrapped_->forward(Cast(inputs)...);
+  }
+  const std::shared_ptr<ModuleType>& module() const { return wrapped_->module(); }
+
+ private:
+  at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
+  template <typename T>
+  const T& Cast(const T& input) const {
+    return input;
+  }
+  std::unique_ptr<DistributedDataParallel<ModuleType>> wrapped_;
+};
+
+}  // namespace cohort::trainer

@@ -1,0 +1,295 @@
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "ATen/autocast_mode.h"
+#include "cohort/trainer/base/caught_error.h"
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/wrapped_name.h"
+#include "cohort/trainer/state/deferred_init.h"
+#include "cohort/trainer/state/grad_norm.h"
+#include "cohort/trainer/transfer/broadcast.h"
+#include "cohort/trainer/transfer/same_on_all_ranks.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+namespace {
+
+// With names.
+using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
+// The modules whose parameters a unit has.
+using Modules = std::vector<std::weak_ptr<const torch::nn::Module>>;
+
+// Else its parameters, which are shards, would be taken for whole ones and sharded again.
+void CheckOutsideOfUnits(const torch::nn::Module& module) {
+  TORCH_CHECK(!IsInUnit(module), "FullyShardedDataParallel: the parameters of module ", module.name(),
+              " are sharded already, by itself or with those of a module around it: shard from the inside out, "
+              "each module before those that hold it");
+}
+
+// The parameters and buffers of `module` outside wrapped modules, each once, and whose they are.
+void Collect(const torch::nn::Module& module, const std::string& prefix, std::set<const void*>& seen,
+             std::vector<FsdpParameter>& parameters, Buffers& buffers, Modules& modules) {
+  modules.push_back(module.weak_from_this());
+  for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    parameters.push_back({.name = prefix + item.key(), .tensor = item.value()});
+  }
+  for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+    TORCH_CHECK(HasData(item.value()), "FullyShardedDataParallel: buffer ", prefix, item.key(),
+                " was made under DeferredInit and has no values; make it smaller, or outside the guard");
+    buffers.push_back({prefix + item.key(), item.value()});
+  }
+  for (const auto& child : module.named_children()) {
+    if (ShardsOf(*child.value()) != nullptr) continue;
+    Collect(*child.value(), prefix + child.key() + ".", seen, parameters, buffers, modules);
+  }
+}
+
+// To Join; others are FsdpRoot's.
+constexpr int kClipCall = Joinable::kMostCalls - 1;
+
+bool IsHybrid(ShardingStrategy strategy) {
+  return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
+}
+
+}  // namespace
+
+comm::Communicator* ShardGroup(DeviceMesh& mesh) {
+  TORCH_CHECK(mesh.ndim() <= 2, "FullyShardedDataParallel: a mesh of ", mesh.ndim(),
+              " dimensions; give it one (shards) or two (replicas, shards)");
+  auto group = mesh.get_group(mesh.dim_names().back());
+  ThrowUnlessOk(group.status(), "taking the shards of a mesh");
+  return *group;
+}
+
+comm::Communicator* ReplicateGroup(DeviceMesh& mesh) {
+  if (mesh.ndim() == 1) return nullptr;
+  auto group = mesh.get_group(mesh.dim_names().front());
+  ThrowUnlessOk(group.status(), "taking the replicas of a mesh");
+  return *group;
+}
+
+FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
+                                       comm::Communicator* replicate, const FullyShardedDataParallelOptions& options)
+    : sharded_(module), world_(world), shard_(shard), replicate_(replicate), options_(options) {
+  TORCH_CHECK(IsHybrid(options.sharding_strategy) ? replicate != nullptr : true,
+              "FullyShardedDataParallel: HYBRID_SHARD needs a DeviceMesh of two dimensions, (replicas, shards)");
+  if (options.sharding_strategy == ShardingStrategy::kNoShard) {
+    const int self[] = {world.rank()};
+    auto alone = world.Subgroup(self);
+    ThrowUnlessOk(alone.status(), "making a group of one rank");
+    alone_ = *std::move(alone);
+    shard_ = alone_.get();
+    replicate_ = &world;
+  }
+  CheckOutsideOfUnits(module);
+  std::set<const void*> seen;
+  std::vector<FsdpParameter> parameters;
+  Buffers buffers;
+  Modules modules;
+  Collect(module, "", seen, parameters, buffers, modules);
+  if (options.device_id.has_value()) {
+    for (auto& [name, buffer] : buffers) buffer.set_data(buffer.to(*options.device_id));
+  }
+  if (options.sync_module_states) {
+    std::vector<std::string> lines;
+    std::vector<at::Tensor> state;
+    for (const FsdpParameter& each : parameters) lines.push_back(Describe(each, each.tensor.sizes().vec()));
+    for (const auto& [name, buffer] : buffers) {
+      lines.push_back(DescribeTensor("buffer " + name, buffer.scalar_type(), buffer.sizes().vec()));
+      state.push_back(buffer);
+    }
+    CheckSameOnAllRanks(world, "FullyShardedDataParallel", lines);
+    for (const FsdpParameter& parameter : parameters) {
+      if (HasData(parameter.tensor)) state.push_back(parameter.tensor);  // the others get their values later
+    }
+    BroadcastTensors(world, state, 0, "broadcasting rank 0's parameters and buffers");
+  }
+  unit_ = std::make_shared<FsdpUnit>(std::move(parameters), shard_->size(), shard_->rank(), options);
+  RegisterUnit(*this, std::move(modules));
+}
+
+// Parameters stay with the module, as shards.
+FullyShardedModule::~FullyShardedModule() { ForgetUnit(*this); }
+
+std::vector<FullyShardedModule*> FullyShardedModule::Within() {
+  std::vector<FullyShardedModule*> found = {this};
+  for (const auto& module : sharded_.modules(/*include_self=*/false)) {
+    FullyShardedModule* shards = ShardsOf(*module);
+    if (shards != nullptr && std::find(found.begin(), found.end(), shards) == found.end()) found.push_back(shards);
+  }
+  return found;
+}
+
+// Gradients are averaged over this outermost module's replicas, which must have begun with the same values.
+bool FullyShardedModule::HasReplicasOf(const FullyShardedModule& inner) const {
+  const auto more_than_one = [](const comm::Communicator* group) { return group != nullptr && group->size() > 1; };
+  if (!more_than_one(inner.replicate_)) return !more_than_one(replicate_) || replicates_within_;
+  return replicate_ != nullptr && inner.replicate_->members() == replicate_->members();
+}
+
+FsdpRoot& FullyShardedModule::root() {
+  if (root_ != nullptr) return *root_;
+  std::vector<std::shared_ptr<FsdpUnit>> units;
+  const std::vector<FullyShardedModule*> within = Within();
+  std::set<const void*> seen;
+  for (FullyShardedModule* each : within) {
+    TORCH_CHECK(each->root_ == nullptr,
+                "FullyShardedDataParallel: a module was used before it was wrapped by an outer "
+                "one; wrap all modules first");
+    TORCH_CHECK(each->shard_->members() == shard_->members(),
+                "FullyShardedDataParallel: modules within each other are sharded over different ranks");
+    TORCH_CHECK(HasReplicasOf(*each),
+                "FullyShardedDataParallel: modules within each other are replicated over different ranks; give all of "
+                "them the same DeviceMesh");
+    for (const FsdpParameter& parameter : each->unit_->parameters()) {
+      TORCH_CHECK(seen.insert(parameter.tensor.unsafeGetTensorImpl()).second, "FullyShardedDataParallel: parameter ",
+                  parameter.name, " belongs to two wrapped modules; wrap one module around both");
+    }
+    units.push_back(each->unit_);
+  }
+  auto root = std::make_shared<FsdpRoot>(std::move(units), world_, *shard_, replicate_);
+  for (FullyShardedModule* each : within) each->root_ = root;
+  return *root_;
+}
+
+void FullyShardedModule::PreForward() { root().PreForward(*unit_); }
+
+void FullyShardedModule::PostForward(const std::vector<at::Tensor>& outputs) {
+  root_->PostForward(*unit_, outputs);
+  // Autocast's casts of weights, which it keeps until its guard goes: of all units they would be a copy of the model,
+  // and an older one once an optimizer has stepped the shards.
+  at::autocast::clear_cache();
+}
+
+void FullyShardedModule::AbandonForward() {
+  at::autocast::clear_cache();  // as PostForward would have
+  try {
+    if (root_ != nullptr) root_->AbandonForward(*unit_);
+  } catch (...) {  // another exception is on its way
+  }
+}
+
+ForwardGuard::~ForwardGuard() {
+  if (module_ != nullptr) module_->AbandonForward();
+}
+
+void FullyShardedModule::RefuseShards(const char* call) const {
+  const bool whole = unit_->shards() == 1 || unit_->parameters().empty() || (root_ != nullptr && root_->summoned());
+  TORCH_CHECK(whole, "FullyShardedDataParallel: ", call, " of a module whose parameters are shards, from ",
+              unit_->parameters().front().name,
+              " on; use SaveTrainingState and LoadTrainingState, or do it under SummonFullParams");
+}
+
+void FullyShardedModule::save(torch::serialize::OutputArchive& archive) const {
+  RefuseShards("torch::save");
+  Module::save(archive);
+}
+
+void FullyShardedModule::load(torch::serialize::InputArchive& archive) {
+  RefuseShards("torch::load");
+  Module::load(archive);
+}
+
+at::Tensor FullyShardedModule::CastInput(const at::Tensor& input) const {
+  const MixedPrecision& precision = options_.mixed_precision;
+  if (!precision.cast_forward_inputs || !precision.param_dtype.has_value()) return input;
+  return input.defined() && at::isFloatingType(input.scalar_type()) ? input.to(*precision.param_dtype) : input;
+}
+
+at::Tensor FullyShardedModule::CastOutput(const at::Tensor& output) const {
+  const auto type = options_.mixed_precision.output_dtype;
+  const bool outermost = root_ != nullptr && root_->units().front() == unit_;
+  if (!outermost || !type.has_value() || !output.defined() || !at::isFloatingType(output.scalar_type())) return output;
+  return output.to(*type);
+}
+
+at::Tensor FullyShardedModule::clip_grad_norm_(double max_norm, double norm_type) {
+  if (join() != nullptr) join()->Tell(*this, kClipCall, std::array{max_norm, norm_type});
+  std::vector<at::Tensor> gradients;
+  for (const auto& unit : root().units()) {
+    for (const FsdpParameter& parameter : unit->parameters()) {
+      if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
+    }
+  }
+  const at::Tensor norm = ShardedNorm(gradients, norm_type, {&root().norm_group()});
+  ClipByNorm(gradients, norm, max_norm);
+  return norm;
+}
+
+std::vector<ShardedParameter> FullyShardedModule::sharded_parameters() {
+  std::map<const void*, const FsdpParameter*> parts;
+  for (const auto& unit : root().units()) {
+    for (const FsdpParameter& parameter : unit->parameters()) {
+      parts[parameter.tensor.unsafeGetTensorImpl()] = &parameter;
+    }
+  }
+  std::vector<ShardedParameter> found;
+  for (const auto& item : sharded_.named_parameters()) {
+    const auto part = parts.find(item.value().unsafeGetTensorImpl());
+    if (part == parts.end()) continue;  // listed before, under another name
+    found.push_back({.name = UnwrappedName(item.key()),
+                     .tensor = item.value(),
+                     .sizes = part->second->sizes,
+                     .begin = part->second->own.begin,
+                     .end = part->second->own.end});
+    parts.erase(part);
+  }
+  return found;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> FullyShardedModule::unwrapped_buffers() const {
+  std::vector<std::pair<std::string, at::Tensor>> found;
+  for (const auto& item : sharded_.named_buffers()) found.emplace_back(UnwrappedName(item.key()), item.value());
+  return found;
+}
+
+int FullyShardedModule::place() const {
+  return replicate_ == nullptr ? shard_->rank() : replicate_->rank() * shard_->size() + shard_->rank();
+}
+
+int FullyShardedModule::places() const { return shard_->size() * (replicate_ == nullptr ? 1 : replicate_->size()); }
+
+comm::Communicator& FullyShardedModule::join_group() {
+  TORCH_CHECK(world_.size() == places(),
+              "FullyShardedDataParallel: shards that DistributedDataParallel replicates have no group of all ranks, "
+              "which Join needs; shard over a DeviceMesh of (replicas, shards) instead");
+  return world_;
+}
+
+SummonFullParams::~SummonFullParams() noexcept(false) {
+  constexpr const char* kWhat = "FullyShardedDataParallel: writing back what was changed under SummonFullParams";
+  try {
+    root_.ReshardAll(writeback_);
+  } catch (...) {
+    root_.Abort(std::string(kWhat) + ": " + TextOfCaught());  // changes are lost, and only here
+    if (std::uncaught_exceptions() == exceptions_) ThrowCaught(kWhat);
+  }
+}
+
+void FullyShardedModule::OnJoin() {
+  if (join() != nullptr || root_ != nullptr) root().set_join(join(), this);
+}
+
+void FullyShardedModule::Shadow(int call, const JoinIteration& iteration) {
+  if (call != kClipCall) return root().Shadow(call, iteration.active_count());
+  std::array<double, 2> given;
+  join()->Share(given);
+  clip_grad_norm_(given[0], given[1]);
+}
+
+// Ranks that have only answered don't know the order of the last forward pass, by which the others gather ahead.
+void FullyShardedModule::AfterJoin(const JoinIteration& last) {
+  if (last.active_count() < last.size()) root().ForgetOrder();
+}
+
+std::string FullyShardedModule::NameOf(int call) const {
+  if (call == kClipCall) return "FullyShardedDataParallel's clip_grad_norm_";
+  return root_ != nullptr ? root_->NameOf(call) : "FullyShardedDataParallel's";
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,243 @@
+// FullyShardedDataParallel: parameters, gradients and optimizer state are split among the ranks (ZeRO stage 3), after
+// torch.distributed.fsdp.
+//
+//   struct Model : torch::nn::Module {
+//     ... blocks.push_back(register_module("block0", std::make_shared<FullyShardedDataParallel<Block>>(
+//             std::make_shared<Block>(), *world)));  // innermost first; forward() as before
+//   };
+//   auto model = std::make_shared<FullyShardedDataParallel<Model>>(std::make_shared<Model>(), *world);
+//   torch::optim::Adam optimizer(model->parameters(), 1e-3);  // of this rank's shards
+//   auto loss = model->forward(images).pow(2).mean();
+//   loss.backward();              // shards' .grad are averages when this returns
+//   model->clip_grad_norm_(1.0);  // by the norm over all ranks
+//   optimizer.step();
+//
+// Each parameter is cut along its first dimension as torch.chunk does: between steps it has this rank's rows only,
+// maybe none, and so have its gradient and the optimizer's state.
+//
+// One unit is the parameters of a wrapped module without those of wrapped modules inside it: they are gathered together
+// before its forward, freed after, gathered again in backward. Over a 2-D DeviceMesh (rows replicate, columns shard)
+// shards are replicated: HYBRID_SHARD.
+//
+// DistributedDataParallel around the outermost module, over the ranks that have equal shards, means the same
+// (parallelize/replicated_shards.h); around anything else that holds shards it is refused by name. Modules that are
+// sharded where they are, without a wrapper: fully_shard.h.
+//
+// Where modules share a parameter, parameters() lists it twice: give optimizers DistinctParameters(model->parameters())
+// (distinct_parameters.h), or they step it twice.
+//
+// Where PyTorch warns or goes wrong: every unit must run in every backward pass on all ranks alike. Ranks that have
+// different numbers of batches train under Join (join.h); without it the errors of those that wait name it.
+#pragma once
+
+#include <exception>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/base/tensors_of.h"
+#include "cohort/trainer/base/wrapped_name.h"
+#include "cohort/trainer/mesh/device_mesh.h"
+#include "cohort/trainer/parallel/fsdp/fsdp_options.h"
+#include "cohort/trainer/parallel/fsdp/fsdp_root.h"
+#include "cohort/trainer/placement/sharded_module.h"
+#include "cohort/trainer/transfer/join.h"
+#include "torch/nn/module.h"
+
+namespace cohort::trainer {
+
+// While it lives, backward passes of the model accumulate whole gradients without reducing them.
+class [[nodiscard]] FsdpNoSyncGuard {
+ public:
+  explicit FsdpNoSyncGuard(FsdpRoot& root) : root_(root), before_(root.sync()) { root_.set_sync(false); }
+  ~FsdpNoSyncGuard() { root_.set_sync(before_); }
+  FsdpNoSyncGuard(const FsdpNoSyncGuard&) = delete;
+  FsdpNoSyncGuard& operator=(const FsdpNoSyncGuard&) = delete;
+
+ private:
+  FsdpRoot& root_;
+  bool before_;
+};
+
+class FullyShardedModule;
+
+// Between PreForward and PostForward: abandons the forward pass when it ends in an exception.
+class ForwardGuard {
+ public:
+  explicit ForwardGuard(FullyShardedModule& module) : module_(&module) {}
+  ~ForwardGuard();
+  ForwardGuard(const ForwardGuard&) = delete;
+  ForwardGuard& operator=(const ForwardGuard&) = delete;
+  void Dismiss() { module_ = nullptr; }
+
+ private:
+  FullyShardedModule* module_;
+};
+
+// Everything that does not depend on the module's forward signature.
+class FullyShardedModule : public ShardedModule, public Joinable {
+ public:
+  ~FullyShardedModule() override;
+
+  // By forward. The first two are FsdpRoot's: collective; block; throw DistributedError and c10::Error. Afterwards
+  // autocasting has forgotten its casts of weights.
+  void PreForward();
+  void PostForward(const std::vector<at::Tensor>& outputs);
+  // By forward instead of PostForward when the module has thrown: parameters are shards afterwards, if this is the
+  // outermost module, so that an optimizer may step them. Throws nothing.
+  void AbandonForward();
+  at::Tensor CastInput(const at::Tensor& input) const;
+  at::Tensor CastOutput(const at::Tensor& output) const;
+  // All of these around `call`, which computes what forward does: collective; blocks. Throws what they throw, and what
+  // `call` does; units that it has left gathered are sharded by the next forward pass.
+  template <typename Call, typename... Inputs>
+  auto Run(const Call& call, const Inputs&... inputs) {
+    PreForward();
+    ForwardGuard guard(*this);
+    auto output = call(Cast(inputs)...);
+    PostForward(TensorsOf(output));
+    guard.Dismiss();
+    if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
+      return CastOutput(output);
+    } else {
+      return MapOutput(std::move(output));
+    }
+  }
+
+  // The following are for the outermost module, after all wrapping; the first of them (or forward) settles that.
+  //
+  // Scales the shards' gradients so that the norm of all gradients together is at most max_norm; returns the norm
+  // before. Collective; blocks.
+  at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
+  const torch::nn::Module& sharded_module() const override { return sharded_; }
+  std::vector<ShardedParameter> sharded_parameters() override;
+  std::vector<std::pair<std::string, at::Tensor>> unwrapped_buffers() const override;
+  void Reshard() override { root().Reshard(); }
+  const comm::Communicator* replicas() override { return root().replicate_group(); }
+  FsdpRoot& root();
+  FsdpNoSyncGuard no_sync() { return FsdpNoSyncGuard(root()); }
+
+  // torch::save and torch::load of shards would be wrong without a word: they throw c10::Error, but under
+  // SummonFullParams and where one rank has all. SaveTrainingState and LoadTrainingState do it.
+  void save(torch::serialize::OutputArchive& archive) const override;
+  void load(torch::serialize::InputArchive& archive) override;
+  // Throws c10::Error that names `call` where parameters are shards.
+  void RefuseShards(const char* call) const;
+
+  // Replicates the shards over `group`, which outlives this, with the values of its rank 0. Collective over `group`;
+  // blocks. Throws DistributedError (kFailedPrecondition: its ranks have other shards), and c10::Error for what can't
+  // be replicated: ranks of `group` that share the shards, modules that were used or are replicated already.
+  void ReplicateOver(comm::Communicator& group);
+  int place() const override;
+  int places() const override;
+
+  // All of them; shards that DistributedDataParallel replicates have no such group, and throw c10::Error.
+  comm::Communicator& join_group() override;
+  void Shadow(int call, const JoinIteration& iteration) override;
+  void AfterInputs() override { root().EndInputs(); }
+  void AfterJoin(const JoinIteration& last) override;
+  std::string NameOf(int call) const override;
+  // Nothing where there are none yet, maybe because they can't be made.
+  void AbortGroups(const std::string& why) override {
+    if (root_ != nullptr) root_->Abort(why);
+  }
+
+ protected:
+  // Shards `module`'s parameters but for those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
+  // this, as does `world`, which has the ranks of both. Collective when modules are synchronised; blocks.
+  FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
+                     comm::Communicator* replicate, const FullyShardedDataParallelOptions& options);
+  void OnJoin() override;
+
+ private:
+  std::vector<FullyShardedModule*> Within();
+  bool HasReplicasOf(const FullyShardedModule& inner) const;
+  at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
+  template <typename T>
+  decltype(auto) Cast(const T& input) const {
+    if constexpr (Mappable<T>) {
+      return MapTensors(input, TensorMap{[this](const at::Tensor& tensor) { return CastInput(tensor); }});
+    } else {
+      return input;
+    }
+  }
+  template <typename T>
+  T MapOutput(T output) const {
+    if constexpr (Mappable<T>) {
+      return MapTensors(output, TensorMap{[this](const at::Tensor& tensor) { return CastOutput(tensor); }});
+    } else {
+      return output;
+    }
+  }
+
+  torch::nn::Module& sharded_;
+  comm::Communicator& world_;
+  std::unique_ptr<comm::Communicator> alone_;  // NO_SHARD: shards among itself
+  comm::Communicator* shard_;
+  comm::Communicator* replicate_;
+  bool replicates_within_ = false;  // ReplicateOver gave the modules inside the first replica's values, too
+  FullyShardedDataParallelOptions options_;
+  std::shared_ptr<FsdpUnit> unit_;
+  std::shared_ptr<FsdpRoot> root_;  // shared by all units of the model
+};
+
+// While it lives, all parameters of the outermost `module` are whole. Collective at both ends. With `writeback`, what
+// was changed stays; all ranks must have changed the same. Its end throws what writing back meets, such as memory that
+// is not there, unless an exception is on its way already; the model must be wrapped anew then, on all ranks.
+class [[nodiscard]] SummonFullParams {
+ public:
+  explicit SummonFullParams(FullyShardedModule& module, bool writeback = true)
+      : root_(module.root()), writeback_(writeback), exceptions_(std::uncaught_exceptions()) {
+    root_.UnshardAll();
+  }
+  ~SummonFullParams() noexcept(false);
+  SummonFullParams(const SummonFullParams&) = delete;
+  SummonFullParams& operator=(const SummonFullParams&) = delete;
+
+ private:
+  FsdpRoot& root_;
+  bool writeback_;
+  int exceptions_;  // on their way when this was made
+};
+
+// What shards `module`: itself if it is a wrapper, or what fully_shard (fully_shard.h) made for it; null for none.
+FullyShardedModule* ShardsOf(torch::nn::Module& module);
+
+// The groups of a mesh's dimensions; null for the replicas of a mesh of one dimension. Throw c10::Error for meshes of
+// more than two.
+comm::Communicator* ShardGroup(DeviceMesh& mesh);
+comm::Communicator* ReplicateGroup(DeviceMesh& mesh);
+
+template <typename ModuleType>
+class FullyShardedDataParallel : public FullyShardedModule {
+ public:
+  // Over the ranks of `group`, which must outlive this.
+  FullyShardedDataParallel(std::shared_ptr<ModuleType> module, comm::Communicator& group,
+                           const FullyShardedDataParallelOptions& options = {})
+      : FullyShardedModule(*module, group, &group, nullptr, options), module_(std::move(module)) {
+    register_module(kFsdpWrapped, module_);
+  }
+  // Over a mesh of two dimensions, the outer one of replicas and the inner one of shards, or of one of shards. The
+  // mesh and its world must outlive this.
+  FullyShardedDataParallel(std::shared_ptr<ModuleType> module, DeviceMesh& mesh,
+                           const FullyShardedDataParallelOptions& options = {})
+      : FullyShardedModule(*module, mesh.world(), ShardGroup(mesh), ReplicateGroup(mesh), options),
+        module_(std::move(module)) {
+    register_module(kFsdpWrapped, module_);
+  }
+
+  // The module's forward, with whole parameters: Run.
+  template <typename... Inputs>
+  auto forward(const Inputs&... inputs) {
+    return Run([this](const auto&... given) { return module_->forward(given...); }, inputs...);
+  }
+  const std::shared_ptr<ModuleType>& module() const { return module_; }
+
+ private:
+  std::shared_ptr<ModuleType> module_;
+};
+
+}  // namespace cohort::trainer

@@ -1,0 +1,150 @@
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/placement/sharded_module.h"
+#include "cohort/trainer/transfer/broadcast.h"
+#include "cohort/trainer/transfer/collectives.h"
+#include "cohort/trainer/transfer/same_on_all_ranks.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+namespace {
+
+// A forward pass as Join knows it.
+enum JoinFlags { kRebuilds = 1, kBroadcastsBuffers = 2, kAverages = 4 };
+
+std::string Describe(const std::string& name, const at::Tensor& tensor) {
+  return DescribeTensor(name, tensor.scalar_type(), tensor.sizes().vec());
+}
+
+std::vector<int> Everyone(const comm::Communicator& group) {
+  std::vector<int> ranks(group.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicator& group,
+                                     DistributedDataParallelOptions options)
+    : group_(group), options_(std::move(options)), module_(module) {
+  RefuseShards();
+  CheckSameParameters();
+  std::vector<at::Tensor> state = module_.parameters();
+  buffers_ = module_.buffers();
+  state.insert(state.end(), buffers_.begin(), buffers_.end());
+  BroadcastTensors(group_, state, 0, "broadcasting rank 0's parameters and buffers");
+
+  std::map<const void*, int> device_of;  // by tensor implementation
+  int devices = 1;
+  for (const ModulePart& part : options_.parts) {
+    TORCH_CHECK(part.module != nullptr, "DistributedDataParallel: a part names no module");
+    TORCH_CHECK(part.device.index >= 0, "DistributedDataParallel: a part has device index ", part.device.index);
+    devices = std::max(devices, part.device.index + 1);
+    for (const at::Tensor& parameter : part.module->parameters()) {
+      device_of[parameter.unsafeGetTensorImpl()] = part.device.index;
+    }
+  }
+  std::vector<comm::Communicator*> groups;
+  for (int device = 0; device < devices; ++device) {
+    auto subgroup = group_.Subgroup(Everyone(group_));
+    ThrowUnlessOk(subgroup.status(), "making the communicator of device group " + std::to_string(device));
+    device_groups_.push_back(*std::move(subgroup));
+    groups.push_back(device_groups_.back().get());
+  }
+  std::vector<ReducedParameter> reduced;
+  std::set<const void*> seen;  // a parameter that modules share is listed once for each
+  for (const auto& item : module_.named_parameters()) {
+    if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    const auto found = device_of.find(item.value().unsafeGetTensorImpl());
+    reduced.push_back({item.key(), item.value(), found == device_of.end() ? 0 : found->second});
+    if (!options_.owners.empty()) reduced.back().owner = options_.owners.at(item.value().unsafeGetTensorImpl());
+  }
+  reducer_ = std::make_unique<Reducer>(std::move(reduced), std::move(groups),
+                                       ReducerOptions{.limits = options_.buckets,
+                                                      .gradient_as_bucket_view = options_.gradient_as_bucket_view,
+                                                      .find_unused_parameters = options_.find_unused_parameters,
+                                                      .static_graph = options_.static_graph});
+}
+
+// Averaging shards of different rows over the ranks would make nonsense of them.
+void DataParallelState::RefuseShards() const {
+  trainer::RefuseShards(module_, "DistributedDataParallel",
+                        "shard it over a DeviceMesh of (replicas, shards) instead of wrapping it");
+}
+
+void DataParallelState::CheckSameParameters() {
+  std::vector<std::string> lines;
+  for (const auto& item : module_.named_parameters()) {
+    lines.push_back(Describe(item.key(), item.value()) + (item.value().requires_grad() ? "" : " (frozen)"));
+  }
+  for (const auto& item : module_.named_buffers()) lines.push_back(Describe(item.key(), item.value()) + " (buffer)");
+  CheckSameOnAllRanks(group_, "DistributedDataParallel", lines);
+}
+
+void DataParallelState::BeforeForward(bool training) {
+  // Not while evaluating, which a rank may do alone, and not under no_sync, where nothing is sent.
+  const bool averages = sync_ && at::GradMode::is_enabled();
+  reducer_->PrepareForward(averages);
+  const bool rebuild = averages && reducer_->NeedsRebuild();
+  const bool buffers = sync_ && training && options_.broadcast_buffers && !buffers_.empty();
+  int root = 0;
+  divisor_ = group_.size();
+  // Ranks without inputs hear of forward passes that they have to answer, and of no others.
+  if (join() != nullptr && (averages || buffers)) {
+    int flags = rebuild ? kRebuilds : 0;
+    if (buffers) flags |= kBroadcastsBuffers;
+    if (averages) flags |= kAverages;
+    const JoinIteration iteration = join()->Begin(*this, flags, averages);
+    root = iteration.lowest_active();
+    if (!join()->options().divide_by_initial_world_size) divisor_ = iteration.active_count();
+  }
+  if (rebuild) reducer_->Rebuild(root);
+  if (buffers) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
+}
+
+void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs, bool searched) {
+  if (!at::GradMode::is_enabled()) return;
+  if (!sync_) return reducer_->PrepareAccumulation(outputs, searched);
+  TORCH_CHECK(searched || !options_.find_unused_parameters,
+              "DistributedDataParallel: forward() returned a type whose tensors can't be found, so neither can "
+              "unused parameters; give it an overload of AppendTensors (trainer/base/tensors_of.h), or leave "
+              "find_unused_parameters off");
+  reducer_->PrepareBackward(outputs, divisor_);
+}
+
+void DataParallelState::Shadow(int flags, const JoinIteration& iteration) {
+  const int root = iteration.lowest_active();
+  if ((flags & kRebuilds) != 0) reducer_->Rebuild(root);
+  if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
+  if ((flags & kAverages) != 0) {
+    const bool initial = join()->options().divide_by_initial_world_size;
+    reducer_->ShadowBackward(initial ? group_.size() : iteration.active_count());
+  }
+}
+
+std::string DataParallelState::NameOf(int flags) const {
+  std::string name = "DistributedDataParallel's forward pass";
+  if ((flags & kRebuilds) != 0) name += ", which rebuilds the buckets";
+  if ((flags & kBroadcastsBuffers) != 0) name += ", which broadcasts buffers";
+  return name + ((flags & kAverages) != 0 ? ", with averaged gradients" : ", without averaged gradients");
+}
+
+// Those that had the most inputs have seen every update.
+void DataParallelState::AfterJoin(const JoinIteration& last) {
+  if (last.active_count() == group_.size()) return;
+  // A rank that has only answered has no order of its own, so it could not be the root of a rebuild later on.
+  if (reducer_->NeedsRebuild()) reducer_->Rebuild(last.lowest_active());
+  std::vector<at::Tensor> state = module_.parameters();
+  state.insert(state.end(), buffers_.begin(), buffers_.end());
+  BroadcastTensors(own_group(), state, last.lowest_active(), "sending the final model to ranks that had fewer inputs");
+}
+
+}  // namespace cohort::trainer

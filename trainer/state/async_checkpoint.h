@@ -1,0 +1,42 @@
+// AsyncCheckpointer: checkpoints that are written while training goes on.
+//
+//   training   step  step  Save ── step  step  step   Save (waits for the last one first)
+//                           │ copy of this rank's part
+//   writer                  └──► files ──► agreement of all ranks ──► rename
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/state/training_state.h"
+
+namespace cohort::trainer {
+
+class AsyncCheckpointer {
+ public:
+  // `world` must outlive this. A rank that is done waits up to `timeout` for the others. Collective. Throws
+  // DistributedError.
+  explicit AsyncCheckpointer(comm::Communicator& world, std::chrono::nanoseconds timeout = kTogetherTimeout);
+  // Waits. An error that nobody asked for (Wait) is said on standard error output.
+  ~AsyncCheckpointer();
+  AsyncCheckpointer(const AsyncCheckpointer&) = delete;
+  AsyncCheckpointer& operator=(const AsyncCheckpointer&) = delete;
+
+  // As SaveTrainingState, but returns when every rank has copied its part: the state may change from then on. Throws
+  // on every rank what one met while it copied; and what the one before threw, which means that this one has not begun.
+  // Every rank calls it the same number of times.
+  void Save(const std::string& directory, const TrainingState& state, const CheckpointValues& values);
+  // Blocks until the last checkpoint is complete. Throws what it threw.
+  void Wait();
+
+ private:
+  struct Writer;
+  comm::Communicator& world_;
+  std::chrono::nanoseconds timeout_;
+  std::unique_ptr<comm::Communicator> group_;  // the writer's own; between checkpoints the caller's
+  std::unique_ptr<Writer> writer_;             // of the last checkpoint
+};
+
+}  // namespace cohort::trainer

@@ -1,0 +1,252 @@
+#include "cohort/trainer/state/checkpoint/checkpoint_file.h"
+
+#include <fcntl.h>
+#include <openssl/evp.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "cohort/trainer/base/error.h"
+#include "nlohmann/json.hpp"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+namespace {
+
+constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kTypes = {{{at::kDouble, "F64"},
+                                                                            {at::kFloat, "F32"},
+                                                                            {at::kHalf, "F16"},
+                                                                            {at::kBFloat16, "BF16"},
+                                                                            {at::kLong, "I64"},
+                                                                            {at::kInt, "I32"},
+                                                                            {at::kShort, "I16"},
+                                                                            {at::kChar, "I8"},
+                                                                            {at::kByte, "U8"},
+                                                                            {at::kBool, "BOOL"}}};
+
+[[noreturn]] void ThrowSystemError(const std::string& what, const std::string& path, int error) {
+  absl::StatusCode code = absl::StatusCode::kUnavailable;
+  if (error == ENOSPC || error == EDQUOT) code = absl::StatusCode::kResourceExhausted;
+  if (error == ENOENT) code = absl::StatusCode::kNotFound;
+  if (error == EACCES || error == EPERM || error == EROFS) code = absl::StatusCode::kPermissionDenied;
+  throw DistributedError(code, "can't " + what + " " + path + ": " + std::strerror(error));
+}
+
+// Closes what it opened, and reports what close() says about the data.
+class Descriptor {
+ public:
+  Descriptor(std::string path, int flags)
+      : path_(std::move(path)), fd_(::open(path_.c_str(), flags | O_CLOEXEC, 0644)) {
+    if (fd_ < 0) ThrowSystemError("open", path_, errno);
+  }
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  void Write(const void* data, size_t bytes) {
+    const char* next = static_cast<const char*>(data);
+    while (bytes > 0) {
+      const ssize_t written = ::write(fd_, next, bytes);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) ThrowSystemError("write", path_, errno);
+      next += written;
+      bytes -= static_cast<size_t>(written);
+    }
+  }
+  void SyncAndClose() {
+    if (::fsync(fd_) != 0) ThrowSystemError("write", path_, errno);
+    if (::close(std::exchange(fd_, -1)) != 0) ThrowSystemError("write", path_, errno);
+  }
+
+ private:
+  std::string path_;
+  int fd_;
+};
+
+[[noreturn]] void ThrowDamaged(const std::string& path, const std::string& why) {
+  throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + why);
+}
+
+// A bad sector or a lost stripe is damage: another checkpoint may have none.
+[[noreturn]] void ThrowUnreadable(const std::string& what, const std::string& path, int error) {
+  if (error == EIO) ThrowDamaged(path, std::string("it can't be read: ") + std::strerror(error));
+  ThrowSystemError(what, path, error);
+}
+
+// To read. A pipe or a device instead of the file would keep us waiting or never end.
+int OpenOrdinaryFile(const std::string& path, struct stat& facts) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  if (fd < 0) ThrowUnreadable("open", path, errno);
+  if (::fstat(fd, &facts) == 0 && S_ISREG(facts.st_mode)) return fd;
+  ::close(fd);
+  ThrowDamaged(path, "it is no ordinary file");
+}
+
+// The `bytes` bytes from `offset` on, as a string or a vector.
+template <typename Bytes>
+Bytes ReadBytes(int fd, const std::string& path, int64_t offset, int64_t bytes) {
+  Bytes data(static_cast<size_t>(bytes), '\0');
+  size_t done = 0;
+  while (done < data.size()) {
+    const ssize_t got = ::pread(fd, data.data() + done, data.size() - done, offset + static_cast<int64_t>(done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) ThrowUnreadable("read", path, errno);
+    if (got == 0) ThrowDamaged(path, "it ends before byte " + std::to_string(offset + bytes));
+    done += static_cast<size_t>(got);
+  }
+  return data;
+}
+
+}  // namespace
+
+std::string SafetensorsType(at::ScalarType type) {
+  for (const auto& [known, name] : kTypes) {
+    if (known == type) return name;
+  }
+  TORCH_CHECK(false, "a tensor of type ", type, " can't be kept in a checkpoint");
+}
+
+at::ScalarType TypeOfSafetensors(const std::string& name) {
+  for (const auto& [known, text] : kTypes) {
+    if (name == text) return known;
+  }
+  TORCH_CHECK(false, "a checkpoint has a tensor of unknown type ", name);
+}
+
+std::string Sha256(const void* data, size_t bytes) {
+  unsigned char digest[EVP_MAX_MD_SIZE];
+  unsigned int length = 0;
+  TORCH_CHECK(EVP_Digest(data, bytes, digest, &length, EVP_sha256(), nullptr) == 1, "OpenSSL computes no SHA-256");
+  std::string text;
+  for (unsigned int i = 0; i < length; ++i) {
+    text += "0123456789abcdef"[digest[i] >> 4];
+    text += "0123456789abcdef"[digest[i] & 15];
+  }
+  return text;
+}
+
+WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces,
+                         const std::map<std::string, std::string>& metadata) {
+  nlohmann::json header = nlohmann::json::object();
+  if (!metadata.empty()) header["__metadata__"] = metadata;
+  int64_t end = 0;
+  for (const FilePiece& piece : pieces) {
+    const int64_t bytes = static_cast<int64_t>(piece.data.nbytes());
+    header[piece.key] = {{"dtype", SafetensorsType(piece.data.scalar_type())},
+                         {"shape", piece.shape},
+                         {"data_offsets", {end, end + bytes}}};
+    end += bytes;
+  }
+  std::string text = header.dump();
+  text.append((8 - text.size() % 8) % 8, ' ');  // the format wants the data aligned
+  const uint64_t length = text.size();
+  std::string head(sizeof length, '\0');
+  for (size_t i = 0; i < sizeof length; ++i) head[i] = static_cast<char>(length >> (8 * i));
+  head += text;
+
+  Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL);
+  file.Write(head.data(), head.size());
+  int64_t offset = static_cast<int64_t>(head.size());
+  for (FilePiece& piece : pieces) {
+    piece.offset = offset;
+    piece.checksum = Sha256(piece.data.data_ptr(), piece.data.nbytes());
+    file.Write(piece.data.data_ptr(), piece.data.nbytes());
+    offset += static_cast<int64_t>(piece.data.nbytes());
+  }
+  file.SyncAndClose();
+  return {.bytes = offset,
+          .header_bytes = static_cast<int64_t>(head.size()),
+          .header_checksum = Sha256(head.data(), head.size())};
+}
+
+void WriteText(const std::string& path, const std::string& text) {
+  Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL);
+  file.Write(text.data(), text.size());
+  file.SyncAndClose();
+}
+
+std::string ReadText(const std::string& path) {
+  struct stat facts{};
+  const int fd = OpenOrdinaryFile(path, facts);
+  try {
+    std::string text = ReadBytes<std::string>(fd, path, 0, facts.st_size);
+    ::close(fd);
+    return text;
+  } catch (...) {
+    ::close(fd);
+    throw;
+  }
+}
+
+void SyncDirectory(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) ThrowSystemError("open", path, errno);
+  const int error = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  // Some file systems keep no directory back, and say that there is nothing to sync.
+  if (error != 0 && error != EINVAL && error != EOPNOTSUPP) ThrowSystemError("write", path, error);
+}
+
+namespace {
+
+void SyncParent(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  SyncDirectory(parent.empty() ? "." : parent.string());
+}
+
+[[noreturn]] void ThrowCannotRename(const std::string& from, const std::string& to, int error) {
+  throw DistributedError(absl::StatusCode::kUnavailable,
+                         "can't rename " + from + " to " + to + ": " + std::strerror(error));
+}
+
+}  // namespace
+
+void Rename(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) ThrowCannotRename(from, to, errno);
+  SyncParent(to);
+}
+
+bool Exchange(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
+    // As NFS, as kernels and their filters that don't know the call.
+    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+    ThrowCannotRename(from, to, errno);
+  }
+  SyncParent(to);
+  return true;
+}
+
+TensorFileReader::TensorFileReader(std::string path, const WrittenFile& expected) : path_(std::move(path)) {
+  struct stat facts{};
+  fd_ = OpenOrdinaryFile(path_, facts);
+  try {
+    if (facts.st_size != expected.bytes) {
+      ThrowDamaged(path_, "it has " + std::to_string(facts.st_size) + " bytes, and " + std::to_string(expected.bytes) +
+                              " were written");
+    }
+    Read(0, expected.header_bytes, expected.header_checksum);
+  } catch (...) {
+    ::close(fd_);  // no destructor follows
+    throw;
+  }
+}
+
+TensorFileReader::~TensorFileReader() { ::close(fd_); }
+
+std::vector<char> TensorFileReader::Read(int64_t offset, int64_t bytes, const std::string& checksum) {
+  auto data = ReadBytes<std::vector<char>>(fd_, path_, offset, bytes);
+  if (Sha256(data.data(), data.size()) != checksum) {
+    ThrowDamaged(path_, "bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) +
+                            " are not those that were written (SHA-256)");
+  }
+  return data;
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,176 @@
+#include "cohort/trainer/state/grad_scaler.h"
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "cohort/trainer/base/distinct_parameters.h"
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/state/master_weights.h"
+#include "cohort/trainer/transfer/collectives.h"
+#include "cohort/trainer/transfer/join.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+namespace {
+
+constexpr const char* kScale = "grad_scaler.scale";
+constexpr const char* kTracker = "grad_scaler.growth_tracker";
+
+// Multiplies the gradients of one device by `factor`; whether one of them was not finite. (The operation that torch has
+// for this knows no CPU in 1.13.)
+bool UnscaleOn(std::vector<at::Tensor>& gradients, double factor) {
+  if (gradients.front().is_cuda()) {
+    const auto options = gradients.front().options().dtype(at::kFloat);
+    at::Tensor found = at::zeros({1}, options);
+    at::_amp_foreach_non_finite_check_and_unscale_(gradients, found, at::full({1}, factor, options));
+    return found.item<float>() > 0;
+  }
+  bool found = false;
+  for (at::Tensor& gradient : gradients) {
+    found = found || !at::isfinite(gradient).all().item<bool>();
+    if (factor != 1) gradient.mul_(factor);
+  }
+  return found;
+}
+
+// As in torch, where the scale is a float32 and the factors are doubles.
+double Rounded(double scale) { return static_cast<double>(static_cast<float>(scale)); }
+
+double NumberOf(const std::map<std::string, std::string>& state, const std::string& key) {
+  const auto entry = state.find(key);
+  TORCH_CHECK(entry != state.end(), "GradScaler: the saved state lacks ", key);
+  char* end = nullptr;
+  const double number = std::strtod(entry->second.c_str(), &end);
+  TORCH_CHECK(!entry->second.empty() && *end == '\0' && std::isfinite(number), "GradScaler: ", key, " is \"",
+              entry->second, "\", which is no number");
+  return number;
+}
+
+}  // namespace
+
+GradScaler::GradScaler(GradScalerOptions options, std::vector<comm::Communicator*> groups)
+    : options_(options), groups_(std::move(groups)), scale_(Rounded(options.init_scale)) {
+  TORCH_CHECK(options.growth_factor > 1, "GradScaler: growth_factor must be greater than 1, got ",
+              options.growth_factor);
+  TORCH_CHECK(options.backoff_factor > 0 && options.backoff_factor < 1,
+              "GradScaler: backoff_factor must lie between 0 and 1, got ", options.backoff_factor);
+  TORCH_CHECK(scale_ > 0 && std::isfinite(scale_), "GradScaler: init_scale is ", options.init_scale,
+              ", which is no positive float32");
+  TORCH_CHECK(options.growth_interval > 0, "GradScaler: growth_interval is ", options.growth_interval);
+}
+
+at::Tensor GradScaler::scale(const at::Tensor& loss) const {
+  return options_.enabled ? loss * at::scalar_tensor(scale_, loss.options().dtype(at::kFloat)) : loss;
+}
+
+void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) return;
+  const Stage stage = optimizers_[&optimizer].stage;
+  TORCH_CHECK(stage == Stage::kReady, "GradScaler: unscale_() was called ",
+              stage == Stage::kUnscaled ? "twice" : "after step()", " for an optimizer since the last update()");
+  if (MasterWeightsOf(optimizer) != nullptr) WidenGradients(optimizer);
+  Unscale(optimizer, Rounded(1 / scale_));
+}
+
+void GradScaler::Unscale(torch::optim::Optimizer& optimizer, double factor) {
+  TORCH_CHECK(groups_.empty() || Join::Running() == nullptr,
+              "GradScaler: over groups it can't be used under Join, because ranks without inputs don't answer it");
+  const at::NoGradGuard no_grad;
+  const bool takes_halves = !groups_.empty() || MasterWeightsOf(optimizer) != nullptr;
+  std::map<std::pair<std::string, int>, std::vector<at::Tensor>> by_kind;  // device, type
+  for (const auto& group : DistinctParameters(optimizer.param_groups())) {
+    for (const at::Tensor& parameter : group.params()) {
+      const at::Tensor& gradient = parameter.grad();
+      if (!gradient.defined() || gradient.numel() == 0) continue;
+      TORCH_CHECK(
+          takes_halves || gradient.scalar_type() != at::kHalf,
+          "GradScaler: attempting to unscale float16 gradients, which would lose what the scale has saved; keep "
+          "the parameters in float32 under Autocast, or step them by MasterWeights");
+      by_kind[{gradient.device().str(), static_cast<int>(gradient.scalar_type())}].push_back(gradient);
+    }
+  }
+  double found = 0;
+  for (auto& [kind, gradients] : by_kind) found += UnscaleOn(gradients, factor) ? 1 : 0;
+  for (comm::Communicator* group : groups_) {
+    const comm::Buffer buffer(&found, 1);
+    ThrowUnlessOk(AllReduce(*group, buffer, buffer, comm::ReduceOp::kMax).Wait(),
+                  "agreeing on whether gradients are finite");
+  }
+  optimizers_[&optimizer] = {.stage = Stage::kUnscaled, .has_gradients = !by_kind.empty(), .found_infinity = found > 0};
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  if (!options_.enabled) {
+    optimizer.step();
+    return true;
+  }
+  TORCH_CHECK(optimizers_[&optimizer].stage != Stage::kStepped,
+              "GradScaler: step() was called twice for an optimizer since the last update()");
+  MasterWeightsBase* masters = MasterWeightsOf(optimizer);
+  double rest = 1;  // of unscaling, for the copies
+  if (optimizers_[&optimizer].stage == Stage::kReady && masters != nullptr) {
+    rest = Rounded(1 / scale_);
+    Unscale(optimizer, 1);
+  } else if (optimizers_[&optimizer].stage == Stage::kReady) {
+    unscale_(optimizer);
+  }
+  Seen& seen = optimizers_[&optimizer];
+  TORCH_CHECK(seen.has_gradients || !groups_.empty(),
+              "GradScaler: step() for an optimizer none of whose parameters has a gradient; call backward() on "
+              "scale(loss) before it");
+  seen.stage = Stage::kStepped;
+  if (masters != nullptr && !seen.found_infinity) masters->set_gradient_factor(rest);
+  if (!seen.found_infinity) optimizer.step();
+  if (masters != nullptr) NarrowGradients(optimizer);
+  return !seen.found_infinity;
+}
+
+std::optional<bool> GradScaler::found_inf(const torch::optim::Optimizer& optimizer) const {
+  const auto seen = optimizers_.find(&optimizer);
+  if (seen == optimizers_.end() || seen->second.stage == Stage::kReady) return std::nullopt;
+  return seen->second.found_infinity;
+}
+
+void GradScaler::update(std::optional<double> new_scale) {
+  if (!options_.enabled) return;
+  bool unscaled = false, found = false;
+  for (const auto& [optimizer, seen] : optimizers_) {
+    unscaled = unscaled || (seen.stage != Stage::kReady && (seen.has_gradients || !groups_.empty()));
+    found = found || seen.found_infinity;
+  }
+  TORCH_CHECK(unscaled || new_scale.has_value(), "GradScaler: update() without a step() before it");
+  if (new_scale.has_value()) {
+    const double rounded = Rounded(*new_scale);
+    TORCH_CHECK(rounded > 0 && std::isfinite(rounded), "GradScaler: a scale of ", *new_scale,
+                ", which is no positive float32");
+    scale_ = rounded;
+  } else if (found) {
+    scale_ = Rounded(scale_ * options_.backoff_factor);
+    growth_tracker_ = 0;
+  } else if (++growth_tracker_ == options_.growth_interval) {
+    const double grown = Rounded(scale_ * options_.growth_factor);
+    if (std::isfinite(grown)) scale_ = grown;
+    growth_tracker_ = 0;
+  }
+  optimizers_.clear();
+}
+
+std::map<std::string, std::string> GradScaler::state_dict() const {
+  if (!options_.enabled) return {};
+  char scale[64];
+  std::snprintf(scale, sizeof scale, "%.17g", scale_);
+  return {{kScale, scale}, {kTracker, std::to_string(growth_tracker_)}};
+}
+
+void GradScaler::load_state_dict(const std::map<std::string, std::string>& state) {
+  if (!options_.enabled) return;
+  const double scale = NumberOf(state, kScale), tracker = NumberOf(state, kTracker);
+  TORCH_CHECK(scale > 0 && tracker >= 0, "GradScaler: the saved state says a scale of ", scale, " for ", tracker,
+              " steps");
+  scale_ = Rounded(scale);
+  growth_tracker_ = static_cast<int64_t>(tracker);
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,93 @@
+// GradScaler: keeps small gradients from vanishing in float16 by scaling the loss, after torch.amp.GradScaler.
+//
+//   GradScaler scaler;
+//   {
+//     const Autocast autocast(at::kCUDA);
+//     loss = criterion(model.forward(input), target);
+//   }
+//   scaler.scale(loss).backward();
+//   scaler.unscale_(optimizer);  // only if gradients are to be looked at, for clipping
+//   scaler.step(optimizer);      // skipped where a gradient is infinite or no number
+//   scaler.update();
+//
+// Ranks must agree on skipping. Where every rank has all averaged gradients (DistributedDataParallel) they do; where
+// parameters or gradients are split, the groups over which they are (shards, tensor-parallel ranks) are given.
+//
+// The scale is a float32, as in torch, and so takes the same values (tests/trainer/examples/pytorch_parity_test.py).
+//
+// Gradients in float16 must not be unscaled in float16, where what the scale has saved would vanish. MasterWeights,
+// alone or within ZeroRedundancyOptimizer, takes them as they are and unscales its float32 copies of them; after
+// unscale_ they are float32 until step(). Of other optimizers they are refused as by torch's GradScaler, and with
+// groups unscaled in place as by its ShardedGradScaler.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "cohort/comm/communicator.h"
+#include "torch/optim/optimizer.h"
+
+namespace cohort::trainer {
+
+struct GradScalerOptions {
+  double init_scale = 65536;
+  double growth_factor = 2;     // after growth_interval steps without infinities
+  double backoff_factor = 0.5;  // after a step with one
+  int64_t growth_interval = 2000;
+  bool enabled = true;  // false: everything is as without a scaler
+};
+
+class GradScaler {
+ public:
+  // Over `groups`, which must outlive this, infinities are shared: FairScale's ShardedGradScaler. Throws c10::Error for
+  // options out of range.
+  explicit GradScaler(GradScalerOptions options = {}, std::vector<comm::Communicator*> groups = {});
+
+  // `loss` times the scale; a float16 or bfloat16 number becomes a float32, which holds the product.
+  at::Tensor scale(const at::Tensor& loss) const;
+  // Divides the gradients of the optimizer's parameters by the scale, once between updates. Collective over the groups;
+  // blocks. Throws c10::Error when it is called twice or after step, over groups under Join, and for float16 gradients
+  // as said above, DistributedError when the ranks can't agree.
+  void unscale_(torch::optim::Optimizer& optimizer);
+  // optimizer.step() unless a gradient is infinite or no number, on all ranks alike; says whether it was done.
+  // Unscales first if unscale_ has not (of MasterWeights the copies only: .grad stays as it is). Collective and blocks
+  // as both are. Throws as they do, and c10::Error when it is called twice between updates or when, without groups, no
+  // parameter has a gradient.
+  bool step(torch::optim::Optimizer& optimizer);
+  // Whether a gradient of the optimizer was infinite or no number, on any rank, when it was unscaled since the last
+  // update; nothing before that. Local.
+  std::optional<bool> found_inf(const torch::optim::Optimizer& optimizer) const;
+  // Adjusts the scale (or sets it) after all optimizers' steps. Local. Throws c10::Error when nothing was unscaled or
+  // stepped.
+  void update(std::optional<double> new_scale = std::nullopt);
+
+  double get_scale() const { return options_.enabled ? scale_ : 1; }
+  bool is_enabled() const { return options_.enabled; }
+  // For checkpoints: the scale and the number of steps since it changed.
+  std::map<std::string, std::string> state_dict() const;
+  // Throws c10::Error when something is missing or no number.
+  void load_state_dict(const std::map<std::string, std::string>& state);
+
+ private:
+  enum class Stage { kReady, kUnscaled, kStepped };
+  struct Seen {
+    Stage stage = Stage::kReady;
+    bool has_gradients = false;
+    bool found_infinity = false;
+  };
+
+  // Looks for infinities, on all ranks, and multiplies gradients by `factor`.
+  void Unscale(torch::optim::Optimizer& optimizer, double factor);
+
+  GradScalerOptions options_;
+  std::vector<comm::Communicator*> groups_;
+  double scale_;  // a float32's value
+  int64_t growth_tracker_ = 0;
+  std::map<const torch::optim::Optimizer*, Seen> optimizers_;  // since the last update
+};
+
+}  // namespace cohort::trainer

@@ -1,0 +1,351 @@
+#include "cohort/trainer/state/training_state.h"
+
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/wrapped_name.h"
+#include "cohort/trainer/state/checkpoint/checkpoint_values.h"
+#include "cohort/trainer/state/master_weights.h"
+#include "cohort/trainer/state/optimizer_state.h"
+#include "cohort/trainer/state/param_groups.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+namespace {
+
+constexpr const char* kModel = "model.";
+constexpr const char* kOptimizer = "optimizer.";
+constexpr const char* kGroups = "optimizer.param_groups";  // a value
+constexpr const char* kStep = "step";                      // the only state without the parameter's shape
+
+CheckpointTensor Named(CheckpointTensor tensor, const std::string& prefix) {
+  tensor.name = prefix + tensor.name;
+  return tensor;
+}
+
+std::vector<CheckpointTensor> ModelTensors(const TrainingState& state) {
+  std::vector<CheckpointTensor> tensors;
+  for (const CheckpointTensor& parameter : state.parameters) tensors.push_back(Named(parameter, kModel));
+  for (const CheckpointTensor& buffer : state.buffers) tensors.push_back(Named(buffer, kModel));
+  return tensors;
+}
+
+// What this rank writes of it. Ranks may have different buffers, as statistics of their own inputs: the first of them
+// writes all of its own, lest the checkpoint has some of each.
+std::vector<CheckpointTensor> OwnModelTensors(const TrainingState& state) {
+  std::vector<CheckpointTensor> tensors;
+  for (const CheckpointTensor& parameter : state.parameters) tensors.push_back(Named(parameter, kModel));
+  for (const CheckpointTensor& buffer : state.buffers) {
+    if (buffer.replica > 0) continue;
+    tensors.push_back(Named(buffer, kModel));
+    tensors.back().replicas = 1;
+  }
+  return tensors;
+}
+
+// One tensor of a parameter's optimizer state.
+CheckpointTensor StateTensor(const TrainingState& state, const CheckpointTensor& parameter, const std::string& key,
+                             const at::Tensor& data, const comm::Communicator& world) {
+  CheckpointTensor tensor = parameter;
+  tensor.name = kOptimizer + parameter.name + "." + key;
+  tensor.data = data;
+  if (key == kStep) {
+    tensor.sizes = {};
+    tensor.begin = 0;
+    tensor.end = 1;
+    tensor.replica = world.rank();
+    tensor.replicas = world.size();
+  }
+  if (state.owns_state) {
+    tensor.replica = 0;
+    tensor.replicas = 1;
+  }
+  return tensor;
+}
+
+// The states that the checkpoint has of a parameter, with fresh memory.
+std::map<std::string, at::Tensor> FreshState(const CheckpointIndex& index, const CheckpointTensor& parameter) {
+  std::map<std::string, at::Tensor> fresh;
+  const std::string prefix = kOptimizer + parameter.name + ".";
+  for (auto entry = index.tensors().lower_bound(prefix);
+       entry != index.tensors().end() && entry->first.compare(0, prefix.size(), prefix) == 0; ++entry) {
+    const std::string key = entry->first.substr(prefix.size());
+    if (key.find('.') != std::string::npos) continue;  // of a parameter whose name begins with this one's
+    const auto options = parameter.data.options().requires_grad(false).dtype(entry->second.dtype);
+    fresh[key] = key == kStep ? at::zeros({}, at::kLong) : at::zeros(parameter.data.sizes(), options);
+  }
+  return fresh;
+}
+
+bool HasMasters(const TrainingState& state) {
+  return state.optimizer != nullptr && MasterWeightsOf(*state.optimizer) != nullptr;
+}
+
+// The names of the checkpoint's tensors, without the prefix, each with the one that it is kept under: itself, but for
+// the other names of what modules shared when it was saved.
+std::map<std::string, std::string> NamesIn(const CheckpointIndex& index) {
+  const std::string prefix = kModel;
+  std::map<std::string, std::string> names;
+  const auto add = [&](const std::string& name, const std::string& kept) {
+    if (name.starts_with(prefix) && kept.starts_with(prefix) && index.tensors().count(kept) > 0) {
+      names.emplace(name.substr(prefix.size()), kept.substr(prefix.size()));
+    }
+  };
+  for (const auto& [name, tensor] : index.tensors()) add(name, name);
+  for (const auto& [alias, name] : AliasesIn(index.values())) add(alias, name);
+  return names;
+}
+
+// `state` with the names that the checkpoint keeps its tensors under. By all names that either side has of what modules
+// share: the first one depends on the order of the modules, and checkpoints of before have a shared tensor under each
+// name, or under one without a word of the others. Throws c10::Error where parameters or buffers are of another model,
+// as PyTorch's strict load_state_dict: before anything is compared that would only hint at it, such as the numbers of
+// parameters in groups.
+TrainingState NamedAsIn(const std::string& directory, const CheckpointIndex& index, const TrainingState& state) {
+  const std::map<std::string, std::string> there = NamesIn(index);
+  std::multimap<std::string, std::string> others;  // here, by the first name
+  std::set<std::string> here;
+  for (const auto& [alias, first] : state.aliases) {
+    others.emplace(first, alias);
+    here.insert(alias);
+  }
+  std::string missing, unknown;  // the first ones
+  const auto rename = [&](CheckpointTensor& tensor) {
+    here.insert(tensor.name);
+    auto found = there.find(tensor.name);
+    const auto [begin, end] = others.equal_range(tensor.name);
+    for (auto other = begin; found == there.end() && other != end; ++other) found = there.find(other->second);
+    if (found != there.end()) {
+      tensor.name = found->second;
+    } else if (missing.empty()) {
+      missing = tensor.name;
+    }
+  };
+  TrainingState named = state;
+  for (CheckpointTensor& parameter : named.parameters) rename(parameter);
+  for (CheckpointTensor& buffer : named.buffers) rename(buffer);
+  for (auto name = there.begin(); unknown.empty() && name != there.end(); ++name) {
+    if (here.count(name->first) == 0) unknown = name->first;
+  }
+  if (missing.empty() && unknown.empty()) return named;
+  std::string what = missing.empty() ? "" : "it has no " + missing + ", which this model has";
+  if (!unknown.empty()) what += (what.empty() ? "it has " : "; it has ") + unknown + ", which this model has not";
+  TORCH_CHECK(false, "checkpoint ", directory, " is of another model: ", what);
+}
+
+// What the model is read from, and into. Where the checkpoint has another type, that is memory of that type, whose
+// values SetConverted takes; or the copy that MasterWeights had of a parameter, which has the wanted one. Where values
+// would be lost it is the tensor as it is, which LoadTensors refuses.
+std::vector<CheckpointTensor> ReadableTensors(const CheckpointIndex& index, const TrainingState& state) {
+  const bool has_masters = HasMasters(state);
+  std::vector<CheckpointTensor> tensors = ModelTensors(state);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    CheckpointTensor& tensor = tensors[i];
+    const auto there = index.tensors().find(tensor.name);
+    const at::ScalarType here = tensor.data.scalar_type();
+    if (there == index.tensors().end() || there->second.dtype == here) continue;
+    const at::ScalarType type = there->second.dtype;
+    const bool parameter = i < state.parameters.size();
+    if (parameter) {
+      const std::string copy = kOptimizer + state.parameters[i].name + "." + kMasterWeight;
+      const auto master = index.tensors().find(copy);
+      if (master != index.tensors().end() && master->second.dtype == here) {
+        tensor.name = copy;
+        continue;
+      }
+    }
+    const bool rounds = type == at::kFloat && tensor.data.element_size() < 4 && has_masters;
+    if (!at::isFloatingType(type) || !at::isFloatingType(here) || (parameter && !rounds)) continue;
+    tensor.data = at::empty(tensor.data.sizes(), tensor.data.options().requires_grad(false).dtype(type));
+  }
+  return tensors;
+}
+
+// After they have been read.
+void SetConverted(const std::vector<CheckpointTensor>& read, const TrainingState& state,
+                  std::vector<std::map<std::string, at::Tensor>>& states) {
+  const at::NoGradGuard no_grad;
+  const std::vector<CheckpointTensor> model = ModelTensors(state);
+  for (size_t i = 0; i < model.size(); ++i) {
+    if (read[i].data.is_same(model[i].data)) continue;
+    at::Tensor(model[i].data).copy_(read[i].data);
+    if (i < states.size() && state.has_state[i]) states[i][kMasterWeight] = read[i].data;
+  }
+}
+
+// Of what modules share, every name but the first, with that one.
+std::map<std::string, std::string> AliasesOf(const torch::nn::Module& module) {
+  std::map<std::string, std::string> aliases;
+  std::map<const void*, std::string> first;
+  const auto add = [&](const std::string& key, const at::Tensor& tensor) {
+    const std::string name = UnwrappedName(key);
+    const auto [entry, added] = first.try_emplace(tensor.unsafeGetTensorImpl(), name);
+    if (!added) aliases[name] = entry->second;
+  };
+  for (const auto& item : module.named_parameters()) add(item.key(), item.value());
+  for (const auto& item : module.named_buffers()) add(item.key(), item.value());
+  return aliases;
+}
+
+TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Communicator& group) {
+  RefuseShards(module, "StateOf",
+               "give StateOf what shards the outermost module and its optimizer: StateOf(*model, optimizer)");
+  TrainingState state;
+  state.aliases = AliasesOf(module);
+  std::set<const void*> seen;
+  for (const auto& item : module.named_parameters()) {
+    if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    state.parameters.push_back(ReplicatedTensor(UnwrappedName(item.key()), item.value(), group));
+  }
+  for (const auto& item : module.named_buffers()) {
+    if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
+      state.buffers.push_back(ReplicatedTensor(UnwrappedName(item.key()), item.value(), group));
+    }
+  }
+  return state;
+}
+
+}  // namespace
+
+TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                      const comm::Communicator& group) {
+  TrainingState state = ReplicatedModel(module, group);
+  state.optimizer = state.groups = &optimizer;
+  state.has_state.assign(state.parameters.size(), true);
+  return state;
+}
+
+TrainingState StateOf(const torch::nn::Module& module, PartitionedOptimizer& optimizer,
+                      const comm::Communicator& group) {
+  TrainingState state = ReplicatedModel(module, group);
+  state.optimizer = &optimizer.local_optimizer();
+  state.groups = &optimizer;
+  state.owns_state = true;
+  for (const CheckpointTensor& parameter : state.parameters) {
+    state.has_state.push_back(optimizer.OwnerOf(parameter.data) == group.rank());
+  }
+  return state;
+}
+
+TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer) {
+  TrainingState state;
+  state.shards = &module;
+  state.aliases = AliasesOf(module.sharded_module());
+  const comm::Communicator* replicas = module.replicas();
+  for (const ShardedParameter& parameter : module.sharded_parameters()) {
+    state.parameters.push_back({.name = parameter.name,
+                                .sizes = parameter.sizes,
+                                .begin = parameter.begin,
+                                .end = parameter.end,
+                                .data = parameter.tensor,
+                                .replica = replicas == nullptr ? 0 : replicas->rank(),
+                                .replicas = replicas == nullptr ? 1 : replicas->size()});
+  }
+  std::set<const void*> seen;  // by one name each, as ReplicatedModel
+  for (const auto& [name, buffer] : module.unwrapped_buffers()) {
+    if (!seen.insert(buffer.unsafeGetTensorImpl()).second) continue;
+    state.buffers.push_back({.name = name,
+                             .sizes = buffer.sizes().vec(),
+                             .begin = 0,
+                             .end = buffer.numel(),
+                             .data = buffer,
+                             .replica = module.place(),
+                             .replicas = module.places()});
+  }
+  state.optimizer = state.groups = &optimizer;
+  state.has_state.assign(state.parameters.size(), true);
+  return state;
+}
+
+std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state) {
+  if (state.shards != nullptr) state.shards->Reshard();
+  std::vector<CheckpointTensor> tensors = OwnModelTensors(state);
+  for (size_t i = 0; i < state.parameters.size() && state.optimizer != nullptr; ++i) {
+    if (!state.has_state[i]) continue;
+    for (const auto& [key, data] : OptimizerStateOf(*state.optimizer, state.parameters[i].data)) {
+      tensors.push_back(StateTensor(state, state.parameters[i], key, data, world));
+    }
+  }
+  return tensors;
+}
+
+CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values) {
+  for (const char* own : {kGroups, kCheckpointAliases}) {
+    TORCH_CHECK(values.count(own) == 0, "a checkpoint's value ", own, " is the training state's own; take another key");
+  }
+  if (state.groups != nullptr) values[kGroups] = ParamGroupsText(*state.groups);
+  std::map<std::string, std::string> aliases;
+  for (const auto& [name, first] : state.aliases) aliases[kModel + name] = kModel + first;
+  if (!aliases.empty()) values[kCheckpointAliases] = AliasesText(aliases);
+  return values;
+}
+
+void SaveTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
+                       const CheckpointValues& values, std::chrono::nanoseconds timeout) {
+  std::vector<CheckpointTensor> tensors;
+  CheckpointValues all;
+  const auto list = [&] {
+    tensors = CheckpointTensorsOf(world, state);
+    all = CheckpointValuesOf(state, values);
+  };
+  TogetherOrNot(world, "saving checkpoint " + directory, list, timeout);  // or the others would wait for who can't
+  SaveCheckpoint(world, directory, tensors, all, timeout);
+}
+
+CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string& directory, const TrainingState& state,
+                                   std::chrono::nanoseconds timeout) {
+  const CheckpointIndex index = CheckpointIndex::ReadTogether(world, directory, timeout);
+  CheckpointValues values = index.values();
+  const auto groups = values.extract(kGroups);
+  values.erase(kCheckpointAliases);
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
+  const auto load = [&] {
+    if (state.shards != nullptr) state.shards->Reshard();
+    const TrainingState named = NamedAsIn(directory, index, state);
+    const std::vector<CheckpointTensor> model = ReadableTensors(index, named);
+    std::vector<CheckpointTensor> wanted = model;
+    std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (!state.has_state[i]) continue;
+      states[i] = FreshState(index, named.parameters[i]);
+      if (!HasMasters(state)) states[i].erase(kMasterWeight);
+      for (const auto& [key, data] : states[i]) {
+        wanted.push_back(StateTensor(state, named.parameters[i], key, data, world));
+      }
+    }
+    if (state.groups != nullptr && !groups.empty()) options = ParamGroupOptions(*state.groups, groups.mapped());
+    LoadTensors(directory, index, wanted);
+    SetConverted(model, state, states);
+    for (size_t i = 0; i < states.size(); ++i) {
+      if (state.has_state[i]) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
+    }
+  };
+  TogetherOrNot(world, "loading checkpoint " + directory, load, timeout);
+  // When all ranks have it: else one could keep the learning rate of a checkpoint that another could not read.
+  for (size_t g = 0; g < options.size(); ++g) state.groups->param_groups()[g].set_options(std::move(options[g]));
+  return values;
+}
+
+std::optional<LoadedState> LoadLatestTrainingState(comm::Communicator& world, const std::string& root,
+                                                   const TrainingState& state,
+                                                   const std::function<void(const std::string&)>& refused,
+                                                   std::chrono::nanoseconds timeout) {
+  std::string reasons;
+  for (const std::string& directory : CheckpointsTogether(world, root, timeout)) {
+    try {
+      return LoadedState{directory, LoadTrainingState(world, directory, state, timeout)};
+    } catch (const DistributedError& error) {
+      if (error.code() != absl::StatusCode::kDataLoss && error.code() != absl::StatusCode::kNotFound) throw;
+      reasons += std::string("\n  ") + error.what_without_backtrace();
+      if (refused != nullptr) refused(error.what_without_backtrace());
+    }
+  }
+  if (reasons.empty()) return std::nullopt;
+  throw DistributedError(absl::StatusCode::kDataLoss, "none of the checkpoints in " + root + " can be read:" + reasons +
+                                                          "\nRestore one of them, or move them away to begin anew");
+}
+
+}  // namespace cohort::trainer
