@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/comm/cuda/cuda_api.h"
-#include "cohort/comm/nccl/nccl_api.h"
+#include "cohort/comm/nccl/library/nccl_api.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/request.h"
 

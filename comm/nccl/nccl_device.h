@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "cohort/comm/cuda/cuda_api.h"
-#include "cohort/comm/nccl/nccl_agreement.h"
+#include "cohort/comm/nccl/library/nccl_agreement.h"
+#include "cohort/comm/nccl/library/nccl_pool.h"
 #include "cohort/comm/nccl/nccl_calls.h"
-#include "cohort/comm/nccl/nccl_pool.h"
 #include "cohort/comm/provider/provider.h"
 
 namespace cohort::comm::nccl {

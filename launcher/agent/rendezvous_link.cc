@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/launcher/base/address_list.h"
-#include "cohort/launcher/base/dial.h"
-#include "cohort/launcher/base/free_port.h"
-#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/net/address_list.h"
+#include "cohort/launcher/base/net/dial.h"
+#include "cohort/launcher/base/net/free_port.h"
+#include "cohort/launcher/base/net/own_addresses.h"
 #include "cohort/launcher/control/lease.h"
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/runtime/base/deadline.h"

@@ -14,8 +14,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "cohort/launcher/base/net/own_addresses.h"
 #include "cohort/launcher/base/open_files.h"
-#include "cohort/launcher/base/own_addresses.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/run_commands.h"
 #include "cohort/launcher/base/say.h"

@@ -18,7 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/launcher/base/listener.h"
+#include "cohort/launcher/base/net/listener.h"
 #include "cohort/launcher/join/token.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/spawn/spawner.h"

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/escaping.h"
-#include "cohort/launcher/base/host_name.h"
+#include "cohort/launcher/base/net/host_name.h"
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/machine/cpus.h"
 #include "cohort/launcher/machine/cuda_devices.h"

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <memory>
 
-#include "cohort/launcher/base/address_list.h"
-#include "cohort/launcher/base/endpoint.h"
+#include "cohort/launcher/base/net/address_list.h"
+#include "cohort/launcher/base/net/endpoint.h"
 
 namespace cohort::launcher {
 namespace {

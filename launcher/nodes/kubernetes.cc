@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cohort/launcher/base/host_name.h"
+#include "cohort/launcher/base/net/host_name.h"
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/base/text_file.h"

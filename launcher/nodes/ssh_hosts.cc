@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/base/host_name.h"
+#include "cohort/launcher/base/net/host_name.h"
 #include "cohort/launcher/base/text_file.h"
 #include "cohort/launcher/nodes/host_list.h"
 #include "cohort/launcher/nodes/remote_hosts.h"

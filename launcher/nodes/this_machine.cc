@@ -1,7 +1,7 @@
 #include "cohort/launcher/nodes/this_machine.h"
 
 #include "absl/status/status.h"
-#include "cohort/launcher/base/host_name.h"
+#include "cohort/launcher/base/net/host_name.h"
 #include "cohort/launcher/machine/cpus.h"
 #include "cohort/launcher/machine/cuda_devices.h"
 #include "cohort/launcher/machine/numa_nodes.h"

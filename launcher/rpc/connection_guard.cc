@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cohort/launcher/base/address_list.h"
-#include "cohort/launcher/base/listener.h"
+#include "cohort/launcher/base/net/address_list.h"
+#include "cohort/launcher/base/net/listener.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {

@@ -19,7 +19,7 @@
 #include <unordered_map>
 
 #include "absl/status/statusor.h"
-#include "cohort/launcher/base/listener.h"
+#include "cohort/launcher/base/net/listener.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/mutex.h"
 

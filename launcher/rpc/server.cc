@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cohort/launcher/base/address_list.h"
-#include "cohort/launcher/base/listener.h"
+#include "cohort/launcher/base/net/address_list.h"
+#include "cohort/launcher/base/net/listener.h"
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/launcher/control/roster.h"

@@ -20,9 +20,9 @@ ALLOWED = {
 ROOMS = {
     "runtime": ("base", "segment", "engine", "bootstrap", ""),
     "comm": ("reduce", "cuda", "transport", "transport/shm", "transport/ucx", "transport/sim", "plan", "algorithm",
-             "select", "simulate", "provider", "run", "nccl", "group", "", "examples"),
-    "launcher": ("base", "options", "control", "control/standby", "rpc", "machine", "agent/watch", "agent/rank", "agent",
-                 "spawn", "join", "nodes", "report", "metrics", "jobs", "front_end", "commands"),
+             "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "examples"),
+    "launcher": ("base", "base/net", "options", "control", "control/standby", "rpc", "machine", "agent/watch", "agent/rank",
+                 "agent", "spawn", "join", "nodes", "report", "metrics", "jobs", "front_end", "commands"),
     "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "parallel/replicate",
                 "parallel/zero", "parallel/fsdp", "parallel/tensor", "parallel/pipeline", "adapter", "parallelize",
                 "compat", "data", "", "examples"),

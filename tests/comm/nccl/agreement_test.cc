@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cohort/comm/nccl/launch_order.h"
-#include "cohort/comm/nccl/nccl_agreement.h"
+#include "cohort/comm/nccl/library/nccl_agreement.h"
 
 namespace cohort::comm::nccl {
 namespace {

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "cohort/launcher/base/credentials.h"
-#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/base/net/dial.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/mutex.h"

@@ -19,9 +19,9 @@
 #include <vector>
 
 #include "cohort/launcher/agent/watch/process_state.h"
-#include "cohort/launcher/base/dial.h"
-#include "cohort/launcher/base/host_name.h"
-#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/net/dial.h"
+#include "cohort/launcher/base/net/host_name.h"
+#include "cohort/launcher/base/net/own_addresses.h"
 #include "cohort/launcher/join/gate.h"
 #include "cohort/launcher/join/secure_stream.h"
 #include "cohort/launcher/join/token.h"

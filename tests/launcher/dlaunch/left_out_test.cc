@@ -4,7 +4,7 @@
 #include <chrono>
 #include <string>
 
-#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/net/own_addresses.h"
 #include "cohort/launcher/join/token.h"
 #include "cohort/launcher/options/options.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"

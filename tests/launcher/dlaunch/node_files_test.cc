@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/net/own_addresses.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/base/address_list.h"
-#include "cohort/launcher/base/free_port.h"
-#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/net/address_list.h"
+#include "cohort/launcher/base/net/free_port.h"
+#include "cohort/launcher/base/net/own_addresses.h"
 #include "tests/launcher/dlaunch/cluster_dns.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/join_line.h"

@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/base/free_port.h"
-#include "cohort/launcher/base/host_name.h"
+#include "cohort/launcher/base/net/free_port.h"
+#include "cohort/launcher/base/net/host_name.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/same_command.h"
 

@@ -4,7 +4,7 @@
 #include <csignal>
 #include <string>
 
-#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/net/own_addresses.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 #include "tests/launcher/dlaunch/join_line.h"
 

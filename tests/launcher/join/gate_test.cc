@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "cohort/launcher/agent/watch/process_state.h"
-#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/base/net/dial.h"
 #include "cohort/launcher/join/secure_stream.h"
 #include "cohort/launcher/join/token.h"
 #include "cohort/launcher/machine/inventory.h"

@@ -19,7 +19,7 @@
 #include <string_view>
 #include <utility>
 
-#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/net/address_list.h"
 #include "cohort/launcher/join/gate.h"
 #include "cohort/launcher/join/secure_stream.h"
 #include "cohort/launcher/join/token.h"

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "cohort/launcher/base/address_list.h"
-#include "cohort/launcher/base/dial.h"
-#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/net/address_list.h"
+#include "cohort/launcher/base/net/dial.h"
+#include "cohort/launcher/base/net/own_addresses.h"
 #include "cohort/launcher/nodes/host_list.h"
 #include "cohort/runtime/base/deadline.h"
 

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/base/net/dial.h"
 #include "cohort/launcher/join/gate.h"
 #include "cohort/launcher/join/secure_stream.h"
 #include "cohort/launcher/join/token.h"

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/launcher/base/listener.h"
+#include "cohort/launcher/base/net/listener.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/mutex.h"

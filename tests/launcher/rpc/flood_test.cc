@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/launcher/base/address_list.h"
 #include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/base/net/address_list.h"
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/launcher/rpc/client.h"
 #include "cohort/launcher/rpc/server.h"

@@ -1,4 +1,4 @@
-#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/net/address_list.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

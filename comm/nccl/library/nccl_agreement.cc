@@ -1,12 +1,12 @@
-#include "cohort/comm/nccl/nccl_agreement.h"
+#include "cohort/comm/nccl/library/nccl_agreement.h"
 
 #include <algorithm>
 #include <charconv>
 #include <map>
 #include <utility>
 
-#include "cohort/comm/nccl/nccl_api.h"
-#include "cohort/comm/nccl/store_lookup.h"
+#include "cohort/comm/nccl/library/nccl_api.h"
+#include "cohort/comm/nccl/library/store_lookup.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/segment/call_compare.h"
 

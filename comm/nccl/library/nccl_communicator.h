@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/comm/nccl/nccl_api.h"
-#include "cohort/comm/nccl/waker.h"
+#include "cohort/comm/nccl/library/nccl_api.h"
+#include "cohort/comm/nccl/library/waker.h"
 
 namespace cohort::comm::nccl {
 

@@ -1,4 +1,4 @@
-#include "cohort/comm/nccl/store_lookup.h"
+#include "cohort/comm/nccl/library/store_lookup.h"
 
 #include <chrono>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "cohort/comm/nccl/nccl_communicator.h"
+#include "cohort/comm/nccl/library/nccl_communicator.h"
 
 #include <thread>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "cohort/launcher/base/endpoint.h"
+#include "cohort/launcher/base/net/endpoint.h"
 
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/net/address_list.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {

@@ -1,4 +1,4 @@
-#include "cohort/launcher/base/free_port.h"
+#include "cohort/launcher/base/net/free_port.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>

@@ -1,4 +1,4 @@
-#include "cohort/comm/nccl/nccl_pool.h"
+#include "cohort/comm/nccl/library/nccl_pool.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "cohort/launcher/base/listener.h"
+#include "cohort/launcher/base/net/listener.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "cohort/launcher/base/address_list.h"
+#include "cohort/launcher/base/net/address_list.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {

@@ -1,4 +1,4 @@
-#include "cohort/launcher/base/own_addresses.h"
+#include "cohort/launcher/base/net/own_addresses.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -11,8 +11,8 @@
 #include <sstream>
 #include <utility>
 
-#include "cohort/launcher/base/address_list.h"
-#include "cohort/launcher/base/endpoint.h"
+#include "cohort/launcher/base/net/address_list.h"
+#include "cohort/launcher/base/net/endpoint.h"
 
 namespace cohort::launcher {
 namespace {

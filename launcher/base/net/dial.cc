@@ -1,4 +1,4 @@
-#include "cohort/launcher/base/dial.h"
+#include "cohort/launcher/base/net/dial.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "cohort/launcher/base/address_list.h"
-#include "cohort/launcher/base/endpoint.h"
+#include "cohort/launcher/base/net/address_list.h"
+#include "cohort/launcher/base/net/endpoint.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {

@@ -8,8 +8,8 @@
 
 #include "cohort/comm/cuda/cuda_api.h"
 #include "cohort/comm/cuda/reduction_kernels.h"
-#include "cohort/comm/nccl/nccl_communicator.h"
-#include "cohort/comm/nccl/waker.h"
+#include "cohort/comm/nccl/library/nccl_communicator.h"
+#include "cohort/comm/nccl/library/waker.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/runtime.h"
 

@@ -1,4 +1,4 @@
-#include "cohort/launcher/base/host_name.h"
+#include "cohort/launcher/base/net/host_name.h"
 
 #include <unistd.h>
 

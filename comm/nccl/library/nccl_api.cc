@@ -1,4 +1,4 @@
-#include "cohort/comm/nccl/nccl_api.h"
+#include "cohort/comm/nccl/library/nccl_api.h"
 
 #include <dlfcn.h>
 
