@@ -5,6 +5,7 @@ Without arguments it runs all rules. Exit status 77 means that the only rule ask
 
 import sys
 
+import classes
 import documents
 import formatting
 import layering
@@ -12,7 +13,7 @@ import lengths
 import tree
 import words
 
-RULES = {**layering.RULES, **lengths.RULES, **words.RULES, **documents.RULES, **formatting.RULES}
+RULES = {**layering.RULES, **lengths.RULES, **classes.RULES, **words.RULES, **documents.RULES, **formatting.RULES}
 SKIPPED = 77
 
 

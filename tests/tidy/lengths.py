@@ -30,10 +30,12 @@ def _too_long(tree):
                 yield ("function", path, name), line, f"{name} has {lines} lines; the limit is {FUNCTION_LINES}"
 
 
-def check_lengths(tree):
-    allowed = _exceptions(tree)
+def exceptions(tree, kinds, findings):
+    """Those of `findings`, [((kind, path, name), line, message)], that are not in the list of exceptions, and the entries
+    of these kinds that are no longer needed."""
+    allowed = {key: line for key, line in _exceptions(tree).items() if key[0] in kinds}
     needed = set()
-    for key, line, message in _too_long(tree):
+    for key, line, message in findings:
         if key in allowed:
             needed.add(key)
         else:
@@ -41,6 +43,10 @@ def check_lengths(tree):
     for key, line in allowed.items():
         if key not in needed:
             yield EXCEPTIONS, line, f"'{' '.join(key).strip()}' is no longer needed: remove it"
+
+
+def check_lengths(tree):
+    yield from exceptions(tree, ("file", "function"), _too_long(tree))
 
 
 RULES = {"lengths": check_lengths}

@@ -8,6 +8,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
+import classes
 import documents
 import functions
 import layering
@@ -189,6 +190,31 @@ class Lengths(RuleTest):
         listed = "# why\nfunction comm/a.cc F\nfile comm/c.cc\n"
         self.assertEqual(self.found(lengths.check_lengths, {
             "comm/a.cc": self.LONG, "comm/c.cc": "", lengths.EXCEPTIONS: listed}), [lengths.EXCEPTIONS])
+
+
+class Classes(RuleTest):
+    def test_sizes(self):
+        overloads = "  void Method%d(int a = 0);\n  void Method%d(bool flag) { if (flag) { Go(); } }\n"
+        methods = "".join(overloads % (i, i) for i in range(31))
+        booleans = "".join(f"  bool state{i} = false;\n" for i in range(7))
+        self.assertEqual(self.found(classes.check_classes, {
+            "comm/a.h": "class Large {\n public:\n  Large();\n" + methods + "};\n",
+            "comm/b.h": "struct Flags {\n" + booleans + "};\nstruct FlagOptions {\n" + booleans + "};\n",
+            "comm/c.h": "class Small : public Base {\n  struct Inner {\n  bool a, b, c;\n  };\n  bool d, e, f, g;\n};\n",
+        }), ["comm/a.h", "comm/b.h"])
+
+    def test_no_class_is_cut_over_files(self):
+        member = "void A::F() {\n}\n"
+        self.assertEqual(self.found(classes.check_classes, {
+            "comm/a.cc": member, "comm/a_finish.cc": "void A::G() {\n}\n",
+            "comm/b.cc": "namespace b {\nvoid B::F() {}\n}\n",
+            "comm/c.cc": "void C::F() {}\n", "comm/c_stub.cc": "void C::F() {}\n", "comm/plan/a.cc": member,
+        }), ["comm/a_finish.cc"])
+
+    def test_folders(self):
+        files = {f"comm/plan/f{i}.cc": "" for i in range(31)}
+        files.update({f"comm/algorithm/f{i}.cc": "" for i in range(31)})
+        self.assertEqual(self.found(classes.check_folders, files), ["comm/plan"])
 
 
 class Words(RuleTest):
