@@ -145,7 +145,7 @@ const AlgorithmInfo& OuterAlgorithm(const Composition& composition, const Placem
   return *OuterOrNull(composition, placement.shape().equal());
 }
 
-std::vector<AlgorithmInfo> MakeCompositions(std::span<const AlgorithmInfo> registered, uint16_t first_index) {
+std::vector<AlgorithmInfo> MakeCompositions(std::span<const AlgorithmInfo> registered) {
   static auto& kept = *new std::deque<Composition>();  // lives as long as the process: AlgorithmInfo points to it
   const auto can_be_part = [](const AlgorithmInfo& info, CollectiveKind kind) {
     return info.kind == kind && !info.traits.single_copy && !info.traits.power_of_two;
@@ -163,8 +163,7 @@ std::vector<AlgorithmInfo> MakeCompositions(std::span<const AlgorithmInfo> regis
         for (const AlgorithmInfo& outer : registered) {
           if (outer.kind != outer_kind || outer.traits.single_copy) continue;
           kept.push_back({scheme, name + std::string(inner.name) + "+" + std::string(outer.name), inner.name, &outer});
-          AlgorithmInfo info{kind,    kept.back().name, static_cast<uint16_t>(first_index + compositions.size()),
-                             nullptr, nullptr,          {}};
+          AlgorithmInfo info{kind, kept.back().name, /*id=*/0, nullptr, nullptr, {}};
           info.traits.pipelined = !HasBlockPerRank(kind) && (inner.traits.pipelined || outer.traits.pipelined);
           info.composition = &kept.back();
           compositions.push_back(info);

@@ -53,7 +53,7 @@ Plan BuildLeader(const Composition& composition, const PlanRequest& request);
 Plan BuildShared(const Composition& composition, const PlanRequest& request);
 
 // Every composition, in the order of their numbers: what AllAlgorithms has after the registered ones.
-std::vector<AlgorithmInfo> MakeCompositions(std::span<const AlgorithmInfo> registered, uint16_t first_index);
+std::vector<AlgorithmInfo> MakeCompositions(std::span<const AlgorithmInfo> registered);
 
 // CheckRequirements of a composition.
 absl::Status CheckComposition(const AlgorithmInfo& algorithm, const NodeShape& shape);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <bit>
+#include <map>
 #include <numeric>
 #include <vector>
 
@@ -18,34 +19,52 @@ namespace cohort::comm {
 
 namespace {
 
-// Consecutive numbers that do not depend on where in the list file a comment stands.
-enum AlgorithmNumber : uint16_t {
-  kNoAlgorithm = 0,
-#define COHORT_ALGORITHM(kind, name, function, ...) kNumberOf##function,
-#include "cohort/comm/algorithm/algorithms.def"
-#undef COHORT_ALGORITHM
-};
+// FNV-1a of the kind's number and the name, folded to 16 bits; never 0.
+constexpr uint16_t IdOf(CollectiveKind kind, std::string_view name) {
+  uint32_t hash = (2166136261u ^ static_cast<uint32_t>(kind)) * 16777619u;
+  for (const char letter : name) hash = (hash ^ static_cast<uint8_t>(letter)) * 16777619u;
+  const auto id = static_cast<uint16_t>(hash ^ (hash >> 16));
+  return id == 0 ? uint16_t{1} : id;
+}
 
 constexpr std::array kAlgorithms = {
-#define COHORT_ALGORITHM(kind, name, function, ...)                                                        \
-  AlgorithmInfo{CollectiveKind::kind,        name, kNumberOf##function, Build##function, CostOf##function, \
-                AlgorithmTraits{__VA_ARGS__}},
+#define COHORT_ALGORITHM(kind, name, function, ...)                                                           \
+  AlgorithmInfo{                                                                                              \
+      CollectiveKind::kind,        name, IdOf(CollectiveKind::kind, name), Build##function, CostOf##function, \
+      AlgorithmTraits{__VA_ARGS__}},
 #include "cohort/comm/algorithm/algorithms.def"
 #undef COHORT_ALGORITHM
 };
 
-// Their numbers begin here, so that those of the list stay what they are when it grows.
-constexpr uint16_t kFirstComposition = 0x4000;
-
-constexpr bool NamesAreUnique() {
-  for (const AlgorithmInfo& a : kAlgorithms) {
-    for (const AlgorithmInfo& b : kAlgorithms) {
-      if (a.index != b.index && a.kind == b.kind && a.name == b.name) return false;
+constexpr bool IdsAreUnique() {
+  for (size_t i = 0; i < kAlgorithms.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      if (kAlgorithms[i].id == kAlgorithms[k].id) return false;
     }
   }
   return true;
 }
-static_assert(NamesAreUnique(), "two lines of algorithms.def have the same kind and name");
+static_assert(IdsAreUnique(), "two lines of algorithms.def have the same kind and name, or names with equal hashes");
+
+struct Registry {
+  std::vector<AlgorithmInfo> all;     // those of the list, then the compositions
+  std::map<uint16_t, size_t> places;  // in `all`, by id
+
+  Registry() : all(kAlgorithms.begin(), kAlgorithms.end()) {
+    for (size_t i = 0; i < all.size(); ++i) places.emplace(all[i].id, i);
+    for (AlgorithmInfo& composition : MakeCompositions(kAlgorithms)) {
+      composition.id = IdOf(composition.kind, composition.name);
+      // There are hundreds: some hashes are equal. Every process makes them in the same order.
+      while (composition.id == 0 || !places.emplace(composition.id, all.size()).second) ++composition.id;
+      all.push_back(composition);
+    }
+  }
+};
+
+const Registry& TheRegistry() {
+  static const auto& registry = *new Registry();
+  return registry;
+}
 
 absl::Status Refused(const AlgorithmInfo& algorithm, const std::string& why) {
   return absl::InvalidArgumentError(std::string(Name(algorithm.kind)) + " algorithm \"" + std::string(algorithm.name) +
@@ -54,15 +73,7 @@ absl::Status Refused(const AlgorithmInfo& algorithm, const std::string& why) {
 
 }  // namespace
 
-std::span<const AlgorithmInfo> AllAlgorithms() {
-  static const auto& all = *new std::vector<AlgorithmInfo>([] {
-    std::vector<AlgorithmInfo> list(kAlgorithms.begin(), kAlgorithms.end());
-    const std::vector<AlgorithmInfo> compositions = MakeCompositions(kAlgorithms, kFirstComposition);
-    list.insert(list.end(), compositions.begin(), compositions.end());
-    return list;
-  }());
-  return all;
-}
+std::span<const AlgorithmInfo> AllAlgorithms() { return TheRegistry().all; }
 
 std::span<const AlgorithmInfo> Algorithms() { return AllAlgorithms().first(kAlgorithms.size()); }
 
@@ -74,11 +85,10 @@ const AlgorithmInfo* FindAlgorithm(CollectiveKind kind, std::string_view name) {
   return nullptr;
 }
 
-const AlgorithmInfo* FindAlgorithm(uint16_t index) {
-  const bool composed = index >= kFirstComposition;
-  const size_t place = index - size_t{composed ? kFirstComposition : uint16_t{1}};  // 0 is beyond all
-  const std::span<const AlgorithmInfo> list = composed ? AllAlgorithms().subspan(kAlgorithms.size()) : Algorithms();
-  return place < list.size() ? &list[place] : nullptr;
+const AlgorithmInfo* FindAlgorithm(uint16_t id) {
+  const Registry& registry = TheRegistry();
+  const auto found = registry.places.find(id);
+  return found == registry.places.end() ? nullptr : &registry.all[found->second];
 }
 
 std::string AlgorithmNames(CollectiveKind kind) {

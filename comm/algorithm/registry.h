@@ -71,7 +71,7 @@ struct Composition;  // composition.h
 struct AlgorithmInfo {
   CollectiveKind kind;
   std::string_view name;
-  uint16_t index;  // line number in algorithms.def, from 1: what signatures carry. 0 is no algorithm
+  uint16_t id;  // a hash of kind and name, which signatures carry. 0 is no algorithm
   Plan (*build)(const PlanRequest&);
   AlgorithmCost (*cost)(const CostQuery&);
   AlgorithmTraits traits;
@@ -85,7 +85,7 @@ std::span<const AlgorithmInfo> Algorithms();
 std::span<const AlgorithmInfo> AllAlgorithms();
 // Of all algorithms; null where there is none.
 const AlgorithmInfo* FindAlgorithm(CollectiveKind kind, std::string_view name);
-const AlgorithmInfo* FindAlgorithm(uint16_t index);
+const AlgorithmInfo* FindAlgorithm(uint16_t id);
 // "binomial, flat, ring, or across hosts SCHEME:INNER+OUTER, such as leader:flat+ring": the names for a kind, in the
 // order of the list.
 std::string AlgorithmNames(CollectiveKind kind);

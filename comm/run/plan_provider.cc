@@ -81,9 +81,9 @@ absl::StatusOr<ServicePlan> PlanProvider::Choose(const CollectiveRequest& reques
   const absl::StatusOr<Choice> choice =
       selector_.Choose(request.kind, BytesOf(request), forced_algorithm, DemandsOf(request));
   if (!choice.ok()) return choice.status();
-  ServicePlan service{.algorithm = choice->algorithm->index, .pieces = choice->pieces, .tuning = tuning_hash_};
+  ServicePlan service{.algorithm = choice->algorithm->id, .pieces = choice->pieces, .tuning = tuning_hash_};
   if (choice->fallback != nullptr) {
-    service.fallback = choice->fallback->index;
+    service.fallback = choice->fallback->id;
     service.fallback_pieces = choice->fallback_pieces;
   }
   return service;

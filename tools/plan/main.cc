@@ -142,7 +142,7 @@ int PrintList(const Options& options) {
     if (algorithm.traits.uses_publish) traits += " publishes";
     if (algorithm.traits.parts_by_rank) traits += " a-part-for-each-rank";
     if (algorithm.traits.pipelined) traits += " pipelined";
-    std::printf("%5u  %-15s %-36s%s\n", algorithm.index, std::string(comm::Name(algorithm.kind)).c_str(),
+    std::printf("%5u  %-15s %-36s%s\n", algorithm.id, std::string(comm::Name(algorithm.kind)).c_str(),
                 std::string(algorithm.name).c_str(), traits.c_str());
   }
   return 0;

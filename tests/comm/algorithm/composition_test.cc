@@ -116,7 +116,7 @@ TEST_P(CompositionTest, IsCorrectForEveryPlacementAndNoDearerThanItsParts) {
 // Drawn placements, to 64 ranks; nightly to 512.
 TEST_P(CompositionTest, IsCorrectInLargerGroups) {
   const AlgorithmInfo& algorithm = GetParam();
-  const uint32_t seed = 7919 + algorithm.index;
+  const uint32_t seed = 7919 + algorithm.id;
   std::mt19937 random(seed);
   const auto draw = [&](int from, int to) { return std::uniform_int_distribution<int>(from, to)(random); };
   const int trials = static_cast<int>(testing::Trials(1, 6));
