@@ -134,7 +134,7 @@ absl::StatusOr<std::vector<Plan>> BuildAll(const AlgorithmInfo& algorithm, const
 }
 
 int PrintList(const Options& options) {
-  std::printf("%5s  %-15s %-36s %s\n", "index", "collective", "algorithm", "traits");
+  std::printf("%-15s %-36s %s\n", "collective", "algorithm", "traits");
   for (const AlgorithmInfo& algorithm : List(options)) {
     if (!Fits(algorithm, options)) continue;
     std::string traits;
@@ -142,8 +142,8 @@ int PrintList(const Options& options) {
     if (algorithm.traits.uses_publish) traits += " publishes";
     if (algorithm.traits.parts_by_rank) traits += " a-part-for-each-rank";
     if (algorithm.traits.pipelined) traits += " pipelined";
-    std::printf("%5u  %-15s %-36s%s\n", algorithm.id, std::string(comm::Name(algorithm.kind)).c_str(),
-                std::string(algorithm.name).c_str(), traits.c_str());
+    std::printf("%-15s %-36s%s\n", std::string(comm::Name(algorithm.kind)).c_str(), std::string(algorithm.name).c_str(),
+                traits.c_str());
   }
   return 0;
 }

@@ -193,7 +193,7 @@ TEST(RegistryTest, EveryCollectiveHasAFlatAlgorithmForAnySize) {
   }
 }
 
-TEST(RegistryTest, IndexFindsTheAlgorithm) {
+TEST(RegistryTest, IdFindsTheAlgorithm) {
   for (const AlgorithmInfo& algorithm : AllAlgorithms()) EXPECT_EQ(FindAlgorithm(algorithm.id), &algorithm);
   EXPECT_EQ(FindAlgorithm(0), nullptr);
 }
