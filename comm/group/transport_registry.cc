@@ -17,7 +17,10 @@ namespace {
 static_assert(Tuning().fanout_bytes == shm::kEagerBytes, "predictions must know which publishes are one write");
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeShm(runtime::Runtime& runtime, runtime::KeyValueStore&) {
-  return std::make_unique<ShmTransport>(runtime);
+  const auto local_rank_of = [&runtime](int rank) {
+    return runtime.node_of(rank) == runtime.node() ? runtime.local_rank_of(rank) : -1;
+  };
+  return std::make_unique<ShmTransport>(runtime.segment(), runtime.rank(), local_rank_of);
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, runtime::KeyValueStore& store) {

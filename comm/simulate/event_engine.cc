@@ -303,13 +303,9 @@ absl::StatusOr<SimulationReport> EventEngine::Run(const std::vector<Repetition>&
     if (next_repetition == repetitions.size() || at < repetitions[next_repetition].begin) continue;
     if (repetition_ != &repetitions[next_repetition]) {
       repetition_ = &repetitions[next_repetition];
-      seen_ = nullptr;
-      seen_at_ = 0;
+      steady_state_.Restart();
     }
-    if (at >= seen_at_ + repetition_->period) {
-      seen_at_ = at;
-      TrySkip(event.time);
-    }
+    steady_state_.Look(at, repetition_->period, event.time);
   }
   Time end = 0;
   for (size_t i = 0; i < actors_.size(); ++i) {

@@ -12,6 +12,7 @@
 #include "cohort/comm/simulate/network.h"
 #include "cohort/comm/simulate/program.h"
 #include "cohort/comm/simulate/simulator.h"
+#include "cohort/comm/simulate/steady_state.h"
 
 namespace cohort::comm {
 
@@ -26,7 +27,8 @@ class EventEngine {
   absl::StatusOr<SimulationReport> Run(const std::vector<Repetition>& repetitions);
 
  private:
-  using Time = int64_t;  // femtoseconds
+  friend class SteadyState;  // which reads and shifts all of the state
+  using Time = int64_t;      // femtoseconds
   static constexpr Time kUnknown = -1;
   static constexpr uint32_t kNone = UINT32_MAX;
   enum class Blocked : uint8_t { kNo, kReceive, kFence };
@@ -115,10 +117,6 @@ class EventEngine {
   void Deliver(uint32_t message, size_t to, Time arrival);
   void Arrived(uint32_t actor, int64_t index, Time arrival);
   uint32_t NewMessage();
-  // The state relative to `now`, for comparison.
-  void Snapshot(Time now, std::vector<int64_t>* state) const;
-  void TrySkip(Time now);
-  void Shift(Time by, int64_t operations, int64_t sends);
 
   Time Further(bool local) const { return local ? local_further_ : remote_further_; }
 
@@ -142,20 +140,7 @@ class EventEngine {
   std::vector<Time> link_free_;
   std::vector<double> uplink_use_;  // femtoseconds
   const Repetition* repetition_ = nullptr;
-  size_t seen_at_ = 0;
-  struct Seen {
-    size_t at;
-    Time now;
-    int64_t posted;
-    int64_t messages;
-    double wire_bytes, core_bytes;
-    std::vector<double> uplink_use;
-    std::vector<int64_t> state;
-  };
-  // The state to compare with, and after how many comparisons the then current one takes its place: twice as many each
-  // time, so that any period is found (Brent).
-  std::unique_ptr<Seen> seen_;
-  int64_t compared_ = 0, compare_ = 1;
+  SteadyState steady_state_{this};
   SimulationReport report_;
 };
 

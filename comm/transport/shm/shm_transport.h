@@ -17,7 +17,6 @@
 #include "absl/status/statusor.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/runtime/base/cpu_cache.h"
-#include "cohort/runtime/runtime.h"
 #include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm {
@@ -34,8 +33,7 @@ class ShmTransport : public Transport {
   // Local rank of a world rank, or -1 when that one lives on another node.
   using LocalRankOf = std::function<int(int world_rank)>;
 
-  // The segment and the runtime outlive the transport, the transport its links and fan-outs.
-  explicit ShmTransport(runtime::Runtime& runtime, ShmOptions options = {});
+  // The segment outlives the transport, the transport its links and fan-outs.
   ShmTransport(runtime::Segment& segment, int world_rank, LocalRankOf local_rank_of, ShmOptions options = {});
   ~ShmTransport() override;
 

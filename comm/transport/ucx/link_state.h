@@ -16,6 +16,7 @@
 #include "cohort/comm/transport/transport.h"
 #include "cohort/comm/transport/ucx/buffer_pool.h"
 #include "cohort/comm/transport/ucx/peer.h"
+#include "cohort/comm/transport/ucx/posted.h"
 #include "cohort/comm/transport/ucx/wire.h"
 #include "cohort/comm/transport/ucx/worker.h"
 
@@ -65,36 +66,7 @@ class LinkState {
   bool report_queued = false;  // the transport's note
 
  private:
-  static constexpr size_t kMostInFlight = 4;  // pieces of one message
-
-  struct Posted {
-    uint64_t first = 0;
-    uint64_t pieces = 0;
-    uint64_t started = 0;
-    uint64_t finished = 0;
-    std::array<Transfer*, kMostInFlight> in_flight = {};
-    bool moved = false;
-    bool failed = false;
-
-    bool InFlight() const;  // from or to the operation's memory
-    bool AddTransfer(Transfer* transfer);
-    bool HasRoom() const;
-    void DropTransfer(const Transfer* transfer);
-    bool Covers(uint64_t sequence) const { return sequence >= first && sequence < first + pieces; }
-  };
-  struct PostedSend : Posted {
-    SendOperation* operation = nullptr;
-  };
-  struct Stage {
-    BufferPool::Block block;
-    uint64_t offset = 0;
-    uint64_t bytes = 0;
-    enum { kFree, kFilling, kFull } state = kFree;
-  };
-  struct PostedRecv : Posted {
-    RecvOperation* operation = nullptr;
-    std::array<Stage, kMostInFlight> stages;  // of a reduction; filled out of order, reduced in any
-  };
+  using Stage = PostedRecv::Stage;
   struct Arrival {
     MessageHeader header;
     void* descriptor = nullptr;  // of an announced piece
@@ -113,8 +85,6 @@ class LinkState {
   void DeliverNow(RecvOperation& operation, const void* data, uint64_t offset, uint64_t bytes);
   bool report_due() const { return consumed_ - reported_ >= limits_.window / 2; }
   bool CheckSignature(PostedRecv& receive, const MessageHeader& header);
-  // Notes that the piece has come; false when it had come before, or is further ahead than any sender goes.
-  bool IsNew(uint64_t sequence);
   void Consumed(const MessageHeader& header);
   void Drop(Arrival& arrival);
   Progress RecvResult(PostedRecv& receive, bool moved);
@@ -153,8 +123,7 @@ class LinkState {
   uint64_t last_sent_signature_ = 0;
 
   uint64_t next_receive_ = 0;
-  uint64_t next_arrival_ = 0;    // no piece before this one is missing
-  uint64_t arrived_ahead_ = 0;   // bit i: piece next_arrival_ + 1 + i has come
+  ArrivalWindow arrived_;
   uint64_t waiting_charge_ = 0;  // of arrivals_
   uint64_t consumed_ = 0;
   uint64_t reported_ = 0;
