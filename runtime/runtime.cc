@@ -13,6 +13,7 @@
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/env.h"
+#include "cohort/runtime/preemption.h"
 
 namespace cohort::runtime {
 namespace {
@@ -80,32 +81,24 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
       }
       latest_loss = absl::UnavailableError(text);
     }
-    losses.fetch_add(1, std::memory_order_relaxed);
-    setback.store(true, std::memory_order_relaxed);
+    preemption.OnLoss();
+    preemption.OnSetback();
     ForEachListener([&](MembershipListener* listener) { listener->OnRanksLost(ranks, text); });
   }
 
   void OnGroupFailure(const GroupFailure& failure) override {
     if (failure.sequence == 0) failures.push_back(failure);
-    setback.store(true, std::memory_order_relaxed);
+    preemption.OnSetback();
     if (failures.size() > kFailuresKept) failures.pop_front();
     ForEachListener([&](MembershipListener* listener) { listener->OnGroupFailure(failure); });
   }
 
-  // Answered at once, also in the midst of a step: its calls may wait for a rank that has heard before it began it.
-  void OnPreemptionNotice(int signal) override {
-    notice.store(signal, std::memory_order_relaxed);
-    if (asks_for_notices) ReportBegun();
-  }
+  void OnPreemptionNotice(int signal) override { preemption.OnNotice(signal, *bootstrap); }
+  void OnStopStep(std::optional<uint64_t> step) override { preemption.OnStopStep(step); }
 
-  void OnStopStep(std::optional<uint64_t> step) override {
-    if (stop_known.load(std::memory_order_relaxed)) return;
-    stop_step = step;
-    stop_known.store(true, std::memory_order_release);
-  }
-
-  void ReportBegun() {
-    if (!std::exchange(begun_reported, true)) bootstrap->ReportPreemptionStep(begun_below);
+  absl::Status LatestLoss() {
+    MutexLock lock(mutex);
+    return latest_loss;
   }
 
   // A listener may add or remove listeners.
@@ -141,18 +134,7 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   int telling = 0;
   std::deque<GroupFailure> failures;
 
-  // Preemption. The first three need engine ownership, the next two are of the thread that asks; stop_step is written
-  // before stop_known.
-  bool asks_for_notices = false;
-  bool begun_reported = false;
-  uint64_t begun_below = 0;  // all steps that were begun are
-  uint64_t latest_step = 0;
-  std::optional<uint64_t> unanswered;  // the step before which OnPreemption failed
-  std::optional<uint64_t> stop_step;
-  std::atomic<int> notice{0};
-  std::atomic<bool> stop_known{false};
-  std::atomic<bool> setback{false};  // something has failed: programs may go back to earlier steps
-  std::atomic<uint32_t> losses{0};
+  Preemption preemption;
 
   Mutex mutex;
   std::vector<absl::Status> lost COHORT_GUARDED_BY(mutex);  // by world rank
@@ -330,7 +312,7 @@ void Runtime::ReportStall(uint64_t group, uint64_t sequence, const RankSet& memb
 
 void Runtime::ReportGroupFailure(const GroupFailure& failure) {
   EngineLock lock(*rep_->engine);
-  rep_->setback.store(true, std::memory_order_relaxed);  // the news do not come back to who brings them
+  rep_->preemption.OnSetback();  // the news do not come back to who brings them
   rep_->bootstrap->ReportGroupFailure(failure);
 }
 
@@ -343,54 +325,8 @@ absl::StatusOr<bool> Runtime::OnPreemption(uint64_t step, std::chrono::nanosecon
   Rep& rep = *rep_;
   COHORT_RETURN_IF_ERROR(rep.CheckProcess());
   if (rep.finalized) return absl::FailedPreconditionError("OnPreemption after Finalize");
-  const uint32_t losses = rep.losses.load(std::memory_order_relaxed);
-  {
-    EngineLock lock(*rep.engine);
-    if (!std::exchange(rep.asks_for_notices, true)) rep.bootstrap->AskForNotices();
-    rep.Poll();
-    if (step < rep.latest_step && !rep.setback.load(std::memory_order_relaxed)) {
-      return absl::InvalidArgumentError("OnPreemption before step " + std::to_string(step) + ", after step " +
-                                        std::to_string(rep.latest_step) +
-                                        "; steps are counted upwards unless something has failed");
-    }
-    rep.latest_step = step;
-    if (rep.notice.load(std::memory_order_relaxed) == 0) {
-      rep.begun_below = std::max(rep.begun_below, step + 1);
-      return false;
-    }
-    rep.ReportBegun();  // where the notice came with the answer to AskForNotices
-  }
-  if (!rep.unanswered.has_value()) rep.unanswered = step;
-  const auto known = [&rep] { return rep.stop_known.load(std::memory_order_acquire); };
-  const auto lost = [&rep, losses] { return rep.losses.load(std::memory_order_relaxed) != losses; };
-  rep.engine->DriveUntil([&] { return known() || lost(); }, Deadline::After(timeout));
-  if (!known() && lost()) {
-    MutexLock lock(rep.mutex);
-    return rep.latest_loss;
-  }
-  if (!known()) {
-    return absl::DeadlineExceededError(
-        "the job is preempted, and not every rank has come to its next step in time; "
-        "does each call OnPreemption before every step?");
-  }
-  return StopsBefore(step);
-}
-
-// Once the stop step is known.
-absl::StatusOr<bool> Runtime::StopsBefore(uint64_t step) {
-  Rep& rep = *rep_;
-  const std::optional<uint64_t> first_try = std::exchange(rep.unanswered, std::nullopt);
-  if (!rep.stop_step.has_value() || step < *rep.stop_step) return false;
-  if (first_try.has_value() && step > *first_try) {
-    rep.unanswered = first_try;
-    return absl::FailedPreconditionError(
-        "the job is preempted and its ranks stop before step " + std::to_string(std::max(*first_try, *rep.stop_step)) +
-        ", which this one has passed: what it would save at step " + std::to_string(step) +
-        " does not fit the others'. After an error of OnPreemption call it again before the step is begun");
-  }
-  EngineLock lock(*rep.engine);
-  rep.bootstrap->ReportPreempted(step);
-  return true;
+  return rep.preemption.Ask(
+      step, timeout, *rep.engine, *rep.bootstrap, [&rep] { rep.Poll(); }, [&rep] { return rep.LatestLoss(); });
 }
 
 void Runtime::NoteUnreportedFailure(const absl::Status& status) {

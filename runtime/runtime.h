@@ -152,7 +152,6 @@ class Runtime {
   static absl::StatusOr<std::unique_ptr<Runtime>> Join(std::unique_ptr<Bootstrap> bootstrap,
                                                        std::chrono::nanoseconds timeout, bool progress_thread);
   void Leave(bool goodbye);
-  absl::StatusOr<bool> StopsBefore(uint64_t step);
   struct Rep;
   std::unique_ptr<Rep> rep_;
   std::shared_ptr<void> attachment_;  // after rep_: destroyed before it
