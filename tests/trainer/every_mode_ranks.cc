@@ -8,6 +8,7 @@
 #include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
 #include "cohort/trainer/transfer/collectives.h"
+#include "tests/support/delayed_collectives.h"
 #include "tests/trainer/noisy_stack.h"
 #include "tests/trainer/ranks.h"
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "cohort/trainer/transfer/collectives.h"
+#include "tests/support/delayed_collectives.h"
 #include "tests/trainer/ranks.h"
 
 namespace cohort::trainer {

@@ -1,23 +1,15 @@
 #include "cohort/trainer/transfer/collectives.h"
 
 #include <algorithm>
-#include <cstring>
-#include <functional>
-#include <list>
 #include <span>
-#include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "c10/util/Exception.h"
 #include "cohort/comm/batch.h"
-#include "cohort/runtime/base/mutex.h"
 #include "cohort/trainer/transfer/communication_ledger.h"
 #include "cohort/trainer/transfer/communication_timer.h"
 #include "cohort/trainer/transfer/device_stream.h"
-#include "cohort/trainer/transfer/simulated_link.h"
 
 namespace cohort::trainer {
 namespace {
@@ -26,143 +18,10 @@ using comm::Buffer;
 using comm::ConstBuffer;
 using runtime::Work;
 
-constexpr uint8_t kUntouched = 0xFF;
-
 size_t BytesOf(const ConstBuffer& buffer) { return static_cast<size_t>(buffer.count) * SizeOf(buffer.dtype); }
 
-// What a collective that is held back reads and writes, as the caller left it.
-class HeldBuffers {
- public:
-  explicit HeldBuffers(const CallBuffers& buffers) : in_(buffers.in), out_(buffers.out) {
-    const auto* data = static_cast<const uint8_t*>(in_.data);
-    saved_.assign(data, data + BytesOf(in_));
-  }
-  void HideOutput() const {
-    if (BytesOf(out_) > 0) std::memset(out_.data, kUntouched, BytesOf(out_));
-  }
-  // Where HideOutput has overwritten it.
-  void RestoreInput() const {
-    if (InPlace()) std::memcpy(const_cast<void*>(in_.data), saved_.data(), saved_.size());
-  }
-  std::string ChangedOutput(const std::string& name) const {
-    const auto* data = static_cast<const uint8_t*>(out_.data);
-    const auto* end = data + BytesOf(out_);
-    const auto* found = std::find_if(data, end, [](uint8_t byte) { return byte != kUntouched; });
-    return found == end ? "" : Place("output", name, "written to", found - data);
-  }
-  // Where it shares memory with the output, that has been looked at.
-  std::string ChangedInput(const std::string& name) const {
-    const auto* data = static_cast<const uint8_t*>(in_.data);
-    const auto* out = static_cast<const uint8_t*>(out_.data);
-    for (size_t i = 0; i < saved_.size(); ++i) {
-      const bool shared = data + i >= out && data + i < out + BytesOf(out_);
-      if (!shared && data[i] != saved_[i]) return Place("input", name, "changed", static_cast<int64_t>(i));
-    }
-    return "";
-  }
-
- private:
-  bool InPlace() const {
-    const auto in = reinterpret_cast<uintptr_t>(in_.data), out = reinterpret_cast<uintptr_t>(out_.data);
-    return in < out + BytesOf(out_) && out < in + BytesOf(in_);
-  }
-  static std::string Place(const char* which, const std::string& name, const char* what, int64_t byte) {
-    return std::string("the ") + which + " of " + name + " was " + what + " (byte " + std::to_string(byte) + ")";
-  }
-
-  ConstBuffer in_;
-  Buffer out_;
-  std::vector<uint8_t> saved_;
-};
-
-// One call that is held back; a batch is one.
-class DelayedCall final : public runtime::WorkState {
- public:
-  DelayedCall(comm::Communicator& group, std::string name, std::span<const CallBuffers> buffers,
-              std::function<Work()> start)
-      : group_(group), name_(std::move(name)), buffers_(buffers.begin(), buffers.end()), start_(std::move(start)) {
-    Reset(1);
-    for (const HeldBuffers& each : buffers_) each.HideOutput();  // when all inputs are saved
-  }
-  const comm::Communicator* group() const { return &group_; }
-  std::thread::id caller() const { return caller_; }
-
-  // Once.
-  void Start() {
-    std::string wrong;
-    for (const HeldBuffers& each : buffers_) {
-      if (wrong.empty()) wrong = each.ChangedOutput(name_);
-      if (wrong.empty()) wrong = each.ChangedInput(name_);
-    }
-    if (wrong.empty()) {
-      for (const HeldBuffers& each : buffers_) each.RestoreInput();
-      inner_ = start_();
-      started_ = true;
-      return;
-    }
-    wrong += " before the operation was done: its memory is used too early. Wait for the Work first";
-    group_.Abort(wrong);
-    Complete(absl::FailedPreconditionError(wrong));
-  }
-  void Cancel() { Complete(absl::CancelledError(name_ + " was held back when its group ended")); }
-
- private:
-  void Wait(runtime::Deadline deadline) override;
-
-  comm::Communicator& group_;
-  const std::string name_;
-  const std::vector<HeldBuffers> buffers_;
-  const std::function<Work()> start_;
-  const std::thread::id caller_ = std::this_thread::get_id();
-  bool started_ = false;
-  Work inner_;
-};
-
-struct Held {
-  DelayedCall* call;
-  Work reference;
-};
-
 std::atomic<std::chrono::nanoseconds> timeout_unless_given{comm::CallOptions().timeout};
-
-std::atomic<int> delays{0};
-runtime::Mutex mutex;  // of all that follows
-int64_t calls COHORT_GUARDED_BY(mutex) = 0;
-std::list<Held>& HeldBack() COHORT_REQUIRES(mutex) {
-  static auto* held = new std::list<Held>;  // for ever: threads may outlive main()
-  return *held;
-}
-
-template <typename Chosen>
-std::list<Held> Take(Chosen chosen) {
-  runtime::MutexLock lock(mutex);
-  std::list<Held> taken;
-  for (auto each = HeldBack().begin(); each != HeldBack().end();) {
-    const auto next = std::next(each);
-    if (chosen(*each->call)) taken.splice(taken.end(), HeldBack(), each);
-    each = next;
-  }
-  return taken;
-}
-
-// `call` and what its caller called before it.
-void StartUpTo(const DelayedCall& call) {
-  bool beyond = false;
-  for (const Held& held : Take([&](const DelayedCall& each) {
-         const bool chosen = !beyond && each.caller() == call.caller();
-         beyond = beyond || &each == &call;
-         return chosen;
-       })) {
-    held.call->Start();
-  }
-}
-
-void DelayedCall::Wait(runtime::Deadline deadline) {
-  if (!started_ && !done()) StartUpTo(*this);
-  if (done()) return;
-  const absl::Status status = inner_.Wait(deadline);
-  if (inner_.Done()) Complete(status);
-}
+std::atomic<CallObserver*> observer{nullptr};
 
 // What one rank sends of a whole vector, by the best algorithm for large ones.
 double SentBytes(comm::CollectiveKind kind, int ranks, int64_t whole) {
@@ -171,30 +30,19 @@ double SentBytes(comm::CollectiveKind kind, int ranks, int64_t whole) {
   return static_cast<double>(whole) * share * (kind == comm::CollectiveKind::kAllReduce ? 2 : 1);
 }
 
-std::string NameOf(comm::CollectiveKind kind, const std::source_location& site) {
-  return std::string(Name(kind)) + " at " + site.file_name() + ":" + std::to_string(site.line());
-}
-
 // `buffers` are those of the collectives that `start` starts as one.
 template <typename Start>
 Work CallUntimed(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site,
                  std::span<const CallBuffers> buffers, Start start) {
-  bool host = true;
   double sent = 0;
   for (const auto& [in, out] : buffers) {
-    host = host && in.memory == comm::MemoryKind::kHost && out.memory == comm::MemoryKind::kHost;
     const auto whole = static_cast<int64_t>(std::max(BytesOf(in), BytesOf(out)));
     EnterInLedger(EqualBlocksForm(kind), group.size(), whole);
     sent += SentBytes(EqualBlocksForm(kind), group.size(), whole);
   }
-  if (OnSimulatedLink()) return TimedOnSimulatedLink(start(), sent);
-  if (delays.load(std::memory_order_relaxed) == 0 || !host) return start();
-  auto* call = new DelayedCall(group, NameOf(kind, site), buffers, std::move(start));
-  Work work = Work::Adopt(call);
-  runtime::MutexLock lock(mutex);
-  calls += static_cast<int64_t>(buffers.size());
-  HeldBack().push_back({call, work});
-  return work;
+  CallObserver* const observing = observer.load(std::memory_order_acquire);
+  if (observing == nullptr) return start();
+  return observing->OnCall({group, kind, site, buffers, sent}, std::move(start));
 }
 
 template <typename Start>
@@ -300,24 +148,10 @@ Work ReduceScatterV(comm::Communicator& group, ConstBuffer in, const comm::Block
   });
 }
 
-DelayedCollectives::DelayedCollectives() {
-  delays.fetch_add(1);
-  runtime::MutexLock lock(mutex);
-  before_ = trainer::calls;
-}
+CallObserver* ExchangeCallObserver(CallObserver* wanted) { return observer.exchange(wanted); }
 
-DelayedCollectives::~DelayedCollectives() {
-  if (delays.fetch_sub(1) > 1) return;
-  for (const Held& held : Take([](const DelayedCall&) { return true; })) held.call->Start();
-}
-
-int64_t DelayedCollectives::calls() const {
-  runtime::MutexLock lock(mutex);
-  return trainer::calls - before_;
-}
-
-void CancelDelayed(const comm::Communicator& group) {
-  for (const Held& held : Take([&](const DelayedCall& call) { return call.group() == &group; })) held.call->Cancel();
+void NoteGroupEnd(const comm::Communicator& group) {
+  if (CallObserver* const observing = observer.load()) observing->OnGroupEnd(group);
 }
 
 }  // namespace cohort::trainer

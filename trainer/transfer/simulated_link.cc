@@ -1,7 +1,6 @@
 #include "cohort/trainer/transfer/simulated_link.h"
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -16,7 +15,6 @@ struct Link {
   double now = 0, free = 0;  // of the clock; when what was called so far is through
   double computed = 0, communicated = 0, exposed = 0;
 };
-std::atomic<bool> linked{false};
 runtime::Mutex mutex;
 Link link COHORT_GUARDED_BY(mutex);
 
@@ -50,12 +48,12 @@ class TimedCall final : public runtime::WorkState {
 }  // namespace
 
 SimulatedLink::SimulatedLink(double latency, double seconds_per_byte) {
+  before_ = ExchangeCallObserver(this);
   runtime::MutexLock lock(mutex);
   link = {.latency = latency, .seconds_per_byte = seconds_per_byte};
-  linked = true;
 }
 
-SimulatedLink::~SimulatedLink() { linked = false; }
+SimulatedLink::~SimulatedLink() { ExchangeCallObserver(before_); }
 
 void SimulatedLink::Compute(double seconds) {
   runtime::MutexLock lock(mutex);
@@ -83,10 +81,8 @@ void SimulatedLink::Reset() {
   link = {.latency = link.latency, .seconds_per_byte = link.seconds_per_byte};
 }
 
-bool OnSimulatedLink() { return linked.load(std::memory_order_relaxed); }
-
-runtime::Work TimedOnSimulatedLink(runtime::Work work, double sent_bytes) {
-  return runtime::Work::Adopt(new TimedCall(std::move(work), sent_bytes));
+runtime::Work SimulatedLink::OnCall(const ObservedCall& call, std::function<runtime::Work()> start) {
+  return runtime::Work::Adopt(new TimedCall(start(), call.sent_bytes));
 }
 
 }  // namespace cohort::trainer

@@ -1,7 +1,7 @@
 // SimulatedLink: how much of the communication a program hides behind its computation, found without a clock.
 #pragma once
 
-#include "cohort/runtime/engine/work.h"
+#include "cohort/trainer/transfer/call_observer.h"
 
 namespace cohort::trainer {
 
@@ -12,13 +12,13 @@ namespace cohort::trainer {
 //
 //   clock     0 ─── compute ───────────────── Wait ▒▒▒▒▒▒▒ goes on
 //   link          call A ══════════ call B ══════════════│             ▒ exposed
-class [[nodiscard]] SimulatedLink {
+class [[nodiscard]] SimulatedLink final : private CallObserver {
  public:
   // Each call (those that are started as one are one) takes `latency` seconds and `seconds_per_byte` for each byte that
   // the best algorithm for large messages sends: (n - 1) / n of the whole vector for gathering and scattering, twice
   // that for all-reduce.
   SimulatedLink(double latency, double seconds_per_byte);
-  ~SimulatedLink();
+  ~SimulatedLink() override;
   SimulatedLink(const SimulatedLink&) = delete;
   SimulatedLink& operator=(const SimulatedLink&) = delete;
 
@@ -28,10 +28,11 @@ class [[nodiscard]] SimulatedLink {
   double communicated() const;
   double exposed() const;
   void Reset();
-};
 
-// For collectives.cc: whether there is a link, and a call of this rank on it that sends so many bytes.
-bool OnSimulatedLink();
-runtime::Work TimedOnSimulatedLink(runtime::Work work, double sent_bytes);
+ private:
+  runtime::Work OnCall(const ObservedCall& call, std::function<runtime::Work()> start) override;
+
+  CallObserver* before_;
+};
 
 }  // namespace cohort::trainer

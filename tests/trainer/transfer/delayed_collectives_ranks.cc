@@ -6,6 +6,7 @@
 #include "cohort/trainer/base/tensor_buffer.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/transfer/collectives.h"
+#include "tests/support/delayed_collectives.h"
 #include "tests/trainer/ranks.h"
 
 namespace cohort::trainer {
@@ -119,7 +120,7 @@ TEST(DelayedCollectives, EndWithTheirGroup) {
   const DelayedCollectives delayed;
   at::Tensor sum = torch::ones({4});
   runtime::Work work = AllReduce(*group, AsBuffer(sum), AsBuffer(sum), comm::ReduceOp::kSum);
-  CancelDelayed(*group);
+  NoteGroupEnd(*group);
   group.reset();
   EXPECT_EQ(work.Wait().code(), absl::StatusCode::kCancelled);
 }

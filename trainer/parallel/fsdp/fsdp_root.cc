@@ -39,7 +39,7 @@ FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communica
 
 FsdpRoot::~FsdpRoot() {
   // Units go later, and may have been gathering ahead.
-  for (comm::Communicator* group : OwnGroups()) CancelDelayed(*group);
+  for (comm::Communicator* group : OwnGroups()) NoteGroupEnd(*group);
   // An exception of the user's has ended a pass, here or in Join: the other ranks wait for what this one won't send.
   if (backward_ || !reductions_.empty()) AbortGroups("FullyShardedDataParallel was destroyed within a backward pass");
   AwaitReductions();

@@ -65,7 +65,7 @@ Reducer::~Reducer() {
   }
   const absl::Status ignored = usage_work_.Wait();
   (void)ignored;
-  for (const comm::Communicator* group : groups_) CancelDelayed(*group);  // a failed hook's, whose groups go next
+  for (const comm::Communicator* group : groups_) NoteGroupEnd(*group);  // a failed hook's, whose groups go next
   for (const auto& bucket : buckets_) LeaveWindow(bucket->buffer);
 }
 

@@ -16,6 +16,7 @@
 #include "cohort/trainer/parallel/fsdp/fully_shard.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/join.h"
+#include "tests/support/delayed_collectives.h"
 #include "tests/trainer/tower.h"
 
 namespace cohort::trainer {
