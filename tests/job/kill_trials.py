@@ -5,8 +5,8 @@ usage: kill_trials.py DLAUNCH RANK_PROGRAM [--trials N] [--seed S] [--only KIND]
 
 Every trial is a job on one node or two simulated ones whose ranks run collectives, and each rank has five relatives: a
 child, an orphan, a child in a session of its own, one without the job's environment, and one that has both. The victim
-is dlaunch, an agent, a sentinel, a rank or a relative, while the job runs, or whichever process there is while it
-starts. Where the job outlives its victim, it is ended by SIGTERM or SIGKILL of dlaunch, and the time counts from there.
+is dlaunch, an agent, a sentinel, a rank or a relative, or dlaunch and an agent both at once, while the job runs, or
+whichever process there is while it starts. Where the job outlives its victim, it is ended by SIGTERM or SIGKILL of dlaunch, and the time counts from there.
 
 Prints how soon everything was gone. Fails when anything stays for ten times the promised second, when anything but
 processes is left, or when dlaunch's exit status is not what it should be.
@@ -35,7 +35,7 @@ env -i setsid sleep $2 &
 exec "$0" "$1"
 """
 RELATIVES = 5
-KINDS = ("dlaunch", "agent", "sentinel", "rank", "relative", "starting")
+KINDS = ("dlaunch", "agent", "sentinel", "rank", "relative", "starting", "both")
 LONGEST_START = 0.25  # seconds after which a victim of kind "starting" is chosen
 
 
@@ -137,7 +137,8 @@ class Trial:
         if self.kind == "rank":
             # Not who has yet to become one of its relatives.
             return sorted(pid for pid, command in found.items() if command.startswith(self.arguments.rank_program))
-        return sorted(pid for pid, command in found.items() if "dlaunch " + self.kind in command)
+        name = "agent" if self.kind == "both" else self.kind
+        return sorted(pid for pid, command in found.items() if "dlaunch " + name in command)
 
     def hurt(self):
         if self.kind == "starting":
@@ -155,8 +156,10 @@ class Trial:
         is_dlaunch = victim == self.dlaunch.pid
         self.what = "pid %d: %s%s" % (victim, command_of(victim)[:60], " RANK=%s" % rank_of(victim)
                                       if any(entry.startswith(b"RANK=") for entry in environ(victim)) else "")
+        if self.kind == "both":
+            self.kill(self.dlaunch.pid)
         began = self.kill(victim) or time.monotonic()
-        expected = {"agent": [125], "rank": [137], "dlaunch": [-signal.SIGKILL]}.get(self.kind)
+        expected = {"agent": [125], "rank": [137], "dlaunch": [-signal.SIGKILL], "both": [-signal.SIGKILL]}.get(self.kind)
         goes_on = self.kind in ("sentinel", "relative") or (
             self.kind == "starting" and not is_dlaunch and self.wait_until_up())
         if goes_on:

@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/limit_mark.h"
 #include "cohort/launcher/base/open_files.h"
 #include "cohort/launcher/base/pipe.h"
 
@@ -40,7 +41,8 @@ struct ChildPlan {
   cpu_set_t* cpus = nullptr;
   size_t cpu_bytes = 0;
   rlimit open_files{};
-  int input = -1;  // none: /dev/null
+  rlim_t limit_mark = 0;  // 0: none
+  int input = -1;         // none: /dev/null
   int output = -1;
   int error = -1;
   int exec_error = -1;
@@ -77,6 +79,7 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   constexpr unsigned kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
   ::syscall(SYS_close_range, 3, ~0U, kCloexec);
   ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
+  if (plan.limit_mark != 0) CarryLimitMark(plan.limit_mark);
   if (::chdir(plan.working_directory) != 0) Fail(plan, Step::kWorkingDirectory);
   ::execve(plan.path, plan.argv.data(), plan.environment.data());
   Fail(plan, Step::kExec);
@@ -139,6 +142,9 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   plan.exec_error = exec_error.write_end.get();
   plan.parent = ::getpid();
   plan.open_files = UsersOpenFileLimit();
+  for (const std::string& variable : command.environment) {
+    if (variable.starts_with("COHORT_AGENT=")) plan.limit_mark = LimitMark(variable);
+  }
   if (!command.cpus.empty()) {
     const int limit = *std::max_element(command.cpus.begin(), command.cpus.end()) + 1;
     plan.cpus = CPU_ALLOC(limit);

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <thread>
 
+#include "cohort/launcher/agent/watch/limit_mark.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 
 namespace cohort::launcher {
@@ -41,8 +42,11 @@ std::vector<pid_t> ListChildren() {
 int KillMarked(const std::string& mark, const Spared& spared) {
   int found = 0;
   const pid_t self = ::getpid();
+  const rlim_t limit = LimitMark(mark);
   for (const pid_t pid : ListProcesses()) {
-    if (pid == self || !HasVariable(ReadProcessEnvironment(pid), mark) || spared.Contains(pid)) continue;
+    if (pid == self) continue;
+    if (!HasLimitMark(pid, limit) && !HasVariable(ReadProcessEnvironment(pid), mark)) continue;
+    if (spared.Contains(pid)) continue;
     const auto state = ReadProcessState(pid);
     if (!state || state->exiting) continue;
     if (::kill(pid, SIGKILL) == 0) ++found;

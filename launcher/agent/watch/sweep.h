@@ -1,5 +1,6 @@
 // Killing everything that a job has started, also what left its rank's process group: every process of ours that
-// carries the job's mark in the environment it was started with, and orphans that this process has adopted.
+// carries the job's mark in its limits (limit_mark.h) or in the environment it was started with, and orphans that this
+// process has adopted.
 #pragma once
 
 #include <sys/types.h>
@@ -21,7 +22,7 @@ struct Spared {
   bool Contains(pid_t pid) const;
 };
 
-// Sends SIGKILL to every process whose environment has `mark` (NAME=VALUE), except this one and `spared`. Returns how
+// Sends SIGKILL to every process that carries `mark` (NAME=VALUE), except this one and `spared`. Returns how
 // many there were (dying ones not counted).
 int KillMarked(const std::string& mark, const Spared& spared);
 

@@ -11,6 +11,9 @@
 #include <string>
 #include <vector>
 
+#include "cohort/launcher/agent/watch/limit_mark.h"
+#include "cohort/launcher/agent/watch/process_state.h"
+#include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/open_files.h"
 
 namespace cohort::launcher {
@@ -58,6 +61,27 @@ TEST(RankProcess, RunsTheProgramInAGroupOfItsOwnWithDefaultSignals) {
   ::waitpid(process->pid, &status, 0);
   EXPECT_EQ(status, 0);
   ::sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
+}
+
+TEST(RankProcess, IsFoundWithWhatItStartsWhereEnvironmentAndSessionAreLost) {
+  const std::string mark = "COHORT_AGENT=rank_process_test." + std::to_string(::getpid());
+  RankCommand command = Shell("env -i setsid sleep 1000 >/dev/null 2>&1 & echo $!");
+  command.environment.push_back(mark);
+  auto process = StartRank(command);
+  ASSERT_TRUE(process.ok()) << process.status();
+  const pid_t left = std::stoi(ReadAll(process->output));
+  ::waitpid(process->pid, nullptr, 0);
+  ASSERT_EQ(::kill(left, 0), 0) << "it has ended by itself";
+  EXPECT_TRUE(HasLimitMark(left, LimitMark(mark)));
+  EXPECT_FALSE(HasLimitMark(left, LimitMark(mark + "7")));
+  EXPECT_FALSE(HasLimitMark(::getpid(), LimitMark(mark)));
+  EXPECT_TRUE(Sweep(mark, Spared(), false, std::chrono::seconds(20)));
+  const auto lives = [left] {
+    const auto state = ReadProcessState(left);
+    return state && !state->exiting && state->state != 'Z';
+  };
+  for (int tries = 0; lives() && tries < 30'000; ++tries) ::usleep(1000);
+  EXPECT_FALSE(lives());
 }
 
 TEST(RankProcess, KeepsTheUsersLimitOnOpenFilesWhenTheAgentRaisesItsOwn) {

@@ -1,0 +1,23 @@
+// A mark that all processes of an agent's ranks carry and that none of them loses by accident: a resource limit.
+//
+// A process that wipes its environment, leaves its session and closes its descriptors keeps its resource limits, and so
+// do its children. The limit on the CPU time of real-time processes (RLIMIT_RTTIME, in microseconds) has room for a
+// mark: from 2^62 on, 146,000 years, it limits nothing.
+#pragma once
+
+#include <sys/resource.h>
+#include <sys/types.h>
+
+#include <string>
+
+namespace cohort::launcher {
+
+// The limit that stands for `mark` (NAME=VALUE): 2^62 and 48 bits of its hash. Pure.
+rlim_t LimitMark(const std::string& mark);
+// Gives this process the mark. Where somebody has limited it before, it goes without. Two system calls: fit for the time
+// between fork and exec.
+void CarryLimitMark(rlim_t mark);
+// Whether a process carries it. False for processes of other users and for those that are gone.
+bool HasLimitMark(pid_t pid, rlim_t mark);
+
+}  // namespace cohort::launcher
