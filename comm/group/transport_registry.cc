@@ -6,7 +6,7 @@
 #include "cohort/comm/group/transport_set.h"
 #include "cohort/comm/select/tuning.h"
 #include "cohort/comm/transport/shm/layout.h"
-#include "cohort/comm/transport/shm/shm_transport.h"
+#include "cohort/comm/transport/shm/runtime_binding.h"
 #include "cohort/comm/transport/ucx/ucx_transport.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/env.h"
@@ -17,10 +17,7 @@ namespace {
 static_assert(Tuning().fanout_bytes == shm::kEagerBytes, "predictions must know which publishes are one write");
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeShm(runtime::Runtime& runtime, runtime::KeyValueStore&) {
-  const auto local_rank_of = [&runtime](int rank) {
-    return runtime.node_of(rank) == runtime.node() ? runtime.local_rank_of(rank) : -1;
-  };
-  return std::make_unique<ShmTransport>(runtime.segment(), runtime.rank(), local_rank_of);
+  return MakeShmTransport(runtime);
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, runtime::KeyValueStore& store) {

@@ -18,7 +18,7 @@ using runtime::CallView;
 std::string NodeOf(const runtime::Runtime& runtime, int world_rank) {
   const int node = runtime.node_of(world_rank);
   for (const runtime::NodeInfo& info : runtime.identity().nodes) {
-    if (info.id == node) return info.name;
+    if (info.index == node) return info.name;
   }
   return "";
 }

@@ -17,7 +17,7 @@
 
 #include "cohort/comm/communicator.h"
 #include "cohort/comm/group/transport_set.h"
-#include "cohort/comm/transport/shm/shm_transport.h"
+#include "cohort/comm/transport/shm/runtime_binding.h"
 #include "cohort/runtime/base/cpu_cache.h"
 #include "cohort/runtime/base/deadline.h"
 #include "tests/support/process_cluster.h"
@@ -160,8 +160,7 @@ TEST_P(SingleCopyTest, EveryKindGivesWhatTheReferenceGives) {
     {
       runtime::EngineLock lock(rank.runtime->engine());
       comm::TransportSet::Of(*rank.runtime)
-          .Add(std::make_unique<comm::ShmTransport>(*rank.runtime,
-                                                    comm::ShmOptions{.private_reads = setting.reach_private}));
+          .Add(comm::MakeShmTransport(*rank.runtime, comm::ShmOptions{.private_reads = setting.reach_private}));
     }
     const int64_t counts[] = {0, 1, setting.ranks - 1, 1009, 65'537, 300'007};
     auto window = rank.world->AllocateWindow(2 * 300'007 * 4 * static_cast<size_t>(setting.ranks));
@@ -211,7 +210,7 @@ TEST(SingleCopyLargeTest, EveryKindGivesWhatTheReferenceGives) {
       {
         runtime::EngineLock lock(rank.runtime->engine());
         comm::TransportSet::Of(*rank.runtime)
-            .Add(std::make_unique<comm::ShmTransport>(*rank.runtime, comm::ShmOptions{.private_reads = true}));
+            .Add(comm::MakeShmTransport(*rank.runtime, comm::ShmOptions{.private_reads = true}));
       }
       // From below what is streamed to folds that are streamed to the own output; odd, so that parts begin anywhere.
       const auto near = static_cast<int64_t>(runtime::NearBytes(runtime::ReadCpuCaches()));
