@@ -48,7 +48,7 @@ absl::StatusOr<std::string> Library(const char* name) {
   return std::string(value);
 }
 
-// What changes NCCL's choice of algorithm or the layout of its messages: ranks that differ in it hang.
+// These change NCCL's choice of algorithm or the layout of its messages: ranks that differ in them hang.
 constexpr const char* kNcclSettings[] = {"NCCL_ALGO",           "NCCL_BUFFSIZE",          "NCCL_LAUNCH_ORDER_IMPLICIT",
                                          "NCCL_LL128_BUFFSIZE", "NCCL_LL_BUFFSIZE",       "NCCL_MAX_CTAS",
                                          "NCCL_MAX_NCHANNELS",  "NCCL_MIN_CTAS",          "NCCL_MIN_NCHANNELS",
@@ -89,8 +89,8 @@ absl::StatusOr<std::string> IpAddress(const char* name) {
   return Refuse(name, value, "an IPv4 or IPv6 address of this host, such as 10.0.0.1");
 }
 
-// What a launcher tells each process that it starts: the number of processes, beside a variable that only such a
-// process has. SLURM_NTASKS is not among them: a batch script has it too, in which one process runs.
+// Launchers tell each process the number of processes, beside a variable that only such a process has. SLURM_NTASKS is
+// not among them: a batch script has it too, in which one process runs.
 constexpr struct {
   const char* size;
   const char* rank;

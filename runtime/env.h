@@ -1,4 +1,4 @@
-// The environment variables that ranks obey; the table is in README.md. This is the only place that reads them.
+// The environment variables that ranks obey. README.md has the table. Only this file's implementation reads them.
 #pragma once
 
 #include <chrono>
@@ -11,40 +11,42 @@
 namespace cohort::runtime {
 
 struct Environment {
-  // COHORT_AGENT: '@' and the abstract name of the agent's socket; set by dlaunch. Empty: no agent.
+  // COHORT_AGENT: '@' and the abstract name of the agent's socket. dlaunch sets it. Empty: there is no agent.
   std::string agent;
-  // COHORT_LOCAL_RANK: which of the node's ranks this is, 0 to 1023; set by dlaunch.
+  // COHORT_LOCAL_RANK: the number of this rank on its node, 0 to 1023. dlaunch sets it.
   std::optional<int> local_rank;
-  // COHORT_JOB_ID: the job; set by dlaunch. Where it is set and COHORT_AGENT is not, something has removed that one.
+  // COHORT_JOB_ID: the name of the job. dlaunch sets it. If it is set and COHORT_AGENT is not, something has removed
+  // COHORT_AGENT.
   std::string job_id;
-  // "OMPI_COMM_WORLD_SIZE=4": a variable by which another launcher says to this process that it started several.
-  // Empty: none does. Variables that a single process may inherit, such as SLURM_NTASKS in a batch script, don't count.
+  // Another launcher's variable, such as "OMPI_COMM_WORLD_SIZE=4", that says it started several processes. Empty: there
+  // is none. Variables that a single process may inherit, such as SLURM_NTASKS in a batch script, do not count.
   std::string other_launcher;
-  // COHORT_ALLOW_SINGLE=1: be a world of one whatever other launchers say.
+  // COHORT_ALLOW_SINGLE=1: this process is a world of one whatever other launchers say.
   bool allow_single = false;
-  // COHORT_INIT_TIMEOUT_MS: how long Runtime::Init may take, 1 to 86400000. Overrides RuntimeOptions.
+  // COHORT_INIT_TIMEOUT_MS: how many milliseconds Runtime::Init may take, 1 to 86400000. It overrides RuntimeOptions.
   std::optional<std::chrono::milliseconds> init_timeout;
-  // COHORT_UCX_LIBRARY, COHORT_NCCL_LIBRARY, COHORT_CUDA_LIBRARY: path or soname of the library to open instead of the
-  // usual one (libucp.so.0, libnccl.so.2, libcudart.so). Empty: the usual one.
+  // COHORT_UCX_LIBRARY, COHORT_NCCL_LIBRARY, COHORT_CUDA_LIBRARY: path or soname of the library to open. Empty: the
+  // usual one (libucp.so.0, libnccl.so.2, libcudart.so).
   std::string ucx_library;
   std::string nccl_library;
   std::string cuda_library;
-  // "NCCL_ALGO=Ring NCCL_PROTO=Simple": NCCL's own variables that are set and must be equal on all ranks.
+  // NCCL's own variables that are set and must be equal on all ranks, such as "NCCL_ALGO=Ring NCCL_PROTO=Simple".
   std::string nccl_settings;
-  // COHORT_TUNING: figures and rules for the choice of algorithms, in the grammar of comm/select/tuning.h. Empty:
-  // built-in.
+  // COHORT_TUNING: figures and rules for the choice of algorithms. comm/select/tuning.h has the grammar. Empty: the
+  // built-in ones.
   std::string tuning;
 
-  // COHORT_PORT_RANGE: "FIRST-LAST", the TCP ports on which ranks may listen for data of other nodes. Empty: any.
+  // COHORT_PORT_RANGE: "FIRST-LAST", the TCP ports on which ranks may listen for data of other nodes. Empty: any port.
   std::string port_range;
-  // COHORT_DATA_ADDRESS: the address of the interface that carries data between nodes, instead of the route's.
+  // COHORT_DATA_ADDRESS: the address of the interface that carries data between nodes. Empty: the route's interface.
   std::string data_address;
-  // COHORT_UCX_ANY_VERSION=1: talk to ranks with another release of UCX, too.
+  // COHORT_UCX_ANY_VERSION=1: this rank also talks to ranks with another release of UCX.
   bool ucx_any_version = false;
-  // Names of all variables that begin with UCX_ and are set: the user's wishes, which ours do not replace.
+  // Names of all set variables that begin with UCX_. They are the user's wishes: our own settings do not replace them.
   std::vector<std::string> ucx_variables;
 
-  // Reads them all. kInvalidArgument names the variable, its value and what is allowed. An empty value counts as unset.
+  // Reads all of them. kInvalidArgument names the variable, its value and what is allowed. An empty value counts as
+  // unset.
   static absl::StatusOr<Environment> Read();
 };
 

@@ -5,8 +5,8 @@
 
 namespace cohort::runtime {
 
-// Where one thread does "store A, Light(), load B" and another "store B, Heavy(), load A", at least one of them sees
-// the other's store, as with a sequentially consistent fence on both sides. Between threads of one process only.
+// Orders two threads of one process like a sequentially consistent fence on both sides. One does "store A, Light(),
+// load B", the other "store B, Heavy(), load A". At least one of them then sees the other's store.
 //
 // Heavy makes all running threads of the process execute a fence: membarrier(2), 1 to 10 us. Where the kernel has none
 // (before 4.14, or forbidden), and under ThreadSanitizer, both are ordinary fences.

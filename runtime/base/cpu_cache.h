@@ -1,4 +1,4 @@
-// What the caches near one CPU keep.
+// How much the caches near one CPU keep.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,8 @@ struct CpuCaches {
   bool level3_is_near = false;  // it belongs to a few cores and is about as quick as level 2: AMD's
 };
 
-// Those of the CPU it runs on. Asks the CPU (x86) and the C library: microseconds, more in virtual machines.
+// Returns the caches of the CPU it runs on. It asks the CPU (x86) and the C library: microseconds, more in virtual
+// machines.
 CpuCaches ReadCpuCaches();
 
 // How much a CPU can touch again and again before it has to be fetched from far away. One and a half times level 2

@@ -1,4 +1,4 @@
-// A point in time after which waiting is an error. Steady clock: no jump of the wall clock moves it.
+// A point in time after which waiting is an error. It uses the steady clock, so jumps of the wall clock do not move it.
 #pragma once
 
 #include <chrono>
@@ -9,11 +9,11 @@ class Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Never passes.
+  // A deadline that never passes.
   static constexpr Deadline Infinite() { return Deadline(Clock::time_point::max()); }
-  // Already passed: turns a wait into a look.
+  // A deadline that has already passed: it turns a wait into a look.
   static constexpr Deadline Now() { return Deadline(Clock::time_point::min()); }
-  // Passes `duration` from now, at once where that is negative; durations too long to be represented give Infinite().
+  // Passes `duration` from now. A negative duration has passed already. One too long to represent gives Infinite().
   static Deadline After(std::chrono::nanoseconds duration) {
     const Clock::time_point now = Clock::now();
     if (duration < std::chrono::nanoseconds(0)) return Deadline(now);
@@ -25,7 +25,7 @@ class Deadline {
   constexpr Clock::time_point time() const { return time_; }
   constexpr bool infinite() const { return time_ == Clock::time_point::max(); }
   bool passed() const { return !infinite() && Clock::now() >= time_; }
-  // Time left, never negative; nanoseconds::max() when infinite.
+  // The time left, never negative. It is nanoseconds::max() when infinite.
   std::chrono::nanoseconds left() const {
     if (infinite()) return std::chrono::nanoseconds::max();
     if (time_ == Clock::time_point::min()) return std::chrono::nanoseconds(0);

@@ -1,5 +1,5 @@
-// The one lock of the project: std::mutex with Clang's thread-safety annotations. (ThreadSanitizer cannot see into
-// Debian's absl::Mutex, which is why that is not used.)
+// The one lock of the project: std::mutex with Clang's thread-safety annotations. absl::Mutex is not used because
+// ThreadSanitizer cannot see into Debian's build of it.
 #pragma once
 
 #include <condition_variable>
@@ -46,8 +46,8 @@ class COHORT_SCOPED_CAPABILITY MutexLock {
 
 class CondVar {
  public:
-  // Waits for a notification, a spurious wake-up or the deadline; false when the deadline has passed. The caller
-  // checks its condition in a loop.
+  // Waits for a notification, a spurious wake-up or the deadline. Returns false when the deadline has passed. The
+  // caller checks its condition in a loop.
   bool Wait(Mutex& mutex, Deadline deadline = Deadline::Infinite()) COHORT_REQUIRES(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     bool in_time = true;

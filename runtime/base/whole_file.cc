@@ -33,7 +33,7 @@ absl::Status Cannot(const std::string& path, int error = errno) {
   return absl::Status(status.code(), std::string(status.message()) + " (`ulimit -f` shows the limit)");
 }
 
-// What a name stands for: a path without links, or a descriptor of this process.
+// The file that a name stands for: a path without links, or a descriptor of this process.
 struct Destination {
   std::string path;
   int descriptor = -1;
@@ -81,7 +81,7 @@ absl::StatusOr<Destination> Follow(const std::string& path) {
   return Destination{at.string()};
 }
 
-// What is no regular file. A named pipe opens when it has a reader, and only another try tells.
+// Opens what is not a regular file. A named pipe opens when it has a reader, and only another try shows that.
 absl::StatusOr<FileDescriptor> OpenSpecial(const Destination& destination, const std::string& path,
                                            std::chrono::milliseconds patience) {
   constexpr std::chrono::milliseconds kPause(20);

@@ -358,7 +358,7 @@ absl::Status StoreBootstrap::Judge(const CallVerdict& verdict, const std::vector
                                   view.call + (view.site.empty() ? "" : " at " + view.site) +
                                   "; wait for a call's Work before Runtime::Finalize");
   }
-  // Where members are on other nodes, the caller knows better: it can name those whose messages it lacks.
+  // If members are on other nodes, the caller knows better: it can name the ranks whose messages it lacks.
   return expired && all_here
              ? absl::DeadlineExceededError("the operation's time is over; all members have made the same call")
              : absl::OkStatus();

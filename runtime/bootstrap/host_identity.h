@@ -1,4 +1,4 @@
-// Who shares a machine: for ranks that have no agent to tell them.
+// Finds the ranks that share a machine, for ranks that have no agent to tell them.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace cohort::runtime {
 
-// Where a rank runs. Ranks with equal `host` see each other's processes and memory.
+// The machine and process of a rank. Ranks with equal `host` see each other's processes and memory.
 struct RankPlace {
   std::string host;  // boot id, user and pid namespace
   std::string name;  // host name, for people

@@ -36,7 +36,7 @@ class CpuSpread {
   }
 
  private:
-  // What a rank tells the others, in a block of its arena: the CPU it was last seen on.
+  // A rank tells the others the CPU it was last seen on, in a block of its arena.
   using Whereabouts = std::atomic<int32_t>;
   void LookNow(std::chrono::steady_clock::time_point now);
   bool Announce();

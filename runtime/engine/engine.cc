@@ -44,7 +44,7 @@ struct Waiter {
   bool Done() const { return done(context); }
 };
 
-// What a thread sleeps on besides the wake word. More sources with descriptors than this are looked at every 50 ms.
+// A thread sleeps on these besides the wake word. Further sources with descriptors are looked at every 50 ms.
 constexpr size_t kMaxDescriptors = 16;
 struct Descriptors {
   int fds[kMaxDescriptors];
@@ -66,7 +66,7 @@ struct Engine::Rep {
   }
   void Acquire();
   bool AcquireToDrive();
-  // What follows sees every thread that was registered before it could see the engine free, and what the owner did.
+  // Later reads see every thread that was registered before it could see the engine free, and the owner's writes.
   void Release() {
     owner.store(nullptr, std::memory_order_release);
     fence.Light();

@@ -62,7 +62,7 @@ class SourceList {
   const std::vector<ProgressSource*>& all() const { return sources_; }
 
  private:
-  // Those that are polled while they are active are asked for that so seldom.
+  // The number of polls after which a source polled only while active is asked whether it still is.
   static constexpr uint32_t kPollsUntilDrop = 64;
 
   void DropIdle() {

@@ -42,7 +42,7 @@ void WorkState::CompleteAndDrop(absl::Status status) {
   DropReference();
 }
 
-// Whoever takes the list tells it: the completer, or one that came when the operation was done.
+// The thread that takes the list tells it: the completer, or one that came when the operation was done.
 void WorkState::TellListeners() {
   WorkListener* list = listeners_.exchange(nullptr, std::memory_order_acq_rel);
   WorkListener* in_order = nullptr;

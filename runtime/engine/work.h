@@ -1,4 +1,4 @@
-// Work: the handle of an operation that was started. Value type, one pointer; copies name the same operation.
+// Work is the handle of a started operation. It is a value type of one pointer; copies name the same operation.
 #pragma once
 
 #include <atomic>
@@ -13,12 +13,12 @@
 
 namespace cohort::runtime {
 
-// Told once that an operation is done: what Then does, without allocating. Owned by whoever passes it on, and kept
-// until it has been called.
+// Receives the end of an operation once, as Then does, but without an allocation. The caller owns it and keeps it until
+// OnDone has been called.
 class WorkListener {
  public:
-  // On the thread that completes the operation, or at once. Must not block. The listener may be used again from here
-  // on.
+  // Called on the thread that completes the operation, or at once. It must not block. From here on the listener may be
+  // used again.
   virtual void OnDone(const absl::Status& status) = 0;
 
  protected:
@@ -32,38 +32,38 @@ class WorkListener {
   WorkListener* next_ = nullptr;
 };
 
-// The shared state behind a Work. Its producer (a communicator) derives from it, drives it from the engine, and calls
-// Complete or CompleteAndDrop exactly once. Intrusively counted, so that producers can recycle states without
-// allocating.
+// The shared state behind a Work. A producer (a communicator) derives from it and drives it from the engine. It calls
+// Complete or CompleteAndDrop exactly once. References are counted in the object, so that producers can recycle states
+// without allocating.
 //
-// Done, watched (has listeners) and the number of references share one word, so that an operation's end is one locked
-// instruction: each costs about 8 ns.
+// Done, watched (has listeners) and the number of references share one word. An operation's end is therefore one locked
+// instruction; each costs about 8 ns.
 class WorkState {
  public:
   virtual ~WorkState();
 
   bool done() const { return (word_.load(std::memory_order_acquire) & kDone) != 0; }
-  // Valid once done().
+  // The operation's result. It is valid once done().
   const absl::Status& status() const { return status_; }
 
   void AddReference() { word_.fetch_add(kReference, std::memory_order_relaxed); }
   void DropReference() { Dropped(word_.fetch_sub(kReference, std::memory_order_acq_rel)); }
 
  protected:
-  // Stores the result and runs the callbacks, on the calling thread. Called once, by the engine's owner, who holds a
+  // Stores the result and runs the callbacks, on the calling thread. The engine's owner calls it once and holds a
   // reference until it returns.
   void Complete(absl::Status status);
-  // The same, and drops the caller's reference: the state may be gone afterwards.
+  // As Complete, and drops the caller's reference: the state may be gone afterwards.
   void CompleteAndDrop(absl::Status status);
-  // Makes a recycled state, or one that nobody else knows of yet, new with so many references.
+  // Makes a recycled state new, with `references` references. No other thread may know the state yet.
   void Reset(uint32_t references);
   // The last reference is gone: delete this, or put it back into a pool. Not called for pooled states.
   virtual void Recycle() { delete this; }
 
-  // A pooled state is left alone when its last reference goes: its pool sees that it is unused(), and reuses it.
+  // A pooled state is left alone when its last reference goes. Its pool sees that it is unused() and reuses it.
   bool unused() const { return word_.load(std::memory_order_acquire) < kReference; }
   void SetPooled() { word_.fetch_or(kPooled, std::memory_order_relaxed); }
-  // The pool is going. True: the state is unused, and the caller deletes it. False: it recycles itself.
+  // The pool is going. True: the state is unused, and the caller deletes it. False: the state recycles itself.
   bool ClearPooled() { return word_.fetch_and(~kPooled, std::memory_order_acq_rel) < kReference; }
 
  private:
@@ -80,7 +80,7 @@ class WorkState {
   void Then(std::function<void(const absl::Status&)> fn);
   void Notify(WorkListener* listener);
   void TellListeners();
-  // After a reference was dropped from this word. A pooled state may be gone already.
+  // Called after a reference was dropped from this word. A pooled state may be gone already.
   void Dropped(uint32_t before) {
     if (before < 2 * kReference && (before & kPooled) == 0) Recycle();
   }
@@ -93,8 +93,8 @@ class WorkState {
 
 class [[nodiscard]] Work {
  public:
-  Work() = default;  // names no operation: done, OK
-  // An operation that was refused or had nothing to do.
+  Work() = default;  // names no operation: it is done and OK
+  // Returns the work of an operation that was refused or had nothing to do.
   static Work Finished(absl::Status status);
   explicit Work(WorkState* state) : state_(state) {
     if (state_ != nullptr) state_->AddReference();
@@ -111,27 +111,29 @@ class [[nodiscard]] Work {
     std::swap(state_, other.state_);
     return *this;
   }
-  // Detaches: the operation goes on, its buffers must stay valid until it is done.
+  // Detaches. The operation goes on, and its buffers must stay valid until it is done.
   ~Work() {
     if (state_ != nullptr) state_->DropReference();
   }
 
-  // Blocks until the operation is done, in the calling thread, which drives the progress of all operations of the
-  // process meanwhile. Returns the operation's status, or kDeadlineExceeded when `deadline` passes first: then the
-  // operation is still pending and its buffers are still in use.
+  // Blocks until the operation is done. Meanwhile the calling thread drives all operations of the process. Returns the
+  // operation's status, or kDeadlineExceeded if `deadline` passes first. The operation is then still pending, and its
+  // buffers are still in use.
   absl::Status Wait(Deadline deadline = Deadline::Infinite());
   absl::Status Wait(std::chrono::nanoseconds timeout) { return Wait(Deadline::After(timeout)); }
 
-  // True when the result is in place and the buffers may be reused, or the operation has failed. Does not progress.
+  // True when the operation has failed, or its result is in place and the buffers may be reused. Makes no progress.
   bool Done() const { return state_ == nullptr || state_->done(); }
-  // The operation's status; kUnavailable("pending") while it is not Done().
+  // The operation's status. While it is not Done(): kUnavailable("pending").
   absl::Status status() const;
-  // Calls fn once with the status: at once when done, else on the thread that completes the operation. fn must not
-  // block and must not wait on other works.
+  // Calls `fn` once with the status: at once when done, otherwise on the thread that completes the operation. `fn` must
+  // not block and must not wait on other works.
   void Then(std::function<void(const absl::Status&)> fn);
-  // Calls listener->OnDone once with the status: at once when done, else on the thread that completes the operation.
+  // Calls listener->OnDone once with the status: at once when done, otherwise on the thread that completes the
+  // operation.
   void Notify(WorkListener* listener);
-  // CUDA operations: makes `stream` (a cudaStream_t) wait; returns without waiting. Host operations: waits here.
+  // Makes `stream` (a cudaStream_t) wait for a CUDA operation and returns without waiting. For host operations it
+  // blocks.
   absl::Status WaitOnStream(void* stream);
 
  private:

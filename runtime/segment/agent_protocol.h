@@ -1,4 +1,4 @@
-// What a rank and its agent must agree on besides proto/cohort/v1/agent.proto.
+// The conventions that a rank and its agent share besides proto/cohort/v1/agent.proto.
 #pragma once
 
 #include <cstddef>

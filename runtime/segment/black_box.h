@@ -16,8 +16,8 @@ inline constexpr int kBlackBoxRecords = 512;  // a power of two
 
 struct BlackBoxMemory;  // its layout, in layout.h
 
-// Where a box holds what the records of repeated calls have in common. Its owner makes it new when a call differs in
-// more than its sequence and wire signature from the last one that it was used for.
+// The slot in which a box holds what the records of repeated calls have in common. Its owner renews it when a call
+// differs from the last user in more than its sequence and wire signature.
 struct CallDescription {
   uint64_t id = 0;  // 0: not written yet
 };
@@ -38,7 +38,7 @@ class BlackBoxWriter {
   void Finish(uint64_t ticket, CallState state, bool at_once = false);
 
  private:
-  // Of a description, by its place.
+  // The use of a description, by its slot.
   struct Use {
     uint64_t ticket = 0;  // of its latest record
     uint64_t generation = 0;

@@ -141,7 +141,7 @@ CallView MakeCallView(int rank, const std::string& node, const std::optional<Cal
 CallView InspectCall(const BlackBoxReader& box, int rank, const std::string& node, uint64_t group, uint32_t epoch,
                      uint64_t sequence) {
   const std::optional<CallRecord> found = box.Find(group, epoch, sequence);
-  // Where the box may have forgotten the call, nobody is said not to have made it.
+  // If the box may have forgotten the call, no rank is accused of not having made it.
   const bool passed = found.has_value() || box.Reached(group, epoch, sequence).value_or(true);
   return MakeCallView(rank, node, found, passed, box.Latest());
 }

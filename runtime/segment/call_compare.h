@@ -14,7 +14,7 @@
 
 namespace cohort::runtime {
 
-// What one rank's black box says of operation `sequence` of a group.
+// One rank's black box' view of operation `sequence` of a group.
 struct CallView {
   int rank = -1;     // in the world
   std::string node;  // its node's name; may be empty

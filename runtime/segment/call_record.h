@@ -1,5 +1,5 @@
-// One collective call in words that a peer, an agent or a later reader can compare: the signature of what must agree,
-// and the black-box record around it.
+// Describes one collective call so that a peer, an agent or a later reader can compare it. The signature holds
+// everything that must agree. The black-box record surrounds it.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,11 @@
 
 namespace cohort::runtime {
 
-// What all members of a group must agree on for one operation. Plain bytes: compared with memcmp, hashed, sent.
+// Everything that the members of a group must agree on for one operation. It is plain bytes: compared with memcmp,
+// hashed, sent.
 struct CallSignature {
   uint64_t group = 0;     // group id (a hash of parent, members and creation order; equal on all members)
-  uint64_t sequence = 0;  // of the operation in its group, from 1; send/recv count per direction and peer
+  uint64_t sequence = 0;  // number of the operation in its group, from 1; send/recv count per direction and peer
   uint64_t count = 0;     // elements as the call defines them, or a hash of the counts
   uint32_t epoch = 0;
   int32_t root = -1;        // group rank; -1 where the call has none
@@ -20,15 +21,15 @@ struct CallSignature {
   uint16_t dtype = 0;       // comm::DataType
   uint8_t op = 0;           // comm::ReduceOp, 0 where the call has none
   uint8_t determinism = 0;  // comm::Determinism, 0 where the call has no op
-  uint16_t algorithm = 0;   // index in algorithms.def
+  uint16_t algorithm = 0;   // hash of the algorithm's kind and name
   uint64_t tuning = 0;      // hash of the tuning table in force, and of the user function's name
 
   friend bool operator==(const CallSignature& a, const CallSignature& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 };
 static_assert(sizeof(CallSignature) == 48 && std::is_trivially_copyable_v<CallSignature>);
 
-// A 64-bit hash of the signature, never 0. Travels with every message of the operation. Multiplies to 128 bits and
-// folds, three pairs of words at once, as wyhash does: 4 ns.
+// A 64-bit hash of the signature, never 0. Every message of the operation carries it. It multiplies to 128 bits and
+// folds three pairs of words at once, as wyhash does, which takes 4 ns.
 inline uint64_t HashSignature(const CallSignature& signature) {
   __extension__ using Wide = unsigned __int128;
   static constexpr uint64_t kKeys[6] = {0x9e3779b97f4a7c15u, 0xff51afd7ed558ccdu, 0xc4ceb9fe1a85ec53u,
@@ -37,7 +38,7 @@ inline uint64_t HashSignature(const CallSignature& signature) {
     const Wide product = static_cast<Wide>(a) * b;
     return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
   };
-  // Word by word: a wider load of what has just been stored would wait for the store.
+  // Loads word by word: a wider load of bytes that were just stored would wait for the store.
   const auto word = [bytes = reinterpret_cast<const unsigned char*>(&signature)](size_t i) {
     uint64_t value;
     std::memcpy(&value, bytes + 8 * i, sizeof value);
@@ -49,21 +50,22 @@ inline uint64_t HashSignature(const CallSignature& signature) {
   return fold(first ^ kKeys[2], (second << 1 | second >> 63) ^ (third + kKeys[4])) | 1;
 }
 
-// The signature of one message of a call whose blocks differ in length: as the call's, and it tells the message's
-// length in bytes (below 2^63), so that lengths are compared wherever signatures are.
+// The signature of one message of a call whose blocks differ in length. It combines the call's signature with the
+// message's length in bytes (below 2^63). Lengths are thus compared wherever signatures are.
 inline constexpr uint64_t kLengthKey = 0x9e3779b97f4a7c15u;
 inline uint64_t SignatureWithLength(uint64_t signature, uint64_t bytes) {
   return signature ^ (bytes * kLengthKey << 1);
 }
-// The length that such a signature tells, for a call of this signature. Nonsense where it is that of another call.
+// The length inside such a signature, for a call with `signature`. If it belongs to another call, the result is
+// nonsense.
 inline uint64_t LengthIn(uint64_t with_length, uint64_t signature) {
   constexpr uint64_t kInverse = 0xf1de83e19937733du;
   static_assert(kLengthKey * kInverse == 1);
   return ((with_length ^ signature) >> 1) * kInverse & ~(uint64_t{1} << 63);
 }
 
-// The signature of an operation that follows others: also tells whether all earlier ones agreed. A rank whose wrong
-// call needed nothing from its peers is found out by the next message that it exchanges with any of them.
+// The signature of an operation that follows others. It also says whether all earlier ones agreed. If a rank's wrong
+// call needed nothing from its peers, its next message to any of them reveals it.
 inline uint64_t ChainSignature(uint64_t earlier, uint64_t signature) {
   __extension__ using Wide = unsigned __int128;
   const Wide product = static_cast<Wide>(earlier ^ 0xc4ceb9fe1a85ec53u) * (signature ^ 0x94d049bb133111ebu);
@@ -72,18 +74,18 @@ inline uint64_t ChainSignature(uint64_t earlier, uint64_t signature) {
 
 enum class CallState : uint16_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed = 3 };
 
-// One record of a rank's black box: who called what, where, when, how far it got. 192 bytes, written by its rank only,
-// read by the agent and local peers at any moment, also after the rank's death.
+// One record of a rank's black box: who called what, where, when, and how far it got. It has 192 bytes. Only its rank
+// writes it. The agent and local peers read it at any moment, also after the rank's death.
 struct CallRecord {
   CallSignature signature;
   uint64_t bytes = 0;           // moved into or out of this rank's buffers, for people
-  uint64_t wire_signature = 0;  // what the call's messages carry; of a collective: its ChainSignature
+  uint64_t wire_signature = 0;  // what the call's messages carry; for a collective: its ChainSignature
   uint64_t start_ns = 0;        // steady clock
-  // 0 while running; start_ns when it had not to wait for longer than about a microsecond.
+  // 0 while the call runs. It is start_ns when the call did not wait for longer than about a microsecond.
   uint64_t end_ns = 0;
   CallState state = CallState::kEmpty;
-  int16_t device = -1;      // CUDA's number, in its process, of the device that the memory lies on; -1: host memory
-  int32_t group_rank = -1;  // of the caller in its group
+  int16_t device = -1;      // number of the CUDA device that holds the memory, in its process; -1: host memory
+  int32_t group_rank = -1;  // rank of the caller in its group
   int32_t peer = -1;        // send/recv: the other side, as group rank
   int32_t group_size = 0;
   char user_op[16] = {};  // the user function's name, cut; NUL-terminated

@@ -70,7 +70,7 @@ struct BlackBoxMemory {
   DescriptionSlot descriptions[kBlackBoxDescriptions];
 };
 
-// What one rank tells all local peers when there is no agent to tell them: see notice_board.h.
+// The notices of one rank to all local peers when there is no agent: see notice_board.h.
 inline constexpr int kNotices = 16;
 inline constexpr int kNoticeWords = 96;
 struct NoticeSlot {
