@@ -1,13 +1,13 @@
-// Activation checkpointing: what a function saved for backward is computed again instead, after torch.utils.checkpoint.
+// Activation checkpointing, after torch.utils.checkpoint: backward computes a function's saved tensors again.
 //
 //   x = checkpoint([&](const at::Tensor& in) { return block->forward(in); }, x);
 //
 //   forward    x ─► f ─► y                 without a graph: only x is kept
 //   backward   x ─► f ─► y ─► gradients    the graph is built again, used and dropped
 //
-// Memory for activations falls from all layers' to the inputs of all and the inside of one; time grows by one forward.
-// Random numbers (dropout) and autocasting are those of the first time. Works in modules that are wrapped by
-// DistributedDataParallel or FullyShardedDataParallel: those go outside, checkpoint() inside.
+// Memory for activations falls from that of all layers to the inputs of all and the inside of one. Time grows by one
+// forward pass. Random numbers (dropout) and autocasting repeat those of the first forward pass. Modules wrapped by
+// DistributedDataParallel or FullyShardedDataParallel may use it: the wrapper goes outside, checkpoint() inside.
 //
 // Source: Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016). The form is PyTorch's reentrant one.
 #pragma once
@@ -31,13 +31,13 @@ struct Node;
 namespace cohort::trainer {
 
 struct ActivationCheckpointOptions {
-  // Random numbers are drawn again as they were; without it they are new, which suits functions that draw none.
+  // Draw the same random numbers again. Without it they are new, which suits functions that draw none.
   bool preserve_rng_state = true;
 };
 
 using TensorFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
 
-// What checkpoint() comes to. With grad mode off, just calls `function`.
+// The untemplated core of checkpoint(). With grad mode off it just calls `function`.
 std::vector<at::Tensor> CheckpointedCall(TensorFunction function, const std::vector<at::Tensor>& inputs,
                                          const ActivationCheckpointOptions& options = {});
 
@@ -91,10 +91,10 @@ struct Unflatten<std::tuple<Ts...>> {
 
 }  // namespace internal
 
-// function(inputs...) without keeping what it saves for backward. Tensors that take part in the graph are passed as
-// inputs; of those that `function` captures only leaves (parameters) get gradients. Other inputs are copied. `function`
-// must do the same when it is called again, and lives as long as the graph. backward() only: autograd::grad through it
-// throws c10::Error.
+// Calls function(inputs...) on the calling thread without keeping the tensors it saves for backward. Pass tensors that
+// take part in the graph as inputs. Captured tensors get gradients only if they are leaves (parameters). Other inputs
+// are copied. `function` must do the same when it is called again, and lives as long as the graph. Only backward()
+// works: autograd::grad through it throws c10::Error.
 template <typename Function, typename... Inputs>
 auto checkpoint(const ActivationCheckpointOptions& options, Function function, const Inputs&... inputs) {
   using Result = std::decay_t<std::invoke_result_t<Function&, Inputs&...>>;
@@ -115,10 +115,10 @@ auto checkpoint(Function function, const Inputs&... inputs) {
   return checkpoint(ActivationCheckpointOptions{}, std::move(function), inputs...);
 }
 
-// Whether `node` is a checkpointed function in autograd's graph.
+// Returns whether `node` is a checkpointed function in autograd's graph.
 bool IsCheckpoint(const torch::autograd::Node& node);
 
-// The buffers of a module, put back as they were when it goes: running statistics advance once a step, not twice.
+// Restores the buffers of a module when it is destroyed, so that running statistics advance once a step and not twice.
 class [[nodiscard]] BufferGuard {
  public:
   explicit BufferGuard(const torch::nn::Module& module);
@@ -130,8 +130,8 @@ class [[nodiscard]] BufferGuard {
   std::vector<at::Tensor> buffers_, before_;
 };
 
-// A module whose forward is checkpointed, after FairScale's checkpoint_wrapper. In checkpoints its parameters
-// have the names that they have without it.
+// A module whose forward pass is checkpointed, after FairScale's checkpoint_wrapper. In checkpoints its parameters have
+// the same names as without it.
 template <typename ModuleType>
 class CheckpointWrapper : public torch::nn::Module {
  public:

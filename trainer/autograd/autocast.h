@@ -1,4 +1,5 @@
-// Autocast: operations that are safe and faster in a small type run in it, the others in float32, after torch.autocast.
+// Autocast, after torch.autocast: operations that are safe and faster in a small type run in it. The others run in
+// float32.
 //
 //   {
 //     const Autocast autocast(at::kCUDA);              // float16; on the CPU bfloat16
@@ -14,9 +15,9 @@
 
 namespace cohort::trainer {
 
-// While it lives, the calling thread autocasts on `device` (CPU or CUDA) to `dtype`, or does not (`enabled` false).
-// Guards nest; each restores what it found. Casts of weights are kept until the outermost guard goes, unless
-// `cache_enabled` is false. Throws c10::Error for other devices and types.
+// While it lives, the calling thread autocasts on `device` (CPU or CUDA) to `dtype`. With `enabled` false it does not
+// autocast. Guards nest; each restores the state that it found. Casts of weights are kept until the outermost guard
+// goes, unless `cache_enabled` is false. Throws c10::Error for other devices and types.
 class [[nodiscard]] Autocast {
  public:
   explicit Autocast(c10::DeviceType device, std::optional<c10::ScalarType> dtype = std::nullopt, bool enabled = true,
@@ -32,7 +33,7 @@ class [[nodiscard]] Autocast {
   bool cache_before_;
 };
 
-// How the calling thread autocasts.
+// The autocast settings of one thread.
 struct AutocastState {
   struct Device {
     bool enabled = false;
@@ -43,7 +44,7 @@ struct AutocastState {
 };
 AutocastState CurrentAutocast();
 
-// While it lives, the calling thread autocasts as `state` says, with a cache of its own where none is in use.
+// While it lives, the calling thread autocasts as `state` says. It has its own cache if none is in use.
 class [[nodiscard]] AutocastStateGuard {
  public:
   explicit AutocastStateGuard(const AutocastState& state);

@@ -1,5 +1,5 @@
-// One backward pass, from within: whoever takes part in it learns when it has ended, also where an exception ended it.
-// The engine calls back at the end of a pass that succeeds, and says nothing of one that does not.
+// Follows one backward pass from within: a participant learns that the pass has ended, also when an exception ended it.
+// The engine itself calls back only at the end of a pass that succeeds.
 #pragma once
 
 #include <functional>
@@ -7,18 +7,19 @@
 
 namespace cohort::trainer {
 
-// Not thread-safe: its owner holds a lock, as for all that autograd's hooks change.
+// Not thread-safe: its owner holds a lock, as for all state that autograd's hooks change.
 class BackwardPass {
  public:
-  // From a hook: of the pass that runs on this thread. `at_end` is called when it has computed all gradients, on a
-  // thread of the engine or the one that called backward(), and not where an exception ends it.
+  // Follows the pass that runs on this thread; called from a hook. `at_end` is called when the pass has computed all
+  // gradients. It runs on a thread of the engine or on the one that called backward(). It is not called when an
+  // exception ends the pass.
   void Begin(std::function<void()> at_end);
-  // Takes it for over, as `at_end` may: until that has returned the pass still goes on.
+  // Treats the pass as over; `at_end` may call it. The pass itself goes on until `at_end` has returned.
   void End() { alive_.reset(); }
-  // Whether the pass last begun is still going on. Not once an exception of it has left backward(), but for a moment on
-  // a GPU: its engine threads let go of the pass after the caller has been told.
+  // Whether the pass last begun still goes on. It is false once the pass' exception has left backward(). On a GPU it
+  // may stay true for a moment longer: the engine's threads let go of the pass after the caller has returned.
   bool goes_on() const { return !alive_.expired(); }
-  // The same from where passes may be within each other: never where this thread runs none, also just after an
+  // As goes_on(), for threads on which passes may nest. It is false if this thread runs no pass, also just after an
   // exception.
   bool goes_on_here() const;
 

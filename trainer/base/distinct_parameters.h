@@ -1,5 +1,5 @@
-// Each parameter once, as Python's Module.parameters() gives them: C++'s lists one that two modules share twice, and
-// what works through such a list would scale, step or split it twice.
+// Lists each parameter once, as Python's Module.parameters() does. C++ lists a parameter twice if two modules share it,
+// and code that walks such a list would scale, step or split it twice.
 #pragma once
 
 #include <vector>
@@ -9,10 +9,10 @@
 
 namespace cohort::trainer {
 
-// The parameters in their order, those that were there before left out.
+// Returns the parameters in their order without repetitions.
 std::vector<at::Tensor> DistinctParameters(const std::vector<at::Tensor>& parameters);
 
-// The same of all groups together: a parameter stays in the first group that has it.
+// As above, for all groups together: a parameter stays in the first group that has it.
 std::vector<torch::optim::OptimizerParamGroup> DistinctParameters(
     std::vector<torch::optim::OptimizerParamGroup> groups);
 

@@ -1,4 +1,4 @@
-// Errors of the trainer are exceptions, as libtorch users expect: everything below returns absl::Status, and this is
+// The trainer reports errors as exceptions, as libtorch users expect. Everything below it returns absl::Status. This is
 // the one place where a status becomes an exception.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace cohort::trainer {
 
-// A collective, the job or a peer failed. what() carries the status' message (and libtorch's backtrace);
-// what_without_backtrace() the message alone.
+// A collective, the job or a peer failed. what() has the status' message and libtorch's backtrace.
+// what_without_backtrace() has the message alone.
 class DistributedError : public c10::Error {
  public:
   DistributedError(absl::StatusCode code, const std::string& message)
@@ -21,10 +21,10 @@ class DistributedError : public c10::Error {
   absl::StatusCode code_;
 };
 
-// Throws DistributedError unless `status` is OK; `context` says what was being done.
+// Throws DistributedError unless `status` is OK. `context` says what was being done.
 void ThrowUnlessOk(const absl::Status& status, const std::string& context);
-// The same of a collective of a training step. Where ranks waited in vain or called something else, as when one has
-// fewer batches than the others, the error names Join too.
+// As ThrowUnlessOk, for a collective of a training step. If ranks waited in vain or called something else, the error
+// names Join too. That happens when one rank has fewer batches than the others.
 void ThrowUnlessAllCame(const absl::Status& status, const std::string& context);
 
 }  // namespace cohort::trainer

@@ -1,4 +1,4 @@
-// The tensors in what a module's forward takes and returns.
+// Finds the tensors in the arguments and results of a module's forward pass.
 #pragma once
 
 #include <concepts>
@@ -40,8 +40,8 @@ void AppendTensors(const std::pair<A, B>& values, std::vector<at::Tensor>& found
 template <typename T>
 concept HasTensors = requires(const T& value, std::vector<at::Tensor>& found) { AppendTensors(value, found); };
 
-// A type of the user's own gives its tensors by an overload of AppendTensors in its namespace; what has none gives
-// nothing.
+// Returns the tensors in `value`. A user's own type provides them by an overload of AppendTensors in its namespace. A
+// type without one has none.
 template <typename T>
 std::vector<at::Tensor> TensorsOf(const T& value) {
   std::vector<at::Tensor> found;
@@ -49,24 +49,24 @@ std::vector<at::Tensor> TensorsOf(const T& value) {
   return found;
 }
 
-// What each tensor becomes.
+// The change that MapTensors applies to each tensor.
 struct TensorMap {
   std::function<at::Tensor(const at::Tensor&)> change;
 };
 
-// Whether MapTensors knows where a T has tensors: they, and containers of them, but not tuples and pairs with
-// references (std::tie), which would refer to what is gone. A type of the user's own has an
-// overload `T MapTensors(const T&, const TensorMap&)` in its namespace, or keeps its tensors as they are.
+// Whether MapTensors knows where a T has tensors. It knows tensors and containers of them. It refuses tuples and pairs
+// with references (std::tie), which would refer to destroyed values. A user's own type has an overload `T
+// MapTensors(const T&, const TensorMap&)` in its namespace, or keeps its tensors as they are.
 template <typename T>
 concept Mappable = requires(const T& value, const TensorMap& map) { MapTensors(value, map); };
 
-// Not of a type derived from it, which would lose its own part.
+// Excludes types derived from at::Tensor, which would lose their own part.
 template <std::same_as<at::Tensor> T>
 T MapTensors(const T& tensor, const TensorMap& map) {
   return map.change(tensor);
 }
 
-// A part of a container.
+// Maps one part of a container.
 template <typename T>
 T MapPart(const T& value, const TensorMap& map) {
   if constexpr (Mappable<T>) {

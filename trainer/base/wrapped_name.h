@@ -1,4 +1,4 @@
-// The names of modules that wrap others: parameters have the same names with and without them in checkpoints.
+// The names of modules that wrap others. In checkpoints parameters have the same names with and without them.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@ namespace cohort::trainer {
 inline constexpr const char* kFsdpWrapped = "_fsdp_wrapped_module";
 inline constexpr const char* kCheckpointWrapped = "_checkpoint_wrapped_module";
 
-// "block0._fsdp_wrapped_module.up.weight" -> "block0.up.weight".
+// Turns "block0._fsdp_wrapped_module.up.weight" into "block0.up.weight".
 inline std::string UnwrappedName(std::string name) {
   for (const char* wrapper : {kFsdpWrapped, kCheckpointWrapped}) {
     const std::string part = std::string(wrapper) + ".";

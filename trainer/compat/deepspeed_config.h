@@ -1,5 +1,5 @@
-// The JSON that configures DeepSpeed's ZeRO stages 0 to 2, as it is: what is known is applied, by DeepSpeedEngine, and
-// every key that changes nothing here is told by name.
+// Reads the JSON that configures DeepSpeed's ZeRO stages 0 to 2. DeepSpeedEngine applies the keys it knows. Every key
+// that changes nothing here is reported by name.
 //
 //   const DeepSpeedConfig config = ReadDeepSpeedConfig("ds_config.json", job.size());
 //   for (const std::string& key : config.without_effect) std::printf("%s has no effect\n", key.c_str());
@@ -14,8 +14,8 @@
 namespace cohort::trainer {
 
 struct DeepSpeedConfig {
-  // train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks. Any of them that are given
-  // give the others.
+  // train_batch_size = train_micro_batch_size_per_gpu * gradient_accumulation_steps * ranks. The given ones determine
+  // the others. Batch sizes count examples.
   int64_t train_batch_size = 0;
   int64_t train_micro_batch_size_per_gpu = 0;
   int64_t gradient_accumulation_steps = 0;
@@ -25,8 +25,8 @@ struct DeepSpeedConfig {
   struct Zero {
     int stage = 0;
     int64_t reduce_bucket_size = 500'000'000;  // elements
-    // Elements, of all ranks together. 0: it is not given, and ZeroRedundancyOptimizer's own size holds; DeepSpeed's
-    // default, 500 million, would be a second copy of most models.
+    // Elements of all ranks together. 0: the file does not give it, and ZeroRedundancyOptimizer's own size holds.
+    // DeepSpeed's default of 500 million would be a second copy of most models.
     int64_t allgather_bucket_size = 0;
     bool ignore_unused_parameters = true;
   } zero_optimization;
@@ -52,7 +52,7 @@ struct DeepSpeedConfig {
 
   struct Fp16 {
     bool enabled = false;
-    bool auto_cast = false;  // floating-point inputs to float16
+    bool auto_cast = false;  // convert floating-point inputs to float16
     double loss_scale = 0;   // 0: dynamic
     int initial_scale_power = 16;
     int64_t loss_scale_window = 1000;
@@ -65,36 +65,38 @@ struct DeepSpeedConfig {
   std::vector<std::string> without_effect;  // "zero_optimization.overlap_comm", sorted
 };
 
-// Throws c10::Error, naming the key, for text that is no JSON object, for values that are out of range or of another
-// type, for batch sizes that don't fit together on `ranks` ranks, and for what can't be done (stage 3: use
-// FullyShardedDataParallel; other optimizers and schedulers).
+// Parses the configuration for `ranks` ranks. Local. Throws c10::Error, which names the key, for
+// - text that is no JSON object,
+// - values out of range or of another type,
+// - batch sizes that do not fit together on `ranks` ranks,
+// - features that are not supported: stage 3 (use FullyShardedDataParallel), other optimizers and schedulers.
 DeepSpeedConfig ParseDeepSpeedConfig(const std::string& json, int ranks);
-// The same from a file.
+// Parses the file `path`. Errors as above.
 DeepSpeedConfig ReadDeepSpeedConfig(const std::string& path, int ranks);
 
-// The learning rate of step `step`, from 0. Without a scheduler it is the optimizer's.
+// Returns the learning rate of step `step`, from 0. Without a scheduler it is the optimizer's.
 double LearningRateAt(const DeepSpeedConfig& config, int64_t step);
 
-// The scale of the loss in float16, after DeepSpeed's DynamicLossScaler: halved when gradients overflow, but only after
-// `hysteresis` times, and doubled after `loss_scale_window` steps without.
+// The scale of the loss in float16, after DeepSpeed's DynamicLossScaler. Overflowing gradients halve it, but only after
+// `hysteresis` overflows. It doubles after `loss_scale_window` steps without an overflow.
 class DeepSpeedLossScale {
  public:
   explicit DeepSpeedLossScale(const DeepSpeedConfig::Fp16& options);
   double scale() const { return scale_; }
-  // After a step. Throws c10::Error when gradients overflow at the smallest scale.
+  // Adjusts the scale after a step. Throws c10::Error when gradients overflow at the smallest scale.
   void Update(bool overflow);
 
-  // For checkpoints.
+  // The state that checkpoints keep.
   struct State {
     double scale = 1;
-    int64_t hysteresis = 1;  // what is left of it
+    int64_t hysteresis = 1;  // overflows left before the scale is halved
     int64_t step = 0;
     int64_t last_overflow = -1;
   };
-  // Whether it changes: in float16, unless the configuration fixes it.
+  // Whether the scale changes: in float16, unless the configuration fixes it.
   bool dynamic() const { return options_.enabled && options_.loss_scale == 0; }
   State state() const { return {scale_, hysteresis_, step_, last_overflow_}; }
-  // Throws c10::Error for what no training comes to.
+  // Throws c10::Error for a state that no training reaches.
   void set_state(const State& state);
 
  private:

@@ -1,4 +1,4 @@
-// DeepSpeedEngine: what deepspeed.initialize returns, for ZeRO stages 0 to 2.
+// DeepSpeedEngine: the counterpart of deepspeed.initialize's engine, for ZeRO stages 0 to 2.
 //
 //   DeepSpeedEngine<Net> engine(net, ReadDeepSpeedConfig("ds_config.json", job.size()), job.world());
 //   for (each micro batch) {
@@ -7,8 +7,8 @@
 //     engine.step();  // an optimizer step after gradient_accumulation_steps of them
 //   }
 //
-// Stage 0 is DistributedDataParallel, 1 adds ZeroRedundancyOptimizer, 2 is ShardedDataParallel: gradients are reduced
-// to their owners, where DeepSpeed all-reduces them. In fp16 and bf16 the optimizer steps float32 copies
+// Stage 0 is DistributedDataParallel. Stage 1 adds ZeroRedundancyOptimizer. Stage 2 is ShardedDataParallel: gradients
+// are reduced to their owners, where DeepSpeed all-reduces them. In fp16 and bf16 the optimizer steps float32 copies
 // (MasterWeights).
 #pragma once
 
@@ -27,21 +27,22 @@
 
 namespace cohort::trainer {
 
-// Everything that does not depend on the module's forward signature.
+// The part that does not depend on the module's forward signature.
 class DeepSpeedEngineBase {
  public:
   virtual ~DeepSpeedEngineBase() = default;
   DeepSpeedEngineBase(const DeepSpeedEngineBase&) = delete;
   DeepSpeedEngineBase& operator=(const DeepSpeedEngineBase&) = delete;
 
-  // Accumulates the gradients of `loss` / gradient_accumulation_steps, scaled in fp16; with the last of them they are
-  // averaged over the ranks.
+  // Accumulates the gradients of `loss` / gradient_accumulation_steps, scaled in fp16. The last micro batch of a batch
+  // averages them over the ranks.
   void backward(const at::Tensor& loss);
-  // After backward. At the last micro batch of a batch: unscales and clips, in float32, steps (unless gradients
-  // overflowed, on all ranks alike), clears the gradients and sets the next learning rate. Otherwise it counts.
+  // Call it after each backward. At the last micro batch of a batch it unscales and clips in float32, then steps. It
+  // skips the step if gradients overflowed, on all ranks alike. It then clears the gradients and sets the next learning
+  // rate. At other micro batches it only counts.
   void step();
 
-  // Whether the micro batch under way is the last one of its batch.
+  // Whether the current micro batch is the last one of its batch.
   bool is_gradient_accumulation_boundary() const {
     return (micro_steps_ + 1) % config_.gradient_accumulation_steps == 0;
   }
@@ -53,9 +54,9 @@ class DeepSpeedEngineBase {
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   const DeepSpeedConfig& config() const { return config_; }
 
-  // What SaveTrainingState keeps of the module and its optimizer. Refers to both.
+  // The state of the module and its optimizer that SaveTrainingState keeps. It refers to both.
   TrainingState training_state();
-  // For checkpoints, beside that: the steps, on which the learning rate depends, and the scale of the loss.
+  // The further values for checkpoints: the steps, which determine the learning rate, and the scale of the loss.
   //
   //   SaveTrainingState(world, "checkpoints/step-00000100", engine.training_state(), engine.state_dict());
   //   const auto saved = LoadLatestTrainingState(world, "checkpoints", engine.training_state());
@@ -63,8 +64,8 @@ class DeepSpeedEngineBase {
   //
   // Throws c10::Error in the midst of a batch, whose gradients no checkpoint keeps.
   CheckpointValues state_dict() const;
-  // After loading the training state. Goes on at the beginning of a batch, without the gradients of one that was not
-  // whole. Throws c10::Error when something is missing or out of range.
+  // Restores these values; call it after loading the training state. Training goes on at the beginning of a batch,
+  // without the gradients of an incomplete one. Throws c10::Error when something is missing or out of range.
   void load_state_dict(const CheckpointValues& state);
 
  protected:
@@ -74,7 +75,7 @@ class DeepSpeedEngineBase {
   // Null in stage 0.
   ZeroRedundancyOptimizerBase* zero() const { return zero_; }
   void set_data_parallel(DataParallelState* state) { data_parallel_ = state; }
-  // Before a forward pass.
+  // Called before a forward pass.
   void ChooseSync();
   at::Tensor CastInput(const at::Tensor& input) const;
 
@@ -99,8 +100,8 @@ class DeepSpeedEngineBase {
 template <typename ModuleType>
 class DeepSpeedEngine : public DeepSpeedEngineBase {
  public:
-  // Collective over `world`, which must outlive this. In fp16 and bf16 the module becomes one of that type. Throws
-  // DistributedError, and c10::Error, for a configuration without an optimizer among others.
+  // Collective over `world`, which must outlive this. In fp16 and bf16 the module is converted to that type. Throws
+  // DistributedError. Throws c10::Error for a configuration without an optimizer, among others.
   DeepSpeedEngine(std::shared_ptr<ModuleType> module, DeepSpeedConfig config, comm::Communicator& world)
       : DeepSpeedEngineBase(*module, std::move(config), world) {
     if (zero() != nullptr && this->config().zero_optimization.stage == 2) {

@@ -1,11 +1,11 @@
-// Python's `.pt` files of tensors, read without executing what they say.
+// Reads Python's `.pt` files of tensors without executing them.
 //
 //   torch.save(model.state_dict(), "model.pt")                     # Python
 //   load_state_dict(*module, ReadPtFile("model.pt"));              // C++
 //
-// Such a file is a zip archive with a pickle, which is a program: unpickled as Python does it, it may call any function
-// (CVE-2022-45907 and its like). Here it can only make dictionaries, lists, numbers, texts and tensors of the archive's
-// own bytes; a file that names anything else to be called is refused with that name.
+// Such a file is a zip archive with a pickle, which is a program. Python's unpickling may call any function
+// (CVE-2022-45907 and its like). This reader only makes dictionaries, lists, numbers, texts, and tensors of the
+// archive's own bytes. It refuses a file that names anything else to be called, and reports that name.
 #pragma once
 
 #include <map>
@@ -16,13 +16,14 @@
 
 namespace cohort::trainer {
 
-// The tensors of a file that torch.save wrote (torch 1.6 and later): of a state_dict by its names; of dictionaries and
-// lists in each other by their keys and places joined with dots ("model.layer.weight", "optimizer.state.0.exp_avg").
-// What is no tensor is left out. Throws c10::Error that says what is wrong, for whatever bytes a file has.
+// Returns the tensors of a file that torch.save wrote (torch 1.6 and later). A state_dict keeps its names. Nested
+// dictionaries and lists give their keys and places joined with dots ("model.layer.weight",
+// "optimizer.state.0.exp_avg"). Values that are not tensors are left out. Local. Throws c10::Error with the defect,
+// whatever bytes a file has.
 std::map<std::string, at::Tensor> ReadPtFile(const std::string& path);
 
-// Copies tensors into the module's parameters and buffers of the same names, in whatever types and on whatever devices
-// those are. Throws c10::Error, naming them, when one is missing, unknown or of another shape; nothing is changed then.
+// Copies tensors into the module's parameters and buffers of the same names, whatever their types and devices. Throws
+// c10::Error, naming them, if tensors are missing, unknown or of another shape. Nothing is changed then.
 void load_state_dict(torch::nn::Module& module, const std::map<std::string, at::Tensor>& state);
 
 }  // namespace cohort::trainer

@@ -1,6 +1,6 @@
-// DistributedSampler: which examples of a dataset each rank sees, with exactly the order of Python's
+// DistributedSampler: the examples of a dataset that each rank sees. The order is exactly that of Python's
 // torch.utils.data.DistributedSampler (torch/utils/data/distributed.py), so that a run can move between languages.
-// libtorch's own DistributedRandomSampler is not that: other generator, contiguous blocks, no seed.
+// libtorch's own DistributedRandomSampler has another generator, contiguous blocks and no seed.
 #pragma once
 
 #include <cstdint>
@@ -18,29 +18,29 @@ struct DistributedSamplerOptions {
 
 class DistributedSampler {
  public:
-  // For `rank` of `num_replicas` ranks over `dataset_size` examples. Throws c10::Error on a rank out of range, on
-  // num_replicas < 1 and on an empty dataset.
+  // Samples for `rank` of `num_replicas` ranks over `dataset_size` examples. Throws c10::Error for a rank out of range,
+  // for num_replicas < 1 and for an empty dataset.
   DistributedSampler(int64_t dataset_size, int num_replicas, int rank, DistributedSamplerOptions options = {});
 
-  // Chooses the epoch's permutation (seed + epoch). Without it every epoch has the same order. Another epoch than the
-  // one before begins at its beginning.
+  // Chooses the epoch's permutation (seed + epoch). Without it every epoch has the same order. A change of the epoch
+  // starts at the beginning of its order.
   void set_epoch(uint64_t epoch);
   uint64_t epoch() const { return epoch_; }
-  // Leaves out the first `examples` of the epoch's order, all ranks' together: those that were trained on before. With
+  // Leaves out the first `examples` of the epoch's order, counted over all ranks: the ones already trained on. With
   // batches of b examples a rank, step s begins at s * b * ranks, whatever the number of ranks. Throws c10::Error for a
   // negative number.
   void set_consumed(int64_t examples);
   int64_t consumed() const { return consumed_; }
-  // Examples per rank in the rest of the epoch.
+  // The number of examples per rank in the rest of the epoch.
   int64_t num_samples() const { return num_samples_; }
-  // This rank's example numbers for the rest of the epoch, in order: every num_replicas-th of the padded permutation,
-  // beginning with the rank-th.
+  // This rank's example numbers for the rest of the epoch, in order. They are every num_replicas-th of the padded
+  // permutation, beginning with the rank-th.
   std::vector<int64_t> indices() const;
 
-  // For checkpoints: epoch, place in it, and what the order depends on.
+  // The values for checkpoints: the epoch, the place in it, and all that the order depends on.
   std::map<std::string, std::string> state_dict() const;
-  // Goes on from there, on any number of ranks. Throws c10::Error when something is missing, or when the order was of
-  // another dataset size, seed or shuffling.
+  // Continues from a checkpoint, on any number of ranks. Throws c10::Error when a value is missing, or when the order
+  // had another dataset size, seed or shuffling.
   void load_state_dict(const std::map<std::string, std::string>& state);
 
  private:

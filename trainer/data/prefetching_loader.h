@@ -1,4 +1,4 @@
-// PrefetchingLoader: batches are made ahead of the training loop by threads of its own, after torch's DataLoader.
+// PrefetchingLoader, after torch's DataLoader: its own threads make batches ahead of the training loop.
 //
 //   PrefetchingLoader<Batch> loader(steps, [&](int64_t step) { return MakeBatch(step); }, {.workers = 2});
 //   while (auto batch = loader.next()) Train(batch->to(device));
@@ -6,7 +6,7 @@
 //   workers   [batch 3]  [batch 4]      in any order, at most `depth` ahead
 //   loop      batch 0, 1, 2 ...         in order, whatever the number of workers
 //
-// Where there is a GPU, batches lie in pinned memory, from which copies run beside computation (non_blocking).
+// With a GPU, batches lie in pinned memory, from which copies run beside computation (non_blocking).
 #pragma once
 
 #include <cstdint>
@@ -26,11 +26,11 @@ namespace cohort::trainer {
 
 struct PrefetchingLoaderOptions {
   int workers = 1;         // threads
-  int depth = 4;           // batches that may be ready or under way
-  bool pin_memory = true;  // where there is a GPU
+  int depth = 4;           // batches that may be ready or in progress
+  bool pin_memory = true;  // if there is a GPU
 };
 
-// A copy in pinned memory where there is a GPU, else the tensor itself.
+// Returns a copy in pinned memory if there is a GPU, otherwise the tensor itself.
 at::Tensor PinMemory(const at::Tensor& tensor);
 
 inline void PinTensors(at::Tensor& tensor) { tensor = PinMemory(tensor); }
@@ -48,12 +48,12 @@ void PinTensors(std::vector<T>& values) {
   for (T& value : values) PinTensors(value);
 }
 
-// A Batch of the user's own type is pinned by an overload of PinTensors in its namespace.
+// To pin a Batch of your own type, overload PinTensors in its namespace.
 template <typename Batch>
 class PrefetchingLoader {
  public:
-  // Batches 0 to count - 1, by `make`, which the workers call at the same time. Throws c10::Error for options below 1,
-  // and std::system_error when the system gives no more threads.
+  // Makes batches 0 to count - 1 by calling `make`, from several workers at the same time. Throws c10::Error for
+  // options below 1, and std::system_error when the system gives no more threads.
   PrefetchingLoader(int64_t count, std::function<Batch(int64_t)> make, PrefetchingLoaderOptions options = {})
       : count_(count), make_(std::move(make)), options_(options), slots_(Checked(options).depth) {
     try {
@@ -63,13 +63,13 @@ class PrefetchingLoader {
       throw;
     }
   }
-  // Waits for calls of `make` that are under way.
+  // Blocks until running calls of `make` have returned.
   ~PrefetchingLoader() { Stop(); }
   PrefetchingLoader(const PrefetchingLoader&) = delete;
   PrefetchingLoader& operator=(const PrefetchingLoader&) = delete;
 
-  // The next batch, or none after the last. Blocks until it is there. Throws what `make` threw for it; after that there
-  // are none. For one thread at a time.
+  // Returns the next batch, or nothing after the last. Blocks until the batch is there. Throws what `make` threw for
+  // it; after that there are no more batches. Only one thread at a time may call it.
   std::optional<Batch> next() {
     runtime::MutexLock lock(mutex_);
     if (taken_ == count_ || stopping_) return std::nullopt;

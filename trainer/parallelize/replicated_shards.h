@@ -1,4 +1,4 @@
-// DistributedDataParallel around FullyShardedDataParallel: shards that are replicated.
+// DistributedDataParallel around FullyShardedDataParallel: replicated shards.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,12 @@
 
 namespace cohort::trainer {
 
-// Throws c10::Error for options that say how gradients are reduced: the shards are reduced by
-// FullyShardedDataParallel.
+// Throws c10::Error for options that say how gradients are reduced: FullyShardedDataParallel reduces the shards.
 void RefuseOptionsOfReplicatedShards(const DistributedDataParallelOptions& options);
 
-// Shards that are replicated: FullyShardedDataParallel over one group, this over another that crosses it. It does what
-// a DeviceMesh of (replicas, shards) does: gradients are reduce-scattered among the shards and all-reduced among the
-// replicas, once. Options that say how DistributedDataParallel reduces are refused.
+// Replicates shards: FullyShardedDataParallel runs over one group, this wrapper over another that crosses it. The
+// result equals a DeviceMesh of (replicas, shards). Gradients are reduce-scattered among the shards and all-reduced
+// among the replicas, once. It refuses options that say how DistributedDataParallel reduces.
 template <typename ModuleType>
 class DistributedDataParallel<FullyShardedDataParallel<ModuleType>> {
  public:

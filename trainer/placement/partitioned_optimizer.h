@@ -1,5 +1,5 @@
-// PartitionedOptimizer: an optimizer whose state is split among ranks by whole parameters, as checkpoints, mixed
-// precision and memory accounting see it. ZeroRedundancyOptimizer is one.
+// PartitionedOptimizer: an optimizer whose state is split among ranks by whole parameters. Checkpoints, mixed precision
+// and memory accounting use this interface. ZeroRedundancyOptimizer implements it.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace cohort::trainer {
 
-// A torch optimizer of all parameters, of which each is stepped by one rank, its owner.
+// A torch optimizer of all parameters. One rank, the owner, steps each parameter.
 class PartitionedOptimizer : public torch::optim::Optimizer {
  public:
   using Optimizer::Optimizer;
 
-  // The group rank that owns a parameter. Throws c10::Error for a parameter that is not of this optimizer.
+  // Returns the group rank that owns a parameter. Throws c10::Error for a parameter of another optimizer.
   virtual int OwnerOf(const at::Tensor& parameter) const = 0;
-  // The optimizer of this rank's parameters.
+  // Returns the optimizer of this rank's parameters.
   virtual torch::optim::Optimizer& local_optimizer() = 0;
-  // Bytes kept beside the parameters to gather them.
+  // Returns the bytes kept beside the parameters to gather them.
   virtual int64_t buffer_bytes() const = 0;
 };
 

@@ -1,4 +1,4 @@
-// GradScaler: keeps small gradients from vanishing in float16 by scaling the loss, after torch.amp.GradScaler.
+// GradScaler, after torch.amp.GradScaler: scales the loss so that small gradients do not vanish in float16.
 //
 //   GradScaler scaler;
 //   {
@@ -10,15 +10,16 @@
 //   scaler.step(optimizer);      // skipped where a gradient is infinite or no number
 //   scaler.update();
 //
-// Ranks must agree on skipping. Where every rank has all averaged gradients (DistributedDataParallel) they do; where
-// parameters or gradients are split, the groups over which they are (shards, tensor-parallel ranks) are given.
+// Ranks must agree on skipping. They agree by themselves if every rank has all averaged gradients
+// (DistributedDataParallel). If parameters or gradients are split, pass the groups that split them (shards,
+// tensor-parallel ranks).
 //
-// The scale is a float32, as in torch, and so takes the same values (tests/trainer/examples/pytorch_parity_test.py).
+// The scale is a float32, as in torch, so it takes the same values (tests/trainer/examples/pytorch_parity_test.py).
 //
-// Gradients in float16 must not be unscaled in float16, where what the scale has saved would vanish. MasterWeights,
-// alone or within ZeroRedundancyOptimizer, takes them as they are and unscales its float32 copies of them; after
-// unscale_ they are float32 until step(). Of other optimizers they are refused as by torch's GradScaler, and with
-// groups unscaled in place as by its ShardedGradScaler.
+// Gradients in float16 must not be unscaled in float16: the values that the scale has saved would vanish.
+// MasterWeights, alone or within ZeroRedundancyOptimizer, takes them as they are and unscales its float32 copies of
+// them. After unscale_ they are float32 until step(). For other optimizers float16 gradients are refused, as by torch's
+// GradScaler. With groups they are unscaled in place, as by its ShardedGradScaler.
 #pragma once
 
 #include <cstdint>
@@ -43,33 +44,33 @@ struct GradScalerOptions {
 
 class GradScaler {
  public:
-  // Over `groups`, which must outlive this, infinities are shared: FairScale's ShardedGradScaler. Throws c10::Error for
-  // options out of range.
+  // Shares infinities over `groups`, which must outlive this, as FairScale's ShardedGradScaler does. Throws c10::Error
+  // for options out of range.
   explicit GradScaler(GradScalerOptions options = {}, std::vector<comm::Communicator*> groups = {});
 
-  // `loss` times the scale; a float16 or bfloat16 number becomes a float32, which holds the product.
+  // Returns `loss` times the scale. A float16 or bfloat16 loss becomes a float32, which holds the product.
   at::Tensor scale(const at::Tensor& loss) const;
   // Divides the gradients of the optimizer's parameters by the scale, once between updates. Collective over the groups;
   // blocks. Throws c10::Error when it is called twice or after step, over groups under Join, and for float16 gradients
-  // as said above, DistributedError when the ranks can't agree.
+  // as said above. Throws DistributedError when the ranks cannot agree.
   void unscale_(torch::optim::Optimizer& optimizer);
-  // optimizer.step() unless a gradient is infinite or no number, on all ranks alike; says whether it was done.
-  // Unscales first if unscale_ has not (of MasterWeights the copies only: .grad stays as it is). Collective and blocks
-  // as both are. Throws as they do, and c10::Error when it is called twice between updates or when, without groups, no
-  // parameter has a gradient.
+  // Calls optimizer.step() unless a gradient is infinite or no number, on all ranks alike. Returns whether it stepped.
+  // Unscales first if unscale_ has not; for MasterWeights only the copies, and .grad stays as it is. Collective and
+  // blocks as both are. Throws as they do. Also throws c10::Error when it is called twice between updates, or, without
+  // groups, when no parameter has a gradient.
   bool step(torch::optim::Optimizer& optimizer);
-  // Whether a gradient of the optimizer was infinite or no number, on any rank, when it was unscaled since the last
-  // update; nothing before that. Local.
+  // Returns whether a gradient of the optimizer was infinite or no number, on any rank, when it was last unscaled.
+  // Without a value it was not unscaled since the last update. Local.
   std::optional<bool> found_inf(const torch::optim::Optimizer& optimizer) const;
-  // Adjusts the scale (or sets it) after all optimizers' steps. Local. Throws c10::Error when nothing was unscaled or
+  // Adjusts the scale, or sets it, after all optimizers' steps. Local. Throws c10::Error when nothing was unscaled or
   // stepped.
   void update(std::optional<double> new_scale = std::nullopt);
 
   double get_scale() const { return options_.enabled ? scale_ : 1; }
   bool is_enabled() const { return options_.enabled; }
-  // For checkpoints: the scale and the number of steps since it changed.
+  // Returns the values for checkpoints: the scale and the number of steps since it changed.
   std::map<std::string, std::string> state_dict() const;
-  // Throws c10::Error when something is missing or no number.
+  // Restores them. Throws c10::Error when a value is missing or no number.
   void load_state_dict(const std::map<std::string, std::string>& state);
 
  private:

@@ -4,8 +4,9 @@
 //   MasterWeights<Adam> optimizer(model->parameters(), AdamOptions(1e-3));
 //   ZeroRedundancyOptimizer<MasterWeights<Adam>> split(model->parameters(), *world, AdamOptions(1e-3));
 //
-// With P parameters a rank keeps 2 P bytes of them, 2 P of gradients, and 12 P of copies and Adam's state, which
-// ZeroRedundancyOptimizer splits. Steps smaller than a parameter's last bit add up in the copy instead of being lost.
+// With P parameters a rank keeps 2 P bytes of them, 2 P of gradients, and 12 P of copies and Adam's state.
+// ZeroRedundancyOptimizer splits the 12 P. Steps smaller than a parameter's last bit add up in the copy and are not
+// lost.
 //
 // Source: Micikevicius et al., "Mixed Precision Training" (ICLR 2018).
 #pragma once
@@ -22,29 +23,29 @@
 
 namespace cohort::trainer {
 
-// Everything that does not depend on the optimizer's class. Its groups' options may be changed between steps.
+// The part that does not depend on the optimizer's class. The options of its groups may be changed between steps.
 class MasterWeightsBase : public torch::optim::Optimizer {
  public:
   using Factory =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::optim::OptimizerParamGroup>)>;
 
-  // Copies the parameters, one that modules share once. Float32 and float64 parameters need no copy.
+  // Copies the parameters; shared ones are copied once. Float32 and float64 parameters need no copy.
   MasterWeightsBase(std::vector<torch::optim::OptimizerParamGroup> groups,
                     std::unique_ptr<torch::optim::OptimizerOptions> defaults, const Factory& factory);
 
-  // Steps the copies by the parameters' gradients, a few million elements at a time (so that float32 gradients need
-  // little memory), and rounds them to the parameters. Returns the closure's loss.
+  // Steps the copies by the parameters' gradients and rounds them to the parameters. It takes a few million elements at
+  // a time, so that float32 gradients need little memory. Returns the closure's loss.
   at::Tensor step(LossClosure closure = nullptr) override;
-  // The next step, and no other, multiplies gradients by `factor` when they are float32 (1 / loss scale, a clipping
-  // coefficient): in float16, 1e-8 would be 0. The parameters' own are left as they are.
+  // The next step alone multiplies float32 gradients by `factor` (1 / loss scale, a clipping coefficient). In float16,
+  // 1e-8 would be 0. The parameters' own gradients stay as they are.
   void set_gradient_factor(double factor) { gradient_factor_ = factor; }
-  // Throw c10::Error: SaveTrainingState keeps what the optimizer remembers, these would keep nothing.
+  // Both throw c10::Error: they would keep nothing. SaveTrainingState keeps the optimizer's state.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
-  // The copy of a parameter, with the values that others have written to it. Throws c10::Error for one that is not of
-  // this optimizer.
+  // Returns the copy of a parameter, with values that others have written to the parameter. Throws c10::Error for a
+  // parameter of another optimizer.
   const at::Tensor& MasterOf(const at::Tensor& parameter);
-  // The optimizer of the copies.
+  // Returns the optimizer of the copies.
   torch::optim::Optimizer& master_optimizer() { return *masters_optimizer_; }
 
  private:
@@ -56,12 +57,12 @@ class MasterWeightsBase : public torch::optim::Optimizer {
   double gradient_factor_ = 1;
 };
 
-// `optimizer` itself, or what a ZeroRedundancyOptimizer has of this rank's parameters, if that is a MasterWeights; null
-// otherwise. On all ranks alike.
+// Returns the MasterWeights that is `optimizer`, or that steps this rank's parameters inside a ZeroRedundancyOptimizer.
+// Null otherwise. All ranks get the same kind of answer.
 MasterWeightsBase* MasterWeightsOf(torch::optim::Optimizer& optimizer);
 
-// Makes gradients of the optimizer's parameters in small types float32, so that they may be scaled and looked at
-// without loss; they take 4 bytes an element then. NarrowGradients gives them their parameters' types again.
+// Makes gradients of the optimizer's parameters in small types float32, so that scaling and inspection lose nothing.
+// They then take 4 bytes an element. NarrowGradients restores their parameters' types.
 void WidenGradients(torch::optim::Optimizer& optimizer);
 void NarrowGradients(torch::optim::Optimizer& optimizer);
 

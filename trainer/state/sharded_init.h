@@ -1,6 +1,6 @@
-// Initial values that do not depend on who computes them: element i of a parameter is a function of (seed, name, i), so
-// each rank makes its own part, nothing is sent, nobody has the whole, and the values are those of a single process,
-// whatever the mesh, the units or the order of wrapping.
+// Initial values that do not depend on the rank that computes them. Element i of a parameter is a function of (seed,
+// name, i). Each rank therefore makes its own part, nothing is sent, and no rank needs the whole. The values equal
+// those of a single process, whatever the mesh, the units or the order of wrapping.
 //
 //   init_parameters(*model, seed, LikeTorch);
 //   init_parameters(*model, seed, [](const std::string& name, const std::vector<int64_t>& sizes) {
@@ -33,21 +33,21 @@ struct InitRule {
   static InitRule Normal(double mean, double deviation) { return {Kind::kNormal, mean, deviation}; }
 };
 
-// Of a parameter's name and the sizes of the whole.
+// Returns the rule for a parameter's name and the sizes of the whole.
 using InitRules = std::function<InitRule(const std::string& name, const std::vector<int64_t>& sizes)>;
 
-// Weights of two dimensions or more as torch's Linear and Conv: uniform within 1 / sqrt(elements of a row); weights of
-// norms 1, everything else of one dimension 0.
+// Initialises weights as torch's Linear and Conv do. With two dimensions or more: uniform within 1 / sqrt(elements of a
+// row). Weights of norms are 1, everything else of one dimension is 0.
 InitRule LikeTorch(const std::string& name, const std::vector<int64_t>& sizes);
 
-// Every parameter of the outermost `model`, of this rank's parts. Sends nothing, but is called on all ranks alike,
-// since it gives modules their shards back (ShardedModule::Reshard).
+// Initialises this rank's parts of all parameters of the outermost `model`. It sends nothing. All ranks call it alike,
+// because it gives modules their shards back (ShardedModule::Reshard).
 void init_parameters(ShardedModule& model, uint64_t seed, const InitRules& rules);
-// Every parameter of `model`, which is whole (Local), or was sharded by fully_shard (the same as above). Throws
-// c10::Error, which names it, where a module in it is sharded and it is not.
+// Initialises all parameters of `model`. If they are whole, the call is local. If fully_shard has sharded them, the
+// rules above apply. Throws c10::Error, naming the module, if only a module inside `model` is sharded.
 void init_parameters(torch::nn::Module& model, uint64_t seed, const InitRules& rules);
 
-// Four random numbers.
+// Returns four random numbers.
 std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
 }  // namespace cohort::trainer

@@ -11,16 +11,16 @@
 
 namespace cohort::trainer {
 
-// How long the process's collectives below have, those of the wrappers and optimizers among them, if they say nothing
-// themselves: ten minutes, until it is set (Job does so). Any thread; calls that have begun keep theirs. The first
-// throws c10::Error for a timeout that is not positive.
+// The time limit of the process's collectives below that name none, those of wrappers and optimizers among them. It is
+// ten minutes until it is set (Job sets it). Any thread may call both. Calls that have begun keep theirs.
+// set_default_timeout throws c10::Error for a timeout that is not positive.
 void set_default_timeout(std::chrono::nanoseconds timeout);
 std::chrono::nanoseconds default_timeout();
 
-// As the operations of comm::Communicator of the same name, on `group`; without options where none are taken. They fail
-// the group when they are not done in time: in CallOptions::timeout where options are given, else in default_timeout().
-// On device memory, where CallOptions::stream is null, they come after what is queued on the calling thread's current
-// stream (device_stream.h).
+// Start the operations of comm::Communicator of the same name on `group`, without blocking. They fail the group when
+// they are not done in time: CallOptions::timeout if options are given, otherwise default_timeout(). On device memory,
+// if CallOptions::stream is null, they come after all work queued on the calling thread's current stream
+// (device_stream.h).
 runtime::Work AllReduce(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out, comm::ReduceOp op,
                         std::source_location site = std::source_location::current());
 runtime::Work Broadcast(comm::Communicator& group, comm::Buffer buffer, int root,
@@ -28,7 +28,7 @@ runtime::Work Broadcast(comm::Communicator& group, comm::Buffer buffer, int root
 runtime::Work AllGather(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
                         const comm::CallOptions& options = {.timeout = default_timeout()},
                         std::source_location site = std::source_location::current());
-// Several all-gathers, started as one (comm/batch.h): the Work is done when all are. None depends on another's result.
+// Several all-gathers, started as one (comm/batch.h). The Work is done when all are. None depends on another's result.
 // A simulated link takes its latency once for all of them.
 runtime::Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls,
                          std::source_location site = std::source_location::current());

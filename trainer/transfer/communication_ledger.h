@@ -1,17 +1,17 @@
-// CommunicationLedger: how many bytes a program moves, by operation.
+// CommunicationLedger counts the bytes that a program moves, by operation.
 //
 //   CommunicationLedger ledger;
 //   ... one step ...
 //   std::puts(ledger.Table().c_str());
 //
-// Of a call whose whole vector has B bytes (all-gather: what comes out; reduce-scatter: what goes in), the n ranks of
-// its group together send at least
+// B is the bytes of a call's whole vector: an all-gather's output, a reduce-scatter's input. The n ranks of its group
+// together send at least
 //
 //   all-reduce                               2 (n - 1) B
 //   all-gather, reduce-scatter, broadcast      (n - 1) B
 //
-// which algorithms for large vectors reach; each rank sends an n-th of it. So a step of n ranks, or of d ranks that
-// share P bytes of parameters and r replicas of them, sends
+// Algorithms for large vectors reach these figures; each rank sends an n-th of them. A step of n ranks, or of d ranks
+// that share P bytes of parameters and r replicas of them, sends
 //
 //   DDP       2 (n - 1) P                    gradients
 //   ZeRO-1    2 (n - 1) P + (n - 1) P        and parameters
@@ -19,8 +19,8 @@
 //   FSDP      2 (d - 1) P + (d - 1) P        parameters twice, gradients; SHARD_GRAD_OP: parameters once
 //   HSDP      the same in each row of d, and 2 (r - 1) P / d in each column of r
 //
-// less (d - 1) of the outermost FSDP unit's own parameters, which stay gathered from forward to backward. FSDP's P
-// counts the padding: each parameter's rows rounded up to a multiple of d.
+// The outermost FSDP unit's own parameters stay gathered from forward to backward, which saves (d - 1) times their
+// bytes. FSDP's P counts the padding: each parameter's rows rounded up to a multiple of d.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,12 @@ namespace cohort::trainer {
 // Calls of one operation on groups of one size.
 struct LedgerEntry {
   int64_t calls = 0;
-  int64_t bytes = 0;          // of whole vectors
+  int64_t bytes = 0;          // sum over whole vectors
   int64_t sent_by_group = 0;  // by all ranks of the group together
 };
 
-// Counts this process's calls of collectives.h, all of the trainer's, in all threads, while it lives. One at a time.
+// Counts this process's calls of collectives.h, all of the trainer's, in all threads, while it lives. Only one may
+// live.
 class [[nodiscard]] CommunicationLedger {
  public:
   CommunicationLedger();
@@ -47,16 +48,16 @@ class [[nodiscard]] CommunicationLedger {
   CommunicationLedger(const CommunicationLedger&) = delete;
   CommunicationLedger& operator=(const CommunicationLedger&) = delete;
 
-  // By operation and ranks of the group. Since this was made or Reset.
+  // The entries by operation and number of ranks of the group, since this was made or Reset.
   std::map<std::pair<comm::CollectiveKind, int>, LedgerEntry> entries() const;
-  // Of all of them: what the groups of this rank send.
+  // The sum of all entries: the bytes that the groups of this rank send.
   LedgerEntry total() const;
   // A line for each entry, for people.
   std::string Table() const;
   void Reset();
 };
 
-// For collectives.cc: a call among `ranks` ranks whose whole vector has so many bytes.
+// For collectives.cc: enters a call among `ranks` ranks whose whole vector has `bytes` bytes.
 void EnterInLedger(comm::CollectiveKind kind, int ranks, int64_t bytes);
 
 }  // namespace cohort::trainer

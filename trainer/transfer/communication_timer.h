@@ -1,5 +1,5 @@
-// CommunicationTimer: how long this rank is in collective calls, and how long in waiting for them; what else a step of
-// a wrapper takes beyond the plain one is the wrapper's own work.
+// CommunicationTimer measures this rank's time in collective calls and in waiting for them. A wrapper's own work is the
+// rest of the time by which its step exceeds the plain one.
 //
 //   step   ── forward ── call ▒ ── backward ── call ▒ ── Wait ░░░░░ ── optimizer
 //                        calling()                     waiting()
@@ -11,8 +11,8 @@
 
 namespace cohort::trainer {
 
-// Times this process's calls of collectives.h, all of the trainer's, in all threads, while it lives. Operations that
-// are called meanwhile count as done only once somebody has waited for them. One at a time.
+// Times this process's calls of collectives.h, all of the trainer's, in all threads, while it lives. Operations called
+// meanwhile count as done only once a thread has waited for them. Only one may live.
 class [[nodiscard]] CommunicationTimer {
  public:
   CommunicationTimer();
@@ -20,9 +20,9 @@ class [[nodiscard]] CommunicationTimer {
   CommunicationTimer(const CommunicationTimer&) = delete;
   CommunicationTimer& operator=(const CommunicationTimer&) = delete;
 
-  // Seconds since this was made or Reset. In calls until they return: checking, planning, submitting.
+  // Seconds spent in calls until they return, since this was made or Reset: checking, planning, submitting.
   double calling() const;
-  // In Work::Wait: the other ranks' delay, and moving and reducing data, which the waiting thread does.
+  // Seconds spent in Work::Wait: the other ranks' delay, and moving and reducing data, which the waiting thread does.
   double waiting() const;
   void Reset();
 };

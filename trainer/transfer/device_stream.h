@@ -1,10 +1,10 @@
-// Collectives on device memory: behind the kernels that were queued before them, beside those that come after.
+// Collectives on device memory run behind the kernels queued before them, and beside the kernels that come after.
 //
 //   caller's current stream   ── gradients ──┬── more gradients ──────┬── use the result
 //                                     event  │                 event  │
 //   the device's own stream                  └── all-reduce ──────────┘
 //
-// Each device has one stream for collectives of all communicators, which comm runs one after the other anyway.
+// Each device has one stream for collectives of all communicators. comm runs these one after the other anyway.
 #pragma once
 
 #include <map>
@@ -23,22 +23,23 @@ namespace cohort::trainer {
 // The streams for collectives of the devices of one type. Thread-safe.
 class DeviceStreams {
  public:
-  // The cudaStream_t behind a stream; none: this libtorch does not tell. That of a device's default stream is null.
+  // Returns the cudaStream_t behind a stream; that of a device's default stream is null. No value: this libtorch does
+  // not tell.
   using HandleOf = std::optional<void*> (*)(const c10::Stream& stream);
   // `devices` must outlive this.
   DeviceStreams(const c10::impl::DeviceGuardImplInterface& devices, HandleOf handle_of)
       : devices_(devices), handle_of_(handle_of) {}
 
-  // For CallOptions::stream: the device's stream for collectives, which from now on comes after all that has been
-  // queued on the calling thread's current stream. A stream of torch's pool, or, where its handle is not told, the
-  // default one: then collectives do not run beside kernels there.
+  // Returns the device's stream for collectives, for CallOptions::stream. From now on it comes after all work queued on
+  // the calling thread's current stream. It is a stream of torch's pool. If its handle is not known it is the default
+  // stream, and collectives do not run beside kernels.
   void* ForCall(c10::Device device);
-  // The calling thread's current stream comes after the collectives that have been called on the device.
+  // Makes the calling thread's current stream come after the collectives that have been called on the device.
   void Follow(c10::Device device);
   c10::Stream Current(c10::Device device) const { return devices_.getStream(device); }
-  // What is queued on `second` from now on comes after what is on `first`.
+  // Makes work queued on `second` from now on come after the work on `first`.
   void Order(const c10::Stream& first, const c10::Stream& second) const;
-  // The memory of `tensor` is not given to others before what is on the current stream is through.
+  // Keeps the memory of `tensor` from other users until the work on the current stream is through.
   void UsedOnCurrent(const at::Tensor& tensor) const;
 
  private:
@@ -50,19 +51,19 @@ class DeviceStreams {
   std::map<c10::DeviceIndex, c10::Stream> own_ COHORT_GUARDED_BY(mutex_);
 };
 
-// Those of CUDA; null in a libtorch without it.
+// Returns the streams of CUDA, or null in a libtorch without it.
 DeviceStreams* CudaStreams();
 
-// The result of `work` in `tensor`, for what is queued from now on. On the host this waits, and `work` is done. On a
-// device the current stream waits, not the host: OK says only that the operation has not failed yet, its tensors must
-// stay until work.Wait() is over, and its status is to be asked for then.
+// Makes the result of `work` in `tensor` available to all work queued from now on. On the host this blocks, and `work`
+// is done. On a device the current stream waits, not the host. OK then only says that the operation has not failed yet.
+// Its tensors must stay until work.Wait() returns, whose status is the result.
 absl::Status AwaitOnStream(runtime::Work& work, const at::Tensor& tensor);
 
-// The streams that write one tensor in turn, as autograd's do whose forward pass had several: each comes after the one
-// before. On the host nothing.
+// Orders the streams that write one tensor in turn: each comes after the one before. Autograd uses several if the
+// forward pass had several. On the host it does nothing.
 class StreamChain {
  public:
-  // The current stream is the next to use `tensor`.
+  // Makes the current stream the next to use `tensor`.
   void Enter(const at::Tensor& tensor);
 
  private:

@@ -1,9 +1,9 @@
-// Job: what init_process_group, init_device_mesh and destroy_process_group are in Python, in exceptions.
+// Job: Python's init_process_group, init_device_mesh and destroy_process_group, with exceptions.
 //
 //   Job job;  // joins the job that dlaunch started; gradients travel while backward computes
 //   DistributedDataParallel ddp(model, job.world());
 //
-// Wrappers, optimizers and meshes go before it, as locals declared after it do.
+// Wrappers, optimizers and meshes must be destroyed before it, as locals declared after it are.
 #pragma once
 
 #include <chrono>
@@ -20,12 +20,12 @@ namespace cohort::trainer {
 
 class Job {
  public:
-  // Blocks until this rank knows who it is. With a progress thread. While this lives, collectives of the trainer have
-  // `timeout` (set_default_timeout in collectives.h): init_process_group's. Equal on all ranks. Throws
-  // DistributedError, and c10::Error for a timeout that is not positive.
+  // Joins the job, with a progress thread. Blocks until this rank knows who it is. While this lives, collectives of the
+  // trainer have `timeout` (set_default_timeout in collectives.h), which is init_process_group's timeout. It must be
+  // equal on all ranks. Throws DistributedError, and c10::Error for a timeout that is not positive.
   explicit Job(const comm::CommunicatorOptions& options = {},
                std::chrono::nanoseconds timeout = std::chrono::minutes(10));
-  // Ends in order; what no call has reported yet is said on standard error output.
+  // Ends in order. Errors that no call has reported yet go to standard error output.
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -41,10 +41,11 @@ class Job {
   std::chrono::nanoseconds timeout_before_;
 };
 
-// Calls `program` and returns 0; says what it throws on standard error output, after `name`, and returns 1: for main().
+// Calls `program` and returns 0. If it throws, writes `name` and the error to standard error output and returns 1. For
+// main().
 int RunRank(const std::string& name, const std::function<void()>& program);
 
-// DeviceMesh::Create that throws c10::Error.
+// As DeviceMesh::Create, but throws c10::Error.
 std::unique_ptr<DeviceMesh> init_device_mesh(comm::Communicator& world, std::vector<int> mesh_shape,
                                              std::vector<std::string> mesh_dim_names);
 

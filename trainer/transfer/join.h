@@ -5,19 +5,19 @@
 //     for (const auto& batch : my_batches) { ... ddp.forward(batch) ... zero.step(); }
 //   });
 //
-// A rank whose loop has ended answers the collectives of those that still have inputs ("shadows" them) until nobody has
-// any. It guesses nothing: those with inputs tell it of each.
+// A rank whose loop has ended answers the collectives of the others ("shadows" them) until no rank has inputs. It
+// guesses nothing: ranks with inputs tell it of each collective.
 //
 //   with inputs      Begin ─ collectives ... Tell ─ collectives ... Tell ─ collectives ... Begin ─ ...
 //   without inputs   all-gather ─ the same   all-gather ─ the same  ...
 //
-// Begin is one all-gather of four bytes a rank for each forward pass that has collectives (or, of
-// DistributedDataParallel, whose backward pass will have). Tell costs the same, and nothing while all ranks have
+// Begin is one all-gather of four bytes a rank. It comes with each forward pass that has collectives, or, for
+// DistributedDataParallel, whose backward pass will have them. Tell costs the same, and nothing while all ranks have
 // inputs.
 //
-// Ranks with inputs must do the same in the same order; where they don't, all ranks throw. Of collectives only those of
-// the joinables are answered: forward passes, backward passes, their clip_grad_norm_ and ZeroRedundancyOptimizer's
-// step. A GradScaler over groups and SummonFullParams are refused by name.
+// Ranks with inputs must do the same in the same order. Otherwise all ranks throw. Only the joinables' collectives are
+// answered: forward passes, backward passes, their clip_grad_norm_ and ZeroRedundancyOptimizer's step. A GradScaler
+// over groups and SummonFullParams are refused by name.
 #pragma once
 
 #include <cstdint>
@@ -35,11 +35,11 @@ namespace cohort::trainer {
 
 class Join;
 
-// Which ranks had an input when one of them called, and what they called. The same on all ranks.
+// Says which ranks had an input when one of them called, and their calls. It is the same on all ranks.
 class JoinIteration {
  public:
   JoinIteration() = default;
-  // By rank: -1 for a rank without inputs, else its call as Join writes it.
+  // By rank: -1 for a rank without inputs, otherwise its call as Join writes it.
   explicit JoinIteration(std::vector<int32_t> calls) : calls_(std::move(calls)) {}
   int size() const { return static_cast<int>(calls_.size()); }
   int active_count() const;
@@ -50,7 +50,7 @@ class JoinIteration {
   std::vector<int32_t> calls_;
 };
 
-// What takes part in a Join. Calls are numbers of its own, below kMostCalls.
+// A participant in a Join. Its calls are numbers of its own, below kMostCalls.
 class Joinable {
  public:
   static constexpr int kMostCalls = 1 << 22;
@@ -61,27 +61,29 @@ class Joinable {
   Joinable& operator=(const Joinable&) = delete;
 
   virtual comm::Communicator& join_group() = 0;
-  // The collectives of a call of the others, on a rank without inputs.
+  // Runs the collectives of a call of the others, on a rank without inputs.
   virtual void Shadow(int call, const JoinIteration& iteration) = 0;
-  // On each rank when its inputs are over, before it answers others. Throws where the last backward pass here has ended
-  // in an exception that the loop has caught, and others may wait for what it has not sent: they hear of it.
+  // Called on each rank when its inputs are over, before it answers others. The last backward pass may have ended in an
+  // exception that the loop has caught, so that others wait for data that it has not sent. It then throws, and the
+  // others fail too.
   virtual void AfterInputs() {}
-  // On a rank without inputs, after an iteration in which gradients were averaged: what others do without collectives.
+  // Called on a rank without inputs, after an iteration that averaged gradients. It does the others' work that has no
+  // collectives.
   virtual void AfterIteration() {}
-  // At the end, on every rank; `last` had the ranks that had inputs longest.
+  // Called at the end, on every rank. `last` has the ranks that had inputs longest.
   virtual void AfterJoin(const JoinIteration& last) = 0;
   // Whether its calls begin iterations.
   virtual bool begins_iterations() const { return true; }
-  // For people.
+  // The name of a call, for people.
   virtual std::string NameOf(int call) const = 0;
-  // This rank's loop has failed: fails what the joinable's collectives run over, for others wait there for this rank.
-  // Groups of its own, not join_group().
+  // This rank's loop has failed: fails the groups of the joinable's collectives, because others wait there for this
+  // rank. It must not fail join_group().
   virtual void AbortGroups(const std::string& /*why*/) {}
 
  protected:
-  // The Join under way, or null.
+  // The current Join, or null.
   Join* join() const { return join_; }
-  // It has changed.
+  // Called when join() has changed.
   virtual void OnJoin() {}
 
  private:
@@ -93,7 +95,7 @@ struct JoinOptions {
   bool enable = true;
   // The first rank to run out of inputs ends it for all, with DistributedError kFailedPrecondition on each.
   bool throw_on_early_termination = false;
-  // Averages are sums divided by the number of all ranks, or of those that still have inputs.
+  // Averages are sums divided by the number of all ranks. If false, by the number of ranks that still have inputs.
   bool divide_by_initial_world_size = true;
 };
 
@@ -103,28 +105,29 @@ class Join {
   explicit Join(std::vector<Joinable*> joinables, JoinOptions options = {});
 
   // Calls `inputs`, this rank's loop over its inputs, then shadows the others. Collective; blocks until all are done.
-  // Throws what `inputs` throws, after telling the others, wherever they wait: in calls of Join or of the joinables,
-  // which must be made anew then. The groups that those were given go on.
+  // Throws the exception of `inputs` after telling the others, wherever they wait: in calls of Join or of the
+  // joinables. These must then be made again. The groups that were passed to them remain usable.
   void run(const std::function<void()>& inputs);
-  // The one that this thread runs, or null.
+  // Returns the Join that this thread runs, or null.
   static Join* Running();
 
-  // For joinables, each before collectives that ranks without inputs have to answer; both throw DistributedError
-  // kFailedPrecondition on all ranks where those with inputs call different things. `averages`: gradients are averaged
-  // when the call is done.
+  // For joinables: call one before each set of collectives that ranks without inputs have to answer. Both throw
+  // DistributedError kFailedPrecondition on all ranks if those with inputs call different things. `averages`: gradients
+  // are averaged when the call is done.
   //
-  // An iteration begins.
+  // Begins an iteration.
   JoinIteration Begin(const Joinable& who, int call, bool averages = false);
-  // It goes on. Does nothing while all ranks have inputs, and on a rank without.
+  // Continues it. Does nothing while all ranks have inputs, and on a rank without.
   void Tell(const Joinable& who, int call, bool averages = false);
-  // The same with what ranks without inputs need to know and those with inputs have alike; they get it by Share.
+  // As above, with values that ranks without inputs need. Ranks with inputs have equal values. The others get them by
+  // Share.
   void Tell(const Joinable& who, int call, std::span<const double> values);
-  // While a call is shadowed: the values that came with it.
+  // While a call is shadowed: returns the values that came with it.
   void Share(std::span<double> values);
-  // When the iteration under way began. False before the first.
+  // Whether all ranks had inputs when the current iteration began. False before the first.
   bool all_have_inputs() const { return begun_ && last_.active_count() == last_.size(); }
   const JoinOptions& options() const { return options_; }
-  // What ranks learn of each other's calls by; all of them wait there before each iteration.
+  // The group over which ranks learn of each other's calls. All of them wait there before each iteration.
   comm::Communicator& group() const { return *group_; }
 
  private:
@@ -146,16 +149,17 @@ class Join {
   JoinIteration last_;
   bool begun_ = false;
   bool shadowing_ = false;
-  bool averaged_ = false;  // gradients, in the iteration that is shadowed
-  bool all_know_ = false;  // that it has ended early
+  bool averaged_ = false;  // gradients were averaged in the iteration that is shadowed
+  bool all_know_ = false;  // all ranks know that it has ended early
 };
 
-// Steps an optimizer of this rank's own parts in shadowed iterations too: for sharded parameters, whose owner updates
-// them whether it has inputs or not. One step for each backward pass that averages: those in between are under no_sync.
+// Steps an optimizer of this rank's own parts in shadowed iterations too. This serves sharded parameters, whose owner
+// updates them whether it has inputs or not. It steps once for each backward pass that averages: the ones in between
+// are under no_sync.
 //
-// A schedule of learning rates runs in the user's loop, which is over on such a rank, and here the others tell it
-// nothing of theirs: `after_step` is called after each step that it does in their iterations, to go on with the
-// schedule. Without it the rate stays that of the loop's end, which is wrong where others go on with their schedule.
+// A schedule of learning rates runs in the user's loop, which is over on such a rank. The other ranks report nothing of
+// theirs. `after_step` is called after each step in their iterations, to continue the schedule. Without it the rate
+// stays that of the loop's end, which is wrong if others continue their schedule.
 class JoinableOptimizer : public Joinable {
  public:
   JoinableOptimizer(torch::optim::Optimizer& optimizer, comm::Communicator& group,

@@ -1,4 +1,4 @@
-// Which rank owns which parameter's optimizer state (ZeRO stage 1): arithmetic only.
+// Decides which rank owns each parameter's optimizer state (ZeRO stage 1). It is arithmetic only.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct PartitionedParameter {
   bool requires_grad = true;
 };
 
-// The owner of each parameter among `ranks` ranks. Ties go to the lowest rank.
+// Returns the owner of each parameter among `ranks` ranks. Ties go to the lowest rank.
 std::vector<int> PartitionParameters(const std::vector<PartitionedParameter>& parameters, int ranks,
                                      ZeroPartition partition);
 

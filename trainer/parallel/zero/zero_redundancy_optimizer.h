@@ -1,4 +1,4 @@
-// ZeroRedundancyOptimizer: an optimizer whose state is split among the ranks (ZeRO stage 1), after torch.distributed's.
+// ZeroRedundancyOptimizer splits an optimizer's state among the ranks (ZeRO stage 1), after torch.distributed's class.
 //
 //   DistributedDataParallel ddp(model, *world);
 //   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(model->parameters(), *world,
@@ -8,9 +8,9 @@
 //   optimizer.step();   // each rank steps the parameters that it owns, then all ranks get all of them
 //
 // Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC 2020). State
-// of 12 bytes a parameter (mixed-precision Adam) becomes 12 / ranks; a step moves every parameter to every rank once,
-// by one all-gather for each element type (where parameters are no views of its buffer, in pieces: so that no second
-// copy of all parameters is kept).
+// of 12 bytes a parameter (mixed-precision Adam) becomes 12 / ranks. A step moves every parameter to every rank once,
+// by one all-gather for each element type. Parameters that are no views of its buffer are gathered in pieces, so that
+// no second copy of all parameters is kept.
 #pragma once
 
 #include <cstdint>
@@ -32,43 +32,43 @@ namespace cohort::trainer {
 
 struct ZeroRedundancyOptimizerOptions {
   ZeroPartition partition = ZeroPartition::kSortedBySize;
-  // Parameters become views of one buffer for each element type, in window memory, which the all-gather then writes
-  // directly. Otherwise they stay where they are and are copied, through two buffers of allgather_bucket_bytes for
-  // each element type and device.
+  // Parameters become views of one buffer in window memory for each element type; the all-gather writes there directly.
+  // Otherwise they stay in place and are copied through two buffers of allgather_bucket_bytes for each element type and
+  // device.
   bool parameters_as_bucket_view = false;
   int64_t allgather_bucket_bytes = int64_t{16} << 20;  // of all ranks together
 };
 
-// Everything that does not depend on the optimizer's class. A torch optimizer of all parameters, whose groups' options
-// (learning rates, ...) may be changed between steps as usual.
+// The part that does not depend on the optimizer's class. It is a torch optimizer of all parameters. The options of its
+// groups (learning rates, ...) may be changed between steps as usual.
 class ZeroRedundancyOptimizerBase : public PartitionedOptimizer, public Joinable {
  public:
   using LocalFactory =
       std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<torch::optim::OptimizerParamGroup>)>;
 
-  // Collective over `group`, which must outlive this. All ranks pass equal parameters; one that modules share counts
-  // once. Throws DistributedError and c10::Error.
+  // Collective over `group`, which must outlive this. All ranks pass equal parameters. A parameter that modules share
+  // counts once. Throws DistributedError and c10::Error.
   ZeroRedundancyOptimizerBase(std::vector<torch::optim::OptimizerParamGroup> groups,
                               std::unique_ptr<torch::optim::OptimizerOptions> defaults, const LocalFactory& factory,
                               comm::Communicator& group, ZeroRedundancyOptimizerOptions options);
   ~ZeroRedundancyOptimizerBase() override;
 
-  // Steps this rank's parameters, then gives everyone's to everyone. Collective; blocks. Returns the closure's loss.
-  // Under Join a rank without inputs steps with the groups' learning rates (get_lr() of their options, where that is
-  // overridden) of those that have some, which must be equal; its other options are its own.
+  // Steps this rank's parameters, then gathers all ranks' parameters on every rank. Collective; blocks. Returns the
+  // closure's loss. Under Join, a rank without inputs takes the learning rates of the groups of the ranks that have
+  // some (get_lr() of their options, if overridden). These must be equal. Its other options are its own.
   at::Tensor step(LossClosure closure = nullptr) override;
-  // Throw c10::Error: SaveTrainingState keeps what the ranks' optimizers remember, these would keep nothing.
+  // Both throw c10::Error: they would keep nothing. SaveTrainingState keeps the state of the ranks' optimizers.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
-  // Scales gradients so that the norm over all parameters is at most max_norm; returns the norm before. Every parameter
+  // Scales gradients so that the norm over all parameters is at most max_norm. Returns the norm before. Each parameter
   // counts on its owner. Collective; blocks.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
-  // Group rank that owns each parameter, in the order of the groups' parameters.
+  // The group rank that owns each parameter, in the order of the groups' parameters.
   const std::vector<int>& owners() const { return owners_; }
-  // The owner of one parameter; throws c10::Error for one that is not of this optimizer.
+  // The owner of one parameter. Throws c10::Error for a parameter of another optimizer.
   int OwnerOf(const at::Tensor& parameter) const override;
-  // What it keeps beside the parameters to gather them by.
+  // Bytes that it keeps beside the parameters to gather them.
   int64_t buffer_bytes() const override;
   // The optimizer of this rank's parameters.
   torch::optim::Optimizer& local_optimizer() override { return *local_; }
@@ -95,7 +95,7 @@ class ZeroRedundancyOptimizerBase : public PartitionedOptimizer, public Joinable
   void CopyRange(const Flat& flat, int64_t begin, const at::Tensor& slice, Way way);
 
   comm::Communicator& group_;
-  std::unique_ptr<comm::Communicator> own_group_;  // of the same ranks, for its collectives
+  std::unique_ptr<comm::Communicator> own_group_;  // a group of the same ranks, for its own collectives
   ZeroRedundancyOptimizerOptions options_;
   std::vector<at::Tensor> all_;  // parameters, in order
   std::vector<int> owners_;

@@ -1,14 +1,15 @@
-// Checkpoints that are written by all ranks and read by any number of others.
+// Checkpoints that all ranks write and any number of other ranks read.
 //
-//   directory/index.json                          which elements of which tensor lie where; checksums; named values
-//   directory/rank-00000-of-00004.safetensors     what rank 0 wrote: pieces of tensors, row by row
+//   directory/index.json                          file and offset of all elements; checksums; named values
+//   directory/rank-00000-of-00004.safetensors     written by rank 0: pieces of tensors, row by row
 //
 // A piece is elements [begin, end) of a tensor that is seen as one row. A reader says which elements of which tensors
-// it wants, and takes them from whichever files have them: so a checkpoint of four ranks' shards fills one process, six
-// ranks' shards or a DDP model. Files appear under their directory's name only when all of them are complete and on
-// disk; a crash, a full disk or a kill while saving leaves the last checkpoint as it was. (Where the file system can't
-// exchange two directories, what is replaced is directory.replaced for a moment. A kill then leaves it there, where it
-// is read as directory.)
+// it wants, and takes them from any files that have them. A checkpoint of four ranks' shards thus fills one process,
+// six ranks' shards or a DDP model.
+//
+// Files appear under their directory's name only when all of them are complete and on disk. A crash, a full disk or a
+// kill while saving leaves the last checkpoint as it was. Some file systems cannot exchange two directories. There the
+// old checkpoint is directory.replaced for a moment. A kill then leaves it there, where it is read as directory.
 #pragma once
 
 #include <chrono>
@@ -39,25 +40,27 @@ struct CheckpointTensor {
 // Throws c10::Error unless `data` has as many elements as the tensor says.
 void CheckLength(const CheckpointTensor& tensor);
 
-// All of a tensor, which all ranks of `group` hold.
+// Returns all of a tensor that all ranks of `group` hold.
 CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& tensor, const comm::Communicator& group);
 
-// How long ranks wait for the slowest one's disk.
+// The time that ranks wait for the slowest one's disk.
 inline constexpr std::chrono::nanoseconds kTogetherTimeout = std::chrono::hours(1);
 
 using CheckpointValues = std::map<std::string, std::string>;
 
-// Writes `tensors` of all ranks, and rank 0's `values`, as `directory`; a checkpoint that was there is replaced at
-// once, and anything else is refused. Its parent, made if need be, must be the same directory on all ranks' machines.
-// Collective over `world`; blocks. Throws DistributedError on every rank when one has failed, also where another job
-// writes the same checkpoint meanwhile: the cause names its file. Nothing of it is left then, and `directory` is as it
-// was. Throws c10::Error when a tensor is incomplete or ranks disagree about it. Where a rank is not done `timeout`
-// after another one, the group fails.
+// Writes `tensors` of all ranks, and rank 0's `values`, as `directory`. It replaces a checkpoint at once and refuses to
+// replace anything else. The parent is made if need be, and must be the same directory on all ranks' machines.
+// Collective over `world`; blocks.
+//
+// Throws DistributedError on every rank when one has failed. It does so too when another job writes the same checkpoint
+// meanwhile: the cause names its file. Then nothing of the new one is left, and `directory` is as it was. Throws
+// c10::Error when a tensor is incomplete or ranks disagree about it. The group fails if a rank is not done `timeout`
+// after another one.
 void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
                     const std::vector<CheckpointTensor>& tensors, const CheckpointValues& values,
                     std::chrono::nanoseconds timeout = kTogetherTimeout);
 
-// What a checkpoint holds.
+// The list of a checkpoint's contents.
 class CheckpointIndex {
  public:
   struct Piece {
@@ -78,12 +81,12 @@ class CheckpointIndex {
     std::string header_checksum;
   };
 
-  // Reads directory/index.json. Local. Throws DistributedError: kNotFound, or kDataLoss that names the file and what is
-  // wrong with it, also that there are tensors without an index.
+  // Reads directory/index.json. Local. Throws DistributedError: kNotFound, or kDataLoss that names the file and its
+  // defect. Tensors without an index are kDataLoss too.
   static CheckpointIndex Read(const std::string& directory);
-  // What rank 0 of `world` reads there, on all ranks: what the others see of a directory that is replaced, or late on a
-  // network's file system, may be another checkpoint's. Collective; blocks. Throws as Read does, on every rank, and
-  // DistributedError.
+  // Returns on all ranks the index that rank 0 of `world` reads. The others might see another checkpoint's: the
+  // directory is being replaced, or a network file system is late. Collective; blocks. Throws as Read does, on every
+  // rank, and DistributedError.
   static CheckpointIndex ReadTogether(comm::Communicator& world, const std::string& directory,
                                       std::chrono::nanoseconds timeout = kTogetherTimeout);
 
@@ -105,26 +108,27 @@ class CheckpointIndex {
   CheckpointValues values_;
 };
 
-// Fills `tensors` from the checkpoint `directory`, whose index that is. Local. Throws DistributedError kDataLoss (what
-// is damaged) and c10::Error (a tensor that is not there, has other sizes or another type, or brings memory for more or
-// fewer elements than it says).
+// Fills `tensors` from the checkpoint `directory`, whose index is `index`. Local. Throws DistributedError kDataLoss,
+// which names the damage. Throws c10::Error for a tensor that is missing, has other sizes or another type, or brings
+// memory for more or fewer elements than it says.
 void LoadTensors(const std::string& directory, const CheckpointIndex& index,
                  const std::vector<CheckpointTensor>& tensors);
 
-// Writes the checkpoint's tensors whose names begin with `prefix` as one safetensors file, whole and by their names
-// without the prefix: for "model." what Python's safetensors.torch.load_file gives to Module.load_state_dict. What
-// modules share is written once for each of its names. `file` appears when it is complete; a file that was there is
-// replaced, and anything else refused. Needs memory for all of them. Local: one rank does it. Throws as LoadTensors
-// does, and DistributedError when the file can't be written.
+// Writes the checkpoint's tensors whose names begin with `prefix` as one safetensors file. They are whole and named
+// without the prefix. With "model." Python's safetensors.torch.load_file gives them to Module.load_state_dict. Shared
+// tensors are written once for each of their names. `file` appears when it is complete. A file of that name is
+// replaced, and anything else is refused. It needs memory for all tensors. Local: one rank does it. Throws as
+// LoadTensors does, and DistributedError when the file cannot be written.
 void ExportSafetensors(const std::string& directory, const std::string& file, const std::string& prefix = "model.");
 
-// Throws on every rank of `world` what one of them threw in `work`: with it ranks agree on what they did by themselves.
-// Collective; blocks: a rank that is done waits up to `timeout` for the others, whose failure to come fails the group.
+// Calls `work` and throws on every rank of `world` the error that one of them threw in it. Ranks thus agree on work
+// that each did by itself. Collective; blocks. A rank that is done waits up to `timeout` for the others; if they do not
+// come, the group fails.
 void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work,
                    std::chrono::nanoseconds timeout = kTogetherTimeout);
 
-// CheckpointsIn as rank 0 of `world` finds them, on all ranks, each under its own `root`. Collective; blocks. Throws on
-// every rank what rank 0 met, and DistributedError.
+// Returns on all ranks CheckpointsIn as rank 0 of `world` finds them, each under the rank's own `root`. Collective;
+// blocks. Throws on every rank the error that rank 0 met, and DistributedError.
 std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root,
                                              std::chrono::nanoseconds timeout = kTogetherTimeout);
 

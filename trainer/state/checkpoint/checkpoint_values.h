@@ -1,4 +1,4 @@
-// What programs keep beside the tensors of a checkpoint.
+// Values that programs keep beside the tensors of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,16 @@
 
 namespace cohort::trainer {
 
-// The value `key`, a whole number from 0 on. Throws DistributedError, which names it, where there is none.
+// Returns the value `key`, a whole number from 0 on. Throws DistributedError, which names it, if there is none.
 int64_t WholeNumberOf(const CheckpointValues& values, const std::string& key);
 
-// The value that has the other names of tensors that modules share, each with the name that the tensor is kept under.
+// The key of the value with the other names of tensors that modules share. Each stands with the name that the tensor is
+// kept under.
 inline constexpr const char* kCheckpointAliases = "model.aliases";
-// What that value says of `aliases`, whose keys are the other names.
+// Writes `aliases`, whose keys are the other names, as that value.
 std::string AliasesText(const std::map<std::string, std::string>& aliases);
-// Those of `values`; none where there is no such value. Throws DistributedError (kDataLoss) where it is no such text.
+// Reads the aliases in `values`, or none if there is no such value. Throws DistributedError (kDataLoss) for any other
+// text.
 std::map<std::string, std::string> AliasesIn(const CheckpointValues& values);
 
 }  // namespace cohort::trainer
