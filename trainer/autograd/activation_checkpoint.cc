@@ -76,7 +76,7 @@ class RandomStatesGuard {
   RandomStates before_;
 };
 
-// What backward needs to do it again.
+// Holds all that backward needs to run the function again.
 struct Recomputation : torch::CustomClassHolder {
   TensorFunction function;
   AutocastState autocast;

@@ -13,7 +13,7 @@ struct BackwardReach {
   bool checkpoints = false;
 };
 
-// Of a backward pass from `outputs`. The leaves require grad.
+// Returns the reach of a backward pass from `outputs`. The leaves require grad.
 BackwardReach ReachOf(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& leaves);
 
 }  // namespace cohort::trainer

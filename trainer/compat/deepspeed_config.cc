@@ -70,7 +70,7 @@ class Section {
     take(section);
     section.Rest(rest);
   }
-  // Of keys that were taken and so are checked, but that change nothing as others of the file stand: Rest tells them.
+  // Keys that were taken, and so are checked, but have no effect beside the other keys of the file. Rest reports them.
   void WithoutEffect(std::initializer_list<const char*> keys) {
     for (const char* key : keys) std::erase(asked_, key);
   }

@@ -148,7 +148,7 @@ bool DeepSpeedEngineBase::Overflows() {
   return found > 0;
 }
 
-// What undoes the scale of the loss and clips, as DeepSpeed's unscale_and_clip_grads.
+// The factor that undoes the scale of the loss and clips, as DeepSpeed's unscale_and_clip_grads.
 double DeepSpeedEngineBase::GradientFactor() {
   const double unscale = 1 / loss_scale_.scale();
   if (config_.gradient_clipping == 0) return unscale;

@@ -15,7 +15,7 @@
 namespace cohort::trainer {
 namespace {
 
-// Of the zip format (APPNOTE.TXT 4.3): signatures and lengths of headers, and what stands for "see the 64-bit field".
+// From the zip format (APPNOTE.TXT 4.3): signatures and lengths of headers, and the value for "see the 64-bit field".
 constexpr uint32_t kRecord = 0x04034b50, kEntry = 0x02014b50;
 constexpr uint32_t kEnd64 = 0x06064b50, kLocator64 = 0x07064b50;
 constexpr uint64_t kRecordBytes = 30, kEntryBytes = 46, kEndBytes = 22, kEnd64Bytes = 56, kLocatorBytes = 20;

@@ -12,7 +12,8 @@
 namespace cohort::trainer {
 namespace {
 
-// What a pickle can make. Objects live as long as their Pickle, since they may refer to each other in circles.
+// An object that a pickle can make. Objects live as long as their Pickle, since they may refer to each other in
+// circles.
 struct Object {
   enum class Kind { kOther, kMark, kNumber, kText, kName, kSequence, kDictionary, kStorage, kTensor };
   Kind kind = Kind::kOther;

@@ -23,7 +23,8 @@ struct DigitsSplit {
 // rank gets the same split. Throws c10::Error naming file, line and what is wrong there.
 DigitsSplit LoadDigits(const std::string& path, uint64_t seed);
 
-// Where digits.csv is: beside an installed program, else in the source tree. Throws c10::Error naming both places.
+// Returns the path of digits.csv: beside an installed program, otherwise in the source tree. Throws c10::Error naming
+// both places.
 std::string FindDigits();
 
 }  // namespace cohort::examples

@@ -41,7 +41,7 @@ class GptBlock : public torch::nn::Module {
 class Gpt : public torch::nn::Module {
  public:
   using Forward = std::function<at::Tensor(const at::Tensor&)>;
-  // What stands for a block: itself, or a module that shards it.
+  // Returns the module that stands for a block: the block itself, or a module that shards it.
   using WrapBlock =
       std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>(const std::shared_ptr<GptBlock>&)>;
 

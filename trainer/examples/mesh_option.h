@@ -1,4 +1,4 @@
-// What --mesh says.
+// Reads the value of --mesh.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Where programs write: looked at before they train, so that what can't be written is said at once.
+// Output files of programs. They are checked before training, so that a program reports at once if it cannot write.
 #pragma once
 
 #include <unistd.h>

@@ -34,7 +34,8 @@ class Text {
   at::Tensor train_, validation_;
 };
 
-// Where shakespeare.txt is: beside an installed program, else in the source tree. Throws c10::Error naming both places.
+// Returns the path of shakespeare.txt: beside an installed program, otherwise in the source tree. Throws c10::Error
+// naming both places.
 std::string FindShakespeare();
 
 }  // namespace cohort::examples

@@ -70,7 +70,7 @@ struct Options {
   bool resume = false;
 };
 
-// What one process has: the job (absent with --single), the network on its devices, its share of the data.
+// The state of one process: the job (absent with --single), the network on its devices, its share of the data.
 struct Trainer {
   Options options;
   std::unique_ptr<runtime::Runtime> runtime;
@@ -316,7 +316,7 @@ void Save(const Trainer& trainer, const std::string& path) {
   throw std::runtime_error("can't save the weights as " + path + ": " + why + "; name another file with --save");
 }
 
-// Where to begin: after the newest checkpoint that is whole, where there is one.
+// Finds the step to begin at: after the newest complete checkpoint, if there is one.
 Progress Resume(Trainer& trainer) {
   const Options& options = trainer.options;
   if (!options.resume) return {};
@@ -417,7 +417,7 @@ void Run(Trainer& trainer) {
   }
 }
 
-// Of options; what they say is wrong.
+// Checks of options: each returns the defect.
 std::string NotEmpty(const std::string& text) { return text.empty() ? "a name is missing" : ""; }
 
 int Main(int argc, char** argv) {

@@ -66,7 +66,7 @@ struct Options {
   std::string data;
 };
 
-// What one process has.
+// The state of one process.
 struct Training {
   Options options;
   std::unique_ptr<runtime::Runtime> runtime;
@@ -255,7 +255,7 @@ void Save(Training& training, int64_t step) {
   training.checkpointer->Save(training.last_checkpoint, training.state, {{"step", std::to_string(step)}});
 }
 
-// Of this process now, as the kernel counts it; 0 where it does not say.
+// The memory of this process now, as the kernel counts it; 0 if the kernel does not say.
 int64_t ResidentBytes() {
   int64_t all = 0, resident = 0;  // pages
   std::ifstream("/proc/self/statm") >> all >> resident;
@@ -313,7 +313,7 @@ void Export(Training& training) {
   });
 }
 
-// What the model makes of a beginning. All ranks compute, because sharded models need them all.
+// Lets the model continue a beginning. All ranks compute, because sharded models need them all.
 std::string Sample(Training& training, const std::string& beginning) {
   const torch::NoGradGuard no_grad;
   training.module->eval();
@@ -329,7 +329,7 @@ std::string Sample(Training& training, const std::string& beginning) {
   return training.text->Decode(codes);
 }
 
-// What communicates goes before what it communicates by.
+// Destroys objects that communicate before those that they communicate by.
 void TearDown(Training& training) {
   training.forward = nullptr;
   training.clip_grad_norm = nullptr;
@@ -343,7 +343,7 @@ void TearDown(Training& training) {
   ThrowUnlessOk(training.runtime->Finalize(), "ending");
 }
 
-// What each of `options.dry_run` ranks would keep, from the sizes alone.
+// Prints the bytes that each of `options.dry_run` ranks would keep, from the sizes alone.
 void DryRun(Options options) {
   options.model.vocabulary = Text(options.data.empty() ? FindShakespeare() : options.data).vocabulary();
   const std::vector<std::vector<int64_t>> parameters = GptSizes(options.model);
@@ -404,7 +404,7 @@ void Run(Training& training) {
   TearDown(training);
 }
 
-// Of options; what they say is wrong.
+// Checks of options: each returns the defect.
 std::string NotEmpty(const std::string& text) { return text.empty() ? "a name is missing" : ""; }
 
 template <bool zero_too>

@@ -1,4 +1,4 @@
-// What torch's optimizers remember of a parameter, as named tensors.
+// The state that torch's optimizers keep for a parameter, as named tensors.
 #pragma once
 
 #include <map>

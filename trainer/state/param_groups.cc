@@ -75,7 +75,7 @@ Json Saved(double value) {
 }
 Json Saved(const std::tuple<double, double>& value) { return {Saved(std::get<0>(value)), Saved(std::get<1>(value))}; }
 
-// Of what Saved gave; false where it is something else.
+// Restores a value that Saved wrote. Returns false for any other JSON.
 bool Restore(const Json& saved, bool& value) {
   if (saved.is_boolean()) value = saved.get<bool>();
   return saved.is_boolean();

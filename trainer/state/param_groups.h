@@ -9,10 +9,10 @@
 
 namespace cohort::trainer {
 
-// What PyTorch's state_dict has as "param_groups", as JSON: for each group its options by PyTorch's names ("lr",
-// "betas", ...) and as "params" the number of its parameters. What JSON has no
-// number for is "NaN", "Infinity" or "-Infinity". SGD, Adam, AdamW, Adagrad and RMSprop, and what wraps
-// them; throws c10::Error for others.
+// Returns the "param_groups" of PyTorch's state_dict as JSON. Each group has its options by PyTorch's names ("lr",
+// "betas", ...) and the number of its parameters as "params". Numbers that JSON lacks are "NaN", "Infinity" or
+// "-Infinity". It knows SGD, Adam, AdamW, Adagrad and RMSprop, and the optimizers that wrap them. Throws c10::Error for
+// others.
 std::string ParamGroupsText(const torch::optim::Optimizer& optimizer);
 
 // Options for the optimizer's groups, one for each, from what ParamGroupsText gave. Throws c10::Error, as PyTorch's

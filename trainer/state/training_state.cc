@@ -33,8 +33,8 @@ std::vector<CheckpointTensor> ModelTensors(const TrainingState& state) {
   return tensors;
 }
 
-// What this rank writes of it. Ranks may have different buffers, as statistics of their own inputs: the first of them
-// writes all of its own, lest the checkpoint has some of each.
+// The tensors that this rank writes. Ranks may have different buffers, such as statistics of their own inputs. The
+// first of them writes all of its own, so that the checkpoint does not mix them.
 std::vector<CheckpointTensor> OwnModelTensors(const TrainingState& state) {
   std::vector<CheckpointTensor> tensors;
   for (const CheckpointTensor& parameter : state.parameters) tensors.push_back(Named(parameter, kModel));
@@ -136,9 +136,9 @@ TrainingState NamedAsIn(const std::string& directory, const CheckpointIndex& ind
   TORCH_CHECK(false, "checkpoint ", directory, " is of another model: ", what);
 }
 
-// What the model is read from, and into. Where the checkpoint has another type, that is memory of that type, whose
-// values SetConverted takes; or the copy that MasterWeights had of a parameter, which has the wanted one. Where values
-// would be lost it is the tensor as it is, which LoadTensors refuses.
+// The tensors that the model is read from and into. For another type in the checkpoint it is memory of that type, whose
+// values SetConverted takes, or MasterWeights' copy of the parameter, which has the wanted type. If values would be
+// lost it is the tensor as it is, which LoadTensors refuses.
 std::vector<CheckpointTensor> ReadableTensors(const CheckpointIndex& index, const TrainingState& state) {
   const bool has_masters = HasMasters(state);
   std::vector<CheckpointTensor> tensors = ModelTensors(state);
@@ -176,7 +176,7 @@ void SetConverted(const std::vector<CheckpointTensor>& read, const TrainingState
   }
 }
 
-// Of what modules share, every name but the first, with that one.
+// Every name but the first of tensors that modules share, with the first one.
 std::map<std::string, std::string> AliasesOf(const torch::nn::Module& module) {
   std::map<std::string, std::string> aliases;
   std::map<const void*, std::string> first;

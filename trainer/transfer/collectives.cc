@@ -23,7 +23,7 @@ size_t BytesOf(const ConstBuffer& buffer) { return static_cast<size_t>(buffer.co
 std::atomic<std::chrono::nanoseconds> timeout_unless_given{comm::CallOptions().timeout};
 std::atomic<CallObserver*> observer{nullptr};
 
-// What one rank sends of a whole vector, by the best algorithm for large ones.
+// The bytes that one rank sends of a whole vector, by the best algorithm for large ones.
 double SentBytes(comm::CollectiveKind kind, int ranks, int64_t whole) {
   if (kind == comm::CollectiveKind::kBroadcast) return ranks > 1 ? static_cast<double>(whole) : 0;
   const double share = static_cast<double>(ranks - 1) / ranks;
@@ -59,7 +59,7 @@ Work Call(comm::Communicator& group, comm::CollectiveKind kind, const std::sourc
   return Call(group, kind, site, std::span(&buffers, 1), std::move(start));
 }
 
-// Those of a call on device memory name a stream that comes after the caller's current one.
+// The options of a call. On device memory they name a stream that comes after the caller's current one.
 comm::CallOptions OptionsOn(const ConstBuffer& in, const Buffer& out,
                             comm::CallOptions options = {.timeout = default_timeout()}) {
   const bool reads = in.memory == comm::MemoryKind::kCuda, writes = out.memory == comm::MemoryKind::kCuda;

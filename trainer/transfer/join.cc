@@ -163,7 +163,7 @@ void Join::RunAndShadow(const std::function<void()>& inputs) {
   for (Joinable* joinable : joinables_) joinable->AfterJoin(last_);
 }
 
-// Those who wait for this rank's answers must hear of it.
+// Ranks that wait for this rank's answers must fail too.
 void Join::Leave(const std::string& why) {
   Attach(nullptr);
   if (all_know_) return;

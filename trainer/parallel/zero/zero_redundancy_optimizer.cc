@@ -51,7 +51,7 @@ struct ZeroRedundancyOptimizerBase::Flat {
   int64_t buckets = 0;
   at::Tensor buffer;  // all elements, or two buckets
 
-  // Of a bucket, by owner.
+  // The elements of a bucket, by owner.
   std::vector<int64_t> CountsOf(int64_t bucket) const {
     std::vector<int64_t> of;
     for (const int64_t count : counts) of.push_back(std::clamp(count - bucket * piece, int64_t{0}, piece));

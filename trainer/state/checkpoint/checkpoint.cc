@@ -60,7 +60,7 @@ std::string FileOf(const comm::Communicator& world) {
   return name;
 }
 
-// What this rank writes of its tensors.
+// The pieces that this rank writes of its tensors.
 struct OwnPieces {
   std::vector<FilePiece> pieces;
   std::vector<std::pair<int64_t, int64_t>> ranges;
@@ -88,7 +88,8 @@ OwnPieces Pieces(const std::vector<CheckpointTensor>& tensors) {
   return own;
 }
 
-// Where the index is read. Tensors without one are what a copy that was cut short or a mistaken rm has left.
+// The path that the index is read from. Tensors without an index are left by a copy that was cut short or a mistaken
+// rm.
 std::string IndexPath(const std::string& directory) {
   const std::string place = ReadablePath(directory), path = place + "/" + kCheckpointIndex;
   std::error_code error;

@@ -43,7 +43,7 @@ void Close(int fd) {
   ::close(fd);
 }
 
-// What saving writes.
+// Whether the entry is a file that saving writes.
 bool IsOfCheckpoint(const fs::directory_entry& entry) {
   const std::string name = entry.path().filename().string();
   std::error_code none;
@@ -231,7 +231,7 @@ void PartialDirectory::Publish() {
   published_ = true;
   std::error_code ignored;
   if (exchanged) fs::remove_all(path_, ignored);
-  // Of this run, or of one that was killed; unless a user has something of that name.
+  // Left by this run or by one that was killed, unless a user has something of that name.
   const std::string aside = directory_ + kReplaced;
   try {
     if (fs::is_directory(aside) && !ContentsOf(aside).others) fs::remove_all(aside);

@@ -1,9 +1,9 @@
 // The directory that a checkpoint is written into until it is complete: `directory`.partial, which then takes the place
 // of `directory` at once. One job writes there at a time, and what a killed one has left goes.
 //
-// Where the file system can't exchange two directories (NFS), what was there becomes `directory`.replaced, the new one
-// `directory`, and then the old one goes. So one of them is complete whenever the job is killed, and readers, who take
-// `directory` if it is there, find it.
+// Some file systems cannot exchange two directories (NFS). There the old checkpoint becomes `directory`.replaced and
+// the new one becomes `directory`. Then the old one goes. One of them is complete whenever the job is killed. Readers
+// take `directory` if it is there, and find it.
 #pragma once
 
 #include <sys/types.h>
@@ -13,7 +13,8 @@
 
 namespace cohort::trainer {
 
-// Where the checkpoint `directory` can be read: there, or where it was put aside to be replaced. Throws nothing.
+// Returns the path at which the checkpoint `directory` can be read: its own, or the one it was put aside to. Throws
+// nothing.
 std::string ReadablePath(const std::string& directory);
 // Which checkpoint's an entry of a folder is: of one that was put aside, the name before; empty for one that is being
 // written.
@@ -23,7 +24,7 @@ bool IsCheckpoint(const std::string& path);
 // Unless there is something else in it than saving has written. Throws DistributedError.
 void RemoveCheckpoint(const std::string& directory);
 
-// Of one rank; the others write into it by its path.
+// The partial directory of one rank; the others write into it by its path.
 class PartialDirectory {
  public:
   // Makes it, empty, and the directories that it lies in. Removes what killed runs have left under its name, and under

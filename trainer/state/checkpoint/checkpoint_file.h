@@ -23,7 +23,7 @@ struct FilePiece {
   std::string key;  // in the file's header
   std::vector<int64_t> shape;
   at::Tensor data;  // on the CPU, contiguous
-  // Where its bytes lie in the file, and their SHA-256 in hexadecimal; set by WriteTensors.
+  // The place of its bytes in the file, and their SHA-256 in hexadecimal. WriteTensors sets them.
   int64_t offset = 0;
   std::string checksum = {};
 };
