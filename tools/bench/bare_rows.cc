@@ -117,7 +117,7 @@ Statistics BareWindowAllReduce(size_t bytes, int calls) {
   const Statistics statistics = RunPair([=](Side& side) {
     Part* parts = reinterpret_cast<Part*>(shared);
     const size_t half = bytes / 2;
-    // Of both ranks, from the half that this one adds.
+    // The inputs of both ranks, from the half that this one adds.
     const std::byte* inputs[2];
     std::byte* outputs[2];
     for (size_t rank = 0; rank < 2; ++rank) {

@@ -1,5 +1,5 @@
-// What is left of an all-reduce when everything is taken away but its copies, its sums and a flag for each message:
-// no transport, no plan, no communicator, no signature. What the same algorithm can hardly do better.
+// A bare all-reduce: only its copies, its sums and a flag for each message. It has no transport, no plan, no
+// communicator, no signature. The same algorithm can hardly do better.
 #pragma once
 
 #include "tools/bench/pinned_pair.h"

@@ -1,6 +1,6 @@
-// What the layers above the transport cost: whole calls over a transport in which every message has arrived already,
-// and their parts alone. No other process takes part, so the figures are CPU time and hardly depend on the machine's
-// other work.
+// The cost of the layers above the transport: whole calls over a transport in which every message has arrived already,
+// and their parts alone. No other process takes part. The figures are CPU time and hardly depend on the machine's other
+// work.
 #pragma once
 
 #include "tools/bench/pinned_pair.h"

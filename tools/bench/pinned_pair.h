@@ -13,7 +13,7 @@ namespace cohort::bench {
 
 inline constexpr int kMostSamples = 1 << 20;
 
-// What both processes and their parent see.
+// The memory that both processes and their parent share.
 struct SharedState {
   struct alignas(128) Side {
     std::atomic<uint64_t> arrivals;

@@ -64,7 +64,7 @@ v1::JobPlan MakePlan(uint32_t nodes, uint32_t ranks_per_node) {
   return plan;
 }
 
-// What the server's process has used so far.
+// The resources that the server's process has used so far.
 struct Usage {
   double cpu_seconds = 0;
   double peak_mib = 0;

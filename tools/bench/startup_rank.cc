@@ -1,4 +1,4 @@
-// What `tools/dev bench startup` starts: joins the job, waits at one barrier, ends.
+// The rank that `tools/dev bench startup` starts: it joins the job, waits at one barrier and ends.
 #include <cstdio>
 
 #include "cohort/comm/communicator.h"

@@ -1,5 +1,5 @@
-// What the selector would have chosen on a grid that tuner_grid measured, and the figures of the cost model that fit
-// the measurement best. Needs nothing but the CSV, so a model can be judged on another machine's grid.
+// Fits the figures of the cost model to a grid that tuner_grid measured, and shows the selector's choices there. It
+// needs only the CSV, so a model can be judged on another machine's grid.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -102,7 +102,8 @@ double ChosenMedian(const Point& point, const Tuning& tuning, const AlgorithmInf
   return worst;
 }
 
-// What a fit makes small: misses first, then the time lost, then how far the predictions of good algorithms are off.
+// The quantity that a fit minimises: misses first, then the time lost, then the errors in predictions of good
+// algorithms.
 double Loss(const std::vector<Point>& points, const Tuning& tuning) {
   double loss = 0;
   for (const Point& point : points) {

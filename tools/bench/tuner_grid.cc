@@ -1,10 +1,11 @@
-// What every algorithm takes at every point of a grid of operations and sizes, in turn; a rank of a dlaunch job. Rank 0
-// prints a line of CSV for each point: what the selector chose, what was best, and all medians.
+// Times every algorithm at every point of a grid of operations and sizes, in turn; runs as a rank of a dlaunch job.
+// Rank 0 prints a line of CSV for each point: the selector's choice, the best, and all medians.
 //
-// Algorithms that run the same plan count as one ("flat|chain"). Where groups of hosts with several ranks offer many
-// compositions, a first turn of all leaves the best for the others. `ratio` compares chosen and best within each turn
-// and is the median over the turns. The least of several noisy medians is too small by chance, so where the choice
-// seems to miss, the two are measured again alone, turn by turn: `again`, which equals `ratio` where it was not needed.
+// Algorithms that run the same plan count as one ("flat|chain"). Groups of hosts with several ranks may offer many
+// compositions. A first turn of all then leaves the best for the others. `ratio` compares chosen and best within each
+// turn and is the median over the turns. The least of several noisy medians is too small by chance. If the choice seems
+// to miss, the two are therefore measured again alone, turn by turn. `again` is that result; it equals `ratio` if it
+// was not needed.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -158,7 +159,7 @@ class Grid {
     return static_cast<double>(times[static_cast<size_t>(calls / 2)]) / 1e3;
   }
 
-  // What Explain says between `before` and the next blank.
+  // Returns the text of Explain between `before` and the next blank.
   std::string Explained(CollectiveKind kind, int64_t bytes, std::string_view before) {
     const std::string text =
         world_.Explain(kind, bytes / static_cast<int64_t>(sizeof(float)), comm::DataType::kFloat32);

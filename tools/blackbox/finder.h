@@ -1,4 +1,4 @@
-// Where node segments are: open in processes of this machine that the caller may look into.
+// Finds node segments: open in processes of this machine that the caller may look into.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ std::vector<Found> FindAll();
 // The segments of one job on this machine, by its name or the beginning of it, "job-" left out or not. kNotFound: no
 // job that the caller may look into is called so; kInvalidArgument: several are, and which.
 absl::StatusOr<std::vector<Found>> FindJob(const std::string& typed);
-// Of `ids`, which may repeat: the one that is meant. Errors as above.
+// Returns the one of `ids`, which may repeat, that `typed` means. Errors as above.
 absl::StatusOr<std::string> ResolveJob(const std::vector<std::string>& ids, const std::string& typed);
 
 // "running", "stopped", "traced", "ending", "gone": what the kernel says of a process; "-" for pid 0.

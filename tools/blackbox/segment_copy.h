@@ -1,5 +1,5 @@
-// What a node segment says of its ranks, copied out of it. The segment belongs to others, who may be running, stopped,
-// dead or malicious: it is read with pread, never mapped, and nothing in it is believed.
+// Copies a node segment's contents about its ranks. The segment belongs to others, who may be running, stopped, dead or
+// malicious. It is read with pread, never mapped, and nothing in it is believed.
 #pragma once
 
 #include <sys/types.h>

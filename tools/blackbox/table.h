@@ -8,7 +8,7 @@
 
 namespace cohort::blackbox {
 
-// What the kernel says of a pid; tests replace it.
+// Returns the kernel's state of a pid; tests replace it.
 using StateOfProcess = std::function<std::string(int pid)>;
 
 // One line for each record; a rank without records has one line too.

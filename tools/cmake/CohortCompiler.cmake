@@ -37,7 +37,7 @@ if(COHORT_FUZZ)
   target_compile_options(cohort_options INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 if("address" IN_LIST COHORT_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # What ASan adds makes g++ 12 take variables inside of std::regex and std::function for uninitialized.
+  # With ASan's code g++ 12 takes variables inside of std::regex and std::function for uninitialized.
   target_compile_options(cohort_options INTERFACE -Wno-maybe-uninitialized)
 endif()
 if("thread" IN_LIST COHORT_SANITIZE)

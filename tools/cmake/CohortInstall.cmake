@@ -1,8 +1,8 @@
-# What `cmake --install` leaves beside the libraries: find_package(cohort) and cohort.pc.
+# The files that `cmake --install` leaves beside the libraries: find_package(cohort) and cohort.pc.
 #
-# The libraries are static, so whoever links them also links what they were built on; these dependencies are taken from
-# what the folders declared. Libraries that need gRPC or libtorch form components of their own ("grpc", "trainer"), so
-# that a program that only communicates needs neither.
+# The libraries are static, so a program that links them also links their dependencies. These are taken from the
+# declarations of the folders. Libraries that need gRPC or libtorch form components of their own ("grpc", "trainer"). A
+# program that only communicates needs neither.
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
 

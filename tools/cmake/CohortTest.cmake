@@ -96,7 +96,7 @@ function(cohort_fuzzer)
   if(COHORT_FUZZ)
     cohort_test_program(NAME ${arg_NAME} SRCS ${arg_SRCS} DEPS ${arg_DEPS})
     target_link_options(${arg_NAME} PRIVATE -fsanitize=fuzzer)
-    # What it learns goes to the build folder; the corpus in the repository is only read.
+    # New findings go to the build folder; the corpus in the repository is only read.
     set(learned ${CMAKE_CURRENT_BINARY_DIR}/${arg_NAME}_corpus)
     file(MAKE_DIRECTORY ${learned})
     add_test(NAME ${arg_NAME} COMMAND ${arg_NAME} -max_total_time=${COHORT_FUZZ_SECONDS} -timeout=10

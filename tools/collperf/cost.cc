@@ -42,7 +42,7 @@ double NanosecondsOf(Work work) {
   return measure::Median(trials);
 }
 
-// What a call does for the two nets, on records of its own.
+// The work of a call for the two nets, on its own records.
 class Extra {
  public:
   Extra() : memory_(std::make_unique<runtime::BlackBoxMemory>()), writer_(memory_.get()) {

@@ -1,4 +1,4 @@
-// What the signature check and the black box cost a call: the very functions that every collective runs, timed twice.
+// The cost of the signature check and the black box in a call: the functions that every collective runs, timed twice.
 #pragma once
 
 #include <string>

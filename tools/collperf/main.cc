@@ -72,7 +72,7 @@ absl::Status MeasureOperation(Session& session, const Options& options, measure:
   for (size_t i = 0; i < types * ops; ++i) {
     const NamedType& type = options.types[i / ops];
     const NamedOp& op = options.ops[i % ops];
-    // Of several, those pairs that there are.
+    // With several of them, only the pairs that exist.
     if (types * ops > 1 && ops > 1 && comm::IsBitwise(op.op) && comm::IsFloat(type.dtype)) continue;
     for (const int64_t bytes : sizes) {
       if (sized && bytes < type.layout.bytes) continue;

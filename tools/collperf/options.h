@@ -45,7 +45,7 @@ struct Options {
   std::string json;
   std::string plot;
   bool cost = false;
-  // Of reductions. Above kFast each of them is timed in turn with the same call at `fast`.
+  // For reductions. Above kFast each of them is timed in turn with the same call at `fast`.
   comm::Determinism determinism = comm::Determinism::kFast;
   bool calibrate = false;
 
@@ -55,7 +55,7 @@ struct Options {
   std::vector<int64_t> Sizes() const;
 };
 
-// What the command line says, or what is left to do: print `text` and end with `code`.
+// The parsed command line, or the rest of the work: print `text` and end with `code`.
 struct Parsed {
   Options options;
   bool ends = false;

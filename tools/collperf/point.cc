@@ -80,7 +80,7 @@ bool IsInPlace(const Options& options, Operation operation) {
   return options.in_place && operation != Operation::kSendRecv;
 }
 
-// Where input and output lie, by the rules of communicator.h for calls in place.
+// Places input and output, by the rules of communicator.h for calls in place.
 void Place(const Options& options, const Buffers& buffers, int64_t block_bytes, Call* call) {
   call->in = buffers.in();
   call->out = buffers.out();

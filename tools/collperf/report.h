@@ -1,4 +1,4 @@
-// What collperf prints and writes.
+// Prints and writes collperf's results.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace cohort::collperf {
 
-// What holds for all results of a run.
+// The facts that hold for all results of a run.
 struct RunFacts {
   int ranks = 1;
   int hosts = 1;

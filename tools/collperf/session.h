@@ -35,7 +35,7 @@ class Session {
   absl::Status MakeGate();
   absl::Status MakeLeaderGate();
   absl::Status MakeFollowerGate();
-  // What a rank has put under the key; an error as soon as a member of the group is lost.
+  // Waits for the value that a rank has put under the key. Fails as soon as a member of the group is lost.
   absl::StatusOr<std::string> Await(const std::string& key, runtime::Deadline deadline);
   // Lets the engine work, and tells whether the group can: a rank that is lost comes to no gate.
   absl::Status Look();

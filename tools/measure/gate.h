@@ -30,8 +30,8 @@ class Gate {
   virtual absl::Status Sum(std::span<uint64_t> numbers) = 0;
   // For the head of a report: "shared memory".
   virtual std::string Describe() const = 0;
-  // Called now and then while this rank waits: some systems finish a call for their peers only when they are polled.
-  // What is not OK ends the wait with it: somebody won't come.
+  // Called now and then while this rank waits: some systems finish a call for their peers only when they are polled. A
+  // status that is not OK ends the wait with it: a rank will not come.
   void set_idle(std::function<absl::Status()> idle) { idle_ = std::move(idle); }
 
  protected:
@@ -41,7 +41,7 @@ class Gate {
   std::function<absl::Status()> idle_;
 };
 
-// What the ranks of a gate in shared memory see. All zeros at first.
+// The memory that the ranks of a gate in shared memory see. It is all zeros at first.
 struct GateMemory {
   struct Row {
     uint64_t numbers[kMostNumbers];

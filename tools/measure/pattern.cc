@@ -115,7 +115,7 @@ double Expected(const Pattern& pattern, const Operands& operands, int64_t index)
   return 0;
 }
 
-// What a result may be off by: nothing where it is a whole number that the type holds exactly.
+// The permitted error of a result: none for a whole number that the type holds exactly.
 double Tolerance(const Pattern& pattern, double expected) {
   if (pattern.type.kind != Kind::kFloat) return 0;
   const bool whole = expected == std::floor(expected);

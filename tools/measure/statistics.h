@@ -1,4 +1,4 @@
-// What is said of many samples of one time.
+// Statistics of many samples of one time.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct Summary {
 Summary Summarize(std::span<double> samples);
 // The middle one, or the mean of the two in the middle. Sorts `values`; 0 where there is none.
 double Median(std::span<double> values);
-// Of positive values; 0 where there is none.
+// The geometric mean of positive values; 0 if there is none.
 double GeometricMean(std::span<const double> values);
 
 }  // namespace cohort::measure

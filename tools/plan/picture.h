@@ -8,9 +8,9 @@
 
 namespace cohort::tools {
 
-// What happens in round k stands in row k: messages that end a chain of k messages, and the local steps after them.
-// `in[0]>2` sends to rank 2, `in[0]>*` publishes; `out[0]<3` receives from rank 3, `out[0]=in[0]+<3` receives and
-// combines. Plans that are wrong are drawn as far as they get.
+// Draws plans. Row k shows round k: messages that end a chain of k messages, and the local steps after them. `in[0]>2`
+// sends to rank 2, `in[0]>*` publishes. `out[0]<3` receives from rank 3, `out[0]=in[0]+<3` receives and combines. Plans
+// that are wrong are drawn as far as they get.
 std::string DrawPlans(std::span<const comm::Plan> plans);
 
 }  // namespace cohort::tools

@@ -17,7 +17,7 @@ struct SimulateCommand {
   bool json = false;
 };
 
-// What the columns and the networks of `plan simulate` mean, for its --help.
+// Explains the columns and the networks of `plan simulate`, for its --help.
 std::string SimulateFooter();
 
 // Prints a table, each row when it is done, or JSON; returns the exit status.

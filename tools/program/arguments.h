@@ -1,5 +1,4 @@
-// What options of command-line programs accept: checks for CLI::Option::check(), whose errors stay short whatever was
-// typed.
+// Checks of command-line arguments for CLI::Option::check(). Their errors stay short whatever was typed.
 #pragma once
 
 #include <cstdint>

@@ -14,10 +14,10 @@ class App;
 
 namespace cohort::tools {
 
-// What `body` returns, or 1 when something that it printed was lost (a full disk, a closed output), which is told on
-// the standard error output. Standard streams that are closed are opened first, so that no file or socket of the
-// program gets their numbers and with them what is printed. SIGXFSZ is ignored: what a limit on files' size forbids is
-// an error of the one who writes. Call it first of all in main().
+// Runs `body` and returns its result. Returns 1 when output was lost (a full disk, a closed output), and says so on the
+// standard error output. It first opens standard streams that are closed. Otherwise a file or socket of the program
+// would get their numbers, and with them the output. SIGXFSZ is ignored: a write beyond a limit on files' size fails
+// with an error instead. Call it first of all in main().
 int RunProgram(const std::string& name, const std::function<int()>& body);
 
 // Why a program ends with its command line: after --help, --version or an error.

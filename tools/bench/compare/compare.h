@@ -10,7 +10,7 @@
 
 namespace cohort::bench {
 
-// What is measured.
+// The choice of measurements.
 struct CompareOptions {
   std::vector<measure::Operation> operations;
   std::vector<int64_t> sizes;

@@ -1,4 +1,4 @@
-// What a comparison prints and writes.
+// Prints and writes the results of a comparison.
 #pragma once
 
 #include <string>

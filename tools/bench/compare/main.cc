@@ -46,7 +46,7 @@ struct Arguments {
   CompareOptions compare;
 };
 
-// What is measured with so many ranks.
+// The measurements with one number of ranks.
 struct Part {
   Transport transport;
   int ranks;

@@ -1,6 +1,6 @@
-// What the conductor of a comparison and the ranks of all systems share. The conductor gives one system at a time a
-// command; its ranks carry it out while those of all other systems sleep, so that changing between systems costs one
-// wake-up and no start of processes.
+// The memory that the conductor of a comparison shares with the ranks of all systems. The conductor gives one system at
+// a time a command. Its ranks carry it out while those of all other systems sleep. A change between systems then costs
+// one wake-up and no start of processes.
 #pragma once
 
 #include <atomic>

@@ -21,7 +21,7 @@ struct SystemSpec {
   bool spins = false;
 };
 
-// What a session's programs are told.
+// The facts that a session's programs receive.
 struct SessionPlace {
   std::string bin;     // folder of our programs
   std::string memory;  // path of the session's memory
