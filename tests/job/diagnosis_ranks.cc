@@ -70,7 +70,7 @@ void Say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); 
   for (volatile uint64_t sum = 0;;) sum = sum + 1;
 }
 
-// What the victim does; returning from it means to go on with the calls.
+// The victim's faults by name. A fault that returns goes on with the calls.
 const std::map<std::string, std::function<void()>>& Faults() {
   static const std::map<std::string, std::function<void()>> faults = {
       {"exit", [] { std::exit(42); }},

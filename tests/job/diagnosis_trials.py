@@ -132,7 +132,7 @@ class Trial:
 
     def judge(self, text, status, ended):
         lines = text.splitlines()
-        # What is printed before the fault: the summary of the job.
+        # Skips the summary of the job, which is printed before the fault.
         if lines and re.match(r"dlaunch: \d+ ranks? ", lines[0]):
             lines = lines[1:]
         head = lines[:LINES]

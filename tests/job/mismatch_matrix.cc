@@ -154,7 +154,7 @@ std::string Describe(const Call& call) {
   return text + ")";
 }
 
-// What is wrong with `status` as the answer to the case; empty: nothing.
+// Returns the defect of `status` as the answer to the case; empty: none.
 std::string Judge(const Case& the_case, const absl::Status& status, uint32_t odd_line, uint32_t other_line) {
   if (status.code() != absl::StatusCode::kFailedPrecondition) return "it is no kFailedPrecondition";
   const std::string text(status.message());

@@ -34,7 +34,7 @@ void WaitForAll(DlaunchProcess* job, int ranks, const string& text) {
   }
 }
 
-// What the ranks that are left say that they have stopped before.
+// Expects that the remaining ranks report the same step to stop before.
 void ExpectAllStoppedTogether(DlaunchProcess* job) {
   EXPECT_EQ(job->Wait(), 128 + SIGKILL) << job->err();  // of the lost rank, as always
   EXPECT_EQ(job->err().find("wrong:"), string::npos) << job->err();

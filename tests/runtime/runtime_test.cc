@@ -206,7 +206,7 @@ TEST_F(StoreTest, OrderlyEndsAreNoNews) {
   EXPECT_EQ(ranks[0].Wait(), 0);
 }
 
-// Where there is no next epoch, who asks for it must not stay behind as a peer that lives and says nothing.
+// Without a next epoch, a rank that asks for it must not stay behind as a peer that lives and says nothing.
 TEST_F(StoreTest, WhoAsksForANextEpochLeavesInOrder) {
   std::vector<Child> ranks;
   for (int rank = 0; rank < 2; ++rank) {

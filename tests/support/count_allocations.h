@@ -5,7 +5,7 @@
 
 namespace cohort::testing {
 
-// Of the whole process so far.
+// The allocations of the whole process so far.
 int64_t Allocations();
 
 }  // namespace cohort::testing

@@ -1,5 +1,5 @@
-// A fuzzer's bytes taken apart into the small decisions of a test: which event, which of a few numbers, which text.
-// What is missing at the end counts as 0, so that every input means something.
+// Takes a fuzzer's bytes apart into the small decisions of a test: which event, which of a few numbers, which text.
+// Missing bytes at the end count as 0, so that every input means something.
 #pragma once
 
 #include <algorithm>

@@ -15,7 +15,7 @@
 namespace cohort::testing {
 namespace {
 
-// What the workers share. Each takes the next number, so that all end at the same time.
+// The memory that workers share. Each takes the next number, so that all end at the same time.
 struct Share {
   std::atomic<uint64_t> next;
   std::atomic<bool> failed;

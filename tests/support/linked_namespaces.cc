@@ -32,7 +32,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::array<const char*, 3> kKinds = {"net", "ipc", "mnt"};
 constexpr int kMtu = 9000;
-// What waits in one direction; more is dropped, as by a switch.
+// The most packets that wait in one direction; more are dropped, as by a switch.
 constexpr size_t kMostQueued = 4000;
 
 absl::Status Problem(const std::string& doing) {

@@ -22,7 +22,7 @@
 
 namespace cohort::testing {
 
-// Of each direction; may change at any time. Loss is random by a fixed seed.
+// The settings of each direction; they may change at any time. Loss is random by a fixed seed.
 struct LinkSettings {
   std::atomic<uint32_t> delay_us{0};
   std::atomic<uint32_t> lost_per_million{0};

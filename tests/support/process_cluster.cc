@@ -126,8 +126,8 @@ class SharedStore : public runtime::KeyValueStore {
   Table* table_;
 };
 
-// What a rank tells about where it runs decides who shares a host (BootstrapFromStore): this makes one host into
-// several by changing the host's name on its way into the store.
+// Makes one host into several by changing the host's name on its way into the store. A rank's report of its place
+// decides which ranks share a host (BootstrapFromStore).
 class NodesStore : public runtime::KeyValueStore {
  public:
   NodesStore(SharedStore* store, int rank, const ProcessClusterOptions& options) : store_(store) {

@@ -20,11 +20,11 @@ struct ProcessClusterOptions {
   // "" or what went wrong, which is then the rank's result.
   std::function<std::string(int node)> enter_node = {};
   bool progress_thread = false;
-  // Whoever is still there after this long is killed, and its result says so.
+  // A process that is still there after this long is killed, and its result says so.
   std::chrono::seconds deadline{120};
 };
 
-// What a rank's program sees.
+// The view of a rank's program.
 struct ProcessRank {
   int rank = 0;
   int size = 1;

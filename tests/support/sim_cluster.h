@@ -25,7 +25,7 @@ struct SimClusterOptions {
 
 class SimCluster;
 
-// What a rank's program sees.
+// The view of a rank's program.
 struct SimRank {
   int rank = 0;
   runtime::Runtime* runtime = nullptr;

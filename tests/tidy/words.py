@@ -29,7 +29,7 @@ _UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X{3}|HAC[K])\b")
 # Paths that only exist on the machine of whoever wrote them.
 _PRIVATE = re.compile(r"(?<![\w./-])/(w[o]rk|ho[m]e|Us[e]rs)/\w|\.librar[y]/|\bshared/(b[i]n|rese[a]rch)\b")
 
-# What git writes around the two sides of a conflict. (A line of equals signs may underline a title.)
+# The lines that git writes around the two sides of a conflict. (A line of equals signs may underline a title.)
 _CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
 

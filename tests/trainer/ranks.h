@@ -1,4 +1,5 @@
-// What every test that runs as a rank of a job shares: `dlaunch --nproc-per-node N <program>`, all ranks run all tests.
+// The part that every test that runs as a rank of a job shares. In `dlaunch --nproc-per-node N <program>` all ranks run
+// all tests.
 #pragma once
 
 #include <memory>
@@ -47,7 +48,7 @@ std::vector<at::Tensor> ExpectedGradients(Model& model, int step = 0) {
   return sums;
 }
 
-// What `part`, a ShardedParameter, has of the whole tensor.
+// The part of the whole tensor that `part`, a ShardedParameter, has.
 template <typename Part>
 at::Tensor PartOf(const Part& part, const at::Tensor& whole) {
   return whole.detach().reshape({-1}).narrow(0, part.begin, part.end - part.begin).view(part.tensor.sizes());

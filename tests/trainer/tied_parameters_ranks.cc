@@ -54,7 +54,7 @@ std::vector<at::Tensor> Once(const TiedNet& net) { return {net.encoder->weight, 
 
 AdamWOptions Options() { return AdamWOptions(0.02).weight_decay(0.1); }
 
-// What all ranks' inputs make of a net in one process.
+// The parameters of a net that one process trains on all ranks' inputs.
 std::vector<at::Tensor> TrainedAlone() {
   TiedNet net;
   EXPECT_EQ(net.parameters().size(), 4) << "the shared weight is not listed twice";

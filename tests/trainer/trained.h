@@ -1,4 +1,5 @@
-// What tests of checkpoints share: a folder, groups of fewer ranks, and a model with its optimizer under any mode.
+// The part that tests of checkpoints share: a folder, groups of fewer ranks, and a model with its optimizer under any
+// mode.
 #pragma once
 
 #include <filesystem>

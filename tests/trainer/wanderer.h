@@ -1,4 +1,4 @@
-// What tests of Join share: a model of blocks that may be sharded one by one and run in any order.
+// The part that tests of Join share: a model of blocks that may be sharded one by one and run in any order.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace cohort::trainer {
 
 inline constexpr double kMaxNorm = 0.05;
 
-// What a step does beyond one forward and one backward pass.
+// The work of a step beyond one forward and one backward pass.
 enum Does {
   kNothingElse = 0,
   kWanders = 1,      // through the units in another order than that of registration

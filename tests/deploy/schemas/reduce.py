@@ -12,10 +12,10 @@ import sys
 import zipfile
 
 FOLDER = pathlib.Path(__file__).parent
-# Of Kubernetes itself; to what the other kinds' definitions refer is found in those.
+# Kinds of Kubernetes itself. Definitions that other kinds refer to are found in these.
 KINDS = ("io.k8s.api.batch.v1.Job", "io.k8s.api.core.v1.Service")
 
-# Where the API takes a few words only, the published schemas name them in the description, which is dropped.
+# Some fields take a few words only. The published schemas name them in the description, which is dropped.
 _WORDS = {
     "io.k8s.api.batch.v1.JobSpec": {
         "completionMode": ("NonIndexed", "Indexed"),

@@ -1,4 +1,4 @@
-// What other machines say, shown to people.
+// Text from other machines, shown to people.
 #include "cohort/launcher/base/printable.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What dlaunch doctor makes of a machine.
+// Findings of dlaunch doctor about a machine.
 #include "cohort/launcher/commands/doctor.h"
 
 #include <gtest/gtest.h>

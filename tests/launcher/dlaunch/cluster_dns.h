@@ -45,7 +45,7 @@ class ClusterDns {
   std::thread thread_;
 };
 
-// What the kubelet makes of a pod's name, subdomain and address.
+// The kubelet's translation of a pod's name, subdomain and address.
 class PodSurroundings {
  public:
   // `full_name` is "host.subdomain.namespace.svc.cluster.local".

@@ -155,7 +155,7 @@ int DlaunchProcess::Wait(std::chrono::seconds timeout) {
       },
       timeout);
   if (!ended) return -1;
-  // What was written before its end; others may hold the pipes still where something went wrong.
+  // Collects output that was written before its end; others may hold the pipes still if something went wrong.
   WaitUntil([this] { return out_fd_ < 0 && err_fd_ < 0; }, std::chrono::seconds(2));
   return WIFSIGNALED(status_) ? 128 + WTERMSIG(status_) : WEXITSTATUS(status_);
 }

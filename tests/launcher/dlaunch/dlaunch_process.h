@@ -50,7 +50,7 @@ class DlaunchProcess {
 
   // Living processes of the job, dlaunch included: pid to command line (arguments separated by blanks).
   std::map<pid_t, std::string> Processes() const;
-  // Those whose command line holds `text`, ascending.
+  // Returns processes whose command line holds `text`, ascending.
   std::vector<pid_t> ProcessesWith(const std::string& text) const;
   // The agent of a node of this machine, never its sentinel, which has the agent's name until it is scheduled. Throws
   // std::out_of_range where there is none, so that no signal goes to process 0.

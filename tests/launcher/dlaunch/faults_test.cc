@@ -28,8 +28,7 @@ constexpr std::chrono::seconds kGone{20};
 // Each rank has a child in its session, one in a session of its own, and an orphan.
 constexpr char kFamily[] = "(sleep 1000 &); setsid sleep 1000 & sleep 1000 & echo up; wait";
 
-// What stays in the places where programs leave things behind. /tmp is others' as well, so jobs get a folder of their
-// own.
+// The files in places where programs leave things behind. /tmp belongs to others as well, so jobs get their own folder.
 std::set<string> SharedMemoryFiles() {
   std::set<string> files;
   std::error_code ignored;
@@ -123,7 +122,7 @@ TEST_F(Faults, KilledAgentAndItsSentinel) {
   ExpectAllGone();
 }
 
-// What holds the agent's output would hold the whole job, and keep what its ranks have left behind.
+// Anything that holds the agent's output would hold the whole job, and keep what its ranks have left behind.
 TEST_F(Faults, KilledAgentWhoseSentinelIsStopped) {
   StartFamily();
   const pid_t sentinel = Sentinel(0);
@@ -153,7 +152,7 @@ TEST_F(Faults, KilledDlaunchAndAgents) {
   ExpectAllGone();
 }
 
-// What has dropped its environment and left its session is known by its cgroup alone.
+// A process that has dropped its environment and left its session is known by its cgroup alone.
 TEST_F(Faults, KilledDlaunchAndAgentOfStrangersInACgroup) {
   const auto parent = OwnCgroup();
   if (!parent.ok()) GTEST_SKIP() << parent.status().message();

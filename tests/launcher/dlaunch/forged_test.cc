@@ -1,5 +1,5 @@
-// What comes from another machine can't pass for another rank's output, nor for dlaunch's own words: an ssh that is a
-// script, and agents that are none.
+// Data from another machine cannot pass for another rank's output, nor for dlaunch's own words. The tests use an ssh
+// that is a script, and agents that are none.
 #include <gtest/gtest.h>
 
 #include <fstream>

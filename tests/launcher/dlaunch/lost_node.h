@@ -15,7 +15,7 @@ namespace cohort::launcher {
 
 inline constexpr std::chrono::seconds kGone{20};
 
-// What a rank of the jobs below prints.
+// The line that a rank of the jobs below prints.
 inline std::string Line(int epoch, int rank, int size, int node) {
   const std::string name = std::to_string(rank);
   return "[" + name + "] epoch " + std::to_string(epoch) + " rank " + name + " of " + std::to_string(size) + " node " +

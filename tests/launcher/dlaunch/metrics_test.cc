@@ -33,7 +33,7 @@ runtime::FileDescriptor Connect(int port) {
   return fd;
 }
 
-// What the server answers until it closes the connection; empty where nobody answers for 20 s.
+// Returns the server's answer until it closes the connection; empty if nobody answers for 20 s.
 string Ask(int port, const string& request) {
   const runtime::FileDescriptor fd = Connect(port);
   if (!fd.valid() || ::send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL) < 0) return "";

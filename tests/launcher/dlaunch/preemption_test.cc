@@ -39,7 +39,7 @@ void WaitUntilUnderWay(DlaunchProcess* job) {
   }
 }
 
-// What each rank says that it has stopped before.
+// The steps that ranks say they have stopped before.
 std::set<string> Stops(const TemporaryFolder& folder) {
   std::set<string> stops;
   for (int rank = 0; rank < kRanks; ++rank) stops.insert(ReadFile(folder.path() + "/stopped-" + std::to_string(rank)));

@@ -1,4 +1,4 @@
-// What can't work is refused at once, with a status, a cause and a remedy, and starts nothing.
+// Jobs that cannot work are refused at once, with a status, a cause and a remedy, and start nothing.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
@@ -214,7 +214,7 @@ TEST(Refused, NoPortLeftForTheRanks) {
   EXPECT_NE(job.err().find(range), std::string::npos) << job.err();
 }
 
-// Who starts a daemon so means it; whoever else did hears why nothing is seen.
+// A user who starts a daemon this way means it; any other user learns why no output is seen.
 TEST(Told, ThatOutputIsLost) {
   DlaunchProcess job({"-n", "2", "true"}, {.without_output = true});
   EXPECT_EQ(job.Wait(), 0);

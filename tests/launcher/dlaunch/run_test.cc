@@ -436,7 +436,7 @@ TEST(Run, ALimitOnOutputDropsTheMiddleAndSaysSo) {
   EXPECT_EQ(std::count(kept.begin(), kept.end(), '\n'), 100'000);
 }
 
-// What is above the limit follows while the rank lives on.
+// Output above the limit follows while the rank lives on.
 TEST(Run, ALimitOnOutputDelaysWhatItDoesNotDrop) {
   const TemporaryFolder folder;
   const string go = folder.path() + "/go";

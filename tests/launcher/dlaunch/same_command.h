@@ -1,4 +1,4 @@
-// What every way to two nodes runs: `dlaunch --nnodes 2 train_digits`, with no address and no port.
+// Every way to two nodes runs this: `dlaunch --nnodes 2 train_digits`, with no address and no port.
 #pragma once
 
 #include <string>

@@ -25,7 +25,7 @@ inline bool WaitUnread(const std::function<bool()>& condition) {
   return true;
 }
 
-// What the process has written so far, to whatever it was.
+// The bytes that the process has written so far, to any file.
 inline size_t BytesWritten(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/io");
   std::string name;

@@ -73,7 +73,7 @@ bool Blocks(const DlaunchProcess& job, int signal) {
   return !blocked.empty() && (std::stoull(blocked, nullptr, 16) >> (signal - 1) & 1) != 0;
 }
 
-// What it says once the agent's output has ended, before it is killed.
+// The way says this once the agent's output has ended, before it is killed.
 TEST(Stalled, AWordyWayToAHostFillsNoMemory) {
   const TemporaryFolder folder;
   const string way = folder.AddScript("ssh", "#!/bin/sh\ncase \"$*\" in *--inventory*) exec " +

@@ -1,5 +1,5 @@
-// What dlaunch and its agents read of each other, and what dlaunch reads of those who ask for its job. The first byte
-// chooses:
+// Fuzzes the messages that dlaunch and its agents read of each other, and the requests for its job that dlaunch reads.
+// The first byte chooses:
 //
 //   - dlaunch itself, with pipes of agents that are none: they send messages of the protocol with any content, bytes
 //     that are nothing, or end; meanwhile someone asks for the job, as `dlaunch status`, `top` and `kill` do. Whatever
@@ -382,7 +382,7 @@ void Try(FuzzInput input) {
 }  // namespace
 }  // namespace cohort::launcher
 
-// What ranks and agents print is not for those who read libFuzzer's own lines.
+// The output of ranks and agents would disturb readers of libFuzzer's own lines.
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
   static std::vector<char*> arguments(*argv, *argv + *argc);
   static char mask[] = "-close_fd_mask=3";

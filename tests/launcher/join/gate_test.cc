@@ -111,7 +111,7 @@ class Gate : public ::testing::Test {
     while (std::filesystem::is_symlink("/proc/" + std::to_string(pid_) + "/fd/" + std::to_string(next))) ++next;
     return next;
   }
-  // Of CPU time that the gate uses within a second from now.
+  // CPU time that the gate uses within a second from now.
   double UsedInASecond() const {
     const auto ticks = [&] { return ReadProcessState(pid_).value_or(ProcessState()).cpu_ticks; };
     const auto before = ticks();
@@ -208,7 +208,7 @@ TEST_F(Gate, ANodeThatTakesAnothersPlaceLeavesTheOthersAlone) {
   EXPECT_TRUE(Says("joined: 4 of 5"));
 }
 
-// Who has seen a node's knock can repeat it, and gets a carrier each time.
+// An observer of a node's knock can repeat it, and gets a carrier each time.
 TEST_F(Gate, ThoseWhoKnockWithoutTheKeyAreBounded) {
   constexpr size_t kCarriers = 64;
   ASSERT_NO_FATAL_FAILURE(Open({.count = 1}));

@@ -1,4 +1,4 @@
-// What a gate says while nobody comes.
+// The reminders of a gate while nobody comes.
 #include <gtest/gtest.h>
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// What is found on this machine, and what ranks find in their environment.
+// The findings on this machine, and the environment that ranks get.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

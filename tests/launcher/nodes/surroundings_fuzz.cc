@@ -21,7 +21,7 @@ void Check(bool promise) {
   if (!promise) std::abort();
 }
 
-// What is accepted keeps the promises of host_list.h, on which command lines rely.
+// Accepted lists keep the promises of host_list.h, on which command lines rely.
 void CheckHosts(const absl::StatusOr<std::vector<HostEntry>>& hosts) {
   if (!hosts.ok()) return Check(!hosts.status().message().empty());
   Check(!hosts->empty() && hosts->size() <= static_cast<size_t>(kMaxNodes));

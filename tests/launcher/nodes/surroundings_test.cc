@@ -1,4 +1,4 @@
-// What schedulers' variables tell, and how their nodes are reached. Variables as captured from the schedulers.
+// The contents of schedulers' variables, and the way to their nodes. Variables as captured from the schedulers.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What users of other launchers type, and what their operators set.
+// Options that users of other launchers type, and variables that their operators set.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -32,7 +32,7 @@ TEST(Familiar, NamesOfOtherLaunchersAreTaken) {
   EXPECT_FALSE(Parse({"--ppn", "none"}).ok());
 }
 
-// What CLI11 would take for -h, -H or -n with something behind it.
+// CLI11 would take these for -h, -H or -n with something behind it.
 TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
   const std::pair<std::vector<string>, string> refused[] = {
       {{"-hosts", "a,b"}, "did you mean --hosts?"},

@@ -1,4 +1,5 @@
-// What users type, and what becomes of it. Refusals are tested with the real program, in tests/launcher/dlaunch/.
+// Command lines as users type them, and the resulting options. Refusals are tested with the real program, in
+// tests/launcher/dlaunch/.
 #include "cohort/launcher/options/options.h"
 
 #include <gmock/gmock.h>

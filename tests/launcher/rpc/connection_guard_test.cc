@@ -83,7 +83,7 @@ class ConnectionGuardTest : public ::testing::Test {
     Dial(socket);
     return socket;
   }
-  // What gRPC calls that side of it.
+  // Returns gRPC's name for that side of it.
   static std::string NameOf(const FileDescriptor& socket) {
     sockaddr_in own{};
     socklen_t size = sizeof own;

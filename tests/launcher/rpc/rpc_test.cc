@@ -56,7 +56,7 @@ v1::NodeOffer MakeOffer(uint32_t node) {
   return offer;
 }
 
-// What one client hears.
+// Collects the messages that one client receives.
 class Ear {
  public:
   RendezvousClient::Callbacks callbacks() {

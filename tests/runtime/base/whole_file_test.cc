@@ -219,7 +219,7 @@ TEST_F(WholeFile, FileOfAnotherUserInAStickyFolderIsKnownBefore) {
 
 TEST_F(WholeFile, ErrorOfCloseIsOne) {
   ASSERT_TRUE(WriteWholeFile(Path("a"), "old").ok());
-  // What is closed already cannot be closed again: it stands for a quota that is known only then.
+  // A descriptor that is closed already cannot be closed again: it stands for a quota that is known only then.
   bool first = true;
   const TextSource source = [&]() -> absl::StatusOr<std::string_view> {
     if (std::exchange(first, false)) return "new";

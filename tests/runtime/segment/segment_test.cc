@@ -108,7 +108,7 @@ TEST(SegmentTest, AllocationsNeverOverlapAndFreedPagesGoBack) {
     }
   }
   for (const auto& [offset, block] : live) segment->Free(block);
-  // What stays are the pieces that small blocks are cut from.
+  // The remaining pages are the pieces that small blocks are cut from.
   EXPECT_LE(Pages(*segment), before + 2 * 64);
 }
 

@@ -47,7 +47,7 @@ using cohort::comm::cuda::Kernels;
 extern "C" {
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  // What nvcc's fat binaries begin with.
+  // The number that nvcc's fat binaries begin with.
   uint32_t magic = 0;
   std::memcpy(&magic, image, sizeof magic);
   if (magic != 0xba55ed50u) return CUDA_ERROR_INVALID_IMAGE;

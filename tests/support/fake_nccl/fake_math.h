@@ -21,7 +21,7 @@ struct CollectiveShape {
   ncclRedOp_t op = ncclSum;
   int root = -1;
 };
-// What one rank brings.
+// The contribution of one rank.
 struct Part {
   const void* in = nullptr;
   void* out = nullptr;

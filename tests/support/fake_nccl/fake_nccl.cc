@@ -38,7 +38,7 @@ struct Group {
 };
 thread_local Group group;
 
-// What the configuration says of this call: true when it is the one that goes wrong.
+// Returns whether the configuration makes this call the one that goes wrong.
 bool Hit(const ncclComm& communicator, FakeNcclMode mode) {
   return configuration.mode == mode && (configuration.rank == -1 || configuration.rank == communicator.rank) &&
          calls[communicator.rank] == configuration.k;
@@ -117,7 +117,7 @@ ncclResult_t Run(ncclComm* communicator, cudaStream_t stream, Part part, Collect
     collective.shape = shape;
     collective.parts.push_back(mine);
     if (static_cast<int>(collective.parts.size()) < world.size) return;
-    // Whoever has aborted is not there any more, nor its memory: the others wait for ever.
+    // A rank that has aborted is not there any more, nor its memory: the others wait for ever.
     if (std::any_of(collective.parts.begin(), collective.parts.end(), [](const Part& each) { return each.task->done; }))
       return;
     Collective whole = std::move(collective);

@@ -1,4 +1,4 @@
-// What NCCL has got since 2.18.1.
+// The functions that NCCL has got since 2.18.1.
 #include <algorithm>
 #include <atomic>
 #include <cstddef>

@@ -31,7 +31,7 @@ struct State {
 State& GlobalState();
 
 struct Stream;
-// What a graph repeats: puts an operation on a stream.
+// The part that a graph repeats: puts an operation on a stream.
 using Operation = std::function<void(Stream&)>;
 struct Graph {
   std::vector<Operation> operations;

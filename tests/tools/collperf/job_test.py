@@ -111,7 +111,8 @@ class Collperf(unittest.TestCase):
             reason = "collperf where a node is lost: this build has no UCX, which ranks on two hosts need"
             print("skipped: " + reason)
             self.skipTest(reason)
-        # Where the gate is made, and in the midst of calls, of which there are more than will ever be made.
+        # The parent dies where the gate is made, and in the midst of calls, of which there are more than will ever be
+        # made.
         for moment in ("kill -9 $PPID; exec sleep 1000;", "(sleep 3; kill -9 $PPID) &"):
             began = time.monotonic()
             script = '[ $RANK != 2 ] || { %s }; exec "$0" all_reduce -b 4M -e 4M -n 65536' % moment

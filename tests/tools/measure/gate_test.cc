@@ -17,7 +17,7 @@ namespace {
 
 constexpr int kRanks = 3;
 
-// What every gate must do: nobody leaves before all have come, and numbers are combined.
+// Every gate must do this: nobody leaves before all have come, and numbers are combined.
 void Meet(Gate& gate, int rank, std::atomic<int>* arrived) {
   for (int round = 1; round <= 50; ++round) {
     arrived->fetch_add(1);

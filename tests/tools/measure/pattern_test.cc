@@ -19,7 +19,7 @@ std::vector<char> InputOf(Pattern pattern, int rank) {
   return in;
 }
 
-// What `rank` must have after an operation that moves data, made with nothing but copies of blocks.
+// The data that `rank` must have after an operation that moves it, made with nothing but copies of blocks.
 std::vector<char> MovedTo(const Pattern& pattern, int rank) {
   const size_t block = static_cast<size_t>(pattern.count * pattern.type.bytes);
   const int blocks = BlocksOf(pattern.operation, rank == pattern.root, pattern.ranks).out;

@@ -45,7 +45,7 @@ class Plan(unittest.TestCase):
             self.assertIn("nothing was proved: ", done.stderr, command)
             self.assertIn(why, done.stderr, command)
             self.assertIn("give a group that it serves", done.stderr, command)
-        # What does not apply is no failure where others are proved, or other sizes.
+        # An operation that does not apply is no failure if others are proved, or other sizes.
         for command in ("all_reduce --nodes 2", "all_gather --ranks 3", "all_gather recursive_doubling --sizes 3-4",
                         "all_reduce leader:flat+ring --nodes 2"):
             done = run("check", *command.split())

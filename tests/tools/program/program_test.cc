@@ -1,4 +1,4 @@
-// What every tool's main does around its body.
+// The frame that every tool's main puts around its body.
 #include "tools/program/program.h"
 
 #include <fcntl.h>

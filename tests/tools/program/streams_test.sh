@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What the command-line tools do when their output is closed, full or not read to its end, and with arguments that make
-# no sense: a message, the right exit status, no file that is half there.
+# Runs the command-line tools with an output that is closed, full or not read to its end, and with arguments that make
+# no sense. They must give a message and the right exit status, and leave no file that is half there.
 set -uo pipefail
 bin=${COHORT_TEST_BIN_DIR:?}
 folder=$(mktemp -d)

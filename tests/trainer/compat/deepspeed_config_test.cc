@@ -103,7 +103,7 @@ TEST(DeepSpeedConfig, NamesTheKeyThatIsWrong) {
   EXPECT_THROW(ReadDeepSpeedConfig("/nonexistent/ds.json", 1), c10::Error);
 }
 
-// What would wrap around would be taken for a small number, and train something else without a word.
+// A number that wraps around would be taken for a small one, and train something else without a word.
 TEST(DeepSpeedConfig, RefusesNumbersThatNoRunCanHave) {
   const auto with = [](const std::string& more) { return ErrorOf(R"({"train_batch_size": 8, )" + more + "}"); };
   EXPECT_THAT(with(R"("zero_optimization": {"stage": 4294967298})"),

@@ -93,7 +93,7 @@ TEST(DeepSpeedEngine, TrainsInBFloat16) {
   Train(engine);
   for (size_t i = 0; i < net->parameters().size(); ++i) {
     EXPECT_EQ(net->parameters()[i].scalar_type(), torch::kBFloat16);
-    // Where a gradient is nearly zero its sign may differ, and Adam steps by 0.02 all the same.
+    // If a gradient is nearly zero its sign may differ, and Adam steps by 0.02 all the same.
     const at::Tensor difference = net->parameters()[i].to(torch::kFloat32) - expected->parameters()[i];
     EXPECT_LT(difference.abs().mean().item<double>(), 0.03) << i;
   }

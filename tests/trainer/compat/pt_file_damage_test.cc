@@ -41,7 +41,7 @@ uint32_t Crc32(const std::string& data) {
 struct Entry {
   std::string name;
   std::string data;
-  // What its directory says instead of the truth.
+  // The false values that its directory gives.
   uint64_t bytes = UINT64_MAX, offset = UINT64_MAX;
   uint16_t method = 0;
   bool wide = false;  // in 64-bit fields
@@ -172,7 +172,7 @@ TEST_F(PtFileDamage, IsAnErrorWhereverTheFileEnds) {
   }
 }
 
-// What is no error is in a place without meaning.
+// A flip that is no error is in a place without meaning.
 TEST_F(PtFileDamage, ChangesNoValueWhateverBitFlips) {
   const std::string whole = Zip(Entries(GoodPickle()), UINT64_MAX, true);
   for (size_t place = 0; place < whole.size(); ++place) {

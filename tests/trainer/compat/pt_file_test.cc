@@ -30,7 +30,7 @@ class PtFile : public ::testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
-  // What `save` makes as `path`, in Python, with torch and nn.
+  // Returns the file that `save` makes as `path`, in Python, with torch and nn.
   std::string Written(const std::string& save) const {
     const std::string path = (folder_ / "file.pt").string(), script = (folder_ / "write.py").string();
     std::ofstream(script) << "import sys, collections, os\nimport torch\nfrom torch import nn\npath = sys.argv[1]\n"

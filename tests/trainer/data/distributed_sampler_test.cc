@@ -107,7 +107,7 @@ TEST(DistributedSampler, GoesOnElsewhereInTheMiddleOfAnEpoch) {
   EXPECT_THROW(done.set_consumed(-1), c10::Error);
 }
 
-// What the same ranks still have to do is what they would have done, also where they don't share the examples evenly.
+// The same ranks continue with the examples they would have had, also if they do not share the examples evenly.
 TEST(DistributedSampler, GoesOnAsIfUndisturbed) {
   constexpr int64_t kSize = 1003, kConsumed = 400;
   for (const bool drop_last : {false, true}) {

@@ -121,7 +121,7 @@ class Options(unittest.TestCase):
                 self.assertIn("exported %s/step-00000001 as " % root, done.stdout)
             with open(os.path.join(folder, "a"), "rb") as a, open(os.path.join(folder, "b"), "rb") as b:
                 self.assertEqual(a.read(), b.read())
-            # Of a run that is over: what it resumed, which need not be the newest.
+            # From a run that is over: the checkpoint that it resumed, which need not be the newest.
             for name in os.listdir(os.path.join(used, "step-00000003")):
                 os.truncate(os.path.join(used, "step-00000003", name), 0)
             done = run(*gpt, used, "--resume", "--export", os.path.join(folder, "c"))

@@ -93,7 +93,7 @@ class TrainGpt : public ::testing::Test {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
-  // What train_gpt prints after a step.
+  // The line that train_gpt prints after a step.
   std::string StepLine(int step) const {
     char line[32];
     std::snprintf(line, sizeof line, "step %4d/%d ", step, length_.steps);

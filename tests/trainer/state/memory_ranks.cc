@@ -1,4 +1,4 @@
-// What saves memory without changing results: activation checkpointing, small types with float32 copies, split state.
+// Memory savings that do not change results: activation checkpointing, small types with float32 copies, split state.
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -408,7 +408,7 @@ ModelStateBytes MeasuredReplicated(const std::string& mode) {
   return MeasureModelState(zero != nullptr ? StateOf(*model, *zero, *world) : StateOf(*model, *optimizer, *world));
 }
 
-// Of `shards` ranks this is one, by turns.
+// This rank is one of `shards` ranks, by turns.
 void ExpectNear(const std::string& mode, const ModelStateBytes& bytes, DataParallelMode kind, int shards) {
   std::vector<std::vector<int64_t>> sizes;
   for (const auto& parameter : Wide(torch::kFloat32).parameters()) sizes.push_back(parameter.sizes().vec());
@@ -439,7 +439,7 @@ TEST(ModelState, IsWithinFivePercentOfTheFormula) {
                world->size() / 2);
   }
   EXPECT_EQ(PredictModelState(1000, {.mode = DataParallelMode::kZero2, .shards = 4}).total(), 4000 + 12000 / 4);
-  // Of 5 rows the first of 4 ranks has 2, the last none; all else is spread evenly.
+  // With 5 rows the first of 4 ranks has 2, the last none; all else is spread evenly.
   const std::vector<std::vector<int64_t>> sizes = {{5, 3}, {}};
   const ModelStateFormula fsdp = {.mode = DataParallelMode::kFsdp, .shards = 4};
   EXPECT_EQ(PredictModelState(sizes, fsdp).total(), 16 * (2 * 3 + 1));

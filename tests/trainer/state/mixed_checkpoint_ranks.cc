@@ -136,7 +136,7 @@ TEST_F(MixedCheckpoints, OfFloat32ShardsLoadIntoMasterWeights) {
   }
 }
 
-// Where nothing keeps what bfloat16 can't hold, in the checkpoint or in the optimizer.
+// Neither the checkpoint nor the optimizer keeps the values that bfloat16 cannot hold.
 TEST_F(MixedCheckpoints, AreRefusedWhereFloat32WouldBeLost) {
   Fsdp saved;
   SaveTrainingState(*world, At("saved"), saved.state, {});

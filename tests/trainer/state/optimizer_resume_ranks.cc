@@ -1,5 +1,4 @@
-// What a loaded checkpoint makes of an optimizer: its state and its groups' options are the saved ones, and nothing
-// else.
+// A loaded checkpoint restores an optimizer: its state and its groups' options are the saved ones, and nothing else.
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -112,7 +111,7 @@ TEST_F(Checkpoints, ResumeRefusesGroupsOfAnotherShape) {
   EXPECT_THAT(error_of(two), HasSubstr("has 1 param groups and this one 2"));
 }
 
-// Of the same number of parameters or another: the names say what the numbers only hint at.
+// The number of parameters may be equal or not: the names say what the numbers only hint at.
 TEST_F(Checkpoints, ResumeNamesTheParametersOfAnotherModel) {
   struct Other : torch::nn::Module {
     explicit Other(bool fewer) {

@@ -58,7 +58,7 @@ def differences(folder, ranks):
         if (array.dtype.name, list(array.shape), array.tobytes()) != (kind, shape, written[PREFIX + name]):
             found.append(f"{name} is {array.dtype} {array.shape}, or has other bytes")
 
-    # Of the ranks' files, pieces "name[begin:end]" in order make the whole.
+    # From the ranks' files, pieces "name[begin:end]" in order make the whole.
     pieces = {name: {} for name in TENSORS}
     for rank in range(ranks):
         path = os.path.join(folder, "checkpoint", f"rank-{rank:05}-of-{ranks:05}.safetensors")

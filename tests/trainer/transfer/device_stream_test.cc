@@ -119,7 +119,7 @@ class CudaStreamsTest : public testing::Test {
     devices->waits.clear();
     devices->current = 0;
   }
-  // Of no elements: nothing is on the device.
+  // A tensor of no elements: nothing is on the device.
   static at::Tensor TensorOn(c10::Device device) {
     return at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), nullptr, false),

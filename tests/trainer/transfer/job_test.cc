@@ -1,4 +1,4 @@
-// What a Job sets for the process, and puts back.
+// The settings that a Job makes for the process, and restores.
 #include "cohort/trainer/transfer/job.h"
 
 #include <chrono>

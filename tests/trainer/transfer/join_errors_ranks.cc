@@ -18,8 +18,8 @@ namespace {
 using testing::HasSubstr;
 using torch::optim::SGD;
 
-// Where the loop of the last rank fails: others have begun their backward pass, their clipping or their optimizer's
-// step.
+// The point at which the loop of the last rank fails. The others have begun their backward pass, their clipping or
+// their optimizer's step.
 enum class Fails { kBeforeBackward, kBeforeClip, kBeforeStep };
 constexpr Fails kFails[] = {Fails::kBeforeBackward, Fails::kBeforeClip, Fails::kBeforeStep};
 
@@ -169,7 +169,7 @@ struct Holder : torch::nn::Module {
   explicit Holder(std::shared_ptr<torch::nn::Module> held) { register_module("held", std::move(held)); }
 };
 
-// What is wrapped around what has been used can have no root; others have groups all the same.
+// A wrapper around modules that have been used can have no root; others have groups all the same.
 TEST(JoinErrors, ReachTheGroupsOfOthersBesideShardsThatHaveNone) {
   auto inside = ShardWanderer(*world, {});
   inside->root();

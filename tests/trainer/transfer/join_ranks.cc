@@ -21,7 +21,7 @@ int InputsOf(int rank) {
 }
 int MostInputs() { return InputsOf(world->size() - 1); }
 
-// What the ranks that have an input in `step` make of `model` together.
+// Trains `model` on the inputs of all ranks that have one in `step`.
 template <typename Model>
 void StepOfAll(Model& model, torch::optim::Optimizer& optimizer, int step, bool by_initial, int does) {
   at::Tensor loss = torch::zeros({});
@@ -59,7 +59,7 @@ void ExpectClose(const std::vector<at::Tensor>& actual, const std::vector<at::Te
   }
 }
 
-// What steps do, whether averages are of all ranks, whether gradients go to their owners.
+// Parameters: the content of steps, whether averages are of all ranks, whether gradients go to their owners.
 class JoinOfReplicas : public testing::TestWithParam<std::tuple<int, bool, bool>> {};
 
 TEST_P(JoinOfReplicas, AnswersWhatAveragesClipsAndSteps) {
@@ -281,7 +281,7 @@ void ExpectJoined(ShardedWanderer& model, bool by_initial, int does) {
   }
 }
 
-// What steps do, whether averages are of all ranks.
+// Parameters: the content of steps, and whether averages are of all ranks.
 class JoinOfShards : public testing::TestWithParam<std::tuple<int, bool>> {};
 
 TEST_P(JoinOfShards, AnswersAnyForwardPassAnyOrderAndClipping) {

@@ -67,7 +67,7 @@ std::shared_ptr<FullyShardedDataParallel<Layers>> Shard(Where& where, const Full
 
 using Entries = std::map<std::pair<CollectiveKind, int>, LedgerEntry>;
 
-// Of some steps, after those that settle buckets.
+// The entries of some steps, after those that settle buckets.
 template <typename Model>
 Entries Entered(const std::string& mode, Model& model, torch::optim::Optimizer& optimizer) {
   const auto step = [&] {
@@ -85,7 +85,7 @@ Entries Entered(const std::string& mode, Model& model, torch::optim::Optimizer& 
   return ledger.entries();
 }
 
-// What the groups of this rank send in a step; nothing else may be entered.
+// Expects the bytes that the groups of this rank send in a step; nothing else may be entered.
 void ExpectSent(const std::string& mode, const Entries& entries,
                 std::map<std::pair<CollectiveKind, int>, int64_t> sent) {
   for (const auto& [key, entry] : entries) {

@@ -18,7 +18,7 @@ constexpr int kBlocks = 16;
 constexpr int kWidth = 24;
 constexpr int kStepsSeen = 3;
 
-// What a block computes, in seconds.
+// The computation of a block, in seconds.
 struct Cost {
   SimulatedLink* link = nullptr;
   double forward = 0, backward = 0;

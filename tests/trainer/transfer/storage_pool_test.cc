@@ -45,7 +45,8 @@ void Free(void* block) {
   std::free(block);
 }
 
-// Of the CPU, or of the current index of the other device. (libtorch 2.x calls the second allocate, and has copy_data.)
+// The allocator of the CPU, or of the current index of the other device. (libtorch 2.x calls the second allocate, and
+// has copy_data.)
 struct Counting final : c10::Allocator {
   explicit Counting(c10::DeviceType device) : device_type(device) {}
   c10::DataPtr allocate(size_t bytes) const {

@@ -1,5 +1,5 @@
-// What goes wrong under FullyShardedDataParallel: models that differ, forward passes that throw, batches that one rank
-// has more of.
+// Errors under FullyShardedDataParallel: models that differ, forward passes that throw, batches that one rank has more
+// of.
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -354,7 +354,7 @@ TEST(FsdpErrors, OfABackwardPassOfAllRanksLeaveTheNextOneAlone) {
   }
 }
 
-// What the others' parts of the loss have brought would be lost without a word.
+// The contributions of the others' parts of the loss would be lost without a word.
 TEST(FsdpErrors, RefuseAModelThatIsCheckpointedInOneOfTwoForwardPasses) {
   auto model = Shard(*world);
   const at::Tensor input = InputOf(world->rank()).requires_grad_();

@@ -1,5 +1,5 @@
-// What is read and written while units of FullyShardedDataParallel are gathered: SummonFullParams, and checkpoints and
-// initial values after a forward pass without a backward pass.
+// Reads and writes while units of FullyShardedDataParallel are gathered: SummonFullParams, and checkpoints and initial
+// values after a forward pass without a backward pass.
 #include <functional>
 #include <memory>
 

@@ -1,4 +1,4 @@
-// What takes every parameter as a whole one refuses shards: each rank's rows would pass for all of them.
+// Code that needs every parameter whole refuses shards: each rank's rows would pass for all of them.
 #include <functional>
 #include <memory>
 #include <string>
@@ -31,7 +31,7 @@ struct Residual : Shardable<Residual> {
   torch::nn::Linear linear{nullptr};
 };
 
-// Of a mixture of shards a checkpoint is made that can be loaded: the name of the tensor and its size fit.
+// A mixture of shards would make a checkpoint that can be loaded: the name of the tensor and its size fit.
 TEST(FsdpNotWhole, IsRefusedByStateOf) {
   const auto sharded = Shard(*world);
   SGD optimizer(sharded->parameters(), 0.1);

@@ -1,4 +1,5 @@
-// What FullyShardedDataParallel keeps between forward and backward, and shards that DistributedDataParallel replicates.
+// Memory that FullyShardedDataParallel keeps between forward and backward, and shards that DistributedDataParallel
+// replicates.
 #include <memory>
 
 #include "cohort/trainer/state/training_state.h"

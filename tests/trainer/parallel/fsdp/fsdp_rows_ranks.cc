@@ -110,7 +110,7 @@ TEST(FsdpRows, AreTheChunksOfTorchOnAnyNumberOfRanks) {
   }
 }
 
-// What every rank has changed alike under SummonFullParams is in its rows afterwards, however large they are.
+// Values that every rank has changed alike under SummonFullParams are in its rows afterwards, however large they are.
 TEST(FsdpRows, AreWrittenBack) {
   for (const bool small_type : {false, true}) {
     FullyShardedDataParallelOptions options;

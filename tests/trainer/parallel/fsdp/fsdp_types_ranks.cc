@@ -45,7 +45,7 @@ TEST(FsdpTypes, ReachTensorsInContainers) {
   for (const auto& part : model.sharded_parameters()) EXPECT_TRUE(part.tensor.grad().defined()) << part.name;
 }
 
-// What refers to tensors can't refer to their casts, and what is more than a tensor would lose that.
+// A type that refers to tensors cannot refer to their casts. A type that is more than a tensor would lose that part.
 struct Labelled : at::Tensor {
   int label = 0;
 };

@@ -182,7 +182,7 @@ TEST(FsdpInPlace, ComputesInSmallTypesAndKeepsFloat32) {
   }
 }
 
-// What every rank draws alike.
+// The random numbers that every rank draws alike.
 std::mt19937 SharedRandom() {
   uint32_t seed = std::random_device()();
   EXPECT_TRUE(world->Broadcast(comm::Buffer(reinterpret_cast<uint8_t*>(&seed), sizeof seed), 0).Wait().ok());

@@ -266,7 +266,7 @@ TEST(GradientAsBucketView, AccumulatesInNoSync) {
   ExpectGradients(*model, expected);
 }
 
-// What a hook gives after `steps` steps on the same inputs, next to the exact average.
+// The result of a hook after `steps` steps on the same inputs, next to the exact average.
 std::vector<at::Tensor> WithHook(const std::shared_ptr<CommHook>& hook, int steps, std::vector<at::Tensor>& exact,
                                  bool views) {
   auto model = std::make_shared<Net>(16);

@@ -25,7 +25,7 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// What forward passes were given, from all replicas.
+// The inputs of forward passes, from all replicas.
 struct Log {
   runtime::Mutex mutex;
   std::vector<int64_t> sizes COHORT_GUARDED_BY(mutex);
@@ -154,7 +154,7 @@ TEST(DataParallel, KeepsGraphsOfSeveralForwardPasses) {
   second.backward();
   ExpectGradients(*net, expected);
 
-  // What was computed with weights that have changed since can't be derived, as in any module.
+  // A result computed with weights that have changed since cannot be derived, as in any module.
   const at::Tensor stale = loss(parallel.forward(Input(6)));
   {
     const torch::NoGradGuard no_grad;

@@ -1,5 +1,5 @@
-// What DistributedDataParallel promises, seen from inside a job: run as `dlaunch --nproc-per-node N <this>`, every rank
-// runs all tests. Expected values are computed by each rank for itself.
+// The promises of DistributedDataParallel, seen from inside a job: run as `dlaunch --nproc-per-node N <this>`, every
+// rank runs all tests. Each rank computes the expected values for itself.
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -137,7 +137,7 @@ TEST(DistributedDataParallel, RefusesASecondBackwardPassOfOneForwardPass) {
     } else {
       loss.backward({}, /*retain_graph=*/true);
       ExpectGradients(*model, expected);
-      // What gives parameters no gradients may look into the graph, and say nothing of later passes.
+      // A pass that gives parameters no gradients may look into the graph, and say nothing of later passes.
       EXPECT_TRUE(torch::autograd::grad({loss}, {x}, {}, /*retain_graph=*/true)[0].defined());
       const auto guard = ddp.no_sync();
       ddp.forward(InputOf(2)).pow(2).mean().backward();
@@ -180,7 +180,7 @@ TEST(DistributedDataParallel, RefusesABackwardPassAfterOneThatAnExceptionHasEnde
   }
 }
 
-// What averages nothing itself takes nothing from the backward pass that is to come.
+// A pass that averages nothing itself takes nothing from the backward pass that is to come.
 TEST(DistributedDataParallel, AveragesAfterOtherPassesBetweenForwardAndBackward) {
   for (const bool finds_unused : {false, true}) {
     auto model = std::make_shared<Net>();
@@ -241,7 +241,8 @@ TEST(DistributedDataParallel, AccumulatesAfterAForwardPassWithoutABackwardPass) 
   }
 }
 
-// What waits for its backward pass averages with what no_sync has accumulated meanwhile, or in the same pass.
+// A forward pass that waits for its backward pass averages with the gradients that no_sync has accumulated meanwhile,
+// or in the same pass.
 TEST(DistributedDataParallel, AveragesWhatWasAccumulatedBeforeItsBackwardPass) {
   for (const char* order : {"after", "before", "together"}) {
     SCOPED_TRACE(order);
@@ -273,7 +274,7 @@ struct TwoHeads : torch::nn::Module {
   torch::nn::Linear b = register_module("b", torch::nn::Linear(6, 4));
 };
 
-// Those of the second come before the pass is known to be one that averages.
+// The second pass' gradients come before the pass is known to be one that averages.
 TEST(DistributedDataParallel, AveragesAHeadThatOnlyTheForwardPassUnderNoSyncHasUsed) {
   auto model = std::make_shared<TwoHeads>();
   DistributedDataParallel<TwoHeads> ddp(model, *world);

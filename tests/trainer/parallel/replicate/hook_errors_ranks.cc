@@ -1,4 +1,4 @@
-// What a communication hook throws within autograd, at any place and of any type, is an error everywhere.
+// An exception from a communication hook within autograd, at any place and of any type, is an error everywhere.
 #include <chrono>
 #include <memory>
 #include <new>

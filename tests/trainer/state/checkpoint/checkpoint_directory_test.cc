@@ -1,4 +1,4 @@
-// What a checkpoint is written into, and what must not get lost by it.
+// The directory that a checkpoint is written into, and the files that it must not lose.
 #include "cohort/trainer/state/checkpoint/checkpoint_directory.h"
 
 #include <fcntl.h>
@@ -84,7 +84,7 @@ class PartialDirectories : public ::testing::Test {
     std::ofstream(At(name + ".partial") + "/rank-00000-of-00001.safetensors") << text;
     partial.Publish();
   }
-  // What a reader of `name` finds as its index.
+  // Returns the index that a reader of `name` finds.
   std::string Read(const std::string& name) const {
     std::string text;
     std::ifstream(ReadablePath(At(name)) + "/index.json") >> text;
@@ -170,7 +170,7 @@ TEST_F(PartialDirectories, BelongToOneJob) {
   EXPECT_EQ(ErrorOfMaking(At("step-1")), "") << "when it is done the next one may";
 }
 
-// Where there are no locks another job may take it away.
+// Without locks another job may take it away.
 TEST_F(PartialDirectories, AreNotPublishedWhenTheyAreAnothers) {
   {
     PartialDirectory first(At("step-1"));
