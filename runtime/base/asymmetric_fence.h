@@ -8,8 +8,8 @@ namespace cohort::runtime {
 // Orders two threads of one process like a sequentially consistent fence on both sides. One does "store A, Light(),
 // load B", the other "store B, Heavy(), load A". At least one of them then sees the other's store.
 //
-// Heavy makes all running threads of the process execute a fence: membarrier(2), 1 to 10 us. Where the kernel has none
-// (before 4.14, or forbidden), and under ThreadSanitizer, both are ordinary fences.
+// Heavy makes all running threads of the process execute a fence: membarrier(2), 1 to 10 us. Both are ordinary fences
+// under ThreadSanitizer, and if the kernel has no membarrier (before 4.14, or forbidden).
 class AsymmetricFence {
  public:
   AsymmetricFence();

@@ -6,10 +6,10 @@
 
 namespace cohort::runtime {
 
-// A waiter polls `spins` times with a pause between, then polls and yields until nothing has moved for `park_after`,
-// then sleeps for `park_slice` at the most. Where CPUs are shared, yielding at once is best: whoever the waiter waits
-// for may need this CPU. So four ranks on two cores all-reduce in 2.6 to 4.5 us rather than the 4.2 to 8.5 us of those
-// that poll for 0.25 us first, eight in 6 to 16 us rather than 10 to 25. A yield costs 0.8 us, a wake-up 30 to 100 us.
+// A waiter polls `spins` times with a pause between, then polls and yields until nothing has moved for `park_after`.
+// Then it sleeps for `park_slice` at the most. If CPUs are shared, yielding at once is best: the rank that it waits for
+// may need this CPU. Four ranks on two cores then all-reduce in 2.6 to 4.5 us. Ranks that poll for 0.25 us first take
+// 4.2 to 8.5 us. Eight ranks take 6 to 16 us rather than 10 to 25. A yield costs 0.8 us, a wake-up 30 to 100 us.
 struct WaitPolicy {
   int spins = 0;
   // The clock is read, for park_after and the deadline, after every so many yields.

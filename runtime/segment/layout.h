@@ -38,8 +38,8 @@ struct DirectoryEntry {
 inline constexpr uint64_t kDeletedKey = ~uint64_t{0};
 inline constexpr uint32_t kDirectoryEntries = 16384;  // a power of two
 
-// A black box. What calls have in common that differ in nothing but their number and time is a description, written
-// once; a record refers to it and is one line. As words, so that a reader beside the writer is no data race.
+// A black box. Calls that differ only in number and time share a description, which is written once. A record refers to
+// it and is one line. It consists of words, so that a reader beside the writer is no data race.
 //
 // A record's `version` is 4 * ticket + {1 being written, 2 started, 3 being finished, 4 finished}; 0: never used.
 struct alignas(64) BlackBoxSlot {
