@@ -2,9 +2,9 @@
 //
 //   partitioned_job MILLISECONDS PROGRAM [ARGUMENT]...
 //
-// Two ranks of PROGRAM on either side; the link is cut so long after all have printed "ready". What the first dlaunch
-// prints on its standard error goes to this one's, and its exit status is this one's; 77, with the reason, where no
-// namespaces can be made.
+// Two ranks of PROGRAM run on either side. The link is cut MILLISECONDS after all have printed "ready". The first
+// dlaunch's standard error and exit status become this one's. The exit status is 77, with the reason, if no namespaces
+// can be made.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 // One rank of a job that loses its last rank, shrinks, and is preempted: `shrink_preemption_ranks HOW FOLDER`. All
-// ranks take part in each step. Who is left prints the step that it stopped before, and among how many.
+// ranks take part in each step. The remaining ranks print the step that they stopped before, and their number.
 //
 //   told    the last rank dies when it has said its step, and before rank 0 has heard of the notice
 //   before  the last rank dies before there is a notice; the others say "goes on" when they have shrunk

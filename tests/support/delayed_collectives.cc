@@ -24,7 +24,7 @@ constexpr uint8_t kUntouched = 0xFF;
 
 size_t BytesOf(const ConstBuffer& buffer) { return static_cast<size_t>(buffer.count) * SizeOf(buffer.dtype); }
 
-// What a collective that is held back reads and writes, as the caller left it.
+// The buffers of a collective that is held back, as the caller left them.
 class HeldBuffers {
  public:
   explicit HeldBuffers(const CallBuffers& buffers) : in_(buffers.in), out_(buffers.out) {
@@ -34,7 +34,7 @@ class HeldBuffers {
   void HideOutput() const {
     if (BytesOf(out_) > 0) std::memset(out_.data, kUntouched, BytesOf(out_));
   }
-  // Where HideOutput has overwritten it.
+  // Restores the input if HideOutput has overwritten it.
   void RestoreInput() const {
     if (InPlace()) std::memcpy(const_cast<void*>(in_.data), saved_.data(), saved_.size());
   }
@@ -44,7 +44,7 @@ class HeldBuffers {
     const auto* found = std::find_if(data, end, [](uint8_t byte) { return byte != kUntouched; });
     return found == end ? "" : Place("output", name, "written to", found - data);
   }
-  // Where it shares memory with the output, that has been looked at.
+  // Skips parts shared with the output: these have been checked.
   std::string ChangedInput(const std::string& name) const {
     const auto* data = static_cast<const uint8_t*>(in_.data);
     const auto* out = static_cast<const uint8_t*>(out_.data);

@@ -23,7 +23,7 @@ class OldCheckpoints {
     if (!resumes) written_.emplace();
   }
 
-  // When `newest` is complete. What can't be removed is said on standard error output, and ends no training.
+  // Called when `newest` is complete. Failures to remove go to standard error output and do not end training.
   void Prune(const std::string& newest) {
     if (written_.has_value()) written_->insert(std::filesystem::path(newest).filename().string());
     try {

@@ -69,7 +69,7 @@ void SaveTrainingState(comm::Communicator& world, const std::string& directory, 
 // - MasterWeights' copies are filled from float32 parameters. Buffers are converted.
 // - Parameters that had no optimizer state then have none afterwards.
 // - Groups get the options that they had, as with PyTorch's load_state_dict. Set others afterwards.
-// - A shared tensor is found under any of its names. Of several tensors, the one under the name in `state` is taken.
+// - A shared tensor is found under any of its names. If there are several, the one under the name in `state` is taken.
 //
 // Throws on every rank the error that one of them met (LoadTensors). Parameters are undefined then. A checkpoint of
 // other parameters or buffers is refused, as PyTorch's strict load_state_dict does. The error names the first one that

@@ -1,4 +1,4 @@
-// CallObserver: stands between the collective calls of collectives.h and their start.
+// CallObserver stands between the collective calls of collectives.h and their start.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@ struct CallBuffers {
   comm::Buffer out;
 };
 
-// One call, or several that are started as one. Refers to the caller's values, which last as long as OnCall.
+// One call, or several that are started as one. It refers to the caller's values, which last as long as OnCall.
 struct ObservedCall {
   comm::Communicator& group;
   comm::CollectiveKind kind;
@@ -26,17 +26,17 @@ struct ObservedCall {
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
-  // Starts the call by calling `start` once, now or before the returned Work is done, and returns the Work of the
-  // caller. Called in the caller's thread; several threads may call at a time.
+  // Starts the call by calling `start` once, now or before the returned Work is done. Returns the caller's Work. It
+  // runs in the caller's thread; several threads may call it at the same time.
   virtual runtime::Work OnCall(const ObservedCall& call, std::function<runtime::Work()> start) = 0;
-  // `group` ends: calls that were not started never will be. Their Works complete with kCancelled.
+  // `group` ends. Calls not started by then never will be, and their Works complete with kCancelled.
   virtual void OnGroupEnd(const comm::Communicator& group) { (void)group; }
 };
 
-// Makes `observer` that of all calls of this process, or none where it is null; returns the one before. It lives until
-// it is replaced and every Work that it has returned is gone. Any thread.
+// Sets the observer of all calls of this process, or none if `observer` is null. Returns the one before. An observer
+// must live until it is replaced and every Work that it has returned is gone. Any thread may call it.
 CallObserver* ExchangeCallObserver(CallObserver* observer);
-// Tells the observer, if there is one, that `group` ends. Called by owners of groups that may go before their users.
+// Tells the observer, if there is one, that `group` ends. Owners of groups that may go before their users call it.
 void NoteGroupEnd(const comm::Communicator& group);
 
 }  // namespace cohort::trainer

@@ -57,7 +57,7 @@ class DlaunchProcess {
   pid_t AgentProcess(int node) const;
   // The process that has RANK=rank in its environment and leads its process group; 0 when there is none.
   pid_t RankProcess(int rank) const;
-  // Waits until nothing of the job lives. What is left after the time, as text; empty: nothing.
+  // Waits until nothing of the job lives. Returns the processes left after the time as text; empty: none.
   std::string WaitUntilGone(std::chrono::seconds timeout);
 
  private:

@@ -6,7 +6,7 @@
 
 namespace cohort::launcher {
 
-// The program and its arguments, a training of seconds. Where this build has no trainer, a program that only measures
+// The program and its arguments, a training of seconds. If this build has no trainer, a program that only measures
 // collectives stands for it, and the test's output says so.
 std::vector<std::string> TrainingProgram();
 // `options` --nnodes 2, and that program.

@@ -2,7 +2,7 @@
 //
 //   u64 length of the header | header, JSON: {"name": {"dtype", "shape", "data_offsets": [begin, end]}, ...} | data
 //
-// Format: https://huggingface.co/docs/safetensors (offsets count from the end of the header). What lies here is plain
+// Format: https://huggingface.co/docs/safetensors (offsets count from the end of the header). The files are plain
 // safetensors; checksums are kept in the checkpoint's index.
 #pragma once
 
