@@ -1,8 +1,9 @@
-// trainer_host_rank: what DistributedDataParallel costs the host for each parameter, and FullyShardedDataParallel for
-// each unit, beside the plain module. A rank of a job; rank 0 prints a row for each.
+// trainer_host_rank: the cost of DistributedDataParallel on the host for each parameter, and of
+// FullyShardedDataParallel for each unit, beside the plain module. It runs as a rank of a job; rank 0 prints a row for
+// each.
 //
 // A step is a forward and a backward pass of parameters so small that computing takes next to no time. Plain and
-// wrapped steps alternate. What a wrapped step takes beyond a plain one is split, for each parameter or unit:
+// wrapped steps alternate. The excess of a wrapped step over a plain one is split, for each parameter or unit:
 //
 //   host      bookkeeping and the calls that start operations; this is what the targets are about
 //   of it     the calls alone

@@ -118,8 +118,8 @@ absl::Status Run(const Options& options, const std::string& command, int64_t* wr
   return session->Finish();
 }
 
-// A rank that leaves the word to another one ends after that one, so that what dlaunch hears of first has its cause
-// with it: the other's end ends this one. Where nothing has, five seconds later, nobody speaks for this rank.
+// A rank that leaves the word to another one ends after it, so that dlaunch first receives the end that has its cause
+// with it. The other's end then ends this one. If nothing has ended it five seconds later, nobody speaks for this rank.
 void LetSpeakerEndFirst() { std::this_thread::sleep_for(std::chrono::seconds(5)); }
 
 int Main(int argc, char** argv) {
