@@ -1,7 +1,7 @@
 // Model state: measured and predicted bytes of parameters, gradients and optimizer state on a rank.
 //
-// P is the number of parameters, and d is the number of ranks that split them. With Adam in mixed precision (2 bytes of
-// parameter, 2 of gradient, 12 of float32 copy and moments) or in float32 (4, 4, 8) a rank keeps:
+// P is the number of parameters, and d is the number of ranks that split them. Adam takes 2 bytes of parameter, 2 of
+// gradient, 12 of float32 copy and moments in mixed precision, or 4, 4, 8 in float32. A rank keeps:
 //
 //                          mixed                float32
 //   DDP                    16 P                 16 P

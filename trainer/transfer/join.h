@@ -63,9 +63,8 @@ class Joinable {
   virtual comm::Communicator& join_group() = 0;
   // Runs the collectives of a call of the others, on a rank without inputs.
   virtual void Shadow(int call, const JoinIteration& iteration) = 0;
-  // Called on each rank when its inputs are over, before it answers others. The last backward pass may have ended in an
-  // exception that the loop has caught, so that others wait for data that it has not sent. It then throws, and the
-  // others fail too.
+  // Called on each rank when its inputs are over, before it answers others. It throws if the last backward pass ended
+  // in an exception that the loop has caught. Others may wait for data that it has not sent; they then fail too.
   virtual void AfterInputs() {}
   // Called on a rank without inputs, after an iteration that averaged gradients. It does the others' work that has no
   // collectives.
