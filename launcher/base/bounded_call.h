@@ -1,4 +1,4 @@
-// A call that may block for ever, as those to a file server that is gone do, on a thread of its own.
+// Runs a call on its own thread because it may block for ever, such as one to a file server that is gone.
 #pragma once
 
 #include <functional>
@@ -13,14 +13,15 @@ namespace cohort::launcher {
 
 class BoundedCall {
  public:
-  // Begins. `call` must own what it uses: where it blocks it outlives this object. It must not start processes.
+  // Begins the call. `call` must own all that it uses: a call that blocks outlives this object. It must not start
+  // processes.
   explicit BoundedCall(std::function<absl::Status()> call);
   // Leaves a call behind that has not returned.
   ~BoundedCall();
   BoundedCall(const BoundedCall&) = delete;
   BoundedCall& operator=(const BoundedCall&) = delete;
 
-  // What it returned; kResourceExhausted: there is no thread for it. None where the time was over first.
+  // Returns the call's result. kResourceExhausted: there is no thread for it. No value: the time was over first.
   std::optional<absl::Status> Await(runtime::Deadline deadline);
 
  private:

@@ -1,6 +1,6 @@
-// The job's own certificate authority. dlaunch makes it in memory, gives every agent a certificate over the agent's
-// standard input, and forgets the authority's key: nothing touches a disk, an environment or an argument list, and
-// nobody outside the job can present a certificate that its members accept.
+// The job's own certificate authority. dlaunch makes it in memory and gives every agent a certificate over the agent's
+// standard input. Then it forgets the authority's key. Nothing touches a disk, an environment or an argument list.
+// Nobody outside the job can present a certificate that its members accept.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@ inline constexpr char kRendezvousName[] = "cohort-rendezvous";
 // The name of an agent's certificate: "cohort-agent-3".
 std::string AgentCertificateName(uint32_t node);
 
-// What one side of a mutual-TLS connection needs, all PEM.
+// The keys and certificates that one side of a mutual-TLS connection needs, all PEM.
 struct TlsIdentity {
   std::string ca_certificate;
   std::string certificate;
@@ -27,17 +27,17 @@ struct TlsIdentity {
 // A certificate authority with a fresh P-256 key. Thread-compatible.
 class JobAuthority {
  public:
-  // `validity`: how long its certificates last. Agents shake hands when they join, and again, however long the job has
-  // run by then, when a standby takes over: so this bounds the job's length. What ends a certificate's use is that the
-  // authority's key dies with dlaunch and the job's agents listen no longer. Certificates are valid from an hour ago,
-  // since clocks of nodes differ. kInternal when OpenSSL fails.
+  // `validity` is how long its certificates last. It bounds the job's length: agents shake hands when they join, and
+  // again when a standby takes over. A certificate is useless after the job because the authority's key dies with
+  // dlaunch and the job's agents no longer listen. Certificates are valid from an hour ago, since clocks of nodes
+  // differ. kInternal when OpenSSL fails.
   static absl::StatusOr<JobAuthority> Create(std::chrono::seconds validity = std::chrono::hours(10 * 365 * 24));
   JobAuthority(JobAuthority&&) noexcept;
   JobAuthority& operator=(JobAuthority&&) noexcept;
   ~JobAuthority();
 
-  // A new key and certificate for the agent of `node`, whose subject and alternative name is AgentCertificateName. With
-  // `hosts_rendezvous` it names kRendezvousName as well and so may serve as the rendezvous. About 0.2 ms.
+  // Issues a new key and certificate for the agent of `node`. Subject and alternative name are AgentCertificateName.
+  // With `hosts_rendezvous` it names kRendezvousName as well and so may serve as the rendezvous. It takes about 0.2 ms.
   absl::StatusOr<TlsIdentity> IssueAgent(uint32_t node, bool hosts_rendezvous = false) const;
 
  private:

@@ -1,5 +1,5 @@
 // One thread's epoll loop: descriptors, timers, and work posted by other threads. Everything runs on the thread that
-// calls Run; only Post may be called from elsewhere.
+// calls Run. Other threads may call only Post.
 #pragma once
 
 #include <chrono>
@@ -24,23 +24,23 @@ class EventLoop {
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
-  // Calls `ready` with the epoll events whenever `fd` (not owned) has any of `events`. One watch per descriptor; a
-  // watch may be dropped from within any callback. Returns false where epoll refuses the descriptor (a plain file).
+  // Calls `ready` with the epoll events whenever `fd` (not owned) has any of `events`. A descriptor has one watch. Any
+  // callback may drop a watch. Returns false if epoll refuses the descriptor (a plain file).
   bool Watch(int fd, uint32_t events, std::function<void(uint32_t)> ready);
   // Changes the events of a watched descriptor; 0 leaves errors and hang-ups only.
   void SetEvents(int fd, uint32_t events);
-  // Must be called before the descriptor is closed.
+  // Ends the watch. Call it before the descriptor is closed.
   void Unwatch(int fd);
 
   // Calls `fn` once after `delay`.
   TimerId After(std::chrono::nanoseconds delay, std::function<void()> fn);
-  // A timer that has fired, or 0, is ignored.
+  // Cancels a timer. One that has fired, or 0, is ignored.
   void Cancel(TimerId timer);
 
   // Runs `fn` on the loop's thread soon, in the order of posting. Thread-safe.
   void Post(std::function<void()> fn) COHORT_EXCLUDES(mutex_);
 
-  // Dispatches until Quit.
+  // Dispatches until Quit. Blocks.
   void Run();
   void Quit() { running_ = false; }
 

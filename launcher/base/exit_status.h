@@ -3,7 +3,7 @@
 
 namespace cohort::launcher {
 
-// Exit statuses of dlaunch itself; otherwise it is the failed rank's, or 128 + n after signal n.
+// Exit statuses of dlaunch itself. Otherwise it is the failed rank's, or 128 + n after signal n.
 inline constexpr int kExitUsage = 2;            // the command line can't work; nothing was started
 inline constexpr int kExitPreempted = 75;       // EX_TEMPFAIL of sysexits.h: run it again
 inline constexpr int kExitLauncher = 125;       // dlaunch or an agent failed; the message says how

@@ -20,11 +20,11 @@ inline constexpr size_t kMaxPipeMessage = 64u << 20;
 class MessageReader {
  public:
   void Append(const char* data, size_t size) { buffer_.append(data, size); }
-  // Everything up to the end of this text is no message and is dropped. Before the first Append.
+  // Drops everything up to the end of `text`, which is no message. Called before the first Append.
   void SkipUntil(std::string text) { awaited_ = std::move(text); }
-  // Parses the next complete message into `message`. False: more bytes are needed. kInvalidArgument: the stream is
-  // broken (a length above kMaxPipeMessage, bytes that are no such message, or a mebibyte without the awaited text) and
-  // nothing after it can be read.
+  // Parses the next complete message into `message`. Returns false when more bytes are needed. kInvalidArgument: the
+  // stream is broken, and nothing after it can be read. It is broken by a length above kMaxPipeMessage, by bytes that
+  // are no such message, or by a mebibyte without the awaited text.
   absl::StatusOr<bool> Next(google::protobuf::MessageLite* message);
 
  private:
@@ -36,25 +36,25 @@ class MessageReader {
 // Appends the message behind its length, as MessageReader reads it.
 void AppendDelimited(const google::protobuf::MessageLite& message, std::string* out);
 
-// Writes messages to a pipe from an event loop without ever blocking it: what does not fit waits in memory, and the
-// sources of bulk data look at full() and on_drained.
+// Writes messages to a pipe from an event loop without ever blocking it. The rest waits in memory. Sources of bulk data
+// look at full() and on_drained.
 class MessageWriter {
  public:
   static constexpr size_t kHighWater = 1u << 20;
 
-  // fd is made non-blocking and taken over.
+  // Takes `fd` over and makes it non-blocking.
   MessageWriter(EventLoop* loop, runtime::FileDescriptor fd);
   ~MessageWriter();
   MessageWriter(const MessageWriter&) = delete;
   MessageWriter& operator=(const MessageWriter&) = delete;
 
-  // Accepts every message; false once the other end has gone.
+  // Accepts every message. Returns false once the other end has gone.
   bool Write(const google::protobuf::MessageLite& message);
   bool full() const { return pending_.size() - written_ >= kHighWater; }
   bool empty() const { return written_ == pending_.size(); }
-  // Called after full() has become false again, and when everything was written.
+  // `fn` is called after full() has become false again, and when everything was written.
   void set_on_drained(std::function<void()> fn) { on_drained_ = std::move(fn); }
-  // Closes the stream; what was not written yet is lost.
+  // Closes the stream. Data that was not written yet is lost.
   void Close();
   // Blocks until everything is written, the other end has gone, or the time is over.
   void Flush(std::chrono::milliseconds timeout);

@@ -1,5 +1,5 @@
-// The limit on open files (ulimit -n): dlaunch and its agents take all that they may have, since every agent, rank and
-// stranger costs them some; ranks, and whatever else they start, have what the user has set (and take more for UCX).
+// The limit on open files (ulimit -n). dlaunch and its agents raise it as far as they may, because every agent, rank
+// and stranger costs them some. Ranks and other programs that they start get the user's limit, and take more for UCX.
 #pragma once
 
 #include <sys/resource.h>
@@ -8,14 +8,15 @@
 
 namespace cohort::launcher {
 
-// Raises this process' soft limit to the hard one. Before there are threads; any number of times.
+// Raises this process' soft limit to the hard one. Call it before there are threads, any number of times.
 void RaiseOpenFileLimit();
 
-// What it was before, for those that we start; what it is, where it was not raised.
+// Returns the limit before it was raised, for processes that we start. If it was not raised, returns the present one.
 rlimit UsersOpenFileLimit();
 
-// How many connections may have a place before they have shown who they are: as many as are wanted, or fewer where this
-// process may have few files, so that others have theirs. `expected` are those that may well come all at once.
+// Returns how many connections may have a place before they have shown their identity. It is `wanted`, or fewer if this
+// process may have few files, so that other users of files have theirs. `expected` connections may well come all at
+// once.
 size_t PlacesForStrangers(size_t wanted, size_t expected);
 
 }  // namespace cohort::launcher

@@ -1,5 +1,5 @@
-// Processes that have become this one's children because their parents ended: of the first process of a container (or
-// of its pid namespace) every orphan there, such as what a probe or `kubectl exec` has left behind.
+// Processes that have become this one's children because their parents ended. The first process of a container (or of
+// its pid namespace) gets every orphan there, such as those left by a probe or `kubectl exec`.
 #pragma once
 
 #include <sys/types.h>
@@ -8,8 +8,8 @@
 
 namespace cohort::launcher {
 
-// Reaps the dead children of which `is_known` says false; those of which it says true are left for who waits for them.
-// Does not block. Call after SIGCHLD, when the known ones that were dead have been reaped: it stops at the first of
+// Reaps dead children for which `is_known` returns false. Children for which it returns true are left for their
+// waiters. Does not block. Call it after SIGCHLD, when known dead children have been reaped: it stops at the first of
 // them, which sends a SIGCHLD of its own.
 void ReapOrphans(const std::function<bool(pid_t)>& is_known);
 

@@ -9,8 +9,8 @@ struct Pipe {
   runtime::FileDescriptor read_end;
   runtime::FileDescriptor write_end;
 
-  // False, with errno, where there are no descriptors left. Both ends close on exec and lie above the standard streams,
-  // so that dup2 calls of a child can neither run into each other nor leave one closed on exec.
+  // Makes the pipe. Returns false, with errno, if there are no descriptors left. Both ends close on exec and lie above
+  // the standard streams. dup2 calls of a child can then neither run into each other nor leave one closed on exec.
   bool Open();
 };
 

@@ -1,4 +1,4 @@
-// Text that came from elsewhere, for a terminal or a log.
+// Text from elsewhere, made safe for a terminal or a log.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace cohort::launcher {
 
-// The text with whatever could steer a terminal, or pass for a line of dlaunch's own, shown as "\x1b": control
-// characters, bytes that are no UTF-8, and what turns the direction of writing. A tab becomes two blanks. What is
-// longer than `most` bytes is cut, and ends in " ...".
+// Returns the text with everything that could steer a terminal, or pass for a line of dlaunch's own, shown as "\x1b".
+// These are control characters, bytes that are no UTF-8, and characters that turn the direction of writing. A tab
+// becomes two blanks. Text longer than `most` bytes is cut and ends in " ...".
 std::string Printable(std::string_view text, size_t most = std::string_view::npos);
 
-// The same, but lines stay lines: for messages of dlaunch's own with such text in them.
+// As above, but lines stay lines: for messages of dlaunch's own with such text in them.
 std::string PrintableLines(std::string_view text);
 
 }  // namespace cohort::launcher

@@ -7,8 +7,8 @@
 
 namespace cohort::launcher {
 
-// Its content; of a pipe, what comes within 30 s. kInvalidArgument, which begins with `origin` ("--hostfile"): it can't
-// be read, or is above 16 MiB.
+// Returns the file's content; from a pipe, the data of the first 30 s. Blocks. kInvalidArgument, which begins with
+// `origin` ("--hostfile"): the file cannot be read, or is above 16 MiB.
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, const std::string& origin);
 
 }  // namespace cohort::launcher

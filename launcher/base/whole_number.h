@@ -6,8 +6,8 @@
 
 namespace cohort::launcher {
 
-// The number that the whole text is, in digits alone; empty where it is none, or not from `min` (0 or more) to `max`.
-// Pure.
+// Returns the number if the whole text consists of digits and it lies from `min` (0 or more) to `max`; otherwise
+// nothing. Pure.
 std::optional<int> ReadWholeNumber(std::string_view text, int min, int max);
 
 }  // namespace cohort::launcher

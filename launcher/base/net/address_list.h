@@ -1,4 +1,4 @@
-// Addresses and lists of them as text, as an agent hands them to others. Pure.
+// Addresses and lists of them as text, as an agent passes them to others. All functions are pure.
 #pragma once
 
 #include <cstddef>
@@ -7,24 +7,27 @@
 
 namespace cohort::launcher {
 
-// "10.0.0.1:4711,[fd00::1]:4711": the list that an agent hands to others.
+// Returns the list that an agent passes to others, such as "10.0.0.1:4711,[fd00::1]:4711".
 std::string FormatAddresses(const std::vector<std::string>& addresses, int port);
 
-// Without IPv6's link-local ones that have no scope: nobody can dial them. As it is where there is no other.
+// Returns the list without IPv6's link-local addresses that have no scope: nobody can dial them. If there is no other
+// address, the list stays as it is.
 std::vector<std::string> WithoutUnscoped(const std::vector<std::string>& addresses);
 
-// Each of the list.
+// Returns each address of the list.
 std::vector<std::string> SplitAddresses(const std::string& addresses);
 
-// The list without one of its addresses: for whoever has found a stranger there. Empty when there is no other.
+// Returns the list without one of its addresses, for a caller that has found a stranger there. Empty when there is no
+// other.
 std::string WithoutAddress(const std::string& addresses, const std::string& address);
-// How many there are.
+// Returns the number of addresses.
 size_t CountAddresses(const std::string& addresses);
 
-// The port of "host:port" or "[host]:port"; 0 where there is none.
+// Returns the port of "host:port" or "[host]:port"; 0 if there is none.
 int PortOf(const std::string& address);
 
-// Whether "10.1.2.3" lies in "10.0.0.0/8"; false for what is no address or no network.
+// Returns whether an address ("10.1.2.3") lies in a network ("10.0.0.0/8"). False for text that is no address or no
+// network.
 bool InNetwork(const std::string& address, const std::string& network);
 
 }  // namespace cohort::launcher

@@ -1,4 +1,4 @@
-// How this machine reaches another.
+// Connects this machine to another.
 #pragma once
 
 #include <string>
@@ -9,20 +9,20 @@
 
 namespace cohort::launcher {
 
-// The first of the list that accepts a TCP connection; all are tried at once. A single one is returned untried.
-// kUnavailable names each with its error; kInvalidArgument: no numeric address and port, or a link-local one of IPv6
-// without a scope that there is here ("[fe80::1%eth0]:4711"). Blocks until the deadline.
+// Returns the first of the list that accepts a TCP connection. It tries all at once. A single one is returned untried.
+// Blocks until the deadline. kUnavailable names each address with its error. kInvalidArgument: there is no numeric
+// address and port, or a link-local one of IPv6 without a scope of this machine ("[fe80::1%eth0]:4711").
 absl::StatusOr<std::string> FirstReachable(const std::string& addresses, runtime::Deadline deadline);
 
 struct Connection {
   runtime::FileDescriptor socket;
   std::string address;  // one of the list
 };
-// A connection to the first of the list that accepts one, with the same errors. Who that is has yet to be seen: see
-// WithoutAddress.
+// Connects to the first of the list that accepts a connection, with the same errors. The peer has yet to prove its
+// identity: see WithoutAddress.
 absl::StatusOr<Connection> ConnectToFirst(const std::string& addresses, runtime::Deadline deadline);
 
-// The local address of the route to "host:port", a numeric address; empty when there is none.
+// Returns the local address of the route to "host:port", a numeric address; empty when there is none.
 std::string LocalAddressTowards(const std::string& address);
 
 }  // namespace cohort::launcher

@@ -15,11 +15,11 @@ struct Endpoint {
   socklen_t size = 0;
 };
 
-// "10.0.0.1:4711", "[fd00::1]:4711" or "[fe80::1%eth0]:4711", numbers only. kInvalidArgument: it is none, or a
-// link-local one of IPv6 without a scope that there is here.
+// Parses "10.0.0.1:4711", "[fd00::1]:4711" or "[fe80::1%eth0]:4711", numbers only. kInvalidArgument: it is none of
+// these, or a link-local address of IPv6 without a scope of this machine.
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text);
 
-// "10.0.0.1", "fd00::1": of an address of IPv4 or IPv6, without port and scope; empty for another.
+// Returns an address of IPv4 or IPv6 without port and scope, such as "10.0.0.1" or "fd00::1"; empty for another.
 std::string NumericHost(const sockaddr* address);
 
 }  // namespace cohort::launcher

@@ -3,8 +3,8 @@
 
 namespace cohort::launcher {
 
-// A free TCP port from `first` to `last`; without them one below the range that the kernel gives to outgoing
-// connections, so that none takes it before rank 0 does. 0 when none is found.
+// Returns a free TCP port from `first` to `last`. Without them it is below the range that the kernel gives to outgoing
+// connections, so that none takes it before rank 0 does. Returns 0 when none is found.
 int FindFreePort(int first = 0, int last = 0);
 
 }  // namespace cohort::launcher

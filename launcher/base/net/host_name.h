@@ -5,7 +5,7 @@
 
 namespace cohort::launcher {
 
-// As gethostname tells it; "localhost" where there is none.
+// Returns the name that gethostname gives; "localhost" if there is none.
 std::string HostName();
 
 }  // namespace cohort::launcher

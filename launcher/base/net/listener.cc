@@ -61,7 +61,7 @@ absl::StatusOr<Bound> Bind(sockaddr_storage address, bool both, const std::strin
   return bound;
 }
 
-// Of IPv6, IPv4 too; where the kernel has no IPv6, of IPv4.
+// Binds an IPv6 socket that takes IPv4 too; if the kernel has no IPv6, one of IPv4.
 absl::StatusOr<Bound> BindAll(int port) {
   const runtime::FileDescriptor probe(::socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int family = probe.valid() || errno != EAFNOSUPPORT ? AF_INET6 : AF_INET;

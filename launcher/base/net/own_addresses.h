@@ -1,4 +1,4 @@
-// Where this machine can be reached.
+// The addresses at which others reach this machine.
 #pragma once
 
 #include <string>
@@ -6,13 +6,14 @@
 
 namespace cohort::launcher {
 
-// This machine's addresses that another may reach: of interfaces that are up, neither loopback nor link-local; those of
-// the default route's interface first, IPv4 before IPv6. With `interface`, only those of the interface of that name
-// (link-local ones and loopback then count too), or within that network ("10.0.0.0/8", "fd00::/16"). Never a link-local
-// one of IPv6: it is of use only with a scope, which is the name of an interface of whoever uses it.
+// Returns this machine's addresses that another may reach: those of interfaces that are up, neither loopback nor
+// link-local. The default route's interface comes first, and IPv4 before IPv6. With `interface`, only addresses of the
+// interface of that name, or within that network ("10.0.0.0/8", "fd00::/16"), are returned. Link-local ones and
+// loopback then count too. A link-local one of IPv6 is never returned: it needs a scope, which is the name of an
+// interface on the other machine.
 std::vector<std::string> OwnAddresses(const std::string& interface = "");
 
-// Whether this machine reaches itself: false where it has a loopback interface that is down, as in a new network
+// Returns whether this machine reaches itself. It is false if the loopback interface is down, as in a new network
 // namespace.
 bool LoopbackIsUp();
 
