@@ -1,5 +1,5 @@
-// A running job for Prometheus: `dlaunch --metrics [ADDRESS:]PORT` answers GET /metrics with what its agents tell of
-// nodes and ranks at that moment. Only on request; anybody who reaches the port can read it, nobody can change
+// Serves a running job to Prometheus: `dlaunch --metrics [ADDRESS:]PORT` answers GET /metrics with its agents' current
+// reports on nodes and ranks. It runs only on request. Anybody who reaches the port can read it; nobody can change
 // anything.
 #pragma once
 
@@ -28,17 +28,17 @@ namespace cohort::launcher {
 //   cohort_rank_in_call                     1 inside a collective call
 //   cohort_rank_call_seconds                how long it has been in that call; 0 outside
 //
-// A rank of which its agent has not told has no series.
+// A rank that its agent has not reported has no series.
 class MetricsServer {
  public:
-  // Listens at "127.0.0.1:9400" or "[::1]:0" (port 0: any free one), from threads of its own. Each scrape calls
-  // `wanted` (on such a thread), waits for the next Publish, a second at the most, and answers with the latest.
-  // kUnavailable: nobody can listen there, with the reason; kUnimplemented: built without prometheus-cpp.
+  // Listens at "127.0.0.1:9400" or "[::1]:0" (port 0: any free one), from its own threads. Each scrape calls `wanted`
+  // on such a thread. It waits at most a second for the next Publish and answers with the latest. kUnavailable: nobody
+  // can listen there, with the reason. kUnimplemented: built without prometheus-cpp.
   static absl::StatusOr<std::unique_ptr<MetricsServer>> Start(const std::string& address, std::function<void()> wanted);
-  // `wanted` is not called any more; the port stays taken, and answers with nothing, until the process ends.
+  // Stops calling `wanted`. The port stays taken and gives empty answers until the process ends.
   virtual ~MetricsServer() = default;
 
-  // The job as it is now, with all of its nodes and ranks. From any thread.
+  // Publishes the present state of the job, with all of its nodes and ranks. Any thread may call it.
   virtual void Publish(v1::JobStatus status) = 0;
   virtual int port() const = 0;
 };

@@ -1,5 +1,5 @@
-// The server's side of one agent's stream. Knows its certificate, keeps a bounded queue of what is to be written, and
-// passes what is read on, one message at a time: the next is read when the last has been dealt with.
+// The server's side of one agent's stream. It knows the agent's certificate and keeps a bounded queue of messages to
+// write. It passes on one read message at a time: the next is read when the last has been dealt with.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -18,7 +18,7 @@ namespace cohort::launcher {
 
 class AgentStream : public grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent> {
  public:
-  // Who is told of what happens to streams; called from gRPC's threads, must not block.
+  // Receives the events of streams. gRPC's threads call it; it must not block.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -29,11 +29,11 @@ class AgentStream : public grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent> {
 
   AgentStream(Owner* owner, ConnectionId id, grpc::CallbackServerContext* context);
 
-  // Begins to read. Once.
+  // Begins to read. Called once.
   void Start() { StartRead(&incoming_); }
-  // The last message has been dealt with.
+  // Reads on: the last message has been dealt with.
   void ReadNext();
-  // Queues a message. Any thread.
+  // Queues a message. Any thread may call it.
   void Send(std::shared_ptr<const v1::ToAgent> message);
   // Ends the stream when everything queued has been written.
   void Close();
@@ -46,9 +46,9 @@ class AgentStream : public grpc::ServerBidiReactor<v1::FromAgent, v1::ToAgent> {
   void OnCancel() override;
   void OnDone() override;
 
-  // The node's name in the certificate must be the one in the offer. Fills in the address.
+  // Checks that the node's name in the certificate is the one in the offer. Fills in the address.
   grpc::Status Check(v1::NodeOffer* offer) const;
-  // Ends the stream with `status`, once; the owner hears `reason` if the agent had joined.
+  // Ends the stream with `status`, once. The owner receives `reason` if the agent had joined.
   void End(const grpc::Status& status, const std::string& reason);
   void WriteNext() COHORT_REQUIRES(mutex_);
 

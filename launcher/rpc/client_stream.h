@@ -23,20 +23,21 @@
 namespace cohort::launcher {
 
 // gRPC keeps using it until OnDone, so it keeps itself alive until then. Its owner lets go after that, since a channel
-// must not be destroyed by gRPC's own thread; if the end does not come in time, it is left alone for good.
+// must not be destroyed by gRPC's own thread. If the end does not come in time, it is left alone for good.
 class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v1::ToAgent>,
                                  public std::enable_shared_from_this<Stream> {
  public:
   Stream(std::string address, const TlsIdentity& identity, Callbacks callbacks);
   ~Stream() override;
 
-  // Dials once and sends the offer. OK when the rendezvous has let us in, else why the attempt failed. With `counts`
-  // beats tell how many messages have been taken.
-  // `given_up`, which may be empty, is asked now and then meanwhile: kAborted.
+  // Dials once and sends the offer. Returns OK when the rendezvous has let us in, otherwise the attempt's error. With
+  // `counts` beats carry the number of messages that have been taken. `given_up`, which may be empty, is called now and
+  // then meanwhile; kAborted when it says so.
   absl::Status Open(const v1::NodeOffer& offer, bool counts, runtime::Deadline deadline,
                     const std::function<bool()>& given_up);
   absl::Status Send(const v1::FromAgent& message);
-  // After it no callback is called. With a grace, what is queued is written and the server's end is awaited that long.
+  // Ends the stream; afterwards no callback is called. With a grace, it writes queued messages and awaits the server's
+  // end that long.
   void Shut(runtime::Deadline grace);
 
  private:
@@ -47,9 +48,9 @@ class RendezvousClient::Stream : public grpc::ClientBidiReactor<v1::FromAgent, v
 
   void WriteNext() COHORT_REQUIRES(mutex_);
   void DropHold() COHORT_REQUIRES(mutex_);
-  // Waits for OnDone after a cancellation; false, and *this lives on, when it does not come.
+  // Waits for OnDone after a cancellation. If it does not come, returns false, and *this lives on.
   bool AwaitEnd() COHORT_REQUIRES(mutex_);
-  // Sends beats and notices silence, in a thread of its own.
+  // Sends beats and notices silence, in its own thread.
   void Watch();
   absl::Status WhyEnded(const grpc::Status& status) const COHORT_REQUIRES(mutex_);
 

@@ -225,7 +225,7 @@ void ConnectionGuard::OnReady(uint64_t id) {
   hand_over_(std::move(handed));
 }
 
-// Who has the connections of those that speak ends them by itself in that time.
+// Ends connections whose time is over. A handed-over connection's owner ends it by itself in that time.
 void ConnectionGuard::EndLate() {
   const Clock::time_point now = Clock::now();
   const runtime::MutexLock lock(mutex_);

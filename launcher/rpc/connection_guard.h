@@ -1,9 +1,9 @@
-// Takes in whoever connects to the rendezvous' port, so that strangers can't use up its host's descriptors: at most so
-// many connections that have not proven to be an agent's have a place, the oldest of which goes when another comes, and
-// each has a few seconds. gRPC gets a connection when it has begun to speak TLS; nothing else costs it anything.
+// Accepts all connections to the rendezvous' port, so that strangers cannot use up its host's descriptors. A bounded
+// number of connections that have not proven to be an agent's have a place. The oldest goes when another comes, and
+// each has a few seconds. gRPC gets a connection when it has begun to speak TLS. Other connections cost it nothing.
 //
 // gRPC 1.51 has no bound of its own, and never accepts again once it has found no descriptor (CVE-2023-4785). Here the
-// oldest silent one goes then, and else whoever comes waits in the kernel's queue until there are some again.
+// oldest silent connection goes then. Otherwise new ones wait in the kernel's queue until there are descriptors again.
 #pragma once
 
 #include <sys/socket.h>
@@ -25,12 +25,13 @@
 
 namespace cohort::launcher {
 
-// One side of a connection, whatever its form: of a socket address, and of what gRPC calls it ("ipv4:127.0.0.1:4711",
-// "ipv6:%5B::1%5D:4711"). Empty for what is neither. An address of IPv4 behind one of IPv6 is that of IPv4.
+// Returns one key for a side of a connection, from its socket address or from gRPC's name for it
+// ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"). Empty for anything else. An IPv4 address inside an IPv6 one counts as
+// IPv4.
 std::string PeerKey(const sockaddr_storage& address);
 std::string PeerKey(const std::string& grpc_peer);
-// Its address alone, without the scope of a link-local one, which means nothing elsewhere: "127.0.0.1", "::1". Empty
-// for what is no such name.
+// Returns the address alone: "127.0.0.1", "::1". The scope of a link-local one is left out, because it means nothing
+// elsewhere. Empty for any other name.
 std::string PeerHost(const std::string& grpc_peer);
 
 class ConnectionGuard {
@@ -40,10 +41,10 @@ class ConnectionGuard {
     std::chrono::milliseconds limit{
         5000};  // for the first byte; whoever gets the connection sets one for the handshake
   };
-  // Owns the connection from then on. From the guard's thread.
+  // Called on the guard's thread. It owns the connection from then on.
   using HandOver = std::function<void(runtime::FileDescriptor connection)>;
 
-  // kResourceExhausted: no descriptors. Nobody is taken in before Start.
+  // Connections are accepted only after Start. kResourceExhausted: there are no descriptors.
   static absl::StatusOr<std::unique_ptr<ConnectionGuard>> Create(Listener listener, const Options& options,
                                                                  HandOver hand_over);
   ~ConnectionGuard() { Stop(); }
@@ -51,9 +52,10 @@ class ConnectionGuard {
   ConnectionGuard& operator=(const ConnectionGuard&) = delete;
 
   void Start();
-  // The peer, as gRPC calls it, has shown who it is: its connection is not counted any more, nor ended. Any thread.
+  // The peer, by gRPC's name, has shown its identity: its connection is neither counted nor ended any more. Any thread
+  // may call it.
   void Proven(const std::string& grpc_peer) COHORT_EXCLUDES(mutex_);
-  // Neither listens nor hands over any more.
+  // Stops listening and handing over.
   void Stop() COHORT_EXCLUDES(mutex_);
 
  private:

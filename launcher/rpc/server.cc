@@ -237,7 +237,7 @@ void RendezvousServer::Rep::Run() {
       if (stopping_) return;
       events.swap(events_);
     }
-    // What had arrived comes before the time that has passed, so that nobody is called silent whose message was here.
+    // Messages that had arrived come before the time that has passed: no sender of one of them is called silent.
     for (Event& event : events) {
       const Received* const received = std::get_if<Received>(&event);
       const ConnectionId from = received != nullptr ? received->from : 0;

@@ -17,46 +17,48 @@ namespace cohort::launcher {
 class RendezvousServer {
  public:
   struct Options {
-    // Numeric addresses to bind, all at one port; never all of the machine's unless asked for, which is by none.
+    // Numeric addresses to bind, all at one port. An empty list, and nothing else, asks for all of the machine's.
     std::vector<std::string> hosts = {"127.0.0.1"};
     int port = 0;          // 0: any free one
     int last_port = 0;     // above `port`: the first free one of those
     TlsIdentity identity;  // must name kRendezvousName
-    // What dlaunch has to hear while the job goes on: restart, lost_node, members, standbys. From the server's own
-    // thread, as OnFinished.
+    // Receives messages for dlaunch while the job goes on: restart, lost_node, members, standbys. Called from the
+    // server's own thread, as OnFinished.
     std::function<void(v1::FromNode)> on_news = {};
   };
-  // Called once, from the server's own thread, after the agents were told: must return soon and not destroy the server.
+  // Called once, from the server's own thread, after the agents were told. It must return soon and not destroy the
+  // server.
   using OnFinished = std::function<void(v1::JobReport)>;
 
   // Listens and starts the job's clock (JobPlan.join_timeout_ms). kInvalidArgument: the plan or the identity is
-  // malformed; kUnavailable: the address can't be bound.
+  // malformed. kUnavailable: the address cannot be bound.
   static absl::StatusOr<std::unique_ptr<RendezvousServer>> Start(v1::JobPlan plan, Options options,
                                                                  OnFinished on_finished);
-  // The same for a standby that goes on where its copy of the rendezvous is (replicated_rendezvous.h). The agents come
+  // As Start, for a standby that continues from its copy of the rendezvous (replicated_rendezvous.h). The agents come
   // with NodeOffer.resume.
   static absl::StatusOr<std::unique_ptr<RendezvousServer>> TakeOver(StandbyCopy copy, const v1::TakeOver& order,
                                                                     Options options, OnFinished on_finished);
-  // Ends all streams at once, within two seconds at most. Agents see the rendezvous as lost unless they had the report.
+  // Ends all streams at once. Blocks for two seconds at most. Agents see the rendezvous as lost unless they had the
+  // report.
   ~RendezvousServer();
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
-  // "127.0.0.1:40123", as agents dial it; all that there are, separated by commas; "[::]:40123" for all of the
-  // machine's.
+  // Returns the address that agents dial, such as "127.0.0.1:40123". Several are separated by commas; "[::]:40123"
+  // means all of the machine's.
   const std::string& address() const;
 
-  // The `number` of these three: see ToNode.number.
-  // Ends the job: agents end their ranks, then OnFinished. Any thread; never blocks. Twice does nothing more. With
-  // `signal` ranks that ask for notices of a preemption may stop by themselves within the grace.
+  // Ends the job: agents end their ranks, then OnFinished is called. Any thread may call it; it never blocks. A second
+  // call does nothing more. With `signal`, ranks that ask for notices of a preemption may stop by themselves within the
+  // grace. ToNode.number explains the `number` of these three.
   void RequestStop(std::string reason, int exit_code, int signal = 0, uint64_t number = 0);
-  // A notice of a preemption: ranks that ask for it are told and agree on a step to stop at, the programs of others get
-  // the signal. Any thread; never blocks.
+  // Gives notice of a preemption. Ranks that ask for notices receive it and agree on a step to stop at; other ranks'
+  // programs get the signal. Any thread may call it; it never blocks.
   void GiveNotice(int signal, uint64_t number = 0);
-  // That agent and all that it had started live no more, and how that came: what takes its place need not wait. Any
-  // thread; never blocks.
+  // Says that `agent` and all that it had started are gone, and how that came: a replacement need not wait. Any thread
+  // may call it; it never blocks.
   void TellAgentEnded(uint32_t agent, std::string text, uint64_t number = 0);
-  // dlaunch has noted who may take over. Any thread; never blocks.
+  // Says that dlaunch has noted who may take over. Any thread may call it; it never blocks.
   void NoteStandbys(v1::Standbys standbys);
 
  private:
