@@ -28,8 +28,8 @@ bool IsFailure(const v1::RankExit& exit);
 // "killed by SIGKILL", "exited with code 1", "could not be started: ...", "lost: the agent of node1 is gone".
 std::string DescribeEnd(const v1::RankExit& exit);
 
-// What a shell would say of it: 128 + n for signal n; 127 for what could not be started, 125 for what was
-// lost with its agent.
+// The exit status that a shell would report: 128 + n for signal n, 127 for a rank that could not be started, 125 for
+// one that was lost with its agent.
 int ExitCode(const v1::RankExit& exit);
 
 // "in all_reduce #42 at train.cc:88 for 120 ms", "after all_reduce #42 at train.cc:88 (done 120 ms earlier)", "in no

@@ -9,8 +9,8 @@
 //                t            ◄──beat 7──                 t + 3.4 s             t + 4.4 s at the latest
 //   rendezvous        heard at h > t          ... h + 3.4 s: lost ... h + 4.4 s: the next epoch may begin
 //
-// Where others may take over for the rendezvous' host, an agent that has lost it keeps its ranks for kTakeOverTime
-// more, and the next epoch waits as much longer.
+// If others may take over for the rendezvous' host, an agent that has lost it keeps its ranks for kTakeOverTime more.
+// The next epoch waits as much longer.
 //
 // Only the rates of the clocks must agree. An agent that was itself stopped, and so could not look at its lease, ends
 // its ranks as soon as it hears that it was given up, or when nobody answers it for two seconds.

@@ -10,7 +10,7 @@
 // A restart is a new epoch: the same nodes and ranks, an empty key-value store. Streams keep their order, and an agent
 // says that its ranks are gone after everything else it has to say of them, so nothing of an epoch reaches the next.
 //
-// Where a node is lost, a spare takes its place and its ranks; without one the job goes on with fewer nodes, down to
+// When a node is lost, a spare takes its place and its ranks. Without a spare the job goes on with fewer nodes, down to
 // the plan's least number, and ranks are counted anew. The next epoch begins when the lost node's lease is over
 // (lease.h) or its end is known, so that never two worlds exist. The node that hosts the rendezvous can be replaced
 // only where another has a copy of it (replicated_rendezvous.h).
@@ -110,13 +110,14 @@ struct Finish {
   v1::JobReport report;
   uint64_t number = 0;
 };
-// Who has a copy, or who alone shall still count as having one. To be told to dlaunch, which answers by StandbysNoted.
+// The standbys that have a copy, or that alone shall still count as having one. dlaunch is told, and answers by
+// StandbysNoted.
 struct StandbysWanted {
   v1::Standbys standbys;
 };
 using Action = std::variant<Send, Close, Restart, NodeLost, MembersChanged, Finish, StandbysWanted>;
 
-// What turns events into actions. Not thread-safe. Never blocks, never fails: what a peer may send wrongly ends that
+// Turns events into actions. Not thread-safe. Never blocks, never fails: what a peer may send wrongly ends that
 // peer's connection, named cause included, and so its node.
 class EventMachine {
  public:

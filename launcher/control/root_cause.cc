@@ -131,7 +131,7 @@ class Search {
   std::unordered_set<uint32_t> accused_;              // by a peer's word
 };
 
-// What the rank itself said went wrong, or empty.
+// The rank's own words for what went wrong, or empty.
 std::string OwnWords(const std::vector<ReportedFailure>& failures, uint32_t rank) {
   for (const ReportedFailure& failure : failures) {
     if (failure.failure.from_rank() == static_cast<int32_t>(rank)) return failure.failure.text();
@@ -170,7 +170,7 @@ std::string RankHeadline(const Roster& roster, const std::vector<ReportedFailure
   return text;
 }
 
-// Who tells of calls that differ, or are late, is not their cause.
+// A rank that reports calls that differ, or are late, is not their cause.
 int32_t CulpritOf(const v1::GroupFailure& failure) {
   return failure.blamed_rank() >= 0 || IsVerdict(failure) ? failure.blamed_rank() : failure.from_rank();
 }

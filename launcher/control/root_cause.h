@@ -49,8 +49,8 @@ inline constexpr std::chrono::minutes kConsequenceTime{5};
 v1::JobReport FindRootCause(const Roster& roster, const std::vector<ReportedFailure>& failures,
                             const std::optional<ReportedStop>& stop);
 
-// Of how many epochs that failed the whole report is kept, the latest: a job may be restarted for weeks, and a report
-// may be large. Of others the cause is, in its line.
+// The number of failed epochs, the latest ones, whose whole reports are kept: a job may be restarted for weeks, and a
+// report may be large. The others keep their cause, in one line.
 inline constexpr size_t kWholeReports = 100;
 void KeepCauseAlone(v1::JobReport* report);
 

@@ -1,4 +1,4 @@
-// Who belongs to the job and how each is doing: the plan, indexed, with what has happened so far.
+// The nodes and ranks of a job and how each is doing: the plan, indexed, with what has happened so far.
 #pragma once
 
 #include <chrono>
@@ -54,11 +54,12 @@ class Roster {
   Rank& rank(uint32_t index) { return ranks_[index]; }
   const Rank& rank(uint32_t index) const { return ranks_[index]; }
   const Node& node_of(uint32_t rank) const { return nodes_[ranks_[rank].node]; }
+  bool IsOn(uint32_t node, uint32_t rank) const { return rank < rank_count() && ranks_[rank].node == node; }
 
   // Why this offer can't be taken, or empty. Looks at what the plan says, not at who has joined. In the first epoch, or
   // of a spare.
   std::string WhyUnfit(const v1::NodeOffer& offer) const;
-  // What the agent of `node` must run, without the table of nodes. Every node has joined.
+  // The assignment of the agent of `node`, without the table of nodes. Every node has joined.
   v1::Assignment MakeAssignment(uint32_t node, uint64_t epoch) const;
   v1::NodeTable MakeNodeTable() const;
 
@@ -67,7 +68,7 @@ class Roster {
     v1::NodePlacement placement;
     Node node;
   };
-  // What agent `spare` runs in the place of node `index`: the ranks that it has, on the spare's devices and CPUs.
+  // The placement of agent `spare` in the place of node `index`: that node's ranks on the spare's devices and CPUs.
   v1::NodePlacement PlacementOfSpare(uint32_t spare, uint32_t index) const;
   // The next epoch's nodes, all of which are there, in their order; nodes and ranks are counted through again. Forgets
   // what has become of the ranks, none of which lives.

@@ -24,7 +24,7 @@ class StepAgreement {
  public:
   explicit StepAgreement(uint32_t nodes) : answered_(nodes, false), missing_(nodes) {}
 
-  // What a node's ranks said. Only the first answer of a node counts.
+  // Counts a node's answer. Only the first one of a node counts.
   void Answer(uint32_t node, const v1::NodeStep& step);
   // Nobody waits for the node's answer any more: its ranks have failed, or it is lost.
   void DoWithout(uint32_t node);

@@ -98,7 +98,7 @@ TEST(CallComparison, AFinishedRankIsNoReasonToWait) {
   InspectedMember ended = Absent(1);
   ended.ended = true;
   ended.end = "exited with code 0";
-  // Those who called are done: the absent one owed them nothing.
+  // The members who called are done: the absent one owed them nothing.
   EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), ended}, false).verdict.has_value());
   EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, false).verdict.has_value());
 }

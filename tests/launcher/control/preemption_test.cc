@@ -32,7 +32,7 @@ void Wish(Driver& job, uint32_t node) {
   job.Say(node, message);
 }
 
-// Of the present epoch, unless another is given.
+// In the present epoch, unless another is given.
 void Answer(Driver& job, uint32_t node, const v1::NodeStep& step, std::optional<uint64_t> epoch = {}) {
   v1::FromAgent message;
   *message.mutable_preemption_step() = step;
@@ -315,7 +315,7 @@ TEST(Preemption, TheNextEpochIsToldOfANoticeToo) {
   EXPECT_EQ(StopStepOf(job, 0)->step(), 2u);
 }
 
-// Of one rank, which fails; the ranks of the second epoch are told of a notice that was given in the first.
+// A job of one rank, which fails; the ranks of the second epoch are told of a notice that was given in the first.
 void BeginASecondEpochAfterANotice(Driver& job) {
   job.JoinAll();
   Wish(job, 0);

@@ -104,7 +104,7 @@ TEST(Restarting, TheSameRanksBeginAgainWhenAllAreGone) {
   EXPECT_EQ(job.report()->exits_size(), 4);
 }
 
-// Of the present epoch, unless another is given.
+// In the present epoch, unless another is given.
 void Stays(Driver& job, uint32_t rank, std::optional<uint64_t> epoch = {}) {
   v1::FromAgent message;
   message.mutable_stays()->set_rank(rank);

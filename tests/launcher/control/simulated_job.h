@@ -1,4 +1,4 @@
-// What the simulations of small jobs share: a clock with all that is to happen, ways that keep the order of what comes
+// Shared by the simulations of small jobs: a clock with all that is to happen, ways that keep the order of what comes
 // over them, processes that are stopped, agents with their ranks, and the check that there are never two worlds: no
 // rank runs while one of another epoch runs, and none runs twice.
 #pragma once
@@ -78,13 +78,13 @@ class SimulatedJob {
     return plan;
   }
 
-  // What comes over one way arrives in its order, whenever it was held up, and before the jobs' next look at the clock.
+  // Messages on one way arrive in their order, whenever they were held up, and before the jobs' next look at the clock.
   void InOrder(Way* way, TimePoint at, std::function<TimePoint()> held, std::function<void()> what) {
     way->push_back(std::move(what));
     AwaitFirst(way, at, std::move(held));
   }
 
-  // What a stopped process is to do waits, in its order.
+  // The work of a stopped process waits, in its order.
   void Unfrozen(uint32_t index, std::function<void()> what) {
     Agent& agent = agents_[index];
     if (now_ >= agent.frozen && agent.stopped.empty()) return what();

@@ -48,7 +48,7 @@ class Worlds : public SimulatedJob<Agent> {
   void Check() const {
     ASSERT_EQ(wrong_, "");
     ASSERT_TRUE(report_.has_value()) << "the job did not end";
-    // What can be replaced is: a node that is not the rendezvous' own, by a spare or by going on with fewer.
+    // A node other than the rendezvous' own can be replaced, by a spare or by going on with fewer.
     if (lost_ <= spares_ + nodes_ - least_) {
       EXPECT_EQ(report_->exit_code(), 0) << report_->headline() << "; " << report_->not_restarted();
     }

@@ -309,7 +309,7 @@ TEST(Replication, WithTwoStandbysTheSecondFollowsTheFirst) {
   EXPECT_EQ(next.Last(here, v1::ToAgent::kResumed).resumed().taken(), 1u);
   EXPECT_EQ(next.Last(here, v1::ToAgent::kPut).put().request(), 1u);
   EXPECT_EQ(next.Count(here, v1::ToAgent::kPut), 1);
-  // What is said to an agent that is just arriving is said once.
+  // A message to an agent that is just arriving is sent once.
   v1::FromAgent exit;
   *exit.mutable_exit() = Killed(0, 9);
   next.Say(here, std::move(exit));

@@ -1,4 +1,4 @@
-#include "cohort/launcher/control/inspection.h"
+#include "cohort/launcher/control/parts/inspection.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "cohort/launcher/control/key_value_store.h"
+#include "cohort/launcher/control/parts/key_value_store.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

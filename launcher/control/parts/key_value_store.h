@@ -24,7 +24,7 @@ class KeyValueStore {
   static constexpr size_t kMaxTotalBytes = 64 << 20;  // keys and values together
   static constexpr size_t kMaxWaiters = 256 << 10;
 
-  // Who waits: a connection and its request number.
+  // A waiting request: a connection and its request number.
   struct Waiter {
     uint64_t connection = 0;
     uint64_t request = 0;

@@ -1,0 +1,88 @@
+// The course of a job through its phases (phase.h): when an epoch begins, what its failure leads to, and how the job
+// ends.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/control/failed_groups.h"
+#include "cohort/launcher/control/membership.h"
+#include "cohort/launcher/control/outbox.h"
+#include "cohort/launcher/control/parts/job_time.h"
+#include "cohort/launcher/control/phase.h"
+#include "cohort/launcher/control/preemption.h"
+#include "cohort/launcher/control/restart.h"
+#include "cohort/launcher/control/root_cause.h"
+#include "cohort/launcher/control/roster.h"
+#include "cohort/launcher/control/stall_inquiries.h"
+#include "cohort/launcher/control/store_requests.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+class JobCourse {
+ public:
+  // The parts that a new epoch or the end clears.
+  struct Parts {
+    Roster* roster;
+    Membership* members;
+    Preemption* preemption;
+    FailedGroups* failed_groups;
+    StallInquiries* stalls;
+    StoreRequests* store;
+    Outbox* outbox;
+  };
+
+  JobCourse(const Parts& parts, const JobTime& time);
+
+  Phase phase() const { return phase_; }
+  bool finished() const { return phase_ == Phase::kFinished; }
+  // The present one, or while the job pauses the next.
+  uint64_t epoch() const { return 1 + restarts_.restarts(); }
+
+  // Every planned node has joined.
+  void BeginFirstEpoch() { AssignAll(); }
+  void OnStopRequested(const StopRequested& request);
+  // The rank's end is known.
+  void RecordExit(const v1::RankExit& exit, TimePoint gone_at);
+  // All nodes are told of the loss; with on_failure "stop" the job stops soon.
+  void AnnounceLoss(const std::vector<uint32_t>& ranks, const std::string& text);
+  // The ranks of a lost node are lost too.
+  void LoseRanksOf(uint32_t node, const std::string& text, TimePoint gone_at);
+  void FinishUnstarted(const std::string& headline, int exit_code);
+  // Ends a job that pauses and can't go on. False: it does.
+  bool FinishIfLacking(const std::string& text);
+  // A job that pauses goes on when its time has come.
+  void BeginNextEpochIfDue();
+  void FinishIfDone();
+
+  // The nodes that were told to stop have had their time.
+  bool StopIsLate() const { return phase_ == Phase::kStopping && time_.now() >= *end_deadline_; }
+  void LetTimePass();
+  // When LetTimePass is next due.
+  std::optional<TimePoint> NextDue() const;
+
+ private:
+  void Enter(Phase phase);
+  void AssignAll();
+  void StopAll(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool restarting = false);
+  void MarkAllTold();
+  void Pause(v1::JobReport report, const RestartPolicy::Decision& decision);
+  void BeginNextEpoch();
+  void Finish(v1::JobReport report);
+
+  const Parts parts_;
+  const JobTime& time_;
+  Phase phase_ = Phase::kGathering;
+  RestartPolicy restarts_;
+  TimePoint epoch_began_;
+  std::optional<ReportedStop> stop_;
+  std::optional<TimePoint> stop_due_;      // after a failure: when Stop is sent
+  std::optional<TimePoint> end_deadline_;  // after Stop: when we no longer wait for agents
+  std::optional<TimePoint> restart_due_;   // while pausing
+};
+
+}  // namespace cohort::launcher
