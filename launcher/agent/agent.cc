@@ -128,7 +128,7 @@ void Agent::OnSchedulersNotice(int signal) {
   link_.Send(notice);
 }
 
-// Where ranks ask for notices, all of the job's have the grace to stop by themselves. The rendezvous keeps the time,
+// If ranks ask for notices, all ranks of the job have the grace to stop by themselves. The rendezvous keeps the time,
 // and then ends the job: a restart would come to a node that is being taken away.
 void Agent::OnTerminate() {
   if (ranks_ && !ranks_done_ && AskForNotices() && !std::exchange(noticed_, true)) {
@@ -213,7 +213,7 @@ void Agent::OnToNode(const v1::ToNode& message) {
   if (!ranks_ && !link_.hosting()) GiveUp("told to stop before its ranks had started");
 }
 
-// Whoever watches asks again: where dlaunch does not read, this need not be kept for it.
+// The watcher asks again. The view need not be kept for a dlaunch that does not read.
 void Agent::OnLook(uint64_t number) {
   if (output_.full()) return;
   v1::FromNode message;
@@ -287,7 +287,7 @@ absl::Status Agent::Join(const std::string& addresses) {
   return link_.Join(start_, addresses, std::move(callbacks), [this] { return IsToldToEnd(); });
 }
 
-// What has come meanwhile, while the loop does not run.
+// Reads what has come while the loop does not run.
 bool Agent::IsToldToEnd() {
   pollfd ready{STDIN_FILENO, POLLIN, 0};
   if (!input_ended_ && ::poll(&ready, 1, 0) > 0) OnInput();
@@ -351,7 +351,7 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   if (!started.ok()) GiveUp(std::string(started.message()));
 }
 
-// Where that is not possible the ranks do without.
+// If no cgroup can be made, the ranks do without.
 void Agent::MakeCgroup(const v1::Assignment& assignment) {
   const bool first_here = !assignment.job().nodes_share_host() || link_.hosting();
   if (first_here && assignment.epoch() == 1) {
@@ -447,7 +447,7 @@ void Agent::SayThatAllIsSaid() {
 }
 
 // Not before dlaunch has taken all that we have to say, for however long nobody takes what it prints, or it is stopped.
-// Where it is gone there is nobody to say it to, and the output counts as empty.
+// If dlaunch is gone, the output counts as empty.
 void Agent::EndWhenDone() {
   SayThatAllIsSaid();
   if (!ranks_done_ || (!output_.empty() && report_seen_)) return;

@@ -11,8 +11,8 @@
 
 namespace cohort::launcher {
 
-// What an agent gets as parent-death signal. Not SIGKILL: it then ends its ranks, and finds also those processes that
-// have left both their group and their environment behind. Nor one that schedulers send.
+// The parent-death signal of an agent. It is not SIGKILL: the agent then ends its ranks, and also finds processes that
+// have left both their group and their environment behind. Schedulers do not send it either.
 inline int LauncherGoneSignal() { return SIGRTMIN + 3; }
 
 // With this argument an agent writes kAgentPreamble before its messages: where a remote shell starts it, whose start-up

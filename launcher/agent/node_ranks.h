@@ -52,10 +52,10 @@ class NodeRanks {
   // node can't serve ranks at all; those that can't be executed are reported as failed. `kept`: processes that live on
   // from the epoch before, by local rank; they join again by themselves.
   absl::Status Start(std::vector<std::optional<Supervisor::Kept>> kept = {});
-  // Those that wait for the next epoch. After on_all_gone.
+  // The ranks that wait for the next epoch. After on_all_gone.
   std::vector<std::optional<Supervisor::Kept>> TakeStaying() { return supervisor_.TakeStaying(); }
 
-  // What the rendezvous says of the job while it runs; other messages are ignored.
+  // Takes messages of the rendezvous about the running job; other messages are ignored.
   void OnMessage(const v1::ToAgent& message);
   // Something has failed: what ranks print from now on is probably a consequence.
   void MarkFailure() { after_failure_ = true; }
@@ -70,7 +70,7 @@ class NodeRanks {
   // They are about to be told to end: why, which their ends will then say.
   void set_reason_to_end(const std::string& why) { reason_to_end_ = why; }
 
-  // What the ranks are doing and use, for whoever watches them. A pass over /proc.
+  // The calls that the ranks are in and the resources that they use, for watchers. A pass over /proc.
   v1::NodeView View();
 
   bool OnChildEnded(pid_t pid, int wait_status) { return supervisor_.OnChildEnded(pid, wait_status); }

@@ -66,8 +66,8 @@ class RendezvousLink {
   // A port that is free here now, for the ranks' own rendezvous; 0 where none is.
   uint32_t MasterPort() const;
 
-  // What is sent before Join, or without standbys after the end of the stream, is dropped. With standbys it reaches the
-  // next host.
+  // Messages sent before Join, or without standbys after the end of the stream, are dropped. With standbys it reaches
+  // the next host.
   void Send(const v1::FromAgent& message);
   // These four where this node hosts the rendezvous, which carries them out: see RendezvousServer.
   void RequestStop(const std::string& reason, int exit_code, int signal = 0, uint64_t number = 0);

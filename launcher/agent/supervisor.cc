@@ -360,7 +360,7 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
     if (stayed) --staying_;
     loop_->Cancel(rank.kill_timer);
     loop_->Cancel(rank.vanished_timer);
-    // What a failed rank leaves in its group would hold on to its devices.
+    // Processes that a failed rank leaves in its group would hold on to its devices.
     if (wait_status != 0 || rank.told_to_end) ::kill(-pid, SIGKILL);
     sentinel_->LeaderEnded(pid);
     if (stayed && told_all_gone_) {  // nothing more is said of this epoch

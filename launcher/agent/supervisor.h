@@ -96,11 +96,11 @@ class Supervisor {
 
   // 0 when it is not running.
   pid_t GroupOf(int local_rank) const;
-  // What each rank's processes use now; `doing` is left to the caller. A pass over /proc.
+  // The resources that each rank's processes use now; `doing` is left to the caller. A pass over /proc.
   std::vector<v1::RankView> View() const;
   bool all_gone() const { return started_ && living_ == staying_; }
   std::vector<pid_t> pids() const;
-  // Of those that stay.
+  // The processes of the ranks that stay.
   std::vector<pid_t> staying() const;
 
  private:

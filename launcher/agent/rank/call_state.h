@@ -8,9 +8,9 @@
 
 namespace cohort::launcher {
 
-// What a rank's black box says of operation `sequence` of a group; where it has not come to it, or may have left it so
-// far behind that the box has forgotten it, its latest call: without `sequence_seen`, and with it but without a
-// signature.
+// The record that a rank's black box holds of operation `sequence` of a group, or else the rank's latest call. The
+// latest call has no `sequence_seen` if the rank has not come to the operation. It has `sequence_seen` and no signature
+// if the box may have forgotten the operation.
 v1::CallState InspectOperation(const runtime::BlackBoxReader& box, uint32_t rank, uint64_t group, uint64_t epoch,
                                uint64_t sequence);
 

@@ -19,7 +19,7 @@ class LineSplitter {
   explicit LineSplitter(Sink sink) : sink_(std::move(sink)) {}
 
   void Append(std::string_view bytes);
-  // What an unfinished line shows that has begun anew at least once; empty: there is none.
+  // The text of an unfinished line that has begun again at least once; empty: there is none.
   std::string_view progress() const;
   // The stream has ended.
   void Finish();

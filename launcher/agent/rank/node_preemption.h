@@ -21,7 +21,7 @@ class NodePreemption {
 
   // The notice, which counts once.
   void OnNotice(const v1::PreemptionNotice& notice) { notice_ = notice; }
-  // What a rank that asks later is told of, or nothing.
+  // The notice that a rank gets which asks later, or nothing.
   const std::optional<v1::PreemptionNotice>& notice() const { return notice_; }
 
   // A rank is about to begin a step, and waits.

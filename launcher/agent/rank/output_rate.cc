@@ -52,7 +52,7 @@ OutputRate::Clock::time_point OutputRate::next() const {
   return at_ + std::chrono::ceil<Clock::duration>(std::chrono::duration<double>(missing / bytes_per_second_));
 }
 
-// What was dropped lay before every line that waits.
+// The dropped lines lay before every line that waits.
 void OutputRate::Send(const v1::OutputLine& line, const Sink& sink) {
   for (const bool is_error : {false, true}) {
     const uint64_t dropped = std::exchange(dropped_[is_error ? 1 : 0], 0);

@@ -1,4 +1,4 @@
-// What one rank prints: cut into lines, kept in files where that is wanted, its tail remembered, passed on; no faster
+// The output of one rank: cut into lines, kept in files where that is wanted, its tail remembered, passed on; no faster
 // than --log-rate permits.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What an agent does for its ranks over their socket: tells each who it is, hands out the node segment, carries their
+// Serves an agent's ranks over their socket: tells each who it is, hands out the node segment, carries their
 // requests to the rendezvous and the answers back, and passes on news. See proto/cohort/v1/agent.proto.
 #pragma once
 
@@ -45,7 +45,7 @@ class RankService {
   // Makes the node segment and listens at `address`.
   absl::Status Start(const std::string& address);
 
-  // What the rendezvous sends for ranks.
+  // Messages of the rendezvous for ranks.
   void OnPutReply(const v1::PutReply& reply);
   void OnGetReply(const v1::GetReply& reply);
   void OnGroupFailure(const v1::GroupFailure& failure);

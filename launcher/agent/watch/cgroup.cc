@@ -72,7 +72,7 @@ bool IsPopulated(const std::string& folder) {
   return false;
 }
 
-// Where the kernel has no cgroup.kill (before 5.14).
+// For kernels without cgroup.kill (before 5.14).
 void KillOneByOne(const std::string& folder) {
   for (const std::string& below : FoldersIn(folder)) KillOneByOne(below);
   std::ifstream members(folder + "/cgroup.procs");
@@ -87,7 +87,7 @@ void RemoveFoldersIn(const std::string& folder) {
   for (const std::string& below : FoldersIn(folder)) RemoveFolders(below);
 }
 
-// Those below first.
+// Removes the folders below first.
 bool RemoveFolders(const std::string& folder) {
   RemoveFoldersIn(folder);
   return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;

@@ -3,7 +3,7 @@
 // process' own cgroup may be written: by root outside of containers, and where it was delegated. Nothing is limited by
 // it.
 //
-// Whoever made one holds a lock on its folder: an empty one that nobody holds has lost its job, and is removed by the
+// The maker of one holds a lock on its folder: an empty one that nobody holds has lost its job, and is removed by the
 // next. See the kernel's Documentation/admin-guide/cgroup-v2.rst.
 #pragma once
 
@@ -39,7 +39,7 @@ class Cgroup {
   // permitted or does not work; Kill and Remove may be called all the same.
   absl::Status Make();
   const std::string& folder() const { return folder_; }
-  // Of the one to start processes in, for clone3; -1: there is none.
+  // The descriptor of the one to start processes in, for clone3; -1: there is none.
   int fd() const { return inner_.get(); }
 
   // SIGKILL to all that is in it, and in those below, until nothing lives there. False when the time was over first.

@@ -1,4 +1,4 @@
-// What the processes of ranks use, for whoever watches them.
+// The resources that the processes of ranks use, for watchers.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,8 @@ struct GroupUse {
   bool stopped = false;  // its leader is, by a signal
 };
 
-// Of each of these groups that has a living process. One pass over /proc: 10 us for each process of the machine.
+// The use of each of these groups that has a living process. One pass over /proc: 10 us for each process of the
+// machine.
 std::unordered_map<pid_t, GroupUse> LookAtGroups(const std::vector<pid_t>& groups);
 
 }  // namespace cohort::launcher

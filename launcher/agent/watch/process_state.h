@@ -1,4 +1,4 @@
-// What /proc says of a process. Reads files of /proc only; cheap (about 5 us).
+// The state of a process as /proc shows it. Reads files of /proc only; cheap (about 5 us).
 #pragma once
 
 #include <sys/types.h>

@@ -29,7 +29,7 @@ constexpr char kSentinelArgument[] = "--agent=";
 char* arguments_begin = nullptr;
 size_t arguments_size = 0;
 
-// Where a sentinel finds its descriptors, however it was begun: the pipe from its agent, a pidfd of the agent's parent,
+// The descriptors of a sentinel, however it was begun: the pipe from its agent, a pidfd of the agent's parent,
 // and the agent's output. The last is never used: dlaunch sees the end of it when the sentinel has swept as well.
 constexpr int kPipe = 3;
 constexpr int kLauncher = 4;

@@ -1,5 +1,5 @@
-// What an agent says to the rendezvous and hears of it, across the streams to several hosts one after another: nothing
-// is lost and nothing is said twice. See replicated_rendezvous.h. Without standbys there is one stream, and nothing is
+// An agent's messages to the rendezvous and back, across the streams to several hosts one after another. Nothing is
+// lost and nothing is said twice. See replicated_rendezvous.h. Without standbys there is one stream, and nothing is
 // kept.
 #pragma once
 

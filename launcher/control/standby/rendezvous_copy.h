@@ -1,9 +1,9 @@
 // The rendezvous together with all that its host must not lose: carried out entry by entry from a log, so that whoever
 // has the same log has the same rendezvous (see replicated_rendezvous.h for the whole picture).
 //
-// What is said to an agent is numbered by its place in the agent's stream and kept until the agent has taken it, and
-// what the agent says is counted; a host that takes over knows by both what must be said again. Beats, `resumed` and
-// what concerns the log itself don't count: nobody misses them.
+// A message to an agent is numbered by its place in the agent's stream and kept until the agent has taken it. Messages
+// of the agent are counted. Both tell a host that takes over which messages must be sent again. Beats, `resumed` and
+// messages about the log itself don't count: nobody misses them.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ class RendezvousCopy {
   uint32_t standbys() const { return standbys_; }
   // Whether the agent of this connection was let go: it may come back only for the job's report.
   bool Closed(ConnectionId connection) const;
-  // What dlaunch has to hear, from this number on.
+  // The news for dlaunch, from this number on.
   std::vector<Action> ToldSince(uint64_t number) const;
 
  private:

@@ -227,7 +227,7 @@ void ReplicatedRendezvous::OnAck(ConnectionId from, const v1::LogAck& ack) {
     standby.received = std::max(standby.received, ack.received());
     standby.applied = std::max(standby.applied, ack.applied());
     standby.since = now_;
-    // What was acted on without it is there, by hosts before too; of all else its acknowledgement is waited for.
+    // It has every entry that was acted on without it, also by earlier hosts. All else waits for its acknowledgement.
     const bool whole = standby.received >= std::max(committed_, inherited_) && standby.dropped == 0;
     if (!whole || standby.wanted != 0 || standby.noted) continue;
     standby.wanted = wishes_ + 1;
@@ -260,7 +260,7 @@ uint64_t ReplicatedRendezvous::TellWanted() {
   return wishes_;
 }
 
-// Those that dlaunch was asked to do without by then can't take over any more.
+// Standbys that dlaunch was asked to do without by then can't take over any more.
 void ReplicatedRendezvous::On(const StandbysNoted& event) {
   if (event.standbys.term() != term_) return;
   std::erase_if(standbys_, [&event](const auto& standby) {

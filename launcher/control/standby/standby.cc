@@ -31,7 +31,7 @@ bool StandbyCopy::IsNext(const v1::LogEntry& entry) const {
   return !entry.has_start() || CheckPlan(entry.start()).ok();
 }
 
-// What the host before has sent after it goes only where this host has something else in its place.
+// Later entries of the host before are dropped only if this host has something else in their place.
 void StandbyCopy::Take(const v1::LogEntry& entry) {
   end_ = entry.number();
   const auto here = AtOrAfter(entries_, entry.number());

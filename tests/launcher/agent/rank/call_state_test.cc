@@ -1,4 +1,4 @@
-// What an agent says of a rank's calls, from a real black box.
+// Tests how an agent describes a rank's calls, from a real black box.
 #include "cohort/launcher/agent/rank/call_state.h"
 
 #include <gtest/gtest.h>

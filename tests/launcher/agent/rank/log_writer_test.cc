@@ -58,7 +58,7 @@ class LogWriterTest : public ::testing::Test {
     pollfd readable{pipe_.get(), POLLIN, 0};
     return ::poll(&readable, 1, static_cast<int>(deadline.left() / milliseconds(1))) > 0;
   }
-  // What comes until `end` has come, and perhaps some of what follows.
+  // Reads until `end` has come, and perhaps some of what follows.
   std::string ReadPipe(const std::string& end) {
     std::string text;
     char buffer[64 << 10];
@@ -140,7 +140,7 @@ TEST_F(LogWriterTest, CountsWhatAStalledDiskDoesNotTake) {
   EXPECT_NE(problems_[1].find("are missing in " + folder_ + "/rank-0.out"), std::string::npos) << problems_[1];
 }
 
-// Who waits for room need not look for it.
+// A rank that waits for room need not look for it.
 TEST_F(LogWriterTest, TellsWhenThereIsRoomAgain) {
   int told = 0;
   const auto file = writer_->Open(AddPipe("rank-0.out"), [&] {
@@ -179,7 +179,7 @@ TEST_F(LogWriterTest, BoundsWhatWaitsOfAllFilesTogether) {
   writer_.reset();  // its thread is stuck in a write
 }
 
-// What is missing of a file that can't be written has another cause than a slow disk, and that was told.
+// Lines are missing in a file that can't be written for another reason than a slow disk, and that was said.
 TEST_F(LogWriterTest, BlamesNoSlowDiskForAFileThatCanNotBeWritten) {
   const std::string pipe = AddPipe("rank-0.out");
   const std::string block(1 << 20, 'x');

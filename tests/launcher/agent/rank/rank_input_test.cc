@@ -45,7 +45,7 @@ class RankInputTest : public ::testing::Test {
     sent_ += size;
     input->Take(std::string_view(pattern_).substr(from % 8191, size), sent_ == kTotal);
   }
-  // What there is, at most 64 KiB; false at the end.
+  // Reads what there is, at most 64 KiB; false at the end.
   bool ReadSome() {
     char buffer[64u << 10];
     const ssize_t n = ::read(reader_.get(), buffer, sizeof buffer);

@@ -67,7 +67,7 @@ runtime::FileDescriptor Connect(const std::string& address) {
   return fd;
 }
 
-// What a rank may say.
+// The messages that a rank may send.
 std::string TakePacket(FuzzInput* input) {
   v1::RankMessage message;
   switch (input->Below(14)) {
@@ -273,7 +273,7 @@ class Node {
   std::set<int> present_;  // of those, the ones that have neither said goodbye nor vanished
   uint64_t latest_request_ = 0;
   bool noticed_ = false;  // of a preemption
-  // What goes up once at the most.
+  // Messages that go up once at the most.
   bool wished_ = false;
   bool answered_ = false;
   bool preempted_ = false;

@@ -38,7 +38,7 @@ class CgroupTest : public testing::Test {
     std::filesystem::create_directories(std::filesystem::path(root_ + path).parent_path());
     std::ofstream(root_ + path) << text;
   }
-  // What OwnCgroup says, below the root; "none" for a failure.
+  // The answer of OwnCgroup, below the root; "none" for a failure.
   std::string Own(const std::string& cgroups, const std::string& mounts) const {
     Write("proc/self/cgroup", cgroups);
     Write("proc/self/mountinfo", mounts);
@@ -130,7 +130,7 @@ class RealCgroup : public CgroupTest {
   std::unique_ptr<Cgroup> cgroup_;
 };
 
-// What has dropped its environment, left its session and lost its parents is still there.
+// A process that has dropped its environment, left its session and lost its parents is still there.
 TEST_F(RealCgroup, HoldsWhateverARankStarts) {
   const RankCommand command{.argv = {"sh", "-c", "(setsid env -i sleep 1000 &); setsid sleep 1000 & echo up; wait"},
                             .path = "/bin/sh",
