@@ -8,7 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -17,12 +19,21 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/launcher/agent/agent_inside.h"
+#include "cohort/launcher/agent/launcher_news.h"
+#include "cohort/launcher/agent/node_ranks.h"
+#include "cohort/launcher/agent/rank/log_writer.h"
+#include "cohort/launcher/agent/rank/rank_socket.h"
+#include "cohort/launcher/agent/rendezvous_link.h"
+#include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/agent/watch/sweep.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/base/message_pipe.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/options/options.h"
+#include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/v1/rendezvous.pb.h"
 
@@ -34,7 +45,6 @@ constexpr std::chrono::seconds kSweepLimit{2};
 // end, unless dlaunch lets it go before.
 constexpr std::chrono::seconds kHostLinger{5};
 constexpr std::chrono::seconds kFlushLimit{2};  // for a dlaunch that has ended our input before the job's end
-constexpr int kMaxSentinelRestarts = 10;
 
 std::string InPortRange(const v1::NodeStart& start) {
   if (start.first_port() == 0) return "; too many are in use";
@@ -42,13 +52,78 @@ std::string InPortRange(const v1::NodeStart& start) {
          "; give a wider one";
 }
 
+// All that an agent knows, and what it does on each event.
+class Agent {
+ public:
+  explicit Agent(bool exit_with_job);
+  int Run();
+
+ private:
+  // Notices of a preemption: kUnwanted -> kWanted -> kPassedOn.
+  enum class Notices {
+    kUnwanted,
+    kWanted,    // ranks ask for them, of this epoch or of an earlier one
+    kPassedOn,  // a SIGTERM was passed on as one
+  };
+
+  void OnInput();
+  void OnInputEnded();
+  void OnSignal();
+  void OnSchedulersNotice(int signal);
+  void OnTerminate();
+  void TellWhyRanksEnd(const std::string& why);
+  // Whether the ranks ask for notices of a preemption, or will, as those of an earlier epoch did.
+  bool WantNotices();
+  void OnToNode(const v1::ToNode& message);
+  void OnStart(const v1::NodeStart& start);
+  void OnLook(uint64_t number);
+  RendezvousLink::News NewsCallback();
+  RendezvousServer::OnFinished FinishCallback();
+  absl::Status HostRendezvous(std::string* address);
+  void OnTakeOver(const v1::TakeOver& order);
+  absl::Status Join(const std::string& addresses);
+  bool IsToldToEnd();
+  void OnMessage(const v1::ToAgent& message);
+  void OnAssignment(const v1::Assignment& assignment);
+  void MakeCgroup(const v1::Assignment& assignment);
+  void OnRendezvousLost(const absl::Status& why);
+  void OnReport(const v1::JobReport& report);
+  void OnAllGone();
+  void OnOutputLine(const v1::OutputLine& line);
+  void StopRanks(std::chrono::milliseconds grace, bool restarting = false);
+  void GiveUp(const std::string& why);
+  void EndWhenDone();
+  void ReapChildren();
+
+  const bool exit_with_job_;
+  int exit_status_;
+  const std::string address_ = NewSocketAddress();
+  Cgroup cgroup_{OwnCgroup().value_or("")};
+  Sentinel sentinel_;
+  EventLoop loop_;
+  MessageReader input_;
+  LauncherNews news_{&loop_};
+  LogWriter logs_{&loop_, [this](const std::string& problem) { news_.Notice(problem); }};
+  runtime::FileDescriptor signals_;
+
+  v1::NodeStart start_;
+  std::unique_ptr<NodeRanks> ranks_;  // since the assignment
+  bool ranks_done_ = false;           // or never started
+  bool report_seen_ = false;          // the rendezvous has nothing more to say, or is gone
+  bool told_to_stop_ = false;         // by dlaunch, the rendezvous or SIGTERM
+  bool input_ended_ = false;
+  bool lingering_ = false;
+  Notices notices_ = Notices::kUnwanted;
+  uint64_t epoch_ = 0;           // of the assignment; 0: there was none
+  RendezvousLink link_{&loop_};  // last, so that its threads end first
+};
+
 }  // namespace
 
 Agent::Agent(bool exit_with_job)
     : exit_with_job_(exit_with_job),
       exit_status_(exit_with_job ? kExitLauncher : 0),  // the job's is not known before its report
-      sentinel_("COHORT_AGENT=" + address_, &cgroup_),
-      output_(&loop_, runtime::FileDescriptor(::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 3))) {}
+      sentinel_("COHORT_AGENT=" + address_, &cgroup_) {}
 
 int Agent::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
@@ -63,8 +138,8 @@ int Agent::Run() {
   signals_ = runtime::FileDescriptor(::signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   loop_.Watch(signals_.get(), EPOLLIN, [this](uint32_t) { OnSignal(); });
   const bool hears = loop_.Watch(STDIN_FILENO, EPOLLIN, [this](uint32_t) { OnInput(); });
-  output_.set_on_drained([this] {
-    if (ranks_ && !output_.full()) ranks_->ResumeOutput();
+  news_.output().set_on_drained([this] {
+    if (ranks_ && !news_.output().full()) ranks_->ResumeOutput();
     EndWhenDone();
   });
   if (hears) {
@@ -80,7 +155,7 @@ int Agent::Run() {
   cgroup_.Remove(kSweepLimit);
   ranks_.reset();                         // closes its files, which then say what is missing at their end
   logs_.Finish(std::chrono::seconds(1));  // nearly all was written before the ranks counted as gone
-  output_.Flush(kFlushLimit);
+  news_.output().Flush(kFlushLimit);
   return exit_status_;
 }
 
@@ -131,8 +206,9 @@ void Agent::OnSchedulersNotice(int signal) {
 // If ranks ask for notices, all ranks of the job have the grace to stop by themselves. The rendezvous keeps the time,
 // and then ends the job: a restart would come to a node that is being taken away.
 void Agent::OnTerminate() {
-  if (ranks_ && !ranks_done_ && AskForNotices() && !std::exchange(noticed_, true)) {
-    Notice("the agent of " + start_.name() + " got SIGTERM: its ranks are told that they are preempted");
+  if (ranks_ && !ranks_done_ && WantNotices() && notices_ != Notices::kPassedOn) {
+    notices_ = Notices::kPassedOn;
+    news_.Notice("the agent of " + start_.name() + " got SIGTERM: its ranks are told that they are preempted");
     v1::FromAgent message;
     message.mutable_stop()->set_reason("the agent of " + start_.name() + " got SIGTERM");
     message.mutable_stop()->set_exit_code(128 + SIGTERM);
@@ -142,7 +218,7 @@ void Agent::OnTerminate() {
   }
   told_to_stop_ = true;
   const std::string why = start_.name() + " was told to end by SIGTERM";
-  Notice(why + ", and its agent ends its ranks");
+  news_.Notice(why + ", and its agent ends its ranks");
   link_.RequestStop(why, 128 + SIGTERM);
   if (ranks_ && !link_.hosting()) TellWhyRanksEnd(why);  // between two epochs as well
   StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
@@ -158,9 +234,9 @@ void Agent::TellWhyRanksEnd(const std::string& why) {
   link_.Send(message);
 }
 
-bool Agent::AskForNotices() {
-  asked_ = asked_ || (ranks_ && ranks_->asks_for_notices());
-  return asked_;
+bool Agent::WantNotices() {
+  if (notices_ == Notices::kUnwanted && ranks_ && ranks_->asks_for_notices()) notices_ = Notices::kWanted;
+  return notices_ != Notices::kUnwanted;
 }
 
 void Agent::ReapChildren() {
@@ -171,25 +247,12 @@ void Agent::ReapChildren() {
       continue;
     }
     if (ranks_ && ranks_->OnChildEnded(pid, status)) continue;
-    if (pid == sentinel_.pid()) OnSentinelEnded(status);
-    // Anything else was an orphan that came to us.
+    if (pid != sentinel_.pid()) continue;  // an orphan that came to us
+    if (const std::optional<std::string> problem = sentinel_.OnEnded(status)) {
+      news_.Notice("the sentinel of " + (start_.name().empty() ? "an agent" : start_.name()) + " " + *problem);
+    }
   }
   sentinel_.ForgetEmptyGroups();
-}
-
-// It does not end by itself while we live: it was killed, or can't be executed, as from a file that has lost its
-// permission.
-void Agent::OnSentinelEnded(int status) {
-  if (sentinel_restarts_ > kMaxSentinelRestarts) return;  // the number of one of old, which is somebody else's now
-  const bool too_often = sentinel_restarts_++ >= kMaxSentinelRestarts;
-  if (!too_often && sentinel_.Start()) return;
-  sentinel_restarts_ = kMaxSentinelRestarts + 1;
-  const std::string how = WIFSIGNALED(status) ? "was killed by " + SignalName(WTERMSIG(status))
-                                              : "ended with status " + std::to_string(WEXITSTATUS(status));
-  Notice("the sentinel of " + (start_.name().empty() ? "an agent" : start_.name()) + " " + how +
-         (too_often ? " again and is not started any more" : ", and no other can be started") +
-         "; the job goes on, but should its agent be killed, nobody ends what its "
-         "ranks leave behind");
 }
 
 void Agent::OnToNode(const v1::ToNode& message) {
@@ -208,18 +271,19 @@ void Agent::OnToNode(const v1::ToNode& message) {
   const v1::Stop& stop = message.stop();
   told_to_stop_ = true;
   link_.RequestStop(stop.reason(), stop.exit_code(), stop.signal(), number);
-  if (stop.exit_code() != 0 && stop.signal() == 0) MarkFailure();  // ranks may yet stop in order, and else are told
+  // With a signal ranks may yet stop in order, and else are told.
+  if (stop.exit_code() != 0 && stop.signal() == 0 && ranks_) ranks_->MarkFailure();
   if (!link_.hosting() || stop.grace_ms() == 0) StopRanks(std::chrono::milliseconds(stop.grace_ms()));
   if (!ranks_ && !link_.hosting()) GiveUp("told to stop before its ranks had started");
 }
 
 // The watcher asks again. The view need not be kept for a dlaunch that does not read.
 void Agent::OnLook(uint64_t number) {
-  if (output_.full()) return;
+  if (news_.output().full()) return;
   v1::FromNode message;
   if (ranks_) *message.mutable_view() = ranks_->View();
   message.mutable_view()->set_look(number);
-  output_.Write(message);
+  news_.Write(message);
 }
 
 void Agent::OnStart(const v1::NodeStart& start) {
@@ -236,17 +300,15 @@ void Agent::OnStart(const v1::NodeStart& start) {
     GiveUp("can't join the rendezvous at " + address + ": " + std::string(joined.message()));
 }
 
-// From the rendezvous' thread to dlaunch.
-void Agent::PassOn(v1::FromNode message) {
-  loop_.Post([this, message = std::move(message)] { output_.Write(message); });
+// Called on the rendezvous' thread.
+RendezvousLink::News Agent::NewsCallback() {
+  return [this](v1::FromNode message) { loop_.Post([this, message = std::move(message)] { news_.Write(message); }); };
 }
 
 RendezvousServer::OnFinished Agent::FinishCallback() {
   return [this](v1::JobReport report) {
     loop_.Post([this, report = std::move(report)] {
-      v1::FromNode message;
-      *message.mutable_report() = report;
-      output_.Write(message);
+      news_.Report(report);
       OnReport(report);
     });
   };
@@ -255,21 +317,15 @@ RendezvousServer::OnFinished Agent::FinishCallback() {
 // dlaunch tells all agents, this one too, where to go.
 void Agent::OnTakeOver(const v1::TakeOver& order) {
   if (input_ended_) return;
-  const absl::StatusOr<std::string> addresses =
-      link_.TakeOver(order, [this](v1::FromNode news) { PassOn(std::move(news)); }, FinishCallback());
+  const absl::StatusOr<std::string> addresses = link_.TakeOver(order, NewsCallback(), FinishCallback());
   if (!addresses.ok())
     return GiveUp("can't take over as the rendezvous' host: " + std::string(addresses.status().message()));
-  v1::FromNode listening;
-  listening.set_listening(*addresses);
-  output_.Write(listening);
+  news_.Listening(*addresses);
 }
 
 absl::Status Agent::HostRendezvous(std::string* address) {
-  COHORT_ASSIGN_OR_RETURN(const std::string addresses,
-                          link_.Host(start_, [this](v1::FromNode news) { PassOn(std::move(news)); }, FinishCallback()));
-  v1::FromNode listening;
-  listening.set_listening(addresses);
-  output_.Write(listening);
+  COHORT_ASSIGN_OR_RETURN(const std::string addresses, link_.Host(start_, NewsCallback(), FinishCallback()));
+  news_.Listening(addresses);
   // Its host takes its own first address, not loopback: its data interface is the one of that route.
   *address = addresses.substr(0, addresses.find(','));
   return absl::OkStatus();
@@ -279,11 +335,7 @@ absl::Status Agent::Join(const std::string& addresses) {
   RendezvousLink::Callbacks callbacks;
   callbacks.on_message = [this](const v1::ToAgent& message) { OnMessage(message); };
   callbacks.on_lost = [this](const absl::Status& why) { OnRendezvousLost(why); };
-  callbacks.on_host_silent = [this](uint64_t term) {
-    v1::FromNode message;
-    message.set_host_silent(term);
-    output_.Write(message);
-  };
+  callbacks.on_host_silent = [this](uint64_t term) { news_.HostSilent(term); };
   return link_.Join(start_, addresses, std::move(callbacks), [this] { return IsToldToEnd(); });
 }
 
@@ -308,15 +360,11 @@ void Agent::OnMessage(const v1::ToAgent& message) {
       GiveUp("the rendezvous refused it: " + message.refused());
       break;
     case v1::ToAgent::kRanksLost:
-      if (link_.hosting()) {
-        v1::FromNode lost;
-        lost.set_lost(message.ranks_lost().text());
-        output_.Write(lost);
-      }
+      if (link_.hosting()) news_.Lost(message.ranks_lost().text());
       break;
     case v1::ToAgent::kStop:
       told_to_stop_ = !message.stop().restarting();
-      MarkFailure();
+      if (ranks_) ranks_->MarkFailure();
       StopRanks(std::chrono::milliseconds(message.stop().grace_ms()), message.stop().restarting());
       break;
     case v1::ToAgent::kReport:
@@ -333,8 +381,8 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
   if (ranks_ && !ranks_done_) return GiveUp("the rendezvous began an epoch before the end of the one before");
   std::vector<std::optional<Supervisor::Kept>> kept;
   if (ranks_) kept = ranks_->TakeStaying();
-  AskForNotices();
-  ranks_.reset();  // the next ones have the same address
+  (void)WantNotices();  // asks the ranks of the epoch that is over
+  ranks_.reset();       // the next ones have the same address
   ranks_done_ = false;
   epoch_ = assignment.epoch();
   MakeCgroup(assignment);
@@ -344,8 +392,8 @@ void Agent::OnAssignment(const v1::Assignment& assignment) {
       assignment,
       NodeRanks::Callbacks{.to_rendezvous = [this](const v1::FromAgent& message) { link_.Send(message); },
                            .on_line = [this](const v1::OutputLine& line) { OnOutputLine(line); },
-                           .on_notice = [this](const std::string& text) { Notice(text); },
-                           .on_input_wanted = [this](uint64_t bytes, bool closed) { WantInput(bytes, closed); },
+                           .on_notice = [this](const std::string& text) { news_.Notice(text); },
+                           .on_input_wanted = [this](uint64_t bytes, bool closed) { news_.WantInput(bytes, closed); },
                            .on_all_gone = [this] { OnAllGone(); }});
   const absl::Status started = ranks_->Start(std::move(kept));
   if (!started.ok()) GiveUp(std::string(started.message()));
@@ -361,17 +409,8 @@ void Agent::MakeCgroup(const v1::Assignment& assignment) {
 }
 
 void Agent::OnOutputLine(const v1::OutputLine& line) {
-  v1::FromNode message;
-  *message.mutable_output() = line;
-  output_.Write(message);
-  if (output_.full()) ranks_->PauseOutput();
-}
-
-void Agent::WantInput(uint64_t bytes, bool closed) {
-  v1::FromNode message;
-  message.mutable_input_wanted()->set_bytes(bytes);
-  message.mutable_input_wanted()->set_closed(closed);
-  output_.Write(message);
+  news_.Line(line);
+  if (news_.output().full()) ranks_->PauseOutput();
 }
 
 void Agent::OnAllGone() {
@@ -383,19 +422,13 @@ void Agent::OnAllGone() {
   EndWhenDone();
 }
 
-void Agent::MarkFailure() {
-  if (ranks_) ranks_->MarkFailure();
-}
-
 void Agent::OnRendezvousLost(const absl::Status& why) {
   if (report_seen_) return;
   report_seen_ = true;  // none will come
-  MarkFailure();
+  if (ranks_) ranks_->MarkFailure();
   if (!why.ok()) {
     exit_status_ = kExitLauncher;
-    v1::FromNode failed;
-    failed.set_failed("lost the rendezvous: " + std::string(why.message()));
-    output_.Write(failed);
+    news_.Failed("lost the rendezvous: " + std::string(why.message()));
   }
   // Our lease is over: others may take our place, or have been told that our ranks are lost.
   const bool counted_as_lost = start_.standbys() > 0 || (ranks_ && ranks_->replaceable());
@@ -412,9 +445,6 @@ void Agent::OnReport(const v1::JobReport& report) {
   EndWhenDone();
 }
 
-// The host stays for the others, and those who may take over until dlaunch has the report.
-bool Agent::IsNeededForReport() { return link_.hosting() || link_.standing_by(); }
-
 void Agent::StopRanks(std::chrono::milliseconds grace, bool restarting) {
   if (ranks_) {
     ranks_->Stop(grace, restarting);
@@ -425,41 +455,27 @@ void Agent::StopRanks(std::chrono::milliseconds grace, bool restarting) {
 
 void Agent::GiveUp(const std::string& why) {
   exit_status_ = kExitLauncher;
-  v1::FromNode failed;
-  failed.set_failed(why);
-  output_.Write(failed);
+  news_.Failed(why);
   report_seen_ = input_ended_ = true;
   loop_.Unwatch(STDIN_FILENO);
   StopRanks(std::chrono::milliseconds(0));
   if (!ranks_ || ranks_->pids().empty()) {
-    if (ranks_ && !ranks_done_) said_epoch_ = epoch_;  // what those had printed may not have come whole
+    if (ranks_ && !ranks_done_) news_.NotAllSaid(epoch_);  // their output may not have come whole
     ranks_done_ = true;
   }
   EndWhenDone();
 }
 
-// By this dlaunch knows that of our ranks nothing is missing, however we end, and the way to us.
-void Agent::SayThatAllIsSaid() {
-  if (!ranks_done_ || std::exchange(said_epoch_, epoch_) == epoch_) return;
-  v1::FromNode message;
-  message.set_all_said(epoch_);
-  output_.Write(message);
-}
-
 // Not before dlaunch has taken all that we have to say, for however long nobody takes what it prints, or it is stopped.
 // If dlaunch is gone, the output counts as empty.
 void Agent::EndWhenDone() {
-  SayThatAllIsSaid();
-  if (!ranks_done_ || (!output_.empty() && report_seen_)) return;
-  if (input_ended_ || (report_seen_ && !IsNeededForReport())) return loop_.Quit();
+  if (ranks_done_) news_.AllSaid(epoch_);
+  if (!ranks_done_ || (!news_.output().empty() && report_seen_)) return;
+  // The host stays for the others, and standbys stay until dlaunch has the report.
+  const bool needed = link_.hosting() || link_.standing_by();
+  if (input_ended_ || (report_seen_ && !needed)) return loop_.Quit();
   // dlaunch closes our input when the other agents have gone.
   if (report_seen_ && !std::exchange(lingering_, true)) loop_.After(kHostLinger, [this] { OnInputEnded(); });
-}
-
-void Agent::Notice(const std::string& text) {
-  v1::FromNode message;
-  message.set_notice(text);
-  output_.Write(message);
 }
 
 int RunAgent(int argc, char** argv) {

@@ -18,12 +18,15 @@
 
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/pipe.h"
+#include "cohort/launcher/control/describe.h"
 
 namespace cohort::launcher {
 namespace {
 
 constexpr std::chrono::seconds kSweepLimit{5};
 constexpr int kStuckAfterMs = 3000;
+constexpr int kMaxRestarts = 10;
+constexpr int kGivenUp = kMaxRestarts + 1;
 constexpr char kSentinelArgument[] = "--agent=";
 
 char* arguments_begin = nullptr;
@@ -147,6 +150,17 @@ bool Sentinel::Start() {
   pidfd_ = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   for (const pid_t group : groups_) Tell(group);
   return true;
+}
+
+std::optional<std::string> Sentinel::OnEnded(int wait_status) {
+  if (restarts_ == kGivenUp) return std::nullopt;  // the number may be somebody else's now
+  const bool too_often = restarts_++ >= kMaxRestarts;
+  if (!too_often && Start()) return std::nullopt;
+  restarts_ = kGivenUp;
+  const std::string how = WIFSIGNALED(wait_status) ? "was killed by " + SignalName(WTERMSIG(wait_status))
+                                                   : "ended with status " + std::to_string(WEXITSTATUS(wait_status));
+  return how + (too_often ? " again and is not started any more" : ", and no other can be started") +
+         "; the job goes on, but should its agent be killed, nobody ends what its ranks leave behind";
 }
 
 void Sentinel::AddGroup(pid_t group) {

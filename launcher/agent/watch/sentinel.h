@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -34,6 +35,9 @@ class Sentinel {
   // since a copy of a process with threads may do nothing but system calls. False when the system gives no process; the
   // job can go on without.
   bool Start();
+  // It has ended, which it does not do by itself while the agent lives: starts another, ten times at the most. Returns
+  // words for people if no other runs, once.
+  std::optional<std::string> OnEnded(int wait_status);
   pid_t pid() const { return pid_; }
   // Its process groups: killed at the end as well, whatever their members' environment.
   void AddGroup(pid_t group);
@@ -56,6 +60,7 @@ class Sentinel {
   std::set<pid_t> groups_;
   std::vector<pid_t> leaderless_;  // of those
   bool started_ = false;
+  int restarts_ = 0;
   pid_t pid_ = -1;
   runtime::FileDescriptor pidfd_;
   runtime::FileDescriptor pipe_;  // its end is how the sentinel sees ours
