@@ -32,6 +32,35 @@ std::string OnInterface(const std::string& interface) {
   return " on --iface " + interface + "; it has " + (all.empty() ? "none" : all);
 }
 
+absl::Status NoAddress(const v1::NodeStart& start) {
+  return absl::UnavailableError("this machine has no address that others may reach" + OnInterface(start.interface()));
+}
+
+TlsIdentity IdentityOf(const v1::NodeStart& start) {
+  return {start.ca_certificate(), start.certificate(), start.private_key()};
+}
+
+absl::StatusOr<RendezvousServer::Options> ServerOptions(const v1::NodeStart& start) {
+  RendezvousServer::Options options;
+  if (start.across_hosts()) options.hosts = {};  // all
+  if (start.across_hosts() && !start.interface().empty()) {
+    options.hosts = OwnAddresses(start.interface());
+    if (options.hosts.empty()) return NoAddress(start);
+  }
+  options.identity = IdentityOf(start);
+  options.port = static_cast<int>(start.first_port());
+  options.last_port = static_cast<int>(start.last_port());
+  return options;
+}
+
+// The addresses at which others reach a server that listens at `address`.
+absl::StatusOr<std::string> ServerAddresses(const v1::NodeStart& start, const std::string& address) {
+  if (!start.across_hosts()) return address;
+  std::string addresses = FormatAddresses(OwnAddresses(start.interface()), PortOf(address));
+  if (!addresses.empty()) return addresses;
+  return NoAddress(start);
+}
+
 // FirstReachable, which can be called away.
 absl::StatusOr<std::string> FirstToAnswer(const std::string& addresses, Deadline deadline,
                                           const std::function<bool()>& called_away) {
@@ -73,34 +102,13 @@ RendezvousLink::~RendezvousLink() {
   if (mover_.joinable()) mover_.join();
 }
 
-absl::StatusOr<RendezvousServer::Options> RendezvousLink::ServerOptions() const {
-  RendezvousServer::Options options;
-  if (start_.across_hosts()) options.hosts = {};  // all
-  if (start_.across_hosts() && !start_.interface().empty()) {
-    options.hosts = OwnAddresses(start_.interface());
-    if (options.hosts.empty()) return NoAddress();
-  }
-  options.identity = Identity();
-  options.port = static_cast<int>(start_.first_port());
-  options.last_port = static_cast<int>(start_.last_port());
-  return options;
-}
-
-absl::Status RendezvousLink::NoAddress() const {
-  return absl::UnavailableError("this machine has no address that others may reach" + OnInterface(start_.interface()));
-}
-
-TlsIdentity RendezvousLink::Identity() const {
-  return {start_.ca_certificate(), start_.certificate(), start_.private_key()};
-}
-
 absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, News on_news,
                                                  RendezvousServer::OnFinished on_finished) {
   start_ = start;
-  COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions());
+  COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions(start_));
   options.on_news = std::move(on_news);
   COHORT_ASSIGN_OR_RETURN(server_, RendezvousServer::Start(start.plan(), std::move(options), std::move(on_finished)));
-  return ServerAddresses();
+  return ServerAddresses(start_, server_->address());
 }
 
 absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, News on_news,
@@ -111,19 +119,11 @@ absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, 
     copy = std::move(copy_);
   }
   if (copy == nullptr) return absl::FailedPreconditionError("it has no copy of the rendezvous");
-  COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions());
+  COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions(start_));
   options.on_news = std::move(on_news);
   COHORT_ASSIGN_OR_RETURN(
       server_, RendezvousServer::TakeOver(std::move(*copy), order, std::move(options), std::move(on_finished)));
-  return ServerAddresses();
-}
-
-absl::StatusOr<std::string> RendezvousLink::ServerAddresses() const {
-  const std::string address = server_->address();
-  if (!start_.across_hosts()) return address;
-  std::string addresses = FormatAddresses(OwnAddresses(start_.interface()), PortOf(address));
-  if (!addresses.empty()) return addresses;
-  return NoAddress();
+  return ServerAddresses(start_, server_->address());
 }
 
 absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string& addresses, Callbacks callbacks,
@@ -168,7 +168,7 @@ absl::StatusOr<std::shared_ptr<RendezvousClient>> RendezvousLink::JoinFirstHost(
   return ConnectToOneOf(addresses, Deadline::After(kJoinLimit), called_away,
                         [&](const std::string& address, Deadline deadline) {
                           if (start_.interface().empty()) data_interface_ip_ = LocalAddressTowards(address);
-                          return RendezvousClient::Connect(address, Identity(), MakeOffer(), StreamCallbacks(),
+                          return RendezvousClient::Connect(address, IdentityOf(start_), MakeOffer(), StreamCallbacks(),
                                                            deadline, called_away, start_.standbys() > 0);
                         });
 }
@@ -309,7 +309,7 @@ void RendezvousLink::GoToHost() {
     if (copy_ != nullptr) offer.mutable_resume()->set_applied(copy_->applied());
   }
   connecting_ = true;
-  mover_ = std::thread([this, stream = stream_, term = term_, offer = std::move(offer), identity = Identity(),
+  mover_ = std::thread([this, stream = stream_, term = term_, offer = std::move(offer), identity = IdentityOf(start_),
                         addresses = next_host_.addresses(), callbacks = StreamCallbacks()] {
     const auto called_away = [this, term] { return ending_ || newest_term_ != term; };
     const Deadline deadline = Deadline::After(kTakeOverTime);

@@ -81,10 +81,6 @@ class RendezvousLink {
   void Close();
 
  private:
-  absl::StatusOr<RendezvousServer::Options> ServerOptions() const;
-  absl::Status NoAddress() const;
-  TlsIdentity Identity() const;
-  absl::StatusOr<std::string> ServerAddresses() const;
   absl::StatusOr<std::shared_ptr<RendezvousClient>> JoinFirstHost(const std::string& addresses,
                                                                   const std::function<bool()>& given_up);
   v1::NodeOffer MakeOffer() const;
