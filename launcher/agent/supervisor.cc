@@ -129,14 +129,21 @@ void Supervisor::EndStarting(Rank* rank) {
 void Supervisor::OnExec(size_t index, const absl::Status& status, std::optional<Kept> kept) {
   Rank& rank = ranks_[index];
   if (!status.ok()) {
-    Kill(&rank);  // it may still be on its way
-    return ReportUnstarted(index, status);
+    rank.Kill();  // it may still be on its way
+    rank.reported = true;
+    v1::RankExit& exit = *outcome_.add_failed();
+    exit.set_rank(rank.placement.rank());
+    exit.set_exit_code(ExitCodeOf(status));
+    exit.set_started(false);
+    exit.set_error(std::string(status.message()));
+    exit.set_unix_time_ns(UnixTimeNs());
+    return;
   }
   v1::RankPid& pid = *outcome_.add_pids();
   pid.set_rank(rank.placement.rank());
   pid.set_pid(rank.process.pid);
   rank.output = WatchOutput(&rank, kept ? std::move(kept->output) : nullptr);
-  FeedInput(&rank, kept ? std::move(kept->input) : nullptr);
+  rank.FeedInput(loop_, callbacks_.on_input_wanted, kept ? std::move(kept->input) : nullptr);
 }
 
 void Supervisor::OnExecLate() {
@@ -176,24 +183,14 @@ std::unique_ptr<RankOutput> Supervisor::WatchOutput(Rank* rank, std::unique_ptr<
   return kept;
 }
 
-void Supervisor::FeedInput(Rank* rank, std::unique_ptr<RankInput> kept) {
+void Supervisor::Rank::FeedInput(EventLoop* loop, const RankInput::Want& want, std::unique_ptr<RankInput> kept) {
   if (kept != nullptr) {
-    if (!rank->command.reads_input) return;  // another is the first now
-    kept->GoOn(callbacks_.on_input_wanted);
-    rank->input = std::move(kept);
-  } else if (rank->process.input.valid()) {
-    rank->input = std::make_unique<RankInput>(loop_, std::move(rank->process.input), callbacks_.on_input_wanted);
+    if (!command.reads_input) return;  // another is the first now
+    kept->GoOn(want);
+    input = std::move(kept);
+  } else if (process.input.valid()) {
+    input = std::make_unique<RankInput>(loop, std::move(process.input), want);
   }
-}
-
-void Supervisor::ReportUnstarted(size_t index, const absl::Status& status) {
-  ranks_[index].reported = true;
-  v1::RankExit& exit = *outcome_.add_failed();
-  exit.set_rank(ranks_[index].placement.rank());
-  exit.set_exit_code(ExitCodeOf(status));
-  exit.set_started(false);
-  exit.set_error(std::string(status.message()));
-  exit.set_unix_time_ns(UnixTimeNs());
 }
 
 void Supervisor::Look() {
@@ -215,13 +212,12 @@ void Supervisor::Look() {
   }
 }
 
-// The rank's process, or the program behind it. One with a debugger is not stopped.
-bool Supervisor::IsStopped(const Rank& rank, const ProcessState& state) {
-  if (state.state == 'T') return !IsTraced(rank.process.pid);
-  const pid_t pid = rank.program != 0 ? rank.program : WrappedProgram(rank.process.pid);
+bool Supervisor::Rank::IsStopped(const ProcessState& state) const {
+  if (state.state == 'T') return !IsTraced(process.pid);
+  const pid_t pid = program != 0 ? program : WrappedProgram(process.pid);
   if (pid == 0) return false;
-  const auto program = ReadProcessState(pid);
-  return program && program->state == 'T' && program->group == state.group && !IsTraced(pid);
+  const auto wrapped = ReadProcessState(pid);
+  return wrapped && wrapped->state == 'T' && wrapped->group == state.group && !IsTraced(pid);
 }
 
 void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
@@ -233,13 +229,13 @@ void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
     Report(index, state->exit_status);
     return;
   }
-  if (!IsStopped(rank, *state)) {
+  if (!rank.IsStopped(*state)) {
     rank.stopped_since.reset();
   } else if (!rank.stopped_since) {
     rank.stopped_since = now;
   } else if (now - *rank.stopped_since >= kFrozenAfter && rank.own_fault.empty()) {
-    if (!rank.told_to_end) rank.own_fault = "it stayed stopped (SIGSTOP)";
-    Kill(&rank);
+    if (!rank.told_to_end()) rank.own_fault = "it stayed stopped (SIGSTOP)";
+    rank.Kill();
   }
 }
 
@@ -247,42 +243,42 @@ void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
   for (Rank& rank : ranks_) {
     if (!rank.running || (restarting && rank.staying)) continue;
     const auto kill_at = EventLoop::Clock::now() + grace;
-    const bool spared = restarting && rank.may_stay && !rank.told_to_end;
+    const bool spared = restarting && rank.may_stay && !rank.told_to_end();
     if (grace.count() > 0 && rank.kill_at && *rank.kill_at <= kill_at) {
-      if (!spared) Ask(&rank);
+      if (!spared) rank.Ask();
       continue;
     }
     loop_->Cancel(rank.kill_timer);
     if (grace.count() <= 0) {
-      Kill(&rank);
+      rank.Kill();
       continue;
     }
     rank.kill_at = kill_at;
-    if (!spared) Ask(&rank);
-    rank.kill_timer = loop_->After(grace, [this, &rank] { Kill(&rank); });
+    if (!spared) rank.Ask();
+    rank.kill_timer = loop_->After(grace, [this, &rank] { rank.Kill(); });
   }
 }
 
 void Supervisor::PassOn(int signal) {
   if (signal != SIGUSR1 && signal != SIGUSR2) return;
   for (Rank& rank : ranks_) {
-    if (!rank.running || rank.told_to_end) continue;
+    if (!rank.running || rank.told_to_end()) continue;
     rank.passed_on = signal;
     ::kill(rank.program != 0 ? rank.program : rank.process.pid, signal);
   }
 }
 
-void Supervisor::Ask(Rank* rank) {
-  if (std::exchange(rank->told_to_end, true)) return;
-  rank->asked = true;
-  ::kill(rank->process.pid, SIGTERM);
+void Supervisor::Rank::Ask() {
+  if (told_to_end()) return;
+  ending = Ending::kAsked;
+  ::kill(process.pid, SIGTERM);
 }
 
-void Supervisor::Kill(Rank* rank) {
-  if (!rank->running) return;
-  rank->told_to_end = true;
-  ::kill(-rank->process.pid, SIGKILL);
-  ::kill(rank->process.pid, SIGKILL);  // it may have made a group of its own
+void Supervisor::Rank::Kill() {
+  if (!running) return;
+  if (!told_to_end()) ending = Ending::kKilled;
+  ::kill(-process.pid, SIGKILL);
+  ::kill(process.pid, SIGKILL);  // it may have made a group of its own
 }
 
 void Supervisor::OnProgramJoined(int local_rank, pid_t program, bool may_stay) {
@@ -293,7 +289,7 @@ void Supervisor::OnProgramJoined(int local_rank, pid_t program, bool may_stay) {
 
 void Supervisor::OnStays(int local_rank) {
   Rank& rank = ranks_[local_rank];
-  if (!rank.running || rank.reported || rank.told_to_end || std::exchange(rank.staying, true)) return;
+  if (!rank.running || rank.reported || rank.told_to_end() || std::exchange(rank.staying, true)) return;
   loop_->Cancel(rank.kill_timer);
   loop_->Cancel(rank.vanished_timer);
   rank.kill_at.reset();
@@ -306,8 +302,8 @@ std::vector<std::optional<Supervisor::Kept>> Supervisor::TakeStaying() {
   for (size_t i = 0; i < ranks_.size(); ++i) {
     Rank& rank = ranks_[i];
     if (!rank.running) continue;
-    if (!rank.staying || rank.told_to_end) {  // it does not heed that, and nobody else would watch it
-      Kill(&rank);
+    if (!rank.staying || rank.told_to_end()) {  // it does not heed that, and nobody else would watch it
+      rank.Kill();
       sentinel_->LeaderEnded(rank.process.pid);
       continue;
     }
@@ -320,17 +316,17 @@ std::vector<std::optional<Supervisor::Kept>> Supervisor::TakeStaying() {
 void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
   Rank& rank = ranks_[local_rank];
   rank.program = 0;
-  if (!rank.running || rank.told_to_end || rank.process.pid == program) return;
+  if (!rank.running || rank.told_to_end() || rank.process.pid == program) return;
   loop_->Cancel(rank.vanished_timer);
   rank.vanished_timer = loop_->After(std::chrono::seconds(1), [this, &rank, local_rank, program] {
-    if (!rank.running || rank.told_to_end) return;
+    if (!rank.running || rank.told_to_end()) return;
     const auto state = ReadProcessState(program);
     if (state && !state->exiting) {  // it does without its agent: look again
       OnProgramVanished(local_rank, program);
       return;
     }
     rank.own_fault = "its program (pid " + std::to_string(program) + ") had ended without goodbye, its wrapper had not";
-    Kill(&rank);
+    rank.Kill();
   });
 }
 
@@ -346,8 +342,8 @@ void Supervisor::OnChildStopped(pid_t pid) {
 void Supervisor::KillAsAsked(int local_rank, const std::string& why) {
   Rank& rank = ranks_[local_rank];
   if (!rank.running || !rank.own_fault.empty()) return;
-  if (!rank.told_to_end) rank.own_fault = why;
-  Kill(&rank);
+  if (!rank.told_to_end()) rank.own_fault = why;
+  rank.Kill();
 }
 
 bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
@@ -361,10 +357,10 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
     loop_->Cancel(rank.kill_timer);
     loop_->Cancel(rank.vanished_timer);
     // Processes that a failed rank leaves in its group would hold on to its devices.
-    if (wait_status != 0 || rank.told_to_end) ::kill(-pid, SIGKILL);
+    if (wait_status != 0 || rank.told_to_end()) ::kill(-pid, SIGKILL);
     sentinel_->LeaderEnded(pid);
     if (stayed && told_all_gone_) {  // nothing more is said of this epoch
-      if (!rank.told_to_end) {
+      if (!rank.told_to_end()) {
         callbacks_.on_notice("rank " + std::to_string(rank.placement.rank()) +
                              ", which waited for the next epoch, has ended; it will be started anew");
       }
@@ -399,8 +395,8 @@ void Supervisor::Report(size_t index, int wait_status) {
   }
   // After our signal any end is our doing, except by a signal that we never send.
   const bool our_signal = exit.signal() == 0 || exit.signal() == SIGTERM || exit.signal() == SIGKILL;
-  exit.set_killed_by_us(rank.told_to_end && our_signal);
-  exit.set_asked_to_end(rank.asked);
+  exit.set_killed_by_us(rank.told_to_end() && our_signal);
+  exit.set_asked_to_end(rank.ending == Ending::kAsked);
   if (exit.killed_by_us()) exit.set_error(rank.own_fault);
   if (exit.signal() == SIGKILL && !exit.killed_by_us()) exit.set_out_of_memory(memory_.Verdict());
   exit.set_passed_on(exit.signal() != 0 && exit.signal() == rank.passed_on);

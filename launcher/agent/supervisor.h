@@ -112,7 +112,21 @@ class Supervisor {
   static constexpr std::chrono::milliseconds kFrozenAfter{2500};
   static constexpr std::chrono::milliseconds kSelfStall{500};  // my own timer was late: I know nothing of others
 
+  // The first signal that we sent to end a rank. kNone -> kAsked or kKilled.
+  enum class Ending {
+    kNone,
+    kAsked,   // SIGTERM, after which it has time
+    kKilled,  // SIGKILL
+  };
+
   struct Rank {
+    bool told_to_end() const { return ending != Ending::kNone; }
+    void Ask();
+    void Kill();
+    // The rank's process, or the program behind it, is stopped. One with a debugger is not.
+    bool IsStopped(const ProcessState& state) const;
+    void FeedInput(EventLoop* loop, const RankInput::Want& want, std::unique_ptr<RankInput> kept);
+
     v1::RankPlacement placement;
     RankCommand command;
     RankProcess process;
@@ -124,12 +138,11 @@ class Supervisor {
     bool reported = false;
     std::optional<int> ended;  // its wait status, while others are starting
     bool large = false;
-    bool told_to_end = false;  // we sent a signal
-    bool asked = false;        // the first one was SIGTERM, after which it had time
-    bool may_stay = false;     // as it said in its hello
-    bool staying = false;      // has left the epoch
-    int passed_on = 0;         // the latest notice
-    std::string own_fault;     // why we did, where the rank gave cause
+    Ending ending = Ending::kNone;
+    bool may_stay = false;  // as it said in its hello
+    bool staying = false;   // has left the epoch
+    int passed_on = 0;      // the latest notice
+    std::string own_fault;  // why we did, where the rank gave cause
     std::optional<EventLoop::Clock::time_point> stopped_since;
     EventLoop::TimerId kill_timer = 0;                    // of Stop
     std::optional<EventLoop::Clock::time_point> kill_at;  // when that is
@@ -143,14 +156,9 @@ class Supervisor {
   void OnExecLate();
   void FinishStart();
   std::unique_ptr<RankOutput> WatchOutput(Rank* rank, std::unique_ptr<RankOutput> kept);
-  void FeedInput(Rank* rank, std::unique_ptr<RankInput> kept);
   void Look();
-  static bool IsStopped(const Rank& rank, const ProcessState& state);
   void LookAt(size_t index, EventLoop::Clock::time_point now);
-  static void Ask(Rank* rank);
-  void Kill(Rank* rank);
   void Report(size_t index, int wait_status);
-  void ReportUnstarted(size_t index, const absl::Status& status);
   void CheckAllGone();
 
   EventLoop* loop_;
