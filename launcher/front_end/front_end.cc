@@ -141,7 +141,7 @@ int FrontEnd::Run() {
     if (!report_) report_.emplace().set_exit_code(exit_code);
     KillAgents();
   }
-  held_.Release();
+  news_.ReleaseOutput();
   BeginRecord();
   Sweep("COHORT_JOB_ID=" + job_.id, {older_children}, agent_died_ || killed_, seconds(2));
   if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
@@ -176,7 +176,7 @@ void FrontEnd::BeginRecord() {
                    .nodes = members_,
                    .started = started_,
                    .ended = std::chrono::system_clock::now(),
-                   .failed_epochs = failed_epochs_,
+                   .failed_epochs = news_.failed_epochs(),
                    .report = *report_};
   record.command[0] = job_.program.path;
   record_.emplace([folder = job_.log_directory, record = std::move(record)] { return WriteJobRecord(folder, record); });
@@ -255,24 +255,24 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
     loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
     if (report_) return;  // it ends already, when what it has printed is read
     Say(who + ": the job is told to end; a second signal, or dlaunch kill --now, ends it at once");
-    held_.Release();
+    news_.ReleaseOutput();
     RequestStop("stopped by " + who, exit_code, job_.options.grace, false);
     return;
   }
   at_once_ = true;
   Say(who + ": ending the job at once");
-  held_.Release();
+  news_.ReleaseOutput();
   RequestStop("stopped by " + who, exit_code, milliseconds(0), true);
   const v1::JobReport report = ReportOfStop();
-  told_ = report.headline();
+  news_.MarkTold(report.headline());
   OnReport(report);
   loop_.After(seconds(1), [this] { KillAgents(); });
 }
 
-// Of a stop that waits for nobody's report. What had failed before stays the cause.
+// The report of a stop that waits for nobody's report. A failure before it stays the cause.
 v1::JobReport FrontEnd::ReportOfStop() const {
   v1::JobReport report;
-  report.set_headline((lost_ ? *lost_ + "; then " : "") + "stopped by " + stopped_by_ + ", at once");
+  report.set_headline((news_.lost() ? *news_.lost() + "; then " : "") + "stopped by " + stopped_by_ + ", at once");
   report.set_exit_code(stop_code_);
   report.set_culprit_rank(-1);
   return report;
@@ -287,7 +287,7 @@ RunningJob FrontEnd::Running() const {
           .id = job_.id,
           .started = started_,
           .ending = report_.has_value() || user_stop_,
-          .restarts = failed_epochs_.size(),
+          .restarts = news_.failed_epochs().size(),
           .members = {&members_, &agent_of_},
           .spares = std::move(spares),
           .agent_pid = [this](size_t agent) { return agents_.pid(agent); }};
@@ -319,11 +319,7 @@ void FrontEnd::OnAgentEnded(size_t index) {
   if (!host_.OnAgentEnded(index, /*over=*/report_.has_value())) {
     OnHostEnded(index);
   } else if (!in_order && !report_) {
-    if (agents_.EndedSilently(index)) {
-      lost_ = agents_.DescribeEnd(index);  // better than what the rendezvous can know
-      Say(*lost_);
-      held_.Release();
-    }
+    if (agents_.EndedSilently(index)) news_.OnKnownLoss(agents_.DescribeEnd(index));
     // An agent that never joined is nothing that the rendezvous could miss.
     const seconds slack = job_.options.standbys > 0 ? kTakeOverSlack : seconds(0);
     loop_.After(kBlameAgentAfter + slack, [this, index, text = agents_.DescribeEnd(index)] {
@@ -344,7 +340,7 @@ void FrontEnd::TellOfLostOutput() {
   if (report_->exit_code() != 0 || at_once_) return;
   for (size_t i = 0; i < agents_.size(); ++i) {
     const auto said = all_said_.find(i);
-    if (!HasRanks(i) || (said != all_said_.end() && said->second > failed_epochs_.size())) continue;
+    if (!HasRanks(i) || (said != all_said_.end() && said->second > news_.failed_epochs().size())) continue;
     const std::string& name = job_.nodes.nodes[i].name;
     const std::string how = overdue_.contains(i) ? "its agent, or the way to it, did not end in time and was killed"
                                                  : agents_.DescribeEnd(i);

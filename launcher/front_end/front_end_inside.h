@@ -20,13 +20,12 @@
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/launcher/base/printable.h"
 #include "cohort/launcher/front_end/agent_processes.h"
+#include "cohort/launcher/front_end/failure_news.h"
 #include "cohort/launcher/front_end/front_end.h"
-#include "cohort/launcher/front_end/held_output.h"
 #include "cohort/launcher/front_end/job_watch.h"
 #include "cohort/launcher/front_end/output_printer.h"
 #include "cohort/launcher/front_end/rendezvous_host.h"
 #include "cohort/launcher/front_end/standard_input.h"
-#include "cohort/launcher/report/job_record.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/v1/rendezvous.pb.h"
 #include "google/protobuf/repeated_field.h"
@@ -52,8 +51,6 @@ class FrontEnd {
   absl::Status StartMetrics();
   void OnMessage(size_t index, const v1::FromNode& message);
   void SendInput(std::string bytes, bool end);
-  void OnOutput(const v1::OutputLine& line);
-  void OnLost(const std::string& text);
   void OnReport(const v1::JobReport& report);
   void OnRestart(const v1::Restart& restart);
   void OnLostNode(const v1::LostNode& lost);
@@ -78,7 +75,11 @@ class FrontEnd {
   std::string secret_;
   EventLoop loop_;
   OutputPrinter printer_;
-  HeldOutput held_{&printer_};
+  FailureNews news_{job_,
+                    &loop_,
+                    &printer_,
+                    {.say = [this](const std::string& text) { Say(text); },
+                     .ending = [this] { return report_.has_value() || user_stop_; }}};
   runtime::FileDescriptor signals_;
   AgentProcesses agents_;
   RendezvousHost host_{&loop_, &agents_, job_, [this](const std::string& text) { Say(text); }};
@@ -95,9 +96,6 @@ class FrontEnd {
   std::map<size_t, uint64_t> all_said_;     // by agent, the epoch of whose ranks all that they had printed is here
   std::set<size_t> overdue_;                // agents that we killed since they, or the way to them, did not end
   bool lost_node_ = false;                  // in this epoch
-  std::vector<FailedEpoch> failed_epochs_;  // after which there was a restart
-  std::optional<std::string> lost_;         // the epoch's first loss of ranks
-  std::optional<std::string> told_;         // what was said of it before its report was there
   bool user_stop_ = false;
   std::string stopped_by_;  // with user_stop_: "SIGINT", of the first stop, or the one that ends the job at once
   int stop_code_ = 0;       // with user_stop_: its exit status

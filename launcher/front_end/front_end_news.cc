@@ -1,5 +1,4 @@
 // The part of the front-end that hears from the agents how the job goes, and tells the user.
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,9 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "cohort/launcher/control/root_cause.h"
 #include "cohort/launcher/front_end/front_end_inside.h"
-#include "cohort/launcher/report/diagnosis.h"
 
 namespace cohort::launcher {
 namespace {
@@ -18,16 +15,7 @@ namespace {
 using std::chrono::seconds;
 
 constexpr int kSilentSecondsAfterReport = 5;  // then agents are killed, and their sentinels sweep
-constexpr seconds kHeadlineAfter{1};          // a failure is named by then, even if its report is not there yet
 constexpr seconds kGivenUpEndsWithin{2};      // then it is killed
-
-DiagnosisOptions HowToTell() {
-  rlimit cpu_time{};
-  DiagnosisOptions options;
-  options.colour = ::isatty(STDERR_FILENO) == 1;
-  options.cpu_time_limited = ::getrlimit(RLIMIT_CPU, &cpu_time) == 0 && cpu_time.rlim_max != RLIM_INFINITY;
-  return options;
-}
 
 }  // namespace
 
@@ -49,7 +37,9 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
         Refuse(index, "a line of output with another in it");
         break;
       }
-      OnOutput(message.output());
+      news_.OnOutput(message.output());
+      silent_seconds_ = 0;
+      if (!killed_ && printer_.full()) agents_.SetReading(false);
       break;
     case v1::FromNode::kReport:
       OnReport(message.report());
@@ -61,7 +51,7 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
       Say(message.notice());
       break;
     case v1::FromNode::kLost:
-      OnLost(message.lost());
+      news_.OnLost(message.lost());
       break;
     case v1::FromNode::kRestart:
       OnRestart(message.restart());
@@ -98,44 +88,11 @@ void FrontEnd::OnMessage(size_t index, const v1::FromNode& message) {
   }
 }
 
-void FrontEnd::OnOutput(const v1::OutputLine& line) {
-  std::string text = "[" + std::to_string(line.rank()) + "] " + line.text() + "\n";
-  const int fd = line.standard_error() ? STDERR_FILENO : STDOUT_FILENO;
-  const bool of_this_epoch = line.epoch() == failed_epochs_.size() + 1;  // nodes' last lines come when they come
-  const bool hold = held_.holding() && !report_ && !user_stop_ && line.after_failure() && of_this_epoch &&
-                    job_.options.on_failure != OnFailure::kContinue;
-  if (hold) {
-    held_.Keep(fd, text);
-  } else {
-    printer_.Print(fd, text);
-  }
-  silent_seconds_ = 0;
-  if (!killed_ && printer_.full()) agents_.SetReading(false);
-}
-
-void FrontEnd::OnLost(const std::string& text) {
-  if (job_.options.on_failure == OnFailure::kContinue) {
-    Say(text + "; the job goes on");
-  } else if (!lost_ && !user_stop_) {
-    loop_.After(kHeadlineAfter, [this, text, epoch = failed_epochs_.size()] {
-      if (report_ || user_stop_ || failed_epochs_.size() != epoch) return;
-      Say(text);
-      told_ = text;
-      Say("ending the other ranks");
-      held_.Release();
-    });
-  }
-  if (!lost_) lost_ = text;
-}
-
 void FrontEnd::OnReport(const v1::JobReport& report) {
   if (report_) return;
   report_ = report;
   TellOfStopped();
-  DiagnosisOptions options = HowToTell();
-  options.told = told_ == report.headline();
-  printer_.Print(STDERR_FILENO, FormatReport(report, options));
-  held_.Release();
+  news_.Tell(report);
   host_.OnReport();
   AwaitAgentsEnds();
   QuitWhenDone();
@@ -160,19 +117,8 @@ void FrontEnd::AwaitAgentsEnds() {
 void FrontEnd::OnRestart(const v1::Restart& restart) {
   if (report_) return;
   TellOfStopped();
-  DiagnosisOptions options = HowToTell();
-  options.told = std::exchange(told_, std::nullopt) == restart.report().headline();
-  printer_.Print(STDERR_FILENO, FormatReport(restart.report(), options));
-  held_.Release();
-  held_.Rearm();
-  lost_.reset();
+  news_.TellEpoch(restart.report(), members_);
   watch_.OnEpoch();
-  failed_epochs_.push_back({restart.report(), members_});
-  if (failed_epochs_.size() > kWholeReports) {
-    FailedEpoch& old = failed_epochs_[failed_epochs_.size() - kWholeReports - 1];
-    KeepCauseAlone(&old.report);
-    old.nodes.clear();
-  }
   std::string when = "now";
   if (restart.delay_ms() > 0) when = "in " + std::to_string((restart.delay_ms() + 999) / 1000) + " s";
   if (std::exchange(lost_node_, false) && restart.delay_ms() > 0) {

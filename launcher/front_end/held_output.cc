@@ -2,20 +2,25 @@
 
 namespace cohort::launcher {
 
-void HeldOutput::Keep(int fd, std::string_view line) {
-  lines_ += static_cast<char>(fd);
-  lines_ += line;
-  if (lines_.size() > kMaxBytes) Release();
+void HeldOutput::Keep(RankLine line) {
+  bytes_ += sizeof line + line.text.size();
+  lines_.push_back(std::move(line));
+  if (bytes_ > kMaxBytes) Release();
 }
 
 void HeldOutput::Release() {
   holding_ = false;
-  for (size_t at = 0; at < lines_.size();) {
-    const size_t end = lines_.find('\n', at) + 1;
-    printer_->Print(lines_[at], std::string_view(lines_).substr(at + 1, end - at - 1));
-    at = end;
+  bytes_ = 0;
+  for (const RankLine& line : std::exchange(lines_, {})) print_(line);
+}
+
+void HeldOutput::ReleaseOf(uint32_t rank) {
+  for (const RankLine& line : lines_) {
+    if (line.rank != rank) continue;
+    bytes_ -= sizeof line + line.text.size();
+    print_(line);
   }
-  lines_.clear();
+  std::erase_if(lines_, [rank](const RankLine& line) { return line.rank == rank; });
 }
 
 }  // namespace cohort::launcher

@@ -2,32 +2,43 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <string>
-#include <string_view>
-
-#include "cohort/launcher/front_end/output_printer.h"
+#include <utility>
+#include <vector>
 
 namespace cohort::launcher {
 
+// A line of a rank, without its newline, for descriptor 1 or 2.
+struct RankLine {
+  int fd = 1;
+  uint32_t rank = 0;
+  std::string text;
+};
+
 class HeldOutput {
  public:
-  // `printer` must outlive this.
-  explicit HeldOutput(OutputPrinter* printer) : printer_(printer) {}
+  // `print` is called with each line that is released.
+  explicit HeldOutput(std::function<void(const RankLine&)> print) : print_(std::move(print)) {}
 
   // False once released: the line is the caller's to print.
   bool holding() const { return holding_; }
-  // Keeps a line, its newline included; more than 8 MiB are released.
-  void Keep(int fd, std::string_view line);
+  // Keeps a line; more than 8 MiB are released.
+  void Keep(RankLine line);
   // Prints what is kept and holds nothing more.
   void Release();
+  // Prints what is kept of one rank, and goes on holding.
+  void ReleaseOf(uint32_t rank);
   // Holds again, for another failure.
   void Rearm() { holding_ = true; }
 
  private:
   static constexpr size_t kMaxBytes = 8u << 20;
 
-  OutputPrinter* printer_;
-  std::string lines_;  // each begins with its descriptor
+  std::function<void(const RankLine&)> print_;
+  std::vector<RankLine> lines_;
+  size_t bytes_ = 0;
   bool holding_ = true;
 };
 

@@ -58,6 +58,8 @@ struct Options {
   std::string metrics;  // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
   bool dry_run = false;
   bool explain = false;
+  bool prefix = true;                     // ranks' lines are printed as "[rank] line"
+  std::vector<std::string> idle_options;  // options of torchrun that were given and change nothing, such as "--rdzv-id"
   std::vector<std::pair<std::string, std::string>> environment;  // --env K=V, in order
   // --env-pass: names, or the beginning of some before a '*', that also reach ranks on other hosts.
   std::vector<std::string> passed_variables;

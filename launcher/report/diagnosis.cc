@@ -90,7 +90,8 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
   std::string log = culprit != nullptr ? culprit->log_path() : "";
   if (!options.told) {
     text.Line("", "dlaunch: " + Shown(report.headline()), kRed);
-  } else if (!hint.empty() || !log.empty() || report.last_lines_size() > 0 || report.others_size() > 0) {
+  } else if (!hint.empty() || !log.empty() || (report.last_lines_size() > 0 && !options.lines_stand_above) ||
+             report.others_size() > 0) {
     const bool of_one = report.culprit_rank() >= 0;
     text.Line("", std::string("dlaunch: more on the failure ") +
                       (of_one ? "of rank " + std::to_string(report.culprit_rank()) + " " : "") + "that is told above:");
@@ -100,7 +101,9 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
   if (absl::EndsWith(log, ".err")) log = absl::StrCat(log.substr(0, log.size() - 3), "{out,err}");
   const std::string whose =
       report.culprit_rank() >= 0 ? "rank " + std::to_string(report.culprit_rank()) : "the first rank that failed";
-  if (report.last_lines_size() > 0) {
+  if (report.last_lines_size() > 0 && options.lines_stand_above) {
+    if (!log.empty()) text.Line("  ", "log of " + whose + ": " + Shown(log));
+  } else if (report.last_lines_size() > 0) {
     text.Line("  ", "last lines of " + whose + (log.empty() ? "" : " (" + Shown(log) + ")") + ":");
     const int total = report.last_lines_size();
     const int shown = static_cast<int>(std::min(options.last_lines, static_cast<size_t>(total)));

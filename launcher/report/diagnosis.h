@@ -9,11 +9,12 @@
 namespace cohort::launcher {
 
 struct DiagnosisOptions {
-  bool colour = false;            // the output is a terminal
-  size_t last_lines = 20;         // of the culprit's log, at the most
-  size_t others = 32;             // lines on other ranks, at the most
-  bool told = false;              // the headline has been told before: what else is known of it follows
-  bool cpu_time_limited = false;  // ulimit -t is set here, and ranks inherit it
+  bool colour = false;             // the output is a terminal
+  size_t last_lines = 20;          // of the culprit's log, at the most
+  size_t others = 32;              // lines on other ranks, at the most
+  bool told = false;               // the headline has been told before: what else is known of it follows
+  bool lines_stand_above = false;  // the culprit's last lines are the latest that the user sees: they are not repeated
+  bool cpu_time_limited = false;   // ulimit -t is set here, and ranks inherit it
 };
 
 // The text to print when a job has failed, lines ended by '\n'; empty when the job succeeded. Pure. Text that came from

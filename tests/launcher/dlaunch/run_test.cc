@@ -158,6 +158,30 @@ TEST(Run, TellsAFailureOnce) {
       << job.err();
 }
 
+size_t CountOf(const string& text, const string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != string::npos; at = text.find(part, at + part.size())) ++count;
+  return count;
+}
+
+// What stands on the screen just above is not repeated; what is far above, or went elsewhere, is.
+TEST(Run, AnErrorThatStandsAboveItsReportIsNotRepeated) {
+  const string fail = "echo 'no tensor' >&2; exit 5";
+  const string wait = "if [ $RANK != 2 ]; then sleep 1000; fi; ";
+  DlaunchProcess above({"--nproc-per-node", "4", "sh", "-c", wait + fail});
+  EXPECT_EQ(above.Wait(), 5) << above.err();
+  EXPECT_EQ(CountOf(above.err(), "no tensor"), 1u) << above.err();
+  EXPECT_NE(above.err().find("[2] no tensor\ndlaunch: rank 2 ("), string::npos) << above.err();
+
+  DlaunchProcess elsewhere({"--nproc-per-node", "4", "sh", "-c", wait + "echo 'no tensor'; exit 5"});
+  EXPECT_EQ(elsewhere.Wait(), 5) << elsewhere.err();
+  EXPECT_EQ(CountOf(elsewhere.err(), "    | no tensor\n"), 1u) << elsewhere.err();
+
+  DlaunchProcess unnamed({"--no-prefix", "--nproc-per-node", "4", "sh", "-c", wait + fail});
+  EXPECT_EQ(unnamed.Wait(), 5) << unnamed.err();
+  EXPECT_EQ(CountOf(unnamed.err(), "    | no tensor\n"), 1u) << unnamed.err();
+}
+
 class EndedByASignal : public testing::TestWithParam<int> {};
 
 TEST_P(EndedByASignal, LeavesNothingAndHasItsStatus) {

@@ -52,6 +52,23 @@ TEST(Diagnosis, WhatHasBeenToldIsNotToldAgain) {
   EXPECT_EQ(FormatReport(bare, options), "");
 }
 
+TEST(Diagnosis, LinesThatStandAboveAreNotRepeated) {
+  DiagnosisOptions options;
+  options.lines_stand_above = true;
+  EXPECT_EQ(FormatReport(KilledReport(), options),
+            "dlaunch: rank 3 (node1, pid 4711) killed by SIGKILL\n"
+            "  dlaunch did not send that signal: most often it is the kernel, out of memory (see dmesg), or a person\n"
+            "  log of rank 3: log/rank3.{out,err}\n"
+            "  the others:\n"
+            "    rank 0 (node0): in all_reduce #42 at train.cc:88 for 120 ms\n");
+  options.told = true;
+  v1::JobReport bare;
+  bare.set_exit_code(5);
+  bare.set_headline("rank 0 (a, pid 1) exited with code 5");
+  bare.add_last_lines("no tensor");
+  EXPECT_EQ(FormatReport(bare, options), "");
+}
+
 TEST(Diagnosis, ColourOnlyWhenAsked) {
   EXPECT_THAT(FormatReport(KilledReport()), Not(HasSubstr("\x1b")));
   DiagnosisOptions options;

@@ -1,0 +1,95 @@
+#include "cohort/launcher/front_end/failure_news.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <utility>
+
+#include "cohort/launcher/control/root_cause.h"
+#include "cohort/launcher/report/diagnosis.h"
+
+namespace cohort::launcher {
+namespace {
+
+constexpr std::chrono::seconds kHeadlineAfter{1};  // a failure is named by then, even if its report is not there yet
+
+DiagnosisOptions HowToTell() {
+  rlimit cpu_time{};
+  DiagnosisOptions options;
+  options.colour = ::isatty(STDERR_FILENO) == 1;
+  options.cpu_time_limited = ::getrlimit(RLIMIT_CPU, &cpu_time) == 0 && cpu_time.rlim_max != RLIM_INFINITY;
+  return options;
+}
+
+}  // namespace
+
+FailureNews::FailureNews(const Job& job, EventLoop* loop, OutputPrinter* printer, Callbacks callbacks)
+    : job_(job), loop_(loop), printer_(printer), callbacks_(std::move(callbacks)) {}
+
+bool FailureNews::MustHold(const v1::OutputLine& line) const {
+  const bool of_this_epoch = line.epoch() == failed_epochs_.size() + 1;  // nodes' last lines come when they come
+  return held_.holding() && !callbacks_.ending() && line.after_failure() && of_this_epoch &&
+         job_.options.on_failure != OnFailure::kContinue;
+}
+
+void FailureNews::OnOutput(const v1::OutputLine& line) {
+  RankLine own{line.standard_error() ? STDERR_FILENO : STDOUT_FILENO, line.rank(), std::string(line.text())};
+  if (MustHold(line)) {
+    held_.Keep(std::move(own));
+  } else {
+    Print(own);
+  }
+}
+
+void FailureNews::Print(const RankLine& line) {
+  if (!job_.options.prefix) return printer_->Print(line.fd, line.text + "\n");  // nobody could tell whose it is
+  printer_->Print(line.fd, "[" + std::to_string(line.rank) + "] " + line.text + "\n");
+  screen_.Add(line);
+}
+
+void FailureNews::OnLost(const std::string& text) {
+  if (job_.options.on_failure == OnFailure::kContinue) {
+    callbacks_.say(text + "; the job goes on");
+  } else if (!lost_ && !callbacks_.ending()) {
+    loop_->After(kHeadlineAfter, [this, text, epoch = failed_epochs_.size()] {
+      if (callbacks_.ending() || failed_epochs_.size() != epoch) return;
+      callbacks_.say(text);
+      told_ = text;
+      callbacks_.say("ending the other ranks");
+      held_.Release();
+    });
+  }
+  if (!lost_) lost_ = text;
+}
+
+void FailureNews::OnKnownLoss(const std::string& text) {
+  lost_ = text;
+  callbacks_.say(text);
+  held_.Release();
+}
+
+void FailureNews::Tell(const v1::JobReport& report) {
+  if (report.culprit_rank() >= 0) held_.ReleaseOf(static_cast<uint32_t>(report.culprit_rank()));
+  DiagnosisOptions options = HowToTell();
+  options.told = std::exchange(told_, std::nullopt) == report.headline();
+  options.lines_stand_above =
+      screen_.Show(report.culprit_rank(), {report.last_lines().begin(), report.last_lines().end()});
+  printer_->Print(STDERR_FILENO, FormatReport(report, options));
+  held_.Release();
+}
+
+void FailureNews::TellEpoch(const v1::JobReport& report, const std::vector<v1::NodePlacement>& nodes) {
+  Tell(report);
+  held_.Rearm();
+  screen_.Clear();
+  lost_.reset();
+  failed_epochs_.push_back({report, nodes});
+  if (failed_epochs_.size() <= kWholeReports) return;
+  FailedEpoch& old = failed_epochs_[failed_epochs_.size() - kWholeReports - 1];
+  KeepCauseAlone(&old.report);
+  old.nodes.clear();
+}
+
+}  // namespace cohort::launcher

@@ -1,0 +1,66 @@
+// News of failures, as dlaunch prints them: the cause first, each thing once, and what ranks print around it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/front_end/held_output.h"
+#include "cohort/launcher/front_end/job_plan.h"
+#include "cohort/launcher/front_end/output_printer.h"
+#include "cohort/launcher/front_end/screen_lines.h"
+#include "cohort/launcher/report/job_record.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+class FailureNews {
+ public:
+  struct Callbacks {
+    std::function<void(const std::string&)> say;  // a line of dlaunch's own
+    std::function<bool()> ending;                 // the job has its report, or the user has stopped it
+  };
+  // All must outlive this.
+  FailureNews(const Job& job, EventLoop* loop, OutputPrinter* printer, Callbacks callbacks);
+
+  // Prints a line of a rank, or holds it where it follows a failure whose cause is not told yet.
+  void OnOutput(const v1::OutputLine& line);
+  // Prints what is held; until the next epoch nothing more is.
+  void ReleaseOutput() { held_.Release(); }
+
+  // Ranks were lost, says the rendezvous. The loss is told after a second where no report has come by then.
+  void OnLost(const std::string& text);
+  // Ranks were lost, as this process knows better than the rendezvous can. Told at once.
+  void OnKnownLoss(const std::string& text);
+  // The epoch's first loss.
+  const std::optional<std::string>& lost() const { return lost_; }
+
+  // The user has been told `headline` already: a report that has it need not begin with it.
+  void MarkTold(const std::string& headline) { told_ = headline; }
+  // Prints the report and what was held.
+  void Tell(const v1::JobReport& report);
+  // Tells an epoch's report, and begins the next one. `nodes`: the failed epoch's.
+  void TellEpoch(const v1::JobReport& report, const std::vector<v1::NodePlacement>& nodes);
+
+  // The epochs that failed and were followed by another; only their causes where there are many.
+  const std::vector<FailedEpoch>& failed_epochs() const { return failed_epochs_; }
+
+ private:
+  bool MustHold(const v1::OutputLine& line) const;
+  void Print(const RankLine& line);
+
+  const Job& job_;
+  EventLoop* loop_;
+  OutputPrinter* printer_;
+  Callbacks callbacks_;
+  ScreenLines screen_{OutputIsBesideError()};
+  HeldOutput held_{[this](const RankLine& line) { Print(line); }};
+  std::vector<FailedEpoch> failed_epochs_;
+  std::optional<std::string> lost_;  // the epoch's first loss of ranks
+  std::optional<std::string> told_;  // what was said of it before its report was there
+};
+
+}  // namespace cohort::launcher
