@@ -33,6 +33,7 @@
 #include "cohort/launcher/machine/placement.h"
 #include "cohort/launcher/machine/program.h"
 #include "cohort/launcher/nodes/node_source.h"
+#include "cohort/launcher/options/idle_options.h"
 #include "cohort/launcher/options/option_hints.h"
 #include "cohort/launcher/options/options.h"
 #include "cohort/launcher/report/log_folder.h"
@@ -162,6 +163,7 @@ void TellOfIdleOptions(const Job& job) {
   for (const auto& [given, name] : idle) {
     if (given) Say(std::string(name) + " changes nothing here: this job is on " + job.nodes.source);
   }
+  if (!options.idle_options.empty()) Say(DescribeIdleOptions(options.idle_options));
 }
 
 absl::StatusOr<Job> PlanJob(const Options& options) {

@@ -26,8 +26,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 // Names that users of other launchers type.
 std::string Familiar(const std::string& name) {
-  static const std::pair<const char*, const char*> kFamiliar[] = {{"--np", "-n"},  // -np
-                                                                  {"--nprocs", "-n"},
+  static const std::pair<const char*, const char*> kFamiliar[] = {{"--nprocs", "-n"},
                                                                   {"--restart", "--max-restarts"},
                                                                   {"--restarts", "--max-restarts"},
                                                                   {"--npernode", "--nproc-per-node"},
@@ -54,7 +53,7 @@ constexpr std::string_view kMaps =
     "--nproc-per-node N ranks on each node, or -n N in all; --rank-order says who is who";
 constexpr std::string_view kBinds = "see --bind and --rank-order; --dry-run shows who gets what";
 constexpr std::string_view kLogs = "--log-dir DIR keeps a file for each rank";
-constexpr std::string_view kPrefixes = "lines begin with their rank as they are; leave it out";
+constexpr std::string_view kPrefixes = "lines begin with their rank unless --no-prefix is given; leave it out";
 constexpr std::string_view kLimits = "start it with a limit: timeout 3600 dlaunch ...";
 constexpr std::string_view kFolder = "start it there: dlaunch env -C FOLDER PROGRAM";
 constexpr std::string_view kAllocates =
@@ -64,9 +63,6 @@ constexpr std::string_view kVariables = "--env NAME=VALUE, or --env-pass NAME fo
 constexpr std::string_view kMpi = "ranks meet without MPI; programs written for it need its own launcher";
 constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     // torchrun
-    {"--standalone", kMeets},
-    {"--master-addr", kMeets},
-    {"--master-port", kMeets},
     {"--local-addr", kMeets},
     {"--node-rank",
      "start dlaunch on one machine only, with --hosts a,b, or with --wait 600 and on the other machines with the "

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/base/process_environment.h"
 #include "cohort/launcher/base/whole_number.h"
+#include "cohort/launcher/options/idle_options.h"
 #include "cohort/launcher/options/option_hints.h"
 #include "cohort/launcher/options/option_values.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -33,10 +34,11 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch join|status|top|kill|doctor --help       the other machine, jobs that run here, what is amiss with the machine
 
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
-working directory, then beside dlaunch. Underscores in options may stand for dashes.
+working directory, then beside dlaunch. Underscores in options may stand for dashes. torchrun's --standalone, --rdzv-*,
+--master-addr and --master-port are taken and change nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
 
-// What the parser fills: text, so that one strict reader gives every message.
+// The parser fills this with text, so that one strict reader gives every message.
 struct RawOptions {
   std::string nodes, spares, standbys, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
@@ -45,6 +47,7 @@ struct RawOptions {
   std::vector<std::string> environment;
   bool dry_run = false;
   bool explain = false;
+  bool no_prefix = false;
   bool insecure = false;
   bool version = false;
 };
@@ -141,6 +144,9 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "metrics", &raw->metrics, "[ADDR:]PORT", "Serve nodes and ranks to Prometheus (127.0.0.1)");
   app->add_flag("--dry-run,--dry_run", raw->dry_run, "Print nodes, ranks, device groups and CPUs; start nothing");
   app->add_flag("--explain", raw->explain, "Print also how the nodes were found and are reached; start nothing");
+  app->add_flag("--no-prefix,--no_prefix", raw->no_prefix,
+                "Print ranks' lines as they are, without [rank] before them");
+  AddIdleOptions(app.get());
   app->add_flag("--version", raw->version, "Print the version and exit")->group("");
   return app;
 }
@@ -338,6 +344,8 @@ void ReadChoices(const RawOptions& raw, const CLI::App& app, Options* options, P
   if (raw.launcher != "auto") options->launcher = raw.launcher;  // the first that fits, as without it
   options->dry_run = raw.dry_run || raw.explain;
   options->explain = raw.explain;
+  options->prefix = !raw.no_prefix;
+  options->idle_options = GivenIdleOptions(app);
   if (given("--env-pass")) problems->Add(ReadPassedVariables(raw.passed_variables, &options->passed_variables));
 }
 
@@ -408,11 +416,12 @@ absl::Status ValueMissing(const std::string& option) {
   return Invalid(option + " has no value: give it one (dlaunch --help lists them)");
 }
 
-// What CLI11 would misread before the program: a word after one dash (-hosts for -h, and -npernode for -n with a
-// strange value), and "--np=" without a value, for which it would take the next word.
-absl::Status CheckWords(const CLI::App& app, const std::vector<std::string>& argv) {
-  for (size_t i = 1; i < argv.size(); ++i) {
-    const std::string& argument = argv[i];
+// Writes -np as --np, and refuses what CLI11 would misread before the program: a word after one dash (-hosts for -h,
+// and -npernode for -n with a strange value), and "--np=" without a value, for which it would take the next word.
+absl::Status CheckWords(const CLI::App& app, std::vector<std::string>* argv) {
+  for (size_t i = 1; i < argv->size(); ++i) {
+    std::string& argument = (*argv)[i];
+    if (argument == "-np") argument = "--np";
     if (argument.size() < 2 || argument[0] != '-' || argument == "--") return absl::OkStatus();
     const bool is_long = argument[1] == '-';
     const std::string name = is_long ? argument.substr(0, argument.find('=')) : argument.substr(0, 2);
@@ -428,7 +437,7 @@ absl::Status CheckWords(const CLI::App& app, const std::vector<std::string>& arg
   return absl::OkStatus();
 }
 
-// Where the program was forgotten, the likeliest reason is an option's value: "dlaunch --nnodes train".
+// A forgotten program is most often one that was taken for an option's value: "dlaunch --nnodes train".
 absl::Status CheckCommand(const std::vector<std::string>& command) {
   if (command.empty()) {
     return Invalid("no program given; use: dlaunch [options] [--] program [arguments] (dlaunch --help has examples)");
@@ -449,12 +458,12 @@ absl::StatusOr<std::chrono::milliseconds> ParseSeconds(const std::string& option
   return Invalid(option + " '" + text + "': give seconds from 0 to 86400, such as 2.5");
 }
 
-absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& argv) {
+absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> argv) {
   RawOptions raw;
   const std::unique_ptr<CLI::App> app = MakeParser(&raw);
+  COHORT_RETURN_IF_ERROR(CheckWords(*app, &argv));
   std::vector<std::string> reversed(argv.rbegin(), argv.rend());  // as CLI11 wants them
   if (!reversed.empty()) reversed.pop_back();
-  COHORT_RETURN_IF_ERROR(CheckWords(*app, argv));
   CommandLine result;
   try {
     app->parse(std::move(reversed));
@@ -463,7 +472,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     return result;
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string what = error.what();
-    if (what.ends_with(" missing")) return ValueMissing(what.substr(0, what.find(':')));
+    // CLI11 does not name an option that --help does not list. Without a value it is the last word.
+    const std::string name = what.starts_with(':') ? argv.back() : what.substr(0, what.find(':'));
+    if (what.ends_with(" missing")) return ValueMissing(name);
     const bool twice = what.find("required but received") != std::string::npos;
     return Invalid((twice ? what.substr(0, what.find(':')) + " is given twice" : what) +
                    "; give each option once, with its value (dlaunch --help lists them)");

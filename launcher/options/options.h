@@ -78,7 +78,7 @@ struct CommandLine {
 
 // Parses what the user typed (argv[0] is skipped). Pure: looks at nothing but its arguments. kInvalidArgument names the
 // argument, the allowed values and what would work, in a line for each argument.
-absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& argv);
+absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> argv);
 
 // "2.5": seconds, 0 to a day. kInvalidArgument names `option`.
 absl::StatusOr<std::chrono::milliseconds> ParseSeconds(const std::string& option, const std::string& text);

@@ -92,6 +92,24 @@ TEST(Run, GivesEveryRankItsVariables) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
+TEST(Run, OptionsWithoutEffectAreSaidOnce) {
+  DlaunchProcess job({"--standalone", "--rdzv_backend=c10d", "--master-port", "1", "-np", "2", "echo", "here"});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(LinesOf(job.out(), 0), vector<string>{"here"});
+  EXPECT_EQ(LinesOf(job.out(), 1), vector<string>{"here"});
+  const string said = "--standalone, --rdzv-backend and --master-port have no effect here";
+  const size_t at = job.err().find(said);
+  ASSERT_NE(at, string::npos) << job.err();
+  EXPECT_EQ(job.err().find("no effect", at + said.size()), string::npos) << job.err();
+}
+
+TEST(Run, OutputForProgramsHasNoPrefix) {
+  DlaunchProcess job({"--no-prefix", "sh", "-c", "echo '{\"loss\": 0.5}'; echo '[7] warning' >&2"});
+  ASSERT_EQ(job.Wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), "{\"loss\": 0.5}\n");
+  EXPECT_NE(job.err().find("\n[7] warning\n"), string::npos) << job.err();
+}
+
 TEST(Run, RunsAScriptThatOnlyReadsRankAndWorldSize) {
   const TemporaryFolder folder;
   const string script = folder.AddScript("script.sh", "#!/bin/sh\necho \"hello from $RANK of $WORLD_SIZE: $1\"\n");

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cohort/launcher/nodes/kubernetes.h"
+#include "cohort/launcher/options/idle_options.h"
 #include "cohort/launcher/options/options.h"
 
 namespace cohort::launcher {
@@ -32,13 +33,51 @@ TEST(Familiar, NamesOfOtherLaunchersAreTaken) {
   EXPECT_FALSE(Parse({"--ppn", "none"}).ok());
 }
 
+TEST(Familiar, OptionsOfTorchrunThatChangeNothingAreTakenAndCounted) {
+  const std::pair<std::vector<string>, std::vector<string>> taken[] = {
+      {{"--standalone"}, {"--standalone"}},
+      {{"--rdzv_backend=c10d", "--rdzv_endpoint", "a:29400"}, {"--rdzv-backend", "--rdzv-endpoint"}},
+      {{"--rdzv-id", "7", "--rdzv_conf", "timeout=900"}, {"--rdzv-id", "--rdzv-conf"}},
+      {{"--rdzv-backend", "c10d", "--rdzv-endpoint=a:1", "--rdzv_id=7", "--rdzv-conf=x=1"},
+       {"--rdzv-backend", "--rdzv-endpoint", "--rdzv-id", "--rdzv-conf"}},
+      {{"--master_addr", "a", "--master_port=29500"}, {"--master-addr", "--master-port"}},
+      {{"--master-addr=a", "--master-port", "29500"}, {"--master-addr", "--master-port"}},
+      {{"--rdzv-id=1", "--rdzv-id=2"}, {"--rdzv-id"}},
+      {{}, {}}};
+  for (const auto& [arguments, names] : taken) {
+    const auto line = Parse(arguments);
+    ASSERT_TRUE(line.ok()) << line.status();
+    EXPECT_EQ(line->options.idle_options, names);
+    EXPECT_EQ(line->options.command, std::vector<string>{"train"});
+  }
+  EXPECT_EQ(DescribeIdleOptions({}), "");
+  EXPECT_EQ(DescribeIdleOptions({"--rdzv-id"}), "--rdzv-id has no effect here: ranks find each other by themselves");
+  EXPECT_EQ(DescribeIdleOptions({"--a", "--b", "--c"}),
+            "--a, --b and --c have no effect here: ranks find each other by themselves");
+}
+
+TEST(Familiar, NpIsTheNumberOfRanks) {
+  const auto line = Parse({"--no_prefix", "-np", "16"});
+  ASSERT_TRUE(line.ok()) << line.status();
+  EXPECT_EQ(line->options.ranks, 16);
+  EXPECT_FALSE(line->options.prefix);
+  const auto value = Parse({"--env", "-np", "--", "-np"});
+  EXPECT_FALSE(value.ok()) << "-np is the value of --env here, without an equals sign";
+  const auto program = Parse({"--log-dir", "-np", "--", "-np"});
+  ASSERT_TRUE(program.ok()) << program.status();
+  EXPECT_EQ(program->options.log_directory, "-np");
+  EXPECT_EQ(program->options.command[0], "-np");
+  EXPECT_TRUE(program->options.prefix);
+}
+
 // CLI11 would take these for -h, -H or -n with something behind it.
 TEST(Familiar, WordsAfterOneDashAreNoShortOptions) {
   const std::pair<std::vector<string>, string> refused[] = {
       {{"-hosts", "a,b"}, "did you mean --hosts?"},
       {{"-host=a"}, "did you mean --hosts?"},
       {{"--dry-run", "-hostfile", "f"}, "did you mean --hostfile?"},
-      {{"-n", "2", "-np", "4"}, "did you mean -n?"},
+      {{"-n", "2", "-np", "4"}, "once"},
+      {{"-np=4"}, "unknown option '-np=4'"},
       {{"-npernode", "2"}, "did you mean --nproc-per-node?"},
       {{"-nnodes=2"}, "did you mean --nnodes?"},
       {{"-wdir", "/tmp"}, "dlaunch env -C FOLDER PROGRAM"},
