@@ -56,6 +56,7 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
                      .epoch = assignment.epoch(),
                      .log_rate = job.log_rate(),
                      .on_line = callbacks_.on_line};
+  waits_for_stopped_ = job.waits_for_stopped();
   ranks_.resize(assignment.placement().ranks_size());
   for (size_t i = ranks_.size(); i < kept.size(); ++i) {
     if (kept[i].has_value()) ::kill(-kept[i]->process.pid, SIGKILL);  // there is no place for it any more
@@ -231,12 +232,27 @@ void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
   }
   if (!rank.IsStopped(*state)) {
     rank.stopped_since.reset();
-  } else if (!rank.stopped_since) {
-    rank.stopped_since = now;
-  } else if (now - *rank.stopped_since >= kFrozenAfter && rank.own_fault.empty()) {
-    if (!rank.told_to_end()) rank.own_fault = "it stayed stopped (SIGSTOP)";
-    rank.Kill();
+    if (std::exchange(rank.stop_told, false) && !rank.told_to_end()) {
+      callbacks_.on_notice("rank " + std::to_string(rank.placement.rank()) + " goes on");
+    }
+  } else {
+    if (!rank.stopped_since) rank.stopped_since = now;
+    OnStillStopped(&rank, now - *rank.stopped_since);
   }
+}
+
+void Supervisor::OnStillStopped(Rank* rank, EventLoop::Clock::duration stopped_for) {
+  const bool waits = waits_for_stopped_ && !rank->told_to_end();
+  if (stopped_for >= kTellOfStopAfter && !rank->told_to_end() && !std::exchange(rank->stop_told, true)) {
+    const std::string pid = std::to_string(rank->program != 0 ? rank->program : rank->process.pid);
+    callbacks_.on_notice("rank " + std::to_string(rank->placement.rank()) + " (pid " + pid +
+                         ") is stopped (SIGSTOP); " +
+                         (waits ? "the job waits until it goes on (SIGCONT)"
+                                : "it is killed if it stays so for 2.5 s (--stopped wait lets it be)"));
+  }
+  if (waits || stopped_for < kFrozenAfter || !rank->own_fault.empty()) return;
+  if (!rank->told_to_end()) rank->own_fault = "it stayed stopped (SIGSTOP)";
+  rank->Kill();
 }
 
 void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {

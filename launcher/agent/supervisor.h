@@ -1,8 +1,9 @@
 // The ranks of a node as processes: started, watched, ended, their ends reported once each.
 //
 // A death is known by SIGCHLD at once, and earlier still for large processes, whose memory the kernel tears down first:
-// their exiting flag in /proc is looked at every 20 ms. A rank that stays stopped (SIGSTOP) is killed and reported: the
-// kernel tells when it stops, and from then on it is looked at every 20 ms too.
+// their exiting flag in /proc is looked at every 20 ms. The kernel tells when a rank is stopped (SIGSTOP), and from
+// then on it is looked at every 20 ms too. The user is told when it stays so; later it is killed and reported, unless
+// the job waits for stopped ranks.
 //
 // A rank may stay: it leaves the epoch and waits for the next one, whose supervisor takes its process over.
 #pragma once
@@ -110,7 +111,8 @@ class Supervisor {
   static constexpr long kLargeBytes = 64l << 20;
   // Leaves 1 s of the promised 3.5 s to a machine that has other things to do than to run this process.
   static constexpr std::chrono::milliseconds kFrozenAfter{2500};
-  static constexpr std::chrono::milliseconds kSelfStall{500};  // my own timer was late: I know nothing of others
+  static constexpr std::chrono::milliseconds kTellOfStopAfter{500};  // shorter stops are nobody's concern
+  static constexpr std::chrono::milliseconds kSelfStall{500};        // my own timer was late: I know nothing of others
 
   // The first signal that we sent to end a rank. kNone -> kAsked or kKilled.
   enum class Ending {
@@ -144,6 +146,7 @@ class Supervisor {
     int passed_on = 0;      // the latest notice
     std::string own_fault;  // why we did, where the rank gave cause
     std::optional<EventLoop::Clock::time_point> stopped_since;
+    bool stop_told = false;                               // the user has been told that it is stopped
     EventLoop::TimerId kill_timer = 0;                    // of Stop
     std::optional<EventLoop::Clock::time_point> kill_at;  // when that is
     EventLoop::TimerId vanished_timer = 0;                // of OnProgramVanished
@@ -158,6 +161,7 @@ class Supervisor {
   std::unique_ptr<RankOutput> WatchOutput(Rank* rank, std::unique_ptr<RankOutput> kept);
   void Look();
   void LookAt(size_t index, EventLoop::Clock::time_point now);
+  void OnStillStopped(Rank* rank, EventLoop::Clock::duration stopped_for);
   void Report(size_t index, int wait_status);
   void CheckAllGone();
 
@@ -168,6 +172,7 @@ class Supervisor {
   Callbacks callbacks_;
   const std::chrono::milliseconds exec_limit_;
   RankOutput::Options output_options_;
+  bool waits_for_stopped_ = false;  // --stopped wait
   std::vector<Rank> ranks_;
   bool started_ = false;      // on_started was called
   v1::RanksStarted outcome_;  // for that

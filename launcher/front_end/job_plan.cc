@@ -32,6 +32,7 @@ v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::
   spec.set_log_directory(job.log_directory);
   spec.set_log_rate(job.options.log_rate);
   spec.set_input_to_first_rank(job.options.input_to_first_rank);
+  spec.set_waits_for_stopped(job.options.stopped == Stopped::kWait);
   spec.set_devices_per_rank(static_cast<uint32_t>(job.placement.devices_per_rank));
   spec.set_job_secret(secret);
   spec.set_nodes_share_host(job.nodes.share_host);

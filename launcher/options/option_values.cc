@@ -6,6 +6,7 @@
 #include <charconv>
 #include <cstddef>
 #include <string_view>
+#include <utility>
 
 #include "cohort/launcher/base/whole_number.h"
 
@@ -81,6 +82,38 @@ absl::Status ReadMetrics(const std::string& text, std::string* address) {
         "': give a TCP port, or an address of this machine and a port, such as 9400 or 0.0.0.0:9400");
   }
   *address = host + ":" + std::to_string(*number);
+  return absl::OkStatus();
+}
+
+absl::Status ReadRankOrder(const std::string& text, Options* options) {
+  constexpr std::string_view kFile = "file:";
+  if (text == "natural") options->rank_order = RankOrder::kNatural;
+  if (text == "given" || text == "natural") return absl::OkStatus();
+  if (!text.starts_with(kFile) || text.size() == kFile.size()) {
+    return absl::InvalidArgumentError("--rank-order '" + text +
+                                      "': give given, natural or file: and the path of a list of hosts");
+  }
+  options->rank_order = RankOrder::kFile;
+  options->rank_order_file = text.substr(kFile.size());
+  return absl::OkStatus();
+}
+
+absl::Status ReadBind(const std::string& text, Bind* bind) {
+  static const std::pair<const char*, Bind> kChoices[] = {
+      {"core", Bind::kCore}, {"numa", Bind::kNuma}, {"none", Bind::kNone}};
+  for (const auto& [name, choice] : kChoices) {
+    if (text != name) continue;
+    *bind = choice;
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError("--bind '" + text + "': give core, numa or none");
+}
+
+absl::Status ReadStopped(const std::string& text, Stopped* stopped) {
+  if (text != "kill" && text != "wait") {
+    return absl::InvalidArgumentError("--stopped '" + text + "': give kill or wait");
+  }
+  *stopped = text == "wait" ? Stopped::kWait : Stopped::kKill;
   return absl::OkStatus();
 }
 

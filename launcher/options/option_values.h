@@ -20,5 +20,11 @@ absl::Status ReadRate(const std::string& text, uint64_t* out);
 absl::Status ReadPassedVariables(const std::string& text, std::vector<std::string>* names);
 // --metrics: "9400", "0.0.0.0:9400", "[::1]:9400". A port alone is this machine's own.
 absl::Status ReadMetrics(const std::string& text, std::string* address);
+// --rank-order: "given", "natural", "file:FILE".
+absl::Status ReadRankOrder(const std::string& text, Options* options);
+// --bind: "core", "numa", "none".
+absl::Status ReadBind(const std::string& text, Bind* bind);
+// --stopped: "kill", "wait".
+absl::Status ReadStopped(const std::string& text, Stopped* stopped);
 
 }  // namespace cohort::launcher

@@ -42,8 +42,8 @@ Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: d
 struct RawOptions {
   std::string nodes, spares, standbys, ranks, ranks_per_node, gpus_per_rank, simulate_nodes, simulate_gpus;
   std::string launcher, hosts, host_file, ssh_command, agent_path, rank_order, passed_variables;
-  std::string on_failure, max_restarts, log_directory, log_rate, input, grace, wait, ports, token_file, interface, bind,
-      metrics;
+  std::string on_failure, stopped, max_restarts, log_directory, log_rate, input, grace, wait, ports, token_file,
+      interface, bind, metrics;
   std::vector<std::string> environment;
   bool dry_run = false;
   bool explain = false;
@@ -125,6 +125,8 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "Give each node N pretended GPUs, in host memory, instead of its own");
   AddOption(app.get(), "on-failure", &raw->on_failure, "WHAT",
             "After a rank's failure: end the job, restart all of its ranks, or continue without the rank (end)");
+  AddOption(app.get(), "stopped", &raw->stopped, "WHAT",
+            "A rank that stays stopped (SIGSTOP) for 2.5 s: kill it, or wait until it goes on (kill)");
   AddOption(app.get(), "max-restarts", &raw->max_restarts, "N",
             "Restart all ranks after a failure, N times at the most (0; with --on-failure restart 3)");
   AddOption(app.get(), "grace", &raw->grace, "SECONDS", "From a rank's SIGTERM to its SIGKILL (10)");
@@ -285,18 +287,6 @@ absl::Status ReadOnFailure(const RawOptions& raw, const CLI::App& app, Options* 
   return absl::OkStatus();
 }
 
-absl::Status ReadRankOrder(const std::string& text, Options* options) {
-  constexpr std::string_view kFile = "file:";
-  if (text == "natural") options->rank_order = RankOrder::kNatural;
-  if (text == "given" || text == "natural") return absl::OkStatus();
-  if (!text.starts_with(kFile) || text.size() == kFile.size()) {
-    return Invalid("--rank-order '" + text + "': give given, natural or file: and the path of a list of hosts");
-  }
-  options->rank_order = RankOrder::kFile;
-  options->rank_order_file = text.substr(kFile.size());
-  return absl::OkStatus();
-}
-
 // After the restarts.
 absl::Status ReadInput(const std::string& text, Options* options) {
   if (text != "rank0" && text != "none") return Invalid("--stdin '" + text + "': give rank0 or none");
@@ -305,17 +295,6 @@ absl::Status ReadInput(const std::string& text, Options* options) {
   return Invalid(
       "--stdin rank0 and --max-restarts contradict each other: a restarted rank can't read again what was read before; "
       "leave one out, or have the program read a file");
-}
-
-absl::Status ReadBind(const std::string& text, Bind* bind) {
-  static const std::pair<const char*, Bind> kChoices[] = {
-      {"core", Bind::kCore}, {"numa", Bind::kNuma}, {"none", Bind::kNone}};
-  for (const auto& [name, choice] : kChoices) {
-    if (text != name) continue;
-    *bind = choice;
-    return absl::OkStatus();
-  }
-  return Invalid("--bind '" + text + "': give core, numa or none");
 }
 
 // All that is wrong with the options, so that nobody mends them one by one.
@@ -336,6 +315,7 @@ void ReadChoices(const RawOptions& raw, const CLI::App& app, Options* options, P
   problems->Add(ReadOnFailure(raw, app, options));
   if (given("--rank-order")) problems->Add(ReadRankOrder(raw.rank_order, options));
   if (given("--bind")) problems->Add(ReadBind(raw.bind, &options->bind));
+  if (given("--stopped")) problems->Add(ReadStopped(raw.stopped, &options->stopped));
   if (given("--stdin")) problems->Add(ReadInput(raw.input, options));
   if (given("--metrics")) problems->Add(ReadMetrics(raw.metrics, &options->metrics));
   if (given("--launcher") && raw.launcher.empty()) {

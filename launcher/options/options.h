@@ -21,8 +21,11 @@ inline constexpr int kUsualRestarts = 3;  // with --on-failure restart alone
 
 enum class OnFailure { kEnd, kContinue, kRestart };
 enum class RankOrder { kGiven, kNatural, kFile };
-// What a rank's processes may run on: its share of the node's cores, a NUMA node, or whatever dlaunch may.
+// The CPUs that a rank's processes may run on: its share of the node's cores, a NUMA node, or all that dlaunch may.
 enum class Bind { kCore, kNuma, kNone };
+
+// The fate of a rank that stays stopped (SIGSTOP).
+enum class Stopped { kKill, kWait };
 
 // TCP ports that dlaunch may listen on; 0 to 0: any.
 struct PortRange {
@@ -55,6 +58,7 @@ struct Options {
   RankOrder rank_order = RankOrder::kGiven;
   std::string rank_order_file;  // with kFile
   Bind bind = Bind::kCore;
+  Stopped stopped = Stopped::kKill;
   std::string metrics;  // "127.0.0.1:9400": where Prometheus may ask; empty: nowhere
   bool dry_run = false;
   bool explain = false;

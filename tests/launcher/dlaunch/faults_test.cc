@@ -234,9 +234,34 @@ TEST_F(Faults, StoppedRankIsKilledAndNamed) {
   StartFamily();
   ::kill(job_->RankProcess(2), SIGSTOP);
   EXPECT_EQ(job_->Wait(std::chrono::seconds(35)), 137);
-  EXPECT_NE(Head().find("rank 2"), string::npos) << job_->err();
-  EXPECT_NE(Head().find("SIGSTOP"), string::npos) << job_->err();
+  const size_t warned = job_->err().find(" is stopped (SIGSTOP); it is killed if it stays so");
+  const size_t killed = job_->err().find("rank 2 (node1, pid ");
+  EXPECT_NE(warned, string::npos) << job_->err();
+  EXPECT_NE(killed, string::npos) << job_->err();
+  EXPECT_LT(warned, killed) << "nobody was warned: " << job_->err();
+  EXPECT_NE(job_->err().find("it stayed stopped (SIGSTOP)"), string::npos) << job_->err();
   ExpectAllGone();
+}
+
+TEST_F(Faults, StoppedRankIsWaitedForWhereTheUserSaysSo) {
+  Start({"--stopped", "wait", "sh", "-c", "echo up; while [ ! -e $TMPDIR/end ]; do sleep 0.05; done"});
+  ASSERT_TRUE(job_->WaitForOutput("[0] up"));
+  const pid_t rank = job_->RankProcess(0);
+  ::kill(rank, SIGSTOP);
+  const string name = "rank 0 (pid " + std::to_string(rank) + ")";
+  const auto told = [&] { return job_->err().find(name + " is stopped (SIGSTOP); the job waits") != string::npos; };
+  ASSERT_TRUE(job_->WaitUntil(told)) << job_->err();
+  const auto ended = [rank] {
+    const auto state = ReadProcessState(rank);
+    return !state || state->exiting;
+  };
+  EXPECT_FALSE(job_->WaitUntil(ended, std::chrono::seconds(4))) << job_->err();
+  ::kill(rank, SIGCONT);
+  EXPECT_TRUE(job_->WaitUntil([&] { return job_->err().find("rank 0 goes on") != string::npos; })) << job_->err();
+  const std::filesystem::path end = folder_.path() + "/end";
+  std::ofstream(end) << "";
+  EXPECT_EQ(job_->Wait(), 0) << job_->err();
+  std::filesystem::remove(end);
 }
 
 // One that never says who it is, behind a shell that only waits for it.

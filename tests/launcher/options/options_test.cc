@@ -210,5 +210,13 @@ TEST(Options, RestartsAreAskedForInThreeWays) {
   EXPECT_EQ(ParseOk({"--max-restarts", "0", "--on-failure", "continue", "train"}).on_failure, OnFailure::kContinue);
 }
 
+TEST(Stopped, RanksAreKilledUnlessTheJobWaits) {
+  EXPECT_EQ(Parse({"train"})->options.stopped, Stopped::kKill);
+  EXPECT_EQ(Parse({"--stopped", "kill", "train"})->options.stopped, Stopped::kKill);
+  EXPECT_EQ(Parse({"--stopped=wait", "train"})->options.stopped, Stopped::kWait);
+  const absl::Status refused = Parse({"--stopped", "forever", "train"}).status();
+  EXPECT_EQ(refused.message(), "--stopped 'forever': give kill or wait");
+}
+
 }  // namespace
 }  // namespace cohort::launcher
