@@ -52,6 +52,12 @@ std::string InPortRange(const v1::NodeStart& start) {
          "; give a wider one";
 }
 
+// `dlaunch join` passes on that it was told to end as a SIGTERM that carries the number of the signal.
+std::string WhoEnds(const signalfd_siginfo& info) {
+  if (info.ssi_code == SI_QUEUE && info.ssi_int == SIGINT) return "an interrupt (SIGINT)";
+  return info.ssi_code == SI_QUEUE && info.ssi_int == SIGHUP ? "SIGHUP" : "SIGTERM";
+}
+
 // All that an agent knows, and what it does on each event.
 class Agent {
  public:
@@ -70,7 +76,7 @@ class Agent {
   void OnInputEnded();
   void OnSignal();
   void OnSchedulersNotice(int signal);
-  void OnTerminate();
+  void OnTerminate(const std::string& who);
   void TellWhyRanksEnd(const std::string& why);
   // Whether the ranks ask for notices of a preemption, or will, as those of an earlier epoch did.
   bool WantNotices();
@@ -191,7 +197,7 @@ void Agent::OnSignal() {
     const int signal = static_cast<int>(info.ssi_signo);
     if (signal == LauncherGoneSignal()) OnInputEnded();
     if (signal == SIGUSR1 || signal == SIGUSR2) OnSchedulersNotice(signal);
-    if (signal == SIGTERM) OnTerminate();
+    if (signal == SIGTERM) OnTerminate(WhoEnds(info));
   }
 }
 
@@ -205,24 +211,24 @@ void Agent::OnSchedulersNotice(int signal) {
 
 // If ranks ask for notices, all ranks of the job have the grace to stop by themselves. The rendezvous keeps the time,
 // and then ends the job: a restart would come to a node that is being taken away.
-void Agent::OnTerminate() {
+void Agent::OnTerminate(const std::string& who) {
   if (ranks_ && !ranks_done_ && WantNotices() && notices_ != Notices::kPassedOn) {
     notices_ = Notices::kPassedOn;
-    news_.Notice("the agent of " + start_.name() + " got SIGTERM: its ranks are told that they are preempted");
+    news_.Notice("the agent of " + start_.name() + " got " + who + ": its ranks are told that they are preempted");
     v1::FromAgent message;
-    message.mutable_stop()->set_reason("the agent of " + start_.name() + " got SIGTERM");
+    message.mutable_stop()->set_reason("the agent of " + start_.name() + " got " + who);
     message.mutable_stop()->set_exit_code(128 + SIGTERM);
     message.mutable_stop()->set_signal(SIGTERM);
     link_.Send(message);
     return;
   }
   told_to_stop_ = true;
-  const std::string why = start_.name() + " was told to end by SIGTERM";
+  const std::string why = start_.name() + " was told to end by " + who;
   news_.Notice(why + ", and its agent ends its ranks");
   link_.RequestStop(why, 128 + SIGTERM);
   if (ranks_ && !link_.hosting()) TellWhyRanksEnd(why);  // between two epochs as well
   StopRanks(ranks_ ? ranks_->grace() : std::chrono::milliseconds(0));
-  if (!ranks_) GiveUp("got SIGTERM before its ranks had started");
+  if (!ranks_) GiveUp("got " + who + " before its ranks had started");
 }
 
 // Before they do: the rendezvous then knows the cause of what follows.

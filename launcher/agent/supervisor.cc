@@ -230,6 +230,7 @@ void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
     Report(index, state->exit_status);
     return;
   }
+  if (state->exiting || state->state == 'Z') return;
   if (!rank.IsStopped(*state)) {
     rank.stopped_since.reset();
     if (std::exchange(rank.stop_told, false) && !rank.told_to_end()) {

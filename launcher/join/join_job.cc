@@ -116,8 +116,7 @@ sigset_t SetOf(std::initializer_list<int> signals) {
   return set;
 }
 
-// What a scheduler or a person tells this process is for the agent.
-// Returns how often it was told to end.
+// Passes on to the agent what a scheduler or a person tells this process. Returns how often it was told to end.
 int PassSignalsOn(int signals, pid_t agent) {
   int ends = 0;
   signalfd_siginfo info{};
@@ -130,7 +129,11 @@ int PassSignalsOn(int signals, pid_t agent) {
     const bool notice = signal == SIGUSR1 || signal == SIGUSR2;
     if (notice) Say(std::string(NameOfNotice(signal)) + ": telling the job");
     if (!notice) ++ends;
-    ::kill(agent, notice ? signal : SIGTERM);
+    if (notice) {
+      ::kill(agent, signal);
+    } else {
+      ::sigqueue(agent, SIGTERM, {.sival_int = signal});  // with the signal that came, for the agent's words
+    }
   }
   return ends;
 }

@@ -107,6 +107,18 @@ TEST_F(Join, TheTokenStaysInNoListOfProcesses) {
   EXPECT_EQ(second.WaitUntilGone(seconds(5)), "");
 }
 
+TEST_F(Join, CtrlCAtAJoinedMachineIsCalledAnInterrupt) {
+  DlaunchProcess first({"--nnodes", "2", "--wait", "60", "sh", "-c", "echo ready; while :; do sleep 0.05; done"});
+  const string token = TokenOf(&first);
+  DlaunchProcess second({"join", token});
+  ASSERT_TRUE(first.WaitForOutput("[1] ready")) << first.err() << second.err();
+  ::kill(second.pid(), SIGINT);
+  EXPECT_EQ(first.Wait(), 143);
+  EXPECT_NE(first.err().find(" was told to end by an interrupt (SIGINT)"), string::npos) << first.err();
+  EXPECT_EQ(first.err().find("SIGTERM"), string::npos) << first.err();
+  EXPECT_NE(second.Wait(), -1);
+}
+
 // As the printed line has it: nobody finds the token in the arguments, however early they look.
 TEST_F(Join, TheTokenComesByTheStandardInput) {
   DlaunchProcess first({"--nnodes", "2", "--wait", "60", "sh", "-c", "echo $RANK of $WORLD_SIZE"});
