@@ -1,9 +1,13 @@
 #include "cohort/launcher/control/describe.h"
 
 #include <algorithm>
+#include <cctype>
+#include <cinttypes>
 #include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "cohort/launcher/base/exit_status.h"
 
@@ -12,6 +16,23 @@ namespace {
 
 // "all_reduce" of "all_reduce(sum, float32, 1024)".
 std::string ShortCall(const std::string& call) { return call.substr(0, call.find('(')); }
+
+// The exception that ended a Python program, from the last lines that it printed; empty where there is none. In a
+// traceback it is the first line that is not indented. Python flushes other output after it.
+std::string PythonException(const v1::RankExit& exit) {
+  constexpr size_t kMaxBytes = 400;
+  int line = exit.last_lines_size() - 1;
+  while (line >= 0 && !std::string_view(exit.last_lines(line)).starts_with("  File \"")) --line;
+  if (line < 0) return "";
+  while (line < exit.last_lines_size() && std::string_view(exit.last_lines(line)).starts_with(" ")) ++line;
+  if (line == exit.last_lines_size()) return "";
+  const std::string text(exit.last_lines(line));
+  const size_t name_end = std::min(text.find(": "), text.size());
+  const bool named =
+      name_end > 0 && std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(name_end),
+                                  [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
+  return named ? text.substr(0, kMaxBytes) : "";
+}
 
 std::string At(const std::string& site) { return site.empty() ? "" : " at " + site; }
 
@@ -74,6 +95,12 @@ std::string DescribeEnd(const v1::RankExit& exit) {
     return "killed by " + SignalName(exit.signal()) + (exit.out_of_memory().empty() ? "" : ", " + exit.out_of_memory());
   }
   return "exited with code " + std::to_string(exit.exit_code());
+}
+
+std::string DescribeFailure(const v1::RankExit& exit) {
+  const bool by_itself = exit.started() && !exit.lost() && !exit.killed_by_us() && exit.signal() == 0;
+  const std::string exception = by_itself ? PythonException(exit) : "";
+  return DescribeEnd(exit) + (exception.empty() ? "" : ": " + exception);
 }
 
 int ExitCode(const v1::RankExit& exit) {

@@ -28,6 +28,9 @@ bool IsFailure(const v1::RankExit& exit);
 // "killed by SIGKILL", "exited with code 1", "could not be started: ...", "lost: the agent of node1 is gone".
 std::string DescribeEnd(const v1::RankExit& exit);
 
+// DescribeEnd, and the exception that Python has printed for it: "exited with code 1: ValueError: no tensor".
+std::string DescribeFailure(const v1::RankExit& exit);
+
 // The exit status that a shell would report: 128 + n for signal n, 127 for a rank that could not be started, 125 for
 // one that was lost with its agent.
 int ExitCode(const v1::RankExit& exit);

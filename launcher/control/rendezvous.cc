@@ -291,7 +291,7 @@ void Rendezvous::Machine::OnExit(ConnectionId from, uint32_t node, const v1::Ran
   reported.set_lost(false);  // only we say that of a rank
   course_.RecordExit(reported, time_.now());
   if (IsFailure(exit) || (exit.killed_by_us() && course_.phase() == Phase::kRunning)) {
-    course_.AnnounceLoss({exit.rank()}, roster_.Name(exit.rank()) + " " + DescribeEnd(exit));
+    course_.AnnounceLoss({exit.rank()}, roster_.Name(exit.rank()) + " " + DescribeFailure(exit));
   } else {
     stalls_.AskAboutStallsWith(exit.rank());
   }

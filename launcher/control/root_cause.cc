@@ -160,7 +160,7 @@ std::string RankHeadline(const Roster& roster, const std::vector<ReportedFailure
   const std::vector<uint32_t> alike = RanksOfHeadline(roster, rank);
   if (exit.lost()) return RankNames(alike) + " (" + roster.node_of(rank).name + ") " + DescribeEnd(exit);
   if (alike.size() > 1) return RankNames(alike) + " " + DescribeEnd(exit);
-  std::string text = roster.Name(rank) + " " + DescribeEnd(exit);
+  std::string text = roster.Name(rank) + " " + DescribeFailure(exit);
   const std::string own_words = OwnWords(failures, rank);
   if (!own_words.empty()) {
     text += ": " + own_words;

@@ -22,7 +22,52 @@ TEST(DescribeCallTest, TellsWhatIsUnderWayFromWhatIsDoneOrFailed) {
   EXPECT_EQ(DescribeCall(call), "after all_reduce #7 at train.cc:88 (done 9 ms earlier)");
   call.set_failed(true);
   EXPECT_EQ(DescribeCall(call), "in all_reduce #7 at train.cc:88 until it failed, 9 ms earlier");
-  EXPECT_EQ(DescribeCall(v1::CallState()), "in no collective call");
+}
+
+TEST(DescribeCallTest, NamesTheGroupWhereCallsOfSeveralStandSideBySide) {
+  v1::CallState call = Call();
+  call.set_group(0xab12);
+  EXPECT_EQ(DescribeCall(call, /*name_group=*/true),
+            "in all_reduce #7 of group 000000000000ab12 at train.cc:88 for 9 ms");
+}
+
+TEST(DescribeCallTest, TellsARankWithoutCallsFromOneThatUsesNoCohort) {
+  v1::CallState call;
+  EXPECT_EQ(DescribeCall(call), "not visible to Cohort");
+  call.set_joined(true);
+  EXPECT_EQ(DescribeCall(call), "in no collective call");
+}
+
+v1::RankExit Failed(const std::vector<std::string>& lines) {
+  v1::RankExit exit;
+  exit.set_started(true);
+  exit.set_exit_code(1);
+  for (const std::string& line : lines) exit.add_last_lines(line);
+  return exit;
+}
+
+TEST(DescribeFailureTest, NamesPythonsException) {
+  EXPECT_EQ(DescribeFailure(Failed({"Traceback (most recent call last):", "  File \"train.py\", line 3, in f",
+                                    "    f()", "  [Previous line repeated 995 more times]",
+                                    "RecursionError: maximum recursion depth exceeded"})),
+            "exited with code 1: RecursionError: maximum recursion depth exceeded");
+  EXPECT_EQ(DescribeFailure(Failed({"  File \"train.py\", line 1", "    x = = 1", "        ^",
+                                    "SyntaxError: invalid syntax", "flushed by the end", "flushed too"})),
+            "exited with code 1: SyntaxError: invalid syntax");
+  EXPECT_EQ(DescribeFailure(Failed({"  File \"<string>\", line 1, in <module>", "torch.cuda.OutOfMemoryError"})),
+            "exited with code 1: torch.cuda.OutOfMemoryError");
+}
+
+TEST(DescribeFailureTest, NoOtherLineIsTakenForAnException) {
+  EXPECT_EQ(DescribeFailure(Failed({"ValueError: told by a logger", "bye"})), "exited with code 1");
+  EXPECT_EQ(DescribeFailure(Failed({"  File \"train.py\", line 1", "    x = = 1"})), "exited with code 1");
+  EXPECT_EQ(DescribeFailure(Failed({"  File \"train.py\", line 1", "step 1, loss: 2"})), "exited with code 1");
+  v1::RankExit ended = Failed({"  File \"train.py\", line 1, in f", "KeyboardInterrupt"});
+  ended.set_signal(2);
+  EXPECT_EQ(DescribeFailure(ended), "killed by SIGINT");
+  ended.set_signal(0);
+  ended.set_exit_code(0);
+  EXPECT_EQ(DescribeFailure(Failed({})), "exited with code 1");
 }
 
 }  // namespace
