@@ -28,11 +28,16 @@ NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assig
       service_(loop, assignment_, owner_.data_interface_ip,
                {.to_rendezvous = callbacks_.to_rendezvous,
                 .group_of = [this](int rank) { return supervisor_.GroupOf(rank); },
-                .on_hello = [this](int rank, pid_t pid, bool stays) { supervisor_.OnProgramJoined(rank, pid, stays); },
+                .on_hello =
+                    [this](int rank, pid_t pid, bool stays) {
+                      joined_[rank] = true;
+                      supervisor_.OnProgramJoined(rank, pid, stays);
+                    },
                 .on_goodbye = [this](int rank) { said_goodbye_[rank] = true; },
                 .on_next_epoch = [this](int rank) { OnNextEpoch(rank); },
                 .on_kill_request = [this](int rank, const std::string& why) { supervisor_.KillAsAsked(rank, why); },
                 .on_vanished = [this](int rank, pid_t pid) { supervisor_.OnProgramVanished(rank, pid); }}),
+      joined_(static_cast<size_t>(assignment_.placement().ranks_size()), false),
       said_goodbye_(static_cast<size_t>(assignment_.placement().ranks_size()), false) {}
 
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
@@ -99,11 +104,17 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
   }
 }
 
+v1::CallState NodeRanks::LatestCallOf(int local_rank) {
+  v1::CallState call = service_.LatestCallOf(local_rank);
+  call.set_joined(joined_[local_rank]);
+  return call;
+}
+
 v1::NodeView NodeRanks::View() {
   v1::NodeView view;
   std::vector<v1::RankView> ranks = supervisor_.View();
   for (size_t i = 0; i < ranks.size(); ++i) {
-    *ranks[i].mutable_doing() = service_.LatestCallOf(static_cast<int>(i));
+    *ranks[i].mutable_doing() = LatestCallOf(static_cast<int>(i));
     *view.add_ranks() = std::move(ranks[i]);
   }
   return view;
@@ -120,7 +131,7 @@ void NodeRanks::OnExit(int local_rank, v1::RankExit exit) {
   service_.TakeRest(local_rank, /*for_good=*/!in_order);
   exit.set_finalized(said_goodbye_[local_rank]);
   if (exit.killed_by_us() && exit.error().empty()) exit.set_error(reason_to_end_);
-  *exit.mutable_doing() = service_.LatestCallOf(local_rank);
+  *exit.mutable_doing() = LatestCallOf(local_rank);
   if (in_order) {
     service_.MarkEnded(local_rank);
   } else {
@@ -135,7 +146,7 @@ void NodeRanks::OnExit(int local_rank, v1::RankExit exit) {
 void NodeRanks::OnNextEpoch(int local_rank) {
   v1::FromAgent message;
   message.mutable_stays()->set_rank(assignment_.placement().ranks(local_rank).rank());
-  *message.mutable_stays()->mutable_doing() = service_.LatestCallOf(local_rank);
+  *message.mutable_stays()->mutable_doing() = LatestCallOf(local_rank);
   message.mutable_stays()->set_epoch(assignment_.epoch());
   callbacks_.to_rendezvous(message);
   supervisor_.OnStays(local_rank);

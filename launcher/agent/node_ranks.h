@@ -93,6 +93,7 @@ class NodeRanks {
   std::vector<std::vector<std::string>> Environments() const;
   void OnLine(v1::OutputLine line);
   void OnStarted(v1::RanksStarted started);
+  v1::CallState LatestCallOf(int local_rank);
   void OnExit(int local_rank, v1::RankExit exit);
   void OnNextEpoch(int local_rank);
   void OnAllGone();
@@ -105,6 +106,7 @@ class NodeRanks {
   Callbacks callbacks_;
   Supervisor supervisor_;
   RankService service_;
+  std::vector<bool> joined_;  // by local rank, as the next
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
   EventLoop::TimerId log_timer_ = 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <iterator>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -34,25 +35,27 @@ std::string Duration(uint64_t ms) { return ms >= 120'000 ? Age(ms) : DescribeDur
 
 bool IsInCall(const v1::RankView& view) { return view.pid() != 0 && view.doing().present() && !view.doing().done(); }
 
-// "all_reduce #42 at train.cc:88"
-std::string Call(const v1::CallState& call) {
-  const std::string name = Printable(std::string(call.call()));
-  const std::string at = call.site().empty() ? "" : " at " + Printable(std::string(call.site()));
-  return name.substr(0, name.find('(')) + " #" + std::to_string(call.sequence()) + at;
+// Whether the ranks' calls are of more than one group.
+bool CallsOfManyGroups(const v1::JobStatus& status) {
+  std::set<uint64_t> groups;
+  for (const v1::JobRank& rank : status.ranks()) {
+    if (rank.view().doing().present()) groups.insert(rank.view().doing().group());
+  }
+  return groups.size() > 1;
 }
 
-std::string Doing(const v1::JobRank& rank) {
+std::string Doing(const v1::JobRank& rank, bool name_group) {
   if (!rank.known()) return "not told yet";
   const v1::RankView& view = rank.view();
   const v1::CallState& call = view.doing();
   if (view.pid() == 0) return "has ended";
   std::string text = view.stopped() ? "stopped by a signal; " : "";
   if (!call.present()) {
-    text += "no collective call yet";
+    text += call.joined() ? "no collective call yet" : "not visible to Cohort";
   } else if (!call.done()) {
-    text += "in " + Call(call) + " for " + Duration(call.age_ms() + rank.ago_ms());
+    text += "in " + Printable(NameCall(call, name_group)) + " for " + Duration(call.age_ms() + rank.ago_ms());
   } else {
-    text += (call.failed() ? "after the failed " : "after ") + Call(call) + ", for " +
+    text += (call.failed() ? "after the failed " : "after ") + Printable(NameCall(call, name_group)) + ", for " +
             Duration(call.age_ms() + rank.ago_ms());
   }
   return rank.ago_ms() < kOldMs ? text : text + " (as told " + Duration(rank.ago_ms()) + " ago)";
@@ -91,8 +94,8 @@ std::string NodeName(const v1::JobStatus& status, uint32_t node) {
   return Printable(std::string(status.nodes(static_cast<int>(node)).name()));
 }
 
-// What concerns all of it.
-std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& shares) {
+// The lines that concern the whole job.
+std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& shares, bool name_group) {
   const v1::JobStatus& status = frame.status;
   size_t calling = 0, outside = 0, ended = 0, unknown = 0;
   const v1::JobRank* longest = nullptr;
@@ -118,7 +121,8 @@ std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& 
   std::vector<std::string> lines = {"ranks: " + counts + "; " + Percent(all.cpu) + " % CPU, " + Memory(all.bytes) +
                                     " of memory"};
   if (longest != nullptr) {
-    lines.push_back("longest in its call: rank " + std::to_string(longest->view().rank()) + ", " + Doing(*longest));
+    lines.push_back("longest in its call: rank " + std::to_string(longest->view().rank()) + ", " +
+                    Doing(*longest, name_group));
   }
   for (size_t i = 0; i < by_node.size() && by_node.size() > 1; ++i) {
     const v1::JobNode& node = status.nodes(static_cast<int>(i));
@@ -165,6 +169,7 @@ std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const 
   if (before != nullptr) {
     for (const v1::JobRank& rank : before->status.ranks()) earlier[rank.view().rank()] = &rank;
   }
+  const bool name_group = CallsOfManyGroups(frame.status);
   std::vector<double> shares;
   std::vector<std::vector<std::string>> rows = {{"RANK", "NODE", "PID", "CPU %", "MEMORY", "DOING"}};
   for (const v1::JobRank& rank : frame.status.ranks()) {
@@ -173,9 +178,9 @@ std::string FormatJobFrame(const JobFrame& frame, const JobFrame* before, const 
     const bool lives = rank.view().pid() != 0;
     rows.push_back({std::to_string(rank.view().rank()), NodeName(frame.status, rank.node()),
                     lives ? std::to_string(rank.view().pid()) : "-", lives ? Percent(shares.back()) : "-",
-                    lives ? Memory(rank.view().resident_bytes()) : "-", Doing(rank)});
+                    lives ? Memory(rank.view().resident_bytes()) : "-", Doing(rank, name_group)});
   }
-  std::vector<std::string> lines = Head(frame, shares);
+  std::vector<std::string> lines = Head(frame, shares, name_group);
   lines.emplace_back();
   const std::string summary = Summary(frame.status, frame.pid);
   const size_t used = lines.size() + 2 + 1;  // the summary's lines and the table's head

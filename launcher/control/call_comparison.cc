@@ -78,15 +78,26 @@ CallVerdict Mismatch(uint64_t group, const std::vector<CallClass>& classes, uint
   return verdict;
 }
 
-// "all_reduce(sum, float32, 8) at a.cc:1 (operation #42), which ranks 0-2 wait in".
-std::string WaitedFor(const std::vector<CallClass>& classes, uint64_t sequence) {
+// Whether the member is in, or was last in, a call of another group.
+bool IsElsewhere(const InspectedMember& member, uint64_t group) {
+  return !member.ended && member.answered && member.call.present() && member.call.group() != group;
+}
+
+// "all_reduce(sum, float32, 8) at a.cc:1 (operation #42), which ranks 0-2 called". The group is named where one of
+// `absent` is in a call of another.
+std::string WaitedFor(const std::vector<CallClass>& classes, uint64_t sequence,
+                      const std::vector<const InspectedMember*>& absent = {}) {
   if (classes.empty()) return "operation #" + std::to_string(sequence) + " of a group";
-  return CallAndSite(*classes[0].call) + " (operation #" + std::to_string(sequence) + "), which " +
-         RankNames(classes[0].ranks) + " called";
+  const uint64_t group = classes[0].call->group();
+  const bool name_group = std::any_of(absent.begin(), absent.end(),
+                                      [group](const InspectedMember* member) { return IsElsewhere(*member, group); });
+  return CallAndSite(*classes[0].call) + " (operation #" + std::to_string(sequence) +
+         (name_group ? " of " + GroupName(group) : "") + "), which " + RankNames(classes[0].ranks) + " called";
 }
 
 // "rank 3 (node1) never called X: it is in broadcast #7 at b.cc:2 for 4 s; ..."
-std::string Absentees(const std::vector<const InspectedMember*>& absent, const std::string& waited_for) {
+std::string Absentees(uint64_t group, const std::vector<const InspectedMember*>& absent,
+                      const std::string& waited_for) {
   std::vector<uint32_t> ranks;
   for (const InspectedMember* member : absent) ranks.push_back(member->rank);
   std::string text = RankNames(ranks) + " never called " + waited_for + ":";
@@ -99,7 +110,7 @@ std::string Absentees(const std::vector<const InspectedMember*>& absent, const s
     } else if (!member.answered) {
       text += "is unknown, its agent did not answer";
     } else {
-      text += "is " + DescribeCall(member.call);
+      text += "is " + DescribeCall(member.call, IsElsewhere(member, group));
     }
   }
   if (absent.size() > kShown) text += "; and " + std::to_string(absent.size() - kShown) + " more";
@@ -121,7 +132,7 @@ CallVerdict Left(const Sorted& sorted, uint64_t sequence) {
                      sorted.left.size() == 1 ? static_cast<int>(sorted.left[0]->rank) : -1};
 }
 
-CallVerdict Expired(const Sorted& sorted, uint64_t sequence) {
+CallVerdict Expired(uint64_t group, const Sorted& sorted, uint64_t sequence) {
   CallVerdict verdict;
   verdict.code = static_cast<int>(absl::StatusCode::kDeadlineExceeded);
   char over[80] = "; given up at the end of CallOptions::timeout";
@@ -139,7 +150,7 @@ CallVerdict Expired(const Sorted& sorted, uint64_t sequence) {
                    ", is not complete, though no member is absent: the data itself did not arrive in time" + over;
     return verdict;
   }
-  verdict.text = Absentees(sorted.absent, WaitedFor(sorted.classes, sequence)) + over;
+  verdict.text = Absentees(group, sorted.absent, WaitedFor(sorted.classes, sequence, sorted.absent)) + over;
   if (sorted.absent.size() == 1) verdict.blamed_rank = static_cast<int>(sorted.absent[0]->rank);
   return verdict;
 }
@@ -160,7 +171,7 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
   }
   if (!ended.empty() && sorted.waiting) {
     result.verdict = CallVerdict{static_cast<int>(absl::StatusCode::kUnavailable),
-                                 Absentees(ended, WaitedFor(sorted.classes, sequence)),
+                                 Absentees(group, ended, WaitedFor(sorted.classes, sequence)),
                                  ended.size() == 1 ? static_cast<int>(ended[0]->rank) : -1};
     return result;
   }
@@ -171,7 +182,7 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
   // A call that ended just after its deadline, or nobody's: no reason to end a group.
   const bool pending = sorted.waiting || !sorted.someone_knows;
   if (expired && pending) {
-    result.verdict = Expired(sorted, sequence);
+    result.verdict = Expired(group, sorted, sequence);
     return result;
   }
   // Also without a record of the operation: the reporter's agent may not have answered in time.

@@ -110,9 +110,20 @@ int ExitCode(const v1::RankExit& exit) {
   return IsFailure(exit) ? std::max(exit.exit_code(), 1) : exit.exit_code();
 }
 
-std::string DescribeCall(const v1::CallState& call) {
-  if (!call.present()) return "in no collective call";
-  const std::string what = ShortCall(call.call()) + " #" + std::to_string(call.sequence()) + At(call.site());
+std::string GroupName(uint64_t group) {
+  char name[sizeof "group " + 16];
+  std::snprintf(name, sizeof name, "group %016" PRIx64, group);
+  return name;
+}
+
+std::string NameCall(const v1::CallState& call, bool name_group) {
+  return ShortCall(call.call()) + " #" + std::to_string(call.sequence()) +
+         (name_group ? " of " + GroupName(call.group()) : "") + At(call.site());
+}
+
+std::string DescribeCall(const v1::CallState& call, bool name_group) {
+  if (!call.present()) return call.joined() ? "in no collective call" : "not visible to Cohort";
+  const std::string what = NameCall(call, name_group);
   if (call.failed()) return "in " + what + " until it failed, " + DescribeDuration(call.age_ms()) + " earlier";
   if (call.done()) return "after " + what + " (done " + DescribeDuration(call.age_ms()) + " earlier)";
   return "in " + what + " for " + DescribeDuration(call.age_ms());

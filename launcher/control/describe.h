@@ -35,9 +35,16 @@ std::string DescribeFailure(const v1::RankExit& exit);
 // one that was lost with its agent.
 int ExitCode(const v1::RankExit& exit);
 
+// "group 00000000000000ff", as errors of calls name it.
+std::string GroupName(uint64_t group);
+
+// "all_reduce #42 at train.cc:88", with `name_group` "all_reduce #42 of group 00000000000000ff at train.cc:88".
+std::string NameCall(const v1::CallState& call, bool name_group = false);
+
 // "in all_reduce #42 at train.cc:88 for 120 ms", "after all_reduce #42 at train.cc:88 (done 120 ms earlier)", "in no
-// collective call".
-std::string DescribeCall(const v1::CallState& call);
+// collective call"; "not visible to Cohort" for a rank that has not joined. Give `name_group` where calls of several
+// groups stand side by side, since each group numbers its own.
+std::string DescribeCall(const v1::CallState& call, bool name_group = false);
 
 // "all_reduce(sum, float32, 1024) at train.cc:88".
 std::string CallAndSite(const v1::CallState& call);

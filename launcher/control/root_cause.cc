@@ -155,6 +155,21 @@ std::vector<uint32_t> RanksOfHeadline(const Roster& roster, uint32_t rank) {
   return alike;
 }
 
+// Whether the ranks' latest calls are of more than one group.
+bool CallsOfManyGroups(const Roster& roster) {
+  std::optional<uint64_t> first;
+  for (uint32_t rank = 0; rank < roster.rank_count(); ++rank) {
+    const Roster::Rank& of = roster.rank(rank);
+    const v1::CallState* const call = of.exit.has_value()    ? &of.exit->doing()
+                                      : of.stays.has_value() ? &*of.stays
+                                                             : nullptr;
+    if (call == nullptr || !call->present()) continue;
+    if (first.value_or(call->group()) != call->group()) return true;
+    first = call->group();
+  }
+  return false;
+}
+
 std::string RankHeadline(const Roster& roster, const std::vector<ReportedFailure>& failures, uint32_t rank) {
   const v1::RankExit& exit = *roster.rank(rank).exit;
   const std::vector<uint32_t> alike = RanksOfHeadline(roster, rank);
@@ -165,7 +180,7 @@ std::string RankHeadline(const Roster& roster, const std::vector<ReportedFailure
   if (!own_words.empty()) {
     text += ": " + own_words;
   } else if (exit.doing().present() && !exit.doing().done()) {
-    text += " while " + DescribeCall(exit.doing());
+    text += " while " + DescribeCall(exit.doing(), CallsOfManyGroups(roster));
   }
   return text;
 }
@@ -183,15 +198,15 @@ std::string FailureHeadline(const Roster& roster, const v1::GroupFailure& failur
   return roster.Name(static_cast<uint32_t>(failure.from_rank())) + ": " + failure.text();
 }
 
-std::string DescribeOther(const Roster& roster, uint32_t rank) {
+std::string DescribeOther(const Roster& roster, uint32_t rank, bool name_group) {
   const auto& exit = roster.rank(rank).exit;
   const std::string name = NameRank(rank, roster.node_of(rank).name, 0) + ": ";
   if (!exit.has_value() && roster.rank(rank).stays.has_value()) {
-    return name + DescribeCall(*roster.rank(rank).stays) + ", lives on and waits for the next epoch";
+    return name + DescribeCall(*roster.rank(rank).stays, name_group) + ", lives on and waits for the next epoch";
   }
   if (!exit.has_value()) return name + "unknown, its agent did not report its end in time";
   if (exit->lost() || !exit->started()) return name + DescribeEnd(*exit);
-  std::string text = name + DescribeCall(exit->doing());
+  std::string text = name + DescribeCall(exit->doing(), name_group);
   if (exit->killed_by_us() && exit->error().empty()) {
     if (exit->signal() != SIGKILL) return text;
     return text +
@@ -203,9 +218,10 @@ std::string DescribeOther(const Roster& roster, uint32_t rank) {
 // All but those that the headline tells of, ascending.
 void AddOthers(const Roster& roster, const std::vector<uint32_t>& told, v1::JobReport* report) {
   size_t listed = 0;
+  const bool name_group = CallsOfManyGroups(roster);
   for (uint32_t rank = 0; rank < roster.rank_count(); ++rank) {
     if (std::binary_search(told.begin(), told.end(), rank)) continue;
-    if (listed++ < kMaxOthersOneByOne) report->add_others(DescribeOther(roster, rank));
+    if (listed++ < kMaxOthersOneByOne) report->add_others(DescribeOther(roster, rank, name_group));
   }
   if (listed > kMaxOthersOneByOne) {
     report->add_others("and " + std::to_string(listed - kMaxOthersOneByOne) + " more ranks");

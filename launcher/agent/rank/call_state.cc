@@ -59,6 +59,7 @@ v1::CallState InspectOperation(const runtime::BlackBoxReader& box, uint32_t rank
     return state;
   }
   v1::CallState state = LatestCall(box, rank);
+  state.set_joined(true);                                                           // as every member of a group
   if (box.Reached(group, static_cast<uint32_t>(epoch), sequence).value_or(true)) {  // or it may be forgotten
     state.set_sequence_seen(true);
     state.clear_signature();

@@ -176,7 +176,7 @@ TEST_F(GroupFailures, AnAnswerThatHasArrivedCountsHoweverLateItIsRead) {
   job_.Tick();
   ASSERT_NE(Verdict(0), nullptr);
   EXPECT_EQ(Verdict(0)->blamed_rank(), 3);
-  EXPECT_THAT(Verdict(0)->text(), HasSubstr("is in recv #7 at b.cc:2"));
+  EXPECT_THAT(Verdict(0)->text(), HasSubstr("is in recv #7 of group 0000000000000005 at b.cc:2"));
 }
 
 TEST_F(GroupFailures, AnExpiredOperationNamesWhoNeverCalledAndWhatItDoes) {
@@ -191,8 +191,9 @@ TEST_F(GroupFailures, AnExpiredOperationNamesWhoNeverCalledAndWhatItDoes) {
   ASSERT_NE(Verdict(2), nullptr);
   EXPECT_EQ(Verdict(2)->code(), kDeadlineExceeded);
   EXPECT_EQ(Verdict(2)->blamed_rank(), 3);
-  EXPECT_THAT(Verdict(2)->text(), HasSubstr("rank 3 never called barrier() at a.cc:1"));
-  EXPECT_THAT(Verdict(2)->text(), HasSubstr("is in recv #7 at b.cc:2"));
+  EXPECT_THAT(Verdict(2)->text(),
+              HasSubstr("rank 3 never called barrier() at a.cc:1 (operation #42 of group 000000000000004d), which"));
+  EXPECT_THAT(Verdict(2)->text(), HasSubstr("is in recv #7 of group 0000000000000005 at b.cc:2"));
 }
 
 TEST_F(GroupFailures, ARankThatLeftWithoutCallingFailsTheGroupAtOnce) {

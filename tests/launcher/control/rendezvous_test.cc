@@ -160,6 +160,27 @@ TEST(Ending, AKilledRankEndsTheJobAndIsNamed) {
                                      "rank 2 (node1): in all_reduce #42 at train.cc:88 for 120 ms"));
 }
 
+TEST(Ending, GroupsAreNamedWhereCallsOfSeveralAreTold) {
+  Driver job(1, 3);
+  job.JoinAll();
+  job.Exit(Killed(2, SIGSEGV));
+  job.Pass(milliseconds(200));
+  for (uint32_t rank : {0u, 1u}) {
+    v1::RankExit other = Killed(rank, SIGTERM, true);
+    other.mutable_doing()->set_present(true);
+    other.mutable_doing()->set_call("all_reduce(sum, float32, 8)");
+    other.mutable_doing()->set_group(0xa0 + rank);
+    other.mutable_doing()->set_sequence(108 + rank);
+    other.mutable_doing()->set_age_ms(120);
+    job.Exit(other);
+  }
+  job.Done(0);
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_THAT(job.report()->others(),
+              ::testing::ElementsAre("rank 0 (node0): in all_reduce #108 of group 00000000000000a0 for 120 ms",
+                                     "rank 1 (node0): in all_reduce #109 of group 00000000000000a1 for 120 ms"));
+}
+
 TEST(Ending, WhoWasKilledIsToldAsItWas) {
   Driver job(2, 2);
   job.JoinAll();
@@ -178,9 +199,9 @@ TEST(Ending, WhoWasKilledIsToldAsItWas) {
   EXPECT_EQ(job.report()->culprit_rank(), 3);
   EXPECT_THAT(job.report()->others(),
               ::testing::ElementsAre(
-                  "rank 0 (node0): in no collective call, did not end when asked and was killed",
-                  "rank 1 (node0): in no collective call, was killed without being asked",
-                  "rank 2 (node1): in no collective call, killed by its agent: it stayed stopped (SIGSTOP)"));
+                  "rank 0 (node0): not visible to Cohort, did not end when asked and was killed",
+                  "rank 1 (node0): not visible to Cohort, was killed without being asked",
+                  "rank 2 (node1): not visible to Cohort, killed by its agent: it stayed stopped (SIGSTOP)"));
 }
 
 TEST(Ending, WithContinueTheOthersGoOn) {

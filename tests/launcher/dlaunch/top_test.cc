@@ -101,6 +101,27 @@ TEST(TopTable, TellsOfJobNodesAndRanks) {
                   "   3  node1     -      -        -  has ended"));
 }
 
+TEST(TopTable, NamesGroupsWhereThereAreSeveral) {
+  JobFrame frame = MakeFrame();
+  frame.status.mutable_ranks(1)->mutable_view()->mutable_doing()->set_group(0xb);
+  const std::vector<string> lines = Lines(FormatJobFrame(frame, nullptr, {}));
+  EXPECT_THAT(lines[8], HasSubstr("in all_reduce #42 of group 0000000000000000 at train.cc:88"));
+  EXPECT_THAT(lines[9], HasSubstr("in all_reduce #42 of group 000000000000000b at train.cc:88"));
+}
+
+TEST(TopTable, TellsARankWithoutCallsFromOneThatUsesNoCohort) {
+  JobFrame frame = MakeFrame();
+  for (const int rank : {0, 1}) frame.status.mutable_ranks(rank)->mutable_view()->mutable_doing()->Clear();
+  frame.status.mutable_ranks(1)->mutable_view()->mutable_doing()->set_joined(true);
+  const std::vector<string> lines = Lines(FormatJobFrame(frame, nullptr, {}));
+  const auto line_of = [&](const string& pid) {
+    return *std::find_if(lines.begin(), lines.end(),
+                         [&](const string& line) { return line.find(pid) != string::npos; });
+  };
+  EXPECT_THAT(line_of("  1000  "), HasSubstr("not visible to Cohort"));
+  EXPECT_THAT(line_of("  1001  "), HasSubstr("no collective call yet"));
+}
+
 TEST(TopTable, CpuIsThatSinceTheLastPageOfTheSameProcess) {
   const JobFrame before = MakeFrame();
   JobFrame now = MakeFrame();
@@ -232,7 +253,7 @@ TEST_F(Top, IsAPageOfTextWhereNobodyWatches) {
   EXPECT_THAT(lines[4], HasSubstr("node1: ranks 2-3, "));
   for (int rank = 0; rank < 4; ++rank) {
     EXPECT_THAT(lines[7 + rank], HasSubstr(std::to_string(job_->RankProcess(rank))));
-    EXPECT_THAT(lines[7 + rank], HasSubstr("no collective call yet"));
+    EXPECT_THAT(lines[7 + rank], HasSubstr("not visible to Cohort"));
   }
   EXPECT_EQ(top.out().find('\x1b'), string::npos);
 }
@@ -240,7 +261,7 @@ TEST_F(Top, IsAPageOfTextWhereNobodyWatches) {
 TEST_F(Top, OnATerminalGoesOnUntilTheJobEnds) {
   Start("echo up; sleep 1000");
   DlaunchProcess top({"top", "--interval", "0.2", id_}, {.on_terminal = true});
-  ASSERT_TRUE(top.WaitForOutput("no collective call yet")) << top.err();
+  ASSERT_TRUE(top.WaitForOutput("not visible to Cohort")) << top.err();
   const size_t first = top.out().size();
   ASSERT_TRUE(top.WaitUntil([&] { return top.out().find("RANK", first) != string::npos; })) << "a second page";
   ::kill(job_->pid(), SIGKILL);
@@ -258,7 +279,7 @@ TEST_F(Top, IsLeftByQAndTheTerminalIsAsBefore) {
   ASSERT_EQ(::tcgetattr(terminal, &before), 0);
   for (const bool by_signal : {false, true}) {
     DlaunchProcess top({"top", id_}, {.on_terminal = true, .input = terminal});
-    ASSERT_TRUE(top.WaitForOutput("no collective call yet")) << top.err();
+    ASSERT_TRUE(top.WaitForOutput("not visible to Cohort")) << top.err();
     ASSERT_EQ(::tcgetattr(terminal, &after), 0);
     EXPECT_EQ(after.c_lflag & (ICANON | ECHO), 0u);
     ASSERT_EQ(by_signal ? ::kill(top.pid(), SIGINT) : ::write(keyboard, "xq", 2), by_signal ? 0 : 2);
@@ -325,12 +346,12 @@ constexpr char kStopIt[] = "\x1a";  // Ctrl-Z
 TEST_F(Top, GivesTheTerminalBackWhileItIsStopped) {
   Start("echo up; sleep 1000");
   Shell shell(ProgramFolder() + "/dlaunch top " + id_ + "; echo; stty -a; echo as it was; fg; echo left with $?");
-  ASSERT_TRUE(shell.Shows("no collective call yet"));
+  ASSERT_TRUE(shell.Shows("not visible to Cohort"));
   shell.Type(kStopIt);
   EXPECT_TRUE(shell.Shows(" icanon "));
   EXPECT_TRUE(shell.Shows(" echo "));
   ASSERT_TRUE(shell.Shows("as it was"));
-  ASSERT_TRUE(shell.Shows("no collective call yet"));
+  ASSERT_TRUE(shell.Shows("not visible to Cohort"));
   shell.Type("q");  // and no Enter
   EXPECT_TRUE(shell.Shows("left with 0"));
 }
@@ -341,12 +362,12 @@ TEST_F(Top, TakesKeysAgainInFrontOfBash) {
   Start("echo up; sleep 1000");
   Shell shell(ProgramFolder() + "/dlaunch top " + id_ + "; bg; echo in the back; read; fg; echo left with $?",
               "/bin/bash");
-  ASSERT_TRUE(shell.Shows("no collective call yet"));
+  ASSERT_TRUE(shell.Shows("not visible to Cohort"));
   shell.Type(kStopIt);
   ASSERT_TRUE(shell.Shows("in the back"));
-  ASSERT_TRUE(shell.Shows("no collective call yet"));
+  ASSERT_TRUE(shell.Shows("not visible to Cohort"));
   shell.Type("\n");
-  for (int page = 0; page < 2; ++page) ASSERT_TRUE(shell.Shows("no collective call yet"));
+  for (int page = 0; page < 2; ++page) ASSERT_TRUE(shell.Shows("not visible to Cohort"));
   shell.Type("q");  // and no Enter
   EXPECT_TRUE(shell.Shows("left with 0"));
 }
@@ -357,10 +378,10 @@ TEST_F(Top, EndsInTheBackground) {
     Shell shell(ProgramFolder() + "/dlaunch top " + id_ +
                 "; bg; echo in the back; read line; if [ $line = kill ]; then kill %1; fi; "
                 "wait %1; echo left with $?");
-    ASSERT_TRUE(shell.Shows("no collective call yet"));
+    ASSERT_TRUE(shell.Shows("not visible to Cohort"));
     shell.Type(kStopIt);
     ASSERT_TRUE(shell.Shows("in the back"));
-    ASSERT_TRUE(shell.Shows("no collective call yet")) << "another page, so that it runs";
+    ASSERT_TRUE(shell.Shows("not visible to Cohort")) << "another page, so that it runs";
     shell.Type(by_signal ? "kill\n" : "wait\n");
     if (!by_signal) ::kill(job_->pid(), SIGKILL);
     EXPECT_TRUE(shell.Shows(by_signal ? "left with 143" : "left with 0"));
