@@ -5,6 +5,7 @@
 //
 // FAULT is done by rank VICTIM after CALLS calls. All print "ready" after their first call. With FAULT "none" the job
 // waits for what is done to it from outside.
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -19,6 +20,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -57,6 +59,10 @@ void Say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); 
   }
 }
 
+[[noreturn]] void ComputeForever() {
+  for (volatile uint64_t sum = 0;;) sum = sum + 1;
+}
+
 [[noreturn]] void HitLimit(int resource, rlim_t limit) {
   const rlimit limits{limit, limit + 1};
   ::setrlimit(static_cast<__rlimit_resource>(resource), &limits);
@@ -67,7 +73,21 @@ void Say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); 
       if (std::fputs(block.c_str(), file) < 0 || std::fflush(file) != 0) std::abort();
     }
   }
-  for (volatile uint64_t sum = 0;;) sum = sum + 1;
+  ComputeForever();
+}
+
+// Locks what it has locked already.
+[[noreturn]] void WaitForItself() {
+  pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+  ::pthread_mutex_lock(&mutex);
+  ::pthread_mutex_lock(&mutex);
+  std::abort();  // the mutex should have kept it
+}
+
+// Faults for which the others are to give up on the victim after a short time.
+bool LeavesTheOthersWaiting(const std::string& fault) {
+  static const std::set<std::string> faults = {"hang", "slow", "deadlock", "spin", "exit_hangs"};
+  return faults.contains(fault);
 }
 
 // The victim's faults by name. A fault that returns goes on with the calls.
@@ -98,6 +118,26 @@ const std::map<std::string, std::function<void()>>& Faults() {
       {"hang", [] { SleepForever(); }},
       {"slow", [] { std::this_thread::sleep_for(2 * kTimeout); }},
       {"stop", [] { ::raise(SIGSTOP); }},
+      {"deadlock", [] { WaitForItself(); }},
+      {"spin", [] { ComputeForever(); }},
+      {"thread_exit", [] { std::thread([] { std::exit(5); }).join(); }},
+      {"exit_hangs",
+       [] {
+         std::atexit([] { SleepForever(); });
+         std::exit(6);
+       }},
+      {"flood",
+       [] {
+         for (int line = 0; line < 50'000; ++line) Say("step " + std::to_string(line) + ": loss 0.5");
+         Say("diagnosis_ranks: the loss is no number");
+         std::exit(7);
+       }},
+      {"long_line",
+       [] {
+         Say(std::string(300'000, 'x'));
+         Say("diagnosis_ranks: " + std::string(3000, 'y'));
+         std::exit(8);
+       }},
       {"disk_full",
        [] {
          std::FILE* const full = std::fopen("/dev/full", "w");
@@ -117,13 +157,14 @@ int Run(const std::string& fault, int victim, int calls) {
     return 2;
   }
   Communicator& world = **made;
-  const std::chrono::nanoseconds timeout = fault == "hang" || fault == "slow" ? kTimeout : kLongTimeout;
+  const std::chrono::nanoseconds timeout = LeavesTheOthersWaiting(fault) ? kTimeout : kLongTimeout;
   std::array<float, 64> values{};
   for (int call = 0;; ++call) {
     int64_t count = values.size();
     if (call == calls && world.rank() == victim) {
       if (const auto found = Faults().find(fault); found != Faults().end()) found->second();
       if (fault == "mismatch") count /= 2;
+      if (fault == "comm_abort") world.Abort("the loss is no number");
     }
     const absl::Status status = world
                                     .AllReduce({values.data(), count}, {values.data(), count}, ReduceOp::kMax,

@@ -132,10 +132,12 @@ class Trial:
 
     def judge(self, text, status, ended):
         lines = text.splitlines()
-        # Skips the summary of the job, which is printed before the fault.
+        # Before the fault there is the summary of the job, and what the victim itself has printed.
         if lines and re.match(r"dlaunch: \d+ ranks? ", lines[0]):
             lines = lines[1:]
-        head = lines[:LINES]
+        own = "[%d] " % self.victim
+        first = next((i for i, line in enumerate(lines) if not line.startswith(own)), len(lines))
+        head = lines[max(0, first - 3):first + LINES]
         blamed = [line[len("dlaunch: "):] for line in head if line.startswith("dlaunch: ")]
         wanted = [self.words(pattern) for pattern in self.kind.told]
         why = []
@@ -170,6 +172,16 @@ def only_the_victim(command):
         quoted = ["sh", "-c", 'if [ "$RANK" = %d ]; then %s; fi; exec "$0" "$@"' % (
             trial.victim, command.replace("{folder}", trial.folder)), *trial.program]
         trial.program = quoted
+    return prepare
+
+
+def python_script(text):
+    """The victim runs `text` as a Python program, after it has printed a lot; the others run the program as usual."""
+    def prepare(trial):
+        script = os.path.join(trial.folder, "train.py")
+        with open(script, "w") as file:
+            file.write(text)
+        only_the_victim("exec %s {folder}/train.py" % sys.executable)(trial)
     return prepare
 
 
@@ -287,6 +299,17 @@ KINDS = {
     "one_forbidden": Kind([r"rank {v}\b.* exited with code 126", "[Pp]ermission denied"], status=126,
                           prepare=only_the_victim("exec /etc/passwd")),
     "bad_library": Kind([r"rank {v}\b.* exited with code 127", "libstdc"], prepare=broken_library, status=127),
+    # Kinds that nobody has tuned the diagnosis for.
+    "deadlock": Kind(LATE, "deadlock", blamed=".*"),
+    "spin": Kind(LATE, "spin", blamed=".*"),
+    "exit_hangs": Kind(LATE, "exit_hangs", blamed=".*"),
+    "thread_exit": Kind([r"rank {v}\b.* exited with code 5"], "thread_exit", status=5),
+    "flood": Kind([r"rank {v}\b.* exited with code 7"], "flood", status=7),
+    "long_line": Kind([r"rank {v}\b.* exited with code 8"], "long_line", status=8),
+    "comm_abort": Kind([r"rank {v}\b.*the loss is no number"], "comm_abort"),
+    "recursion": Kind([r"rank {v}\b.* exited with code 1: RecursionError: maximum recursion depth exceeded"], status=1,
+                      prepare=python_script("def f():\n    f()\nf()\n")),
+    "syntax": Kind([r"rank {v}\b.* exited with code 1: SyntaxError: "], status=1, prepare=python_script("x = = 1\n")),
     "full_log": Kind([r"rank-{v}\.out: No space left on device"], prepare=full_log, status=0, blamed=".*rank-{v}"),
 }
 
@@ -299,6 +322,7 @@ def main():
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=KINDS, help="trials of this kind only")
     parser.add_argument("--at-once", type=int, default=4, help="jobs side by side")
+    parser.add_argument("--busy", type=int, default=0, metavar="N", help="beside N processes that compute all the time")
     parser.add_argument("--show", action="store_true", help="print what the first lines were")
     arguments = parser.parse_args()
     arguments.dlaunch = os.path.abspath(arguments.dlaunch)
@@ -312,12 +336,18 @@ def main():
         print("out_of_memory is left out: no cgroup with a limit of memory can be made here (it needs root)")
     trials = [Trial(arguments, number, names[number % len(names)]) for number in range(arguments.trials)]
     began = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
-        for trial in pool.map(Trial.run, trials):
-            if trial.missed:
-                print("missed: " + trial.missed, flush=True)
-            elif arguments.show:
-                print("%s\n%s" % (trial.describe(), trial.head), flush=True)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(arguments.busy)]
+    try:
+        with concurrent.futures.ThreadPoolExecutor(arguments.at_once) as pool:
+            for trial in pool.map(Trial.run, trials):
+                if trial.missed:
+                    print("missed: " + trial.missed, flush=True)
+                elif arguments.show:
+                    print("%s\n%s" % (trial.describe(), trial.head), flush=True)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
     trials = [trial for trial in trials if not trial.skipped or print(trial.skipped, end="")]
     print("%d faults in %.0f s: is the right rank and kind in the first %d lines?" %
           (len(trials), time.monotonic() - began, LINES))
