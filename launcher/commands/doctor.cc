@@ -30,7 +30,7 @@ namespace cohort::launcher {
 namespace {
 
 constexpr unsigned long long kNoLimit = ~0ULL;
-// Of one node's agent and of a rank that talks to a thousand others.
+// Descriptors that one node's agent needs, and a rank that talks to a thousand others.
 constexpr unsigned long long kFilesNeeded = 256;
 constexpr unsigned long long kFilesWanted = 4096;
 constexpr unsigned long long kProcessesNeeded = 64;

@@ -14,7 +14,7 @@ struct Finding {
   std::string remedy;   // empty where nothing is to be done
 };
 
-// What doctor looks at, so that its judgement is a function of it.
+// Everything that doctor looks at. Its judgement is a function of this.
 struct MachineFacts {
   int cpus = 0;
   int gpus = 0;
@@ -27,7 +27,7 @@ struct MachineFacts {
   bool pidfd = false;
   int ptrace_scope = 0;  // /proc/sys/kernel/yama/ptrace_scope; 0: also where there is none
   bool ssh = false;      // in PATH
-  // What ranks load when they need it, as they would find it.
+  // A library that ranks load when they need it, as they would find it.
   struct Library {
     std::string version;  // "1.13.1"
     std::string error;    // why it can't be loaded; empty: it can
@@ -41,7 +41,7 @@ MachineFacts LookAtThisMachine();
 // The findings, in the order in which they are printed. Pure.
 std::vector<Finding> Judge(const MachineFacts& facts);
 
-// What they come to, in a line. Pure.
+// Sums the findings up in a line. Pure.
 std::string Verdict(const std::vector<Finding>& findings);
 
 // Prints the findings, which source of nodes a job would have, and how a job of two ranks fared, and the verdict.

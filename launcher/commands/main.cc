@@ -59,7 +59,7 @@ std::string OwnFolder() {
   return path.empty() ? "." : std::filesystem::path(path).parent_path().string();
 }
 
-// Those at the end for which -n has no rank.
+// Drops the last nodes, for which -n has no rank.
 absl::Status LeaveOutIdleNodes(Job* job) {
   const size_t used = job->placement.nodes.size();
   const size_t idle = job->nodes.nodes.size() - used;
@@ -113,8 +113,8 @@ absl::Status FindAndPlace(const Options& options, Job* job) {
   return absl::OkStatus();
 }
 
-// Of an agent with so many ranks, and of dlaunch with so many agents: what was measured, and some more. Both have
-// raised their limit to the hard one, unless the system has refused it: in a sandbox, or by a lower fs.nr_open.
+// Compares the limit with what an agent with `ranks` ranks and dlaunch with `agents` agents need: the measured number
+// plus slack. Both have raised their limit to the hard one, unless a sandbox or a lower fs.nr_open refused it.
 absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents) {
   const rlim_t needed = std::max<rlim_t>(28 + ranks * (5 + files_of_a_rank), 20 + 4 * agents);
   rlimit limit{};
@@ -133,7 +133,7 @@ absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents)
                                     ", or in /etc/security/limits.conf");
 }
 
-// What agents would only find out when they are started, as best this machine can tell.
+// Finds, as best this machine can tell, what agents would only find out when they are started.
 absl::Status CheckThisMachine(const Job& job) {
   size_t most_ranks = 0;
   for (const v1::NodePlacement& node : job.placement.nodes) {

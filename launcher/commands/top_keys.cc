@@ -16,7 +16,7 @@ termios as_before;
 termios keys_at_once;
 volatile std::sig_atomic_t wanted = 0;  // a TopKeys lives
 
-// Whoever touches the terminal from its background is stopped for it.
+// A process that touches the terminal from its background is stopped for it.
 bool InFront() {
   const pid_t in_front = ::tcgetpgrp(STDIN_FILENO);  // -1: another session's terminal, which stops nobody
   return in_front <= 0 || in_front == ::getpgrp();
@@ -60,7 +60,7 @@ void TakeKeysAgain(int /*signal*/) {
   errno = saved;
 }
 
-// What nohup or a shell without jobs has us ignore stays ignored.
+// Signals that nohup or a shell without jobs has us ignore stay ignored.
 void Handle(int signal, void (*handler)(int)) {
   if (::signal(signal, handler) == SIG_IGN) ::signal(signal, SIG_IGN);
 }

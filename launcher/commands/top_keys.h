@@ -1,4 +1,4 @@
-// What is typed at `dlaunch top`'s terminal.
+// Reads what is typed at `dlaunch top`'s terminal.
 #pragma once
 
 namespace cohort::launcher {

@@ -11,7 +11,7 @@
 
 namespace cohort::launcher {
 
-// What dlaunch told of a job, all pages together.
+// A job as dlaunch described it, all pages together.
 struct JobFrame {
   v1::JobStatus status;  // with all nodes and all ranks
   pid_t pid = 0;         // of its dlaunch

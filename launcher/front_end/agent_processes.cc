@@ -176,7 +176,7 @@ void AgentProcesses::End(size_t index) {
   callbacks_.on_ended(index);
 }
 
-// Those that have come whole.
+// Handles the messages that have come whole.
 absl::Status AgentProcesses::PassMessagesOn(size_t index) {
   for (v1::FromNode message;;) {
     COHORT_ASSIGN_OR_RETURN(const bool whole, agents_[index].reader.Next(&message));
@@ -212,7 +212,7 @@ void AgentProcesses::Kill(size_t index) {
   if (agent.process.pid > 0 && !agent.exited) ::kill(agent.process.pid, SIGKILL);
 }
 
-// Whoever holds it still, as a sentinel that is stuck, has nothing to say; what it kills may live.
+// A process that still holds it, as a stuck sentinel, has nothing to say; what it kills may live.
 void AgentProcesses::EndOutput(size_t index) {
   if (agents_[index].output_ended) return;
   agents_[index].here = false;

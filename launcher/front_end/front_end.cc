@@ -145,7 +145,7 @@ int FrontEnd::Run() {
   BeginRecord();
   Sweep("COHORT_JOB_ID=" + job_.id, {older_children}, agent_died_ || killed_, seconds(2));
   if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
-  // Whoever reads us may take their time, unless a user has had enough: from here on a signal ends us as it ends any
+  // Our reader may take its time, unless a user has had enough: from here on a signal ends us as it ends any
   // program. A notice finds nobody to tell.
   sigset_t ending = handled;
   ::sigdelset(&ending, SIGUSR1);
@@ -369,7 +369,7 @@ void FrontEnd::KillAgents() {
     if (agents_.pid(i) != 0) overdue_.insert(i);
   }
   agents_.Kill();
-  // Whoever holds their pipes then, as a sentinel that is stopped, has nothing to say.
+  // A process that holds their pipes then, as a stopped sentinel, has nothing to say.
   loop_.After(kAfterKill, [this] { loop_.Quit(); });
   if (!report_) {
     v1::JobReport report;

@@ -33,7 +33,7 @@ bool NodesAreReplaceable(const Job& job);
 // same there; --env comes after it. Reads this process' environment: call before other threads exist.
 v1::JobPlan MakeJobPlan(const Job& job, const std::string& secret, std::chrono::milliseconds join_timeout);
 
-// What the agent of node `index` gets to know at its start, but the plan and where the rendezvous is. Node 0 hosts it.
+// Tells the agent of node `index` all but the plan and where the rendezvous is. Node 0 hosts it.
 v1::NodeStart MakeNodeStart(const Job& job, size_t index, const TlsIdentity& identity);
 
 }  // namespace cohort::launcher

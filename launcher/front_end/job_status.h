@@ -1,4 +1,4 @@
-// What dlaunch can tell of the job that it runs.
+// Describes the job that this dlaunch runs.
 #pragma once
 
 #include <sys/types.h>

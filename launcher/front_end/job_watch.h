@@ -1,5 +1,5 @@
-// Those who look at a running job from outside, and who may end it: `dlaunch status`, `top` and `kill` by its socket,
-// Prometheus by its metrics.
+// Answers those who look at a running job from outside, and who may end it: `dlaunch status`, `top` and `kill` by its
+// socket, Prometheus by its metrics.
 #pragma once
 
 #include <chrono>

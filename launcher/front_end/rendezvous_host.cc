@@ -94,7 +94,7 @@ bool RendezvousHost::TakeOver() {
   return true;
 }
 
-// Where nobody else is left, the one that was chosen may still come.
+// The one that was chosen may still come, even if nobody else is left.
 void RendezvousHost::Doubt(uint64_t term) {
   if (choice_.Doubts(term) && !over_) (void)TakeOver();
 }

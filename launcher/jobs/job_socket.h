@@ -1,4 +1,4 @@
-// Where a running dlaunch can be asked and told to end: an abstract unix socket named after its job, so that
+// A running dlaunch can be asked and told to end here: an abstract unix socket named after its job, so that
 // `dlaunch status` and `dlaunch kill` find jobs without a daemon, a port or a file.
 #pragma once
 

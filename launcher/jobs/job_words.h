@@ -1,4 +1,4 @@
-// What is told of running jobs, in the words that dlaunch's commands share.
+// Describes running jobs in the words that dlaunch's commands share.
 #pragma once
 
 #include <sys/types.h>

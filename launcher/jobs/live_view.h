@@ -1,4 +1,4 @@
-// What the ranks of a running job are doing, as their agents last told dlaunch. Nobody looks unless somebody asks.
+// Tells what the ranks of a running job do, as their agents last told dlaunch. Nobody looks unless somebody asks.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace cohort::launcher {
 
-// Who is in the job in this epoch: node i runs on agent agents[i].
+// The members of the job in this epoch: node i runs on agent agents[i].
 struct JobMembers {
   const std::vector<v1::NodePlacement>* nodes = nullptr;
   const std::vector<size_t>* agents = nullptr;
@@ -25,7 +25,7 @@ class LiveView {
   using TimePoint = std::chrono::steady_clock::time_point;
   // Asks an agent to look at its ranks; the answer comes through OnView.
   using Ask = std::function<void(size_t agent, uint64_t look)>;
-  // Who watches more often sees the same again: looking costs every node.
+  // A watcher that asks more often gets the same answer again: looking costs every node.
   static constexpr std::chrono::milliseconds kMinInterval{100};
 
   explicit LiveView(Ask ask) : ask_(std::move(ask)) {}

@@ -18,7 +18,7 @@ namespace cohort::launcher {
 // The ids of jobs whose dlaunch listens, ascending, from the text of /proc/net/unix. Pure.
 std::vector<std::string> FindJobIds(std::string_view proc_net_unix);
 
-// Those of this machine, or of its network namespace, now; without those of other users, but for root.
+// The jobs of this machine, or of its network namespace, now. Only root sees those of other users.
 std::vector<std::string> RunningJobIds();
 
 // The ids that start with what the user typed, with or without "job-" before it: none where that is all that was typed,

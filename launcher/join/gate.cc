@@ -163,7 +163,7 @@ class Reception {
   }
 
  private:
-  // Those without a hello last.
+  // Machines without a hello come last.
   static int Place(const Guest& guest) { return guest.hello ? guest.hello->index : kMaxNodes; }
   int Complete() const {
     return static_cast<int>(std::count_if(guests_.begin(), guests_.end(), [](const Guest& g) { return g.hello; }));
@@ -206,7 +206,7 @@ class Reception {
     }
   }
 
-  // Whoever looks at it after a while shall see that it waits, for whom, and for how long it still will.
+  // A user who looks after a while shall see that it waits, for whom, and for how long it still will.
   void Remind() {
     if (!reminder_.passed()) return;
     reminder_ = Deadline::After(options_.remind);

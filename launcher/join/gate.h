@@ -1,4 +1,4 @@
-// Where nodes come to a job by themselves: the first machine listens, the others dial it (dlaunch join, pods). Each one
+// Lets nodes come to a job by themselves: the first machine listens, the others dial it (dlaunch join, pods). Each one
 // that proves to have the key gets a child process here that carries its agent's messages, so that the rest of dlaunch
 // sees an agent like any other: a process with an input and an output.
 //
@@ -27,7 +27,7 @@
 
 namespace cohort::launcher {
 
-// What a node says first: "cohort-join 3" and its inventory. -1: any place is right.
+// The first words of a node: "cohort-join 3" and its inventory. -1: any place is right.
 std::string FormatJoinHello(int index, const v1::NodeInventory& inventory);
 struct JoinHello {
   int index = -1;
@@ -36,7 +36,7 @@ struct JoinHello {
 // kInvalidArgument: it is none. Pure.
 absl::StatusOr<JoinHello> ParseJoinHello(const std::string& text);
 
-// What a node that can't be used is told in place of its agent's first message, so short that it comes in one piece.
+// The answer to a node that can't be used, in place of its agent's first message: short enough to come in one piece.
 std::string FormatJoinRefusal(const std::string& why);
 // Why, where the first that a node is told is that; nothing where it is an agent's message. Pure.
 std::optional<std::string> ParseJoinRefusal(const std::string& first);

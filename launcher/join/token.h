@@ -1,4 +1,4 @@
-// What `dlaunch join` is given: where the job's first machine is, and the secret that lets one in. Pure.
+// The token of `dlaunch join`: where the job's first machine is, and the secret that lets one in. Pure.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@ namespace cohort::launcher {
 using JoinKey = std::array<unsigned char, 32>;
 JoinKey MakeJoinKey(const std::string& secret);
 
-// What a stranger can't know, sent first and in the clear: it keeps port scanners and browsers from costing a
-// handshake. Tells nothing of the key.
+// Bytes that a stranger can't know, sent first and in the clear: they keep port scanners and browsers from costing a
+// handshake. They tell nothing of the key.
 inline constexpr size_t kKnockBytes = 16;
 std::string KnockOf(const JoinKey& key);
 

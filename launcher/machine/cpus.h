@@ -12,7 +12,7 @@ std::vector<int> AvailableCpus();
 // The same CPUs in the same order, those of one core together. Where the machine does not tell, each is a core.
 std::vector<std::vector<int>> AvailableCores();
 
-// Those of `groups` that have some of `cpus`, with these only.
+// The groups that have some of `cpus`, reduced to these.
 std::vector<std::vector<int>> Restrict(const std::vector<std::vector<int>>& groups, const std::vector<int>& cpus);
 
 // How many of `cpus` the cgroup's quota pays for, rounded up; all where there is no quota. At least 1.

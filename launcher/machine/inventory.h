@@ -1,4 +1,4 @@
-// What a host has to give, told by the dlaunch there: `dlaunch agent --inventory`, hidden.
+// The resources of a host, told by the dlaunch there: `dlaunch agent --inventory`, hidden.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ std::string FormatInventory(const v1::NodeInventory& inventory);
 // terminal (printable.h). Pure.
 absl::StatusOr<v1::NodeInventory> ParseInventory(const std::string& output);
 
-// What a node that told this has for a job with these options, under the name that the plan gives it. kInvalidArgument,
+// The resources of the node that told this, for a job with these options, under the plan's name. kInvalidArgument,
 // to be read after the node's name: another version, no part to take, no network that --iface names, CPUs that are no
 // list. Pure.
 absl::StatusOr<NodeResources> ResourcesOf(const v1::NodeInventory& inventory, const Options& options,

@@ -11,7 +11,7 @@
 
 namespace cohort::launcher {
 
-// What a node has to give.
+// The resources of a node.
 struct NodeResources {
   std::string name;
   std::vector<v1::Device> devices;  // in PCI order; node_index, kind and id filled in
@@ -54,7 +54,7 @@ struct Placement {
 // kInvalidArgument names the node, what is missing and the option that would work.
 absl::StatusOr<Placement> Place(const std::vector<NodeResources>& nodes, const PlacementOptions& options);
 
-// What `spare` runs in the place of each of `placement`'s nodes: one placement for each number of ranks that they have;
+// Places ranks on `spare` as on each of `placement`'s nodes: one placement for each number of ranks that they have;
 // ranks are counted from 0. kInvalidArgument: it has too few GPUs for one of them.
 absl::StatusOr<v1::SpareNode> PlaceSpare(const NodeResources& spare, const Placement& placement, Bind bind);
 

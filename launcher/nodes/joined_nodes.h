@@ -14,7 +14,7 @@ class JoinedNodes : public NodeSource {
   absl::StatusOr<JobNodes> Find(const Options& options) const override;
 };
 
-// What this machine has for the job; kInvalidArgument: no part to take, or no network that --iface names.
+// The resources of this machine for the job; kInvalidArgument: no part to take, or no network that --iface names.
 absl::StatusOr<NodeResources> OwnResources(const Options& options);
 
 // This machine first, then those that came, with their agents; equal names are told apart by a number. With --nnodes

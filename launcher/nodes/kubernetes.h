@@ -16,7 +16,7 @@ struct KubernetesPod {
   std::string first;         // the name of pod 0; empty in pod 0 itself where nothing tells it
 };
 
-// What a pod's variables and its own full name tell. kInvalidArgument: the name has no place for pod 0's (no headless
+// Reads a pod's variables and its own full name. kInvalidArgument: the name has no place for pod 0's (no headless
 // Service), or an index or a count that is none; what tells the count is not read unless it is wanted. Pure.
 absl::StatusOr<KubernetesPod> ReadKubernetesVariables(const VariableLookup& variable, const std::string& full_name,
                                                       bool wants_count = true);

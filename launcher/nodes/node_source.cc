@@ -57,7 +57,7 @@ absl::StatusOr<size_t> Choose(const std::vector<NamedSource>& sources, const Opt
 absl::StatusOr<JobNodes> FindNodes(const Options& options) {
   const std::vector<NamedSource> sources = AllSources();
   COHORT_ASSIGN_OR_RETURN(const size_t chosen, Choose(sources, options));
-  // Whoever gives them expects that strangers are kept out by them.
+  // A user who gives them expects that they keep strangers out.
   if (sources[chosen].name != "kubernetes" && (options.insecure || !options.token_file.empty())) {
     return absl::InvalidArgumentError((options.insecure ? "--insecure" : "--token-file " + options.token_file) +
                                       " is for pods, and the nodes come from: " + sources[chosen].name +

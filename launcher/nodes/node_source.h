@@ -1,4 +1,4 @@
-// Where the job's nodes come from. A source is one file and one line in environments.def; the first that applies to the
+// Finds the job's nodes. A source is one file and one line in environments.def; the first that applies to the
 // options or the surroundings is used (--launcher names another), and is printed. Nothing falls back silently to
 // another source.
 #pragma once
@@ -21,7 +21,7 @@ struct JobNodes {
   std::string spawner = {};   // the name in spawners.def by which agents are started there
   bool share_host = false;    // all nodes are this machine
   bool across_hosts = false;  // other machines, with environments of their own, must reach the rendezvous
-  // What this process does instead of running the job, which another of the same command runs: the others of srun's
+  // Does something instead of running the job, which another process of the same command runs: the others of srun's
   // tasks, pods but the first. Returns the process' exit status.
   std::function<int()> instead = {};
   // Agents that the source has reached itself, by their node's name: they wait for their start. The spawner starts the

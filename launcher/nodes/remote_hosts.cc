@@ -103,7 +103,7 @@ std::string DescribeUnusable(const std::vector<HostEntry>& hosts, const std::map
   return std::to_string(told) + " of " + std::to_string(hosts.size()) + " hosts can't be used: " + names + reasons;
 }
 
-// Those that had said neither when all was given up; empty where there are none. "host c has not answered within 4.5 s"
+// Names the hosts that had said neither at the end, or none: "host c has not answered within 4.5 s".
 std::string DescribeUnanswered(const std::vector<HostEntry>& hosts, const std::vector<CommandResult>& results) {
   std::string names;
   size_t count = 0;

@@ -1,4 +1,4 @@
-// What all sources share whose nodes are reached by a command here: ssh, srun, blaunch. Each node is asked, 64 at a
+// Shared by all sources whose nodes are reached by a command here: ssh, srun, blaunch. Each node is asked, 64 at a
 // time, what it has.
 #pragma once
 

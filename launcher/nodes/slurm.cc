@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kPatience{2};  // with Slurm's controller, for wh
 
 constexpr int kMaxTasks = 1 << 24;  // more than Slurm starts in a step
 
-// Where it is no number, tasks can't know which of them runs the job: all could end at once, and nothing would run.
+// Refuses what is no number: tasks could not know which of them runs the job. All could end, and nothing would run.
 absl::StatusOr<int> ReadNumber(const char* name, const VariableLookup& variable, int unset, int min, int max) {
   const auto text = variable(name);
   if (!text) return unset;

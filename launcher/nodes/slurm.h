@@ -16,7 +16,7 @@ struct SlurmNodes {
   bool elsewhere = false;        // one of srun's tasks but not the first, which runs the job
 };
 
-// What Slurm's variables tell. Under srun with several tasks these are its step's nodes, otherwise the allocation's.
+// Reads Slurm's variables. Under srun with several tasks they name its step's nodes, otherwise the allocation's.
 // kInvalidArgument: srun started more tasks than one on a node (with the command that works), a list that is none, or
 // numbers of tasks that are none. Pure.
 absl::StatusOr<SlurmNodes> ReadSlurmVariables(const VariableLookup& variable);

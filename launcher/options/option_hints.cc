@@ -45,7 +45,7 @@ std::string Familiar(const std::string& name) {
   return "";
 }
 
-// What stands in the place of options that are not taken.
+// Answers to options that are not taken.
 constexpr std::string_view kMeets = "ranks find each other by themselves; leave it out";
 constexpr std::string_view kStarts = "programs are started as they are; leave it out";
 constexpr std::string_view kShares = "ranks share their node's cores evenly, see --bind; leave it out";
@@ -166,7 +166,7 @@ std::string MeantOption(const std::string& name, const std::vector<OptionNames>&
 std::string MeantCommand(const std::string& name) {
   if (name == "help") return "--help";
   for (const char* const command : {"join", "status", "top", "kill", "doctor"}) {
-    // Of short names every third word of a shell is two letters away.
+    // Every third word of a shell is two letters away from some short name.
     if (EditDistance(name, command) <= (std::string_view(command).size() > 4 ? 2 : 1)) return command;
   }
   return "";

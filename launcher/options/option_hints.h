@@ -1,4 +1,4 @@
-// What somebody meant who typed an option or a command that dlaunch does not have. Pure.
+// Guesses what somebody meant who typed an option or a command that dlaunch does not have. Pure.
 #pragma once
 
 #include <string>
@@ -16,10 +16,10 @@ std::string MeantOption(const std::string& name, const std::vector<OptionNames>&
 // "status" for "statsu": dlaunch's own command whose name differs in two letters at the most; empty: none is like it.
 std::string MeantCommand(const std::string& name);
 
-// What to do instead of `--nproc-per-node gpu`, and torchrun's other words there; empty for anything else.
+// Advice for `--nproc-per-node gpu`, and torchrun's other words there; empty for anything else.
 std::string InsteadOfCounting(const std::string& what);
 
-// What to do instead of an option of torchrun, mpirun or srun that is not taken here, such as --master_addr or -wdir;
+// Advice for an option of torchrun, mpirun or srun that is not taken here, such as --local_addr or -wdir;
 // empty for any other.
 std::string InsteadOfOption(std::string name);
 

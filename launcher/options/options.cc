@@ -179,7 +179,7 @@ absl::Status ReadNodes(const std::string& text, Options* options) {
                  text.substr(0, colon));
 }
 
-// What a loss of nodes needs, and what can't be had together.
+// Refuses what a loss of nodes could not be handled with, and what can't be had together.
 absl::Status CheckElasticity(const Options& options) {
   if (options.spares > 0 && options.max_restarts == 0) {
     return Invalid("--spares " + std::to_string(options.spares) +

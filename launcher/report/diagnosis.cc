@@ -33,7 +33,7 @@ bool SaidLast(const v1::JobReport& report, std::string_view words) {
   });
 }
 
-// What such an end usually means, or empty.
+// Explains what such an end usually means, or is empty.
 std::string Hint(const v1::JobReport& report, const v1::RankExit& exit, bool cpu_time_limited) {
   if (exit.lost() || exit.killed_by_us()) return "";
   if (!exit.started()) {

@@ -1,4 +1,4 @@
-// What became of a job, for programs: report.json in --log-dir.
+// Describes the end of a job for programs: report.json in --log-dir.
 #pragma once
 
 #include <chrono>

@@ -25,7 +25,7 @@ absl::Status Refusal(const std::string& folder, const std::string& why) {
   return absl::InvalidArgumentError("--log-dir " + folder + ": " + why + "; give a folder where files can be made");
 }
 
-// Of `path` and the folders above it, those that are not there.
+// Lists `path` and the folders above it that are not there.
 std::vector<fs::path> Missing(fs::path path) {
   std::vector<fs::path> missing;
   std::error_code error;

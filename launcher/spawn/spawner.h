@@ -19,7 +19,7 @@ struct AgentProcess {
   runtime::FileDescriptor input;       // v1::ToNode messages; closing it ends the agent
   runtime::FileDescriptor output;      // v1::FromNode messages
   runtime::FileDescriptor error = {};  // words for people; empty: they go where ours go
-  // What comes before the first of them, after whatever a remote shell's start-up files print; empty: nothing does.
+  // This comes before the first of them, after whatever a remote shell's start-up files print; empty: nothing does.
   std::string preamble;
 };
 
