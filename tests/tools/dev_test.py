@@ -1,0 +1,101 @@
+#!/usr/bin/env python3
+"""tools/dev and tools/bench/peers among fakes of the programs that they call: progress of apt-get, the next step after
+the demo, the warning on a busy machine.
+
+usage: dev_test.py REPOSITORY
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+REPOSITORY = sys.argv[1]
+INSTALLED = """#!/bin/sh
+shift 3
+for package; do echo "ii $package"; done
+"""
+# Goes on when its progress has been reported.
+APT_GET = """#!/bin/sh
+case "$*" in *update) exit ;; esac
+echo "1 upgraded, 2 newly installed, 0 to remove and 5 not upgraded."
+echo "Get:1 http://deb.debian.org/debian bookworm/main amd64 alpha all 1.0 [34 kB]"
+echo "Get:2 http://deb.debian.org/debian bookworm/main amd64 beta all 1.0 [34 kB]"
+echo "Unpacking alpha (1.0) ..."
+tries=0
+until grep -q '1 unpacked' "$TOLD" || [ $((tries = tries + 1)) = 600 ]; do sleep 0.1; done
+echo "Setting up alpha (1.0) ..."
+exit "${APT_STATUS:-0}"
+"""
+
+
+class Dev(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(prefix="cohort-dev-")
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        os.makedirs(os.path.join(self.root, "tools/bench"))
+        for name in ("dev", "bench/peers"):
+            shutil.copy(os.path.join(REPOSITORY, "tools", name), os.path.join(self.root, "tools", name))
+        with open(os.path.join(self.root, "tools/debian-packages.txt"), "w") as file:
+            file.write("build alpha\nbuild beta\n")
+        self.told = os.path.join(self.root, "told")
+        self.make("fakes/dpkg-query", INSTALLED)
+        self.make("fakes/sudo", '#!/bin/sh\nexec "$@"\n')
+        self.make("fakes/apt-get", APT_GET)
+        self.make("fakes/cmake", "#!/bin/sh\n")
+
+    def make(self, name, text):
+        path = os.path.join(self.root, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+
+    def run_script(self, *command, **environment):
+        """The exit status and the output."""
+        with open(self.told, "w") as told:
+            done = subprocess.run(command, cwd=self.root, stdout=told, stderr=subprocess.STDOUT, timeout=100,
+                                  check=False,
+                                  env=dict(os.environ, PATH=f"{self.root}/fakes:{os.environ['PATH']}", TOLD=self.told,
+                                           **environment))
+        with open(self.told) as told:
+            return done.returncode, told.read()
+
+    def test_apt_tells_how_far_it_is(self):
+        self.make("fakes/dpkg-query", "#!/bin/sh\nexit 1\n")
+        status, text = self.run_script("tools/dev", "setup")
+        self.assertEqual(status, 0, text)
+        self.assertIn("    3 packages: 2 downloaded, 1 unpacked, 0 ready\n", text)
+
+    def test_apt_that_fails_shows_its_last_lines(self):
+        self.make("fakes/dpkg-query", "#!/bin/sh\nexit 1\n")
+        status, text = self.run_script("tools/dev", "setup", APT_STATUS="100")
+        self.assertEqual(status, 1, text)
+        self.assertIn("\nSetting up alpha (1.0) ...\ntools/dev: apt-get install failed", text)
+
+    def test_the_demo_ends_with_a_step_that_works(self):
+        self.make("build/release/bin/dlaunch", '#!/bin/sh\necho "started: $*"\n')
+        status, text = self.run_script("tools/dev", "demo")
+        self.assertEqual(status, 0, text)
+        lines = text.splitlines()[-2:]
+        done = subprocess.run(["sh", "-c", "\n".join(lines)], capture_output=True, text=True, check=False, cwd="/")
+        self.assertRegex(done.stdout, r"^started: --nproc-per-node \d train_digits ", (lines, done))
+
+    def test_peers_warns_and_leaves_the_tree_alone(self):
+        self.make("tools/dev", "#!/bin/sh\n")
+        self.make("build/release/bin/compare_conductor", '#!/bin/sh\necho "$*"\n')
+        spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            status, text = self.run_script("tools/bench/peers", "--quick")
+        finally:
+            spinning.kill()
+            spinning.wait()
+        self.assertEqual(status, 0, text)
+        self.assertRegex(text, r"WARNING: the machine is busy: other programs use \d+ % of a CPU")
+        self.assertTrue(text.endswith("--results build/results --quick\n"), text)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
