@@ -46,6 +46,16 @@ at::ScalarType TypeOfStorage(const std::string& name) {
 // An operation of one byte makes an object of a hundred. Files of large models have some hundred thousand.
 constexpr size_t kMostObjects = 4'000'000;
 
+// Runs the pickle's program on objects of its own.
+//
+// libtorch's torch::jit::Unpickler with a resolver that refuses classes does not do. As its source has it (that of
+// PyTorch 2, with more checks than older ones):
+// - A collections.OrderedDict becomes None, so that no state_dict is read.
+// - Parameters are an unknown class. Integers of other than eight bytes are errors, and so is a pickle of a protocol
+//   other than 2.
+// - The index of LONG_BINPUT and the length of BINUNICODE are amounts of memory: 64 GiB for five bytes of a file.
+// - A storage has the bytes that the pickle says, whatever the record has, and a tensor's offset, sizes and strides are
+//   not compared with its storage: reading the tensor reads other memory of the process.
 class Pickle {
  public:
   explicit Pickle(PtArchive& archive) : archive_(archive), program_(archive.Read("data.pkl")) {}
