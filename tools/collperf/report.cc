@@ -162,8 +162,10 @@ std::string JsonText(const Options& options, const RunFacts& facts, const std::v
 }
 
 std::string PlotText(const Options& options, const RunFacts& facts, const std::vector<Result>& results) {
-  measure::Chart time{.title = "Median time", .x_label = "bytes of a block", .y_label = "us"};
-  measure::Chart bandwidth{.title = "Bus bandwidth", .x_label = "bytes of a block", .y_label = "GB/s"};
+  measure::Chart time{
+      .title = "Median time", .x_label = "size of a block", .y_label = "time", .y_is_microseconds = true};
+  measure::Chart bandwidth{
+      .title = "Bus bandwidth", .x_label = "size of a block", .y_label = "GB/s", .better = measure::Better::kHigher};
   for (const Result& result : results) {
     if (result.operation == measure::Operation::kBarrier) continue;
     const std::string name = SeriesName(options, result);

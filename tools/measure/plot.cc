@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 #include <sstream>
 
 #include "tools/measure/text.h"
@@ -18,9 +19,10 @@ constexpr double kRight = 30;
 constexpr double kTop = 34;
 constexpr double kBottom = 46;
 constexpr double kLegendLine = 18;
-// Okabe and Ito's palette, readable for the colour-blind.
-constexpr std::array<const char*, 8> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
-                                                 "#e69f00", "#56b4e9", "#000000", "#8a6d3b"};
+// Okabe and Ito's palette, which the colour-blind can tell apart, without its yellow, which white paper hides. Names
+// beyond these have the same colours again with other dashes and marks.
+constexpr std::array<const char*, 7> kColours = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                                 "#e69f00", "#56b4e9", "#000000"};
 constexpr std::array<const char*, 4> kDashes = {"", "6 3", "2 3", "8 3 2 3"};
 
 struct Axis {
@@ -45,41 +47,96 @@ std::vector<std::string> NamesOf(const std::vector<Chart>& charts) {
   return names;
 }
 
-std::string StrokeOf(const std::vector<std::string>& names, const std::string& name) {
+// A series' attributes in SVG.
+struct Style {
+  std::string colour;
+  std::string dash;  // empty: none
+  size_t mark = 0;
+};
+
+Style StyleOf(const std::vector<std::string>& names, const std::string& name) {
   const auto place = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
-  const char* dash = kDashes[place / kColours.size() % kDashes.size()];
-  std::string stroke = std::string("stroke=\"") + kColours[place % kColours.size()] + "\"";
-  if (*dash != '\0') stroke += std::string(" stroke-dasharray=\"") + dash + "\"";
-  return stroke;
+  Style style;
+  style.mark = place / kColours.size() % kDashes.size();
+  style.colour = std::string("stroke=\"") + kColours[place % kColours.size()] + "\"";
+  const char* dash = kDashes[style.mark];
+  if (*dash != '\0') style.dash = std::string(" stroke-dasharray=\"") + dash + "\"";
+  return style;
+}
+
+// A circle, a square, a diamond or a triangle.
+void DrawMark(std::ostringstream& svg, const Style& style, double x, double y) {
+  constexpr double kSize = 3;
+  const std::string look = " class=\"mark\" fill=\"white\" stroke-width=\"1.4\" " + style.colour + "/>\n";
+  if (style.mark == 0) {
+    svg << "<circle cx=\"" << x << "\" cy=\"" << y << "\" r=\"" << kSize << '"' << look;
+    return;
+  }
+  svg << "<path d=\"M";
+  if (style.mark == 1) {
+    svg << x - kSize << ' ' << y - kSize << 'h' << 2 * kSize << 'v' << 2 * kSize << 'h' << -2 * kSize;
+  } else if (style.mark == 2) {
+    svg << x - kSize << ' ' << y << 'l' << kSize << ' ' << -kSize << ' ' << kSize << ' ' << kSize << ' ' << -kSize
+        << ' ' << kSize;
+  } else {
+    svg << x - kSize << ' ' << y + kSize << 'h' << 2 * kSize << 'l' << -kSize << ' ' << -2 * kSize;
+  }
+  svg << "z\"" << look;
 }
 
 bool Drawable(const std::pair<double, double>& point) { return point.first > 0 && point.second > 0; }
 
-void FindLimits(const Chart& chart, Axis* x, Axis* y) {
-  bool first = true;
-  const auto include = [&first, x, y](double px, double py) {
-    x->low = first ? px : std::min(x->low, px);
-    x->high = first ? px : std::max(x->high, px);
-    y->low = first ? py : std::min(y->low, py);
-    y->high = first ? py : std::max(y->high, py);
-    first = false;
-  };
-  for (const Series& series : chart.series) {
-    for (const auto& point : series.points) {
-      if (Drawable(point)) include(point.first, point.second);
+// A series has two points to join, the points being by ascending x.
+bool HasLine(const Chart& chart) {
+  return std::any_of(chart.series.begin(), chart.series.end(), [](const Series& series) {
+    double first = 0;
+    return std::any_of(series.points.begin(), series.points.end(), [&first](const auto& point) {
+      if (!Drawable(point)) return false;
+      if (first == 0) first = point.first;
+      return point.first > first;
+    });
+  });
+}
+
+// The values that a chart shows, or several charts with the same axes.
+struct Limits {
+  double x_low = std::numeric_limits<double>::infinity();
+  double x_high = 0;
+  double y_low = std::numeric_limits<double>::infinity();
+  double y_high = 0;
+
+  void Include(const Chart& chart) {
+    for (const Series& series : chart.series) {
+      for (const auto& point : series.points) {
+        if (!Drawable(point)) continue;
+        x_low = std::min(x_low, point.first);
+        x_high = std::max(x_high, point.first);
+        IncludeY(point.second);
+      }
     }
+    if (chart.y_line > 0) IncludeY(chart.y_line);
   }
-  if (first) include(1, 1);
-  if (chart.y_line > 0) {
-    y->low = std::min(y->low, chart.y_line);
-    y->high = std::max(y->high, chart.y_line);
+  void IncludeY(double y) {
+    y_low = std::min(y_low, y);
+    y_high = std::max(y_high, y);
   }
-  if (x->high <= x->low) {
-    x->low /= 2;
-    x->high *= 2;
-  }
-  y->low = std::pow(10, std::floor(std::log10(y->low) + 1e-9));
-  y->high = std::pow(10, std::ceil(std::log10(y->high * 1.05)));
+};
+
+struct Unit {
+  const char* name;
+  double microseconds;
+};
+
+// Chosen by the middle of the axis.
+Unit UnitOf(const Limits& limits) {
+  const double middle = std::sqrt(limits.y_low * limits.y_high);
+  if (middle >= 1e6) return {"s", 1e6};
+  return middle >= 1e3 ? Unit{"ms", 1e3} : Unit{"us", 1};
+}
+
+bool HaveSameAxes(const Chart& a, const Chart& b) {
+  return a.x_label == b.x_label && a.y_label == b.y_label && a.x_is_bytes == b.x_is_bytes &&
+         a.y_is_microseconds == b.y_is_microseconds;
 }
 
 std::string TickText(double value) {
@@ -100,7 +157,7 @@ void DrawTick(std::ostringstream& svg, bool vertical, double at, const Axis& oth
   }
 }
 
-void DrawAxes(std::ostringstream& svg, const Chart& chart, const Axis& x, const Axis& y) {
+void DrawAxes(std::ostringstream& svg, const Chart& chart, const Axis& x, const Axis& y, const Unit& unit) {
   if (chart.x_is_bytes) {
     // A label needs about 54 pixels.
     const double octaves = std::log2(x.high / x.low);
@@ -114,10 +171,10 @@ void DrawAxes(std::ostringstream& svg, const Chart& chart, const Axis& x, const 
     }
   }
   for (double decade = y.low; decade <= y.high * 1.0001; decade *= 10) {
-    DrawTick(svg, false, y.At(decade), x, TickText(decade));
+    DrawTick(svg, false, y.At(decade), x, TickText(decade / unit.microseconds));
     for (int part = 2; part < 10 && decade * part < y.high; ++part) {
       const bool labelled = y.high / y.low < 150 && (part == 2 || part == 5);
-      DrawTick(svg, false, y.At(decade * part), x, labelled ? TickText(decade * part) : "");
+      DrawTick(svg, false, y.At(decade * part), x, labelled ? TickText(decade * part / unit.microseconds) : "");
     }
   }
   svg << "<rect x=\"" << x.from << "\" y=\"" << y.to << "\" width=\"" << x.to - x.from << "\" height=\""
@@ -128,36 +185,57 @@ void DrawAxes(std::ostringstream& svg, const Chart& chart, const Axis& x, const 
       << ") rotate(-90)\" text-anchor=\"middle\">" << XmlText(chart.y_label) << "</text>\n";
 }
 
-void DrawChart(std::ostringstream& svg, const Chart& chart, const std::vector<std::string>& names, double left,
-               double top) {
-  Axis x{.from = left + kLeft, .to = left + kWidth - kRight};
-  Axis y{.from = top + kHeight - kBottom, .to = top + kTop};
-  FindLimits(chart, &x, &y);
+void DrawChart(std::ostringstream& svg, const Chart& chart, const Limits& limits, const std::vector<std::string>& names,
+               double left, double top) {
+  const Axis x{.low = limits.x_low, .high = limits.x_high, .from = left + kLeft, .to = left + kWidth - kRight};
+  const Axis y{.low = std::pow(10, std::floor(std::log10(limits.y_low) + 1e-9)),
+               .high = std::pow(10, std::ceil(std::log10(limits.y_high * 1.05))),
+               .from = top + kHeight - kBottom,
+               .to = top + kTop};
   svg << "<text x=\"" << x.from << "\" y=\"" << top + 20 << "\" class=\"title\">" << XmlText(chart.title)
-      << "</text>\n";
-  DrawAxes(svg, chart, x, y);
+      << "</text>\n<text x=\"" << x.to << "\" y=\"" << top + 20 << "\" text-anchor=\"end\">"
+      << (chart.better == Better::kLower ? "lower" : "higher") << " is better</text>\n";
+  DrawAxes(svg, chart, x, y, chart.y_is_microseconds ? UnitOf(limits) : Unit{"", 1});
   if (chart.y_line > 0) {
     svg << "<line x1=\"" << x.from << "\" y1=\"" << y.At(chart.y_line) << "\" x2=\"" << x.to << "\" y2=\""
         << y.At(chart.y_line) << "\" stroke=\"#444\" stroke-width=\"1.5\"/>\n";
   }
   for (const Series& series : chart.series) {
-    const std::string stroke = StrokeOf(names, series.name);
-    svg << "<polyline fill=\"none\" stroke-width=\"1.8\" " << stroke << " points=\"";
+    const Style style = StyleOf(names, series.name);
+    svg << "<polyline fill=\"none\" stroke-width=\"1.8\" " << style.colour << style.dash << " points=\"";
     for (const auto& point : series.points) {
       if (Drawable(point)) svg << x.At(point.first) << ',' << y.At(point.second) << ' ';
     }
     svg << "\"/>\n";
     for (const auto& point : series.points) {
-      if (!Drawable(point)) continue;
-      svg << "<circle cx=\"" << x.At(point.first) << "\" cy=\"" << y.At(point.second)
-          << "\" r=\"2.2\" fill=\"white\" stroke-width=\"1.4\" " << stroke << "/>\n";
+      if (Drawable(point)) DrawMark(svg, style, x.At(point.first), y.At(point.second));
     }
+  }
+}
+
+void DrawLegend(std::ostringstream& svg, const std::vector<std::string>& names, int per_line) {
+  for (size_t i = 0; i < names.size(); ++i) {
+    const double at = 14 + static_cast<double>(i % static_cast<size_t>(per_line)) * 150;
+    const double line = 38 + static_cast<double>(i / static_cast<size_t>(per_line)) * kLegendLine;
+    const Style style = StyleOf(names, names[i]);
+    svg << "<line x1=\"" << at << "\" y1=\"" << line - 4 << "\" x2=\"" << at + 24 << "\" y2=\"" << line - 4
+        << "\" stroke-width=\"2.5\" " << style.colour << style.dash << "/><text x=\"" << at + 30 << "\" y=\"" << line
+        << "\">" << XmlText(names[i]) << "</text>\n";
   }
 }
 
 }  // namespace
 
-std::string DrawCharts(const std::vector<Chart>& charts, int columns, const std::string& caption) {
+std::string DrawCharts(const std::vector<Chart>& all, int columns, const std::string& caption) {
+  std::vector<Chart> charts;
+  std::string left_out;
+  for (const Chart& chart : all) {
+    if (HasLine(chart)) {
+      charts.push_back(chart);
+    } else {
+      left_out += (left_out.empty() ? "Not drawn, with fewer than two points to join: " : "; ") + chart.title;
+    }
+  }
   const std::vector<std::string> names = NamesOf(charts);
   columns = std::clamp(columns, 1, std::max(1, static_cast<int>(charts.size())));
   const int rows = (static_cast<int>(charts.size()) + columns - 1) / columns;
@@ -165,7 +243,7 @@ std::string DrawCharts(const std::vector<Chart>& charts, int columns, const std:
   const int per_line = std::max(1, static_cast<int>((width - kLeft) / 150));
   const int legend_lines = (static_cast<int>(names.size()) + per_line - 1) / per_line;
   const double head = 30 + legend_lines * kLegendLine;
-  const double height = head + rows * kHeight + 8;
+  const double height = head + rows * kHeight + (left_out.empty() ? 8 : 26);
 
   std::ostringstream svg;
   svg.precision(6);
@@ -175,17 +253,16 @@ std::string DrawCharts(const std::vector<Chart>& charts, int columns, const std:
       << ".grid{stroke:#ddd;stroke-width:1}.frame{fill:none;stroke:#888}</style>\n"
       << "<rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n";
   svg << "<text x=\"14\" y=\"20\">" << XmlText(caption) << "</text>\n";
-  for (size_t i = 0; i < names.size(); ++i) {
-    const double at = 14 + static_cast<double>(i % static_cast<size_t>(per_line)) * 150;
-    const double line = 38 + static_cast<double>(i / static_cast<size_t>(per_line)) * kLegendLine;
-    svg << "<line x1=\"" << at << "\" y1=\"" << line - 4 << "\" x2=\"" << at + 24 << "\" y2=\"" << line - 4
-        << "\" stroke-width=\"2.5\" " << StrokeOf(names, names[i]) << "/><text x=\"" << at + 30 << "\" y=\"" << line
-        << "\">" << XmlText(names[i]) << "</text>\n";
-  }
+  if (!left_out.empty()) svg << "<text x=\"14\" y=\"" << height - 10 << "\">" << XmlText(left_out) << "</text>\n";
+  DrawLegend(svg, names, per_line);
   for (size_t i = 0; i < charts.size(); ++i) {
-    const auto column = static_cast<double>(i % static_cast<size_t>(columns));
-    const auto row = static_cast<double>(i / static_cast<size_t>(columns));
-    DrawChart(svg, charts[i], names, column * kWidth, head + row * kHeight);
+    const size_t column = i % static_cast<size_t>(columns), first = i - column;
+    Limits limits;
+    for (size_t other = first; other < std::min(charts.size(), first + static_cast<size_t>(columns)); ++other) {
+      if (HaveSameAxes(charts[i], charts[other])) limits.Include(charts[other]);
+    }
+    DrawChart(svg, charts[i], limits, names, static_cast<double>(column) * kWidth,
+              head + static_cast<double>(first / static_cast<size_t>(columns)) * kHeight);
   }
   svg << "</svg>\n";
   return svg.str();

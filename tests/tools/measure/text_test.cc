@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "tools/measure/plot.h"
-
 namespace cohort::measure {
 namespace {
 
@@ -27,23 +25,6 @@ TEST(Text, Quoting) {
   EXPECT_EQ(JsonString("a\"b\\\n"), "\"a\\\"b\\\\\\n\"");
   EXPECT_EQ(JsonString("a\xff\x01"), "\"a\xef\xbf\xbd\\u0001\"") << "bytes that are no UTF-8";
   EXPECT_EQ(XmlText("a<b & \"c\""), "a&lt;b &amp; &quot;c&quot;");
-}
-
-TEST(Plot, DrawsAPointForEachValueAndOneLegendEntryForEachName) {
-  Chart chart{.title = "a < b", .x_label = "bytes", .y_label = "us"};
-  chart.series = {{"ours", {{8, 0.3}, {1024, 1.5}}}, {"theirs", {{8, 0.6}, {1024, 0}}}};
-  const std::string svg = DrawCharts({chart, chart}, 2, "caption");
-  const auto count = [&svg](const std::string& what) {
-    int found = 0;
-    for (size_t at = svg.find(what); at != std::string::npos; at = svg.find(what, at + 1)) ++found;
-    return found;
-  };
-  EXPECT_EQ(count("<circle"), 6);  // the 0 has no place on a logarithmic axis
-  EXPECT_EQ(count(">ours<"), 1);
-  EXPECT_EQ(count("a &lt; b"), 2);
-  EXPECT_EQ(count("nan"), 0);
-  EXPECT_EQ(count("inf"), 0);
-  EXPECT_EQ(DrawCharts({}, 3, "nothing").find("nan"), std::string::npos);
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ std::string RatioPlot(const std::vector<PointResult>& points, const std::string&
   for (const Key& key : KeysOf(points)) {
     for (const char* memory : {"window", "private"}) {
       measure::Chart chart{.title = KeyText(key) + ", " + memory + " memory",
-                           .x_label = "bytes of a block",
+                           .x_label = "size of a block",
                            .y_label = "ours / best peer",
                            .y_line = 1};
       for (const PointResult& point : points) {
@@ -111,8 +111,9 @@ std::string TimePlot(const std::vector<PointResult>& points, const std::string& 
   for (const Key& key : KeysOf(points)) {
     for (const Operation operation : measure::AllOperations()) {
       measure::Chart chart{.title = std::string(measure::Name(operation)) + ", " + KeyText(key),
-                           .x_label = "bytes of a block",
-                           .y_label = "median us"};
+                           .x_label = "size of a block",
+                           .y_label = "median time",
+                           .y_is_microseconds = true};
       for (const PointResult& point : points) {
         if (Key{point.transport, point.ranks} != key || point.operation != operation || point.bytes == 0) continue;
         for (const Contestant& one : point.contestants) {
