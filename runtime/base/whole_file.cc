@@ -33,6 +33,11 @@ absl::Status Cannot(const std::string& path, int error = errno) {
   return absl::Status(status.code(), std::string(status.message()) + " (`ulimit -f` shows the limit)");
 }
 
+std::string FolderOf(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
 // The file that a name stands for: a path without links, or a descriptor of this process.
 struct Destination {
   std::string path;
@@ -134,10 +139,12 @@ absl::Status WriteAll(int fd, const TextSource& source, const std::string& path,
   }
 }
 
-// Writes all of it and closes the file. Some file systems (NFS, quotas) tell only then that the text has no room.
+// Writes all of it, syncs it where it is to be durable, and closes the file. Some file systems (NFS, quotas) tell only
+// then that the text has no room.
 absl::Status WriteAndClose(FileDescriptor out, const TextSource& source, const std::string& path,
-                           std::chrono::milliseconds patience) {
+                           std::chrono::milliseconds patience, bool durable = false) {
   COHORT_RETURN_IF_ERROR(WriteAll(out.get(), source, path, patience));
+  if (durable && fsync(out.get()) != 0) return Cannot(path);
   // Interrupted, it is closed all the same.
   return close(out.Release()) == 0 || errno == EINTR ? absl::OkStatus() : Cannot(path);
 }
@@ -146,7 +153,7 @@ absl::Status WriteAndClose(FileDescriptor out, const TextSource& source, const s
 std::string BesideIt(const std::string& target, const std::string& suffix) {
   const fs::path path = target;
   std::string name = path.filename().string();
-  const long most = pathconf(path.has_parent_path() ? path.parent_path().c_str() : ".", _PC_NAME_MAX);
+  const long most = pathconf(FolderOf(target).c_str(), _PC_NAME_MAX);
   const size_t room = most > 0 ? static_cast<size_t>(most) : NAME_MAX;
   // A name that is too long itself is left for the system to refuse.
   if (name.size() > room || name.size() + suffix.size() <= room) return target + suffix;
@@ -172,10 +179,9 @@ FileDescriptor MakePartial(const std::string& target, mode_t mode, std::string* 
 
 // In a folder like /tmp only who owns the file or the folder may take its name away.
 bool MayReplace(const std::string& target) {
-  const fs::path path = target;
   struct stat old{}, folder{};
   if (lstat(target.c_str(), &old) != 0) return true;
-  if (stat(path.has_parent_path() ? path.parent_path().c_str() : ".", &folder) != 0) return true;
+  if (stat(FolderOf(target).c_str(), &folder) != 0) return true;
   const uid_t self = geteuid();
   return (folder.st_mode & S_ISVTX) == 0 || self == 0 || self == old.st_uid || self == folder.st_uid;
 }
@@ -212,16 +218,38 @@ absl::Status WriteWholeFile(const std::string& path, const TextSource& source, c
   std::string partial;
   FileDescriptor out = MakePartial(destination.path, options.mode, &partial);
   if (!out.valid()) return Cannot(path);
-  absl::Status status = WriteAndClose(std::move(out), source, path, options.patience);
+  absl::Status status = WriteAndClose(std::move(out), source, path, options.patience, options.durable);
   if (status.ok()) status = Publish(partial, destination.path, options.replace, path);
-  if (!status.ok()) unlink(partial.c_str());
-  return status;
+  if (!status.ok()) {
+    unlink(partial.c_str());
+    return status;
+  }
+  return options.durable ? SyncFolderOf(destination.path) : absl::OkStatus();
 }
 
 absl::Status WriteWholeFile(const std::string& path, std::string_view text, const WholeFileOptions& options) {
   return WriteWholeFile(
       path, [&text] { return absl::StatusOr<std::string_view>(std::exchange(text, std::string_view())); }, options);
 }
+
+absl::Status WriteNewFile(const std::string& path, const TextSource& source) {
+  const WholeFileOptions options;
+  FileDescriptor out(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, options.mode));
+  if (!out.valid()) return errno == EEXIST ? Exists(path) : Cannot(path);
+  absl::Status status = WriteAndClose(std::move(out), source, path, options.patience, /*durable=*/true);
+  if (!status.ok()) unlink(path.c_str());
+  return status;
+}
+
+absl::Status SyncFolder(const std::string& folder) {
+  const FileDescriptor fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return Cannot(folder);
+  // Some file systems keep no folder back, and say that there is nothing to sync.
+  if (fsync(fd.get()) == 0 || errno == EINVAL || errno == EOPNOTSUPP) return absl::OkStatus();
+  return Cannot(folder);
+}
+
+absl::Status SyncFolderOf(const std::string& path) { return SyncFolder(FolderOf(path)); }
 
 absl::Status CheckWritable(const std::string& path) {
   COHORT_ASSIGN_OR_RETURN(const Destination destination, Follow(path));

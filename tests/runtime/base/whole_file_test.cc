@@ -1,4 +1,4 @@
-// Whole files: what was there stays until the new text is complete.
+// Files that are written whole: an old one stays until the new text is complete.
 #include "cohort/runtime/base/whole_file.h"
 
 #include <fcntl.h>
@@ -20,8 +20,22 @@
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cohort/runtime/base/file_descriptor.h"
+
+namespace {
+
+std::vector<std::string> synced;  // the files and folders of fsync(), which in this program is the call below
+int sync_error = 0;               // that it returns
+
+}  // namespace
+
+extern "C" int fsync(int fd) {
+  synced.push_back(std::filesystem::read_symlink("/proc/self/fd/" + std::to_string(fd)));
+  errno = sync_error;
+  return sync_error == 0 ? 0 : -1;
+}
 
 namespace cohort::runtime {
 namespace {
@@ -140,6 +154,52 @@ TEST_F(WholeFile, ErrorOfTheSourceLeavesNothing) {
   };
   EXPECT_EQ(WriteWholeFile(Path("a"), source).code(), absl::StatusCode::kDataLoss);
   EXPECT_EQ(Entries(), 0);
+}
+
+TextSource Once(std::string_view text) {
+  return [text]() mutable { return absl::StatusOr<std::string_view>(std::exchange(text, std::string_view())); };
+}
+
+// The file before its folder: the other way round a power failure leaves the name with half of the text.
+TEST_F(WholeFile, DurableOneIsSyncedWithItsName) {
+  synced.clear();
+  ASSERT_TRUE(WriteWholeFile(Path("a"), "text").ok());
+  EXPECT_TRUE(synced.empty());
+  ASSERT_TRUE(WriteWholeFile(Path("a"), "new", {.durable = true}).ok());
+  ASSERT_EQ(synced.size(), 2u);
+  EXPECT_TRUE(synced[0].starts_with(Path("a.part-"))) << synced[0];
+  EXPECT_EQ(synced[1], folder_);
+  synced.clear();
+  ASSERT_TRUE(SyncFolderOf(Path("a")).ok());
+  EXPECT_EQ(synced, std::vector<std::string>{folder_});
+}
+
+TEST_F(WholeFile, ErrorOfSyncingIsOne) {
+  ASSERT_TRUE(WriteWholeFile(Path("a"), "old").ok());
+  sync_error = EIO;
+  const absl::Status status = WriteWholeFile(Path("a"), "new", {.durable = true});
+  const absl::Status fresh = WriteNewFile(Path("b"), Once("new"));
+  const absl::Status folder = SyncFolder(folder_);
+  sync_error = EINVAL;  // a file system that keeps no folder back
+  EXPECT_TRUE(SyncFolder(folder_).ok());
+  sync_error = 0;
+  EXPECT_NE(status.message().find(Path("a") + ": Input/output error"), std::string_view::npos) << status;
+  EXPECT_NE(fresh.message().find(Path("b") + ": Input/output error"), std::string_view::npos) << fresh;
+  EXPECT_NE(folder.message().find(folder_ + ": Input/output error"), std::string_view::npos) << folder;
+  EXPECT_EQ(Read(Path("a")), "old");
+  EXPECT_EQ(Entries(), 1);
+}
+
+TEST_F(WholeFile, NewOneIsWrittenInItsPlaceAndTakesNobodysName) {
+  synced.clear();
+  ASSERT_TRUE(WriteNewFile(Path("a"), Once("first")).ok());
+  EXPECT_EQ(synced, std::vector<std::string>{Path("a")});
+  EXPECT_EQ(WriteNewFile(Path("a"), Once("second")).code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(Read(Path("a")), "first");
+  const TextSource gone = [] { return absl::DataLossError("the source is gone"); };
+  EXPECT_EQ(WriteNewFile(Path("b"), gone).code(), absl::StatusCode::kDataLoss);
+  EXPECT_FALSE(WriteNewFile(Path("no/such/folder"), Once("text")).ok());
+  EXPECT_EQ(Entries(), 1);
 }
 
 // A full pipe whose writer does not block.

@@ -115,7 +115,7 @@ void AddAliases(const std::map<std::string, std::string>& aliases, const std::st
 
 // Writes this rank's file and describes it.
 std::string WriteOwn(const std::string& directory, const std::string& file, OwnPieces& own) {
-  const WrittenFile written = WriteTensors(directory + "/" + file, own.pieces);
+  const WrittenFile written = WriteTensors(directory + "/" + file, own.pieces, FilePlace::kInPartialFolder);
   Json tensors = Json::array();
   for (size_t i = 0; i < own.pieces.size(); ++i) {
     const FilePiece& piece = own.pieces[i];
@@ -200,7 +200,7 @@ void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
     index.CheckComplete();
     for (const auto& [name, file] : index.files_) writing->ExpectFile(name, file.bytes);
     index.values_ = values;
-    WriteText(partial + "/" + kCheckpointIndex, index.Write());
+    writing->WriteIndex(index.Write());
     writing->Publish();
   });
 }
@@ -418,15 +418,7 @@ void ExportSafetensors(const std::string& directory, const std::string& file, co
   TORCH_CHECK(!tensors.empty(), "checkpoint ", directory, " has no tensor whose name begins with ", prefix);
   LoadTensors(directory, index, tensors);
   AddAliases(AliasesIn(index.values()), prefix, pieces);
-  const std::string partial = file + ".partial";
-  fs::remove(partial, ignored);  // of a run that was killed
-  try {
-    WriteTensors(partial, pieces, {{"format", "pt"}});
-    Rename(partial, file);
-  } catch (const c10::Error&) {
-    fs::remove(partial, ignored);
-    throw;
-  }
+  WriteTensors(file, pieces, FilePlace::kAlone, {{"format", "pt"}});
 }
 
 std::vector<std::string> CheckpointsTogether(comm::Communicator& world, const std::string& root,

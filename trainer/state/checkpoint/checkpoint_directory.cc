@@ -11,7 +11,10 @@
 #include <cstring>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
+#include "absl/status/statusor.h"
+#include "cohort/runtime/base/whole_file.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_file.h"
 
@@ -85,12 +88,38 @@ void CheckReplaceable(const std::string& directory) {
                              "name another directory or move it away");
 }
 
+void ThrowIfFailed(const absl::Status& status) {
+  if (!status.ok()) throw DistributedError(status.code(), std::string(status.message()));
+}
+
+[[noreturn]] void ThrowCannotRename(const std::string& from, const std::string& to, int error) {
+  throw DistributedError(absl::StatusCode::kUnavailable,
+                         "can't rename " + from + " to " + to + ": " + std::strerror(error));
+}
+
+// Renames, and makes that last.
+void Rename(const std::string& from, const std::string& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) ThrowCannotRename(from, to, errno);
+  ThrowIfFailed(runtime::SyncFolderOf(to));
+}
+
+// The two change places, at once and lasting. Returns false where the file system or the kernel can't.
+bool Exchange(const std::string& from, const std::string& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
+    // NFS answers so, and kernels and their filters that don't know the call.
+    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+    ThrowCannotRename(from, to, errno);
+  }
+  ThrowIfFailed(runtime::SyncFolderOf(to));
+  return true;
+}
+
 // So that what lies within is still found after a power failure.
 void MakeWithParents(const fs::path& directory) {
   if (directory.empty() || fs::exists(directory)) return;
   const fs::path parent = directory.parent_path();
   MakeWithParents(parent);
-  if (fs::create_directory(directory)) SyncDirectory(parent.empty() ? "." : parent.string());
+  if (fs::create_directory(directory)) ThrowIfFailed(runtime::SyncFolderOf(directory.string()));
 }
 
 // The last time that something was written there.
@@ -210,6 +239,11 @@ void PartialDirectory::CheckStillOurs() const {
                                                          "another job; give each job a directory of its own");
 }
 
+void PartialDirectory::WriteIndex(std::string_view text) const {
+  const auto source = [&text] { return absl::StatusOr<std::string_view>(std::exchange(text, std::string_view())); };
+  ThrowIfFailed(runtime::WriteNewFile(path_ + "/" + kCheckpointIndex, source));
+}
+
 void PartialDirectory::ExpectFile(const std::string& name, int64_t bytes) const {
   CheckStillOurs();
   std::error_code error;
@@ -222,7 +256,7 @@ void PartialDirectory::ExpectFile(const std::string& name, int64_t bytes) const 
 
 void PartialDirectory::Publish() {
   CheckStillOurs();
-  SyncDirectory(path_);
+  ThrowIfFailed(runtime::SyncFolder(path_));
   CheckReplaceable(directory_);
   const bool replaces = fs::exists(directory_);
   const bool exchanged = replaces && Exchange(path_, directory_);

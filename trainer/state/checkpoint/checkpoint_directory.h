@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 namespace cohort::trainer {
 
@@ -35,6 +36,9 @@ class PartialDirectory {
   ~PartialDirectory();
   PartialDirectory(const PartialDirectory&) = delete;
   PartialDirectory& operator=(const PartialDirectory&) = delete;
+
+  // Writes the index, which is complete when the directory is published. Throws DistributedError.
+  void WriteIndex(std::string_view text) const;
 
   // Throws DistributedError unless it is still there, with this file of this size.
   void ExpectFile(const std::string& name, int64_t bytes) const;

@@ -7,11 +7,12 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <filesystem>
+#include <string_view>
 #include <utility>
 
+#include "absl/status/statusor.h"
+#include "cohort/runtime/base/whole_file.h"
 #include "cohort/trainer/base/error.h"
 #include "nlohmann/json.hpp"
 #include "torch/torch.h"
@@ -37,38 +38,6 @@ constexpr std::array<std::pair<at::ScalarType, const char*>, 10> kTypes = {{{at:
   if (error == EACCES || error == EPERM || error == EROFS) code = absl::StatusCode::kPermissionDenied;
   throw DistributedError(code, "can't " + what + " " + path + ": " + std::strerror(error));
 }
-
-// Closes what it opened, and reports what close() says about the data.
-class Descriptor {
- public:
-  Descriptor(std::string path, int flags)
-      : path_(std::move(path)), fd_(::open(path_.c_str(), flags | O_CLOEXEC, 0644)) {
-    if (fd_ < 0) ThrowSystemError("open", path_, errno);
-  }
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  void Write(const void* data, size_t bytes) {
-    const char* next = static_cast<const char*>(data);
-    while (bytes > 0) {
-      const ssize_t written = ::write(fd_, next, bytes);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) ThrowSystemError("write", path_, errno);
-      next += written;
-      bytes -= static_cast<size_t>(written);
-    }
-  }
-  void SyncAndClose() {
-    if (::fsync(fd_) != 0) ThrowSystemError("write", path_, errno);
-    if (::close(std::exchange(fd_, -1)) != 0) ThrowSystemError("write", path_, errno);
-  }
-
- private:
-  std::string path_;
-  int fd_;
-};
 
 [[noreturn]] void ThrowDamaged(const std::string& path, const std::string& why) {
   throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + why);
@@ -132,7 +101,7 @@ std::string Sha256(const void* data, size_t bytes) {
   return text;
 }
 
-WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces,
+WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces, FilePlace place,
                          const std::map<std::string, std::string>& metadata) {
   nlohmann::json header = nlohmann::json::object();
   if (!metadata.empty()) header["__metadata__"] = metadata;
@@ -151,25 +120,28 @@ WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces
   for (size_t i = 0; i < sizeof length; ++i) head[i] = static_cast<char>(length >> (8 * i));
   head += text;
 
-  Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL);
-  file.Write(head.data(), head.size());
   int64_t offset = static_cast<int64_t>(head.size());
-  for (FilePiece& piece : pieces) {
-    piece.offset = offset;
-    piece.checksum = Sha256(piece.data.data_ptr(), piece.data.nbytes());
-    file.Write(piece.data.data_ptr(), piece.data.nbytes());
-    offset += static_cast<int64_t>(piece.data.nbytes());
-  }
-  file.SyncAndClose();
+  size_t next = 0;
+  bool at_head = true;
+  const auto source = [&]() -> absl::StatusOr<std::string_view> {
+    if (std::exchange(at_head, false)) return std::string_view(head);
+    while (next < pieces.size()) {
+      FilePiece& piece = pieces[next++];
+      const size_t bytes = piece.data.nbytes();
+      piece.offset = offset;
+      piece.checksum = Sha256(piece.data.data_ptr(), bytes);
+      offset += static_cast<int64_t>(bytes);
+      // An empty text would be the end.
+      if (bytes > 0) return std::string_view(static_cast<const char*>(piece.data.data_ptr()), bytes);
+    }
+    return std::string_view();
+  };
+  const absl::Status status = place == FilePlace::kAlone ? runtime::WriteWholeFile(path, source, {.durable = true})
+                                                         : runtime::WriteNewFile(path, source);
+  if (!status.ok()) throw DistributedError(status.code(), std::string(status.message()));
   return {.bytes = offset,
           .header_bytes = static_cast<int64_t>(head.size()),
           .header_checksum = Sha256(head.data(), head.size())};
-}
-
-void WriteText(const std::string& path, const std::string& text) {
-  Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL);
-  file.Write(text.data(), text.size());
-  file.SyncAndClose();
 }
 
 std::string ReadText(const std::string& path) {
@@ -183,44 +155,6 @@ std::string ReadText(const std::string& path) {
     ::close(fd);
     throw;
   }
-}
-
-void SyncDirectory(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) ThrowSystemError("open", path, errno);
-  const int error = ::fsync(fd) == 0 ? 0 : errno;
-  ::close(fd);
-  // Some file systems keep no directory back, and say that there is nothing to sync.
-  if (error != 0 && error != EINVAL && error != EOPNOTSUPP) ThrowSystemError("write", path, error);
-}
-
-namespace {
-
-void SyncParent(const std::string& path) {
-  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
-  SyncDirectory(parent.empty() ? "." : parent.string());
-}
-
-[[noreturn]] void ThrowCannotRename(const std::string& from, const std::string& to, int error) {
-  throw DistributedError(absl::StatusCode::kUnavailable,
-                         "can't rename " + from + " to " + to + ": " + std::strerror(error));
-}
-
-}  // namespace
-
-void Rename(const std::string& from, const std::string& to) {
-  if (::rename(from.c_str(), to.c_str()) != 0) ThrowCannotRename(from, to, errno);
-  SyncParent(to);
-}
-
-bool Exchange(const std::string& from, const std::string& to) {
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
-    // As NFS, as kernels and their filters that don't know the call.
-    if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
-    ThrowCannotRename(from, to, errno);
-  }
-  SyncParent(to);
-  return true;
 }
 
 TensorFileReader::TensorFileReader(std::string path, const WrittenFile& expected) : path_(std::move(path)) {

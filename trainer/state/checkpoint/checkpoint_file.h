@@ -38,23 +38,17 @@ struct WrittenFile {
 std::string SafetensorsType(at::ScalarType type);
 at::ScalarType TypeOfSafetensors(const std::string& name);
 
-// Writes and syncs `path`, which must not exist. Throws DistributedError (kResourceExhausted, kUnavailable, ... from
-// the system's error) that names the file and the cause.
-// `metadata` goes into the header as "__metadata__".
-WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces,
+enum class FilePlace {
+  kInPartialFolder,  // a new file, complete when its folder is published
+  kAlone,            // published by itself, in the place of a file that is there
+};
+// Writes a file that survives a power failure. `metadata` goes into the header as "__metadata__". Throws
+// DistributedError with the system's error, which names the file and the cause.
+WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces, FilePlace place,
                          const std::map<std::string, std::string>& metadata = {});
 
-// Writes and syncs a small file.
-void WriteText(const std::string& path, const std::string& text);
 // The whole of a small file. Throws DistributedError: kDataLoss where it is no ordinary one.
 std::string ReadText(const std::string& path);
-
-// Makes names in a directory (of files, of what was renamed) last, where its file system has that to do.
-void SyncDirectory(const std::string& path);
-// Renames, and makes that last. Throws DistributedError.
-void Rename(const std::string& from, const std::string& to);
-// The two change places, at once and lasting; false where the file system or the kernel can't. Throws DistributedError.
-bool Exchange(const std::string& from, const std::string& to);
 
 std::string Sha256(const void* data, size_t bytes);
 
