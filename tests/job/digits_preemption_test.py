@@ -3,7 +3,7 @@
 ranks stop before the same step and dlaunch ends with 75. The third run ends it, with the bits of the weights of a run
 that nothing has disturbed.
 
-usage: digits_preemption_test.py DLAUNCH TRAIN_DIGITS
+usage: digits_preemption_test.py DLAUNCH DIGITS_TRAINER
 """
 import json
 import os
@@ -15,7 +15,7 @@ import tempfile
 from digits_run import SECONDS, Run, end_all, read_all
 from job_watch import wait_until
 
-DLAUNCH, TRAIN_DIGITS = sys.argv[1:3]
+DLAUNCH, DIGITS_TRAINER = sys.argv[1:3]
 EPOCHS = 40  # of some 0.1 s: the signal takes effect within a few
 PREEMPTED = 75
 MARK = "COHORT_DIGITS_PREEMPTION_TEST=%d" % os.getpid()
@@ -25,7 +25,7 @@ class PreemptedRun(Run):
     def __init__(self, folder, name, part):
         self.logs = os.path.join(folder, "%s-logs-%d" % (name, part))
         super().__init__([DLAUNCH, "--simulate-nodes", "2", "--nproc-per-node", "2", "--log-dir", self.logs],
-                         [TRAIN_DIGITS, "--epochs", str(EPOCHS)], folder, name, MARK)
+                         [DIGITS_TRAINER, "--epochs", str(EPOCHS)], folder, name, MARK)
 
     def preempt(self, number):
         """Sends the signal when an epoch is over; returns the step before which all ranks stopped."""

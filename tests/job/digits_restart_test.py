@@ -3,7 +3,7 @@
 started again and goes on from its checkpoint: its final weights have the bits of those of a run that nothing has
 disturbed.
 
-usage: digits_restart_test.py DLAUNCH TRAIN_DIGITS
+usage: digits_restart_test.py DLAUNCH DIGITS_TRAINER
 """
 import os
 import signal
@@ -13,14 +13,14 @@ import tempfile
 from digits_run import Run, end_all, read_all
 from job_watch import kill_at_once, parent_of, processes_with, rank_of
 
-DLAUNCH, TRAIN_DIGITS = sys.argv[1:3]
+DLAUNCH, DIGITS_TRAINER = sys.argv[1:3]
 EPOCHS = 4
 MARK = "COHORT_DIGITS_RESTART_TEST=%d" % os.getpid()
 
 
 def start(folder, name, nodes=("--simulate-nodes", "2")):
     return Run([DLAUNCH, *nodes, "--nproc-per-node", "4", "--max-restarts", "1", "--grace", "1"],
-               [TRAIN_DIGITS, "--epochs", str(EPOCHS)], folder, name, MARK)
+               [DIGITS_TRAINER, "--epochs", str(EPOCHS)], folder, name, MARK)
 
 
 def pid_of(rank):

@@ -32,11 +32,11 @@ class DigitsRuns : public testing::Test {
     bool succeeded() const { return WIFEXITED(status) && WEXITSTATUS(status) == 0; }
   };
 
-  // Runs `launch` train_digits `options` to its end.
+  // Runs `launch` digits_trainer `options` to its end.
   Outcome Run(const std::string& launch, const std::string& options) {
     const std::filesystem::path log = folder_ / "log";
     const std::string command =
-        "timeout 300 " + launch + " " COHORT_TRAIN_DIGITS " " + options + " > " + log.string() + " 2>&1";
+        "timeout 300 " + launch + " " COHORT_DIGITS_TRAINER " " + options + " > " + log.string() + " 2>&1";
     Outcome outcome;
     outcome.status = std::system(command.c_str());
     std::stringstream text;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""train_digits --save where the weights do not fit: the error names the file and its cause, and what was there stays.
+"""digits_trainer --save where the weights do not fit: the error names the file and its cause, and what was there stays.
 
-usage: digits_save_test.py TRAIN_DIGITS
+usage: digits_save_test.py DIGITS_TRAINER
 """
 import os
 import resource
@@ -11,7 +11,7 @@ import sys
 import tempfile
 import unittest
 
-TRAIN_DIGITS = sys.argv[1]
+DIGITS_TRAINER = sys.argv[1]
 
 
 def limit_files():
@@ -27,10 +27,10 @@ class Save(unittest.TestCase):
             with open(weights, "w") as file:
                 file.write("old")
             # pylint: disable-next=subprocess-popen-preexec-fn
-            done = subprocess.run([TRAIN_DIGITS, "--single", "--epochs", "1", "--save", weights], capture_output=True,
+            done = subprocess.run([DIGITS_TRAINER, "--single", "--epochs", "1", "--save", weights], capture_output=True,
                                   text=True, timeout=100, check=False, preexec_fn=limit_files)
             self.assertEqual(done.returncode, 1, done)
-            self.assertIn("train_digits: can't save the weights as " + weights + ": File too large", done.stderr)
+            self.assertIn("digits_trainer: saving the weights: cannot write " + weights + ": File too large", done.stderr)
             with open(weights) as file:
                 self.assertEqual(file.read(), "old")
             self.assertEqual(os.listdir(folder), ["weights.pt"])

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The examples refuse what can't work before they train, and say why.
 
-usage: example_options_test.py FOLDER-OF-PROGRAMS
+usage: example_options_test.py FOLDER-OF-PROGRAMS DIGITS_TRAINER
 """
 import os
 import subprocess
@@ -9,7 +9,7 @@ import sys
 import tempfile
 import unittest
 
-PROGRAMS = sys.argv[1]
+PROGRAMS, DIGITS_TRAINER = sys.argv[1:3]
 SMALL_GPT = ("train_gpt", "--layers", "1", "--width", "8", "--context", "8", "--batch-size", "4", "--steps", "1")
 
 
@@ -33,7 +33,7 @@ class Options(unittest.TestCase):
         self.refused(2, "--clip: -1 is no positive number", "train_gpt", "--clip", "-1")
         self.refused(2, "--lr: inf is no number from 0 on", "train_gpt", "--lr", "inf")
         self.refused(2, "--mode", "train_gpt", "--mode", "zero1", "--mesh", "shard=1")
-        self.refused(1, "--single trains without any", "train_digits", "--single", "--mode", "fsdp")
+        self.refused(1, "--single trains without any", DIGITS_TRAINER, "--single", "--mode", "fsdp")
         for port in ("port_fsdp", "port_fairscale"):
             done = run(port, "--epochs", "-1")
             self.assertNotEqual(done.returncode, 0, done)
@@ -43,10 +43,10 @@ class Options(unittest.TestCase):
 
     def test_names_that_would_lose_the_training(self):
         self.refused(2, "--export: a name is missing", *SMALL_GPT, "--checkpoints", "here", "--export", "")
-        self.refused(2, "--save: a name is missing", "train_digits", "--single", "--save", "")
-        self.refused(1, "no folder /nonexistent", "train_digits", "--single", "--save", "/nonexistent/weights.pt")
+        self.refused(2, "--save: a name is missing", DIGITS_TRAINER, "--single", "--save", "")
+        self.refused(1, "no folder /nonexistent", DIGITS_TRAINER, "--single", "--save", "/nonexistent/weights.pt")
         with tempfile.NamedTemporaryFile() as file:
-            self.refused(1, "making " + file.name, "train_digits", "--checkpoints", file.name)
+            self.refused(1, "making " + file.name, DIGITS_TRAINER, "--checkpoints", file.name)
             self.refused(1, "making " + file.name, *SMALL_GPT, "--checkpoints", file.name)
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
             command = (*SMALL_GPT, "--checkpoints", folder, "--export")
@@ -58,9 +58,9 @@ class Options(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
             others = os.path.join(folder, "others")
             os.mkdir(others, 0o555)
-            for command in (("train_digits",), SMALL_GPT):
+            for command in ((DIGITS_TRAINER,), SMALL_GPT):
                 self.refused(1, "can't write in " + others, *command, "--checkpoints", others)
-            self.refused(1, "can't write in " + others, "train_digits", "--single", "--save", others + "/weights.pt")
+            self.refused(1, "can't write in " + others, DIGITS_TRAINER, "--single", "--save", others + "/weights.pt")
             command = (*SMALL_GPT, "--checkpoints", folder, "--export", others + "/weights")
             self.refused(1, "can't write in " + others, *command)
 
@@ -68,7 +68,7 @@ class Options(unittest.TestCase):
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
             pipe = os.path.join(folder, "pipe")
             os.mkfifo(pipe)
-            for command in (("train_digits", "--single"), SMALL_GPT):
+            for command in ((DIGITS_TRAINER, "--single"), SMALL_GPT):
                 self.refused(1, pipe + " is no ordinary file", *command, "--data", pipe)
             text = os.path.join(folder, "text")
             with open(text, "w") as file:
@@ -87,7 +87,7 @@ class Options(unittest.TestCase):
 
     def test_the_newest_checkpoints_stay(self):
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
-            digits = ("train_digits", "--epochs", "4", "--batch-size", "600", "--checkpoints", folder)
+            digits = (DIGITS_TRAINER, "--epochs", "4", "--batch-size", "600", "--checkpoints", folder)
             self.assertEqual(run(*digits, "--keep", "2").returncode, 0)
             self.assertEqual(sorted(os.listdir(folder)), ["step-00000006", "step-00000008"])
         for keep, first in (((), 3), (("--keep", "0"), 1), (("--keep", "1"), 5)):
@@ -155,7 +155,7 @@ class Options(unittest.TestCase):
 
     def test_another_batch_size_does_not_resume(self):
         with tempfile.TemporaryDirectory(prefix="cohort-options-") as folder:
-            command = ("train_digits", "--epochs", "1", "--checkpoints", folder)
+            command = (DIGITS_TRAINER, "--epochs", "1", "--checkpoints", folder)
             self.assertEqual(run(*command).returncode, 0)
             # Its two steps of an epoch would be below the number of the checkpoint that is there.
             self.refused(1, "was saved with --batch-size 48", *command, "--resume", "--batch-size", "700")

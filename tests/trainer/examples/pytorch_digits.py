@@ -3,7 +3,7 @@
 
     dlaunch --nproc-per-node 2 python3 pytorch_digits.py --data digits.csv --initial weights.pt
 
-takes the initial weights that train_digits saved, sees the same images in the same order, and saves the final ones."""
+takes the initial weights that digits_trainer (of the tests) saved, sees the same images in the same order, and saves the final ones."""
 
 import argparse
 import os
@@ -39,7 +39,7 @@ def training_set(path, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--data", required=True)
-    parser.add_argument("--initial", help="weights to begin with, by train_digits --save")
+    parser.add_argument("--initial", help="weights to begin with, by digits_trainer --save")
     parser.add_argument("--save", help="rank 0 writes the final state_dict here")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch-size", type=int, default=48)

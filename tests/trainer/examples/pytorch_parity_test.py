@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""pytorch_parity_test.py <bin folder> <digits.csv> <scaler_trace>: PyTorch's DistributedDataParallel and
+"""pytorch_parity_test.py <bin folder> <digits.csv> <digits_trainer> <scaler_trace>: PyTorch's DistributedDataParallel and
 ZeroRedundancyOptimizer, with its DistributedSampler, end with our weights; its GradScaler does what ours does.
 Skipped (77) where there is no PyTorch.
 
@@ -86,8 +86,8 @@ def scalers_differ(dlaunch, ours, theirs, work):
     return False
 
 
-def main(folder, data, scaler_trace):
-    dlaunch, ours = os.path.join(folder, "dlaunch"), os.path.join(folder, "train_digits")
+def main(folder, data, ours, scaler_trace):
+    dlaunch = os.path.join(folder, "dlaunch")
     here = os.path.dirname(os.path.abspath(__file__))
     theirs = os.path.join(here, "pytorch_digits.py")
     with tempfile.TemporaryDirectory() as work:
