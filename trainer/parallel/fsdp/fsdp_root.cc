@@ -1,191 +1,169 @@
 #include "cohort/trainer/parallel/fsdp/fsdp_root.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/parallel/fsdp/backward_cycle.h"
+#include "cohort/trainer/parallel/fsdp/flat_parameters.h"
+#include "cohort/trainer/parallel/fsdp/fsdp_groups.h"
+#include "cohort/trainer/parallel/fsdp/gradient_reductions.h"
+#include "cohort/trainer/parallel/fsdp/join_calls.h"
+#include "cohort/trainer/parallel/fsdp/unit_gatherer.h"
+#include "cohort/trainer/parallel/fsdp/unit_gradients.h"
+#include "cohort/trainer/parallel/fsdp/unit_order.h"
+#include "cohort/trainer/parallel/fsdp/unit_runs.h"
 #include "cohort/trainer/transfer/collectives.h"
-#include "cohort/trainer/transfer/same_on_all_ranks.h"
-#include "cohort/trainer/transfer/window_pool.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
 namespace {
 
-std::unique_ptr<comm::Communicator> Copy(comm::Communicator& group) {
-  auto copy = group.Duplicate();
-  ThrowUnlessOk(copy.status(), "making a communicator of FullyShardedDataParallel");
-  return *std::move(copy);
+using Units = std::vector<std::shared_ptr<FsdpUnit>>;
+
+std::vector<int> NeighbourCounts(const Units& units) {
+  std::vector<int> counts;
+  for (const auto& unit : units) {
+    if (unit->backward_ranks() > 0) counts.push_back(unit->backward_ranks());
+  }
+  return counts;
+}
+
+// Whether other ranks take part in a backward pass that begins. Without averaging, and with all parameters there, it
+// has no collectives: its exception is a matter of this rank alone. An exception after other passes have accumulated
+// concerns the others, because those gradients go with its own and the others have theirs.
+bool ConcernsOthers(bool sync, const Units& units) {
+  return sync || std::any_of(units.begin(), units.end(), [](const auto& unit) {
+           return unit->gradients().flat().defined() || (unit->weights().gathers() && !unit->unsharded());
+         });
+}
+
+// A pass would take the whole parameters away, and what was changed in them.
+void RefuseWhileSummoned(bool summoned, const char* pass) {
+  TORCH_CHECK(!summoned, "FullyShardedDataParallel: a ", pass,
+              " pass under SummonFullParams, where parameters are whole and may have changed; run it after that");
+}
+
+// Reshards units that backward is through with when it comes to `next`. Nodes of a graph run against the order in
+// which they were made: those of a unit have run when backward comes to a unit that was over before it. (Not yet when
+// that is within the unit, or around it.)
+void ReshardPassed(std::vector<FsdpUnit*>& passing, const FsdpUnit& next, UnitGatherer& gatherer) {
+  const auto passed = [&](FsdpUnit* unit) {
+    return next.runs().ended_before(unit->runs()) && unit->has_all_gradients();
+  };
+  for (FsdpUnit* unit : passing) {
+    if (passed(unit)) gatherer.Reshard(*unit);
+  }
+  std::erase_if(passing, passed);
 }
 
 }  // namespace
 
-FsdpRoot::FsdpRoot(std::vector<std::shared_ptr<FsdpUnit>> units, comm::Communicator& world, comm::Communicator& shard,
-                   comm::Communicator* replicate)
-    : units_(std::move(units)), shard_(shard), replicate_(replicate) {
-  gather_group_ = Copy(shard);
-  reduce_group_ = Copy(shard);
-  if (replicate != nullptr) replicate_group_ = Copy(*replicate);
-  const bool hybrid = replicate != nullptr && replicate->size() > 1 && shard.size() > 1;
-  if (hybrid && units_.front()->options().reduce_over_world) world_group_ = Copy(world);
-  ranks_ = shard.size() * (replicate == nullptr ? 1 : replicate->size());
-  share_ = 1.0 / ranks_;
-  MakeNeighbours();
-}
+FsdpRoot::FsdpRoot(Units units, comm::Communicator& world, comm::Communicator& shard, comm::Communicator* replicate)
+    : units_(std::move(units)),
+      replicate_(replicate),
+      ranks_(shard.size() * (replicate == nullptr ? 1 : replicate->size())),
+      share_(1.0 / ranks_),
+      groups_(std::make_unique<FsdpGroups>(world, shard, replicate, units_.front()->options().reduce_over_world,
+                                           NeighbourCounts(units_))),
+      calls_(std::make_unique<JoinCalls>(units_)),
+      order_(std::make_unique<UnitOrder>()),
+      gatherer_(std::make_unique<UnitGatherer>(units_, *groups_, *calls_, traffic_)),
+      reductions_(std::make_unique<GradientReductions>(*groups_, *calls_, traffic_)),
+      backward_(std::make_unique<BackwardCycle>()) {}
 
 FsdpRoot::~FsdpRoot() {
   // Units go later, and may have been gathering ahead.
-  for (comm::Communicator* group : OwnGroups()) NoteGroupEnd(*group);
+  for (comm::Communicator* group : groups_->All()) NoteGroupEnd(*group);
   // An exception of the user's has ended a pass, here or in Join: the other ranks wait for what this one won't send.
-  if (backward_ || !reductions_.empty()) AbortGroups("FullyShardedDataParallel was destroyed within a backward pass");
-  AwaitReductions();
-  reductions_.clear();
-  // What is under way is given up, and no peer takes it for done from now on.
-  for (auto* group : {&gather_group_, &reduce_group_, &world_group_}) group->reset();
+  if (backward_->begun() || !reductions_->empty()) {
+    groups_->Abort("FullyShardedDataParallel was destroyed within a backward pass");
+  }
+  reductions_->Await();
+  reductions_->Drop();
+  groups_->CloseWindowGroups();
   for (const auto& unit : units_) unit->LeaveWindows();
 }
 
-void FsdpRoot::MakeNeighbours() {
-  for (const auto& unit : units_) {
-    const int count = unit->backward_ranks();
-    if (count == 0 || neighbours_.count(count) > 0) continue;
-    std::vector<int> ranks(count);
-    std::iota(ranks.begin(), ranks.end(), shard_.rank() / count * count);
-    auto group = shard_.Subgroup(ranks);
-    ThrowUnlessOk(group.status(), "making the neighbours of reshard_after_forward");
-    neighbours_[count] = *std::move(group);
-  }
-}
+comm::Communicator& FsdpRoot::norm_group() const { return groups_->reduce(); }
 
-std::vector<comm::Communicator*> FsdpRoot::OwnGroups() const {
-  std::vector<comm::Communicator*> groups;
-  for (const auto* group : {&gather_group_, &reduce_group_, &replicate_group_, &world_group_}) {
-    if (*group != nullptr) groups.push_back(group->get());
-  }
-  for (const auto& [ranks, group] : neighbours_) groups.push_back(group.get());
-  return groups;
-}
-
-void FsdpRoot::StartUnshard(FsdpUnit& unit) {
-  if (!unit.sharded()) return;
-  const bool kept = unit.kept_numel() > 0;
-  if (unit.gathers()) {
-    Tell(kept ? Step::kGatherKept : Step::kGather, unit);
-    EnterWindows();
-  }
-  unit.StartUnshard(*gather_group_, kept ? neighbours_.at(unit.backward_ranks()).get() : nullptr, pool_);
-  if (!unit.gathers()) return;
-  ++traffic_.gathers;
-  traffic_.gathered_bytes += unit.gathered_bytes();
-}
-
-// Names what differs where ranks have made different models: what their calls would differ in tells only of lengths.
-void FsdpRoot::CheckSameUnits() {
-  std::vector<std::string> lines;
-  for (size_t i = 0; i < units_.size(); ++i) {
-    const std::string unit = "unit " + std::to_string(i) + ", ";
-    if (units_[i]->parameters().empty()) lines.push_back(unit + "without parameters");
-    for (const FsdpParameter& parameter : units_[i]->parameters()) {
-      lines.push_back(unit + Describe(parameter, parameter.sizes));
-    }
-  }
-  CheckSameOnAllRanks(*gather_group_, "FullyShardedDataParallel", lines);
-}
-
-// Before the first gathering, which all ranks of the shard group do. Room is for what is trainable then: frozen units
-// may be most of a model. Where they are thawed after all, their gradients lie in ordinary memory.
-void FsdpRoot::EnterWindows() {
-  if (std::exchange(in_windows_, true)) return;
-  CheckSameUnits();
-  size_t bytes = 0;
-  for (const auto& unit : units_) bytes = std::max(bytes, unit->trainable() ? unit->flat_gradient_bytes() : 0);
-  // Two flat gradients exist at a time, see LaunchReduction.
-  const auto trainable =
-      std::count_if(units_.begin(), units_.end(), [](const auto& unit) { return unit->trainable(); });
-  const auto pool =
-      std::make_shared<WindowPool>(*reduce_group_, bytes, static_cast<int>(std::min<int64_t>(2, trainable)));
-  for (const auto& unit : units_) unit->EnterWindows(*gather_group_, pool);
-}
-
-// A forward pass that no backward pass followed, or one that failed, leaves units gathered, maybe with old values. What
-// a backward pass has brought before an exception ended it must not get into the next average; nor what passes before
-// it have left in the shards, which have no .grad until then: nobody could have zeroed it.
+// Prepares for a pass. A forward pass without a backward pass, or one that failed, leaves units gathered, maybe with
+// old values. Gradients that a backward pass has brought before an exception ended it must not get into the next
+// average. Nor must gradients that passes before it have left in the shards, which have no .grad until then: nobody
+// could have zeroed it.
 void FsdpRoot::StartOver() {
   for (const auto& unit : units_) {
-    unit->Reshard(pool_);
-    if (backward_) unit->DropFlatGradient();
-    unit->RestoreShardGradients();
-    if (backward_ && concerns_others_) unit->DropShardGradients();
-    unit->ExpectAllGradients();
+    UnitGradients& gradients = unit->gradients();
+    gatherer_->Reshard(*unit);
+    if (backward_->begun()) gradients.flat().Drop();
+    gradients.Restore();
+    if (backward_->concerns_others()) gradients.DropShards();
+    gradients.Expect();
   }
-  backward_ = false;
-  AwaitReductions();
-  reductions_.clear();
-  if (!order_.empty()) last_order_ = std::exchange(order_, {});
+  backward_->End();
+  reductions_->Await();
+  reductions_->Drop();
+  order_->Close();
+}
+
+// An exception of the user's has ended the last backward pass here. Where one has on all ranks, they go on together.
+void FsdpRoot::AgreeOnGivingUp() {
+  const std::string message =
+      "FullyShardedDataParallel: an exception has ended the last backward pass of this rank, and not in the same place "
+      "on all ranks: what they have sent each other or accumulated no longer fits; wrap the module anew";
+  std::vector<comm::Communicator*> groups = groups_->All();
+  // Ranks that are through with this iteration wait in Join's group for the next one.
+  if (calls_->group() != nullptr) groups.push_back(calls_->group());
+  const absl::Status agreed = AgreeThatPassEnded(groups, calls_->all_have_inputs(), message);
+  if (agreed.ok()) return;
+  Fail(message);
+  ThrowUnlessOk(agreed, message);
 }
 
 void FsdpRoot::BeginForward() {
   TORCH_CHECK(
-      !backward_ || !pass_.goes_on_here(),
+      !backward_->goes_on_here(),
       "FullyShardedDataParallel: the whole model runs forward within a backward pass of its own, whose gradients "
       "would be lost. In a hook: run it after backward(). In a checkpointed function: checkpoint all its forward "
       "passes, or blocks within it");
-  if (backward_ && concerns_others_) AgreeOnGivingUp();
-  int ranks = ranks_;
-  if (join_ != nullptr) {
-    const JoinIteration iteration = join_->Begin(*joinable_, static_cast<int>(Step::kForward));
-    if (!join_->options().divide_by_initial_world_size) ranks = iteration.active_count();
-  }
+  if (backward_->concerns_others()) AgreeOnGivingUp();
+  const int divisor = calls_->Begin(ranks_);
   StartOver();
-  set_share(ranks);
+  set_share(divisor);
   counts_runs_ = at::GradMode::is_enabled();
-  for (const auto& unit : units_) unit->KeepRuns();
-}
-
-// It would take the whole parameters away, and what was changed in them.
-void FsdpRoot::RefuseWhileSummoned(const char* pass) const {
-  TORCH_CHECK(summoned_ == 0, "FullyShardedDataParallel: a ", pass,
-              " pass under SummonFullParams, where parameters are whole and may have changed; run it after that");
+  for (const auto& unit : units_) unit->runs().Keep();
 }
 
 void FsdpRoot::PreForward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
-  RefuseWhileSummoned("forward");
-  if (outermost(unit)) BeginForward();
-  if (counts_runs_ && !backward_) unit.BeginRun(++time_);  // what a checkpoint calls again in backward is no other run
-  StartUnshard(unit);
-  if (unit.options().forward_prefetch) PrefetchForward(unit);
-  unit.FinishUnshard();
-  order_.push_back(&unit);
+  RefuseWhileSummoned(summoned(), "forward");
+  if (&unit == units_.front().get()) BeginForward();
+  // A checkpoint that calls the unit again in backward makes no other run.
+  if (counts_runs_ && !backward_->begun()) unit.runs().Begin(++time_);
+  gatherer_->Start(unit);
+  FsdpUnit* next = unit.options().forward_prefetch ? order_->NextForward(unit) : nullptr;
+  if (next != nullptr) gatherer_->Start(*next);
+  unit.weights().Finish();
+  order_->Add(unit);
   if (at::GradMode::is_enabled()) unit.AddGradientHooks(shared_from_this());
-}
-
-void FsdpRoot::PrefetchForward(const FsdpUnit& unit) {
-  const size_t place = order_.size();
-  if (place + 1 < last_order_.size() && last_order_[place] == &unit) StartUnshard(*last_order_[place + 1]);
-}
-
-// Of units that this forward pass has left out: their shards, which peers read until then, may be written next.
-void FsdpRoot::DropPrefetched() {
-  for (const auto& unit : units_) {
-    if (unit->gathering()) unit->Reshard(pool_);
-  }
 }
 
 void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
   runtime::MutexLock lock(mutex_);
-  if (outermost(unit)) DropPrefetched();
-  if (counts_runs_ && !backward_) unit.EndRun(++time_);
-  if (!at::GradMode::is_enabled()) return unit.Reshard(pool_);
-  TORCH_CHECK(!outputs.empty() || !unit.trainable(), "FullyShardedDataParallel: the forward pass of the module with ",
-              unit.parameters().front().name,
+  const bool outermost = &unit == units_.front().get();
+  // Peers read the shards of units that were gathered ahead and left out; those may be written next.
+  for (const auto& each : units_) {
+    if (outermost && each->gathering()) gatherer_->Reshard(*each);
+  }
+  if (counts_runs_ && !backward_->begun()) unit.runs().End(++time_);
+  if (!at::GradMode::is_enabled()) return gatherer_->Reshard(unit);
+  TORCH_CHECK(!outputs.empty() || !unit.gradients().trainable(),
+              "FullyShardedDataParallel: the forward pass of the module with ", unit.parameters().front().name,
               " returned no tensor that can be found, so its backward pass can't be "
               "followed; return tensors, or give its type an overload of AppendTensors (trainer/base/tensors_of.h)");
-  if (unit.reshards_after_forward(outermost(unit))) unit.ReshardAfterForward(pool_);
+  if (unit.reshards_after_forward(outermost)) gatherer_->ReshardAfterForward(unit);
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
     output.register_hook([weak = weak_from_this(), weak_unit = unit.weak_from_this()](const at::Tensor&) {
@@ -196,17 +174,34 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
   }
 }
 
-void FsdpRoot::QueueFinish() {
-  if (backward_ && pass_.goes_on()) return;
-  if (backward_) {  // an exception has ended that one, and no forward pass came between
-    if (concerns_others_) AgreeOnGivingUp();
+// Waits for what was gathered ahead, because peers read the shards that the caller may step next.
+void FsdpRoot::AbandonForward(const FsdpUnit& unit) {
+  runtime::MutexLock lock(mutex_);
+  // The module around an inner unit may catch what was thrown, and go on.
+  if (&unit != units_.front().get() || backward_->begun()) return;
+  for (const auto& each : units_) {
+    try {
+      gatherer_->Reshard(*each);
+    } catch (const c10::Error&) {  // the group has failed: the next collective says so
+    }
+  }
+  // No backward pass will come to these runs, but one may come to those of a forward pass before.
+  for (const auto& each : units_) each->runs().Restore();
+  order_->Abandon();
+}
+
+// Called by each hook of a pass; the first one begins it.
+void FsdpRoot::BeginBackward() {
+  if (backward_->goes_on()) return;
+  if (backward_->begun()) {  // an exception has ended that one, and no forward pass came between
+    if (backward_->concerns_others()) AgreeOnGivingUp();
     StartOver();
   }
-  backward_ = true;
-  concerns_others_ = ConcernsOthers();
+  const auto state = ConcernsOthers(sync_, units_) ? BackwardCycle::State::kShared : BackwardCycle::State::kAlone;
   passing_.clear();
-  PlanReductions();
-  pass_.Begin([weak = weak_from_this()] {
+  for (const auto& unit : units_) unit->runs().TakeForBackward();
+  reductions_->Plan(order_->ForReductions(units_));
+  backward_->Begin(state, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) {
       runtime::MutexLock lock(self->mutex_);
       self->Finish();
@@ -214,219 +209,161 @@ void FsdpRoot::QueueFinish() {
   });
 }
 
-// Units that ran more than once come last, where they hold nobody up; then those that only earlier forward passes had.
-void FsdpRoot::PlanReductions() {
-  next_to_reduce_ = 0;
-  to_reduce_.clear();
-  // A second backward pass of one forward pass, or of one before the last, runs through the same units.
-  std::vector<FsdpUnit*> order = order_.empty() ? last_order_ : order_;
-  for (const auto& unit : units_) unit->TakeRuns();
-  std::stable_partition(order.begin(), order.end(), [](const FsdpUnit* unit) { return unit->repeated(); });
-  const auto add = [this](FsdpUnit* unit) {
-    if (std::find(to_reduce_.begin(), to_reduce_.end(), unit) == to_reduce_.end()) to_reduce_.push_back(unit);
-  };
-  std::for_each(order.rbegin(), order.rend(), add);
-  for (const auto& unit : units_) add(unit.get());
-}
-
 void FsdpRoot::PreBackward(FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
-  RefuseWhileSummoned("backward");
+  RefuseWhileSummoned(summoned(), "backward");
   try {
-    QueueFinish();
-    ReshardPassed(unit);
-    StartUnshard(unit);
-    if (unit.options().backward_prefetch == BackwardPrefetch::kBackwardPre) PrefetchBackward(unit);
-    unit.FinishUnshard();
+    BeginBackward();
+    ReshardPassed(passing_, unit, *gatherer_);
+    gatherer_->Start(unit);
+    if (unit.options().backward_prefetch == BackwardPrefetch::kBackwardPre) {
+      FsdpUnit* next = order_->NextBackward(unit);
+      // A unit that backward has reached is done, or has its parameters.
+      if (next != nullptr && !next->gradients().begun()) gatherer_->Start(*next);
+    }
+    unit.weights().Finish();
     unit.AddGradientHooks(shared_from_this());  // a checkpointed function builds its graph only now
-    unit.BeginBackward();
-    if (unit.frozen_in_part()) passing_.push_back(&unit);
+    unit.gradients().Begin();
+    if (unit.gradients().frozen_in_part()) passing_.push_back(&unit);
   } catch (...) {
     Fail(TextOfCaught());
     ThrowCaught("FullyShardedDataParallel");
   }
-}
-
-// Nodes of a graph run against the order in which they were made: those of a unit have run when backward comes to what
-// was over before it. (Not yet when that is within the unit, or around it.)
-void FsdpRoot::ReshardPassed(const FsdpUnit& next) {
-  const auto passed = [&](FsdpUnit* unit) { return next.ran_before(*unit) && unit->has_all_gradients(); };
-  for (FsdpUnit* unit : passing_) {
-    if (passed(unit)) unit->Reshard(pool_);
-  }
-  std::erase_if(passing_, passed);
-}
-
-// The one whose forward pass came before; after the root's own part, which has its parameters, the last.
-void FsdpRoot::PrefetchBackward(const FsdpUnit& unit) {
-  if (order_.empty()) return;
-  FsdpUnit* next = order_.back();
-  if (&unit != order_.front()) {
-    const auto found = std::find(order_.rbegin(), order_.rend(), &unit);
-    if (found == order_.rend()) return;
-    next = *(found + 1);
-  }
-  if (!next->in_backward()) StartUnshard(*next);  // else it is done, or has its parameters
 }
 
 void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
   runtime::MutexLock lock(mutex_);
-  if (!backward_) return;  // failed before
+  if (!backward_->begun()) return;  // failed before
   try {
-    unit.TakeGradient(parameter, share_);
+    unit.gradients().Take(parameter, share_);
     if (!unit.has_all_gradients()) return;
-    if (unit.borrowed() && !unit.frozen_in_part()) {
-      passing_.push_back(&unit);
-    } else if (!unit.frozen_in_part()) {
-      unit.Reshard(pool_);
+    if (!unit.gradients().frozen_in_part()) {
+      if (unit.weights().borrowed()) {
+        passing_.push_back(&unit);
+      } else {
+        gatherer_->Reshard(unit);
+      }
     }
-    LaunchReadyReductions();
+    if (sync_) reductions_->LaunchReady();
   } catch (...) {
     Fail(TextOfCaught());
     ThrowCaught("FullyShardedDataParallel");
   }
-}
-
-void FsdpRoot::LaunchReadyReductions() {
-  for (; sync_ && next_to_reduce_ < to_reduce_.size(); ++next_to_reduce_) {
-    FsdpUnit& unit = *to_reduce_[next_to_reduce_];
-    if (!unit.trainable()) continue;
-    if (!unit.has_all_gradients()) return;
-    LaunchReduction(unit, unit.ReleaseFlatGradient());
-  }
-}
-
-void FsdpRoot::LaunchReduction(FsdpUnit& unit, at::Tensor flat) {
-  if (unit.padded_numel() == 0) return;
-  Tell(Step::kReduce, unit);
-  // The one before has ended by now, or else this rank waits: so two flat gradients exist at a time.
-  if (!reductions_.empty()) Replicate(reductions_.back());
-  Reduction reduction;
-  reduction.unit = &unit;
-  ++traffic_.reductions;
-  traffic_.reduced_bytes += static_cast<int64_t>(flat.nbytes());
-  if (unit.shards() == 1) {
-    reduction.reduced = std::move(flat);
-  } else {
-    StartScatter(reduction, std::move(flat));
-  }
-  reduction.scattering = true;
-  reductions_.push_back(std::move(reduction));
-}
-
-void FsdpRoot::StartScatter(Reduction& reduction, at::Tensor flat) {
-  const int64_t shard_numel = reduction.unit->shard_numel();
-  reduction.reduced = at::empty({shard_numel}, flat.options());
-  if (world_group_ == nullptr) {
-    reduction.work = ReduceScatter(*reduce_group_, AsBuffer(flat), AsBuffer(reduction.reduced), comm::ReduceOp::kSum);
-  } else {
-    std::vector<int64_t> counts, places;
-    for (int replica = 0; replica < replicate_->size(); ++replica) {
-      const int64_t begin = PieceBegin(shard_numel, replica), end = PieceBegin(shard_numel, replica + 1);
-      for (int shard = 0; shard < shard_.size(); ++shard) {
-        counts.push_back(end - begin);
-        places.push_back(shard * shard_numel + begin);
-      }
-    }
-    reduction.piece = at::empty({counts[world_group_->rank()]}, flat.options());
-    reduction.work = ReduceScatterV(*world_group_, AsBuffer(flat), {.counts = counts, .displacements = places},
-                                    AsBuffer(reduction.piece), comm::ReduceOp::kSum);
-  }
-  reduction.flat = std::move(flat);
-}
-
-// The first element of a shard that `replica` sums.
-int64_t FsdpRoot::PieceBegin(int64_t shard_numel, int replica) const {
-  return shard_numel * replica / replicate_->size();
-}
-
-// Ends the reduce-scatter and starts what follows it.
-void FsdpRoot::Replicate(Reduction& reduction) {
-  if (!reduction.scattering) return;
-  reduction.scattering = false;
-  const absl::Status status = reduction.work.Wait();
-  reduction.work = runtime::Work();
-  reduction.flat = at::Tensor();
-  ThrowUnlessAllCame(status, "reducing the gradients from " + reduction.unit->parameters().front().name);
-  if (replicate_group_ == nullptr || replicate_group_->size() == 1) return;
-  traffic_.replicated_bytes += static_cast<int64_t>(reduction.reduced.nbytes());
-  const comm::Buffer buffer = AsBuffer(reduction.reduced);
-  if (reduction.piece.defined()) {
-    std::vector<int64_t> counts;
-    for (int replica = 0; replica < replicate_->size(); ++replica) {
-      counts.push_back(PieceBegin(buffer.count, replica + 1) - PieceBegin(buffer.count, replica));
-    }
-    reduction.work =
-        AllGatherV(*replicate_group_, AsBuffer(reduction.piece), buffer, {.counts = counts, .displacements = {}});
-  } else {
-    reduction.work = AllReduce(*replicate_group_, buffer, buffer, comm::ReduceOp::kSum);
-  }
-}
-
-void FsdpRoot::FinishReductions() {
-  for (Reduction& reduction : reductions_) Replicate(reduction);
-  for (Reduction& reduction : reductions_) {
-    const absl::Status status = reduction.work.Wait();
-    reduction.work = runtime::Work();
-    ThrowUnlessAllCame(status, "averaging the gradients from " + reduction.unit->parameters().front().name);
-    reduction.unit->SetShardGradients(reduction.reduced);
-  }
-  reductions_.clear();
 }
 
 void FsdpRoot::Finish() {
-  if (!backward_) return;
+  if (!backward_->begun()) return;
   try {
-    for (const auto& unit : units_) unit->Reshard(pool_);
-    // What is left had parameters without gradients, or waited for units that had.
-    for (; sync_ && next_to_reduce_ < to_reduce_.size(); ++next_to_reduce_) {
-      FsdpUnit& unit = *to_reduce_[next_to_reduce_];
-      if (unit.trainable() && unit.in_backward()) LaunchReduction(unit, unit.ReleaseFlatGradient());
-    }
-    if (sync_) Tell(Step::kFinish, *units_.front());
-    FinishReductions();
+    gatherer_->ReshardAll();
+    if (sync_) reductions_->LaunchRest();
+    if (sync_) calls_->Tell(JoinCalls::Step::kFinish, *units_.front());
+    reductions_->Finish();
     for (const auto& unit : units_) {
-      unit->RestoreShardGradients();
-      unit->ExpectAllGradients();
+      unit->gradients().Restore();
+      unit->gradients().Expect();
     }
   } catch (...) {
     Fail(TextOfCaught());
     ThrowCaught("FullyShardedDataParallel");
   }
-  backward_ = false;
-  if (!order_.empty()) last_order_ = std::exchange(order_, {});
-}
-
-void FsdpRoot::ForgetOrder() {
-  runtime::MutexLock lock(mutex_);
-  order_.clear();
-  last_order_.clear();
-  for (const auto& unit : units_) {
-    unit->Reshard(pool_);
-    unit->ForgetRuns();  // those that only answered have none
-  }
+  backward_->End();
+  order_->Close();
 }
 
 void FsdpRoot::set_share(int ranks) {
   const double share = 1.0 / ranks;
-  // What no_sync has accumulated is part of the next average, and so of its share.
+  // Gradients that no_sync has accumulated are part of the next average, and so of its share.
   for (const auto& unit : units_) {
-    if (share != share_) unit->ScaleFlatGradient(share / share_);
+    if (share != share_) unit->gradients().flat().Scale(share / share_);
   }
   share_ = share;
 }
 
+void FsdpRoot::set_join(Join* join, Joinable* joinable) {
+  runtime::MutexLock lock(mutex_);
+  calls_->Set(join, joinable);
+}
+
+void FsdpRoot::EndInputs() {
+  runtime::MutexLock lock(mutex_);
+  if (!backward_->concerns_others()) return;
+  AgreeOnGivingUp();
+  StartOver();
+}
+
+std::string FsdpRoot::NameOf(int call) const { return calls_->NameOf(call); }
+
+void FsdpRoot::Shadow(int call, int active) {
+  runtime::MutexLock lock(mutex_);
+  try {
+    const auto [step, unit] = calls_->Read(call);
+    switch (step) {
+      case JoinCalls::Step::kForward:
+        StartOver();
+        set_share(calls_->DivisorOf(ranks_, active));
+        drops_gradients_ = true;
+        return;
+      case JoinCalls::Step::kGather:
+        gatherer_->Reshard(unit);  // forgets what an earlier forward left
+        [[fallthrough]];
+      case JoinCalls::Step::kGatherKept:
+        gatherer_->Start(unit);
+        gatherer_->ReshardAfterForward(unit);
+        return;
+      case JoinCalls::Step::kReduce:
+        // Loops zero gradients before each backward pass that averages; nobody does here.
+        if (std::exchange(drops_gradients_, false)) {
+          for (const auto& each : units_) each->gradients().DropShards();
+        }
+        // Reduces what this rank's inputs have accumulated under no_sync, or nothing.
+        reductions_->Launch(unit);
+        return;
+      case JoinCalls::Step::kFinish:
+        reductions_->Finish();
+        for (const auto& each : units_) {
+          gatherer_->Reshard(*each);  // forgets what it kept among neighbours: the step makes that old
+          each->gradients().Expect();
+        }
+        return;
+    }
+  } catch (...) {
+    Fail(TextOfCaught());
+    ThrowCaught("FullyShardedDataParallel");
+  }
+}
+
+void FsdpRoot::Abort(const std::string& why) {
+  runtime::MutexLock lock(mutex_);
+  Fail(why);
+}
+
+// Ends the pass here and on the other ranks, which wait for what this one won't send.
+void FsdpRoot::Fail(const std::string& why) {
+  backward_->End();
+  groups_->Abort(why);
+  reductions_->Await();
+}
+
+void FsdpRoot::ForgetOrder() {
+  runtime::MutexLock lock(mutex_);
+  order_->Forget();
+  for (const auto& unit : units_) {
+    gatherer_->Reshard(*unit);
+    unit->runs().Forget();  // ranks that only answered have none
+  }
+}
+
 void FsdpRoot::UnshardAll() {
   runtime::MutexLock lock(mutex_);
-  TORCH_CHECK(join_ == nullptr || join_->all_have_inputs(),
+  TORCH_CHECK(calls_->all_have_inputs(),
               "FullyShardedDataParallel: SummonFullParams under Join, where a rank has no inputs (or none has begun an "
               "iteration): that rank has yet to do its step; do it after Join::run");
   for (const auto& unit : units_) {
     // Forgets what an earlier forward pass left or, where it ended in an exception, was gathering: shards may be newer.
-    if (!unit->unsharded()) unit->Reshard(pool_);
-    StartUnshard(*unit);
+    if (!unit->unsharded()) gatherer_->Reshard(*unit);
+    gatherer_->Start(*unit);
   }
-  for (const auto& unit : units_) unit->FinishUnshard();
+  for (const auto& unit : units_) unit->weights().Finish();
   ++summoned_;
 }
 
@@ -434,8 +371,8 @@ void FsdpRoot::ReshardAll(bool writeback) {
   runtime::MutexLock lock(mutex_);
   --summoned_;
   for (const auto& unit : units_) {
-    if (writeback) unit->WriteBack();
-    unit->Reshard(pool_);
+    if (writeback) unit->weights().WriteBack();
+    gatherer_->Reshard(*unit);
   }
 }
 
@@ -445,7 +382,7 @@ void FsdpRoot::Reshard() {
       summoned_ == 0,
       "FullyShardedDataParallel: shards are asked for under SummonFullParams, where parameters are whole and may "
       "have changed; save, load and initialise after it");
-  for (const auto& unit : units_) unit->Reshard(pool_);
+  gatherer_->ReshardAll();
 }
 
 }  // namespace cohort::trainer

@@ -9,28 +9,30 @@
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/wrapped_name.h"
+#include "cohort/trainer/parallel/fsdp/flat_parameters.h"
 #include "cohort/trainer/state/deferred_init.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/transfer/broadcast.h"
+#include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/same_on_all_ranks.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
 namespace {
 
-// With names.
+// Buffers with their names.
 using Buffers = std::vector<std::pair<std::string, at::Tensor>>;
 // The modules whose parameters a unit has.
 using Modules = std::vector<std::weak_ptr<const torch::nn::Module>>;
 
-// Else its parameters, which are shards, would be taken for whole ones and sharded again.
+// Refuses modules whose parameters are shards, which would be taken for whole ones and sharded again.
 void CheckOutsideOfUnits(const torch::nn::Module& module) {
   TORCH_CHECK(!IsInUnit(module), "FullyShardedDataParallel: the parameters of module ", module.name(),
               " are sharded already, by itself or with those of a module around it: shard from the inside out, "
               "each module before those that hold it");
 }
 
-// The parameters and buffers of `module` outside wrapped modules, each once, and whose they are.
+// Finds the parameters and buffers of `module` outside wrapped modules, each once, and the modules that have them.
 void Collect(const torch::nn::Module& module, const std::string& prefix, std::set<const void*>& seen,
              std::vector<FsdpParameter>& parameters, Buffers& buffers, Modules& modules) {
   modules.push_back(module.weak_from_this());
@@ -49,11 +51,63 @@ void Collect(const torch::nn::Module& module, const std::string& prefix, std::se
   }
 }
 
-// To Join; others are FsdpRoot's.
+// The number of clip_grad_norm_ for Join. Smaller numbers are FsdpRoot's.
 constexpr int kClipCall = Joinable::kMostCalls - 1;
+
+// The module's own unit and those within, each once, from the outermost one on.
+std::vector<FullyShardedModule*> Within(FullyShardedModule& outermost) {
+  std::vector<FullyShardedModule*> found = {&outermost};
+  for (const auto& module : outermost.sharded_module().modules(/*include_self=*/false)) {
+    FullyShardedModule* shards = ShardsOf(*module);
+    if (shards != nullptr && std::find(found.begin(), found.end(), shards) == found.end()) found.push_back(shards);
+  }
+  return found;
+}
 
 bool IsHybrid(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
+}
+
+// The names of the first few parameters.
+std::string NamesOf(const FsdpUnit& unit) {
+  std::string names;
+  for (const FsdpParameter& parameter : unit.parameters()) {
+    if (names.size() > 100) return names + ", ...";
+    names += (names.empty() ? "" : ", ") + parameter.name;
+  }
+  return names.empty() ? "its parameters" : names;
+}
+
+// Refuses a group in which two ranks share the shards: they have different elements, whose average is nonsense.
+void RefuseOverlap(const comm::Communicator& shard, const comm::Communicator& group, const FsdpUnit& unit) {
+  const int self = shard.members()[shard.rank()];
+  for (const int member : shard.members()) {
+    const auto found = std::find(group.members().begin(), group.members().end(), member);
+    TORCH_CHECK(member == self || found == group.members().end(), "DistributedDataParallel: ranks ", self, " and ",
+                member, " have different shards of ", NamesOf(unit),
+                ", which can't be averaged, and both are in its group; give it a group that has one rank of each set "
+                "of shards, or shard over a DeviceMesh of (replicas, shards)");
+  }
+}
+
+// Compares the shards of the group's ranks. All ranks throw, or none.
+void CheckSameShards(const std::array<int64_t, 3>& mine, comm::Communicator& group) {
+  const auto count = static_cast<int64_t>(mine.size());
+  std::vector<int64_t> all(count * group.size());
+  runtime::Work work = AllGather(group, comm::ConstBuffer(mine.data(), count),
+                                 comm::Buffer(all.data(), static_cast<int64_t>(all.size())));
+  ThrowUnlessOk(work.Wait(), "comparing the shards of the replicas");
+  for (int rank = 1; rank < group.size(); ++rank) {
+    const int64_t* theirs = all.data() + count * rank;
+    if (std::equal(theirs, theirs + count, all.data())) continue;
+    const auto text = [](const int64_t* of) {
+      return "shard " + std::to_string(of[0]) + " of " + std::to_string(of[1]) + " with " + std::to_string(of[2]) +
+             " elements";
+    };
+    throw DistributedError(absl::StatusCode::kFailedPrecondition,
+                           "DistributedDataParallel: its ranks must have equal shards, but rank 0 has " +
+                               text(all.data()) + " and rank " + std::to_string(rank) + " has " + text(theirs));
+  }
 }
 
 }  // namespace
@@ -116,16 +170,8 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
 // Parameters stay with the module, as shards.
 FullyShardedModule::~FullyShardedModule() { ForgetUnit(*this); }
 
-std::vector<FullyShardedModule*> FullyShardedModule::Within() {
-  std::vector<FullyShardedModule*> found = {this};
-  for (const auto& module : sharded_.modules(/*include_self=*/false)) {
-    FullyShardedModule* shards = ShardsOf(*module);
-    if (shards != nullptr && std::find(found.begin(), found.end(), shards) == found.end()) found.push_back(shards);
-  }
-  return found;
-}
-
-// Gradients are averaged over this outermost module's replicas, which must have begun with the same values.
+// Whether `inner` is replicated as this outermost module is. Gradients are averaged over the outermost module's
+// replicas, which must have begun with the same values.
 bool FullyShardedModule::HasReplicasOf(const FullyShardedModule& inner) const {
   const auto more_than_one = [](const comm::Communicator* group) { return group != nullptr && group->size() > 1; };
   if (!more_than_one(inner.replicate_)) return !more_than_one(replicate_) || replicates_within_;
@@ -135,7 +181,7 @@ bool FullyShardedModule::HasReplicasOf(const FullyShardedModule& inner) const {
 FsdpRoot& FullyShardedModule::root() {
   if (root_ != nullptr) return *root_;
   std::vector<std::shared_ptr<FsdpUnit>> units;
-  const std::vector<FullyShardedModule*> within = Within();
+  const std::vector<FullyShardedModule*> within = Within(*this);
   std::set<const void*> seen;
   for (FullyShardedModule* each : within) {
     TORCH_CHECK(each->root_ == nullptr,
@@ -157,12 +203,30 @@ FsdpRoot& FullyShardedModule::root() {
   return *root_;
 }
 
+void FullyShardedModule::ReplicateOver(comm::Communicator& group) {
+  TORCH_CHECK(root_ == nullptr, "DistributedDataParallel: the shards were used before they were wrapped; wrap first");
+  TORCH_CHECK(replicate_ == nullptr && !options_.reduce_over_world,
+              "DistributedDataParallel: the shards are replicated by their DeviceMesh or sharding strategy already");
+  std::vector<at::Tensor> state;
+  int64_t elements = 0;
+  for (FullyShardedModule* each : Within(*this)) {
+    for (const FsdpParameter& parameter : each->unit_->parameters()) state.push_back(parameter.tensor);
+    elements += each->unit_->weights().shard_numel();
+  }
+  RefuseOverlap(*shard_, group, *unit_);
+  CheckSameShards({shard_->rank(), shard_->size(), elements}, group);
+  for (const auto& [name, buffer] : unwrapped_buffers()) state.push_back(buffer);
+  BroadcastTensors(group, state, 0, "broadcasting the first replica's parameters and buffers");
+  replicate_ = &group;
+  replicates_within_ = true;
+}
+
 void FullyShardedModule::PreForward() { root().PreForward(*unit_); }
 
 void FullyShardedModule::PostForward(const std::vector<at::Tensor>& outputs) {
   root_->PostForward(*unit_, outputs);
-  // Autocast's casts of weights, which it keeps until its guard goes: of all units they would be a copy of the model,
-  // and an older one once an optimizer has stepped the shards.
+  // Autocast keeps its casts of weights until its guard goes. For all units they would be a copy of the model, and an
+  // old one once an optimizer has stepped the shards.
   at::autocast::clear_cache();
 }
 
@@ -282,7 +346,8 @@ void FullyShardedModule::Shadow(int call, const JoinIteration& iteration) {
   clip_grad_norm_(given[0], given[1]);
 }
 
-// Ranks that have only answered don't know the order of the last forward pass, by which the others gather ahead.
+// Forgets the order of the last forward pass, by which units are gathered ahead: ranks that only answered don't know
+// it.
 void FullyShardedModule::AfterJoin(const JoinIteration& last) {
   if (last.active_count() < last.size()) root().ForgetOrder();
 }

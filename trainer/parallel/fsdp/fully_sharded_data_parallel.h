@@ -1,4 +1,4 @@
-// FullyShardedDataParallel: parameters, gradients and optimizer state are split among the ranks (ZeRO stage 3), after
+// FullyShardedDataParallel splits parameters, gradients and optimizer state among the ranks (ZeRO stage 3), after
 // torch.distributed.fsdp.
 //
 //   struct Model : torch::nn::Module {
@@ -6,28 +6,28 @@
 //             std::make_shared<Block>(), *world)));  // innermost first; forward() as before
 //   };
 //   auto model = std::make_shared<FullyShardedDataParallel<Model>>(std::make_shared<Model>(), *world);
-//   torch::optim::Adam optimizer(model->parameters(), 1e-3);  // of this rank's shards
+//   torch::optim::Adam optimizer(model->parameters(), 1e-3);  // steps this rank's shards
 //   auto loss = model->forward(images).pow(2).mean();
 //   loss.backward();              // shards' .grad are averages when this returns
 //   model->clip_grad_norm_(1.0);  // by the norm over all ranks
 //   optimizer.step();
 //
-// Each parameter is cut along its first dimension as torch.chunk does: between steps it has this rank's rows only,
+// Each parameter is cut along its first dimension as torch.chunk does. Between steps it has this rank's rows only,
 // maybe none, and so have its gradient and the optimizer's state.
 //
-// One unit is the parameters of a wrapped module without those of wrapped modules inside it: they are gathered together
-// before its forward, freed after, gathered again in backward. Over a 2-D DeviceMesh (rows replicate, columns shard)
-// shards are replicated: HYBRID_SHARD.
+// One unit is the parameters of a wrapped module without those of wrapped modules inside it. They are gathered together
+// before its forward, freed after, and gathered again in backward. Over a 2-D DeviceMesh (rows replicate, columns
+// shard) shards are replicated: HYBRID_SHARD.
 //
 // DistributedDataParallel around the outermost module, over the ranks that have equal shards, means the same
-// (parallelize/replicated_shards.h); around anything else that holds shards it is refused by name. Modules that are
-// sharded where they are, without a wrapper: fully_shard.h.
+// (parallelize/replicated_shards.h). Around anything else that holds shards it is refused by name. fully_shard.h shards
+// modules without a wrapper.
 //
-// Where modules share a parameter, parameters() lists it twice: give optimizers DistinctParameters(model->parameters())
+// If modules share a parameter, parameters() lists it twice. Give optimizers DistinctParameters(model->parameters())
 // (distinct_parameters.h), or they step it twice.
 //
-// Where PyTorch warns or goes wrong: every unit must run in every backward pass on all ranks alike. Ranks that have
-// different numbers of batches train under Join (join.h); without it the errors of those that wait name it.
+// Every unit must run in every backward pass, on all ranks alike. Ranks that have different numbers of batches train
+// under Join (join.h); without it the errors of the ranks that wait name it.
 #pragma once
 
 #include <exception>
@@ -49,7 +49,7 @@
 
 namespace cohort::trainer {
 
-// While it lives, backward passes of the model accumulate whole gradients without reducing them.
+// While the guard lives, backward passes of the model accumulate whole gradients without reducing them.
 class [[nodiscard]] FsdpNoSyncGuard {
  public:
   explicit FsdpNoSyncGuard(FsdpRoot& root) : root_(root), before_(root.sync()) { root_.set_sync(false); }
@@ -62,9 +62,21 @@ class [[nodiscard]] FsdpNoSyncGuard {
   bool before_;
 };
 
+// `value` with its tensors changed by `change`. It is `value` itself where MapTensors (tensors_of.h) knows no tensors.
+template <typename T, typename Change>
+decltype(auto) WithTensors(const T& value, const Change& change) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    return change(value);
+  } else if constexpr (Mappable<T>) {
+    return MapTensors(value, TensorMap{change});
+  } else {
+    return (value);
+  }
+}
+
 class FullyShardedModule;
 
-// Between PreForward and PostForward: abandons the forward pass when it ends in an exception.
+// Stands between PreForward and PostForward, and abandons the forward pass when an exception ends it.
 class ForwardGuard {
  public:
   explicit ForwardGuard(FullyShardedModule& module) : module_(&module) {}
@@ -77,39 +89,42 @@ class ForwardGuard {
   FullyShardedModule* module_;
 };
 
-// Everything that does not depend on the module's forward signature.
+// The part of FullyShardedDataParallel that does not depend on the module's forward signature.
 class FullyShardedModule : public ShardedModule, public Joinable {
  public:
   ~FullyShardedModule() override;
 
-  // By forward. The first two are FsdpRoot's: collective; block; throw DistributedError and c10::Error. Afterwards
-  // autocasting has forgotten its casts of weights.
+  // Forward calls these, which are FsdpRoot's. Collective; block. Throw DistributedError and c10::Error. Autocasting
+  // has forgotten its casts of weights after PostForward.
   void PreForward();
   void PostForward(const std::vector<at::Tensor>& outputs);
-  // By forward instead of PostForward when the module has thrown: parameters are shards afterwards, if this is the
-  // outermost module, so that an optimizer may step them. Throws nothing.
+  // Forward calls this instead of PostForward when the module has thrown. After that of the outermost module all
+  // parameters are shards, so that an optimizer may step them. Throws nothing.
   void AbandonForward();
   at::Tensor CastInput(const at::Tensor& input) const;
   at::Tensor CastOutput(const at::Tensor& output) const;
-  // All of these around `call`, which computes what forward does: collective; blocks. Throws what they throw, and what
-  // `call` does; units that it has left gathered are sharded by the next forward pass.
+  // Does all of these around `call`, which computes what forward does. Collective; blocks. Throws what they throw, and
+  // what `call` throws. Units that it has left gathered are sharded by the next forward pass.
   template <typename Call, typename... Inputs>
   auto Run(const Call& call, const Inputs&... inputs) {
     PreForward();
     ForwardGuard guard(*this);
-    auto output = call(Cast(inputs)...);
+    const auto cast_input = [this](const at::Tensor& tensor) { return CastInput(tensor); };
+    const auto cast_output = [this](const at::Tensor& tensor) { return CastOutput(tensor); };
+    auto output = call(WithTensors(inputs, cast_input)...);
     PostForward(TensorsOf(output));
     guard.Dismiss();
-    if constexpr (std::is_same_v<decltype(output), at::Tensor>) {
-      return CastOutput(output);
+    if constexpr (Mappable<decltype(output)>) {
+      return WithTensors(output, cast_output);
     } else {
-      return MapOutput(std::move(output));
+      return output;
     }
   }
 
-  // The following are for the outermost module, after all wrapping; the first of them (or forward) settles that.
+  // The following are for the outermost module, after all wrapping. The first call of one, or of forward, settles which
+  // module that is.
   //
-  // Scales the shards' gradients so that the norm of all gradients together is at most max_norm; returns the norm
+  // Scales the shards' gradients so that the norm of all gradients together is at most max_norm. Returns the norm
   // before. Collective; blocks.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
   const torch::nn::Module& sharded_module() const override { return sharded_; }
@@ -120,58 +135,40 @@ class FullyShardedModule : public ShardedModule, public Joinable {
   FsdpRoot& root();
   FsdpNoSyncGuard no_sync() { return FsdpNoSyncGuard(root()); }
 
-  // torch::save and torch::load of shards would be wrong without a word: they throw c10::Error, but under
-  // SummonFullParams and where one rank has all. SaveTrainingState and LoadTrainingState do it.
+  // torch::save and torch::load of shards would be wrong silently. They throw c10::Error unless parameters are whole:
+  // under SummonFullParams, or on one rank. Use SaveTrainingState and LoadTrainingState.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
-  // Throws c10::Error that names `call` where parameters are shards.
+  // Throws c10::Error, which names `call`, if parameters are shards.
   void RefuseShards(const char* call) const;
 
   // Replicates the shards over `group`, which outlives this, with the values of its rank 0. Collective over `group`;
-  // blocks. Throws DistributedError (kFailedPrecondition: its ranks have other shards), and c10::Error for what can't
-  // be replicated: ranks of `group` that share the shards, modules that were used or are replicated already.
+  // blocks. Throws DistributedError kFailedPrecondition if its ranks have other shards. Throws c10::Error if ranks of
+  // `group` share the shards, and for modules that were used or are replicated already.
   void ReplicateOver(comm::Communicator& group);
   int place() const override;
   int places() const override;
 
-  // All of them; shards that DistributedDataParallel replicates have no such group, and throw c10::Error.
+  // The group of all ranks. Throws c10::Error for shards that DistributedDataParallel replicates, which have none.
   comm::Communicator& join_group() override;
   void Shadow(int call, const JoinIteration& iteration) override;
   void AfterInputs() override { root().EndInputs(); }
   void AfterJoin(const JoinIteration& last) override;
   std::string NameOf(int call) const override;
-  // Nothing where there are none yet, maybe because they can't be made.
+  // Does nothing while there are no groups, maybe because they can't be made.
   void AbortGroups(const std::string& why) override {
     if (root_ != nullptr) root_->Abort(why);
   }
 
  protected:
-  // Shards `module`'s parameters but for those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
+  // Shards `module`'s parameters without those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
   // this, as does `world`, which has the ranks of both. Collective when modules are synchronised; blocks.
   FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
                      comm::Communicator* replicate, const FullyShardedDataParallelOptions& options);
   void OnJoin() override;
 
  private:
-  std::vector<FullyShardedModule*> Within();
   bool HasReplicasOf(const FullyShardedModule& inner) const;
-  at::Tensor Cast(const at::Tensor& input) const { return CastInput(input); }
-  template <typename T>
-  decltype(auto) Cast(const T& input) const {
-    if constexpr (Mappable<T>) {
-      return MapTensors(input, TensorMap{[this](const at::Tensor& tensor) { return CastInput(tensor); }});
-    } else {
-      return input;
-    }
-  }
-  template <typename T>
-  T MapOutput(T output) const {
-    if constexpr (Mappable<T>) {
-      return MapTensors(output, TensorMap{[this](const at::Tensor& tensor) { return CastOutput(tensor); }});
-    } else {
-      return output;
-    }
-  }
 
   torch::nn::Module& sharded_;
   comm::Communicator& world_;
@@ -184,9 +181,9 @@ class FullyShardedModule : public ShardedModule, public Joinable {
   std::shared_ptr<FsdpRoot> root_;  // shared by all units of the model
 };
 
-// While it lives, all parameters of the outermost `module` are whole. Collective at both ends. With `writeback`, what
-// was changed stays; all ranks must have changed the same. Its end throws what writing back meets, such as memory that
-// is not there, unless an exception is on its way already; the model must be wrapped anew then, on all ranks.
+// While the guard lives, all parameters of the outermost `module` are whole. Collective at both ends. With `writeback`,
+// changes stay; all ranks must have changed the same. The destructor throws an error of writing back, such as missing
+// memory, unless an exception is on its way already. The model must be wrapped again then, on all ranks.
 class [[nodiscard]] SummonFullParams {
  public:
   explicit SummonFullParams(FullyShardedModule& module, bool writeback = true)
@@ -203,7 +200,8 @@ class [[nodiscard]] SummonFullParams {
   int exceptions_;  // on their way when this was made
 };
 
-// What shards `module`: itself if it is a wrapper, or what fully_shard (fully_shard.h) made for it; null for none.
+// The FullyShardedModule of `module`: itself if it is a wrapper, or the one that fully_shard (fully_shard.h) made for
+// it. Null for other modules.
 FullyShardedModule* ShardsOf(torch::nn::Module& module);
 
 // The groups of a mesh's dimensions; null for the replicas of a mesh of one dimension. Throw c10::Error for meshes of
@@ -214,14 +212,14 @@ comm::Communicator* ReplicateGroup(DeviceMesh& mesh);
 template <typename ModuleType>
 class FullyShardedDataParallel : public FullyShardedModule {
  public:
-  // Over the ranks of `group`, which must outlive this.
+  // Shards over the ranks of `group`, which must outlive this.
   FullyShardedDataParallel(std::shared_ptr<ModuleType> module, comm::Communicator& group,
                            const FullyShardedDataParallelOptions& options = {})
       : FullyShardedModule(*module, group, &group, nullptr, options), module_(std::move(module)) {
     register_module(kFsdpWrapped, module_);
   }
-  // Over a mesh of two dimensions, the outer one of replicas and the inner one of shards, or of one of shards. The
-  // mesh and its world must outlive this.
+  // Shards over a mesh of one dimension, or of two, the outer one of replicas and the inner one of shards. The mesh and
+  // its world must outlive this.
   FullyShardedDataParallel(std::shared_ptr<ModuleType> module, DeviceMesh& mesh,
                            const FullyShardedDataParallelOptions& options = {})
       : FullyShardedModule(*module, mesh.world(), ShardGroup(mesh), ReplicateGroup(mesh), options),
@@ -229,7 +227,7 @@ class FullyShardedDataParallel : public FullyShardedModule {
     register_module(kFsdpWrapped, module_);
   }
 
-  // The module's forward, with whole parameters: Run.
+  // Calls the module's forward with whole parameters, by Run.
   template <typename... Inputs>
   auto forward(const Inputs&... inputs) {
     return Run([this](const auto&... given) { return module_->forward(given...); }, inputs...);

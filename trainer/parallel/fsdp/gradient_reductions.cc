@@ -1,0 +1,123 @@
+#include "cohort/trainer/parallel/fsdp/gradient_reductions.h"
+
+#include <utility>
+
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/parallel/fsdp/unit_gradients.h"
+#include "cohort/trainer/transfer/collectives.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+
+void GradientReductions::Plan(std::vector<FsdpUnit*> order) {
+  order_ = std::move(order);
+  next_ = 0;
+}
+
+void GradientReductions::LaunchReady() {
+  for (; next_ < order_.size(); ++next_) {
+    FsdpUnit& unit = *order_[next_];
+    if (!unit.gradients().trainable()) continue;
+    if (!unit.has_all_gradients()) return;
+    Launch(unit);
+  }
+}
+
+void GradientReductions::LaunchRest() {
+  for (; next_ < order_.size(); ++next_) {
+    FsdpUnit& unit = *order_[next_];
+    if (unit.gradients().trainable() && unit.gradients().begun()) Launch(unit);
+  }
+}
+
+void GradientReductions::Launch(FsdpUnit& unit) {
+  at::Tensor flat = unit.gradients().Release();
+  if (unit.padded_numel() == 0) return;
+  calls_.Tell(JoinCalls::Step::kReduce, unit);
+  if (!under_way_.empty()) Replicate(under_way_.back());
+  Reduction reduction;
+  reduction.unit = &unit;
+  ++traffic_.reductions;
+  traffic_.reduced_bytes += static_cast<int64_t>(flat.nbytes());
+  if (unit.shards() == 1) {
+    reduction.reduced = std::move(flat);
+  } else {
+    StartScatter(reduction, std::move(flat));
+  }
+  under_way_.push_back(std::move(reduction));
+}
+
+void GradientReductions::StartScatter(Reduction& reduction, at::Tensor flat) {
+  const int64_t shard_numel = reduction.unit->padded_numel() / reduction.unit->shards();
+  comm::Communicator* world = groups_.world();
+  reduction.reduced = at::empty({shard_numel}, flat.options());
+  if (world == nullptr) {
+    reduction.work = ReduceScatter(groups_.reduce(), AsBuffer(flat), AsBuffer(reduction.reduced), comm::ReduceOp::kSum);
+  } else {
+    std::vector<int64_t> counts, places;
+    for (int replica = 0; replica < groups_.replicas(); ++replica) {
+      const int64_t begin = PieceBegin(shard_numel, replica), end = PieceBegin(shard_numel, replica + 1);
+      for (int shard = 0; shard < groups_.shards(); ++shard) {
+        counts.push_back(end - begin);
+        places.push_back(shard * shard_numel + begin);
+      }
+    }
+    reduction.piece = at::empty({counts[world->rank()]}, flat.options());
+    reduction.work = ReduceScatterV(*world, AsBuffer(flat), {.counts = counts, .displacements = places},
+                                    AsBuffer(reduction.piece), comm::ReduceOp::kSum);
+  }
+  reduction.flat = std::move(flat);
+}
+
+// The first element of a shard that `replica` sums.
+int64_t GradientReductions::PieceBegin(int64_t shard_numel, int replica) const {
+  return shard_numel * replica / groups_.replicas();
+}
+
+// Ends the reduce-scatter and starts what follows it.
+void GradientReductions::Replicate(Reduction& reduction) {
+  if (reduction.stage != Reduction::Stage::kScattering) return;
+  reduction.stage = Reduction::Stage::kReplicating;
+  const absl::Status status = reduction.work.Wait();
+  reduction.work = runtime::Work();
+  reduction.flat = at::Tensor();
+  if (!status.ok()) {
+    ThrowUnlessAllCame(status, "reducing the gradients from " + reduction.unit->parameters().front().name);
+  }
+  comm::Communicator* replicas = groups_.replicate();
+  if (replicas == nullptr || replicas->size() == 1) return;
+  traffic_.replicated_bytes += static_cast<int64_t>(reduction.reduced.nbytes());
+  const comm::Buffer buffer = AsBuffer(reduction.reduced);
+  if (reduction.piece.defined()) {
+    std::vector<int64_t> counts;
+    for (int replica = 0; replica < groups_.replicas(); ++replica) {
+      counts.push_back(PieceBegin(buffer.count, replica + 1) - PieceBegin(buffer.count, replica));
+    }
+    reduction.work = AllGatherV(*replicas, AsBuffer(reduction.piece), buffer, {.counts = counts, .displacements = {}});
+  } else {
+    reduction.work = AllReduce(*replicas, buffer, buffer, comm::ReduceOp::kSum);
+  }
+}
+
+void GradientReductions::Finish() {
+  for (Reduction& reduction : under_way_) Replicate(reduction);
+  for (Reduction& reduction : under_way_) {
+    const absl::Status status = reduction.work.Wait();
+    reduction.work = runtime::Work();
+    if (!status.ok()) {
+      ThrowUnlessAllCame(status, "averaging the gradients from " + reduction.unit->parameters().front().name);
+    }
+    reduction.unit->gradients().SetShards(reduction.reduced);
+  }
+  under_way_.clear();
+}
+
+void GradientReductions::Await() {
+  for (Reduction& reduction : under_way_) {
+    const absl::Status ignored = reduction.work.Wait();
+    (void)ignored;
+  }
+}
+
+}  // namespace cohort::trainer

@@ -1,0 +1,39 @@
+// UnitOrder: the order in which units run forward, and what follows from it for gathering ahead and for reductions.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
+
+namespace cohort::trainer {
+
+// Units are reduced in the opposite order of their forward passes, also when a later one has its gradients first. So
+// the order of calls is the same on all ranks, whatever their graphs look like.
+class UnitOrder {
+ public:
+  // The unit's forward pass begins.
+  void Add(FsdpUnit& unit) { order_.push_back(&unit); }
+  // The iteration is over: its order becomes the last one, if any unit ran.
+  void Close();
+  // The forward pass is given up.
+  void Abandon() { order_.clear(); }
+  // Nothing is known of any pass.
+  void Forget();
+
+  // The unit that ran after `unit` in the last iteration, if `unit`, whose pass begins, stood at the same place there;
+  // else null.
+  FsdpUnit* NextForward(const FsdpUnit& unit) const;
+  // The unit whose forward pass came before that of `unit`. After the root's own part, which has its parameters, it is
+  // the last one. Null for none.
+  FsdpUnit* NextBackward(const FsdpUnit& unit) const;
+  // The order of reductions. Units that ran more than once come last, where they hold nobody up. Units that only
+  // earlier forward passes had follow them.
+  std::vector<FsdpUnit*> ForReductions(const std::vector<std::shared_ptr<FsdpUnit>>& all) const;
+
+ private:
+  std::vector<FsdpUnit*> order_;  // in this iteration's forward pass
+  std::vector<FsdpUnit*> last_;   // and in the one before
+};
+
+}  // namespace cohort::trainer
