@@ -7,7 +7,7 @@
 namespace cohort::trainer {
 namespace {
 
-// Over which ranks.
+// The ranks that parameters are sharded over.
 struct Groups {
   comm::Communicator& world;
   comm::Communicator* shard;
@@ -28,13 +28,13 @@ class ShardsInPlace final : public FullyShardedModule {
   const torch::nn::Module* module_;
 };
 
-// What a Sequential calls instead of an element. It is not among the Sequential's children.
+// Stands for an element of a Sequential, which calls it instead. It is not among the Sequential's children.
 class ShardedElement final : public torch::nn::Module {
  public:
   explicit ShardedElement(torch::nn::AnyModule element) : element_(std::move(element)) {}
 
   at::Tensor forward(at::Tensor input) {
-    // An exception of an element between the first and the last is seen by the module around the Sequential alone.
+    // Only a module around the Sequential sees an exception of an element between the first and the last.
     std::optional<ForwardGuard> guard;
     if (first_of != nullptr) {
       first_of->PreForward();
@@ -58,7 +58,7 @@ class ShardedElement final : public torch::nn::Module {
   torch::nn::AnyModule element_;
 };
 
-// What stands for `element`, made when it does not yet.
+// The stand-in of `element`, made if there is none yet.
 ShardedElement& StandIn(torch::nn::AnyModule& element) {
   if (auto* there = dynamic_cast<ShardedElement*>(element.ptr().get())) return *there;
   auto made = std::make_shared<ShardedElement>(element);
