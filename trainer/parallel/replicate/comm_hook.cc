@@ -11,7 +11,7 @@
 namespace cohort::trainer {
 namespace {
 
-// The all-reduce of `carried`, copied into `target` where that is another tensor.
+// All-reduces `carried`, and copies it into `target` if that is another tensor.
 class AllReduceReduction : public GradReduction {
  public:
   AllReduceReduction(comm::Communicator& group, at::Tensor carried, at::Tensor target, int index)
@@ -19,7 +19,7 @@ class AllReduceReduction : public GradReduction {
     const comm::Buffer buffer = AsBuffer(carried_);
     work_ = AllReduce(group, buffer, buffer, comm::ReduceOp::kSum);
   }
-  // It may be dropped by an error elsewhere: the memory must not go before the operation is done.
+  // An error elsewhere may drop it: the memory must not go before the operation is done.
   ~AllReduceReduction() override {
     const absl::Status ignored = work_.Wait();
     (void)ignored;

@@ -1,9 +1,9 @@
-// Communication hooks of DistributedDataParallel, after torch.distributed.algorithms.ddp_comm_hooks: what is done with
-// a full bucket of gradients instead of the plain all-reduce.
+// Communication hooks of DistributedDataParallel, after torch.distributed.algorithms.ddp_comm_hooks. A hook reduces
+// full buckets of gradients instead of the plain all-reduce.
 //
 //   ddp.register_comm_hook(std::make_shared<Bf16CompressHook>());
 //
-// The hook owns the division by the world size: gradients reach it as they are.
+// The hook divides by the world size: gradients reach it as they are.
 #pragma once
 
 #include <memory>
@@ -14,22 +14,21 @@
 
 namespace cohort::trainer {
 
-// One bucket, full. All of it stays valid until the reduction has been waited for.
+// One full bucket. All of it stays valid until the reduction has been waited for.
 struct GradBucket {
-  int index = 0;  // of all buckets, in the order of their launch
+  int index = 0;  // in the order in which buckets are launched
   bool is_last = false;
   at::Tensor buffer;                   // flat; holds this rank's gradients
-  std::vector<at::Tensor> gradients;   // views of it, in the parameters' shapes
-  std::vector<at::Tensor> parameters;  // whose gradients they are
+  std::vector<at::Tensor> gradients;   // views of the buffer, in the parameters' shapes
+  std::vector<at::Tensor> parameters;  // the parameters that they belong to
 };
 
 // A reduction under way.
 class GradReduction {
  public:
   virtual ~GradReduction() = default;
-  // Blocks until the bucket's buffer holds what .grad shall become. May start further collectives: buckets are waited
-  // for in the order of their index on every rank, after the last of them has been launched. Called once. Throws
-  // DistributedError.
+  // Blocks until the bucket's buffer holds the values for .grad. May start further collectives: every rank waits for
+  // buckets in the order of their index, after the last one has been launched. Called once. Throws DistributedError.
   virtual void Wait() = 0;
 };
 
@@ -37,24 +36,24 @@ class CommHook {
  public:
   virtual ~CommHook() = default;
   // Starts reducing the bucket over `group`; must not block on peers. The calls and their collectives must be the same
-  // on every rank. Called by the thread that runs backward. What it throws ends the step on all ranks, as what Wait
-  // throws does: here it leaves backward() as it is if it is a c10::Error, else as a DistributedError with its text.
+  // on every rank. The thread that runs backward calls it. An exception of it or of Wait ends the step on all ranks.
+  // Here a c10::Error leaves backward() as it is, and another exception as a DistributedError with its text.
   virtual std::unique_ptr<GradReduction> Start(comm::Communicator& group, const GradBucket& bucket) = 0;
 };
 
-// What DDP does without a hook: divide, then all-reduce (allreduce_hook).
+// Divides, then all-reduces, as DDP does without a hook (allreduce_hook).
 class AllReduceHook : public CommHook {
  public:
   std::unique_ptr<GradReduction> Start(comm::Communicator& group, const GradBucket& bucket) override;
 };
 
-// Gradients travel as fp16, divided by the world size before they are rounded (fp16_compress_hook). Half the bytes.
+// Sends gradients as fp16, which halves the bytes. It divides by the world size before it rounds (fp16_compress_hook).
 class Fp16CompressHook : public CommHook {
  public:
   std::unique_ptr<GradReduction> Start(comm::Communicator& group, const GradBucket& bucket) override;
 };
 
-// The same as bf16 (bf16_compress_hook): fp32's range with 8 bits of precision.
+// Sends gradients as bf16 (bf16_compress_hook), which has fp32's range and 8 bits of precision.
 class Bf16CompressHook : public CommHook {
  public:
   std::unique_ptr<GradReduction> Start(comm::Communicator& group, const GradBucket& bucket) override;

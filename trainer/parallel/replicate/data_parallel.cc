@@ -16,7 +16,7 @@ namespace {
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// In the graph, between a parameter of the replicas and the module's: adds the gradients up, in the replicas' order.
+// A node of the graph between the replicas' parameters and the module's: adds the gradients in the replicas' order.
 struct SumGradients : Node {
   explicit SumGradients(c10::Device device) : device(device) {}
   variable_list apply(variable_list&& gradients) override {

@@ -1,4 +1,4 @@
-// DataParallel: one process computes a module on several devices, after torch.nn.DataParallel.
+// DataParallel computes a module on several devices of one process, after torch.nn.DataParallel.
 //
 //   DataParallel<Net> parallel(net);   // on all CUDA devices of the process; net is on the first
 //   auto loss = torch::nll_loss(parallel.forward(images), labels);
@@ -9,15 +9,15 @@
 //             └           images[16:20]─ replica 2 on cuda:2 ─┘
 //   backward: the gradients of the replicas' parameters are added up, replica by replica, and go into net's
 //
-// As in PyTorch: tensors among the inputs are cut along `dim` as by chunk(), so that a small batch may use fewer
-// devices; other inputs go to all. Replicas get the module's parameters and buffers before every forward pass. What the
-// module writes into its buffers is kept where the first device does it and lost on the others. Results that are
+// As in PyTorch, tensors among the inputs are cut along `dim` as by chunk(), so that a small batch may use fewer
+// devices. Other inputs go to all devices. Replicas get the module's parameters and buffers before every forward pass.
+// Buffers keep what the module writes on the first device, and lose what it writes on the others. Results that are
 // scalars become vectors with one element a device. Without devices it is the plain module. Gradients are summed, not
 // averaged: the loss of the gathered outputs averages.
 //
 // Unlike PyTorch's, replicas are made once, not in every forward pass, and the first device computes with the module
-// itself. DistributedDataParallel, with a process for each device, is faster; it may be wrapped around this one, whose
-// module then spans the rank's devices.
+// itself. DistributedDataParallel, with a process for each device, is faster. It may be wrapped around this class,
+// whose module then spans the rank's devices.
 #pragma once
 
 #include <algorithm>
@@ -37,13 +37,13 @@
 namespace cohort::trainer {
 
 struct DataParallelOptions {
-  // Unset: all CUDA devices of the process. The CPU may be named repeatedly, for tests.
+  // Devices to compute on; unset: all CUDA devices of the process. The CPU may be named repeatedly, for tests.
   std::optional<std::vector<c10::Device>> devices = std::nullopt;
   std::optional<c10::Device> output_device = std::nullopt;  // unset: the first of them
   int64_t dim = 0;  // of inputs and outputs, along which they are cut and joined
 };
 
-// Everything that does not depend on the module's class.
+// The part of DataParallel that does not depend on the module's class.
 class DataParallelBase : public torch::nn::Module {
  public:
   const std::vector<c10::Device>& devices() const { return devices_; }
@@ -56,14 +56,14 @@ class DataParallelBase : public torch::nn::Module {
   static std::shared_ptr<torch::nn::Module> CloneOf(const torch::nn::Module& module);
   // Throws c10::Error unless all parameters and buffers are on the first device.
   void CheckPlaced(const torch::nn::Module& module) const;
-  // Gives the replicas, of the second device and those after it, the module's values and modes, and sends the gradients
-  // of their parameters to the module's.
+  // Gives the replicas on the other devices the module's values and modes, and sends the gradients of their parameters
+  // to the module's.
   void Replicate(const torch::nn::Module& module, const std::vector<torch::nn::Module*>& replicas);
-  // Calls forward(0) to forward(count - 1), each in a thread of its own with the caller's autograd and autocast modes
-  // and its device current; blocks. Throws what the first of them threw, with the device's name.
+  // Calls forward(0) to forward(count - 1), each in a thread of its own with the caller's autograd and autocast modes,
+  // and with its device as the current one. Blocks. Throws what the first of them threw, with the device's name.
   void RunEach(size_t count, const std::function<void(size_t)>& forward) const;
 
-  // Inputs by device, as many as there are chunks.
+  // Cuts an input into one part for each device, or fewer if there are fewer chunks.
   std::vector<at::Tensor> Scatter(const at::Tensor& input) const;
   template <typename T>
   std::vector<std::vector<T>> Scatter(const std::vector<T>& inputs) const {
@@ -86,7 +86,7 @@ class DataParallelBase : public torch::nn::Module {
     return std::vector<T>(devices_.size(), input);
   }
 
-  // The outputs of all devices as one: tensors, and vectors, tuples, pairs and optionals of them.
+  // Joins the outputs of all devices: tensors, and vectors, tuples, pairs and optionals of them.
   at::Tensor Gather(const std::vector<at::Tensor>& outputs) const;
   template <typename T>
   std::vector<T> Gather(const std::vector<std::vector<T>>& outputs) const {
@@ -131,11 +131,11 @@ class DataParallelBase : public torch::nn::Module {
 template <typename ModuleType>
 class DataParallel : public DataParallelBase {
  public:
-  // Another module like the wrapped one, whose values don't matter.
+  // Makes another module like the wrapped one. Its values don't matter.
   using MakeReplica = std::function<std::shared_ptr<ModuleType>()>;
 
-  // `module` is, and stays, on the first device. Replicas are its clones (torch::nn::Cloneable) or, for modules that
-  // have no clone(), made by `make_replica`. Throws c10::Error.
+  // `module` is, and stays, on the first device. Replicas are its clones (torch::nn::Cloneable); `make_replica` makes
+  // them for modules that have no clone(). Throws c10::Error.
   explicit DataParallel(std::shared_ptr<ModuleType> module, DataParallelOptions options = {},
                         const MakeReplica& make_replica = nullptr)
       : DataParallelBase(std::move(options)), module_(register_module("module", std::move(module))) {
@@ -148,8 +148,8 @@ class DataParallel : public DataParallelBase {
     }
   }
 
-  // The module's forward, on all devices. Blocks until the host's part is done. Throws c10::Error, and what the module
-  // throws.
+  // Calls the module's forward on all devices. Blocks until the host's part is done. Throws c10::Error, and what the
+  // module throws.
   template <typename... Inputs>
   auto forward(const Inputs&... inputs) {
     using Output = decltype(module_->forward(inputs...));

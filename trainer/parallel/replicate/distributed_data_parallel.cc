@@ -17,7 +17,7 @@
 namespace cohort::trainer {
 namespace {
 
-// A forward pass as Join knows it.
+// Flags that describe a forward pass to Join.
 enum JoinFlags { kRebuilds = 1, kBroadcastsBuffers = 2, kAverages = 4 };
 
 std::string Describe(const std::string& name, const at::Tensor& tensor) {
@@ -74,7 +74,7 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
                                                       .static_graph = options_.static_graph});
 }
 
-// Averaging shards of different rows over the ranks would make nonsense of them.
+// Refuses shards: averaging different rows over the ranks would make nonsense of them.
 void DataParallelState::RefuseShards() const {
   trainer::RefuseShards(module_, "DistributedDataParallel",
                         "shard it over a DeviceMesh of (replicas, shards) instead of wrapping it");
@@ -90,14 +90,14 @@ void DataParallelState::CheckSameParameters() {
 }
 
 void DataParallelState::BeforeForward(bool training) {
-  // Not while evaluating, which a rank may do alone, and not under no_sync, where nothing is sent.
+  // Evaluation averages nothing, because a rank may evaluate alone. Neither does no_sync, under which nothing is sent.
   const bool averages = sync_ && at::GradMode::is_enabled();
   reducer_->PrepareForward(averages);
   const bool rebuild = averages && reducer_->NeedsRebuild();
   const bool buffers = sync_ && training && options_.broadcast_buffers && !buffers_.empty();
   int root = 0;
   divisor_ = group_.size();
-  // Ranks without inputs hear of forward passes that they have to answer, and of no others.
+  // Ranks without inputs are told of the forward passes that they have to answer, and of no others.
   if (join() != nullptr && (averages || buffers)) {
     int flags = rebuild ? kRebuilds : 0;
     if (buffers) flags |= kBroadcastsBuffers;
@@ -137,7 +137,7 @@ std::string DataParallelState::NameOf(int flags) const {
   return name + ((flags & kAverages) != 0 ? ", with averaged gradients" : ", without averaged gradients");
 }
 
-// Those that had the most inputs have seen every update.
+// Sends the final model from a rank that had the most inputs, because it has seen every update.
 void DataParallelState::AfterJoin(const JoinIteration& last) {
   if (last.active_count() == group_.size()) return;
   // A rank that has only answered has no order of its own, so it could not be the root of a rebuild later on.

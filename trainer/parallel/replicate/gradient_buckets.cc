@@ -14,7 +14,7 @@ std::vector<std::vector<int>> AssignBuckets(const std::vector<ParameterSize>& pa
     int64_t limit = 0;
   };
   std::map<std::pair<int, int>, Open> open;  // by (dtype, device)
-  // Buckets by the position at which their last member appears: the order in which they fill.
+  // Sorts buckets by the position at which their last member appears: the order in which they fill.
   std::map<size_t, std::vector<int>> closed;
   std::map<std::pair<int, int>, size_t> last_position;
 

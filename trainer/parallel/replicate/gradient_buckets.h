@@ -1,8 +1,9 @@
-// Which parameters share a gradient bucket: pure arithmetic, no tensors.
+// AssignBuckets decides which parameters share a gradient bucket. It is arithmetic alone, without tensors.
 //
-// Source: Li et al., "PyTorch Distributed" (VLDB 2020) and torch's compute_bucket_assignment_by_size: parameters are
-// taken in the order in which their gradients are expected, a bucket is closed when it reaches its limit, and the first
-// bucket has a smaller one, so that communication starts early.
+// Parameters are taken in the order in which their gradients are expected. A bucket is closed when it reaches its
+// limit. The first bucket has a smaller limit, so that communication starts early.
+//
+// Source: Li et al., "PyTorch Distributed" (VLDB 2020) and torch's compute_bucket_assignment_by_size.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +11,11 @@
 
 namespace cohort::trainer {
 
-// What the assignment needs to know of one parameter.
+// The properties of one parameter that the assignment depends on.
 struct ParameterSize {
   int64_t bytes = 0;
   int dtype = 0;   // parameters of different types never share a bucket
-  int device = 0;  // LocalDevice::index; nor do parameters of different devices
+  int device = 0;  // LocalDevice::index; parameters of different devices never share one either
 };
 
 struct BucketLimits {
@@ -22,9 +23,9 @@ struct BucketLimits {
   int64_t cap_bytes = int64_t{25} << 20;
 };
 
-// Cuts `order` (indices into `parameters`, in expected order of readiness, each once) into buckets, in the order in
-// which they are expected to fill. A parameter larger than its limit gets a bucket that ends with it. The small limit
-// applies to the first bucket of each (dtype, device).
+// Cuts `order` into buckets, in the order in which they are expected to fill. `order` has indices into `parameters` in
+// expected order of readiness, each once. A parameter larger than the limit ends its bucket. The small limit applies to
+// the first bucket of each (dtype, device).
 std::vector<std::vector<int>> AssignBuckets(const std::vector<ParameterSize>& parameters, const std::vector<int>& order,
                                             const BucketLimits& limits);
 

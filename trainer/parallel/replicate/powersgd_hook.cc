@@ -19,7 +19,7 @@ struct PowerSGDHook::Memory {
 
 namespace {
 
-// Gram-Schmidt on the columns, in place.
+// Orthogonalises the columns in place, by Gram-Schmidt.
 void Orthogonalize(at::Tensor& matrix, double epsilon) {
   const int64_t columns = matrix.size(1);
   for (int64_t i = 0; i < columns; ++i) {
@@ -97,7 +97,7 @@ class PowerSGDHook::Reduction : public GradReduction {
       offset += gradient.numel();
     }
     for (size_t i = 0; i < matrices_.size(); ++i) at::mm_out(matrices_[i], p_[i], q_[i].t());
-    // What travels whole loses nothing: there the error is what was sent minus the average, which is no loss, so zero.
+    // A gradient that travels whole loses nothing. Its error is zero, not the difference between it and the average.
     if (options_.use_error_feedback) FeedBack();
     if (options_.warm_start) memory_.q.assign(q_.begin(), q_.end());
   }
@@ -173,7 +173,7 @@ class PowerSGDHook::Reduction : public GradReduction {
 
 PowerSGDHook::PowerSGDHook(PowerSGDState options) : options_(options) {
   TORCH_CHECK(options.matrix_approximation_rank >= 1, "PowerSGDState: matrix_approximation_rank must be at least 1");
-  // The first backward pass is followed by a rebuild of the buckets, which what is kept by bucket would not fit.
+  // A rebuild of the buckets follows the first backward pass; state kept by bucket would not fit the new ones.
   TORCH_CHECK(options.start_powerSGD_iter >= 2 || (!options.use_error_feedback && !options.warm_start),
               "PowerSGDState: start_powerSGD_iter must be at least 2 with error feedback or warm start, because "
               "buckets are rebuilt after the first step");

@@ -6,8 +6,8 @@
 //   M + error      P = M Q           all-reduce P    orthogonalise P
 //                  Q = M^T P         all-reduce Q    M' = P Q^T,  error = M - M'
 //
-// n r + m r elements travel instead of n m; vectors and matrices that would gain little travel whole. What was lost is
-// added to the next step's gradient (error feedback), Q starts from the last step's (warm start).
+// n r + m r elements travel instead of n m. Vectors, and matrices that would gain little, travel whole. The error is
+// added to the next step's gradient (error feedback). Q starts from the last step's (warm start).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace cohort::trainer {
 struct PowerSGDState {
   int64_t matrix_approximation_rank = 1;
   int64_t start_powerSGD_iter = 1000;  // plain all-reduces before
-  double min_compression_rate = 2;     // matrices that gain less travel whole
+  double min_compression_rate = 2;     // matrices below it travel whole
   bool use_error_feedback = true;
   bool warm_start = true;
   double orthogonalization_epsilon = 0;  // added to norms that may be zero
@@ -38,7 +38,7 @@ class PowerSGDHook : public CommHook {
 
  private:
   class Reduction;
-  struct Memory;  // what a bucket keeps from step to step
+  struct Memory;  // the state of a bucket from step to step
 
   PowerSGDState options_;
   int64_t iteration_ = 0;
