@@ -1,5 +1,5 @@
 // Random programs, run by Open MPI and by cohort::comm in the same processes: every buffer must come out alike, byte
-// for byte. Started by mpirun, whose ranks meet through a directory: mpirun -n 4 <this> PROGRAMS
+// for byte. Started by mpirun, whose ranks meet through MpiStore: mpirun -n 4 <this> PROGRAMS
 //
 // All ranks draw the same program from its number: splits, collectives of all kinds with their variable-count forms,
 // types, ops, counts, roots, in place or not. Open MPI's calls block; ours are waited for later, in an order of each
@@ -22,8 +22,8 @@
 
 #include "cohort/comm/communicator.h"
 #include "cohort/runtime/bootstrap/bootstrap.h"
+#include "cohort/runtime/bootstrap/mpi_store.h"
 #include "cohort/runtime/runtime.h"
-#include "tests/runtime/file_store.h"
 
 namespace cohort {
 namespace {
@@ -323,15 +323,17 @@ class Program {
   std::deque<std::unique_ptr<Pair>> pending_;
 };
 
-int Run(uint64_t programs, const std::string& folder) {
-  int rank = 0;
-  int size = 1;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  MPI_Comm_size(MPI_COMM_WORLD, &size);
-  runtime::testing::FileStore store(folder);
+int Run(uint64_t programs) {
+  auto store = runtime::MpiStore::Make(MPI_COMM_WORLD);
+  if (!store.ok()) {
+    std::fprintf(stderr, "%s\n", store.status().ToString().c_str());
+    return 1;
+  }
+  const int rank = (*store)->rank();
+  const int size = (*store)->size();
   runtime::RuntimeOptions options;
   options.progress_thread = true;  // a rank may stand in a call of Open MPI while others wait for one of ours
-  options.bootstrap = runtime::BootstrapFromStore(&store, rank, size);
+  options.bootstrap = runtime::BootstrapFromStore(store->get(), rank, size);
   auto job = runtime::Runtime::Init(std::move(options));
   auto world = job.ok() ? Communicator::World(**job) : absl::StatusOr<std::unique_ptr<Communicator>>(job.status());
   if (!world.ok()) {
@@ -354,8 +356,9 @@ int Run(uint64_t programs, const std::string& folder) {
 }  // namespace cohort
 
 int main(int argc, char** argv) {
-  MPI_Init(&argc, &argv);
-  const int code = argc != 3 ? 2 : cohort::Run(std::strtoull(argv[1], nullptr, 10), argv[2]);
+  int given = 0;
+  MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &given);
+  const int code = argc != 2 ? 2 : cohort::Run(std::strtoull(argv[1], nullptr, 10));
   MPI_Finalize();
   return code;
 }

@@ -6,6 +6,5 @@ trap 'rm -rf "$folder"' EXIT
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 export OMPI_MCA_mpi_yield_when_idle=1 OMPI_MCA_btl=self,vader TMPDIR="$folder"
 for ranks in 2 3 4; do
-  mkdir "$folder/$ranks"
-  mpirun.openmpi -n "$ranks" "$1" $(($2 / 3 + 1)) "$folder/$ranks"
+  mpirun.openmpi -n "$ranks" "$1" $(($2 / 3 + 1))
 done
