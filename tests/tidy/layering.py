@@ -65,6 +65,8 @@ def target_of(header):
     """The path in this repository that an include names, or None for a header from elsewhere."""
     if header.startswith("cohort/v1/"):
         return "proto/" + header
+    if header == "cohort/trainer.h":  # all of the trainer
+        return "trainer/trainer.h"
     if header.startswith("cohort/"):
         return header[len("cohort/"):]
     return header if header.startswith(("tests/", "tools/")) else None

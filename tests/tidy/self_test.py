@@ -52,10 +52,12 @@ class Layering(RuleTest):
             "launcher/control/a.cc": '#include "cohort/launcher/control/standby/standby.h"\n',
             "launcher/agent/a.cc": '#include "cohort/launcher/agent/rank/rank_socket.h"\n',
             "trainer/state/a.cc": '#include "cohort/trainer/parallel/fsdp/fully_shard.h"\n',
+            "trainer/state/b.cc": '#include "cohort/trainer.h"\n',
+            "trainer/examples/a.cc": '#include "cohort/trainer.h"\n',
             "trainer/parallel/zero/a.cc": '#include "cohort/trainer/parallel/replicate/reducer.h"\n',
             "trainer/attic/a.cc": "",
         }), ["comm/plan/a.cc", "comm/transport/shm/a.cc", "launcher/control/a.cc", "runtime/segment/a.cc",
-             "trainer/attic/a.cc", "trainer/parallel/zero/a.cc", "trainer/state/a.cc"])
+             "trainer/attic/a.cc", "trainer/parallel/zero/a.cc", "trainer/state/a.cc", "trainer/state/b.cc"])
 
     def test_targets_have_the_same_order(self):
         def library(name, *needs):
