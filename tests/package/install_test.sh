@@ -1,6 +1,6 @@
 #!/bin/sh
 # install_test.sh <build folder> <program>: installs the build, moves what was installed elsewhere, and there builds and
-# runs the program with find_package and with pkg-config.
+# runs the program with find_package and with pkg-config. Headers named like Cohort's are earlier in the include path.
 set -eu
 build=$1 program=$2
 here=$(cd "$(dirname "$0")" && pwd)
@@ -11,14 +11,36 @@ cmake --install "$build" --prefix "$work/first" >"$work/install.log" || { cat "$
 mv "$work/first" "$work/moved"
 mkdir "$work/user"
 cp "$here"/project/* "$program" "$work/user"
+decoy=$work/decoy
+for header in comm/communicator.h runtime/runtime.h trainer/trainer.h trainer.h; do
+  mkdir -p "$decoy/$(dirname $header)"
+  echo "#error $header of somebody else" >"$decoy/$header"
+done
+
+echo "== what is installed"
+du -sh "$work/moved" "$work/moved"/*
+libraries=$(find "$work/moved" -name 'libcohort_*.so')
+for binary in "$work"/moved/bin/* $libraries; do
+  if readelf -S "$binary" | grep -q '\.symtab'; then echo "$binary is not stripped" && exit 1; fi
+done
+for library in $libraries; do
+  if nm -D --defined-only "$library" | c++filt | grep -v 'cohort::\(runtime\|comm\|trainer\)::'; then
+    echo "$library exports the symbols above" && exit 1
+  fi
+done
+trainer=$(find "$work/moved" -name libcohort_trainer.so)
+if [ -n "$trainer" ] && nm -D --defined-only "$trainer" | c++filt | grep ' [TDB] cohort::\(comm\|runtime\)::'; then
+  echo "$trainer holds a copy of what libcohort_comm has" && exit 1
+fi
 
 echo "== find_package"
-cmake -G Ninja -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/moved"
-cmake --build "$work/user/build"
+cmake -S "$work/user" -B "$work/user/build" -DCMAKE_PREFIX_PATH="$work/moved" -DDECOY="$decoy" \
+  -DINCLUDED="$work/moved/include"
+cmake --build "$work/user/build" -j 2
 "$work/user/build/embed"
 "$work/user/build/calls"
 if [ -x "$work/user/build/checkpoint" ]; then "$work/user/build/checkpoint"; fi
-if [ -f "$work/moved/include/cohort/trainer/checkpoint.h" ] && [ ! -x "$work/user/build/checkpoint" ]; then
+if [ -f "$work/moved/include/cohort/trainer.h" ] && [ ! -x "$work/user/build/checkpoint" ]; then
   echo "the trainer is installed, and find_package does not find it" && exit 1
 fi
 
@@ -26,12 +48,12 @@ echo "== pkg-config"
 PKG_CONFIG_PATH=$(dirname "$(find "$work/moved" -name cohort.pc)")
 export PKG_CONFIG_PATH
 # shellcheck disable=SC2046,SC2086
-$CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS "$work/user/embed.cc" -o "$work/user/embed" $(pkg-config --cflags --libs cohort)
+$CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS -I"$decoy" "$work/user/embed.cc" -o "$work/user/embed" $(pkg-config --cflags --libs cohort)
 "$work/user/embed"
 echo "== the guide in the README"
 sed -n '/^## Embed/,/^## Train/p' "$here/../../README.md" | sed -n '/^```cpp$/,/^```$/p' | sed '/^```/d' >"$work/user/main.cc"
 # shellcheck disable=SC2046,SC2086
-$CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS "$work/user/main.cc" -o "$work/user/main" $(pkg-config --cflags --libs cohort)
+$CXX -std=c++20 -Wall -Wextra -Werror $CXXFLAGS -I"$decoy" "$work/user/main.cc" -o "$work/user/main" $(pkg-config --cflags --libs cohort)
 "$work/user/main" | grep -qx "rank 0: 1"
 
 echo "== a component that there is not"
@@ -40,7 +62,7 @@ cmake_minimum_required(VERSION 3.22)
 project(wrong CXX)
 find_package(cohort REQUIRED COMPONENTS comm)
 END
-if cmake -G Ninja -S "$work/user" -B "$work/user/wrong" -DCMAKE_PREFIX_PATH="$work/moved" >"$work/wrong.log" 2>&1 ||
+if cmake -S "$work/user" -B "$work/user/wrong" -DCMAKE_PREFIX_PATH="$work/moved" >"$work/wrong.log" 2>&1 ||
   ! grep -q "has no component comm" "$work/wrong.log"; then
   cat "$work/wrong.log" && exit 1
 fi

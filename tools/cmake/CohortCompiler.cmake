@@ -12,6 +12,7 @@ file(MAKE_DIRECTORY ${COHORT_INCLUDE_DIR}/cohort)
 foreach(folder IN ITEMS runtime comm launcher trainer)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${COHORT_INCLUDE_DIR}/cohort/${folder} SYMBOLIC)
 endforeach()
+file(CREATE_LINK ${PROJECT_SOURCE_DIR}/trainer/trainer.h ${COHORT_INCLUDE_DIR}/cohort/trainer.h SYMBOLIC)
 
 # Source locations in messages read "comm/x.cc", whatever the clone's path. The relative forms are what the compiler sees
 # behind ccache, which makes paths relative to the build folder.

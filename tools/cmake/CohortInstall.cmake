@@ -1,71 +1,73 @@
-# The files that `cmake --install` leaves beside the libraries: find_package(cohort) and cohort.pc.
+# What `cmake --install` leaves: two libraries, their headers, find_package(cohort), cohort.pc and the programs.
 #
-# The libraries are static, so a program that links them also links their dependencies. These are taken from the
-# declarations of the folders. Libraries that need gRPC or libtorch form components of their own ("grpc", "trainer"). A
-# program that only communicates needs neither.
+# A folder is a static library in the build, and tests and programs link those. Users link one of two libraries that are
+# made from the folders' objects: libcohort_comm (runtime, comm and the mesh) and libcohort_trainer (what needs libtorch).
+# The runtime is part of libcohort_comm because its singletons must exist once and it is of no use alone. They are
+# shared libraries whose exported.map hides everything but Cohort's own names; COHORT_SHARED=OFF makes archives.
 include_guard(GLOBAL)
 include(CMakePackageConfigHelpers)
+
+option(COHORT_SHARED "Install shared libraries; OFF: static ones, which need what they were built on" ON)
+option(COHORT_STRIP "Strip programs and shared libraries when they are installed" ON)
+if(COHORT_STRIP)
+  install(CODE "set(CMAKE_INSTALL_DO_STRIP ON)") # comes before all other rules, which read it
+endif()
 
 # How a dependency's target is found again: <regular expression>|<find_dependency arguments>|<pkg-config module>.
 set(COHORT_FOREIGN
   "^absl::(.+)$|absl CONFIG|absl_\\1"
   "^protobuf::libprotobuf$|Protobuf|protobuf"
-  "^gRPC::.+$|gRPC CONFIG|grpc++"
-  "^torch(_library)?$|Torch|"
   "^Threads::Threads$|Threads|"
   "^OpenSSL::.+$|OpenSSL|openssl")
+# What installed headers include, besides libtorch in the trainer's. tests/tidy/layering.py keeps the headers to them.
+set(COHORT_IN_HEADERS "^absl::(status|statusor)$")
 
-# cohort_component_of(<variable> <dep>...): "" (base), "grpc" or "trainer": the component a library with these
-# dependencies belongs to.
+# cohort_component_of(<variable> <dep>...): the installed library that a folder with these dependencies is part of:
+# "trainer" where libtorch is needed, else "comm".
 function(cohort_component_of variable)
-  set(component "")
+  set(component comm)
   foreach(dep IN LISTS ARGN)
     if(dep MATCHES "^cohort::(.+)$")
       get_property(inherited GLOBAL PROPERTY COHORT_COMPONENT_${CMAKE_MATCH_1})
-    elseif(dep MATCHES "^torch")
-      set(inherited trainer)
-    elseif(dep MATCHES "^gRPC::")
-      set(inherited grpc)
-    else()
-      set(inherited "")
     endif()
-    if(inherited AND component AND NOT inherited STREQUAL component)
-      message(FATAL_ERROR "A library cannot need both gRPC and libtorch: ${ARGN}")
-    elseif(inherited)
-      set(component ${inherited})
+    if(dep MATCHES "^torch" OR (dep MATCHES "^cohort::" AND inherited STREQUAL "trainer"))
+      set(component trainer)
     endif()
   endforeach()
-  set(${variable} "${component}" PARENT_SCOPE)
+  set(${variable} ${component} PARENT_SCOPE)
 endfunction()
 
-# Called by cohort_library: adds the library to its component's export set and remembers what it needs.
-function(cohort_install_library name deps)
-  set(target cohort_${name})
+# cohort_install_library(<name> <deps> <headers>), called by cohort_library: the folder is part of what is installed.
+function(cohort_install_library name deps headers)
   cohort_component_of(component ${deps})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
-  get_target_property(header_sets ${target} INTERFACE_HEADER_SETS)
-  set(headers "")
-  if(header_sets)
-    set(headers FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-  endif()
-  install(TARGETS ${target} EXPORT cohort${component}Targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} ${headers})
-  get_target_property(type ${target} TYPE)
-  set_property(GLOBAL PROPERTY COHORT_COMPONENT_${name} "${component}")
+  get_target_property(type cohort_${name} TYPE)
+  set_property(GLOBAL PROPERTY COHORT_COMPONENT_${name} ${component})
   set_property(GLOBAL APPEND PROPERTY COHORT_LIBRARIES ${name})
   set_property(GLOBAL APPEND PROPERTY COHORT_DEPS_${component} ${deps})
+  set_property(GLOBAL APPEND PROPERTY COHORT_HEADERS_${component} ${headers})
   if(type STREQUAL "STATIC_LIBRARY")
-    set_property(GLOBAL APPEND PROPERTY COHORT_ARCHIVES_${component} -l${target})
+    set_property(GLOBAL APPEND PROPERTY COHORT_FOLDERS_${component} cohort_${name})
   endif()
 endfunction()
 
-# cohort_foreign(<component> <packages variable> <modules variable> <libraries variable>): translates what the
-# component's libraries need from outside.
-function(cohort_foreign component packages modules libraries)
+# cohort_foreign_deps(<component> <all> <public>): what the component's folders need from outside, and the part of it
+# that whoever links the installed library needs too. Libtorch is in neither.
+function(cohort_foreign_deps component all public)
   get_property(deps GLOBAL PROPERTY COHORT_DEPS_${component})
-  foreach(dep IN LISTS deps)
-    if(dep MATCHES "^cohort::|^cohort_|_headers$")
-      continue()
-    endif()
+  list(FILTER deps EXCLUDE REGEX "^cohort::|^cohort_|_headers$")
+  list(REMOVE_ITEM deps "" ${TORCH_LIBRARIES})
+  list(REMOVE_DUPLICATES deps)
+  set(${all} ${deps} PARENT_SCOPE)
+  if(COHORT_SHARED)
+    list(FILTER deps INCLUDE REGEX "${COHORT_IN_HEADERS}")
+  endif()
+  set(${public} ${deps} PARENT_SCOPE)
+endfunction()
+
+# cohort_translate(<packages> <modules> <libraries> <dep>...): the find_dependency arguments, pkg-config modules and
+# linker flags that stand for these dependencies.
+function(cohort_translate packages modules libraries)
+  foreach(dep IN LISTS ARGN)
     set(known OFF)
     foreach(row IN LISTS COHORT_FOREIGN)
       # The expression may hold | itself, so the row is split from its end.
@@ -95,49 +97,92 @@ function(cohort_foreign component packages modules libraries)
   endforeach()
 endfunction()
 
-# cohort_config_lines(<component> <variable>): the lines of cohortConfig.cmake that find what the component needs.
-function(cohort_config_lines component variable)
+# cohort_add_installed(<component>): the target cohort_installed_<component>, made of the objects of the component's
+# folders, and its place in the export set cohort<component>Targets.
+function(cohort_add_installed component)
+  set(target cohort_installed_${component})
+  get_property(folders GLOBAL PROPERTY COHORT_FOLDERS_${component})
+  get_property(headers GLOBAL PROPERTY COHORT_HEADERS_${component})
+  list(TRANSFORM folders REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE objects)
+  if(COHORT_SHARED)
+    add_library(${target} SHARED ${objects})
+    set(map ${PROJECT_SOURCE_DIR}/tools/cmake/exported.map)
+    # A call inside of the library needs no lookup; nobody replaces single functions of ours.
+    target_link_options(${target} PRIVATE LINKER:--version-script=${map} LINKER:-Bsymbolic-functions)
+    set_property(TARGET ${target} PROPERTY LINK_DEPENDS ${map})
+    if(NOT COHORT_SANITIZE) # whose functions are defined by the program
+      target_link_options(${target} PRIVATE LINKER:-z,defs)
+    endif()
+  else()
+    add_library(${target} STATIC ${objects})
+  endif()
+  add_dependencies(${target} ${folders})
+  set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX OUTPUT_NAME cohort_${component}
+    EXPORT_NAME ${component} VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    INSTALL_RPATH "\$ORIGIN" LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package/lib
+    ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/package/lib)
+  target_compile_features(${target} INTERFACE cxx_std_20)
+  target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${COHORT_INCLUDE_DIR} FILES ${headers})
+  cohort_foreign_deps(${component} all public)
+  list(REMOVE_ITEM all ${public})
+  list(TRANSFORM all REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>")
+  target_link_libraries(${target} PUBLIC ${public} PRIVATE ${all})
+  install(TARGETS ${target} EXPORT cohort${component}Targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endfunction()
+
+# cohort_add_name(<name>): cohort::<name> is part of libcohort_comm too.
+function(cohort_add_name name)
+  add_library(cohort_installed_${name} INTERFACE)
+  set_target_properties(cohort_installed_${name} PROPERTIES EXPORT_NAME ${name})
+  target_link_libraries(cohort_installed_${name} INTERFACE cohort_installed_comm)
+  install(TARGETS cohort_installed_${name} EXPORT cohortcommTargets)
+endfunction()
+
+# cohort_install_config(<component> <variable>): installs the component's export set. The variable gets the lines of
+# cohortConfig.cmake that find what it needs and read it.
+function(cohort_install_config component variable)
+  install(EXPORT cohort${component}Targets NAMESPACE cohort:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/cohort)
+  cohort_foreign_deps(${component} all public)
+  cohort_translate(packages modules libraries ${public})
   set(lines "")
-  cohort_foreign("${component}" packages modules libraries)
   foreach(package IN LISTS packages)
     string(APPEND lines "find_dependency(${package})\n")
   endforeach()
+  string(APPEND lines "include(\${CMAKE_CURRENT_LIST_DIR}/cohort${component}Targets.cmake)\n")
   set(${variable} "${lines}" PARENT_SCOPE)
 endfunction()
 
 function(cohort_install_package)
-  set(COHORT_CONFIG_COMPONENTS "")
-  set(components "")
-  foreach(component IN ITEMS "" grpc trainer)
-    get_property(deps GLOBAL PROPERTY COHORT_ARCHIVES_${component})
-    if(NOT deps)
-      continue()
-    endif()
-    list(APPEND components ${component})
-    install(EXPORT cohort${component}Targets FILE cohort${component}Targets.cmake NAMESPACE cohort::
-      DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/cohort)
-    cohort_config_lines("${component}" lines)
-    if(component)
-      string(APPEND COHORT_CONFIG_COMPONENTS "if(\"${component}\" IN_LIST cohort_FIND_COMPONENTS)\n${lines}"
-        "include(\${CMAKE_CURRENT_LIST_DIR}/cohort${component}Targets.cmake)\n"
-        "set(cohort_${component}_FOUND ON)\nendif()\n")
-    else()
-      set(COHORT_CONFIG_BASE "${lines}")
-    endif()
-  endforeach()
-  string(REPLACE ";" " " COHORT_CONFIG_KNOWN "${components}")
+  cohort_add_installed(comm)
+  cohort_add_name(runtime)
+  cohort_add_name(mesh)
+  cohort_install_config(comm COHORT_CONFIG_COMM)
+  set(COHORT_CONFIG_TRAINER "")
+  if(COHORT_HAVE_TORCH)
+    cohort_add_installed(trainer)
+    list(TRANSFORM TORCH_LIBRARIES REPLACE "(.+)" "$<BUILD_INTERFACE:\\1>" OUTPUT_VARIABLE torch)
+    target_link_libraries(cohort_installed_trainer PUBLIC cohort_installed_comm ${torch})
+    cohort_install_config(trainer lines)
+    # The libtorch of whoever links the trainer: its list holds paths.
+    string(CONCAT COHORT_CONFIG_TRAINER "if(\"trainer\" IN_LIST cohort_FIND_COMPONENTS)\nfind_dependency(Torch)\n${lines}"
+      "target_link_libraries(cohort::trainer INTERFACE \${TORCH_LIBRARIES})\nset(cohort_trainer_FOUND ON)\nendif()\n")
+  endif()
   set(COHORT_CONFIG_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/cohort)
   configure_package_config_file(${PROJECT_SOURCE_DIR}/tools/cmake/cohortConfig.cmake.in
     ${PROJECT_BINARY_DIR}/package/cohortConfig.cmake INSTALL_DESTINATION ${COHORT_CONFIG_DIR})
   write_basic_package_version_file(${PROJECT_BINARY_DIR}/package/cohortConfigVersion.cmake
     COMPATIBILITY SameMinorVersion)
 
-  cohort_foreign("" packages modules libraries)
-  get_property(archives GLOBAL PROPERTY COHORT_ARCHIVES_)
-  list(REVERSE archives) # dependants first, as the linker reads them
-  list(JOIN archives " " COHORT_PC_ARCHIVES)
+  cohort_foreign_deps(comm all public)
+  cohort_translate(packages modules libraries ${public})
   list(JOIN modules " " COHORT_PC_REQUIRES)
-  list(JOIN libraries " " COHORT_PC_LIBRARIES)
+  if(COHORT_SHARED)
+    set(COHORT_PC_LIBRARIES "-Wl,-rpath,\${libdir} -lcohort_comm")
+  else()
+    list(JOIN libraries " " libraries)
+    set(COHORT_PC_LIBRARIES "-lcohort_comm ${libraries} -pthread")
+  endif()
   # Relative, so that the installed tree may be moved.
   file(RELATIVE_PATH COHORT_PC_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
   configure_file(${PROJECT_SOURCE_DIR}/tools/cmake/cohort.pc.in ${PROJECT_BINARY_DIR}/package/cohort.pc @ONLY)

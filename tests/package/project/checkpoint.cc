@@ -1,9 +1,7 @@
-// Needs all that the trainer was built on: libtorch, and OpenSSL for the checksums.
-#include "cohort/trainer/state/checkpoint/checkpoint.h"
-
+// Includes all of the trainer, and calls what needs the libraries that the trainer was built on: libtorch and OpenSSL.
 #include <cstdio>
 
-#include "cohort/trainer/base/error.h"
+#include "cohort/trainer.h"
 
 int main() {
   try {
