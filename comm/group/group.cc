@@ -110,11 +110,18 @@ Group::~Group() {
   if (status_.ok() && !InChild() && !runtime().finalized()) runtime().engine().Poll();
   runtime().RemoveListener(this);
   runtime().engine().Remove(this);
+  absl::Status told;
+  if (const runtime::CallRecord* pending = status_.ok() && !InChild() ? Pending() : nullptr; pending != nullptr) {
+    told = absl::CancelledError("rank " + std::to_string(runtime().rank()) +
+                                " destroyed the communicator while it was in " + DescribePending(*pending));
+  }
   // A callback of a work that is cancelled now may submit again.
   if (status_.ok()) status_ = absl::CancelledError("the communicator was destroyed");
   for (auto& provider : providers_) provider.reset();
   batches_.reset();
   TellTransportsOfEnd();
+  // After the links are gone: no member can then take what this rank's memory holds from here on.
+  if (!told.ok()) TellMembers(told, context_.rank);
 }
 
 bool Group::Drive(const std::function<bool()>& done, runtime::Deadline deadline) {
@@ -425,10 +432,10 @@ const runtime::CallRecord* Group::Pending() const {
   return message;
 }
 
-void Group::FailHere(const absl::Status& status) {
+void Group::FailHere(const absl::Status& status, bool report) {
   if (!status_.ok()) return;
   status_ = status;
-  if (Pending() == nullptr) runtime().NoteUnreportedFailure(status);
+  if (report && Pending() == nullptr) runtime().NoteUnreportedFailure(status);
   runtime().engine().PollWhileActive(this);  // a provider may have something to stop
   for (const auto& provider : providers_) {
     if (provider != nullptr) provider->Fail(status);
@@ -439,6 +446,11 @@ void Group::FailHere(const absl::Status& status) {
 void Group::FailEverywhere(const absl::Status& status, int blamed) {
   runtime::EngineLock lock(runtime().engine());
   if (!status_.ok()) return;
+  FailHere(status);
+  TellMembers(status, blamed);
+}
+
+void Group::TellMembers(const absl::Status& status, int blamed) {
   runtime::GroupFailure failure;
   failure.group = context_.id;
   failure.epoch = context_.epoch;
@@ -446,7 +458,6 @@ void Group::FailEverywhere(const absl::Status& status, int blamed) {
   failure.status = status;
   failure.blamed_rank = blamed < 0 ? -1 : context_.members[blamed];
   failure.from_rank = runtime().rank();
-  FailHere(status);
   runtime().ReportGroupFailure(failure);
 }
 
@@ -463,7 +474,10 @@ void Group::OnRanksLost(const std::vector<int>& ranks, const std::string& text) 
 
 void Group::OnGroupFailure(const runtime::GroupFailure& failure) {
   if (failure.group != context_.id || failure.epoch != context_.epoch || failure.status.ok()) return;
-  if (failure.sequence == 0) {
+  if (absl::IsCancelled(failure.status)) {
+    // A member destroyed its communicator amid a call. To a rank without one it is news for its next call only.
+    FailHere(absl::AbortedError(failure.status.message()), /*report=*/false);
+  } else if (failure.sequence == 0) {
     FailHere(failure.status);
   } else if (WaitsIn(failure.sequence)) {
     const auto blamed = std::find(context_.members.begin(), context_.members.end(), failure.blamed_rank);

@@ -160,7 +160,10 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   void FillRecord(const CollectiveRequest& request, runtime::CallRecord* record);
   uint64_t NextSequence(const CollectiveRequest& request);
   const SiteMemo& SiteOf(const std::source_location& site);
-  void FailHere(const absl::Status& status);
+  // Ends all calls with `status`. `report`: where none was under way, Runtime::Finalize reports it, unless a call does.
+  void FailHere(const absl::Status& status, bool report = true);
+  // Tells the other members that the group has failed. `blamed`: a group rank, or -1.
+  void TellMembers(const absl::Status& status, int blamed);
   // Tells the providers that the figures in context_ have changed.
   void OnTuning();
   // What comes for links that were never made need not be kept any more.

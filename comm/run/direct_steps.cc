@@ -291,7 +291,7 @@ Progress DirectSteps::RunFold(const Step& step) {
   if (total_ == 0) return Progress::kDone;
   if (!memory_->Enter()) return Progress::kBlocked;
   const Progress progress = FoldPiece(step, moved_, std::min(piece_, total_ - moved_));
-  memory_->Leave();
+  if (!memory_->Leave() && progress != Progress::kFailed) return Progress::kBlocked;
   if (progress != Progress::kDone) return progress;
   moved_ += std::min(piece_, total_ - moved_);
   return moved_ == total_ ? Progress::kDone : Progress::kMoved;

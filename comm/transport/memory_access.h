@@ -37,7 +37,9 @@ class MemoryAccess {
   // Permission to touch other members' memory until Leave. False: one of them has given the group up, and this process
   // will hear of it.
   virtual bool Enter() = 0;
-  virtual void Leave() = 0;
+  // False: a member gave the group up meanwhile, and what was read inside may be anything. The operation must not be
+  // completed with it; this process will hear of the member's end.
+  virtual bool Leave() = 0;
   // Copies from and to a peer's private memory, in one go; inside only. kDone, kBlocked (the peer is gone; news will
   // come), or kFailed with *error.
   virtual Progress Read(int peer, uint64_t address, std::byte* to, size_t bytes, absl::Status* error) = 0;

@@ -48,6 +48,13 @@ class OwnEndpoint {
     return header_->peers_done[source / 64].load(std::memory_order_acquire) >> (source % 64) & 1;
   }
 
+  // Gives the endpoint up: whoever reads the owner's memory from now on sees that what it read may be anything. The
+  // owner's later stores come after this in every peer's eyes.
+  void Close() {
+    header_->closed.store(1, std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+  }
+
   // A block for payloads, zeroed and freed with the endpoint.
   absl::StatusOr<Area> AllocateArea(size_t bytes);
 
@@ -90,6 +97,12 @@ class PeerEndpoint {
   const Slot* slots() const { return slots_; }
   const Ack& ack() const { return *ack_; }
   const EndpointHeader& header() const { return *header_; }
+  // Whether the owner has given the endpoint up. After a read of its memory: false says that the data were still its
+  // operation's.
+  bool Closed() const {
+    std::atomic_thread_fence(std::memory_order_acquire);
+    return header_->closed.load(std::memory_order_acquire) != 0;
+  }
 
   // Wakes the owner's process if it sleeps. The caller has published and then called PublishFence().
   void WakeAfterFence() const {

@@ -113,7 +113,8 @@ struct alignas(kSlotStride) EndpointHeader {
   uint64_t probe_address;  // of probe_value in the owner's private memory
   uint64_t probe_value;
   uint64_t gate_address;  // fan-outs: of a page of private memory that peers write before they write elsewhere; or 0
-  // Fan-outs (see member_memory.h). 1: the owner has given the group up, and nobody may touch its memory any more.
+  // 1: the owner has given the link or fan-out up, and its memory may hold anything. Readers that took data from there
+  // look at this word afterwards; peers that come later find it set. See also member_memory.h.
   std::atomic<uint32_t> closed;
   // 1: the owner is touching other members' memory. On a line of its own, since it changes with every piece.
   alignas(kSlotStride) std::atomic<uint32_t> inside;

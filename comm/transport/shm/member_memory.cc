@@ -14,8 +14,7 @@ MemberMemory::MemberMemory(runtime::Segment& segment, PrivateMemory& memory, Own
     : segment_(segment), memory_(memory), own_(own), group_rank_(group_rank), peers_(peers), mapped_(peers.size()) {}
 
 bool MemberMemory::Close() {
-  own_.header().closed.store(1, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  own_.Close();
   // A member that has no endpoint yet has never been inside.
   const auto inside = [](PeerEndpoint& peer) {
     return !peer.gone() && peer.Attach() == Progress::kDone &&
@@ -73,11 +72,18 @@ std::byte* MemberMemory::Resolve(int peer, const MemoryName& name, size_t bytes)
 bool MemberMemory::Enter() {
   own_.header().inside.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const bool closed = std::any_of(peers_.begin(), peers_.end(), [](const PeerEndpoint& peer) {
-    return peer.header().closed.load(std::memory_order_acquire) != 0;
-  });
-  if (closed) Leave();
-  return !closed;
+  if (!AnyClosed()) return true;
+  own_.header().inside.store(0, std::memory_order_release);
+  return false;
+}
+
+bool MemberMemory::Leave() {
+  own_.header().inside.store(0, std::memory_order_release);
+  return !AnyClosed();
+}
+
+bool MemberMemory::AnyClosed() const {
+  return std::any_of(peers_.begin(), peers_.end(), [](const PeerEndpoint& peer) { return peer.Closed(); });
 }
 
 Progress MemberMemory::Read(int peer, uint64_t address, std::byte* to, size_t bytes, absl::Status* error) {
@@ -93,7 +99,7 @@ Progress MemberMemory::Write(int peer, uint64_t address, const std::byte* from, 
 Progress MemberMemory::Outcome(ReadResult result, const PeerEndpoint& peer, absl::Status* error) const {
   if (result == ReadResult::kRead) return Progress::kDone;
   // Gone, or it has given the group up: the control plane reports that, with its cause.
-  if (result == ReadResult::kGone || peer.gone() || peer.header().closed.load(std::memory_order_acquire) != 0) {
+  if (result == ReadResult::kGone || peer.gone() || peer.Closed()) {
     return Progress::kBlocked;
   }
   *error = absl::UnavailableError(

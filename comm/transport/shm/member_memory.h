@@ -6,7 +6,8 @@
 // waits until nobody is `inside` (both with a full fence between, so at least one of two members sees the other). A
 // member is inside for one piece, 256 KiB a buffer, so the wait is short. The dead are not waited for, and a process
 // that was stopped inside for kLongestWait only. What such a one may still do when it goes on: finish its stores of one
-// piece into window memory, which stays mapped. It cannot begin a write to private memory, because every such write
+// piece into window memory, which stays mapped. It takes no data for good that it read there: Leave looks at `closed`
+// once more. It cannot begin a write to private memory, because every such write
 // passes the gate (gate.h), a page that is made inaccessible and kept so.
 #pragma once
 
@@ -37,7 +38,7 @@ class MemberMemory final : public MemoryAccess {
   Progress ReachesPrivate(bool* reaches, int* waiting_for) override;
   std::byte* Resolve(int peer, const MemoryName& name, size_t bytes) override;
   bool Enter() override;
-  void Leave() override { own_.header().inside.store(0, std::memory_order_release); }
+  bool Leave() override;
   Progress Read(int peer, uint64_t address, std::byte* to, size_t bytes, absl::Status* error) override;
   Progress Write(int peer, uint64_t address, const std::byte* from, size_t bytes, absl::Status* error) override;
   size_t piece_bytes() const override { return kPieceBytes; }
@@ -50,6 +51,7 @@ class MemberMemory final : public MemoryAccess {
   };
   enum class Reach : uint8_t { kUnknown, kYes, kNo };
 
+  bool AnyClosed() const;
   size_t IndexOf(int peer) const { return static_cast<size_t>(peer < group_rank_ ? peer : peer - 1); }
   Progress Outcome(ReadResult result, const PeerEndpoint& peer, absl::Status* error) const;
 

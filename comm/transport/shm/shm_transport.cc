@@ -77,6 +77,7 @@ class ShmLink final : public Link, public LossTarget {
   }
   ~ShmLink() override {
     state_->targets.erase(this);
+    own_->Close();
     state_->graveyard.Bury(std::move(own_), std::move(peers_));
   }
 

@@ -136,11 +136,6 @@ Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, 
   return Progress::kDone;
 }
 
-bool StreamReader::SenderGaveUp() const {
-  std::atomic_thread_fence(std::memory_order_acquire);
-  return own_.PeerDone(peer_.address().own_source);
-}
-
 Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& descriptor) {
   absl::StatusOr<void*> data = segment_.Map({.offset = descriptor.area_offset, .bytes = operation.bytes});
   if (!data.ok()) return FailDamaged(operation);
@@ -148,7 +143,7 @@ Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& de
   if (length % operation.element_bytes != 0) return FailDamaged(operation);
   const size_t before = operation.moved;
   Deliver(operation, static_cast<const std::byte*>(*data) + operation.moved, length);
-  if (SenderGaveUp()) {
+  if (peer_.Closed()) {
     operation.moved = before;
     return Progress::kBlocked;
   }
@@ -167,12 +162,12 @@ Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& d
   std::byte* to = there ? operation.data + operation.moved : memory_->staging();
   switch (memory_->Read(peer_, descriptor.position + operation.moved, to, length)) {
     case ReadResult::kRead:
-      if (SenderGaveUp()) return Progress::kBlocked;
+      if (peer_.Closed()) return Progress::kBlocked;
       break;
     case ReadResult::kGone:
       return Progress::kBlocked;  // the control plane reports the death, with its cause
     case ReadResult::kRefused:
-      if (SenderGaveUp()) return Progress::kBlocked;
+      if (peer_.Closed()) return Progress::kBlocked;
       return Fail(operation,
                   absl::UnavailableError(
                       "the memory of rank " + std::to_string(peer_.address().world_rank) +

@@ -24,9 +24,8 @@ class StreamReader {
   Progress Attach(RecvOperation& operation);
   Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Line& line);
   Progress TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor);
-  // After a read of memory that the sender keeps for it: one that has closed its link before this was confirmed has
-  // given up, and what was read may be anything.
-  bool SenderGaveUp() const;
+  // Both read memory that the sender keeps for it, and are kBlocked where the sender has closed its end meanwhile: what
+  // they read may be anything, and the group's failure is on its way.
   Progress TakeDirect(RecvOperation& operation, const Descriptor& descriptor);
   Progress TakePrivate(RecvOperation& operation, const Descriptor& descriptor);
   // Puts `bytes` bytes of payload where they belong, after those that are there already.
