@@ -5,8 +5,10 @@
 #include <numeric>
 #include <utility>
 
+#include "cohort/comm/group/derived_groups.h"
 #include "cohort/comm/group/group.h"
 #include "cohort/comm/group/shrink.h"
+#include "cohort/comm/group/transport_set.h"
 #include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/env.h"
@@ -47,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::World(runtime::Runti
     runtime::EngineLock lock(runtime.engine());
     sequence = TransportSet::Of(runtime).NextWorld();
   }
-  const uint64_t id = Group::MakeId(0, kWorldTag, sequence, members, runtime.identity().epoch);
+  const uint64_t id = GroupId(0, kWorldTag, sequence, members, runtime.identity().epoch);
   return std::unique_ptr<Communicator>(new Communicator(std::make_unique<Group>(
       runtime, std::move(members), id, options.transports, std::move(tuning), options.determinism)));
 }
@@ -138,7 +140,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   const int32_t mine[2] = {color, key};
   std::vector<int32_t> all(2 * static_cast<size_t>(size()));
   COHORT_RETURN_IF_ERROR(AllGather(ConstBuffer(mine, 2), Buffer(all.data(), 2 * int64_t{size()}), {}, site).Wait());
-  const uint64_t split = group_->NextSplit();
+  const uint64_t split = group_->derived().NextSplit();
   if (color < 0) {
     group_->OnSplit(color, key, 0);
     return nullptr;
@@ -151,7 +153,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Split(int color, int
   std::vector<int> chosen;
   for (const auto& [unused, rank] : order) chosen.push_back(members()[rank]);
   runtime::Runtime& runtime = group_->runtime();
-  const uint64_t id = Group::MakeId(group_->context().id, kSplitTag, split, chosen, runtime.identity().epoch);
+  const uint64_t id = GroupId(group_->context().id, kSplitTag, split, chosen, runtime.identity().epoch);
   group_->OnSplit(color, key, id);
   return std::unique_ptr<Communicator>(
       new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports,
@@ -177,8 +179,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Subgroup(std::span<c
                                       "; only members make a subgroup");
   }
   runtime::Runtime& runtime = group_->runtime();
-  const uint64_t sequence = group_->NextChild(chosen);
-  const uint64_t id = Group::MakeId(group_->context().id, kSubgroupTag, sequence, chosen, runtime.identity().epoch);
+  const uint64_t sequence = group_->derived().NextSubgroup(chosen);
+  const uint64_t id = GroupId(group_->context().id, kSubgroupTag, sequence, chosen, runtime.identity().epoch);
   return std::unique_ptr<Communicator>(
       new Communicator(std::make_unique<Group>(runtime, std::move(chosen), id, group_->context().transports,
                                                group_->context().tuning, group_->context().determinism)));
@@ -188,8 +190,8 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Derive(uint64_t tag)
   if (group_->InChild()) return group_->WhyNotInChild();
   runtime::Runtime& runtime = group_->runtime();
   std::vector<int> same = members();
-  const uint64_t sequence = group_->NextOf(tag);
-  const uint64_t id = Group::MakeId(group_->context().id, tag, sequence, same, runtime.identity().epoch);
+  const uint64_t sequence = group_->derived().NextWith(tag);
+  const uint64_t id = GroupId(group_->context().id, tag, sequence, same, runtime.identity().epoch);
   return std::unique_ptr<Communicator>(
       new Communicator(std::make_unique<Group>(runtime, std::move(same), id, group_->context().transports,
                                                group_->context().tuning, group_->context().determinism)));

@@ -1,51 +1,19 @@
 #include "cohort/comm/group/group.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
-#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "cohort/comm/group/batch_state.h"
 #include "cohort/comm/group/local_call.h"
 #include "cohort/comm/run/mismatch.h"
+#include "cohort/comm/select/selector.h"
+#include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_names.h"
 
 namespace cohort::comm {
 namespace {
-
-uint64_t Mix(uint64_t hash, uint64_t word) {
-  hash ^= word + 0x9e3779b97f4a7c15u;
-  hash *= 0xff51afd7ed558ccdu;
-  return hash ^ (hash >> 33);
-}
-
-// Counts that all members know are compared as one hash; those that only a pair knows, message by message.
-uint64_t SignedCount(const CollectiveRequest& request) {
-  if (request.blocks == nullptr) [[likely]]
-    return static_cast<uint64_t>(request.count);
-  if (request.kind != CollectiveKind::kAllGatherV && request.kind != CollectiveKind::kReduceScatterV) return 0;
-  uint64_t hash = 0;
-  const BlockTable& blocks = *request.blocks;
-  for (const int64_t count : blocks.in_counts.size() > 1 ? blocks.in_counts : blocks.out_counts) {
-    hash = Mix(hash, static_cast<uint64_t>(count));
-  }
-  return hash;
-}
-
-// What the larger buffer holds, in elements.
-uint64_t MovedElements(const CollectiveRequest& request, bool is_root, int size) {
-  if (request.blocks == nullptr) [[likely]] {
-    const BufferBlocks blocks = BlocksOf(request.kind, is_root, size);
-    return static_cast<uint64_t>(request.count) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
-  }
-  const auto total = [](const std::vector<int64_t>& counts) {
-    return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
-  };
-  return std::max(total(request.blocks->in_counts), total(request.blocks->out_counts));
-}
 
 // True when all members are ranks of the caller's node.
 bool OnOneNode(const runtime::Identity& identity, const std::vector<int>& members) {
@@ -56,15 +24,6 @@ bool OnOneNode(const runtime::Identity& identity, const std::vector<int>& member
   });
 }
 
-void FillUserOp(const UserReduceOp& op, runtime::CallRecord* record) {
-  const size_t length = std::min(op.name.size(), sizeof record->user_op - 1);
-  std::memcpy(record->user_op, op.name.data(), length);
-  record->user_op[length] = '\0';
-  uint64_t hash = op.commutative ? 1 : 2;
-  for (const char c : op.name) hash = Mix(hash, static_cast<unsigned char>(c));
-  record->signature.tuning ^= hash;
-}
-
 absl::Status Finalized() {
   return absl::FailedPreconditionError(
       "the runtime has been finalized: make all calls, and wait for them, before Runtime::Finalize");
@@ -72,16 +31,9 @@ absl::Status Finalized() {
 
 }  // namespace
 
-uint64_t Group::MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const std::vector<int>& members,
-                       uint64_t epoch) {
-  uint64_t hash = Mix(Mix(Mix(Mix(0, parent), tag), sequence), epoch);
-  for (const int member : members) hash = Mix(hash, static_cast<uint64_t>(member));
-  return hash == 0 ? 1 : hash;
-}
-
 Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
              Determinism determinism)
-    : forks_(runtime.forks_at_init()), forks_now_(runtime::Forks()) {
+    : links_(context_), recorder_(context_), forks_(runtime.forks_at_init()), forks_now_(runtime::Forks()) {
   context_.id = id;
   context_.epoch = static_cast<uint32_t>(runtime.identity().epoch);
   context_.size = static_cast<int>(members.size());
@@ -119,7 +71,7 @@ Group::~Group() {
   if (status_.ok()) status_ = absl::CancelledError("the communicator was destroyed");
   for (auto& provider : providers_) provider.reset();
   batches_.reset();
-  TellTransportsOfEnd();
+  links_.TellEnd();
   // After the links are gone: no member can then take what this rank's memory holds from here on.
   if (!told.ok()) TellMembers(told, context_.rank);
 }
@@ -143,120 +95,16 @@ absl::Status Group::status() {
   return status_;
 }
 
-absl::StatusOr<std::unique_ptr<Link>> Group::MakeLink(int peer, uint16_t lane) {
-  const int world_rank = context_.members[peer];
-  absl::StatusOr<Transport*> transport = TransportSet::Of(runtime()).For(world_rank, context_.transports);
-  if (!transport.ok()) return transport.status();
-  LinkSpec spec;
-  spec.group = context_.id;
-  spec.epoch = context_.epoch;
-  spec.group_rank = context_.rank;
-  spec.peer = peer;
-  spec.peer_world_rank = world_rank;
-  spec.lane = lane;
-  return (*transport)->Connect(spec);
-}
-
-absl::StatusOr<std::unique_ptr<Fanout>> Group::MakeFanout(uint16_t lane) {
-  // Only where one transport reaches everybody, which all members see alike.
-  Transport* common = nullptr;
-  for (int i = 0; i < context_.size; ++i) {
-    if (i == context_.rank) continue;
-    absl::StatusOr<Transport*> transport = TransportSet::Of(runtime()).For(context_.members[i], context_.transports);
-    if (!transport.ok()) return transport.status();
-    if (common != nullptr && common != *transport) return nullptr;
-    common = *transport;
-  }
-  FanoutSpec spec;
-  spec.group = context_.id;
-  spec.epoch = context_.epoch;
-  spec.group_rank = context_.rank;
-  spec.world_ranks.assign(context_.members.begin(), context_.members.end());
-  spec.lane = lane;
-  absl::StatusOr<std::unique_ptr<Fanout>> fanout = common->ConnectFanout(spec);
-  if (absl::IsUnimplemented(fanout.status())) return nullptr;
-  return fanout;
-}
-
 absl::StatusOr<Provider*> Group::ProviderFor(const CollectiveRequest& request) {
   const auto entries = RegisteredProviders();
   size_t i = 0;
   while (!entries[i].serves(request)) ++i;  // the last serves all
   if (providers_[i] == nullptr) {
-    absl::StatusOr<std::unique_ptr<Provider>> made = entries[i].make(&context_, this);
+    absl::StatusOr<std::unique_ptr<Provider>> made = entries[i].make(&context_, &links_);
     if (!made.ok()) return made.status();
     providers_[i] = *std::move(made);
   }
   return providers_[i].get();
-}
-
-const Group::SiteMemo& Group::SiteOf(const std::source_location& site) {
-  const char* file = site.file_name();
-  if (sites_.empty()) [[unlikely]]
-    sites_.resize(kSites);
-  SiteMemo& memo = sites_[(reinterpret_cast<uintptr_t>(file) / 8 + site.line()) & (kSites - 1)];
-  if (memo.file == file && memo.line == site.line()) return memo;
-  memo.file = file;
-  memo.line = site.line();
-  const char* slash = std::strrchr(file, '/');
-  const char* name = slash == nullptr ? file : slash + 1;
-  // The tail of a name that is too long: its end says more than its beginning.
-  constexpr size_t kLongest = sizeof(runtime::CallRecord::site) - 12;
-  const size_t length = std::strlen(name);
-  if (length > kLongest) name += length - kLongest;
-  std::snprintf(memo.text.data(), memo.text.size(), "%s:%u", name, site.line());
-  return memo;
-}
-
-uint64_t Group::NextSequence(const CollectiveRequest& request) {
-  if (!IsPointToPoint(request.kind)) return ++sequence_;
-  std::vector<uint64_t>& sequences = request.kind == CollectiveKind::kSend ? sent_ : received_;
-  sequences.resize(context_.size);
-  return ++sequences[request.peer];
-}
-
-void Group::FillSignature(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record) {
-  runtime::CallSignature* signature = &record->signature;
-  signature->group = context_.id;
-  signature->count = SignedCount(request);
-  signature->epoch = context_.epoch;
-  signature->root = request.root;
-  signature->kind = static_cast<uint16_t>(request.kind);
-  signature->dtype = static_cast<uint16_t>(request.dtype);
-  signature->op = Reduces(request.kind) ? static_cast<uint8_t>(request.op) : 0;
-  signature->determinism = Reduces(request.kind) ? static_cast<uint8_t>(request.determinism) : 0;
-  signature->algorithm = service.algorithm;
-  signature->tuning = service.tuning ^ request.parts;
-  record->user_op[0] = '\0';
-  if (request.user_op != nullptr) [[unlikely]]
-    FillUserOp(*request.user_op, record);
-  Number(request, record);
-}
-
-void Group::Number(const CollectiveRequest& request, runtime::CallRecord* record) {
-  record->signature.sequence = NextSequence(request);
-  if (IsPointToPoint(request.kind)) {
-    // What both sides must agree on: the pair and its direction, the number of the message, count and type.
-    runtime::CallSignature message = record->signature;
-    message.kind = static_cast<uint16_t>(CollectiveKind::kSend);
-    message.root = request.kind == CollectiveKind::kSend ? context_.rank : request.peer;
-    record->wire_signature = runtime::HashSignature(message);
-    return;
-  }
-  record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(record->signature));
-}
-
-void Group::FillRecord(const CollectiveRequest& request, runtime::CallRecord* record) {
-  record->bytes = MovedElements(request, request.root == context_.rank, context_.size) * SizeOf(request.dtype);
-  record->group_rank = context_.rank;
-  record->peer = request.peer;
-  record->group_size = context_.size;
-  record->device = static_cast<int16_t>(request.memory == MemoryKind::kCuda ? request.device : -1);
-  NameSite(request.site, record);
-}
-
-void Group::NameSite(const std::source_location& site, runtime::CallRecord* record) {
-  std::memcpy(record->site, SiteOf(site).text.data(), sizeof record->site);
 }
 
 absl::Status Group::WhyNotInChild() const {
@@ -295,7 +143,7 @@ runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& argument
   FillFrom(known, &call);
   if (known.in_bytes > 0) call.request.in = arguments.in.data;
   if (known.out_bytes > 0) call.request.out = arguments.out.data;
-  Number(call.request, &call.record);
+  recorder_.Number(call.request, &call.record);
   provider.Post();
   call.ticket = runtime().segment().black_box().Start(call.record, &known.description);
   return provider.Launch(call);
@@ -348,12 +196,116 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   call.timeout = options.timeout;
   call.stream = options.stream;
   call.service = *service;
-  FillSignature(request, *service, &call.record);
+  recorder_.Sign(request, *service, &call.record);
   (*provider)->Post();
-  FillRecord(request, &call.record);
+  recorder_.Describe(request, &call.record);
   if (arguments != nullptr) memo_.Remember(*arguments, options, call, *provider, context_.rank, context_.size);
   call.ticket = runtime().segment().black_box().Start(call.record);
   return (*provider)->Launch(call);
+}
+
+absl::Status Group::CheckNameAlone(CollectiveKind kind, const CallOptions& options) const {
+  if (options.algorithm.empty() || FindAlgorithm(kind, options.algorithm) != nullptr) return absl::OkStatus();
+  return Select(kind, 0, {}, context_.tuning, options.algorithm).status();
+}
+
+// Makes and checks the requests of a batch; the first that is refused refuses them all.
+absl::Status Group::CheckBatch(std::span<const BatchedCall> calls, BatchState* state) {
+  for (const BatchedCall& call : calls) {
+    CollectiveRequest& request = state->requests.emplace_back();
+    if (HasUnequalBlocks(call.arguments.kind)) {
+      COHORT_RETURN_IF_ERROR(MakeUnequalRequest(call.arguments, call.in_blocks(), call.out_blocks(), context_.rank,
+                                                context_.size, &state->NextTable(), &request));
+    } else {
+      COHORT_RETURN_IF_ERROR(MakeRequest(call.arguments, context_.rank, context_.size, &request));
+    }
+    COHORT_RETURN_IF_ERROR(ApplyOptions(call.options, context_.determinism, &request));
+    if (ServedAlone(request)) {
+      COHORT_RETURN_IF_ERROR(CheckNameAlone(request.kind, call.options));
+      continue;
+    }
+    const absl::StatusOr<Provider*> provider = ProviderFor(request);
+    if (!provider.ok()) return provider.status();
+    const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, call.options.algorithm);
+    if (!service.ok()) return service.status();
+    if (std::find(state->providers.begin(), state->providers.end(), *provider) == state->providers.end()) {
+      state->providers.push_back(*provider);
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Starts what CheckBatch has accepted.
+void Group::StartBatch(std::span<const BatchedCall> calls, BatchState* state, const runtime::EngineLock& lock) {
+  const auto start = [&](GatheredCall* gathered) {
+    state->Add(SubmitValid(gathered->Pack(), gathered->options(), lock), gathered);
+  };
+  const InsideProvider inside(*this, lock);
+  for (Provider* provider : state->providers) provider->BatchBegin();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const CollectiveRequest& request = state->requests[i];
+    const CallOptions& options = calls[i].options;
+    if (ServedAlone(request) || !GatheredCall::Fits(request, options)) {
+      state->Add(SubmitValid(request, options, lock), nullptr);
+      continue;
+    }
+    GatheredCall* same = state->Open(request);
+    if (same != nullptr && same->Add(request, options)) continue;
+    if (same != nullptr) {
+      state->CloseGathered(same);
+      start(same);
+    }
+    state->OpenNew(request, options);
+  }
+  for (GatheredCall* gathered : state->open_gathered()) start(gathered);
+  for (Provider* provider : state->providers) provider->BatchEnd();
+}
+
+runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
+  if (calls.empty()) return runtime::Work::Finished(absl::OkStatus());
+  if (InChild()) [[unlikely]]
+    return runtime::Work::Finished(WhyNotInChild());
+  runtime::Work work;
+  {
+    runtime::EngineLock lock(runtime().engine());
+    if (!status_.ok()) {
+      runtime().NoteReportedFailure(status_);
+      return runtime::Work::Finished(status_);
+    }
+    if (batches_ == nullptr) {
+      batches_ = std::make_unique<StatePool<BatchState>>(&runtime().engine(), context_.source);
+    }
+    BatchState* const state = batches_->Take();
+    state->Begin(calls.size());
+    if (absl::Status valid = CheckBatch(calls, state); !valid.ok()) {
+      batches_->Discard(state);
+      return runtime::Work::Finished(std::move(valid));
+    }
+    work = runtime::Work::Adopt(state);
+    StartBatch(calls, state, lock);
+    state->Close();
+  }
+  if (!work.Done()) runtime().engine().Kick();
+  return work;
+}
+
+void Group::UseTuning(const Tuning& tuning) {
+  runtime::EngineLock lock(runtime().engine());
+  context_.tuning = tuning;
+  OnTuning();
+}
+
+void Group::ExpectWindows() {
+  runtime::EngineLock lock(runtime().engine());
+  if (std::exchange(context_.windows, true)) return;
+  OnTuning();
+}
+
+void Group::OnTuning() {
+  memo_.Clear();
+  for (const auto& provider : providers_) {
+    if (provider != nullptr) provider->OnTuning();
+  }
 }
 
 std::string Group::Explain(CollectiveRequest request) {
@@ -440,7 +392,7 @@ void Group::FailHere(const absl::Status& status, bool report) {
   for (const auto& provider : providers_) {
     if (provider != nullptr) provider->Fail(status);
   }
-  TellTransportsOfEnd();
+  links_.TellEnd();
 }
 
 void Group::FailEverywhere(const absl::Status& status, int blamed) {

@@ -6,23 +6,21 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
-#include <source_location>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/comm/group/call_memo.h"
+#include "cohort/comm/group/call_recorder.h"
+#include "cohort/comm/group/derived_groups.h"
+#include "cohort/comm/group/group_links.h"
 #include "cohort/comm/group/provider_registry.h"
-#include "cohort/comm/group/transport_set.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/request.h"
-#include "cohort/comm/run/runner.h"
 #include "cohort/runtime/base/forks.h"
 #include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/runtime.h"
@@ -34,7 +32,7 @@ template <typename State>
 class StatePool;
 
 // Serves one call at a time; entered with engine ownership, which its public functions take themselves.
-class Group final : public runtime::ProgressSource, public runtime::MembershipListener, public LinkSource {
+class Group final : public runtime::ProgressSource, public runtime::MembershipListener {
  public:
   // `members` are world ranks in group order, the caller among them. `id` is equal on all members and differs from
   // every other group of the epoch.
@@ -42,11 +40,10 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
         Determinism determinism);
   ~Group() override;
 
-  // The id of a group made from `parent`: a hash, never 0. `tag` and `sequence` tell apart groups with equal members.
-  static uint64_t MakeId(uint64_t parent, uint64_t tag, uint64_t sequence, const std::vector<int>& members,
-                         uint64_t epoch);
-
   const GroupContext& context() const { return context_; }
+  DerivedGroups& derived() { return derived_; }
+  // By the engine's owner.
+  CallRecorder& recorder() { return recorder_; }
   runtime::Runtime& runtime() { return *context_.runtime; }
   absl::Status status();
   // Whether this is a child that was forked after Runtime::Init. It shares the parent's memory of the segment, so that
@@ -68,20 +65,6 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   void ExpectWindows();
   // Fails the group here and on all other members.
   void FailEverywhere(const absl::Status& status, int blamed);
-  // The number of this group's earlier subgroups with these members, plus one. Counted for good, since a member may
-  // still use a group that another has destroyed: 32 bytes for each list that ever was.
-  uint64_t NextChild(const std::vector<int>& members) { return ++children_[MakeId(0, 0, 0, members, 0)]; }
-  // The number of earlier groups of these members that were derived with `tag`, plus one.
-  uint64_t NextOf(uint64_t tag) { return ++derived_[tag]; }
-  uint64_t NextSplit() { return ++splits_; }
-  // Of the caller's present attempt to agree on who is left (shrink.cc).
-  struct ShrinkRound {
-    uint64_t number = 1;
-    std::string proposal;  // what it has put into the store; empty: nothing yet
-  };
-  ShrinkRound& shrink_round() { return shrink_round_; }
-  // Writes the site of a call into its record: "train.cc:88". By the engine's owner.
-  void NameSite(const std::source_location& site, runtime::CallRecord* record);
   // Communicator::RegisterDeviceMemory.
   absl::Status Register(const Buffer& buffer, runtime::Deadline deadline);
   // Before its first call: this group is what Shrink left of `parent`.
@@ -89,9 +72,6 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // Tells the providers of a split that all members take part in (Provider::OnSplit).
   void OnSplit(int color, int key, uint64_t child);
 
-  // LinkSource
-  absl::StatusOr<std::unique_ptr<Link>> MakeLink(int peer, uint16_t lane) override;
-  absl::StatusOr<std::unique_ptr<Fanout>> MakeFanout(uint16_t lane) override;
   // ProgressSource
   bool Poll() override;
   bool Active() const override;
@@ -102,14 +82,6 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   void OnFinalize() override;
 
  private:
-  // The text of a call site, made once per place: "train.cc:88".
-  struct SiteMemo {
-    const char* file = nullptr;
-    uint32_t line = 0;
-    std::array<char, sizeof(runtime::CallRecord::site)> text{};
-  };
-  static constexpr size_t kSites = 64;  // a power of two
-
   // While it lives a provider works for a call, and may drive the engine meanwhile (agreement, staging): the engine
   // then polls this group, whatever is under way. `lock` is the caller's, taken when the group was entered: where it is
   // the thread's outermost one, so that nothing of the engine's is below us, Drive lets other threads in. By the
@@ -152,25 +124,12 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments);
   // The provider that serves the request, made when first needed.
   absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);
-  // Gives the call its number: the rest of its signature is there.
-  void Number(const CollectiveRequest& request, runtime::CallRecord* record);
-  // What the messages of the call need of its record: both signatures.
-  void FillSignature(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record);
-  // All the rest.
-  void FillRecord(const CollectiveRequest& request, runtime::CallRecord* record);
-  uint64_t NextSequence(const CollectiveRequest& request);
-  const SiteMemo& SiteOf(const std::source_location& site);
   // Ends all calls with `status`. `report`: where none was under way, Runtime::Finalize reports it, unless a call does.
   void FailHere(const absl::Status& status, bool report = true);
   // Tells the other members that the group has failed. `blamed`: a group rank, or -1.
   void TellMembers(const absl::Status& status, int blamed);
   // Tells the providers that the figures in context_ have changed.
   void OnTuning();
-  // What comes for links that were never made need not be kept any more.
-  void TellTransportsOfEnd() {
-    if (runtime().attachment() == nullptr) return;  // the runtime has ended: none is made for this
-    TransportSet::Of(runtime()).OnGroupEnd(context_.id, context_.epoch);
-  }
   // The oldest call that is under way, or null.
   const runtime::CallRecord* Pending() const;
   // Whether this collective is under way.
@@ -178,14 +137,9 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   bool HasMember(int world_rank) const;
 
   GroupContext context_;
-  uint64_t sequence_ = 0;
-  uint64_t chain_ = 0;          // ChainSignature of all collectives so far
-  std::vector<uint64_t> sent_;  // by peer; empty before the first send or receive
-  std::vector<uint64_t> received_;
-  std::unordered_map<uint64_t, uint64_t> children_;  // by a hash of the members
-  std::map<uint64_t, uint64_t> derived_;
-  uint64_t splits_ = 0;
-  ShrinkRound shrink_round_;
+  GroupLinks links_;
+  CallRecorder recorder_;
+  DerivedGroups derived_;
   std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
   CallMemo memo_;
   const uint64_t forks_;
@@ -193,7 +147,6 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   int inside_provider_ = 0;
   const runtime::EngineLock* entry_ = nullptr;                   // of InsideProvider; null: nobody is let in
   BlockTable table_;                                             // of the variable-count call that is being checked
-  std::vector<SiteMemo> sites_;                                  // made when first needed
   std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed
   absl::Status status_;
 };

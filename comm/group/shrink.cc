@@ -101,7 +101,7 @@ class ProposalWait final : public runtime::MembershipListener {
     const GroupContext& context = group.context();
     runtime::CallRecord record;
     record.signature.group =
-        Group::MakeId(context.id, kWaitTag, group.shrink_round().number, members_.ranks, context.epoch);
+        GroupId(context.id, kWaitTag, group.derived().shrink_round().number, members_.ranks, context.epoch);
     record.signature.sequence = 1;
     record.signature.epoch = static_cast<uint32_t>(context.epoch);
     record.signature.kind = runtime::kShrinkCall;
@@ -111,7 +111,7 @@ class ProposalWait final : public runtime::MembershipListener {
     epoch_ = context.epoch;
     {
       runtime::EngineLock lock(runtime_.engine());
-      group.NameSite(site, &record);
+      group.recorder().NameSite(site, &record);
       ticket_ = runtime_.segment().black_box().Start(record);
     }
     runtime_.AddListener(this);
@@ -188,7 +188,7 @@ absl::StatusOr<std::vector<int>> AgreeOnMembers(Group& group, const std::source_
   runtime::Runtime& runtime = group.runtime();
   const std::vector<int>& members = group.context().members;
   for (const int proposer : members) {
-    Group::ShrinkRound& round = group.shrink_round();
+    DerivedGroups::ShrinkRound& round = group.derived().shrink_round();
     const std::string key = KeyOf(group.context().id, round.number, proposer);
     std::optional<std::string> proposal;
     if (proposer == runtime.rank()) {
@@ -238,11 +238,11 @@ absl::StatusOr<std::unique_ptr<Group>> ShrinkGroup(Group& group, Deadline deadli
   while (true) {
     COHORT_ASSIGN_OR_RETURN(std::vector<int> members, AgreeOnMembers(*parent, site, deadline));
     const GroupContext& context = parent->context();
-    const uint64_t round = parent->shrink_round().number;
+    const uint64_t round = parent->derived().shrink_round().number;
     const std::string over = OverKey(context.id, round);
-    parent->shrink_round() = {.number = round + 1, .proposal = ""};
+    parent->derived().shrink_round() = {.number = round + 1, .proposal = ""};
     if (context.runtime->Get(over, Deadline::After(kOverLook)).ok()) continue;
-    const uint64_t id = Group::MakeId(context.id, kShrinkTag, round, members, context.epoch);
+    const uint64_t id = GroupId(context.id, kShrinkTag, round, members, context.epoch);
     auto child = std::make_unique<Group>(parent->runtime(), std::move(members), id, context.transports, context.tuning,
                                          context.determinism);
     child->SetShrunkFrom(context);

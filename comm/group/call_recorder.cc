@@ -1,0 +1,120 @@
+#include "cohort/comm/group/call_recorder.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <numeric>
+#include <string>
+
+#include "cohort/comm/group/mix_hash.h"
+#include "cohort/runtime/segment/call_names.h"
+
+namespace cohort::comm {
+namespace {
+
+// Counts that all members know are compared as one hash; those that only a pair knows, message by message.
+uint64_t SignedCount(const CollectiveRequest& request) {
+  if (request.blocks == nullptr) [[likely]]
+    return static_cast<uint64_t>(request.count);
+  if (request.kind != CollectiveKind::kAllGatherV && request.kind != CollectiveKind::kReduceScatterV) return 0;
+  uint64_t hash = 0;
+  const BlockTable& blocks = *request.blocks;
+  for (const int64_t count : blocks.in_counts.size() > 1 ? blocks.in_counts : blocks.out_counts) {
+    hash = MixHash(hash, static_cast<uint64_t>(count));
+  }
+  return hash;
+}
+
+// Elements in the larger buffer of the call.
+uint64_t MovedElements(const CollectiveRequest& request, bool is_root, int size) {
+  if (request.blocks == nullptr) [[likely]] {
+    const BufferBlocks blocks = BlocksOf(request.kind, is_root, size);
+    return static_cast<uint64_t>(request.count) * static_cast<uint64_t>(std::max(blocks.in, blocks.out));
+  }
+  const auto total = [](const std::vector<int64_t>& counts) {
+    return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+  };
+  return std::max(total(request.blocks->in_counts), total(request.blocks->out_counts));
+}
+
+void FillUserOp(const UserReduceOp& op, runtime::CallRecord* record) {
+  const size_t length = std::min(op.name.size(), sizeof record->user_op - 1);
+  std::memcpy(record->user_op, op.name.data(), length);
+  record->user_op[length] = '\0';
+  uint64_t hash = op.commutative ? 1 : 2;
+  for (const char c : op.name) hash = MixHash(hash, static_cast<unsigned char>(c));
+  record->signature.tuning ^= hash;
+}
+
+}  // namespace
+
+const CallRecorder::SiteMemo& CallRecorder::SiteOf(const std::source_location& site) {
+  const char* file = site.file_name();
+  if (sites_.empty()) [[unlikely]]
+    sites_.resize(kSites);
+  SiteMemo& memo = sites_[(reinterpret_cast<uintptr_t>(file) / 8 + site.line()) & (kSites - 1)];
+  if (memo.file == file && memo.line == site.line()) return memo;
+  memo.file = file;
+  memo.line = site.line();
+  const char* slash = std::strrchr(file, '/');
+  const char* name = slash == nullptr ? file : slash + 1;
+  // The tail of a name that is too long: its end says more than its beginning.
+  constexpr size_t kLongest = sizeof(runtime::CallRecord::site) - 12;
+  const size_t length = std::strlen(name);
+  if (length > kLongest) name += length - kLongest;
+  std::snprintf(memo.text.data(), memo.text.size(), "%s:%u", name, site.line());
+  return memo;
+}
+
+uint64_t CallRecorder::NextSequence(const CollectiveRequest& request) {
+  if (!IsPointToPoint(request.kind)) return ++sequence_;
+  std::vector<uint64_t>& sequences = request.kind == CollectiveKind::kSend ? sent_ : received_;
+  sequences.resize(group_.size);
+  return ++sequences[request.peer];
+}
+
+void CallRecorder::Sign(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record) {
+  runtime::CallSignature* signature = &record->signature;
+  signature->group = group_.id;
+  signature->count = SignedCount(request);
+  signature->epoch = group_.epoch;
+  signature->root = request.root;
+  signature->kind = static_cast<uint16_t>(request.kind);
+  signature->dtype = static_cast<uint16_t>(request.dtype);
+  signature->op = Reduces(request.kind) ? static_cast<uint8_t>(request.op) : 0;
+  signature->determinism = Reduces(request.kind) ? static_cast<uint8_t>(request.determinism) : 0;
+  signature->algorithm = service.algorithm;
+  signature->tuning = service.tuning ^ request.parts;
+  record->user_op[0] = '\0';
+  if (request.user_op != nullptr) [[unlikely]]
+    FillUserOp(*request.user_op, record);
+  Number(request, record);
+}
+
+void CallRecorder::Number(const CollectiveRequest& request, runtime::CallRecord* record) {
+  record->signature.sequence = NextSequence(request);
+  if (IsPointToPoint(request.kind)) {
+    // Both sides must agree on the pair and its direction, the number of the message, count and type.
+    runtime::CallSignature message = record->signature;
+    message.kind = static_cast<uint16_t>(CollectiveKind::kSend);
+    message.root = request.kind == CollectiveKind::kSend ? group_.rank : request.peer;
+    record->wire_signature = runtime::HashSignature(message);
+    return;
+  }
+  record->wire_signature = chain_ = runtime::ChainSignature(chain_, runtime::HashSignature(record->signature));
+}
+
+void CallRecorder::Describe(const CollectiveRequest& request, runtime::CallRecord* record) {
+  record->bytes = MovedElements(request, request.root == group_.rank, group_.size) * SizeOf(request.dtype);
+  record->group_rank = group_.rank;
+  record->peer = request.peer;
+  record->group_size = group_.size;
+  record->device = static_cast<int16_t>(request.memory == MemoryKind::kCuda ? request.device : -1);
+  NameSite(request.site, record);
+}
+
+void CallRecorder::NameSite(const std::source_location& site, runtime::CallRecord* record) {
+  std::memcpy(record->site, SiteOf(site).text.data(), sizeof record->site);
+}
+
+}  // namespace cohort::comm

@@ -1,0 +1,52 @@
+// Gives the calls of a group their numbers, signatures and records: what its members must agree on, and what a rank's
+// black box shows of the call.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <source_location>
+#include <vector>
+
+#include "cohort/comm/provider/provider.h"
+#include "cohort/comm/request.h"
+#include "cohort/runtime/segment/call_record.h"
+
+namespace cohort::comm {
+
+// One thread at a time.
+class CallRecorder {
+ public:
+  // `group` outlives it.
+  explicit CallRecorder(const GroupContext& group) : group_(group) {}
+
+  // Fills in what the messages of the call need of its record: the signature, the number, the hash that travels.
+  void Sign(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record);
+  // Gives a call its number, and the hash that travels with its messages. The rest of the signature is there.
+  void Number(const CollectiveRequest& request, runtime::CallRecord* record);
+  // Fills in all the rest.
+  void Describe(const CollectiveRequest& request, runtime::CallRecord* record);
+  // Writes the site of a call into its record: "train.cc:88".
+  void NameSite(const std::source_location& site, runtime::CallRecord* record);
+
+ private:
+  // The text of a call site, made once per place.
+  struct SiteMemo {
+    const char* file = nullptr;
+    uint32_t line = 0;
+    std::array<char, sizeof(runtime::CallRecord::site)> text{};
+  };
+  static constexpr size_t kSites = 64;  // a power of two
+
+  uint64_t NextSequence(const CollectiveRequest& request);
+  const SiteMemo& SiteOf(const std::source_location& site);
+
+  const GroupContext& group_;
+  uint64_t sequence_ = 0;
+  uint64_t chain_ = 0;          // ChainSignature of all collectives so far
+  std::vector<uint64_t> sent_;  // by peer; empty before the first send or receive
+  std::vector<uint64_t> received_;
+  std::vector<SiteMemo> sites_;  // made when first needed
+};
+
+}  // namespace cohort::comm
