@@ -4,6 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "cohort/comm/group/local_call.h"
+#include "cohort/runtime/base/status_macros.h"
+
 namespace cohort::comm {
 namespace {
 
@@ -75,9 +78,9 @@ void GatheredCall::Unpack() const {
 }
 
 void BatchState::Begin(size_t calls) {
-  requests.clear();
-  requests.reserve(calls);
-  providers.clear();
+  requests_.clear();
+  requests_.reserve(calls);
+  providers_.clear();
   if (tables_.size() < calls) tables_.resize(calls);
   tables_used_ = 0;
   gathered_used_ = 0;
@@ -113,6 +116,54 @@ void BatchState::Finished(const absl::Status& status) {
   if (error_.ok()) error_ = status;
   if (--under_way_ > 0) return;
   CompleteAndDrop(error_);
+}
+
+absl::Status BatchState::Check(std::span<const BatchedCall> calls, const GroupContext& group,
+                               GroupProviders& providers) {
+  for (const BatchedCall& call : calls) {
+    CollectiveRequest& request = requests_.emplace_back();
+    if (HasUnequalBlocks(call.arguments.kind)) {
+      COHORT_RETURN_IF_ERROR(MakeUnequalRequest(call.arguments, call.in_blocks(), call.out_blocks(), group.rank,
+                                                group.size, &tables_[tables_used_++], &request));
+    } else {
+      COHORT_RETURN_IF_ERROR(MakeRequest(call.arguments, group.rank, group.size, &request));
+    }
+    COHORT_RETURN_IF_ERROR(ApplyOptions(call.options, group.determinism, &request));
+    if (ServedAlone(group, request)) {
+      COHORT_RETURN_IF_ERROR(CheckNameAlone(group, request.kind, call.options));
+      continue;
+    }
+    const absl::StatusOr<Provider*> provider = providers.For(request);
+    if (!provider.ok()) return provider.status();
+    const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, call.options.algorithm);
+    if (!service.ok()) return service.status();
+    if (std::find(providers_.begin(), providers_.end(), *provider) == providers_.end()) {
+      providers_.push_back(*provider);
+    }
+  }
+  return absl::OkStatus();
+}
+
+void BatchState::Start(std::span<const BatchedCall> calls, const GroupContext& group, const Submit& submit) {
+  const auto start = [&](GatheredCall* gathered) { Add(submit(gathered->Pack(), gathered->options()), gathered); };
+  for (Provider* provider : providers_) provider->BatchBegin();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const CollectiveRequest& request = requests_[i];
+    const CallOptions& options = calls[i].options;
+    if (ServedAlone(group, request) || !GatheredCall::Fits(request, options)) {
+      Add(submit(request, options), nullptr);
+      continue;
+    }
+    GatheredCall* same = Open(request);
+    if (same != nullptr && same->Add(request, options)) continue;
+    if (same != nullptr) {
+      std::erase(open_gathered_, same);
+      start(same);
+    }
+    OpenNew(request, options);
+  }
+  for (GatheredCall* gathered : open_gathered_) start(gathered);
+  for (Provider* provider : providers_) provider->BatchEnd();
 }
 
 }  // namespace cohort::comm

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "cohort/comm/group/group_providers.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/provider/state_pool.h"
 #include "cohort/comm/request.h"
@@ -57,23 +59,12 @@ class BatchState final : public PooledState<BatchState> {
   // Forgets an earlier batch; its memory is kept.
   void Begin(size_t calls);
 
-  // What Submit works with: the checked requests, by call, and the providers that serve them.
-  std::vector<CollectiveRequest> requests;
-  std::vector<Provider*> providers;
-  // Of the variable-count forms; the requests point into it.
-  BlockTable& NextTable() { return tables_[tables_used_++]; }
-
-  // The gathered call that `request` may join and that has not been closed yet; null: none.
-  GatheredCall* Open(const CollectiveRequest& request);
-  // A new one, open.
-  GatheredCall& OpenNew(const CollectiveRequest& request, const CallOptions& options);
-  // No further calls join it.
-  void CloseGathered(GatheredCall* gathered) { std::erase(open_gathered_, gathered); }
-  std::span<GatheredCall* const> open_gathered() const { return open_gathered_; }
-
-  // One more call to wait for. `gathered`, if any, is unpacked when it is done.
-  void Add(runtime::Work work, const GatheredCall* gathered);
-  // All calls have been added. The object may be gone afterwards.
+  // Makes and checks the requests of all calls; the first that is refused refuses them all.
+  absl::Status Check(std::span<const BatchedCall> calls, const GroupContext& group, GroupProviders& providers);
+  // Starts what Check has accepted: `submit` does so for one call.
+  using Submit = std::function<runtime::Work(const CollectiveRequest& request, const CallOptions& options)>;
+  void Start(std::span<const BatchedCall> calls, const GroupContext& group, const Submit& submit);
+  // All calls have been started. The object may be gone afterwards.
   void Close() { Finished(absl::OkStatus()); }
 
  private:
@@ -94,16 +85,24 @@ class BatchState final : public PooledState<BatchState> {
     const GatheredCall* gathered_ = nullptr;
   };
 
+  // The gathered call that `request` may join and that has not been closed yet; null: none.
+  GatheredCall* Open(const CollectiveRequest& request);
+  // A new one, open.
+  GatheredCall& OpenNew(const CollectiveRequest& request, const CallOptions& options);
+  // One more call to wait for. `gathered`, if any, is unpacked when it is done.
+  void Add(runtime::Work work, const GatheredCall* gathered);
   void Finished(const absl::Status& status);
 
-  std::vector<BlockTable> tables_;
+  std::vector<CollectiveRequest> requests_;  // checked, by call
+  std::vector<Provider*> providers_;         // that serve them
+  std::vector<BlockTable> tables_;           // of the variable-count forms; the requests point into it
   size_t tables_used_ = 0;
   std::vector<std::unique_ptr<GatheredCall>> gathered_;
   size_t gathered_used_ = 0;
   std::vector<GatheredCall*> open_gathered_;
   std::vector<Listener> listeners_;  // enough for all calls before the first is added: their addresses are kept
   size_t listeners_used_ = 0;
-  int64_t under_way_ = 0;  // calls, and one until Close
+  int64_t under_way_ = 0;  // calls, and one until all have been started
   absl::Status error_;
 };
 

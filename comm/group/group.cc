@@ -7,8 +7,6 @@
 #include "cohort/comm/group/batch_state.h"
 #include "cohort/comm/group/local_call.h"
 #include "cohort/comm/run/mismatch.h"
-#include "cohort/comm/select/selector.h"
-#include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_names.h"
 
@@ -24,6 +22,10 @@ bool OnOneNode(const runtime::Identity& identity, const std::vector<int>& member
   });
 }
 
+bool HasMember(const GroupContext& group, int world_rank) {
+  return std::find(group.members.begin(), group.members.end(), world_rank) != group.members.end();
+}
+
 absl::Status Finalized() {
   return absl::FailedPreconditionError(
       "the runtime has been finalized: make all calls, and wait for them, before Runtime::Finalize");
@@ -33,7 +35,11 @@ absl::Status Finalized() {
 
 Group::Group(runtime::Runtime& runtime, std::vector<int> members, uint64_t id, std::string transports, Tuning tuning,
              Determinism determinism)
-    : links_(context_), recorder_(context_), forks_(runtime.forks_at_init()), forks_now_(runtime::Forks()) {
+    : links_(context_),
+      providers_(context_, links_),
+      recorder_(context_),
+      forks_(runtime.forks_at_init()),
+      forks_now_(runtime::Forks()) {
   context_.id = id;
   context_.epoch = static_cast<uint32_t>(runtime.identity().epoch);
   context_.size = static_cast<int>(members.size());
@@ -63,13 +69,14 @@ Group::~Group() {
   runtime().RemoveListener(this);
   runtime().engine().Remove(this);
   absl::Status told;
-  if (const runtime::CallRecord* pending = status_.ok() && !InChild() ? Pending() : nullptr; pending != nullptr) {
+  const bool others_wait = status_.ok() && !InChild() && context_.size > 1;
+  if (const runtime::CallRecord* pending = others_wait ? providers_.Pending() : nullptr; pending != nullptr) {
     told = absl::CancelledError("rank " + std::to_string(runtime().rank()) +
                                 " destroyed the communicator while it was in " + DescribePending(*pending));
   }
   // A callback of a work that is cancelled now may submit again.
   if (status_.ok()) status_ = absl::CancelledError("the communicator was destroyed");
-  for (auto& provider : providers_) provider.reset();
+  providers_.Clear();
   batches_.reset();
   links_.TellEnd();
   // After the links are gone: no member can then take what this rank's memory holds from here on.
@@ -93,18 +100,6 @@ absl::Status Group::status() {
   if (InChild()) return WhyNotInChild();
   runtime::EngineLock lock(runtime().engine());
   return status_;
-}
-
-absl::StatusOr<Provider*> Group::ProviderFor(const CollectiveRequest& request) {
-  const auto entries = RegisteredProviders();
-  size_t i = 0;
-  while (!entries[i].serves(request)) ++i;  // the last serves all
-  if (providers_[i] == nullptr) {
-    absl::StatusOr<std::unique_ptr<Provider>> made = entries[i].make(&context_, &links_);
-    if (!made.ok()) return made.status();
-    providers_[i] = *std::move(made);
-  }
-  return providers_[i].get();
 }
 
 absl::Status Group::WhyNotInChild() const {
@@ -173,15 +168,15 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
     runtime().NoteReportedFailure(status_);
     return runtime::Work::Finished(status_);
   }
-  if (ServedAlone(request)) {
-    if (absl::Status named = CheckNameAlone(request.kind, options); !named.ok()) {
+  if (ServedAlone(context_, request)) {
+    if (absl::Status named = CheckNameAlone(context_, request.kind, options); !named.ok()) {
       return runtime::Work::Finished(std::move(named));
     }
     RunLocalCall(request);
     return runtime::Work::Finished(absl::OkStatus());
   }
   const InsideProvider inside(*this, lock);
-  const absl::StatusOr<Provider*> provider = ProviderFor(request);
+  const absl::StatusOr<Provider*> provider = providers_.For(request);
   if (!provider.ok()) return runtime::Work::Finished(provider.status());
   const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, options.algorithm);
   if (!service.ok()) return runtime::Work::Finished(service.status());
@@ -204,63 +199,6 @@ runtime::Work Group::SubmitValid(const CollectiveRequest& request, const CallOpt
   return (*provider)->Launch(call);
 }
 
-absl::Status Group::CheckNameAlone(CollectiveKind kind, const CallOptions& options) const {
-  if (options.algorithm.empty() || FindAlgorithm(kind, options.algorithm) != nullptr) return absl::OkStatus();
-  return Select(kind, 0, {}, context_.tuning, options.algorithm).status();
-}
-
-// Makes and checks the requests of a batch; the first that is refused refuses them all.
-absl::Status Group::CheckBatch(std::span<const BatchedCall> calls, BatchState* state) {
-  for (const BatchedCall& call : calls) {
-    CollectiveRequest& request = state->requests.emplace_back();
-    if (HasUnequalBlocks(call.arguments.kind)) {
-      COHORT_RETURN_IF_ERROR(MakeUnequalRequest(call.arguments, call.in_blocks(), call.out_blocks(), context_.rank,
-                                                context_.size, &state->NextTable(), &request));
-    } else {
-      COHORT_RETURN_IF_ERROR(MakeRequest(call.arguments, context_.rank, context_.size, &request));
-    }
-    COHORT_RETURN_IF_ERROR(ApplyOptions(call.options, context_.determinism, &request));
-    if (ServedAlone(request)) {
-      COHORT_RETURN_IF_ERROR(CheckNameAlone(request.kind, call.options));
-      continue;
-    }
-    const absl::StatusOr<Provider*> provider = ProviderFor(request);
-    if (!provider.ok()) return provider.status();
-    const absl::StatusOr<ServicePlan> service = (*provider)->Choose(request, call.options.algorithm);
-    if (!service.ok()) return service.status();
-    if (std::find(state->providers.begin(), state->providers.end(), *provider) == state->providers.end()) {
-      state->providers.push_back(*provider);
-    }
-  }
-  return absl::OkStatus();
-}
-
-// Starts what CheckBatch has accepted.
-void Group::StartBatch(std::span<const BatchedCall> calls, BatchState* state, const runtime::EngineLock& lock) {
-  const auto start = [&](GatheredCall* gathered) {
-    state->Add(SubmitValid(gathered->Pack(), gathered->options(), lock), gathered);
-  };
-  const InsideProvider inside(*this, lock);
-  for (Provider* provider : state->providers) provider->BatchBegin();
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const CollectiveRequest& request = state->requests[i];
-    const CallOptions& options = calls[i].options;
-    if (ServedAlone(request) || !GatheredCall::Fits(request, options)) {
-      state->Add(SubmitValid(request, options, lock), nullptr);
-      continue;
-    }
-    GatheredCall* same = state->Open(request);
-    if (same != nullptr && same->Add(request, options)) continue;
-    if (same != nullptr) {
-      state->CloseGathered(same);
-      start(same);
-    }
-    state->OpenNew(request, options);
-  }
-  for (GatheredCall* gathered : state->open_gathered()) start(gathered);
-  for (Provider* provider : state->providers) provider->BatchEnd();
-}
-
 runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
   if (calls.empty()) return runtime::Work::Finished(absl::OkStatus());
   if (InChild()) [[unlikely]]
@@ -277,12 +215,17 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
     }
     BatchState* const state = batches_->Take();
     state->Begin(calls.size());
-    if (absl::Status valid = CheckBatch(calls, state); !valid.ok()) {
+    if (absl::Status valid = state->Check(calls, context_, providers_); !valid.ok()) {
       batches_->Discard(state);
       return runtime::Work::Finished(std::move(valid));
     }
     work = runtime::Work::Adopt(state);
-    StartBatch(calls, state, lock);
+    {
+      const InsideProvider inside(*this, lock);
+      state->Start(calls, context_, [&](const CollectiveRequest& request, const CallOptions& options) {
+        return SubmitValid(request, options, lock);
+      });
+    }
     state->Close();
   }
   if (!work.Done()) runtime().engine().Kick();
@@ -303,46 +246,32 @@ void Group::ExpectWindows() {
 
 void Group::OnTuning() {
   memo_.Clear();
-  for (const auto& provider : providers_) {
-    if (provider != nullptr) provider->OnTuning();
-  }
+  providers_.OnTuning();
 }
 
 std::string Group::Explain(CollectiveRequest request) {
   if (InChild()) return std::string(WhyNotInChild().message());
   runtime::EngineLock lock(runtime().engine());
   if (context_.size == 1 && request.memory == MemoryKind::kHost) return "local copy: the group has one rank";
-  const absl::StatusOr<Provider*> provider = ProviderFor(request);
+  const absl::StatusOr<Provider*> provider = providers_.For(request);
   if (!provider.ok()) return std::string(provider.status().message());
   request.determinism = context_.determinism;
   return "provider " + std::string((*provider)->name()) + ": " + (*provider)->Explain(request);
 }
 
-bool Group::Poll() {
-  bool moved = false;
-  for (const auto& provider : providers_) {
-    if (provider != nullptr) moved = provider->Poll() || moved;
-  }
-  return moved;
-}
+bool Group::Poll() { return providers_.Poll(); }
 
-bool Group::Active() const {
-  if (inside_provider_ > 0) return true;
-  return std::any_of(providers_.begin(), providers_.end(),
-                     [](const auto& provider) { return provider != nullptr && provider->Active(); });
-}
+bool Group::Active() const { return inside_provider_ > 0 || providers_.Active(); }
 
 int Group::Arm(bool*) {
-  for (const auto& provider : providers_) {
-    if (provider != nullptr) provider->Arm();
-  }
+  providers_.Arm();
   return -1;
 }
 
 void Group::SetShrunkFrom(const GroupContext& parent) {
   context_.shrunk_from = parent.id;
   for (int i = 0; i < parent.size; ++i) {
-    if (!HasMember(parent.members[i])) context_.lost.push_back(i);
+    if (!HasMember(context_, parent.members[i])) context_.lost.push_back(i);
   }
 }
 
@@ -361,37 +290,22 @@ absl::Status Group::Register(const Buffer& buffer, runtime::Deadline deadline) {
   request.memory = buffer.memory;
   request.device = buffer.device;
   const InsideProvider inside(*this, lock);
-  const absl::StatusOr<Provider*> provider = ProviderFor(request);
+  const absl::StatusOr<Provider*> provider = providers_.For(request);
   return provider.ok() ? (*provider)->Register(buffer, deadline) : provider.status();
 }
 
 void Group::OnSplit(int color, int key, uint64_t child) {
   runtime::EngineLock lock(runtime().engine());
   const InsideProvider inside(*this, lock);
-  for (const auto& provider : providers_) {
-    if (provider != nullptr) provider->OnSplit(color, key, child);
-  }
-}
-
-const runtime::CallRecord* Group::Pending() const {
-  const runtime::CallRecord* message = nullptr;
-  for (const auto& provider : providers_) {
-    const runtime::CallRecord* record = provider == nullptr ? nullptr : provider->Pending();
-    if (record == nullptr) continue;
-    if (!runtime::IsPointToPoint(record->signature.kind)) return record;  // says more than a message
-    message = record;
-  }
-  return message;
+  providers_.OnSplit(color, key, child);
 }
 
 void Group::FailHere(const absl::Status& status, bool report) {
   if (!status_.ok()) return;
   status_ = status;
-  if (report && Pending() == nullptr) runtime().NoteUnreportedFailure(status);
+  if (report && providers_.Pending() == nullptr) runtime().NoteUnreportedFailure(status);
   runtime().engine().PollWhileActive(this);  // a provider may have something to stop
-  for (const auto& provider : providers_) {
-    if (provider != nullptr) provider->Fail(status);
-  }
+  providers_.Fail(status);
   links_.TellEnd();
 }
 
@@ -413,13 +327,10 @@ void Group::TellMembers(const absl::Status& status, int blamed) {
   runtime().ReportGroupFailure(failure);
 }
 
-bool Group::HasMember(int world_rank) const {
-  return std::find(context_.members.begin(), context_.members.end(), world_rank) != context_.members.end();
-}
-
 void Group::OnRanksLost(const std::vector<int>& ranks, const std::string& text) {
-  if (!status_.ok() || std::none_of(ranks.begin(), ranks.end(), [this](int rank) { return HasMember(rank); })) return;
-  const runtime::CallRecord* pending = Pending();
+  if (!status_.ok() || std::none_of(ranks.begin(), ranks.end(), [this](int rank) { return HasMember(context_, rank); }))
+    return;
+  const runtime::CallRecord* pending = providers_.Pending();
   FailHere(
       absl::UnavailableError(pending == nullptr ? text : text + " while others were in " + DescribePending(*pending)));
 }
@@ -431,25 +342,17 @@ void Group::OnGroupFailure(const runtime::GroupFailure& failure) {
     FailHere(absl::AbortedError(failure.status.message()), /*report=*/false);
   } else if (failure.sequence == 0) {
     FailHere(failure.status);
-  } else if (WaitsIn(failure.sequence)) {
+  } else if (providers_.WaitsIn(failure.sequence)) {
     const auto blamed = std::find(context_.members.begin(), context_.members.end(), failure.blamed_rank);
     FailEverywhere(failure.status,
                    blamed == context_.members.end() ? -1 : static_cast<int>(blamed - context_.members.begin()));
   }
 }
 
-bool Group::WaitsIn(uint64_t sequence) const {
-  return std::any_of(providers_.begin(), providers_.end(),
-                     [sequence](const auto& provider) { return provider != nullptr && provider->WaitsIn(sequence); });
-}
-
-// Providers with nothing under way end in order, when the group goes.
 void Group::OnFinalize() {
   if (!status_.ok()) return;
   status_ = Finalized();
-  for (const auto& provider : providers_) {
-    if (provider != nullptr && provider->Active()) provider->Fail(status_);
-  }
+  providers_.FailActive(status_);
 }
 
 }  // namespace cohort::comm

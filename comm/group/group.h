@@ -2,7 +2,6 @@
 // the one sticky failure.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -18,7 +17,7 @@
 #include "cohort/comm/group/call_recorder.h"
 #include "cohort/comm/group/derived_groups.h"
 #include "cohort/comm/group/group_links.h"
-#include "cohort/comm/group/provider_registry.h"
+#include "cohort/comm/group/group_providers.h"
 #include "cohort/comm/provider/provider.h"
 #include "cohort/comm/request.h"
 #include "cohort/runtime/base/forks.h"
@@ -108,36 +107,22 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   // GroupContext::drive.
   bool Drive(const std::function<bool()>& done, runtime::Deadline deadline);
 
-  // True for calls that need nobody else.
-  bool ServedAlone(const CollectiveRequest& request) const {
-    return context_.size == 1 && request.memory == MemoryKind::kHost && !IsPointToPoint(request.kind);
-  }
-  // Of a call that is ServedAlone: a wrong name is found out where a program is tried out with one rank, too.
-  absl::Status CheckNameAlone(CollectiveKind kind, const CallOptions& options) const;
-  absl::Status CheckBatch(std::span<const BatchedCall> calls, BatchState* state);
-  void StartBatch(std::span<const BatchedCall> calls, BatchState* state, const runtime::EngineLock& lock);
   // A request that is checked, made from `arguments` unless they are null: it is then remembered. `lock` as of
   // InsideProvider.
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options,
                             const runtime::EngineLock& lock, const CallArguments* arguments = nullptr);
   runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options, const runtime::EngineLock& lock);
   runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments);
-  // The provider that serves the request, made when first needed.
-  absl::StatusOr<Provider*> ProviderFor(const CollectiveRequest& request);
   // Ends all calls with `status`. `report`: where none was under way, Runtime::Finalize reports it, unless a call does.
   void FailHere(const absl::Status& status, bool report = true);
   // Tells the other members that the group has failed. `blamed`: a group rank, or -1.
   void TellMembers(const absl::Status& status, int blamed);
   // Tells the providers that the figures in context_ have changed.
   void OnTuning();
-  // The oldest call that is under way, or null.
-  const runtime::CallRecord* Pending() const;
-  // Whether this collective is under way.
-  bool WaitsIn(uint64_t sequence) const;
-  bool HasMember(int world_rank) const;
 
   GroupContext context_;
   GroupLinks links_;
+  GroupProviders providers_;
   CallRecorder recorder_;
   DerivedGroups derived_;
   std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
@@ -145,9 +130,8 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   const uint64_t forks_;
   const std::atomic<uint64_t>& forks_now_;
   int inside_provider_ = 0;
-  const runtime::EngineLock* entry_ = nullptr;                   // of InsideProvider; null: nobody is let in
-  BlockTable table_;                                             // of the variable-count call that is being checked
-  std::array<std::unique_ptr<Provider>, kProviders> providers_;  // made when first needed
+  const runtime::EngineLock* entry_ = nullptr;  // of InsideProvider; null: nobody is let in
+  BlockTable table_;                            // of the variable-count call that is being checked
   absl::Status status_;
 };
 

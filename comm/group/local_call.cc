@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/select/selector.h"
 
 namespace cohort::comm {
 namespace {
@@ -25,6 +26,11 @@ void Move(const CollectiveRequest& request, void* out, const void* in, int64_t c
 }
 
 }  // namespace
+
+absl::Status CheckNameAlone(const GroupContext& group, CollectiveKind kind, const CallOptions& options) {
+  if (options.algorithm.empty() || FindAlgorithm(kind, options.algorithm) != nullptr) return absl::OkStatus();
+  return Select(kind, 0, {}, group.tuning, options.algorithm).status();
+}
 
 void RunLocalCall(const CollectiveRequest& request) {
   if (request.blocks != nullptr) {
