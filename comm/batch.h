@@ -1,17 +1,16 @@
-// Batch: several calls of one communicator started as one, as between ncclGroupStart and ncclGroupEnd.
+// Batch: starts several calls of one communicator as one, as between ncclGroupStart and ncclGroupEnd.
 //
 //   Batch batch(*world);
 //   batch.Send(out, next).Recv(in, previous);
 //   absl::Status status = batch.Submit().Wait();
 //
-// The calls of a batch run concurrently, so that sends and receives can't stand in each other's way whatever their
-// order, a rank may send to itself, and no call may depend on another's result. On CUDA memory they become one NCCL
-// group. On host memory small all-reduces of one type and op are gathered into one message: a hundred of 8 bytes cost
-// little more than one.
+// The calls of a batch run concurrently. Sends and receives never block each other, in any order, and a rank may send
+// to itself. No call may depend on another's result. On CUDA memory the calls become one NCCL group. On host memory
+// small all-reduces of one type and op are gathered into one message: a hundred of 8 bytes cost little more than one.
 //
-// All members submit batches with the same collectives in the same order; sends and receives are each pair's own
-// affair. A batch whose arguments are refused (kInvalidArgument, or what Communicator says) starts nothing. Used by one
-// thread, and again after Submit, when it is empty.
+// All members submit batches with the same collectives in the same order. Sends and receives need only match between
+// the two ranks of a pair. A batch whose arguments are refused (the errors of Communicator) starts nothing. One thread
+// uses a batch. After Submit it is empty and may be used again.
 #pragma once
 
 #include <vector>
@@ -28,8 +27,8 @@ class Batch {
 
   using Site = Communicator::Site;
 
-  // As the calls of Communicator, but that nothing is checked and nothing happens before Submit. Buffers must be valid
-  // from then on, until the Work is done. Options and layouts are copied; an options' user_op is not.
+  // These add calls of Communicator; nothing is checked or started before Submit. Buffers must be valid from Submit
+  // until the Work is done. Options and layouts are copied; the object behind user_op is not.
   Batch& AllReduce(ConstBuffer in, Buffer out, ReduceOp op, const CallOptions& options = {},
                    Site site = Site::current());
   Batch& Reduce(ConstBuffer in, Buffer out, ReduceOp op, int root, const CallOptions& options = {},
@@ -54,10 +53,10 @@ class Batch {
   Batch& Send(ConstBuffer in, int peer, const CallOptions& options = {}, Site site = Site::current());
   Batch& Recv(Buffer out, int peer, const CallOptions& options = {}, Site site = Site::current());
 
-  // Calls so far.
+  // The number of calls added so far.
   size_t size() const { return used_; }
-  // Starts all calls, without waiting, on the calling thread. The Work is done when all of them are; its status is OK
-  // or that of the first call that failed. A batch of no calls is done at once. Once a batch of some shape has been
+  // Starts all calls, without waiting, on the calling thread. The Work is done when all of them are. Its status is OK
+  // or that of the first call that failed. A batch of no calls is done at once. After a batch of some shape has been
   // submitted and waited for, the next of that shape allocates nothing.
   [[nodiscard]] Work Submit();
 
@@ -66,7 +65,7 @@ class Batch {
              const BlockLayout& out_blocks = {});
 
   Communicator& communicator_;
-  std::vector<BatchedCall> calls_;  // those past `used_` are kept for their memory
+  std::vector<BatchedCall> calls_;  // entries from `used_` on are kept for their memory
   size_t used_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// A collective call as a value: filled by the Communicator, validated once, handed to exactly one provider.
+// A collective call as a value. The Communicator fills it, it is validated once, and one provider serves it.
 #pragma once
 
 #include <chrono>
@@ -14,47 +14,47 @@
 
 namespace cohort::comm {
 
-// A reduction that the caller computes, in host memory: for ReduceOp::kUser. It must be associative.
+// A reduction that the caller computes, in host memory, for ReduceOp::kUser. It must be associative.
 struct UserReduceOp {
-  // out[i] = a[i] op b[i] for `count` elements; out may be a or b. Called on whichever thread drives the operation, one
-  // call at a time per group; it must not block. What it throws fails the operation with kInternal. It may call
-  // Communicator::Abort, of its own group too: the operation then ends when the function has returned.
+  // Computes out[i] = a[i] op b[i] for `count` elements. out may be a or b. The thread that drives the operation calls
+  // it, one call at a time per group; it must not block. An exception fails the operation with kInternal. It may call
+  // Communicator::Abort, even of its own group; the operation then ends when the function has returned.
   void (*function)(void* out, const void* a, const void* b, int64_t count, DataType dtype, void* context) = nullptr;
   void* context = nullptr;
-  // All members must pass the same name: it stands for the function in the check of their calls, and in messages.
+  // All members must pass the same name. It stands for the function when their calls are compared, and in messages.
   std::string_view name = {};
-  // Operands may be exchanged. Otherwise they are combined in the order of ranks, by fewer algorithms.
+  // True when operands may be exchanged. Otherwise they are combined in the order of ranks, by fewer algorithms.
   bool commutative = true;
 };
 
-// Per-call options.
+// Options of one call.
 struct CallOptions {
-  // After this long without completion the operation fails, and with it the group, on all members. A member for which
-  // it was complete before that, or that calls late and finds everything it needs there, has OK from it and hears of
-  // the failure at what it does next. Zero or less: it fails unless it need not wait.
+  // An operation that is not complete after this time fails, and with it the group, on all members. A member may get OK
+  // all the same: its operation was complete before, or it calls late and finds everything it needs. It gets the
+  // failure at its next call. With zero or less the operation fails unless it need not wait.
   std::chrono::nanoseconds timeout = std::chrono::minutes(10);
-  // Forces an algorithm by its name in algorithms.def; all members must force the same one. Empty: the selector's.
-  // CUDA buffers know one, "staged": through host memory instead of by NCCL.
+  // Forces an algorithm by its name in algorithms.def. All members must force the same one. Empty means the selector's
+  // choice. CUDA buffers have one, "staged": through host memory instead of by NCCL.
   std::string algorithm = {};
-  // Of reductions; all members must pass the same one. kDefault: the group's.
+  // Determinism level of a reduction. Must be equal on all members. kDefault means the group's.
   Determinism determinism = Determinism::kDefault;
-  // ReduceOp::kPreMulSum: what this rank's input is multiplied by; each rank passes its own. For integers a value of
+  // ReduceOp::kPreMulSum multiplies this rank's input by it; each rank passes its own. For integers it is a value of
   // the type. Products wrap around or round as the type's accumulator does (comm/reduce/reduce.h).
   double factor = 1;
-  // ReduceOp::kUser. The object and its function must stay valid until the Work is done.
+  // Required by ReduceOp::kUser. The object and its function must stay valid until the Work is done.
   const UserReduceOp* user_op = nullptr;
-  // CUDA buffers: the cudaStream_t that the operation is enqueued on; null is the default stream.
+  // For CUDA buffers: the cudaStream_t that the operation is enqueued on. Null is the default stream.
   void* stream = nullptr;
 };
 
-// How a buffer of a variable-count call is cut into blocks: counts[r] elements from displacements[r] on are rank r's.
-// Only read during the call.
+// Says how a buffer of a variable-count call is cut into blocks: counts[r] elements from displacements[r] on are rank
+// r's. Read only during the call.
 struct BlockLayout {
   std::span<const int64_t> counts = {};
-  std::span<const int64_t> displacements = {};  // empty: one block after another
+  std::span<const int64_t> displacements = {};  // empty: the blocks lie one after another
 };
 
-// The blocks of a variable-count call on this rank, in elements; places are counted from the start of the buffer. A
+// The blocks of a variable-count call on this rank, in elements. Places are counted from the start of the buffer. A
 // buffer that holds one block has lists of one element.
 struct BlockTable {
   std::vector<int64_t> in_counts = {};
@@ -67,9 +67,9 @@ struct CollectiveRequest {
   CollectiveKind kind = CollectiveKind::kBarrier;
   const void* in = nullptr;
   void* out = nullptr;
-  // The block of the call, in elements: all-reduce, broadcast, reduce: the whole vector; gather, scatter, all-gather,
-  // reduce-scatter, all-to-all: one rank's part. Variable-count forms: what the choice of an algorithm goes by, the
-  // mean block where all members know the counts.
+  // Elements of the call's block. For all-reduce, broadcast and reduce that is the whole vector, for the other kinds
+  // one rank's part. For variable-count forms it is the mean block where all members know the counts, and serves only
+  // to choose the algorithm.
   int64_t count = 0;
   DataType dtype = DataType::kUint8;
   ReduceOp op = ReduceOp::kSum;
@@ -79,22 +79,22 @@ struct CollectiveRequest {
   int device = 0;
   std::source_location site = {};
 
-  // Variable-count forms: their blocks, in place of `count`; null for all other kinds. Valid as long as the call.
+  // Blocks of a variable-count form, in place of `count`; null for all other kinds. Valid as long as the call.
   const BlockTable* blocks = nullptr;
 
-  // A hash of the calls that this one was gathered from (comm/batch.h); 0: it is one call.
+  // A hash of the calls that this one was gathered from (comm/batch.h). 0: it is one call.
   uint64_t parts = 0;
 
-  // Of kinds that reduce (ApplyOptions).
+  // Set for kinds that reduce (ApplyOptions).
   Determinism determinism = Determinism::kFast;
   double factor = 1;
   const UserReduceOp* user_op = nullptr;
 
-  // True where input and output are the same memory in the way that NCCL defines for the kind.
+  // True when input and output are the same memory in the way that NCCL defines for the kind.
   bool in_place = false;
 };
 
-// The bytes of the call's block.
+// Bytes of the call's block.
 inline int64_t BytesOf(const CollectiveRequest& request) {
   return request.count * static_cast<int64_t>(SizeOf(request.dtype));
 }
@@ -112,14 +112,14 @@ constexpr bool IsPointToPoint(CollectiveKind kind) {
   return kind == CollectiveKind::kSend || kind == CollectiveKind::kRecv;
 }
 
-// Blocks of `count` elements in the input and output of this rank; 0 where the kind has none here.
+// Numbers of blocks of `count` elements in the input and output of this rank. 0 where the kind has none here.
 struct BufferBlocks {
   int in = 0;
   int out = 0;
 };
 BufferBlocks BlocksOf(CollectiveKind kind, bool is_root, int size);
 
-// What a caller passed, as it was passed. Broadcast: `in` and `out` are the one buffer.
+// The arguments of a call, as the caller passed them. For broadcast, `in` and `out` are the one buffer.
 struct CallArguments {
   CollectiveKind kind = CollectiveKind::kBarrier;
   ConstBuffer in = {};
@@ -130,7 +130,7 @@ struct CallArguments {
   std::source_location site = {};
 };
 
-// One call of a batch (comm/batch.h), as it was passed; the layouts of a variable-count form are kept.
+// One call of a batch (comm/batch.h), as the caller passed it. It owns the layouts of a variable-count form.
 struct BatchedCall {
   CallArguments arguments = {};
   CallOptions options = {};
@@ -143,17 +143,17 @@ struct BatchedCall {
   BlockLayout out_blocks() const { return {out_counts, out_displacements}; }
 };
 
-// Checks the arguments of a call by rank `rank` of `size` and makes `request`, which must be new, of them. Local:
-// kInvalidArgument with the argument's name, what was passed and what would be right. Buffers that the call does not
-// use on this rank are ignored.
+// Checks the arguments of a call by rank `rank` of `size` and fills `request`, which must be new, from them. Local.
+// kInvalidArgument names the argument, the value and the right one. Buffers that the call does not use on this rank are
+// ignored.
 absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, CollectiveRequest* request);
 
-// Completes the request of a kind that reduces. kInvalidArgument where the op doesn't go with the type, the memory or
-// the options; a default level must be one of the real ones.
+// Completes the request of a kind that reduces. kInvalidArgument: the op doesn't go with the type, the memory or the
+// options. `default_level` is not kDefault.
 absl::Status ApplyOptions(const CallOptions& options, Determinism default_level, CollectiveRequest* request);
 
-// MakeRequest for the variable-count forms. A layout that the call does not use on this rank is ignored. Fills `table`,
-// which `request` then refers to.
+// MakeRequest for the variable-count forms. It ignores a layout that the call does not use on this rank. It fills
+// `table`, which `request` then refers to.
 absl::Status MakeUnequalRequest(const CallArguments& arguments, const BlockLayout& in_blocks,
                                 const BlockLayout& out_blocks, int rank, int size, BlockTable* table,
                                 CollectiveRequest* request);

@@ -22,7 +22,7 @@ enum class CollectiveKind : uint8_t {
   kBarrier,
   kSend,
   kRecv,
-  // The variable-count forms: as the kinds above, with a length of its own for every block.
+  // The variable-count forms: like the kinds above, but every block has its own length.
   kGatherV,
   kScatterV,
   kAllGatherV,
@@ -32,7 +32,7 @@ enum class CollectiveKind : uint8_t {
 inline constexpr int kCollectiveKinds = 17;  // one past the last value
 // True for the variable-count forms.
 constexpr bool HasUnequalBlocks(CollectiveKind kind) { return kind >= CollectiveKind::kGatherV; }
-// The form with equal blocks of a variable-count form; any other kind itself.
+// Returns the form with equal blocks of a variable-count form, and any other kind unchanged.
 constexpr CollectiveKind EqualBlocksForm(CollectiveKind kind) {
   constexpr int kBetween = static_cast<int>(CollectiveKind::kGatherV) - static_cast<int>(CollectiveKind::kGather);
   return HasUnequalBlocks(kind) ? static_cast<CollectiveKind>(static_cast<int>(kind) - kBetween) : kind;
@@ -53,7 +53,7 @@ enum class DataType : uint8_t {
   kBFloat16,
   kFloat32,
   kFloat64,
-  kFloat8E4M3,  // OCP FP8 without infinity, as torch.float8_e4m3fn: what is above 448 rounds to NaN
+  kFloat8E4M3,  // OCP FP8 without infinity, as torch.float8_e4m3fn: values above 448 round to NaN
   kFloat8E5M2,  // OCP FP8 with infinity, as torch.float8_e5m2
 };
 inline constexpr int kDataTypes = 15;   // one past the last value
@@ -81,22 +81,23 @@ inline constexpr int kReduceOps = 11;  // one past the last value
 std::string_view Name(ReduceOp op);    // "sum", ...
 
 constexpr bool IsFloat(DataType dtype) { return dtype >= DataType::kFloat16; }
-// Floating-point types that sums are computed in float32 for.
+// True for the floating-point types whose sums are computed in float32.
 constexpr bool IsSmallFloat(DataType dtype) { return IsFloat(dtype) && SizeOf(dtype) <= 2; }
-// Whether elements can be multiplied by the factor (CallOptions::factor): for integers it is a value of the type.
+// True when elements can be multiplied by the factor (CallOptions::factor): for integers it must be a value of the
+// type.
 bool FactorFits(DataType dtype, double factor);
 constexpr bool IsBitwise(ReduceOp op) { return op == ReduceOp::kBand || op == ReduceOp::kBor || op == ReduceOp::kBxor; }
 
-// How far the bits of a reduction's result may depend on anything but the inputs.
+// Says on what, besides the inputs, the bits of a reduction's result may depend. comm/REFERENCE.md has the costs.
 enum class Determinism : uint8_t {
-  kDefault = 0,  // CommunicatorOptions::determinism; there it is kFast
-  kFast,         // whatever is quickest
-  // The same ranks of the same group on the same machines get the same bits from the same inputs in every run: the
-  // choice depends on no measurement.
+  kDefault = 0,  // CommunicatorOptions::determinism; there it means kFast
+  kFast,         // the fastest algorithm; all ranks get the same bits from one call
+  // The same ranks of the same group on the same machines get the same bits from the same inputs in every run. The
+  // choice of the algorithm depends on no measurement.
   kReproducible,
-  // The result is ((x0 op x1) op x2) op ... in the order of group ranks, in float32 for smaller floating-point types
-  // and rounded to these once, whatever the transport, the placement and the algorithm: what a loop over the ranks
-  // gives. It costs what algorithms that combine partial results gain (README.md).
+  // The result is that of a loop over the group ranks, ((x0 op x1) op x2) op ..., over any transport and placement.
+  // Smaller floating-point types are computed in float32 and rounded once. Algorithms that combine partial results
+  // can't be used.
   kOrderInvariant,
 };
 inline constexpr int kDeterminismLevels = 4;  // one past the last value
@@ -104,16 +105,16 @@ std::string_view Name(Determinism level);     // "fast", "reproducible", "order_
 
 enum class MemoryKind : uint8_t { kHost = 0, kCuda = 1 };
 
-// kValue: the DataType of a C++ type: integers by size and sign (int64_t and long long are the same), float and double.
-// A type of your own that is laid out as one of these, such as a half-precision class, joins by
+// kValue is the DataType of a C++ type: integers by size and sign (int64_t and long long are the same), float, double.
+// A program adds a type that is laid out as one of these, such as a half-precision class, by a specialisation:
 //
 //   template <>
 //   struct cohort::comm::DataTypeOf<my::Half> {
 //     static constexpr DataType kValue = DataType::kFloat16;
 //   };
 //
-// and any other memory as elements of a type that it consists of: 100 std::complex<float> are
-// Buffer(data, 200, DataType::kFloat32), a struct that is only moved is sizeof(T) times as many kUint8.
+// Other memory is passed as elements of a type that it consists of. 100 std::complex<float> are
+// Buffer(data, 200, DataType::kFloat32); a struct that is only moved is sizeof(T) elements of kUint8.
 template <typename T>
 struct DataTypeOf {
   static_assert(std::is_integral_v<T> && !std::is_same_v<T, bool>,
@@ -140,12 +141,12 @@ struct DataTypeOf<double> {
   static constexpr DataType kValue = DataType::kFloat64;
 };
 
-// Arrays, vectors and spans, but no temporary that owns its elements: those must outlive the call.
+// Arrays, vectors and spans. A temporary that owns its elements is refused, since they must outlive the call.
 template <typename R>
 concept ElementRange =
     std::ranges::contiguous_range<R> && std::ranges::sized_range<R> && std::ranges::borrowed_range<R>;
 
-// Memory that a call reads: `count` elements. Never owned: it must stay valid and unchanged until the Work is done.
+// Memory that a call reads: `count` elements. Not owned: it must stay valid and unchanged until the Work is done.
 struct ConstBuffer {
   const void* data = nullptr;
   int64_t count = 0;
@@ -164,7 +165,7 @@ struct ConstBuffer {
   ConstBuffer(R&& range) : ConstBuffer(std::ranges::data(range), std::ranges::size(range)) {}  // NOLINT: a view
 };
 
-// Memory that a call writes (and, where in and out are the same memory, reads).
+// Memory that a call writes. Where in and out are the same memory, the call reads it too.
 struct Buffer {
   void* data = nullptr;
   int64_t count = 0;

@@ -1,5 +1,5 @@
-// Window: memory in the node segment, which all ranks of the host map. Collectives on it move every byte once: peers
-// read inputs and store results where they lie. Private memory costs twice as much.
+// Window: memory in the node segment, which all ranks of the host map. Collectives on it move every byte once, because
+// peers read inputs and store results where they lie. Private memory costs twice as much.
 #pragma once
 
 #include <cstddef>
@@ -9,13 +9,14 @@
 
 namespace cohort::comm {
 
-// One rank's window, made by Communicator::AllocateWindow. Movable; frees its memory when it goes.
+// One rank's window, made by Communicator::AllocateWindow. Movable. Its destructor frees the memory.
 //
-// Lifetime: operations on the memory must be done before the window goes, and it must go before its runtime does. A
-// window ends with its runtime, and so with its epoch (runtime/runtime.h). All communicators of the process may use it,
-// whichever made it; parts of it too, and several at once. After a group has failed the memory stays valid, but what
-// its pending operations would have written is undefined, and a peer that was stopped in the middle of a store may
-// still finish that store (256 KiB at the most).
+// Lifetime: operations on the memory must be done before the window is destroyed, and the window must be destroyed
+// before its runtime, and so before its epoch ends (runtime/runtime.h). All communicators of the process may use it or
+// parts of it, several at once.
+//
+// After a group has failed the memory stays valid, but holds anything where pending operations would have written. A
+// peer that was stopped in the middle of a store may still finish that store, of at most 256 KiB.
 class Window {
  public:
   Window() = default;
@@ -25,9 +26,9 @@ class Window {
   Window(const Window&) = delete;
   Window& operator=(const Window&) = delete;
 
-  // Zeroed at first, aligned to a page; null when size() is 0.
+  // Zeroed when allocated, aligned to a page. Null when size() is 0.
   void* data() const { return data_; }
-  // Bytes, as this rank asked for them.
+  // The number of bytes that this rank asked for.
   size_t size() const { return size_; }
 
  private:

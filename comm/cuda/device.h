@@ -1,4 +1,4 @@
-// What other parts may ask about CUDA without its headers. Works in every build.
+// Answers questions about CUDA without CUDA's headers. Works in every build.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace cohort::comm::cuda {
 
-// How many CUDA devices this process can use; at least 1. `library` names another CUDA runtime than the usual one
-// (Environment's COHORT_CUDA_LIBRARY). kUnimplemented when built without CUDA or when its runtime is missing,
-// kUnavailable when there is no device or driver; each says what to do.
+// Returns the number of CUDA devices that this process can use, at least 1. `library` names another CUDA runtime than
+// the usual one (Environment's COHORT_CUDA_LIBRARY). kUnimplemented: this build has no CUDA, or its runtime is missing.
+// kUnavailable: there is no device or driver. Each error says what to do.
 absl::StatusOr<int> DeviceCount(const std::string& library = "");
 
 }  // namespace cohort::comm::cuda

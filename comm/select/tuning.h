@@ -1,9 +1,9 @@
-// The table that the selector predicts times with and obeys: figures of a cost model, and rules that name the algorithm
-// for a range of sizes. Equal on all members of a group: its hash is in the signature of every call. Times follow the
-// alpha-beta-gamma model of Hockney, extended by a cost per message.
+// The table by which the selector predicts times and chooses: figures of a cost model, and rules that name the
+// algorithm for a range of sizes. It must be equal on all members of a group; its hash is in the signature of every
+// call. Times follow the alpha-beta-gamma model of Hockney, extended by a cost per message.
 //
-// One grammar writes it, in COHORT_TUNING, CommunicatorOptions::tuning and `plan explain --tuning`, and ToString prints
-// what is in force in the same grammar:
+// COHORT_TUNING, CommunicatorOptions::tuning and `plan explain --tuning` take the table in one grammar, in which
+// ToString prints it too:
 //
 //   table   = [ item { (";" | "," | blank | newline) item } ]
 //   item    = figure "=" number               local.alpha_us=0.3
@@ -14,8 +14,8 @@
 //
 //   remote.alpha_us=30; all_reduce:0-4K=flat@local; all_reduce:1M-=ring
 //
-// The last rule that fits a call decides. A rule whose algorithm can't serve the group (a power of two, say) is passed
-// over.
+// The last rule that fits a call decides. A rule is passed over when its algorithm can't serve the group, for example
+// because it needs a power of two.
 #pragma once
 
 #include <cstdint>
@@ -32,30 +32,30 @@ namespace cohort::comm {
 // One level of the machine: ranks of one host, or ranks of different hosts.
 struct LevelTuning {
   double alpha_us = 0;     // from the start of a small message to its arrival
-  double message_us = 0;   // a rank's own time to send and receive each further message of the same round
+  double message_us = 0;   // a rank's time to send and receive each further message of the same round
   double gigabytes_s = 1;  // of one rank's port, in one direction
-  // A message takes the cheaper of two ways: copied through the transport's own memory at `copied_gigabytes_s`, or
-  // straight at `gigabytes_s` after the two sides have met, which takes `large_us`. On one host in private memory;
-  // windows have figures of their own.
+  // A message takes the cheaper of two ways. It is copied through the transport's memory at `copied_gigabytes_s`, or it
+  // goes straight at `gigabytes_s` after the two sides have met, which takes `large_us`. On one host these figures are
+  // for private memory; WindowTuning has those for windows.
   double large_us = 0.01;
   double copied_gigabytes_s = 1;
-  double uncached_gigabytes_s = 1;  // in place of gigabytes_s for data that no cache holds
-  // Of messages between hosts: a CPU is busy for this share of the time that a byte takes, at both ends. Near 1 for TCP
-  // in the kernel, near 0 for network cards that fetch the data themselves.
+  double uncached_gigabytes_s = 1;  // replaces gigabytes_s for data that no cache holds
+  // Between hosts: the share of a byte's time for which a CPU is busy, at both ends. Near 1 for TCP in the kernel, near
+  // 0 for network cards that fetch the data themselves.
   double cpu_share = 0.01;
-  // What a round costs on top, times the ranks per CPU, where there are more ranks than CPUs: the others have to run.
+  // Additional time of a round where there are more ranks than CPUs, times the ranks per CPU: the others have to run.
   double switch_us = 1.5;
 };
 
-// Of algorithms that reach into other ranks' private memory (trait single_copy).
+// Figures of algorithms that reach into other ranks' private memory (trait single_copy).
 struct DirectTuning {
-  double access_us = 2.4;  // to begin reading or writing one other rank's, above its bytes
+  double access_us = 2.4;  // to begin reading or writing one other rank's memory, in addition to its bytes
   double gigabytes_s = 11.3;
   double uncached_gigabytes_s = 9.19;
 };
 
-// Of ranks of one host that have windows (comm/window.h): in place of the large_us, gigabytes_s and
-// uncached_gigabytes_s of `local`, and of all of `direct`.
+// Figures of ranks of one host that have windows (comm/window.h). They replace large_us, gigabytes_s and
+// uncached_gigabytes_s of `local`, and all of `direct`.
 struct WindowTuning {
   double large_us = 0.324;
   double large_gigabytes_s = 45.5;
@@ -63,8 +63,8 @@ struct WindowTuning {
   DirectTuning direct = {.access_us = 0.0543, .gigabytes_s = 46.7, .uncached_gigabytes_s = 20.7};
 };
 
-// Of private memory where ranks of one host copy it through memory that they share (GroupTopology::near_caches): in
-// place of the figures of the same names of `local`. Both ways are copies then, in small pieces and in large ones.
+// Figures of private memory where ranks of one host copy it through shared memory (GroupTopology::near_caches). They
+// replace the figures of the same names of `local`. Both ways are copies then, in small pieces and in large ones.
 struct NearTuning {
   double copied_gigabytes_s = 23;
   double large_us = 9.59;
@@ -74,11 +74,11 @@ struct NearTuning {
 
 enum class TuningLevel : uint8_t { kBoth, kLocal, kRemote };
 
-// "For blocks of [from, below) bytes use this algorithm."
+// A rule: blocks of [from, below) bytes use this algorithm.
 struct TuningRule {
   CollectiveKind kind = CollectiveKind::kBarrier;
   int64_t from = 0;
-  int64_t below = std::numeric_limits<int64_t>::max();  // the largest number: no end
+  int64_t below = std::numeric_limits<int64_t>::max();  // the largest number means no end
   std::string algorithm = {};
   TuningLevel level = TuningLevel::kBoth;
 
@@ -107,28 +107,27 @@ struct Tuning {
   DirectTuning direct = {};
   WindowTuning window = {};
   NearTuning near = {};
-  // Reading operands and writing the result of a reduction, beyond the move that brought the data.
+  // Rate of reading operands and writing the result of a reduction, beyond the move that brought the data.
   double reduce_gigabytes_s = 109;
-  // What a rank's caches hold, of its input and output together.
+  // Bytes of input and output together that a rank's caches hold.
   int64_t cache_bytes = 770000;
   // The longest publish that is one write for all local readers: Fanout::max_bytes of the shm transport.
   int64_t fanout_bytes = 8192;
-  // Pipelined algorithms cut no smaller pieces than this, and no more of them.
+  // Pipelined algorithms cut no smaller pieces than these, and at most max_pieces of them.
   int64_t local_piece_bytes = 32768;
   int64_t remote_piece_bytes = 262144;
   int32_t max_pieces = 64;
 
   std::vector<TuningRule> rules = {};
 
-  // "local.alpha_us=0.3; local.message_us=0.1; ...": every figure and rule, in a form that Parse takes and that gives
-  // an equal table.
+  // Returns every figure and rule, "local.alpha_us=0.3; local.message_us=0.1; ...". Parse makes an equal table of it.
   std::string ToString() const;
   // Equal for equal tables, never 0.
   uint64_t Hash() const;
-  // The built-in table with the figures named in `text` replaced and its rules added. kInvalidArgument names the
-  // position, what stands there, and what may.
+  // Returns the built-in table with the figures named in `text` replaced and its rules added. kInvalidArgument names
+  // the position, what stands there, and what may stand there.
   static absl::StatusOr<Tuning> Parse(std::string_view text);
-  // The same on top of `base`.
+  // Does the same on top of `base`.
   static absl::StatusOr<Tuning> Parse(std::string_view text, Tuning base);
 };
 
