@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "cohort/runtime/segment/call_names.h"
 #include "cohort/runtime/segment/call_record.h"
 
 namespace cohort::comm {
