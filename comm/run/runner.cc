@@ -14,121 +14,37 @@ namespace {
 
 // Local copies and reductions of more than this are spread over several calls of Advance.
 constexpr size_t kLocalBytesAtOnce = 256 * 1024;
-// Stands for numbers of bytes that no 64 bits hold: no memory has so many.
-constexpr size_t kTooManyBytes = size_t{1} << 62;
-
 }  // namespace
 
 PlanRunner::PlanRunner(LinkSource* source, int rank, int size)
     : source_(source), rank_(rank), size_(size), direct_(rank, size) {}
 PlanRunner::~PlanRunner() = default;
 
-PlanRunner::Range PlanRunner::Bind(const Slice& slice) const {
-  if (slice.chunks == 0) return {buffers_[static_cast<int>(slice.buffer)], 0};
-  size_t begin;
-  size_t end;
-  if (pieces_ == 1) [[likely]] {
-    const size_t chunk_bytes = binding_.count * binding_.element_bytes;
-    begin = static_cast<size_t>(slice.first) * chunk_bytes;
-    end = begin + static_cast<size_t>(slice.chunks) * chunk_bytes;
-  } else if (pieces_ == 0) [[unlikely]] {
-    return BindUnequal(slice);
-  } else {
-    begin = OffsetOf(static_cast<uint32_t>(slice.first));
-    end = OffsetOf(static_cast<uint32_t>(slice.first + slice.chunks));
-  }
-  // A null buffer is legal where there is nothing in it, and must not be moved from null.
-  std::byte* base = buffers_[static_cast<int>(slice.buffer)];
-  return {end == begin ? base : base + begin, end - begin};
-}
-
-PlanRunner::Range PlanRunner::BindUnequal(const Slice& slice) const {
-  const auto buffer = static_cast<size_t>(slice.buffer);
-  const int32_t block = slice.first / plan_->pieces;
-  const auto pieces = static_cast<uint32_t>(plan_->pieces);
-  const auto piece = static_cast<uint32_t>(slice.first) % pieces;
-  const auto count = static_cast<uint64_t>(counts_[buffer][block]);
-  const uint64_t begin = PieceBegin(count, piece, pieces);
-  const uint64_t end = PieceBegin(count, piece + static_cast<uint32_t>(slice.chunks), pieces);
-  std::byte* base = buffers_[buffer];
-  if (end == begin) return {base, 0};
-  return {base + (static_cast<uint64_t>(places_[buffer][block]) + begin) * binding_.element_bytes,
-          (end - begin) * binding_.element_bytes};
-}
-
-size_t PlanRunner::PlaceUnequalScratch() {
-  const BlockTable& blocks = *binding_.blocks;
-  counts_[0] = blocks.in_counts.data();
-  counts_[1] = blocks.out_counts.data();
-  places_[0] = blocks.in_places.data();
-  places_[1] = blocks.out_places.data();
-  scratch_counts_.clear();
-  scratch_places_.clear();
-  int64_t end = 0;
-  bool too_many = false;
-  for (const Slice& like : plan_->scratch_like) {
-    scratch_counts_.push_back(counts_[static_cast<size_t>(like.buffer)][like.first / plan_->pieces]);
-    scratch_places_.push_back(end);
-    too_many = __builtin_add_overflow(end, scratch_counts_.back(), &end) || too_many;
-  }
-  counts_[2] = scratch_counts_.data();
-  places_[2] = scratch_places_.data();
-  pieces_ = 0;
-  size_t bytes;
-  too_many = __builtin_mul_overflow(static_cast<size_t>(end), binding_.element_bytes, &bytes) || too_many;
-  return too_many ? kTooManyBytes : bytes;
-}
-
-size_t PlanRunner::EqualScratch() const {
-  const uint64_t block_bytes = binding_.count * binding_.element_bytes;
-  uint64_t bytes;
-  if (__builtin_mul_overflow(block_bytes, static_cast<uint64_t>(plan_->scratch_chunks) / pieces_ + 1, &bytes)) {
-    return kTooManyBytes;
-  }
-  return OffsetOf(static_cast<uint32_t>(plan_->scratch_chunks));
-}
-
 bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
   plan_ = &plan;
   binding_ = binding;
-  pieces_ = static_cast<uint32_t>(plan.pieces);
   lanes_in_use_ = plan.lanes.size();
   while (lanes_.size() < lanes_in_use_) {
-    auto state = std::make_unique<LaneState>();
+    auto state = std::make_unique<Lane>();
     state->lane = static_cast<uint16_t>(lanes_.size());
     state->links.resize(size_);
     lanes_.push_back(std::move(state));
   }
   for (size_t i = 0; i < lanes_in_use_; ++i) {
-    LaneState& lane = *lanes_[i];
+    Lane& lane = *lanes_[i];
     lane.cursor = plan.lanes[i].steps.data();
     lane.end = lane.cursor + plan.lanes[i].steps.size();
     lane.scanned = lane.cursor;
     lane.receiving = false;
     lane.local_moved = 0;
-    lane.posted = 0;
-    lane.head = lane.tail = 0;
+    lane.sends.Clear();
   }
-  const size_t unequal_scratch = binding.blocks == nullptr ? 0 : PlaceUnequalScratch();
-  if (plan.scratch_chunks > 0) {
-    const size_t bytes = pieces_ == 0 ? unequal_scratch : EqualScratch();
-    if (scratch_bytes_ < bytes) {
-      scratch_.reset(new (std::nothrow) std::byte[bytes]);
-      scratch_bytes_ = scratch_ == nullptr ? 0 : bytes;
-    }
-    if (scratch_bytes_ < bytes) {
-      Fail(absl::ResourceExhaustedError("no memory for the " + std::to_string(bytes) + " bytes of scratch that " +
-                                        plan.algorithm + " needs: choose another algorithm or cut the call"),
-           -1);
-      lanes_in_use_ = 0;
-      return false;
-    }
+  if (absl::Status bound = memory_.Bind(plan, binding_); !bound.ok()) {
+    Fail(std::move(bound), -1);
+    lanes_in_use_ = 0;
+    return false;
   }
-  // Inputs are never written: the checker refuses plans that do.
-  buffers_[0] = const_cast<std::byte*>(static_cast<const std::byte*>(binding.in));
-  buffers_[1] = static_cast<std::byte*>(binding.out);
-  buffers_[2] = scratch_.get();
-  direct_.Start(plan, binding_, buffers_);
+  direct_.Start(plan, binding_, memory_.buffers());
   return true;
 }
 
@@ -138,26 +54,22 @@ Progress PlanRunner::Advance() {
   bool moved = false;
   bool done = true;
   for (size_t i = 0; i < lanes_in_use_; ++i) {
-    LaneState& lane = *lanes_[i];
-    if (lane.head != lane.tail && !TrySends(lane, &moved)) return Progress::kFailed;
+    Lane& lane = *lanes_[i];
+    if (!lane.sends.empty() && !TrySends(lane, &moved)) return Progress::kFailed;
     if (lane.cursor != lane.end && !RunSteps(lane, &moved)) return Progress::kFailed;
     if (lane.cursor != lane.end && !ReceiveEarly(lane, &moved)) return Progress::kFailed;
-    done = done && lane.cursor == lane.end && lane.head == lane.tail;
+    done = done && lane.cursor == lane.end && lane.sends.empty();
   }
   if (done) return Progress::kDone;
   return moved ? Progress::kMoved : Progress::kBlocked;
 }
 
-int32_t PlanRunner::CompletedSends(const LaneState& lane) const {
-  return lane.head == lane.tail ? lane.posted : lane.slots[lane.head]->index;
-}
-
-bool PlanRunner::TrySlot(SendSlot& slot, bool* moved) {
+bool PlanRunner::TrySlot(SendQueue::Slot& slot, bool* moved) {
   const bool publish = slot.fanout != nullptr;
   return Settle(slot, publish ? slot.fanout->TryPublish(slot.operation) : slot.link->TrySend(slot.operation), moved);
 }
 
-bool PlanRunner::Settle(SendSlot& slot, Progress progress, bool* moved) {
+bool PlanRunner::Settle(SendQueue::Slot& slot, Progress progress, bool* moved) {
   if (progress == Progress::kFailed) [[unlikely]] {
     Fail(std::move(slot.operation.error), slot.peer);
     return false;
@@ -167,65 +79,49 @@ bool PlanRunner::Settle(SendSlot& slot, Progress progress, bool* moved) {
   return true;
 }
 
-bool PlanRunner::TrySends(LaneState& lane, bool* moved) {
-  for (uint32_t i = lane.head; i != lane.tail; ++i) {
-    SendSlot& slot = *lane.slots[i];
-    if (!slot.done && !TrySlot(slot, moved)) return false;
-  }
-  while (lane.head != lane.tail && lane.slots[lane.head]->done) ++lane.head;
-  if (lane.head == lane.tail) lane.head = lane.tail = 0;
-  return true;
+bool PlanRunner::TrySends(Lane& lane, bool* moved) {
+  return lane.sends.ForEachPending([&](SendQueue::Slot& slot) { return TrySlot(slot, moved); });
 }
 
-PlanRunner::SendSlot& PlanRunner::NextSlot(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer) {
-  if (lane.tail == lane.slots.size()) lane.slots.push_back(std::make_unique<SendSlot>());
-  SendSlot& slot = *lane.slots[lane.tail];
+SendQueue::Slot& PlanRunner::NextSlot(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer) {
+  SendQueue::Slot& slot = lane.sends.Next();
   slot.link = link;
   slot.fanout = fanout;
   slot.peer = peer;
-  slot.index = lane.posted;
-  slot.done = false;
   SendOperation& operation = slot.operation;
   operation.data = range.data;
   operation.bytes = range.bytes;
-  operation.signature = binding_.signature;
-  if (pieces_ == 0) [[unlikely]]
-    operation.signature = runtime::SignatureWithLength(binding_.signature, range.bytes);
+  operation.signature = SignatureOf(range);
   operation.call = binding_.call;
   operation.moved = 0;
   operation.state = nullptr;
   return slot;
 }
 
-// Only what is unfinished is kept; a finished one in front of nothing leaves no trace.
-void PlanRunner::Keep(LaneState& lane, const SendSlot& slot) {
-  if (!slot.done || lane.head != lane.tail) ++lane.tail;
-}
-
-bool PlanRunner::PostTo(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved) {
-  SendSlot& slot = NextSlot(lane, range, link, fanout, peer);
+bool PlanRunner::PostTo(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved) {
+  SendQueue::Slot& slot = NextSlot(lane, range, link, fanout, peer);
   if (!TrySlot(slot, moved)) return false;
-  Keep(lane, slot);
+  lane.sends.Keep(slot);
   return true;
 }
 
 void PlanRunner::PublishFirst() {
-  LaneState& lane = *lanes_.front();
+  Lane& lane = *lanes_.front();
   if (lane.cursor == lane.end || lane.cursor->kind != StepKind::kPublish) return;
-  const Range range = Bind(lane.cursor->src);
+  const Range range = memory_.At(lane.cursor->src);
   Fanout* fanout = nullptr;
   if (!FanoutOf(lane, &fanout) || fanout == nullptr || range.bytes > fanout->max_bytes()) return;
-  SendSlot& slot = NextSlot(lane, range, nullptr, fanout, -1);
+  SendQueue::Slot& slot = NextSlot(lane, range, nullptr, fanout, -1);
   bool moved = false;
   if (!Settle(slot, fanout->TryPublishQuietly(slot.operation), &moved)) return;
-  Keep(lane, slot);
-  ++lane.posted;
+  lane.sends.Keep(slot);
+  lane.sends.NextStep();
   ++lane.cursor;
   unwoken_ = fanout;
 }
 
-bool PlanRunner::Post(LaneState& lane, const Step& step, bool* moved) {
-  const Range range = Bind(step.src);
+bool PlanRunner::Post(Lane& lane, const Step& step, bool* moved) {
+  const Range range = memory_.At(step.src);
   if (step.kind == StepKind::kSend) {
     Link* link = LinkTo(lane, step.peer);
     if (link == nullptr || !PostTo(lane, range, link, nullptr, step.peer, moved)) return false;
@@ -243,7 +139,7 @@ bool PlanRunner::Post(LaneState& lane, const Step& step, bool* moved) {
       }
     }
   }
-  ++lane.posted;
+  lane.sends.NextStep();
   return true;
 }
 
@@ -266,23 +162,125 @@ bool PlanRunner::Combine(std::byte* dst, const std::byte* a, const std::byte* b,
   return false;
 }
 
-bool PlanRunner::CombineReceived(LaneState& lane, const Step& step) {
-  const Range dst = Bind(step.dst);
-  const std::byte* own = Bind(step.src).data;
+bool PlanRunner::CombineReceived(Lane& lane, const Step& step) {
+  const Range dst = memory_.At(step.dst);
+  const std::byte* own = memory_.At(step.src).data;
   const std::byte* incoming = lane.incoming.data();
   if (dst.bytes == 0) return true;
   return Combine(dst.data, step.incoming_first ? incoming : own, step.incoming_first ? own : incoming, dst.bytes);
 }
 
-Progress PlanRunner::RunLocal(LaneState& lane, const Step& step) {
-  const Range dst = Bind(step.dst);
-  const Range src = Bind(step.src);
+void PlanRunner::FillReceive(Lane& lane, const Step& step, RecvOperation* operation) {
+  const Range range = memory_.At(step.dst);
+  operation->data = range.data;
+  operation->bytes = range.bytes;
+  operation->element_bytes = binding_.element_bytes;
+  operation->signature = SignatureOf(range);
+  operation->call = binding_.call;
+  operation->moved = 0;
+  operation->state = nullptr;
+  operation->mismatch = false;
+  operation->reduce = nullptr;
+  operation->operand = nullptr;
+  if (step.kind != StepKind::kRecvReduce) return;
+  if (binding_.user_op != nullptr) [[unlikely]] {
+    if (lane.incoming.size() < range.bytes) lane.incoming.resize(range.bytes);
+    operation->data = lane.incoming.data();
+  } else {
+    operation->reduce = binding_.kernel;
+    operation->operand = memory_.At(step.src).data;
+    operation->incoming_first = step.incoming_first;
+  }
+}
+
+Progress PlanRunner::Receive(Lane& lane, const Step& step) {
+  if (lane.early != nullptr && !lane.early->empty() && lane.early->at(0).step == &step) {
+    EarlyReceives::Entry& entry = lane.early->at(0);
+    lane.receiving = true;
+    Progress progress = Progress::kDone;
+    if (!entry.done) {
+      progress = Received(lane, step, entry.operation, lane.links[step.peer]->TryRecv(entry.operation));
+    }
+    if (progress == Progress::kDone) lane.early->RemoveFirst();
+    return progress;
+  }
+  RecvOperation& operation = lane.receive;
+  if (!lane.receiving) {
+    FillReceive(lane, step, &operation);
+    lane.receiving = true;
+  }
+  Fanout* fanout = nullptr;
+  if (step.published && !FanoutOf(lane, &fanout)) return Progress::kFailed;
+  if (fanout != nullptr && operation.bytes <= fanout->max_bytes()) {
+    return Received(lane, step, operation, fanout->TryRecv(step.peer, operation));
+  }
+  Link* link = LinkTo(lane, step.peer);
+  return link == nullptr ? Progress::kFailed : Received(lane, step, operation, link->TryRecv(operation));
+}
+
+Progress PlanRunner::Received(Lane& lane, const Step& step, RecvOperation& operation, Progress progress) {
+  if (progress == Progress::kFailed) {
+    NoteMismatch(operation);
+    Fail(std::move(operation.error), step.peer);
+  }
+  if (progress == Progress::kDone && binding_.user_op != nullptr && step.kind == StepKind::kRecvReduce) [[unlikely]] {
+    if (!CombineReceived(lane, step)) return Progress::kFailed;
+  }
+  return progress;
+}
+
+bool PlanRunner::BeginEarly(Lane& lane, const Step& step, Link& link, bool* moved) {
+  if (lane.early == nullptr) lane.early = std::make_unique<EarlyReceives>();
+  EarlyReceives::Entry& entry = lane.early->Add(&step);
+  FillReceive(lane, step, &entry.operation);
+  const Progress progress = Received(lane, step, entry.operation, link.TryRecv(entry.operation));
+  entry.done = progress == Progress::kDone;
+  *moved = *moved || progress == Progress::kMoved || entry.done;
+  return progress != Progress::kFailed;
+}
+
+bool PlanRunner::ReceiveEarly(Lane& lane, bool* moved) {
+  for (uint32_t i = 0; lane.early != nullptr && i < lane.early->size(); ++i) {
+    EarlyReceives::Entry& entry = lane.early->at(i);
+    if (entry.done || entry.step == lane.cursor) continue;
+    const Progress progress =
+        Received(lane, *entry.step, entry.operation, lane.links[entry.step->peer]->TryRecv(entry.operation));
+    if (progress == Progress::kFailed) return false;
+    entry.done = progress == Progress::kDone;
+    *moved = *moved || progress != Progress::kBlocked;
+  }
+  if (lane.scanned == lane.end) return true;
+  lane.scanned = std::max(lane.scanned, lane.receiving ? lane.cursor + 1 : lane.cursor);
+  int32_t fence = 0;
+  for (const Step* step = lane.cursor; step < lane.scanned; ++step) fence = std::max(fence, step->sends_before);
+  for (; lane.scanned != lane.end; ++lane.scanned) {
+    const Step& step = *lane.scanned;
+    fence = std::max(fence, step.sends_before);
+    if (step.kind != StepKind::kRecv && step.kind != StepKind::kRecvReduce) continue;
+    // Receives of one link begin in their order, so the first that can't stops all.
+    const bool combined = binding_.user_op != nullptr && step.kind == StepKind::kRecvReduce;
+    if (combined || lane.scanned - lane.cursor > step.ahead || fence > lane.sends.completed()) break;
+    Fanout* fanout = nullptr;
+    if (step.published && !FanoutOf(lane, &fanout)) return false;
+    if (fanout != nullptr) break;
+    Link* link = LinkTo(lane, step.peer);
+    if (link == nullptr) return false;
+    if (!link->wants_early_receives()) continue;
+    if (lane.early != nullptr && lane.early->full()) break;
+    if (!BeginEarly(lane, step, *link, moved)) return false;
+  }
+  return true;
+}
+
+Progress PlanRunner::RunLocal(Lane& lane, const Step& step) {
+  const Range dst = memory_.At(step.dst);
+  const Range src = memory_.At(step.src);
   size_t bytes = dst.bytes - lane.local_moved;
   const size_t at = lane.local_moved;
   if (bytes > kLocalBytesAtOnce) bytes = kLocalBytesAtOnce / binding_.element_bytes * binding_.element_bytes;
   if (bytes > 0) {
     if (step.kind == StepKind::kReduce) {
-      const Range src2 = Bind(step.src2);
+      const Range src2 = memory_.At(step.src2);
       if (!Combine(dst.data + at, src.data + at, src2.data + at, bytes)) return Progress::kFailed;
     } else if (dst.data != src.data) {
       std::memcpy(dst.data + at, src.data + at, bytes);
@@ -292,10 +290,10 @@ Progress PlanRunner::RunLocal(LaneState& lane, const Step& step) {
   return lane.local_moved == dst.bytes ? Progress::kDone : Progress::kMoved;
 }
 
-bool PlanRunner::RunSteps(LaneState& lane, bool* moved) {
+bool PlanRunner::RunSteps(Lane& lane, bool* moved) {
   while (lane.cursor != lane.end) {
     const Step& step = *lane.cursor;
-    if (step.sends_before > CompletedSends(lane)) return true;
+    if (step.sends_before > lane.sends.completed()) return true;
     Progress progress = Progress::kDone;
     switch (step.kind) {
       case StepKind::kSend:
@@ -330,7 +328,7 @@ bool PlanRunner::RunSteps(LaneState& lane, bool* moved) {
   return true;
 }
 
-Progress PlanRunner::RunDirect(LaneState& lane, const Step& step) {
+Progress PlanRunner::RunDirect(Lane& lane, const Step& step) {
   Fanout* fanout = nullptr;
   if (!FanoutOf(lane, &fanout)) return Progress::kFailed;
   const Progress progress = direct_.Run(step, fanout);
@@ -341,7 +339,7 @@ Progress PlanRunner::RunDirect(LaneState& lane, const Step& step) {
   return progress;
 }
 
-Link* PlanRunner::LinkTo(LaneState& lane, int peer) {
+Link* PlanRunner::LinkTo(Lane& lane, int peer) {
   if (Link* link = lane.links[peer].get(); link != nullptr) [[likely]]
     return link;
   absl::StatusOr<std::unique_ptr<Link>> made = source_->MakeLink(peer, lane.lane);
@@ -353,7 +351,7 @@ Link* PlanRunner::LinkTo(LaneState& lane, int peer) {
   return lane.links[peer].get();
 }
 
-bool PlanRunner::FanoutOf(LaneState& lane, Fanout** out) {
+bool PlanRunner::FanoutOf(Lane& lane, Fanout** out) {
   if (!lane.fanout_asked) [[unlikely]] {
     absl::StatusOr<std::unique_ptr<Fanout>> made = source_->MakeFanout(lane.lane);
     if (!made.ok()) {
@@ -371,7 +369,7 @@ void PlanRunner::NoteMismatch(const RecvOperation& operation) {
   failure_.mismatch = operation.mismatch;
   failure_.peer_signature = operation.peer_signature;
   failure_.peer_call = operation.peer_call;
-  if (!operation.mismatch || pieces_ != 0) return;
+  if (!operation.mismatch || !memory_.unequal()) return;
   constexpr uint64_t kMostBytes = uint64_t{1} << 48;  // of what a signature of another call rarely looks like
   failure_.expected_bytes = operation.bytes;
   failure_.peer_bytes = runtime::LengthIn(operation.peer_signature, binding_.signature);
@@ -387,11 +385,8 @@ void PlanRunner::Fail(absl::Status status, int peer) {
 std::vector<int> PlanRunner::WaitingFor() const {
   std::vector<int> peers;
   for (size_t i = 0; i < lanes_in_use_; ++i) {
-    const LaneState& lane = *lanes_[i];
-    for (uint32_t s = lane.head; s != lane.tail; ++s) {
-      const SendSlot& slot = *lane.slots[s];
-      if (!slot.done && slot.peer >= 0) peers.push_back(slot.peer);
-    }
+    const Lane& lane = *lanes_[i];
+    lane.sends.AddPeers(&peers);
     if (lane.cursor != lane.end && lane.receiving) peers.push_back(lane.cursor->peer);
   }
   if (lanes_in_use_ > 0) direct_.AddWaitingFor(&peers);

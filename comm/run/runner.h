@@ -15,9 +15,11 @@
 #include "absl/status/statusor.h"
 #include "cohort/comm/plan/plan.h"
 #include "cohort/comm/request.h"
+#include "cohort/comm/run/bound_memory.h"
 #include "cohort/comm/run/direct_steps.h"
 #include "cohort/comm/run/early_receives.h"
 #include "cohort/comm/run/plan_binding.h"
+#include "cohort/comm/run/send_queue.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/runtime/segment/call_record.h"
 
@@ -61,25 +63,13 @@ class PlanRunner {
   void Reset();
 
  private:
-  // A posted send or publish. Slots are reused; the address is stable while a message is under way.
-  struct SendSlot {
-    SendOperation operation;
-    Link* link = nullptr;      // or
-    Fanout* fanout = nullptr;  // (a publish)
-    int32_t peer = -1;
-    int32_t index = 0;  // which of the lane's sends and publishes, in steps
-    bool done = false;
-  };
-  struct LaneState {
+  struct Lane {
     const Step* cursor = nullptr;
     const Step* end = nullptr;
     uint16_t lane = 0;
     bool receiving = false;  // `receive` is under way for the step at the cursor
     size_t local_moved = 0;  // bytes of a local step already done
-    int32_t posted = 0;      // sends and publishes begun
-    uint32_t head = 0;       // first slot that is not done
-    uint32_t tail = 0;       // one past the last slot in use
-    std::vector<std::unique_ptr<SendSlot>> slots;
+    SendQueue sends;
     RecvOperation receive;
     const Step* scanned = nullptr;             // receives before this one are under way, or not to be tried early
     std::unique_ptr<EarlyReceives> early;      // made when first needed
@@ -88,47 +78,41 @@ class PlanRunner {
     std::unique_ptr<Fanout> fanout;
     bool fanout_asked = false;
   };
-  struct Range {
-    std::byte* data;
-    size_t bytes;
-  };
+  using Range = BoundMemory::Range;
 
-  size_t OffsetOf(uint32_t chunk) const { return binding_.OffsetOf(chunk, pieces_); }
-  Range Bind(const Slice& slice) const;
-  Range BindUnequal(const Slice& slice) const;
-  // Lays the scratch of a plan of unequal blocks out; returns its bytes.
-  size_t PlaceUnequalScratch();
-  // The bytes of the scratch of a plan of equal blocks.
-  size_t EqualScratch() const;
+  // The signature of a message: where lengths differ by block it holds the length, too.
+  uint64_t SignatureOf(const Range& range) const {
+    if (memory_.unequal()) [[unlikely]]
+      return runtime::SignatureWithLength(binding_.signature, range.bytes);
+    return binding_.signature;
+  }
   void NoteMismatch(const RecvOperation& operation);
-  int32_t CompletedSends(const LaneState& lane) const;
 
-  SendSlot& NextSlot(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer);
-  static void Keep(LaneState& lane, const SendSlot& slot);
+  SendQueue::Slot& NextSlot(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer);
 
   // Each returns false when the operation has failed.
-  bool TrySends(LaneState& lane, bool* moved);
-  bool RunSteps(LaneState& lane, bool* moved);
-  bool Post(LaneState& lane, const Step& step, bool* moved);
-  bool PostTo(LaneState& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved);
-  bool TrySlot(SendSlot& slot, bool* moved);
-  bool Settle(SendSlot& slot, Progress progress, bool* moved);
-  Progress Receive(LaneState& lane, const Step& step);
-  void FillReceive(LaneState& lane, const Step& step, RecvOperation* operation);
+  bool TrySends(Lane& lane, bool* moved);
+  bool RunSteps(Lane& lane, bool* moved);
+  bool Post(Lane& lane, const Step& step, bool* moved);
+  bool PostTo(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer, bool* moved);
+  bool TrySlot(SendQueue::Slot& slot, bool* moved);
+  bool Settle(SendQueue::Slot& slot, Progress progress, bool* moved);
+  Progress Receive(Lane& lane, const Step& step);
+  void FillReceive(Lane& lane, const Step& step, RecvOperation* operation);
   // What has become of a receive that was tried.
-  Progress Received(LaneState& lane, const Step& step, RecvOperation& operation, Progress progress);
+  Progress Received(Lane& lane, const Step& step, RecvOperation& operation, Progress progress);
   // Tries the receives after the cursor, those under way and those that may begin.
-  bool ReceiveEarly(LaneState& lane, bool* moved);
-  bool BeginEarly(LaneState& lane, const Step& step, Link& link, bool* moved);
-  Progress RunLocal(LaneState& lane, const Step& step);
-  Progress RunDirect(LaneState& lane, const Step& step);
+  bool ReceiveEarly(Lane& lane, bool* moved);
+  bool BeginEarly(Lane& lane, const Step& step, Link& link, bool* moved);
+  Progress RunLocal(Lane& lane, const Step& step);
+  Progress RunDirect(Lane& lane, const Step& step);
   // dst = a op b for whole elements.
   // False, and the failure, where the user's function has thrown.
   bool Combine(std::byte* dst, const std::byte* a, const std::byte* b, size_t bytes);
   // The rest of a kRecvReduce whose operand has come, where the op is a user's.
-  bool CombineReceived(LaneState& lane, const Step& step);
-  Link* LinkTo(LaneState& lane, int peer);       // null: failed
-  bool FanoutOf(LaneState& lane, Fanout** out);  // null: there is none
+  bool CombineReceived(Lane& lane, const Step& step);
+  Link* LinkTo(Lane& lane, int peer);       // null: failed
+  bool FanoutOf(Lane& lane, Fanout** out);  // null: there is none
   void Fail(absl::Status status, int peer);
 
   LinkSource* source_;
@@ -136,17 +120,9 @@ class PlanRunner {
   int size_;
   const Plan* plan_ = nullptr;
   PlanBinding binding_;
-  uint32_t pieces_ = 1;  // 0: the blocks are unequal
+  BoundMemory memory_;
   size_t lanes_in_use_ = 0;
-  std::vector<std::unique_ptr<LaneState>> lanes_;
-  std::unique_ptr<std::byte[]> scratch_;
-  size_t scratch_bytes_ = 0;
-  std::byte* buffers_[3] = {};
-  // Unequal blocks, by buffer and block, in elements.
-  const int64_t* counts_[3] = {};
-  const int64_t* places_[3] = {};
-  std::vector<int64_t> scratch_counts_;
-  std::vector<int64_t> scratch_places_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
   Fanout* unwoken_ = nullptr;  // has published quietly
   bool failed_ = false;        // failure_ says why
   DirectSteps direct_;
