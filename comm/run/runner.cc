@@ -21,7 +21,6 @@ PlanRunner::PlanRunner(LinkSource* source, int rank, int size)
 PlanRunner::~PlanRunner() = default;
 
 bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
-  plan_ = &plan;
   binding_ = binding;
   lanes_in_use_ = plan.lanes.size();
   while (lanes_.size() < lanes_in_use_) {
@@ -398,7 +397,6 @@ std::vector<int> PlanRunner::WaitingFor() const {
 void PlanRunner::Reset() {
   lanes_.clear();
   lanes_in_use_ = 0;
-  plan_ = nullptr;
   unwoken_ = nullptr;
   failed_ = false;
 }

@@ -118,7 +118,6 @@ class PlanRunner {
   LinkSource* source_;
   int rank_;
   int size_;
-  const Plan* plan_ = nullptr;
   PlanBinding binding_;
   BoundMemory memory_;
   size_t lanes_in_use_ = 0;
