@@ -16,7 +16,7 @@
 namespace cohort::comm {
 namespace {
 
-// What tells the ways apart in which a group's id is derived from its parent's.
+// Tags tell apart the ways in which a group's id is derived from its parent's.
 constexpr uint64_t kWorldTag = 1;
 constexpr uint64_t kSubgroupTag = 2;
 constexpr uint64_t kSplitTag = 3;

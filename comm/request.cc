@@ -39,8 +39,8 @@ struct View {
 // The calls below are on every operation's path: they make texts and divide only where they must.
 int64_t BlockCount(const View& view) { return view.blocks == 1 ? view.count : view.count / view.blocks; }
 
-// What a process can address: 56 bits with five levels of page tables. What lies below it can be added up and
-// multiplied by the sizes of types without overflowing 64 bits.
+// A process can address 56 bits, with five levels of page tables. Numbers below can be added up and multiplied by the
+// sizes of types without overflowing 64 bits.
 constexpr int64_t kMostBytes = int64_t{1} << 56;
 
 bool TooManyBytes(int64_t count, DataType dtype) {
@@ -220,7 +220,7 @@ absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, Col
 
 namespace {
 
-// What the choice of an algorithm goes by where not all members know the counts, and all must choose alike: they share
+// The size by which an algorithm is chosen if not all members know the counts. All must choose alike, and they share
 // the kind and the group alone, and to agree on more would cost a round before every call. So a size in between stands
 // for all, which errs for large blocks: for it flat is chosen in small groups, and flat took up to 2.8 times as long
 // as the best algorithm of the equal form (all_to_all, 2 ranks, 4 MiB). `CallOptions::algorithm` chooses another one.

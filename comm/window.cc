@@ -18,7 +18,7 @@ namespace {
 // Blocks from this size on have pages of their own: a window shares none with anything else.
 constexpr uint64_t kLeastBytes = 64 * 1024;
 
-// What members tell each other of their windows.
+// A member's message to the others about its window.
 struct Offer {
   int64_t offset = 0;
   int64_t bytes = 0;

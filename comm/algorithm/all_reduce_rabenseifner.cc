@@ -7,7 +7,7 @@
 //   0 <-> 2, 1 <-> 3: half the block    0 <-> 1, 2 <-> 3: a quarter    and the same way back
 //
 // Cost, n bytes, L = floor(log2 p): 2 L rounds; 2 (1 - 2^-L) n bytes out of and into each rank, half of them combined.
-// Where p is no power of two, 2 L + 2 rounds and n bytes more.
+// If p is no power of two, 2 L + 2 rounds and n bytes more.
 // Any size; parts are equal where the pieces are a multiple of 2^L. Source: Rabenseifner (ICCS 2004); Thakur,
 // Rabenseifner, Gropp (IJHPCA 2005).
 #include <utility>

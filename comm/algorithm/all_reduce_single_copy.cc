@@ -9,8 +9,8 @@
 //   all            meet
 //
 // Cost, n bytes: 2 rounds (both are barriers); (p-1)/p n bytes read from others by each rank, and as many stored.
-// What is stored into the others' outputs is not counted among what passes one after another: in place, which others
-// can't know, every other algorithm copies as much out of scratch memory, and fetches all that its peers have just
+// Stores into the others' outputs are not counted among the bytes that pass one after another. Every other algorithm
+// copies as much out of scratch memory in place, which others can't know, and fetches all that its peers have just
 // written. Any size; parts are equal where the pieces are a multiple of p. Source: XPMEM- and window-based
 // shared-memory collectives, such as those of MPICH (POSIX release-gather) and Open MPI (XHC).
 #include <utility>

@@ -31,7 +31,7 @@ int BlocksWithBit(int size, int bit) {
 Plan BuildAllToAllBruck(const PlanRequest& request) {
   PlanBuilder builder(request);
   const int size = request.size;
-  // Where the block lies that has j places to go, or has gone them.
+  // The place of the block that has j places to go, or has gone them.
   std::vector<Slice> where;
   for (int j = 0; j < size; ++j) where.push_back(builder.In(Modulo(request.rank + j, size)));
   for (int bit = 1; bit < size; bit *= 2) {

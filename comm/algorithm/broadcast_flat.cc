@@ -1,7 +1,7 @@
 // Flat broadcast: the root publishes its block once and every other rank reads it.
 //
-// Where publishing is one write that all can read (shared memory), nothing beats it for small blocks: one message time
-// whatever the size. Where it is not, the root sends the block to each rank, and a tree is better.
+// If publishing is one write that all can read (shared memory), nothing beats it for small blocks: one message time
+// whatever the size. If it is not, the root sends the block to each rank, and a tree is better.
 //
 //   rank 0 (root)  publish x
 //   rank 1..3      read x from 0

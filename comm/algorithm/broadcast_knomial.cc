@@ -1,6 +1,7 @@
 // K-nomial tree broadcast: the root sends to its children, they send to theirs.
 //
-// Whoever has the block passes it on, so the number of ranks that have it grows by K every K-1 message times. Radix 2
+// Every rank that has the block passes it on, so the number of ranks that have it grows by K every K-1 message times.
+// Radix 2
 // ("binomial") has the fewest messages one after another; radix 4 ("knomial4") is shallower and wins where posting
 // another message is cheap against waiting for one. Largest subtrees are served first.
 //

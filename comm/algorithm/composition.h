@@ -23,7 +23,7 @@ namespace cohort::comm {
 
 enum class Scheme : uint8_t { kLeader, kShared };
 
-// What AlgorithmInfo::composition points to.
+// The parts of an algorithm of two levels (AlgorithmInfo::composition).
 struct Composition {
   Scheme scheme = Scheme::kLeader;
   std::string name;

@@ -18,8 +18,8 @@ struct Team {
   std::function<int(int)> rank_of;
 };
 
-// Where a block of one of the team's buffers lies: slices of the caller's plan, in order. Equally many chunks on every
-// rank that has the block.
+// Says where a block of one of the team's buffers lies: slices of the caller's plan, in order. They have equally many
+// chunks on every rank that has the block.
 using BlockAt = std::function<std::vector<Slice>(int block)>;
 
 class Embedding {

@@ -16,7 +16,7 @@
 
 namespace cohort::comm {
 
-// What the formulas of an algorithm look at.
+// The arguments of an algorithm's formulas.
 struct CostQuery {
   int size = 1;
   int32_t pieces = 1;
@@ -24,8 +24,8 @@ struct CostQuery {
   bool fanout = true;
 };
 
-// What a plan costs, as a formula in the head comment of its file. Data are counted in chunks (a chunk is 1/pieces of
-// the operation's block); a maximum is taken over the ranks. The tests compare `rounds` and `chunks` with what the
+// The cost of a plan, by the formula in the head comment of its file. Data are counted in chunks (a chunk is 1/pieces
+// of the operation's block); a maximum is taken over the ranks. The tests compare `rounds` and `chunks` with what the
 // checker counts in the plans themselves; the others serve predictions only (comm/select/selector.h).
 struct AlgorithmCost {
   int64_t rounds = 0;    // messages in the longest chain of messages that wait for one another
@@ -38,7 +38,7 @@ struct AlgorithmCost {
   int64_t read_critical = 0;
   // Received by all ranks together; 0: (size - 1) blocks where there is a root, else `size` times the slowest path.
   int64_t total = 0;
-  // Of single-copy algorithms: how often the busiest rank begins to read or write another one's buffer.
+  // Single-copy algorithms: the number of times the busiest rank begins to read or write another one's buffer.
   int64_t accesses = 0;
 };
 
@@ -75,15 +75,15 @@ struct AlgorithmInfo {
   Plan (*build)(const PlanRequest&);
   AlgorithmCost (*cost)(const CostQuery&);
   AlgorithmTraits traits;
-  // Of algorithms of two levels, which have no `build` and `cost` of their own: BuildPlan and PhasesOf serve them.
+  // Set for algorithms of two levels, which have no `build` and `cost`: BuildPlan and PhasesOf serve them.
   const Composition* composition = nullptr;
 };
 
-// Those of the list, in its order.
+// The algorithms of the list, in its order.
 std::span<const AlgorithmInfo> Algorithms();
-// Those, and after them every composition of two (composition.h).
+// The same, and after them every composition of two (composition.h).
 std::span<const AlgorithmInfo> AllAlgorithms();
-// Of all algorithms; null where there is none.
+// Finds one among all algorithms; null if there is none.
 const AlgorithmInfo* FindAlgorithm(CollectiveKind kind, std::string_view name);
 const AlgorithmInfo* FindAlgorithm(uint16_t id);
 // "binomial, flat, ring, or across hosts SCHEME:INNER+OUTER, such as leader:flat+ring": the names for a kind, in the

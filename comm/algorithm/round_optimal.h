@@ -1,4 +1,4 @@
-// Who sends which block to whom in a broadcast of many blocks in the fewest rounds there are: n-1 + ceil(log2 p) for n
+// The schedule of a broadcast of many blocks in the fewest rounds that are possible: n-1 + ceil(log2 p) for n
 // blocks among p ranks, each of which sends at most one block and receives at most one in a round. Read backwards, it
 // is the schedule of a reduction.
 //
@@ -25,7 +25,7 @@ class BroadcastSchedule {
   // n-1 + ceil(log2 p).
   int32_t rounds() const { return rounds_; }
 
-  // What the rank does in a round, from 0 on. Ranks are counted from the root; a block of -1 is none.
+  // The rank's part in a round, from 0 on. Ranks are counted from the root; a block of -1 is none.
   struct Round {
     int to = 0;
     int32_t sent = -1;

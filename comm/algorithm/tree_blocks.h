@@ -37,7 +37,7 @@ class TreeBlocks {
   const Slice scratch_;
 };
 
-// What a tree gather or scatter costs: the depth of the tree in rounds, all other ranks' blocks at the root.
+// The cost of a tree gather or scatter: the depth of the tree in rounds, all other ranks' blocks at the root.
 AlgorithmCost TreeBlocksCost(const CostQuery& query, int radix);
 
 }  // namespace cohort::comm

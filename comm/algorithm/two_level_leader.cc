@@ -17,7 +17,7 @@
 //
 // Cost: at most the sum of the parts' rounds and bytes (PhasesOf), with the parts' formulas for m = the ranks of the
 // largest node and for N; equal to it in rounds where nodes are equal powers of two and the inner algorithm is a tree.
-// Where nodes are unequal or their ranks no ranges, a node's block travels as one message for each of its ranks.
+// If nodes are unequal or their ranks no ranges, a node's block travels as one message for each of its ranks.
 // Any size and root. Source: textbook; as HAN in Open MPI and the SMP-aware collectives of MPICH.
 #include <utility>
 

@@ -38,7 +38,7 @@
   F(cudaEventRecord)                     \
   F(cudaEventQuery)
 
-// Of the driver, libcuda: null where it is absent.
+// Functions of the driver, libcuda. Null where it is absent.
 #define COHORT_CUDA_DRIVER_FUNCTIONS(F) \
   F(cuModuleLoadData)                   \
   F(cuModuleUnload)                     \

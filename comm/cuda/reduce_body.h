@@ -1,5 +1,5 @@
-// What one thread of a reduction kernel does, for any number of threads: compiled for the device by nvcc, and for the
-// host by tests, which run the threads one after the other.
+// The work of one thread of a reduction kernel, for any number of threads. nvcc compiles it for the device, and tests
+// for the host, which run the threads one after the other.
 //
 //   fold      out[i] = operand 0 [i] op operand 1 [i] op ... in this order, rounded once
 //   prepare   to[i] = from[i] * factor, from elements to the type that they are computed in

@@ -7,7 +7,7 @@
 
 namespace cohort::comm::cuda {
 
-// Of the generated source file.
+// The generated source file defines these.
 extern const unsigned char kKernelImage[];
 extern const std::size_t kKernelImageBytes;
 

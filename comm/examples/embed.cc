@@ -79,7 +79,7 @@ int Fail(const char* what, const absl::Status& status) {
   return 1;
 }
 
-// What a rank does, however it was started.
+// Runs one rank, however it was started.
 int RunRank(RuntimeOptions options) {
   absl::StatusOr<std::unique_ptr<Runtime>> runtime = Runtime::Init(std::move(options));
   if (!runtime.ok()) return Fail("init", runtime.status());

@@ -1,5 +1,5 @@
-// What a group remembers of its calls: one that repeats an earlier one is not checked, chosen for and described again,
-// which is most of what a small call costs above its messages.
+// A group's memory of its calls. A call that repeats an earlier one is not checked, chosen for and described again,
+// which is most of the cost of a small call in addition to its messages.
 #pragma once
 
 #include <array>
@@ -24,7 +24,7 @@ struct RememberedCall {
   Determinism determinism = Determinism::kDefault;
   void* stream = nullptr;
 
-  // Of the buffers that the call uses on this rank; 0: not used, or empty.
+  // Bytes of the buffers that the call uses on this rank. 0: not used, or empty.
   size_t in_bytes = 0;
   size_t out_bytes = 0;
 
@@ -44,7 +44,7 @@ class CallMemo {
   // Remembers a call on host memory of a group of `size` ranks, if it can be told by what Find looks at.
   void Remember(const CallArguments& arguments, const CallOptions& options, const AcceptedCall& call,
                 Provider* provider, int rank, int size);
-  // What was chosen is no longer what would be.
+  // Forgets all calls: other algorithms may be chosen from now on.
   void Clear();
 
  private:

@@ -84,7 +84,7 @@ Group::~Group() {
 }
 
 bool Group::Drive(const std::function<bool()>& done, runtime::Deadline deadline) {
-  // What calls into this group meanwhile comes from inside the engine.
+  // Calls into this group meanwhile come from inside the engine.
   const runtime::EngineLock* const entry = std::exchange(entry_, nullptr);
   bool result = false;
   {

@@ -9,7 +9,7 @@
 namespace cohort::comm {
 namespace {
 
-// What a group of one leaves of `count` elements: the input, or the input times its factor.
+// Moves `count` elements as a group of one does: the input, or the input times its factor.
 void Move(const CollectiveRequest& request, void* out, const void* in, int64_t count) {
   const size_t element = SizeOf(request.dtype);
   if (!Reduces(request.kind) || request.op != ReduceOp::kPreMulSum) {

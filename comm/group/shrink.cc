@@ -153,7 +153,7 @@ class ProposalWait final : public runtime::MembershipListener {
   absl::Status status_;  // by the engine's owner
 };
 
-// What `proposer` proposed; nothing when it died before.
+// Returns what `proposer` proposed; nothing when it died before.
 absl::StatusOr<std::optional<std::string>> ProposalOf(Group& group, int proposer, const std::string& key,
                                                       const std::source_location& site, Deadline deadline) {
   runtime::Runtime& runtime = group.runtime();

@@ -42,7 +42,7 @@ std::string CompareOrder(int rank, std::span<const CallRecord> calls, int peer,
   for (size_t i = 0; i < peers_calls.size(); ++i) {
     place[{peers_calls[i].signature.group, peers_calls[i].signature.sequence}] = i;
   }
-  // Of the calls before, the one that comes last at the peer, and its place there: by the peer's device.
+  // By the peer's device: the earlier call that comes last at the peer, and its place there.
   struct Latest {
     const CallRecord* call;
     size_t place;

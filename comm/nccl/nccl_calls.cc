@@ -11,7 +11,7 @@ namespace {
 
 std::string Text(DataType dtype) { return std::string(Name(dtype)); }
 
-// What is sent: elements of NCCL's types, or bytes where nothing is computed and NCCL lacks the type.
+// The elements of a message: of NCCL's types, or bytes where nothing is computed and NCCL lacks the type.
 struct Payload {
   ncclDataType_t dtype = ncclUint8;
   size_t unit = 1;   // NCCL's elements per element
@@ -19,7 +19,7 @@ struct Payload {
   size_t block_bytes = 0;
 };
 
-// Of what is only moved NCCL need not know the type.
+// NCCL need not know the type of data that are only moved.
 Payload PayloadOf(const CollectiveRequest& request) {
   Payload payload;
   payload.block_bytes = static_cast<size_t>(request.count) * SizeOf(request.dtype);

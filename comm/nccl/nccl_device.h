@@ -18,7 +18,7 @@
 
 namespace cohort::comm::nccl {
 
-// What all devices of a provider share. Outlives them.
+// State that all devices of a provider share. Outlives them.
 struct NcclContext {
   const GroupContext* group = nullptr;
   const NcclApi* nccl = nullptr;  // null: this rank has none
@@ -46,7 +46,7 @@ class NcclDevice {
   // `index`: k, of the device group; `ordinal`: CUDA's number of the device in this process.
   NcclDevice(const NcclContext* context, int index, int ordinal)
       : context_(*context), index_(index), ordinal_(ordinal) {}
-  // Of a group that ended in order: keeps the communicator for a later one. Else Stop was called before.
+  // Keeps the communicator of a group that ended in order for a later one. Otherwise Stop was called before.
   ~NcclDevice();
   NcclDevice(const NcclDevice&) = delete;
   NcclDevice& operator=(const NcclDevice&) = delete;

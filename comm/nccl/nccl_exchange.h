@@ -44,10 +44,10 @@ class NcclExchange {
     int64_t begin = 0;
     int64_t count = 0;
   };
-  // What `rank` reduces, in elements of the input.
+  // The part that `rank` reduces, in elements of the input.
   Part PartOf(int rank) const;
   int64_t InputElements() const;
-  // Where this rank's result goes.
+  // The place of this rank's result.
   std::byte* Result() const;
 
   const CallTarget target_;

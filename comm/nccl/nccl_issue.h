@@ -8,7 +8,7 @@
 //   callback                              └─ Barrier (group 2) ── drives ──► returns
 //   queue         [1]                        [1 2]     1 is moved on, ends; 2 is moved on, ends
 //
-// Whoever waits moves the first one on, whosever it is: the caller of 1 can't, while the callback is above it.
+// Every waiting thread moves the first one on, even another's: the caller of 1 can't, while the callback is above it.
 #pragma once
 
 #include <optional>

@@ -14,8 +14,8 @@ namespace {
 
 // How often the communicator is asked for errors.
 constexpr std::chrono::milliseconds kErrorInterval(1);
-// Where the guard is off, orders are compared when a call has stood still for so long: ranks that issue in different
-// orders on streams of their own then mostly get away with it.
+// With the guard off, orders are compared when a call has stood still for this long. Ranks that issue in different
+// orders on streams of their own then mostly succeed.
 constexpr uint64_t kOrderCheck = 500'000'000;
 
 constexpr uint64_t kNever = std::numeric_limits<uint64_t>::max();

@@ -26,7 +26,7 @@ class Launch {
   const NcclApi& nccl() const { return *target_.nccl; }
   void set_stream(void* stream) { target_.stream = static_cast<cudaStream_t>(stream); }
 
-  // What follows, until End, is one launch. Sends and receives need it.
+  // All calls from here to End are one launch. Sends and receives need it.
   void Begin() {
     if (!std::exchange(grouped_, true)) Keep(nccl().ncclGroupStart());
   }

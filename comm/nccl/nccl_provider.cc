@@ -72,7 +72,7 @@ class NcclProvider final : public Provider {
   absl::Status DriveOn(runtime::Deadline deadline, const std::string& doing);
   runtime::Work Refuse(const AcceptedCall& call, const absl::Status& status);
   bool Stopped();
-  // What the works of a lane end with. Where an abort hangs, the agent is asked to kill this process.
+  // The status with which the works of a lane end. If an abort hangs, the agent is asked to kill this process.
   absl::Status LastWords(NcclLane& lane);
 
   const GroupContext* const group_;

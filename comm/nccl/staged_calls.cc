@@ -224,7 +224,7 @@ absl::Status StagedCalls::Run(const AcceptedCall& call) {
     COHORT_RETURN_IF_ERROR(RunOnHost(call, cut.RequestOf(chunk, stage), chunk, deadline));
     COHORT_RETURN_IF_ERROR(CopyOut(cut, chunk, stage));
   }
-  // What the caller enqueues next finds the result, and the next call the stages free.
+  // The caller's next work on the stream finds the result, and the next call finds the stages free.
   return Cuda(cuda_.cudaStreamWaitEvent(cut.stream, stages_[static_cast<size_t>((cut.chunks - 1) % 2)].copied_out, 0));
 }
 

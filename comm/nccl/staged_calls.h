@@ -58,7 +58,7 @@ class StagedCalls {
   absl::Status Prepare();
   // Makes the stage's memory hold that many bytes, input and output each.
   absl::Status Grow(Stage& stage, int64_t bytes, runtime::Deadline deadline);
-  // What follows on our stream comes after what is on the call's.
+  // Later work on our stream comes after the work on the call's stream.
   absl::Status FollowCall(cudaStream_t stream);
   absl::Status CopyIn(const Cut& cut, int64_t chunk, Stage& stage);
   // `chunk`: what number the part has among those of the call.

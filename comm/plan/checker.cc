@@ -43,7 +43,7 @@ struct LaneState {
   size_t passed = 0;              // of them: the epoch
 };
 
-// Who has touched a chunk in an epoch.
+// The lanes that have touched a chunk in an epoch.
 struct Touch {
   static constexpr int kNobody = -1;
   static constexpr int kSeveral = -2;

@@ -12,7 +12,7 @@
 
 namespace cohort::comm {
 
-// What the plans were found to do. Data in chunks; "busiest" is the maximum over the ranks.
+// The checker's findings about plans. Data are in chunks; "busiest" is the maximum over the ranks.
 struct PlanReport {
   int64_t rounds = 0;          // messages in the longest chain of messages that wait for one another
   int64_t messages = 0;        // sent, or received, by the busiest rank; a publish is sent once

@@ -1,4 +1,4 @@
-// What a collective promises, as expressions of symbols: the checker's standard.
+// The promise of a collective, as expressions of symbols: the checker's standard.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ constexpr bool Combines(CollectiveKind kind) {
          form == CollectiveKind::kReduceScatter;
 }
 
-// What must lie in out[chunk] of the plan's rank in the end: `found` itself where it is right, else what should be
+// Returns what must lie in out[chunk] of the plan's rank in the end: `found` itself if it is right, else what should be
 // there instead (kUnwritten for a reduction, which may be associated in any way).
 ExpressionTable::Id ExpectedOutput(const Plan& plan, int32_t chunk, ExpressionTable::Id found,
                                    ExpressionTable& expressions);

@@ -8,7 +8,7 @@
 
 namespace cohort::comm {
 
-// What the symbolic memory of the checker holds.
+// The values in the checker's symbolic memory.
 class ExpressionTable {
  public:
   using Id = int32_t;

@@ -105,7 +105,7 @@ struct Plan {
 
 class Placement;
 
-// What an algorithm may look at.
+// The arguments of an algorithm.
 struct PlanRequest {
   CollectiveKind kind = CollectiveKind::kBarrier;
   int size = 1;
@@ -150,7 +150,7 @@ inline bool Overlap(const Slice& a, const Slice& b) {
          b.first < a.first + a.chunks;
 }
 
-// What the plan was made for.
+// Returns the arguments that the plan was made for.
 PlanRequest RequestOf(const Plan& plan);
 
 // "in", "out", "scratch"; "send", "recv_reduce", ...

@@ -189,7 +189,7 @@ absl::Status CheckSameOperation(std::span<const Plan> plans) {
   return absl::OkStatus();
 }
 
-// Who uses a chunk: no lane, one, or several; and whether a lane writes it.
+// The use of a chunk: by no lane, one, or several; and whether a lane writes it.
 class Usage {
  public:
   explicit Usage(const Plan& plan) : request_(RequestOf(plan)) {

@@ -1,4 +1,4 @@
-// What can be seen wrong in plans without running them.
+// Finds errors in plans without running them.
 #pragma once
 
 #include <cstddef>

@@ -20,7 +20,7 @@
 
 namespace cohort::comm {
 
-// What a provider may know of its group. Constant for the group's life, which is longer than the provider's.
+// A provider's view of its group. The group outlives the provider. Only `tuning` and `windows` change (OnTuning).
 struct GroupContext {
   uint64_t id = 0;
   uint32_t epoch = 0;
@@ -28,11 +28,11 @@ struct GroupContext {
   int size = 1;
   std::vector<int> members;  // world ranks, by group rank
   runtime::Runtime* runtime = nullptr;
-  // Of a group made by Shrink: the group that failed, and the group ranks there that this one is without.
+  // Set in a group made by Shrink: the group that failed, and the group ranks there that this one lacks.
   uint64_t shrunk_from = 0;
   std::vector<int> lost;
-  // What to poll alone in short waits for the group's progress. Null where that is not enough: members on other nodes
-  // are heard by a transport that must be polled, too.
+  // The source that makes the group's progress; short waits poll it alone. Null where that is not enough: a transport
+  // to other nodes must be polled, too.
   runtime::ProgressSource* source = nullptr;
   std::string transports;                        // CommunicatorOptions::transports
   Tuning tuning;                                 // for the choice of algorithms; equal on all members
@@ -49,10 +49,10 @@ struct GroupContext {
 
 // How a call will be served.
 struct ServicePlan {
-  uint16_t algorithm = 0;  // index in algorithms.def, for the signature; 0 where there is none
+  uint16_t algorithm = 0;  // AlgorithmInfo's id, for the signature; 0 where there is none
   int32_t pieces = 1;      // that the block is cut into
-  // What serves the call instead where members can't reach each other's memory, or where it would be slower, as they
-  // find out together; or 0.
+  // The algorithm that serves the call when members find out together that they can't reach each other's memory, or
+  // that it would be slower. 0: none.
   uint16_t fallback = 0;
   int32_t fallback_pieces = 1;
   uint64_t tuning = 0;  // hash of the figures that the choice was made with; goes into the signature too
@@ -78,8 +78,8 @@ class Provider {
   // all members share (kind, count, dtype, op, root, memory kind, the group's topology, CallOptions::algorithm): every
   // member must decide alike.
   virtual absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) = 0;
-  // Where the caller puts the next call, in full, before it launches it: a call is too long to be copied on every
-  // operation's path. What an earlier call left there may still be in it.
+  // The place of the next call. The caller fills all of it and then launches it: a call is too long to be copied for
+  // every operation. It may still hold an earlier call.
   virtual AcceptedCall& NextCall() { return next_call_; }
   // Called just before the call in NextCall() is recorded in the black box, and then launched; of its record only the
   // signature is there yet. May send what needs nothing but that, so that the record is written while messages travel.

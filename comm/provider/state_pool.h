@@ -14,7 +14,7 @@ namespace cohort::comm {
 template <typename State>
 class StatePool;
 
-// What is common to the states of one pool: `class Operation final : public PooledState<Operation>`, with a constructor
+// The base of the states of one pool: `class Operation final : public PooledState<Operation>`, with a constructor
 // that takes the pool.
 template <typename State>
 class PooledState : public runtime::WorkState {

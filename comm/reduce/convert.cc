@@ -1,5 +1,5 @@
-// What reductions do before and after they combine: factors, divisors, and the conversion to and from the type that is
-// computed in. Compiled once for each instruction set, as kernels.cc.
+// The work of reductions before and after they combine: factors, divisors, and the conversion to and from the type that
+// is computed in. Compiled once for each instruction set, as kernels.cc.
 #include <cstdint>
 #include <cstring>
 #include <type_traits>

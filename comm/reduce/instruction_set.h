@@ -20,8 +20,8 @@
 
 namespace cohort::comm {
 
-// What this CPU and its operating system have of HWY_AVX2, HWY_AVX3 and HWY_AVX3_DL, as bits. On CPUs that are not
-// x86-64, what the compiler was told to assume.
+// Returns which of HWY_AVX2, HWY_AVX3 and HWY_AVX3_DL this CPU and its operating system have, as bits. On CPUs that are
+// not x86-64 it returns what the compiler was told to assume.
 int64_t SupportedInstructionSets();
 
 // All that are supported, unless a test has called Update. Thread-safe.

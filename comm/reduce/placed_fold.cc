@@ -69,7 +69,7 @@ void FoldAll(const PlacedFoldCall& call) {
     return;
   }
   alignas(64) std::byte aside[kBlockBytes + 64];
-  // Where the outputs begin in a line, so that both are aligned from the same element on.
+  // It begins at the outputs' offset in a line, so that both are aligned from the same element on.
   std::byte* const place = aside + reinterpret_cast<uintptr_t>(call.outs[0]) % 64;
   const size_t most = kBlockBytes / call.element_bytes;
   for (size_t at = 0; at < call.count; at += most) {

@@ -1,6 +1,6 @@
 // The arithmetic of reductions: dst[i] = a[i] op b[i] for every type and op, vectorised for the CPU it runs on.
 //
-// What the values are:
+// The values of results:
 //   integers      wrap around (modulo 2^bits), signed ones too
 //   float16, bfloat16, float8   each operation is computed in float32 and rounded to nearest, ties to even
 //   float8_e4m3   has no infinity: infinity and what rounds beyond 448 become NaN; float8_e5m2: what rounds beyond

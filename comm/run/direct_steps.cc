@@ -232,7 +232,7 @@ void DirectSteps::ChooseStores() {
       std::none_of(sources_.begin(), sources_.end(), [](const Operand& operand) { return operand.data == nullptr; }) &&
       std::none_of(targets_.begin(), targets_.end(), [](const Operand& operand) { return operand.data == nullptr; });
   const bool to_others = touched_ > near_bytes_;
-  // What is fetched is folded in the own output, and what is written through the kernel read from there.
+  // Fetched data are folded in the own output, and the kernel writes from there.
   const bool to_self = sources_.size() == 1 ? to_others : all_mapped && touched_ >= kFoldToSelfFrom * near_bytes_;
   for (Operand& target : targets_) {
     const bool was_read = std::any_of(sources_.begin(), sources_.end(),
@@ -320,8 +320,8 @@ Progress DirectSteps::FoldPiece(const Step& step, size_t at, size_t bytes) {
       ins_.push_back(source.data + at);
       continue;
     }
-    // What is only copied is fetched to where it belongs; and so is one of several operands where the own output
-    // is free for it: one buffer less in the cache.
+    // Data that are only copied are fetched to where they belong. So is one of several operands if the own output is
+    // free for it: one buffer less in the cache.
     std::byte* to = place != nullptr ? std::exchange(place, nullptr) : take();
     absl::Status error;
     const Progress read = memory_->Read(source.rank, source.address + at, to, bytes, &error);

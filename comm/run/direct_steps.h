@@ -39,7 +39,7 @@ class DirectSteps {
   void AddWaitingFor(std::vector<int>* ranks) const;
 
  private:
-  // What a rank says of itself at kOpen.
+  // A rank's message about itself at kOpen.
   struct Announcement {
     MemoryName in;
     MemoryName out;

@@ -36,7 +36,7 @@ std::string PointToPointText(const GroupContext& group, const CallRecord& mine, 
 // Operations before the one in which a mismatch shows that are looked at.
 constexpr uint64_t kLookBack = 16;
 
-// What is known of operation `sequence`: from the black boxes of the members on this node, and from what came along.
+// Everything known about operation `sequence`: from the black boxes of the members on this node, and from the message.
 std::vector<CallView> Views(const GroupContext& group, uint64_t sequence, const RunnerFailure& failure) {
   runtime::Runtime& runtime = *group.runtime;
   std::vector<CallView> views;

@@ -1,4 +1,4 @@
-// What one operation binds a plan to, and how a run of a plan can fail.
+// The buffers and values that one operation binds a plan to, and how a run of a plan can fail.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace cohort::comm {
 
-// Where piece `piece` of `count` elements in `pieces` nearly equal pieces begins: floor(piece * count / pieces), also
-// where that product has more than 64 bits. piece <= pieces.
+// Returns the beginning of piece `piece` of `count` elements in `pieces` nearly equal pieces: floor(piece * count /
+// pieces), even if that product has more than 64 bits. piece <= pieces.
 constexpr uint64_t PieceBegin(uint64_t count, uint32_t piece, uint32_t pieces) {
   if (count >> 32 == 0) [[likely]]
     return piece * count / pieces;
@@ -35,7 +35,7 @@ struct PlanBinding {
   uint64_t signature = 0;
   const runtime::CallRecord* call = nullptr;  // outlives the operation
 
-  // Where a chunk begins, in bytes from the start of its buffer.
+  // The beginning of a chunk, in bytes from the start of its buffer.
   size_t OffsetOf(uint32_t chunk, uint32_t pieces) const {
     size_t elements;
     if (pieces == 1) {

@@ -15,8 +15,8 @@ namespace cohort::comm {
 
 class PlanCache {
  public:
-  // Of the caller, `rank` in a group whose members are placed so: what all of them share, and what every plan here is
-  // made for.
+  // The plans are those of group rank `rank`. `placement` says how the members are spread over nodes; all members share
+  // it.
   PlanCache(int rank, Placement placement) : rank_(rank), placement_(std::move(placement)) {}
 
   const Placement& placement() const { return placement_; }

@@ -48,7 +48,7 @@ GroupTopology TopologyOf(const GroupContext& group, const Placement& placement) 
   topology.largest_node = placement.shape().largest;
   topology.windows = group.windows;
   topology.near_caches = (topology.nodes == 1 || group.runtime->identity().nodes_share_host) && runtime::Level3IsNear();
-  // What other machines have is not known here; but nodes may be simulated ones of this machine.
+  // CPUs of other machines are not known here; but nodes may be simulated ones of this machine.
   if (topology.nodes == 1) {
     topology.ranks_per_cpu = std::max(1.0, static_cast<double>(group.size) / group.runtime->segment().cpus());
   } else if (group.runtime->identity().nodes_share_host) {
@@ -100,7 +100,7 @@ void PlanProvider::Post() {
   undated_ = true;
   const bool first = queue_.empty();
   queue_.push(next_);
-  // What goes wrong here goes wrong again, or is reported, when the call is launched.
+  // An error here comes again, or is reported, when the call is launched.
   if (first && !advancing_ && Begin().ok() && phase_ == Phase::kRunning) runner_.PublishFirst();
 }
 
@@ -245,8 +245,8 @@ void PlanProvider::OnRunnerFailed() {
   }
 }
 
-// Where the calls that met agree, earlier ones did not: a rank's part of those was over without a word from the others.
-// What other hosts called then only their agents can tell.
+// If the calls that met agree, earlier ones did not: a rank's part of those was over without a word from the others.
+// Only the agents of other hosts know what these called then.
 void PlanProvider::OnMismatch(const RunnerFailure& failure) {
   const runtime::CallRecord& mine = queue_.front()->call.record;
   const Mismatch mismatch = ExplainMismatch(*group_, mine, failure);

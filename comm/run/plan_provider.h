@@ -61,7 +61,8 @@ class PlanProvider : public Provider {
   Selector selector_;
   uint64_t tuning_hash_;
   OperationQueue queue_;
-  // What is being done for the first of the queue.
+  // The work under way for the first of the queue: kIdle -> [kPreparing ->] kRunning -> [kFinishing ->] kIdle. The
+  // stages in brackets copy to and from `stage_`. A diverted plan begins again; a failure ends in kIdle.
   enum class Phase : uint8_t { kIdle, kPreparing, kRunning, kFinishing };
   Phase phase_ = Phase::kIdle;
   uint16_t algorithm_ = 0;  // the one chosen, or its fallback

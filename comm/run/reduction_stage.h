@@ -33,7 +33,7 @@ class ReductionStage {
   size_t bytes() const { return bytes_; }
   // Boundedly much of the input; true when all of it is prepared.
   bool Prepare();
-  // What the plan works on, and whether as an in-place call.
+  // The buffers that the plan works on, and whether as an in-place call.
   void Bind(PlanBinding* binding) const;
   bool in_place() const { return in_place_; }
   // Boundedly much of the result; true when all of it lies in the caller's buffer.

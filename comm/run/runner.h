@@ -25,7 +25,7 @@
 
 namespace cohort::comm {
 
-// Where the runner gets its links from: the group. Called once per (lane, peer); links stay until Reset.
+// The runner's source of links: the group. Called once per (lane, peer); links stay until Reset.
 class LinkSource {
  public:
   virtual ~LinkSource() = default;
@@ -99,7 +99,7 @@ class PlanRunner {
   bool Settle(SendQueue::Slot& slot, Progress progress, bool* moved);
   Progress Receive(Lane& lane, const Step& step);
   void FillReceive(Lane& lane, const Step& step, RecvOperation* operation);
-  // What has become of a receive that was tried.
+  // Handles the outcome of a receive that was tried.
   Progress Received(Lane& lane, const Step& step, RecvOperation& operation, Progress progress);
   // Tries the receives after the cursor, those under way and those that may begin.
   bool ReceiveEarly(Lane& lane, bool* moved);

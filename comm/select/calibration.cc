@@ -9,8 +9,8 @@
 namespace cohort::comm {
 namespace {
 
-// What may be true of any machine. On one host half a millisecond is far beyond what ranks need that take turns on one
-// CPU; between hosts there may be an ocean.
+// Bounds of what may be true for any machine. On one host half a millisecond is far beyond the needs of ranks that take
+// turns on one CPU; between hosts there may be an ocean.
 struct Bounds {
   double most_alpha_us;
   double most_message_us;
@@ -62,7 +62,7 @@ void ScaleRates(double ratio, const DirectTuning& built_in, DirectTuning* direct
   Scale(ratio, built_in.uncached_gigabytes_s, &direct->uncached_gigabytes_s);
 }
 
-// Of a LevelTuning or a NearTuning.
+// Scales the rates of a LevelTuning or a NearTuning.
 template <typename Messages>
 void ScaleRates(double ratio, const Messages& built_in, Messages* messages) {
   Scale(ratio, built_in.gigabytes_s, &messages->gigabytes_s);

@@ -1,4 +1,4 @@
-// What calibration makes of its measurements: figures of the cost model, or nothing where they can't be true.
+// Turns the measurements of calibration into figures of the cost model, or into nothing if they can't be true.
 #pragma once
 
 #include <string>
@@ -24,7 +24,7 @@ struct LevelTimes {
 // least one.
 double LowQuantile(std::vector<double>& samples);
 
-// What the same measurements gave on the machine that the built-in figures are fitted to (AMD EPYC, 2 CPUs; hosts
+// Results of the same measurements on the machine that the built-in figures are fitted to (AMD EPYC, 2 CPUs; hosts
 // simulated, TCP over loopback).
 struct ProbeFigures {
   double alpha_us = 0;
@@ -33,7 +33,7 @@ struct ProbeFigures {
 };
 inline constexpr ProbeFigures kLocalReference = {.alpha_us = 0.24, .message_us = 0.245, .gigabytes_s = 13.4};
 inline constexpr ProbeFigures kRemoteReference = {.alpha_us = 8.4, .message_us = 5.65, .gigabytes_s = 4.3};
-// What differs by less than this factor is the reference within the noise of a short measurement.
+// A result that differs by less than this factor is the reference within the noise of a short measurement.
 inline constexpr double kAlike = 2;
 
 // Scales the built-in figures of a level ("local" or "remote") by how far the times differ from the reference: two

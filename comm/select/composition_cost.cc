@@ -6,7 +6,7 @@
 namespace cohort::comm {
 namespace {
 
-// What data take between the hosts, over what they take among as many ranks that are alone on theirs: the ranks that
+// Time of data between the hosts, divided by their time among as many ranks that are alone on theirs: the ranks that
 // wait inside the hosts share CPUs and caches with those at work. From the grid of tools/bench/tuner.
 constexpr double kSharedHost = 1.35;
 

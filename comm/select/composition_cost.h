@@ -1,4 +1,4 @@
-// What compositions of two levels take, as the sum of their parts, and the best of them for a call.
+// The predicted time of compositions of two levels, as the sum of their parts, and the best of them for a call.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ NodeShape ShapeOf(const GroupTopology& topology);
 double PredictComposition(const AlgorithmInfo& algorithm, int32_t pieces, int64_t bytes, const GroupTopology& topology,
                           const Tuning& tuning);
 
-// Of each scheme that can serve the group, the composition of the best inner and the best outer algorithm.
+// For each scheme that can serve the group: the composition of the best inner and the best outer algorithm.
 std::vector<const AlgorithmInfo*> BestCompositions(CollectiveKind kind, int64_t bytes, const GroupTopology& topology,
                                                    const Tuning& tuning);
 

@@ -46,8 +46,7 @@ struct Query {
     if (cost.total > 0) return static_cast<double>(cost.total);
     return rooted() ? others() * pieces : Path() * topology.size;
   }
-  // What takes `path` one after another takes no less than what all CPUs have to do for it, when they have to take
-  // turns.
+  // Work that takes `path` one after another takes no less than all CPUs' work for it, if ranks have to take turns.
   double Shared(double path, double total) const {
     return share > 1 ? std::max(path, total * share / topology.size) : path;
   }
@@ -63,7 +62,7 @@ double Latency(const Query& query, const LevelTuning& level) {
   const double total =
       cost.chunks > 0 ? query.Total() * messages / static_cast<double>(cost.chunks) : messages * query.topology.size;
   const double work = level.message_us * total * query.share / query.topology.size;
-  // What waits for one another: rounds, and the pieces of a pipeline behind the first.
+  // The number of waits for one another: rounds, and the pieces of a pipeline behind the first.
   const double waits = rounds + (query.algorithm.traits.pipelined && cost.rounds > 0 ? query.pieces - 1 : 0);
   return std::max(path, work) + level.switch_us * query.share * waits;
 }

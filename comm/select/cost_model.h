@@ -18,7 +18,7 @@
 
 namespace cohort::comm {
 
-// What the selector knows about a group: equal on all of its members.
+// The selector's view of a group. Equal on all of its members.
 struct GroupTopology {
   int size = 1;
   int nodes = 1;          // hosts with members

@@ -204,7 +204,7 @@ std::string ExplainSelection(CollectiveKind kind, int64_t bytes, const GroupTopo
   return text + "table: " + Broken(tuning.ToString()) + "\n";
 }
 
-// Of calls that are to have the same bits however many ranks share a CPU and wherever their buffers lie.
+// For calls that must have the same bits however many ranks share a CPU and wherever their buffers lie.
 GroupTopology Selector::TopologyFor(const Demands& demands) const {
   GroupTopology topology = topology_;
   if (demands.built_in) {

@@ -17,7 +17,7 @@
 
 namespace cohort::comm {
 
-// What a call asks of its algorithm besides speed: equal on all members.
+// The demands of a call on its algorithm besides speed. Equal on all members.
 struct Demands {
   bool rank_order = false;  // only algorithms with this trait
   bool built_in = false;    // by the built-in figures and the rules, and by no figure of a calibration or a machine

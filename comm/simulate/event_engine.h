@@ -97,9 +97,9 @@ class EventEngine {
     return peer < node_of_.size() ? peer : peer - node_of_.size();
   }
   size_t RankOf(uint32_t actor) const { return lanes_ == 1 ? actor : actor / lanes_; }
-  // Of a message that comes from the rank `offset` further on; kNone where the reader expects nothing of it.
+  // The channel of a message from the rank `offset` further on; kNone if the reader expects nothing from it.
   uint32_t ChannelFrom(uint32_t reader, int32_t offset) const;
-  // Of the reader's receive number `op`.
+  // The channel of the reader's receive number `op`.
   uint32_t ChannelOf(const Actor& reader, size_t op) const { return reader.first_channel + reader.peers->of_op[op]; }
   Route RouteOf(size_t from, size_t to) const;
   void Advance(uint32_t actor);

@@ -24,7 +24,7 @@ struct Op {
   bool operator==(const Op&) const = default;
 };
 
-// What one lane of one rank does.
+// The operations of one lane of one rank.
 using Program = std::vector<Op>;
 
 // A program for each lane. Copies cost nothing here.

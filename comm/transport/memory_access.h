@@ -15,7 +15,7 @@
 
 namespace cohort::comm {
 
-// Where memory lies, in the words of the transport. Plain bytes: sent to the other members, who trust nothing in it.
+// The place of memory, in the transport's terms. Plain bytes: sent to the other members, who trust nothing in it.
 struct MemoryName {
   uint64_t place = 0;
   uint64_t shared = 0;  // 1: all members can map it; 0: it is private
@@ -30,7 +30,7 @@ class MemoryAccess {
   // kDone: it is known, and told in *reaches, whether this process can read and write the private memory of all other
   // members. kBlocked: *waiting_for, a group rank, has not come yet.
   virtual Progress ReachesPrivate(bool* reaches, int* waiting_for) = 0;
-  // Where `bytes` bytes of a peer's shared memory lie in this process; null when what the peer named is no such memory.
+  // Returns where `bytes` bytes of a peer's shared memory lie in this process; null if the peer named no such memory.
   // Stays valid as long as this object.
   virtual std::byte* Resolve(int peer, const MemoryName& name, size_t bytes) = 0;
 

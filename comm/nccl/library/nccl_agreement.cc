@@ -72,7 +72,7 @@ absl::StatusOr<Decision> DecideForAll(const GroupContext& group, const std::stri
 
 namespace {
 
-// What there is in any case.
+// Decides what does not depend on the kind of communicator.
 Decision DecideKind(std::span<const Offer> offers, std::span<const int> members) {
   std::map<std::string, std::vector<int>> versions, settings, absent;
   bool shrinkable = !offers[0].revoked.empty(), reusable = !offers[0].idle.empty();

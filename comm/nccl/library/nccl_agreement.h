@@ -1,4 +1,4 @@
-// What the members of a group agree on before NCCL is entered: whether, and how, their communicator is made. NCCL hangs
+// The members' agreement, before NCCL is entered, on whether and how their communicator is made. NCCL hangs
 // or crashes over members that differ; here they are told so in words.
 //
 //   every rank   puts its offer into the job's store: version of NCCL, settings, what it could reuse

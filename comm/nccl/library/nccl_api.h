@@ -57,7 +57,7 @@ namespace cohort::comm::nccl {
 
 inline constexpr int kOldestVersion = 21800;  // 2.18.0
 
-// What the members have agreed on that they can all do.
+// The abilities that all members have, as they have agreed.
 struct Abilities {
   bool float8 = false;   // NCCL reduces 8-bit floating-point numbers
   bool kernels = false;  // every device has taken our reduction kernels

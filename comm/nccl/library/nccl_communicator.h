@@ -33,7 +33,7 @@ class NcclCommunicator {
   NcclCommunicator& operator=(const NcclCommunicator&) = delete;
 
   ncclComm_t get() const { return communicator_; }
-  // What its members have agreed on; those of a split one are members of the parent, too.
+  // Its members have agreed on these. Members of a split one are members of the parent, too.
   const Abilities& abilities() const { return abilities_; }
   void set_abilities(const Abilities& abilities) { abilities_ = abilities; }
   // True when nothing is under way inside NCCL (creation, a call that it has not enqueued yet); false while it is; or

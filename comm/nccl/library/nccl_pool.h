@@ -1,4 +1,4 @@
-// What the groups of one runtime share of NCCL: who may issue, and communicators between two owners.
+// State of NCCL that the groups of one runtime share: the right to issue, and communicators between two owners.
 #pragma once
 
 #include <map>
@@ -63,7 +63,7 @@ class NcclPool {
   };
   Issued& issued(int device) { return issued_[device]; }
 
-  // What is being put on a device's streams, in order (nccl_issue.h).
+  // Calls that are being put on a device's streams, in order (nccl_issue.h).
   std::vector<NcclIssue*>& issues(int device) { return issues_[device]; }
 
   static constexpr size_t kMostIdle = 4;

@@ -1,4 +1,4 @@
-// What lies in shared memory for one endpoint of a link or fan-out. An endpoint is one block in its owner's arena:
+// The layout of shared memory for one endpoint of a link or fan-out. An endpoint is one block in its owner's arena:
 //
 //   [header, 384 B] [acks, 16 B for each source] [slots, 128 B each]
 //
@@ -49,7 +49,7 @@ inline constexpr size_t kDirectFrom = 2 * 1024;
 // from 4 KiB on, because each line changes its owner twice; a little later where both sides have something to say and
 // copy side by side. Fan-outs to several readers never.
 inline constexpr size_t kPrivateFrom = 6 * 1024;
-// Where ranks take turns on CPUs a confirmation may cost a turn, and what was copied needs none.
+// If ranks take turns on CPUs a confirmation may cost a turn; copied data need none.
 inline constexpr size_t kPrivateFromSharingCpus = 32 * 1024;
 // One step of a direct read or of process_vm_readv: bounds the time of one Try call and the staging buffer.
 inline constexpr size_t kPieceBytes = 256 * 1024;

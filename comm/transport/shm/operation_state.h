@@ -1,4 +1,4 @@
-// What a stream remembers of an operation, in the one pointer that the operation has for it.
+// A stream's state of an operation, in the one pointer that the operation has for it.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@ using shm::PeerEndpoint;
 // From this many local ranks on, the large bounce buffers would cost more memory than they are worth.
 constexpr int kManyLocalRanks = 16;
 
-// What OnPeerLost needs to know of a link or fan-out.
+// A link or fan-out, as OnPeerLost needs it.
 class LossTarget {
  public:
   virtual ~LossTarget() = default;

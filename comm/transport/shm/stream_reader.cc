@@ -32,7 +32,7 @@ std::optional<runtime::CallRecord> FindCall(const runtime::BlackBoxReader& box, 
   return found == records.rend() ? std::nullopt : std::optional(*found);
 }
 
-// What a black box knows best about the peer's part in the call `own`, if it does not hold the call itself.
+// Returns the record that tells most about the peer's part in the call `own`, if the box does not hold the call itself.
 std::optional<runtime::CallRecord> FindSimilar(const runtime::BlackBoxReader& box, const runtime::CallRecord* own) {
   if (own == nullptr) return std::nullopt;
   const runtime::CallSignature& call = own->signature;
@@ -157,7 +157,7 @@ Progress StreamReader::TakeDirect(RecvOperation& operation, const Descriptor& de
 Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& descriptor) {
   const size_t length = std::min(kPieceBytes, operation.bytes - operation.moved);
   if (memory_ == nullptr || length % operation.element_bytes != 0) return FailDamaged(operation);
-  // What is combined into another place is fetched to that place, which spares the cache a third buffer.
+  // An operand that is combined into another place is fetched to that place, which spares the cache a third buffer.
   const bool there = operation.reduce == nullptr || operation.data != operation.operand;
   std::byte* to = there ? operation.data + operation.moved : memory_->staging();
   switch (memory_->Read(peer_, descriptor.position + operation.moved, to, length)) {

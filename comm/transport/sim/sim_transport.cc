@@ -43,7 +43,7 @@ struct StreamKey {
   auto operator<=>(const StreamKey&) const = default;
 };
 
-// What a send or publish under way has put onto the wires; owned by its link.
+// The messages of a send or publish under way; owned by its link.
 struct Sent {
   std::vector<std::shared_ptr<Message>> messages;
 };

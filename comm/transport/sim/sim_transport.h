@@ -1,7 +1,7 @@
 // The simulated transport: many ranks in one process, deterministic. Every delay, split and choice comes from one seed,
 // so that a failing interleaving replays. It moves real bytes between real communicators, for tests.
 //
-// What it plays: eager messages (copied at once, into bounded room) and long ones (the receiver reads the sender's
+// It simulates eager messages (copied at once, into bounded room) and long ones (the receiver reads the sender's
 // memory bit by bit); messages that arrive late, and links that overtake one another, while each keeps its order;
 // fan-outs with a bounded number of slots, whose members reach each other's memory; senders whose call comes along and
 // senders whose call does not; peers that vanish in the middle of a message.

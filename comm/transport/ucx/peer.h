@@ -1,4 +1,4 @@
-// What the transport knows of one other process.
+// The transport's state of one other process.
 #pragma once
 
 #include <chrono>
@@ -32,7 +32,7 @@ struct Peer {
   size_t unclaimed_links = 0;  // that it has sent to and that we have not made
 };
 
-// What links ask of the transport.
+// The transport's services for links.
 class PeerKeeper {
  public:
   virtual ~PeerKeeper() = default;

@@ -59,7 +59,7 @@ bool HelloIsRight(const Hello& hello, const SessionTerms& terms);
 // SipHash-2-4 (Aumasson and Bernstein, 2012): a message authentication code for short messages, 40 ns for a header.
 uint64_t SipHash(const SessionKey& key, const void* data, size_t bytes);
 
-// What a rank publishes about itself in the job's store.
+// The values that a rank publishes about itself in the job's store.
 struct Published {
   std::string ucx_version;    // "1.13"
   std::string configuration;  // ConfigurationOf

@@ -1,4 +1,4 @@
-// What one message between two processes looks like. A MessageHeader comes first, whose tag proves the sender
+// The format of one message between two processes. A MessageHeader comes first, whose tag proves the sender
 // (session.h); a CallRecord may follow, then the data. Both ends are little-endian machines of this version.
 #pragma once
 

@@ -18,11 +18,11 @@ constexpr unsigned kHelloId = 8;
 
 // For UCX's and our headers around a piece in a segment.
 constexpr uint64_t kSegmentMargin = 4 << 10;
-// Of each connection, in each direction: fills 100 Gbit/s at 0.3 ms, and on loopback is 1.2 times as fast as what the
-// kernel grows to by itself.
+// Socket buffer of each connection, in each direction. It fills 100 Gbit/s at 0.3 ms, and on loopback is 1.2 times as
+// fast as what the kernel grows to by itself.
 constexpr uint64_t kSocketBuffer = 4 << 20;
 
-// What fits into a socket of any other kind before its receiver has read anything: Linux offers 64 KiB at first.
+// Bytes that any other socket takes before its receiver has read anything: Linux offers 64 KiB at first.
 constexpr uint64_t kSmallSocket = 64 << 10;
 
 // Whether the kernel would grant it. A smaller grant would be worse than the kernel's own growing buffers.
@@ -71,7 +71,7 @@ absl::StatusOr<std::unique_ptr<Worker>> Worker::Create(const WorkerOptions& opti
 }
 
 absl::Status Worker::Configure(const WorkerOptions& options, ucp_config_t* config) {
-  // What carries the data is ours to choose. Never shared memory: inside a host our own transport is used, and UCX's
+  // We choose the carrier of the data. Never shared memory: inside a host our own transport is used, and UCX's
   // would not see a peer's death.
   const bool rdma = !options.only_tcp && !options.rdma_devices.empty();
   COHORT_RETURN_IF_ERROR(SetOption(api_, config, "TLS", rdma ? "^shm,self" : "tcp"));

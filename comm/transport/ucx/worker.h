@@ -33,7 +33,7 @@ struct Transfer {
   void (*done)(void* owner, Transfer* transfer, ucs_status_t status) = nullptr;
   void* owner = nullptr;
   size_t index = 0;  // the owner's own note
-  // Where the data is if not in the user's memory; goes back to `pool` at the end.
+  // Holds the data if they are not in the user's memory; goes back to `pool` at the end.
   BufferPool::Block copy;
   BufferPool* pool = nullptr;
 
@@ -41,7 +41,7 @@ struct Transfer {
   Transfer* next = nullptr;
 };
 
-// What arrives. Called from within Worker::Progress; must not call Progress.
+// Receives messages. Called from within Worker::Progress; must not call Progress.
 class MessageSink {
  public:
   virtual ~MessageSink() = default;
