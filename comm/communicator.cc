@@ -197,6 +197,10 @@ absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Derive(uint64_t tag)
                                                group_->context().tuning, group_->context().determinism)));
 }
 
+absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOptions& options, Site site) {
+  return Window::Allocate(*this, *group_, bytes, options, site);
+}
+
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::Duplicate() { return Derive(kDuplicateTag); }
 
 absl::StatusOr<std::unique_ptr<Communicator>> Communicator::DeviceGroup(int index) {

@@ -55,9 +55,10 @@ void Window::Reset() {
   runtime_ = nullptr;
 }
 
-absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOptions& options, Site site) {
-  if (group_->InChild()) return group_->WhyNotInChild();  // or it would take and give back the parent's memory
-  runtime::Runtime& runtime = group_->runtime();
+absl::StatusOr<Window> Window::Allocate(Communicator& communicator, Group& group, size_t bytes,
+                                        const CallOptions& options, std::source_location site) {
+  if (group.InChild()) return group.WhyNotInChild();  // or it would take and give back the parent's memory
+  runtime::Runtime& runtime = group.runtime();
   runtime::Segment& segment = runtime.segment();
   Window window;
   absl::Status mine;
@@ -75,16 +76,17 @@ absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOpti
     }
   }
   const Offer offer{static_cast<int64_t>(window.block_.offset), static_cast<int64_t>(window.block_.bytes), !mine.ok()};
-  std::vector<Offer> offers(static_cast<size_t>(size()));
+  std::vector<Offer> offers(static_cast<size_t>(communicator.size()));
   const auto exchange = [&](const Offer& own) {
-    return AllGather(ConstBuffer(reinterpret_cast<const int64_t*>(&own), kOfferWords),
-                     Buffer(reinterpret_cast<int64_t*>(offers.data()), kOfferWords * size()), options, site)
+    return communicator
+        .AllGather(ConstBuffer(reinterpret_cast<const int64_t*>(&own), kOfferWords),
+                   Buffer(reinterpret_cast<int64_t*>(offers.data()), kOfferWords * communicator.size()), options, site)
         .Wait();
   };
   COHORT_RETURN_IF_ERROR(exchange(offer));
   const auto outcome = [&]() -> absl::Status {
     if (!mine.ok()) return mine;
-    for (int rank = 0; rank < size(); ++rank) {
+    for (int rank = 0; rank < communicator.size(); ++rank) {
       if (offers[static_cast<size_t>(rank)].failed == 0) continue;
       return absl::ResourceExhaustedError("allocate_window: rank " + std::to_string(rank) +
                                           " of the group has no room for its window; its own error says why");
@@ -92,10 +94,10 @@ absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOpti
     return absl::OkStatus();
   };
   COHORT_RETURN_IF_ERROR(outcome());
-  for (int rank = 0; rank < size(); ++rank) {
+  for (int rank = 0; rank < communicator.size(); ++rank) {
     const Offer& other = offers[static_cast<size_t>(rank)];
-    const int world_rank = members()[static_cast<size_t>(rank)];
-    if (other.bytes == 0 || rank == this->rank() || runtime.node_of(world_rank) != runtime.node()) continue;
+    const int world_rank = communicator.members()[static_cast<size_t>(rank)];
+    if (other.bytes == 0 || rank == communicator.rank() || runtime.node_of(world_rank) != runtime.node()) continue;
     const runtime::SegmentBlock block{static_cast<uint64_t>(other.offset), static_cast<uint64_t>(other.bytes)};
     runtime::SegmentBlock around;
     const absl::StatusOr<void*> data = segment.MapNamed(block, &around);
@@ -110,7 +112,7 @@ absl::StatusOr<Window> Communicator::AllocateWindow(size_t bytes, const CallOpti
   const Offer mapped{0, 0, !mine.ok()};
   COHORT_RETURN_IF_ERROR(exchange(mapped));
   COHORT_RETURN_IF_ERROR(outcome());
-  if (any) group_->ExpectWindows();
+  if (any) group.ExpectWindows();
   return window;
 }
 

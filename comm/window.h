@@ -3,11 +3,17 @@
 #pragma once
 
 #include <cstddef>
+#include <source_location>
 
+#include "absl/status/statusor.h"
 #include "cohort/runtime/runtime.h"
 #include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm {
+
+class Communicator;
+class Group;
+struct CallOptions;
 
 // One rank's window, made by Communicator::AllocateWindow. Movable. Its destructor frees the memory.
 //
@@ -33,6 +39,9 @@ class Window {
 
  private:
   friend class Communicator;
+  // Communicator::AllocateWindow. `group` is the communicator's.
+  static absl::StatusOr<Window> Allocate(Communicator& communicator, Group& group, size_t bytes,
+                                         const CallOptions& options, std::source_location site);
   Window(runtime::Runtime* runtime, runtime::SegmentBlock block, void* data, size_t size)
       : runtime_(runtime), block_(block), data_(data), size_(size) {}
   void Reset();
