@@ -125,7 +125,7 @@ TEST(CommunicatorTest, DestructionCancelsWhatIsPending) {
   });
 }
 
-// Whoever always submits the next operation when one is done learns that there is no next one.
+// A callback that always submits the next operation when one is done learns that there is no next one.
 TEST(CommunicatorTest, CallbacksOfCancelledWorksAreRefusedNewOnes) {
   SimClusterOptions options;
   options.ranks = 2;

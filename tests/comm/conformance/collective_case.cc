@@ -29,7 +29,7 @@ int ValueAt(const CollectiveCase& the_case, int rank, int64_t index) {
   return static_cast<int>(random % 9) - 3;
 }
 
-// Of a pre-multiplied sum; 1 for all else.
+// Returns the factor of a pre-multiplied sum; 1 for all else.
 int FactorOf(const CollectiveCase& the_case, int rank) {
   return the_case.op == ReduceOp::kPreMulSum ? 1 + rank % 3 : 1;
 }
@@ -170,7 +170,7 @@ void Append(std::vector<std::byte>& to, const std::vector<std::byte>& more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-// What the call must leave in `rank`'s output: the serial reference.
+// Returns what the call must leave in `rank`'s output: the serial reference.
 std::vector<std::byte> Reference(const CollectiveCase& the_case, int rank, int size) {
   const int64_t n = the_case.count;
   std::vector<std::byte> result;

@@ -27,7 +27,7 @@ struct CollectiveCase {
   std::string ToString() const;
 };
 
-// What `rank` passes with the call.
+// Returns the options that `rank` passes with the call.
 comm::CallOptions OptionsOf(const CollectiveCase& the_case, int rank);
 
 // Elements [first, first + count) of a rank's input, and of the reduction over all ranks.

@@ -1,5 +1,5 @@
-// What the levels of determinism promise, bit by bit: order_invariant equals a loop over the ranks whatever the
-// transport, the placement and the algorithm; reproducible does not depend on timing; and low-precision sums are
+// Checks bit by bit the promises of the levels of determinism. order_invariant equals a loop over the ranks whatever
+// the transport, the placement and the algorithm. reproducible does not depend on timing. Low-precision sums are
 // rounded once, by every algorithm.
 #include <gtest/gtest.h>
 

@@ -143,7 +143,7 @@ class Program {
     return "";
   }
 
-  // What all ranks of the world draw alike, whatever group they then call it on.
+  // All ranks of the world draw these alike, whatever group they then call it on.
   struct Drawn {
     uint64_t kind;
     TypePair type;
@@ -311,7 +311,7 @@ class Program {
     pending_.erase(chosen);
     const absl::Status status = pair->work.Wait();
     if (!status.ok()) return pair->what + ": " + status.ToString();
-    // Where only the root has a result, Open MPI may use the others' buffers.
+    // If only the root has a result, Open MPI may use the others' buffers.
     if (!pair->theirs.empty() && pair->ours != pair->theirs) return pair->what + ": Open MPI has another result";
     return "";
   }

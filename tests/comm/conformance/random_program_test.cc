@@ -168,7 +168,7 @@ class Walk {
   std::deque<Pending> pending_;
 };
 
-// What was wrong with the program of this seed, or "".
+// Returns what was wrong with the program of this seed, or "".
 std::string RunSimulated(uint64_t seed) {
   SimClusterOptions options;
   options.ranks = 1 + static_cast<int>(seed % 7);

@@ -145,7 +145,7 @@ TYPED_TEST(KernelsTest, FoldsAreTheCpusBitForBit) {
   }
 }
 
-// Where all of them begin at the same place of a 16-byte piece that is not its start.
+// All buffers begin at the same place of a 16-byte piece that is not its start.
 TYPED_TEST(KernelsTest, PiecesBeginInTheMiddle) {
   using T = TypeParam;
   std::mt19937_64 random(7);

@@ -1,4 +1,4 @@
-// What the members agree on before NCCL is entered, and the order of calls of several communicators.
+// Tests the agreement of the members before NCCL is entered, and the order of calls of several communicators.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,5 +1,5 @@
-// What a call costs the host above the bare NCCL call: both through the fake, whose NCCL does nothing here and whose
-// CUDA events take a lock.
+// Measures the cost of a call for the host above the bare NCCL call. Both go through the fake, whose NCCL does nothing
+// here and whose CUDA events take a lock.
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <nccl.h>

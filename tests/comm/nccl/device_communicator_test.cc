@@ -266,7 +266,7 @@ TEST(NcclCommunicatorTest, TheDeadlineOfAStagedCallNamesWhoIsMissing) {
   }
 }
 
-// What is wrong on one rank alone does not end the group.
+// An error on one rank alone does not end the group.
 TEST(NcclCommunicatorTest, ADeviceThatIsNotThereRefusesTheCallOnly) {
   const auto results = RunProcesses({.ranks = 2}, [](ProcessRank& self) -> std::string {
     setenv("COHORT_NCCL_LIBRARY", COHORT_FAKE_NCCL, 1);

@@ -29,7 +29,7 @@ class NcclExchangeTest : public testing::Test {
 
 using Bytes = std::vector<std::byte>;
 
-// What rank r's input holds: the same on all ranks that ask.
+// Returns the input of rank r: the same on all ranks that ask.
 Bytes Input(DataType dtype, int rank, size_t count) {
   std::mt19937_64 random(static_cast<uint64_t>(rank) * 1000 + static_cast<uint64_t>(dtype));
   Bytes bytes(count * SizeOf(dtype));
@@ -40,7 +40,7 @@ Bytes Input(DataType dtype, int rank, size_t count) {
     }
     return bytes;
   }
-  // Of 8-bit floats: no NaN, whose payload is anything.
+  // 8-bit floats get no NaN, whose payload is anything.
   for (std::byte& byte : bytes) byte = static_cast<std::byte>(IsFloat(dtype) ? random() & 0xbf : random());
   return bytes;
 }

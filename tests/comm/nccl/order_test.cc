@@ -218,8 +218,8 @@ void ExpectDifferentOrdersAreTold(std::optional<int> used_before) {
     const absl::Status status = works[0].Wait(seconds(20));
     const auto took = std::chrono::steady_clock::now() - start;
     (void)works[1].Wait(seconds(20));
-    // Whoever is told first stops its calls. The other's may end then or stand still: there is no group here to tell
-    // it.
+    // The rank that is told first stops its calls. The other's may end then or stand still: there is no group here to
+    // tell it.
     if (status.ok() || absl::IsDeadlineExceeded(status)) return "";
     if (!absl::IsFailedPrecondition(status)) return status.ToString();
     if (std::string(status.message()).find("in different orders") == std::string::npos) return status.ToString();

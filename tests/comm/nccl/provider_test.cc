@@ -23,7 +23,7 @@ class NcclProviderTest : public testing::Test {
 
 using Values = std::vector<int32_t>;
 
-// What rank r's input holds.
+// Returns the input of rank r.
 Values Input(int rank, size_t count) {
   Values values(count);
   for (size_t i = 0; i < count; ++i) values[i] = static_cast<int32_t>((rank + 1) * 1000 + static_cast<int>(i));

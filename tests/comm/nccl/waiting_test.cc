@@ -1,4 +1,4 @@
-// What a call that waits leaves to others: the rest of the process goes on, in this thread and in others.
+// A call that waits leaves time to others: the rest of the process goes on, in this thread and in others.
 #include <gtest/gtest.h>
 
 #include <atomic>

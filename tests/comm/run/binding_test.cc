@@ -1,4 +1,4 @@
-// Where chunks begin, for counts up to 2^62: compared with arithmetic of 128 bits.
+// Compares where chunks begin, for counts up to 2^62, with arithmetic of 128 bits.
 #include <gtest/gtest.h>
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What calibration believes: figures follow from the times, and what can't be true changes nothing.
+// Calibration believes its measurements as follows: figures follow from the times, and what can't be true changes
+// nothing.
 #include "cohort/comm/select/calibration.h"
 
 #include <string>

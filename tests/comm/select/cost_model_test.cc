@@ -82,7 +82,7 @@ TEST(CostModelTest, SharedCpusDoTheWorkOfAllMessages) {
 }
 
 TEST(CostModelTest, WiresAreNotSharedWithCpus) {
-  // Of a far network most of a message's time is no CPU's work: taking turns costs the turns alone.
+  // In a far network most of a message's time is no CPU's work: taking turns costs the turns alone.
   Tuning tuning;
   tuning.remote.alpha_us = 50;
   tuning.remote.message_us = 0.2;

@@ -122,7 +122,7 @@ TEST(SelectorTest, WindowsAndNearCachesHaveFiguresOfTheirOwn) {
   // Small reductions in windows reach for the others' memory, in private memory that takes a call of the kernel.
   EXPECT_EQ(Chosen(CollectiveKind::kAllReduce, 64 << 10, windows), "single_copy");
   EXPECT_NE(Chosen(CollectiveKind::kReduce, 16 << 10, kOneHost), "single_copy");
-  // Where private memory is copied nobody reaches for it, but for windows still.
+  // If private memory is copied, nobody reaches for it, but they still do for windows.
   EXPECT_NE(Chosen(CollectiveKind::kAllReduce, 4 << 20, near), "single_copy");
   EXPECT_EQ(Chosen(CollectiveKind::kAllReduce, 64 << 10, both), "single_copy");
   EXPECT_THAT(ExplainSelection(CollectiveKind::kAllReduce, 4 << 20, near, Tuning()), HasSubstr("in windows only"));
@@ -265,7 +265,7 @@ TEST(SelectorTest, ExplanationsCountInEnglishAndFitIntoLines) {
   EXPECT_THAT(text, Not(HasSubstr(" 1 pieces")));
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 120u) << line;
-  // What is printed is the table still.
+  // The printed text is the table still.
   const auto again = Tuning::Parse(text.substr(text.find("table: ") + 7));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->Hash(), tuning.Hash());

@@ -28,7 +28,7 @@ struct SharedWords {
 
 class ForkedRanks {
  public:
-  // What a child gets. Its gtest expectations count; it exits when the function returns.
+  // Holds what a child gets. Its gtest expectations count; it exits when the function returns.
   struct Child {
     int rank;
     runtime::Segment& segment;

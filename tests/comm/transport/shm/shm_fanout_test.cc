@@ -47,7 +47,7 @@ TEST_P(ShmFanoutTest, AllPublishAndAllReadEverySize) {
           ASSERT_EQ(received, data[peer]);
         }
       }
-      // What the readers fetched themselves is done by now.
+      // Publishes that the readers fetched themselves are done by now.
       for (const size_t rank : posted) {
         ASSERT_EQ(fanouts_[rank]->TryPublish(sends[rank]), Progress::kDone) << bytes << sends[rank].error;
       }

@@ -20,7 +20,7 @@ using testing::SendOf;
 
 constexpr LinkSpec kVictimSpec{.group = 1, .epoch = 1, .group_rank = 0, .peer = 1, .peer_world_rank = 1};
 
-// What rank 1 shares for its link with rank 0.
+// Holds what rank 1 shares for its link with rank 0.
 struct Attacker {
   explicit Attacker(LocalWorld& world) {
     const auto block = world.segment(1).LookUp(1, shm::LinkKey(kVictimSpec, 1, 0));

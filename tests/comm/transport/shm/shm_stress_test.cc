@@ -35,7 +35,7 @@ struct Program {
   bool private_reads = true;
 };
 
-// What both sides of a stream know of its message with this number.
+// Holds what both sides of a stream know of its message with this number.
 struct Message {
   Message(const Program& program, int stream, int number, size_t longest)
       : seed(program.seed * 1'000'003 + static_cast<uint64_t>(stream) * 100'000 + static_cast<uint64_t>(number)) {
@@ -72,7 +72,7 @@ class Outgoing {
       moved |= progress != Progress::kBlocked;
       if (progress != Progress::kDone) continue;
       pending->done = true;
-      // Whoever reads it now sees that it was done too early.
+      // A reader that reads it now sees that it was done too early.
       if (pending->bytes > 0) std::memset(pending->data, 0xee, pending->bytes);
       if (pending->block.bytes > 0) segment_.Free(pending->block);
     }

@@ -1,4 +1,4 @@
-// What goes wrong between nodes: mismatched calls, killed peers, strangers, late and absent receivers.
+// Tests failures between nodes: mismatched calls, killed peers, strangers, late and absent receivers.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -362,7 +362,7 @@ TEST_P(UcxFailure, IdleWaitSleeps) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
-// What sending to rank 1 of epoch 2 fails with when that has published `text`.
+// Returns the error of sending to rank 1 of epoch 2 when that has published `text`.
 std::string FailureWhenPeerPublishes(UcxRank& self, const std::string& text, bool any_version) {
   self.transport.reset();
   runtime::Identity identity = TestIdentity(0, 2);
@@ -456,9 +456,9 @@ TEST_P(UcxFailure, AThousandGroupsLeaveNothingBehind) {
     const long before = resident_kib();
     if (std::string problem = use(1000, 2000); !problem.empty()) return problem;
     const long grown = resident_kib() - before;
-    // What stays is a key a link, so that late messages to it are dropped: 100 bytes. Leaking the data would be 20 MB.
+    // A key stays for each link, so that late messages to it are dropped: 100 bytes. Leaking the data would be 20 MB.
     // The address sanitizer keeps what was freed for a while, such as the copies of messages that sockets did not take
-    // at once; there the figure says nothing.
+    // at once. The figure says nothing there.
     if (COHORT_ADDRESS_SANITIZER) return "";
     return grown < 4096 ? "" : "a thousand groups left " + std::to_string(grown) + " KiB";
   });

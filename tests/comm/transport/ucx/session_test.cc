@@ -1,4 +1,5 @@
-// What proves a sender: proofs and keys differ with everything they stand for, and the published text comes back whole.
+// Tests the proof of a sender: proofs and keys differ with everything they stand for, and the published text comes back
+// whole.
 #include "cohort/comm/transport/ucx/session.h"
 
 #include <gtest/gtest.h>

@@ -32,7 +32,7 @@ class SharedStore : public runtime::KeyValueStore {
   Memory* memory_;
 };
 
-// What a rank of a test sees.
+// Holds what a rank of a test sees.
 struct UcxRank {
   runtime::Identity identity;
   SharedStore* store = nullptr;
