@@ -4,9 +4,9 @@
 //
 //   dlaunch ──pipes──► carrier (fork) ──TLS 1.3, pre-shared key──► dlaunch join ──pipes──► agent
 //
-// A connection that does not begin with the key's knock is never given more than its 16 bytes, five seconds and one of
-// 256 places, or fewer where this process may have few files, the oldest of which goes when another comes; one that
-// does, without the key, nothing but ten seconds and one of 64 carriers.
+// A connection that does not begin with the key's knock gets at most its 16 bytes, five seconds and one of 256 places.
+// There are fewer places where this process may have few files; the oldest connection goes when another comes. A
+// connection with the knock, but without the key, gets nothing but ten seconds and one of 64 carriers.
 #pragma once
 
 #include <chrono>
