@@ -234,6 +234,25 @@ class Words(RuleTest):
             "comm/c.md": "/proc/self, a/wo" + "rk/x\n",
         }), ["comm/a.cc", "comm/b.md"])
 
+    def test_openings(self):
+        tree = self.tree_of({
+            "comm/block.cc": "// Of the group.\nint a;\n  // What follows.\n  // Is long.\n",
+            "comm/blank.h": "// A rank.\n//\n// Where it runs.\n",
+            "comm/trailing.cu": "int a;  // Those of a rank\nint b;  // of the whole\nint c;  // Of another\n",
+            "comm/enclosed.inc": "/* Whoever waits. */\n/* One\n * Who waits\n */\n",
+            "proto/a.proto": "// Whose ranks\n",
+            "tools/a.py": "a = '# What'\nb = 1  # What it is\n",
+            "tools/a.sh": "#!/bin/sh\n# What it does\necho a # Of\n",
+            "tools/CMakeLists.txt": "# Who\n#\n# Of\n",
+            "runtime/continued.cc": "// One of many.\n// Of these it is the first: a sentence may be\n// Where it was.\n",
+            "runtime/others.cc": "// Offsets.\n// of a rank\nauto s = \"// What\";\nauto r = R\"(\n// Of\n)\";\n",
+            "comm/README.md": "# What it is\n",
+        })
+        self.assertEqual(sorted((path, line) for path, line, _ in words.check_openings(tree)), [
+            ("comm/blank.h", 3), ("comm/block.cc", 1), ("comm/block.cc", 3), ("comm/enclosed.inc", 1),
+            ("comm/trailing.cu", 1), ("comm/trailing.cu", 3), ("proto/a.proto", 1), ("tools/CMakeLists.txt", 1),
+            ("tools/CMakeLists.txt", 3), ("tools/a.py", 2), ("tools/a.sh", 2)])
+
     def test_conflicts(self):
         self.assertEqual(self.found(words.check_conflicts, {
             "comm/a.md": "text\n" + "<" * 7 + " HEAD\n", "comm/b.cc": ">" * 7 + " branch\n",

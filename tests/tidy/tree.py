@@ -1,9 +1,11 @@
 """The files of the repository, as the rules see them."""
 
 import functools
+import io
 import os
 import re
 import subprocess
+import tokenize
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 LAYERS = ("proto", "runtime", "comm", "launcher", "trainer")
@@ -40,6 +42,15 @@ class Tree:
         text = self.text(path)
         return [(text.count("\n", 0, m.start()) + 1, m.group(2)) for m in _INCLUDE.finditer(text)]
 
+    @functools.lru_cache(maxsize=None)
+    def comments(self, path):
+        """[(line, text without its mark, whether it has the line for itself)], an entry for each line of a comment."""
+        if path.endswith(".py"):
+            return list(_python_comments(self.text(path)))
+        if path.endswith((".sh", ".cmake", "CMakeLists.txt")):
+            return list(_script_comments(self.text(path)))
+        return list(_cpp_comments(self.text(path)))
+
     def sources(self, *folders):
         """C++ files, in the given top folders or in all."""
         return [p for p in self.paths if p.endswith((".cc", ".h", ".cu")) and (not folders or top(p) in folders)]
@@ -56,6 +67,29 @@ def strip_literals(text):
         return keep + lines + keep if keep else (" " + lines if found[0] == "/" else '""' + lines)
 
     return _LITERAL.sub(blank, text)
+
+
+def _cpp_comments(text):
+    for match in _LITERAL.finditer(text):
+        if match.group(0)[0] != "/":
+            continue
+        number = text.count("\n", 0, match.start()) + 1
+        alone = not text[text.rfind("\n", 0, match.start()) + 1:match.start()].strip()
+        for i, line in enumerate(match.group(0).split("\n")):
+            yield number + i, line.strip(" \t/*!<"), alone or i > 0
+
+
+def _python_comments(text):
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string.strip("# \t"), not token.line[:token.start[1]].strip()
+
+
+def _script_comments(text):
+    """Comments with a line for themselves: behind code a # may be part of a word or a string."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if re.match(r"\s*#(?!!)", line):
+            yield number, line.strip("# \t"), True
 
 
 def top(path):

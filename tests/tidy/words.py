@@ -29,6 +29,10 @@ _UNFINISHED = re.compile(r"\b(TO[D]O|FIX[M]E|X{3}|HAC[K])\b")
 # Paths that only exist on the machine of whoever wrote them.
 _PRIVATE = re.compile(r"(?<![\w./-])/(w[o]rk|ho[m]e|Us[e]rs)/\w|\.librar[y]/|\bshared/(b[i]n|rese[a]rch)\b")
 
+# A sentence that opens so has no subject, or hides it behind a clause.
+_OPENING = re.compile(r"(Of|What|Who|Whose|Whoever|Where|Those)\b")
+_COMMENTED = (".h", ".cc", ".cu", ".py", ".sh", ".cmake", "CMakeLists.txt", ".proto", ".def", ".inc")
+
 # The lines that git writes around the two sides of a conflict. (A line of equals signs may underline a title.)
 _CONFLICT = re.compile(r"^(<{7}|>{7}) ", re.MULTILINE)
 
@@ -70,10 +74,22 @@ def check_conflicts(tree):
             yield path, text.count("\n", 0, match.start()) + 1, "a conflict of a merge that was not resolved"
 
 
+def check_openings(tree):
+    """The first word of a comment, and of each paragraph in it."""
+    for path in tree.named(*_COMMENTED):
+        goes_on_at = 0  # a comment there continues the one before
+        for number, text, alone in tree.comments(path):
+            found = _OPENING.match(text)
+            if found and not (alone and number == goes_on_at):
+                yield path, number, f"a comment opens with '{found.group(0)}': begin with what it is about"
+            goes_on_at = number + 1 if alone and text else 0
+
+
 def check_headers(tree):
     for path in tree.named(".h"):
         if not re.search(r"^#pragma once$", tree.text(path), re.MULTILINE):
             yield path, 1, "has no #pragma once"
 
 
-RULES = {"banned": check_banned, "words": check_words, "conflicts": check_conflicts, "headers": check_headers}
+RULES = {"banned": check_banned, "words": check_words, "openings": check_openings, "conflicts": check_conflicts,
+         "headers": check_headers}
