@@ -1,4 +1,4 @@
-# What `cmake --install` leaves: two libraries, their headers, find_package(cohort), cohort.pc and the programs.
+# `cmake --install` leaves two libraries, their headers, find_package(cohort), cohort.pc and the programs.
 #
 # A folder is a static library in the build, and tests and programs link those. Users link one of two libraries that are
 # made from the folders' objects: libcohort_comm (runtime, comm and the mesh) and libcohort_trainer (what needs libtorch).
@@ -19,7 +19,7 @@ set(COHORT_FOREIGN
   "^protobuf::libprotobuf$|Protobuf|protobuf"
   "^Threads::Threads$|Threads|"
   "^OpenSSL::.+$|OpenSSL|openssl")
-# What installed headers include, besides libtorch in the trainer's. tests/tidy/layering.py keeps the headers to them.
+# Installed headers include these, besides libtorch in the trainer's. tests/tidy/layering.py keeps the headers to them.
 set(COHORT_IN_HEADERS "^absl::(status|statusor)$")
 
 # cohort_component_of(<variable> <dep>...): the installed library that a folder with these dependencies is part of:

@@ -37,7 +37,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
 
-// What the call ended with; an answer that takes long is none.
+// The status with which the call ended; an answer that takes long is none.
 absl::Status Ended(comm::Work work) {
   if (!work.Done()) return absl::InternalError("a refused call is under way");
   return work.Wait(seconds(0));

@@ -98,7 +98,7 @@ TEST(KillOverUcxTest, TheOthersEnd) {
   EXPECT_EQ(results[1].signal, SIGKILL);
 }
 
-// What a rank sent before it ended in order arrives, also where the receiver comes to the group only after the end.
+// A message that a rank sent before it ended in order arrives, also if the receiver comes to the group only afterwards.
 TEST(KillOverUcxTest, TheLastMessageOfARankThatHasEndedArrives) {
   if (const std::string why = WhyHostsCannotTalk(); !why.empty()) GTEST_SKIP() << why;
   ProcessClusterOptions options;

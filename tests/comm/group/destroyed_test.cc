@@ -30,7 +30,7 @@ const char* const kAlgorithms[] = {"", "flat", "recursive_doubling", "ring", "ra
 // A call that nobody fails would wait for its timeout, ten minutes.
 constexpr std::chrono::seconds kAtOnce{60};
 
-// What `rank` gives to an all-reduce of int32_t.
+// The input of `rank` to an all-reduce of int32_t.
 int32_t Input(int rank) { return 1 << rank; }
 
 // "" when a call of a rank that has not destroyed its communicator ended as it should.

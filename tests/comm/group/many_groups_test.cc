@@ -1,4 +1,5 @@
-// What groups cost: making and destroying them is local and cheap, and leaves nothing behind however many come and go.
+// The cost of groups: making and destroying them is local and cheap, and leaves nothing behind however many come and
+// go.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -63,7 +64,7 @@ TEST(ManyGroupsTest, AThousandCostMilliseconds) {
             "");
 }
 
-// What a call costs while so many other groups, which all have been used, are idle.
+// The cost of a call while many other groups, which all have been used, are idle.
 TEST(ManyGroupsTest, IdleGroupsAreNotPolled) {
   EXPECT_EQ(RunTwo([](ProcessRank& rank) -> std::string {
               std::vector<std::unique_ptr<Communicator>> groups;

@@ -53,7 +53,7 @@ struct Calls {
 
 struct Mismatch {
   const char* name;
-  // What rank `odd` calls, and what all others call.
+  // The call of rank `odd`, and the call of all others.
   std::function<Work(Communicator&, Calls&)> wrong;
   std::function<Work(Communicator&, Calls&)> right;
   // Words that every rank's error must hold.

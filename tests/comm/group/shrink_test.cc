@@ -109,7 +109,7 @@ TEST(ShrinkTest, AMemberThatEndedInOrderIsNotWaitedFor) {
   EXPECT_EQ(results[1].text, "");
 }
 
-// Who tries again after its time was up meets who comes late, though both started at different attempts.
+// A rank that tries again after its time was up meets a late one, though both started at different attempts.
 TEST(ShrinkTest, WhoTriesAgainMeetsWhoIsLate) {
   ProcessClusterOptions options;
   options.ranks = 3;

@@ -232,7 +232,7 @@ TEST(SingleCopyLargeTest, EveryKindGivesWhatTheReferenceGives) {
   }
 }
 
-// What the survivors of a test share besides their group.
+// The survivors of a test share this besides their group.
 struct Survivors {
   std::atomic<int> failed{0};  // have heard of the failure, after which they write nowhere
 };
@@ -247,8 +247,8 @@ bool AwaitFailures(const Survivors& survivors, int all) {
   return true;
 }
 
-// Whoever is left gets the error, and its memory is its own again: what it writes there stays, until the others have
-// heard of the error too, and so can't write any more.
+// Each survivor gets the error, and its memory is its own again: its writes there stay until the others have the error
+// too, and can't write any more.
 TEST(SingleCopyDeathTest, ARankIsKilledInTheMiddle) {
   for (const bool shared : {true, false}) {
     void* page = mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);

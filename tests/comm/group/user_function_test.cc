@@ -1,4 +1,4 @@
-// What a user's reduction function does to the group that calls it.
+// The effect of a user's reduction function on the group that calls it.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -41,7 +41,7 @@ void WaitForOwnGroup(void* out, const void* a, const void* /*b*/, int64_t count,
 
 using Function = decltype(UserReduceOp::function);
 
-// What the ranks' all-reduces end with, one after another on new groups of the world.
+// Expects this end of the ranks' all-reduces, one after another on new groups of the world.
 void ExpectEnd(int ranks, int64_t count, Function function, absl::StatusCode code) {
   ProcessClusterOptions options;
   options.ranks = ranks;

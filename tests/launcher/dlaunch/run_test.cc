@@ -182,7 +182,7 @@ size_t CountOf(const string& text, const string& part) {
   return count;
 }
 
-// What stands on the screen just above is not repeated; what is far above, or went elsewhere, is.
+// A line that stands on the screen just above is not repeated; one far above, or one that went elsewhere, is.
 TEST(Run, AnErrorThatStandsAboveItsReportIsNotRepeated) {
   const string fail = "echo 'no tensor' >&2; exit 5";
   const string wait = "if [ $RANK != 2 ]; then sleep 1000; fi; ";
