@@ -41,8 +41,7 @@ namespace cohort::launcher {
 namespace {
 
 constexpr std::chrono::seconds kSweepLimit{2};
-// The rendezvous' host stays this long for the others once dlaunch knows the job's end, unless dlaunch lets it go
-// before.
+// The rendezvous' host stays this long for the others, unless dlaunch lets it go before.
 constexpr std::chrono::seconds kHostLinger{5};
 constexpr std::chrono::seconds kFlushLimit{2};  // for a dlaunch that has ended our input before the job's end
 
