@@ -4,6 +4,7 @@
 
 #include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "cohort/trainer/autograd/autocast.h"
+#include "cohort/trainer/base/bytes_text.h"
 #include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/local_device.h"

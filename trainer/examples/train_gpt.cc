@@ -22,6 +22,7 @@
 #include "cohort/comm/communicator.h"
 #include "cohort/runtime/runtime.h"
 #include "cohort/trainer/autograd/activation_checkpoint.h"
+#include "cohort/trainer/base/bytes_text.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/examples/gpt_model.h"
 #include "cohort/trainer/examples/mesh_option.h"

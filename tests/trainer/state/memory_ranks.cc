@@ -5,6 +5,7 @@
 
 #include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "cohort/trainer/autograd/autocast.h"
+#include "cohort/trainer/base/bytes_text.h"
 #include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
