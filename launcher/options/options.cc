@@ -34,8 +34,7 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch join|status|top|kill|doctor --help       the other machine, jobs that run here, what is amiss with the machine
 
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
-working directory, then beside dlaunch. Underscores in options may stand for dashes. torchrun's --standalone, --rdzv-*,
---master-addr and --master-port are taken and change nothing.
+working directory, then beside dlaunch. Options may be typed with underscores. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
 
 // The parser fills this with text, so that one strict reader gives every message.

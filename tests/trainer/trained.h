@@ -7,7 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
 #include "cohort/trainer/state/training_state.h"
 #include "tests/trainer/ranks.h"
