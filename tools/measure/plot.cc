@@ -182,7 +182,8 @@ void DrawAxes(std::ostringstream& svg, const Chart& chart, const Axis& x, const 
   svg << "<text x=\"" << (x.from + x.to) / 2 << "\" y=\"" << y.from + 36 << "\" text-anchor=\"middle\">"
       << XmlText(chart.x_label) << "</text>\n";
   svg << "<text transform=\"translate(" << x.from - kLeft + 16 << ',' << (y.from + y.to) / 2
-      << ") rotate(-90)\" text-anchor=\"middle\">" << XmlText(chart.y_label) << "</text>\n";
+      << ") rotate(-90)\" text-anchor=\"middle\">" << XmlText(chart.y_label)
+      << (chart.y_is_microseconds ? std::string(", ") + unit.name : "") << "</text>\n";
 }
 
 void DrawChart(std::ostringstream& svg, const Chart& chart, const Limits& limits, const std::vector<std::string>& names,
