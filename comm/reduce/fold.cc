@@ -46,8 +46,10 @@ size_t FoldWhole(void* const* outs, size_t n_outs, const void* const* ins, size_
   using T = ElementOf<Format>;
   using Raw = hn::Vec<std::remove_const_t<decltype(Format::kMemory)>>;
   const size_t lanes = hn::Lanes(Format::kTag);
+  // Highway streams 16 bytes at least: a vector of eight 8-bit elements would write beyond itself.
+  constexpr bool kFillsStore = hn::MaxLanes(std::remove_const_t<decltype(Format::kMemory)>()) * sizeof(T) >= 16;
   const auto put = [](Raw v, T* to) HWY_ATTR {
-    if constexpr (kStream) {
+    if constexpr (kStream && kFillsStore) {
       hn::Stream(v, Format::kMemory, to);
     } else {
       hn::StoreU(v, Format::kMemory, to);

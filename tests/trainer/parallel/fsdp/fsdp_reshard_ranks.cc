@@ -2,6 +2,7 @@
 // replicates.
 #include <memory>
 
+#include "cohort/trainer/parallelize/replicated_shards.h"
 #include "cohort/trainer/state/training_state.h"
 #include "cohort/trainer/transfer/communication_ledger.h"
 #include "tests/trainer/tower.h"
