@@ -9,9 +9,11 @@
 //   auto runtime = cohort::runtime::Runtime::Init(std::move(options));
 //   ...                                    // Runtime::Finalize, then the store's destructor, then MPI_Finalize
 //
-// Cohort itself does not use MPI. A program that includes this header compiles and links with MPI itself.
+// Cohort itself does not use MPI. A program that includes this header compiles and links with MPI itself. Without mpi.h
+// in its include path the header declares nothing.
 #pragma once
 
+#if __has_include(<mpi.h>)
 #include <mpi.h>
 
 #include <algorithm>
@@ -172,3 +174,4 @@ class MpiStore final : public KeyValueStore {
 };
 
 }  // namespace cohort::runtime
+#endif
