@@ -24,7 +24,8 @@ ROOMS = {
     "launcher": ("base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/rank", "agent", "spawn", "join", "nodes", "report", "metrics", "jobs", "front_end", "commands"),
     "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "parallel/replicate",
-                "parallel/zero", "parallel/fsdp", "parallel/tensor", "parallel/pipeline", "adapter", "parallelize",
+                "parallel/zero", "parallel/fsdp", "parallel/tensor", "parallel/pipeline/schedule",
+                "parallel/pipeline", "adapter", "parallelize",
                 "compat", "data", "", "examples"),
 }
 # Folders that do not include each other: what they share lies above them, what joins them below.
@@ -84,7 +85,9 @@ def _against_the_order(folder, other):
     if part not in ROOMS or other == folder or top(other + "/") != part:
         return None
     for siblings in SIBLINGS:
-        if folder.startswith(siblings) and other.startswith(siblings):
+        one, another = ((path[len(siblings):].split("/")[0] if path.startswith(siblings) else None)
+                        for path in (folder, other))
+        if one and another and one != another:
             return f"the folders of {siblings} do not use each other"
     own, used = _room_of(part, folder), _room_of(part, other)
     if own is None or used is None:
