@@ -364,9 +364,6 @@ void Agent::OnMessage(const v1::ToAgent& message) {
       }
       GiveUp("the rendezvous refused it: " + message.refused());
       break;
-    case v1::ToAgent::kRanksLost:
-      if (link_.hosting()) news_.Lost(message.ranks_lost().text());
-      break;
     case v1::ToAgent::kStop:
       told_to_stop_ = !message.stop().restarting();
       if (ranks_) ranks_->MarkFailure();

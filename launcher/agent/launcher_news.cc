@@ -49,12 +49,6 @@ void LauncherNews::HostSilent(uint64_t term) {
   Write(message);
 }
 
-void LauncherNews::Lost(const std::string& text) {
-  v1::FromNode message;
-  message.set_lost(text);
-  Write(message);
-}
-
 void LauncherNews::Report(const v1::JobReport& report) {
   v1::FromNode message;
   *message.mutable_report() = report;

@@ -27,7 +27,6 @@ class LauncherNews {
   void Listening(const std::string& addresses);
   void HostSilent(uint64_t term);
   // Ranks of the job are lost.
-  void Lost(const std::string& text);
   void Report(const v1::JobReport& report);
   // Nothing is missing of the epoch's ranks, however the agent ends from here on. Said once for an epoch.
   void AllSaid(uint64_t epoch);

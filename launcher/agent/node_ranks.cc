@@ -87,6 +87,9 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
       break;
     case v1::ToAgent::kInspect:
       *reply.mutable_inspect() = service_.Inspect(message.inspect());
+      for (v1::CallState& call : *reply.mutable_inspect()->mutable_calls()) {
+        call.set_held_by(supervisor_.HeldBy(static_cast<int>(call.rank() - assignment_.placement().ranks(0).rank())));
+      }
       callbacks_.to_rendezvous(reply);
       break;
     case v1::ToAgent::kPreemption:

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <unordered_map>
 #include <utility>
@@ -40,8 +41,8 @@ Supervisor::Supervisor(EventLoop* loop, Sentinel* sentinel, const Cgroup* cgroup
 Supervisor::~Supervisor() {
   loop_->Cancel(look_timer_);
   loop_->Cancel(exec_timer_);
-  for (Rank& rank : ranks_) {
-    if (rank.starting) loop_->Unwatch(rank.process.exec_error.get());
+  for (SupervisedRank& rank : ranks_) {
+    if (rank.starting()) loop_->Unwatch(rank.process.exec_error.get());
     loop_->Cancel(rank.kill_timer);
     loop_->Cancel(rank.vanished_timer);
   }
@@ -64,7 +65,7 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
   kept.resize(ranks_.size());
   std::vector<absl::Status> forks(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    Rank& rank = ranks_[i];
+    SupervisedRank& rank = ranks_[i];
     rank.placement = assignment.placement().ranks(static_cast<int>(i));
     rank.command = {.argv = {job.command().begin(), job.command().end()},
                     .path = job.command_size() > 0 ? job.command(0) : "",
@@ -73,22 +74,20 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
                     .cpus = ParseCpuList(rank.placement.cpus()).value_or(std::vector<int>()),
                     .reads_input = job.input_to_first_rank() && rank.placement.rank() == 0,
                     .cgroup = cgroup_->fd()};
-    if (!kept[i].has_value()) {
-      rank.starting = Fork(&rank, &forks[i]);
-      if (rank.starting) ++starting_;
+    if (kept[i].has_value()) {
+      rank.TakeOver(&*kept[i]);
       continue;
     }
-    rank.process = std::move(kept[i]->process);
-    rank.program = kept[i]->program;
-    rank.may_stay = true;  // its hello of this epoch is on its way
-    rank.running = true;
-    ++living_;
+    forks[i] = rank.Fork();
+    if (!forks[i].ok()) continue;
+    ++starting_;
+    sentinel_->AddGroup(rank.process.pid);
   }
   last_look_ = EventLoop::Clock::now();
   look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
   exec_timer_ = loop_->After(exec_limit_, [this] { OnExecLate(); });
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].starting) {
+    if (ranks_[i].starting()) {
       loop_->Watch(ranks_[i].process.exec_error.get(), EPOLLIN, [this, i](uint32_t) { LookForExec(i); });
     } else {
       OnExec(i, forks[i], std::move(kept[i]));
@@ -97,41 +96,22 @@ void Supervisor::Start(const v1::Assignment& assignment, const std::vector<std::
   FinishStart();
 }
 
-bool Supervisor::Fork(Rank* rank, absl::Status* failed) {
-  auto process = StartRank(rank->command);
-  if (!process.ok()) {
-    *failed = process.status();
-    return false;
-  }
-  rank->process = *std::move(process);
-  rank->running = true;
-  ++living_;
-  sentinel_->AddGroup(rank->process.pid);
-  return true;
-}
-
 void Supervisor::LookForExec(size_t index) {
-  Rank& rank = ranks_[index];
+  SupervisedRank& rank = ranks_[index];
   const std::optional<absl::Status> outcome = ExecOutcome(rank.process, rank.command);
   if (!outcome) return;
-  EndStarting(&rank);
+  rank.EndStarting(loop_);
+  --starting_;
   OnExec(index, *outcome, std::nullopt);
   FinishStart();
 }
 
-void Supervisor::EndStarting(Rank* rank) {
-  loop_->Unwatch(rank->process.exec_error.get());
-  rank->process.exec_error.Close();
-  rank->starting = false;
-  --starting_;
-}
-
 // One that was kept runs anyway.
 void Supervisor::OnExec(size_t index, const absl::Status& status, std::optional<Kept> kept) {
-  Rank& rank = ranks_[index];
+  SupervisedRank& rank = ranks_[index];
   if (!status.ok()) {
     rank.Kill();  // it may still be on its way
-    rank.reported = true;
+    rank.MarkReported();
     v1::RankExit& exit = *outcome_.add_failed();
     exit.set_rank(rank.placement.rank());
     exit.set_exit_code(ExitCodeOf(status));
@@ -140,18 +120,20 @@ void Supervisor::OnExec(size_t index, const absl::Status& status, std::optional<
     exit.set_unix_time_ns(UnixTimeNs());
     return;
   }
+  if (rank.life() == RankLife::kStarting) rank.MarkRunning();
   v1::RankPid& pid = *outcome_.add_pids();
   pid.set_rank(rank.placement.rank());
   pid.set_pid(rank.process.pid);
-  rank.output = WatchOutput(&rank, kept ? std::move(kept->output) : nullptr);
+  rank.WatchOutput(loop_, output_options_, kept ? std::move(kept->output) : nullptr, output_paused_);
   rank.FeedInput(loop_, callbacks_.on_input_wanted, kept ? std::move(kept->input) : nullptr);
 }
 
 void Supervisor::OnExecLate() {
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    Rank& rank = ranks_[i];
-    if (!rank.starting) continue;
-    EndStarting(&rank);
+    SupervisedRank& rank = ranks_[i];
+    if (!rank.starting()) continue;
+    rank.EndStarting(loop_);
+    --starting_;
     OnExec(i, ExecIsLate(rank.command, exec_limit_), std::nullopt);
   }
   FinishStart();
@@ -167,62 +149,27 @@ void Supervisor::FinishStart() {
   loop_->Post([this] { CheckAllGone(); });
 }
 
-std::unique_ptr<RankOutput> Supervisor::WatchOutput(Rank* rank, std::unique_ptr<RankOutput> kept) {
-  RankOutput::Options options = output_options_;
-  options.rank = rank->placement.rank();
-  if (kept != nullptr) {
-    kept->GoOn(std::move(options));
-  } else {
-    kept = std::make_unique<RankOutput>(loop_, std::move(options), std::move(rank->process.output),
-                                        std::move(rank->process.error));
-  }
-  if (output_paused_) {
-    kept->Pause();
-  } else {
-    kept->Resume();
-  }
-  return kept;
-}
-
-void Supervisor::Rank::FeedInput(EventLoop* loop, const RankInput::Want& want, std::unique_ptr<RankInput> kept) {
-  if (kept != nullptr) {
-    if (!command.reads_input) return;  // another is the first now
-    kept->GoOn(want);
-    input = std::move(kept);
-  } else if (process.input.valid()) {
-    input = std::make_unique<RankInput>(loop, std::move(process.input), want);
-  }
-}
-
 void Supervisor::Look() {
   look_timer_ = loop_->After(kLookInterval, [this] { Look(); });
   const auto now = EventLoop::Clock::now();
   // Ranks may have gone on meanwhile, or have been stopped along with this process: the time does not count.
   if (now - last_look_ > kSelfStall) {
-    for (Rank& rank : ranks_) {
-      if (rank.stopped_since) *rank.stopped_since += now - last_look_;
+    for (SupervisedRank& rank : ranks_) {
+      rank.stop.Forgive(now - last_look_);
     }
   }
   last_look_ = now;
   if (looks_ % kLooksPerMemoryLook == 0) memory_.Look();
   const bool everyone = looks_++ % kLooksPerSmallLook == 0;
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    if (ranks_[i].running && !ranks_[i].reported && (everyone || ranks_[i].large || ranks_[i].stopped_since)) {
-      LookAt(i, now);
-    }
+    const SupervisedRank& rank = ranks_[i];
+    const bool stopped = rank.stop.state() == StopWatch::State::kStopped;
+    if (rank.watched() && (everyone || rank.large || stopped)) LookAt(i, now);
   }
 }
 
-bool Supervisor::Rank::IsStopped(const ProcessState& state) const {
-  if (state.state == 'T') return !IsTraced(process.pid);
-  const pid_t pid = program != 0 ? program : WrappedProgram(process.pid);
-  if (pid == 0) return false;
-  const auto wrapped = ReadProcessState(pid);
-  return wrapped && wrapped->state == 'T' && wrapped->group == state.group && !IsTraced(pid);
-}
-
 void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
-  Rank& rank = ranks_[index];
+  SupervisedRank& rank = ranks_[index];
   const auto state = ReadProcessState(rank.process.pid);
   if (!state) return;
   rank.large = state->resident_bytes > kLargeBytes;
@@ -230,35 +177,38 @@ void Supervisor::LookAt(size_t index, EventLoop::Clock::time_point now) {
     Report(index, state->exit_status);
     return;
   }
+  // A debugger that had stopped it keeps its end to itself, and may do so for hours.
+  if (state->state == 'Z' && TracerOf(rank.process.pid) != 0) OnChildEnded(rank.process.pid, state->exit_status);
   if (state->exiting || state->state == 'Z') return;
-  if (!rank.IsStopped(*state)) {
-    rank.stopped_since.reset();
-    if (std::exchange(rank.stop_told, false) && !rank.told_to_end()) {
-      callbacks_.on_notice("rank " + std::to_string(rank.placement.rank()) + " goes on");
-    }
-  } else {
-    if (!rank.stopped_since) rank.stopped_since = now;
-    OnStillStopped(&rank, now - *rank.stopped_since);
-  }
+  rank.stop.See(rank.LookForStop(*state), now);
+  if (rank.stop.MustTell(now) && !rank.told_to_end()) TellOfStop(rank);
+  const bool waits = waits_for_stopped_ && !rank.told_to_end();
+  if (rank.stop.state() != StopWatch::State::kStopped || waits || rank.stop.lasts(now) < kFrozenAfter) return;
+  if (!rank.own_fault.empty()) return;
+  if (!rank.told_to_end()) rank.own_fault = "it stayed stopped (SIGSTOP)";
+  rank.Kill();
 }
 
-void Supervisor::OnStillStopped(Rank* rank, EventLoop::Clock::duration stopped_for) {
-  const bool waits = waits_for_stopped_ && !rank->told_to_end();
-  if (stopped_for >= kTellOfStopAfter && !rank->told_to_end() && !std::exchange(rank->stop_told, true)) {
-    const std::string pid = std::to_string(rank->program != 0 ? rank->program : rank->process.pid);
-    callbacks_.on_notice("rank " + std::to_string(rank->placement.rank()) + " (pid " + pid +
-                         ") is stopped (SIGSTOP); " +
-                         (waits ? "the job waits until it goes on (SIGCONT)"
-                                : "it is killed if it stays so for 2.5 s (--stopped wait lets it be)"));
+void Supervisor::TellOfStop(const SupervisedRank& rank) {
+  const std::string name = "rank " + std::to_string(rank.placement.rank());
+  const std::string named = name + " (pid " + std::to_string(rank.program_pid()) + ")";
+  switch (rank.stop.state()) {
+    case StopWatch::State::kGoes:
+      return callbacks_.on_notice(name + " goes on");
+    case StopWatch::State::kStopped:
+      return callbacks_.on_notice(named + " is stopped (SIGSTOP); " +
+                                  (waits_for_stopped_
+                                       ? "the job waits until it goes on (SIGCONT)"
+                                       : "it is killed if it stays so for 2.5 s (--stopped wait lets it be)"));
+    case StopWatch::State::kHeld:
+      return callbacks_.on_notice(named + " is stopped by a debugger (" + rank.HeldBy() +
+                                  "); it is let be, and calls of other ranks may time out");
   }
-  if (waits || stopped_for < kFrozenAfter || !rank->own_fault.empty()) return;
-  if (!rank->told_to_end()) rank->own_fault = "it stayed stopped (SIGSTOP)";
-  rank->Kill();
 }
 
 void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
-  for (Rank& rank : ranks_) {
-    if (!rank.running || (restarting && rank.staying)) continue;
+  for (SupervisedRank& rank : ranks_) {
+    if (!rank.running() || (restarting && rank.staying())) continue;
     const auto kill_at = EventLoop::Clock::now() + grace;
     const bool spared = restarting && rank.may_stay && !rank.told_to_end();
     if (grace.count() > 0 && rank.kill_at && *rank.kill_at <= kill_at) {
@@ -278,65 +228,49 @@ void Supervisor::Stop(std::chrono::milliseconds grace, bool restarting) {
 
 void Supervisor::PassOn(int signal) {
   if (signal != SIGUSR1 && signal != SIGUSR2) return;
-  for (Rank& rank : ranks_) {
-    if (!rank.running || rank.told_to_end()) continue;
-    rank.passed_on = signal;
-    ::kill(rank.program != 0 ? rank.program : rank.process.pid, signal);
+  for (SupervisedRank& rank : ranks_) {
+    if (rank.running() && !rank.told_to_end()) rank.PassOn(signal);
   }
 }
 
-void Supervisor::Rank::Ask() {
-  if (told_to_end()) return;
-  ending = Ending::kAsked;
-  ::kill(process.pid, SIGTERM);
-}
-
-void Supervisor::Rank::Kill() {
-  if (!running) return;
-  if (!told_to_end()) ending = Ending::kKilled;
-  ::kill(-process.pid, SIGKILL);
-  ::kill(process.pid, SIGKILL);  // it may have made a group of its own
-}
-
 void Supervisor::OnProgramJoined(int local_rank, pid_t program, bool may_stay) {
-  Rank& rank = ranks_[local_rank];
+  SupervisedRank& rank = ranks_[local_rank];
   rank.may_stay = may_stay;
   if (rank.process.pid != program) rank.program = program;
 }
 
 void Supervisor::OnStays(int local_rank) {
-  Rank& rank = ranks_[local_rank];
-  if (!rank.running || rank.reported || rank.told_to_end() || std::exchange(rank.staying, true)) return;
+  SupervisedRank& rank = ranks_[local_rank];
+  if (rank.life() != RankLife::kRunning || rank.told_to_end()) return;
+  rank.MarkStaying();
   loop_->Cancel(rank.kill_timer);
   loop_->Cancel(rank.vanished_timer);
   rank.kill_at.reset();
-  ++staying_;
   CheckAllGone();
 }
 
 std::vector<std::optional<Supervisor::Kept>> Supervisor::TakeStaying() {
   std::vector<std::optional<Kept>> kept(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    Rank& rank = ranks_[i];
-    if (!rank.running) continue;
-    if (!rank.staying || rank.told_to_end()) {  // it does not heed that, and nobody else would watch it
+    SupervisedRank& rank = ranks_[i];
+    if (!rank.running()) continue;
+    if (!rank.staying() || rank.told_to_end()) {  // it does not heed that, and nobody else would watch it
       rank.Kill();
       sentinel_->LeaderEnded(rank.process.pid);
       continue;
     }
-    rank.running = false;
-    kept[i] = Kept{std::move(rank.process), rank.program, std::move(rank.output), std::move(rank.input)};
+    kept[i] = rank.Keep();
   }
   return kept;
 }
 
 void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
-  Rank& rank = ranks_[local_rank];
+  SupervisedRank& rank = ranks_[local_rank];
   rank.program = 0;
-  if (!rank.running || rank.told_to_end() || rank.process.pid == program) return;
+  if (!rank.running() || rank.told_to_end() || rank.process.pid == program) return;
   loop_->Cancel(rank.vanished_timer);
   rank.vanished_timer = loop_->After(std::chrono::seconds(1), [this, &rank, local_rank, program] {
-    if (!rank.running || rank.told_to_end()) return;
+    if (!rank.running() || rank.told_to_end()) return;
     const auto state = ReadProcessState(program);
     if (state && !state->exiting) {  // it does without its agent: look again
       OnProgramVanished(local_rank, program);
@@ -349,28 +283,26 @@ void Supervisor::OnProgramVanished(int local_rank, pid_t program) {
 
 void Supervisor::OnChildStopped(pid_t pid) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    Rank& rank = ranks_[i];
-    if (!rank.running || rank.reported || rank.process.pid != pid) continue;
-    rank.stopped_since.reset();  // a stopped process that stops has gone on in between
+    SupervisedRank& rank = ranks_[i];
+    if (!rank.watched() || rank.process.pid != pid) continue;
+    rank.stop.Restart();
     LookAt(i, EventLoop::Clock::now());
   }
 }
 
 void Supervisor::KillAsAsked(int local_rank, const std::string& why) {
-  Rank& rank = ranks_[local_rank];
-  if (!rank.running || !rank.own_fault.empty()) return;
+  SupervisedRank& rank = ranks_[local_rank];
+  if (!rank.running() || !rank.own_fault.empty()) return;
   if (!rank.told_to_end()) rank.own_fault = why;
   rank.Kill();
 }
 
 bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    Rank& rank = ranks_[i];
-    if (!rank.running || rank.process.pid != pid) continue;
-    rank.running = false;
-    --living_;
-    const bool stayed = std::exchange(rank.staying, false);
-    if (stayed) --staying_;
+    SupervisedRank& rank = ranks_[i];
+    if (!rank.running() || rank.process.pid != pid) continue;
+    const bool stayed = rank.staying();
+    rank.MarkReaped();
     loop_->Cancel(rank.kill_timer);
     loop_->Cancel(rank.vanished_timer);
     // Processes that a failed rank leaves in its group would hold on to its devices.
@@ -383,7 +315,7 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
       }
       return true;
     }
-    if (!rank.reported) Report(i, wait_status);
+    if (!rank.reported()) Report(i, wait_status);
     CheckAllGone();
     return true;
   }
@@ -391,35 +323,23 @@ bool Supervisor::OnChildEnded(pid_t pid, int wait_status) {
 }
 
 void Supervisor::Report(size_t index, int wait_status) {
-  Rank& rank = ranks_[index];
-  if (rank.starting) LookForExec(index);  // its end has told
-  if (rank.reported) return;
+  SupervisedRank& rank = ranks_[index];
+  if (rank.starting()) LookForExec(index);  // its end has told
+  if (rank.reported()) return;
   if (!started_) {
     rank.ended = wait_status;
     return;
   }
-  rank.reported = true;
+  rank.MarkReported();
   rank.output->Drain(false);
-  v1::RankExit exit;
-  exit.set_rank(rank.placement.rank());
-  exit.set_pid(rank.process.pid);
-  exit.set_started(true);
-  exit.set_unix_time_ns(UnixTimeNs());
-  if (WIFSIGNALED(wait_status)) {
-    exit.set_signal(WTERMSIG(wait_status));
-  } else {
-    exit.set_exit_code(WEXITSTATUS(wait_status));
-  }
-  // After our signal any end is our doing, except by a signal that we never send.
-  const bool our_signal = exit.signal() == 0 || exit.signal() == SIGTERM || exit.signal() == SIGKILL;
-  exit.set_killed_by_us(rank.told_to_end() && our_signal);
-  exit.set_asked_to_end(rank.ending == Ending::kAsked);
-  if (exit.killed_by_us()) exit.set_error(rank.own_fault);
+  v1::RankExit exit = rank.MakeExit(wait_status);
   if (exit.signal() == SIGKILL && !exit.killed_by_us()) exit.set_out_of_memory(memory_.Verdict());
-  exit.set_passed_on(exit.signal() != 0 && exit.signal() == rank.passed_on);
-  for (const std::string& line : rank.output->tail()) exit.add_last_lines(line);
-  exit.set_log_path(rank.output->log_path());
   callbacks_.on_exit(static_cast<int>(index), std::move(exit));
+}
+
+bool Supervisor::all_gone() const {
+  return started_ && std::none_of(ranks_.begin(), ranks_.end(),
+                                  [](const SupervisedRank& rank) { return rank.running() && !rank.staying(); });
 }
 
 void Supervisor::CheckAllGone() {
@@ -429,27 +349,27 @@ void Supervisor::CheckAllGone() {
 }
 
 void Supervisor::TakeInput(const v1::StandardInput& input) {
-  for (Rank& rank : ranks_) {
+  for (SupervisedRank& rank : ranks_) {
     if (rank.input) rank.input->Take(input.bytes(), input.end());
   }
 }
 
 void Supervisor::PauseOutput() {
   output_paused_ = true;
-  for (Rank& rank : ranks_) {
+  for (SupervisedRank& rank : ranks_) {
     if (rank.output) rank.output->Pause();
   }
 }
 
 void Supervisor::ResumeOutput() {
   output_paused_ = false;
-  for (Rank& rank : ranks_) {
+  for (SupervisedRank& rank : ranks_) {
     if (rank.output) rank.output->Resume();
   }
 }
 
 void Supervisor::DrainOutput() {
-  for (Rank& rank : ranks_) {
+  for (SupervisedRank& rank : ranks_) {
     if (rank.output) rank.output->Drain(true);
   }
 }
@@ -458,12 +378,12 @@ std::vector<v1::RankView> Supervisor::View() const {
   const std::unordered_map<pid_t, GroupUse> uses = LookAtGroups(pids());
   std::vector<v1::RankView> views(ranks_.size());
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    const Rank& rank = ranks_[i];
+    const SupervisedRank& rank = ranks_[i];
     views[i].set_rank(rank.placement.rank());
     const auto use = uses.find(rank.process.pid);
-    if (!rank.running || use == uses.end()) continue;
-    views[i].set_pid(rank.program != 0 ? rank.program : rank.process.pid);
-    views[i].set_stopped(use->second.stopped || rank.stopped_since.has_value());
+    if (!rank.running() || use == uses.end()) continue;
+    views[i].set_pid(rank.program_pid());
+    views[i].set_stopped(use->second.stopped || rank.stop.state() == StopWatch::State::kStopped);
     views[i].set_processes(use->second.processes);
     views[i].set_cpu_ms(use->second.cpu_ms);
     views[i].set_resident_bytes(use->second.resident_bytes);
@@ -473,22 +393,22 @@ std::vector<v1::RankView> Supervisor::View() const {
 }
 
 pid_t Supervisor::GroupOf(int local_rank) const {
-  const Rank& rank = ranks_[local_rank];
-  return rank.running ? rank.process.pid : 0;
+  const SupervisedRank& rank = ranks_[local_rank];
+  return rank.running() ? rank.process.pid : 0;
 }
 
 std::vector<pid_t> Supervisor::staying() const {
   std::vector<pid_t> pids;
-  for (const Rank& rank : ranks_) {
-    if (rank.running && rank.staying) pids.push_back(rank.process.pid);
+  for (const SupervisedRank& rank : ranks_) {
+    if (rank.staying()) pids.push_back(rank.process.pid);
   }
   return pids;
 }
 
 std::vector<pid_t> Supervisor::pids() const {
   std::vector<pid_t> pids;
-  for (const Rank& rank : ranks_) {
-    if (rank.running) pids.push_back(rank.process.pid);
+  for (const SupervisedRank& rank : ranks_) {
+    if (rank.running()) pids.push_back(rank.process.pid);
   }
   return pids;
 }

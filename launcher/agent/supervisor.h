@@ -3,7 +3,7 @@
 // A death is known by SIGCHLD at once, and earlier still for large processes, whose memory the kernel tears down first:
 // their exiting flag in /proc is looked at every 20 ms. The kernel tells when a rank is stopped (SIGSTOP), and from
 // then on it is looked at every 20 ms too. The user is told when it stays so; later it is killed and reported, unless
-// the job waits for stopped ranks.
+// the job waits for stopped ranks. One that a debugger has stopped is left alone; the user is told of that as well.
 //
 // A rank may stay: it leaves the epoch and waits for the next one, whose supervisor takes its process over.
 #pragma once
@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,9 +21,9 @@
 #include "cohort/launcher/agent/rank/rank_input.h"
 #include "cohort/launcher/agent/rank/rank_output.h"
 #include "cohort/launcher/agent/rank/rank_process.h"
+#include "cohort/launcher/agent/supervised_rank.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/memory_watch.h"
-#include "cohort/launcher/agent/watch/process_state.h"
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -44,13 +43,7 @@ class Supervisor {
     // Every rank has ended and was reported, or stays.
     std::function<void()> on_all_gone;
   };
-  // A process that lives on from one epoch into the next.
-  struct Kept {
-    RankProcess process;
-    pid_t program = 0;
-    std::unique_ptr<RankOutput> output;
-    std::unique_ptr<RankInput> input;
-  };
+  using Kept = SupervisedRank::Kept;
 
   // Ranks are started in `cgroup`, where it was made. `logs` writes their files, if the job wants such. Executing all
   // of them may take `exec_limit`.
@@ -97,9 +90,11 @@ class Supervisor {
 
   // 0 when it is not running.
   pid_t GroupOf(int local_rank) const;
+  // The debugger that has stopped the rank ("gdb, pid 4711"), or empty. Reads /proc.
+  std::string HeldBy(int local_rank) const { return ranks_[local_rank].HeldBy(); }
   // The resources that each rank's processes use now; `doing` is left to the caller. A pass over /proc.
   std::vector<v1::RankView> View() const;
-  bool all_gone() const { return started_ && living_ == staying_; }
+  bool all_gone() const;
   std::vector<pid_t> pids() const;
   // The processes of the ranks that stay.
   std::vector<pid_t> staying() const;
@@ -111,57 +106,15 @@ class Supervisor {
   static constexpr long kLargeBytes = 64l << 20;
   // Leaves 1 s of the promised 3.5 s to a machine that has other things to do than to run this process.
   static constexpr std::chrono::milliseconds kFrozenAfter{2500};
-  static constexpr std::chrono::milliseconds kTellOfStopAfter{500};  // shorter stops are nobody's concern
-  static constexpr std::chrono::milliseconds kSelfStall{500};        // my own timer was late: I know nothing of others
+  static constexpr std::chrono::milliseconds kSelfStall{500};  // my own timer was late: I know nothing of others
 
-  // The first signal that we sent to end a rank. kNone -> kAsked or kKilled.
-  enum class Ending {
-    kNone,
-    kAsked,   // SIGTERM, after which it has time
-    kKilled,  // SIGKILL
-  };
-
-  struct Rank {
-    bool told_to_end() const { return ending != Ending::kNone; }
-    void Ask();
-    void Kill();
-    // The rank's process, or the program behind it, is stopped. One with a debugger is not.
-    bool IsStopped(const ProcessState& state) const;
-    void FeedInput(EventLoop* loop, const RankInput::Want& want, std::unique_ptr<RankInput> kept);
-
-    v1::RankPlacement placement;
-    RankCommand command;
-    RankProcess process;
-    pid_t program = 0;  // behind a wrapper; 0: none or not known
-    std::unique_ptr<RankOutput> output;
-    std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
-    bool running = false;
-    bool starting = false;  // whether its program runs is not known yet
-    bool reported = false;
-    std::optional<int> ended;  // its wait status, while others are starting
-    bool large = false;
-    Ending ending = Ending::kNone;
-    bool may_stay = false;  // as it said in its hello
-    bool staying = false;   // has left the epoch
-    int passed_on = 0;      // the latest notice
-    std::string own_fault;  // why we did, where the rank gave cause
-    std::optional<EventLoop::Clock::time_point> stopped_since;
-    bool stop_told = false;                               // the user has been told that it is stopped
-    EventLoop::TimerId kill_timer = 0;                    // of Stop
-    std::optional<EventLoop::Clock::time_point> kill_at;  // when that is
-    EventLoop::TimerId vanished_timer = 0;                // of OnProgramVanished
-  };
-
-  bool Fork(Rank* rank, absl::Status* failed);
   void LookForExec(size_t index);
-  void EndStarting(Rank* rank);
   void OnExec(size_t index, const absl::Status& status, std::optional<Kept> kept);
   void OnExecLate();
   void FinishStart();
-  std::unique_ptr<RankOutput> WatchOutput(Rank* rank, std::unique_ptr<RankOutput> kept);
   void Look();
   void LookAt(size_t index, EventLoop::Clock::time_point now);
-  void OnStillStopped(Rank* rank, EventLoop::Clock::duration stopped_for);
+  void TellOfStop(const SupervisedRank& rank);
   void Report(size_t index, int wait_status);
   void CheckAllGone();
 
@@ -173,13 +126,11 @@ class Supervisor {
   const std::chrono::milliseconds exec_limit_;
   RankOutput::Options output_options_;
   bool waits_for_stopped_ = false;  // --stopped wait
-  std::vector<Rank> ranks_;
+  std::vector<SupervisedRank> ranks_;
   bool started_ = false;      // on_started was called
   v1::RanksStarted outcome_;  // for that
   size_t starting_ = 0;
   EventLoop::TimerId exec_timer_ = 0;
-  size_t living_ = 0;   // not yet reaped
-  size_t staying_ = 0;  // of those
   bool told_all_gone_ = false;
   bool output_paused_ = false;
   EventLoop::TimerId look_timer_ = 0;

@@ -75,10 +75,10 @@ bool DescendsFrom(pid_t pid, pid_t ancestor) {
   return false;
 }
 
-bool IsTraced(pid_t pid) {
+pid_t TracerOf(pid_t pid) {
   const std::string status = ReadFile("/proc/" + std::to_string(pid) + "/status");
   const size_t at = status.find("TracerPid:");
-  return at != std::string::npos && std::strtol(status.c_str() + at + 10, nullptr, 10) != 0;
+  return at == std::string::npos ? 0 : static_cast<pid_t>(std::strtol(status.c_str() + at + 10, nullptr, 10));
 }
 
 pid_t WrappedProgram(pid_t pid) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/epoll.h>
+#include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -65,6 +66,8 @@ class SupervisorTest : public ::testing::Test {
   Cgroup cgroup_{""};                                             // none
   Sentinel sentinel_{"COHORT_AGENT=@supervisor-test", &cgroup_};  // not started
   std::map<int, v1::RankExit> exits_;
+  std::string wanted_notice_;  // words of the one that may come, and then ends the loop
+  std::string notice_;
   int waiting_for_ = 0;
   int times_started_ = 0;
   v1::RanksStarted started_;
@@ -76,7 +79,7 @@ class SupervisorTest : public ::testing::Test {
                               [this](const v1::OutputLine&) {
                                 if (waiting_for_ > 0 && --waiting_for_ == 0) loop_.Quit();
                               },
-                          .on_notice = [](const std::string& text) { ADD_FAILURE() << text; },
+                          .on_notice = [this](const std::string& text) { OnNotice(text); },
                           .on_started = [this](v1::RanksStarted started) { OnStarted(std::move(started)); },
                           .on_exit = [this](int rank, v1::RankExit exit) { exits_[rank] = std::move(exit); },
                           .on_input_wanted = {},
@@ -84,6 +87,11 @@ class SupervisorTest : public ::testing::Test {
                          kExecLimit};
 
  private:
+  void OnNotice(const std::string& text) {
+    if (wanted_notice_.empty() || text.find(wanted_notice_) == std::string::npos) ADD_FAILURE() << text;
+    notice_ = text;
+    loop_.Quit();
+  }
   void OnStarted(v1::RanksStarted started) {
     ++times_started_;
     started_ = std::move(started);
@@ -97,7 +105,7 @@ class SupervisorTest : public ::testing::Test {
       loop_.Unwatch(ends_[pid].get());
       ends_.erase(pid);
       int status = 0;
-      ASSERT_EQ(::waitpid(pid, &status, 0), pid);
+      if (::waitpid(pid, &status, WNOHANG) != pid) return;  // its tracer has not yet let go of it
       EXPECT_TRUE(supervisor_.OnChildEnded(pid, status));
     });
   }
@@ -154,6 +162,71 @@ TEST_F(SupervisorTest, WhoMayStayIsKilledWhenItsTimeIsOverWithoutBeingAsked) {
   ASSERT_EQ(exits_.size(), 1u);
   EXPECT_TRUE(exits_[0].killed_by_us());
   EXPECT_FALSE(exits_[0].asked_to_end());
+}
+
+// On a busy machine the order to end may be read before the end that came first.
+TEST_F(SupervisorTest, WhoHasEndedByItselfWasNotEndedByUs) {
+  Start(2, false);
+  const pid_t killed = started_.pids(0).pid();
+  ASSERT_EQ(::kill(killed, SIGKILL), 0);
+  siginfo_t info{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(killed), &info, WEXITED | WNOWAIT), 0);
+  supervisor_.Stop(seconds(60));
+  Run();
+  ASSERT_EQ(exits_.size(), 2u);
+  EXPECT_FALSE(exits_[0].killed_by_us());
+  EXPECT_FALSE(exits_[0].asked_to_end());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+  EXPECT_TRUE(exits_[1].asked_to_end() && exits_[1].killed_by_us());
+}
+
+// A process that attaches to another, as a debugger does, and keeps it stopped until this object goes.
+class Debugger {
+ public:
+  explicit Debugger(pid_t of) {
+    int ends[2];
+    if (::pipe(ends) != 0) return;
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      const bool attached = ::ptrace(PTRACE_ATTACH, of, nullptr, nullptr) == 0 && ::waitpid(of, nullptr, 0) == of;
+      const int error = attached ? 0 : errno;
+      (void)!::write(ends[1], &error, sizeof error);
+      for (;;) ::pause();
+    }
+    (void)!::read(ends[0], &error_, sizeof error_);
+    for (const int end : ends) ::close(end);
+  }
+  ~Debugger() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  pid_t pid() const { return pid_; }
+  // Why it could not; 0: it has.
+  int error() const { return error_; }
+
+ private:
+  pid_t pid_ = -1;
+  int error_ = ECHILD;
+};
+
+TEST_F(SupervisorTest, WhomADebuggerHasStoppedIsLetBeAndNamed) {
+  Start(1, false);
+  const Debugger debugger(started_.pids(0).pid());
+  if (debugger.error() != 0) GTEST_SKIP() << "no ptrace here: " << std::strerror(debugger.error());
+  wanted_notice_ = "is stopped by a debugger";
+  Run();
+  const std::string who = "pid " + std::to_string(debugger.pid());
+  EXPECT_NE(notice_.find(who), std::string::npos) << notice_;
+  EXPECT_NE(supervisor_.HeldBy(0).find(who), std::string::npos) << supervisor_.HeldBy(0);
+  EXPECT_TRUE(exits_.empty());
+  // When it is ended, its end is the debugger's to read, which does not.
+  supervisor_.Stop(milliseconds(0));
+  Run();
+  ASSERT_EQ(exits_.size(), 1u);
+  EXPECT_TRUE(exits_[0].killed_by_us());
+  EXPECT_EQ(exits_[0].signal(), SIGKILL);
+  EXPECT_TRUE(supervisor_.all_gone());
 }
 
 // A program that the kernel does not open for execution while this object holds a lease on it, as one on a file server

@@ -64,7 +64,7 @@ TEST(ProcessState, SeesThisProcessAndItsChild) {
   int status = 0;
   ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
   EXPECT_EQ(ReadProcessState(child)->state, 'T');
-  EXPECT_FALSE(IsTraced(child));
+  EXPECT_EQ(TracerOf(child), 0);
   ::kill(child, SIGKILL);
   ::waitpid(child, &status, 0);
   EXPECT_FALSE(ReadProcessState(child));

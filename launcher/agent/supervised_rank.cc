@@ -1,0 +1,160 @@
+#include "cohort/launcher/agent/supervised_rank.h"
+
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <utility>
+
+#include "cohort/runtime/base/check.h"
+
+namespace cohort::launcher {
+namespace {
+
+uint64_t UnixTimeNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+bool IsHeld(const ProcessState& state, pid_t pid) {
+  return state.state == 't' || (state.state == 'T' && TracerOf(pid) != 0);
+}
+
+}  // namespace
+
+void SupervisedRank::Enter(RankLife life) {
+  COHORT_CHECK(MayFollow(life_, life));
+  life_ = life;
+}
+
+bool SupervisedRank::running() const {
+  return life_ == RankLife::kStarting || life_ == RankLife::kRunning || life_ == RankLife::kStaying ||
+         life_ == RankLife::kReported;
+}
+
+absl::Status SupervisedRank::Fork() {
+  auto started = StartRank(command);
+  if (!started.ok()) return started.status();
+  process = *std::move(started);
+  Enter(RankLife::kStarting);
+  return absl::OkStatus();
+}
+
+void SupervisedRank::TakeOver(Kept* kept) {
+  process = std::move(kept->process);
+  program = kept->program;
+  may_stay = true;  // its hello of this epoch is on its way
+  Enter(RankLife::kRunning);
+}
+
+void SupervisedRank::EndStarting(EventLoop* loop) {
+  loop->Unwatch(process.exec_error.get());
+  process.exec_error.Close();
+}
+
+void SupervisedRank::WatchOutput(EventLoop* loop, RankOutput::Options options, std::unique_ptr<RankOutput> kept,
+                                 bool paused) {
+  options.rank = placement.rank();
+  output = std::move(kept);
+  if (output != nullptr) {
+    output->GoOn(std::move(options));
+  } else {
+    output =
+        std::make_unique<RankOutput>(loop, std::move(options), std::move(process.output), std::move(process.error));
+  }
+  if (paused) {
+    output->Pause();
+  } else {
+    output->Resume();
+  }
+}
+
+void SupervisedRank::FeedInput(EventLoop* loop, const RankInput::Want& want, std::unique_ptr<RankInput> kept) {
+  if (kept != nullptr) {
+    if (!command.reads_input) return;  // another is the first now
+    kept->GoOn(want);
+    input = std::move(kept);
+  } else if (process.input.valid()) {
+    input = std::make_unique<RankInput>(loop, std::move(process.input), want);
+  }
+}
+
+SupervisedRank::Kept SupervisedRank::Keep() {
+  Enter(RankLife::kGone);
+  return {std::move(process), program, std::move(output), std::move(input)};
+}
+
+// Its end may not have been read yet, on a machine that has other things to do.
+bool SupervisedRank::HasEndedByItself() const {
+  siginfo_t info{};
+  if (::waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
+    return true;
+  }
+  const auto state = ReadProcessState(process.pid);
+  return state && state->exiting && state->exit_status != 0;
+}
+
+void SupervisedRank::Ask() {
+  if (!running() || told_to_end() || HasEndedByItself()) return;
+  ending_ = Ending::kAsked;
+  ::kill(process.pid, SIGTERM);
+}
+
+void SupervisedRank::Kill() {
+  if (!running()) return;
+  if (!told_to_end() && !HasEndedByItself()) ending_ = Ending::kKilled;
+  ::kill(-process.pid, SIGKILL);
+  ::kill(process.pid, SIGKILL);  // it may have made a group of its own
+}
+
+void SupervisedRank::PassOn(int signal) {
+  passed_on_ = signal;
+  ::kill(program_pid(), signal);
+}
+
+StopWatch::State SupervisedRank::LookForStop(const ProcessState& state) const {
+  if (IsHeld(state, process.pid)) return StopWatch::State::kHeld;
+  if (state.state == 'T') return StopWatch::State::kStopped;
+  const pid_t pid = program != 0 ? program : WrappedProgram(process.pid);
+  if (pid == 0) return StopWatch::State::kGoes;
+  const auto wrapped = ReadProcessState(pid);
+  if (!wrapped || wrapped->group != state.group) return StopWatch::State::kGoes;
+  if (IsHeld(*wrapped, pid)) return StopWatch::State::kHeld;
+  return wrapped->state == 'T' ? StopWatch::State::kStopped : StopWatch::State::kGoes;
+}
+
+std::string SupervisedRank::HeldBy() const {
+  if (!running()) return "";
+  for (const pid_t pid : {process.pid, program_pid()}) {
+    const auto state = ReadProcessState(pid);
+    const pid_t tracer = state && (state->state == 't' || state->state == 'T') ? TracerOf(pid) : 0;
+    if (tracer == 0) continue;
+    const auto debugger = ReadProcessState(tracer);
+    return (debugger ? debugger->name + ", " : "") + "pid " + std::to_string(tracer);
+  }
+  return "";
+}
+
+v1::RankExit SupervisedRank::MakeExit(int wait_status) const {
+  v1::RankExit exit;
+  exit.set_rank(placement.rank());
+  exit.set_pid(process.pid);
+  exit.set_started(true);
+  exit.set_unix_time_ns(UnixTimeNs());
+  if (WIFSIGNALED(wait_status)) {
+    exit.set_signal(WTERMSIG(wait_status));
+  } else {
+    exit.set_exit_code(WEXITSTATUS(wait_status));
+  }
+  // After our signal any end is our doing, except by a signal that we never send.
+  const bool our_signal = exit.signal() == 0 || exit.signal() == SIGTERM || exit.signal() == SIGKILL;
+  exit.set_killed_by_us(told_to_end() && our_signal);
+  exit.set_asked_to_end(asked_to_end());
+  if (exit.killed_by_us()) exit.set_error(own_fault);
+  exit.set_passed_on(exit.signal() != 0 && exit.signal() == passed_on_);
+  for (const std::string& line : output->tail()) exit.add_last_lines(line);
+  exit.set_log_path(output->log_path());
+  return exit;
+}
+
+}  // namespace cohort::launcher

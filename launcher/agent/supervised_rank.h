@@ -1,0 +1,109 @@
+// One rank of a node as a process: its life, what it was sent, and whether it is stopped. Its supervisor looks at it
+// and decides.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "cohort/launcher/agent/rank/rank_input.h"
+#include "cohort/launcher/agent/rank/rank_output.h"
+#include "cohort/launcher/agent/rank/rank_process.h"
+#include "cohort/launcher/agent/rank_life.h"
+#include "cohort/launcher/agent/stop_watch.h"
+#include "cohort/launcher/agent/watch/process_state.h"
+#include "cohort/launcher/base/event_loop.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+class SupervisedRank {
+ public:
+  // A process that lives on from one epoch into the next.
+  struct Kept {
+    RankProcess process;
+    pid_t program = 0;
+    std::unique_ptr<RankOutput> output;
+    std::unique_ptr<RankInput> input;
+  };
+
+  RankLife life() const { return life_; }
+  // A process that is not reaped.
+  bool running() const;
+  bool reported() const { return life_ == RankLife::kReported || life_ == RankLife::kGone; }
+  // Its process runs, and its end is not known.
+  bool watched() const { return running() && life_ != RankLife::kReported; }
+  bool staying() const { return life_ == RankLife::kStaying; }
+  // Whether its program runs is not known yet.
+  bool starting() const { return process.exec_error.valid(); }
+  bool told_to_end() const { return ending_ != Ending::kNone; }
+  bool asked_to_end() const { return ending_ == Ending::kAsked; }
+  // The process that takes part: the program behind a wrapper, where there is one.
+  pid_t program_pid() const { return program != 0 ? program : process.pid; }
+
+  absl::Status Fork();
+  // Takes over a process that was kept, but for its output and input.
+  void TakeOver(Kept* kept);
+  void EndStarting(EventLoop* loop);
+  // After the program was executed: output and input, new ones or those that were kept.
+  void WatchOutput(EventLoop* loop, RankOutput::Options options, std::unique_ptr<RankOutput> kept, bool paused);
+  void FeedInput(EventLoop* loop, const RankInput::Want& want, std::unique_ptr<RankInput> kept);
+
+  void MarkRunning() { Enter(RankLife::kRunning); }
+  void MarkStaying() { Enter(RankLife::kStaying); }
+  // Its end is told, or why it has never run. Nothing more is.
+  void MarkReported() { Enter(running() ? RankLife::kReported : RankLife::kGone); }
+  void MarkReaped() { Enter(reported() ? RankLife::kGone : RankLife::kReaped); }
+  // Hands the process over to the next epoch.
+  Kept Keep();
+
+  // SIGTERM to its process. One that has ended by itself is not told to: its end stays its own.
+  void Ask();
+  // SIGKILL to its group.
+  void Kill();
+  // SIGUSR1 or SIGUSR2 to its program.
+  void PassOn(int signal);
+
+  // Whether the rank's process, or the program behind it, is stopped. `state`: of its process.
+  StopWatch::State LookForStop(const ProcessState& state) const;
+  // "gdb, pid 4711": the debugger that has stopped it, or empty.
+  std::string HeldBy() const;
+  // Its end, without its calls. `wait_status` is as wait() gives it.
+  v1::RankExit MakeExit(int wait_status) const;
+
+  v1::RankPlacement placement;
+  RankCommand command;
+  RankProcess process;
+  pid_t program = 0;  // behind a wrapper; 0: none or not known
+  std::unique_ptr<RankOutput> output;
+  std::unique_ptr<RankInput> input;  // of the one that gets dlaunch's
+  std::optional<int> ended;          // its wait status, while others are starting
+  bool large = false;
+  bool may_stay = false;  // as it said in its hello
+  std::string own_fault;  // why it was ended, where it gave cause
+  StopWatch stop;
+  EventLoop::TimerId kill_timer = 0;                    // of Supervisor::Stop
+  std::optional<EventLoop::Clock::time_point> kill_at;  // when that is
+  EventLoop::TimerId vanished_timer = 0;                // of Supervisor::OnProgramVanished
+
+ private:
+  // The first signal that it was sent to end. kNone -> kAsked or kKilled.
+  enum class Ending {
+    kNone,
+    kAsked,   // SIGTERM, after which it has time
+    kKilled,  // SIGKILL
+  };
+
+  void Enter(RankLife life);
+  bool HasEndedByItself() const;
+
+  RankLife life_ = RankLife::kNone;
+  Ending ending_ = Ending::kNone;
+  int passed_on_ = 0;  // the latest notice
+};
+
+}  // namespace cohort::launcher
