@@ -24,6 +24,7 @@ struct Sorted {
   std::vector<const InspectedMember*> absent;
   std::vector<uint32_t> unknown;             // their boxes may have forgotten the call
   std::vector<const InspectedMember*> left;  // ended without having completed its call
+  std::vector<const InspectedMember*> held;  // a debugger has stopped it
   uint64_t longest_wait_ms = 0;              // of a call that is not done
   bool waiting = false;                      // the call of someone who has not ended is not done
   bool someone_knows = false;                // of some member it is known that it came to the operation
@@ -41,6 +42,7 @@ Sorted Sort(uint64_t group, uint64_t epoch, uint64_t sequence, const std::vector
   for (const InspectedMember& member : members) {
     const v1::CallState& call = member.call;
     sorted.someone_knows |= member.answered && call.sequence_seen();
+    if (!member.ended && !call.held_by().empty()) sorted.held.push_back(&member);
     // A late answer may come when the box has forgotten the call: that is no evidence.
     if (member.answered && call.sequence_seen() && call.signature() == 0) {
       sorted.unknown.push_back(member.rank);
@@ -117,6 +119,20 @@ std::string Absentees(uint64_t group, const std::vector<const InspectedMember*>&
   return text;
 }
 
+// "rank 3 (node1) did not go on: it is in broadcast #7 at b.cc:2 for 4 s, stopped by a debugger (gdb, pid 4711); X
+// waits for it".
+std::string Held(const std::vector<const InspectedMember*>& held, const std::string& waiting) {
+  std::string text;
+  constexpr size_t kShown = 8;
+  for (size_t i = 0; i < std::min(held.size(), kShown); ++i) {
+    const InspectedMember& member = *held[i];
+    text += (i > 0 ? "; " : "") + NameRank(member.rank, member.node, 0) + " did not go on: it is " +
+            DescribeCall(member.call, true);
+  }
+  if (held.size() > kShown) text += "; and " + std::to_string(held.size() - kShown) + " more";
+  return text + "; " + waiting + ", " + (held.size() == 1 ? "waits for it" : "waits for them");
+}
+
 // "rank 1 (node0) exited with code 0 before its part of X was over; rank 0 waits for it in vain".
 CallVerdict Left(const Sorted& sorted, uint64_t sequence) {
   std::string text;
@@ -140,6 +156,11 @@ CallVerdict Expired(uint64_t group, const Sorted& sorted, uint64_t sequence) {
     std::snprintf(over, sizeof over, "; given up after %.3g s (CallOptions::timeout)",
                   static_cast<double>(sorted.longest_wait_ms) / 1000);
   }
+  if (!sorted.held.empty()) {  // whoever is absent may wait for it
+    verdict.text = Held(sorted.held, WaitedFor(sorted.classes, sequence, sorted.held)) + over;
+    if (sorted.held.size() == 1) verdict.blamed_rank = static_cast<int>(sorted.held[0]->rank);
+    return verdict;
+  }
   if (sorted.absent.empty() && !sorted.unknown.empty()) {
     verdict.text = WaitedFor(sorted.classes, sequence) + ", is not complete; whether " + RankNames(sorted.unknown) +
                    " came to it can't be told any more, after many other calls" + over;
@@ -158,11 +179,15 @@ CallVerdict Expired(uint64_t group, const Sorted& sorted, uint64_t sequence) {
 }  // namespace
 
 CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
-                            const std::vector<InspectedMember>& members, bool expired) {
+                            const std::vector<InspectedMember>& members, OperationState state) {
   const Sorted sorted = Sort(group, epoch, sequence, members);
   CallComparison result;
   if (sorted.classes.size() > 1) {
     result.verdict = Mismatch(group, sorted.classes, sequence);
+    return result;
+  }
+  if (state == OperationState::kFailed) {  // whoever has ended since may have ended because of that
+    if (!sorted.absent.empty() || !sorted.held.empty()) result.verdict = Expired(group, sorted, sequence);
     return result;
   }
   std::vector<const InspectedMember*> ended;
@@ -181,7 +206,7 @@ CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
   }
   // A call that ended just after its deadline, or nobody's: no reason to end a group.
   const bool pending = sorted.waiting || !sorted.someone_knows;
-  if (expired && pending) {
+  if (state == OperationState::kExpired && pending) {
     result.verdict = Expired(group, sorted, sequence);
     return result;
   }

@@ -32,12 +32,19 @@ struct CallComparison {
   bool undecided = false;  // someone who called waits for someone who has not: worth asking again
 };
 
-// Pure. `sequence` is the operation's number in `group` and `epoch`; with `expired` its deadline has passed, and there
-// is a verdict unless all who called are done by now.
+// The state of the operation whose calls are compared.
+enum class OperationState {
+  kStalled,  // it has not moved for a while
+  kExpired,  // its deadline has passed: there is a verdict unless all who called are done by now
+  kFailed,   // a member has given it up at its deadline: there is a verdict where somebody never called, or is stopped
+};
+
+// Pure. `sequence` is the operation's number in `group` and `epoch`.
 //   kFailedPrecondition  two members called differently; names all ranks, both calls and both call sites
 //   kUnavailable         a member has exited without calling, or before its call was complete, and others wait
-//   kDeadlineExceeded    only when expired: names who never called and what they were doing instead
+//   kDeadlineExceeded    only of kExpired and kFailed: names whom a debugger has stopped, or who never called and what
+//                        they were doing instead
 CallComparison CompareCalls(uint64_t group, uint64_t epoch, uint64_t sequence,
-                            const std::vector<InspectedMember>& members, bool expired);
+                            const std::vector<InspectedMember>& members, OperationState state);
 
 }  // namespace cohort::launcher

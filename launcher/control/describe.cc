@@ -122,11 +122,12 @@ std::string NameCall(const v1::CallState& call, bool name_group) {
 }
 
 std::string DescribeCall(const v1::CallState& call, bool name_group) {
-  if (!call.present()) return call.joined() ? "in no collective call" : "not visible to Cohort";
+  const std::string held = call.held_by().empty() ? "" : ", stopped by a debugger (" + call.held_by() + ")";
+  if (!call.present()) return (call.joined() ? "in no collective call" : "not visible to Cohort") + held;
   const std::string what = NameCall(call, name_group);
-  if (call.failed()) return "in " + what + " until it failed, " + DescribeDuration(call.age_ms()) + " earlier";
-  if (call.done()) return "after " + what + " (done " + DescribeDuration(call.age_ms()) + " earlier)";
-  return "in " + what + " for " + DescribeDuration(call.age_ms());
+  if (call.failed()) return "in " + what + " until it failed, " + DescribeDuration(call.age_ms()) + " earlier" + held;
+  if (call.done()) return "after " + what + " (done " + DescribeDuration(call.age_ms()) + " earlier)" + held;
+  return "in " + what + " for " + DescribeDuration(call.age_ms()) + held;
 }
 
 std::string CallAndSite(const v1::CallState& call) { return call.call() + At(call.site()); }

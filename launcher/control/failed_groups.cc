@@ -58,6 +58,16 @@ std::vector<uint32_t> FailedGroups::Tell(const v1::GroupFailure& failure, const 
   return nodes;
 }
 
+void FailedGroups::Explain(uint64_t group, uint64_t epoch, const CallVerdict& verdict) {
+  for (ReportedFailure& failure : failures_) {
+    v1::GroupFailure& said = failure.failure;
+    if (!failure.announced || said.group() != group || said.epoch() != epoch) continue;
+    said.set_code(static_cast<uint32_t>(verdict.code));
+    said.set_text(verdict.text);
+    said.set_blamed_rank(verdict.blamed_rank);
+  }
+}
+
 void FailedGroups::Clear() {
   failures_.clear();
   announced_.clear();

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/launcher/control/call_comparison.h"
 #include "cohort/launcher/control/outbox.h"
 #include "cohort/launcher/control/parts/job_time.h"
 #include "cohort/launcher/control/root_cause.h"
@@ -26,6 +27,8 @@ class FailedGroups {
   void Announce(v1::GroupFailure failure, std::vector<uint32_t> members);
   // Tells the agents of the members, and returns their nodes.
   std::vector<uint32_t> Tell(const v1::GroupFailure& failure, const std::vector<uint32_t>& members);
+  // Replaces the cause of a group's failure, which has been announced with a lesser one.
+  void Explain(uint64_t group, uint64_t epoch, const CallVerdict& verdict);
   void Clear();
 
  private:

@@ -15,6 +15,8 @@ using std::chrono::milliseconds;
 // Between the first failure and the order to stop: deaths that caused it are still seen as such, and ranks that are
 // told of the loss have a moment to end in their own words.
 constexpr milliseconds kSettle{100};
+// The order waits this long for the answers from which a call's timeout is explained: it ends what they tell of.
+constexpr milliseconds kEvidenceWithin{3500};
 // How long agents may take beyond the grace they were given.
 constexpr milliseconds kStopSlack{5000};
 
@@ -75,6 +77,7 @@ void JobCourse::AnnounceLoss(const std::vector<uint32_t>& ranks, const std::stri
   for (uint32_t rank : ranks) message.mutable_ranks_lost()->add_ranks(rank);
   message.mutable_ranks_lost()->set_text(text);
   parts_.outbox->Broadcast(std::move(message));
+  parts_.outbox->Add(RanksLost{text});
   MarkAllTold();
   if (parts_.roster->plan().job().on_failure() != "continue") stop_due_ = time_.now() + kSettle;
 }
@@ -117,7 +120,7 @@ void JobCourse::LetTimePass() {
     stop_ = ordered;
     StopAll(stop_->reason, stop_->exit_code, milliseconds(0));
   }
-  if (phase_ == Phase::kRunning && stop_due_.has_value() && time_.now() >= *stop_due_) {
+  if (const auto due = OrderDue(); phase_ == Phase::kRunning && due.has_value() && time_.now() >= *due) {
     const v1::JobReport so_far = FindRootCause(*parts_.roster, parts_.failed_groups->failures(), stop_);
     const bool restarting =
         !stop_.has_value() && !parts_.preemption->ordered() && restarts_.MayRestart(so_far, parts_.members->Lacking());
@@ -125,12 +128,17 @@ void JobCourse::LetTimePass() {
   }
 }
 
+std::optional<TimePoint> JobCourse::OrderDue() const {
+  if (!stop_due_.has_value() || !parts_.stalls->explains()) return stop_due_;
+  return *stop_due_ + kEvidenceWithin;
+}
+
 std::optional<TimePoint> JobCourse::NextDue() const {
   std::optional<TimePoint> due;
   const auto at = [&due](TimePoint other) { due = due.has_value() ? std::min(*due, other) : other; };
   if (phase_ == Phase::kGathering) at(parts_.members->join_deadline());
   if (restart_due_.has_value()) at(parts_.members->RestartDue(*restart_due_));
-  for (const std::optional<TimePoint>& other : {stop_due_, end_deadline_, parts_.preemption->stop_due()}) {
+  for (const std::optional<TimePoint>& other : {OrderDue(), end_deadline_, parts_.preemption->stop_due()}) {
     if (other.has_value()) at(*other);
   }
   return due;

@@ -62,7 +62,7 @@ class JobCourse {
   // The nodes that were told to stop have had their time.
   bool StopIsLate() const { return phase_ == Phase::kStopping && time_.now() >= *end_deadline_; }
   void LetTimePass();
-  // When LetTimePass is next due.
+  // When LetTimePass is next due. While the cause is still asked for, whoever asks knows when the next answer is due.
   std::optional<TimePoint> NextDue() const;
 
  private:
@@ -70,6 +70,8 @@ class JobCourse {
   void AssignAll();
   void StopAll(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool restarting = false);
   void MarkAllTold();
+  // When the order to stop must be sent after a failure: at once, or when its cause is known.
+  std::optional<TimePoint> OrderDue() const;
   void Pause(v1::JobReport report, const RestartPolicy::Decision& decision);
   void BeginNextEpoch();
   void Finish(v1::JobReport report);
@@ -80,7 +82,7 @@ class JobCourse {
   RestartPolicy restarts_;
   TimePoint epoch_began_;
   std::optional<ReportedStop> stop_;
-  std::optional<TimePoint> stop_due_;      // after a failure: when Stop is sent
+  std::optional<TimePoint> stop_due_;      // after a failure: when Stop is sent, should its cause be known
   std::optional<TimePoint> end_deadline_;  // after Stop: when we no longer wait for agents
   std::optional<TimePoint> restart_due_;   // while pausing
 };

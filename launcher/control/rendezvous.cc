@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/status/status.h"
 #include "cohort/launcher/base/exit_status.h"
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/control/failed_groups.h"
@@ -314,7 +315,12 @@ void Rendezvous::Machine::OnDone(uint32_t node, const v1::NodeDone& done) {
 }
 
 void Rendezvous::Machine::OnGroupFailure(uint32_t node, const v1::GroupFailure& failure) {
-  if (failed_groups_.OnReport(node, failure)) stalls_.Drop(failure.group(), failure.epoch());
+  if (!failed_groups_.OnReport(node, failure)) return;
+  if (failure.code() == static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded)) {
+    stalls_.OnTimeout(failure.group(), failure.epoch());
+  } else {
+    stalls_.Drop(failure.group(), failure.epoch());
+  }
 }
 
 void Rendezvous::Machine::LoseSilentNodes() {

@@ -93,7 +93,12 @@ struct Close {
 // An epoch has failed, none of its ranks lives, and the next one begins after the delay told.
 struct Restart {
   v1::Restart restart;
-  uint64_t number = 0;  // FromNode.number, as in the next three; 0 without standbys
+  uint64_t number = 0;  // FromNode.number, as in the next four; 0 without standbys
+};
+// Ranks are lost, and all agents are told. The text names rank, node, pid and cause of each.
+struct RanksLost {
+  std::string text;
+  uint64_t number = 0;
 };
 // A node is given up. To be told to whoever started its agent.
 struct NodeLost {
@@ -115,7 +120,7 @@ struct Finish {
 struct StandbysWanted {
   v1::Standbys standbys;
 };
-using Action = std::variant<Send, Close, Restart, NodeLost, MembersChanged, Finish, StandbysWanted>;
+using Action = std::variant<Send, Close, Restart, RanksLost, NodeLost, MembersChanged, Finish, StandbysWanted>;
 
 // Turns events into actions. Not thread-safe. Never blocks, never fails: what a peer may send wrongly ends that
 // peer's connection, named cause included, and so its node.

@@ -43,10 +43,10 @@ class Search {
       if (failure.announced && announced_.size() < kMaxFailuresWeighed) {
         announced_.push_back({&failure, {failure.members.begin(), failure.members.end()}});
       }
-      if (said.from_rank() >= 0 && Failed(said.blamed_rank()) && said.from_rank() != said.blamed_rank()) {
-        blames_.emplace(said.from_rank(), said.blamed_rank());
-        if (!IsVerdict(said)) accused_.insert(static_cast<uint32_t>(said.blamed_rank()));
-      }
+      if (said.from_rank() < 0 || !Failed(said.blamed_rank())) continue;
+      if (said.from_rank() != said.blamed_rank()) blames_.emplace(said.from_rank(), said.blamed_rank());
+      // A rank accuses itself when it aborts its group: what the group's failure then did to it is its own doing.
+      if (!IsVerdict(said)) accused_.insert(static_cast<uint32_t>(said.blamed_rank()));
     }
   }
 
@@ -91,7 +91,7 @@ class Search {
   }
   bool Explained(uint32_t rank) const {
     if (blames_.count(static_cast<int32_t>(rank)) > 0) return true;
-    // That a rank failed after its group only suggests that it failed because of that; a peer's word weighs more.
+    // That a rank failed after its group only suggests that it failed because of that; a rank's word weighs more.
     return std::any_of(announced_.begin(), announced_.end(), [this, rank](const Announced& announced) {
       return IsVictim(rank, announced) && (IsVerdict(announced.failure->failure) || accused_.count(rank) == 0);
     });
@@ -128,7 +128,7 @@ class Search {
   std::vector<uint32_t> failed_;  // ascending
   std::vector<Announced> announced_;
   std::unordered_multimap<int32_t, int32_t> blames_;  // of failed ranks only
-  std::unordered_set<uint32_t> accused_;              // by a peer's word
+  std::unordered_set<uint32_t> accused_;              // by a peer's word, or their own
 };
 
 // The rank's own words for what went wrong, or empty.

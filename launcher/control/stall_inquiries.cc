@@ -39,8 +39,11 @@ void StallInquiries::OnStall(const v1::StallReport& stall) {
   std::optional<std::vector<uint32_t>> members = roster_.Members(stall.members());
   if (!members.has_value()) return;
   if (stalls_.size() >= kMaxStalls) ForgetOldStalls();
-  if (stalls_.size() < kMaxStalls) {
-    stalls_[{stall.group(), stall.epoch()}] = {stall.sequence(), *members, time_.now()};
+  if (Stall* const known = stalls_.size() < kMaxStalls ? &stalls_[{stall.group(), stall.epoch()}] : nullptr) {
+    if (known->sequence != stall.sequence()) known->verdict.reset();
+    known->sequence = stall.sequence();
+    known->members = *members;
+    known->at = time_.now();
   }
   const OperationId operation{stall.group(), stall.epoch(), stall.sequence()};
   inspections_.Report(operation, *std::move(members), stall.expired(), time_.now());
@@ -61,13 +64,28 @@ void StallInquiries::AskAboutStallsWith(uint32_t rank) {
   }
 }
 
+void StallInquiries::OnTimeout(uint64_t group, uint64_t epoch) {
+  const auto found = stalls_.find({group, epoch});
+  if (found == stalls_.end() || failed_operations_.contains({group, epoch})) return Drop(group, epoch);
+  const Stall stall = std::move(found->second);
+  const OperationId operation{group, epoch, stall.sequence};
+  if (stall.verdict.has_value()) failed_->Explain(group, epoch, *stall.verdict);
+  if (stall.verdict.has_value()) return Drop(group, epoch);
+  stalls_.erase(found);
+  inspections_.DropAllBut(operation);
+  inspections_.Report(operation, stall.members, /*expired=*/true, time_.now());
+  failed_operations_[{group, epoch}] = operation;
+}
+
 void StallInquiries::Drop(uint64_t group, uint64_t epoch) {
+  if (failed_operations_.contains({group, epoch})) return;
   stalls_.erase({group, epoch});
   inspections_.DropGroup(group, epoch);
 }
 
 void StallInquiries::Clear() {
   stalls_.clear();
+  failed_operations_.clear();
   inspections_.Clear();
 }
 
@@ -143,6 +161,8 @@ void StallInquiries::Fail(const Inspections::Round& round, const CallVerdict& ve
   if (failure.code() == static_cast<uint32_t>(absl::StatusCode::kDeadlineExceeded)) {
     failure.set_sequence(operation.sequence);  // it may be complete by now: who still waits in it will say so
     failed_->Tell(failure, round.members);
+    const auto stall = stalls_.find({operation.group, operation.epoch});
+    if (stall != stalls_.end() && stall->second.sequence == operation.sequence) stall->second.verdict = verdict;
     inspections_.Drop(operation);
     return;
   }
@@ -150,15 +170,26 @@ void StallInquiries::Fail(const Inspections::Round& round, const CallVerdict& ve
   failed_->Announce(std::move(failure), round.members);
 }
 
+void StallInquiries::Explain(const Inspections::Round& round) {
+  const auto [group, epoch, sequence] = round.operation;
+  if (!round.expired) return inspections_.AskAgain(round.operation, time_.now());
+  const CallComparison comparison = CompareCalls(group, epoch, sequence, MembersOf(round), OperationState::kFailed);
+  if (comparison.verdict.has_value()) failed_->Explain(group, epoch, *comparison.verdict);
+  failed_operations_.erase({group, epoch});
+  Drop(group, epoch);
+}
+
 void StallInquiries::Conclude(const Inspections::Round& round) {
   const auto [group, epoch, sequence] = round.operation;
+  if (failed_operations_.contains({group, epoch})) return Explain(round);
   const std::vector<InspectedMember> members = MembersOf(round);
   const bool someone_failed = std::any_of(members.begin(), members.end(), [this](const InspectedMember& member) {
     const std::optional<v1::RankExit>& exit = roster_.rank(member.rank).exit;
     return exit.has_value() && IsFailure(*exit);
   });
   if (someone_failed) return inspections_.Drop(round.operation);  // its members have been told of that
-  const CallComparison comparison = CompareCalls(group, epoch, sequence, members, round.expired);
+  const CallComparison comparison = CompareCalls(group, epoch, sequence, members,
+                                                 round.expired ? OperationState::kExpired : OperationState::kStalled);
   if (comparison.verdict.has_value()) return Fail(round, *comparison.verdict);
   if (comparison.undecided) return inspections_.AskAgain(round.operation, time_.now());
   inspections_.Drop(round.operation);

@@ -1,5 +1,7 @@
 // Finds out why an operation of a group stands still: asks the members' agents for their calls (parts/inspection.h),
-// compares them (call_comparison.h) and fails the group when they explain it.
+// compares them (call_comparison.h) and fails the group when they explain it. A member whose call has timed out may
+// fail the group before all have answered. The question is then put to its end: the answer is the failure's cause in
+// the job's report, whoever gave up first.
 #pragma once
 
 #include <cstdint>
@@ -31,6 +33,11 @@ class StallInquiries {
   void AskAboutStallsWith(uint32_t rank);
   // The group has failed.
   void Drop(uint64_t group, uint64_t epoch);
+  // The group has failed since a member's call was not complete in its time.
+  void OnTimeout(uint64_t group, uint64_t epoch);
+  // The cause of such a failure is still being asked for. Ends at the latest when every agent asked has answered, is
+  // lost, or was given Inspections::kVerdictReplyTimeout.
+  bool explains() const { return !failed_operations_.empty(); }
   // The connection will not answer any more.
   void Forget(ConnectionId connection) { inspections_.Forget(connection); }
   void Clear();
@@ -45,12 +52,14 @@ class StallInquiries {
     uint64_t sequence = 0;
     std::vector<uint32_t> members;  // ascending
     TimePoint at;
+    std::optional<CallVerdict> verdict;  // that the members were told at the end of its time
   };
 
   void ForgetOldStalls();
   void Start();
   void Conclude(bool late_ones_too);
   void Conclude(const Inspections::Round& round);
+  void Explain(const Inspections::Round& round);
   void Fail(const Inspections::Round& round, const CallVerdict& verdict);
   v1::RankSet SetOf(const std::vector<uint32_t>& members) const;
   std::vector<InspectedMember> MembersOf(const Inspections::Round& round) const;
@@ -61,7 +70,8 @@ class StallInquiries {
   FailedGroups* const failed_;
   Outbox* const outbox_;
   Inspections inspections_;
-  std::map<std::pair<uint64_t, uint64_t>, Stall> stalls_;  // the latest report, by group and epoch
+  std::map<std::pair<uint64_t, uint64_t>, Stall> stalls_;                   // the latest report, by group and epoch
+  std::map<std::pair<uint64_t, uint64_t>, OperationId> failed_operations_;  // whose cause is asked for
 };
 
 }  // namespace cohort::launcher

@@ -46,7 +46,8 @@ uint64_t Inspections::Begin(const OperationId& operation, std::unordered_set<Con
   inquiry.calls.clear();
   inquiry.reported_again = false;
   inquiry.last_start = now;
-  inquiry.due = now + kReplyTimeout;
+  inquiry.patient = inquiry.expired;
+  inquiry.due = now + (inquiry.patient ? kVerdictReplyTimeout : kReplyTimeout);
   by_request_[inquiry.request] = operation;
   return inquiry.request;
 }
@@ -74,7 +75,8 @@ std::vector<Inspections::Round> Inspections::TakeFinished(TimePoint now) {
     by_request_.erase(inquiry.request);
     inquiry.request = 0;
     inquiry.due = TimePoint::max();  // until AskAgain
-    rounds.push_back({operation, inquiry.members, inquiry.expired, std::move(inquiry.calls)});
+    const bool expired = inquiry.expired && (inquiry.patient || inquiry.awaited.empty());
+    rounds.push_back({operation, inquiry.members, expired, std::move(inquiry.calls)});
     inquiry.calls.clear();
   }
   return rounds;
@@ -104,13 +106,21 @@ void Inspections::Clear() {
 }
 
 void Inspections::DropGroup(uint64_t group, uint64_t epoch) {
-  const auto begin = inquiries_.lower_bound({group, epoch, 0});
-  auto end = begin;
-  while (end != inquiries_.end() && end->first.group == group && end->first.epoch == epoch) {
-    if (end->second.request != 0) by_request_.erase(end->second.request);
-    ++end;
+  DropAllBut({group, epoch, 0});
+  inquiries_.erase({group, epoch, 0});
+}
+
+void Inspections::DropAllBut(const OperationId& operation) {
+  const auto [group, epoch, sequence] = operation;
+  for (auto at = inquiries_.lower_bound({group, epoch, 0});
+       at != inquiries_.end() && at->first.group == group && at->first.epoch == epoch;) {
+    if (at->first == operation) {
+      ++at;
+      continue;
+    }
+    if (at->second.request != 0) by_request_.erase(at->second.request);
+    at = inquiries_.erase(at);
   }
-  inquiries_.erase(begin, end);
 }
 
 std::optional<Inspections::TimePoint> Inspections::NextDue() const {

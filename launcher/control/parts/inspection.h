@@ -31,11 +31,15 @@ class Inspections {
   using ConnectionId = uint64_t;
 
   static constexpr std::chrono::milliseconds kReplyTimeout{200};
+  // The same for a call whose time is over, where the answers are a verdict: an agent that is silent for longer is
+  // lost.
+  static constexpr std::chrono::milliseconds kVerdictReplyTimeout{3400};
   static constexpr std::chrono::milliseconds kMinInterval{100};  // between two rounds of one operation
   static constexpr std::chrono::milliseconds kMaxInterval{800};
   static constexpr size_t kMaxOperations = 4096;  // further ones wait until they are reported again
 
-  // A round that is over: everyone asked has answered, or the time is up.
+  // A round that is over: everyone asked has answered, or the time is up. `expired`: the operation's time is over as
+  // well, and nobody's answer was cut short for a question that was less urgent.
   struct Round {
     OperationId operation;
     std::vector<uint32_t> members;
@@ -68,6 +72,8 @@ class Inspections {
   void Clear();
   // The group has failed: no more questions about it.
   void DropGroup(uint64_t group, uint64_t epoch);
+  // No more questions about the group's other operations.
+  void DropAllBut(const OperationId& operation);
 
   std::optional<TimePoint> NextDue() const;
 
@@ -75,6 +81,7 @@ class Inspections {
   struct Inquiry {
     std::vector<uint32_t> members;
     bool expired = false;
+    bool patient = false;         // the round began after the operation's time was over
     bool reported_again = false;  // during the round
     uint64_t request = 0;         // of the round under way, 0 between rounds
     TimePoint due;                // of the next round, or of the end of this one

@@ -138,6 +138,7 @@ std::vector<Action> RendezvousCopy::Note(std::vector<Action> actions) {
     } else {
       const uint64_t number = told_.size() + 1;
       if (Restart* const restart = std::get_if<Restart>(&action)) restart->number = number;
+      if (RanksLost* const ranks = std::get_if<RanksLost>(&action)) ranks->number = number;
       if (NodeLost* const lost = std::get_if<NodeLost>(&action)) lost->number = number;
       if (MembersChanged* const members = std::get_if<MembersChanged>(&action)) members->number = number;
       if (Finish* const finish = std::get_if<Finish>(&action)) finish->number = number;

@@ -30,6 +30,9 @@ InspectedMember Member(uint32_t rank, uint64_t signature, bool done = false) {
   return member;
 }
 
+constexpr OperationState kStalled = OperationState::kStalled;
+constexpr OperationState kExpired = OperationState::kExpired;
+
 InspectedMember Absent(uint32_t rank) {
   InspectedMember member;
   member.rank = rank;
@@ -43,7 +46,7 @@ std::string Names(const std::vector<uint32_t>& ranks) {
 }
 
 TEST(CallComparison, TwoRanksThatDifferAreBothNamedAndNeitherBlamed) {
-  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 2)}, false);
+  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 2)}, kStalled);
   ASSERT_TRUE(result.verdict.has_value());
   EXPECT_EQ(result.verdict->blamed_rank, -1);
   EXPECT_THAT(result.verdict->text, HasSubstr("rank 0 called call1(float32, 8) at x.cc:1"));
@@ -53,7 +56,7 @@ TEST(CallComparison, TwoRanksThatDifferAreBothNamedAndNeitherBlamed) {
 TEST(CallComparison, CallsThatReadTheSameAreSaidToDifferElsewhere) {
   InspectedMember other = Member(1, 1);
   other.call.set_signature(99);
-  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), other}, false);
+  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), other}, kStalled);
   ASSERT_TRUE(result.verdict.has_value());
   EXPECT_THAT(result.verdict->text, HasSubstr("algorithm or tuning table"));
 }
@@ -62,21 +65,22 @@ TEST(CallComparison, AMemberThatIsFurtherOnIsNotAbsent) {
   InspectedMember ahead = Member(1, 1);
   ahead.call.set_sequence_seen(false);
   ahead.call.set_sequence(900);
-  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), ahead}, false);
+  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), ahead}, kStalled);
   EXPECT_FALSE(result.verdict.has_value());
   EXPECT_FALSE(result.undecided);
 }
 
 // An agent that answers late has only the rank's latest call to show: no mismatch, no absence.
 TEST(CallComparison, AMemberWhoseBoxHasForgottenTheCallIsNoEvidence) {
-  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, false).verdict.has_value());
-  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, false).undecided);
-  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, true).verdict.has_value());
-  const auto expired = CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, true).verdict;
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, kStalled).verdict.has_value());
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, kStalled).undecided);
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, kExpired).verdict.has_value());
+  const auto expired = CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 1), Member(2, 0)}, kExpired).verdict;
   EXPECT_NE(expired->text.find("whether rank 2 came to it can't be told"), std::string::npos) << expired->text;
-  EXPECT_FALSE(CompareCalls(1, 1, 5, {Absent(0), Member(1, 0)}, true).verdict.has_value());  // nobody waits any more
-  EXPECT_FALSE(CompareCalls(1, 1, 5, {Absent(0), Member(1, 0)}, false).undecided);
-  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 2), Member(2, 0)}, false).verdict.has_value());
+  EXPECT_FALSE(
+      CompareCalls(1, 1, 5, {Absent(0), Member(1, 0)}, kExpired).verdict.has_value());  // nobody waits any more
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Absent(0), Member(1, 0)}, kStalled).undecided);
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), Member(1, 2), Member(2, 0)}, kStalled).verdict.has_value());
 }
 
 TEST(CallComparison, AMessagesNumberSaysNothingOfCollectives) {
@@ -86,12 +90,39 @@ TEST(CallComparison, AMessagesNumberSaysNothingOfCollectives) {
   other.call.set_epoch(1);
   other.call.set_sequence(900);
   other.call.set_message(true);
-  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), other}, false).undecided);
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), other}, kStalled).undecided);
 }
 
 TEST(CallComparison, ACallThatEndedJustAfterItsTimeEndsNoGroup) {
-  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), Member(1, 1, true)}, true).verdict.has_value());
-  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1, true), Member(1, 1)}, true).verdict.has_value());
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), Member(1, 1, true)}, kExpired).verdict.has_value());
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1, true), Member(1, 1)}, kExpired).verdict.has_value());
+}
+
+// Members that gave up are done with the call, and may have ended.
+TEST(CallComparison, AfterATimeoutWhoNeverCalledIsNamedThoughNobodyWaitsAnyMore) {
+  InspectedMember gone = Member(1, 1, true);
+  gone.ended = true;
+  gone.call.set_failed(true);
+  const auto result = CompareCalls(1, 1, 5, {Member(0, 1, true), gone, Absent(2)}, OperationState::kFailed);
+  ASSERT_TRUE(result.verdict.has_value());
+  EXPECT_EQ(result.verdict->code, 4);
+  EXPECT_EQ(result.verdict->blamed_rank, 2);
+  EXPECT_THAT(result.verdict->text, HasSubstr("rank 2 never called call1"));
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), gone}, OperationState::kFailed).verdict.has_value());
+}
+
+// It may have called, and others wait for it that have not.
+TEST(CallComparison, ARankThatADebuggerHasStoppedIsNamedWhenTheTimeIsOver) {
+  InspectedMember held = Member(1, 1);
+  held.call.set_held_by("gdb, pid 4711");
+  for (const OperationState state : {OperationState::kExpired, OperationState::kFailed}) {
+    const auto result = CompareCalls(1, 1, 5, {Member(0, 1), held, Absent(2)}, state);
+    ASSERT_TRUE(result.verdict.has_value());
+    EXPECT_EQ(result.verdict->blamed_rank, 1);
+    EXPECT_THAT(result.verdict->text, HasSubstr("rank 1 (node0) did not go on: it is in call1 #5 of group"));
+    EXPECT_THAT(result.verdict->text, HasSubstr("stopped by a debugger (gdb, pid 4711)"));
+  }
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), held, Absent(2)}, kStalled).verdict.has_value());
 }
 
 TEST(CallComparison, AFinishedRankIsNoReasonToWait) {
@@ -99,28 +130,28 @@ TEST(CallComparison, AFinishedRankIsNoReasonToWait) {
   ended.ended = true;
   ended.end = "exited with code 0";
   // The members who called are done: the absent one owed them nothing.
-  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), ended}, false).verdict.has_value());
-  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, false).verdict.has_value());
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), ended}, kStalled).verdict.has_value());
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, kStalled).verdict.has_value());
 }
 
 TEST(CallComparison, WhoEndsBeforeItsCallIsCompleteIsNamedWhileOthersWait) {
   InspectedMember ended = Member(1, 1);
   ended.ended = true;
   ended.end = "exited with code 0";
-  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), ended}, false);
+  const auto result = CompareCalls(1, 1, 5, {Member(0, 1), ended}, kStalled);
   ASSERT_TRUE(result.verdict.has_value());
   EXPECT_EQ(result.verdict->code, 14);
   EXPECT_EQ(result.verdict->blamed_rank, 1);
   EXPECT_THAT(result.verdict->text, HasSubstr("rank 1 (node0) exited with code 0 before the call was complete"));
-  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), ended}, false).verdict.has_value());  // nobody waits
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1, true), ended}, kStalled).verdict.has_value());  // nobody waits
   ended.call.set_done(true);
-  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, false).verdict.has_value());  // its part is over
+  EXPECT_FALSE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, kStalled).verdict.has_value());  // its part is over
   ended.call.set_failed(true);
-  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, false).verdict.has_value());
+  EXPECT_TRUE(CompareCalls(1, 1, 5, {Member(0, 1), ended}, kStalled).verdict.has_value());
 }
 
 TEST(CallComparison, WithoutAnyRecordAnExpiredOperationStillGetsAnAnswer) {
-  const auto result = CompareCalls(1, 1, 5, {Absent(0), Absent(1)}, true);
+  const auto result = CompareCalls(1, 1, 5, {Absent(0), Absent(1)}, kExpired);
   ASSERT_TRUE(result.verdict.has_value());
   EXPECT_THAT(result.verdict->text, HasSubstr("operation #5"));
 }
@@ -152,7 +183,7 @@ TEST(CallComparison, HoldsForRandomGroups) {
       members.push_back(Member(rank, 10 + signature, done));
     }
     const bool expired = random() % 2 == 0;
-    const auto result = CompareCalls(1, 1, 5, members, expired);
+    const auto result = CompareCalls(1, 1, 5, members, expired ? kExpired : kStalled);
     if (!with[0].empty() && !with[1].empty()) {
       ASSERT_TRUE(result.verdict.has_value());
       EXPECT_EQ(result.verdict->code, 9);

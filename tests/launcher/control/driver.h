@@ -145,6 +145,8 @@ class Driver {
   // The present one, or while the job pauses the next.
   uint64_t epoch() const { return 1 + restarts_.size(); }
   const std::vector<v1::Restart>& restarts() const { return restarts_; }
+  // The news of lost ranks that dlaunch got.
+  const std::vector<std::string>& losses() const { return losses_; }
   const std::vector<uint32_t>& lost() const { return lost_; }
   const std::vector<v1::Membership>& members() const { return members_; }
   TimePoint now() const { return now_; }
@@ -160,6 +162,8 @@ class Driver {
         closed_[close->connection] = true;
       } else if (Restart* const restart = std::get_if<Restart>(&action)) {
         restarts_.push_back(std::move(restart->restart));
+      } else if (RanksLost* const ranks = std::get_if<RanksLost>(&action)) {
+        losses_.push_back(std::move(ranks->text));
       } else if (NodeLost* const lost = std::get_if<NodeLost>(&action)) {
         lost_.push_back(lost->lost.agent());
       } else if (MembersChanged* const changed = std::get_if<MembersChanged>(&action)) {
@@ -179,6 +183,7 @@ class Driver {
   std::map<ConnectionId, bool> closed_;
   std::optional<v1::JobReport> report_;
   std::vector<v1::Restart> restarts_;
+  std::vector<std::string> losses_;
   std::vector<uint32_t> lost_;
   std::vector<v1::Membership> members_;
   int finishes_ = 0;

@@ -114,6 +114,7 @@ class World {
     FuzzCheck(restart.restart.report().exit_code() != 0 && !restart.restart.report().headline().empty());
   }
   void On(const StandbysWanted&) { FuzzCheck(false); }  // there are none
+  void On(const RanksLost& lost) { FuzzCheck(!lost.text.empty()); }
   void On(const NodeLost& lost) { FuzzCheck(!lost.lost.text().empty()); }
   void On(const MembersChanged& changed) {
     FuzzCheck(!changed.members.changes().empty());

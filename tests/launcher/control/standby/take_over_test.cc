@@ -47,6 +47,7 @@ void ReplicatedWorlds::OnTold(uint32_t host, const Action& action) {
   }
   uint64_t number = 0;
   if (const auto* restart = std::get_if<Restart>(&action)) number = restart->number;
+  if (const auto* ranks = std::get_if<RanksLost>(&action)) number = ranks->number;
   if (const auto* lost = std::get_if<NodeLost>(&action)) number = lost->number;
   if (const auto* members = std::get_if<MembersChanged>(&action)) number = members->number;
   if (const auto* finish = std::get_if<Finish>(&action)) number = finish->number;
