@@ -106,7 +106,7 @@ void AgentProcesses::SetReading(bool reading) {
         loop_->Unwatch(error);
       }
     }
-    if (agent.output_ended) continue;
+    if (agent.output_ended()) continue;
     if (reading) {
       loop_->Watch(agent.process.output.get(), EPOLLIN, [this, i](uint32_t) { ReadOutput(i); });
     } else {
@@ -118,7 +118,7 @@ void AgentProcesses::SetReading(bool reading) {
 // Reads once; false when there is nothing to read now or ever.
 bool AgentProcesses::ReadOutput(size_t index) {
   Agent& agent = agents_[index];
-  if (agent.output_ended) return false;
+  if (agent.output_ended()) return false;
   char buffer[64u << 10];
   const ssize_t n = ::read(agent.process.output.get(), buffer, sizeof buffer);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
@@ -129,7 +129,7 @@ bool AgentProcesses::ReadOutput(size_t index) {
     const absl::Status broken = PassMessagesOn(index);
     if (broken.ok()) return true;
     agent.failed = "it sent " + std::string(broken.message());
-    if (!agent.exited) ::kill(agent.process.pid, SIGKILL);
+    if (!agent.exited()) ::kill(agent.process.pid, SIGKILL);
   }
   CloseOutput(index);
   return false;
@@ -137,14 +137,14 @@ bool AgentProcesses::ReadOutput(size_t index) {
 
 void AgentProcesses::CloseOutput(size_t index) {
   Agent& agent = agents_[index];
-  if (agent.output_ended) return;
+  if (agent.output_ended()) return;
   if (agent.reading) loop_->Unwatch(agent.process.output.get());
-  agent.output_ended = true;
+  agent.life = agent.exited() ? Life::kEnded : Life::kMute;
   agent.process.output.Close();
-  if (agent.exited) return End(index);
+  if (agent.exited()) return End(index);
   loop_->After(kOutlivesOutput, [this, index] {
     Agent& silent = agents_[index];
-    if (silent.exited) return;
+    if (silent.exited()) return;
     if (silent.failed.empty()) silent.failed = "its output ended, and it did not";
     Kill(index);
   });
@@ -188,33 +188,33 @@ absl::Status AgentProcesses::PassMessagesOn(size_t index) {
 void AgentProcesses::Reap() {
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
-    if (agent.exited || agent.process.pid <= 0) continue;
+    if (agent.exited() || agent.process.pid <= 0) continue;
     if (::waitpid(agent.process.pid, &agent.wait_status, WNOHANG) != agent.process.pid) continue;
-    agent.exited = true;
+    agent.life = agent.output_ended() ? Life::kEnded : Life::kExited;
     // Its end of the pipe is closed; what is in it must still be read, unless our own output is stuck.
-    if (agent.output_ended) End(i);
+    if (agent.output_ended()) End(i);
   }
   ReapOrphans([this](pid_t pid) {
     return std::any_of(agents_.begin(), agents_.end(),
-                       [pid](const Agent& agent) { return !agent.exited && agent.process.pid == pid; });
+                       [pid](const Agent& agent) { return !agent.exited() && agent.process.pid == pid; });
   });
 }
 
 void AgentProcesses::Kill() {
   for (size_t i = 0; i < agents_.size(); ++i) {
     Kill(i);
-    if (agents_[i].exited) EndOutput(i);
+    if (agents_[i].exited()) EndOutput(i);
   }
 }
 
 void AgentProcesses::Kill(size_t index) {
   const Agent& agent = agents_[index];
-  if (agent.process.pid > 0 && !agent.exited) ::kill(agent.process.pid, SIGKILL);
+  if (agent.process.pid > 0 && !agent.exited()) ::kill(agent.process.pid, SIGKILL);
 }
 
 // A process that still holds it, as a stuck sentinel, has nothing to say; what it kills may live.
 void AgentProcesses::EndOutput(size_t index) {
-  if (agents_[index].output_ended) return;
+  if (agents_[index].output_ended()) return;
   agents_[index].here = false;
   for (int reads = 0; reads < kLastReads && ReadOutput(index);) ++reads;
   CloseOutput(index);
@@ -234,7 +234,7 @@ void AgentProcesses::LookForHeldOutput() {
   bool held = false;
   for (size_t i = 0; i < agents_.size(); ++i) {
     Agent& agent = agents_[i];
-    if (!agent.exited || agent.output_ended) continue;
+    if (!agent.exited() || agent.output_ended()) continue;
     held = true;
     if (agent.reading && ++agent.looks_at_held >= kMaxLooksAtHeld) EndOutput(i);
   }
@@ -248,7 +248,7 @@ void AgentProcesses::LookForFrozen() {
   last_look_ = now;
   LookForHeldOutput();
   for (Agent& agent : agents_) {
-    if (agent.exited || !agent.failed.empty()) continue;
+    if (agent.exited() || !agent.failed.empty()) continue;
     if (stalled || !IsStopped(agent)) {
       agent.stopped_since = {};
     } else if (agent.stopped_since == EventLoop::Clock::time_point{}) {
@@ -262,9 +262,9 @@ void AgentProcesses::LookForFrozen() {
 }
 
 bool AgentProcesses::IsStopped(const Agent& agent) {
-  if (agent.exited || agent.process.pid <= 0) return false;
+  if (agent.exited() || agent.process.pid <= 0) return false;
   const auto state = ReadProcessState(agent.process.pid);
-  return state && state->state == 'T' && !IsTraced(agent.process.pid);
+  return state && state->state == 'T' && TracerOf(agent.process.pid) == 0;
 }
 
 bool AgentProcesses::IsStopped(size_t index) const { return IsStopped(agents_[index]); }

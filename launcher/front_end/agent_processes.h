@@ -57,11 +57,11 @@ class AgentProcesses {
   void Kill(size_t index);
 
   // 0 once it has ended.
-  pid_t pid(size_t index) const { return agents_[index].exited ? 0 : agents_[index].process.pid; }
+  pid_t pid(size_t index) const { return agents_[index].exited() ? 0 : agents_[index].process.pid; }
 
   // It said why it can't go on.
   void SetFailed(size_t index, const std::string& why) { agents_[index].failed = why; }
-  bool ended(size_t index) const { return agents_[index].output_ended && agents_[index].exited; }
+  bool ended(size_t index) const { return agents_[index].life == Life::kEnded; }
   bool EndedInOrder(size_t index) const;
   // Whether its end, with that of its output, is also the end of all that it had started: it is a process of this
   // machine, whose sentinel has swept by then.
@@ -76,18 +76,31 @@ class AgentProcesses {
   std::string DescribeEnd(size_t index) const;
 
  private:
+  // The life of an agent's process and of its output.
+  //   running -> mute, exited
+  //   mute    -> ended
+  //   exited  -> ended
+  enum class Life {
+    kRunning,
+    kMute,    // its output has ended, and it has not
+    kExited,  // it is gone, and what it had written is not read to the end
+    kEnded,   // both
+  };
+
   struct Agent {
+    bool exited() const { return life == Life::kExited || life == Life::kEnded; }
+    bool output_ended() const { return life == Life::kMute || life == Life::kEnded; }
+
     AgentProcess process;
     std::unique_ptr<MessageWriter> writer;
     MessageReader reader;
     std::unique_ptr<LineSplitter> words;
     TlsIdentity identity;
+    Life life = Life::kRunning;
     bool here = false;
     bool joined = false;  // the process leads to a machine that came by itself
     bool reading = false;
-    bool output_ended = false;
     bool heard = false;  // something has come
-    bool exited = false;
     int wait_status = 0;
     int looks_at_held = 0;  // in which it was gone, and its output neither ended nor brought anything
     std::string failed;     // it said why it can't go on, or we know

@@ -33,11 +33,12 @@ using std::chrono::seconds;
 
 constexpr int kHandledSignals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 constexpr seconds kJoinTimeout{60};
-constexpr seconds kStopSlack{10};           // beyond the grace, before everything is killed
-constexpr milliseconds kRecordLimit{5000};  // for a file system to take report.json
-constexpr seconds kAfterKill{5};            // for what the killed have written, and for their sentinels to sweep
-constexpr seconds kBlameAgentAfter{3};      // for the rendezvous to notice the loss of an agent by itself
-constexpr seconds kTakeOverSlack{20};       // for that, where another host may have to take over before
+constexpr seconds kStopSlack{10};             // beyond the grace, before everything is killed
+constexpr milliseconds kRecordLimit{5000};    // for a file system to take report.json
+constexpr int kSilentSecondsAfterReport = 5;  // then agents are killed, and their sentinels sweep
+constexpr seconds kAfterKill{5};              // for what the killed have written, and for their sentinels to sweep
+constexpr seconds kBlameAgentAfter{3};        // for the rendezvous to notice the loss of an agent by itself
+constexpr seconds kTakeOverSlack{20};         // for that, where another host may have to take over before
 
 sigset_t HandledSignals() {
   sigset_t handled;
@@ -66,16 +67,13 @@ FrontEnd::FrontEnd(const Job& job)
                       });
                     }}),
       agents_(&loop_, job,
-              {.on_message = [this](size_t index, const v1::FromNode& message) { OnMessage(index, message); },
+              {.on_message = [this](size_t index, const v1::FromNode& message) { news_.OnMessage(index, message); },
                .on_words =
                    [this](size_t index, const std::string& words) {
                      if (!words.empty()) Say(job_.nodes.nodes[index].name + ": " + words);
                      if (!killed_ && printer_.full()) agents_.SetReading(false);
                    },
-               .on_ended = [this](size_t index) { OnAgentEnded(index); }}) {
-  members_ = job.placement.nodes;
-  for (size_t i = 0; i < members_.size(); ++i) agent_of_.push_back(i);
-}
+               .on_ended = [this](size_t index) { OnAgentEnded(index); }}) {}
 
 v1::NodeStart FrontEnd::MakeStart(size_t index) const {
   v1::NodeStart start = MakeNodeStart(job_, index, agents_.identity(index));
@@ -116,6 +114,38 @@ void FrontEnd::GiveUpUnlessListening() {
   KillAgents();
 }
 
+void FrontEnd::OnListening(const std::string& addresses) {
+  rendezvous_address_ = addresses;
+  for (size_t i = 1; i < agents_.size(); ++i) {
+    v1::ToNode start;
+    *start.mutable_start() = MakeStart(i);
+    agents_.Send(i, start);
+  }
+}
+
+void FrontEnd::OnOutput() {
+  silent_seconds_ = 0;
+  if (!killed_ && printer_.full()) agents_.SetReading(false);
+}
+
+void FrontEnd::OnReport(const v1::JobReport& report) {
+  if (report_) return;
+  report_ = report;
+  news_.TellOfStopped();
+  failures_.Tell(report);
+  host_.OnReport();
+  AwaitAgentsEnds();
+  QuitWhenDone();
+}
+
+// They end when all that they have to say is read. Counted in seconds, since this process may itself be stopped.
+void FrontEnd::AwaitAgentsEnds() {
+  loop_.After(seconds(1), [this] {
+    if (!printer_.full() && ++silent_seconds_ >= kSilentSecondsAfterReport) return KillAgents();
+    AwaitAgentsEnds();
+  });
+}
+
 int FrontEnd::Run() {
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);  // what a killed agent leaves behind comes to us
   const std::vector<pid_t> older_children = ListChildren();
@@ -141,7 +171,7 @@ int FrontEnd::Run() {
     if (!report_) report_.emplace().set_exit_code(exit_code);
     KillAgents();
   }
-  news_.ReleaseOutput();
+  failures_.ReleaseOutput();
   BeginRecord();
   Sweep("COHORT_JOB_ID=" + job_.id, {older_children}, agent_died_ || killed_, seconds(2));
   if (agent_died_ || killed_) RemoveStaleCgroups(OwnCgroup().value_or(""));
@@ -173,10 +203,10 @@ void FrontEnd::BeginRecord() {
   JobRecord record{.job_id = job_.id,
                    .source = job_.nodes.source,
                    .command = job_.options.command,
-                   .nodes = members_,
+                   .nodes = news_.members(),
                    .started = started_,
                    .ended = std::chrono::system_clock::now(),
-                   .failed_epochs = news_.failed_epochs(),
+                   .failed_epochs = failures_.failed_epochs(),
                    .report = *report_};
   record.command[0] = job_.program.path;
   record_.emplace([folder = job_.log_directory, record = std::move(record)] { return WriteJobRecord(folder, record); });
@@ -193,7 +223,7 @@ void FrontEnd::SendInput(std::string bytes, bool end) {
   v1::ToNode message;
   message.mutable_standard_input()->set_bytes(std::move(bytes));
   message.mutable_standard_input()->set_end(end);
-  agents_.Send(agent_of_[0], message);  // the place of rank 0
+  agents_.Send(news_.agent_of()[0], message);  // the place of rank 0
 }
 
 void FrontEnd::OnSignal() {
@@ -255,16 +285,16 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
     loop_.After(job_.options.grace + kStopSlack, [this] { KillAgents(); });
     if (report_) return;  // it ends already, when what it has printed is read
     Say(who + ": the job is told to end; a second signal, or dlaunch kill --now, ends it at once");
-    news_.ReleaseOutput();
+    failures_.ReleaseOutput();
     RequestStop("stopped by " + who, exit_code, job_.options.grace, false);
     return;
   }
   at_once_ = true;
   Say(who + ": ending the job at once");
-  news_.ReleaseOutput();
+  failures_.ReleaseOutput();
   RequestStop("stopped by " + who, exit_code, milliseconds(0), true);
   const v1::JobReport report = ReportOfStop();
-  news_.MarkTold(report.headline());
+  failures_.MarkTold(report.headline());
   OnReport(report);
   loop_.After(seconds(1), [this] { KillAgents(); });
 }
@@ -272,7 +302,8 @@ void FrontEnd::StopForUser(const std::string& who, int exit_code, bool at_once) 
 // The report of a stop that waits for nobody's report. A failure before it stays the cause.
 v1::JobReport FrontEnd::ReportOfStop() const {
   v1::JobReport report;
-  report.set_headline((news_.lost() ? *news_.lost() + "; then " : "") + "stopped by " + stopped_by_ + ", at once");
+  report.set_headline((failures_.lost() ? *failures_.lost() + "; then " : "") + "stopped by " + stopped_by_ +
+                      ", at once");
   report.set_exit_code(stop_code_);
   report.set_culprit_rank(-1);
   return report;
@@ -281,14 +312,14 @@ v1::JobReport FrontEnd::ReportOfStop() const {
 RunningJob FrontEnd::Running() const {
   std::vector<std::string> spares;
   for (size_t i = 0; i < agents_.size(); ++i) {
-    if (!HasRanks(i) && !agents_.ended(i) && !given_up_.contains(i)) spares.push_back(job_.nodes.nodes[i].name);
+    if (!news_.HasRanks(i) && !agents_.ended(i) && !news_.GaveUp(i)) spares.push_back(job_.nodes.nodes[i].name);
   }
   return {.job = &job_,
           .id = job_.id,
           .started = started_,
           .ending = report_.has_value() || user_stop_,
-          .restarts = news_.failed_epochs().size(),
-          .members = {&members_, &agent_of_},
+          .restarts = failures_.failed_epochs().size(),
+          .members = {&news_.members(), &news_.agent_of()},
           .spares = std::move(spares),
           .agent_pid = [this](size_t agent) { return agents_.pid(agent); }};
 }
@@ -319,19 +350,15 @@ void FrontEnd::OnAgentEnded(size_t index) {
   if (!host_.OnAgentEnded(index, /*over=*/report_.has_value())) {
     OnHostEnded(index);
   } else if (!in_order && !report_) {
-    if (agents_.EndedSilently(index)) news_.OnKnownLoss(agents_.DescribeEnd(index));
+    if (agents_.EndedSilently(index)) failures_.OnKnownLoss(agents_.DescribeEnd(index));
     // An agent that never joined is nothing that the rendezvous could miss.
     const seconds slack = job_.options.standbys > 0 ? kTakeOverSlack : seconds(0);
     loop_.After(kBlameAgentAfter + slack, [this, index, text = agents_.DescribeEnd(index)] {
-      const bool missed = HasRanks(index) && !given_up_.contains(index);
+      const bool missed = news_.HasRanks(index) && !news_.GaveUp(index);
       if (!report_ && missed) RequestStop(text, kExitLauncher, job_.options.grace, false);
     });
   }
   QuitWhenDone();
-}
-
-bool FrontEnd::HasRanks(size_t index) const {
-  return std::find(agent_of_.begin(), agent_of_.end(), index) != agent_of_.end();
 }
 
 // All ranks have ended well, and nobody would look for what is missing. An agent says when nothing is; how its process
@@ -339,8 +366,7 @@ bool FrontEnd::HasRanks(size_t index) const {
 void FrontEnd::TellOfLostOutput() {
   if (report_->exit_code() != 0 || at_once_) return;
   for (size_t i = 0; i < agents_.size(); ++i) {
-    const auto said = all_said_.find(i);
-    if (!HasRanks(i) || (said != all_said_.end() && said->second > news_.failed_epochs().size())) continue;
+    if (!news_.HasRanks(i) || news_.AllSaid(i)) continue;
     const std::string& name = job_.nodes.nodes[i].name;
     const std::string how = overdue_.contains(i) ? "its agent, or the way to it, did not end in time and was killed"
                                                  : agents_.DescribeEnd(i);

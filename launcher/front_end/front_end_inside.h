@@ -1,4 +1,4 @@
-// The inside of RunJob (front_end.h): the agents' processes, the user's signals, and what is known of the job.
+// The inside of RunJob (front_end.h): the agents' processes, the user's signals, and the job's end.
 #pragma once
 
 #include <unistd.h>
@@ -6,13 +6,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstddef>
-#include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "cohort/launcher/base/bounded_call.h"
@@ -22,13 +19,13 @@
 #include "cohort/launcher/front_end/agent_processes.h"
 #include "cohort/launcher/front_end/failure_news.h"
 #include "cohort/launcher/front_end/front_end.h"
+#include "cohort/launcher/front_end/job_news.h"
 #include "cohort/launcher/front_end/job_watch.h"
 #include "cohort/launcher/front_end/output_printer.h"
 #include "cohort/launcher/front_end/rendezvous_host.h"
 #include "cohort/launcher/front_end/standard_input.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/v1/rendezvous.pb.h"
-#include "google/protobuf/repeated_field.h"
 
 namespace cohort::launcher {
 
@@ -49,19 +46,13 @@ class FrontEnd {
   void StopForUser(const std::string& who, int exit_code, bool at_once);
   RunningJob Running() const;
   absl::Status StartMetrics();
-  void OnMessage(size_t index, const v1::FromNode& message);
+  void OnListening(const std::string& addresses);
+  void OnOutput();
   void SendInput(std::string bytes, bool end);
   void OnReport(const v1::JobReport& report);
-  void OnRestart(const v1::Restart& restart);
-  void OnLostNode(const v1::LostNode& lost);
-  void OnMembers(size_t index, const v1::Membership& members);
-  bool AreAgents(const google::protobuf::RepeatedField<uint32_t>& agents) const;
-  void Refuse(size_t index, const std::string& what);
   void OnAgentEnded(size_t index);
   void OnHostEnded(size_t index);
-  bool HasRanks(size_t index) const;
   void TellOfLostOutput();
-  void TellOfStopped();
   void BeginRecord();
   void AwaitRecord(std::chrono::milliseconds limit);
   void RequestStop(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool everyone);
@@ -75,11 +66,11 @@ class FrontEnd {
   std::string secret_;
   EventLoop loop_;
   OutputPrinter printer_;
-  FailureNews news_{job_,
-                    &loop_,
-                    &printer_,
-                    {.say = [this](const std::string& text) { Say(text); },
-                     .ending = [this] { return report_.has_value() || user_stop_; }}};
+  FailureNews failures_{job_,
+                        &loop_,
+                        &printer_,
+                        {.say = [this](const std::string& text) { Say(text); },
+                         .ending = [this] { return report_.has_value() || user_stop_; }}};
   runtime::FileDescriptor signals_;
   AgentProcesses agents_;
   RendezvousHost host_{&loop_, &agents_, job_, [this](const std::string& text) { Say(text); }};
@@ -89,13 +80,8 @@ class FrontEnd {
                        }};
   std::string rendezvous_address_;
   std::optional<v1::JobReport> report_;
-  std::optional<BoundedCall> record_;       // of the job in --log-dir, being written
-  std::vector<v1::NodePlacement> members_;  // the epoch's nodes
-  std::vector<size_t> agent_of_;            // by node
-  std::set<size_t> given_up_;               // agents that the rendezvous has lost
-  std::map<size_t, uint64_t> all_said_;     // by agent, the epoch of whose ranks all that they had printed is here
-  std::set<size_t> overdue_;                // agents that we killed since they, or the way to them, did not end
-  bool lost_node_ = false;                  // in this epoch
+  std::optional<BoundedCall> record_;  // of the job in --log-dir, being written
+  std::set<size_t> overdue_;           // agents that we killed since they, or the way to them, did not end
   bool user_stop_ = false;
   std::string stopped_by_;  // with user_stop_: "SIGINT", of the first stop, or the one that ends the job at once
   int stop_code_ = 0;       // with user_stop_: its exit status
@@ -107,6 +93,15 @@ class FrontEnd {
                   {.job = [this] { return Running(); },
                    .send = [this](size_t agent, const v1::ToNode& message) { agents_.Send(agent, message); },
                    .stop = [this](bool at_once) { StopForUser("dlaunch kill", 128 + SIGTERM, at_once); }}};
+  JobNews news_{
+      job_,
+      {.loop = &loop_, .agents = &agents_, .host = &host_, .failures = &failures_, .watch = &watch_, .input = &input_},
+      {.say = [this](const std::string& text) { Say(text); },
+       .on_listening = [this](const std::string& addresses) { OnListening(addresses); },
+       .on_output = [this] { OnOutput(); },
+       .on_report = [this](const v1::JobReport& report) { OnReport(report); },
+       .over = [this] { return report_.has_value(); },
+       .stopped_by_user = [this] { return user_stop_; }}};
 };
 
 }  // namespace cohort::launcher
