@@ -18,7 +18,7 @@
 #include "cohort/launcher/jobs/job_socket.h"
 #include "cohort/launcher/jobs/job_words.h"
 #include "cohort/launcher/jobs/running_jobs.h"
-#include "cohort/launcher/options/options.h"
+#include "cohort/launcher/options/option_values.h"
 #include "cohort/launcher/options/subcommand_line.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -148,13 +148,13 @@ int Watch(const std::string& job_id, std::optional<milliseconds> interval) {
 int RunTopCommand(const std::vector<std::string>& arguments) {
   std::string job, seconds;
   const absl::Status read = ReadSubcommandLine(
-      arguments, {.use = "dlaunch top [--interval SECONDS] [JOB]; dlaunch status lists the jobs of this machine",
+      arguments, {.use = "dlaunch top [--interval TIME] [JOB]; dlaunch status lists the jobs of this machine",
                   .operand = &job,
                   .values = {{"--interval", &seconds}}});
   if (!read.ok()) return Refuse(read, kExitUsage);
   std::optional<milliseconds> interval;
   if (!seconds.empty()) {
-    const absl::StatusOr<milliseconds> parsed = ParseSeconds("--interval", seconds);
+    const absl::StatusOr<milliseconds> parsed = ReadTime("--interval", seconds);
     if (!parsed.ok()) return Refuse(parsed.status(), kExitUsage);
     interval = std::max(*parsed, kLeastInterval);
   }

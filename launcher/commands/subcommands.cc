@@ -18,7 +18,7 @@ int RunWithArguments(int argc, char** argv) {
 
 constexpr Subcommand kSubcommands[] = {
     {"join",
-     "dlaunch join - [--wait SECONDS] <<< TOKEN, or dlaunch join TOKEN [--wait SECONDS]\n"
+     "dlaunch join - [--wait TIME] <<< TOKEN, or dlaunch join TOKEN [--wait TIME]\n"
      "  Makes this machine a node of the job whose dlaunch has printed this line; blocks until the job has ended,\n"
      "  with its exit status. - reads the token, a secret, from the standard input; as an argument other users of\n"
      "  this machine may see it until dlaunch has begun and overwritten it. --wait: how long that dlaunch may take\n"
@@ -33,7 +33,7 @@ constexpr Subcommand kSubcommands[] = {
      "dlaunch top.\n",
      RunWithArguments<RunStatusCommand>},
     {"top",
-     "dlaunch top [--interval SECONDS] [JOB]\n"
+     "dlaunch top [--interval TIME] [JOB]\n"
      "  A live view of a job: what every rank does, for how long, its CPU and memory. --interval: between two\n"
      "  looks, 0.2 or more. JOB: the beginning of its digits is enough, and none where one job runs. q leaves it; the\n"
      "  job goes on.\n",

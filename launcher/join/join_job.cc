@@ -31,7 +31,7 @@
 #include "cohort/launcher/join/gate.h"
 #include "cohort/launcher/join/secure_stream.h"
 #include "cohort/launcher/machine/inventory.h"
-#include "cohort/launcher/options/options.h"
+#include "cohort/launcher/options/option_values.h"
 #include "cohort/launcher/options/subcommand_line.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -215,7 +215,7 @@ int JoinJob(const JoinTarget& target) {
 
 int RunJoinCommand(int argc, char** argv) {
   const std::string use =
-      "dlaunch join TOKEN [--wait SECONDS], where - instead of TOKEN reads it from the standard input, where no other "
+      "dlaunch join TOKEN [--wait TIME], where - instead of TOKEN reads it from the standard input, where no other "
       "user sees it";
   std::vector<std::string> words;
   for (int i = 2; i < argc; ++i) {
@@ -228,7 +228,7 @@ int RunJoinCommand(int argc, char** argv) {
   if (!read.ok()) return Refuse(read, kExitUsage);
   JoinTarget target{.wait = kJoinWait};
   if (!seconds.empty()) {
-    const absl::StatusOr<std::chrono::milliseconds> wait = ParseSeconds("--wait", seconds);
+    const absl::StatusOr<std::chrono::milliseconds> wait = ReadTime("--wait", seconds);
     if (!wait.ok()) return Refuse(wait.status(), kExitUsage);
     target.wait = *wait;
   }

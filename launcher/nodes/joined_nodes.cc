@@ -84,7 +84,7 @@ absl::StatusOr<JobNodes> AwaitJoined(const Options& options, NodeResources own, 
   absl::StatusOr<std::vector<JoinedNode>> joined = gate->Await(key, wait);
   if (absl::IsDeadlineExceeded(joined.status())) {
     const char* const remedy = wait.indexed ? "; do all pods run, and reach this one? --wait gives them longer"
-                                            : "; run the line above on the others, or give --wait more seconds";
+                                            : "; run the line above on the others, or give --wait more time";
     return absl::DeadlineExceededError(absl::StrCat(joined.status().message(), remedy));
   }
   COHORT_RETURN_IF_ERROR(joined.status());

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstddef>
 #include <string_view>
 #include <utility>
@@ -11,6 +12,22 @@
 #include "cohort/launcher/base/whole_number.h"
 
 namespace cohort::launcher {
+
+absl::StatusOr<std::chrono::milliseconds> ReadTime(const std::string& option, const std::string& text) {
+  static constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"ms", 1}, {"s", 1000}, {"", 1000}, {"m", 60'000}, {"h", 3'600'000}};
+  constexpr double kMost = 24 * 3'600'000;
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [unit, error] = std::from_chars(text.data(), end, value, std::chars_format::fixed);
+  for (const auto& [name, milliseconds] : kUnits) {
+    if (error != std::errc() || std::string_view(unit, static_cast<size_t>(end - unit)) != name) continue;
+    if (value >= 0 && value * milliseconds <= kMost)
+      return std::chrono::milliseconds(std::llround(value * milliseconds));
+  }
+  return absl::InvalidArgumentError(option + " '" + text +
+                                    "': give a time up to a day, such as 2.5 (seconds), 500ms, 10m or 1h");
+}
 
 absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
   PortRange range;

@@ -2,16 +2,21 @@
 // was typed and what would work; the value is then as it was.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "cohort/launcher/options/options.h"
 
 namespace cohort::launcher {
 
+// Every option that is a time, of dlaunch and its subcommands: "10", "2.5s", "500ms", "10m", "1h", from 0 to a day;
+// seconds where no unit is given.
+absl::StatusOr<std::chrono::milliseconds> ReadTime(const std::string& option, const std::string& text);
 // --port-range: "29400:29499".
 absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out);
 // --log-rate: "5000", "64K", "1M".

@@ -1,8 +1,6 @@
 #include "cohort/launcher/options/options.h"
 
 #include <algorithm>
-#include <charconv>
-#include <cmath>
 #include <cstddef>
 #include <functional>
 #include <iterator>
@@ -105,7 +103,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "ssh", &raw->ssh_command, "COMMAND", "The ssh to use, with its options (ssh)");
   AddOption(app.get(), "agent-path", &raw->agent_path, "PATH",
             "Where dlaunch lies on those hosts (where it lies here)");
-  AddOption(app.get(), "wait", &raw->wait, "SECONDS",
+  AddOption(app.get(), "wait", &raw->wait, "TIME",
             "With --nnodes alone, or in pods: how long to wait for the others to join (600)");
   AddOption(app.get(), "port-range", &raw->ports, "A:B",
             "TCP ports that dlaunch and its agents listen on (any; pods dial the first: 29400)");
@@ -128,7 +126,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
             "A rank that stays stopped (SIGSTOP) for 2.5 s: kill it, or wait until it goes on (kill)");
   AddOption(app.get(), "max-restarts", &raw->max_restarts, "N",
             "Restart all ranks after a failure, N times at the most (0; with --on-failure restart 3)");
-  AddOption(app.get(), "grace", &raw->grace, "SECONDS", "From a rank's SIGTERM to its SIGKILL (10)");
+  AddOption(app.get(), "grace", &raw->grace, "TIME", "From a rank's SIGTERM to its SIGKILL: 5 (seconds), 2m, 1h (10)");
   app->add_option("--env", raw->environment, "Set a variable for the ranks; may be repeated")
       ->type_name("NAME=VALUE")
       ->expected(1)
@@ -356,10 +354,10 @@ void ReadCounts(const RawOptions& raw, const CLI::App& app, Options* options, Pr
   options->standbys = standbys.value_or(0);
 }
 
-void ReadSeconds(const CLI::App& app, const std::string& name, const std::string& text, Problems* problems,
-                 const std::function<void(std::chrono::milliseconds)>& set) {
+void ReadTimeOf(const CLI::App& app, const std::string& name, const std::string& text, Problems* problems,
+                const std::function<void(std::chrono::milliseconds)>& set) {
   if (app.get_option(name)->count() == 0) return;
-  const absl::StatusOr<std::chrono::milliseconds> time = ParseSeconds(name, text);
+  const absl::StatusOr<std::chrono::milliseconds> time = ReadTime(name, text);
   problems->Add(time.status());
   if (time.ok()) set(*time);
 }
@@ -371,8 +369,8 @@ absl::Status ReadOptions(const RawOptions& raw, const CLI::App& app, Options* op
   ReadCounts(raw, app, options, &problems);
   problems.Add(ReadHosts(raw, app, options));
   ReadChoices(raw, app, options, &problems);
-  ReadSeconds(app, "--grace", raw.grace, &problems, [&](std::chrono::milliseconds time) { options->grace = time; });
-  ReadSeconds(app, "--wait", raw.wait, &problems, [&](std::chrono::milliseconds time) { options->wait = time; });
+  ReadTimeOf(app, "--grace", raw.grace, &problems, [&](std::chrono::milliseconds time) { options->grace = time; });
+  ReadTimeOf(app, "--wait", raw.wait, &problems, [&](std::chrono::milliseconds time) { options->wait = time; });
   if (given("--port-range")) problems.Add(ReadPorts(raw.ports, &options->ports));
   if (given("--token-file") && raw.token_file.empty()) {
     problems.Add(Invalid("--token-file '': give the path of a file"));
@@ -427,15 +425,6 @@ absl::Status CheckCommand(const std::vector<std::string>& command) {
 }
 
 }  // namespace
-
-absl::StatusOr<std::chrono::milliseconds> ParseSeconds(const std::string& option, const std::string& text) {
-  double seconds = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), seconds, std::chars_format::fixed);
-  if (error == std::errc() && end == text.data() + text.size() && seconds >= 0 && seconds <= 86400) {
-    return std::chrono::milliseconds(std::llround(seconds * 1000));
-  }
-  return Invalid(option + " '" + text + "': give seconds from 0 to 86400, such as 2.5");
-}
 
 absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> argv) {
   RawOptions raw;

@@ -84,7 +84,4 @@ struct CommandLine {
 // argument, the allowed values and what would work, in a line for each argument.
 absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> argv);
 
-// "2.5": seconds, 0 to a day. kInvalidArgument names `option`.
-absl::StatusOr<std::chrono::milliseconds> ParseSeconds(const std::string& option, const std::string& text);
-
 }  // namespace cohort::launcher

@@ -72,6 +72,21 @@ TEST(Options, ReadsEveryOption) {
   EXPECT_EQ(options.grace, std::chrono::milliseconds(2500));
 }
 
+TEST(Options, EveryTimeHasOneForm) {
+  const std::pair<const char*, int> times[] = {
+      {"0", 0},          {"2.5", 2500},       {"2.5s", 2500},        {"500ms", 500},     {"10m", 600'000},
+      {"1h", 3'600'000}, {"0.5h", 1'800'000}, {"86400", 86'400'000}, {"24h", 86'400'000}};
+  for (const auto& [text, milliseconds] : times) {
+    EXPECT_EQ(ParseOk({"--grace", text, "train"}).grace, std::chrono::milliseconds(milliseconds)) << text;
+    EXPECT_EQ(ParseOk({"--wait", text, "train"}).wait, std::chrono::milliseconds(milliseconds)) << text;
+  }
+  for (const char* wrong :
+       {"", "s", "ms", "-1", "-1s", "1x", "1 s", "1sm", "24.1h", "86401", "1e3", "inf", "nan", "1d"}) {
+    EXPECT_FALSE(Parse({"--grace", wrong, "train"}).ok()) << wrong;
+    EXPECT_FALSE(Parse({"--wait", wrong, "train"}).ok()) << wrong;
+  }
+}
+
 TEST(Options, ReadsWhatRanksAreBoundTo) {
   EXPECT_EQ(ParseOk({"train"}).bind, Bind::kCore);
   EXPECT_EQ(ParseOk({"--bind", "core", "train"}).bind, Bind::kCore);
