@@ -3,8 +3,9 @@
 //
 //   diagnosis_ranks FAULT VICTIM CALLS
 //
-// FAULT is done by rank VICTIM after CALLS calls. All print "ready" after their first call. With FAULT "none" the job
-// waits for what is done to it from outside.
+// FAULT is done by rank VICTIM after CALLS calls. All print "ready" after their first call. With FAULT "none" or "wait"
+// the job waits for what is done to it from outside; "wait": calls time out soon.
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -86,7 +87,7 @@ void Say(const std::string& text) { std::fprintf(stderr, "%s\n", text.c_str()); 
 
 // Faults for which the others are to give up on the victim after a short time.
 bool LeavesTheOthersWaiting(const std::string& fault) {
-  static const std::set<std::string> faults = {"hang", "slow", "deadlock", "spin", "exit_hangs"};
+  static const std::set<std::string> faults = {"hang", "slow", "deadlock", "spin", "exit_hangs", "wait"};
   return faults.contains(fault);
 }
 
@@ -137,6 +138,12 @@ const std::map<std::string, std::function<void()>>& Faults() {
          Say(std::string(300'000, 'x'));
          Say("diagnosis_ranks: " + std::string(3000, 'y'));
          std::exit(8);
+       }},
+      {"no_descriptors",
+       [] {
+         while (::open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) continue;
+         Say(std::string("diagnosis_ranks: can't open the next shard: ") + std::strerror(errno));
+         std::exit(9);
        }},
       {"disk_full",
        [] {

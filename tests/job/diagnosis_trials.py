@@ -12,6 +12,7 @@ import concurrent.futures
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -58,6 +59,7 @@ class Trial:
         self.mark = "COHORT_DIAGNOSIS_TRIAL=%d.%d" % (os.getpid(), number)
         self.missed = None
         self.cgroup = None
+        self.debugger = None
         self.skipped = ""
 
     def describe(self):
@@ -116,6 +118,9 @@ class Trial:
                     process.terminate()
                     wait_until(lambda: process.poll() is not None, 10)
             finally:
+                if self.debugger:
+                    self.debugger.kill()
+                    self.debugger.wait()
                 for pid in processes_with(self.mark):
                     try:
                         os.kill(pid, signal.SIGKILL)
@@ -256,6 +261,31 @@ def stop_rank(trial):
     os.kill(trial.process_of_rank(trial.victim), signal.SIGSTOP)
 
 
+def hang_up_rank(trial):
+    os.kill(trial.process_of_rank(trial.victim), signal.SIGHUP)
+
+
+def attach_debugger(trial):
+    """A debugger that stops the victim, and keeps it so until the job has ended."""
+    trial.debugger = subprocess.Popen(["gdb", "-q", "-nx", "-p", str(trial.process_of_rank(trial.victim))],
+                                      stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def why_no_debugger():
+    """Empty where gdb can attach to another process of this user."""
+    if shutil.which("gdb") is None:
+        return "there is no gdb here"
+    other = subprocess.Popen(["sleep", "60"])
+    try:
+        tried = subprocess.run(["gdb", "-q", "-nx", "-batch", "-p", str(other.pid)], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+        refused = re.search(r"ptrace: .*", tried.stdout)
+        return "gdb can't attach here: " + refused.group() if refused else ""
+    finally:
+        other.kill()
+        other.wait()
+
+
 def kill_agent(trial):
     os.kill(trial.node_processes("agent")[0], signal.SIGKILL)
 
@@ -287,8 +317,12 @@ KINDS = {
     "slow": Kind(LATE, "slow", blamed=".*"),
     "mismatch": Kind([r"calls do not match: .*rank {v} called all_reduce\(max, float32, 32\)"], "mismatch",
                      blamed="calls do not match"),
+    "hung_up": Kind([r"rank {v}\b.* killed by SIGHUP"], outside=hang_up_rank, status=129),
+    "debugger": Kind([*LATE, r"stopped by a debugger \(gdb, pid \d+\)"], "wait", outside=attach_debugger,
+                     blamed=r"rank {v}\b.* is stopped by a debugger"),
     "stopped": Kind([r"rank {v}\b.*SIGSTOP"], outside=stop_rank, status=137),
     "disk_full": Kind([r"rank {v}\b.* exited with code 4", "No space left on device"], "disk_full", status=4),
+    "no_descriptors": Kind([r"rank {v}\b.* exited with code 9", "Too many open files"], "no_descriptors", status=9),
     "agent_killed": Kind([r"{node}\b.*(agent|lost)"], outside=kill_agent, status=125, blamed=".*{node}"),
     "node_lost": Kind([r"{node}\b.*(agent|lost)"], outside=lose_node, status=125, blamed=".*{node}"),
     "partition": Kind([r"ranks 2 and 3 \(.* lost", "silent for"], status=125, blamed=r"ranks 2 and 3\b"),
@@ -314,16 +348,12 @@ KINDS = {
     "full_log": Kind([r"rank-{v}\.out: No space left on device"], prepare=full_log, status=0, blamed=".*rank-{v}"),
 }
 
-# Kinds whose cause dlaunch does not name reliably yet: it may name a rank whose call failed by the abort. They are tried by
-# --kind alone.
-MISSED = ("comm_abort",)
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("dlaunch")
     parser.add_argument("diagnosis_ranks")
-    parser.add_argument("--trials", type=int, default=2 * (len(KINDS) - len(MISSED)))
+    parser.add_argument("--trials", type=int, default=2 * len(KINDS))
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kind", choices=KINDS, help="trials of this kind only")
     parser.add_argument("--at-once", type=int, default=4, help="jobs side by side")
@@ -332,13 +362,16 @@ def main():
     arguments = parser.parse_args()
     arguments.dlaunch = os.path.abspath(arguments.dlaunch)
     arguments.diagnosis_ranks = os.path.abspath(arguments.diagnosis_ranks)
-    names = [arguments.kind] if arguments.kind else [name for name in KINDS if name not in MISSED]
+    names = [arguments.kind] if arguments.kind else list(KINDS)
     probe = memory_cgroup(Trial(arguments, 0, "out_of_memory"))
     if probe:
         os.rmdir(probe)
     elif "out_of_memory" in names:
         names.remove("out_of_memory")
         print("out_of_memory is left out: no cgroup with a limit of memory can be made here (it needs root)")
+    if "debugger" in names and why_no_debugger():
+        names.remove("debugger")
+        print("debugger is left out: " + why_no_debugger())
     trials = [Trial(arguments, number, names[number % len(names)]) for number in range(arguments.trials)]
     began = time.monotonic()
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(arguments.busy)]
