@@ -135,7 +135,7 @@ bool LinkState::StartPiece(PostedSend& send) {
   const uint64_t charge = limits_.Charge(bytes);
   if (sent_ + charge - acknowledged_ > limits_.window || !send.HasRoom()) return false;
 
-  Transfer* transfer = worker_->NewTransfer();
+  Transfer* transfer = worker_->transfers().New();
   MessageHeader& header = transfer->wire.header;
   header = MessageHeader();
   header.from = self_;
@@ -201,7 +201,7 @@ bool LinkState::ReportConsumed() {
   if (abandoned_ || !report_due() || peer_->state == PeerState::kFailed) return true;
   keeper_->WantConnection(*peer_);
   if (peer_->state != PeerState::kConnected) return false;
-  Transfer* transfer = worker_->NewTransfer();
+  Transfer* transfer = worker_->transfers().New();
   MessageHeader& header = transfer->wire.header;
   header = MessageHeader();
   header.flags = kCreditOnly;
@@ -373,7 +373,7 @@ LinkState::Delivery LinkState::StartReceive(PostedRecv& receive, const MessageHe
     stage.state = Stage::kFilling;
     target = stage.block.data.get();
   }
-  Transfer* transfer = worker_->NewTransfer();
+  Transfer* transfer = worker_->transfers().New();
   transfer->done = &LinkState::OnRecvDone;
   transfer->owner = &receive;
   transfer->index = index;

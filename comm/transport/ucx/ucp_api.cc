@@ -19,7 +19,8 @@ struct Variable {
 constexpr Variable kVariables[] = {
     {"UCX_HANDLE_ERRORS", "none"},  // no handlers for SIGSEGV and friends: the program's own stay
     {"UCX_ERROR_SIGNALS", ""},
-    {"UCX_MEM_EVENTS", "n"},  // no patching of mmap and brk: crashes under TSan, needed by no transport used here
+    {"UCX_DEBUG_SIGNO", "0"},  // nor for SIGHUP, which would not end the program then
+    {"UCX_MEM_EVENTS", "n"},   // no patching of mmap and brk: crashes under TSan, needed by no transport used here
     {"UCX_LOG_LEVEL", "warn"},
     {"UCX_VFS_ENABLE", "n"},  // no monitoring thread
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},

@@ -170,7 +170,7 @@ UcxTransport::~UcxTransport() {
   const runtime::Deadline deadline = runtime::Deadline::After(kCloseLimit);
   const auto settled = [this] {
     worker_->ReapClosed();
-    return worker_->closing() == 0 && worker_->transfers_under_way() == 0 && worker_->Settled();
+    return worker_->closing() == 0 && worker_->transfers().under_way() == 0 && worker_->Settled();
   };
   while (!settled()) {
     if (deadline.passed()) {
@@ -330,7 +330,7 @@ bool UcxTransport::Poll() {
 }
 
 bool UcxTransport::Active() const {
-  return pending_operations_ > 0 || looking_up_ > 0 || worker_->transfers_under_way() > 0 || !reports_due_.empty() ||
+  return pending_operations_ > 0 || looking_up_ > 0 || worker_->transfers().under_way() > 0 || !reports_due_.empty() ||
          !to_close_.empty() || worker_->closing() > 0;
 }
 
@@ -407,7 +407,7 @@ absl::Status UcxTransport::ConnectTo(Peer& peer, const std::string& text) {
     lost->keeper->FailPeer(*lost, ToStatus(used, status, text));
   };
   COHORT_ASSIGN_OR_RETURN(peer.endpoint, worker_->Connect(published->address, &peer.error_handler));
-  Transfer* transfer = worker_->NewTransfer();
+  Transfer* transfer = worker_->transfers().New();
   transfer->hello = hello;
   const ucs_status_t sent = worker_->SendHello(peer.endpoint, transfer);
   if (sent != UCS_OK && sent != UCS_INPROGRESS) return ToStatus(worker_->api(), sent, "greeting it");

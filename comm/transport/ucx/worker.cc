@@ -57,6 +57,19 @@ absl::Status SetOption(const UcpApi& api, ucp_config_t* config, const char* name
                              " refused " + name + "=" + value + ": " + api.ucs_status_string(status));
 }
 
+// UCX's callbacks for messages that arrive; `sink` is a MessageSink.
+ucs_status_t OnHello(void* sink, const void* header, size_t header_bytes, void*, size_t, const ucp_am_recv_param_t*) {
+  static_cast<MessageSink*>(sink)->OnHello(header, header_bytes);
+  return UCS_OK;
+}
+
+ucs_status_t OnMessage(void* sink, const void* header, size_t header_bytes, void* data, size_t bytes,
+                       const ucp_am_recv_param_t* parameters) {
+  const bool rendezvous = (parameters->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  const bool kept = static_cast<MessageSink*>(sink)->OnMessage(header, header_bytes, data, bytes, rendezvous);
+  return kept ? UCS_INPROGRESS : UCS_OK;
+}
+
 }  // namespace
 
 absl::Status ToStatus(const UcpApi& api, ucs_status_t status, const std::string& doing) {
@@ -140,7 +153,7 @@ absl::Status Worker::SetHandler(unsigned id, ucp_am_recv_callback_t callback) {
   handler.id = id;
   handler.flags = UCP_AM_FLAG_WHOLE_MSG;
   handler.cb = callback;
-  handler.arg = this;
+  handler.arg = sink_;
   const ucs_status_t status = api_.ucp_worker_set_am_recv_handler(worker_, &handler);
   return status == UCS_OK ? absl::OkStatus() : ToStatus(api_, status, "registering with UCX for messages");
 }
@@ -161,8 +174,8 @@ absl::Status Worker::Init(const WorkerOptions& options) {
   }
   status = api_.ucp_worker_get_efd(worker_, &descriptor_);
   if (status != UCS_OK) return ToStatus(api_, status, "asking UCX for a descriptor to sleep on");
-  COHORT_RETURN_IF_ERROR(SetHandler(kMessageId, &Worker::OnActiveMessage));
-  COHORT_RETURN_IF_ERROR(SetHandler(kHelloId, &Worker::OnHelloMessage));
+  COHORT_RETURN_IF_ERROR(SetHandler(kMessageId, &OnMessage));
+  COHORT_RETURN_IF_ERROR(SetHandler(kHelloId, &OnHello));
 
   ucp_address_t* address = nullptr;
   size_t length = 0;
@@ -252,42 +265,14 @@ void Worker::Leave() {
   context_ = nullptr;
 }
 
-Transfer* Worker::NewTransfer() {
-  if (free_ == nullptr) {
-    transfers_.push_back(std::make_unique<Transfer>());
-    free_ = transfers_.back().get();
-    free_->worker = this;
-  }
-  Transfer* transfer = std::exchange(free_, free_->next);
-  transfer->next = nullptr;
-  transfer->done = nullptr;
-  transfer->owner = nullptr;
-  transfer->index = 0;
-  return transfer;
-}
-
-void Worker::Release(Transfer* transfer) {
-  if (transfer->copy.data != nullptr) transfer->pool->Put(std::exchange(transfer->copy, {}));
-  transfer->next = std::exchange(free_, transfer);
-}
-
-ucs_status_t Worker::Started(Transfer* transfer, ucs_status_ptr_t request) {
-  if (UCS_PTR_IS_PTR(request)) {
-    ++under_way_;
-    return UCS_INPROGRESS;
-  }
-  Release(transfer);
-  return UCS_PTR_STATUS(request);
-}
-
 ucs_status_t Worker::SendHello(ucp_ep_h endpoint, Transfer* transfer) {
   ucp_request_param_t parameters = {};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   parameters.flags = UCP_AM_SEND_FLAG_EAGER;
-  parameters.cb.send = &Worker::OnSent;
+  parameters.cb.send = &Transfers::OnSent;
   parameters.user_data = transfer;
-  return Started(transfer, api_.ucp_am_send_nbx(endpoint, kHelloId, &transfer->hello, sizeof transfer->hello, nullptr,
-                                                0, &parameters));
+  return transfers_.Started(transfer, api_.ucp_am_send_nbx(endpoint, kHelloId, &transfer->hello, sizeof transfer->hello,
+                                                           nullptr, 0, &parameters));
 }
 
 ucs_status_t Worker::Send(ucp_ep_h endpoint, Transfer* transfer, const void* data, size_t bytes) {
@@ -296,46 +281,20 @@ ucs_status_t Worker::Send(ucp_ep_h endpoint, Transfer* transfer, const void* dat
   ucp_request_param_t parameters = {};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_FLAGS;
   parameters.flags = limits_.Eager(header.piece_bytes) ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
-  parameters.cb.send = &Worker::OnSent;
+  parameters.cb.send = &Transfers::OnSent;
   parameters.user_data = transfer;
-  return Started(transfer,
-                 api_.ucp_am_send_nbx(endpoint, kMessageId, &transfer->wire, header_bytes, data, bytes, &parameters));
+  return transfers_.Started(
+      transfer, api_.ucp_am_send_nbx(endpoint, kMessageId, &transfer->wire, header_bytes, data, bytes, &parameters));
 }
 
 ucs_status_t Worker::Receive(Transfer* transfer, void* descriptor, void* data, size_t bytes) {
   ucp_request_param_t parameters = {};
   parameters.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  parameters.cb.recv_am = &Worker::OnReceived;
+  parameters.cb.recv_am = &Transfers::OnReceived;
   parameters.user_data = transfer;
-  return Started(transfer, api_.ucp_am_recv_data_nbx(worker_, descriptor, data, bytes, &parameters));
+  return transfers_.Started(transfer, api_.ucp_am_recv_data_nbx(worker_, descriptor, data, bytes, &parameters));
 }
 
 void Worker::Discard(void* descriptor) { api_.ucp_am_data_release(worker_, descriptor); }
-
-void Worker::OnSent(void* request, ucs_status_t status, void* argument) {
-  auto* transfer = static_cast<Transfer*>(argument);
-  Worker* worker = transfer->worker;
-  worker->api_.ucp_request_free(request);
-  --worker->under_way_;
-  if (transfer->done != nullptr) transfer->done(transfer->owner, transfer, status);
-  worker->Release(transfer);
-}
-
-void Worker::OnReceived(void* request, ucs_status_t status, size_t, void* argument) {
-  OnSent(request, status, argument);
-}
-
-ucs_status_t Worker::OnHelloMessage(void* self, const void* header, size_t header_bytes, void*, size_t,
-                                    const ucp_am_recv_param_t*) {
-  static_cast<Worker*>(self)->sink_->OnHello(header, header_bytes);
-  return UCS_OK;
-}
-
-ucs_status_t Worker::OnActiveMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
-                                     const ucp_am_recv_param_t* parameters) {
-  auto* worker = static_cast<Worker*>(self);
-  const bool rendezvous = (parameters->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  return worker->sink_->OnMessage(header, header_bytes, data, bytes, rendezvous) ? UCS_INPROGRESS : UCS_OK;
-}
 
 }  // namespace cohort::comm::ucx

@@ -12,7 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cohort/comm/transport/ucx/buffer_pool.h"
+#include "cohort/comm/transport/ucx/transfers.h"
 #include "cohort/comm/transport/ucx/ucp_api.h"
 #include "cohort/comm/transport/ucx/wire.h"
 
@@ -20,26 +20,6 @@ namespace cohort::comm::ucx {
 
 // "Endpoint timeout" and so on, as a status about a peer.
 absl::Status ToStatus(const UcpApi& api, ucs_status_t status, const std::string& doing);
-
-// One UCX operation under way. Holds the header that UCX reads until the operation completes. Pooled by the worker.
-struct Transfer {
-  struct Wire {
-    MessageHeader header;
-    runtime::CallRecord record;
-  } wire;
-  Hello hello;
-
-  // Whom to tell: called once, from within Worker::Progress or Worker's own calls below, then the transfer is reused.
-  void (*done)(void* owner, Transfer* transfer, ucs_status_t status) = nullptr;
-  void* owner = nullptr;
-  size_t index = 0;  // the owner's own note
-  // Holds the data if they are not in the user's memory; goes back to `pool` at the end.
-  BufferPool::Block copy;
-  BufferPool* pool = nullptr;
-
-  class Worker* worker = nullptr;
-  Transfer* next = nullptr;
-};
 
 // Receives messages. Called from within Worker::Progress; must not call Progress.
 class MessageSink {
@@ -104,7 +84,7 @@ class Worker {
   // Leaves the worker to the end of the process instead of destroying it.
   void Leave();
 
-  Transfer* NewTransfer();
+  Transfers& transfers() { return transfers_; }
   // Sends `transfer->hello`; results as Send.
   ucs_status_t SendHello(ucp_ep_h endpoint, Transfer* transfer);
   // Sends wire.header (and the record when flagged) and `data`. Returns UCS_OK when it was finished at once (`done` is
@@ -114,23 +94,14 @@ class Worker {
   ucs_status_t Receive(Transfer* transfer, void* descriptor, void* data, size_t bytes);
   // Gives up an announced piece; its sender takes it for delivered.
   void Discard(void* descriptor);
-  // Transfers whose `done` has not been called.
-  size_t transfers_under_way() const { return under_way_; }
 
  private:
   Worker(const UcpApi& api, MessageSink* sink) : api_(api), sink_(sink) {}
   absl::Status Init(const WorkerOptions& options);
   absl::Status Configure(const WorkerOptions& options, ucp_config_t* config);
   absl::Status MakeContext(const WorkerOptions& options);
+  // UCX calls the sink with messages of this number.
   absl::Status SetHandler(unsigned id, ucp_am_recv_callback_t callback);
-  ucs_status_t Started(Transfer* transfer, ucs_status_ptr_t request);
-  void Release(Transfer* transfer);
-  static ucs_status_t OnHelloMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
-                                     const ucp_am_recv_param_t* parameters);
-  static ucs_status_t OnActiveMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
-                                      const ucp_am_recv_param_t* parameters);
-  static void OnSent(void* request, ucs_status_t status, void* transfer);
-  static void OnReceived(void* request, ucs_status_t status, size_t bytes, void* transfer);
 
   const UcpApi& api_;
   MessageSink* const sink_;
@@ -142,9 +113,7 @@ class Worker {
   uint64_t socket_bytes_ = 0;
   std::vector<void*> closing_;
   void* flush_ = nullptr;  // of Settled()
-  std::vector<std::unique_ptr<Transfer>> transfers_;
-  Transfer* free_ = nullptr;
-  size_t under_way_ = 0;
+  Transfers transfers_{api_};
 };
 
 }  // namespace cohort::comm::ucx

@@ -31,6 +31,15 @@ class UcxTransfer : public testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Wire, UcxTransfer, testing::Bool(),
                          [](const auto& info) { return std::string(info.param ? "AsOverRdma" : "Stream"); });
 
+// By default UCX catches SIGHUP, for debugging: a rank whose terminal is gone would live on.
+TEST_P(UcxTransfer, ARankStillDiesOfSighup) {
+  const std::vector<int> codes = RunRanks(1, [](UcxRank&) -> std::string {
+    raise(SIGHUP);
+    return "it lives on";
+  });
+  EXPECT_EQ(codes, std::vector<int>{128 + SIGHUP});
+}
+
 std::vector<uint8_t> Pattern(size_t bytes, uint64_t seed) {
   std::vector<uint8_t> data(bytes);
   uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
