@@ -13,8 +13,11 @@
 namespace cohort::comm::nccl {
 
 NcclDevice::~NcclDevice() {
-  Deregister();
-  ForgetIssued();
+  if (communicator_ != nullptr && communicator_->get() != nullptr && !stopping_) {
+    const runtime::MutexLock lock(IssuerOf(ordinal_));
+    registrations_.ReleaseAll(*context_.nccl, communicator_->get());
+  }
+  turn_.Forget();
   while (stopping_ && !Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
   Keep(scratch_);
   FreeKept();
@@ -170,26 +173,6 @@ absl::Status NcclDevice::Enqueue(std::span<const IssuedCall> calls, runtime::Dea
   return NcclIssue(this, calls, deadline).Run();
 }
 
-absl::Status NcclDevice::KeepOrder(cudaStream_t stream) const {
-  const NcclPool::Issued& issued = context_.pool->issued(ordinal_);
-  if (issued.device == nullptr || issued.device == this || !context_.guards_order) [[likely]]
-    return absl::OkStatus();
-  return context_.cuda->ToStatus(context_.cuda->cudaStreamWaitEvent(stream, issued.event, 0),
-                                 "ordering the calls of two communicators");
-}
-
-void NcclDevice::NoteIssued(cudaEvent_t event) { context_.pool->issued(ordinal_) = {this, event}; }
-
-void NcclDevice::ForgetIssued(cudaEvent_t event) {
-  NcclPool::Issued& issued = context_.pool->issued(ordinal_);
-  if (issued.event == event) issued = {};
-}
-
-void NcclDevice::ForgetIssued() {
-  NcclPool::Issued& issued = context_.pool->issued(ordinal_);
-  if (issued.device == this) issued = {};
-}
-
 absl::Status NcclDevice::Check() {
   if (communicator_ == nullptr || stopping_) return absl::OkStatus();
   return communicator_->Check().status();
@@ -246,36 +229,14 @@ absl::Status NcclDevice::Settle(runtime::Deadline deadline, const std::string& d
 }
 
 absl::Status NcclDevice::Register(void* data, size_t bytes, runtime::Deadline deadline) {
-  if (communicator_ == nullptr || bytes == 0) return absl::OkStatus();
-  const NcclApi& nccl = *context_.nccl;
-  const bool window = nccl.ncclCommWindowRegister != nullptr && nccl.ncclCommWindowDeregister != nullptr;
-  if (!window && (nccl.ncclCommRegister == nullptr || nccl.ncclCommDeregister == nullptr)) return absl::OkStatus();
-  constexpr int kSymmetric = 1;  // NCCL_WIN_COLL_SYMMETRIC
+  if (communicator_ == nullptr || bytes == 0 || !Registrations::Possible(*context_.nccl)) return absl::OkStatus();
   const std::string doing = "registering device memory";
   COHORT_RETURN_IF_ERROR(Settle(deadline, doing));  // after a split, which NCCL may still be at
-  Registration& made = registrations_.emplace_back(Registration{nullptr, window});
   {
     const runtime::MutexLock lock(IssuerOf(ordinal_));
-    const ncclResult_t result =
-        window ? nccl.ncclCommWindowRegister(communicator_->get(), data, bytes, &made.handle, kSymmetric)
-               : nccl.ncclCommRegister(communicator_->get(), data, bytes, &made.handle);
-    settling_ = result == ncclInProgress;
-    if (absl::Status status = nccl.ToStatus(result, communicator_->get(), doing); !status.ok()) {
-      registrations_.pop_back();
-      return status;
-    }
+    COHORT_ASSIGN_OR_RETURN(settling_, registrations_.Add(*context_.nccl, communicator_->get(), data, bytes, doing));
   }
   return Settle(deadline, doing);
-}
-
-void NcclDevice::Deregister() {
-  if (communicator_ == nullptr || communicator_->get() == nullptr || stopping_) return;
-  const runtime::MutexLock lock(IssuerOf(ordinal_));
-  for (const Registration& made : registrations_) {
-    if (made.handle == nullptr) continue;  // memory of a kind that NCCL has no window for
-    (void)(made.window ? context_.nccl->ncclCommWindowDeregister(communicator_->get(), made.handle)
-                       : context_.nccl->ncclCommDeregister(communicator_->get(), made.handle));
-  }
 }
 
 }  // namespace cohort::comm::nccl

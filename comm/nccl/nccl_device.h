@@ -2,7 +2,6 @@
 // on first use.
 #pragma once
 
-#include <deque>
 #include <memory>
 #include <span>
 #include <string>
@@ -11,9 +10,11 @@
 
 #include "absl/status/status.h"
 #include "cohort/comm/cuda/cuda_api.h"
+#include "cohort/comm/nccl/launch_turn.h"
 #include "cohort/comm/nccl/library/nccl_agreement.h"
 #include "cohort/comm/nccl/library/nccl_pool.h"
 #include "cohort/comm/nccl/nccl_calls.h"
+#include "cohort/comm/nccl/registrations.h"
 #include "cohort/comm/provider/provider.h"
 
 namespace cohort::comm::nccl {
@@ -45,7 +46,10 @@ class NcclDevice {
  public:
   // `index`: k, of the device group; `ordinal`: CUDA's number of the device in this process.
   NcclDevice(const NcclContext* context, int index, int ordinal)
-      : context_(*context), index_(index), ordinal_(ordinal) {}
+      : context_(*context),
+        index_(index),
+        ordinal_(ordinal),
+        turn_(context->cuda, context->pool.get(), ordinal, context->guards_order) {}
   // Keeps the communicator of a group that ended in order for a later one. Otherwise Stop was called before.
   ~NcclDevice();
   NcclDevice(const NcclDevice&) = delete;
@@ -71,14 +75,7 @@ class NcclDevice {
   // Puts the call, or a batch of them, on its stream (nccl_issue.h). NCCL has done so when this returns. Prepared, none
   // staged; the device is current.
   absl::Status Enqueue(std::span<const IssuedCall> calls, runtime::Deadline deadline);
-  // The launch-order guard (launch_order.h). Before a call is launched: its stream waits for the device's last call of
-  // another communicator. Afterwards: the call whose end `event` tells was the device's last one.
-  absl::Status KeepOrder(cudaStream_t stream) const;
-  void NoteIssued(cudaEvent_t event);
-  // The call of `event` is over: nobody need wait for it.
-  void ForgetIssued(cudaEvent_t event);
-  // Nobody waits for this communicator's calls any more: it has failed.
-  void ForgetIssued();
+  LaunchTurn& turn() { return turn_; }
   // NCCL's asynchronous error.
   absl::Status Check();
   // Makes the communicator of the child group of a split, if the library can. Called on all members; waits until NCCL
@@ -104,7 +101,6 @@ class NcclDevice {
   absl::StatusOr<Decision> AgreeOn(const NcclPool::Named& idle, const NcclPool::Named& revoked,
                                    runtime::Deadline deadline);
   absl::Status Make(const Decision& decision, NcclCommunicator* revoked);
-  void Deregister();
   CallTarget Target();
   // Device memory that NCCL may use until it is Stopped; null: none.
   void Keep(void* memory) {
@@ -125,12 +121,8 @@ class NcclDevice {
   std::string staged_;
   SharedCommunicator communicator_;
   void* scratch_ = nullptr;  // for barriers
-  struct Registration {
-    void* handle;
-    bool window;
-  };
-  std::deque<Registration>
-      registrations_;  // NCCL may fill in a handle some time after the call: they keep their places
+  LaunchTurn turn_;
+  Registrations registrations_;
   std::vector<std::pair<void*, cudaStream_t>> temporaries_;  // CallTarget::temporaries
   std::vector<void*> kept_;                                  // until NCCL has stopped
   cuda::ReductionKernels* kernels_ = nullptr;

@@ -100,7 +100,7 @@ absl::StatusOr<ncclResult_t> NcclIssue::RunStage() {
 
 absl::Status NcclIssue::KeepOrder() {
   for (const IssuedCall& each : calls_) {
-    if (!each.captured) COHORT_RETURN_IF_ERROR(device_.KeepOrder(static_cast<cudaStream_t>(each.call->stream)));
+    if (!each.captured) COHORT_RETURN_IF_ERROR(device_.turn().Await(static_cast<cudaStream_t>(each.call->stream)));
   }
   return absl::OkStatus();
 }
@@ -139,7 +139,7 @@ absl::Status NcclIssue::Record() {
     const cudaError_t recorded = cuda.cudaEventRecord(each.event, static_cast<cudaStream_t>(each.call->stream));
     if (recorded != cudaSuccess) [[unlikely]]
       return cuda.ToStatus(recorded, std::string(name()));
-    if (!each.captured) device_.NoteIssued(each.event);
+    if (!each.captured) device_.turn().NoteIssued(each.event);
   }
   return absl::OkStatus();
 }

@@ -70,7 +70,7 @@ bool NcclLane::FinishDone() {
     }
     if (queue_.empty()) earliest_deadline_ = kNever;
     // Over: nobody need wait for it, and its event may be recorded next in a graph, where no other stream may wait.
-    device_.ForgetIssued(operation->event);
+    device_.turn().Forget(operation->event);
     operation->Finish(black_box_, absl::OkStatus());
     moved = true;
   }

@@ -10,7 +10,7 @@
 #include "cohort/comm/cuda/device.h"
 #include "cohort/comm/nccl/launch_order.h"
 #include "cohort/comm/nccl/nccl_lane.h"
-#include "cohort/comm/nccl/staged_calls.h"
+#include "cohort/comm/nccl/staging.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/segment/black_box.h"
 
@@ -41,8 +41,8 @@ class NcclProvider final : public Provider {
   void Fail(const absl::Status& status) override;
   const runtime::CallRecord* Pending() const override;
   bool WaitsIn(uint64_t sequence) const override {
-    if (staging_ != nullptr && !IsPointToPoint(staging_->request.kind) &&
-        staging_->record.signature.sequence == sequence) {
+    const AcceptedCall* const staged = staging_.call();
+    if (staged != nullptr && !IsPointToPoint(staged->request.kind) && staged->record.signature.sequence == sequence) {
       return true;
     }
     return std::any_of(lanes_.begin(), lanes_.end(), [=](const auto& lane) { return lane->WaitsIn(sequence); });
@@ -55,7 +55,6 @@ class NcclProvider final : public Provider {
   absl::Status CheckDevice(int ordinal, std::string_view doing) const;
   NcclLane& LaneOf(int ordinal);
   int IndexOf(int ordinal) const;
-  StagedCalls* StagedOf(const NcclLane& lane);
   // The call is on its stream, or it is left to BatchEnd (*later).
   absl::Status Start(NcclLane& lane, NcclOperation* operation, bool* later);
   absl::Status StartBatch(NcclLane& lane, std::span<NcclOperation* const> operations);
@@ -64,9 +63,6 @@ class NcclProvider final : public Provider {
   absl::Status StartStaged(NcclLane& lane, const AcceptedCall& call);
   // Whether the call goes through host memory where nothing forces it, as far as that is agreed on.
   bool KnownToBeStaged(int index, const CollectiveRequest& request) const;
-  // Why a staged call is refused while another one is under way.
-  static absl::Status Nested(CollectiveKind kind);
-  bool Capturing(void* stream) const;
   absl::Status CheckCapture(NcclLane& lane, const AcceptedCall& call) const;
   absl::Status Drive(const std::function<bool()>& done, runtime::Deadline deadline, const std::string& doing);
   absl::Status DriveOn(runtime::Deadline deadline, const std::string& doing);
@@ -77,11 +73,9 @@ class NcclProvider final : public Provider {
 
   const GroupContext* const group_;
   const int devices_;  // that CUDA shows this process
-  const decltype(NcclOptions::make_host_provider) make_host_;
   NcclContext context_;
-  std::vector<std::unique_ptr<NcclLane>> lanes_;      // in the order of first use
-  std::vector<std::unique_ptr<StagedCalls>> staged_;  // by lane; null where not needed
-  const AcceptedCall* staging_ = nullptr;             // the call that is being staged
+  std::vector<std::unique_ptr<NcclLane>> lanes_;  // in the order of first use
+  Staging staging_;
   bool batching_ = false;
   std::vector<std::pair<NcclLane*, NcclOperation*>> batch_;
   absl::Status status_;
@@ -90,9 +84,25 @@ class NcclProvider final : public Provider {
   bool ended_ = false;  // after status_: nothing runs any more, and all works have ended
 };
 
+namespace {
+
+bool Capturing(const cuda::CudaApi& cuda, void* stream) {
+  if (stream == nullptr) return false;  // the default stream can't be captured
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cuda.cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess &&
+         status != cudaStreamCaptureStatusNone;
+}
+
+}  // namespace
+
 NcclProvider::NcclProvider(const GroupContext* group, const NcclApi* nccl, const cuda::CudaApi* cuda, int devices,
                            std::string why, const NcclOptions& options)
-    : group_(group), devices_(devices), make_host_(options.make_host_provider) {
+    : group_(group),
+      devices_(devices),
+      staging_(group, cuda, options.make_host_provider,
+               [this](const std::function<bool()>& done, runtime::Deadline deadline) {
+                 return Drive(done, deadline, "staging in host memory");
+               }) {
   context_.group = group;
   context_.nccl = nccl;
   context_.cuda = cuda;
@@ -113,7 +123,7 @@ NcclProvider::~NcclProvider() {
     while (!Stopped()) std::this_thread::sleep_for(std::chrono::microseconds(200));  // bounded
     for (const auto& lane : lanes_) lane->FinishAll(LastWords(*lane));
   }
-  staged_.clear();
+  staging_.Clear();
   lanes_.clear();
 }
 
@@ -139,7 +149,6 @@ NcclLane& NcclProvider::LaneOf(int ordinal) {
   if (index < lanes_.size()) [[likely]]
     return *lanes_[index];
   lanes_.push_back(std::make_unique<NcclLane>(&context_, static_cast<int>(lanes_.size()), ordinal));
-  staged_.emplace_back();
   return *lanes_.back();
 }
 
@@ -153,13 +162,13 @@ absl::StatusOr<ServicePlan> NcclProvider::Choose(const CollectiveRequest& reques
   // Said before the call counts: it is this rank's alone, and the group goes on.
   COHORT_RETURN_IF_ERROR(CheckDevice(request.device, Name(request.kind)));
   const bool by_host = !forced_algorithm.empty();
-  if (by_host && make_host_ == nullptr) {
+  if (by_host && !staging_.possible()) {
     return absl::UnimplementedError(std::string(Name(request.kind)) +
                                     " can't be forced to be staged: copy to host memory first");
   }
   const int index = IndexOf(request.device);
-  if (staging_ != nullptr && (by_host || KnownToBeStaged(index, request))) [[unlikely]]
-    return Nested(request.kind);
+  if (staging_.call() != nullptr && (by_host || KnownToBeStaged(index, request))) [[unlikely]]
+    return Staging::Nested(request.kind);
   ServicePlan plan;
   plan.pieces = by_host ? kByHost : kByNccl;
   plan.tuning = by_host ? kHostTag + static_cast<uint64_t>(index) : DeviceTag(index);
@@ -170,15 +179,6 @@ bool NcclProvider::KnownToBeStaged(int index, const CollectiveRequest& request) 
   const auto place = static_cast<size_t>(index);
   return place < lanes_.size() && lanes_[place]->device().prepared() &&
          !lanes_[place]->device().WhyStaged(request).empty();
-}
-
-// Its stages are in use, and who waits below us on the stack can't go on before this call is done: peers that are to
-// come to that call first would never get there.
-absl::Status NcclProvider::Nested(CollectiveKind kind) {
-  return absl::FailedPreconditionError(
-      std::string(Name(kind)) +
-      " would go through host memory, as a call of the group does that is still under way, and comes from inside that "
-      "one: wait for the first call before anything that calls back makes others");
 }
 
 std::string NcclProvider::Explain(const CollectiveRequest& request) {
@@ -202,13 +202,6 @@ std::string NcclProvider::Explain(const CollectiveRequest& request) {
 runtime::Work NcclProvider::Refuse(const AcceptedCall& call, const absl::Status& status) {
   group_->runtime->segment().black_box().Finish(call.ticket, runtime::CallState::kFailed);
   return runtime::Work::Finished(status);
-}
-
-bool NcclProvider::Capturing(void* stream) const {
-  if (stream == nullptr) return false;  // the default stream can't be captured
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  return context_.cuda->cudaStreamIsCapturing(static_cast<cudaStream_t>(stream), &status) == cudaSuccess &&
-         status != cudaStreamCaptureStatusNone;
 }
 
 runtime::Work NcclProvider::Launch(const AcceptedCall& call) {
@@ -261,7 +254,7 @@ absl::Status NcclProvider::Start(NcclLane& lane, NcclOperation* operation, bool*
   const runtime::Deadline deadline = runtime::Deadline::After(call.timeout);
   const auto stream = static_cast<cudaStream_t>(call.stream);
   const bool by_host = call.service.pieces == kByHost && group_->size > 1;
-  operation->captured = Capturing(call.stream);
+  operation->captured = Capturing(*context_.cuda, call.stream);
   if (operation->captured && group_->size > 1) COHORT_RETURN_IF_ERROR(CheckCapture(lane, call));
   if (lane.device().preparing()) [[unlikely]] {
     return absl::FailedPreconditionError(
@@ -324,30 +317,13 @@ absl::Status NcclProvider::StartBatch(NcclLane& lane, std::span<NcclOperation* c
 }
 
 absl::Status NcclProvider::StartStaged(NcclLane& lane, const AcceptedCall& call) {
-  StagedCalls* staged = StagedOf(lane);
-  if (staged == nullptr || batching_) {
+  if (!staging_.possible() || batching_) {
     return absl::UnimplementedError(std::string(Name(call.request.kind)) + (batching_ ? " in a batch" : "") +
                                     " does not go through host memory; " + lane.device().WhyStaged(call.request));
   }
-  // Choose refuses it where it can know; not where what the members have was only agreed on since.
-  if (staging_ != nullptr) return Nested(call.request.kind);
-  staging_ = &call;
-  const absl::Status status = staged->Run(call);
-  staging_ = nullptr;
-  return status;
-}
-
-StagedCalls* NcclProvider::StagedOf(const NcclLane& lane) {
-  const auto found = std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& each) { return each.get() == &lane; });
-  const auto index = static_cast<size_t>(found - lanes_.begin());
-  std::unique_ptr<StagedCalls>& staged = staged_[index];
-  if (staged != nullptr || make_host_ == nullptr) return staged.get();
-  const auto drive = [this](const std::function<bool()>& done, runtime::Deadline deadline) {
-    return Drive(done, deadline, "staging in host memory");
-  };
-  const auto make = [this, index](bool messages) { return make_host_(messages, static_cast<int>(index)); };
-  staged = std::make_unique<StagedCalls>(group_, context_.cuda, (*found)->device().ordinal(), make, drive);
-  return staged.get();
+  // Choose refuses one inside another where it can know; not where what the members have was only agreed on since.
+  const int ordinal = lane.device().ordinal();
+  return staging_.Run(static_cast<size_t>(IndexOf(ordinal)), ordinal, call);
 }
 
 // Lets other operations of the process move while this one waits: peers may need them to come to their own call.
@@ -366,14 +342,12 @@ absl::Status NcclProvider::DriveOn(runtime::Deadline deadline, const std::string
 
 bool NcclProvider::Active() const {
   const auto busy = [](const auto& lane) { return !lane->empty(); };
-  const auto staging = [](const auto& staged) { return staged != nullptr && staged->Active(); };
   const bool stopping = !status_.ok() && !ended_;
-  return stopping || std::any_of(lanes_.begin(), lanes_.end(), busy) ||
-         std::any_of(staged_.begin(), staged_.end(), staging);
+  return stopping || std::any_of(lanes_.begin(), lanes_.end(), busy) || staging_.Active();
 }
 
 const runtime::CallRecord* NcclProvider::Pending() const {
-  if (staging_ != nullptr) return &staging_->record;
+  if (staging_.call() != nullptr) return &staging_.call()->record;
   const NcclOperation* oldest = nullptr;
   for (const auto& lane : lanes_) {
     if (!lane->empty() && (oldest == nullptr || lane->first()->started_ns < oldest->started_ns)) oldest = lane->first();
@@ -393,7 +367,7 @@ bool NcclProvider::Poll() {
   }
   bool moved = false;
   for (size_t i = 0; i < lanes_.size() && status_.ok(); ++i) {
-    if (staged_[i] != nullptr) moved = staged_[i]->Poll() || moved;
+    moved = staging_.Poll(i) || moved;
     if (lanes_[i]->empty()) continue;
     if (lanes_[i]->FinishDone()) {
       moved = true;
@@ -415,12 +389,10 @@ void NcclProvider::Fail(const absl::Status& status) {
   failed_.store(true, std::memory_order_release);
   // Works end when the abort has, in Poll: only then is their memory no longer used.
   for (const auto& lane : lanes_) {
-    lane->device().ForgetIssued();
+    lane->device().turn().Forget();
     lane->device().Stop();
   }
-  for (const auto& staged : staged_) {
-    if (staged != nullptr) staged->Fail(status);
-  }
+  staging_.Fail(status);
 }
 
 bool NcclProvider::Stopped() {

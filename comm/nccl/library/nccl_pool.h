@@ -15,7 +15,7 @@
 
 namespace cohort::comm::nccl {
 
-class NcclDevice;
+class LaunchTurn;
 class NcclIssue;
 
 using SharedCommunicator = std::shared_ptr<NcclCommunicator>;
@@ -56,9 +56,9 @@ class NcclPool {
   // The reduction kernels of a device, which is current; loaded when first asked for. Null: there are none.
   cuda::ReductionKernels* KernelsOf(const cuda::CudaApi& api, int device);
 
-  // The call that was put on a device last, for the launch-order guard (launch_order.h).
+  // The call that was put on a device last, for the launch-order guard (launch_turn.h). The reference stays valid.
   struct Issued {
-    const NcclDevice* device = nullptr;  // whose call it was; null: none, or gone
+    const LaunchTurn* turn = nullptr;  // whose call it was; null: none, or gone
     cudaEvent_t event = nullptr;
   };
   Issued& issued(int device) { return issued_[device]; }
