@@ -423,6 +423,7 @@ absl::Status MakeUnequalRequest(const CallArguments& arguments, const BlockLayou
 }
 
 absl::Status ApplyOptions(const CallOptions& options, Determinism default_level, CollectiveRequest* request) {
+  request->tag = options.tag;
   if (!Reduces(request->kind)) return absl::OkStatus();
   const auto invalid = [request](const std::string& text) {
     return absl::InvalidArgumentError(Text(Name(request->kind)) + At(request->site) + ": " + text);

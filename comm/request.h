@@ -45,6 +45,10 @@ struct CallOptions {
   const UserReduceOp* user_op = nullptr;
   // For CUDA buffers: the cudaStream_t that the operation is enqueued on. Null is the default stream.
   void* stream = nullptr;
+  // Says what the call moves, such as the bucket and the iteration of a gradient. It must be equal on all members, and
+  // is part of the signature: calls that agree in all but their tags fail as mismatches. Errors show its upper and
+  // lower 32 bits, "tag 7/3". 0 is shown as nothing.
+  uint64_t tag = 0;
 };
 
 // Says how a buffer of a variable-count call is cut into blocks: counts[r] elements from displacements[r] on are rank
@@ -84,6 +88,7 @@ struct CollectiveRequest {
 
   // A hash of the calls that this one was gathered from (comm/batch.h). 0: it is one call.
   uint64_t parts = 0;
+  uint64_t tag = 0;  // CallOptions::tag
 
   // Set for kinds that reduce (ApplyOptions).
   Determinism determinism = Determinism::kFast;
@@ -148,8 +153,8 @@ struct BatchedCall {
 // ignored.
 absl::Status MakeRequest(const CallArguments& arguments, int rank, int size, CollectiveRequest* request);
 
-// Completes the request of a kind that reduces. kInvalidArgument: the op doesn't go with the type, the memory or the
-// options. `default_level` is not kDefault.
+// Sets the tag, and completes the request of a kind that reduces. kInvalidArgument: the op doesn't go with the type,
+// the memory or the options. `default_level` is not kDefault.
 absl::Status ApplyOptions(const CallOptions& options, Determinism default_level, CollectiveRequest* request);
 
 // MakeRequest for the variable-count forms. It ignores a layout that the call does not use on this rank. It fills

@@ -39,7 +39,7 @@ bool GatheredCall::Add(const CollectiveRequest& request, const CallOptions& opti
   const auto size = static_cast<int64_t>(SizeOf(request.dtype));
   if ((count_ + request.count) * size > kGatheredBytes) return false;
   options_.timeout = std::min(options_.timeout, options.timeout);
-  parts_.push_back({request.in, request.out, request.count});
+  parts_.push_back({request.in, request.out, request.count, request.tag});
   count_ += request.count;
   return true;
 }
@@ -58,7 +58,7 @@ CollectiveRequest GatheredCall::Pack() {
     const size_t bytes = static_cast<size_t>(part.count) * size;
     if (bytes > 0) std::memcpy(to, part.in, bytes);
     to += bytes;
-    request.parts = Mix(request.parts, static_cast<uint64_t>(part.count) + 1);
+    request.parts = Mix(Mix(request.parts, static_cast<uint64_t>(part.count) + 1), part.tag);
   }
   request.in = request.out = memory_.get();
   request.in_place = true;

@@ -43,6 +43,7 @@ class GatheredCall {
     const void* in;
     void* out;
     int64_t count;
+    uint64_t tag;
   };
   CollectiveRequest first_;
   CallOptions options_;

@@ -58,7 +58,8 @@ class CallMemo {
   uint64_t last_id_ = 0;
 };
 
-// Fills all of `call` but what differs between repetitions: the buffers, and the record's number and signature.
+// Fills all of `call` but what differs between repetitions: the buffers, the tag, and the record's number and
+// signature.
 inline void FillFrom(const RememberedCall& known, AcceptedCall* call) {
   if (call->like == known.id) return;
   call->like = known.id;

@@ -84,11 +84,17 @@ void CallRecorder::Sign(const CollectiveRequest& request, const ServicePlan& ser
   signature->op = Reduces(request.kind) ? static_cast<uint8_t>(request.op) : 0;
   signature->determinism = Reduces(request.kind) ? static_cast<uint8_t>(request.determinism) : 0;
   signature->algorithm = service.algorithm;
-  signature->tuning = service.tuning ^ request.parts;
+  signature->tuning = service.tuning ^ request.parts ^ runtime::TagHash(request.tag);
+  record->tag = request.tag;
   record->user_op[0] = '\0';
   if (request.user_op != nullptr) [[unlikely]]
     FillUserOp(*request.user_op, record);
   Number(request, record);
+}
+
+void CallRecorder::Retag(uint64_t tag, runtime::CallRecord* record) {
+  record->signature.tuning ^= runtime::TagHash(record->tag) ^ runtime::TagHash(tag);
+  record->tag = tag;
 }
 
 void CallRecorder::Number(const CollectiveRequest& request, runtime::CallRecord* record) {

@@ -116,7 +116,8 @@ runtime::Work Group::Submit(const CallArguments& arguments, const CallOptions& o
   {
     runtime::EngineLock lock(runtime().engine());
     RememberedCall* known = memo_.Find(arguments, options);
-    work = known != nullptr && status_.ok() ? Repeat(*known, arguments) : SubmitNew(arguments, options, lock);
+    work =
+        known != nullptr && status_.ok() ? Repeat(*known, arguments, options.tag) : SubmitNew(arguments, options, lock);
   }
   if (!work.Done()) runtime().engine().Kick();
   return work;
@@ -131,13 +132,15 @@ runtime::Work Group::SubmitNew(const CallArguments& arguments, const CallOptions
   return SubmitValid(request, options, lock, &arguments);
 }
 
-runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& arguments) {
+runtime::Work Group::Repeat(RememberedCall& known, const CallArguments& arguments, uint64_t tag) {
   runtime().engine().PollWhileActive(this);
   Provider& provider = *known.provider;
   AcceptedCall& call = provider.NextCall();
   FillFrom(known, &call);
   if (known.in_bytes > 0) call.request.in = arguments.in.data;
   if (known.out_bytes > 0) call.request.out = arguments.out.data;
+  call.request.tag = tag;
+  if (call.record.tag != tag) CallRecorder::Retag(tag, &call.record);
   recorder_.Number(call.request, &call.record);
   provider.Post();
   call.ticket = runtime().segment().black_box().Start(call.record, &known.description);

@@ -112,7 +112,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   runtime::Work SubmitValid(const CollectiveRequest& request, const CallOptions& options,
                             const runtime::EngineLock& lock, const CallArguments* arguments = nullptr);
   runtime::Work SubmitNew(const CallArguments& arguments, const CallOptions& options, const runtime::EngineLock& lock);
-  runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments);
+  runtime::Work Repeat(RememberedCall& known, const CallArguments& arguments, uint64_t tag);
   // Ends all calls with `status`. `report`: where none was under way, Runtime::Finalize reports it, unless a call does.
   void FailHere(const absl::Status& status, bool report = true);
   // Tells the other members that the group has failed. `blamed`: a group rank, or -1.

@@ -69,11 +69,14 @@ std::optional<CallRecord> ReadSlot(const BlackBoxMemory* memory, const BlackBoxS
     const uint64_t start_ns = slot.start_ns.load(std::memory_order_relaxed);
     const uint64_t end_ns = slot.end_ns.load(std::memory_order_relaxed);
     const uint64_t state = slot.state.load(std::memory_order_relaxed);
+    const uint64_t tag = slot.tag.load(std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_acquire);
     if (version % 2 != 0 || slot.version.load(std::memory_order_relaxed) != version) continue;
     std::optional<CallRecord> record = ReadDescription(memory, description);
     if (!record.has_value()) continue;  // 512 calls have been made since
     record->signature.sequence = sequence;
+    record->signature.tuning ^= TagHash(record->tag) ^ TagHash(tag);  // the description is an earlier call's
+    record->tag = tag;
     record->wire_signature = wire_signature;
     record->start_ns = start_ns;
     record->end_ns = end_ns;
@@ -117,6 +120,7 @@ uint64_t BlackBoxWriter::Start(const CallRecord& record, CallDescription* descri
   slot.start_ns.store(clock_.Now(), std::memory_order_relaxed);
   slot.end_ns.store(0, std::memory_order_relaxed);
   slot.state.store(static_cast<uint64_t>(CallState::kStarted), std::memory_order_relaxed);
+  slot.tag.store(record.tag, std::memory_order_relaxed);
   slot.version.store(4 * ticket + 2, std::memory_order_release);
   memory_->tickets.store(ticket, std::memory_order_release);
   return ticket;

@@ -17,7 +17,7 @@ inline constexpr int kBlackBoxRecords = 512;  // a power of two
 struct BlackBoxMemory;  // its layout, in layout.h
 
 // The slot in which a box holds what the records of repeated calls have in common. Its owner renews it when a call
-// differs from the last user in more than its sequence and wire signature.
+// differs from the last user in more than its sequence, tag and wire signature.
 struct CallDescription {
   uint64_t id = 0;  // 0: not written yet
 };

@@ -35,6 +35,10 @@ std::string Printable(const char* text, size_t room) {
   return printable;
 }
 
+std::string TagText(uint64_t tag) {
+  return tag == 0 ? "" : "tag " + std::to_string(tag >> 32) + "/" + std::to_string(tag & 0xffffffffu);
+}
+
 template <size_t N>
 std::string_view NameIn(const std::string_view (&names)[N], uint16_t value) {
   return value < N ? names[value] : names[0];
@@ -51,7 +55,8 @@ bool IsPointToPoint(uint16_t kind) { return kind == kSend || kind == kRecv; }
 std::string DescribeCall(const CallRecord& record) {
   const CallSignature& call = record.signature;
   std::string text(CallKindName(call.kind));
-  if (call.kind == kBarrier || call.kind == kShrinkCall) return text + "()";
+  if (call.kind == kShrinkCall) return text + "()";
+  if (call.kind == kBarrier) return text + "(" + TagText(record.tag) + ")";
   text += "(";
   if (call.op != 0) text.append(ReduceOpName(call.op));
   if (call.op == kUserOp) text += ":" + Printable(record.user_op, sizeof record.user_op);
@@ -71,6 +76,7 @@ std::string DescribeCall(const CallRecord& record) {
   if (call.root >= 0) text += ", root " + std::to_string(call.root);
   if (call.kind == kSend) text += ", to " + std::to_string(record.peer);
   if (call.kind == kRecv) text += ", from " + std::to_string(record.peer);
+  if (record.tag != 0) text += ", " + TagText(record.tag);
   return text + ")";
 }
 

@@ -22,7 +22,7 @@ struct CallSignature {
   uint8_t op = 0;           // comm::ReduceOp, 0 where the call has none
   uint8_t determinism = 0;  // comm::Determinism, 0 where the call has no op
   uint16_t algorithm = 0;   // hash of the algorithm's kind and name
-  uint64_t tuning = 0;      // hash of the tuning table in force, and of the user function's name
+  uint64_t tuning = 0;      // hash of the tuning table in force, of the user function's name, and of the tag
 
   friend bool operator==(const CallSignature& a, const CallSignature& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
 };
@@ -64,6 +64,9 @@ inline uint64_t LengthIn(uint64_t with_length, uint64_t signature) {
   return ((with_length ^ signature) >> 1) * kInverse & ~(uint64_t{1} << 63);
 }
 
+// The part of CallSignature::tuning that stands for a call's tag. 0 for no tag.
+inline uint64_t TagHash(uint64_t tag) { return (tag ^ tag >> 32) * 0xda942042e4dd58b5u; }
+
 // The signature of an operation that follows others. It also says whether all earlier ones agreed. If a rank's wrong
 // call needed nothing from its peers, its next message to any of them reveals it.
 inline uint64_t ChainSignature(uint64_t earlier, uint64_t signature) {
@@ -88,8 +91,9 @@ struct CallRecord {
   int32_t group_rank = -1;  // rank of the caller in its group
   int32_t peer = -1;        // send/recv: the other side, as group rank
   int32_t group_size = 0;
+  uint64_t tag = 0;       // CallOptions::tag
   char user_op[16] = {};  // the user function's name, cut; NUL-terminated
-  char site[80] = {};     // "train.cc:88", the tail of the path when too long; NUL-terminated
+  char site[72] = {};     // "train.cc:88", the tail of the path when too long; NUL-terminated
 };
 static_assert(sizeof(CallRecord) == 192 && std::is_trivially_copyable_v<CallRecord>);
 

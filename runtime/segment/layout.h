@@ -14,7 +14,7 @@
 namespace cohort::runtime {
 
 inline constexpr uint64_t kSegmentMagic = 0x3147455354524843;  // "CHRTSEG1"
-inline constexpr uint32_t kSegmentVersion = 6;
+inline constexpr uint32_t kSegmentVersion = 7;
 inline constexpr uint64_t kPage = 4096;
 
 struct SegmentHeader {
@@ -38,8 +38,8 @@ struct DirectoryEntry {
 inline constexpr uint64_t kDeletedKey = ~uint64_t{0};
 inline constexpr uint32_t kDirectoryEntries = 16384;  // a power of two
 
-// A black box. Calls that differ only in number and time share a description, which is written once. A record refers to
-// it and is one line. It consists of words, so that a reader beside the writer is no data race.
+// A black box. Calls that differ only in number, tag and time share a description, which is written once. A record
+// refers to it and is one line. It consists of words, so that a reader beside the writer is no data race.
 //
 // A record's `version` is 4 * ticket + {1 being written, 2 started, 3 being finished, 4 finished}; 0: never used.
 struct alignas(64) BlackBoxSlot {
@@ -50,6 +50,7 @@ struct alignas(64) BlackBoxSlot {
   std::atomic<uint64_t> start_ns;
   std::atomic<uint64_t> end_ns;
   std::atomic<uint64_t> state;
+  std::atomic<uint64_t> tag;
 };
 static_assert(sizeof(BlackBoxSlot) == 64);
 // A whole CallRecord, of which the fields above don't count. `version` is 2 * generation, odd while it is written.

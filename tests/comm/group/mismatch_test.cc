@@ -30,9 +30,11 @@ struct Calls {
   std::vector<float> out = std::vector<float>(4096);
   std::vector<int32_t> integers = std::vector<int32_t>(4096);
 
-  Work AllReduce(Communicator& world, int64_t count, ReduceOp op = ReduceOp::kSum, const std::string& algorithm = "") {
+  Work AllReduce(Communicator& world, int64_t count, ReduceOp op = ReduceOp::kSum, const std::string& algorithm = "",
+                 uint64_t tag = 0) {
     CallOptions options;
     options.algorithm = algorithm;
+    options.tag = tag;
     return world.AllReduce(ConstBuffer(in.data(), count), Buffer(out.data(), count), op, options);
   }
 
@@ -91,6 +93,14 @@ std::vector<Mismatch> Mismatches() {
        [](Communicator& world, Calls& calls) { return calls.AllReduce(world, 16, ReduceOp::kMax); },
        all_reduce,
        {"sum", "max"}},
+      {"Tag",  // a repeated call
+       [](Communicator& world, Calls& calls) { return calls.AllReduce(world, 8, ReduceOp::kSum, "", 7ull << 32 | 3); },
+       [](Communicator& world, Calls& calls) { return calls.AllReduce(world, 8, ReduceOp::kSum, "", 8ull << 32 | 3); },
+       {"tag 7/3", "tag 8/3"}},
+      {"TagOfAnother",
+       [](Communicator& world, Calls& calls) { return calls.AllReduce(world, 4000, ReduceOp::kSum, "", 1); },
+       [](Communicator& world, Calls& calls) { return calls.AllReduce(world, 4000); },
+       {"tag 0/1", "4000)"}},
       {"GatherVCount",
        [](Communicator& world, Calls& calls) { return calls.GatherV(world, 17); },
        [](Communicator& world, Calls& calls) { return calls.GatherV(world, 16); },
