@@ -232,7 +232,7 @@ TEST(JobCommands, RefuseWhatTheyCanNotDo) {
                         Case{{"kill", "-9", "x"}, 2, "unknown option '-9'; use: dlaunch kill"},
                         Case{{"kill", "--now=maybe", "x"}, 2, "takes no value; use: dlaunch kill"},
                         Case{{"kill", "--", "job-zz"}, 1, "no job 'job-zz' runs on this machine"},
-                        Case{{"top", "--interval", "-5"}, 2, "--interval '-5': give seconds from 0"},
+                        Case{{"top", "--interval", "-5"}, 2, "--interval '-5': give a time up to a day"},
                         Case{{"top", "--interval", "1", "--interval", "2"}, 2, "--interval is given twice"},
                         Case{{"join", "--token=secret"}, 2, "unknown option '--token'; use: dlaunch join"},
                         Case{{"top", "--interval"}, 2, "--interval has no value; use: dlaunch top"},
