@@ -77,9 +77,10 @@ void JobCourse::AnnounceLoss(const std::vector<uint32_t>& ranks, const std::stri
   for (uint32_t rank : ranks) message.mutable_ranks_lost()->add_ranks(rank);
   message.mutable_ranks_lost()->set_text(text);
   parts_.outbox->Broadcast(std::move(message));
-  parts_.outbox->Add(RanksLost{text});
   MarkAllTold();
-  if (parts_.roster->plan().job().on_failure() != "continue") stop_due_ = time_.now() + kSettle;
+  if (parts_.roster->plan().job().on_failure() == "continue") return parts_.outbox->Add(RanksLost{text});
+  stop_due_ = time_.now() + kSettle;
+  first_loss_ = text;
 }
 
 void JobCourse::LoseRanksOf(uint32_t index, const std::string& text, TimePoint gone_at) {
@@ -124,6 +125,8 @@ void JobCourse::LetTimePass() {
     const v1::JobReport so_far = FindRootCause(*parts_.roster, parts_.failed_groups->failures(), stop_);
     const bool restarting =
         !stop_.has_value() && !parts_.preemption->ordered() && restarts_.MayRestart(so_far, parts_.members->Lacking());
+    const bool known = so_far.culprit_rank() >= 0 || !parts_.failed_groups->failures().empty();
+    parts_.outbox->Add(RanksLost{known ? so_far.headline() : first_loss_});
     StopAll(so_far.headline(), so_far.exit_code(), parts_.preemption->GraceLeft(), restarting);
   }
 }

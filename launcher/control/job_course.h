@@ -48,7 +48,8 @@ class JobCourse {
   void OnStopRequested(const StopRequested& request);
   // The rank's end is known.
   void RecordExit(const v1::RankExit& exit, TimePoint gone_at);
-  // All nodes are told of the loss; with on_failure "stop" the job stops soon.
+  // All nodes are told of the loss. With on_failure "continue" dlaunch is, too; else the job stops soon, and dlaunch is
+  // told the cause that is known by then: the first loss may be another's consequence.
   void AnnounceLoss(const std::vector<uint32_t>& ranks, const std::string& text);
   // The ranks of a lost node are lost too.
   void LoseRanksOf(uint32_t node, const std::string& text, TimePoint gone_at);
@@ -83,6 +84,7 @@ class JobCourse {
   TimePoint epoch_began_;
   std::optional<ReportedStop> stop_;
   std::optional<TimePoint> stop_due_;      // after a failure: when Stop is sent, should its cause be known
+  std::string first_loss_;                 // with that, in words
   std::optional<TimePoint> end_deadline_;  // after Stop: when we no longer wait for agents
   std::optional<TimePoint> restart_due_;   // while pausing
 };

@@ -95,7 +95,7 @@ struct Restart {
   v1::Restart restart;
   uint64_t number = 0;  // FromNode.number, as in the next four; 0 without standbys
 };
-// Ranks are lost, and all agents are told. The text names rank, node, pid and cause of each.
+// Ranks are lost, and the job goes on without them, or its agents are told to stop. The text names the cause.
 struct RanksLost {
   std::string text;
   uint64_t number = 0;

@@ -133,8 +133,8 @@ TEST(Ending, AKilledRankEndsTheJobAndIsNamed) {
     EXPECT_EQ(lost->ranks_lost().text(), "rank 3 (node1, pid 1003) killed by SIGKILL");
     EXPECT_THAT(lost->ranks_lost().ranks(), ::testing::ElementsAre(3u));
   }
-  EXPECT_THAT(job.losses(), ::testing::ElementsAre("rank 3 (node1, pid 1003) killed by SIGKILL"));  // dlaunch, once
   job.Pass(milliseconds(200));
+  EXPECT_THAT(job.losses(), ::testing::ElementsAre("rank 3 (node1, pid 1003) killed by SIGKILL"));  // dlaunch, once
   const v1::ToAgent* stop = job.Last(Driver::Of(0), v1::ToAgent::kStop);
   ASSERT_NE(stop, nullptr);
   EXPECT_EQ(stop->stop().grace_ms(), 2000u);

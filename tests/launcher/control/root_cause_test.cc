@@ -80,10 +80,13 @@ TEST_F(GroupFailures, ATimeoutIsExplainedByAnswersThatComeAfterIt) {
   for (const uint32_t rank : {1u, 0u, 2u}) job_.Exit(Exited(rank, 1));
   job_.Pass(seconds(1));
   EXPECT_EQ(job_.Count(Driver::Of(3), v1::ToAgent::kStop), 0);  // it would end what the answer tells of
+  EXPECT_TRUE(job_.losses().empty());                           // rank 1 is not the cause
   Answer(Call(1, 42, "barrier()", "a.cc:1"));
   Answer(Elsewhere(3, 7, "recv(float32, 4)", "b.cc:2"));
   job_.Pass(milliseconds(10));
   EXPECT_EQ(job_.Count(Driver::Of(3), v1::ToAgent::kStop), 1);
+  ASSERT_EQ(job_.losses().size(), 1u);
+  EXPECT_THAT(job_.losses()[0], HasSubstr("rank 3 never called barrier() at a.cc:1"));
   End();
   EXPECT_EQ(job_.report()->culprit_rank(), 3);
   EXPECT_THAT(job_.report()->headline(), HasSubstr("rank 3 never called barrier() at a.cc:1"));
