@@ -148,6 +148,19 @@ Work ReduceScatterV(comm::Communicator& group, ConstBuffer in, const comm::Block
   });
 }
 
+Work AllToAll(comm::Communicator& group, ConstBuffer in, Buffer out, std::source_location site) {
+  return Call(group, comm::CollectiveKind::kAllToAll, site, in, out,
+              [=, &group] { return group.AllToAll(in, out, OptionsOn(in, out), site); });
+}
+
+Work AllToAllV(comm::Communicator& group, ConstBuffer in, const comm::BlockLayout& in_blocks, Buffer out,
+               const comm::BlockLayout& out_blocks, std::source_location site) {
+  return Call(group, comm::CollectiveKind::kAllToAllV, site, in, out,
+              [=, &group, sends = KeptLayout(in_blocks), receives = KeptLayout(out_blocks)] {
+                return group.AllToAllV(in, sends.layout(), out, receives.layout(), OptionsOn(in, out), site);
+              });
+}
+
 CallObserver* ExchangeCallObserver(CallObserver* wanted) { return observer.exchange(wanted); }
 
 void NoteGroupEnd(const comm::Communicator& group) {

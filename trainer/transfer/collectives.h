@@ -41,5 +41,10 @@ runtime::Work ReduceScatter(comm::Communicator& group, comm::ConstBuffer in, com
 runtime::Work ReduceScatterV(comm::Communicator& group, comm::ConstBuffer in, const comm::BlockLayout& blocks,
                              comm::Buffer out, comm::ReduceOp op,
                              std::source_location site = std::source_location::current());
+runtime::Work AllToAll(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
+                       std::source_location site = std::source_location::current());
+runtime::Work AllToAllV(comm::Communicator& group, comm::ConstBuffer in, const comm::BlockLayout& in_blocks,
+                        comm::Buffer out, const comm::BlockLayout& out_blocks,
+                        std::source_location site = std::source_location::current());
 
 }  // namespace cohort::trainer

@@ -4,11 +4,12 @@
 //   ... one step ...
 //   std::puts(ledger.Table().c_str());
 //
-// B is the bytes of a call's whole vector: an all-gather's output, a reduce-scatter's input. The n ranks of its group
-// together send at least
+// B is the bytes of a call's whole vector: an all-gather's output, a reduce-scatter's input, the larger of an
+// all-to-all's two. The n ranks of its group together send at least
 //
 //   all-reduce                               2 (n - 1) B
 //   all-gather, reduce-scatter, broadcast      (n - 1) B
+//   all-to-all                                 (n - 1) B
 //
 // Algorithms for large vectors reach these figures; each rank sends an n-th of them. A step of n ranks, or of d ranks
 // that share P bytes of parameters and r replicas of them, sends
