@@ -1,8 +1,12 @@
 #include "cohort/trainer/autograd/activation_checkpoint.h"
 
+#include <map>
 #include <optional>
+#include <string>
 
 #include "cohort/trainer/autograd/autocast.h"
+#include "cohort/trainer/autograd/random_place.h"
+#include "cohort/trainer/autograd/random_states.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/torch.h"
 
@@ -12,75 +16,35 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A generator's lock is torch's own.
-class GeneratorLock {
- public:
-  explicit GeneratorLock(at::Generator& generator) : generator_(generator) { generator_.mutex().lock(); }
-  ~GeneratorLock() { generator_.mutex().unlock(); }
-  GeneratorLock(const GeneratorLock&) = delete;
-  GeneratorLock& operator=(const GeneratorLock&) = delete;
-
- private:
-  at::Generator& generator_;
+// The random numbers that a function draws: of torch's generators, of regions, and by place.
+struct RandomNumbers {
+  RandomStates generators;
+  std::map<std::string, RandomStates> regions;
+  RandomPlace place;
 };
 
-// The generators that a function may draw from: the CPU's and those of the devices of its inputs.
-class RandomStates {
+// While it lives, random numbers repeat; afterwards they go on from where they were.
+class RandomNumbersGuard {
  public:
-  static RandomStates Of(const std::vector<at::Tensor>& inputs) {
-    RandomStates states;
-    states.Add(at::kCPU);
-    for (const at::Tensor& input : inputs) {
-      if (input.defined() && input.is_cuda()) states.Add(input.device());
-    }
-    return states;
+  explicit RandomNumbersGuard(const RandomNumbers& again)
+      : generators_(again.generators), regions_before_(RegionStates()), place_(again.place) {
+    RestoreRegionStates(again.regions);
   }
-
-  // Now, on the same devices.
-  RandomStates Current() const {
-    RandomStates states;
-    for (const auto& [device, state] : states_) states.Add(device);
-    return states;
-  }
-
-  void Restore() const {
-    for (const auto& [device, state] : states_) {
-      at::Generator generator = at::globalContext().defaultGenerator(device);
-      const GeneratorLock lock(generator);
-      generator.set_state(state);
-    }
-  }
+  ~RandomNumbersGuard() { RestoreRegionStates(regions_before_); }
+  RandomNumbersGuard(const RandomNumbersGuard&) = delete;
+  RandomNumbersGuard& operator=(const RandomNumbersGuard&) = delete;
 
  private:
-  void Add(at::Device device) {
-    for (const auto& [known, state] : states_) {
-      if (known == device) return;
-    }
-    at::Generator generator = at::globalContext().defaultGenerator(device);
-    const GeneratorLock lock(generator);
-    states_.emplace_back(device, generator.get_state());
-  }
-
-  std::vector<std::pair<at::Device, at::Tensor>> states_;
-};
-
-// While it lives, generators go on from `states`; afterwards from where they were.
-class RandomStatesGuard {
- public:
-  explicit RandomStatesGuard(const RandomStates& states) : before_(states.Current()) { states.Restore(); }
-  ~RandomStatesGuard() { before_.Restore(); }
-  RandomStatesGuard(const RandomStatesGuard&) = delete;
-  RandomStatesGuard& operator=(const RandomStatesGuard&) = delete;
-
- private:
-  RandomStates before_;
+  RandomStatesGuard generators_;
+  std::map<std::string, RandomStates> regions_before_;
+  RandomPlaceGuard place_;
 };
 
 // Holds all that backward needs to run the function again.
 struct Recomputation : torch::CustomClassHolder {
   TensorFunction function;
   AutocastState autocast;
-  std::optional<RandomStates> random;
+  std::optional<RandomNumbers> random;
 };
 
 class CheckpointFunction : public torch::autograd::Function<CheckpointFunction> {
@@ -132,7 +96,7 @@ class CheckpointFunction : public torch::autograd::Function<CheckpointFunction> 
   static variable_list Recompute(const Recomputation& again, const variable_list& inputs) {
     const at::AutoGradMode grad(true);
     const AutocastStateGuard autocast(again.autocast);
-    std::optional<RandomStatesGuard> random;
+    std::optional<RandomNumbersGuard> random;
     if (again.random.has_value()) random.emplace(*again.random);
     return again.function(inputs);
   }
@@ -146,7 +110,9 @@ std::vector<at::Tensor> CheckpointedCall(TensorFunction function, const std::vec
   auto again = c10::make_intrusive<Recomputation>();
   again->function = std::move(function);
   again->autocast = CurrentAutocast();
-  if (options.preserve_rng_state) again->random = RandomStates::Of(inputs);
+  if (options.preserve_rng_state) {
+    again->random = RandomNumbers{RandomStates::Of(inputs), RegionStates(), random_place()};
+  }
   const at::Tensor anchor = at::empty({0}, at::kFloat).set_requires_grad(true);
   return CheckpointFunction::apply(again, anchor, at::TensorList(inputs));  // torch looks into no other list
 }

@@ -1,0 +1,37 @@
+// RandomPlace: where in training this thread is, for random numbers that are functions of a place and not of a
+// generator's state. They are the same on any mesh and in a recomputation.
+//
+//   set_random_place({.seed = seed, .step = step, .first_row = rank, .row_stride = ranks});   // before forward
+#pragma once
+
+#include <cstdint>
+
+namespace cohort::trainer {
+
+struct RandomPlace {
+  uint64_t seed = 0;  // the same on all ranks
+  int64_t step = 0;
+  int64_t micro_batch = 0;
+  // The rows of the whole batch that this rank computes: first_row, first_row + row_stride, ...
+  int64_t first_row = 0;
+  int64_t row_stride = 1;
+};
+
+// Sets or returns the calling thread's place. checkpoint() and its backward pass keep that of the first forward pass.
+// Schedules of several micro-batches set micro_batch before each forward pass.
+void set_random_place(const RandomPlace& place);
+RandomPlace random_place();
+
+// While it lives, the thread is at `place`; afterwards where it was.
+class [[nodiscard]] RandomPlaceGuard {
+ public:
+  explicit RandomPlaceGuard(const RandomPlace& place) : before_(random_place()) { set_random_place(place); }
+  ~RandomPlaceGuard() { set_random_place(before_); }
+  RandomPlaceGuard(const RandomPlaceGuard&) = delete;
+  RandomPlaceGuard& operator=(const RandomPlaceGuard&) = delete;
+
+ private:
+  RandomPlace before_;
+};
+
+}  // namespace cohort::trainer
