@@ -25,7 +25,7 @@ ROOMS = {
                  "agent/watch", "agent/rank", "agent", "spawn", "join", "nodes", "report", "metrics", "jobs", "front_end", "commands"),
     "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "parallel/replicate",
                 "parallel/zero", "parallel/fsdp", "parallel/tensor", "parallel/pipeline/schedule",
-                "parallel/pipeline", "adapter", "parallelize",
+                "parallel/pipeline", "torchshard", "adapter", "parallelize",
                 "compat", "data", "", "examples"),
 }
 # Folders that do not include each other: what they share lies above them, what joins them below.

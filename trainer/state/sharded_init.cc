@@ -4,7 +4,7 @@
 #include <cmath>
 #include <set>
 
-#include "cohort/trainer/base/wrapped_name.h"
+#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/deferred_init.h"
 #include "torch/torch.h"
 
@@ -67,7 +67,49 @@ void Fill(at::Tensor part, const std::string& name, int64_t begin, int64_t end, 
   }
 }
 
+// Calls run(first element in the whole, first element in the part, number of elements) for the runs of a box that lie
+// one behind the other in both.
+void ForEachRun(const Box& box, const std::vector<int64_t>& whole, const std::vector<int64_t>& part,
+                const std::function<void(int64_t, int64_t, int64_t)>& run) {
+  size_t inner = whole.size();  // dimensions from here on belong to a run
+  int64_t length = 1;
+  while (inner > 0) {
+    --inner;
+    length *= box.sizes[inner];
+    if (box.sizes[inner] != whole[inner] || box.sizes[inner] != part[inner]) break;
+  }
+  if (box.numel() == 0) return;
+  const auto place = [](const std::vector<int64_t>& index, const std::vector<int64_t>& offset,
+                        const std::vector<int64_t>& sizes) {
+    int64_t flat = 0;
+    for (size_t dim = 0; dim < sizes.size(); ++dim) flat = flat * sizes[dim] + offset[dim] + index[dim];
+    return flat;
+  };
+  std::vector<int64_t> index(whole.size(), 0);
+  for (;;) {
+    run(place(index, box.offset, whole), place(index, box.local, part), length);
+    size_t dim = inner;
+    while (dim > 0 && ++index[dim - 1] == box.sizes[dim - 1]) index[--dim] = 0;
+    if (dim == 0) return;
+  }
+}
+
 }  // namespace
+
+void InitPart(at::Tensor part, const Placement& placement, const std::string& name, uint64_t seed,
+              const InitRule& rule) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor row = part.reshape({-1});  // a copy where it is not contiguous
+  const std::vector<int64_t> sizes = part.sizes().vec();
+  TORCH_CHECK(sizes == placement.local_sizes(), "init_parameters: ", name, " has sizes ", part.sizes(),
+              " here, and its placement says ", at::IntArrayRef(placement.local_sizes()));
+  for (const Box& box : placement.boxes()) {
+    ForEachRun(box, placement.sizes(), sizes, [&](int64_t whole, int64_t own, int64_t length) {
+      Fill(row.narrow(0, own, length), name, whole, whole + length, seed, rule);
+    });
+  }
+  if (!part.is_contiguous()) part.copy_(row.view(part.sizes()));
+}
 
 std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
@@ -103,11 +145,9 @@ void init_parameters(torch::nn::Module& model, uint64_t seed, const InitRules& r
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
     TORCH_CHECK(HasData(item.value()), "init_parameters: parameter ", item.key(),
                 " was made under DeferredInit and has no memory; shard the module, or materialize() it");
-    at::Tensor parameter = item.value();
-    const std::string name = UnwrappedName(item.key());
-    const at::Tensor row = parameter.reshape({-1});  // a copy where it is not contiguous
-    Fill(row, name, 0, parameter.numel(), seed, rules(name, parameter.sizes().vec()));
-    if (!parameter.is_contiguous()) parameter.copy_(row.view(parameter.sizes()));
+    const std::shared_ptr<const Placement> placement = Placements().OrWhole(item.value());
+    const std::string name = NameInWhole(item.value(), item.key());
+    InitPart(item.value(), *placement, name, seed, rules(name, placement->sizes()));
   }
 }
 

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "cohort/trainer/placement/placement.h"
 #include "cohort/trainer/placement/sharded_module.h"
 #include "torch/nn/module.h"
 
@@ -43,9 +44,14 @@ InitRule LikeTorch(const std::string& name, const std::vector<int64_t>& sizes);
 // Initialises this rank's parts of all parameters of the outermost `model`. It sends nothing. All ranks call it alike,
 // because it gives modules their shards back (ShardedModule::Reshard).
 void init_parameters(ShardedModule& model, uint64_t seed, const InitRules& rules);
-// Initialises all parameters of `model`. If they are whole, the call is local. If fully_shard has sharded them, the
-// rules above apply. Throws c10::Error, naming the module, if only a module inside `model` is sharded.
+// Initialises all parameters of `model`, of cut ones this rank's part (placement_table.h). The call is local. If
+// fully_shard has sharded them, the rules above apply. Throws c10::Error, naming the module, if only a module inside
+// `model` is sharded.
 void init_parameters(torch::nn::Module& model, uint64_t seed, const InitRules& rules);
+
+// Initialises this rank's part of one parameter, a dense tensor of the placement's local sizes. Local.
+void InitPart(at::Tensor part, const Placement& placement, const std::string& name, uint64_t seed,
+              const InitRule& rule);
 
 // Returns four random numbers.
 std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);

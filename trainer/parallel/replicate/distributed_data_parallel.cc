@@ -37,10 +37,8 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
     : group_(group), options_(std::move(options)), module_(module) {
   RefuseShards();
   CheckSameParameters();
-  std::vector<at::Tensor> state = module_.parameters();
   buffers_ = module_.buffers();
-  state.insert(state.end(), buffers_.begin(), buffers_.end());
-  BroadcastTensors(group_, state, 0, "broadcasting rank 0's parameters and buffers");
+  BroadcastTensors(group_, State(), 0, "broadcasting rank 0's parameters and buffers");
 
   std::map<const void*, int> device_of;  // by tensor implementation
   int devices = 1;
@@ -62,7 +60,9 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
   std::vector<ReducedParameter> reduced;
   std::set<const void*> seen;  // a parameter that modules share is listed once for each
   for (const auto& item : module_.named_parameters()) {
-    if (!item.value().requires_grad() || !seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+    if (!item.value().requires_grad() || IsIgnored(item.value()) ||
+        !seen.insert(item.value().unsafeGetTensorImpl()).second)
+      continue;
     const auto found = device_of.find(item.value().unsafeGetTensorImpl());
     reduced.push_back({item.key(), item.value(), found == device_of.end() ? 0 : found->second});
     if (!options_.owners.empty()) reduced.back().owner = options_.owners.at(item.value().unsafeGetTensorImpl());
@@ -80,9 +80,24 @@ void DataParallelState::RefuseShards() const {
                         "shard it over a DeviceMesh of (replicas, shards) instead of wrapping it");
 }
 
+bool DataParallelState::IsIgnored(const at::Tensor& parameter) const {
+  return std::any_of(options_.ignored_parameters.begin(), options_.ignored_parameters.end(),
+                     [&](const at::Tensor& each) { return each.is_same(parameter); });
+}
+
+std::vector<at::Tensor> DataParallelState::State() const {
+  std::vector<at::Tensor> state;
+  for (const at::Tensor& parameter : module_.parameters()) {
+    if (!IsIgnored(parameter)) state.push_back(parameter);
+  }
+  state.insert(state.end(), buffers_.begin(), buffers_.end());
+  return state;
+}
+
 void DataParallelState::CheckSameParameters() {
   std::vector<std::string> lines;
   for (const auto& item : module_.named_parameters()) {
+    if (IsIgnored(item.value())) continue;
     lines.push_back(Describe(item.key(), item.value()) + (item.value().requires_grad() ? "" : " (frozen)"));
   }
   for (const auto& item : module_.named_buffers()) lines.push_back(Describe(item.key(), item.value()) + " (buffer)");
@@ -142,9 +157,8 @@ void DataParallelState::AfterJoin(const JoinIteration& last) {
   if (last.active_count() == group_.size()) return;
   // A rank that has only answered has no order of its own, so it could not be the root of a rebuild later on.
   if (reducer_->NeedsRebuild()) reducer_->Rebuild(last.lowest_active());
-  std::vector<at::Tensor> state = module_.parameters();
-  state.insert(state.end(), buffers_.begin(), buffers_.end());
-  BroadcastTensors(own_group(), state, last.lowest_active(), "sending the final model to ranks that had fewer inputs");
+  BroadcastTensors(own_group(), State(), last.lowest_active(),
+                   "sending the final model to ranks that had fewer inputs");
 }
 
 }  // namespace cohort::trainer

@@ -51,6 +51,10 @@ struct DistributedDataParallelOptions {
   bool static_graph = false;
   // The parts of the module and their devices. Parameters in no part belong to device index 0.
   std::vector<ModulePart> parts;
+  // Parameters of the module that this wrapper leaves alone: neither compared, sent nor averaged. For those that are
+  // cut over the ranks of the group by others (PyTorch's _ddp_params_and_buffers_to_ignore; torchshard's
+  // register_ddp_parameters_to_ignore returns them).
+  std::vector<at::Tensor> ignored_parameters = {};
   // Set by ShardedDataParallel: the rank that a parameter's gradient goes to, by tensor implementation. Empty: all
   // ranks.
   std::map<const void*, int> owners = {};
@@ -95,6 +99,9 @@ class DataParallelState : public Joinable {
   comm::Communicator& own_group() { return *device_groups_.front(); }
   void RefuseShards() const;
   void CheckSameParameters();
+  bool IsIgnored(const at::Tensor& parameter) const;
+  // The module's parameters without ignored ones, and its buffers.
+  std::vector<at::Tensor> State() const;
 
   comm::Communicator& group_;
   DistributedDataParallelOptions options_;

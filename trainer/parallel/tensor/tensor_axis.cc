@@ -1,0 +1,39 @@
+#include "cohort/trainer/parallel/tensor/tensor_axis.h"
+
+#include <utility>
+
+#include "c10/util/Exception.h"
+#include "cohort/trainer/transfer/tensor_call.h"
+
+namespace cohort::trainer {
+namespace {
+
+Axis AxisOf(comm::Communicator& group) {
+  return {.name = kTensorAxis, .size = group.size(), .rank = group.rank(), .group = &group};
+}
+
+}  // namespace
+
+TensorAxis::TensorAxis() : TensorAxis(Axis{.name = kTensorAxis}) {}
+
+TensorAxis::TensorAxis(Axis axis, TensorAxisOptions options)
+    : axis_(std::move(axis)), options_(options), sequence_length_(std::make_shared<int64_t>(0)) {
+  TORCH_CHECK(axis_.group != nullptr || axis_.size == 1, "TensorAxis: axis '", axis_.name, "' has no communicator");
+  TORCH_CHECK(axis_.group == nullptr || (axis_.group->size() == axis_.size && axis_.group->rank() == axis_.rank),
+              "TensorAxis: axis '", axis_.name, "' has ", axis_.size, " ranks, and its communicator is of others");
+  TORCH_CHECK(options_.chunks >= 1, "TensorAxis: chunks must be at least 1, got ", options_.chunks);
+  TORCH_CHECK(options_.sequence_dim >= 0, "TensorAxis: sequence_dim must not be negative, got ", options_.sequence_dim);
+}
+
+TensorAxis::TensorAxis(comm::Communicator& group, TensorAxisOptions options) : TensorAxis(AxisOf(group), options) {}
+
+int64_t TensorAxis::sequence_length(int64_t part) const {
+  const int64_t length = *sequence_length_ == 0 ? part * size() : *sequence_length_;
+  const int64_t own = ChunkSizes(length, size())[rank()];
+  TORCH_CHECK(own == part, "sequence parallelism: rank ", rank(), " of ", size(), " has ", part,
+              " places of the sequence, and its part of ", length, " is ", own,
+              "; TensorAxis::set_sequence_length says how long the whole is");
+  return length;
+}
+
+}  // namespace cohort::trainer

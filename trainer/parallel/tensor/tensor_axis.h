@@ -1,0 +1,67 @@
+// TensorAxis: the ranks among which the matrices of a layer are cut, and how layers use them.
+//
+//   TensorAxis axis(mesh->axis("tensor"), {.sequence_parallel = true, .chunks = 4});
+//   auto up = ColumnParallelLinear(ColumnParallelLinearOptions(1024, 4096), axis);
+//
+// Tensor parallelism: Shoeybi et al., "Megatron-LM" (2019). Sequence parallelism: Korthikanti et al., "Reducing
+// Activation Recomputation in Large Transformer Models" (2022).
+//
+//   without sequence parallelism    x whole ─► column ─► part of the features ─► row ─► all-reduce ─► y whole
+//   with it                         part of x ─► all-gather ─► column ─► row ─► reduce-scatter ─► part of y
+//
+// Both send the same bytes. With sequence parallelism, norms and dropout between the layers work on a part of the
+// sequence, which saves their activations.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/mesh/axis.h"
+
+namespace cohort::trainer {
+
+struct TensorAxisOptions {
+  // Between the layers each rank has a part of the sequence instead of all of it.
+  bool sequence_parallel = false;
+  // The dimension of activations that counts the sequence: 0 for [sequence, batch, features] as in Megatron, 1 for
+  // [batch, sequence, features]. It is cut as torch.chunk does. Used by sequence parallelism only.
+  int64_t sequence_dim = 0;
+  // Pieces into which layers cut their collectives, so that each moves while the product of another is computed. It
+  // needs RuntimeOptions::progress_thread. 1: collectives and products take turns.
+  int chunks = 1;
+};
+
+// A small value; copies refer to the same axis.
+class TensorAxis {
+ public:
+  // An axis of this rank alone: layers are then ordinary ones.
+  TensorAxis();
+  // `axis` must have a group unless its size is 1, and the group must outlive the layers. Throws c10::Error for options
+  // out of range.
+  explicit TensorAxis(Axis axis, TensorAxisOptions options = {});
+  // An axis named "tensor" of all ranks of `group`.
+  explicit TensorAxis(comm::Communicator& group, TensorAxisOptions options = {});
+
+  const Axis& axis() const { return axis_; }
+  comm::Communicator& group() const { return *axis_.group; }
+  int rank() const { return axis_.rank; }
+  int size() const { return axis_.size; }
+  const TensorAxisOptions& options() const { return options_; }
+  bool sequence_parallel() const { return options_.sequence_parallel && size() > 1; }
+
+  // Sets the length of the whole sequence for all copies of this axis. Needed where it is no multiple of size(): a part
+  // does not say how long the others are. The model's forward sets it, and 0 means that all parts are equal.
+  void set_sequence_length(int64_t length) const { *sequence_length_ = length; }
+  // Returns the whole sequence's length, where this rank has `part` of it. Throws c10::Error if `part` is no part of
+  // the length that was set.
+  int64_t sequence_length(int64_t part) const;
+
+ private:
+  Axis axis_;
+  TensorAxisOptions options_;
+  std::shared_ptr<int64_t> sequence_length_;
+};
+
+}  // namespace cohort::trainer

@@ -1,0 +1,193 @@
+#include "cohort/trainer/torchshard/convert.h"
+
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "cohort/trainer/base/wrapped_name.h"
+#include "cohort/trainer/parallel/tensor/cut_parameter.h"
+#include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/torchshard/distributed.h"
+#include "cohort/trainer/torchshard/layers.h"
+#include "cohort/trainer/transfer/tensor_call.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer::torchshard {
+namespace {
+
+std::string Joined(const std::string& prefix, const std::string& name) {
+  return prefix.empty() ? name : prefix + "." + name;
+}
+
+std::shared_ptr<nn::ParallelLinearImpl> Whole(const torch::nn::LinearImpl& layer) {
+  auto made = std::make_shared<nn::ParallelLinearImpl>(
+      nn::ParallelLinearOptions(layer.options.in_features(), layer.options.out_features()).bias(layer.options.bias()));
+  made->weight.set_data(layer.weight.detach());
+  if (layer.options.bias()) made->bias.set_data(layer.bias.detach());
+  return made;
+}
+
+std::shared_ptr<nn::ParallelEmbeddingImpl> Whole(const torch::nn::EmbeddingImpl& layer) {
+  nn::ParallelEmbeddingOptions options(layer.options.num_embeddings(), layer.options.embedding_dim());
+  if (layer.options.padding_idx().has_value()) options.padding_idx(*layer.options.padding_idx());
+  auto made = std::make_shared<nn::ParallelEmbeddingImpl>(options);
+  made->weight.set_data(layer.weight.detach());
+  return made;
+}
+
+// Options of torch's embedding that a cut one has not.
+bool Convertible(const torch::nn::LinearImpl&) { return true; }
+bool Convertible(const torch::nn::EmbeddingImpl& layer) {
+  return !layer.options.max_norm().has_value() && !layer.options.scale_grad_by_freq() && !layer.options.sparse();
+}
+
+// Converts torch's `Plain` layers and our `Parallel` ones of a model.
+template <typename Plain, typename Parallel>
+void Convert(torch::nn::Module& module, const std::string& prefix, ParallelDim dim, std::set<const void*>& seen,
+             Conversion& conversion) {
+  if (!seen.insert(&module).second) return;
+  if (auto* parallel = dynamic_cast<Parallel*>(&module)) {
+    if (parallel->options.dim().has_value()) return;
+    parallel->parallelize(dim);
+    conversion.converted.push_back(prefix.empty() ? "itself" : prefix);
+    return;
+  }
+  if (dynamic_cast<Plain*>(&module) != nullptr) {
+    conversion.not_converted.push_back(prefix.empty() ? "itself" : prefix);
+    return;
+  }
+  auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module);
+  size_t place = 0;
+  for (const auto& child : module.named_children()) {
+    const std::string name = Joined(prefix, child.key());
+    auto plain = std::dynamic_pointer_cast<Plain>(child.value());
+    if (sequential != nullptr && plain != nullptr && Convertible(*plain)) {
+      const auto made = Whole(*plain);
+      made->parallelize(dim);
+      *(sequential->begin() + static_cast<std::ptrdiff_t>(place)) = torch::nn::AnyModule(made);
+      module.replace_module(child.key(), std::static_pointer_cast<torch::nn::Module>(made));
+      conversion.converted.push_back(name);
+    } else {
+      Convert<Plain, Parallel>(*child.value(), name, dim, seen, conversion);
+    }
+    ++place;
+  }
+}
+
+// Gathers a cut parameter: the boxes of each rank come in its own order.
+at::Tensor Gathered(const at::Tensor& part, const Placement& placement) {
+  const TensorAxis& axis = distributed::get_axis();
+  std::vector<int64_t> counts;
+  for (int rank = 0; rank < axis.size(); ++rank) {
+    int64_t count = 1;
+    for (const int64_t size : placement.local_sizes({{axis.axis().name, rank}})) count *= size;
+    counts.push_back(count);
+  }
+  const at::Tensor flat = StartAllGather(part.detach().reshape({-1}), axis.group(), counts).Wait();
+  at::Tensor whole = at::empty(placement.sizes(), part.options().requires_grad(false));
+  int64_t begin = 0;
+  for (int rank = 0; rank < axis.size(); ++rank) {
+    const Coordinate at = {{axis.axis().name, rank}};
+    at::Tensor own = flat.narrow(0, begin, counts[rank]).view(placement.local_sizes(at));
+    for (const Box& box : placement.boxes(at)) {
+      at::Tensor from = own, to = whole;
+      for (size_t dim = 0; dim < box.sizes.size(); ++dim) {
+        from = from.narrow(static_cast<int64_t>(dim), box.local[dim], box.sizes[dim]);
+        to = to.narrow(static_cast<int64_t>(dim), box.offset[dim], box.sizes[dim]);
+      }
+      to.copy_(from);
+    }
+    begin += counts[rank];
+  }
+  return whole;
+}
+
+// Calls apply(name, tensor, placement) for the entries of `state`; placement is null for whole tensors.
+template <typename Apply>
+void ForEachEntry(const torch::nn::Module& model, const StateDict& state, Apply apply) {
+  const auto parameters = model.named_parameters();
+  for (const auto& item : state) {
+    const at::Tensor* parameter = parameters.find(item.key());
+    const auto placement = parameter == nullptr ? nullptr : Placements().Of(*parameter);
+    apply(item.key(), item.value(), placement != nullptr && !placement->whole() ? placement.get() : nullptr);
+  }
+}
+
+}  // namespace
+
+Conversion convert_parallel_linear(torch::nn::Module& model, ParallelDim dim) {
+  Conversion conversion;
+  std::set<const void*> seen;
+  Convert<torch::nn::LinearImpl, nn::ParallelLinearImpl>(model, "", dim, seen, conversion);
+  return conversion;
+}
+
+Conversion convert_parallel_embedding(torch::nn::Module& model, ParallelDim dim) {
+  Conversion conversion;
+  std::set<const void*> seen;
+  Convert<torch::nn::EmbeddingImpl, nn::ParallelEmbeddingImpl>(model, "", dim, seen, conversion);
+  return conversion;
+}
+
+std::vector<at::Tensor> register_ddp_parameters_to_ignore(torch::nn::Module& model) {
+  std::vector<at::Tensor> ignored;
+  comm::Communicator& replicas = distributed::get_replicas();
+  for (const at::Tensor& parameter : model.parameters()) {
+    const auto placement = Placements().Of(parameter);
+    if (placement == nullptr || placement->whole()) continue;
+    ignored.push_back(parameter);
+    if (replicas.size() == 1 || !parameter.requires_grad()) continue;
+    parameter.register_hook([&replicas](const at::Tensor& gradient) {
+      return StartAllReduce(gradient, replicas, comm::ReduceOp::kAvg).Wait();
+    });
+  }
+  return ignored;
+}
+
+StateDict state_dict(const torch::nn::Module& model) {
+  StateDict state;
+  for (const auto& item : model.named_parameters()) state.insert(item.key(), item.value().detach());
+  for (const auto& item : model.named_buffers()) state.insert(item.key(), item.value());
+  return state;
+}
+
+StateDict collect_state_dict(const torch::nn::Module& model, const StateDict& state) {
+  const at::NoGradGuard no_grad;
+  StateDict whole;
+  ForEachEntry(model, state, [&](const std::string& name, const at::Tensor& tensor, const Placement* placement) {
+    whole.insert(name, placement == nullptr ? tensor : Gathered(tensor, *placement));
+  });
+  return whole;
+}
+
+StateDict relocate_state_dict(const torch::nn::Module& model, const StateDict& whole) {
+  const at::NoGradGuard no_grad;
+  StateDict parts;
+  ForEachEntry(model, whole, [&](const std::string& name, const at::Tensor& tensor, const Placement* placement) {
+    if (placement == nullptr) {
+      parts.insert(name, tensor);
+      return;
+    }
+    at::Tensor part = at::empty(placement->local_sizes(), tensor.options());
+    CopyPart(part, *placement, tensor);
+    parts.insert(name, part);
+  });
+  return parts;
+}
+
+void load_state_dict(torch::nn::Module& model, const StateDict& state) {
+  const at::NoGradGuard no_grad;
+  auto parameters = model.named_parameters();
+  auto buffers = model.named_buffers();
+  for (const auto& item : state) {
+    at::Tensor* to = parameters.find(item.key());
+    if (to == nullptr) to = buffers.find(item.key());
+    TORCH_CHECK(to != nullptr, "load_state_dict: the model has no ", item.key());
+    TORCH_CHECK(to->sizes() == item.value().sizes(), "load_state_dict: ", item.key(), " has sizes ",
+                item.value().sizes(), ", and the model's has ", to->sizes(),
+                "; relocate_state_dict cuts whole parameters");
+    to->copy_(item.value());
+  }
+}
+
+}  // namespace cohort::trainer::torchshard

@@ -1,0 +1,41 @@
+#include "cohort/trainer/torchshard/cut_parameters.h"
+
+#include <utility>
+
+#include "cohort/trainer/parallel/tensor/cut_parameter.h"
+#include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/state/deferred_init.h"
+#include "cohort/trainer/torchshard/distributed.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer::torchshard {
+
+at::Tensor register_cut_parameter(torch::nn::Module& module, const std::string& name, std::vector<int64_t> whole,
+                                  int64_t cut) {
+  const Placement placement =
+      CutOver(distributed::get_axis(), std::move(whole), {.dim = static_cast<int>(cut)}, "parameter " + name);
+  at::Tensor parameter = module.register_parameter(name, torch::empty(placement.local_sizes()));
+  Placements().Add(parameter, placement);
+  return parameter;
+}
+
+void cut_parameter(at::Tensor parameter, int64_t cut) {
+  const at::NoGradGuard no_grad;
+  const Placement placement = CutOver(distributed::get_axis(), parameter.sizes().vec(), {.dim = static_cast<int>(cut)},
+                                      "a parameter of sizes " + c10::str(parameter.sizes()));
+  at::Tensor part = WithoutValues(placement.local_sizes(), parameter.options().requires_grad(false));
+  if (HasData(parameter)) CopyPart(part, placement, parameter.detach());
+  parameter.mutable_grad() = at::Tensor();
+  parameter.set_data(part);
+  Placements().Add(parameter, placement);
+}
+
+namespace nn::init {
+
+void shard_init_helper_(const InitRule& rule, const at::Tensor& parameter) {
+  const at::NoGradGuard no_grad;
+  DrawPart(parameter, *Placements().OrWhole(parameter), rule);
+}
+
+}  // namespace nn::init
+}  // namespace cohort::trainer::torchshard

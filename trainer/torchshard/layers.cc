@@ -1,0 +1,104 @@
+#include "cohort/trainer/torchshard/layers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/state/deferred_init.h"
+#include "cohort/trainer/torchshard/cut_parameters.h"
+#include "cohort/trainer/torchshard/distributed.h"
+#include "cohort/trainer/torchshard/functional.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer::torchshard::nn {
+namespace {
+
+void CheckDim(const char* layer, ParallelDim dim) {
+  TORCH_CHECK(!dim.has_value() || (*dim >= -1 && *dim <= 1), layer, ": dim must be none, 0, 1 or -1, got ", *dim);
+}
+
+bool IsRows(ParallelDim dim) { return dim == ParallelDim(0); }
+
+}  // namespace
+
+ParallelLinearImpl::ParallelLinearImpl(ParallelLinearOptions options_in) : options(std::move(options_in)) { reset(); }
+
+void ParallelLinearImpl::reset() {
+  CheckDim("ParallelLinear", options.dim());
+  const std::vector<int64_t> sizes = {options.out_features(), options.in_features()};
+  const bool cut = options.dim().has_value(), rows = IsRows(options.dim());
+  weight = cut ? register_cut_parameter(*this, "weight", sizes, rows ? 1 : 0)
+               : register_parameter("weight", torch::empty(sizes));
+  if (!options.bias()) {
+    bias = register_parameter("bias", at::Tensor(), /*requires_grad=*/false);
+  } else if (cut && !rows) {
+    bias = register_cut_parameter(*this, "bias", {options.out_features()}, 0);
+  } else {
+    bias = register_parameter("bias", torch::empty({options.out_features()}));
+  }
+  reset_parameters();
+}
+
+void ParallelLinearImpl::reset_parameters() {
+  const double bound = 1 / std::sqrt(static_cast<double>(std::max<int64_t>(options.in_features(), 1)));
+  init::shard_init_helper_(InitRule::Uniform(-bound, bound), weight);
+  if (bias.defined()) init::shard_init_helper_(InitRule::Uniform(-bound, bound), bias);
+}
+
+at::Tensor ParallelLinearImpl::forward(const at::Tensor& x) {
+  return functional::parallel_linear(x, weight, bias, options.dim());
+}
+
+void ParallelLinearImpl::parallelize(ParallelDim dim) {
+  CheckDim("ParallelLinear", dim);
+  TORCH_CHECK(!options.dim().has_value(), "ParallelLinear: the layer is cut already");
+  if (!dim.has_value()) return;
+  cut_parameter(weight, IsRows(dim) ? 1 : 0);
+  if (bias.defined() && !IsRows(dim)) cut_parameter(bias, 0);
+  options.dim(dim);
+}
+
+ParallelEmbeddingImpl::ParallelEmbeddingImpl(ParallelEmbeddingOptions options_in) : options(std::move(options_in)) {
+  const std::optional<int64_t>& padding = options.padding_idx();
+  TORCH_CHECK(!padding.has_value() || (*padding >= 0 && *padding < options.num_embeddings()),
+              "ParallelEmbedding: padding_idx ", *padding, " is outside of a vocabulary of ", options.num_embeddings());
+  reset();
+}
+
+void ParallelEmbeddingImpl::reset() {
+  CheckDim("ParallelEmbedding", options.dim());
+  const std::vector<int64_t> sizes = {options.num_embeddings(), options.embedding_dim()};
+  weight = options.dim().has_value() ? register_cut_parameter(*this, "weight", sizes, IsRows(options.dim()) ? 0 : 1)
+                                     : register_parameter("weight", torch::empty(sizes));
+  reset_parameters();
+}
+
+void ParallelEmbeddingImpl::reset_parameters() {
+  init::shard_init_helper_(InitRule::Normal(0, 1), weight);
+  if (!options.padding_idx().has_value() || !HasData(weight)) return;
+  const at::NoGradGuard no_grad;
+  int64_t first = 0;
+  for (const Box& box : Placements().OrWhole(weight)->boxes()) first = box.offset[0];
+  const int64_t row = *options.padding_idx() - first;
+  if (row >= 0 && row < weight.size(0)) weight[row].zero_();
+}
+
+at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
+  return functional::parallel_embedding(tokens, weight, options.dim(), options.num_embeddings(),
+                                        options.embedding_dim(), options.padding_idx());
+}
+
+void ParallelEmbeddingImpl::parallelize(ParallelDim dim) {
+  CheckDim("ParallelEmbedding", dim);
+  TORCH_CHECK(!options.dim().has_value(), "ParallelEmbedding: the layer is cut already");
+  if (!dim.has_value()) return;
+  cut_parameter(weight, IsRows(dim) ? 0 : 1);
+  options.dim(dim);
+}
+
+at::Tensor ParallelCrossEntropyLossImpl::forward(const at::Tensor& logits, const at::Tensor& target) {
+  return functional::parallel_cross_entropy(logits, target, options);
+}
+
+}  // namespace cohort::trainer::torchshard::nn
