@@ -1,4 +1,5 @@
-// A small GPT over characters: pre-norm blocks of causal attention and a two-layer network, learnt positions.
+// A small GPT over characters: pre-norm blocks of causal attention and a two-layer network, learnt positions. Its
+// layers may be cut over a tensor axis. On an axis of one rank they are ordinary ones with the same names and values.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +8,12 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/trainer/parallel/tensor/column_parallel_linear.h"
+#include "cohort/trainer/parallel/tensor/parallel_transformer_block.h"
+#include "cohort/trainer/parallel/tensor/tensor_axis.h"
+#include "cohort/trainer/parallel/tensor/vocab_parallel_embedding.h"
 #include "torch/nn/module.h"
 #include "torch/nn/modules/embedding.h"
-#include "torch/nn/modules/linear.h"
 #include "torch/nn/modules/normalization.h"
 
 namespace cohort::examples {
@@ -20,23 +24,13 @@ struct GptOptions {
   int64_t layers = 3;
   int64_t heads = 4;
   int64_t width = 64;
+  double dropout = 0;
 };
 
 // The sizes of all parameters of such a model, without memory for them.
 std::vector<std::vector<int64_t>> GptSizes(const GptOptions& options);
 
-class GptBlock : public torch::nn::Module {
- public:
-  explicit GptBlock(const GptOptions& options);
-  // [batch, length, width] -> the same shape.
-  at::Tensor forward(const at::Tensor& x);
-
- private:
-  at::Tensor Attend(const at::Tensor& x);
-  int64_t heads_;
-  torch::nn::LayerNorm norm1_{nullptr}, norm2_{nullptr};
-  torch::nn::Linear qkv_{nullptr}, out_{nullptr}, up_{nullptr}, down_{nullptr};
-};
+using GptBlock = trainer::ParallelTransformerBlockImpl;
 
 class Gpt : public torch::nn::Module {
  public:
@@ -45,16 +39,24 @@ class Gpt : public torch::nn::Module {
   using WrapBlock =
       std::function<std::pair<std::shared_ptr<torch::nn::Module>, Forward>(const std::shared_ptr<GptBlock>&)>;
 
-  // Weights depend on torch's seed alone.
-  Gpt(const GptOptions& options, const WrapBlock& wrap);
-  // Character codes [batch, length <= context] -> logits [batch, length, vocabulary].
+  // Weights depend on torch's seed alone. `axis` has the sequence in dimension 1.
+  Gpt(const GptOptions& options, const trainer::TensorAxis& axis, const WrapBlock& wrap);
+  // Character codes [batch, length <= context] -> logits [batch, length, this rank's characters].
   at::Tensor forward(const at::Tensor& codes);
 
+  // The mean loss of logits that forward returned. Collective over the axis.
+  static at::Tensor Loss(const at::Tensor& logits, const at::Tensor& targets, const GptOptions& options,
+                         const trainer::TensorAxis& axis);
+
  private:
+  at::Tensor Positions(int64_t length);
+
+  trainer::TensorAxis axis_;
   std::vector<Forward> blocks_;
-  torch::nn::Embedding tokens_{nullptr}, positions_{nullptr};
+  trainer::VocabParallelEmbedding tokens_{nullptr};
+  torch::nn::Embedding positions_{nullptr};
   torch::nn::LayerNorm norm_{nullptr};
-  torch::nn::Linear head_{nullptr};
+  trainer::ColumnParallelLinear head_{nullptr};
 };
 
 }  // namespace cohort::examples

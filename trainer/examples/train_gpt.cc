@@ -19,184 +19,32 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "cohort/comm/communicator.h"
-#include "cohort/runtime/runtime.h"
-#include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "cohort/trainer/base/bytes_text.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/examples/gpt_model.h"
+#include "cohort/trainer/examples/gpt_training.h"
 #include "cohort/trainer/examples/mesh_option.h"
 #include "cohort/trainer/examples/old_checkpoints.h"
 #include "cohort/trainer/examples/output_file.h"
-#include "cohort/trainer/examples/text_data.h"
-#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
-#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
-#include "cohort/trainer/parallelize/sharded_data_parallel.h"
 #include "cohort/trainer/state/async_checkpoint.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_values.h"
 #include "cohort/trainer/state/model_memory.h"
 #include "cohort/trainer/state/training_state.h"
+#include "cohort/trainer/transfer/autograd_collectives.h"
 #include "torch/torch.h"
 
 namespace cohort::examples {
 namespace {
 
-using torch::optim::AdamW;
-using torch::optim::AdamWOptions;
-using trainer::StateOf;
-using trainer::ThrowUnlessOk;
-
-struct Options {
-  std::string mode = "ddp";
-  std::string mesh;  // "replicate=2,shard=2"
-  GptOptions model;
-  uint64_t seed = 0;
-  int64_t steps = 200;
-  int64_t batch_size = 24;
-  double learning_rate = 3e-3;
-  double clip = 1.0;
-  std::string checkpoints;
-  int64_t save_every = 50;
-  int64_t keep = 3;
-  int64_t log_every = 20;
-  bool resume = false;
-  std::string export_to;
-  bool checkpoint_activations = false;
-  int dry_run = 0;  // ranks
-  int64_t sample = 200;
-  std::string data;
-};
-
-// The state of one process.
-struct Training {
-  Options options;
-  std::unique_ptr<runtime::Runtime> runtime;
-  std::unique_ptr<comm::Communicator> world;
-  std::unique_ptr<trainer::DeviceMesh> mesh;
-  std::unique_ptr<Text> text;
-  std::shared_ptr<torch::nn::Module> module;  // holds the parameters of this rank
-  std::unique_ptr<torch::optim::Optimizer> optimizer;
-  std::shared_ptr<void> wrapper;  // DistributedDataParallel
-  trainer::TrainingState state;
-  std::unique_ptr<trainer::AsyncCheckpointer> checkpointer;  // writes while training goes on
-  std::string last_checkpoint;                               // what it writes; before, what was resumed
-  std::unique_ptr<OldCheckpoints> old_checkpoints;
-  Gpt::Forward forward;
-  std::function<at::Tensor(double)> clip_grad_norm;
-
-  bool prints() const { return world->rank() == 0; }
-};
-
-AdamWOptions Adam(const Options& options) { return AdamWOptions(options.learning_rate).betas({0.9, 0.95}); }
-
-// `module`, and its forward with or without keeping activations.
-template <typename Module>
-std::pair<std::shared_ptr<torch::nn::Module>, Gpt::Forward> Block(std::shared_ptr<Module> module,
-                                                                  const Options& options) {
-  const Gpt::Forward forward = [module](const at::Tensor& x) { return module->forward(x); };
-  if (!options.checkpoint_activations) return {module, forward};
-  return {module, [forward](const at::Tensor& x) { return trainer::checkpoint(forward, x); }};
-}
-
-// `where` is a Communicator or a DeviceMesh.
-template <typename Where>
-void MakeFsdp(Training& training, Where& where) {
-  using trainer::FullyShardedDataParallel;
-  const Gpt::WrapBlock wrap = [&](const std::shared_ptr<GptBlock>& block) {
-    return Block(std::make_shared<FullyShardedDataParallel<GptBlock>>(block, where), training.options);
-  };
-  auto gpt = std::make_shared<Gpt>(training.options.model, wrap);
-  auto model = std::make_shared<FullyShardedDataParallel<Gpt>>(gpt, where);
-  training.module = model;
-  training.optimizer = std::make_unique<AdamW>(model->parameters(), Adam(training.options));
-  training.state = StateOf(*model, *training.optimizer);
-  training.forward = [model](const at::Tensor& codes) { return model->forward(codes); };
-  training.clip_grad_norm = [model](double norm) { return model->clip_grad_norm_(norm); };
-}
-
-void MakeReplicated(Training& training) {
-  using trainer::DistributedDataParallel;
-  using Zero = trainer::ZeroRedundancyOptimizer<AdamW>;
-  const std::string& mode = training.options.mode;
-  auto gpt = std::make_shared<Gpt>(
-      training.options.model, [&](const std::shared_ptr<GptBlock>& block) { return Block(block, training.options); });
-  training.module = gpt;
-  std::shared_ptr<DistributedDataParallel<Gpt>> ddp;
-  trainer::DistributedDataParallelOptions options;
-  options.gradient_as_bucket_view = mode != "zero2";
-  if (mode == "ddp") {
-    ddp = std::make_shared<DistributedDataParallel<Gpt>>(gpt, *training.world, options);
-    training.optimizer = std::make_unique<AdamW>(gpt->parameters(), Adam(training.options));
-    training.state = StateOf(*gpt, *training.optimizer, *training.world);
-    training.clip_grad_norm = [gpt](double norm) {
-      return torch::tensor(torch::nn::utils::clip_grad_norm_(gpt->parameters(), norm));
-    };
-  } else {
-    auto zero = std::make_unique<Zero>(gpt->parameters(), *training.world, Adam(training.options));
-    if (mode == "zero1") {
-      ddp = std::make_shared<DistributedDataParallel<Gpt>>(gpt, *training.world, options);
-    } else {
-      ddp = std::make_shared<trainer::ShardedDataParallel<Gpt>>(gpt, *zero, *training.world, options);
-    }
-    training.state = StateOf(*gpt, *zero, *training.world);
-    training.clip_grad_norm = [&zero = *zero](double norm) { return zero.clip_grad_norm_(norm); };
-    training.optimizer = std::move(zero);
-  }
-  training.wrapper = ddp;
-  training.forward = [ddp](const at::Tensor& codes) { return ddp->forward(codes); };
-}
-
-void SetUp(Training& training) {
-  Options& options = training.options;
-  runtime::RuntimeOptions runtime_options;
-  runtime_options.progress_thread = true;  // gradients and parameters move while the model computes
-  auto runtime = runtime::Runtime::Init(std::move(runtime_options));
-  ThrowUnlessOk(runtime.status(), "joining the job");
-  training.runtime = *std::move(runtime);
-  // The same bits in every run on the same ranks.
-  auto world = comm::Communicator::World(*training.runtime, {.determinism = comm::Determinism::kReproducible});
-  ThrowUnlessOk(world.status(), "making the world communicator");
-  training.world = *std::move(world);
-  TORCH_CHECK(options.batch_size % training.world->size() == 0, "a batch of ", options.batch_size,
-              " passages can't be shared evenly by ", training.world->size(), " ranks; choose another --batch-size");
-  training.text = std::make_unique<Text>(options.data.empty() ? FindShakespeare() : options.data);
-  options.model.vocabulary = training.text->vocabulary();
-  torch::manual_seed(options.seed);
-  if (!options.mesh.empty()) {
-    auto [names, sizes] = ParseMesh(options.mesh);
-    auto mesh = trainer::DeviceMesh::Create(*training.world, sizes, names);
-    ThrowUnlessOk(mesh.status(), "--mesh " + options.mesh);
-    training.mesh = *std::move(mesh);
-    MakeFsdp(training, *training.mesh);
-  } else if (options.mode == "fsdp") {
-    MakeFsdp(training, *training.world);
-  } else {
-    MakeReplicated(training);
-  }
-}
-
-at::Tensor Loss(Training& training, const TextBatch& batch) {
-  const at::Tensor logits = training.forward(batch.inputs);
-  return torch::nn::functional::cross_entropy(logits.flatten(0, 1), batch.targets.flatten());
-}
-
-// The mean of `value` over the ranks.
-double Mean(Training& training, double value) {
-  const comm::Buffer buffer(&value, 1);
-  ThrowUnlessOk(training.world->AllReduce(buffer, buffer, comm::ReduceOp::kAvg).Wait(), "averaging the loss");
-  return value;
-}
+using Options = TrainGptOptions;
 
 double ValidationLoss(Training& training) {
   const torch::NoGradGuard no_grad;
   training.module->eval();
-  const Options& options = training.options;
   double sum = 0;
   constexpr int kBatches = 4;
   for (int i = 0; i < kBatches; ++i) {
-    sum += Loss(training, training.text->Batch(false, options.seed, i, options.batch_size, options.model.context,
-                                               training.world->rank(), training.world->size()))
-               .item<double>();
+    sum += Loss(training, BatchOf(training, /*train=*/false, i)).item<double>();
   }
   training.module->train();
   return Mean(training, sum / kBatches);
@@ -275,11 +123,9 @@ void Train(Training& training) {
   int64_t since = first;
   for (int64_t step = first; step < options.steps; ++step) {
     training.optimizer->zero_grad();
-    const at::Tensor loss =
-        Loss(training, training.text->Batch(true, options.seed, step, options.batch_size, options.model.context,
-                                            training.world->rank(), training.world->size()));
+    const at::Tensor loss = Loss(training, BatchOf(training, /*train=*/true, step));
     loss.backward();
-    training.clip_grad_norm(options.clip);
+    const at::Tensor norm = training.clip_grad_norm(options.clip);
     training.optimizer->step();
     const int64_t done = step + 1;
     if (done % options.log_every == 0 || done == options.steps) {
@@ -287,8 +133,8 @@ void Train(Training& training) {
       const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
       const double characters = static_cast<double>((done - since) * options.batch_size * options.model.context);
       if (training.prints()) {
-        std::printf("step %4lld/%lld  loss %.4f  %7.0f characters/s  %s resident, %s model state\n",
-                    static_cast<long long>(done), static_cast<long long>(options.steps), mean,
+        std::printf("step %4lld/%lld  loss %.6f  gradient norm %.6f  %7.0f characters/s  %s resident, %s model state\n",
+                    static_cast<long long>(done), static_cast<long long>(options.steps), mean, norm.item<double>(),
                     characters / seconds.count(), trainer::BytesText(ResidentBytes()).c_str(),
                     trainer::BytesText(trainer::MeasureModelState(training.state).total()).c_str());
         std::fflush(stdout);
@@ -323,25 +169,14 @@ std::string Sample(Training& training, const std::string& beginning) {
   if (codes.numel() == 0) codes = torch::zeros({1, 1}, torch::kInt64);  // a text without any of these characters
   for (int64_t i = 0; i < training.options.sample; ++i) {
     const int64_t seen = std::min(codes.size(1), training.options.model.context);
-    const at::Tensor logits = training.forward(codes.narrow(1, codes.size(1) - seen, seen));
-    const at::Tensor next = torch::multinomial(torch::softmax(logits.select(1, seen - 1), 1), 1, false, generator);
+    at::Tensor logits = training.forward(codes.narrow(1, codes.size(1) - seen, seen)).select(1, seen - 1);
+    if (training.tensor.size() > 1) {
+      logits = trainer::gather_from_region(logits, training.tensor.group(), 1, training.options.model.vocabulary);
+    }
+    const at::Tensor next = torch::multinomial(torch::softmax(logits, 1), 1, false, generator);
     codes = torch::cat({codes, next}, 1);
   }
   return training.text->Decode(codes);
-}
-
-// Destroys objects that communicate before those that they communicate by.
-void TearDown(Training& training) {
-  training.forward = nullptr;
-  training.clip_grad_norm = nullptr;
-  training.checkpointer.reset();
-  training.state = {};
-  training.wrapper.reset();
-  training.optimizer.reset();
-  training.module.reset();
-  training.mesh.reset();
-  training.world.reset();
-  ThrowUnlessOk(training.runtime->Finalize(), "ending");
 }
 
 // Prints the bytes that each of `options.dry_run` ranks would keep, from the sizes alone.
@@ -437,10 +272,10 @@ int Main(int argc, char** argv) {
   CLI::App app("Trains a small character-level GPT on Shakespeare, data-parallel over the ranks.");
   app.footer(
       "Examples:\n  train_gpt --steps 50\n  dlaunch --nproc-per-node 2 train_gpt --mode zero2\n"
-      "  dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh replicate=2,shard=2");
+      "  dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh replicate=2,tensor=2");
   auto* mode = app.add_option("--mode", options.mode, "ddp, zero1, zero2 or fsdp");
   mode->capture_default_str()->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
-  app.add_option("--mesh", options.mesh, "shard over a mesh: shard=4, or replicate=2,shard=2; instead of --mode")
+  app.add_option("--mesh", options.mesh, "ranks by axis: replicate=2,shard=2,tensor=2; instead of --mode")
       ->excludes(mode)
       ->check(NotEmpty);
   app.add_option("--seed", options.seed, "of the initial weights, the batches and the sample")->capture_default_str();
@@ -471,6 +306,14 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_flag("--checkpoint-activations", options.checkpoint_activations,
                "compute blocks again in backward instead of keeping their activations");
+  app.add_flag("--sequence-parallel", options.sequence_parallel,
+               "ranks of the tensor axis have parts of the sequence between layers");
+  app.add_option("--chunks", options.chunks, "pieces of the tensor axis's collectives, which move beside products")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  app.add_option("--dropout", options.model.dropout, "the same masks on any mesh")
+      ->capture_default_str()
+      ->check(CLI::Range(0.0, 0.99));
   app.add_option("--dry-run", options.dry_run, "print what each of so many ranks would keep, and end")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--sample", options.sample, "characters to write at the end")
