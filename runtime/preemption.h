@@ -3,7 +3,7 @@
 //   not asked ──first Ask()──► listening ──a notice came──► reported ──the stop step came──► known
 //
 // The agent tells every rank of the notice. Each reports the steps it has begun, and all of them stop before the first
-// step that nobody has begun (launcher/control/step_agreement.h).
+// step that nobody has begun (launcher/control/parts/step_agreement.h).
 #pragma once
 
 #include <atomic>

@@ -310,6 +310,11 @@ void Runtime::ReportStall(uint64_t group, uint64_t sequence, const RankSet& memb
   rep_->bootstrap->ReportStall(group, identity().epoch, sequence, members, expired);
 }
 
+void Runtime::ReportWait(uint64_t group, const RankSet& members) {
+  EngineLock lock(*rep_->engine);
+  rep_->bootstrap->ReportWait(group, identity().epoch, members);
+}
+
 void Runtime::ReportGroupFailure(const GroupFailure& failure) {
   EngineLock lock(*rep_->engine);
   rep_->preemption.OnSetback();  // the news do not come back to who brings them

@@ -109,6 +109,7 @@ class Runtime {
   void AddListener(MembershipListener* listener);
   void RemoveListener(MembershipListener* listener);
   void ReportStall(uint64_t group, uint64_t sequence, const RankSet& members, bool expired);
+  void ReportWait(uint64_t group, const RankSet& members);
   void ReportGroupFailure(const GroupFailure& failure);
   // Asks this node's agent to kill this process for the reason `why`: something in it goes on that it cannot stop
   // itself. Returns at once. Returns false when there is no agent.
@@ -129,9 +130,9 @@ class Runtime {
   //
   // Without a notice a call costs a look at one word. After a notice it blocks once until every rank has reported the
   // steps it has begun. Ranks within a step report as soon as they look at their calls. All ranks stop before the first
-  // step that nobody has begun (launcher/control/step_agreement.h). The answer is false for good if a rank has ended
-  // before it received the notice. After SIGTERM the ranks have dlaunch's --grace, counted from the signal. Then they
-  // are killed. Without an agent (RuntimeOptions::bootstrap) there are no notices.
+  // step that nobody has begun (launcher/control/parts/step_agreement.h). The answer is false for good if a rank has
+  // ended before it received the notice. After SIGTERM the ranks have dlaunch's --grace, counted from the signal. Then
+  // they are killed. Without an agent (RuntimeOptions::bootstrap) there are no notices.
   //
   // One thread may call at a time. After kDeadlineExceeded or kUnavailable the program must not begin the step. It
   // ends, or asks again with this step or, after a loss, an earlier one. Errors:

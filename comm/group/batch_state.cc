@@ -88,6 +88,8 @@ void BatchState::Begin(size_t calls) {
   if (listeners_.size() < calls) listeners_.resize(calls);
   listeners_used_ = 0;
   under_way_ = 1;
+  recorded_ = 0;
+  awaited_ = {};
   error_ = absl::OkStatus();
 }
 
@@ -145,12 +147,16 @@ absl::Status BatchState::Check(std::span<const BatchedCall> calls, const GroupCo
 }
 
 void BatchState::Start(std::span<const BatchedCall> calls, const GroupContext& group, const Submit& submit) {
-  const auto start = [&](GatheredCall* gathered) { Add(submit(gathered->Pack(), gathered->options()), gathered); };
+  const auto start = [&](GatheredCall* gathered) {
+    ++recorded_;
+    Add(submit(gathered->Pack(), gathered->options()), gathered);
+  };
   for (Provider* provider : providers_) provider->BatchBegin();
   for (size_t i = 0; i < calls.size(); ++i) {
     const CollectiveRequest& request = requests_[i];
     const CallOptions& options = calls[i].options;
     if (ServedAlone(group, request) || !GatheredCall::Fits(request, options)) {
+      if (!ServedAlone(group, request)) ++recorded_;
       Add(submit(request, options), nullptr);
       continue;
     }

@@ -65,6 +65,13 @@ class BatchState final : public PooledState<BatchState> {
   // Starts what Check has accepted: `submit` does so for one call.
   using Submit = std::function<runtime::Work(const CollectiveRequest& request, const CallOptions& options)>;
   void Start(std::span<const BatchedCall> calls, const GroupContext& group, const Submit& submit);
+  // Its recorded calls have the tickets from `first` to `last`. If other calls have tickets in between, nothing is
+  // known.
+  void SetTickets(uint64_t first, uint64_t last) {
+    const bool known = recorded_ > 0 && last - first + 1 == recorded_;
+    awaited_ = known ? runtime::AwaitedCalls{first, last} : runtime::AwaitedCalls();
+  }
+  runtime::AwaitedCalls awaited() const { return awaited_; }
   // All calls have been started. The object may be gone afterwards.
   void Close() { Finished(absl::OkStatus()); }
 
@@ -72,6 +79,7 @@ class BatchState final : public PooledState<BatchState> {
   // Hears of the end of one call.
   class Listener final : public runtime::WorkListener {
    public:
+    Listener() : WorkListener(/*makes_calls=*/false) {}
     void Hear(BatchState* batch, const GatheredCall* gathered) {
       batch_ = batch;
       gathered_ = gathered;
@@ -104,6 +112,8 @@ class BatchState final : public PooledState<BatchState> {
   std::vector<Listener> listeners_;  // enough for all calls before the first is added: their addresses are kept
   size_t listeners_used_ = 0;
   int64_t under_way_ = 0;  // calls, and one until all have been started
+  uint64_t recorded_ = 0;  // calls that other ranks take part in
+  runtime::AwaitedCalls awaited_;
   absl::Status error_;
 };
 

@@ -114,6 +114,8 @@ void CallRecorder::Describe(const CollectiveRequest& request, runtime::CallRecor
   record->bytes = MovedElements(request, request.root == group_.rank, group_.size) * SizeOf(request.dtype);
   record->group_rank = group_.rank;
   record->peer = request.peer;
+  const int other = IsPointToPoint(request.kind) ? request.peer : request.root;
+  record->peer_world_rank = other < 0 ? -1 : group_.members[other];
   record->group_size = group_.size;
   record->device = static_cast<int16_t>(request.memory == MemoryKind::kCuda ? request.device : -1);
   NameSite(request.site, record);

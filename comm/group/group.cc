@@ -225,9 +225,11 @@ runtime::Work Group::SubmitBatch(std::span<const BatchedCall> calls) {
     work = runtime::Work::Adopt(state);
     {
       const InsideProvider inside(*this, lock);
+      const uint64_t before = runtime().segment().black_box().latest();
       state->Start(calls, context_, [&](const CollectiveRequest& request, const CallOptions& options) {
         return SubmitValid(request, options, lock);
       });
+      state->SetTickets(before + 1, runtime().segment().black_box().latest());
     }
     state->Close();
   }

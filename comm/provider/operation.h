@@ -18,6 +18,8 @@ class Operation final : public PooledState<Operation> {
   uint64_t signature = 0;    // what its messages carry
   uint64_t deadline_ns = 0;  // steady clock; 0: its time has not begun to be watched
 
+  runtime::AwaitedCalls awaited() const { return {call.ticket, call.ticket}; }
+
   // Ends the operation: the black box, the Work, and the reference that Take gave. The object may be gone afterwards.
   // `at_once`: it had not to wait, see BlackBoxWriter::Finish.
   void Finish(runtime::BlackBoxWriter& black_box, absl::Status status, bool at_once = false);

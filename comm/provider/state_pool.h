@@ -28,7 +28,15 @@ class PooledState : public runtime::WorkState {
   friend class StatePool<State>;
   // The engine is alive as long as an operation is pending: its group finishes all of them before it goes.
   void Wait(runtime::Deadline deadline) override {
-    if (!done()) engine_->DriveUntil([this] { return done(); }, deadline, source_);
+    if (!done()) engine_->DriveUntil([this] { return done(); }, deadline, source_, Awaited());
+  }
+  // The calls that the state stands for, where it knows them.
+  runtime::AwaitedCalls Awaited() const {
+    if constexpr (requires(const State& state) { state.awaited(); }) {
+      return static_cast<const State*>(this)->awaited();
+    } else {
+      return {};
+    }
   }
 
   runtime::Engine* const engine_;

@@ -221,9 +221,16 @@ Operation* PointToPoint::Earliest(int* rank) const {
   return earliest;
 }
 
-// There is no second net for single messages: the peer may have nothing to say for as long as it likes.
+// Single messages are not compared: the peer may have nothing to say for as long as it likes. But ranks may wait for
+// each other.
 void PointToPoint::Blocked() {
   const StallWatch::Event event = watch_.Blocked(earliest_deadline_);
+  if (event == StallWatch::Event::kStalled) {
+    runtime::RankSet members;
+    members.ranks = group_->members;
+    group_->runtime->ReportWait(group_->id, members);
+    return;
+  }
   if (event != StallWatch::Event::kOverdue && event != StallWatch::Event::kExpired) return;
   int rank = -1;
   const Operation* late = Earliest(&rank);

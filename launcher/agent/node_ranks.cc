@@ -43,7 +43,18 @@ NodeRanks::NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assig
 absl::Status NodeRanks::Start(std::vector<std::optional<Supervisor::Kept>> kept) {
   COHORT_RETURN_IF_ERROR(service_.Start(owner_.address));
   supervisor_.Start(assignment_, Environments(), std::move(kept));
+  wait_timer_ = loop_->After(RankWaits::kLookInterval, [this] { LookAtWaits(); });
   return absl::OkStatus();
+}
+
+void NodeRanks::LookAtWaits() {
+  if (supervisor_.all_gone()) return;
+  if (std::optional<v1::NodeWaits> waits = service_.waits().Look(EventLoop::Clock::now())) {
+    v1::FromAgent message;
+    *message.mutable_waits() = *std::move(waits);
+    callbacks_.to_rendezvous(message);
+  }
+  wait_timer_ = loop_->After(RankWaits::kLookInterval, [this] { LookAtWaits(); });
 }
 
 void NodeRanks::OnStarted(v1::RanksStarted started) {
@@ -92,6 +103,10 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
       }
       callbacks_.to_rendezvous(reply);
       break;
+    case v1::ToAgent::kWaits:
+      *reply.mutable_waits() = service_.waits().Answer(message.waits());
+      callbacks_.to_rendezvous(reply);
+      break;
     case v1::ToAgent::kPreemption:
       // Else the node is done, or about to be: nothing more is said of this epoch.
       if (!supervisor_.all_gone()) service_.OnPreemption(message.preemption());
@@ -108,7 +123,7 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
 }
 
 v1::CallState NodeRanks::LatestCallOf(int local_rank) {
-  v1::CallState call = service_.LatestCallOf(local_rank);
+  v1::CallState call = service_.waits().LatestCallOf(local_rank);
   call.set_joined(joined_[local_rank]);
   return call;
 }
@@ -118,8 +133,10 @@ v1::NodeView NodeRanks::View() {
   std::vector<v1::RankView> ranks = supervisor_.View();
   for (size_t i = 0; i < ranks.size(); ++i) {
     *ranks[i].mutable_doing() = LatestCallOf(static_cast<int>(i));
+    *ranks[i].mutable_wait() = service_.waits().Describe(static_cast<int>(i));
     *view.add_ranks() = std::move(ranks[i]);
   }
+  *view.mutable_groups() = service_.waits().Groups();
   return view;
 }
 

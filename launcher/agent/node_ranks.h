@@ -44,7 +44,10 @@ class NodeRanks {
   };
 
   NodeRanks(EventLoop* loop, Sentinel* sentinel, Owner owner, v1::Assignment assignment, Callbacks callbacks);
-  ~NodeRanks() { loop_->Cancel(log_timer_); }
+  ~NodeRanks() {
+    loop_->Cancel(log_timer_);
+    loop_->Cancel(wait_timer_);
+  }
   NodeRanks(const NodeRanks&) = delete;
   NodeRanks& operator=(const NodeRanks&) = delete;
 
@@ -97,6 +100,7 @@ class NodeRanks {
   void OnExit(int local_rank, v1::RankExit exit);
   void OnNextEpoch(int local_rank);
   void OnAllGone();
+  void LookAtWaits();
   void AwaitLogs(runtime::Deadline deadline);
 
   EventLoop* loop_;
@@ -110,6 +114,7 @@ class NodeRanks {
   std::vector<bool> said_goodbye_;
   bool after_failure_ = false;
   EventLoop::TimerId log_timer_ = 0;
+  EventLoop::TimerId wait_timer_ = 0;
   std::string reason_to_end_;
 };
 

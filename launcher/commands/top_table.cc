@@ -94,6 +94,28 @@ std::string NodeName(const v1::JobStatus& status, uint32_t node) {
   return Printable(std::string(status.nodes(static_cast<int>(node)).name()));
 }
 
+// "3 ranks wait for rank 2, after all_reduce #41 at train.cc:88, for 4.5 s": those that most wait for come first.
+std::vector<std::string> WaitedFor(const v1::JobStatus& status, bool name_group) {
+  constexpr size_t kShown = 3;
+  std::vector<const v1::JobRank*> waited_for;
+  for (const v1::JobRank& rank : status.ranks()) {
+    if (rank.waiting_for() > 0) waited_for.push_back(&rank);
+  }
+  std::stable_sort(waited_for.begin(), waited_for.end(),
+                   [](const v1::JobRank* a, const v1::JobRank* b) { return a->waiting_for() > b->waiting_for(); });
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < std::min(waited_for.size(), kShown); ++i) {
+    const v1::JobRank& rank = *waited_for[i];
+    const uint32_t waiting = rank.waiting_for();
+    lines.push_back(std::to_string(waiting) + (waiting == 1 ? " rank waits" : " ranks wait") + " for rank " +
+                    std::to_string(rank.view().rank()) + ", " + Doing(rank, name_group));
+  }
+  if (waited_for.size() > kShown) {
+    lines.push_back("and for " + std::to_string(waited_for.size() - kShown) + " more ranks");
+  }
+  return lines;
+}
+
 // The lines that concern the whole job.
 std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& shares, bool name_group) {
   const v1::JobStatus& status = frame.status;
@@ -120,7 +142,9 @@ std::vector<std::string> Head(const JobFrame& frame, const std::vector<double>& 
   }
   std::vector<std::string> lines = {"ranks: " + counts + "; " + Percent(all.cpu) + " % CPU, " + Memory(all.bytes) +
                                     " of memory"};
-  if (longest != nullptr) {
+  const std::vector<std::string> waited_for = WaitedFor(status, name_group);
+  lines.insert(lines.end(), waited_for.begin(), waited_for.end());
+  if (longest != nullptr && waited_for.empty()) {
     lines.push_back("longest in its call: rank " + std::to_string(longest->view().rank()) + ", " +
                     Doing(*longest, name_group));
   }

@@ -25,12 +25,14 @@ struct PageSize {
 
 // Some lines about the job, one for each node where there are several, then one for each rank: its CPUs (100 % is one
 // of them; since `before`, or since its start where that is null or another process), the memory that its processes
-// hold, and its latest collective call. Where the page is too short, the last ranks are only counted.
+// hold, and its latest collective call. Where ranks wait in calls, the ranks for which they wait are named; where it is
+// not known for whom, the one that is longest in its call. Where the page is too short, the last ranks are only
+// counted.
 //
 //   job-00ff00ff00ff00ff  running for 12 s  4 ranks on 2 simulated nodes  dlaunch pid 4711
 //     /usr/bin/train --epochs 3
 //   ranks: 3 in calls, 1 outside; 398 % CPU, 4.1 GiB of memory
-//   longest in its call: rank 0, in all_reduce #42 at train.cc:88 for 120 ms
+//   3 ranks wait for rank 2, after all_reduce #41 at train.cc:88, for 120 ms
 //   node0: ranks 0-1, 199 % CPU, 2.0 GiB
 //   node1: ranks 2-3, 199 % CPU, 2.1 GiB
 //

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cctype>
-#include <cinttypes>
 #include <csignal>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
 #include <string_view>
 
 #include "cohort/launcher/base/exit_status.h"
+#include "cohort/runtime/segment/call_compare.h"
 
 namespace cohort::launcher {
 namespace {
@@ -110,11 +109,7 @@ int ExitCode(const v1::RankExit& exit) {
   return IsFailure(exit) ? std::max(exit.exit_code(), 1) : exit.exit_code();
 }
 
-std::string GroupName(uint64_t group) {
-  char name[sizeof "group " + 16];
-  std::snprintf(name, sizeof name, "group %016" PRIx64, group);
-  return name;
-}
+std::string GroupName(uint64_t group) { return runtime::GroupName(group); }
 
 std::string NameCall(const v1::CallState& call, bool name_group) {
   return ShortCall(call.call()) + " #" + std::to_string(call.sequence()) +

@@ -193,6 +193,7 @@ void JobCourse::BeginNextEpoch() {
   }
   parts_.store->Clear();
   parts_.stalls->Clear();
+  parts_.deadlocks->Clear();
   parts_.failed_groups->Clear();
   parts_.preemption->BeginEpoch();
   AssignAll();
@@ -222,6 +223,7 @@ void JobCourse::Finish(v1::JobReport report) {
   parts_.preemption->Finish();
   // Nobody asks or waits any more, and nothing of it may be due again and again.
   parts_.stalls->Clear();
+  parts_.deadlocks->Clear();
   parts_.store->Clear();
   v1::ToAgent message;
   message.mutable_report()->set_exit_code(report.exit_code());

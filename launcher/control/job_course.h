@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "cohort/launcher/control/deadlocks.h"
 #include "cohort/launcher/control/failed_groups.h"
 #include "cohort/launcher/control/membership.h"
 #include "cohort/launcher/control/outbox.h"
@@ -32,6 +33,7 @@ class JobCourse {
     Preemption* preemption;
     FailedGroups* failed_groups;
     StallInquiries* stalls;
+    Deadlocks* deadlocks;
     StoreRequests* store;
     Outbox* outbox;
   };

@@ -1,4 +1,4 @@
-// Passes notices of a preemption on, and lets the ranks agree on the step at which they stop (step_agreement.h).
+// Passes notices of a preemption on, and lets the ranks agree on the step at which they stop (parts/step_agreement.h).
 //
 //   signal at dlaunch or an agent ─► no rank has ever asked for notices: ToAgent.pass_on_signal, the programs get it
 //                                 └► else ToAgent.preemption ─► FromAgent.preemption_step of each node ─► stop_step
@@ -13,11 +13,11 @@
 
 #include "cohort/launcher/control/outbox.h"
 #include "cohort/launcher/control/parts/job_time.h"
+#include "cohort/launcher/control/parts/step_agreement.h"
 #include "cohort/launcher/control/phase.h"
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/launcher/control/root_cause.h"
 #include "cohort/launcher/control/roster.h"
-#include "cohort/launcher/control/step_agreement.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {

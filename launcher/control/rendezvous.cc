@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "cohort/launcher/base/exit_status.h"
+#include "cohort/launcher/control/deadlocks.h"
 #include "cohort/launcher/control/describe.h"
 #include "cohort/launcher/control/failed_groups.h"
 #include "cohort/launcher/control/job_course.h"
@@ -77,6 +78,7 @@ class Rendezvous::Machine {
   StoreRequests store_;
   FailedGroups failed_groups_;
   StallInquiries stalls_;
+  Deadlocks deadlocks_;
   Preemption preemption_;
   JobCourse course_;
   TimePoint next_look_;  // for silent nodes
@@ -97,12 +99,14 @@ Rendezvous::Machine::Machine(v1::JobPlan plan, TimePoint now)
       store_(time_, &outbox_),
       failed_groups_(&roster_, time_, &outbox_),
       stalls_(roster_, members_, time_, &failed_groups_, &outbox_),
+      deadlocks_(roster_, members_, time_, &failed_groups_, &stalls_, &outbox_),
       preemption_(roster_, time_, &outbox_),
       course_({.roster = &roster_,
                .members = &members_,
                .preemption = &preemption_,
                .failed_groups = &failed_groups_,
                .stalls = &stalls_,
+               .deadlocks = &deadlocks_,
                .store = &store_,
                .outbox = &outbox_},
               time_),
@@ -116,6 +120,7 @@ std::vector<Action> Rendezvous::Machine::Handle(Event event, TimePoint now) {
   // Nothing is called late here: what would prove the contrary may be the next event.
   if (!finished()) {
     stalls_.Continue(/*late_ones_too=*/false);
+    deadlocks_.Continue(/*late_ones_too=*/false);
     course_.FinishIfDone();
   }
   return End();
@@ -139,7 +144,8 @@ std::vector<Action> Rendezvous::Machine::End() {
 
 TimePoint Rendezvous::Machine::NextDue() const {
   TimePoint due = next_look_;
-  for (const std::optional<TimePoint>& other : {course_.NextDue(), store_.NextExpiry(), stalls_.NextDue()}) {
+  for (const std::optional<TimePoint>& other :
+       {course_.NextDue(), store_.NextExpiry(), stalls_.NextDue(), deadlocks_.NextDue()}) {
     if (other.has_value()) due = std::min(due, *other);
   }
   return std::max(due, time_.now());
@@ -152,6 +158,7 @@ void Rendezvous::Machine::LetTimePass() {
   }
   store_.Expire();
   stalls_.Continue(/*late_ones_too=*/true);
+  deadlocks_.Continue(/*late_ones_too=*/true);
   if (time_.now() >= next_look_) {
     next_look_ = time_.now() + kLookInterval;
     LoseSilentNodes();
@@ -240,6 +247,9 @@ void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::
     case v1::FromAgent::kInspect:
       stalls_.OnReply(from, message.inspect());
       break;
+    case v1::FromAgent::kWaits:
+      if (course_.phase() == Phase::kRunning) deadlocks_.OnWaits(from, node, message.waits());
+      break;
     case v1::FromAgent::kDone:
       OnDone(node, message.done());
       break;
@@ -291,6 +301,7 @@ void Rendezvous::Machine::OnExit(ConnectionId from, uint32_t node, const v1::Ran
   v1::RankExit reported = exit;
   reported.set_lost(false);  // only we say that of a rank
   course_.RecordExit(reported, time_.now());
+  deadlocks_.ForgetRank(exit.rank());
   if (IsFailure(exit) || (exit.killed_by_us() && course_.phase() == Phase::kRunning)) {
     course_.AnnounceLoss({exit.rank()}, roster_.Name(exit.rank()) + " " + DescribeFailure(exit));
   } else {
@@ -305,6 +316,7 @@ void Rendezvous::Machine::OnStays(ConnectionId from, uint32_t node, const v1::Ra
     return;
   }
   roster_.rank(stays.rank()).stays = stays.doing();
+  deadlocks_.ForgetRank(stays.rank());
   stalls_.AskAboutStallsWith(stays.rank());
 }
 
@@ -370,6 +382,7 @@ void Rendezvous::Machine::LoseSpare(ConnectionId connection, const std::string& 
 void Rendezvous::Machine::LoseNode(uint32_t index, const std::string& how, TimePoint gone_at) {
   const ConnectionId connection = members_.Disconnect(index);
   stalls_.Forget(connection);
+  deadlocks_.Forget(connection);
   store_.Forget(connection);
   if (finished()) return;
   Roster::Node& node = roster_.node(index);

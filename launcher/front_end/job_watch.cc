@@ -34,7 +34,13 @@ v1::JobStatus JobWatch::Answer(const v1::JobRequest& request) {
 absl::StatusOr<std::string> JobWatch::ServeMetrics(const std::string& address) {
   const auto wanted = [this] { loop_->Post([this] { LookForMetrics(); }); };
   COHORT_ASSIGN_OR_RETURN(metrics_, MetricsServer::Start(address, wanted));
+  CountWaits();
   return "http://" + address.substr(0, address.rfind(':') + 1) + std::to_string(metrics_->port()) + "/metrics";
+}
+
+void JobWatch::CountWaits() {
+  live_.Refresh(callbacks_.job().members, EventLoop::Clock::now());
+  look_timer_ = loop_->After(kCountWaitsEvery, [this] { CountWaits(); });
 }
 
 void JobWatch::LookForMetrics() {

@@ -30,6 +30,9 @@ class JobWatch {
     std::function<void(bool at_once)> stop;                     // `dlaunch kill`
   };
   JobWatch(EventLoop* loop, Callbacks callbacks);
+  ~JobWatch() { loop_->Cancel(look_timer_); }
+  JobWatch(const JobWatch&) = delete;
+  JobWatch& operator=(const JobWatch&) = delete;
 
   // For `dlaunch status`, `top` and `kill`. kInternal where the address can't be had: nobody can ask then.
   absl::Status Listen(const std::string& job_id) { return asked_.Listen(job_id); }
@@ -42,14 +45,17 @@ class JobWatch {
 
  private:
   static constexpr std::chrono::milliseconds kViewsComeWithin{150};
+  static constexpr std::chrono::milliseconds kCountWaitsEvery{1000};  // for the metrics
 
   v1::JobStatus Answer(const v1::JobRequest& request);
   void LookForMetrics();
+  void CountWaits();
 
   EventLoop* loop_;
   Callbacks callbacks_;
   LiveView live_;
   JobSocket asked_;
+  EventLoop::TimerId look_timer_ = 0;
   std::unique_ptr<MetricsServer> metrics_;  // last, so that its threads end first
 };
 

@@ -22,8 +22,12 @@ const v1::RankView* FindRank(const v1::NodeView& view, uint32_t rank) {
 
 void LiveView::Refresh(const JobMembers& members, TimePoint now) {
   if (look_ > 0 && now - asked_at_ < kMinInterval) return;
+  if (counted_ < look_) CountWaits(asked_at_);  // of an agent that did not answer nothing is known
   asked_at_ = now;
   ++look_;
+  asked_ = *members.agents;
+  world_size_ = 0;
+  for (const v1::NodePlacement& node : *members.nodes) world_size_ += static_cast<uint32_t>(node.ranks_size());
   for (const size_t agent : *members.agents) ask_(agent, look_);
 }
 
@@ -36,6 +40,22 @@ void LiveView::OnView(size_t agent, const v1::NodeView& view, TimePoint now) {
     Cut(rank.mutable_doing()->mutable_call(), kMaxCall);
     Cut(rank.mutable_doing()->mutable_site(), kMaxCall);
   }
+  const bool all = std::all_of(asked_.begin(), asked_.end(), [this](size_t asked) {
+    const auto found = latest_.find(asked);
+    return found != latest_.end() && found->second.view.look() == look_;
+  });
+  if (all && counted_ < look_) CountWaits(now);
+}
+
+void LiveView::CountWaits(TimePoint now) {
+  counted_ = look_;
+  std::vector<const v1::NodeView*> views;
+  for (const size_t agent : asked_) {
+    const auto found = latest_.find(agent);
+    const bool answered = found != latest_.end() && found->second.view.look() == look_;
+    views.push_back(answered ? &found->second.view : nullptr);
+  }
+  tally_.Count(views, world_size_, now);
 }
 
 void LiveView::AddRanks(const JobMembers& members, uint32_t first_rank, size_t max_bytes, TimePoint now,
@@ -51,6 +71,9 @@ void LiveView::AddRanks(const JobMembers& members, uint32_t first_rank, size_t m
       const v1::RankView* const view = latest == latest_.end() ? nullptr : FindRank(latest->second.view, placed.rank());
       if (view != nullptr) {
         *rank.mutable_view() = *view;
+        rank.mutable_view()->clear_wait();
+        rank.set_waiting_for(static_cast<uint32_t>(tally_.WaitingFor(placed.rank())));
+        rank.set_waited_for_ms(static_cast<uint64_t>(tally_.WaitedFor(placed.rank()).count()));
         rank.set_known(true);
         const auto ago = std::chrono::duration_cast<std::chrono::milliseconds>(now - latest->second.at);
         rank.set_ago_ms(static_cast<uint64_t>(std::max<int64_t>(0, ago.count())));

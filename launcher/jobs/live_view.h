@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/launcher/jobs/wait_tally.h"
 #include "cohort/v1/job.pb.h"
 #include "cohort/v1/rendezvous.pb.h"
 
@@ -34,7 +35,10 @@ class LiveView {
   void Refresh(const JobMembers& members, TimePoint now);
   void OnView(size_t agent, const v1::NodeView& view, TimePoint now);
   // Another epoch has begun: what was told is about other processes.
-  void Forget() { latest_.clear(); }
+  void Forget() {
+    latest_.clear();
+    tally_.Forget();
+  }
 
   // Adds the ranks from `first_rank` on to the status, as many as take `max_bytes`, at least one.
   void AddRanks(const JobMembers& members, uint32_t first_rank, size_t max_bytes, TimePoint now,
@@ -49,10 +53,16 @@ class LiveView {
     TimePoint at;
   };
 
+  void CountWaits(TimePoint now);
+
   Ask ask_;
   std::map<size_t, Latest> latest_;  // by agent
   uint64_t look_ = 0;
   TimePoint asked_at_{};
+  std::vector<size_t> asked_;  // agents, by node
+  uint32_t world_size_ = 0;
+  uint64_t counted_ = 0;  // the latest look that the tally has
+  WaitTally tally_;
 };
 
 }  // namespace cohort::launcher

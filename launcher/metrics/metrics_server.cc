@@ -83,6 +83,9 @@ std::vector<MetricFamily> RankFamilies(const v1::JobStatus& status) {
   Family memory("cohort_rank_resident_memory_bytes", "Memory that those processes hold");
   Family in_call("cohort_rank_in_call", "1 while the rank is inside a collective call");
   Family waited("cohort_rank_call_seconds", "How long the rank has been in its collective call; 0 outside");
+  Family waiting("cohort_rank_waiting_ranks", "Ranks that wait for this one, directly or through others");
+  Family waited_for("cohort_rank_waited_for_seconds_total", "Time during which other ranks waited for this one",
+                    MetricType::Counter);
   for (const v1::JobRank& rank : status.ranks()) {
     if (!rank.known()) continue;
     const bool named = rank.node() < static_cast<uint32_t>(status.nodes_size());
@@ -97,10 +100,12 @@ std::vector<MetricFamily> RankFamilies(const v1::JobStatus& status) {
     cpu.Add(static_cast<double>(view.cpu_ms()) / 1000, labels);
     memory.Add(static_cast<double>(view.resident_bytes()), labels);
     in_call.Add(calling ? 1 : 0, labels);
+    waiting.Add(rank.waiting_for(), labels);
+    waited_for.Add(static_cast<double>(rank.waited_for_ms()) / 1000, labels);
     waited.Add(calling ? static_cast<double>(view.doing().age_ms() + rank.ago_ms()) / 1000 : 0, labels);
   }
   std::vector<MetricFamily> families;
-  for (Family* family : {&up, &stopped, &processes, &cpu, &memory, &in_call, &waited}) {
+  for (Family* family : {&up, &stopped, &processes, &cpu, &memory, &in_call, &waited, &waiting, &waited_for}) {
     families.push_back(family->Take());
   }
   return families;

@@ -27,6 +27,8 @@ namespace cohort::launcher {
 //   cohort_rank_resident_memory_bytes       that they hold
 //   cohort_rank_in_call                     1 inside a collective call
 //   cohort_rank_call_seconds                how long it has been in that call; 0 outside
+//   cohort_rank_waiting_ranks               ranks that wait for it in their calls, directly or through others
+//   cohort_rank_waited_for_seconds_total    time during which others waited for it, by looks once a second
 //
 // A rank that its agent has not reported has no series.
 class MetricsServer {

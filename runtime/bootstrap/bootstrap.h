@@ -113,6 +113,11 @@ class Bootstrap {
   virtual bool Look() { return false; }
   // The second net: an operation does not move (StallReport in agent.proto). The answer, if any, is an OnGroupFailure.
   virtual void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) = 0;
+  // A send or a receive of this group does not move. Nothing is compared. The group's members are told if its ranks
+  // wait for each other. The answer, if any, is an OnGroupFailure.
+  virtual void ReportWait(uint64_t group, uint64_t epoch, const RankSet& members) {
+    (void)group, (void)epoch, (void)members;
+  }
   // The first net and the transports: reports a failure to every other member.
   virtual void ReportGroupFailure(const GroupFailure& failure) = 0;
   // Asks for this process to be killed, with the reason: something in it goes on that it cannot stop itself. Returns

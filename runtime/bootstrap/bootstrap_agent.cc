@@ -114,6 +114,7 @@ class AgentBootstrap final : public Bootstrap {
   bool Poll(BootstrapListener& listener) override;
   bool Look() override { return !said_gone_ && connection_.Receive(); }
   void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) override;
+  void ReportWait(uint64_t group, uint64_t epoch, const RankSet& members) override;
   void ReportGroupFailure(const GroupFailure& failure) override;
   bool AskToBeKilled(const std::string& why) override;
   void AskForNotices() override;
@@ -130,6 +131,7 @@ class AgentBootstrap final : public Bootstrap {
 
  private:
   absl::Status FetchNodes(uint32_t count, Identity* identity, Deadline deadline);
+  v1::StallReport StallIn(uint64_t group, uint64_t epoch, const RankSet& members) const;
   void Deliver(const v1::AgentMessage& message, BootstrapListener& listener) const;
   void SayGone(BootstrapListener& listener);
 
@@ -279,13 +281,26 @@ void AgentBootstrap::SayGone(BootstrapListener& listener) {
 void AgentBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members,
                                  bool expired) {
   v1::RankMessage message;
-  v1::StallReport* stall = message.mutable_stall();
-  stall->set_group(group);
-  stall->set_epoch(epoch);
-  stall->set_sequence(sequence);
-  ToProto(members, stall->mutable_members());
-  stall->set_expired(expired);
+  *message.mutable_stall() = StallIn(group, epoch, members);
+  message.mutable_stall()->set_sequence(sequence);
+  message.mutable_stall()->set_expired(expired);
   connection_.Post(message);
+}
+
+void AgentBootstrap::ReportWait(uint64_t group, uint64_t epoch, const RankSet& members) {
+  v1::RankMessage message;
+  *message.mutable_stall() = StallIn(group, epoch, members);
+  message.mutable_stall()->set_message(true);
+  connection_.Post(message);
+}
+
+v1::StallReport AgentBootstrap::StallIn(uint64_t group, uint64_t epoch, const RankSet& members) const {
+  v1::StallReport stall;
+  stall.set_group(group);
+  stall.set_epoch(epoch);
+  ToProto(members, stall.mutable_members());
+  stall.set_whole_world(members.everyone || static_cast<int>(members.ranks.size()) == world_size_);
+  return stall;
 }
 
 void AgentBootstrap::ReportGroupFailure(const GroupFailure& failure) {

@@ -18,6 +18,7 @@
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/bootstrap/bootstrap.h"
 #include "cohort/runtime/bootstrap/host_identity.h"
+#include "cohort/runtime/bootstrap/local_deadlocks.h"
 #include "cohort/runtime/bootstrap/local_segment.h"
 #include "cohort/runtime/bootstrap/peer_watch.h"
 #include "cohort/runtime/segment/agent_protocol.h"
@@ -76,6 +77,7 @@ class StoreBootstrap final : public Bootstrap {
   absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline) override;
   bool Poll(BootstrapListener& listener) override;
   void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) override;
+  void ReportWait(uint64_t group, uint64_t epoch, const RankSet& members) override;
   void ReportGroupFailure(const GroupFailure& failure) override;
   void Goodbye() override;
 
@@ -96,6 +98,7 @@ class StoreBootstrap final : public Bootstrap {
   absl::Status Judge(const CallVerdict& verdict, const std::vector<CallView>& views, const std::set<int>& finalised,
                      bool expired, bool all_here);
   std::string Describe(int rank) const;
+  void Hear(GroupFailure failure) COHORT_EXCLUDES(mutex_);
 
   KeyValueStore* const store_;
   const int rank_;
@@ -108,6 +111,7 @@ class StoreBootstrap final : public Bootstrap {
   RankControl* control_ = nullptr;
   uint32_t seen_events_ = 0;
   std::vector<uint64_t> seen_notices_;  // by local rank
+  std::unique_ptr<LocalDeadlocks> deadlocks_;
   PeerWatch watch_;
 
   Mutex mutex_;
@@ -132,6 +136,7 @@ absl::StatusOr<Bootstrap::Joined> StoreBootstrap::Join(Deadline deadline) {
   }
   segment_ = joined.segment.get();
   control_ = &segment_->control(local_rank_);
+  deadlocks_ = std::make_unique<LocalDeadlocks>(segment_, node_.first_rank);
   seen_notices_.resize(static_cast<size_t>(node_.rank_count));
   std::vector<int> pids;
   for (int local = 0; local < node_.rank_count; ++local) {
@@ -377,7 +382,7 @@ void StoreBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequen
   GroupFailure failure;
   const bool all_here = !members.everyone && views.size() == members.ranks.size();
   failure.status = Judge(verdict, views, finalised, expired, all_here);
-  if (failure.status.ok()) return;
+  if (failure.status.ok()) return ReportWait(group, epoch, members);
   failure.group = group;
   failure.epoch = epoch;
   failure.members = members;
@@ -389,11 +394,33 @@ void StoreBootstrap::ReportStall(uint64_t group, uint64_t epoch, uint64_t sequen
   } else {
     ReportGroupFailure(failure);
   }
+  Hear(std::move(failure));
+}
+
+void StoreBootstrap::Hear(GroupFailure failure) {
   {
     MutexLock lock(mutex_);
     failures_.push_back(std::move(failure));
   }
   TellSelf();
+}
+
+// Each of the ranks in a deadlock tells all members of all groups in it: the first word counts.
+void StoreBootstrap::ReportWait(uint64_t group, uint64_t epoch, const RankSet& members) {
+  if (!members.everyone) deadlocks_->NoteGroup(group, members.ranks);
+  for (const Deadlock& deadlock : deadlocks_->Look()) {
+    if (std::find(deadlock.ranks.begin(), deadlock.ranks.end(), rank_) == deadlock.ranks.end()) continue;
+    for (const Deadlock::BrokenGroup& broken : deadlock.groups) {
+      GroupFailure failure;
+      failure.group = broken.group;
+      failure.epoch = epoch;
+      failure.members.ranks = deadlocks_->MembersOf(broken.group);
+      failure.status = absl::FailedPreconditionError(deadlock.text);
+      failure.from_rank = rank_;
+      ReportGroupFailure(failure);
+      Hear(std::move(failure));
+    }
+  }
 }
 
 void StoreBootstrap::ReportGroupFailure(const GroupFailure& failure) {

@@ -13,9 +13,11 @@
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/base/thread.h"
 #include "cohort/runtime/engine/cpu_spread.h"
+#include "cohort/runtime/engine/shown_wait.h"
 #include "cohort/runtime/engine/sleeper.h"
 #include "cohort/runtime/engine/source_list.h"
 #include "cohort/runtime/engine/wait_policy.h"
+#include "cohort/runtime/engine/waiter.h"
 #include "cohort/runtime/segment/segment.h"
 
 namespace cohort::runtime {
@@ -31,19 +33,6 @@ const void* Me() {
   return &mark;
 }
 
-// A thread that sleeps in DriveUntil, as those see it who may fulfil its wish. Lives on the sleeper's stack.
-struct Waiter {
-  bool (*done)(void*) = nullptr;
-  void* context = nullptr;
-  ProgressSource* first = nullptr;  // polled alone at first
-  bool counted = false;             // in Rep::waiting
-  bool parked = false;              // sleeps on the rank's wake word rather than on `word`
-  std::atomic<uint32_t> word{0};    // 1: wake up
-  Waiter* next = nullptr;
-
-  bool Done() const { return done(context); }
-};
-
 // A thread sleeps on these besides the wake word. Further sources with descriptors are looked at every 50 ms.
 constexpr size_t kMaxDescriptors = 16;
 struct Descriptors {
@@ -55,7 +44,7 @@ struct Descriptors {
 
 struct Engine::Rep {
   Rep(Segment* segment, int local_ranks)
-      : sleeper(segment), policy(MakeWaitPolicy(local_ranks)), spread(segment, policy.spins == 0) {}
+      : segment(segment), sleeper(segment), policy(MakeWaitPolicy(local_ranks)), spread(segment, policy.spins == 0) {}
 
   // --- ownership ---
   bool Owned() const { return owner.load(std::memory_order_relaxed) == Me(); }
@@ -80,6 +69,7 @@ struct Engine::Rep {
 
   // --- waiting ---
   bool Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lost);
+  bool EndDrive(const Waiter& waiter, bool nested);
   bool Park(Waiter* waiter, Deadline deadline, bool keep);
   bool StopCounting(const Waiter& waiter);
   void Unlock();
@@ -108,6 +98,8 @@ struct Engine::Rep {
   Mutex waiters_mutex;
   Waiter* waiters COHORT_GUARDED_BY(waiters_mutex) = nullptr;
 
+  Segment* const segment;
+  WaitingThreads waiting_threads;
   Sleeper sleeper;
   const WaitPolicy policy;
   CpuSpread spread;     // owner only
@@ -225,12 +217,15 @@ bool Engine::Rep::Arm(Descriptors* armed) {
 
 // --- waiting --------------------------------------------------------------------------------------------------------
 
-bool Engine::DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first) {
+bool Engine::DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first,
+                              AwaitedCalls calls) {
   Rep& rep = *rep_;
+  rep.waiting_threads.Note(Me());
   Waiter waiter;
   waiter.done = done;
   waiter.context = context;
   waiter.first = first;
+  waiter.calls = calls;
   bool lost = false;
   if (rep.Owned()) return rep.Drive(waiter, deadline, /*nested=*/true, &lost);
   waiter.counted = rep.has_progress.load(std::memory_order_relaxed);
@@ -245,6 +240,13 @@ bool Engine::DriveUntilErased(bool (*done)(void*), void* context, Deadline deadl
   }
 }
 
+// The result of Drive.
+bool Engine::Rep::EndDrive(const Waiter& waiter, bool nested) {
+  const bool done = waiter.Done();  // before another thread may drive, which may free what it looks at
+  if (!nested) Leave(waiter);
+  return done;
+}
+
 // The owner polls until the waiter is done or out of time, and then leaves: the result. Sets *lost instead when the
 // ownership went to another thread meanwhile.
 bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lost) {
@@ -253,20 +255,16 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
   if (!nested) driving.store(true, std::memory_order_relaxed);
   // `first` may be gone once the waiter is done, which may have happened before the ownership came here.
   if (waiter.first != nullptr && !look && (waiter.Done() || PollFirst(waiter))) {
-    if (!nested) Leave(waiter);
-    return true;
+    return EndDrive(waiter, nested);
   }
+  ShownWait shown(segment);
   int spins = 0;
   uint32_t rounds = 0;
   bool park_at_once = false;
   Clock::time_point idle_since{};
   while (true) {
     const bool moved = PollAll();
-    const bool done = waiter.Done();
-    if (done || look) {
-      if (!nested) Leave(waiter);
-      return done;
-    }
+    if (waiter.Done() || look) return EndDrive(waiter, nested);
     if (registered.load(std::memory_order_relaxed) > 0) WakeFulfilled(false);
     if (!nested && wanted.load(std::memory_order_relaxed) > 0) {
       driving.store(false, std::memory_order_seq_cst);
@@ -277,6 +275,7 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
       return false;
     }
     if (moved) {
+      shown.Moved();
       park_at_once = false;
       idle_since = {};
       spins = 0;
@@ -290,10 +289,7 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
       continue;
     }
     const Clock::time_point now = Clock::now();
-    if (now >= deadline.time()) {
-      if (!nested) Leave(waiter);
-      return waiter.Done();
-    }
+    if (now >= deadline.time()) return EndDrive(waiter, nested);
     if (moved) continue;
     spread.Look(now);
     if (idle_since == Clock::time_point{}) idle_since = now;
@@ -301,7 +297,9 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
       sched_yield();
       continue;
     }
+    shown.Sleeps(waiter.calls, deadline, nested || waiting_threads.several());
     const bool slept = Park(&waiter, Earlier(deadline, Deadline(now + policy.park_slice)), nested);
+    if (!slept) shown.Moved();
     if (slept && !nested) {
       if (!AcquireToDrive()) {
         *lost = true;

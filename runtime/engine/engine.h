@@ -41,6 +41,12 @@ class ProgressSource {
   bool only_while_active_ = false;  // is removed from them when it is found inactive
 };
 
+// The calls that a wait is for, by their tickets in the rank's black box; first 0: not known.
+struct AwaitedCalls {
+  uint64_t first = 0;
+  uint64_t last = 0;
+};
+
 class Engine {
  public:
   // `segment` holds this rank's wake words and outlives the engine. `local_ranks` is the number of ranks that share
@@ -71,12 +77,14 @@ class Engine {
   //
   // `done` must be cheap and thread-safe, because the driving thread calls it too. `first`, if known, is the source
   // that makes done() true. It is polled alone for a moment before all sources take turns, which shortens short waits.
-  // done() must be true when that source goes away.
+  // done() must be true when that source goes away. `calls`: done() is true when all of these have ended. A wait that
+  // comes to sleeping is shown to the agent and the local peers, who look for ranks that wait for each other
+  // (runtime/segment/wait_state.h).
   template <typename Predicate>
-  bool DriveUntil(Predicate done, Deadline deadline, ProgressSource* first = nullptr) {
+  bool DriveUntil(Predicate done, Deadline deadline, ProgressSource* first = nullptr, AwaitedCalls calls = {}) {
     if (done()) return true;
-    return DriveUntilErased([](void* context) { return (*static_cast<Predicate*>(context))(); }, &done, deadline,
-                            first);
+    return DriveUntilErased([](void* context) { return (*static_cast<Predicate*>(context))(); }, &done, deadline, first,
+                            calls);
   }
 
   // Starts the progress thread, once. It drives the engine whenever a source is active and no thread waits. Otherwise
@@ -90,7 +98,8 @@ class Engine {
   friend class EngineLock;
   friend class EngineRelease;
   void Enlist(ProgressSource* source);
-  bool DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first);
+  bool DriveUntilErased(bool (*done)(void*), void* context, Deadline deadline, ProgressSource* first,
+                        AwaitedCalls calls);
   struct Rep;
   std::unique_ptr<Rep> rep_;
 };

@@ -4,6 +4,17 @@
 #include <utility>
 
 namespace cohort::runtime {
+namespace {
+
+std::atomic<int64_t> listeners_that_may_call{0};
+
+void Count(bool may_call, int64_t change) {
+  if (may_call) listeners_that_may_call.fetch_add(change, std::memory_order_relaxed);
+}
+
+}  // namespace
+
+int64_t ListenersThatMayCall() { return listeners_that_may_call.load(std::memory_order_relaxed); }
 
 class WorkState::Callback final : public WorkListener {
  public:
@@ -20,7 +31,10 @@ class WorkState::Callback final : public WorkListener {
 
 WorkState::~WorkState() {
   WorkListener* list = listeners_.load(std::memory_order_acquire);
-  while (list != nullptr) std::exchange(list, list->next_)->OnDropped();
+  while (list != nullptr) {
+    Count(list->makes_calls_, -1);
+    std::exchange(list, list->next_)->OnDropped();
+  }
 }
 
 void WorkState::Complete(absl::Status status) {
@@ -52,7 +66,11 @@ void WorkState::TellListeners() {
     in_order = list;
     list = next;
   }
-  while (in_order != nullptr) std::exchange(in_order, in_order->next_)->OnDone(status_);
+  while (in_order != nullptr) {
+    const bool counted = in_order->makes_calls_;  // the listener may be gone, or used again, after the call
+    std::exchange(in_order, in_order->next_)->OnDone(status_);
+    Count(counted, -1);
+  }
 }
 
 void WorkState::Reset(uint32_t references) {
@@ -69,6 +87,7 @@ void WorkState::Notify(WorkListener* listener) {
     listener->OnDone(status_);
     return;
   }
+  Count(listener->makes_calls_, 1);
   listener->next_ = listeners_.load(std::memory_order_relaxed);
   while (!listeners_.compare_exchange_weak(listener->next_, listener, std::memory_order_acq_rel)) {
   }

@@ -22,7 +22,8 @@ class WorkListener {
   virtual void OnDone(const absl::Status& status) = 0;
 
  protected:
-  constexpr WorkListener() = default;
+  // `makes_calls`: OnDone may start operations.
+  constexpr explicit WorkListener(bool makes_calls = true) : makes_calls_(makes_calls) {}
   ~WorkListener() = default;
 
  private:
@@ -30,7 +31,12 @@ class WorkListener {
   // The operation went away without having been done.
   virtual void OnDropped() {}
   WorkListener* next_ = nullptr;
+  bool makes_calls_;
 };
+
+// The number of listeners and functions (Then) of this process that have yet to be called and may start operations
+// then.
+int64_t ListenersThatMayCall();
 
 // The shared state behind a Work. A producer (a communicator) derives from it and drives it from the engine. It calls
 // Complete or CompleteAndDrop exactly once. References are counted in the object, so that producers can recycle states

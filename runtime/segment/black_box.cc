@@ -103,7 +103,17 @@ void VisitNewestFirst(const BlackBoxMemory* memory, Visitor visit) {
 
 BlackBoxWriter::BlackBoxWriter(BlackBoxMemory* memory) : memory_(memory), uses_(kBlackBoxDescriptions) {}
 
+uint64_t BlackBoxWriter::latest() const { return memory_->tickets.load(std::memory_order_relaxed); }
+
+void BlackBoxWriter::NoteCaller(pthread_t thread) {
+  several_callers_ = several_callers_ || has_caller_;
+  has_caller_ = true;
+  caller_ = thread;
+}
+
 uint64_t BlackBoxWriter::Start(const CallRecord& record, CallDescription* description) {
+  if (const pthread_t thread = pthread_self(); !has_caller_ || pthread_equal(caller_, thread) == 0) [[unlikely]]
+    NoteCaller(thread);
   const uint64_t ticket = memory_->tickets.load(std::memory_order_relaxed) + 1;
   Use& use = uses_[PlaceOf(description->id)];
   if (description->id != 0 && use.generation == GenerationOf(description->id)) [[likely]] {
@@ -214,6 +224,15 @@ std::optional<CallRecord> BlackBoxReader::LatestOf(uint64_t group, uint32_t epoc
   });
   return result;
 }
+
+std::optional<CallRecord> BlackBoxReader::At(uint64_t ticket) const {
+  uint64_t found = 0;
+  std::optional<CallRecord> record = ReadSlot(memory_, memory_->slots[ticket % kBlackBoxRecords], &found);
+  if (found != ticket) record.reset();
+  return record;
+}
+
+uint64_t BlackBoxReader::latest() const { return memory_->tickets.load(std::memory_order_acquire); }
 
 std::vector<CallRecord> BlackBoxReader::All() const {
   std::vector<CallRecord> records;

@@ -2,6 +2,8 @@
 // others at any time.
 #pragma once
 
+#include <pthread.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -36,6 +38,12 @@ class BlackBoxWriter {
   // Marks it done or failed. A record that the ring has since overwritten is left alone. The clock is half of a
   // record's cost: an operation that had not to wait (`at_once`) ends, for the record, when it began.
   void Finish(uint64_t ticket, CallState state, bool at_once = false);
+  // The latest ticket; 0: none.
+  uint64_t latest() const;
+  // Whether there were calls, and `thread` alone has made them. For the engine's owner.
+  bool CalledOnlyBy(pthread_t thread) const {
+    return has_caller_ && !several_callers_ && pthread_equal(caller_, thread) != 0;
+  }
 
  private:
   // The use of a description, by its slot.
@@ -44,10 +52,14 @@ class BlackBoxWriter {
     uint64_t generation = 0;
   };
   uint64_t Describe(const CallRecord& record, uint64_t ticket);
+  void NoteCaller(pthread_t thread);
 
   BlackBoxMemory* memory_;
   std::vector<Use> uses_;
   size_t next_ = 0;  // place to look at for the next description
+  pthread_t caller_{};
+  bool has_caller_ = false;
+  bool several_callers_ = false;
   FastClock clock_;
 };
 
@@ -69,6 +81,10 @@ class BlackBoxReader {
   std::optional<CallRecord> LatestOf(uint64_t group, uint32_t epoch) const;
   // All records, oldest first.
   std::vector<CallRecord> All() const;
+  // The record with this ticket, if the ring still holds it.
+  std::optional<CallRecord> At(uint64_t ticket) const;
+  // The latest ticket, which is the number of calls that were made.
+  uint64_t latest() const;
 
  private:
   const BlackBoxMemory* memory_;

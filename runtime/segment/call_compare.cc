@@ -21,10 +21,7 @@ struct Variant {
 std::string At(const CallView& view) { return view.site.empty() ? view.call : view.call + " at " + view.site; }
 
 std::string OperationName(uint64_t group, uint64_t sequence) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string hex;
-  for (int shift = 60; shift >= 0; shift -= 4) hex += kDigits[(group >> shift) & 15];
-  return "group " + hex + ", operation " + std::to_string(sequence);
+  return GroupName(group) + ", operation " + std::to_string(sequence);
 }
 
 std::vector<const CallView*> SortedByRank(std::span<const CallView> views) {
@@ -81,6 +78,13 @@ std::string LatestCall(const CallView& view) {
 }
 
 }  // namespace
+
+std::string GroupName(uint64_t group) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string hex;
+  for (int shift = 60; shift >= 0; shift -= 4) hex += kDigits[(group >> shift) & 15];
+  return "group " + hex;
+}
 
 std::string DescribeRanks(std::span<const int> ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";

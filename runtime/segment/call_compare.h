@@ -67,6 +67,9 @@ inline constexpr const char* kMismatchRemedy =
 // Compares the views of a group's members (at most one a rank; in any order).
 CallVerdict CompareCalls(uint64_t group, uint64_t sequence, std::span<const CallView> views);
 
+// "group 00000000000000ff".
+std::string GroupName(uint64_t group);
+
 // "rank 3", "ranks 0-2,5"; ascending input.
 std::string DescribeRanks(std::span<const int> ranks);
 

@@ -77,7 +77,7 @@ inline uint64_t ChainSignature(uint64_t earlier, uint64_t signature) {
 
 enum class CallState : uint16_t { kEmpty = 0, kStarted = 1, kDone = 2, kFailed = 3 };
 
-// One record of a rank's black box: who called what, where, when, and how far it got. It has 192 bytes. Only its rank
+// One record of a rank's black box: who called what, where, when, and how far it got. It has 200 bytes. Only its rank
 // writes it. The agent and local peers read it at any moment, also after the rank's death.
 struct CallRecord {
   CallSignature signature;
@@ -91,11 +91,13 @@ struct CallRecord {
   int32_t group_rank = -1;  // rank of the caller in its group
   int32_t peer = -1;        // send/recv: the other side, as group rank
   int32_t group_size = 0;
-  uint64_t tag = 0;       // CallOptions::tag
+  uint64_t tag = 0;              // CallOptions::tag
+  int32_t peer_world_rank = -1;  // send/recv: the other side; a call with a root: the root; as world rank
+  int32_t reserved = 0;
   char user_op[16] = {};  // the user function's name, cut; NUL-terminated
   char site[72] = {};     // "train.cc:88", the tail of the path when too long; NUL-terminated
 };
-static_assert(sizeof(CallRecord) == 192 && std::is_trivially_copyable_v<CallRecord>);
+static_assert(sizeof(CallRecord) == 200 && std::is_trivially_copyable_v<CallRecord>);
 
 // True when messages of this call carry `signature`.
 inline bool Carries(const CallRecord& record, uint64_t signature) {

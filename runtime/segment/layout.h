@@ -78,9 +78,18 @@ struct NoticeSlot {
   std::atomic<uint64_t> version;  // 2 * ticket, odd while being written
   std::atomic<uint64_t> words[kNoticeWords];
 };
+// A group in which the rank waits. `version` is odd while it is being written; group 0: none.
+inline constexpr int kWaitedGroups = 8;
+struct WaitedGroupSlot {
+  std::atomic<uint64_t> version;
+  std::atomic<uint64_t> group;
+  std::atomic<uint64_t> members[kMaxLocalRanks / 64];  // a bit for each local rank
+};
 struct NoticeMemory {
   alignas(64) std::atomic<uint64_t> tickets;
   NoticeSlot slots[kNotices];
+  std::atomic<uint64_t> waited_groups;  // written so far
+  WaitedGroupSlot waited[kWaitedGroups];
 };
 
 struct alignas(kPage) RankPart {

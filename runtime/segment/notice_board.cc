@@ -44,4 +44,50 @@ std::vector<Notice> ReadNotices(const NoticeMemory* board, uint64_t* seen) {
   return notices;
 }
 
+namespace {
+
+constexpr int kWordBits = 64;
+
+}  // namespace
+
+void NoteWaitedGroup(NoticeMemory* board, const WaitedGroup& group) {
+  for (const WaitedGroupSlot& slot : board->waited) {
+    if (slot.group.load(std::memory_order_relaxed) == group.group) return;  // a group's members never change
+  }
+  const uint64_t place = board->waited_groups.load(std::memory_order_relaxed);
+  board->waited_groups.store(place + 1, std::memory_order_relaxed);
+  WaitedGroupSlot& slot = board->waited[place % kWaitedGroups];
+  const uint64_t version = slot.version.load(std::memory_order_relaxed);
+  slot.version.store(version + 1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);
+  slot.group.store(group.group, std::memory_order_relaxed);
+  for (int word = 0; word < kMaxLocalRanks / kWordBits; ++word) {
+    uint64_t bits = 0;
+    for (int bit = 0; bit < kWordBits; ++bit) {
+      if (group.members.test(static_cast<size_t>(word * kWordBits + bit))) bits |= uint64_t{1} << bit;
+    }
+    slot.members[word].store(bits, std::memory_order_relaxed);
+  }
+  slot.version.store(version + 2, std::memory_order_release);
+}
+
+std::vector<WaitedGroup> ReadWaitedGroups(const NoticeMemory* board) {
+  std::vector<WaitedGroup> groups;
+  for (const WaitedGroupSlot& slot : board->waited) {
+    const uint64_t version = slot.version.load(std::memory_order_acquire);
+    WaitedGroup group;
+    group.group = slot.group.load(std::memory_order_relaxed);
+    for (int word = 0; word < kMaxLocalRanks / kWordBits; ++word) {
+      const uint64_t bits = slot.members[word].load(std::memory_order_relaxed);
+      for (int bit = 0; bit < kWordBits; ++bit) {
+        if ((bits >> bit & 1) != 0) group.members.set(static_cast<size_t>(word * kWordBits + bit));
+      }
+    }
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (version % 2 != 0 || slot.version.load(std::memory_order_relaxed) != version || group.group == 0) continue;
+    groups.push_back(group);
+  }
+  return groups;
+}
+
 }  // namespace cohort::runtime

@@ -29,4 +29,13 @@ void PostNotice(NoticeMemory* board, const Notice& notice);
 // Advances *seen. Texts are terminated, whatever the board holds.
 std::vector<Notice> ReadNotices(const NoticeMemory* board, uint64_t* seen);
 
+// The members of a group in which the rank waits, by local rank: for LocalDeadlocks (runtime/bootstrap). The board
+// holds the latest eight groups. Owner only.
+struct WaitedGroup {
+  uint64_t group = 0;
+  std::bitset<kMaxLocalRanks> members;
+};
+void NoteWaitedGroup(NoticeMemory* board, const WaitedGroup& group);
+std::vector<WaitedGroup> ReadWaitedGroups(const NoticeMemory* board);
+
 }  // namespace cohort::runtime

@@ -38,6 +38,14 @@ struct alignas(128) RankControl {
   std::atomic<int32_t> pid;
   // 0 absent, 1 attached (by Attach), 2 finalised, 3 lost. The agent sets 3 before it reports the loss to anyone.
   std::atomic<uint32_t> state;
+  // The wait of the rank, for those who look for ranks that wait for each other: see wait_state.h. The engine's owner
+  // writes it, when the wait has come to sleeping.
+  alignas(64) std::atomic<uint64_t> wait_number;  // odd while it waits; every wait and every movement has a new number
+  std::atomic<uint64_t> first_awaited;            // tickets of the black box: the wait is for all of these calls
+  std::atomic<uint64_t> last_awaited;
+  std::atomic<uint64_t>
+      wait_bound;  // 1: nothing but the calls' end ends this wait, and the rank calls nothing meanwhile
+  std::atomic<uint64_t> wait_looks;  // times that the rank has looked at everything since it began to wait
 };
 
 // A block of segment memory. The offset counts from the segment's start.

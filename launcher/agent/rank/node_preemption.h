@@ -1,5 +1,5 @@
 // A node's part in a preemption: which of its ranks ask for notices, and at which step each waits. The rendezvous gets
-// one answer for all of them (launcher/control/step_agreement.h).
+// one answer for all of them (launcher/control/parts/step_agreement.h).
 #pragma once
 
 #include <cstdint>

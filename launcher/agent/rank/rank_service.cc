@@ -56,6 +56,7 @@ absl::Status RankService::Start(const std::string& address) {
   options.job_id = assignment_.job().job_id();
   options.node = assignment_.placement().name();
   COHORT_ASSIGN_OR_RETURN(segment_, runtime::Segment::Create(options));
+  waits_ = std::make_unique<RankWaits>(segment_.get(), &assignment_);
   // A few more than ranks, so that strangers are told why they are refused.
   return socket_.Listen(address, ranks + 16);
 }
@@ -111,6 +112,8 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
       OnGet(from, message.get());
       break;
     case v1::RankMessage::kStall:
+      waits_->NoteGroup(message.stall());
+      if (message.stall().message()) break;
       *up.mutable_stall() = message.stall();
       callbacks_.to_rendezvous(up);
       break;
@@ -389,10 +392,6 @@ void RankService::AnswerPreemption() {
   *up.mutable_preemption_step() = *answer;
   up.mutable_preemption_step()->set_epoch(assignment_.epoch());
   callbacks_.to_rendezvous(up);
-}
-
-v1::CallState RankService::LatestCallOf(int local_rank) {
-  return LatestCall(segment_->black_box_of(local_rank), assignment_.placement().ranks(local_rank).rank());
 }
 
 }  // namespace cohort::launcher

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "cohort/launcher/agent/rank/node_preemption.h"
 #include "cohort/launcher/agent/rank/rank_socket.h"
+#include "cohort/launcher/agent/rank/rank_waits.h"
 #include "cohort/launcher/base/event_loop.h"
 #include "cohort/runtime/segment/segment.h"
 #include "cohort/v1/rendezvous.pb.h"
@@ -64,7 +65,8 @@ class RankService {
   void MarkLost(int local_rank);
   // Marks it as ended in order.
   void MarkEnded(int local_rank);
-  v1::CallState LatestCallOf(int local_rank);
+  // The calls and waits of the ranks. After Start.
+  RankWaits& waits() { return *waits_; }
 
  private:
   static constexpr size_t kMaxCacheBytes = 64u << 20;
@@ -104,6 +106,7 @@ class RankService {
   Callbacks callbacks_;
   RankSocket socket_;
   std::unique_ptr<runtime::Segment> segment_;
+  std::unique_ptr<RankWaits> waits_;
   std::unordered_map<RankSocket::PeerId, Peer> peers_;
   std::vector<RankSocket::PeerId> peer_of_rank_;  // 0: not connected
   uint64_t next_request_ = 1;

@@ -132,6 +132,16 @@ class Driver {
     }
     return nullptr;
   }
+  // All messages of a kind that were sent to a connection.
+  std::vector<const v1::ToAgent*> All(ConnectionId to, v1::ToAgent::KindCase kind) const {
+    std::vector<const v1::ToAgent*> all;
+    if (const auto found = sent_.find(to); found != sent_.end()) {
+      for (const auto& message : found->second) {
+        if (message->kind_case() == kind) all.push_back(message.get());
+      }
+    }
+    return all;
+  }
   int Count(ConnectionId to, v1::ToAgent::KindCase kind) const {
     int count = 0;
     if (const auto found = sent_.find(to); found != sent_.end()) {

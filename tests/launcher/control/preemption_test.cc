@@ -8,7 +8,7 @@
 #include <numeric>
 #include <random>
 
-#include "cohort/launcher/control/step_agreement.h"
+#include "cohort/launcher/control/parts/step_agreement.h"
 #include "cohort/launcher/options/options.h"
 #include "tests/launcher/control/driver.h"
 

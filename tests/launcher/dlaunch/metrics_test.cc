@@ -109,6 +109,31 @@ TEST_F(Metrics, TellOfJobNodesAndRanks) {
   EXPECT_EQ(job.WaitUntilGone(seconds(20)), "");
 }
 
+// A rank computes and the three others wait for it in a barrier: top names it, and its seconds are counted.
+TEST_F(Metrics, NameTheRankThatOthersWaitFor) {
+  DlaunchProcess job(
+      {"--metrics", "0", "--simulate-nodes", "1", "--nproc-per-node", "4", "--", COHORT_DEADLOCK_RANKS, "straggler"});
+  const int port = PortOf(&job);
+  ASSERT_GT(port, 0) << job.err();
+  const auto of = [](int rank) { return "{rank=\"" + std::to_string(rank) + "\",node=\"node0\"}"; };
+  string text;
+  ASSERT_TRUE(job.WaitUntil([&] {
+    text = Scrape(port);
+    const string waited = ValueOf(text, "cohort_rank_waited_for_seconds_total" + of(2));
+    return !waited.empty() && std::stod(waited) >= 1 && ValueOf(text, "cohort_rank_waiting_ranks" + of(2)) == "3";
+  })) << text;
+  EXPECT_THAT(text, HasSubstr("# TYPE cohort_rank_waited_for_seconds_total counter\n"));
+  for (const int rank : {0, 1, 3}) EXPECT_EQ(ValueOf(text, "cohort_rank_waiting_ranks" + of(rank)), "0");
+  const size_t at = job.err().find(", as job-");
+  ASSERT_NE(at, string::npos) << job.err();
+  DlaunchProcess top({"top", job.err().substr(at + 5, job.err().find('\n', at) - at - 5)});
+  EXPECT_EQ(top.Wait(), 0) << top.err();
+  EXPECT_THAT(top.out(), HasSubstr("3 ranks wait for rank 2, after barrier #"));
+  EXPECT_THAT(top.out(), Not(HasSubstr("longest in its call")));
+  ::kill(job.pid(), SIGTERM);
+  EXPECT_EQ(job.Wait(), 143) << job.err();
+}
+
 // That it need not wait for the server's threads either: tests/launcher/metrics.
 TEST_F(Metrics, LeaveTheJobItsExitStatus) {
   DlaunchProcess job({"--metrics", "0", "sh", "-c", "exit 3"});

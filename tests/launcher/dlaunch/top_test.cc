@@ -101,6 +101,15 @@ TEST(TopTable, TellsOfJobNodesAndRanks) {
                   "   3  node1     -      -        -  has ended"));
 }
 
+TEST(TopTable, NamesThoseWhomOthersWaitFor) {
+  JobFrame frame = MakeFrame();
+  frame.status.mutable_ranks(2)->set_waiting_for(2);
+  EXPECT_EQ(Lines(FormatJobFrame(frame, nullptr, {}))[3],
+            "2 ranks wait for rank 2, after all_reduce #42 at train.cc:88, for 120 ms");
+  frame.status.mutable_ranks(0)->set_waiting_for(1);
+  EXPECT_THAT(Lines(FormatJobFrame(frame, nullptr, {}))[4], HasSubstr("1 rank waits for rank 0, in all_reduce #42"));
+}
+
 TEST(TopTable, NamesGroupsWhereThereAreSeveral) {
   JobFrame frame = MakeFrame();
   frame.status.mutable_ranks(1)->mutable_view()->mutable_doing()->set_group(0xb);

@@ -175,5 +175,40 @@ TEST(WorkTest, DroppedCallbacksAreFreed) {
   EXPECT_EQ(token.use_count(), 1);
 }
 
+TEST(WorkTest, CountsListenersThatMayMakeCalls) {
+  class Listener final : public WorkListener {
+   public:
+    explicit Listener(bool makes_calls) : WorkListener(makes_calls) {}
+
+   private:
+    void OnDone(const absl::Status&) override {}
+  };
+  EXPECT_EQ(ListenersThatMayCall(), 0);
+  int recycled = 0;
+  Listener quiet(false);
+  Listener calling(true);
+  {
+    FakeState state(&recycled);
+    Work work(&state);
+    work.Notify(&quiet);
+    EXPECT_EQ(ListenersThatMayCall(), 0);
+    work.Notify(&calling);
+    int64_t inside = 0;
+    work.Then([&inside](const absl::Status&) { inside = ListenersThatMayCall(); });
+    EXPECT_EQ(ListenersThatMayCall(), 2);
+    state.Complete(absl::OkStatus());
+    EXPECT_EQ(inside, 1) << "it makes its calls now";
+    EXPECT_EQ(ListenersThatMayCall(), 0);
+    work.Then([](const absl::Status&) {});
+    EXPECT_EQ(ListenersThatMayCall(), 0);
+  }
+  {
+    FakeState dropped(&recycled);
+    Work(&dropped).Then([](const absl::Status&) {});
+    EXPECT_EQ(ListenersThatMayCall(), 1);
+  }
+  EXPECT_EQ(ListenersThatMayCall(), 0);
+}
+
 }  // namespace
 }  // namespace cohort::runtime

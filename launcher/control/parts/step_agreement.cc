@@ -1,4 +1,4 @@
-#include "cohort/launcher/control/step_agreement.h"
+#include "cohort/launcher/control/parts/step_agreement.h"
 
 #include <algorithm>
 #include <utility>

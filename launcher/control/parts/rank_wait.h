@@ -1,0 +1,20 @@
+// The waits of ranks, from messages to what the graph of waits is made of (runtime/segment/wait_graph.h). Pure.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "cohort/runtime/segment/wait_graph.h"
+#include "cohort/v1/rendezvous.pb.h"
+
+namespace cohort::launcher {
+
+// Bounded: of a message with more calls than an agent tells of, the first ones count, and the rank may have forgotten
+// calls.
+runtime::RankWait ToRankWait(const v1::RankWait& message, int node);
+
+// World ranks; nothing where the message makes no sense in a world of this size.
+std::optional<std::vector<int>> ToMembers(const v1::RankSet& set, uint32_t world_size);
+
+}  // namespace cohort::launcher
