@@ -271,7 +271,7 @@ TEST_F(TiedParametersFiles, AreFoundUnderAnyOfTheirNames) {
       SCOPED_TRACE(name + (sharded ? ", FSDP" : ""));
       const std::string place = At(name + (sharded ? "-fsdp" : "-ddp"));
       const SavedPair saved(tied_there, reversed_there, sharded);
-      auto tensors = CheckpointTensorsOf(*world, saved.state);
+      auto tensors = CheckpointTensorsOf(saved.state);
       auto values = CheckpointValuesOf(saved.state, {});
       EXPECT_EQ(values.erase(kept == kNow ? "" : kCheckpointAliases), kept == kNow ? 0 : 1);
       for (size_t i = 0, count = tensors.size(); kept == kAllNames && i < count; ++i) {

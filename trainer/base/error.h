@@ -23,8 +23,8 @@ class DistributedError : public c10::Error {
 
 // Throws DistributedError unless `status` is OK. `context` says what was being done.
 void ThrowUnlessOk(const absl::Status& status, const std::string& context);
-// As ThrowUnlessOk, for a collective of a training step. If ranks waited in vain or called something else, the error
-// names Join too. That happens when one rank has fewer batches than the others.
+// As ThrowUnlessOk, for a collective of a training step. If ranks waited in vain, called something else or have ended
+// in order, the error names Join too. That happens when one rank has fewer batches than the others.
 void ThrowUnlessAllCame(const absl::Status& status, const std::string& context);
 
 }  // namespace cohort::trainer

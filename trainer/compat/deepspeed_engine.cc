@@ -39,27 +39,8 @@ int64_t WholeOf(const CheckpointValues& state, const std::string& key) {
   return static_cast<int64_t>(number);
 }
 
-bool SmallType(const DeepSpeedConfig& config) { return config.fp16.enabled || config.bf16_enabled; }
-
 // DeepSpeed counts elements, of parameters and gradients.
-int64_t BytesOf(int64_t elements, const DeepSpeedConfig& config) { return elements * (SmallType(config) ? 2 : 4); }
-
-template <typename OptimizerClass, typename Options>
-std::unique_ptr<Optimizer> Make(const torch::nn::Module& module, const Options& options, const DeepSpeedConfig& config,
-                                comm::Communicator& world) {
-  using Master = MasterWeights<OptimizerClass>;
-  const std::vector<at::Tensor> parameters = DistinctParameters(module.parameters());
-  const bool split = config.zero_optimization.stage > 0;
-  ZeroRedundancyOptimizerOptions zero;
-  const int64_t bucket = BytesOf(config.zero_optimization.allgather_bucket_size, config);
-  if (bucket > 0) zero.allgather_bucket_bytes = bucket;
-  using Zero = ZeroRedundancyOptimizer<OptimizerClass>;
-  using ZeroOfMasters = ZeroRedundancyOptimizer<Master>;
-  if (split && SmallType(config)) return std::make_unique<ZeroOfMasters>(parameters, world, options, zero);
-  if (split) return std::make_unique<Zero>(parameters, world, options, zero);
-  if (SmallType(config)) return std::make_unique<Master>(parameters, options);
-  return std::make_unique<OptimizerClass>(parameters, options);
-}
+int64_t BytesOf(int64_t elements, const DeepSpeedConfig& config) { return elements * (HasSmallType(config) ? 2 : 4); }
 
 std::unique_ptr<Optimizer> MakeOptimizer(const torch::nn::Module& module, const DeepSpeedConfig& config,
                                          comm::Communicator& world) {
@@ -68,16 +49,16 @@ std::unique_ptr<Optimizer> MakeOptimizer(const torch::nn::Module& module, const 
   if (chosen.type == "SGD") {
     const auto options =
         torch::optim::SGDOptions(chosen.lr).momentum(chosen.momentum).weight_decay(chosen.weight_decay);
-    return Make<torch::optim::SGD>(module, options, config, world);
+    return MakeDeepSpeedOptimizer<torch::optim::SGD>(module, options, config, world);
   }
   if (chosen.type == "AdamW" || chosen.adam_w_mode) {
     const auto options =
         torch::optim::AdamWOptions(chosen.lr).betas(betas).eps(chosen.eps).weight_decay(chosen.weight_decay);
-    return Make<torch::optim::AdamW>(module, options, config, world);
+    return MakeDeepSpeedOptimizer<torch::optim::AdamW>(module, options, config, world);
   }
   const auto options =
       torch::optim::AdamOptions(chosen.lr).betas(betas).eps(chosen.eps).weight_decay(chosen.weight_decay);
-  return Make<torch::optim::Adam>(module, options, config, world);
+  return MakeDeepSpeedOptimizer<torch::optim::Adam>(module, options, config, world);
 }
 
 // As Python's half() and bfloat16(): libtorch's Module::to takes integers and flags along.
@@ -92,15 +73,26 @@ void ConvertFloats(torch::nn::Module& module, at::ScalarType type) {
 
 }  // namespace
 
-DeepSpeedEngineBase::DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedConfig config, comm::Communicator& world)
-    : config_(std::move(config)), module_(module), world_(world), loss_scale_(config_.fp16) {
-  TORCH_CHECK(
-      !config_.optimizer.type.empty(),
-      "DeepSpeedEngine: the configuration names no optimizer, for programs that give deepspeed.initialize one of "
-      "their own; name it there: \"optimizer\": {\"type\": \"AdamW\", \"params\": {\"lr\": 1e-3}}");
+bool HasSmallType(const DeepSpeedConfig& config) { return config.fp16.enabled || config.bf16_enabled; }
+
+int64_t AllgatherBucketBytes(const DeepSpeedConfig& config) {
+  return BytesOf(config.zero_optimization.allgather_bucket_size, config);
+}
+
+DeepSpeedEngineBase::DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedConfig config, comm::Communicator& world,
+                                         const DeepSpeedOptimizer& optimizer)
+    : config_(std::move(config)),
+      module_(module),
+      world_(world),
+      own_rate_(optimizer != nullptr && config_.scheduler.type.empty()),
+      loss_scale_(config_.fp16) {
+  TORCH_CHECK(optimizer != nullptr || !config_.optimizer.type.empty(),
+              "DeepSpeedEngine: the configuration names no optimizer; name one there: \"optimizer\": {\"type\": "
+              "\"AdamW\", \"params\": {\"lr\": 1e-3}}, or give the engine the program's own: "
+              "ClientOptimizer<torch::optim::RMSprop>(options)");
   if (config_.fp16.enabled) ConvertFloats(module_, torch::kHalf);
   if (config_.bf16_enabled) ConvertFloats(module_, torch::kBFloat16);
-  optimizer_ = MakeOptimizer(module_, config_, world_);
+  optimizer_ = optimizer != nullptr ? optimizer(module_, config_, world_) : MakeOptimizer(module_, config_, world_);
   zero_ = dynamic_cast<ZeroRedundancyOptimizerBase*>(optimizer_.get());
   SetLearningRate();
   if (world_.rank() != 0) return;
@@ -130,7 +122,12 @@ at::Tensor DeepSpeedEngineBase::CastInput(const at::Tensor& input) const {
 void DeepSpeedEngineBase::backward(const at::Tensor& loss) {
   if (is_gradient_accumulation_boundary()) last_loss_ = loss.item<double>();
   const double factor = loss_scale_.scale() / static_cast<double>(config_.gradient_accumulation_steps);
-  (factor == 1 ? loss : loss.to(torch::kFloat32) * factor).backward();
+  try {
+    (factor == 1 ? loss : loss.to(torch::kFloat32) * factor).backward();
+  } catch (const c10::Error& error) {
+    ExplainHalves(error);
+    throw;
+  }
 }
 
 // Whether a gradient was not finite, on any rank.
@@ -175,7 +172,21 @@ void DeepSpeedEngineBase::ScaleGradients(double factor) {
   }
 }
 
+double DeepSpeedEngineBase::get_lr() const {
+  if (own_rate_) return optimizer_->param_groups().front().options().get_lr();
+  return LearningRateAt(config_, global_steps_ - skipped_steps_);
+}
+
+void DeepSpeedEngineBase::ExplainHalves(const c10::Error& error) const {
+  const std::string text = error.what_without_backtrace();
+  if (!config_.fp16.enabled || text.find("not implemented for 'Half'") == std::string::npos) return;
+  TORCH_CHECK(false,
+              "DeepSpeedEngine: fp16 is enabled, and libtorch does not compute this in float16 on the CPU: ", text,
+              "; enable bf16 instead (\"bf16\": {\"enabled\": true}), or put the module on a GPU");
+}
+
 void DeepSpeedEngineBase::SetLearningRate() {
+  if (own_rate_) return;
   for (auto& group : optimizer_->param_groups()) group.options().set_lr(get_lr());
 }
 

@@ -13,19 +13,63 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "c10/util/Exception.h"
 #include "cohort/comm/communicator.h"
+#include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/compat/deepspeed_config.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
+#include "cohort/trainer/state/master_weights.h"
 #include "cohort/trainer/state/training_state.h"
 #include "torch/optim/optimizer.h"
 
 namespace cohort::trainer {
+
+// Makes the optimizer of an engine in place of the one that the configuration names: what a Python program gives
+// deepspeed.initialize as `optimizer`.
+using DeepSpeedOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(
+    const torch::nn::Module& module, const DeepSpeedConfig& config, comm::Communicator& world)>;
+
+// Whether the module is converted to float16 or bfloat16.
+bool HasSmallType(const DeepSpeedConfig& config);
+// The bytes that ZeRO gathers parameters by; 0: all at once.
+int64_t AllgatherBucketBytes(const DeepSpeedConfig& config);
+
+// An optimizer of that class over the module's parameters, split among the ranks and with float32 copies as `config`
+// says.
+template <typename OptimizerClass, typename Options>
+std::unique_ptr<torch::optim::Optimizer> MakeDeepSpeedOptimizer(const torch::nn::Module& module, const Options& options,
+                                                                const DeepSpeedConfig& config,
+                                                                comm::Communicator& world) {
+  using Master = MasterWeights<OptimizerClass>;
+  const std::vector<at::Tensor> parameters = DistinctParameters(module.parameters());
+  const bool split = config.zero_optimization.stage > 0, small = HasSmallType(config);
+  ZeroRedundancyOptimizerOptions zero;
+  if (AllgatherBucketBytes(config) > 0) zero.allgather_bucket_bytes = AllgatherBucketBytes(config);
+  using Zero = ZeroRedundancyOptimizer<OptimizerClass>;
+  using ZeroOfMasters = ZeroRedundancyOptimizer<Master>;
+  if (split && small) return std::make_unique<ZeroOfMasters>(parameters, world, options, zero);
+  if (split) return std::make_unique<Zero>(parameters, world, options, zero);
+  if (small) return std::make_unique<Master>(parameters, options);
+  return std::make_unique<OptimizerClass>(parameters, options);
+}
+
+// A program's own optimizer:
+//
+//   DeepSpeedEngine<Net> engine(net, config, job.world(), ClientOptimizer<RMSprop>(RMSpropOptions(1e-3)));
+template <typename OptimizerClass, typename Options>
+DeepSpeedOptimizer ClientOptimizer(const Options& options) {
+  return [options](const torch::nn::Module& module, const DeepSpeedConfig& config, comm::Communicator& world) {
+    return MakeDeepSpeedOptimizer<OptimizerClass>(module, options, config, world);
+  };
+}
 
 // The part that does not depend on the module's forward signature.
 class DeepSpeedEngineBase {
@@ -50,7 +94,8 @@ class DeepSpeedEngineBase {
   int64_t global_steps() const { return global_steps_; }
   int64_t skipped_steps() const { return skipped_steps_; }
   double loss_scale() const { return loss_scale_.scale(); }
-  double get_lr() const { return LearningRateAt(config_, global_steps_ - skipped_steps_); }
+  // The rate of the schedule, or of the optimizer where a program's own has none.
+  double get_lr() const;
   torch::optim::Optimizer& optimizer() { return *optimizer_; }
   const DeepSpeedConfig& config() const { return config_; }
 
@@ -70,7 +115,11 @@ class DeepSpeedEngineBase {
 
  protected:
   // Rank 0 prints the keys without effect.
-  DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedConfig config, comm::Communicator& world);
+  DeepSpeedEngineBase(torch::nn::Module& module, DeepSpeedConfig config, comm::Communicator& world,
+                      const DeepSpeedOptimizer& optimizer);
+  // Called with an error of the module in catch. Throws c10::Error that says what to do where libtorch computes no
+  // float16 on the CPU; returns for other errors.
+  void ExplainHalves(const c10::Error& error) const;
   DistributedDataParallelOptions DataParallelOptions() const;
   // Null in stage 0.
   ZeroRedundancyOptimizerBase* zero() const { return zero_; }
@@ -90,6 +139,7 @@ class DeepSpeedEngineBase {
   torch::nn::Module& module_;
   comm::Communicator& world_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  bool own_rate_ = false;                        // the optimizer's, which no schedule sets
   ZeroRedundancyOptimizerBase* zero_ = nullptr;  // optimizer_, if it is one
   DataParallelState* data_parallel_ = nullptr;
   DeepSpeedLossScale loss_scale_;
@@ -100,10 +150,12 @@ class DeepSpeedEngineBase {
 template <typename ModuleType>
 class DeepSpeedEngine : public DeepSpeedEngineBase {
  public:
-  // Collective over `world`, which must outlive this. In fp16 and bf16 the module is converted to that type. Throws
-  // DistributedError. Throws c10::Error for a configuration without an optimizer, among others.
-  DeepSpeedEngine(std::shared_ptr<ModuleType> module, DeepSpeedConfig config, comm::Communicator& world)
-      : DeepSpeedEngineBase(*module, std::move(config), world) {
+  // Collective over `world`, which must outlive this. In fp16 and bf16 the module is converted to that type. An
+  // `optimizer` of the program's takes the place of the configuration's. Throws DistributedError. Throws c10::Error for
+  // neither of them, among others.
+  DeepSpeedEngine(std::shared_ptr<ModuleType> module, DeepSpeedConfig config, comm::Communicator& world,
+                  const DeepSpeedOptimizer& optimizer = nullptr)
+      : DeepSpeedEngineBase(*module, std::move(config), world, optimizer) {
     if (zero() != nullptr && this->config().zero_optimization.stage == 2) {
       wrapped_ =
           std::make_unique<ShardedDataParallel<ModuleType>>(std::move(module), *zero(), world, DataParallelOptions());
@@ -116,7 +168,12 @@ class DeepSpeedEngine : public DeepSpeedEngineBase {
   template <typename... Inputs>
   auto forward(const Inputs&... inputs) {
     ChooseSync();
-    return wrapped_->forward(Cast(inputs)...);
+    try {
+      return wrapped_->forward(Cast(inputs)...);
+    } catch (const c10::Error& error) {
+      ExplainHalves(error);
+      throw;
+    }
   }
   const std::shared_ptr<ModuleType>& module() const { return wrapped_->module(); }
 

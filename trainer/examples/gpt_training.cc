@@ -117,7 +117,7 @@ void MakeCut(Training& training, comm::Communicator* replicas) {
     training.wrapper = ddp;
   }
   training.optimizer = std::make_unique<AdamW>(gpt->parameters(), Adam(training.options));
-  training.state = StateOf(*gpt, *training.optimizer, *training.world);
+  training.state = StateOf(*gpt, *training.optimizer, *training.mesh);
   training.clip_grad_norm = [gpt, axis = training.tensor](double norm) { return ClipGradNorm(*gpt, axis, norm); };
 }
 

@@ -215,7 +215,7 @@ void Run(Training& training) {
   const Options& options = training.options;
   if (training.prints()) {
     int64_t elements = 0;
-    for (const auto& parameter : training.state.parameters) elements += parameter.end - parameter.begin;
+    for (const auto& parameter : training.state.parameters) elements += parameter.data.numel();
     std::printf("train_gpt: %d rank%s, %s, %lld of the parameters on rank 0, batch %lld x %lld characters\n",
                 training.world->size(), training.world->size() == 1 ? "" : "s",
                 options.mesh.empty() ? options.mode.c_str() : ("mesh " + options.mesh).c_str(),

@@ -40,6 +40,23 @@ bool Next(std::vector<size_t>& chosen, const std::function<size_t(size_t)>& choi
 
 int64_t Box::numel() const { return Product(sizes); }
 
+void ForRuns(const std::vector<int64_t>& sizes, const Box& box,
+             const std::function<void(int64_t first, int64_t place, int64_t count)>& visit) {
+  size_t inner = box.sizes.size();
+  int64_t run = 1;
+  while (inner > 0 && box.sizes[inner - 1] == sizes[inner - 1]) run *= box.sizes[--inner];
+  if (inner > 0) run *= box.sizes[inner - 1];
+  for (int64_t first = 0; first < box.numel(); first += run) {
+    int64_t rest = first, place = 0, stride = 1;
+    for (size_t dim = box.sizes.size(); dim-- > 0;) {
+      place += (box.offset[dim] + rest % box.sizes[dim]) * stride;
+      rest /= box.sizes[dim];
+      stride *= sizes[dim];
+    }
+    visit(first, place, run);
+  }
+}
+
 Placement::Placement(std::vector<int64_t> sizes) : sizes_(std::move(sizes)) {}
 
 int64_t Placement::numel() const { return Product(sizes_); }
@@ -111,6 +128,10 @@ AxisUse Placement::use(const std::string& axis) const {
     if (use.axis.name == axis) return use.use;
   }
   return AxisUse::kReplicated;
+}
+
+bool Placement::mentions(const std::string& axis) const {
+  return std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) { return use.axis.name == axis; });
 }
 
 bool Placement::whole() const {

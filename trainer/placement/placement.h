@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,12 @@ struct Box {
   int64_t numel() const;
   bool operator==(const Box&) const = default;
 };
+
+// Calls `visit(first, place, count)` for each run of elements that follow each other both in a box and in the whole of
+// these sizes, row by row: `count` elements from number `first` of the box on are those from number `place` of the
+// whole on.
+void ForRuns(const std::vector<int64_t>& sizes, const Box& box,
+             const std::function<void(int64_t first, int64_t place, int64_t count)>& visit);
 
 enum class AxisUse {
   kReplicated,  // equal copies with equal gradients
@@ -76,6 +83,7 @@ class Placement {
   // All axes that this placement mentions, in the order of calls.
   std::vector<Axis> axes() const;
   AxisUse use(const std::string& axis) const;  // kReplicated for an axis that it does not mention
+  bool mentions(const std::string& axis) const;
   // Whether no axis cuts or owns it, so that every rank has all of it.
   bool whole() const;
 

@@ -121,6 +121,13 @@ std::string ShowPlacements(const torch::nn::Module& module, const Coordinate& at
   return Columns(lines);
 }
 
+at::Tensor BoxOf(const at::Tensor& local, const Box& box) {
+  if (local.dim() != static_cast<int64_t>(box.sizes.size())) return local.view(box.sizes);
+  at::Tensor view = local;
+  for (int64_t dim = 0; dim < local.dim(); ++dim) view = view.narrow(dim, box.local[dim], box.sizes[dim]);
+  return view;
+}
+
 std::vector<Axis> ModelAxes(const std::vector<at::Tensor>& parameters) {
   std::map<std::pair<int, std::string>, Axis> axes;
   for (const at::Tensor& parameter : parameters) {

@@ -56,6 +56,11 @@ std::string NameInWhole(const at::Tensor& parameter, const std::string& name);
 // how each axis uses it, and whether this rank writes it. Parameters that modules share are listed once.
 std::string ShowPlacements(const torch::nn::Module& module, const Coordinate& at = {});
 
+// Returns the part of a rank's tensor that is `box`, as a view of the box's sizes. A tensor of other dimensions than
+// the box must be contiguous and have nothing else: a shard of a parameter without dimensions has one. Throws
+// c10::Error for a tensor that does not have the box.
+at::Tensor BoxOf(const at::Tensor& local, const Box& box);
+
 // Returns the axes over which some of `parameters` are cut or owned, each once, in canonical order: the axes that share
 // one model. Norms are summed over them. Throws c10::Error where two parameters disagree about the size of an axis or
 // this rank's place on it.

@@ -16,18 +16,9 @@ namespace {
 // A copy, on the CPU, of what this rank will write.
 std::vector<CheckpointTensor> Snapshot(const std::vector<CheckpointTensor>& tensors) {
   std::vector<CheckpointTensor> copies;
-  for (const CheckpointTensor& tensor : tensors) {
-    CheckLength(tensor);
-    const int64_t count = tensor.end - tensor.begin;
-    const int64_t begin = count * tensor.replica / tensor.replicas;
-    const int64_t end = count * (tensor.replica + 1) / tensor.replicas;
-    if (begin == end && (count > 0 || tensor.replica > 0)) continue;
-    const at::Tensor mine = tensor.data.detach().reshape({-1}).narrow(0, begin, end - begin);
-    copies.push_back({.name = tensor.name,
-                      .sizes = tensor.sizes,
-                      .begin = tensor.begin + begin,
-                      .end = tensor.begin + end,
-                      .data = mine.to(at::kCPU, mine.scalar_type(), /*non_blocking=*/false, /*copy=*/true)});
+  for (CheckpointTensor& part : OwnParts(tensors)) {
+    part.data = part.data.to(at::kCPU, part.data.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+    copies.push_back(std::move(part));
   }
   return copies;
 }
@@ -60,7 +51,7 @@ void AsyncCheckpointer::Save(const std::string& directory, const TrainingState& 
   std::vector<CheckpointTensor> copies;
   CheckpointValues all;
   const auto copy = [&] {
-    copies = Snapshot(CheckpointTensorsOf(world_, state));
+    copies = Snapshot(CheckpointTensorsOf(state));
     all = CheckpointValuesOf(state, values);
   };
   TogetherOrNot(*group_, "saving checkpoint " + directory, copy, timeout_);  // or the others would wait for who can't

@@ -4,8 +4,10 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "torch/torch.h"
 
@@ -28,14 +30,23 @@ std::vector<double> NormsOf(const std::vector<at::Tensor>& parts, double norm_ty
   return norms;
 }
 
+// Whether the rank at `at` is the first along these axes of those that have the same part. Other axes, such as that of
+// replicas, are not summed over.
+bool IsFirstOver(const Coordinate& at, const Placement& placement) {
+  return std::all_of(at.begin(), at.end(), [&](const auto& place) {
+    const AxisUse use = placement.use(place.first);
+    return place.second == 0 || use == AxisUse::kSplit || use == AxisUse::kOwned;
+  });
+}
+
 }  // namespace
 
 at::Tensor ShardedNorm(const std::vector<at::Tensor>& parts, double norm_type,
-                       const std::vector<comm::Communicator*>& groups) {
+                       const std::vector<comm::Communicator*>& groups, double* found) {
   TORCH_CHECK(norm_type > 0, "clip_grad_norm_: norm_type must be positive, got ", norm_type);
   const at::NoGradGuard no_grad;
   const bool infinite = std::isinf(norm_type);
-  std::array<double, 2> summed = {0, 0};  // and how many parts are float64
+  std::array<double, 3> summed = {0, 0, found == nullptr ? 0 : *found};  // the second: how many parts are float64
   double& total = summed[0];
   for (const at::Tensor& part : parts) summed[1] += part.scalar_type() == at::kDouble ? 1 : 0;
   for (const double norm : NormsOf(parts, norm_type)) {
@@ -50,8 +61,60 @@ at::Tensor ShardedNorm(const std::vector<at::Tensor>& parts, double norm_type,
     ThrowUnlessOk(AllReduce(*group, buffer, buffer, infinite ? comm::ReduceOp::kMax : comm::ReduceOp::kSum).Wait(),
                   "adding up the norm of gradients");
   }
+  if (found != nullptr) *found = summed[2];
   return at::scalar_tensor(infinite ? total : std::pow(total, 1.0 / norm_type),
                            summed[1] > 0 ? at::kDouble : at::kFloat);
+}
+
+std::vector<at::Tensor> CountedGradients(const std::vector<at::Tensor>& parameters, const Coordinate& at) {
+  std::vector<at::Tensor> counted;
+  std::set<const void*> seen;
+  for (const at::Tensor& parameter : parameters) {
+    if (!seen.insert(parameter.unsafeGetTensorImpl()).second || !parameter.grad().defined()) continue;
+    if (IsFirstOver(at, *Placements().OrWhole(parameter))) counted.push_back(parameter.grad());
+  }
+  return counted;
+}
+
+std::vector<comm::Communicator*> GroupsOf(const std::vector<Axis>& axes, const char* who) {
+  std::vector<comm::Communicator*> groups;
+  for (const Axis& axis : axes) {
+    TORCH_CHECK(axis.group != nullptr || axis.size == 1, who, ": parameters are cut over axis '", axis.name,
+                "', and their placements name no group for it");
+    if (axis.size > 1) groups.push_back(axis.group);
+  }
+  return groups;
+}
+
+at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
+                           DeviceMesh* mesh) {
+  std::vector<comm::Communicator*> groups;
+  Coordinate at;
+  if (mesh == nullptr) {
+    const std::vector<Axis> axes = ModelAxes(parameters);
+    groups = GroupsOf(axes, "clip_grad_norm_");
+    at = CoordinateOn(axes);
+  } else {
+    std::vector<std::string> names;
+    for (const std::string& name : mesh->dim_names()) {
+      if (name != kReplicateAxis) names.push_back(name);
+    }
+    if (!names.empty()) {
+      const auto model = mesh->Slice(names);
+      ThrowUnlessOk(model.status(), "taking the axes of the model from a mesh");
+      groups.push_back(&(*model)->world());
+      at = (*model)->coordinate();
+    }
+  }
+  const at::Tensor norm = ShardedNorm(CountedGradients(parameters, at), norm_type, groups);
+  std::vector<at::Tensor> all;
+  std::set<const void*> seen;
+  for (const at::Tensor& parameter : parameters) {
+    const bool first = seen.insert(parameter.unsafeGetTensorImpl()).second;
+    if (first && parameter.grad().defined()) all.push_back(parameter.grad());
+  }
+  ClipByNorm(all, norm, max_norm);
+  return norm;
 }
 
 void ClipByNorm(const std::vector<at::Tensor>& gradients, const at::Tensor& norm, double max_norm) {

@@ -7,6 +7,8 @@
 
 #include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/state/master_weights.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/join.h"
@@ -74,11 +76,45 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   Unscale(optimizer, Rounded(1 / scale_));
 }
 
-void GradScaler::Unscale(torch::optim::Optimizer& optimizer, double factor) {
-  TORCH_CHECK(groups_.empty() || Join::Running() == nullptr,
+at::Tensor GradScaler::unscale_and_clip_(torch::optim::Optimizer& optimizer, double max_norm, double norm_type) {
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : DistinctParameters(optimizer.param_groups())) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  if (!options_.enabled) return clip_grad_norm_(parameters, max_norm, norm_type);
+  const Stage stage = optimizers_[&optimizer].stage;
+  TORCH_CHECK(stage == Stage::kReady,
+              "GradScaler: unscale_and_clip_() was called after unscale_() or step() for an "
+              "optimizer since the last update()");
+  if (MasterWeightsOf(optimizer) != nullptr) WidenGradients(optimizer);
+  const std::vector<Axis> axes = ModelAxes(parameters);
+  at::Tensor norm;
+  Unscale(optimizer, Rounded(1 / scale_), [&](const std::vector<comm::Communicator*>& groups, double* found) {
+    norm = ShardedNorm(CountedGradients(parameters, CoordinateOn(axes)), norm_type, groups, found);
+  });
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  if (std::isfinite(norm.item<double>())) ClipByNorm(gradients, norm, max_norm);
+  return norm;
+}
+
+std::vector<comm::Communicator*> GradScaler::GroupsFor(torch::optim::Optimizer& optimizer) const {
+  if (!groups_.empty()) return groups_;
+  std::vector<at::Tensor> parameters;
+  for (const auto& group : optimizer.param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
+  return GroupsOf(ModelAxes(parameters), "GradScaler");
+}
+
+void GradScaler::Unscale(torch::optim::Optimizer& optimizer, double factor, const Share& share) {
+  const std::vector<comm::Communicator*> groups = GroupsFor(optimizer);
+  TORCH_CHECK(groups.empty() || Join::Running() == nullptr,
               "GradScaler: over groups it can't be used under Join, because ranks without inputs don't answer it");
   const at::NoGradGuard no_grad;
-  const bool takes_halves = !groups_.empty() || MasterWeightsOf(optimizer) != nullptr;
+  const bool takes_halves = !groups.empty() || MasterWeightsOf(optimizer) != nullptr;
   std::map<std::pair<std::string, int>, std::vector<at::Tensor>> by_kind;  // device, type
   for (const auto& group : DistinctParameters(optimizer.param_groups())) {
     for (const at::Tensor& parameter : group.params()) {
@@ -93,12 +129,17 @@ void GradScaler::Unscale(torch::optim::Optimizer& optimizer, double factor) {
   }
   double found = 0;
   for (auto& [kind, gradients] : by_kind) found += UnscaleOn(gradients, factor) ? 1 : 0;
-  for (comm::Communicator* group : groups_) {
-    const comm::Buffer buffer(&found, 1);
-    ThrowUnlessOk(AllReduce(*group, buffer, buffer, comm::ReduceOp::kMax).Wait(),
-                  "agreeing on whether gradients are finite");
+  if (share != nullptr) {
+    share(groups, &found);
+  } else {
+    for (comm::Communicator* group : groups) {
+      const comm::Buffer buffer(&found, 1);
+      ThrowUnlessOk(AllReduce(*group, buffer, buffer, comm::ReduceOp::kMax).Wait(),
+                    "agreeing on whether gradients are finite");
+    }
   }
-  optimizers_[&optimizer] = {.stage = Stage::kUnscaled, .has_gradients = !by_kind.empty(), .found_infinity = found > 0};
+  optimizers_[&optimizer] = {
+      .stage = Stage::kUnscaled, .has_gradients = !by_kind.empty() || !groups.empty(), .found_infinity = found > 0};
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
@@ -117,7 +158,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
     unscale_(optimizer);
   }
   Seen& seen = optimizers_[&optimizer];
-  TORCH_CHECK(seen.has_gradients || !groups_.empty(),
+  TORCH_CHECK(seen.has_gradients,
               "GradScaler: step() for an optimizer none of whose parameters has a gradient; call backward() on "
               "scale(loss) before it");
   seen.stage = Stage::kStepped;
@@ -137,7 +178,7 @@ void GradScaler::update(std::optional<double> new_scale) {
   if (!options_.enabled) return;
   bool unscaled = false, found = false;
   for (const auto& [optimizer, seen] : optimizers_) {
-    unscaled = unscaled || (seen.stage != Stage::kReady && (seen.has_gradients || !groups_.empty()));
+    unscaled = unscaled || (seen.stage != Stage::kReady && seen.has_gradients);
     found = found || seen.found_infinity;
   }
   TORCH_CHECK(unscaled || new_scale.has_value(), "GradScaler: update() without a step() before it");

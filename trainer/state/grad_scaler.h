@@ -11,8 +11,8 @@
 //   scaler.update();
 //
 // Ranks must agree on skipping. They agree by themselves if every rank has all averaged gradients
-// (DistributedDataParallel). If parameters or gradients are split, pass the groups that split them (shards,
-// tensor-parallel ranks).
+// (DistributedDataParallel). If parameters are cut among ranks, their placements say which (shards, tensor-parallel
+// ranks; placement/placement_table.h). If only gradients are split (ShardedDataParallel), pass the groups.
 //
 // The scale is a float32, as in torch, so it takes the same values (tests/trainer/examples/pytorch_parity_test.py).
 //
@@ -23,6 +23,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -44,8 +45,8 @@ struct GradScalerOptions {
 
 class GradScaler {
  public:
-  // Shares infinities over `groups`, which must outlive this, as FairScale's ShardedGradScaler does. Throws c10::Error
-  // for options out of range.
+  // Shares infinities over `groups`, which must outlive this, as FairScale's ShardedGradScaler does. Without groups,
+  // over the axes that cut the optimizer's parameters. Throws c10::Error for options out of range.
   explicit GradScaler(GradScalerOptions options = {}, std::vector<comm::Communicator*> groups = {});
 
   // Returns `loss` times the scale. A float16 or bfloat16 loss becomes a float32, which holds the product.
@@ -54,6 +55,10 @@ class GradScaler {
   // blocks. Throws c10::Error when it is called twice or after step, over groups under Join, and for float16 gradients
   // as said above. Throws DistributedError when the ranks cannot agree.
   void unscale_(torch::optim::Optimizer& optimizer);
+  // Does unscale_ and clip_grad_norm_ (grad_norm.h) with one all-reduce for each group, which carries the norm and
+  // whether a gradient was infinite or no number. Clips nothing where the norm is not finite, since step() will skip.
+  // Returns the norm of the unscaled gradients. Collective, blocks and throws as unscale_ does.
+  at::Tensor unscale_and_clip_(torch::optim::Optimizer& optimizer, double max_norm, double norm_type = 2.0);
   // Calls optimizer.step() unless a gradient is infinite or no number, on all ranks alike. Returns whether it stepped.
   // Unscales first if unscale_ has not; for MasterWeights only the copies, and .grad stays as it is. Collective and
   // blocks as both are. Throws as they do. Also throws c10::Error when it is called twice between updates, or, without
@@ -77,12 +82,17 @@ class GradScaler {
   enum class Stage { kReady, kUnscaled, kStepped };
   struct Seen {
     Stage stage = Stage::kReady;
-    bool has_gradients = false;
+    bool has_gradients = false;  // here, or maybe on another rank
     bool found_infinity = false;
   };
 
+  // Makes `found` positive on all ranks of the groups if it is on one.
+  using Share = std::function<void(const std::vector<comm::Communicator*>& groups, double* found)>;
+
   // Looks for infinities, on all ranks, and multiplies gradients by `factor`.
-  void Unscale(torch::optim::Optimizer& optimizer, double factor);
+  void Unscale(torch::optim::Optimizer& optimizer, double factor, const Share& share = nullptr);
+  // The groups over which infinities in this optimizer's gradients are shared.
+  std::vector<comm::Communicator*> GroupsFor(torch::optim::Optimizer& optimizer) const;
 
   GradScalerOptions options_;
   std::vector<comm::Communicator*> groups_;

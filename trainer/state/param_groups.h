@@ -15,10 +15,16 @@ namespace cohort::trainer {
 // others.
 std::string ParamGroupsText(const torch::optim::Optimizer& optimizer);
 
+// The parameters of all groups in what ParamGroupsText gave. 0 for other texts.
+int64_t ParametersIn(const std::string& text);
+
 // Options for the optimizer's groups, one for each, from what ParamGroupsText gave. Throws c10::Error, as PyTorch's
 // load_state_dict does, when the numbers of groups or of a group's parameters differ, and when options are missing, as
-// where those of Adam are for SGD. (Adam's and AdamW's have the same names, and are taken for each other's.)
+// where those of Adam are for SGD. Without `of_same_parameters` groups may have other numbers of parameters, because
+// the text is of a rank with another part of the model. (Adam's and AdamW's have the same names, and are taken for each
+// other's.)
 std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> ParamGroupOptions(const torch::optim::Optimizer& optimizer,
-                                                                               const std::string& text);
+                                                                               const std::string& text,
+                                                                               bool of_same_parameters = true);
 
 }  // namespace cohort::trainer

@@ -1,5 +1,6 @@
 #include "cohort/trainer/state/training_state.h"
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -7,6 +8,7 @@
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/wrapped_name.h"
+#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_values.h"
 #include "cohort/trainer/state/master_weights.h"
 #include "cohort/trainer/state/optimizer_state.h"
@@ -48,22 +50,33 @@ std::vector<CheckpointTensor> OwnModelTensors(const TrainingState& state) {
 
 // One tensor of a parameter's optimizer state.
 CheckpointTensor StateTensor(const TrainingState& state, const CheckpointTensor& parameter, const std::string& key,
-                             const at::Tensor& data, const comm::Communicator& world) {
+                             const at::Tensor& data) {
   CheckpointTensor tensor = parameter;
   tensor.name = kOptimizer + parameter.name + "." + key;
   tensor.data = data;
   if (key == kStep) {
     tensor.sizes = {};
-    tensor.begin = 0;
-    tensor.end = 1;
-    tensor.replica = world.rank();
-    tensor.replicas = world.size();
+    tensor.boxes = WholeBox({});
+    tensor.replica = 0;  // others leave it out, see WritesStep
+    tensor.replicas = 1;
   }
   if (state.owns_state) {
     tensor.replica = 0;
     tensor.replicas = 1;
   }
   return tensor;
+}
+
+// Whether this rank writes the number of a parameter's steps, which all that step a part of it have: the first of those
+// that have its first element does. Other ranks of the world may have another model, such as a stage.
+bool WritesStep(const TrainingState& state, const CheckpointTensor& parameter) {
+  if (state.owns_state) return true;
+  if (parameter.replica > 0) return false;
+  const bool empty = std::find(parameter.sizes.begin(), parameter.sizes.end(), 0) != parameter.sizes.end();
+  if (empty) return state.shards == nullptr || state.shards->place() == 0;
+  if (parameter.boxes.empty()) return false;
+  const std::vector<int64_t>& first = parameter.boxes.front().offset;
+  return std::all_of(first.begin(), first.end(), [](int64_t offset) { return offset == 0; });
 }
 
 // The states that the checkpoint has of a parameter, with fresh memory.
@@ -99,12 +112,57 @@ std::map<std::string, std::string> NamesIn(const CheckpointIndex& index) {
   return names;
 }
 
+// Whether saved groups are those of a part of the model, such as the first stage: the checkpoint has the optimizer's
+// state of more parameters than they have.
+bool OfAPart(const CheckpointIndex& index, const std::string& groups) {
+  const std::string prefix = kOptimizer;
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : index.tensors()) {
+    if (name.starts_with(prefix)) names.insert(name.substr(0, name.rfind('.')));
+  }
+  return static_cast<int64_t>(names.size()) > ParametersIn(groups);
+}
+
+// All names that this rank's model has, each on a line.
+std::string NamesHere(const TrainingState& state) {
+  std::string names;
+  for (const auto* tensors : {&state.parameters, &state.buffers}) {
+    for (const CheckpointTensor& tensor : *tensors) names += tensor.name + "\n";
+  }
+  for (const auto& [alias, first] : state.aliases) names += alias + "\n";
+  return names;
+}
+
+// The names of the models of all ranks, which are parts of one where ranks are stages. Collective; blocks. Ranks that
+// have all of the checkpoint's tensors send nothing.
+std::set<std::string> NamesOnAllRanks(comm::Communicator& world, const CheckpointIndex& index,
+                                      const TrainingState& state, const std::string& what,
+                                      std::chrono::nanoseconds timeout) {
+  const auto lines = [](const std::string& text, std::set<std::string>& into) {
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin);
+      into.insert(text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+  };
+  std::set<std::string> here, all;
+  const std::string names = NamesHere(state);
+  lines(names, here);
+  const std::map<std::string, std::string> there = NamesIn(index);
+  const bool has_all =
+      std::all_of(there.begin(), there.end(), [&](const auto& name) { return here.contains(name.first); });
+  for (const std::string& text : GatherTexts(world, has_all ? "" : names, what, timeout)) lines(text, all);
+  return all;
+}
+
 // `state` with the names that the checkpoint keeps its tensors under. By all names that either side has of what modules
 // share: the first one depends on the order of the modules, and checkpoints of before have a shared tensor under each
 // name, or under one without a word of the others. Throws c10::Error where parameters or buffers are of another model,
 // as PyTorch's strict load_state_dict: before anything is compared that would only hint at it, such as the numbers of
 // parameters in groups.
-TrainingState NamedAsIn(const std::string& directory, const CheckpointIndex& index, const TrainingState& state) {
+// Tensors of `elsewhere` are those of other ranks.
+TrainingState NamedAsIn(const std::string& directory, const CheckpointIndex& index, const TrainingState& state,
+                        const std::set<std::string>& elsewhere) {
   const std::map<std::string, std::string> there = NamesIn(index);
   std::multimap<std::string, std::string> others;  // here, by the first name
   std::set<std::string> here;
@@ -128,7 +186,7 @@ TrainingState NamedAsIn(const std::string& directory, const CheckpointIndex& ind
   for (CheckpointTensor& parameter : named.parameters) rename(parameter);
   for (CheckpointTensor& buffer : named.buffers) rename(buffer);
   for (auto name = there.begin(); unknown.empty() && name != there.end(); ++name) {
-    if (here.count(name->first) == 0) unknown = name->first;
+    if (!here.contains(name->first) && !elsewhere.contains(name->first)) unknown = name->first;
   }
   if (missing.empty() && unknown.empty()) return named;
   std::string what = missing.empty() ? "" : "it has no " + missing + ", which this model has";
@@ -190,6 +248,49 @@ std::map<std::string, std::string> AliasesOf(const torch::nn::Module& module) {
   return aliases;
 }
 
+// The boxes that this rank has of a parameter, by its placement.
+CheckpointTensor PlacedTensor(const std::string& name, const at::Tensor& parameter) {
+  const auto placement = Placements().OrWhole(parameter);
+  return {.name = NameInWhole(parameter, name),
+          .sizes = placement->sizes(),
+          .boxes = placement->boxes(),
+          .data = parameter};
+}
+
+// Sets which of the ranks of a mesh that have the same boxes this one is.
+void SetReplica(CheckpointTensor& tensor, const Placement& placement, const DeviceMesh& mesh) {
+  tensor.replica = 0;
+  tensor.replicas = 1;
+  const std::vector<int> at = mesh.get_coordinate();
+  for (int dim = 0; dim < mesh.ndim(); ++dim) {
+    const AxisUse use = placement.use(mesh.dim_names()[dim]);
+    if (use == AxisUse::kSplit || use == AxisUse::kOwned) continue;
+    tensor.replica = tensor.replica * mesh.shape()[dim] + at[dim];
+    tensor.replicas *= mesh.shape()[dim];
+  }
+}
+
+TrainingState OverMesh(TrainingState state, const DeviceMesh& mesh) {
+  for (CheckpointTensor& parameter : state.parameters) {
+    SetReplica(parameter, *Placements().OrWhole(parameter.data), mesh);
+  }
+  for (CheckpointTensor& buffer : state.buffers) SetReplica(buffer, Placement(buffer.sizes), mesh);
+  return state;
+}
+
+// Refuses the optimizer of another model, whose state would be saved under this model's names, or be missing.
+void CheckOptimizer(const TrainingState& state) {
+  std::set<const void*> own;
+  for (const CheckpointTensor& parameter : state.parameters) own.insert(parameter.data.unsafeGetTensorImpl());
+  for (const auto& group : state.groups->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      TORCH_CHECK(own.contains(parameter.unsafeGetTensorImpl()), "StateOf: the optimizer steps a parameter of sizes ",
+                  parameter.sizes(),
+                  " that the module has not; give it the optimizer that was made of this module's parameters");
+    }
+  }
+}
+
 TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Communicator& group) {
   RefuseShards(module, "StateOf",
                "give StateOf what shards the outermost module and its optimizer: StateOf(*model, optimizer)");
@@ -198,7 +299,9 @@ TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Commu
   std::set<const void*> seen;
   for (const auto& item : module.named_parameters()) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    state.parameters.push_back(ReplicatedTensor(UnwrappedName(item.key()), item.value(), group));
+    state.parameters.push_back(PlacedTensor(item.key(), item.value()));
+    state.parameters.back().replica = group.rank();
+    state.parameters.back().replicas = group.size();
   }
   for (const auto& item : module.named_buffers()) {
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
@@ -214,6 +317,7 @@ TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& 
                       const comm::Communicator& group) {
   TrainingState state = ReplicatedModel(module, group);
   state.optimizer = state.groups = &optimizer;
+  CheckOptimizer(state);
   state.has_state.assign(state.parameters.size(), true);
   return state;
 }
@@ -224,6 +328,7 @@ TrainingState StateOf(const torch::nn::Module& module, PartitionedOptimizer& opt
   state.optimizer = &optimizer.local_optimizer();
   state.groups = &optimizer;
   state.owns_state = true;
+  CheckOptimizer(state);
   for (const CheckpointTensor& parameter : state.parameters) {
     state.has_state.push_back(optimizer.OwnerOf(parameter.data) == group.rank());
   }
@@ -236,37 +341,42 @@ TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer)
   state.aliases = AliasesOf(module.sharded_module());
   const comm::Communicator* replicas = module.replicas();
   for (const ShardedParameter& parameter : module.sharded_parameters()) {
-    state.parameters.push_back({.name = parameter.name,
-                                .sizes = parameter.sizes,
-                                .begin = parameter.begin,
-                                .end = parameter.end,
-                                .data = parameter.tensor,
-                                .replica = replicas == nullptr ? 0 : replicas->rank(),
-                                .replicas = replicas == nullptr ? 1 : replicas->size()});
+    state.parameters.push_back(PlacedTensor(parameter.name, parameter.tensor));
+    state.parameters.back().replica = replicas == nullptr ? 0 : replicas->rank();
+    state.parameters.back().replicas = replicas == nullptr ? 1 : replicas->size();
   }
   std::set<const void*> seen;  // by one name each, as ReplicatedModel
   for (const auto& [name, buffer] : module.unwrapped_buffers()) {
     if (!seen.insert(buffer.unsafeGetTensorImpl()).second) continue;
     state.buffers.push_back({.name = name,
                              .sizes = buffer.sizes().vec(),
-                             .begin = 0,
-                             .end = buffer.numel(),
+                             .boxes = WholeBox(buffer.sizes().vec()),
                              .data = buffer,
                              .replica = module.place(),
                              .replicas = module.places()});
   }
   state.optimizer = state.groups = &optimizer;
+  CheckOptimizer(state);
   state.has_state.assign(state.parameters.size(), true);
   return state;
 }
 
-std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state) {
+TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer, const DeviceMesh& mesh) {
+  return OverMesh(StateOf(module, optimizer, mesh.world()), mesh);
+}
+
+TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer, const DeviceMesh& mesh) {
+  return OverMesh(StateOf(module, optimizer), mesh);
+}
+
+std::vector<CheckpointTensor> CheckpointTensorsOf(const TrainingState& state) {
   if (state.shards != nullptr) state.shards->Reshard();
   std::vector<CheckpointTensor> tensors = OwnModelTensors(state);
   for (size_t i = 0; i < state.parameters.size() && state.optimizer != nullptr; ++i) {
     if (!state.has_state[i]) continue;
     for (const auto& [key, data] : OptimizerStateOf(*state.optimizer, state.parameters[i].data)) {
-      tensors.push_back(StateTensor(state, state.parameters[i], key, data, world));
+      if (key == kStep && !WritesStep(state, state.parameters[i])) continue;
+      tensors.push_back(StateTensor(state, state.parameters[i], key, data));
     }
   }
   return tensors;
@@ -288,7 +398,7 @@ void SaveTrainingState(comm::Communicator& world, const std::string& directory, 
   std::vector<CheckpointTensor> tensors;
   CheckpointValues all;
   const auto list = [&] {
-    tensors = CheckpointTensorsOf(world, state);
+    tensors = CheckpointTensorsOf(state);
     all = CheckpointValuesOf(state, values);
   };
   TogetherOrNot(world, "saving checkpoint " + directory, list, timeout);  // or the others would wait for who can't
@@ -302,9 +412,11 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
   const auto groups = values.extract(kGroups);
   values.erase(kCheckpointAliases);
   std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> options;  // none in checkpoints of before
+  const std::set<std::string> elsewhere =
+      NamesOnAllRanks(world, index, state, "loading checkpoint " + directory, timeout);
   const auto load = [&] {
     if (state.shards != nullptr) state.shards->Reshard();
-    const TrainingState named = NamedAsIn(directory, index, state);
+    const TrainingState named = NamedAsIn(directory, index, state, elsewhere);
     const std::vector<CheckpointTensor> model = ReadableTensors(index, named);
     std::vector<CheckpointTensor> wanted = model;
     std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
@@ -313,10 +425,13 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
       states[i] = FreshState(index, named.parameters[i]);
       if (!HasMasters(state)) states[i].erase(kMasterWeight);
       for (const auto& [key, data] : states[i]) {
-        wanted.push_back(StateTensor(state, named.parameters[i], key, data, world));
+        wanted.push_back(StateTensor(state, named.parameters[i], key, data));
       }
     }
-    if (state.groups != nullptr && !groups.empty()) options = ParamGroupOptions(*state.groups, groups.mapped());
+    if (state.groups != nullptr && !groups.empty()) {
+      options = ParamGroupOptions(*state.groups, groups.mapped(),
+                                  /*of_same_parameters=*/elsewhere.empty() && !OfAPart(index, groups.mapped()));
+    }
     LoadTensors(directory, index, wanted);
     SetConverted(model, state, states);
     for (size_t i = 0; i < states.size(); ++i) {

@@ -19,6 +19,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "cohort/comm/communicator.h"
+#include "cohort/trainer/mesh/device_mesh.h"
 #include "cohort/trainer/placement/partitioned_optimizer.h"
 #include "cohort/trainer/placement/sharded_module.h"
 #include "cohort/trainer/state/checkpoint/checkpoint.h"
@@ -27,7 +28,7 @@
 
 namespace cohort::trainer {
 
-// Lists the elements of each tensor that this rank has. It refers to the model and the optimizer, which must outlive
+// Lists the boxes of each tensor that this rank has. It refers to the model and the optimizer, which must outlive
 // it.
 struct TrainingState {
   std::vector<CheckpointTensor> parameters;  // named as in the module; data is the parameter itself
@@ -43,8 +44,10 @@ struct TrainingState {
   torch::optim::Optimizer* groups = nullptr;
 };
 
-// The state of a model that all ranks of `group` replicate: DistributedDataParallel, or one rank alone. This and the
-// next throw c10::Error, which names the module, if it or a module in it is sharded.
+// The state of a model that all ranks of `group` replicate: DistributedDataParallel, or one rank alone. A stage of a
+// pipeline is such a model, of the ranks that have it; the world saves and loads all stages together. This and the next
+// throw c10::Error, which names the module, if it or a module in it is sharded. All throw it for an optimizer of
+// parameters that the module has not.
 TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                       const comm::Communicator& group);
 // The state of an optimizer that keeps each parameter's state at its owner.
@@ -52,10 +55,15 @@ TrainingState StateOf(const torch::nn::Module& module, PartitionedOptimizer& opt
                       const comm::Communicator& group);
 // The state of shards. `optimizer` must step module->parameters().
 TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer);
+// The same where layers have cut parameters over other axes, such as tensor-parallel ones: `mesh` has the axes over
+// which the ranks have this model, those of the shards and replicas among them. Placements say what each rank has of a
+// parameter (placement/placement_table.h).
+TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer, const DeviceMesh& mesh);
+TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer, const DeviceMesh& mesh);
 
 // Returns this rank's part of the state, as SaveCheckpoint takes it. All ranks call it alike, because it gives modules
 // their shards back (ShardedModule::Reshard).
-std::vector<CheckpointTensor> CheckpointTensorsOf(const comm::Communicator& world, const TrainingState& state);
+std::vector<CheckpointTensor> CheckpointTensorsOf(const TrainingState& state);
 // Returns `values` and the state's values besides tensors, under the keys "model.aliases" and "optimizer.param_groups".
 // Throws c10::Error if `values` has one of them. Local.
 CheckpointValues CheckpointValuesOf(const TrainingState& state, CheckpointValues values);
@@ -70,6 +78,8 @@ void SaveTrainingState(comm::Communicator& world, const std::string& directory, 
 // - Parameters that had no optimizer state then have none afterwards.
 // - Groups get the options that they had, as with PyTorch's load_state_dict. Set others afterwards.
 // - A shared tensor is found under any of its names. If there are several, the one under the name in `state` is taken.
+//
+// Ranks may have parts of the model, such as stages: together they have all of it.
 //
 // Throws on every rank the error that one of them met (LoadTensors). Parameters are undefined then. A checkpoint of
 // other parameters or buffers is refused, as PyTorch's strict load_state_dict does. The error names the first one that

@@ -69,6 +69,13 @@ comm::CallOptions OptionsOn(const ConstBuffer& in, const Buffer& out,
   return options;
 }
 
+comm::CallOptions Tagged(uint64_t tag) {
+  comm::CallOptions options;
+  options.timeout = default_timeout();
+  options.tag = tag;
+  return options;
+}
+
 // A layout is only read during a call.
 class KeptLayout {
  public:
@@ -90,9 +97,10 @@ void set_default_timeout(std::chrono::nanoseconds timeout) {
 
 std::chrono::nanoseconds default_timeout() { return timeout_unless_given; }
 
-Work AllReduce(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op, std::source_location site) {
+Work AllReduce(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op, uint64_t tag,
+               std::source_location site) {
   return Call(group, comm::CollectiveKind::kAllReduce, site, in, out,
-              [=, &group] { return group.AllReduce(in, out, op, OptionsOn(in, out), site); });
+              [=, &group] { return group.AllReduce(in, out, op, OptionsOn(in, out, Tagged(tag)), site); });
 }
 
 Work Broadcast(comm::Communicator& group, Buffer buffer, int root, std::source_location site) {
@@ -108,19 +116,18 @@ Work AllGather(comm::Communicator& group, ConstBuffer in, Buffer out, const comm
               [=, &group] { return group.AllGather(in, out, OptionsOn(in, out, options), site); });
 }
 
-Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls, std::source_location site) {
-  if (calls.size() == 1) {
-    return AllGather(group, calls.front().in, calls.front().out, {.timeout = default_timeout()}, site);
-  }
+Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls, uint64_t tag,
+                std::source_location site) {
+  if (calls.size() == 1) return AllGather(group, calls.front().in, calls.front().out, Tagged(tag), site);
   return Call(group, comm::CollectiveKind::kAllGather, site, calls,
-              [&group, site, kept = std::vector<CallBuffers>(calls.begin(), calls.end())] {
+              [&group, site, tag, kept = std::vector<CallBuffers>(calls.begin(), calls.end())] {
                 comm::Batch batch(group);
                 comm::CallOptions on_device;  // of calls on one device, which wait for one event
                 const CallBuffers* before = nullptr;
                 for (const CallBuffers& each : kept) {
                   const bool same = before != nullptr && before->out.memory == each.out.memory &&
                                     before->out.device == each.out.device;
-                  if (!same) on_device = OptionsOn(each.in, each.out);
+                  if (!same) on_device = OptionsOn(each.in, each.out, Tagged(tag));
                   batch.AllGather(each.in, each.out, on_device, site);
                   before = &each;
                 }
@@ -135,16 +142,16 @@ Work AllGatherV(comm::Communicator& group, ConstBuffer in, Buffer out, const com
   });
 }
 
-Work ReduceScatter(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op,
+Work ReduceScatter(comm::Communicator& group, ConstBuffer in, Buffer out, comm::ReduceOp op, uint64_t tag,
                    std::source_location site) {
   return Call(group, comm::CollectiveKind::kReduceScatter, site, in, out,
-              [=, &group] { return group.ReduceScatter(in, out, op, OptionsOn(in, out), site); });
+              [=, &group] { return group.ReduceScatter(in, out, op, OptionsOn(in, out, Tagged(tag)), site); });
 }
 
 Work ReduceScatterV(comm::Communicator& group, ConstBuffer in, const comm::BlockLayout& blocks, Buffer out,
-                    comm::ReduceOp op, std::source_location site) {
+                    comm::ReduceOp op, uint64_t tag, std::source_location site) {
   return Call(group, comm::CollectiveKind::kReduceScatterV, site, in, out, [=, &group, kept = KeptLayout(blocks)] {
-    return group.ReduceScatterV(in, kept.layout(), out, op, OptionsOn(in, out), site);
+    return group.ReduceScatterV(in, kept.layout(), out, op, OptionsOn(in, out, Tagged(tag)), site);
   });
 }
 

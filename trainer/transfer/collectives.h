@@ -17,12 +17,19 @@ namespace cohort::trainer {
 void set_default_timeout(std::chrono::nanoseconds timeout);
 std::chrono::nanoseconds default_timeout();
 
+// The tag (comm::CallOptions::tag) of a call for part `part`, a bucket or a unit counted from 0, in iteration
+// `iteration`. Ranks whose calls are for other parts or iterations get an error, though all sizes are equal. The error
+// says "tag <iteration>/<part + 1>".
+constexpr uint64_t CallTag(uint64_t iteration, int64_t part) {
+  return iteration << 32 | static_cast<uint32_t>(part + 1);
+}
+
 // Start the operations of comm::Communicator of the same name on `group`, without blocking. They fail the group when
 // they are not done in time: CallOptions::timeout if options are given, otherwise default_timeout(). On device memory,
 // if CallOptions::stream is null, they come after all work queued on the calling thread's current stream
-// (device_stream.h).
+// (device_stream.h). `tag` is CallOptions::tag.
 runtime::Work AllReduce(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out, comm::ReduceOp op,
-                        std::source_location site = std::source_location::current());
+                        uint64_t tag = 0, std::source_location site = std::source_location::current());
 runtime::Work Broadcast(comm::Communicator& group, comm::Buffer buffer, int root,
                         std::source_location site = std::source_location::current());
 runtime::Work AllGather(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
@@ -30,16 +37,16 @@ runtime::Work AllGather(comm::Communicator& group, comm::ConstBuffer in, comm::B
                         std::source_location site = std::source_location::current());
 // Several all-gathers, started as one (comm/batch.h). The Work is done when all are. None depends on another's result.
 // A simulated link takes its latency once for all of them.
-runtime::Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls,
+runtime::Work AllGathers(comm::Communicator& group, std::span<const CallBuffers> calls, uint64_t tag = 0,
                          std::source_location site = std::source_location::current());
 runtime::Work AllGatherV(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
                          const comm::BlockLayout& blocks,
                          const comm::CallOptions& options = {.timeout = default_timeout()},
                          std::source_location site = std::source_location::current());
 runtime::Work ReduceScatter(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out, comm::ReduceOp op,
-                            std::source_location site = std::source_location::current());
+                            uint64_t tag = 0, std::source_location site = std::source_location::current());
 runtime::Work ReduceScatterV(comm::Communicator& group, comm::ConstBuffer in, const comm::BlockLayout& blocks,
-                             comm::Buffer out, comm::ReduceOp op,
+                             comm::Buffer out, comm::ReduceOp op, uint64_t tag = 0,
                              std::source_location site = std::source_location::current());
 runtime::Work AllToAll(comm::Communicator& group, comm::ConstBuffer in, comm::Buffer out,
                        std::source_location site = std::source_location::current());

@@ -25,7 +25,8 @@ class Job {
   // equal on all ranks. Throws DistributedError, and c10::Error for a timeout that is not positive.
   explicit Job(const comm::CommunicatorOptions& options = {},
                std::chrono::nanoseconds timeout = std::chrono::minutes(10));
-  // Ends in order. Errors that no call has reported yet go to standard error output.
+  // Ends in order. Errors that no call has reported yet go to standard error output, unless an exception is on its way,
+  // which says what has failed.
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -39,14 +40,18 @@ class Job {
   std::unique_ptr<runtime::Runtime> runtime_;
   std::unique_ptr<comm::Communicator> world_;
   std::chrono::nanoseconds timeout_before_;
+  int exceptions_;  // on their way when this was made
 };
 
 // Calls `program` and returns 0. If it throws, writes `name` and the error to standard error output and returns 1. For
 // main().
 int RunRank(const std::string& name, const std::function<void()>& program);
 
-// As DeviceMesh::Create, but throws c10::Error.
+// As DeviceMesh::Create, but compares the meshes of all ranks, by one small call: where they differ, every rank throws
+// DistributedError with the meshes of both. Collective over `world`; blocks. Throws c10::Error.
 std::unique_ptr<DeviceMesh> init_device_mesh(comm::Communicator& world, std::vector<int> mesh_shape,
                                              std::vector<std::string> mesh_dim_names);
+// The mesh that a text says, such as "pipeline=2,shard=2,tensor=2" (ParseMesh in mesh/mesh_shape.h). As above.
+std::unique_ptr<DeviceMesh> init_device_mesh(comm::Communicator& world, const std::string& mesh);
 
 }  // namespace cohort::trainer

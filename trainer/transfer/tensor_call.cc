@@ -125,7 +125,7 @@ TensorCall StartAllReduce(const at::Tensor& x, comm::Communicator& group, comm::
                           std::source_location site) {
   at::Tensor in = x.detach().contiguous();
   at::Tensor out = at::empty_like(in);
-  Work work = AllReduce(group, AsBuffer(in), AsBuffer(out), op, site);
+  Work work = AllReduce(group, AsBuffer(in), AsBuffer(out), op, /*tag=*/0, site);
   return {std::move(work), std::move(in), std::move(out)};
 }
 
@@ -152,11 +152,11 @@ TensorCall StartReduceScatter(const at::Tensor& x, comm::Communicator& group, co
   at::Tensor out = WithRows(in, sizes.at(group.rank()));
   Work work;
   if (AllEqual(sizes)) {
-    work = ReduceScatter(group, AsBuffer(in), AsBuffer(out), comm::ReduceOp::kSum, site);
+    work = ReduceScatter(group, AsBuffer(in), AsBuffer(out), comm::ReduceOp::kSum, /*tag=*/0, site);
   } else {
     const std::vector<int64_t> counts = Times(sizes, RowOf(in)), places = Displacements(counts);
     work = ReduceScatterV(group, AsBuffer(in), {.counts = counts, .displacements = places}, AsBuffer(out),
-                          comm::ReduceOp::kSum, site);
+                          comm::ReduceOp::kSum, /*tag=*/0, site);
   }
   return {std::move(work), std::move(in), std::move(out)};
 }

@@ -18,7 +18,7 @@ struct WindowPool::Windows {
 
 WindowPool::WindowPool(comm::Communicator& group, size_t bytes, int count) : windows_(std::make_shared<Windows>()) {
   for (int i = 0; i < count && bytes > 0; ++i) {
-    auto window = WindowIfThereIsRoom(group, bytes);
+    auto window = WindowIfThereIsRoom(group, bytes, "making the memory for gradients");
     if (!window.has_value()) return;
     windows_->all.push_back(*std::move(window));
     const runtime::MutexLock lock(windows_->mutex);

@@ -7,29 +7,33 @@
 
 #include "c10/core/CPUAllocator.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/transfer/collectives.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
 
-std::optional<comm::Window> WindowIfThereIsRoom(comm::Communicator& group, size_t bytes) {
-  auto window = group.AllocateWindow(bytes);
+std::optional<comm::Window> WindowIfThereIsRoom(comm::Communicator& group, size_t bytes, const std::string& what) {
+  comm::CallOptions options;
+  options.timeout = default_timeout();
+  auto window = group.AllocateWindow(bytes, options);
   if (window.status().code() == absl::StatusCode::kResourceExhausted) return std::nullopt;
-  ThrowUnlessOk(window.status(), "allocating a window of " + std::to_string(bytes) + " bytes");
+  ThrowUnlessAllCame(window.status(), what);
   return *std::move(window);
 }
 
-at::Tensor ZerosInWindow(comm::Communicator& group, int64_t elements, const at::TensorOptions& options) {
+at::Tensor ZerosInWindow(comm::Communicator& group, int64_t elements, const at::TensorOptions& options,
+                         const std::string& what) {
   const at::TensorOptions plain = options.requires_grad(false);
   if (!plain.device().is_cpu()) return at::zeros({elements}, plain);
-  auto window = WindowIfThereIsRoom(group, static_cast<size_t>(elements) * plain.dtype().itemsize());
+  auto window = WindowIfThereIsRoom(group, static_cast<size_t>(elements) * plain.dtype().itemsize(), what);
   if (!window.has_value() || elements == 0) return at::zeros({elements}, plain);
   auto owner = std::make_shared<comm::Window>(*std::move(window));
   return at::from_blob(owner->data(), {elements}, [owner](void*) mutable { owner.reset(); }, plain);
 }
 
-bool EnterWindow(comm::Communicator& group, const at::Tensor& whole) {
+bool EnterWindow(comm::Communicator& group, const at::Tensor& whole, const std::string& what) {
   if (!whole.defined() || !whole.device().is_cpu() || whole.nbytes() == 0) return false;
-  auto window = WindowIfThereIsRoom(group, whole.nbytes());
+  auto window = WindowIfThereIsRoom(group, whole.nbytes(), what);
   if (!window.has_value()) return false;
   auto owner = std::make_unique<comm::Window>(*std::move(window));
   std::memcpy(owner->data(), whole.data_ptr(), whole.nbytes());

@@ -126,6 +126,40 @@ TEST(DeepSpeedEngine, RefusesAConfigurationWithoutAnOptimizer) {
   }
 }
 
+TEST(DeepSpeedEngine, TakesAProgramsOwnOptimizer) {
+  const torch::optim::RMSpropOptions options(0.01);
+  for (const std::string stage : {"0", "1", "2"}) {
+    const auto config = ParseDeepSpeedConfig(
+        R"({"train_micro_batch_size_per_gpu": 6, "zero_optimization": {"stage": )" + stage + "}}", world->size());
+    auto net = std::make_shared<Net>(), plain = std::make_shared<Net>();
+    DeepSpeedEngine<Net> engine(net, config, *world, ClientOptimizer<torch::optim::RMSprop>(options));
+    DistributedDataParallel<Net> ddp(plain, *world);
+    torch::optim::RMSprop optimizer(plain->parameters(), options);
+    EXPECT_EQ(engine.get_lr(), 0.01);
+    for (int step = 0; step < 3; ++step) {
+      engine.backward(engine.forward(InputOf(world->rank(), step)).pow(2).mean());
+      engine.step();
+      optimizer.zero_grad();
+      ddp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+      optimizer.step();
+    }
+    for (size_t i = 0; i < net->parameters().size(); ++i) {
+      EXPECT_TRUE(torch::allclose(net->parameters()[i], plain->parameters()[i], 1e-4, 1e-5)) << stage << " " << i;
+    }
+    EXPECT_EQ(engine.global_steps(), 3);
+  }
+}
+
+TEST(DeepSpeedEngine, SaysWhatToDoAboutFloat16OnTheCpu) {
+  DeepSpeedEngine<Net> engine(std::make_shared<Net>(), Config(1, R"(, "fp16": {"enabled": true, "auto_cast": true})"),
+                              *world);
+  try {
+    engine.backward(engine.forward(InputOf(0)).pow(2).mean());
+  } catch (const c10::Error& error) {  // newer versions of libtorch compute it
+    EXPECT_THAT(error.what_without_backtrace(), testing::HasSubstr("enable bf16 instead"));
+  }
+}
+
 // Matrices in float16 are for GPUs: a model without them.
 struct Scale : torch::nn::Module {
   Scale() { weight = register_parameter("weight", torch::ones({4})); }

@@ -231,7 +231,7 @@ TEST(GradScaler, AgreesOverReplicasOfShards) {
   ASSERT_TRUE(mesh.ok());
   FullyShardedDataParallelOptions options;
   options.sharding_strategy = ShardingStrategy::kHybridShard;
-  comm::Communicator *shard = ShardGroup(**mesh), *replicate = ReplicateGroup(**mesh);
+  comm::Communicator *shard = FsdpRanksOf(**mesh).shard, *replicate = FsdpRanksOf(**mesh).replicate;
   enum class When { kNever, kInTheLoss, kAfterAveraging };
   for (const bool over_world : {false, true}) {
     options.reduce_over_world = over_world;

@@ -63,7 +63,7 @@ TEST_P(OptimizerResume, KeepsTheGroupsOptions) {
   for (const auto& loaded : all) ExpectEqual(loaded->Whole(), saved.Whole(), true);
   // Before they were kept.
   Trained older(GetParam(), *world);
-  SaveCheckpoint(*world, At("older"), CheckpointTensorsOf(*world, saved.state), {});
+  SaveCheckpoint(*world, At("older"), CheckpointTensorsOf(saved.state), {});
   LoadTrainingState(*world, At("older"), older.state);
   EXPECT_EQ(options_of(older).lr(), 0.05);
 }

@@ -58,13 +58,14 @@ def differences(folder, ranks):
         if (array.dtype.name, list(array.shape), array.tobytes()) != (kind, shape, written[PREFIX + name]):
             found.append(f"{name} is {array.dtype} {array.shape}, or has other bytes")
 
-    # From the ranks' files, pieces "name[begin:end]" in order make the whole.
+    # From the ranks' files, pieces "name[0:2,0:9]", which are cut along one dimension, in order make the whole.
     pieces = {name: {} for name in TENSORS}
     for rank in range(ranks):
         path = os.path.join(folder, "checkpoint", f"rank-{rank:05}-of-{ranks:05}.safetensors")
         for key, view in safetensors.deserialize(read(path)):
             name, _, span = key.partition("[")
-            pieces[name][int(span.partition(":")[0] or 0)] = bytes(view["data"])
+            begins = tuple(int(part.partition(":")[0]) for part in span.rstrip("]").split(",") if part)
+            pieces[name][begins] = bytes(view["data"])
     for name, parts in pieces.items():
         if b"".join(parts[begin] for begin in sorted(parts)) != written[name]:
             found.append(f"the pieces of {name} are not what was written")

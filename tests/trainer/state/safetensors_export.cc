@@ -39,13 +39,12 @@ std::vector<std::pair<std::string, at::Tensor>> Tensors() {
 // Some are split among the ranks, the others everybody's.
 CheckpointTensor PartOf(const std::string& name, const at::Tensor& tensor, const comm::Communicator& world) {
   if (tensor.numel() < 9) return ReplicatedTensor(name, tensor, world);
-  const int64_t begin = tensor.numel() * world.rank() / world.size();
-  const int64_t end = tensor.numel() * (world.rank() + 1) / world.size();
+  const int64_t begin = tensor.size(0) * world.rank() / world.size();
+  const int64_t end = tensor.size(0) * (world.rank() + 1) / world.size();
   return {.name = name,
           .sizes = tensor.sizes().vec(),
-          .begin = begin,
-          .end = end,
-          .data = tensor.reshape({-1}).narrow(0, begin, end - begin)};
+          .boxes = RowsBox(tensor.sizes().vec(), begin, end),
+          .data = tensor.narrow(0, begin, end - begin)};
 }
 
 void Export(const std::string& folder) {

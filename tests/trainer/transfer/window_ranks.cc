@@ -15,7 +15,7 @@ TEST(WindowTensors, KeepTheirValuesAndViewsOnTheirWayInAndOut) {
   const at::Tensor whole = torch::arange(1000, torch::kFloat64) + world->rank();
   const at::Tensor view = whole.narrow(0, 10, 20).view({4, 5});
   const void* const before = whole.data_ptr();
-  EnterWindow(*world, whole);
+  EnterWindow(*world, whole, "a test");
   EXPECT_NE(whole.data_ptr(), before);
   EXPECT_EQ(view.data_ptr(), whole.data_ptr<double>() + 10);
   EXPECT_EQ(view[3][4].item<double>(), 29 + world->rank());
@@ -24,7 +24,7 @@ TEST(WindowTensors, KeepTheirValuesAndViewsOnTheirWayInAndOut) {
   EXPECT_NE(whole.data_ptr(), inside);
   EXPECT_EQ(view.data_ptr(), whole.data_ptr<double>() + 10);
   EXPECT_TRUE(torch::equal(whole, torch::arange(1000, torch::kFloat64) + world->rank()));
-  EnterWindow(*world, torch::empty({0}));
+  EnterWindow(*world, torch::empty({0}), "a test");
 }
 
 TEST(WindowTensors, ComeFromAPoolWhileItHasAny) {

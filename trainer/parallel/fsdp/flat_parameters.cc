@@ -115,14 +115,15 @@ bool FlatParameters::borrowed() const {
 }
 
 void FlatParameters::EnterWindow(comm::Communicator& group) {
-  if (gathers() && same_kind()) in_window_ = trainer::EnterWindow(group, shard_);
+  if (gathers() && same_kind())
+    in_window_ = trainer::EnterWindow(group, shard_, "FullyShardedDataParallel: making the memory for shards");
 }
 
 void FlatParameters::LeaveWindow() {
   if (std::exchange(in_window_, false)) LeaveWindowForGood(shard_);
 }
 
-void FlatParameters::Start(comm::Communicator& group, comm::Communicator* neighbours, StoragePool& pool) {
+void FlatParameters::Start(comm::Communicator& group, comm::Communicator* neighbours, StoragePool& pool, uint64_t tag) {
   if (state_ != State::kSharded) return;
   Become(State::kGathering);
   if (resident_ || parameters_.empty()) return;
@@ -132,20 +133,21 @@ void FlatParameters::Start(comm::Communicator& group, comm::Communicator* neighb
   if (shards_ == 1) {
     full_.copy_(shard_, /*non_blocking=*/true);
   } else if (kept_numel() > 0) {
-    gather_ = StartGather(*neighbours, kept_, shards_ / backward_ranks_);
+    gather_ = StartGather(*neighbours, kept_, shards_ / backward_ranks_, tag);
   } else if (same_kind()) {
-    gather_ = StartGather(group, shard_, 1);
+    gather_ = StartGather(group, shard_, 1, tag);
   } else {
     for (const auto& [offset, count, place] : gather_calls_) {
       full_.narrow(0, place + rank_ * count, count).copy_(shard_.narrow(0, offset, count), /*non_blocking=*/true);
     }
-    gather_ = StartGather(group, at::Tensor(), 1);
+    gather_ = StartGather(group, at::Tensor(), 1, tag);
   }
 }
 
 // `part` has `chunks` neighbouring ranks' chunks of each parameter. Undefined, it is this rank's chunk, which lies
 // where it belongs already.
-runtime::Work FlatParameters::StartGather(comm::Communicator& group, const at::Tensor& part, int64_t chunks) {
+runtime::Work FlatParameters::StartGather(comm::Communicator& group, const at::Tensor& part, int64_t chunks,
+                                          uint64_t tag) {
   gathered_chunks_ = chunks;
   if (gather_calls_.empty()) return {};
   const comm::Buffer full = AsBuffer(full_), own = part.defined() ? AsBuffer(part) : comm::Buffer();
@@ -156,7 +158,7 @@ runtime::Work FlatParameters::StartGather(comm::Communicator& group, const at::T
     calls.push_back(
         {part.defined() ? Slice(own, offset * chunks, count * chunks) : Slice(out, rank_ * count, count), out});
   }
-  return AllGathers(group, calls);
+  return AllGathers(group, calls, tag);
 }
 
 // Copies each parameter's chunks, which lie in staging memory rank by rank, to its place.

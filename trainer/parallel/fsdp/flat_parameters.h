@@ -66,7 +66,8 @@ class FlatParameters {
   void LeaveWindow();
 
   // Starts gathering what forward left among `neighbours`, or else the shards of `group`. Does nothing unless sharded.
-  void Start(comm::Communicator& group, comm::Communicator* neighbours, StoragePool& pool);
+  // `tag` is comm::CallOptions::tag.
+  void Start(comm::Communicator& group, comm::Communicator* neighbours, StoragePool& pool, uint64_t tag);
   // Ends gathering and gives the module its whole parameters. On a device the current stream waits, not the host: an
   // error that comes later is Reshard's. Throws DistributedError.
   void Finish();
@@ -91,7 +92,7 @@ class FlatParameters {
   void LayOut(bool on_host, at::ScalarType compute_type);
   void MakeVectors(const FullyShardedDataParallelOptions& options);
   int64_t PlaceOf(const FsdpParameter& parameter) const { return parameter.offset * shards_; }
-  runtime::Work StartGather(comm::Communicator& group, const at::Tensor& part, int64_t chunks);
+  runtime::Work StartGather(comm::Communicator& group, const at::Tensor& part, int64_t chunks, uint64_t tag);
   void CopyFromStaging();
 
   std::vector<FsdpParameter>& parameters_;

@@ -81,7 +81,8 @@ struct FullyShardedDataParallelOptions {
   // Makes shards, gathered parameters and buffers on this device; unset: on that of the module. It serves modules made
   // under DeferredInit, whose parameters say that they are on the CPU and have no memory there. Inputs must be on it.
   std::optional<c10::Device> device_id;
-  // Gives all ranks rank 0's parameters and buffers to start from.
+  // Gives all ranks rank 0's parameters and buffers to start from. Without it, replicas are compared before the first
+  // forward pass, and it throws DistributedError on all of them where they differ.
   bool sync_module_states = true;
 };
 

@@ -16,6 +16,7 @@
 #include "cohort/trainer/parallel/fsdp/unit_order.h"
 #include "cohort/trainer/parallel/fsdp/unit_runs.h"
 #include "cohort/trainer/transfer/collectives.h"
+#include "cohort/trainer/transfer/same_on_all_ranks.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -70,8 +71,9 @@ FsdpRoot::FsdpRoot(Units units, comm::Communicator& world, comm::Communicator& s
                                            NeighbourCounts(units_))),
       calls_(std::make_unique<JoinCalls>(units_)),
       order_(std::make_unique<UnitOrder>()),
-      gatherer_(std::make_unique<UnitGatherer>(units_, *groups_, *calls_, traffic_)),
-      reductions_(std::make_unique<GradientReductions>(*groups_, *calls_, traffic_)),
+      tags_(std::make_unique<UnitTags>(units_)),
+      gatherer_(std::make_unique<UnitGatherer>(units_, *groups_, *calls_, *tags_, traffic_)),
+      reductions_(std::make_unique<GradientReductions>(*groups_, *calls_, *tags_, traffic_)),
       backward_(std::make_unique<BackwardCycle>()) {}
 
 FsdpRoot::~FsdpRoot() {
@@ -122,6 +124,20 @@ void FsdpRoot::AgreeOnGivingUp() {
   ThrowUnlessOk(agreed, message);
 }
 
+// Replicas that start from other values would be averaged for ever and never become equal. Parameters may have been
+// loaded after they were wrapped, so that this is the first moment to see it.
+void FsdpRoot::CompareReplicas() {
+  if (std::exchange(compared_, true) || groups_->replicate() == nullptr || groups_->replicas() == 1) return;
+  const auto starts_alone = [](const auto& unit) { return !unit->options().sync_module_states; };
+  if (calls_->group() != nullptr || std::none_of(units_.begin(), units_.end(), starts_alone)) return;
+  std::vector<at::Tensor> shards;
+  for (const auto& unit : units_) {
+    if (unit->weights().shard().defined()) shards.push_back(unit->weights().shard());
+  }
+  CheckSameValues(*groups_->replicate(), "FullyShardedDataParallel", shards,
+                  "set sync_module_states, or give all replicas the same values before the first forward pass");
+}
+
 void FsdpRoot::BeginForward() {
   TORCH_CHECK(
       !backward_->goes_on_here(),
@@ -130,6 +146,8 @@ void FsdpRoot::BeginForward() {
       "passes, or blocks within it");
   if (backward_->concerns_others()) AgreeOnGivingUp();
   const int divisor = calls_->Begin(ranks_);
+  CompareReplicas();
+  tags_->BeginIteration();
   StartOver();
   set_share(divisor);
   counts_runs_ = at::GradMode::is_enabled();
@@ -299,6 +317,7 @@ void FsdpRoot::Shadow(int call, int active) {
     const auto [step, unit] = calls_->Read(call);
     switch (step) {
       case JoinCalls::Step::kForward:
+        tags_->BeginIteration();
         StartOver();
         set_share(calls_->DivisorOf(ranks_, active));
         drops_gradients_ = true;

@@ -8,6 +8,7 @@
 //   groups      fsdp_groups.h          communicators
 //   calls       join_calls.h           what ranks without inputs are told
 //   order       unit_order.h           the order of units in forward, gathering ahead and reductions
+//   tags        unit_order.h           what collectives carry: the unit and the iteration
 //   gatherer    unit_gatherer.h        whole parameters, windows, memory
 //   reductions  gradient_reductions.h  flat gradients under way
 //   backward    backward_cycle.h       the backward pass under way, or ended by an exception
@@ -40,6 +41,7 @@ class GradientReductions;
 class JoinCalls;
 class UnitGatherer;
 class UnitOrder;
+class UnitTags;
 
 class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
  public:
@@ -99,6 +101,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   const FsdpTraffic& traffic() const { return traffic_; }
 
  private:
+  void CompareReplicas();
   void BeginForward();
   void BeginBackward();
   void Finish();
@@ -113,6 +116,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   const int ranks_;                 // all of them
   double share_;                    // a rank's gradient is multiplied by it
   bool sync_ = true;                // backward passes average
+  bool compared_ = false;           // replicas, before the first forward pass
   int summoned_ = 0;                // calls of UnshardAll without their ReshardAll
   int64_t time_ = 0;                // of the units' runs
   bool counts_runs_ = false;        // the forward pass under way may get a backward pass
@@ -122,6 +126,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   const std::unique_ptr<FsdpGroups> groups_;
   const std::unique_ptr<JoinCalls> calls_;
   const std::unique_ptr<UnitOrder> order_;
+  const std::unique_ptr<UnitTags> tags_;
   const std::unique_ptr<UnitGatherer> gatherer_;
   const std::unique_ptr<GradientReductions> reductions_;
   const std::unique_ptr<BackwardCycle> backward_;

@@ -7,19 +7,12 @@
 namespace cohort::trainer {
 namespace {
 
-// The ranks that parameters are sharded over.
-struct Groups {
-  comm::Communicator& world;
-  comm::Communicator* shard;
-  comm::Communicator* replicate;
-};
-Groups GroupsOf(comm::Communicator& group) { return {group, &group, nullptr}; }
-Groups GroupsOf(DeviceMesh& mesh) { return {mesh.world(), ShardGroup(mesh), ReplicateGroup(mesh)}; }
+FsdpRanks RanksOf(comm::Communicator& group) { return {group, &group, nullptr}; }
 
 class ShardsInPlace final : public FullyShardedModule {
  public:
-  ShardsInPlace(torch::nn::Module& module, const Groups& groups, const FullyShardedDataParallelOptions& options)
-      : FullyShardedModule(module, groups.world, groups.shard, groups.replicate, options), module_(&module) {
+  ShardsInPlace(torch::nn::Module& module, const FsdpRanks& ranks, const FullyShardedDataParallelOptions& options)
+      : FullyShardedModule(module, ranks, options), module_(&module) {
     RegisterShards(module, this);
   }
   ~ShardsInPlace() override { ForgetShards(*module_); }
@@ -66,16 +59,16 @@ ShardedElement& StandIn(torch::nn::AnyModule& element) {
   return *made;
 }
 
-std::shared_ptr<FullyShardedModule> Shard(torch::nn::Module& module, const Groups& groups,
+std::shared_ptr<FullyShardedModule> Shard(torch::nn::Module& module, const FsdpRanks& ranks,
                                           const FullyShardedDataParallelOptions& options) {
   TORCH_CHECK(ShardsOf(module) == nullptr, "fully_shard: module ", module.name(), " is sharded already");
-  return std::make_shared<ShardsInPlace>(module, groups, options);
+  return std::make_shared<ShardsInPlace>(module, ranks, options);
 }
 
-FullyShardedModule& ShardModule(torch::nn::Module& module, const Groups& groups,
+FullyShardedModule& ShardModule(torch::nn::Module& module, const FsdpRanks& ranks,
                                 const FullyShardedDataParallelOptions& options) {
   if (auto* shardable = dynamic_cast<ShardableModule*>(&module)) {
-    shardable->set_shards(Shard(module, groups, options));
+    shardable->set_shards(Shard(module, ranks, options));
     return *shardable->shards();
   }
   auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module);
@@ -83,20 +76,20 @@ FullyShardedModule& ShardModule(torch::nn::Module& module, const Groups& groups,
               " can't be sharded where it is, because its forward() is called directly: derive it from Shardable, put "
               "it into a Sequential, or wrap it by FullyShardedDataParallel");
   TORCH_CHECK(!sequential->is_empty(), "fully_shard: a Sequential without elements");
-  const std::shared_ptr<FullyShardedModule> shards = Shard(module, groups, options);
+  const std::shared_ptr<FullyShardedModule> shards = Shard(module, ranks, options);
   StandIn(*sequential->begin()).first_of = shards;
   StandIn(*(sequential->end() - 1)).last_of = shards;
   return *shards;
 }
 
-FullyShardedModule& ShardElement(torch::nn::AnyModule& element, const Groups& groups,
+FullyShardedModule& ShardElement(torch::nn::AnyModule& element, const FsdpRanks& ranks,
                                  const FullyShardedDataParallelOptions& options) {
   TORCH_CHECK(!element.is_empty(), "fully_shard: an empty AnyModule");
   const std::shared_ptr<torch::nn::Module> module = element.ptr();
   const auto* stand_in = dynamic_cast<const ShardedElement*>(module.get());
   TORCH_CHECK(stand_in == nullptr, "fully_shard: an element that is sharded already, or whose Sequential is");
-  if (dynamic_cast<ShardableModule*>(module.get()) != nullptr) return ShardModule(*module, groups, options);
-  const std::shared_ptr<FullyShardedModule> shards = Shard(*module, groups, options);
+  if (dynamic_cast<ShardableModule*>(module.get()) != nullptr) return ShardModule(*module, ranks, options);
+  const std::shared_ptr<FullyShardedModule> shards = Shard(*module, ranks, options);
   StandIn(element).shards = shards;
   return *shards;
 }
@@ -119,19 +112,19 @@ FullyShardedModule* ShardsOf(torch::nn::Module& module) {
 
 FullyShardedModule& fully_shard(torch::nn::Module& module, comm::Communicator& group,
                                 const FullyShardedDataParallelOptions& options) {
-  return ShardModule(module, GroupsOf(group), options);
+  return ShardModule(module, RanksOf(group), options);
 }
 FullyShardedModule& fully_shard(torch::nn::Module& module, DeviceMesh& mesh,
                                 const FullyShardedDataParallelOptions& options) {
-  return ShardModule(module, GroupsOf(mesh), options);
+  return ShardModule(module, FsdpRanksOf(mesh), options);
 }
 FullyShardedModule& fully_shard(torch::nn::AnyModule& element, comm::Communicator& group,
                                 const FullyShardedDataParallelOptions& options) {
-  return ShardElement(element, GroupsOf(group), options);
+  return ShardElement(element, RanksOf(group), options);
 }
 FullyShardedModule& fully_shard(torch::nn::AnyModule& element, DeviceMesh& mesh,
                                 const FullyShardedDataParallelOptions& options) {
-  return ShardElement(element, GroupsOf(mesh), options);
+  return ShardElement(element, FsdpRanksOf(mesh), options);
 }
 
 }  // namespace cohort::trainer

@@ -10,6 +10,7 @@
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/parallel/fsdp/flat_parameters.h"
+#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/deferred_init.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/transfer/broadcast.h"
@@ -112,33 +113,41 @@ void CheckSameShards(const std::array<int64_t, 3>& mine, comm::Communicator& gro
 
 }  // namespace
 
-comm::Communicator* ShardGroup(DeviceMesh& mesh) {
-  TORCH_CHECK(mesh.ndim() <= 2, "FullyShardedDataParallel: a mesh of ", mesh.ndim(),
-              " dimensions; give it one (shards) or two (replicas, shards)");
-  auto group = mesh.get_group(mesh.dim_names().back());
-  ThrowUnlessOk(group.status(), "taking the shards of a mesh");
-  return *group;
+FsdpRanks FsdpRanksOf(DeviceMesh& mesh) {
+  const std::string about = "FullyShardedDataParallel: the mesh (" + mesh.Describe() + ") has ";
+  TORCH_CHECK(mesh.has(kShardAxis), about,
+              "no axis \"shard\", whose ranks would share the parameters; name the axes of the mesh so, as in "
+              "init_device_mesh(world, {2, 4}, {\"replicate\", \"shard\"})");
+  std::vector<std::string> own;
+  for (const std::string& name : mesh.dim_names()) {
+    TORCH_CHECK(
+        name == kShardAxis || name == kReplicateAxis, about, "an axis \"", name,
+        "\", over which nothing is sharded or replicated; give it the part of the mesh that is for it: mesh.Slice({",
+        mesh.has(kReplicateAxis) ? "\"replicate\", " : "", "\"shard\"})");
+    own.push_back(name);
+  }
+  const auto get = [&mesh](const char* axis) {
+    auto group = mesh.get_group(axis);
+    ThrowUnlessOk(group.status(), std::string("taking axis ") + axis + " of a mesh");
+    return *group;
+  };
+  const auto slice = mesh.Slice(own);  // replica by replica, in whatever order the mesh has them
+  ThrowUnlessOk(slice.status(), "taking the ranks of a mesh");
+  return {(*slice)->world(), get(kShardAxis), mesh.has(kReplicateAxis) ? get(kReplicateAxis) : nullptr};
 }
 
-comm::Communicator* ReplicateGroup(DeviceMesh& mesh) {
-  if (mesh.ndim() == 1) return nullptr;
-  auto group = mesh.get_group(mesh.dim_names().front());
-  ThrowUnlessOk(group.status(), "taking the replicas of a mesh");
-  return *group;
-}
-
-FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
-                                       comm::Communicator* replicate, const FullyShardedDataParallelOptions& options)
-    : sharded_(module), world_(world), shard_(shard), replicate_(replicate), options_(options) {
-  TORCH_CHECK(IsHybrid(options.sharding_strategy) ? replicate != nullptr : true,
+FullyShardedModule::FullyShardedModule(torch::nn::Module& module, const FsdpRanks& ranks,
+                                       const FullyShardedDataParallelOptions& options)
+    : sharded_(module), world_(ranks.world), shard_(ranks.shard), replicate_(ranks.replicate), options_(options) {
+  TORCH_CHECK(!IsHybrid(options.sharding_strategy) || replicate_ != nullptr,
               "FullyShardedDataParallel: HYBRID_SHARD needs a DeviceMesh of two dimensions, (replicas, shards)");
   if (options.sharding_strategy == ShardingStrategy::kNoShard) {
-    const int self[] = {world.rank()};
-    auto alone = world.Subgroup(self);
+    const int self[] = {world_.rank()};
+    auto alone = world_.Subgroup(self);
     ThrowUnlessOk(alone.status(), "making a group of one rank");
     alone_ = *std::move(alone);
     shard_ = alone_.get();
-    replicate_ = &world;
+    replicate_ = &world_;
   }
   CheckOutsideOfUnits(module);
   std::set<const void*> seen;
@@ -157,18 +166,52 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, comm::Communic
       lines.push_back(DescribeTensor("buffer " + name, buffer.scalar_type(), buffer.sizes().vec()));
       state.push_back(buffer);
     }
-    CheckSameOnAllRanks(world, "FullyShardedDataParallel", lines);
+    CheckSameOnAllRanks(world_, "FullyShardedDataParallel", lines);
     for (const FsdpParameter& parameter : parameters) {
       if (HasData(parameter.tensor)) state.push_back(parameter.tensor);  // the others get their values later
     }
-    BroadcastTensors(world, state, 0, "broadcasting rank 0's parameters and buffers");
+    BroadcastTensors(world_, state, 0, "broadcasting rank 0's parameters and buffers");
   }
+  std::vector<std::vector<int64_t>> sizes;
+  for (const FsdpParameter& parameter : parameters) sizes.push_back(parameter.tensor.sizes().vec());
   unit_ = std::make_shared<FsdpUnit>(std::move(parameters), shard_->size(), shard_->rank(), options);
+  RegisterPlacements(sizes);
   RegisterUnit(*this, std::move(modules));
 }
 
-// Parameters stay with the module, as shards.
-FullyShardedModule::~FullyShardedModule() { ForgetUnit(*this); }
+// Parameters stay with the module, as shards; their placements are again what they were.
+FullyShardedModule::~FullyShardedModule() {
+  ForgetUnit(*this);
+  for (size_t i = 0; i < placed_before_.size(); ++i) {
+    const at::Tensor& parameter = unit_->parameters()[i].tensor;
+    if (placed_before_[i] == nullptr) {
+      Placements().Remove(parameter);
+    } else {
+      Placements().Add(parameter, *placed_before_[i]);
+    }
+  }
+}
+
+// Cuts what is left of each parameter. `sizes` are those that this module has found.
+void FullyShardedModule::RegisterPlacements(const std::vector<std::vector<int64_t>>& sizes) {
+  const Axis shard = {.name = kShardAxis, .size = shard_->size(), .rank = shard_->rank(), .group = shard_};
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const FsdpParameter& parameter = unit_->parameters()[i];
+    auto before = Placements().Of(parameter.tensor);
+    Placement placement = before == nullptr ? Placement(sizes[i]) : *before;
+    TORCH_CHECK(placement.local_sizes() == sizes[i], "FullyShardedDataParallel: parameter ", parameter.name,
+                " has sizes ", at::IntArrayRef(sizes[i]), ", but its placement says ",
+                at::IntArrayRef(placement.local_sizes()), " here: ", placement.Describe());
+    ThrowUnlessOk(placement.Split(shard, {.dim = 0}), "sharding " + parameter.name);
+    if (replicate_ != nullptr) {
+      const Axis copies = {
+          .name = kReplicateAxis, .size = replicate_->size(), .rank = replicate_->rank(), .group = replicate_};
+      ThrowUnlessOk(placement.Replicated(copies), "replicating " + parameter.name);
+    }
+    Placements().Add(parameter.tensor, std::move(placement));
+    placed_before_.push_back(std::move(before));
+  }
+}
 
 // Whether `inner` is replicated as this outermost module is. Gradients are averaged over the outermost module's
 // replicas, which must have begun with the same values.
@@ -219,6 +262,16 @@ void FullyShardedModule::ReplicateOver(comm::Communicator& group) {
   BroadcastTensors(group, state, 0, "broadcasting the first replica's parameters and buffers");
   replicate_ = &group;
   replicates_within_ = true;
+  const Axis copies = {.name = kReplicateAxis, .size = group.size(), .rank = group.rank(), .group = &group};
+  for (FullyShardedModule* each : Within(*this)) {
+    for (const FsdpParameter& parameter : each->unit_->parameters()) {
+      Placement placement = *Placements().Of(parameter.tensor);
+      if (!placement.mentions(kReplicateAxis)) {
+        ThrowUnlessOk(placement.Replicated(copies), "replicating " + parameter.name);
+        Placements().Add(parameter.tensor, std::move(placement));
+      }
+    }
+  }
 }
 
 void FullyShardedModule::PreForward() { root().PreForward(*unit_); }
@@ -274,13 +327,19 @@ at::Tensor FullyShardedModule::CastOutput(const at::Tensor& output) const {
 
 at::Tensor FullyShardedModule::clip_grad_norm_(double max_norm, double norm_type) {
   if (join() != nullptr) join()->Tell(*this, kClipCall, std::array{max_norm, norm_type});
-  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> parameters, gradients;
   for (const auto& unit : root().units()) {
     for (const FsdpParameter& parameter : unit->parameters()) {
+      parameters.push_back(parameter.tensor);
       if (parameter.tensor.grad().defined()) gradients.push_back(parameter.tensor.grad());
     }
   }
-  const at::Tensor norm = ShardedNorm(gradients, norm_type, {&root().norm_group()});
+  std::vector<Axis> axes = ModelAxes(parameters);
+  for (Axis& axis : axes) {
+    if (axis.name == kShardAxis) axis.group = &root().norm_group();  // which Abort fails
+  }
+  const at::Tensor norm = ShardedNorm(CountedGradients(parameters, CoordinateOn(axes)), norm_type,
+                                      GroupsOf(axes, "FullyShardedDataParallel"));
   ClipByNorm(gradients, norm, max_norm);
   return norm;
 }

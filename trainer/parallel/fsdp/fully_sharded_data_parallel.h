@@ -43,6 +43,7 @@
 #include "cohort/trainer/mesh/device_mesh.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_options.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_root.h"
+#include "cohort/trainer/placement/placement.h"
 #include "cohort/trainer/placement/sharded_module.h"
 #include "cohort/trainer/transfer/join.h"
 #include "torch/nn/module.h"
@@ -89,6 +90,16 @@ class ForwardGuard {
   FullyShardedModule* module_;
 };
 
+// The ranks that a module is sharded over.
+struct FsdpRanks {
+  comm::Communicator& world;      // all of them, replica by replica
+  comm::Communicator* shard;      // those that share the parameters
+  comm::Communicator* replicate;  // those that have the same shards as this rank; null: there are none
+};
+// The ranks of axis "shard" and, where there is one, "replicate", by name. Throws c10::Error, which says what to slice,
+// for a mesh without "shard" or with further axes. They live as long as the mesh or a slice of it.
+FsdpRanks FsdpRanksOf(DeviceMesh& mesh);
+
 // The part of FullyShardedDataParallel that does not depend on the module's forward signature.
 class FullyShardedModule : public ShardedModule, public Joinable {
  public:
@@ -125,7 +136,8 @@ class FullyShardedModule : public ShardedModule, public Joinable {
   // module that is.
   //
   // Scales the shards' gradients so that the norm of all gradients together is at most max_norm. Returns the norm
-  // before. Collective; blocks.
+  // before. All gradients are those of the whole model, also where tensor-parallel layers or stages have parts of it.
+  // Collective over all ranks that share the model; blocks.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
   const torch::nn::Module& sharded_module() const override { return sharded_; }
   std::vector<ShardedParameter> sharded_parameters() override;
@@ -161,14 +173,15 @@ class FullyShardedModule : public ShardedModule, public Joinable {
   }
 
  protected:
-  // Shards `module`'s parameters without those of wrapped modules inside. `shard` and `replicate` (may be null) outlive
-  // this, as does `world`, which has the ranks of both. Collective when modules are synchronised; blocks.
-  FullyShardedModule(torch::nn::Module& module, comm::Communicator& world, comm::Communicator* shard,
-                     comm::Communicator* replicate, const FullyShardedDataParallelOptions& options);
+  // Shards `module`'s parameters without those of wrapped modules inside. The communicators of `ranks` outlive this.
+  // Parameters that a layer has cut, as tensor-parallel layers do, are cut further; their placements say so
+  // (placement/placement_table.h). Collective when modules are synchronised; blocks.
+  FullyShardedModule(torch::nn::Module& module, const FsdpRanks& ranks, const FullyShardedDataParallelOptions& options);
   void OnJoin() override;
 
  private:
   bool HasReplicasOf(const FullyShardedModule& inner) const;
+  void RegisterPlacements(const std::vector<std::vector<int64_t>>& sizes);
 
   torch::nn::Module& sharded_;
   comm::Communicator& world_;
@@ -178,7 +191,8 @@ class FullyShardedModule : public ShardedModule, public Joinable {
   bool replicates_within_ = false;  // ReplicateOver gave the modules inside the first replica's values, too
   FullyShardedDataParallelOptions options_;
   std::shared_ptr<FsdpUnit> unit_;
-  std::shared_ptr<FsdpRoot> root_;  // shared by all units of the model
+  std::vector<std::shared_ptr<const Placement>> placed_before_;  // by parameter of the unit; null: none
+  std::shared_ptr<FsdpRoot> root_;                               // shared by all units of the model
 };
 
 // While the guard lives, all parameters of the outermost `module` are whole. Collective at both ends. With `writeback`,
@@ -204,26 +218,21 @@ class [[nodiscard]] SummonFullParams {
 // it. Null for other modules.
 FullyShardedModule* ShardsOf(torch::nn::Module& module);
 
-// The groups of a mesh's dimensions; null for the replicas of a mesh of one dimension. Throw c10::Error for meshes of
-// more than two.
-comm::Communicator* ShardGroup(DeviceMesh& mesh);
-comm::Communicator* ReplicateGroup(DeviceMesh& mesh);
-
 template <typename ModuleType>
 class FullyShardedDataParallel : public FullyShardedModule {
  public:
   // Shards over the ranks of `group`, which must outlive this.
   FullyShardedDataParallel(std::shared_ptr<ModuleType> module, comm::Communicator& group,
                            const FullyShardedDataParallelOptions& options = {})
-      : FullyShardedModule(*module, group, &group, nullptr, options), module_(std::move(module)) {
+      : FullyShardedModule(*module, FsdpRanks{group, &group, nullptr}, options), module_(std::move(module)) {
     register_module(kFsdpWrapped, module_);
   }
-  // Shards over a mesh of one dimension, or of two, the outer one of replicas and the inner one of shards. The mesh and
-  // its world must outlive this.
+  // Shards over axis "shard" of the mesh, and replicates over axis "replicate" where it has one. A mesh with further
+  // axes is refused: slice it, mesh.Slice({"replicate", "shard"}). The mesh, or what it was sliced from, and its world
+  // must outlive this.
   FullyShardedDataParallel(std::shared_ptr<ModuleType> module, DeviceMesh& mesh,
                            const FullyShardedDataParallelOptions& options = {})
-      : FullyShardedModule(*module, mesh.world(), ShardGroup(mesh), ReplicateGroup(mesh), options),
-        module_(std::move(module)) {
+      : FullyShardedModule(*module, FsdpRanksOf(mesh), options), module_(std::move(module)) {
     register_module(kFsdpWrapped, module_);
   }
 

@@ -38,6 +38,7 @@ void GradientReductions::Launch(FsdpUnit& unit) {
   if (!under_way_.empty()) Replicate(under_way_.back());
   Reduction reduction;
   reduction.unit = &unit;
+  reduction.tag = tags_.Of(unit);
   ++traffic_.reductions;
   traffic_.reduced_bytes += static_cast<int64_t>(flat.nbytes());
   if (unit.shards() == 1) {
@@ -53,7 +54,8 @@ void GradientReductions::StartScatter(Reduction& reduction, at::Tensor flat) {
   comm::Communicator* world = groups_.world();
   reduction.reduced = at::empty({shard_numel}, flat.options());
   if (world == nullptr) {
-    reduction.work = ReduceScatter(groups_.reduce(), AsBuffer(flat), AsBuffer(reduction.reduced), comm::ReduceOp::kSum);
+    reduction.work = ReduceScatter(groups_.reduce(), AsBuffer(flat), AsBuffer(reduction.reduced), comm::ReduceOp::kSum,
+                                   reduction.tag);
   } else {
     std::vector<int64_t> counts, places;
     for (int replica = 0; replica < groups_.replicas(); ++replica) {
@@ -65,7 +67,7 @@ void GradientReductions::StartScatter(Reduction& reduction, at::Tensor flat) {
     }
     reduction.piece = at::empty({counts[world->rank()]}, flat.options());
     reduction.work = ReduceScatterV(*world, AsBuffer(flat), {.counts = counts, .displacements = places},
-                                    AsBuffer(reduction.piece), comm::ReduceOp::kSum);
+                                    AsBuffer(reduction.piece), comm::ReduceOp::kSum, reduction.tag);
   }
   reduction.flat = std::move(flat);
 }
@@ -94,9 +96,13 @@ void GradientReductions::Replicate(Reduction& reduction) {
     for (int replica = 0; replica < groups_.replicas(); ++replica) {
       counts.push_back(PieceBegin(buffer.count, replica + 1) - PieceBegin(buffer.count, replica));
     }
-    reduction.work = AllGatherV(*replicas, AsBuffer(reduction.piece), buffer, {.counts = counts, .displacements = {}});
+    comm::CallOptions options;
+    options.timeout = default_timeout();
+    options.tag = reduction.tag;
+    reduction.work =
+        AllGatherV(*replicas, AsBuffer(reduction.piece), buffer, {.counts = counts, .displacements = {}}, options);
   } else {
-    reduction.work = AllReduce(*replicas, buffer, buffer, comm::ReduceOp::kSum);
+    reduction.work = AllReduce(*replicas, buffer, buffer, comm::ReduceOp::kSum, reduction.tag);
   }
 }
 

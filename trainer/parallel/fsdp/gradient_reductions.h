@@ -14,14 +14,15 @@
 #include "cohort/trainer/parallel/fsdp/fsdp_traffic.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
 #include "cohort/trainer/parallel/fsdp/join_calls.h"
+#include "cohort/trainer/parallel/fsdp/unit_order.h"
 
 namespace cohort::trainer {
 
 class GradientReductions {
  public:
   // All arguments outlive this.
-  GradientReductions(FsdpGroups& groups, const JoinCalls& calls, FsdpTraffic& traffic)
-      : groups_(groups), calls_(calls), traffic_(traffic) {}
+  GradientReductions(FsdpGroups& groups, const JoinCalls& calls, const UnitTags& tags, FsdpTraffic& traffic)
+      : groups_(groups), calls_(calls), tags_(tags), traffic_(traffic) {}
 
   // A backward pass begins, which reduces the units in this order.
   void Plan(std::vector<FsdpUnit*> order);
@@ -45,6 +46,7 @@ class GradientReductions {
     // Legal transition: kScattering -> kReplicating, when the reduce-scatter has ended.
     enum class Stage { kScattering, kReplicating };
     FsdpUnit* unit = nullptr;
+    uint64_t tag = 0;
     at::Tensor flat;     // in, until it has been reduce-scattered
     at::Tensor reduced;  // out
     at::Tensor piece;    // of it, that this rank sums where all ranks do
@@ -57,6 +59,7 @@ class GradientReductions {
 
   FsdpGroups& groups_;
   const JoinCalls& calls_;
+  const UnitTags& tags_;
   FsdpTraffic& traffic_;
   std::vector<FsdpUnit*> order_;
   size_t next_ = 0;  // in order_

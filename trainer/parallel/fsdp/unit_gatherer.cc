@@ -35,7 +35,7 @@ void UnitGatherer::Start(FsdpUnit& unit) {
     calls_.Tell(kept ? JoinCalls::Step::kGatherKept : JoinCalls::Step::kGather, unit);
     EnterWindows();
   }
-  weights.Start(groups_.gather(), kept ? &groups_.neighbours(unit.backward_ranks()) : nullptr, pool_);
+  weights.Start(groups_.gather(), kept ? &groups_.neighbours(unit.backward_ranks()) : nullptr, pool_, tags_.Of(unit));
   if (!weights.gathers()) return;
   ++traffic_.gathers;
   traffic_.gathered_bytes += weights.gathered_bytes();

@@ -8,6 +8,7 @@
 #include "cohort/trainer/parallel/fsdp/fsdp_traffic.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
 #include "cohort/trainer/parallel/fsdp/join_calls.h"
+#include "cohort/trainer/parallel/fsdp/unit_order.h"
 #include "cohort/trainer/transfer/storage_pool.h"
 
 namespace cohort::trainer {
@@ -16,8 +17,8 @@ class UnitGatherer {
  public:
   // All arguments outlive this.
   UnitGatherer(const std::vector<std::shared_ptr<FsdpUnit>>& units, FsdpGroups& groups, const JoinCalls& calls,
-               FsdpTraffic& traffic)
-      : units_(units), groups_(groups), calls_(calls), traffic_(traffic) {}
+               const UnitTags& tags, FsdpTraffic& traffic)
+      : units_(units), groups_(groups), calls_(calls), tags_(tags), traffic_(traffic) {}
 
   // Starts gathering a unit that is sharded. Collective over the shards, and blocks, the first time. Throws
   // DistributedError.
@@ -32,6 +33,7 @@ class UnitGatherer {
   const std::vector<std::shared_ptr<FsdpUnit>>& units_;
   FsdpGroups& groups_;
   const JoinCalls& calls_;
+  const UnitTags& tags_;
   FsdpTraffic& traffic_;
   StoragePool pool_;
   bool in_windows_ = false;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
+#include "cohort/trainer/transfer/collectives.h"
 
 namespace cohort::trainer {
 
@@ -34,6 +35,26 @@ class UnitOrder {
  private:
   std::vector<FsdpUnit*> order_;  // in this iteration's forward pass
   std::vector<FsdpUnit*> last_;   // and in the one before
+};
+
+// Tags of a unit's collectives, so that they meet those of the same unit in the same iteration only. Units may be of
+// equal size, and a rank may run them in another order or miss a backward pass.
+class UnitTags {
+ public:
+  // `units` outlives this, and is equal on all ranks.
+  explicit UnitTags(const std::vector<std::shared_ptr<FsdpUnit>>& units) : units_(units) {}
+
+  // The model begins a forward pass, or other ranks do.
+  void BeginIteration() { ++iteration_; }
+  uint64_t Of(const FsdpUnit& unit) const {
+    const auto place =
+        std::find_if(units_.begin(), units_.end(), [&](const auto& each) { return each.get() == &unit; });
+    return CallTag(iteration_, place - units_.begin());
+  }
+
+ private:
+  const std::vector<std::shared_ptr<FsdpUnit>>& units_;
+  uint64_t iteration_ = 0;
 };
 
 }  // namespace cohort::trainer

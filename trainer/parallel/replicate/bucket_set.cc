@@ -59,7 +59,8 @@ void BucketSet::BuildBucket(int index) {
   }
   LayOut(*bucket);
   if (!to_owners()) {
-    bucket->buffer = ZerosInWindow(*bucket->group, bucket->elements, bucket->options);
+    bucket->buffer = ZerosInWindow(*bucket->group, bucket->elements, bucket->options,
+                                   "DistributedDataParallel: making gradient bucket " + std::to_string(index));
     bucket->streams.Enter(bucket->buffer);
     for (int member : bucket->members) {
       places_[member].slot = SlotIn(bucket->buffer, places_[member].offset, parameters_[member].tensor.numel());
@@ -146,11 +147,12 @@ void BucketSet::Launch(Bucket& bucket, int index) {
   if (to_owners()) return LaunchToOwners(bucket, index);
   if (!has_hook()) {
     const comm::Buffer buffer = AsBuffer(bucket.buffer);
-    bucket.work = AllReduce(*bucket.group, buffer, buffer, comm::ReduceOp::kSum);
+    bucket.work = AllReduce(*bucket.group, buffer, buffer, comm::ReduceOp::kSum, CallTag(iteration_, index));
     return;
   }
   GradBucket shown{.index = index,
                    .is_last = static_cast<size_t>(index) + 1 == buckets_.size(),
+                   .tag = CallTag(iteration_, index),
                    .buffer = bucket.buffer,
                    .gradients = {},
                    .parameters = {}};
@@ -170,7 +172,7 @@ void BucketSet::LaunchToOwners(Bucket& bucket, int index) {
   }
   at::Tensor mine = bucket.buffer.narrow(0, bucket.first, bucket.counts[bucket.group->rank()]);
   bucket.work = ReduceScatterV(*bucket.group, AsBuffer(bucket.buffer), {.counts = bucket.counts, .displacements = {}},
-                               AsBuffer(mine), comm::ReduceOp::kSum);
+                               AsBuffer(mine), comm::ReduceOp::kSum, CallTag(iteration_, index));
 }
 
 absl::Status BucketSet::Wait(std::string& context) {

@@ -47,6 +47,8 @@ class BucketSet {
   void set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
   const std::vector<comm::Communicator*>& groups() const { return groups_; }
 
+  // A training forward pass begins, here and on the other ranks.
+  void BeginIteration() { ++iteration_; }
   // A backward pass begins, whose averages are sums divided by `divisor`. All buckets are empty.
   void Begin(int divisor);
   // Copies the gradient into its bucket; zeros for an undefined one. `used`: this pass has brought it. Launches the
@@ -104,6 +106,7 @@ class BucketSet {
   std::vector<std::unique_ptr<Bucket>> buckets_;
   std::vector<Place> places_;  // by parameter
   double share_ = 1;           // a gradient is multiplied by it
+  uint64_t iteration_ = 0;     // calls of another iteration are no partners
   size_t next_ = 0;            // the first bucket that is not launched
 };
 

@@ -14,10 +14,10 @@ namespace {
 // All-reduces `carried`, and copies it into `target` if that is another tensor.
 class AllReduceReduction : public GradReduction {
  public:
-  AllReduceReduction(comm::Communicator& group, at::Tensor carried, at::Tensor target, int index)
-      : carried_(std::move(carried)), target_(std::move(target)), index_(index) {
+  AllReduceReduction(comm::Communicator& group, at::Tensor carried, const GradBucket& bucket)
+      : carried_(std::move(carried)), target_(bucket.buffer), index_(bucket.index) {
     const comm::Buffer buffer = AsBuffer(carried_);
-    work_ = AllReduce(group, buffer, buffer, comm::ReduceOp::kSum);
+    work_ = AllReduce(group, buffer, buffer, comm::ReduceOp::kSum, bucket.tag);
   }
   // An error elsewhere may drop it: the memory must not go before the operation is done.
   ~AllReduceReduction() override {
@@ -39,7 +39,7 @@ class AllReduceReduction : public GradReduction {
 std::unique_ptr<GradReduction> Compressed(comm::Communicator& group, const GradBucket& bucket, at::ScalarType type) {
   const at::NoGradGuard no_grad;
   at::Tensor carried = bucket.buffer.div(group.size()).to(type);
-  return std::make_unique<AllReduceReduction>(group, std::move(carried), bucket.buffer, bucket.index);
+  return std::make_unique<AllReduceReduction>(group, std::move(carried), bucket);
 }
 
 }  // namespace
@@ -48,7 +48,7 @@ std::unique_ptr<GradReduction> AllReduceHook::Start(comm::Communicator& group, c
   const at::NoGradGuard no_grad;
   at::Tensor buffer = bucket.buffer;
   buffer.div_(group.size());
-  return std::make_unique<AllReduceReduction>(group, buffer, buffer, bucket.index);
+  return std::make_unique<AllReduceReduction>(group, buffer, bucket);
 }
 
 std::unique_ptr<GradReduction> Fp16CompressHook::Start(comm::Communicator& group, const GradBucket& bucket) {

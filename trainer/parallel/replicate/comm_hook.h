@@ -6,6 +6,7 @@
 // The hook divides by the world size: gradients reach it as they are.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,7 @@ namespace cohort::trainer {
 struct GradBucket {
   int index = 0;  // in the order in which buckets are launched
   bool is_last = false;
+  uint64_t tag = 0;                    // for its collectives: the bucket and the iteration (comm::CallOptions::tag)
   at::Tensor buffer;                   // flat; holds this rank's gradients
   std::vector<at::Tensor> gradients;   // views of the buffer, in the parameters' shapes
   std::vector<at::Tensor> parameters;  // the parameters that they belong to

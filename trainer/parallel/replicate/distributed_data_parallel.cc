@@ -18,7 +18,7 @@ namespace cohort::trainer {
 namespace {
 
 // Flags that describe a forward pass to Join.
-enum JoinFlags { kRebuilds = 1, kBroadcastsBuffers = 2, kAverages = 4 };
+enum JoinFlags { kRebuilds = 1, kBroadcastsBuffers = 2, kAverages = 4, kTrains = 8 };
 
 std::string Describe(const std::string& name, const at::Tensor& tensor) {
   return DescribeTensor(name, tensor.scalar_type(), tensor.sizes().vec());
@@ -41,19 +41,26 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
   BroadcastTensors(group_, State(), 0, "broadcasting rank 0's parameters and buffers");
 
   std::map<const void*, int> device_of;  // by tensor implementation
+  std::set<int> used = {0};
   int devices = 1;
   for (const ModulePart& part : options_.parts) {
     TORCH_CHECK(part.module != nullptr, "DistributedDataParallel: a part names no module");
     TORCH_CHECK(part.device.index >= 0, "DistributedDataParallel: a part has device index ", part.device.index);
     devices = std::max(devices, part.device.index + 1);
+    used.insert(part.device.index);
     for (const at::Tensor& parameter : part.module->parameters()) {
       device_of[parameter.unsafeGetTensorImpl()] = part.device.index;
     }
   }
   std::vector<comm::Communicator*> groups;
+  const bool owns_devices = group_.DeviceGroup(0).ok();
+  TORCH_CHECK(owns_devices || static_cast<int>(used.size()) == devices,
+              "DistributedDataParallel: a part has device index ", devices - 1, ", but parts name ", used.size(),
+              " devices and this rank owns none; number the devices from 0 on");
   for (int device = 0; device < devices; ++device) {
-    auto subgroup = group_.Subgroup(Everyone(group_));
-    ThrowUnlessOk(subgroup.status(), "making the communicator of device group " + std::to_string(device));
+    auto subgroup = owns_devices ? group_.DeviceGroup(device) : group_.Subgroup(Everyone(group_));
+    ThrowUnlessOk(subgroup.status(), "DistributedDataParallel: making the communicator of device " +
+                                         std::to_string(device) + ", which a part names");
     device_groups_.push_back(*std::move(subgroup));
     groups.push_back(device_groups_.back().get());
   }
@@ -107,7 +114,8 @@ void DataParallelState::CheckSameParameters() {
 void DataParallelState::BeforeForward(bool training) {
   // Evaluation averages nothing, because a rank may evaluate alone. Neither does no_sync, under which nothing is sent.
   const bool averages = sync_ && at::GradMode::is_enabled();
-  reducer_->PrepareForward(averages);
+  const bool trains = averages && training;  // on all ranks alike: a rank may evaluate alone with grad enabled
+  reducer_->PrepareForward(trains);
   const bool rebuild = averages && reducer_->NeedsRebuild();
   const bool buffers = sync_ && training && options_.broadcast_buffers && !buffers_.empty();
   int root = 0;
@@ -117,6 +125,7 @@ void DataParallelState::BeforeForward(bool training) {
     int flags = rebuild ? kRebuilds : 0;
     if (buffers) flags |= kBroadcastsBuffers;
     if (averages) flags |= kAverages;
+    if (trains) flags |= kTrains;
     const JoinIteration iteration = join()->Begin(*this, flags, averages);
     root = iteration.lowest_active();
     if (!join()->options().divide_by_initial_world_size) divisor_ = iteration.active_count();
@@ -137,6 +146,7 @@ void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs, boo
 
 void DataParallelState::Shadow(int flags, const JoinIteration& iteration) {
   const int root = iteration.lowest_active();
+  if ((flags & kTrains) != 0) reducer_->PrepareForward(/*averages=*/true);
   if ((flags & kRebuilds) != 0) reducer_->Rebuild(root);
   if ((flags & kBroadcastsBuffers) != 0) BroadcastTensors(own_group(), buffers_, root, "broadcasting buffers");
   if ((flags & kAverages) != 0) {

@@ -63,6 +63,7 @@ struct DistributedDataParallelOptions {
 // The part of DDP that does not depend on the module's forward signature.
 class DataParallelState : public Joinable {
  public:
+  // Parts name devices that the rank owns or, where it owns none, devices numbered from 0 on; others throw c10::Error.
   // Checks that all ranks have the same parameters, gives everyone rank 0's parameters and buffers, and registers the
   // hooks. Later changes of the module's set of parameters and buffers have no effect; their values may change.
   // Collective over `group`, which must outlive this. Throws DistributedError (kFailedPrecondition names the first

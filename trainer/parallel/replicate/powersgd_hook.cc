@@ -156,7 +156,7 @@ class PowerSGDHook::Reduction : public GradReduction {
   }
   runtime::Work AllReduce(at::Tensor& tensor) {
     const comm::Buffer buffer = AsBuffer(tensor);
-    return trainer::AllReduce(group_, buffer, buffer, comm::ReduceOp::kSum);
+    return trainer::AllReduce(group_, buffer, buffer, comm::ReduceOp::kSum, bucket_.tag);
   }
 
   comm::Communicator& group_;

@@ -114,6 +114,7 @@ void Reducer::RegisterCommHook(std::shared_ptr<CommHook> hook) {
 
 void Reducer::PrepareForward(bool averages) {
   runtime::MutexLock lock(shared_->mutex);
+  if (averages) buckets_->BeginIteration();
   if (stage_ == Stage::kIdle) return;
   if (stage_ == Stage::kBackward && !pass_.goes_on_here()) {
     Fail(kEndedByException);

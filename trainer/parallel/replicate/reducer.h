@@ -56,8 +56,9 @@ class Reducer {
   // Before the first backward pass. Throws c10::Error when there is a hook already.
   void RegisterCommHook(std::shared_ptr<CommHook> hook);
 
-  // Before a forward pass. `averages`: PrepareBackward follows it. Otherwise what an earlier forward pass has begun
-  // stays as it is. Throws when the last backward pass did not complete.
+  // Before a forward pass. `averages`: it trains, on all ranks, and PrepareBackward follows it; buckets of another such
+  // pass are no partners. Otherwise what an earlier forward pass has begun stays as it is. Throws when the last
+  // backward pass did not complete.
   void PrepareForward(bool averages);
   // The order of the first backward pass has been seen and not been used yet. The same on all ranks, those that
   // shadowed the pass too.

@@ -141,7 +141,8 @@ void ZeroRedundancyOptimizerBase::MakeFlats() {
 }
 
 void ZeroRedundancyOptimizerBase::MakeViews(Flat& flat) {
-  flat.buffer = ZerosInWindow(*own_group_, flat.elements, all_[flat.members.front()].options());
+  flat.buffer = ZerosInWindow(*own_group_, flat.elements, all_[flat.members.front()].options(),
+                              "ZeroRedundancyOptimizer: making the memory for parameters");
   for (size_t k = 0; k < flat.members.size(); ++k) {
     at::Tensor& parameter = all_[flat.members[k]];
     at::Tensor view = flat.buffer.narrow(0, flat.offsets[k], parameter.numel()).view(parameter.sizes());
@@ -158,7 +159,8 @@ void ZeroRedundancyOptimizerBase::MakeBuckets(Flat& flat) {
   flat.buckets = (most + flat.piece - 1) / flat.piece;
   const std::vector<int64_t> largest = flat.CountsOf(0);
   const int64_t elements = std::accumulate(largest.begin(), largest.end(), int64_t{0});
-  flat.buffer = ZerosInWindow(*own_group_, std::min(flat.buckets, int64_t{2}) * elements, any.options());
+  flat.buffer = ZerosInWindow(*own_group_, std::min(flat.buckets, int64_t{2}) * elements, any.options(),
+                              "ZeroRedundancyOptimizer: making the memory for parameters");
 }
 
 int64_t ZeroRedundancyOptimizerBase::buffer_bytes() const {

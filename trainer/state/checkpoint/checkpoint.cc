@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <utility>
 
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
-#include "cohort/trainer/base/json_depth.h"
+#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_directory.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_file.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_values.h"
@@ -22,17 +23,16 @@ namespace {
 using Json = nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr const char* kFormat = "cohort-checkpoint-1";
-
 int64_t Elements(const std::vector<int64_t>& sizes) {
   int64_t elements = 1;
   for (int64_t size : sizes) elements *= size;
   return elements;
 }
 
-// Every rank's text, by rank.
+}  // namespace
+
 std::vector<std::string> GatherTexts(comm::Communicator& world, const std::string& mine, const std::string& what,
-                                     std::chrono::nanoseconds timeout = kTogetherTimeout) {
+                                     std::chrono::nanoseconds timeout) {
   const comm::CallOptions options = {.timeout = timeout};
   const int64_t length = static_cast<int64_t>(mine.size());
   std::vector<int64_t> lengths(world.size());
@@ -54,48 +54,24 @@ std::vector<std::string> GatherTexts(comm::Communicator& world, const std::strin
   return texts;
 }
 
+namespace {
+
 std::string FileOf(const comm::Communicator& world) {
   char name[64];
   std::snprintf(name, sizeof name, "rank-%05d-of-%05d.safetensors", world.rank(), world.size());
   return name;
 }
 
-// The pieces that this rank writes of its tensors.
-struct OwnPieces {
-  std::vector<FilePiece> pieces;
-  std::vector<std::pair<int64_t, int64_t>> ranges;
-  std::vector<const CheckpointTensor*> sources;
-};
-
-OwnPieces Pieces(const std::vector<CheckpointTensor>& tensors) {
-  OwnPieces own;
-  for (const CheckpointTensor& tensor : tensors) {
-    CheckLength(tensor);
-    const int64_t count = tensor.end - tensor.begin;
-    const int64_t begin = count * tensor.replica / tensor.replicas;
-    const int64_t end = count * (tensor.replica + 1) / tensor.replicas;
-    if (begin == end && Elements(tensor.sizes) > 0) continue;
-    if (Elements(tensor.sizes) == 0 && tensor.replica > 0) continue;
-    const bool whole = end - begin == Elements(tensor.sizes);
-    const std::string range = std::to_string(tensor.begin + begin) + ":" + std::to_string(tensor.begin + end);
-    own.pieces.push_back(
-        {.key = whole ? tensor.name : tensor.name + "[" + range + "]",
-         .shape = whole ? tensor.sizes : std::vector<int64_t>{end - begin},
-         .data = tensor.data.detach().reshape({-1}).narrow(0, begin, end - begin).to(at::kCPU).contiguous()});
-    own.ranges.emplace_back(tensor.begin + begin, tensor.begin + end);
-    own.sources.push_back(&tensor);
+// "[0:2,4:8]", or "" for the whole.
+std::string PlaceText(const CheckpointTensor& part) {
+  const Box& box = part.boxes.front();
+  if (box.sizes == part.sizes) return "";
+  std::string text;
+  for (size_t dim = 0; dim < box.sizes.size(); ++dim) {
+    text += (dim == 0 ? "[" : ",") + std::to_string(box.offset[dim]) + ":" +
+            std::to_string(box.offset[dim] + box.sizes[dim]);
   }
-  return own;
-}
-
-// The path that the index is read from. Tensors without an index are left by a copy that was cut short or a mistaken
-// rm.
-std::string IndexPath(const std::string& directory) {
-  const std::string place = ReadablePath(directory), path = place + "/" + kCheckpointIndex;
-  std::error_code error;
-  if (fs::exists(path, error) || !IsCheckpoint(place)) return path;
-  throw DistributedError(absl::StatusCode::kDataLoss,
-                         "checkpoint " + place + " is incomplete: it has tensors, but no " + kCheckpointIndex);
+  return text + "]";
 }
 
 // The tensors of `pieces` again, by their other names: a strict load_state_dict asks for all that a module has.
@@ -114,18 +90,26 @@ void AddAliases(const std::map<std::string, std::string>& aliases, const std::st
 }
 
 // Writes this rank's file and describes it.
-std::string WriteOwn(const std::string& directory, const std::string& file, OwnPieces& own) {
-  const WrittenFile written = WriteTensors(directory + "/" + file, own.pieces, FilePlace::kInPartialFolder);
+std::string WriteOwn(const std::string& directory, const std::string& file,
+                     const std::vector<CheckpointTensor>& parts) {
+  std::vector<FilePiece> pieces;
+  for (const CheckpointTensor& part : parts) {
+    pieces.push_back({.key = part.name + PlaceText(part),
+                      .shape = part.boxes.front().sizes,
+                      .data = part.data.to(at::kCPU).contiguous()});
+  }
+  const WrittenFile written = WriteTensors(directory + "/" + file, pieces, FilePlace::kInPartialFolder);
   Json tensors = Json::array();
-  for (size_t i = 0; i < own.pieces.size(); ++i) {
-    const FilePiece& piece = own.pieces[i];
-    tensors.push_back({{"name", own.sources[i]->name},
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const FilePiece& piece = pieces[i];
+    tensors.push_back({{"name", parts[i].name},
                        {"dtype", SafetensorsType(piece.data.scalar_type())},
-                       {"sizes", own.sources[i]->sizes},
-                       {"begin", own.ranges[i].first},
-                       {"end", own.ranges[i].second},
+                       {"whole", parts[i].sizes},
+                       {"at", parts[i].boxes.front().offset},
+                       {"sizes", piece.shape},
                        {"offset", piece.offset},
-                       {"sha256", piece.checksum}});
+                       {"tile", {piece.tiles.tile_rows, piece.tiles.tile_columns}},
+                       {"checksums", piece.checksums}});
   }
   return Json{{"file", file},
               {"bytes", written.bytes},
@@ -135,22 +119,148 @@ std::string WriteOwn(const std::string& directory, const std::string& file, OwnP
       .dump();
 }
 
+// Opens files when they are first needed, and counts what is read of them.
+class Files {
+ public:
+  Files(const std::string& directory, const CheckpointIndex& index) : place_(ReadablePath(directory)), index_(index) {}
+
+  TensorFileReader& Of(const CheckpointIndex::Piece& piece) {
+    std::unique_ptr<TensorFileReader>& reader = readers_[piece.file];
+    if (reader == nullptr) {
+      const CheckpointIndex::File& file = index_.files().at(piece.file);
+      reader = std::make_unique<TensorFileReader>(
+          place_ + "/" + piece.file,
+          WrittenFile{.bytes = file.bytes, .header_bytes = file.header_bytes, .header_checksum = file.header_checksum});
+    }
+    return *reader;
+  }
+  int64_t bytes_read = 0;
+
+ private:
+  const std::string place_;
+  const CheckpointIndex& index_;
+  std::map<std::string, std::unique_ptr<TensorFileReader>> readers_;
+};
+
+// Copies what `piece` and `wanted` have in common to `target`, which is `wanted`.
+void LoadBox(Files& files, const CheckpointIndex::Piece& piece, const Box& wanted, const at::Tensor& target) {
+  const Box common = Intersection(piece.box, wanted);
+  if (common.numel() == 0) return;
+  // Strides in the piece, and where the common part begins and ends in its rows.
+  const size_t dims = common.sizes.size();
+  std::vector<int64_t> strides(dims, 1);
+  for (size_t dim = dims; dim-- > 1;) strides[dim - 1] = strides[dim] * piece.box.sizes[dim];
+  int64_t column = 0, last_column = 0;
+  for (size_t dim = 1; dim < dims; ++dim) {
+    const int64_t begin = common.offset[dim] - piece.box.offset[dim];
+    column += begin * strides[dim];
+    last_column += (begin + common.sizes[dim] - 1) * strides[dim];
+  }
+  const int64_t row = dims == 0 ? 0 : common.offset.front() - piece.box.offset.front();
+  const int64_t rows = dims == 0 ? 1 : common.sizes.front();
+  const TileRange range = TilesWith(piece.tiles, row, row + rows, column, last_column + 1);
+  std::vector<char> bytes = files.Of(piece).ReadTiles(piece.offset, piece.tiles, range,
+                                                      static_cast<int64_t>(target.element_size()), piece.checksums);
+  files.bytes_read += static_cast<int64_t>(bytes.size());
+  const int64_t left = range.first_column * piece.tiles.tile_columns;
+  const int64_t width = std::min(range.last_column * piece.tiles.tile_columns, piece.tiles.columns) - left;
+  const int64_t begin = (row - range.first_row * piece.tiles.tile_rows) * width + column - left;
+  if (dims > 0) strides.front() = width;
+  const auto element_size = static_cast<int64_t>(target.element_size());
+  const at::Tensor read = at::from_blob(bytes.data(), {static_cast<int64_t>(bytes.size()) / element_size},
+                                        at::TensorOptions(target.scalar_type()))
+                              .as_strided(common.sizes, strides, begin);
+  at::Tensor to = target;
+  for (size_t dim = 0; dim < dims; ++dim) {
+    to = to.narrow(static_cast<int64_t>(dim), common.offset[dim] - wanted.offset[dim], common.sizes[dim]);
+  }
+  to.copy_(read);
+}
+
+// The same from ranges of elements, which older checkpoints have.
+void LoadFromRanges(Files& files, const CheckpointIndex::Tensor& tensor, const Box& wanted, const at::Tensor& target) {
+  const auto element_size = static_cast<int64_t>(target.element_size());
+  const at::Tensor staged = at::empty(wanted.sizes, at::TensorOptions(target.scalar_type()));
+  for (const CheckpointIndex::Piece& piece : tensor.pieces) {
+    std::vector<char> bytes;  // read if some run needs it
+    ForRuns(tensor.sizes, wanted, [&](int64_t first, int64_t place, int64_t count) {
+      const int64_t begin = std::max(piece.begin, place), end = std::min(piece.end, place + count);
+      if (begin >= end) return;
+      if (bytes.empty()) {
+        bytes = files.Of(piece).Read(piece.offset, (piece.end - piece.begin) * element_size, piece.checksums);
+        files.bytes_read += static_cast<int64_t>(bytes.size());
+      }
+      std::memcpy(static_cast<char*>(staged.data_ptr()) + (first + begin - place) * element_size,
+                  bytes.data() + (begin - piece.begin) * element_size,
+                  static_cast<size_t>((end - begin) * element_size));
+    });
+  }
+  at::Tensor(target).copy_(staged);
+}
+
 }  // namespace
 
+std::vector<Box> WholeBox(const std::vector<int64_t>& sizes) {
+  const std::vector<int64_t> zeros(sizes.size(), 0);
+  return {{.offset = zeros, .sizes = sizes, .local = zeros}};
+}
+
+std::vector<Box> RowsBox(const std::vector<int64_t>& sizes, int64_t begin, int64_t end) {
+  std::vector<Box> rows = WholeBox(sizes);
+  rows.front().offset.at(0) = begin;
+  rows.front().sizes.at(0) = end - begin;
+  return rows;
+}
+
 void CheckLength(const CheckpointTensor& tensor) {
-  TORCH_CHECK(tensor.data.defined() && tensor.data.numel() == tensor.end - tensor.begin, "checkpoint: ", tensor.name,
-              " says elements ", tensor.begin, " to ", tensor.end, " but brings ",
-              tensor.data.defined() ? tensor.data.numel() : 0);
+  int64_t elements = 0;
+  for (const Box& box : tensor.boxes) elements += box.numel();
+  TORCH_CHECK(tensor.data.defined() && tensor.data.numel() == elements, "checkpoint: ", tensor.name, " says ", elements,
+              " elements but brings ", tensor.data.defined() ? tensor.data.numel() : 0);
 }
 
 CheckpointTensor ReplicatedTensor(const std::string& name, const at::Tensor& tensor, const comm::Communicator& group) {
   return {.name = name,
           .sizes = tensor.sizes().vec(),
-          .begin = 0,
-          .end = tensor.numel(),
+          .boxes = WholeBox(tensor.sizes().vec()),
           .data = tensor,
           .replica = group.rank(),
           .replicas = group.size()};
+}
+
+std::vector<CheckpointTensor> OwnParts(const std::vector<CheckpointTensor>& tensors) {
+  std::vector<CheckpointTensor> parts;
+  for (const CheckpointTensor& tensor : tensors) {
+    CheckLength(tensor);
+    const bool empty = Elements(tensor.sizes) == 0;  // its name is kept
+    if (empty && tensor.replica > 0) continue;
+    if (empty) {
+      parts.push_back({.name = tensor.name,
+                       .sizes = tensor.sizes,
+                       .boxes = WholeBox(tensor.sizes),
+                       .data = at::empty(tensor.sizes, tensor.data.options().requires_grad(false))});
+      continue;
+    }
+    for (const Box& box : tensor.boxes) {
+      if (box.numel() == 0) continue;
+      const auto longest = std::max_element(box.sizes.begin(), box.sizes.end());
+      const size_t dim = static_cast<size_t>(longest - box.sizes.begin());
+      const int64_t length = box.sizes.empty() ? 1 : *longest;
+      const int64_t begin = length * tensor.replica / tensor.replicas;
+      const int64_t end = length * (tensor.replica + 1) / tensor.replicas;
+      if (begin == end) continue;
+      Box own = box;
+      at::Tensor data = BoxOf(tensor.data.detach(), box);
+      if (!box.sizes.empty()) {
+        own.offset[dim] += begin;
+        own.sizes[dim] = end - begin;
+        data = data.narrow(static_cast<int64_t>(dim), begin, end - begin);
+      }
+      own.local.assign(own.local.size(), 0);
+      parts.push_back({.name = tensor.name, .sizes = tensor.sizes, .boxes = {own}, .data = data});
+    }
+  }
+  return parts;
 }
 
 void TogetherOrNot(comm::Communicator& world, const std::string& what, const std::function<void()>& work,
@@ -188,216 +298,44 @@ void SaveCheckpoint(comm::Communicator& world, const std::string& directory,
     if (world.rank() == 0) writing = std::make_unique<PartialDirectory>(target);
   });
   std::string own_text;
-  together([&] {
-    OwnPieces own = Pieces(tensors);
-    own_text = WriteOwn(partial, FileOf(world), own);
-  });
+  together([&] { own_text = WriteOwn(partial, FileOf(world), OwnParts(tensors)); });
   const auto texts = GatherTexts(world, own_text, what, timeout);
   together([&] {
     if (world.rank() != 0) return;  // who hears of what is wrong with it: an index of all ranks' tensors is long
     CheckpointIndex index;
     for (const std::string& text : texts) index.Add(text);
     index.CheckComplete();
-    for (const auto& [name, file] : index.files_) writing->ExpectFile(name, file.bytes);
-    index.values_ = values;
+    for (const auto& [name, file] : index.files()) writing->ExpectFile(name, file.bytes);
+    index.set_values(values);
     writing->WriteIndex(index.Write());
     writing->Publish();
   });
 }
 
-void CheckpointIndex::Add(const std::string& rank_text) {
-  const Json rank = Json::parse(rank_text);
-  const std::string file = rank["file"];
-  files_[file] = {.bytes = rank["bytes"],
-                  .header_bytes = rank["header_bytes"],
-                  .header_checksum = rank["header_sha256"].get<std::string>()};
-  for (const Json& piece : rank["tensors"]) {
-    const std::string name = piece["name"];
-    const at::ScalarType dtype = TypeOfSafetensors(piece["dtype"]);
-    const std::vector<int64_t> sizes = piece["sizes"];
-    auto [entry, added] = tensors_.try_emplace(name);
-    Tensor& tensor = entry->second;
-    if (added) {
-      tensor.dtype = dtype;
-      tensor.sizes = sizes;
-    }
-    TORCH_CHECK(tensor.dtype == dtype && tensor.sizes == sizes,
-                "checkpoint: ranks disagree about the type or sizes of ", name);
-    tensor.pieces.push_back({.begin = piece["begin"],
-                             .end = piece["end"],
-                             .file = file,
-                             .offset = piece["offset"],
-                             .checksum = piece["sha256"].get<std::string>()});
-  }
-}
-
-void CheckpointIndex::CheckComplete() const {
-  for (const auto& [name, tensor] : tensors_) {
-    std::vector<Piece> pieces = tensor.pieces;
-    std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
-    int64_t reached = 0;
-    for (const Piece& piece : pieces) {
-      TORCH_CHECK(piece.begin == reached, "checkpoint: elements ", std::min(piece.begin, reached), " to ",
-                  std::max(piece.begin, reached), " of ", name, " are ",
-                  piece.begin > reached ? "nobody's" : "those of several ranks");
-      reached = piece.end;
-    }
-    TORCH_CHECK(reached == Elements(tensor.sizes), "checkpoint: elements from ", reached, " of ", name,
-                " are nobody's");
-  }
-}
-
-std::string CheckpointIndex::Write() const {
-  Json tensors = Json::object(), files = Json::object();
-  for (const auto& [name, tensor] : tensors_) {
-    Json pieces = Json::array();
-    for (const Piece& piece : tensor.pieces) {
-      pieces.push_back({{"begin", piece.begin},
-                        {"end", piece.end},
-                        {"file", piece.file},
-                        {"offset", piece.offset},
-                        {"sha256", piece.checksum}});
-    }
-    tensors[name] = {{"dtype", SafetensorsType(tensor.dtype)}, {"sizes", tensor.sizes}, {"pieces", pieces}};
-  }
-  for (const auto& [name, file] : files_) {
-    files[name] = {{"bytes", file.bytes}, {"header_bytes", file.header_bytes}, {"header_sha256", file.header_checksum}};
-  }
-  const Json body = {{"format", kFormat}, {"values", values_}, {"files", files}, {"tensors", tensors}};
-  return Json{{"body", body}, {"sha256", Sha256(body.dump().data(), body.dump().size())}}.dump(1) + "\n";
-}
-
-CheckpointIndex CheckpointIndex::Read(const std::string& directory) {
-  const std::string path = IndexPath(directory);
-  return Parse(ReadText(path), path);
-}
-
-CheckpointIndex CheckpointIndex::ReadTogether(comm::Communicator& world, const std::string& directory,
-                                              std::chrono::nanoseconds timeout) {
-  const std::string what = "loading checkpoint " + directory;
-  std::string path = directory + "/" + kCheckpointIndex;
-  CheckpointIndex index;
-  std::string text;
-  const auto read = [&] {
-    if (world.rank() != 0) return;
-    path = IndexPath(directory);
-    text = ReadText(path);
-    index = Parse(text, path);
-  };
-  TogetherOrNot(world, what, read, timeout);
-  text = GatherTexts(world, text, what, timeout).front();
-  return world.rank() == 0 ? index : Parse(text, path);
-}
-
-CheckpointIndex CheckpointIndex::Parse(const std::string& text, const std::string& path) {
-  CheckpointIndex index;
-  try {
-    if (NestsTooDeep(text))
-      throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: it nests too deep");
-    const Json whole = Json::parse(text);
-    const Json& body = whole.at("body");
-    const std::string checked = body.dump();
-    if (Sha256(checked.data(), checked.size()) != whole.at("sha256").get<std::string>() ||
-        text != whole.dump(1) + "\n") {
-      throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: it is not what was written (SHA-256)");
-    }
-    if (body.at("format") != kFormat) {
-      throw DistributedError(absl::StatusCode::kInvalidArgument,
-                             path + " has format " + body.at("format").dump() + "; this program reads " + kFormat);
-    }
-    index.values_ = body.at("values").get<CheckpointValues>();
-    for (const auto& [name, file] : body.at("files").items()) {
-      index.files_[name] = {.bytes = file.at("bytes"),
-                            .header_bytes = file.at("header_bytes"),
-                            .header_checksum = file.at("header_sha256").get<std::string>()};
-    }
-    for (const auto& [name, tensor] : body.at("tensors").items()) {
-      Tensor& entry = index.tensors_[name];
-      entry.dtype = TypeOfSafetensors(tensor.at("dtype"));
-      entry.sizes = tensor.at("sizes").get<std::vector<int64_t>>();
-      for (const Json& piece : tensor.at("pieces")) {
-        entry.pieces.push_back({.begin = piece.at("begin"),
-                                .end = piece.at("end"),
-                                .file = piece.at("file").get<std::string>(),
-                                .offset = piece.at("offset"),
-                                .checksum = piece.at("sha256").get<std::string>()});
-      }
-    }
-  } catch (const Json::exception& error) {
-    throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + error.what());
-  }
-  index.CheckRead(path);
-  return index;
-}
-
-// The hash has no key: a file that somebody made may be whole and say anything.
-void CheckpointIndex::CheckRead(const std::string& path) const {
-  const auto require = [&path](bool holds, const std::string& what) {
-    if (!holds) throw DistributedError(absl::StatusCode::kDataLoss, path + " is damaged: " + what);
-  };
-  for (const auto& [name, file] : files_) {
-    require(!name.empty() && name.find('/') == std::string::npos && name[0] != '.', "its files have paths");
-    require(file.header_bytes >= 0 && file.bytes >= file.header_bytes, name + " has no such sizes");
-  }
-  for (const auto& [name, tensor] : tensors_) {
-    int64_t elements = 1;
-    for (const int64_t size : tensor.sizes) {
-      require(size >= 0 && !__builtin_mul_overflow(elements, size, &elements), name + " has no such sizes");
-    }
-    std::vector<Piece> pieces = tensor.pieces;
-    std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
-    const auto size = static_cast<int64_t>(c10::elementSize(tensor.dtype));
-    int64_t next = 0;
-    for (const Piece& piece : pieces) {
-      require(piece.begin == next && piece.end >= piece.begin, name + " has gaps or overlaps");
-      const auto file = files_.find(piece.file);
-      require(file != files_.end(), name + " lies in a file that is not of the checkpoint");
-      const int64_t space = file->second.bytes - file->second.header_bytes;
-      require(piece.offset >= file->second.header_bytes && (piece.end - piece.begin) <= space / size &&
-                  piece.offset <= file->second.bytes - (piece.end - piece.begin) * size,
-              name + " reaches beyond " + piece.file);
-      next = piece.end;
-    }
-    require(next == elements, name + " is incomplete");
-  }
-}
-
-void LoadTensors(const std::string& directory, const CheckpointIndex& index,
-                 const std::vector<CheckpointTensor>& tensors) {
+int64_t LoadTensors(const std::string& directory, const CheckpointIndex& index,
+                    const std::vector<CheckpointTensor>& tensors) {
   const at::NoGradGuard no_grad;
-  const std::string place = ReadablePath(directory);
-  std::map<std::string, std::unique_ptr<TensorFileReader>> readers;
+  Files files(directory, index);
   for (const CheckpointTensor& wanted : tensors) {
     CheckLength(wanted);
-    const auto found = index.tensors_.find(wanted.name);
-    TORCH_CHECK(found != index.tensors_.end(), "checkpoint ", directory, " has no tensor ", wanted.name);
+    const auto found = index.tensors().find(wanted.name);
+    TORCH_CHECK(found != index.tensors().end(), "checkpoint ", directory, " has no tensor ", wanted.name);
     const CheckpointIndex::Tensor& tensor = found->second;
     TORCH_CHECK(tensor.sizes == wanted.sizes, "checkpoint ", directory, ": ", wanted.name, " has sizes ",
                 at::IntArrayRef(tensor.sizes), " there and ", at::IntArrayRef(wanted.sizes), " here");
     TORCH_CHECK(tensor.dtype == wanted.data.scalar_type(), "checkpoint ", directory, ": ", wanted.name, " has type ",
                 tensor.dtype, " there and ", wanted.data.scalar_type(), " here");
-    const bool in_order = wanted.data.is_contiguous();  // not so in the memory format of channels_last
-    at::Tensor target =
-        in_order ? wanted.data.detach().view({-1}) : at::empty(wanted.data.numel(), wanted.data.options());
-    const int64_t size = static_cast<int64_t>(wanted.data.element_size());
-    for (const CheckpointIndex::Piece& piece : tensor.pieces) {
-      const int64_t begin = std::max(piece.begin, wanted.begin), end = std::min(piece.end, wanted.end);
-      if (begin >= end) continue;
-      std::unique_ptr<TensorFileReader>& reader = readers[piece.file];
-      if (reader == nullptr) {
-        const CheckpointIndex::File& file = index.files_.at(piece.file);
-        reader = std::make_unique<TensorFileReader>(
-            place + "/" + piece.file,
-            WrittenFile{
-                .bytes = file.bytes, .header_bytes = file.header_bytes, .header_checksum = file.header_checksum});
+    const bool ranges = !tensor.pieces.empty() && tensor.pieces.front().is_range;
+    for (const Box& box : wanted.boxes) {
+      if (box.numel() == 0) continue;
+      const at::Tensor target = BoxOf(wanted.data.detach(), box);
+      if (ranges) LoadFromRanges(files, tensor, box, target);
+      for (const CheckpointIndex::Piece& piece : tensor.pieces) {
+        if (!ranges) LoadBox(files, piece, box, target);
       }
-      const auto bytes = reader->Read(piece.offset, (piece.end - piece.begin) * size, piece.checksum);
-      const at::Tensor read = at::from_blob(const_cast<char*>(bytes.data()) + (begin - piece.begin) * size,
-                                            {end - begin}, at::TensorOptions(tensor.dtype));
-      target.narrow(0, begin - wanted.begin, end - begin).copy_(read);
     }
-    if (!in_order) wanted.data.detach().copy_(target.view(wanted.data.sizes()));
   }
+  return files.bytes_read;
 }
 
 void ExportSafetensors(const std::string& directory, const std::string& file, const std::string& prefix) {
@@ -412,7 +350,7 @@ void ExportSafetensors(const std::string& directory, const std::string& file, co
   for (const auto& [name, tensor] : index.tensors()) {
     if (name.compare(0, prefix.size(), prefix) != 0) continue;
     const at::Tensor data = at::empty(tensor.sizes, at::TensorOptions(tensor.dtype));
-    tensors.push_back({.name = name, .sizes = tensor.sizes, .begin = 0, .end = data.numel(), .data = data});
+    tensors.push_back({.name = name, .sizes = tensor.sizes, .boxes = WholeBox(tensor.sizes), .data = data});
     pieces.push_back({.key = name.substr(prefix.size()), .shape = tensor.sizes, .data = data});
   }
   TORCH_CHECK(!tensors.empty(), "checkpoint ", directory, " has no tensor whose name begins with ", prefix);

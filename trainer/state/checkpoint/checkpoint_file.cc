@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -58,18 +59,23 @@ int OpenOrdinaryFile(const std::string& path, struct stat& facts) {
   ThrowDamaged(path, "it is no ordinary file");
 }
 
-// The `bytes` bytes from `offset` on, as a string or a vector.
-template <typename Bytes>
-Bytes ReadBytes(int fd, const std::string& path, int64_t offset, int64_t bytes) {
-  Bytes data(static_cast<size_t>(bytes), '\0');
-  size_t done = 0;
-  while (done < data.size()) {
-    const ssize_t got = ::pread(fd, data.data() + done, data.size() - done, offset + static_cast<int64_t>(done));
+// Reads the `bytes` bytes from `offset` on.
+void ReadInto(char* data, int fd, const std::string& path, int64_t offset, int64_t bytes) {
+  int64_t done = 0;
+  while (done < bytes) {
+    const ssize_t got = ::pread(fd, data + done, static_cast<size_t>(bytes - done), offset + done);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) ThrowUnreadable("read", path, errno);
     if (got == 0) ThrowDamaged(path, "it ends before byte " + std::to_string(offset + bytes));
-    done += static_cast<size_t>(got);
+    done += got;
   }
+}
+
+// The same, as a string or a vector.
+template <typename Bytes>
+Bytes ReadBytes(int fd, const std::string& path, int64_t offset, int64_t bytes) {
+  Bytes data(static_cast<size_t>(bytes), '\0');
+  ReadInto(data.data(), fd, path, offset, bytes);
   return data;
 }
 
@@ -129,7 +135,10 @@ WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces
       FilePiece& piece = pieces[next++];
       const size_t bytes = piece.data.nbytes();
       piece.offset = offset;
-      piece.checksum = Sha256(piece.data.data_ptr(), bytes);
+      const auto element_size = static_cast<int64_t>(piece.data.element_size());
+      piece.tiles = TilesOf(piece.shape, element_size);
+      piece.checksums = TileChecksums(piece.tiles, AllTiles(piece.tiles),
+                                      static_cast<const char*>(piece.data.data_ptr()), element_size);
       offset += static_cast<int64_t>(bytes);
       // An empty text would be the end.
       if (bytes > 0) return std::string_view(static_cast<const char*>(piece.data.data_ptr()), bytes);
@@ -178,6 +187,36 @@ std::vector<char> TensorFileReader::Read(int64_t offset, int64_t bytes, const st
   auto data = ReadBytes<std::vector<char>>(fd_, path_, offset, bytes);
   if (Sha256(data.data(), data.size()) != checksum) {
     ThrowDamaged(path_, "bytes " + std::to_string(offset) + " to " + std::to_string(offset + bytes) +
+                            " are not those that were written (SHA-256)");
+  }
+  return data;
+}
+
+std::vector<char> TensorFileReader::ReadTiles(int64_t offset, const TileGrid& tiles, const TileRange& range,
+                                              int64_t element_size, const std::string& checksums) {
+  const int64_t top = range.first_row * tiles.tile_rows, left = range.first_column * tiles.tile_columns;
+  const int64_t rows = std::min(range.last_row * tiles.tile_rows, tiles.rows) - top;
+  const int64_t columns = std::min(range.last_column * tiles.tile_columns, tiles.columns) - left;
+  std::vector<char> data(static_cast<size_t>(rows * columns * element_size));
+  const auto place = [&](int64_t row) { return offset + ((top + row) * tiles.columns + left) * element_size; };
+  if (columns == tiles.columns) {
+    ReadInto(data.data(), fd_, path_, place(0), static_cast<int64_t>(data.size()));
+  } else {
+    const int64_t row_bytes = columns * element_size;
+    for (int64_t row = 0; row < rows; ++row) {
+      ReadInto(data.data() + row * row_bytes, fd_, path_, place(row), row_bytes);
+    }
+  }
+  const std::string found = TileChecksums(tiles, range, data.data(), element_size);
+  const int64_t across = range.last_column - range.first_column;
+  for (int64_t row = range.first_row; row < range.last_row; ++row) {
+    const int64_t first = row * tiles.column_tiles() + range.first_column;
+    const int64_t at = (row - range.first_row) * across * kTileChecksumSize, count = across * kTileChecksumSize;
+    if (checksums.compare(static_cast<size_t>(first * kTileChecksumSize), static_cast<size_t>(count), found,
+                          static_cast<size_t>(at), static_cast<size_t>(count)) == 0) {
+      continue;
+    }
+    ThrowDamaged(path_, "bytes from " + std::to_string(place(0)) + " to " + std::to_string(place(rows)) +
                             " are not those that were written (SHA-256)");
   }
   return data;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "cohort/trainer/state/checkpoint/checkpoint_tiles.h"
 
 namespace cohort::trainer {
 
@@ -23,9 +24,10 @@ struct FilePiece {
   std::string key;  // in the file's header
   std::vector<int64_t> shape;
   at::Tensor data;  // on the CPU, contiguous
-  // The place of its bytes in the file, and their SHA-256 in hexadecimal. WriteTensors sets them.
+  // The place of its bytes in the file, and the checksums of its tiles. WriteTensors sets them.
   int64_t offset = 0;
-  std::string checksum = {};
+  TileGrid tiles = {};
+  std::string checksums = {};
 };
 
 struct WrittenFile {
@@ -63,6 +65,9 @@ class TensorFileReader {
 
   // The `bytes` bytes from `offset` on, whose checksum must be that.
   std::vector<char> Read(int64_t offset, int64_t bytes, const std::string& checksum);
+  // The elements of some tiles of a piece that begins at `offset`, row by row. `checksums` are those of all its tiles.
+  std::vector<char> ReadTiles(int64_t offset, const TileGrid& tiles, const TileRange& range, int64_t element_size,
+                              const std::string& checksums);
 
  private:
   std::string path_;

@@ -49,7 +49,8 @@ TEST(FsdpNotWhole, IsRefusedByStateOf) {
   });
   EXPECT_THAT(state_of(*with_wrapped_block), is_named("block0"));
   const auto in_place = std::make_shared<Residual>();
-  EXPECT_EQ(state_of(*in_place), "accepted");
+  SGD own(in_place->parameters(), 0.1);
+  EXPECT_EQ(ErrorOf([&] { StateOf(*in_place, own, *world); }), "accepted");
   fully_shard(*in_place, *world);
   EXPECT_THAT(state_of(*in_place), is_named("itself"));
   EXPECT_THAT(state_of(*in_place->linear), is_named("itself")) << "a part of a unit";

@@ -142,8 +142,8 @@ class FsdpReplicated : public testing::Test {
     ASSERT_TRUE(mesh.ok()) << mesh.status();
     mesh_ = *std::move(mesh);
   }
-  comm::Communicator& shard() { return *ShardGroup(*mesh_); }
-  comm::Communicator& replicate() { return *ReplicateGroup(*mesh_); }
+  comm::Communicator& shard() { return *FsdpRanksOf(*mesh_).shard; }
+  comm::Communicator& replicate() { return *FsdpRanksOf(*mesh_).replicate; }
   std::unique_ptr<DeviceMesh> mesh_;
 };
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "cohort/trainer/state/optimizer_state.h"
+#include "tests/trainer/state/checkpoint/old_checkpoint.h"
 #include "tests/trainer/tower.h"
 #include "tests/trainer/trained.h"
 
@@ -220,7 +221,7 @@ TEST_F(FsdpRowsCheckpoints, OfPiecesThatAreNoRowsAreLoaded) {
   int64_t all = 0, offset = 0;
   for (const auto& part : parts) all += torch::empty(part.sizes).numel();
   const int64_t each = (all + world->size() - 1) / world->size(), first = each * world->rank();
-  std::vector<CheckpointTensor> pieces;
+  std::vector<OldPiece> pieces;
   std::map<std::string, at::Tensor> whole;
   for (const auto& part : parts) {
     for (const std::string& name :
@@ -235,11 +236,16 @@ TEST_F(FsdpRowsCheckpoints, OfPiecesThatAreNoRowsAreLoaded) {
                         .data = value.reshape({-1}).narrow(0, begin, end - begin)});
       whole[name] = value;
     }
-    pieces.push_back(ReplicatedTensor("optimizer." + part.name + ".step", torch::full({}, 7, torch::kLong), *world));
+    pieces.push_back({.name = "optimizer." + part.name + ".step",
+                      .sizes = {},
+                      .begin = 0,
+                      .end = world->rank() == 0 ? 1 : 0,
+                      .data = torch::full({}, 7, torch::kLong)});
     offset += whole["model." + part.name].numel();
   }
-  pieces.push_back(ReplicatedTensor("model.count", torch::zeros({2}), *world));
-  SaveCheckpoint(*world, At("even"), pieces, {});
+  const int64_t counts = world->rank() == 0 ? 2 : 0;
+  pieces.push_back({.name = "model.count", .sizes = {2}, .begin = 0, .end = counts, .data = torch::zeros({counts})});
+  WriteOldCheckpoint(*world, At("even"), pieces, {});
   LoadTrainingState(*world, At("even"), model.state);
   for (const auto& part : parts) {
     const auto state = OptimizerStateOf(*model.optimizer, part.tensor);

@@ -120,9 +120,15 @@ TEST_F(DamagedCheckpoint, IsRefusedWhereItsIndexContradictsItself) {
   const nlohmann::json good = nlohmann::json::parse(ReadText(path));
   using Change = std::function<void(nlohmann::json & pieces)>;
   const std::vector<Change> changes = {
-      [](nlohmann::json& pieces) { pieces[0]["begin"] = 1; },
-      [](nlohmann::json& pieces) { pieces[0]["end"] = -1; },
-      [](nlohmann::json& pieces) { pieces[0]["end"] = int64_t{1} << 60; },
+      [](nlohmann::json& pieces) { pieces[0]["at"][0] = 1; },
+      [](nlohmann::json& pieces) { pieces[0]["at"][0] = -1; },
+      [](nlohmann::json& pieces) { pieces[0]["at"] = nlohmann::json::array(); },
+      [](nlohmann::json& pieces) { pieces[0]["sizes"][0] = -1; },
+      [](nlohmann::json& pieces) { pieces[0]["sizes"][0] = int64_t{1} << 60; },
+      [](nlohmann::json& pieces) { pieces[0]["tile"] = {0, 1}; },
+      [](nlohmann::json& pieces) { pieces[0]["tile"] = {1, int64_t{1} << 60}; },
+      [](nlohmann::json& pieces) { pieces[0]["checksums"] = ""; },
+      [](nlohmann::json& pieces) { pieces.push_back(pieces[0]); },
       [](nlohmann::json& pieces) { pieces[0]["file"] = "../elsewhere"; },
       [](nlohmann::json& pieces) { pieces[0]["file"] = "nowhere.safetensors"; },
       [](nlohmann::json& pieces) { pieces[0]["offset"] = -8; },

@@ -1,0 +1,223 @@
+// Checkpoints of boxes: written over one cut and read over another, each rank reading little more than it keeps.
+#include <random>
+
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
+#include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/state/checkpoint/checkpoint.h"
+#include "cohort/trainer/state/optimizer_state.h"
+#include "cohort/trainer/state/sharded_init.h"
+#include "cohort/trainer/state/training_state.h"
+#include "tests/trainer/ranks.h"
+#include "tests/trainer/state/checkpoint/old_checkpoint.h"
+#include "tests/trainer/trained.h"
+
+namespace cohort::trainer {
+namespace {
+
+using testing::HasSubstr;
+
+class BoxCheckpoints : public Checkpoints {};
+
+at::Tensor Numbers(const std::vector<int64_t>& sizes) {
+  return torch::arange(torch::zeros(sizes).numel(), torch::kFloat32).view(sizes);
+}
+
+// The boxes that a rank has of a whole, laid out as in its own tensor.
+at::Tensor PartOfWhole(const at::Tensor& whole, const Placement& placement) {
+  at::Tensor part = torch::full(placement.local_sizes(), -1.0);
+  for (const Box& box : placement.boxes()) {
+    at::Tensor to = part, from = whole;
+    for (size_t dim = 0; dim < box.sizes.size(); ++dim) {
+      to = to.narrow(static_cast<int64_t>(dim), box.local[dim], box.sizes[dim]);
+      from = from.narrow(static_cast<int64_t>(dim), box.offset[dim], box.sizes[dim]);
+    }
+    to.copy_(from);
+  }
+  return part;
+}
+
+CheckpointTensor TensorOf(const Placement& placement, const at::Tensor& data) {
+  return {.name = "a", .sizes = placement.sizes(), .boxes = placement.boxes(), .data = data};
+}
+
+Axis Ranks() { return {.name = "tensor", .size = world->size(), .rank = world->rank()}; }
+
+TEST_F(BoxCheckpoints, MoveBetweenCuts) {
+  std::mt19937 random(11);  // alike on all ranks
+  const auto pick = [&](int least, int most) { return std::uniform_int_distribution<int>(least, most)(random); };
+  for (int trial = 0; trial < 25; ++trial) {
+    std::vector<int64_t> sizes;
+    for (int dims = pick(1, 4); dims > 0; --dims) sizes.push_back(pick(1, trial % 5 == 0 ? 40 : 9));
+    const at::Tensor whole = Numbers(sizes);
+    const auto cut = [&] {
+      Placement placement(sizes);
+      Cut how = {.dim = pick(0, static_cast<int>(sizes.size()) - 1)};
+      const int64_t first = pick(0, static_cast<int>(sizes[how.dim]));
+      if (pick(0, 1) == 0) how.blocks = {first, sizes[how.dim] - first};
+      EXPECT_TRUE(placement.Split(Ranks(), how).ok());
+      return placement;
+    };
+    const Placement from = cut(), to = cut();
+    const std::string directory = At("trial-" + std::to_string(trial));
+    SaveCheckpoint(*world, directory, {TensorOf(from, PartOfWhole(whole, from))}, {});
+    const CheckpointIndex index = CheckpointIndex::Read(directory);
+    at::Tensor loaded = torch::zeros(to.local_sizes());
+    LoadTensors(directory, index, {TensorOf(to, loaded)});
+    EXPECT_TRUE(torch::equal(loaded, PartOfWhole(whole, to))) << from.Describe() << " to " << to.Describe();
+    at::Tensor all = torch::zeros(sizes);
+    LoadTensors(directory, index, {ReplicatedTensor("a", all, *world)});
+    EXPECT_TRUE(torch::equal(all, whole)) << from.Describe();
+  }
+}
+
+TEST_F(BoxCheckpoints, ReadLittleMoreThanTheyKeep) {
+  const std::vector<int64_t> sizes = {1536, 1536};  // 9 MiB
+  const at::Tensor whole = Numbers(sizes);
+  SaveCheckpoint(*world, At("one"), {ReplicatedTensor("a", whole, *world)}, {});
+  const CheckpointIndex index = CheckpointIndex::Read(At("one"));
+  for (const int dim : {0, 1}) {
+    Placement placement(sizes);
+    ASSERT_TRUE(placement.Split(Ranks(), {.dim = dim}).ok());
+    at::Tensor part = torch::zeros(placement.local_sizes());
+    const int64_t read = LoadTensors(At("one"), index, {TensorOf(placement, part)});
+    EXPECT_TRUE(torch::equal(part, PartOfWhole(whole, placement)));
+    EXPECT_LE(static_cast<double>(read), 1.1 * static_cast<double>(part.nbytes())) << "dimension " << dim;
+    EXPECT_GE(read, static_cast<int64_t>(part.nbytes()));
+  }
+}
+
+TEST_F(BoxCheckpoints, NoticeADamagedTileAmongThoseThatAreRead) {
+  const auto alone = First(1);
+  if (alone == nullptr) return;
+  const std::vector<int64_t> sizes = {64, 64};
+  SaveCheckpoint(*alone, At("one"), {ReplicatedTensor("a", Numbers(sizes), *alone)}, {});
+  const CheckpointIndex index = CheckpointIndex::Read(At("one"));
+  const auto& piece = index.tensors().at("a").pieces.front();
+  {
+    std::fstream file(At("one") + "/" + piece.file, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(piece.offset + (40 * 64 + 50) * 4 + 1);
+    file.put('\x55');
+  }
+  const auto load = [&](int64_t begin, int64_t end) {
+    at::Tensor rows = torch::zeros({end - begin, 64});
+    LoadTensors(At("one"), index, {{.name = "a", .sizes = sizes, .boxes = RowsBox(sizes, begin, end), .data = rows}});
+    EXPECT_TRUE(torch::equal(rows, Numbers(sizes).narrow(0, begin, end - begin)));
+  };
+  load(0, 24);  // tiles that are whole
+  EXPECT_THROW(load(24, 64), DistributedError);
+}
+
+TEST_F(BoxCheckpoints, RefuseGapsAndOverlaps) {
+  const auto alone = First(1);
+  if (alone == nullptr) return;
+  const auto save = [&](std::vector<Box> boxes) -> std::string {
+    std::vector<CheckpointTensor> parts;
+    for (const Box& box : boxes) {
+      parts.push_back({.name = "a", .sizes = {4, 4}, .boxes = {box}, .data = torch::zeros(box.sizes)});
+    }
+    try {
+      SaveCheckpoint(*alone, At("bad"), parts, {});
+    } catch (const c10::Error& error) {
+      return error.what_without_backtrace();
+    }
+    return "";
+  };
+  EXPECT_THAT(save({{{0, 0}, {4, 2}, {0, 0}}}), HasSubstr("8 of 16 elements are nobody's"));
+  EXPECT_THAT(save({{{0, 0}, {4, 3}, {0, 0}}, {{0, 2}, {4, 2}, {0, 0}}}), HasSubstr("those of several ranks"));
+  EXPECT_EQ(save({{{0, 0}, {4, 2}, {0, 0}}, {{0, 2}, {1, 2}, {0, 0}}, {{1, 2}, {3, 2}, {0, 0}}}), "");
+}
+
+TEST_F(BoxCheckpoints, OfBeforeAreReadByColumnsToo) {
+  const std::vector<int64_t> sizes = {7, 5};
+  const at::Tensor whole = Numbers(sizes);
+  const int64_t begin = 35 * world->rank() / world->size(), end = 35 * (world->rank() + 1) / world->size();
+  WriteOldCheckpoint(*world, At("old"),
+                     {{.name = "a",
+                       .sizes = sizes,
+                       .begin = begin,
+                       .end = end,
+                       .data = whole.reshape({-1}).narrow(0, begin, end - begin)}},
+                     {{"step", "4"}});
+  const CheckpointIndex index = CheckpointIndex::Read(At("old"));
+  EXPECT_EQ(index.values().at("step"), "4");
+  for (const int dim : {0, 1}) {
+    Placement placement(sizes);
+    ASSERT_TRUE(placement.Split(Ranks(), {.dim = dim}).ok());
+    at::Tensor part = torch::zeros(placement.local_sizes());
+    LoadTensors(At("old"), index, {TensorOf(placement, part)});
+    EXPECT_TRUE(torch::equal(part, PartOfWhole(whole, placement))) << dim;
+  }
+}
+
+// Tensor-parallel layers under FSDP, by hand.
+struct CutLayer : torch::nn::Module {
+  explicit CutLayer(const Axis& axis) {
+    for (const int dim : {0, 1}) {
+      Placement placement({6, 8});
+      ThrowUnlessOk(placement.Split(axis, {.dim = dim}), "cutting");
+      Placements().Add(register_parameter(dim == 0 ? "rows" : "columns", torch::zeros(placement.local_sizes())),
+                       placement);
+    }
+    register_parameter("bias", torch::zeros({6}));
+    register_buffer("count", torch::full({2}, 5.0));
+  }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+
+TEST_F(BoxCheckpoints, OfTensorParallelLayersUnderFsdpFillOneProcess) {
+  const int tensor = world->size() % 2 == 0 ? 2 : 1;
+  auto mesh = DeviceMesh::Create(*world, {world->size() / tensor, tensor}, {"shard", "tensor"});
+  ASSERT_TRUE(mesh.ok());
+  const auto cut = std::make_shared<CutLayer>((*mesh)->axis("tensor").value());
+  const auto shards = (*mesh)->Slice({"shard"}).value();
+  FullyShardedDataParallel<CutLayer> fsdp(cut, *shards);
+  torch::optim::Adam optimizer(fsdp.parameters(), 0.1);
+  for (const auto& item : cut->named_parameters()) {
+    at::Tensor parameter = item.value();
+    const auto placement = Placements().Of(parameter);
+    const torch::NoGradGuard no_grad;
+    parameter.copy_(PartOfWhole(Numbers(placement->sizes()), *placement));
+    parameter.mutable_grad() = PartOfWhole(Numbers(placement->sizes()) + 1, *placement);
+  }
+  optimizer.step();
+  SaveTrainingState(*world, At("cut"), StateOf(fsdp, optimizer, **mesh), {});
+
+  const auto whole = std::make_shared<CutLayer>(Axis{.name = "tensor"});
+  torch::optim::Adam one(whole->parameters(), 0.1);
+  LoadTrainingState(*world, At("cut"), StateOf(*whole, one, *world));
+  for (const auto& item : whole->named_parameters()) {
+    const at::Tensor gradient = Numbers(item.value().sizes().vec()) + 1;
+    EXPECT_TRUE(torch::allclose(item.value(), gradient - 1 - 0.1, 1e-4, 1e-4)) << item.key();
+    const auto state = OptimizerStateOf(one, item.value());
+    EXPECT_EQ(state.at("step").item<int64_t>(), 1);
+    EXPECT_TRUE(torch::allclose(state.at("exp_avg"), gradient * 0.1)) << item.key();
+  }
+  // And back, over the same cut.
+  for (const at::Tensor& parameter : cut->parameters()) {
+    const torch::NoGradGuard no_grad;
+    at::Tensor(parameter).zero_();
+  }
+  SaveTrainingState(*world, At("whole"), StateOf(*whole, one, *world), {});
+  LoadTrainingState(*world, At("whole"), StateOf(fsdp, optimizer, **mesh));
+  for (const auto& item : cut->named_parameters()) {
+    const auto placement = Placements().Of(item.value());
+    EXPECT_TRUE(torch::equal(item.value(), PartOfWhole(whole->named_parameters()[item.key()], *placement)))
+        << item.key();
+  }
+}
+
+TEST_F(BoxCheckpoints, InitialValuesAreThoseOfOneProcess) {
+  const auto rules = [](const std::string&, const std::vector<int64_t>&) { return InitRule::Normal(0, 1); };
+  const auto cut = std::make_shared<CutLayer>(Ranks()), whole = std::make_shared<CutLayer>(Axis{.name = "tensor"});
+  init_parameters(*cut, 5, rules);
+  init_parameters(*whole, 5, rules);
+  for (const auto& item : cut->named_parameters()) {
+    EXPECT_TRUE(torch::equal(
+        item.value(), PartOfWhole(whole->named_parameters()[item.key()].detach(), *Placements().OrWhole(item.value()))))
+        << item.key();
+  }
+}
+
+}  // namespace
+}  // namespace cohort::trainer

@@ -1,0 +1,153 @@
+// Collectives of equal size that belong to other units or iterations, replicas that start apart, and ranks that are
+// missing: every rank gets an error that says so.
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/transfer/collectives.h"
+#include "tests/trainer/tower.h"
+
+namespace cohort::trainer {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using Layer = FullyShardedDataParallel<torch::nn::LinearImpl>;
+
+// Calls `step` until it throws; "" if it never does.
+std::string ErrorWithin(int steps, const std::function<void(int)>& step) {
+  for (int i = 0; i < steps; ++i) {
+    try {
+      step(i);
+    } catch (const DistributedError& error) {
+      return error.what_without_backtrace();
+    }
+  }
+  return "";
+}
+
+bool IsLast() { return world->rank() == world->size() - 1; }
+
+// Two layers of one size, which a rank may run in either order.
+struct Pair : torch::nn::Module {
+  Pair(comm::Communicator& group, const FullyShardedDataParallelOptions& options) {
+    for (auto* layer : {&first, &second}) {
+      *layer = register_module(layer == &first ? "first" : "second",
+                               std::make_shared<Layer>(std::make_shared<torch::nn::LinearImpl>(4, 4), group, options));
+    }
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    return swapped ? first->forward(second->forward(x)) : second->forward(first->forward(x));
+  }
+  std::shared_ptr<Layer> first, second;
+  bool swapped = false;
+};
+
+TEST(CallTags, RefuseUnitsOfEqualSizeInAnotherOrder) {
+  if (world->size() == 1) GTEST_SKIP() << "one rank has one order";
+  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp}) {
+    const auto group = OrderInvariantWorld();
+    FullyShardedDataParallelOptions options;
+    options.sharding_strategy = strategy;
+    const auto pair = std::make_shared<Pair>(*group, options);
+    FullyShardedDataParallel<Pair> fsdp(pair, *group, options);
+    const std::string error = ErrorWithin(4, [&](int step) {
+      pair->swapped = step == 1 && IsLast();
+      fsdp.forward(InputOf(world->rank(), step)).pow(2).mean().backward();
+    });
+    EXPECT_THAT(error, AllOf(HasSubstr("do not match"), HasSubstr("tag 2/")));
+    ASSERT_TRUE(world->Barrier().Wait().ok());
+  }
+}
+
+TEST(CallTags, RefuseTheIterationAfterAMissedBackwardPass) {
+  if (world->size() == 1) GTEST_SKIP() << "nobody else has it";
+  const auto group = OrderInvariantWorld();
+  DistributedDataParallelOptions options;
+  options.broadcast_buffers = false;  // which would meet a gradient, and be seen
+  DistributedDataParallel<Net> ddp(std::make_shared<Net>(), *group, options);
+  const std::string error = ErrorWithin(5, [&](int step) {
+    const at::Tensor loss = ddp.forward(InputOf(world->rank(), step)).pow(2).mean();
+    if (step != 2 || !IsLast()) loss.backward();
+  });
+  EXPECT_THAT(error, HasSubstr("do not match"));
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+}
+
+// Nothing is gathered there: a gathering would wait.
+TEST(CallTags, RefuseItUnderFsdpThatOnlyReplicates) {
+  if (world->size() == 1) GTEST_SKIP() << "nobody else has it";
+  const auto group = OrderInvariantWorld();
+  FullyShardedDataParallelOptions options;
+  options.sharding_strategy = ShardingStrategy::kNoShard;
+  FullyShardedDataParallel<torch::nn::LinearImpl> fsdp(std::make_shared<torch::nn::LinearImpl>(4, 4), *group, options);
+  const std::string error = ErrorWithin(5, [&](int step) {
+    const at::Tensor loss = fsdp.forward(InputOf(world->rank(), step)).pow(2).mean();
+    if (step != 2 || !IsLast()) loss.backward();
+  });
+  EXPECT_THAT(error, HasSubstr("do not match"));
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+}
+
+TEST(StartValues, OfReplicasAreCompared) {
+  if (world->size() == 1) GTEST_SKIP() << "there is one replica";
+  const auto group = OrderInvariantWorld();
+  auto mesh = DeviceMesh::Create(*group, {world->size(), 1}, {"replicate", "shard"});
+  ASSERT_TRUE(mesh.ok());
+  FullyShardedDataParallelOptions options;
+  options.sync_module_states = false;
+  for (const bool apart : {true, false}) {
+    torch::manual_seed(apart && IsLast() ? 8 : 7);
+    const auto layer = std::make_shared<torch::nn::LinearImpl>(4, 4);
+    FullyShardedDataParallel<torch::nn::LinearImpl> fsdp(layer, **mesh, options);
+    const std::string error =
+        ErrorWithin(2, [&](int step) { fsdp.forward(InputOf(world->rank(), step)).pow(2).mean().backward(); });
+    if (apart) {
+      EXPECT_THAT(error, AllOf(HasSubstr("rank " + std::to_string(world->size() - 1) + " of the replicas"),
+                               HasSubstr("sync_module_states")));
+    } else {
+      EXPECT_EQ(error, "");
+    }
+  }
+}
+
+TEST(MissingRank, IsNamedByWhatWasBeingDone) {
+  if (world->size() == 1) GTEST_SKIP() << "nobody is missing";
+  const auto group = OrderInvariantWorld();
+  const auto before = default_timeout();
+  DistributedDataParallel<Net> ddp(std::make_shared<Net>(), *group);
+  ddp.forward(InputOf(world->rank())).pow(2).mean().backward();
+  if (!IsLast()) {  // the second step rebuilds the buckets
+    set_default_timeout(std::chrono::milliseconds(300));
+    const std::string error = ErrorWithin(1, [&](int) { ddp.forward(InputOf(world->rank(), 1)); });
+    EXPECT_THAT(error, AllOf(HasSubstr("bucket"), HasSubstr("rank"), HasSubstr("Join")));
+    set_default_timeout(before);
+  }
+  ASSERT_TRUE(world->Barrier().Wait().ok());
+}
+
+TEST(DeviceParts, BeyondTheDevicesAreRefused) {
+  const auto net = std::make_shared<Net>();
+  DistributedDataParallelOptions options;
+  options.parts = {{net->first.get(), LocalDevice{0}}, {net->second.get(), LocalDevice{5}}};
+  const auto wrap = [&] { DistributedDataParallel<Net>(net, *world, options); };
+  EXPECT_THROW(wrap(), c10::Error);
+}
+
+TEST(UnevenEnd, OfARankThatHasEndedNamesJoin) {
+  const auto error_of = [](const std::string& how) {
+    try {
+      ThrowUnlessAllCame(absl::UnavailableError("rank 1 (node0, pid 7) " + how), "averaging");
+    } catch (const DistributedError& error) {
+      return std::string(error.what_without_backtrace());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(error_of("exited with code 0 before its part of all_reduce #7 was over"), HasSubstr("Join"));
+  EXPECT_THAT(error_of("exited with status 0"), HasSubstr("Join"));
+  EXPECT_THAT(error_of("killed by SIGKILL"), testing::Not(HasSubstr("Join")));
+}
+
+}  // namespace
+}  // namespace cohort::trainer

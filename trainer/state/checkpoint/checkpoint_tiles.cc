@@ -1,0 +1,92 @@
+#include "cohort/trainer/state/checkpoint/checkpoint_tiles.h"
+
+#include <openssl/evp.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "c10/util/Exception.h"
+
+namespace cohort::trainer {
+namespace {
+
+constexpr int64_t kTileBytes = 1024;
+constexpr int64_t kMostTiles = 4096;
+
+// One digest after another.
+class Digest {
+ public:
+  void Begin() { Check(EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr)); }
+  void Add(const char* bytes, int64_t count) {
+    Check(EVP_DigestUpdate(context_.get(), bytes, static_cast<size_t>(count)));
+  }
+  void End(std::string& text) {
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned int length = 0;
+    Check(EVP_DigestFinal_ex(context_.get(), digest, &length));
+    for (int64_t i = 0; i < kTileChecksumSize / 2; ++i) {
+      text += "0123456789abcdef"[digest[i] >> 4];
+      text += "0123456789abcdef"[digest[i] & 15];
+    }
+  }
+
+ private:
+  static void Check(int ok) { TORCH_CHECK(ok == 1, "OpenSSL computes no SHA-256"); }
+  const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context_{EVP_MD_CTX_new(), &EVP_MD_CTX_free};
+};
+
+}  // namespace
+
+TileGrid TilesOf(const std::vector<int64_t>& sizes, int64_t element_size) {
+  TileGrid grid = {.rows = sizes.empty() ? 1 : sizes.front(), .columns = 1};
+  for (size_t dim = 1; dim < sizes.size(); ++dim) grid.columns *= sizes[dim];
+  grid.tile_rows = std::max<int64_t>(grid.rows, 1);
+  grid.tile_columns = std::max<int64_t>(grid.columns, 1);
+  const int64_t most = std::max(kTileBytes, grid.rows * grid.columns * element_size / kMostTiles);
+  // Halves the side that is cut into fewer parts.
+  while (grid.tile_rows * grid.tile_columns * element_size > most) {
+    const bool rows = grid.tile_columns == 1 || (grid.tile_rows > 1 && grid.row_tiles() <= grid.column_tiles());
+    int64_t& side = rows ? grid.tile_rows : grid.tile_columns;
+    if (side == 1) break;
+    side = (side + 1) / 2;
+  }
+  return grid;
+}
+
+TileRange TilesWith(const TileGrid& grid, int64_t row_begin, int64_t row_end, int64_t column_begin,
+                    int64_t column_end) {
+  return {.first_row = row_begin / grid.tile_rows,
+          .last_row = (row_end - 1) / grid.tile_rows + 1,
+          .first_column = column_begin / grid.tile_columns,
+          .last_column = (column_end - 1) / grid.tile_columns + 1};
+}
+
+TileRange AllTiles(const TileGrid& grid) {
+  return {.first_row = 0, .last_row = grid.row_tiles(), .first_column = 0, .last_column = grid.column_tiles()};
+}
+
+std::string TileChecksums(const TileGrid& grid, const TileRange& range, const char* bytes, int64_t element_size) {
+  const int64_t left = range.first_column * grid.tile_columns, top = range.first_row * grid.tile_rows;
+  const int64_t right = std::min(range.last_column * grid.tile_columns, grid.columns);
+  const int64_t row_bytes = (right - left) * element_size;
+  Digest digest;
+  std::string text;
+  for (int64_t tile_row = range.first_row; tile_row < range.last_row; ++tile_row) {
+    const int64_t begin = tile_row * grid.tile_rows, end = std::min(begin + grid.tile_rows, grid.rows);
+    for (int64_t tile_column = range.first_column; tile_column < range.last_column; ++tile_column) {
+      const int64_t from = tile_column * grid.tile_columns, to = std::min(from + grid.tile_columns, grid.columns);
+      digest.Begin();
+      if (to - from == right - left) {
+        digest.Add(bytes + (begin - top) * row_bytes, (end - begin) * row_bytes);
+      } else {
+        for (int64_t row = begin; row < end; ++row) {
+          digest.Add(bytes + (row - top) * row_bytes + (from - left) * element_size, (to - from) * element_size);
+        }
+      }
+      digest.End(text);
+    }
+  }
+  return text;
+}
+
+}  // namespace cohort::trainer
