@@ -147,6 +147,8 @@ void MakeMeshAndModel(Training& training) {
   ThrowUnlessOk(made.status(), "--mesh " + options.mesh);
   training.mesh = *std::move(made);
   if (names.back() != trainer::kTensorAxis) return MakeFsdp(training, *training.mesh);
+  TORCH_CHECK(options.checkpoints.empty(),
+              "--checkpoints does not go with a tensor axis: it would keep one rank's part");
   const auto group = training.mesh->get_group(trainer::kTensorAxis);
   ThrowUnlessOk(group.status(), "the tensor axis of --mesh");
   training.tensor = trainer::TensorAxis(

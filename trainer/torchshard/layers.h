@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "cohort/trainer/parallel/tensor/vocab_parallel_cross_entropy.h"
 #include "cohort/trainer/placement/placement.h"

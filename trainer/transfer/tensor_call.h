@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <source_location>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"

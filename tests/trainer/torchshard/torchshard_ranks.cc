@@ -6,7 +6,6 @@
 #include "cohort/trainer/autograd/autocast.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
-#include "cohort/trainer/state/deferred_init.h"
 #include "cohort/trainer/state/grad_scaler.h"
 #include "cohort/trainer/torchshard/convert.h"
 #include "cohort/trainer/torchshard/cut_parameters.h"
@@ -299,17 +298,21 @@ TEST_P(TorchShard, TrainsWithAmpAndZero) {
     own = std::make_unique<torch::optim::SGD>(options.ignored_parameters, torch::optim::SGDOptions(0.5));
   }
   torch::optim::SGD single(plain->parameters(), torch::optim::SGDOptions(0.5));
+  GradScaler scaler({}, {world.get()});  // gradients are split over the group, and each rank has other ones
   for (int step = 0; step < 4; ++step) {
     zero.zero_grad();
     if (own != nullptr) own->zero_grad();
     single.zero_grad();
     {
       const Autocast autocast(at::kCPU, at::kBFloat16, /*enabled=*/step == 3);
-      cut->Loss(ddp.forward(OfRank(images)), OfRank(labels)).backward();
+      scaler.scale(cut->Loss(ddp.forward(OfRank(images)), OfRank(labels))).backward();
       cross_entropy(plain->head(plain->forward(images)), labels).backward();
     }
-    zero.step();
-    if (own != nullptr) own->step();
+    EXPECT_TRUE(scaler.step(zero));
+    if (own != nullptr) {
+      EXPECT_TRUE(scaler.step(*own));
+    }
+    scaler.update();
     single.step();
     ExpectParts(*cut, *plain, "step " + std::to_string(step), step == 3 ? 5e-2 : 1e-4);
   }

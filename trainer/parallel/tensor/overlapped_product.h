@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <source_location>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
