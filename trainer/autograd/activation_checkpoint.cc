@@ -45,6 +45,7 @@ struct Recomputation : torch::CustomClassHolder {
   TensorFunction function;
   AutocastState autocast;
   std::optional<RandomNumbers> random;
+  RecomputedBackward backward;  // empty: torch's
 };
 
 class CheckpointFunction : public torch::autograd::Function<CheckpointFunction> {
@@ -71,10 +72,10 @@ class CheckpointFunction : public torch::autograd::Function<CheckpointFunction> 
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
-    TORCH_CHECK(torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
+    auto again = AgainOf(*ctx);
+    TORCH_CHECK(again->backward || torch::autograd::Engine::get_default_engine().is_checkpoint_valid(),
                 "checkpoint: gradients of chosen tensors (autograd::grad, backward with inputs) can't be computed "
                 "through a checkpointed function; use backward()");
-    auto again = c10::static_intrusive_pointer_cast<Recomputation>(ctx->saved_data["again"].toCapsule());
     variable_list inputs;
     for (const at::Tensor& saved : ctx->get_saved_variables()) {
       inputs.push_back(saved.defined() ? saved.detach().set_requires_grad(saved.requires_grad()) : saved);
@@ -86,10 +87,18 @@ class CheckpointFunction : public torch::autograd::Function<CheckpointFunction> 
       roots.push_back(outputs[i]);
       root_gradients.push_back(gradients[i]);
     }
-    if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
     variable_list result(2);  // neither the recomputation nor the anchor
+    if (again->backward && !roots.empty()) {
+      for (at::Tensor& gradient : again->backward(roots, root_gradients, inputs)) result.push_back(std::move(gradient));
+      return result;
+    }
+    if (!roots.empty()) torch::autograd::backward(roots, root_gradients);
     for (const at::Tensor& input : inputs) result.push_back(input.defined() ? input.grad() : at::Tensor());
     return result;
+  }
+
+  static c10::intrusive_ptr<Recomputation> AgainOf(AutogradContext& ctx) {
+    return c10::static_intrusive_pointer_cast<Recomputation>(ctx.saved_data["again"].toCapsule());
   }
 
  private:
@@ -119,6 +128,12 @@ std::vector<at::Tensor> CheckpointedCall(TensorFunction function, const std::vec
 
 bool IsCheckpoint(const torch::autograd::Node& node) {
   return dynamic_cast<const torch::autograd::CppNode<CheckpointFunction>*>(&node) != nullptr;
+}
+
+void SetRecomputedBackward(torch::autograd::Node& checkpoint, RecomputedBackward backward) {
+  auto* const node = dynamic_cast<torch::autograd::CppNode<CheckpointFunction>*>(&checkpoint);
+  TORCH_CHECK(node != nullptr, "SetRecomputedBackward: ", checkpoint.name(), " is no checkpointed function");
+  CheckpointFunction::AgainOf(node->ctx_)->backward = std::move(backward);
 }
 
 BufferGuard::BufferGuard(const torch::nn::Module& module) : buffers_(module.buffers()) {

@@ -118,6 +118,14 @@ auto checkpoint(Function function, const Inputs&... inputs) {
 // Returns whether `node` is a checkpointed function in autograd's graph.
 bool IsCheckpoint(const torch::autograd::Node& node);
 
+// Goes backward through a recomputed function, in place of backward(). It gets the outputs that require grad with their
+// gradients, and the function's inputs, and returns the inputs' gradients.
+using RecomputedBackward = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& outputs,
+                                                                 const std::vector<at::Tensor>& gradients,
+                                                                 const std::vector<at::Tensor>& inputs)>;
+// Sets that of a checkpointed function. Gradients of chosen tensors may then be computed through it.
+void SetRecomputedBackward(torch::autograd::Node& checkpoint, RecomputedBackward backward);
+
 // Restores the buffers of a module when it is destroyed, so that running statistics advance once a step and not twice.
 class [[nodiscard]] BufferGuard {
  public:

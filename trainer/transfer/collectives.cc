@@ -25,9 +25,18 @@ std::atomic<CallObserver*> observer{nullptr};
 
 // The bytes that one rank sends of a whole vector, by the best algorithm for large ones.
 double SentBytes(comm::CollectiveKind kind, int ranks, int64_t whole) {
+  if (kind == comm::CollectiveKind::kRecv) return 0;
+  if (kind == comm::CollectiveKind::kSend) return static_cast<double>(whole);
   if (kind == comm::CollectiveKind::kBroadcast) return ranks > 1 ? static_cast<double>(whole) : 0;
   const double share = static_cast<double>(ranks - 1) / ranks;
   return static_cast<double>(whole) * share * (kind == comm::CollectiveKind::kAllReduce ? 2 : 1);
+}
+
+// The kind of one of the calls that are started as one. An exchange of messages is named after its sends.
+comm::CollectiveKind KindOf(comm::CollectiveKind kind, const CallBuffers& buffers) {
+  const bool receives = kind == comm::CollectiveKind::kSend && buffers.in.data == nullptr && buffers.in.count == 0 &&
+                        buffers.out.data != nullptr;
+  return receives ? comm::CollectiveKind::kRecv : EqualBlocksForm(kind);
 }
 
 // `buffers` are those of the collectives that `start` starts as one.
@@ -35,10 +44,10 @@ template <typename Start>
 Work CallUntimed(comm::Communicator& group, comm::CollectiveKind kind, const std::source_location& site,
                  std::span<const CallBuffers> buffers, Start start) {
   double sent = 0;
-  for (const auto& [in, out] : buffers) {
-    const auto whole = static_cast<int64_t>(std::max(BytesOf(in), BytesOf(out)));
-    EnterInLedger(EqualBlocksForm(kind), group.size(), whole);
-    sent += SentBytes(EqualBlocksForm(kind), group.size(), whole);
+  for (const CallBuffers& each : buffers) {
+    const auto whole = static_cast<int64_t>(std::max(BytesOf(each.in), BytesOf(each.out)));
+    EnterInLedger(KindOf(kind, each), group.size(), whole);
+    sent += SentBytes(KindOf(kind, each), group.size(), whole);
   }
   CallObserver* const observing = observer.load(std::memory_order_acquire);
   if (observing == nullptr) return start();
@@ -165,6 +174,35 @@ Work AllToAllV(comm::Communicator& group, ConstBuffer in, const comm::BlockLayou
   return Call(group, comm::CollectiveKind::kAllToAllV, site, in, out,
               [=, &group, sends = KeptLayout(in_blocks), receives = KeptLayout(out_blocks)] {
                 return group.AllToAllV(in, sends.layout(), out, receives.layout(), OptionsOn(in, out), site);
+              });
+}
+
+Work Send(comm::Communicator& group, ConstBuffer in, int peer, std::source_location site) {
+  return Call(group, comm::CollectiveKind::kSend, site, in, Buffer(),
+              [=, &group] { return group.Send(in, peer, OptionsOn(in, Buffer()), site); });
+}
+
+Work Recv(comm::Communicator& group, Buffer out, int peer, std::source_location site) {
+  return Call(group, comm::CollectiveKind::kRecv, site, ConstBuffer(), out,
+              [=, &group] { return group.Recv(out, peer, OptionsOn(ConstBuffer(), out), site); });
+}
+
+Work Exchange(comm::Communicator& group, std::span<const Message> messages, std::source_location site) {
+  std::vector<CallBuffers> buffers;
+  for (const Message& message : messages) {
+    buffers.push_back(message.sends ? CallBuffers{message.in, Buffer()} : CallBuffers{ConstBuffer(), message.out});
+  }
+  return Call(group, comm::CollectiveKind::kSend, site, buffers,
+              [&group, site, kept = std::vector<Message>(messages.begin(), messages.end())] {
+                comm::Batch batch(group);
+                for (const Message& each : kept) {
+                  if (each.sends) {
+                    batch.Send(each.in, each.peer, OptionsOn(each.in, Buffer()), site);
+                  } else {
+                    batch.Recv(each.out, each.peer, OptionsOn(ConstBuffer(), each.out), site);
+                  }
+                }
+                return batch.Submit();
               });
 }
 

@@ -54,4 +54,24 @@ runtime::Work AllToAllV(comm::Communicator& group, comm::ConstBuffer in, const c
                         comm::Buffer out, const comm::BlockLayout& out_blocks,
                         std::source_location site = std::source_location::current());
 
+// Point to point, in the order of calls for each pair and direction. The ledger counts a message's bytes where it is
+// sent.
+runtime::Work Send(comm::Communicator& group, comm::ConstBuffer in, int peer,
+                   std::source_location site = std::source_location::current());
+runtime::Work Recv(comm::Communicator& group, comm::Buffer out, int peer,
+                   std::source_location site = std::source_location::current());
+
+// One side of a message: `in` goes to `peer`, or `out` comes from it. The other buffer is left as it is here.
+struct Message {
+  int peer = 0;
+  comm::ConstBuffer in = {};
+  comm::Buffer out = {};
+  bool sends = false;
+};
+// Several messages, started as one (comm/batch.h). The Work is done when all are. They never wait for each other, in
+// any order: two ranks that send to each other in an exchange each can't stand still, also where a send waits for its
+// receiver.
+runtime::Work Exchange(comm::Communicator& group, std::span<const Message> messages,
+                       std::source_location site = std::source_location::current());
+
 }  // namespace cohort::trainer

@@ -19,6 +19,8 @@ Entries& Book() COHORT_REQUIRES(mutex) {
 }
 
 int64_t SentByGroup(comm::CollectiveKind kind, int ranks, int64_t bytes) {
+  if (kind == comm::CollectiveKind::kSend) return bytes;
+  if (kind == comm::CollectiveKind::kRecv) return 0;
   return (kind == comm::CollectiveKind::kAllReduce ? 2 : 1) * (ranks - 1) * bytes;
 }
 

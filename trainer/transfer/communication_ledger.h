@@ -11,8 +11,8 @@
 //   all-gather, reduce-scatter, broadcast      (n - 1) B
 //   all-to-all                                 (n - 1) B
 //
-// Algorithms for large vectors reach these figures; each rank sends an n-th of them. A step of n ranks, or of d ranks
-// that share P bytes of parameters and r replicas of them, sends
+// and a message B, entered where it is sent. Algorithms for large vectors reach these figures; each rank sends an n-th
+// of them. A step of n ranks, or of d ranks that share P bytes of parameters and r replicas of them, sends
 //
 //   DDP       2 (n - 1) P                    gradients
 //   ZeRO-1    2 (n - 1) P + (n - 1) P        and parameters

@@ -111,7 +111,19 @@ void DataParallelState::CheckSameParameters() {
   CheckSameOnAllRanks(group_, "DistributedDataParallel", lines);
 }
 
+void DataParallelState::set_micro_batches_under_way(bool under_way) {
+  TORCH_CHECK(join() == nullptr, "DistributedDataParallel: micro-batches can't be under way under Join");
+  reducer_->PrepareForward(/*averages=*/true);
+  if (under_way && options_.broadcast_buffers && !buffers_.empty() && module_.is_training()) {
+    BroadcastTensors(own_group(), buffers_, 0, "broadcasting buffers");
+  }
+  under_way_ = under_way;
+}
+
+void DataParallelState::Reduce() { reducer_->ReduceAccumulated(group_.size()); }
+
 void DataParallelState::BeforeForward(bool training) {
+  if (under_way_) return;
   // Evaluation averages nothing, because a rank may evaluate alone. Neither does no_sync, under which nothing is sent.
   const bool averages = sync_ && at::GradMode::is_enabled();
   const bool trains = averages && training;  // on all ranks alike: a rank may evaluate alone with grad enabled
@@ -135,7 +147,7 @@ void DataParallelState::BeforeForward(bool training) {
 }
 
 void DataParallelState::AfterForward(const std::vector<at::Tensor>& outputs, bool searched) {
-  if (!at::GradMode::is_enabled()) return;
+  if (!at::GradMode::is_enabled() || under_way_) return;
   if (!sync_) return reducer_->PrepareAccumulation(outputs, searched);
   TORCH_CHECK(searched || !options_.find_unused_parameters,
               "DistributedDataParallel: forward() returned a type whose tensors can't be found, so neither can "

@@ -25,6 +25,7 @@
 #include "cohort/trainer/parallel/replicate/comm_hook.h"
 #include "cohort/trainer/parallel/replicate/gradient_buckets.h"
 #include "cohort/trainer/parallel/replicate/reducer.h"
+#include "cohort/trainer/placement/reducible.h"
 #include "cohort/trainer/transfer/join.h"
 #include "torch/nn/module.h"
 
@@ -61,7 +62,7 @@ struct DistributedDataParallelOptions {
 };
 
 // The part of DDP that does not depend on the module's forward signature.
-class DataParallelState : public Joinable {
+class DataParallelState : public Joinable, public Reducible {
  public:
   // Parts name devices that the rank owns or, where it owns none, devices numbered from 0 on; others throw c10::Error.
   // Checks that all ranks have the same parameters, gives everyone rank 0's parameters and buffers, and registers the
@@ -87,6 +88,11 @@ class DataParallelState : public Joinable {
   void set_sync(bool sync) { sync_ = sync; }
   const Reducer& reducer() const { return *reducer_; }
 
+  // Under a pipeline (reducible.h). Passes do no collective until Reduce, which averages. Broadcasts rank 0's buffers
+  // at the beginning, if options say so. Not under Join.
+  void set_micro_batches_under_way(bool under_way) override;
+  void Reduce() override;
+
   comm::Communicator& join_group() override { return group_; }
   void Shadow(int call, const JoinIteration& iteration) override;
   void AfterInputs() override { reducer_->PrepareForward(/*averages=*/false); }
@@ -111,6 +117,7 @@ class DataParallelState : public Joinable {
   std::unique_ptr<Reducer> reducer_;
   std::vector<at::Tensor> buffers_;  // of the module; asking it for them takes long
   bool sync_ = true;
+  bool under_way_ = false;  // micro-batches, which averages nothing until Reduce
   int divisor_ = 1;
 };
 

@@ -259,10 +259,20 @@ void Reducer::EnterBackward() {
   if (!unused_may_come_) MarkUnused();
 }
 
+void Reducer::ReduceAccumulated(int divisor) {
+  runtime::MutexLock lock(shared_->mutex);
+  SendAccumulated(divisor);
+}
+
 void Reducer::ShadowBackward(int divisor) {
   runtime::MutexLock lock(shared_->mutex);
-  BeginCollecting(Stage::kShadowing, divisor);
   order_->BeginShadow();
+  SendAccumulated(divisor);
+  order_->EndShadow();
+}
+
+void Reducer::SendAccumulated(int divisor) {
+  BeginCollecting(Stage::kShadowing, divisor);
   try {
     for (const auto& members : buckets_->assignment()) {
       for (const int parameter : members) {
@@ -275,7 +285,6 @@ void Reducer::ShadowBackward(int divisor) {
     ThrowCaught("DistributedDataParallel");
   }
   FinishGuarded();
-  order_->EndShadow();
 }
 
 void Reducer::OnGradient(int parameter) {

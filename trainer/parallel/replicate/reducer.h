@@ -72,6 +72,8 @@ class Reducer {
   // averages. `searched`: `outputs` are all tensors of the result. Throws c10::Error where they are not, while an
   // earlier forward pass waits.
   void PrepareAccumulation(const std::vector<at::Tensor>& outputs, bool searched);
+  // Averages what backward passes have accumulated since the last average, now. Collective; blocks.
+  void ReduceAccumulated(int divisor);
   // Does the collectives of a backward pass on a rank that has no inputs left. It sends what its own backward passes
   // have accumulated since the last average, mostly zero.
   void ShadowBackward(int divisor);
@@ -104,6 +106,7 @@ class Reducer {
   void BeginBackward();
   void EnterBackward();
   void BeginAccumulating();
+  void SendAccumulated(int divisor);
   void OnGradient(int parameter);
   void MarkReady(int parameter);
   void FindUnused(const std::vector<at::Tensor>& outputs);

@@ -103,4 +103,19 @@ absl::StatusOr<Schedule> Lower(Schedule schedule) {
   return schedule;
 }
 
+absl::StatusOr<Schedule> ForwardOnly(const Schedule& schedule) {
+  const auto keep = [](Schedule& from, auto wanted) {
+    for (auto& actions : from.by_rank) {
+      actions.erase(
+          std::remove_if(actions.begin(), actions.end(), [&](const Action& action) { return !wanted(action.kind); }),
+          actions.end());
+    }
+  };
+  Schedule forward = schedule;
+  keep(forward, [](ActionKind kind) { return kind == ActionKind::kForward; });
+  COHORT_ASSIGN_OR_RETURN(forward, Lower(std::move(forward)));
+  keep(forward, [](ActionKind kind) { return kind != ActionKind::kReduce; });
+  return forward;
+}
+
 }  // namespace cohort::trainer

@@ -19,4 +19,8 @@ namespace cohort::trainer {
 // kInvalidArgument if a pass waits for one that never comes; the message names rank and action.
 absl::StatusOr<Schedule> Lower(Schedule schedule);
 
+// The forward passes of a schedule alone, for evaluation: with messages, unshard and reshard, without reduce.
+// kInvalidArgument as above.
+absl::StatusOr<Schedule> ForwardOnly(const Schedule& schedule);
+
 }  // namespace cohort::trainer

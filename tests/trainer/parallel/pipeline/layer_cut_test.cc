@@ -1,0 +1,56 @@
+#include "cohort/trainer/parallel/pipeline/layer_cut.h"
+
+#include <chrono>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(LayerCut, TheHeaviestStageIsAsLightAsCanBe) {
+  EXPECT_THAT(CutEvenly({1, 1, 1, 1}, 2), ElementsAre(0, 2, 4));
+  EXPECT_THAT(CutEvenly({5, 1, 1, 1, 1, 1}, 2), ElementsAre(0, 1, 6));
+  EXPECT_THAT(CutEvenly({1, 1, 1, 9}, 3), ElementsAre(0, 1, 3, 4));
+  EXPECT_THAT(CutEvenly({3, 3}, 1), ElementsAre(0, 2));
+  EXPECT_THAT(CutEvenly({0, 0, 0}, 3), ElementsAre(0, 1, 2, 3));
+  EXPECT_THROW(CutEvenly({1, 1}, 3), c10::Error);
+}
+
+torch::nn::Sequential Model() {
+  return torch::nn::Sequential(torch::nn::AnyModule(torch::nn::Linear(8, 8)), torch::nn::AnyModule(torch::nn::Tanh()),
+                               torch::nn::AnyModule(torch::nn::Linear(8, 2)),
+                               torch::nn::AnyModule(torch::nn::Linear(2, 2)));
+}
+
+TEST(LayerCut, ByNumberAndByParameters) {
+  const std::vector<NamedLayer> layers = LayersOf(Model(), "body");
+  ASSERT_EQ(layers.size(), 4u);
+  EXPECT_EQ(layers[2].name, "body.2");
+  EXPECT_THAT(CutByNumber(layers, 2), ElementsAre(0, 2, 4));
+  EXPECT_THAT(CutByParameters(layers, 2), ElementsAre(0, 1, 4));
+}
+
+struct Slow : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(30);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+    return x * 1;
+  }
+};
+
+TEST(LayerCut, ByTimeLeavesGradientsAsTheyWere) {
+  torch::nn::Sequential model(torch::nn::Linear(8, 8), torch::nn::Linear(8, 8), torch::nn::Linear(8, 8), Slow());
+  model->parameters()[0].mutable_grad() = torch::ones({8, 8});
+  EXPECT_THAT(CutByTime(LayersOf(model), 2, torch::randn({2, 8}), 2), ElementsAre(0, 3, 4));
+  EXPECT_TRUE(torch::equal(model->parameters()[0].grad(), torch::ones({8, 8})));
+  EXPECT_FALSE(model->parameters()[1].grad().defined());
+}
+
+}  // namespace
+}  // namespace cohort::trainer

@@ -1,0 +1,361 @@
+// A pipeline on real ranks, compared bit by bit with one process that accumulates the same micro-batches.
+#include <csignal>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cohort/trainer/autograd/activation_checkpoint.h"
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/parallel/pipeline/pipeline.h"
+#include "cohort/trainer/parallel/pipeline/schedule/text.h"
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/transfer/communication_ledger.h"
+#include "tests/trainer/ranks.h"
+
+namespace cohort::trainer {
+namespace {
+
+constexpr int64_t kWidth = 6;
+constexpr int kLayers = 16;  // two stages on each of 4 ranks with 2 devices
+
+// A layer with a residual connection, a weight that it uses twice, and a checkpointed part.
+struct Layer : torch::nn::Module {
+  explicit Layer(bool checkpoints) : checkpoints(checkpoints) {
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
+    up = register_module("up", torch::nn::Linear(kWidth, 2 * kWidth));
+    down = register_module("down", torch::nn::Linear(2 * kWidth, kWidth));
+    twice = register_parameter("twice", torch::randn({kWidth, kWidth}) * 0.4);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    const auto inner = [this](const at::Tensor& y) { return down(torch::tanh(up(norm(y)))); };
+    const at::Tensor between = checkpoints ? checkpoint(inner, x) : inner(x);
+    return x + between.matmul(twice).sigmoid().matmul(twice);
+  }
+  bool checkpoints;
+  torch::nn::LayerNorm norm{nullptr};
+  torch::nn::Linear up{nullptr}, down{nullptr};
+  at::Tensor twice;
+};
+
+torch::nn::Sequential Model() {
+  torch::manual_seed(11);
+  torch::nn::Sequential model;
+  for (int i = 0; i < kLayers - 1; ++i) model->push_back(Layer(i % 3 == 1));
+  model->push_back(torch::nn::Linear(kWidth, 4));
+  return model;
+}
+
+struct Batch {
+  at::Tensor inputs, targets;
+};
+
+Batch BatchOf(int64_t rows, int seed, int64_t ignored = 0) {
+  const auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  Batch batch{torch::randn({rows, kWidth}, generator), torch::randint(0, 4, {rows}, generator)};
+  if (ignored > 0) batch.targets.narrow(0, 0, ignored).fill_(-100);
+  return batch;
+}
+
+at::Tensor Loss(const at::Tensor& output, const at::Tensor& target) {
+  return torch::nn::functional::cross_entropy(output, target,
+                                              torch::nn::functional::CrossEntropyFuncOptions().ignore_index(-100));
+}
+
+// One process: the loss of the batch; gradients are accumulated.
+at::Tensor Alone(torch::nn::Sequential& model, const Batch& batch, int micro_batches) {
+  const auto inputs = SplitMicroBatches(batch.inputs, micro_batches, "inputs");
+  const auto targets = SplitMicroBatches(batch.targets, micro_batches, "targets");
+  const auto weights = LossWeights(targets, [](const at::Tensor& target) { return CountValidTargets(target); });
+  at::Tensor sum;
+  for (size_t k = 0; k < inputs.size(); ++k) {
+    if (weights[k] == 0) continue;
+    const at::Tensor loss = Loss(model->forward(inputs[k]), targets[k]);
+    (loss * weights[k]).backward();
+    const at::Tensor share = loss.detach() * weights[k];
+    sum = sum.defined() ? sum + share : share;
+  }
+  return sum;
+}
+
+std::vector<PipelineStage> StagesFor(const Schedule& schedule, torch::nn::Sequential& model, int rank,
+                                     int devices = 1) {
+  const std::vector<NamedLayer> layers = LayersOf(model);
+  const LayerCut cut = CutByNumber(layers, schedule.stages);
+  std::vector<PipelineStage> stages;
+  for (const int stage : StagesOf(schedule, rank, devices)) stages.emplace_back(stage, TakeLayers(layers, cut, stage));
+  return stages;
+}
+
+// How many gradients have the reference's bits; reports those that have not.
+int CountEqualGradients(const Pipeline& pipeline, const torch::nn::Sequential& reference, const std::string& what) {
+  std::map<std::string, at::Tensor> expected;
+  for (const auto& item : reference->named_parameters()) expected[item.key()] = item.value().grad();
+  int equal = 0;
+  for (const PipelineStage& stage : pipeline.stages()) {
+    for (const auto& item : stage.module->named_parameters()) {
+      const bool same = item.value().grad().defined() && torch::equal(item.value().grad(), expected.at(item.key()));
+      EXPECT_TRUE(same) << what << ", rank " << world->rank() << ", " << item.key();
+      equal += same ? 1 : 0;
+    }
+  }
+  return equal;
+}
+
+void ExpectBitsOfOneProcess(const Schedule& schedule, const std::string& what, const PipelineOptions& options) {
+  const int devices = options.devices.empty() ? 1 : static_cast<int>(options.devices.size());
+  torch::nn::Sequential model = Model(), reference = Model();
+  Pipeline pipeline(StagesFor(schedule, model, world->rank(), devices), schedule, *world, options);
+  const int m = schedule.micro_batches;
+  // Another step has batches of another size, and adds to the gradients of the first. A micro-batch without a valid
+  // target counts nothing.
+  for (const auto& [rows, ignored] : {std::pair<int64_t, int64_t>{2 * m, m > 1 ? 3 : 1}, {3 * m, 0}}) {
+    const Batch batch = BatchOf(rows, m, ignored);
+    const bool first = !StagesOf(schedule, world->rank(), devices).empty() && pipeline.stages().front().index == 0;
+    const bool last = pipeline.stages().back().index == schedule.stages - 1;
+    const StepResult result = pipeline.step(first ? batch.inputs : at::Tensor(), last ? batch.targets : at::Tensor());
+    const at::Tensor loss = Alone(reference, batch, m);
+    EXPECT_EQ(result.loss.defined(), last);
+    if (last) {
+      EXPECT_TRUE(torch::equal(result.loss, loss)) << what;
+    }
+  }
+  EXPECT_GT(CountEqualGradients(pipeline, reference, what), 0);
+}
+
+TEST(Pipeline, EveryScheduleHasTheBitsOfOneProcess) {
+  for (const ScheduleInfo& info : Schedules()) {
+    const int most = std::min(info.traits.most_stages_per_rank, info.traits.least_stages_per_rank + 1);
+    for (int laps = info.traits.least_stages_per_rank; laps <= most; ++laps) {
+      for (const int micro_batches : {1, 4, 5}) {
+        for (const bool one_batch : {false, true}) {
+          const auto schedule = BuildSchedule(info.name, {world->size(), world->size() * laps, micro_batches});
+          ASSERT_TRUE(schedule.ok()) << schedule.status();
+          ExpectBitsOfOneProcess(*schedule, std::string(info.name) + " " + std::to_string(micro_batches),
+                                 {.loss = Loss, .one_batch_per_turn = one_batch});
+        }
+      }
+    }
+  }
+}
+
+TEST(Pipeline, PlacesOfARankWorkWithTheBitsOfOneProcess) {
+  const std::vector<LocalDevice> devices = {{0, at::kCPU}, {1, at::kCPU}};
+  const int places = world->size() * 2;
+  for (const char* const name : {"1f1b", "zb_h1", "interleaved"}) {
+    const int laps = std::string(name) == "interleaved" ? 2 : 1;
+    if (places * laps > kLayers) continue;
+    const auto schedule = BuildSchedule(name, {places, places * laps, 4});
+    ASSERT_TRUE(schedule.ok()) << schedule.status();
+    ExpectBitsOfOneProcess(*schedule, std::string(name) + " on devices", {.loss = Loss, .devices = devices});
+  }
+}
+
+TEST(Pipeline, AUsersOwnScheduleRuns) {
+  if (world->size() != 2) GTEST_SKIP() << "the text is for 2 ranks";
+  const auto schedule = ParseSchedule("0F0,0F1,0F2,0B0,0B1,0B2\n1F0,1F1,1B0,1F2,1B1,1B2\n");
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  ExpectBitsOfOneProcess(*schedule, "text", {.loss = Loss});
+}
+
+TEST(Pipeline, EvaluationHasOutputsAndNoGradients) {
+  for (const char* const name : {"1f1b", "zbv"}) {
+    const int stages = world->size() * FindSchedule(name)->traits.least_stages_per_rank;
+    const Schedule schedule = *BuildSchedule(name, {world->size(), stages, 4});
+    torch::nn::Sequential model = Model(), reference = Model();
+    Pipeline pipeline(StagesFor(schedule, model, world->rank()), schedule, *world, {.loss = Loss});
+    const Batch batch = BatchOf(8, 5);
+    const StepResult result = pipeline.eval(batch.inputs, batch.targets);
+    const bool last = pipeline.stages().back().index == schedule.stages - 1;
+    EXPECT_EQ(result.output.defined(), last);
+    if (last) {
+      const at::NoGradGuard no_grad;
+      std::vector<at::Tensor> outputs;
+      for (const at::Tensor& part : batch.inputs.split(2)) outputs.push_back(reference->forward(part));
+      EXPECT_TRUE(torch::equal(result.output, torch::cat(outputs)));
+      EXPECT_TRUE(result.loss.defined());
+      EXPECT_FALSE(pipeline.eval(batch.inputs).loss.defined());
+    } else {
+      (void)pipeline.eval(batch.inputs);
+    }
+    for (const at::Tensor& parameter : model->parameters()) EXPECT_FALSE(parameter.grad().defined());
+  }
+}
+
+TEST(Pipeline, ParametersHaveTheirNamesInTheWhole) {
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 2});
+  torch::nn::Sequential model = Model();
+  const std::vector<NamedLayer> layers = LayersOf(model, "body.layers");
+  const LayerCut cut = CutByNumber(layers, schedule.stages);
+  std::vector<PipelineStage> stages;
+  stages.emplace_back(world->rank(), TakeLayers(layers, cut, world->rank()));
+  const auto names = stages.front().module->named_parameters();
+  EXPECT_EQ(names[0].key().rfind("body.layers." + std::to_string(cut[static_cast<size_t>(world->rank())]) + ".", 0), 0u)
+      << names[0].key();
+  Pipeline pipeline(std::move(stages), schedule, *world, {.loss = Loss});
+  if (world->size() == 1) return;
+  const auto placement = Placements().Of(names[0].value());
+  ASSERT_NE(placement, nullptr);
+  EXPECT_EQ(placement->use(kPipelineAxis), AxisUse::kOwned);
+  EXPECT_EQ(placement->name(), names[0].key());
+}
+
+// The first layer's weight is the last one's too.
+TEST(Pipeline, SharedWeightsGetTheSumOfBothStagesGradients) {
+  for (const char* const name : {"1f1b", "zbv", "gpipe"}) {
+    const int stages = world->size() * FindSchedule(name)->traits.least_stages_per_rank;
+    const Schedule schedule = *BuildSchedule(name, {world->size(), stages, 4});
+    const auto make = [](bool tied) {
+      torch::manual_seed(3);
+      torch::nn::Linear first(kWidth, kWidth), last(kWidth, kWidth);
+      if (tied) last->weight = first->weight;
+      torch::nn::Sequential model(first);
+      for (int i = 0; i < 8; ++i) model->push_back(torch::nn::Linear(kWidth, kWidth));
+      model->push_back(last);
+      return model;
+    };
+    torch::nn::Sequential model = make(false), reference = make(true);
+    PipelineOptions options{.loss = Loss};
+    options.shared_weights = {{0, "0.weight", stages - 1, "9.weight"}};
+    Pipeline pipeline(StagesFor(schedule, model, world->rank()), schedule, *world, options);
+    const Batch batch = BatchOf(8, 9);
+    pipeline.step(batch.inputs, batch.targets);
+    Alone(reference, batch, 4);
+    const at::Tensor expected = reference->parameters()[0].grad();
+    for (const PipelineStage& stage : pipeline.stages()) {
+      for (const auto& item : stage.module->named_parameters()) {
+        if (item.key() != "0.weight" && item.key() != "9.weight") continue;
+        EXPECT_TRUE(torch::allclose(item.value().grad(), expected, 1e-5, 1e-7)) << name << " " << item.key();
+        EXPECT_TRUE(torch::equal(item.value(), reference->parameters()[0])) << name << " " << item.key();
+      }
+    }
+  }
+}
+
+// Rows of the world are pipelines, columns are replicas.
+TEST(Pipeline, StagesMayBeReplicated) {
+  if (world->size() % 2 != 0) GTEST_SKIP() << "needs two replicas";
+  const int ranks = world->size() / 2, replica = world->rank() / ranks, place = world->rank() % ranks;
+  auto row = world->Split(replica, place), column = world->Split(place, replica);
+  ASSERT_TRUE(row.ok() && column.ok());
+  for (const char* const name : {"gpipe", "1f1b", "zb_h1", "zbv"}) {
+    const int stages_per_rank = FindSchedule(name)->traits.least_stages_per_rank;
+    const Schedule schedule = *BuildSchedule(name, {ranks, ranks * stages_per_rank, 4});
+    torch::nn::Sequential model = Model(), reference = Model();
+    const std::vector<NamedLayer> layers = LayersOf(model);
+    const LayerCut cut = CutByNumber(layers, schedule.stages);
+    std::vector<PipelineStage> stages;
+    for (const int stage : StagesOf(schedule, place)) {
+      stages.emplace_back(
+          stage, std::make_shared<DistributedDataParallel<StageModule>>(TakeLayers(layers, cut, stage), **column));
+    }
+    Pipeline pipeline(std::move(stages), schedule, **row, {.loss = Loss});
+    for (int step = 0; step < 2; ++step) {
+      const Batch batch = BatchOf(8, 20 + 2 * step + replica);
+      for (const PipelineStage& stage : pipeline.stages()) stage.module->zero_grad();
+      pipeline.step(batch.inputs, batch.targets);
+      reference->zero_grad();
+      for (int r = 0; r < 2; ++r) Alone(reference, BatchOf(8, 20 + 2 * step + r), 4);
+      std::map<std::string, at::Tensor> expected;
+      for (const auto& item : reference->named_parameters()) expected[item.key()] = item.value().grad() / 2;
+      for (const PipelineStage& stage : pipeline.stages()) {
+        for (const auto& item : stage.module->named_parameters()) {
+          EXPECT_TRUE(torch::allclose(item.value().grad(), expected.at(item.key()), 1e-5, 1e-7))
+              << name << " " << item.key();
+        }
+      }
+    }
+  }
+}
+
+TEST(Pipeline, MessagesAreCountedWhereTheyAreSent) {
+  if (world->size() < 2) GTEST_SKIP() << "one rank sends nothing";
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
+  torch::nn::Sequential model = Model();
+  Pipeline pipeline(StagesFor(schedule, model, world->rank()), schedule, *world, {.loss = Loss});
+  const Batch batch = BatchOf(8, 5);
+  const CommunicationLedger ledger;
+  pipeline.step(batch.inputs, batch.targets);
+  const int neighbours = (world->rank() > 0 ? 1 : 0) + (world->rank() + 1 < world->size() ? 1 : 0);
+  const auto entries = ledger.entries();
+  const LedgerEntry sent = entries.at({comm::CollectiveKind::kSend, world->size()});
+  const int64_t sizes = world->rank() + 1 < world->size() ? 16 * 8 : 0;  // sent once
+  EXPECT_EQ(sent.sent_by_group, neighbours * 8 * kWidth * 4 + sizes);
+  EXPECT_EQ(entries.at({comm::CollectiveKind::kRecv, world->size()}).sent_by_group, 0);
+}
+
+std::string WhyThrown(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing";
+}
+
+TEST(Pipeline, WhatDoesNotFitIsRefused) {
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
+  torch::nn::Sequential model = Model();
+  auto own = world->Duplicate();
+  ASSERT_TRUE(own.ok());
+  EXPECT_THAT(WhyThrown([&] { Pipeline pipeline({}, schedule, **own, {.loss = Loss}); }),
+              ::testing::HasSubstr("the schedule gives it"));
+  Schedule broken = schedule;
+  broken.by_rank[0].pop_back();
+  EXPECT_THAT(
+      WhyThrown([&] { Pipeline pipeline(StagesFor(schedule, model, world->rank()), broken, **own, {.loss = Loss}); }),
+      ::testing::HasSubstr("rank 0, 0RESHARD: is missing at the end"));
+  if (world->size() < 2) return;
+  const Schedule other = *BuildSchedule("gpipe", {world->size(), world->size(), 4});
+  EXPECT_THAT(WhyThrown([&] {
+                const Schedule& mine = world->rank() == 1 ? other : schedule;
+                Pipeline pipeline(StagesFor(mine, model, world->rank()), mine, **own, {.loss = Loss});
+              }),
+              ::testing::HasSubstr("rank 1"));
+}
+
+TEST(Pipeline, AnExceptionOfOneStageEndsTheStepOnAllRanks) {
+  if (world->size() < 2) GTEST_SKIP() << "needs another rank";
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
+  torch::nn::Sequential model = Model();
+  auto own = world->Duplicate();
+  ASSERT_TRUE(own.ok());
+  std::vector<PipelineStage> stages = StagesFor(schedule, model, world->rank());
+  int calls = 0;
+  if (world->rank() == 1) {
+    stages.front().forward = [&, before = stages.front().forward](const at::Tensor& x) {
+      TORCH_CHECK(++calls < 3, "the third micro-batch is too much");
+      return before(x);
+    };
+  }
+  Pipeline pipeline(std::move(stages), schedule, **own, {.loss = Loss});
+  const Batch batch = BatchOf(8, 5);
+  EXPECT_THAT(WhyThrown([&] { pipeline.step(batch.inputs, batch.targets); }),
+              ::testing::HasSubstr("the third micro-batch is too much"));
+  EXPECT_THAT(WhyThrown([&] { pipeline.step(batch.inputs, batch.targets); }),
+              ::testing::HasSubstr("an earlier step has failed"));
+}
+
+// Run by killed_rank_test.py, which reads what is printed.
+TEST(PipelineFailure, DISABLED_AKilledRankIsNamedOnTheOthers) {
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
+  torch::nn::Sequential model = Model();
+  std::vector<PipelineStage> stages = StagesFor(schedule, model, world->rank());
+  int calls = 0;
+  if (world->rank() == 1) {
+    stages.front().forward = [&, before = stages.front().forward](const at::Tensor& x) {
+      if (++calls == 7) std::raise(SIGKILL);  // in the second step
+      return before(x);
+    };
+  }
+  Pipeline pipeline(std::move(stages), schedule, *world, {.loss = Loss});
+  const Batch batch = BatchOf(8, 5);
+  pipeline.step(batch.inputs, batch.targets);
+  std::printf("told: %s\n", WhyThrown([&] { pipeline.step(batch.inputs, batch.targets); }).c_str());
+}
+
+}  // namespace
+}  // namespace cohort::trainer

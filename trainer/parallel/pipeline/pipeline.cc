@@ -1,0 +1,357 @@
+#include "cohort/trainer/parallel/pipeline/pipeline.h"
+
+#include <algorithm>
+#include <exception>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "ATen/ThreadLocalState.h"
+#include "cohort/trainer/base/caught_error.h"
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/parallel/pipeline/schedule/checker.h"
+#include "cohort/trainer/parallel/pipeline/schedule/lowering.h"
+#include "cohort/trainer/parallel/pipeline/schedule/text.h"
+#include "cohort/trainer/parallel/pipeline/shared_gradients.h"
+#include "cohort/trainer/parallel/pipeline/stage_messages.h"
+#include "cohort/trainer/parallel/pipeline/stage_passes.h"
+#include "cohort/trainer/placement/placement_table.h"
+#include "cohort/trainer/placement/sharded_module.h"
+#include "cohort/trainer/transfer/same_on_all_ranks.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+namespace {
+
+// The values that the places of a rank read in one step, and their results. Each micro-batch is one place's.
+struct StepData {
+  std::vector<at::Tensor> inputs = {}, targets = {};  // by micro-batch; empty where this rank has no use for them
+  std::vector<double> weights = {};
+  double loss_scale = 1;
+  bool trains = true;
+  std::vector<at::Tensor> losses = {}, outputs = {};
+};
+
+LocalDevice DeviceOf(const std::vector<PipelineStage>& stages, const PipelineOptions& options, int index) {
+  if (!options.devices.empty()) return options.devices[static_cast<size_t>(index)];
+  for (const PipelineStage& stage : stages) {
+    for (const at::Tensor& parameter : stage.module->parameters()) return {0, parameter.device()};
+  }
+  return {};
+}
+
+at::Tensor ParameterOf(const PipelineStage& stage, const std::string& name) {
+  for (const auto& item : stage.module->named_parameters()) {
+    if (NameInWhole(item.value(), item.key()) == name || item.key() == name) return item.value();
+  }
+  TORCH_CHECK(false, "Pipeline: stage ", stage.index, " has no parameter ", name, " to share");
+}
+
+}  // namespace
+
+std::vector<int> StagesOf(const Schedule& schedule, int rank, int devices) {
+  std::vector<int> stages;
+  for (int stage = 0; stage < schedule.stages; ++stage) {
+    if (schedule.rank_of_stage[static_cast<size_t>(stage)] / devices == rank) stages.push_back(stage);
+  }
+  return stages;
+}
+
+class Pipeline::Runner {
+ public:
+  Runner(std::vector<PipelineStage> stages, Schedule schedule, comm::Communicator& group, PipelineOptions options)
+      : stages_(std::move(stages)), schedule_(std::move(schedule)), options_(std::move(options)) {
+    CheckFits(group);
+    auto forward_only = ForwardOnly(schedule_);
+    ThrowUnlessOk(forward_only.status(), "Pipeline");
+    forward_only_ = *std::move(forward_only);
+    exchange_.emplace(group, devices());
+    for (int device = 0; device < devices(); ++device) {
+      const int place = group.rank() * devices() + device;
+      places_.push_back(std::make_unique<Place>(*this, place, DeviceOf(stages_, options_, device)));
+    }
+    EnterPlacements(group);
+    MakeShared(group);
+    for (SharedGradient& shared : shared_) shared.Broadcast();
+  }
+
+  StepResult Step(const at::Tensor& inputs, const at::Tensor& targets, double loss_scale, bool trains) {
+    StepData data{.loss_scale = loss_scale, .trains = trains};
+    const int m = schedule_.micro_batches;
+    try {
+      exchange_->BeginStep();
+      if (Has(0)) data.inputs = SplitMicroBatches(inputs, m, "inputs");
+      if (Has(schedule_.stages - 1) && (trains || targets.defined())) {
+        data.targets = SplitMicroBatches(targets, m, "targets");
+        data.weights = LossWeights(data.targets, options_.valid_targets);
+      }
+      data.losses.resize(data.targets.size());
+      data.outputs.resize(Has(schedule_.stages - 1) && !trains ? static_cast<size_t>(m) : 0);
+      for (const PipelineStage& stage : stages_) {
+        if (stage.reducible != nullptr) stage.reducible->set_micro_batches_under_way(true);
+      }
+      RunPlaces(data);
+      if (trains) ReduceShared();
+      for (const PipelineStage& stage : stages_) {
+        if (stage.reducible != nullptr) stage.reducible->set_micro_batches_under_way(false);
+      }
+    } catch (...) {
+      exchange_->Fail(TextOfCaught());
+      throw;
+    }
+    return ResultOf(data);
+  }
+
+  void BroadcastShared() {
+    for (SharedGradient& shared : shared_) shared.Broadcast();
+  }
+  const Schedule& schedule() const { return schedule_; }
+  const std::vector<PipelineStage>& stages() const { return stages_; }
+
+ private:
+  // A device of this rank, and the actions of the schedule's rank that it is.
+  struct Place {
+    Place(Runner& runner, int place, LocalDevice local_device)
+        : index(place),
+          device(local_device),
+          messages(runner.schedule_, place, local_device, *runner.exchange_, runner.options_.one_batch_per_turn) {
+      for (const PipelineStage& stage : runner.stages_) {
+        if (runner.schedule_.rank_of_stage[static_cast<size_t>(stage.index)] == place) {
+          passes.emplace(stage.index, StagePasses(stage));
+        }
+      }
+    }
+    int index;
+    LocalDevice device;
+    StageMessages messages;
+    std::map<int, StagePasses> passes;  // by stage
+  };
+
+  int devices() const { return options_.devices.empty() ? 1 : static_cast<int>(options_.devices.size()); }
+  bool Has(int stage) const {
+    return std::any_of(stages_.begin(), stages_.end(), [=](const auto& each) { return each.index == stage; });
+  }
+  const PipelineStage& StageAt(int index) const {
+    return *std::find_if(stages_.begin(), stages_.end(), [=](const auto& each) { return each.index == index; });
+  }
+
+  void CheckFits(comm::Communicator& group) {
+    const auto report = CheckSchedule(schedule_);
+    ThrowUnlessOk(report.status(), "Pipeline: the schedule can't be run");
+    TORCH_CHECK(options_.loss, "Pipeline: options.loss is needed");
+    std::vector<std::string> lines = {"schedule of " + std::to_string(schedule_.ranks) + " ranks, " +
+                                      std::to_string(devices()) + " devices a rank"};
+    const std::string text = ToText(schedule_);
+    for (size_t begin = 0; begin < text.size();) {
+      const size_t end = text.find('\n', begin);
+      lines.push_back("schedule: " + text.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    CheckSameOnAllRanks(group, "Pipeline", lines);
+    TORCH_CHECK(schedule_.ranks == group.size() * devices(), "Pipeline: a schedule of ", schedule_.ranks,
+                " ranks needs as many ranks or devices, not ", group.size(), " ranks with ", devices(), " devices");
+    for (const PipelineStage& stage : stages_) {
+      RefuseShards(*stage.module, "Pipeline", "give each stage DistributedDataParallel instead");
+    }
+    std::vector<int> given;
+    for (const PipelineStage& stage : stages_) given.push_back(stage.index);
+    std::sort(given.begin(), given.end());
+    TORCH_CHECK(given == StagesOf(schedule_, group.rank(), devices()), "Pipeline: rank ", group.rank(), " has stages ",
+                given, "; the schedule gives it ", StagesOf(schedule_, group.rank(), devices()));
+  }
+
+  void EnterPlacements(comm::Communicator& group) {
+    if (group.size() == 1) return;
+    const Axis axis{.name = kPipelineAxis, .size = group.size(), .rank = group.rank(), .group = &group};
+    for (const PipelineStage& stage : stages_) {
+      for (const auto& item : stage.module->named_parameters()) {
+        Placement placement = *Placements().OrWhole(item.value());
+        if (placement.use(kPipelineAxis) == AxisUse::kOwned) continue;
+        ThrowUnlessOk(placement.Owned(axis, group.rank()), "Pipeline: parameter " + item.key());
+        placement.set_name(NameInWhole(item.value(), item.key()));
+        Placements().Add(item.value(), std::move(placement));
+      }
+    }
+  }
+
+  void MakeShared(comm::Communicator& group) {
+    for (const SharedWeight& weight : options_.shared_weights) {
+      TORCH_CHECK(weight.stage >= 0 && weight.stage < schedule_.stages && weight.other_stage >= 0 &&
+                      weight.other_stage < schedule_.stages,
+                  "Pipeline: weight ", weight.name, " is shared by stages ", weight.stage, " and ", weight.other_stage,
+                  " of ", schedule_.stages);
+      const auto rank_of = [&](int stage) { return schedule_.rank_of_stage[static_cast<size_t>(stage)] / devices(); };
+      const int one = rank_of(weight.stage), other = rank_of(weight.other_stage);
+      std::vector<at::Tensor> copies;
+      if (Has(weight.stage)) copies.push_back(ParameterOf(StageAt(weight.stage), weight.name));
+      if (Has(weight.other_stage)) copies.push_back(ParameterOf(StageAt(weight.other_stage), weight.other_name));
+      if (copies.empty()) continue;
+      std::unique_ptr<comm::Communicator> pair;
+      if (one != other) {
+        const std::vector<int> ranks = {one, other};
+        auto made = group.Subgroup(ranks);
+        ThrowUnlessOk(made.status(), "Pipeline: making the group of the shared weight " + weight.name);
+        pair = *std::move(made);
+      }
+      shares_weights_.insert({weight.stage, weight.other_stage});
+      shared_.emplace_back(weight.name, std::move(copies), std::move(pair));
+    }
+  }
+
+  void RunPlaces(StepData& data) {
+    if (places_.size() == 1) return RunPlace(*places_.front(), data);
+    // One thread each: simulated devices work in the thread that calls them.
+    std::vector<std::exception_ptr> errors(places_.size());
+    const at::ThreadLocalState state;
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < places_.size(); ++i) {
+      threads.emplace_back([&, i] {
+        const at::ThreadLocalStateGuard guard(state);
+        try {
+          RunPlace(*places_[i], data);
+        } catch (...) {
+          errors[i] = std::current_exception();
+          exchange_->Fail(TextOfCaught());
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    for (const std::exception_ptr& error : errors) {
+      if (error != nullptr) std::rethrow_exception(error);
+    }
+  }
+
+  void RunPlace(Place& place, StepData& data) {
+    const Schedule& schedule = data.trains ? schedule_ : forward_only_;
+    const std::vector<Action>& actions = schedule.by_rank[static_cast<size_t>(place.index)];
+    place.messages.BeginStep();
+    for (auto& [stage, passes] : place.passes) passes.Clear();
+    std::optional<at::NoGradGuard> no_grad;
+    if (!data.trains) no_grad.emplace();
+    for (size_t at = 0; at < actions.size();) {
+      size_t end = at;
+      while (end < actions.size() && IsMessage(actions[end].kind)) ++end;
+      if (end > at) {
+        place.messages.Turn(std::span(actions).subspan(at, end - at));
+        at = end;
+      } else {
+        Do(place, actions[at++], data);
+      }
+    }
+    place.messages.Finish();
+  }
+
+  void Do(Place& place, const Action& action, StepData& data) {
+    StagePasses& passes = place.passes.at(action.stage);
+    const PipelineStage& stage = StageAt(action.stage);
+    const int k = action.micro_batch;
+    const auto gradient = [&]() -> at::Tensor {
+      if (action.stage == schedule_.stages - 1) return {};
+      return place.messages.Take({ActionKind::kRecvBackward, action.stage, k});
+    };
+    const auto send_back = [&](at::Tensor found) {
+      if (action.stage > 0) place.messages.Put({ActionKind::kSendBackward, action.stage, k}, std::move(found));
+    };
+    switch (action.kind) {
+      case ActionKind::kForward:
+        return Forward(place, passes, action, data);
+      case ActionKind::kBackward:
+        return send_back(passes.Backward(k, gradient()));
+      case ActionKind::kInputGradient:
+        return send_back(passes.InputGradient(k, gradient()));
+      case ActionKind::kWeightGradient:
+        return passes.WeightGradient(k);
+      case ActionKind::kUnshard:
+        if (stage.reducible != nullptr) stage.reducible->Unshard();
+        return;
+      case ActionKind::kReduce:
+        if (stage.reducible != nullptr && shares_weights_.count(action.stage) == 0) stage.reducible->Reduce();
+        return;
+      case ActionKind::kReshard:
+        if (stage.reducible != nullptr && (shares_weights_.count(action.stage) == 0 || !data.trains)) {
+          stage.reducible->Reshard();
+        }
+        return;
+      default:
+        return;
+    }
+  }
+
+  void Forward(Place& place, StagePasses& passes, const Action& action, StepData& data) {
+    const int k = action.micro_batch;
+    const bool first = action.stage == 0, last = action.stage == schedule_.stages - 1;
+    const at::Tensor input = first ? data.inputs[static_cast<size_t>(k)].to(place.device.device)
+                                   : place.messages.Take({ActionKind::kRecvForward, action.stage, k});
+    std::function<at::Tensor(const at::Tensor&)> finish;
+    if (last) finish = [&](const at::Tensor& output) { return LossOf(output, static_cast<size_t>(k), data); };
+    at::Tensor output = passes.Forward(k, input, !first, finish);
+    if (!last) place.messages.Put({ActionKind::kSendForward, action.stage, k}, std::move(output));
+  }
+
+  at::Tensor LossOf(const at::Tensor& output, size_t k, StepData& data) const {
+    if (!data.trains) data.outputs[k] = output;
+    if (data.targets.empty()) return output;
+    if (data.weights[k] == 0) {  // a mean over no target is no number
+      data.losses[k] = at::zeros({}, output.options().requires_grad(false));
+      return (output * 0).sum();
+    }
+    const at::Tensor loss = options_.loss(output, data.targets[k].to(output.device()));
+    data.losses[k] = loss.detach();
+    return loss * (data.weights[k] * data.loss_scale);
+  }
+
+  // Stages that share weights are reduced when both have all of theirs.
+  void ReduceShared() {
+    for (SharedGradient& shared : shared_) shared.Sum();
+    for (const PipelineStage& stage : stages_) {
+      if (stage.reducible == nullptr || shares_weights_.count(stage.index) == 0) continue;
+      stage.reducible->Reduce();
+      stage.reducible->Reshard();
+    }
+  }
+
+  StepResult ResultOf(const StepData& data) const {
+    StepResult result;
+    const at::NoGradGuard no_grad;
+    for (size_t k = 0; k < data.losses.size(); ++k) {
+      const at::Tensor share = data.losses[k] * data.weights[k];
+      result.loss = result.loss.defined() ? result.loss + share : share;
+    }
+    result.losses = data.losses;
+    if (!data.outputs.empty()) result.output = at::cat(data.outputs);
+    return result;
+  }
+
+  const std::vector<PipelineStage> stages_;
+  const Schedule schedule_;
+  Schedule forward_only_;
+  const PipelineOptions options_;
+  std::optional<PlaceExchange> exchange_;
+  std::vector<std::unique_ptr<Place>> places_;
+  std::vector<SharedGradient> shared_;
+  std::set<int> shares_weights_;  // stages
+};
+
+Pipeline::Pipeline(std::vector<PipelineStage> stages, Schedule schedule, comm::Communicator& group,
+                   PipelineOptions options)
+    : runner_(std::make_unique<Runner>(std::move(stages), std::move(schedule), group, std::move(options))) {}
+
+Pipeline::~Pipeline() = default;
+
+StepResult Pipeline::step(const at::Tensor& inputs, const at::Tensor& targets, double loss_scale) {
+  return runner_->Step(inputs, targets, loss_scale, /*trains=*/true);
+}
+
+StepResult Pipeline::eval(const at::Tensor& inputs, const at::Tensor& targets) {
+  return runner_->Step(inputs, targets, 1, /*trains=*/false);
+}
+
+void Pipeline::BroadcastSharedWeights() { runner_->BroadcastShared(); }
+
+const Schedule& Pipeline::schedule() const { return runner_->schedule(); }
+const std::vector<PipelineStage>& Pipeline::stages() const { return runner_->stages(); }
+
+}  // namespace cohort::trainer

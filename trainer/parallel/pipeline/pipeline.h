@@ -1,0 +1,95 @@
+// Pipeline trains a model whose stages lie on several ranks, or on several devices of a rank.
+//
+//   const std::vector<NamedLayer> layers = LayersOf(model);
+//   auto schedule = BuildSchedule("1f1b", {.ranks = 4, .stages = 4, .micro_batches = 8});
+//   std::vector<PipelineStage> stages;
+//   for (int stage : StagesOf(*schedule, world.rank())) {
+//     stages.emplace_back(stage, TakeLayers(layers, CutByParameters(layers, 4), stage));
+//   }
+//   Pipeline pipeline(stages, *schedule, world, {.loss = CrossEntropy});
+//   pipeline.step(images, labels);   // all micro-batches, forward and backward; gradients are in .grad
+//   optimizer.step();                // of the rank's own stages
+//
+// The schedule (schedule/registry.h) says in which order. Under every schedule whose backward passes come in the order
+// of micro-batches, as those of schedules.def do, gradients have the bits of one process that accumulates the same
+// micro-batches. The first stage's rank needs the inputs and the last one's the targets; others may give tensors that
+// are not defined.
+//
+// After PyTorch's torch.distributed.pipelining; Huang et al. 2019, Narayanan et al. 2021, Qi et al. 2023.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/base/local_device.h"
+#include "cohort/trainer/parallel/pipeline/micro_batches.h"
+#include "cohort/trainer/parallel/pipeline/pipeline_stage.h"
+#include "cohort/trainer/parallel/pipeline/schedule/registry.h"
+#include "cohort/trainer/parallel/pipeline/schedule/schedule.h"
+
+namespace cohort::trainer {
+
+// A weight that two stages have, such as the embedding of the first that is the head of the last. Its gradient is the
+// sum of both stages', on both, before the stages' gradients are reduced over replicas (Megatron-LM#844).
+struct SharedWeight {
+  int stage = 0;
+  std::string name;  // of the parameter in the stage's module
+  int other_stage = 0;
+  std::string other_name;
+};
+
+struct PipelineOptions {
+  LossFunction loss;
+  ValidTargets valid_targets = [](const at::Tensor& target) { return CountValidTargets(target); };
+  // Equal on all ranks, except for devices. The pipeline makes both copies equal to the first.
+  std::vector<SharedWeight> shared_weights = {};
+  // This rank's. Each is what the schedule calls a rank: rank r has those from r * devices.size() on, and works on all
+  // of them at once, in a thread each, which needs RuntimeOptions::progress_thread (Job has it). Empty: one, where the
+  // rank's parameters are.
+  std::vector<LocalDevice> devices = {};
+  // A turn's sends and receives in host memory are one batch, as those in device memory always are.
+  bool one_batch_per_turn = false;
+};
+
+struct StepResult {
+  at::Tensor loss;                 // of the whole batch; defined on the rank of the last stage
+  std::vector<at::Tensor> losses;  // of its micro-batches, on that rank
+  at::Tensor output;               // of eval, on that rank
+};
+
+// The stages of a rank with `devices` devices, in order.
+std::vector<int> StagesOf(const Schedule& schedule, int rank, int devices = 1);
+
+class Pipeline {
+ public:
+  // `stages` are this rank's. `group` has a rank for each of the schedule's, or for so many devices of it, and must
+  // outlive this. The parameters get their names in the placement table (placement_table.h). Collective; blocks. Throws
+  // c10::Error for a schedule that CheckSchedule refuses or stages that do not fit it, and DistributedError if the
+  // ranks' schedules differ.
+  Pipeline(std::vector<PipelineStage> stages, Schedule schedule, comm::Communicator& group, PipelineOptions options);
+  ~Pipeline();
+  Pipeline(const Pipeline&) = delete;
+  Pipeline& operator=(const Pipeline&) = delete;
+
+  // Forward and backward passes of a batch, which is cut into micro-batches along dimension 0. Each loss counts by its
+  // share of the valid targets. Gradients are added to .grad, times `loss_scale` (a GradScaler's). On all ranks;
+  // blocks. Throws DistributedError if a rank has failed, which it names, and what modules throw; the other ranks are
+  // told. After that no other step is possible.
+  StepResult step(const at::Tensor& inputs, const at::Tensor& targets, double loss_scale = 1);
+  // Forward passes alone, without gradients; `targets` may be undefined, which gives no loss. As step.
+  StepResult eval(const at::Tensor& inputs, const at::Tensor& targets = {});
+  // Makes the second copy of shared weights equal to the first, after they were loaded. Collective; blocks.
+  void BroadcastSharedWeights();
+
+  const Schedule& schedule() const;
+  const std::vector<PipelineStage>& stages() const;
+
+ private:
+  class Runner;
+  std::unique_ptr<Runner> runner_;
+};
+
+}  // namespace cohort::trainer
