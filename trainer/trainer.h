@@ -2,6 +2,8 @@
 // which compiles faster. Headers that are installed and not listed here are private: others include them.
 #pragma once
 
+#include "cohort/trainer/adapter/lora.h"
+#include "cohort/trainer/adapter/lora_files.h"
 #include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "cohort/trainer/autograd/autocast.h"
 #include "cohort/trainer/autograd/random_place.h"
@@ -16,6 +18,8 @@
 #include "cohort/trainer/data/distributed_sampler.h"
 #include "cohort/trainer/data/prefetching_loader.h"
 #include "cohort/trainer/mesh/device_mesh.h"
+#include "cohort/trainer/nn/embedding.h"
+#include "cohort/trainer/nn/linear.h"
 #include "cohort/trainer/parallel/fsdp/fully_shard.h"
 #include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/parallel/pipeline/layer_cut.h"
@@ -46,6 +50,7 @@
 #include "cohort/trainer/state/async_checkpoint.h"
 #include "cohort/trainer/state/checkpoint/checkpoint.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_values.h"
+#include "cohort/trainer/state/checkpoint/safetensors_file.h"
 #include "cohort/trainer/state/deferred_init.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/state/grad_scaler.h"

@@ -23,9 +23,9 @@ ROOMS = {
              "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "examples"),
     "launcher": ("base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/rank", "agent", "spawn", "join", "nodes", "report", "metrics", "jobs", "front_end", "commands"),
-    "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "parallel/replicate",
-                "parallel/zero", "parallel/fsdp", "parallel/tensor", "parallel/pipeline/schedule",
-                "parallel/pipeline", "torchshard", "adapter", "parallelize",
+    "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "nn",
+                "parallel/replicate", "parallel/zero", "parallel/fsdp", "parallel/tensor",
+                "parallel/pipeline/schedule", "parallel/pipeline", "torchshard", "adapter", "parallelize",
                 "compat", "data", "", "examples"),
 }
 # Folders that do not include each other: what they share lies above them, what joins them below.

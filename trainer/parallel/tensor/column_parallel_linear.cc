@@ -53,9 +53,23 @@ void ColumnParallelLinearImpl::reset_parameters() {
 }
 
 at::Tensor ColumnParallelLinearImpl::forward(const at::Tensor& x) {
-  const at::Tensor y = column_parallel_linear(x, weight, bias, axis);
+  const at::Tensor y = WithAdapter(column_parallel_linear(x, weight, bias, axis), x);
   if (!options.gather_output() || axis.size() == 1) return y;
   return gather_from_region(y, axis.group(), -1, options.out_features());
+}
+
+nn::LayerForm ColumnParallelLinearImpl::adaptable_form() const {
+  return {.kind = nn::LayerKind::kLinear,
+          .in_features = options.in_features(),
+          .out_features = options.out_features(),
+          .split = axis.size() > 1 ? nn::LayerSplit::kOutput : nn::LayerSplit::kNone,
+          .axis = axis.axis(),
+          .cut = {.dim = 0, .blocks = options.blocks(), .unit = options.unit()}};
+}
+
+at::Tensor ColumnParallelLinearImpl::low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor reduced = torch::nn::functional::linear(x, axis.SharedParameter(a));
+  return column_parallel_linear(reduced, b, at::Tensor(), axis);
 }
 
 }  // namespace cohort::trainer

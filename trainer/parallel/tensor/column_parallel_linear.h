@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/trainer/nn/adaptable_layer.h"
 #include "cohort/trainer/parallel/tensor/tensor_axis.h"
 #include "torch/arg.h"
 #include "torch/nn/cloneable.h"
@@ -34,7 +35,7 @@ struct ColumnParallelLinearOptions {
   TORCH_ARG(int64_t, unit) = 1;
 };
 
-class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinearImpl> {
+class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinearImpl>, public nn::AdaptableLayer {
  public:
   // Weights start as torch's Linear's and biases at zero, as one process would draw them if all ranks have the same
   // torch::manual_seed. Local. Throws c10::Error for sizes and blocks that do not fit.
@@ -44,6 +45,10 @@ class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinea
   // [..., in] -> [..., this rank's features], or [..., out] with gather_output. Collective over the axis, as is
   // backward; blocks. Throws DistributedError and c10::Error.
   at::Tensor forward(const at::Tensor& x);
+
+  nn::LayerForm adaptable_form() const override;
+  at::Tensor adaptable_weight() const override { return weight; }
+  at::Tensor low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) override;
 
   ColumnParallelLinearOptions options;
   TensorAxis axis;

@@ -48,8 +48,22 @@ void RowParallelLinearImpl::reset_parameters() {
 
 at::Tensor RowParallelLinearImpl::forward(const at::Tensor& x) {
   const bool scatter = !options.input_is_parallel() && axis.size() > 1;
-  const at::Tensor y = row_parallel_linear(scatter ? scatter_to_region(x, axis.group(), -1) : x, weight, axis);
+  const at::Tensor own = scatter ? scatter_to_region(x, axis.group(), -1) : x;
+  const at::Tensor y = WithAdapter(row_parallel_linear(own, weight, axis), own);
   return bias.defined() ? y + bias : y;
+}
+
+nn::LayerForm RowParallelLinearImpl::adaptable_form() const {
+  return {.kind = nn::LayerKind::kLinear,
+          .in_features = options.in_features(),
+          .out_features = options.out_features(),
+          .split = axis.size() > 1 ? nn::LayerSplit::kInput : nn::LayerSplit::kNone,
+          .axis = axis.axis(),
+          .cut = {.dim = 1, .unit = options.unit()}};
+}
+
+at::Tensor RowParallelLinearImpl::low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) {
+  return torch::nn::functional::linear(row_parallel_linear(x, a, axis), axis.SharedParameter(b));
 }
 
 }  // namespace cohort::trainer

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "cohort/trainer/nn/adaptable_layer.h"
 #include "cohort/trainer/parallel/tensor/tensor_axis.h"
 #include "torch/arg.h"
 #include "torch/nn/cloneable.h"
@@ -29,7 +30,7 @@ struct RowParallelLinearOptions {
   TORCH_ARG(int64_t, unit) = 1;
 };
 
-class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl> {
+class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>, public nn::AdaptableLayer {
  public:
   // Weights start as torch's Linear's and biases at zero, as one process would draw them if all ranks have the same
   // torch::manual_seed. Local. Throws c10::Error for sizes that do not fit.
@@ -39,6 +40,10 @@ class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>
   // [..., this rank's features] -> [..., out]. Collective over the axis, as is backward; blocks. Throws
   // DistributedError and c10::Error.
   at::Tensor forward(const at::Tensor& x);
+
+  nn::LayerForm adaptable_form() const override;
+  at::Tensor adaptable_weight() const override { return weight; }
+  at::Tensor low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) override;
 
   RowParallelLinearOptions options;
   TensorAxis axis;

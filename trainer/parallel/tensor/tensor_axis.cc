@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "c10/util/Exception.h"
+#include "cohort/trainer/transfer/autograd_collectives.h"
 #include "cohort/trainer/transfer/tensor_call.h"
 
 namespace cohort::trainer {
@@ -34,6 +35,10 @@ int64_t TensorAxis::sequence_length(int64_t part) const {
               " places of the sequence, and its part of ", length, " is ", own,
               "; TensorAxis::set_sequence_length says how long the whole is");
   return length;
+}
+
+at::Tensor TensorAxis::SharedParameter(const at::Tensor& parameter) const {
+  return sequence_parallel() ? copy_to_region(parameter, group()) : parameter;
 }
 
 }  // namespace cohort::trainer

@@ -17,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "ATen/core/Tensor.h"
 #include "cohort/comm/communicator.h"
 #include "cohort/trainer/mesh/axis.h"
 
@@ -50,6 +51,10 @@ class TensorAxis {
   int size() const { return axis_.size; }
   const TensorAxisOptions& options() const { return options_; }
   bool sequence_parallel() const { return options_.sequence_parallel && size() > 1; }
+
+  // Returns a parameter that every rank of the axis has, for use where each rank makes a part of its gradient: the
+  // gradient is summed over the axis. Under sequence parallelism alone; otherwise it is the parameter itself.
+  at::Tensor SharedParameter(const at::Tensor& parameter) const;
 
   // Sets the length of the whole sequence for all copies of this axis. Needed where it is no multiple of size(): a part
   // does not say how long the others are. The model's forward sets it, and 0 means that all parts are equal.

@@ -15,6 +15,15 @@ Placement WeightPlacement(const VocabParallelEmbeddingOptions& options, const Te
   return CutOver(axis, {options.num_embeddings(), options.embedding_dim()}, {.dim = 0}, "VocabParallelEmbedding");
 }
 
+// Adds up the rows that the ranks found.
+at::Tensor Summed(const at::Tensor& own, const TensorAxis& axis) {
+  if (axis.size() == 1) return own;
+  if (axis.sequence_parallel()) {
+    return reduce_scatter_to_sequence_region(own, axis.group(), axis.options().sequence_dim);
+  }
+  return reduce_from_region(own, axis.group());
+}
+
 }  // namespace
 
 at::Tensor OwnEmbeddings(const at::Tensor& tokens, const at::Tensor& weight, int64_t first,
@@ -66,12 +75,21 @@ at::Tensor VocabParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
                 "VocabParallelEmbedding: tokens ", least.item<int64_t>(), " to ", most.item<int64_t>(),
                 " for a vocabulary of ", options.num_embeddings());
   }
-  const at::Tensor own = OwnEmbeddings(tokens, weight, first_, options.padding_idx());
-  if (axis.size() == 1) return own;
-  if (axis.sequence_parallel()) {
-    return reduce_scatter_to_sequence_region(own, axis.group(), axis.options().sequence_dim);
-  }
-  return reduce_from_region(own, axis.group());
+  return WithAdapter(Summed(OwnEmbeddings(tokens, weight, first_, options.padding_idx()), axis), tokens);
+}
+
+nn::LayerForm VocabParallelEmbeddingImpl::adaptable_form() const {
+  return {.kind = nn::LayerKind::kEmbedding,
+          .in_features = options.num_embeddings(),
+          .out_features = options.embedding_dim(),
+          .split = axis.size() > 1 ? nn::LayerSplit::kInput : nn::LayerSplit::kNone,
+          .axis = axis.axis(),
+          .cut = {.dim = 0}};
+}
+
+at::Tensor VocabParallelEmbeddingImpl::low_rank(const at::Tensor& tokens, const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor reduced = Summed(OwnEmbeddings(tokens, a.t(), first_), axis);
+  return torch::nn::functional::linear(reduced, axis.SharedParameter(b));
 }
 
 }  // namespace cohort::trainer

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "cohort/trainer/nn/adaptable_layer.h"
 #include "cohort/trainer/parallel/tensor/tensor_axis.h"
 #include "torch/arg.h"
 #include "torch/nn/cloneable.h"
@@ -27,7 +28,7 @@ struct VocabParallelEmbeddingOptions {
 at::Tensor OwnEmbeddings(const at::Tensor& tokens, const at::Tensor& weight, int64_t first,
                          std::optional<int64_t> padding_idx = std::nullopt);
 
-class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl> {
+class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbeddingImpl>, public nn::AdaptableLayer {
  public:
   // Rows start as torch's Embedding's, as one process would draw them if all ranks have the same torch::manual_seed.
   // Local. Throws c10::Error for a padding_idx outside of the vocabulary.
@@ -38,6 +39,10 @@ class VocabParallelEmbeddingImpl : public torch::nn::Cloneable<VocabParallelEmbe
   // rank's part of the sequence. Collective over the axis, as is backward; blocks. Throws DistributedError, and
   // c10::Error for a token outside of the vocabulary (on the CPU only; on a device its embedding is zero).
   at::Tensor forward(const at::Tensor& tokens);
+
+  nn::LayerForm adaptable_form() const override;
+  at::Tensor adaptable_weight() const override { return weight; }
+  at::Tensor low_rank(const at::Tensor& tokens, const at::Tensor& a, const at::Tensor& b) override;
 
   VocabParallelEmbeddingOptions options;
   TensorAxis axis;

@@ -88,11 +88,17 @@ std::string SafetensorsType(at::ScalarType type) {
   TORCH_CHECK(false, "a tensor of type ", type, " can't be kept in a checkpoint");
 }
 
-at::ScalarType TypeOfSafetensors(const std::string& name) {
+std::optional<at::ScalarType> FindSafetensorsType(const std::string& name) {
   for (const auto& [known, text] : kTypes) {
     if (name == text) return known;
   }
-  TORCH_CHECK(false, "a checkpoint has a tensor of unknown type ", name);
+  return std::nullopt;
+}
+
+at::ScalarType TypeOfSafetensors(const std::string& name) {
+  const auto type = FindSafetensorsType(name);
+  TORCH_CHECK(type.has_value(), "a checkpoint has a tensor of unknown type ", name);
+  return *type;
 }
 
 std::string Sha256(const void* data, size_t bytes) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,8 @@ struct WrittenFile {
 // "F32", "BF16", ...; throws c10::Error for types that the format has not.
 std::string SafetensorsType(at::ScalarType type);
 at::ScalarType TypeOfSafetensors(const std::string& name);
+// The same without an exception: none for an unknown name.
+std::optional<at::ScalarType> FindSafetensorsType(const std::string& name);
 
 enum class FilePlace {
   kInPartialFolder,  // a new file, complete when its folder is published

@@ -1,0 +1,157 @@
+// Adapters on several ranks: under DDP, FSDP and tensor parallelism they train as in one process that sees all batches.
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "cohort/trainer/adapter/lora.h"
+#include "cohort/trainer/adapter/lora_files.h"
+#include "cohort/trainer/nn/linear.h"
+#include "cohort/trainer/parallel/fsdp/fully_shard.h"
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/parallel/tensor/column_parallel_linear.h"
+#include "cohort/trainer/parallel/tensor/row_parallel_linear.h"
+#include "cohort/trainer/parallel/tensor/vocab_parallel_embedding.h"
+#include "cohort/trainer/state/checkpoint/safetensors_file.h"
+#include "tests/trainer/ranks.h"
+
+namespace cohort::trainer {
+namespace {
+
+struct Adaptable : torch::nn::Module {
+  Adaptable() {
+    up = register_module("up", nn::Linear(4, 6));
+    down = register_module("down", nn::Linear(6, 3));
+  }
+  at::Tensor forward(const at::Tensor& x) { return down(torch::tanh(up(x))); }
+  nn::Linear up{nullptr}, down{nullptr};
+};
+
+// r is below the number of ranks where there are more than two: some ranks then have no rows of A.
+LoraConfig Config() { return {.r = 2, .lora_alpha = 4}; }
+
+std::shared_ptr<Adaptable> Seeded() {
+  torch::manual_seed(3);
+  return std::make_shared<Adaptable>();
+}
+
+template <typename Forward>
+void Train(const Forward& forward, const Lora& lora, const std::function<at::Tensor(int)>& input) {
+  torch::optim::AdamW optimizer(lora.parameters(), torch::optim::AdamWOptions(0.05));
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    forward(input(step)).pow(2).mean().backward();
+    optimizer.step();
+  }
+}
+
+at::Tensor Mine(int step) { return InputOf(world->rank(), step); }
+at::Tensor All(int step) {
+  std::vector<at::Tensor> inputs;
+  for (int rank = 0; rank < world->size(); ++rank) inputs.push_back(InputOf(rank, step));
+  return torch::cat(inputs);
+}
+
+// The adapters after training in one process, by name.
+std::map<std::string, at::Tensor> Expected() {
+  const auto model = Seeded();
+  const Lora lora(*model, Config());
+  Train([&](const at::Tensor& x) { return model->forward(x); }, lora, All);
+  std::map<std::string, at::Tensor> parameters;
+  for (const auto& [name, parameter] : lora.named_parameters()) parameters.emplace(name, parameter.detach());
+  return parameters;
+}
+
+// Rank 0 makes a folder, and all ranks of the job learn its name.
+std::string SharedFolder() {
+  std::string name = testing::TempDir() + "lora_ranks.XXXXXX";
+  if (world->rank() == 0) {
+    EXPECT_NE(::mkdtemp(name.data()), nullptr);
+  }
+  EXPECT_TRUE(world->Broadcast(comm::Buffer(name.data(), static_cast<int64_t>(name.size())), 0).Wait().ok());
+  return name;
+}
+
+// Expects the files, which are put together from all ranks, to hold what one process would have trained.
+void ExpectSaved(const Lora& lora, const std::map<std::string, at::Tensor>& expected) {
+  const std::string folder = SharedFolder();
+  save_pretrained(lora, *world, folder);
+  const auto saved = ReadSafetensors(folder + "/adapter_model.safetensors");
+  EXPECT_EQ(saved.size(), expected.size());
+  for (const auto& [name, values] : expected) {
+    EXPECT_TRUE(torch::allclose(saved.at("base_model.model." + name), values, 1e-4, 1e-6)) << name;
+  }
+  EXPECT_TRUE(world->Barrier().Wait().ok());
+  if (world->rank() == 0) std::filesystem::remove_all(folder);
+}
+
+TEST(LoraRanks, TrainUnderDdpAsInOneProcess) {
+  const auto model = Seeded();
+  const Lora lora(*model, Config());
+  DistributedDataParallel<Adaptable> ddp(model, *world);
+  Train([&](const at::Tensor& x) { return ddp.forward(x); }, lora, Mine);
+  ExpectSaved(lora, Expected());
+}
+
+TEST(LoraRanks, TrainUnderFsdpAsInOneProcess) {
+  const auto model = Seeded();
+  const Lora lora(*model, Config());
+  FullyShardedDataParallel<Adaptable> fsdp(model, *world);
+  Train([&](const at::Tensor& x) { return fsdp.forward(x); }, lora, Mine);
+  ExpectSaved(lora, Expected());
+}
+
+// Sizes divide by no number of ranks but 1.
+struct SplitNet : torch::nn::Module {
+  explicit SplitNet(const TensorAxis& chosen) : axis(chosen) {
+    torch::manual_seed(3);
+    tokens = register_module("tokens", VocabParallelEmbedding(VocabParallelEmbeddingOptions(11, 6), axis));
+    up = register_module("up", ColumnParallelLinear(ColumnParallelLinearOptions(6, 7), axis));
+    down = register_module("down", RowParallelLinear(RowParallelLinearOptions(7, 5), axis));
+  }
+  at::Tensor forward(const at::Tensor& codes) {
+    axis.set_sequence_length(codes.size(0));
+    return down(torch::tanh(up(tokens(codes))));
+  }
+  TensorAxis axis;
+  VocabParallelEmbedding tokens{nullptr};
+  ColumnParallelLinear up{nullptr};
+  RowParallelLinear down{nullptr};
+};
+
+at::Tensor Codes(int step) { return torch::arange(7 * 3).add(step).remainder(11).view({7, 3}); }
+
+// Trains with a loss whose terms add up over the parts of the sequence.
+void TrainSplit(SplitNet& model, const Lora& lora) {
+  torch::optim::AdamW optimizer(lora.parameters(), torch::optim::AdamWOptions(0.05));
+  for (int step = 0; step < 3; ++step) {
+    optimizer.zero_grad();
+    model.forward(Codes(step)).pow(2).sum().backward();
+    optimizer.step();
+  }
+}
+
+void ExpectSplitAsInOneProcess(const TensorAxis& axis) {
+  const LoraConfig config{.r = 2, .lora_alpha = 4, .target_modules = {"tokens", "up", "down"}};
+  SplitNet whole((TensorAxis())), split(axis);
+  const Lora reference(whole, config);
+  TrainSplit(whole, reference);
+  std::map<std::string, at::Tensor> expected;
+  for (const auto& [name, parameter] : reference.named_parameters()) expected.emplace(name, parameter.detach());
+  Lora lora(split, config);
+  TrainSplit(split, lora);
+  ExpectSaved(lora, expected);
+  const at::Tensor unmerged = split.forward(Codes(9)).detach();
+  lora.merge();
+  EXPECT_TRUE(torch::allclose(split.forward(Codes(9)), unmerged, 1e-4, 1e-5));
+}
+
+TEST(LoraRanks, TrainUnderTensorParallelismAsInOneProcess) { ExpectSplitAsInOneProcess(TensorAxis(*world)); }
+TEST(LoraRanks, TrainUnderSequenceParallelismAsInOneProcess) {
+  ExpectSplitAsInOneProcess(TensorAxis(*world, {.sequence_parallel = true}));
+}
+
+}  // namespace
+}  // namespace cohort::trainer

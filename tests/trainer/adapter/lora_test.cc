@@ -1,0 +1,265 @@
+#include "cohort/trainer/adapter/lora.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "cohort/trainer/adapter/lora_files.h"
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/nn/embedding.h"
+#include "cohort/trainer/nn/linear.h"
+#include "cohort/trainer/state/checkpoint/safetensors_file.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "torch/torch.h"
+
+namespace cohort::trainer {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+template <typename LinearLayer, typename EmbeddingLayer>
+struct NetOf : torch::nn::Module {
+  NetOf() {
+    tokens = register_module("tokens", EmbeddingLayer(11, 6));
+    up = register_module("up", LinearLayer(6, 10));
+    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({10})));
+    down = register_module("down", LinearLayer(10, 4));
+  }
+  at::Tensor forward(const at::Tensor& codes) { return down(torch::tanh(norm(up(tokens(codes))))); }
+  EmbeddingLayer tokens{nullptr};
+  LinearLayer up{nullptr}, down{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+};
+using Net = NetOf<nn::Linear, nn::Embedding>;
+using TorchNet = NetOf<torch::nn::Linear, torch::nn::Embedding>;
+
+template <typename Model>
+std::shared_ptr<Model> Seeded() {
+  torch::manual_seed(7);
+  return std::make_shared<Model>();
+}
+
+at::Tensor Codes() { return torch::arange(22).remainder(11).view({2, 11}); }
+
+LoraConfig Everything() { return {.r = 3, .lora_alpha = 6, .target_modules = {"tokens", "up", "down"}}; }
+
+// Trains the adapters a little, so that none of their matrices is zero.
+template <typename Model>
+void Train(Model& model, Lora& lora, int steps = 3) {
+  torch::optim::AdamW optimizer(lora.parameters(), torch::optim::AdamWOptions(0.05));
+  for (int step = 0; step < steps; ++step) {
+    optimizer.zero_grad();
+    lora.refresh_weights();
+    model.forward(Codes()).pow(2).mean().backward();
+    optimizer.step();
+  }
+  lora.refresh_weights();
+}
+
+std::string What(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "nothing was thrown";
+}
+
+class Folder {
+ public:
+  Folder() {
+    std::string name = testing::TempDir() + "lora.XXXXXX";
+    path_ = ::mkdtemp(name.data());
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+TEST(Lora, LayersHaveTorchsInitialValues) {
+  const auto ours = Seeded<Net>();
+  const auto torchs = Seeded<TorchNet>();
+  const auto parameters = torchs->named_parameters();
+  ASSERT_EQ(ours->named_parameters().keys(), parameters.keys());
+  for (const auto& item : ours->named_parameters()) {
+    EXPECT_TRUE(torch::equal(item.value(), parameters[item.key()])) << item.key();
+  }
+  EXPECT_TRUE(torch::equal(ours->forward(Codes()), torchs->forward(Codes())));
+}
+
+TEST(Lora, NewAdaptersChangeNothing) {
+  const auto model = Seeded<Net>();
+  const at::Tensor before = model->forward(Codes());
+  const Lora lora(*model, Everything());
+  EXPECT_TRUE(torch::equal(model->forward(Codes()), before));
+  EXPECT_THAT(lora.adapted(), ElementsAre("tokens", "up", "down"));
+  EXPECT_THAT(lora.through_weights(), IsEmpty());
+}
+
+TEST(Lora, OnlyRTimesInPlusOutNumbersTrain) {
+  const auto model = Seeded<Net>();
+  const Lora lora(*model, Everything());
+  int64_t trained = 0;
+  for (const auto& parameter : model->parameters()) trained += parameter.requires_grad() ? parameter.numel() : 0;
+  EXPECT_EQ(trained, 3 * (11 + 6) + 3 * (6 + 10) + 3 * (10 + 4));
+  std::vector<std::string> names;
+  for (const auto& [name, parameter] : lora.named_parameters()) names.push_back(name);
+  EXPECT_THAT(names, ElementsAre("tokens.lora_embedding_A", "tokens.lora_embedding_B", "up.lora_A.weight",
+                                 "up.lora_B.weight", "down.lora_A.weight", "down.lora_B.weight"));
+}
+
+TEST(Lora, TheBaseKeepsItsBits) {
+  const auto model = Seeded<Net>();
+  const auto before = Seeded<Net>();
+  Lora lora(*model, Everything());
+  Train(*model, lora);
+  lora.merge();
+  lora.unmerge();
+  const auto now = model->named_parameters();
+  for (const auto& item : before->named_parameters()) EXPECT_TRUE(torch::equal(item.value(), now[item.key()]));
+}
+
+TEST(Lora, MergedEqualsUnmerged) {
+  for (const bool stabilised : {false, true}) {
+    const auto model = Seeded<Net>();
+    LoraConfig config = Everything();
+    config.use_rslora = stabilised;
+    Lora lora(*model, config);
+    const at::Tensor before = model->forward(Codes());
+    Train(*model, lora);
+    const at::Tensor unmerged = model->forward(Codes());
+    EXPECT_GT((unmerged - before).abs().max().item<double>(), 1e-3);
+    lora.merge();
+    EXPECT_LE((model->forward(Codes()) - unmerged).abs().max().item<double>(), 1e-5);
+    lora.unmerge();
+    EXPECT_TRUE(torch::equal(model->forward(Codes()), unmerged));
+  }
+}
+
+// Each layer computes the formula of the paper.
+TEST(Lora, GradientsAreThoseOfTheFormula) {
+  const auto model = Seeded<Net>();
+  Lora lora(*model, {.r = 2, .lora_alpha = 5, .target_modules = {"up"}});
+  Train(*model, lora);
+  const auto parameters = model->named_parameters();
+  const at::Tensor a = parameters["up.lora_A.weight"], b = parameters["up.lora_B.weight"];
+  const at::Tensor weight = parameters["up.weight"].detach() + torch::matmul(b, a) * 2.5;
+  const at::Tensor x = model->tokens(Codes());
+  const at::Tensor hidden = torch::tanh(model->norm(torch::nn::functional::linear(x, weight, model->up->bias)));
+  const auto expected = torch::autograd::grad({model->down(hidden).pow(2).mean()}, {a, b});
+  const auto got = torch::autograd::grad({model->forward(Codes()).pow(2).mean()}, {a, b});
+  for (size_t i = 0; i < 2; ++i) EXPECT_TRUE(torch::allclose(got[i], expected[i], 1e-4, 1e-7));
+}
+
+TEST(Lora, TorchsOwnLayersTrainThroughTheirWeights) {
+  const auto ours = Seeded<Net>();
+  const auto torchs = Seeded<TorchNet>();
+  Lora lora(*ours, Everything()), other(*torchs, Everything());
+  EXPECT_THAT(other.through_weights(), ElementsAre("tokens", "up", "down"));
+  Train(*ours, lora);
+  Train(*torchs, other);
+  EXPECT_TRUE(torch::allclose(ours->forward(Codes()), torchs->forward(Codes()), 1e-4, 1e-5));
+  const auto expected = lora.named_parameters(), got = other.named_parameters();
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(got[i].second, expected[i].second, 1e-3, 1e-5)) << got[i].first;
+  }
+  EXPECT_TRUE(torch::equal(torchs->named_parameters()["up.weight"], Seeded<TorchNet>()->up->weight));
+  const at::Tensor unmerged = torchs->forward(Codes());
+  other.merge();
+  EXPECT_LE((torchs->forward(Codes()) - unmerged).abs().max().item<double>(), 1e-5);
+}
+
+TEST(Lora, DropoutIsOfTrainingOnly) {
+  const auto model = Seeded<Net>();
+  LoraConfig config{.r = 3, .lora_dropout = 0.5, .target_modules = {"all-linear"}};
+  Lora lora(*model, config);
+  Train(*model, lora);
+  EXPECT_FALSE(torch::equal(model->forward(Codes()), model->forward(Codes())));
+  model->eval();
+  EXPECT_TRUE(torch::equal(model->forward(Codes()), model->forward(Codes())));
+}
+
+TEST(Lora, FloatAdaptersServeABf16Base) {
+  const auto model = Seeded<Net>();
+  model->to(at::kBFloat16);
+  Lora lora(*model, Everything());
+  Train(*model, lora);
+  EXPECT_EQ(model->forward(Codes()).scalar_type(), at::kBFloat16);
+  EXPECT_EQ(lora.parameters().front().scalar_type(), at::kFloat);
+}
+
+TEST(Lora, RefusesWhatItCannotAdaptAndChangesNothing) {
+  const auto model = Seeded<Net>();
+  const auto refused = [&](LoraConfig config) { return What([&] { Lora lora(*model, std::move(config)); }); };
+  EXPECT_THAT(refused({.target_modules = {"up", "middle"}}), HasSubstr("no layer of the model is named middle"));
+  EXPECT_THAT(refused({.target_modules = {"up", "middle"}}), HasSubstr("tokens, up, down"));
+  EXPECT_THAT(refused({.target_modules = {"norm"}}), HasSubstr("neither a linear layer nor an embedding"));
+  EXPECT_THAT(refused({.r = 0}), HasSubstr("r must be positive"));
+  EXPECT_THAT(refused({.lora_alpha = std::nan("")}), HasSubstr("finite"));
+  EXPECT_THAT(refused({.lora_dropout = 1}), HasSubstr("[0, 1)"));
+  EXPECT_THAT(refused({.target_modules = {}}), HasSubstr("empty"));
+  for (const auto& parameter : model->parameters()) EXPECT_TRUE(parameter.requires_grad());
+  const Lora lora(*model, {.target_modules = {"up"}});
+  EXPECT_THAT(refused({.target_modules = {"up"}}), HasSubstr("has an adapter already"));
+  const auto torchs = Seeded<TorchNet>();
+  EXPECT_THAT(What([&] { Lora other(*torchs, {.lora_dropout = 0.1}); }), HasSubstr("takes no lora_dropout"));
+}
+
+TEST(Lora, FilesBringTheAdaptersBack) {
+  const Folder folder;
+  const std::string directory = folder.path() + "/deep/adapter";
+  const auto model = Seeded<Net>();
+  Lora lora(*model, Everything());
+  Train(*model, lora);
+  save_pretrained(lora, directory);
+  const auto tensors = ReadSafetensors(directory + "/adapter_model.safetensors");
+  EXPECT_EQ(tensors.size(), 6u);
+  EXPECT_TRUE(
+      torch::equal(tensors.at("base_model.model.up.lora_A.weight"), model->named_parameters()["up.lora_A.weight"]));
+  const LoraConfig config = ReadLoraConfig(directory);
+  EXPECT_EQ(config.r, 3);
+  EXPECT_EQ(config.lora_alpha, 6);
+  EXPECT_THAT(config.target_modules, ElementsAre("tokens", "up", "down"));
+  const auto other = Seeded<Net>();
+  Lora read(*other, config);
+  load_adapter(read, directory);
+  EXPECT_TRUE(torch::equal(other->forward(Codes()), model->forward(Codes())));
+}
+
+TEST(Lora, RefusesOtherAdaptersAndChangesNothing) {
+  const Folder folder;
+  const std::string directory = folder.path() + "/adapter", file = directory + "/adapter_config.json";
+  const auto model = Seeded<Net>();
+  Lora lora(*model, Everything());
+  save_pretrained(lora, directory);
+  const auto other = Seeded<Net>();
+  Lora few(*other, {.r = 3, .lora_alpha = 6, .target_modules = {"up"}});
+  const at::Tensor before = few.parameters().front().clone();
+  EXPECT_THAT(What([&] { load_adapter(few, directory); }), HasSubstr("has 6 matrices"));
+  const auto third = Seeded<Net>();
+  Lora wide(*third, {.r = 4, .target_modules = {"tokens", "up", "down"}});
+  EXPECT_THAT(What([&] { load_adapter(wide, directory); }), HasSubstr("has r 3"));
+  EXPECT_TRUE(torch::equal(few.parameters().front(), before));
+  EXPECT_THAT(What([&] { load_adapter(few, folder.path() + "/none"); }), HasSubstr("adapter_config.json"));
+  for (const auto& [text, why] :
+       std::map<std::string, std::string>{{"{", "no JSON object"},
+                                          {R"({"r": "x"})", "r is of another kind"},
+                                          {R"({"r": -1})", "r is not positive"},
+                                          {R"({"peft_type": "IA3"})", "another method"},
+                                          {R"({"use_dora": true})", "use_dora is not supported"},
+                                          {R"({"bias": "all"})", "trained biases"},
+                                          {R"({"rank_pattern": {"up": 4}})", "rank_pattern is not supported"},
+                                          {std::string(100000, '['), "nested too deep"}}) {
+    std::ofstream(file) << text;
+    EXPECT_THAT(What([&] { load_adapter(lora, directory); }), HasSubstr(why)) << text.substr(0, 40);
+  }
+}
+
+}  // namespace
+}  // namespace cohort::trainer

@@ -1,0 +1,42 @@
+#include "cohort/trainer/nn/linear.h"
+
+#include <cmath>
+
+#include "torch/torch.h"
+
+namespace cohort::trainer::nn {
+
+LinearImpl::LinearImpl(const LinearOptions& chosen) : options(chosen) { reset(); }
+
+void LinearImpl::reset() {
+  weight = register_parameter("weight", torch::empty({options.out_features(), options.in_features()}));
+  bias = options.bias() ? register_parameter("bias", torch::empty({options.out_features()}))
+                        : register_parameter("bias", {}, /*requires_grad=*/false);
+  reset_parameters();
+}
+
+void LinearImpl::reset_parameters() {
+  torch::nn::init::kaiming_uniform_(weight, std::sqrt(5));
+  if (!bias.defined()) return;
+  const double bound = 1 / std::sqrt(static_cast<double>(options.in_features()));
+  torch::nn::init::uniform_(bias, -bound, bound);
+}
+
+void LinearImpl::pretty_print(std::ostream& stream) const {
+  stream << std::boolalpha << "cohort::trainer::nn::Linear(in_features=" << options.in_features()
+         << ", out_features=" << options.out_features() << ", bias=" << options.bias() << ")";
+}
+
+at::Tensor LinearImpl::forward(const at::Tensor& input) {
+  return WithAdapter(torch::nn::functional::linear(input, weight, bias), input);
+}
+
+at::Tensor LinearImpl::low_rank(const at::Tensor& input, const at::Tensor& a, const at::Tensor& b) {
+  return torch::nn::functional::linear(torch::nn::functional::linear(input, a), b);
+}
+
+LayerForm LinearImpl::adaptable_form() const {
+  return {.kind = LayerKind::kLinear, .in_features = options.in_features(), .out_features = options.out_features()};
+}
+
+}  // namespace cohort::trainer::nn
