@@ -7,9 +7,10 @@
 //
 // A layer has r * (in + out) trainable numbers, and only these have gradients and optimizer state.
 //
-// Layers: nn::Linear and nn::Embedding, and the column parallel, row parallel, vocabulary parallel and TorchShard
-// layers have a place for an adapter. torch::nn::Linear has none: such a layer trains through its weight, which is made
-// anew before each forward pass (refresh_weights). Names and files are those of PEFT (huggingface/peft).
+// Layers: nn::Linear, nn::Embedding, ColumnParallelLinear, RowParallelLinear and VocabParallelEmbedding have a place
+// for an adapter. torch::nn::Linear has none: such a layer trains through its weight, which is made again before each
+// forward pass (refresh_weights). TorchShard's layers take no adapter. Names and files are those of PEFT
+// (huggingface/peft).
 #pragma once
 
 #include <memory>
@@ -45,7 +46,7 @@ class Lora {
   // The same with their names in the model, "block0.qkv.lora_A.weight".
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
 
-  // Makes the weights of torch's own layers anew: W + scale * B A, with a gradient for A and B. Call it before each
+  // Makes the weights of torch's own layers again: W + scale * B A, with a gradient for A and B. Call it before each
   // forward pass if through_weights() has any. They take one weight of memory each, and as much for its gradient. Such
   // layers take no lora_dropout and no sharding.
   void refresh_weights();
