@@ -63,7 +63,7 @@ struct Deadlock {
 // all-gather, reduce-scatter, all-to-all or barrier, for the root of a broadcast or scatter, as root of a reduce or
 // gather for all. A sender waits for its receiver where the message is too long to be buffered or, on one node, where
 // the receiver has nothing left to receive from it; the caller makes sure that both have looked at everything since.
-// What other calls depend on is not known here, and where a rank's box may have forgotten a call it is taken to have
+// The needs of other calls are not known here, and where a rank's box may have forgotten a call it is taken to have
 // made it: such ranks are in no deadlock. Linear in ranks, calls and the absent members of each call.
 std::vector<Deadlock> FindDeadlocks(std::span<const RankWait> ranks, const GroupMembers& members);
 

@@ -18,7 +18,7 @@
 namespace cohort::trainer {
 
 // How an activation lies in the whole. Dimension `batch_dim` counts rows of the batch, and random_place() says which.
-// Of dimension `cut_dim` this rank has the places from `begin` on, of `whole`. -1: no such dimension.
+// Dimension `cut_dim` has `whole` places, and this rank those from `begin` on. -1: no such dimension.
 struct ActivationPart {
   int64_t batch_dim = 0;
   int64_t cut_dim = -1;
