@@ -106,7 +106,14 @@ Statistics RunPair(const std::function<void(Side&)>& body) {
     auto attached = runtime::Segment::Attach(dup((*segment)->fd()), rank);
     if (!attached.ok()) Die(attached.status().ToString());
     Side side(rank, *shared, **attached);
+    measure::FlagPingPong flags(&shared->flags, rank);
+    const double before = flags.Measure();
     body(side);
+    const double after = flags.Measure();
+    if (rank == 0) {
+      shared->flag_before_ns = before;
+      shared->flag_after_ns = after;
+    }
     _exit(0);
   }
   for (int left = 2; left > 0; --left) {  // whichever ends first: the other may wait for it
@@ -120,19 +127,25 @@ Statistics RunPair(const std::function<void(Side&)>& body) {
     times.push_back(static_cast<double>(std::max(shared->sides[0].ticks[i], shared->sides[1].ticks[i])) *
                     NanosecondsPerTick());
   }
+  const double before = shared->flag_before_ns;
+  const double after = shared->flag_after_ns;
   munmap(memory, sizeof(SharedState));
   if (times.empty()) Die("nothing was measured");
   std::sort(times.begin(), times.end());
-  return {times.front(), times[times.size() / 2], times[times.size() * 99 / 100]};
+  return {times.front(), times[times.size() / 2], times[times.size() * 99 / 100], before, after};
 }
 
 void PrintHeader(const std::string& title) {
-  std::printf("\n%-34s %10s %10s %10s %10s\n", title.c_str(), "bytes", "min ns", "median ns", "p99 ns");
+  std::printf("\n%-34s %10s %10s %10s %10s  %s\n", title.c_str(), "bytes", "min ns", "median ns", "p99 ns",
+              "flag ns before, after");
 }
 
 void PrintRow(const std::string& what, size_t bytes, const Statistics& statistics) {
-  std::printf("%-34s %10zu %10.0f %10.0f %10.0f\n", what.c_str(), bytes, statistics.minimum, statistics.median,
-              statistics.p99);
+  const double before = statistics.flag_before_ns;
+  const double after = statistics.flag_after_ns;
+  const std::string placement(measure::PlacementOf(before, after));
+  std::printf("%-34s %10zu %10.0f %10.0f %10.0f  %4.0f %4.0f %s\n", what.c_str(), bytes, statistics.minimum,
+              statistics.median, statistics.p99, before, after, placement.c_str());
   tools::FlushOutput("shm_bench");
 }
 

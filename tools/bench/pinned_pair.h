@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cohort/runtime/segment/segment.h"
+#include "tools/measure/flag_ping_pong.h"
 
 namespace cohort::bench {
 
@@ -21,6 +22,10 @@ struct SharedState {
     uint64_t ticks[kMostSamples];  // of each timed call
   };
   Side sides[2];
+
+  measure::FlagMemory flags;
+  double flag_before_ns;  // one way, measured before and after the body
+  double flag_after_ns;
 
   // A little key-value store: entries are written once.
   struct Entry {
@@ -41,6 +46,8 @@ struct Statistics {
   double minimum = 0;
   double median = 0;
   double p99 = 0;
+  double flag_before_ns = 0;  // one-way latency of a flag right before and after: the placement of the CPUs
+  double flag_after_ns = 0;
 };
 
 // One of the two processes.

@@ -1,0 +1,36 @@
+#include "tools/measure/flag_ping_pong.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <thread>
+
+namespace cohort::measure {
+namespace {
+
+TEST(FlagPingPong, BothSidesMeasureAsOftenAsTheyLike) {
+  const auto memory = std::make_unique<FlagMemory>();
+  double other_ns[2] = {};
+  std::thread other([&] {
+    FlagPingPong side(memory.get(), 1);
+    for (double& ns : other_ns) ns = side.Measure();
+  });
+  FlagPingPong side(memory.get(), 0);
+  for (int i = 0; i < 2; ++i) {
+    const double ns = side.Measure();
+    EXPECT_GT(ns, 0);
+  }
+  other.join();
+  EXPECT_GT(other_ns[0], 0);
+  EXPECT_GT(other_ns[1], 0);
+}
+
+TEST(FlagPingPong, NamesPlacements) {
+  EXPECT_EQ(PlacementOf(15, 47), "near");
+  EXPECT_EQ(PlacementOf(160, 155), "far");
+  EXPECT_EQ(PlacementOf(45, 158), "moved");
+  EXPECT_EQ(PlacementOf(158, 45), "moved");
+}
+
+}  // namespace
+}  // namespace cohort::measure

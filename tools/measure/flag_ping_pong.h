@@ -1,0 +1,39 @@
+// The one-way latency of a flag between two CPUs. It says how the CPUs are placed, on which every latency of shared
+// memory depends: hypervisors move virtual CPUs between caches while a benchmark runs. Latencies compare only where the
+// flags' latencies are alike.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string_view>
+
+namespace cohort::measure {
+
+// Memory that both sides map, all zeros at first.
+struct FlagMemory {
+  struct alignas(128) Line {
+    std::atomic<uint64_t> round;
+  };
+  Line lines[2];
+};
+
+// One of the two sides, each a thread of its own. Both call Measure equally often.
+class FlagPingPong {
+ public:
+  // `side` is 0 or 1.
+  FlagPingPong(FlagMemory* memory, int side) : memory_(memory), side_(side) {}
+  // Half of the median round trip, in nanoseconds. Blocks until the other side has called it too; takes some 200 us
+  // then, more where the sides share a CPU.
+  double Measure();
+
+ private:
+  FlagMemory* memory_;
+  int side_;
+  uint64_t round_ = 0;
+};
+
+// "near": the CPUs share a cache; "far": they do not; "moved": one of the two latencies, measured before and after a
+// point, is near and the other is far.
+std::string_view PlacementOf(double before_ns, double after_ns);
+
+}  // namespace cohort::measure
