@@ -17,8 +17,8 @@ constexpr std::chrono::milliseconds kLetGoLimit(200);
 
 }  // namespace
 
-LinkState::LinkState(const LinkKey& key, int self, Peer* peer, Worker* worker, BufferPool* buffers, PeerKeeper* keeper,
-                     size_t* pending_operations)
+LinkState::LinkState(const LinkKey& key, int self, Peer* peer, Worker* worker, net::BufferPool* buffers,
+                     PeerKeeper* keeper, size_t* pending_operations)
     : key_(key),
       self_(self),
       peer_(peer),
@@ -410,7 +410,7 @@ void LinkState::DeliverNow(RecvOperation& operation, const void* data, uint64_t 
     std::memcpy(operation.data + offset, data, bytes);
     return;
   }
-  BufferPool::Block aligned;
+  net::BufferPool::Block aligned;
   if (reinterpret_cast<uintptr_t>(data) % operation.element_bytes != 0) {
     aligned = buffers_->Get(bytes);
     std::memcpy(aligned.data.get(), data, bytes);

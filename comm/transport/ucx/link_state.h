@@ -13,8 +13,8 @@
 #include <list>
 #include <memory>
 
+#include "cohort/comm/net/buffer_pool.h"
 #include "cohort/comm/transport/transport.h"
-#include "cohort/comm/transport/ucx/buffer_pool.h"
 #include "cohort/comm/transport/ucx/peer.h"
 #include "cohort/comm/transport/ucx/posted.h"
 #include "cohort/comm/transport/ucx/wire.h"
@@ -40,7 +40,7 @@ struct LinkKeyHash {
 
 class LinkState {
  public:
-  LinkState(const LinkKey& key, int self, Peer* peer, Worker* worker, BufferPool* buffers, PeerKeeper* keeper,
+  LinkState(const LinkKey& key, int self, Peer* peer, Worker* worker, net::BufferPool* buffers, PeerKeeper* keeper,
             size_t* pending_operations);
   ~LinkState();  // Abandon() must have been called, or nothing be under way
   LinkState(const LinkState&) = delete;
@@ -69,8 +69,8 @@ class LinkState {
   using Stage = PostedRecv::Stage;
   struct Arrival {
     MessageHeader header;
-    void* descriptor = nullptr;  // of an announced piece
-    BufferPool::Block copy;      // of a short message
+    void* descriptor = nullptr;   // of an announced piece
+    net::BufferPool::Block copy;  // of a short message
   };
   enum class Delivery { kDone, kNoRoom, kRefused };
 
@@ -107,7 +107,7 @@ class LinkState {
   Peer* const peer_;
   Worker* const worker_;
   const WireLimits limits_;
-  BufferPool* const buffers_;
+  net::BufferPool* const buffers_;
   PeerKeeper* const keeper_;
   size_t* const pending_operations_;  // of all links: posted and not handed back
   bool abandoned_ = false;

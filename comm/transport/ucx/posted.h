@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cohort/comm/net/buffer_pool.h"
 #include "cohort/comm/transport/transport.h"
-#include "cohort/comm/transport/ucx/buffer_pool.h"
 #include "cohort/comm/transport/ucx/worker.h"
 
 namespace cohort::comm::ucx {
@@ -34,7 +34,7 @@ struct PostedSend : Posted {
 };
 struct PostedRecv : Posted {
   struct Stage {
-    BufferPool::Block block;
+    net::BufferPool::Block block;
     uint64_t offset = 0;
     uint64_t bytes = 0;
     enum { kFree, kFilling, kFull } state = kFree;

@@ -1,13 +1,6 @@
 #include "cohort/comm/transport/ucx/session.h"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
-#include <openssl/rand.h>
-
 #include <algorithm>
-#include <bit>
-#include <cstring>
 
 #include "cohort/runtime/base/status_macros.h"
 
@@ -17,35 +10,10 @@ namespace {
 // Comes first in what is published: another version of the wire publishes another word.
 constexpr std::string_view kPublishedFormat = "cohort-ucx-2";
 
-// Fields are preceded by their lengths, so that no two lists of fields give the same text.
-void Append(std::string* text, std::string_view field) {
-  *text += std::to_string(field.size()) + ":";
-  *text += field;
-}
-
-std::string_view AsText(const Nonce& nonce) { return {reinterpret_cast<const char*>(nonce.data()), nonce.size()}; }
-
-absl::StatusOr<std::array<uint8_t, 32>> Mac(std::string_view purpose, const SessionTerms& terms) {
-  std::string text;
-  Append(&text, kPublishedFormat);
-  Append(&text, purpose);
-  Append(&text, terms.job_id);
-  Append(&text, std::to_string(terms.epoch));
-  Append(&text, std::to_string(terms.from));
-  Append(&text, std::to_string(terms.to));
-  Append(&text, AsText(terms.from_nonce));
-  Append(&text, AsText(terms.to_nonce));
-  Append(&text, terms.configuration);
-  std::array<uint8_t, EVP_MAX_MD_SIZE> digest;
-  unsigned length = 0;
-  std::array<uint8_t, 32> mac;
-  if (HMAC(EVP_sha256(), terms.secret.data(), static_cast<int>(terms.secret.size()),
-           reinterpret_cast<const uint8_t*>(text.data()), text.size(), digest.data(), &length) == nullptr ||
-      length != mac.size()) {
-    return absl::InternalError("OpenSSL could not compute HMAC-SHA256, which authenticates messages between nodes");
-  }
-  std::copy_n(digest.begin(), mac.size(), mac.begin());
-  return mac;
+absl::StatusOr<net::Mac> MacOf(std::string_view purpose, const SessionTerms& terms) {
+  return net::HmacOf(terms.secret, {kPublishedFormat, purpose, terms.job_id, std::to_string(terms.epoch),
+                                    std::to_string(terms.from), std::to_string(terms.to), net::AsText(terms.from_nonce),
+                                    net::AsText(terms.to_nonce), terms.configuration});
 }
 
 // Takes the word up to the next space off the front of `text`.
@@ -56,50 +24,18 @@ std::string_view TakeWord(std::string_view* text) {
   return word;
 }
 
-struct SipState {
-  uint64_t v0, v1, v2, v3;
-
-  void Rounds(int count) {
-    for (int i = 0; i < count; ++i) {
-      v0 += v1;
-      v1 = std::rotl(v1, 13) ^ v0;
-      v0 = std::rotl(v0, 32);
-      v2 += v3;
-      v3 = std::rotl(v3, 16) ^ v2;
-      v0 += v3;
-      v3 = std::rotl(v3, 21) ^ v0;
-      v2 += v1;
-      v1 = std::rotl(v1, 17) ^ v2;
-      v2 = std::rotl(v2, 32);
-    }
-  }
-  void Absorb(uint64_t word) {
-    v3 ^= word;
-    Rounds(2);
-    v0 ^= word;
-  }
-};
-
 }  // namespace
-
-absl::StatusOr<Nonce> MakeNonce() {
-  Nonce nonce;
-  if (RAND_bytes(nonce.data(), static_cast<int>(nonce.size())) != 1) {
-    return absl::InternalError("OpenSSL has no random bytes, which connections between nodes need");
-  }
-  return nonce;
-}
 
 absl::StatusOr<Hello> MakeHello(const SessionTerms& terms) {
   Hello hello;
   hello.from = terms.from;
   hello.nonce = terms.from_nonce;
-  COHORT_ASSIGN_OR_RETURN(hello.proof, Mac("hello", terms));
+  COHORT_ASSIGN_OR_RETURN(hello.proof, MacOf("hello", terms));
   return hello;
 }
 
 absl::StatusOr<SessionKey> MakeSessionKey(const SessionTerms& terms) {
-  COHORT_ASSIGN_OR_RETURN(const auto mac, Mac("session", terms));
+  COHORT_ASSIGN_OR_RETURN(const auto mac, MacOf("session", terms));
   SessionKey key;
   std::copy_n(mac.begin(), key.size(), key.begin());
   return key;
@@ -108,30 +44,7 @@ absl::StatusOr<SessionKey> MakeSessionKey(const SessionTerms& terms) {
 bool HelloIsRight(const Hello& hello, const SessionTerms& terms) {
   const absl::StatusOr<Hello> right = MakeHello(terms);
   return right.ok() && hello.magic == kHelloMagic && hello.from == terms.from && hello.nonce == terms.from_nonce &&
-         CRYPTO_memcmp(hello.proof.data(), right->proof.data(), hello.proof.size()) == 0;
-}
-
-uint64_t SipHash(const SessionKey& key, const void* data, size_t bytes) {
-  uint64_t k0 = 0, k1 = 0;
-  std::memcpy(&k0, key.data(), 8);
-  std::memcpy(&k1, key.data() + 8, 8);
-  // "somepseudorandomlygeneratedbytes", the constant of the definition.
-  SipState state = {k0 ^ 0x736f6d6570736575u, k1 ^ 0x646f72616e646f6du, k0 ^ 0x6c7967656e657261u,
-                    k1 ^ 0x7465646279746573u};
-  const auto* from = static_cast<const std::byte*>(data);
-  size_t left = bytes;
-  for (; left >= 8; left -= 8, from += 8) {
-    uint64_t word = 0;
-    std::memcpy(&word, from, 8);
-    state.Absorb(word);
-  }
-  uint64_t last = uint64_t{bytes} << 56;
-  uint64_t tail = 0;
-  std::memcpy(&tail, from, left);
-  state.Absorb(last | tail);
-  state.v2 ^= 0xff;
-  state.Rounds(4);
-  return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
+         net::SameMac(hello.proof, right->proof);
 }
 
 std::string ToText(const Published& published) {

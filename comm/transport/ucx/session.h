@@ -12,7 +12,6 @@
 // two directions of a pair are two sessions.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -20,14 +19,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cohort/comm/net/keyed_hash.h"
 
 namespace cohort::comm::ucx {
 
-using Nonce = std::array<uint8_t, 16>;
-using SessionKey = std::array<uint8_t, 16>;
-
-// 16 random bytes. kInternal when OpenSSL has none.
-absl::StatusOr<Nonce> MakeNonce();
+using net::Nonce;
+using net::SessionKey;
 
 // The first message of one process to another. Host byte order; both ends are little-endian.
 inline constexpr uint32_t kHelloMagic = 0x32484f43;  // "COH2"
@@ -35,7 +32,7 @@ struct Hello {
   uint32_t magic = kHelloMagic;
   int32_t from = 0;  // world rank
   Nonce nonce = {};  // of the sender
-  std::array<uint8_t, 32> proof = {};
+  net::Mac proof = {};
 };
 static_assert(sizeof(Hello) == 56 && std::is_trivially_copyable_v<Hello>);
 
@@ -55,9 +52,6 @@ absl::StatusOr<Hello> MakeHello(const SessionTerms& terms);
 absl::StatusOr<SessionKey> MakeSessionKey(const SessionTerms& terms);
 // Whether `hello` is the one that `terms` make. In a time that does not depend on where they differ.
 bool HelloIsRight(const Hello& hello, const SessionTerms& terms);
-
-// SipHash-2-4 (Aumasson and Bernstein, 2012): a message authentication code for short messages, 40 ns for a header.
-uint64_t SipHash(const SessionKey& key, const void* data, size_t bytes);
 
 // The values that a rank publishes about itself in the job's store.
 struct Published {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "cohort/comm/transport/ucx/buffer_pool.h"
+#include "cohort/comm/net/buffer_pool.h"
 #include "cohort/comm/transport/ucx/ucp_api.h"
 #include "cohort/comm/transport/ucx/wire.h"
 
@@ -24,8 +24,8 @@ struct Transfer {
   void* owner = nullptr;
   size_t index = 0;  // the owner's own note
   // Holds the data if they are not in the user's memory; goes back to `pool` at the end.
-  BufferPool::Block copy;
-  BufferPool* pool = nullptr;
+  net::BufferPool::Block copy;
+  net::BufferPool* pool = nullptr;
 
   class Transfers* all = nullptr;
   Transfer* next = nullptr;

@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "cohort/comm/transport/ucx/address_book.h"
-#include "cohort/comm/transport/ucx/buffer_pool.h"
+#include "cohort/comm/net/address_book.h"
+#include "cohort/comm/net/buffer_pool.h"
+#include "cohort/comm/net/net_interface.h"
 #include "cohort/comm/transport/ucx/link_state.h"
-#include "cohort/comm/transport/ucx/net_interface.h"
 #include "cohort/comm/transport/ucx/peer.h"
 #include "cohort/comm/transport/ucx/session.h"
 #include "cohort/comm/transport/ucx/wire.h"
@@ -61,7 +61,7 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   UcxTransport(const runtime::Identity& identity, runtime::KeyValueStore* store)
       : identity_(identity),
         peers_(static_cast<size_t>(identity.world_size)),
-        book_(store, identity.epoch, [this] { worker_->Signal(); }) {}
+        book_(store, "ucx", identity.epoch, [this] { worker_->Signal(); }) {}
   ~UcxTransport() override;
 
   absl::Status Init(const UcxOptions& options, std::string* description);
@@ -106,7 +106,7 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   std::string configuration_;
   std::string interface_;  // for people
   std::unique_ptr<Worker> worker_;
-  BufferPool buffers_;
+  net::BufferPool buffers_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by world rank
   std::vector<Peer*> to_close_;
   size_t looking_up_ = 0;
@@ -118,7 +118,7 @@ class UcxTransport : public Transport, public MessageSink, public PeerKeeper {
   std::deque<LinkKey> closed_order_;
   std::chrono::steady_clock::time_point drain_end_;     // of the present series of drains
   std::chrono::steady_clock::time_point drains_until_;  // one that begins later begins a new series
-  AddressBook book_;                                    // last: its thread signals the worker
+  net::AddressBook book_;                               // last: its thread signals the worker
 };
 
 UcxLink::~UcxLink() { transport_->Release(state_); }
@@ -132,14 +132,14 @@ absl::Status UcxTransport::Init(const UcxOptions& options, std::string* descript
   worker_options.port_range = options.port_range;
   worker_options.set_variables = options.set_variables;
   if (!identity_.data_interface_ip.empty()) {
-    COHORT_ASSIGN_OR_RETURN(worker_options.interface, InterfaceOf(identity_.data_interface_ip));
+    COHORT_ASSIGN_OR_RETURN(worker_options.interface, net::InterfaceOf(identity_.data_interface_ip));
   }
-  worker_options.rdma_devices = RdmaDevicesOf(worker_options.interface);
+  worker_options.rdma_devices = net::RdmaDevicesOf(worker_options.interface);
   COHORT_ASSIGN_OR_RETURN(worker_, Worker::Create(worker_options, this));
   any_version_ = options.any_version;
   interface_ = worker_options.interface.empty() ? "all interfaces" : worker_options.interface;
   configuration_ = ConfigurationOf(worker_->limits());
-  COHORT_ASSIGN_OR_RETURN(nonce_, MakeNonce());
+  COHORT_ASSIGN_OR_RETURN(nonce_, net::MakeNonce());
   if (description != nullptr) *description = Describe(worker_options);
   return book_.Publish(identity_.rank, ToText({UcxVersion(), configuration_, nonce_, worker_->address()}));
 }
@@ -358,8 +358,8 @@ void UcxTransport::WantConnection(Peer& peer) {
 }
 
 bool UcxTransport::TakeAnswers() {
-  std::vector<AddressBook::Answer> answers = book_.Take();
-  for (AddressBook::Answer& answer : answers) {
+  std::vector<net::AddressBook::Answer> answers = book_.Take();
+  for (net::AddressBook::Answer& answer : answers) {
     Peer& peer = *peers_[static_cast<size_t>(answer.world_rank)];
     if (peer.state != PeerState::kLookingUp) continue;
     --looking_up_;

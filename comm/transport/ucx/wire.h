@@ -66,7 +66,7 @@ static_assert(sizeof(MessageHeader) == 80 && std::is_trivially_copyable_v<Messag
 // Proves that the holder of `key` has made this header: whoever only reads the network can't make another, and one that
 // is repeated has a sequence number that was there before. The data is not covered.
 inline uint64_t TagOf(const SessionKey& key, const MessageHeader& header) {
-  return SipHash(key, &header, offsetof(MessageHeader, tag));
+  return net::SipHash(key, &header, offsetof(MessageHeader, tag));
 }
 
 struct ParsedHeader {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cohort/comm/communicator.h"
-#include "cohort/comm/transport/ucx/net_interface.h"
+#include "cohort/comm/net/net_interface.h"
 #include "cohort/comm/transport/ucx/ucx_transport.h"
 #include "tests/support/linked_namespaces.h"
 #include "tests/support/process_cluster.h"
@@ -144,7 +144,7 @@ class OwnStore : public runtime::KeyValueStore {
 
 TEST_F(UcxNamespaces, TheInterfaceOfTheAddressIsChosenAndNamedThoughThereIsADecoy) {
   ExpectAllRight([](ProcessRank& self) -> std::string {
-    const auto decoy = ucx::InterfaceOf("10.99.0." + std::to_string(self.rank + 1));
+    const auto decoy = net::InterfaceOf("10.99.0." + std::to_string(self.rank + 1));
     if (!decoy.ok() || *decoy != "decoy0") return "there is no decoy";
     runtime::Identity identity = self.runtime->identity();
     identity.data_interface_ip = LinkedNamespaces::AddressOf(self.rank);

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -27,16 +26,6 @@ SessionTerms SomeTerms() {
   terms.to_nonce.fill(2);
   terms.configuration = "c";
   return terms;
-}
-
-TEST(UcxSession, SipHashGivesTheVectorsOfItsAuthors) {
-  SessionKey key;
-  std::iota(key.begin(), key.end(), uint8_t{0});
-  std::vector<uint8_t> input(64);
-  std::iota(input.begin(), input.end(), uint8_t{0});
-  EXPECT_EQ(SipHash(key, input.data(), 0), 0x726fdb47dd0e0e31u);
-  EXPECT_EQ(SipHash(key, input.data(), 8), 0x93f5f5799a932462u);
-  EXPECT_EQ(SipHash(key, input.data(), 15), 0xa129ca6149be45e5u);
 }
 
 TEST(UcxSession, ProofsAndKeysDifferWithEverythingTheyStandFor) {
@@ -68,8 +57,8 @@ TEST(UcxSession, AHelloIsWorthlessToALaterProcess) {
   const SessionTerms terms = SomeTerms();
   const Hello recorded = *MakeHello(terms);
   SessionTerms later = terms;
-  later.to_nonce = *MakeNonce();
-  EXPECT_NE(later.to_nonce, *MakeNonce());
+  later.to_nonce = *net::MakeNonce();
+  EXPECT_NE(later.to_nonce, *net::MakeNonce());
   EXPECT_FALSE(HelloIsRight(recorded, later));
 }
 
@@ -89,7 +78,7 @@ TEST(UcxSession, TagCoversEveryByteOfTheHeader) {
 }
 
 TEST(UcxSession, PublishedTextComesBackWhole) {
-  Published published = {"1.13", ConfigurationOf(kStreamLimits), *MakeNonce(), std::string("a b\0c ", 6)};
+  Published published = {"1.13", ConfigurationOf(kStreamLimits), *net::MakeNonce(), std::string("a b\0c ", 6)};
   const std::string text = ToText(published);
   const absl::StatusOr<Published> parsed = ParsePublished(text);
   ASSERT_TRUE(parsed.ok());

@@ -1,4 +1,4 @@
-#include "cohort/comm/transport/ucx/net_interface.h"
+#include "cohort/comm/net/net_interface.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -15,7 +15,7 @@
 
 #include "absl/status/status.h"
 
-namespace cohort::comm::ucx {
+namespace cohort::comm::net {
 namespace {
 
 struct Address {
@@ -99,4 +99,4 @@ std::vector<std::string> RdmaDevicesOf(const std::string& interface, const std::
   return devices;
 }
 
-}  // namespace cohort::comm::ucx
+}  // namespace cohort::comm::net

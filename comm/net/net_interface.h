@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace cohort::comm::ucx {
+namespace cohort::comm::net {
 
 // The name ("eth0", "lo") of the interface that holds `ip`, an IPv4 or IPv6 address in text. A loopback address always
 // gives the loopback interface. kInvalidArgument when `ip` is no address, kNotFound when no interface has it; both list
@@ -18,4 +18,4 @@ absl::StatusOr<std::string> InterfaceOf(const std::string& ip);
 // where the kernel shows devices; tests give another folder.
 std::vector<std::string> RdmaDevicesOf(const std::string& interface, const std::string& sysfs = "/sys");
 
-}  // namespace cohort::comm::ucx
+}  // namespace cohort::comm::net

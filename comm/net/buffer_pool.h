@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace cohort::comm::ucx {
+namespace cohort::comm::net {
 
 class BufferPool {
  public:
@@ -49,4 +49,4 @@ class BufferPool {
   size_t kept_ = 0;
 };
 
-}  // namespace cohort::comm::ucx
+}  // namespace cohort::comm::net

@@ -1,6 +1,6 @@
-// Looks peers' worker addresses up in the job's key-value store without ever stopping the engine: the store's calls
-// block, so a thread of the book's own makes them. A peer publishes when it makes its transport, which may be later
-// than our first message to it; the lookup then goes on until it does.
+// Looks up what peers have published of a transport, such as addresses, in the job's key-value store without ever
+// stopping the engine: the store's calls block, so a thread of the book's own makes them. A peer publishes when it
+// makes its transport, which may be later than our first message to it; the lookup then goes on until it does.
 #pragma once
 
 #include <deque>
@@ -15,7 +15,7 @@
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/bootstrap/bootstrap.h"
 
-namespace cohort::comm::ucx {
+namespace cohort::comm::net {
 
 class AddressBook {
  public:
@@ -24,9 +24,9 @@ class AddressBook {
     absl::StatusOr<std::string> value;  // what the peer has published, or why it can't be had
   };
 
-  // Keys are "ucx/address/<epoch>/<rank>". `store` must outlive the book and bear calls from another thread. `notify`
-  // is called on the book's thread when there is an answer to take; it must not block.
-  AddressBook(runtime::KeyValueStore* store, uint64_t epoch, std::function<void()> notify);
+  // Keys are "<transport>/address/<epoch>/<rank>". `store` must outlive the book and bear calls from another thread.
+  // `notify` is called on the book's thread when there is an answer to take; it must not block.
+  AddressBook(runtime::KeyValueStore* store, std::string transport, uint64_t epoch, std::function<void()> notify);
   // Waits for a call to the store that is under way: kAttempt, and up to a second more where the agent is slow.
   ~AddressBook() { Stop(); }
   AddressBook(const AddressBook&) = delete;
@@ -48,6 +48,7 @@ class AddressBook {
   std::string Key(int world_rank) const;
 
   runtime::KeyValueStore* const store_;
+  const std::string transport_;
   const uint64_t epoch_;
   const std::function<void()> notify_;
   runtime::Mutex mutex_;
@@ -58,4 +59,4 @@ class AddressBook {
   std::thread thread_;  // started by the first lookup
 };
 
-}  // namespace cohort::comm::ucx
+}  // namespace cohort::comm::net

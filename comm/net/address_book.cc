@@ -1,11 +1,11 @@
-#include "cohort/comm/transport/ucx/address_book.h"
+#include "cohort/comm/net/address_book.h"
 
 #include <algorithm>
 #include <chrono>
 
 #include "cohort/runtime/base/thread.h"
 
-namespace cohort::comm::ucx {
+namespace cohort::comm::net {
 namespace {
 
 // How long one call to the store may wait for a peer that has not published. All wanted peers are asked in turn, so
@@ -15,8 +15,9 @@ constexpr std::chrono::milliseconds kShortestAttempt(5);
 
 }  // namespace
 
-AddressBook::AddressBook(runtime::KeyValueStore* store, uint64_t epoch, std::function<void()> notify)
-    : store_(store), epoch_(epoch), notify_(std::move(notify)) {}
+AddressBook::AddressBook(runtime::KeyValueStore* store, std::string transport, uint64_t epoch,
+                         std::function<void()> notify)
+    : store_(store), transport_(std::move(transport)), epoch_(epoch), notify_(std::move(notify)) {}
 
 void AddressBook::Stop() {
   {
@@ -28,7 +29,7 @@ void AddressBook::Stop() {
 }
 
 std::string AddressBook::Key(int world_rank) const {
-  return "ucx/address/" + std::to_string(epoch_) + "/" + std::to_string(world_rank);
+  return transport_ + "/address/" + std::to_string(epoch_) + "/" + std::to_string(world_rank);
 }
 
 absl::Status AddressBook::Publish(int world_rank, const std::string& value) {
@@ -38,7 +39,7 @@ absl::Status AddressBook::Publish(int world_rank, const std::string& value) {
 void AddressBook::LookUp(int world_rank) {
   runtime::MutexLock lock(mutex_);
   wanted_.push_back(world_rank);
-  if (!thread_.joinable()) thread_ = runtime::StartThread("cohort-ucx-book", [this] { Run(); });
+  if (!thread_.joinable()) thread_ = runtime::StartThread("cohort-net-book", [this] { Run(); });
   changed_.NotifyAll();
 }
 
@@ -83,4 +84,4 @@ void AddressBook::Run() {
   }
 }
 
-}  // namespace cohort::comm::ucx
+}  // namespace cohort::comm::net
