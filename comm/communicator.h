@@ -2,7 +2,7 @@
 //
 // Calls. Every operation is asynchronous: it returns a Work, which has already failed if the call was refused. All
 // members must call the same operations in the same order. A call that differs from its peers' in kind, type, count,
-// op, root or algorithm fails the group, on every member, with an error that names both calls.
+// op, root, tag or algorithm fails the group, on every member, with an error that names both calls.
 //
 // Progress. Wait() on a Work drives progress in the calling thread. Operations also progress while any other thread
 // waits, or with RuntimeOptions::progress_thread. Once a call is complete on this rank, peers on this host complete
@@ -31,7 +31,8 @@
 // Errors that all operations share:
 //
 //   kInvalidArgument     the caller's arguments are wrong; decided locally, nothing was sent
-//   kFailedPrecondition  the members' calls do not match (names them), or Runtime::Finalize has been called
+//   kFailedPrecondition  the members' calls do not match or wait for each other (names them), or Runtime::Finalize has
+//                        been called
 //   kUnavailable         a member died (names it)
 //   kDeadlineExceeded    the timeout passed (names who is absent)
 //   kUnimplemented       nothing can serve this call (names the remedy)

@@ -26,6 +26,38 @@ def check_links(tree):
                     yield path, number, f"links to {target}, which does not exist"
 
 
+def _named_files(text):
+    """[(line, name)] of a README: what stands in backticks in the first column of its tables of files."""
+    found = []
+    of_files = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.startswith("|"):
+            of_files = False
+            continue
+        first = line.split("|")[1]
+        if first.strip() in ("file", "file or folder", "folder or file"):
+            of_files = True
+        elif of_files:
+            found += [(number, name) for name in re.findall(r"`([^`]+)`", first)]
+    return found
+
+
+def check_files(tree):
+    """A README's table of files names none that is not there. A name stands for the files NAME, NAME.h, NAME.cc, ..., or
+    for a folder; ".cc" after "worker.h" for worker.cc; a star for any text."""
+    for path in tree.named("README.md"):
+        folder = os.path.dirname(path)
+        stem = ""
+        for number, name in _named_files(tree.text(path)):
+            if name.startswith((".", "-")):
+                name = stem + name
+            else:
+                stem = name.split(".")[0]
+            pattern = re.escape(os.path.normpath(os.path.join(folder, name))).replace(r"\*", "[^/]*")
+            if not any(re.match(pattern + r"([./].*)?$", file) for file in tree.paths):
+                yield path, number, f"names {name}, which is not there"
+
+
 def entries(text):
     """[(line, name)] of a .def list: the first string of each MACRO(...) line, or else its first argument."""
     found = []
@@ -73,4 +105,5 @@ def check_environment(tree):
         yield page, line, f"{name} is described, but no code reads or sets it"
 
 
-RULES = {"readmes": check_readmes, "links": check_links, "lists": check_lists, "environment": check_environment}
+RULES = {"readmes": check_readmes, "links": check_links, "files": check_files, "lists": check_lists,
+         "environment": check_environment}

@@ -253,6 +253,15 @@ class Words(RuleTest):
             ("comm/trailing.cu", 1), ("comm/trailing.cu", 3), ("proto/a.proto", 1), ("tools/CMakeLists.txt", 1),
             ("tools/CMakeLists.txt", 3), ("tools/a.py", 2), ("tools/a.sh", 2)])
 
+    def test_page_openings(self):
+        tree = self.tree_of({
+            "comm/README.md": "# What it is\n\nOf the group.\nWhat follows\n\n- Whose rank\n- A rank\n  Where it runs\n\n"
+                              "| Who | what |\n|---|---|\n| Those | a |\n\n```\nWhat\n```\n\n    Who\n",
+            "comm/a.md": "Offsets\n\n1. **What it costs.** Nothing\n2. `Of`\n",
+        })
+        self.assertEqual([(path, line) for path, line, _ in words.check_page_openings(tree)], [
+            ("comm/README.md", 3), ("comm/README.md", 6), ("comm/a.md", 3), ("comm/a.md", 4)])
+
     def test_conflicts(self):
         self.assertEqual(self.found(words.check_conflicts, {
             "comm/a.md": "text\n" + "<" * 7 + " HEAD\n", "comm/b.cc": ">" * 7 + " branch\n",
@@ -283,6 +292,15 @@ class Documents(RuleTest):
             "README.md": "[a](comm/a.h) [b](https://example.org) [c](#x)\n",
             "comm/a.h": "", "comm/README.md": "[a](b.h)\n",
         }), ["comm/README.md"])
+
+    def test_files(self):
+        tree = self.tree_of({
+            "comm/README.md": "| file | holds |\n|---|---|\n| `worker.h`, `.cc` | `Gone` |\n| `plan/`, `link` | |\n"
+                              "| `lin`, `group/*.def` | |\n\n| what | where |\n|---|---|\n| `gone.h` | |\n",
+            "comm/worker.h": "", "comm/plan/plan.h": "", "comm/link.h": "", "comm/group/providers.def": "",
+        })
+        self.assertEqual([(line, message) for _, line, message in documents.check_files(tree)], [
+            (3, "names worker.cc, which is not there"), (5, "names lin, which is not there")])
 
 
 if __name__ == "__main__":

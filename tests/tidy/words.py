@@ -85,11 +85,38 @@ def check_openings(tree):
             goes_on_at = number + 1 if alone and text else 0
 
 
+def _paragraphs(text):
+    """[(line, text)] of the lines of a page with which a paragraph, an entry of a list or a cell of a table begins."""
+    fenced = False
+    begins = True
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.lstrip().startswith("```"):
+            fenced = not fenced
+        if fenced or not line.strip() or line.startswith(("#", "```", "    ")):
+            begins = True
+            continue
+        mark = re.match(r"\s*([-*>]|\d+\.) ", line)
+        if line.startswith("|"):
+            begins = True
+        elif begins or mark:
+            yield number, line[mark.end():] if mark else line
+            begins = False
+
+
+def check_page_openings(tree):
+    """The first word of each paragraph and of each entry of a list in a page."""
+    for path in tree.named(".md"):
+        for number, text in _paragraphs(tree.text(path)):
+            found = _OPENING.match(text.lstrip("`*_[("))
+            if found:
+                yield path, number, f"a paragraph opens with '{found.group(0)}': begin with what it is about"
+
+
 def check_headers(tree):
     for path in tree.named(".h"):
         if not re.search(r"^#pragma once$", tree.text(path), re.MULTILINE):
             yield path, 1, "has no #pragma once"
 
 
-RULES = {"banned": check_banned, "words": check_words, "openings": check_openings, "conflicts": check_conflicts,
+RULES = {"banned": check_banned, "words": check_words, "openings": check_openings, "page_openings": check_page_openings, "conflicts": check_conflicts,
          "headers": check_headers}

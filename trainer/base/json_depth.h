@@ -1,4 +1,4 @@
-// JSON of outside: what is nested without bound can be parsed, but not written again, which is done by recursion.
+// Limits the nesting of JSON read from outside: nlohmann-json parses any depth but dumps recursively.
 #pragma once
 
 #include <string>

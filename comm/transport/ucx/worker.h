@@ -53,7 +53,7 @@ class Worker {
   const UcpApi& api() const { return api_; }
   const std::string& address() const { return address_; }
   const WireLimits& limits() const { return limits_; }
-  // So many bytes UCX gets rid of, on a connection in one direction, while the peer reads nothing.
+  // Bytes that one connection absorbs in one direction while the peer reads nothing.
   uint64_t socket_bytes() const { return socket_bytes_; }
 
   // Up to `rounds` rounds of ucp_worker_progress; true when anything happened.
