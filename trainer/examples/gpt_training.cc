@@ -1,8 +1,5 @@
 #include "cohort/trainer/examples/gpt_training.h"
 
-#include <algorithm>
-#include <cstdlib>
-#include <sstream>
 #include <utility>
 #include <vector>
 
@@ -13,8 +10,8 @@
 #include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
-#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/grad_norm.h"
+#include "cohort/trainer/transfer/job.h"
 #include "torch/torch.h"
 
 namespace cohort::examples {
@@ -47,7 +44,8 @@ void MakeFsdp(Training& training, Where& where) {
   auto model = std::make_shared<FullyShardedDataParallel<Gpt>>(gpt, where);
   training.module = model;
   training.optimizer = std::make_unique<AdamW>(model->parameters(), Adam(training.options));
-  training.state = StateOf(*model, *training.optimizer);
+  training.state = training.mesh == nullptr ? StateOf(*model, *training.optimizer)
+                                            : StateOf(*model, *training.optimizer, *training.mesh);
   training.forward = [model](const at::Tensor& codes) { return model->forward(codes); };
   training.clip_grad_norm = [model](double norm) { return model->clip_grad_norm_(norm); };
 }
@@ -67,9 +65,7 @@ void MakeReplicated(Training& training) {
     ddp = std::make_shared<DistributedDataParallel<Gpt>>(gpt, *training.world, options);
     training.optimizer = std::make_unique<AdamW>(gpt->parameters(), Adam(training.options));
     training.state = StateOf(*gpt, *training.optimizer, *training.world);
-    training.clip_grad_norm = [gpt](double norm) {
-      return torch::tensor(torch::nn::utils::clip_grad_norm_(gpt->parameters(), norm));
-    };
+    training.clip_grad_norm = [gpt](double norm) { return trainer::clip_grad_norm_(gpt->parameters(), norm); };
   } else {
     auto zero = std::make_unique<Zero>(gpt->parameters(), *training.world, Adam(training.options));
     if (mode == "zero1") {
@@ -85,83 +81,63 @@ void MakeReplicated(Training& training) {
   training.forward = [ddp](const at::Tensor& codes) { return ddp->forward(codes); };
 }
 
-// Norms count each element of the unsplit model once: cut gradients on every rank, others on the first.
-at::Tensor ClipGradNorm(Gpt& gpt, const trainer::TensorAxis& axis, double max_norm) {
-  std::vector<at::Tensor> gradients, counted;
-  for (const at::Tensor& parameter : gpt.parameters()) {
-    if (!parameter.grad().defined()) continue;
-    gradients.push_back(parameter.grad());
-    const bool cut = trainer::Placements().OrWhole(parameter)->use(trainer::kTensorAxis) == trainer::AxisUse::kSplit;
-    if (cut || axis.rank() == 0) counted.push_back(parameter.grad());
-  }
-  std::vector<comm::Communicator*> groups;
-  if (axis.size() > 1) groups.push_back(&axis.group());
-  at::Tensor norm = trainer::ShardedNorm(counted, 2.0, groups);
-  trainer::ClipByNorm(gradients, norm, max_norm);
-  return norm;
-}
-
-// A mesh without shards: tensor-parallel layers, and DDP over the replicas if there are any.
-void MakeCut(Training& training, comm::Communicator* replicas) {
+// A mesh without shards: layers that may be cut, and DDP over the replicas if there are any.
+void MakeCut(Training& training) {
   using trainer::DistributedDataParallel;
   auto gpt =
       std::make_shared<Gpt>(training.options.model, training.tensor,
                             [&](const std::shared_ptr<GptBlock>& block) { return Block(block, training.options); });
   training.module = gpt;
   training.forward = [gpt](const at::Tensor& codes) { return gpt->forward(codes); };
-  if (replicas != nullptr) {
+  if (training.mesh->has(trainer::kReplicateAxis)) {
+    const auto replicas = training.mesh->get_group(trainer::kReplicateAxis);
+    ThrowUnlessOk(replicas.status(), "the replicas of --mesh");
     trainer::DistributedDataParallelOptions options;
     options.gradient_as_bucket_view = true;
-    auto ddp = std::make_shared<DistributedDataParallel<Gpt>>(gpt, *replicas, options);
+    auto ddp = std::make_shared<DistributedDataParallel<Gpt>>(gpt, **replicas, options);
     training.forward = [ddp](const at::Tensor& codes) { return ddp->forward(codes); };
     training.wrapper = ddp;
   }
   training.optimizer = std::make_unique<AdamW>(gpt->parameters(), Adam(training.options));
   training.state = StateOf(*gpt, *training.optimizer, *training.mesh);
-  training.clip_grad_norm = [gpt, axis = training.tensor](double norm) { return ClipGradNorm(*gpt, axis, norm); };
 }
 
-using Mesh = std::pair<std::vector<std::string>, std::vector<int>>;
-
-// Reads "tensor=2" or "replicate=2,tensor=2", and what ParseMesh does.
-Mesh ReadMesh(const std::string& text) {
-  if (text.find("tensor=") == std::string::npos) return ParseMesh(text);
-  Mesh mesh;
-  std::stringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    const size_t equals = std::min(part.find('='), part.size() - 1);
-    mesh.first.push_back(part.substr(0, equals));
-    mesh.second.push_back(std::atoi(part.c_str() + equals + 1));
+// Rows of the batch go to the ranks of the replicas and shards. Ranks along the tensor axis share theirs.
+void ShareBatch(Training& training) {
+  training.data_rank = 0;
+  training.data_ranks = 1;
+  for (const char* axis : {trainer::kReplicateAxis, trainer::kShardAxis}) {
+    if (!training.mesh->has(axis)) continue;
+    training.data_rank = training.data_rank * *training.mesh->size(axis) + *training.mesh->get_local_rank(axis);
+    training.data_ranks *= *training.mesh->size(axis);
   }
-  const std::vector<std::string> alone = {"tensor"}, replicated = {"replicate", "tensor"};
-  TORCH_CHECK((mesh.first == alone || mesh.first == replicated) && mesh.second.front() > 0 && mesh.second.back() > 0,
-              "--mesh with a tensor axis wants tensor=N, or replicate=M,tensor=N in this order, not \"", text, "\"");
-  return mesh;
 }
 
 // Makes the mesh and the model on it.
 void MakeMeshAndModel(Training& training) {
   const TrainGptOptions& options = training.options;
-  const auto [names, sizes] = ReadMesh(options.mesh);
-  auto made = trainer::DeviceMesh::Create(*training.world, sizes, names);
-  ThrowUnlessOk(made.status(), "--mesh " + options.mesh);
-  training.mesh = *std::move(made);
-  if (names.back() != trainer::kTensorAxis) return MakeFsdp(training, *training.mesh);
-  TORCH_CHECK(options.checkpoints.empty(),
-              "--checkpoints does not go with a tensor axis: it would keep one rank's part");
-  const auto group = training.mesh->get_group(trainer::kTensorAxis);
-  ThrowUnlessOk(group.status(), "the tensor axis of --mesh");
-  training.tensor = trainer::TensorAxis(
-      **group, {.sequence_parallel = options.sequence_parallel, .sequence_dim = 1, .chunks = options.chunks});
-  comm::Communicator* replicas = nullptr;
-  if (names.size() == 2) {
-    const auto found = training.mesh->get_group(trainer::kReplicateAxis);
-    ThrowUnlessOk(found.status(), "the replicas of --mesh");
-    replicas = *found;
+  const trainer::MeshShape shape = ParseModelMesh(options.mesh);
+  training.mesh = trainer::init_device_mesh(*training.world, shape.sizes, shape.names);
+  trainer::DeviceMesh& mesh = *training.mesh;
+  if (mesh.has(trainer::kTensorAxis)) {
+    const auto axis = mesh.axis(trainer::kTensorAxis);
+    ThrowUnlessOk(axis.status(), "the tensor axis of --mesh");
+    training.tensor = trainer::TensorAxis(
+        *axis, {.sequence_parallel = options.sequence_parallel, .sequence_dim = 1, .chunks = options.chunks});
   }
-  training.data_rank = replicas == nullptr ? 0 : replicas->rank();
-  training.data_ranks = replicas == nullptr ? 1 : replicas->size();
-  MakeCut(training, replicas);
+  ShareBatch(training);
+  if (mesh.has(trainer::kShardAxis)) {
+    std::vector<std::string> data = {trainer::kShardAxis};
+    if (mesh.has(trainer::kReplicateAxis)) data.emplace_back(trainer::kReplicateAxis);
+    const auto of_data = mesh.Slice(data);
+    ThrowUnlessOk(of_data.status(), "the data axes of --mesh");
+    MakeFsdp(training, **of_data);
+  } else {
+    MakeCut(training);
+  }
+  training.clip_grad_norm = [&training](double norm) {
+    return trainer::clip_grad_norm_(training.module->parameters(), norm, 2.0, training.mesh.get());
+  };
 }
 
 void CheckBatch(const Training& training) {

@@ -1,7 +1,10 @@
 #include "cohort/trainer/examples/mesh_option.h"
 
+#include <algorithm>
+#include <set>
+
 #include "c10/util/Exception.h"
-#include "cohort/trainer/mesh/mesh_shape.h"
+#include "cohort/trainer/mesh/axis.h"
 
 namespace cohort::examples {
 
@@ -11,6 +14,15 @@ std::pair<std::vector<std::string>, std::vector<int>> ParseMesh(const std::strin
   TORCH_CHECK(shape.ok() && (shape->names == shards || shape->names == replicas),
               "--mesh wants shard=N, or replicate=M,shard=N, not \"", text, "\"");
   return {shape->names, shape->sizes};
+}
+
+trainer::MeshShape ParseModelMesh(const std::string& text) {
+  absl::StatusOr<trainer::MeshShape> shape = trainer::ParseMesh(text);
+  const std::set<std::string> known = {trainer::kReplicateAxis, trainer::kShardAxis, trainer::kTensorAxis};
+  TORCH_CHECK(shape.ok() && std::all_of(shape->names.begin(), shape->names.end(),
+                                        [&](const std::string& name) { return known.contains(name); }),
+              "--mesh wants replicate=M,shard=N,tensor=T, or a part of it, not \"", text, "\"");
+  return *std::move(shape);
 }
 
 }  // namespace cohort::examples

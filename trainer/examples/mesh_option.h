@@ -5,9 +5,13 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/trainer/mesh/mesh_shape.h"
+
 namespace cohort::examples {
 
 // Names and sizes of "shard=4" or "replicate=2,shard=2". Throws c10::Error for anything else.
 std::pair<std::vector<std::string>, std::vector<int>> ParseMesh(const std::string& text);
+// The same with a tensor axis, in any order: "replicate=2,shard=2,tensor=2", or a part of it.
+trainer::MeshShape ParseModelMesh(const std::string& text);
 
 }  // namespace cohort::examples

@@ -1,7 +1,7 @@
-// Trains a small character-level GPT under any of the data-parallel modes, with checkpoints that any other of them and
-// any number of ranks resume:
+// Trains a small character-level GPT under any of the data-parallel modes or on a mesh, with checkpoints that any other
+// of them and any number of ranks resume:
 //
-//   dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh replicate=2,shard=2 --checkpoints /tmp/gpt
+//   dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh shard=2,tensor=2 --checkpoints /tmp/gpt
 //   dlaunch --nproc-per-node 3 train_gpt --mode fsdp --checkpoints /tmp/gpt --resume
 //
 // The batch of a step depends on the step alone, so the mode and the number of ranks change rounding and nothing else.
@@ -272,7 +272,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Trains a small character-level GPT on Shakespeare, data-parallel over the ranks.");
   app.footer(
       "Examples:\n  train_gpt --steps 50\n  dlaunch --nproc-per-node 2 train_gpt --mode zero2\n"
-      "  dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh replicate=2,tensor=2");
+      "  dlaunch --simulate-nodes 2 --nproc-per-node 2 train_gpt --mesh shard=2,tensor=2");
   auto* mode = app.add_option("--mode", options.mode, "ddp, zero1, zero2 or fsdp");
   mode->capture_default_str()->check(CLI::IsMember({"ddp", "zero1", "zero2", "fsdp"}));
   app.add_option("--mesh", options.mesh, "ranks by axis: replicate=2,shard=2,tensor=2; instead of --mode")

@@ -1,4 +1,4 @@
-"""train_gpt on meshes with a tensor axis: each step's loss and gradient norm are one process's.
+"""train_gpt on meshes of several axes: each step's loss and gradient norm are one process's.
 
 The model is cut where nothing divides: 65 characters, and 4 heads over 3 ranks."""
 
@@ -41,4 +41,6 @@ main(sys.argv[1], sys.argv[2], [
     (2, "--mesh", "tensor=2", "--sequence-parallel", "--chunks", "3"),
     (3, "--mesh", "tensor=3", "--sequence-parallel", "--dropout", "0.2", "--checkpoint-activations"),
     (4, "--mesh", "replicate=2,tensor=2", "--dropout", "0.2"),
+    (4, "--mesh", "tensor=2,shard=2", "--sequence-parallel", "--checkpoint-activations", "--dropout", "0.2"),
+    (8, "--mesh", "replicate=2,shard=2,tensor=2"),
 ])

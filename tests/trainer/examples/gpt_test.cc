@@ -93,6 +93,7 @@ class TrainGpt : public ::testing::Test {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
   }
+  void KillAndResume(const std::string& mesh, const std::vector<std::pair<int, std::string>>& others);
   // The line that train_gpt prints after a step.
   std::string StepLine(int step) const {
     char line[32];
@@ -104,10 +105,10 @@ class TrainGpt : public ::testing::Test {
   Length length_ = Short();
 };
 
-TEST_F(TrainGpt, IsKilledAndResumesOnItsOwnMeshAndOnAnother) {
+// Kills training on `mesh` of 4 ranks at a random step. It goes on there with equal bits, and on each of `others`.
+void TrainGpt::KillAndResume(const std::string& mesh, const std::vector<std::pair<int, std::string>>& others) {
   if (cohort::testing::Nightly()) length_ = Long();
   const std::string launch = "--simulate-nodes 2 --nproc-per-node 2";
-  const std::string mesh = "--mesh replicate=2,shard=2";
   const double undisturbed = Loss(launch, mesh);
   EXPECT_LT(undisturbed, length_.loss);
   const uint32_t seed = std::random_device()();
@@ -115,16 +116,30 @@ TEST_F(TrainGpt, IsKilledAndResumesOnItsOwnMeshAndOnAnother) {
   // From the third save on the first is whole; what is being written then is no checkpoint.
   std::uniform_int_distribution<int> any_step(2 * length_.save_every + 1, length_.steps - 1);
   const int killed = any_step(random);
-  std::cout << "loss " << undisturbed << "; killed after step " << killed << " (seed " << seed << ")\n";
-  const fs::path own = folder_ / "own", other = folder_ / "other";
+  std::cout << mesh << ": loss " << undisturbed << "; killed after step " << killed << " (seed " << seed << ")\n";
+  const fs::path own = folder_ / "own";
   KillAfter(killed, launch, mesh + " --checkpoints " + own.string());
-  fs::copy(own, other, fs::copy_options::recursive);
+  for (size_t i = 0; i < others.size(); ++i) {
+    fs::copy(own, folder_ / std::to_string(i), fs::copy_options::recursive);
+  }
   EXPECT_EQ(Loss(launch, mesh + " --resume --checkpoints " + own.string()), undisturbed) << Log();
   EXPECT_NE(Log().find("resumed"), std::string::npos) << Log();
-  const double elsewhere = Loss("--nproc-per-node 3", "--mesh shard=3 --resume --checkpoints " + other.string());
-  std::cout << "on 3 shards: " << elsewhere << "\n";
-  EXPECT_NEAR(elsewhere, undisturbed, length_.tolerance);
-  EXPECT_NE(Log().find("resumed"), std::string::npos) << Log();
+  for (size_t i = 0; i < others.size(); ++i) {
+    const auto& [ranks, other] = others[i];
+    const std::string options = other + " --resume --checkpoints " + (folder_ / std::to_string(i)).string();
+    const double elsewhere = Loss("--nproc-per-node " + std::to_string(ranks), options);
+    std::cout << "on " << other << ": " << elsewhere << "\n";
+    EXPECT_NEAR(elsewhere, undisturbed, length_.tolerance) << other;
+    EXPECT_NE(Log().find("resumed"), std::string::npos) << Log();
+  }
+}
+
+TEST_F(TrainGpt, IsKilledAndResumesOnItsOwnMeshAndOnAnother) {
+  KillAndResume("--mesh replicate=2,shard=2", {{3, "--mesh shard=3"}});
+}
+
+TEST_F(TrainGpt, IsKilledAndResumesWithATensorAxisAndWithout) {
+  KillAndResume("--mesh shard=2,tensor=2", {{3, "--mesh tensor=3"}, {2, "--mode zero2"}});
 }
 
 TEST_F(TrainGpt, SaysWithoutAJobWhatRanksWouldKeep) {
@@ -140,7 +155,7 @@ TEST_F(TrainGpt, SaysWithoutAJobWhatRanksWouldKeep) {
 }
 
 TEST_F(TrainGpt, RefusesMeshesThatItWouldShardInAnotherWay) {
-  for (const std::string mesh : {"shard=4,tensor=2", "rows=2,columns=4", "replicate=8", "replicate=2,shard=2,more=2"}) {
+  for (const std::string mesh : {"rows=2,columns=4", "shard=4,shard=2", "replicate=2,shard=2,more=2"}) {
     for (const std::string how : {" --dry-run 8", ""}) {
       const std::string command =
           "timeout 60 " COHORT_TRAIN_GPT + how + " --mesh " + mesh + " > " + (folder_ / "log").string() + " 2>&1";

@@ -32,7 +32,8 @@ at::Tensor OwnEmbeddings(const at::Tensor& tokens, const at::Tensor& weight, int
   if (rows == 0) {  // zeros that depend on the weight, so that it has a gradient
     std::vector<int64_t> sizes = tokens.sizes().vec();
     sizes.push_back(0);
-    return torch::zeros(sizes, weight.options().requires_grad(false)).matmul(weight);
+    // Autocasting would make the product, but no other rank's rows, of a small type.
+    return torch::zeros(sizes, weight.options().requires_grad(false)).matmul(weight).to(weight.scalar_type());
   }
   const at::Tensor places = tokens - first;
   const at::Tensor elsewhere = places.lt(0).logical_or(places.ge(rows));
