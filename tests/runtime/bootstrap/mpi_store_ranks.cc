@@ -1,4 +1,5 @@
-// The values and errors of MpiStore, asked for by all ranks of mpirun at once, from two threads each.
+// The values and errors of MpiStore, asked for by all ranks of mpirun at once, from two threads each. In the other
+// modes, named by the argument, one side of two ranks is played by hand.
 #include <mpi.h>
 
 #include <chrono>
@@ -55,14 +56,93 @@ void Run() {
          "Get of a key that nobody puts");
 }
 
+constexpr int kRequestTag = 1;
+constexpr int kAnswerTag = 2;
+
+// Does what Make does with other ranks. Returns the communicator of the store whose other side is here.
+MPI_Comm MeetStore() {
+  int multiple = 1;
+  MPI_Comm comm = MPI_COMM_NULL;
+  MPI_Allreduce(MPI_IN_PLACE, &multiple, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+  MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+  return comm;
+}
+
+std::string Receive(int from, int tag, MPI_Comm comm) {
+  std::string text(1000, '\0');
+  MPI_Status status;
+  int size = 0;
+  MPI_Recv(text.data(), 1000, MPI_BYTE, from, tag, comm, &status);
+  MPI_Get_count(&status, MPI_BYTE, &size);
+  return text.substr(0, static_cast<size_t>(size));
+}
+
+void Send(const std::string& text, int to, int tag, MPI_Comm comm) {
+  MPI_Send(text.data(), static_cast<int>(text.size()), MPI_BYTE, to, tag, comm);
+}
+
+// Rank 0 answers late, and not at all when rank 1 leaves.
+void RunWithASilentServer(int rank) {
+  if (rank == 0) {
+    MPI_Comm comm = MeetStore();
+    (void)Receive(1, 0, MPI_COMM_WORLD);  // rank 1's time is over
+    for (const char* answer : {"dtoo late", "dvalue"}) {
+      Expect(Receive(1, kRequestTag, comm).at(0) == 'g', "a request of Get");
+      Send(answer, 1, kAnswerTag, comm);
+    }
+    Expect(Receive(1, kRequestTag, comm).at(0) == 'l', "a request to leave");
+    (void)Receive(1, 0, MPI_COMM_WORLD);  // rank 1 has left
+    return;
+  }
+  {
+    auto store = MpiStore::Make(MPI_COMM_WORLD, std::chrono::milliseconds(100));
+    Expect(store.ok(), "Make");
+    const absl::Status late = (*store)->Get("key", Deadline::After(std::chrono::milliseconds(50))).status();
+    Expect(late.code() == absl::StatusCode::kDeadlineExceeded, "Get that nobody answers in time");
+    Send("", 0, 0, MPI_COMM_WORLD);
+    const auto value = (*store)->Get("key", Deadline::After(std::chrono::seconds(60)));
+    Expect(value.ok() && *value == "value", "Get after one whose answer came late");
+  }
+  Send("", 0, 0, MPI_COMM_WORLD);
+}
+
+// Rank 1 sends nonsense, and never leaves.
+void RunWithAnOddClient(int rank) {
+  if (rank == 0) {
+    {
+      const auto store = MpiStore::Make(MPI_COMM_WORLD, std::chrono::milliseconds(100));
+      Expect(store.ok(), "Make");
+      (void)Receive(1, 0, MPI_COMM_WORLD);
+    }
+    Send("", 1, 0, MPI_COMM_WORLD);
+    return;
+  }
+  MPI_Comm comm = MeetStore();
+  for (const std::string& request :
+       {std::string(), std::string("g"), std::string("g\377\377\377\377\377\377\377\377key"),
+        std::string("x\0\0\0\0\0\0\0\0", 9)}) {
+    Send(request, 0, kRequestTag, comm);
+    Expect(Receive(0, kAnswerTag, comm) == "r", "nonsense is refused");
+  }
+  Send("", 0, 0, MPI_COMM_WORLD);
+  (void)Receive(0, 0, MPI_COMM_WORLD);  // rank 0 has left
+}
+
 }  // namespace
 }  // namespace cohort::runtime
 
 int main(int argc, char** argv) {
   int given = 0;
-  const bool threads = argc == 1;
+  const std::string mode = argc == 1 ? "" : argv[1];
+  const bool threads = mode != "without_threads";
   MPI_Init_thread(&argc, &argv, threads ? MPI_THREAD_MULTIPLE : MPI_THREAD_FUNNELED, &given);
-  if (threads) {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  if (mode == "silent_server") {
+    cohort::runtime::RunWithASilentServer(rank);
+  } else if (mode == "odd_client") {
+    cohort::runtime::RunWithAnOddClient(rank);
+  } else if (threads) {
     cohort::runtime::Run();
   } else {
     const auto made = cohort::runtime::MpiStore::Make(MPI_COMM_WORLD);
