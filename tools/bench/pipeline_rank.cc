@@ -2,8 +2,10 @@
 // job; the rank of the last stage prints a row for each schedule.
 //
 // Each layer waits --forward, --input and --weight milliseconds in its F, I and W; B is both of the last. Waiting takes
-// no CPU, so more ranks than CPUs can do it at once. The measured time is the shortest of --steps steps.
+// no CPU, so more ranks than CPUs can do it at once. The measured time is the shortest of --steps steps. The idle share
+// is that of the rank's devices in this step, without what its layers have really waited.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <string>
@@ -25,15 +27,24 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct Options {
-  int forward_ms = 20;
-  int input_ms = 20;
-  int weight_ms = 20;
+  int forward_ms = 40;
+  int input_ms = 40;
+  int weight_ms = 40;
   int micro_batches = 8;
   int steps = 3;
   int width = 256;
 };
 
-void WaitFor(int64_t milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
+double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+// Time that this rank's layers have waited, on all devices together. Sleeping takes longer than asked for.
+std::atomic<int64_t> waited_us{0};
+
+void WaitFor(int64_t milliseconds) {
+  const double begin = Seconds();
+  std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+  waited_us += static_cast<int64_t>((Seconds() - begin) * 1e6);
+}
 
 // The identity, whose backward pass takes its time.
 struct Waits : torch::autograd::Function<Waits> {
@@ -62,8 +73,6 @@ struct WaitingLayer : torch::nn::Module {
   at::Tensor weight;
 };
 
-double Seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
 void Measure(trainer::Job& job, const std::string& name, const Options& options) {
   const std::vector<trainer::LocalDevice> devices = trainer::LocalDevices(job.runtime());
   const int per_rank = static_cast<int>(devices.size()), places = per_rank * job.size();
@@ -79,13 +88,17 @@ void Measure(trainer::Job& job, const std::string& name, const Options& options)
   pipeline_options.devices = devices;
   trainer::Pipeline pipeline(own, *schedule, job.world(), pipeline_options);
   const at::Tensor inputs = torch::ones({options.micro_batches, options.width});
-  double shortest = 1e9;
+  double shortest = 1e9, busy = 0;
   bool last = false;
   for (int step = 0; step < options.steps; ++step) {
+    waited_us = 0;
     const double begin = Seconds();
     last = pipeline.step(inputs, inputs).loss.defined();
     trainer::ThrowUnlessOk(job.world().Barrier().Wait(), "the end of a step");
-    shortest = std::min(shortest, Seconds() - begin);
+    const double took = Seconds() - begin;
+    if (took >= shortest) continue;
+    shortest = took;
+    busy = static_cast<double>(waited_us) / 1e6 / per_rank;
   }
   trainer::Costs costs;
   costs.pass = {options.forward_ms, options.input_ms + options.weight_ms, options.input_ms, options.weight_ms};
@@ -99,9 +112,11 @@ void Measure(trainer::Job& job, const std::string& name, const Options& options)
   const double unsplit = static_cast<double>(stages * options.micro_batches) *
                          (options.forward_ms + options.input_ms + options.weight_ms) / 1000;
   std::printf(
-      "%-12s %3d ranks x %d devices %3d micro-batches %8.1f ms, simulated %8.1f ms: %5.3f; of unsplit time %5.3f\n",
+      "%-12s %2d ranks x %d devices %3d micro-batches %8.1f ms, simulated %8.1f: %5.3f; idle %4.1f %%, simulated "
+      "%4.1f; "
+      "of unsplit time %5.3f\n",
       name.c_str(), job.size(), per_rank, options.micro_batches, shortest * 1e3, predicted * 1e3, shortest / predicted,
-      shortest / unsplit);
+      (1 - busy / shortest) * 100, (1 - unsplit / places / predicted) * 100, shortest / unsplit);
 }
 
 }  // namespace
