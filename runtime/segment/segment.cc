@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <new>
@@ -71,6 +72,15 @@ absl::Status Reserve(int fd, uint64_t offset, uint64_t bytes) {
                      : ErrnoStatus(errno, "no memory for " + Mebibytes(bytes) + " of the node segment");
 }
 
+// The pages of the header and of all control blocks.
+absl::Status ReserveControlWords(int fd, int local_ranks) {
+  COHORT_RETURN_IF_ERROR(Reserve(fd, 0, kPage));
+  for (int rank = 0; rank < local_ranks; ++rank) {
+    COHORT_RETURN_IF_ERROR(Reserve(fd, RankPartOffset(rank), offsetof(RankPart, directory)));
+  }
+  return absl::OkStatus();
+}
+
 // Gives pages back to the machine; what is read there later is zero.
 bool GiveBack(int fd, uint64_t offset, uint64_t bytes) {
   return fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
@@ -109,6 +119,7 @@ struct Segment::Rep {
   int cpus = 1;
   uint64_t arena_bytes = 0;
   uint64_t total_bytes = 0;
+  bool fixed_part_reserved = false;  // as far as this object knows
   // The whole segment's address range. Pages that nobody has asked for are reserved and not accessible, so that a
   // block lies at base + offset for as long as the segment lives.
   char* base = nullptr;
@@ -206,7 +217,8 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Create(const Options& options)
   if (ftruncate(rep.fd.get(), static_cast<off_t>(rep.total_bytes)) != 0) {
     return ErrnoStatus(errno, "cannot size the node segment");
   }
-  COHORT_RETURN_IF_ERROR(Reserve(rep.fd.get(), 0, fixed));
+  COHORT_RETURN_IF_ERROR(options.reserve_fixed_part ? segment->ReserveFixedPart()
+                                                    : ReserveControlWords(rep.fd.get(), rep.local_ranks));
   COHORT_RETURN_IF_ERROR(rep.Open(-1));
 
   auto* header = new (rep.base) SegmentHeader{};
@@ -252,6 +264,7 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank)
   }
   rep.local_ranks = static_cast<int>(header.local_ranks);
   rep.epoch = header.epoch;
+  rep.fixed_part_reserved = true;
   rep.cpus = static_cast<int>(header.cpus);
   rep.arena_bytes = header.arena_bytes;
   rep.total_bytes = size;
@@ -271,6 +284,13 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank)
     control.pid.store(getpid(), std::memory_order_release);
   }
   return segment;
+}
+
+absl::Status Segment::ReserveFixedPart() {
+  if (rep_->fixed_part_reserved) return absl::OkStatus();
+  COHORT_RETURN_IF_ERROR(Reserve(rep_->fd.get(), 0, FixedBytes(rep_->local_ranks)));
+  rep_->fixed_part_reserved = true;
+  return absl::OkStatus();
 }
 
 int Segment::fd() const { return rep_->fd.get(); }
@@ -421,7 +441,8 @@ BlackBoxWriter& Segment::black_box() {
 
 BlackBoxReader Segment::black_box_of(int local_rank) const {
   COHORT_CHECK(local_rank >= 0 && local_rank < rep_->local_ranks);
-  return BlackBoxReader(&rep_->part(local_rank).black_box);
+  static BlackBoxMemory empty;  // reading the other would take memory
+  return BlackBoxReader(rep_->fixed_part_reserved ? &rep_->part(local_rank).black_box : &empty);
 }
 
 }  // namespace cohort::runtime

@@ -65,6 +65,9 @@ class Segment {
     uint64_t epoch = 1;
     std::string job_id = {};
     std::string node = {};  // its name, for people who read the segment
+    // Whether memory for the fixed part, 0.7 MiB a rank, is taken at once. Otherwise only control words have memory, and
+    // ReserveFixedPart must succeed before anybody gets the descriptor or reads anything else.
+    bool reserve_fixed_part = true;
   };
   // Makes a new segment. kResourceExhausted: there is no memory for the fixed part.
   static absl::StatusOr<std::unique_ptr<Segment>> Create(const Options& options);
@@ -75,6 +78,9 @@ class Segment {
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
+
+  // See Options::reserve_fixed_part. Does nothing the second time. kResourceExhausted: there is no memory.
+  absl::Status ReserveFixedPart();
 
   int fd() const;
   int local_ranks() const;

@@ -22,9 +22,11 @@
 #   cohort_proto_library(NAME proto PROTOS cohort/v1/agent.proto)
 #   cohort_proto_library(NAME proto_grpc GRPC PROTOS cohort/v1/rendezvous.proto DEPS cohort::proto)
 #
-# A program in <build>/bin, installed unless it says otherwise (CohortProgram.cmake):
+# A program in <build>/bin, installed unless it says otherwise (CohortProgram.cmake). PREFER_ARCHIVES links Abseil, gRPC
+# and Protobuf statically where they have archives, so that it starts faster. Not for programs with libtorch, which has a
+# Protobuf of its own.
 #
-#   cohort_program(NAME dlaunch SRCS main.cc DEPS cohort::launcher [EXCLUDE_FROM_INSTALL])
+#   cohort_program(NAME dlaunch SRCS main.cc DEPS cohort::launcher [EXCLUDE_FROM_INSTALL] [PREFER_ARCHIVES])
 #
 # A GoogleTest binary, one ctest entry named after it (CohortTest.cmake has the details). One entry per binary unless
 # DISCOVER asks for one per test; a binary all of whose tests skip is shown as skipped.

@@ -55,6 +55,7 @@ absl::Status RankService::Start(const std::string& address) {
   options.epoch = assignment_.epoch();
   options.job_id = assignment_.job().job_id();
   options.node = assignment_.placement().name();
+  options.reserve_fixed_part = false;  // most of the time that a node of programs without cohort would take to start
   COHORT_ASSIGN_OR_RETURN(segment_, runtime::Segment::Create(options));
   waits_ = std::make_unique<RankWaits>(segment_.get(), &assignment_);
   // A few more than ranks, so that strangers are told why they are refused.
@@ -186,6 +187,7 @@ std::string RankService::WhyRefused(RankSocket::PeerId from, const v1::RankHello
 
 void RankService::OnHello(RankSocket::PeerId from, const v1::RankHello& hello) {
   std::string why = peers_.contains(from) ? "a second hello" : WhyRefused(from, hello);
+  if (why.empty()) why = std::string(segment_->ReserveFixedPart().message());
   if (!why.empty()) {
     v1::AgentMessage refusal;
     refusal.set_refused(std::move(why));

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "cohort/runtime/base/futex.h"
+#include "cohort/runtime/segment/agent_protocol.h"
 #include "cohort/runtime/segment/layout.h"
 #include "cohort/runtime/segment/notice_board.h"
 #include "tests/runtime/child.h"
@@ -160,6 +161,35 @@ TEST(SegmentTest, FullMemoryIsAnErrorAndNoSignal) {
     return Segment::Create({}).status().code() == absl::StatusCode::kResourceExhausted ? 0 : 7;
   });
   EXPECT_EQ(child.Wait(), 0);
+}
+
+// An agent's, until the first rank joins.
+TEST(SegmentTest, MemoryOfTheFixedPartCanComeLater) {
+  const auto bytes_of = [](const Segment& segment) {
+    struct stat info{};
+    EXPECT_EQ(fstat(segment.fd(), &info), 0);
+    return static_cast<uint64_t>(info.st_blocks) * 512;
+  };
+  auto agent = Segment::Create({.local_ranks = 3, .reserve_fixed_part = false});
+  ASSERT_TRUE(agent.ok()) << agent.status();
+  const uint64_t before = bytes_of(**agent);
+  EXPECT_LE(before, 4 * kPage);
+  for (int rank = 0; rank < 3; ++rank) {
+    EXPECT_FALSE((*agent)->black_box_of(rank).Latest().has_value());
+    (*agent)->control(rank).state.store(kRankLost);
+    (*agent)->control(rank).state.store(kRankAbsent);
+    (*agent)->Wake(rank);
+  }
+  EXPECT_EQ(bytes_of(**agent), before);
+  ASSERT_TRUE((*agent)->ReserveFixedPart().ok());
+  EXPECT_GE(bytes_of(**agent), FixedBytes(3));
+  ASSERT_TRUE((*agent)->ReserveFixedPart().ok());
+
+  const auto rank = Join(**agent, 1);
+  CallRecord record;
+  record.signature.group = 5;
+  rank->black_box().Start(record);
+  EXPECT_TRUE((*agent)->black_box_of(1).Latest().has_value());
 }
 
 TEST(SegmentTest, MoreThanTheMachineHasIsAnError) {
