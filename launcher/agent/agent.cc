@@ -83,7 +83,7 @@ class Agent {
   void OnStart(const v1::NodeStart& start);
   void OnLook(uint64_t number);
   RendezvousLink::News NewsCallback();
-  RendezvousServer::OnFinished FinishCallback();
+  RendezvousLink::Finished FinishCallback();
   absl::Status HostRendezvous(std::string* address);
   void OnTakeOver(const v1::TakeOver& order);
   absl::Status Join(const std::string& addresses);
@@ -310,7 +310,7 @@ RendezvousLink::News Agent::NewsCallback() {
   return [this](v1::FromNode message) { loop_.Post([this, message = std::move(message)] { news_.Write(message); }); };
 }
 
-RendezvousServer::OnFinished Agent::FinishCallback() {
+RendezvousLink::Finished Agent::FinishCallback() {
   return [this](v1::JobReport report) {
     loop_.Post([this, report = std::move(report)] {
       news_.Report(report);

@@ -102,17 +102,25 @@ RendezvousLink::~RendezvousLink() {
   if (mover_.joinable()) mover_.join();
 }
 
-absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, News on_news,
-                                                 RendezvousServer::OnFinished on_finished) {
+absl::StatusOr<std::string> RendezvousLink::Host(const v1::NodeStart& start, News on_news, Finished on_finished) {
   start_ = start;
+  if (start_.certificate().empty()) {
+    COHORT_ASSIGN_OR_RETURN(auto own,
+                            OwnRendezvous::Create(loop_, start_.plan(), std::move(on_news), std::move(on_finished)));
+    own_ = own.get();
+    server_ = std::move(own);
+    return kInProcess;
+  }
   COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions(start_));
   options.on_news = std::move(on_news);
-  COHORT_ASSIGN_OR_RETURN(server_, RendezvousServer::Start(start.plan(), std::move(options), std::move(on_finished)));
-  return ServerAddresses(start_, server_->address());
+  COHORT_ASSIGN_OR_RETURN(auto server,
+                          RendezvousServer::Start(start.plan(), std::move(options), std::move(on_finished)));
+  const std::string address = server->address();
+  server_ = std::move(server);
+  return ServerAddresses(start_, address);
 }
 
-absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, News on_news,
-                                                     RendezvousServer::OnFinished on_finished) {
+absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, News on_news, Finished on_finished) {
   std::unique_ptr<StandbyCopy> copy;
   {
     const runtime::MutexLock lock(copy_mutex_);
@@ -122,14 +130,22 @@ absl::StatusOr<std::string> RendezvousLink::TakeOver(const v1::TakeOver& order, 
   COHORT_ASSIGN_OR_RETURN(RendezvousServer::Options options, ServerOptions(start_));
   options.on_news = std::move(on_news);
   COHORT_ASSIGN_OR_RETURN(
-      server_, RendezvousServer::TakeOver(std::move(*copy), order, std::move(options), std::move(on_finished)));
-  return ServerAddresses(start_, server_->address());
+      auto server, RendezvousServer::TakeOver(std::move(*copy), order, std::move(options), std::move(on_finished)));
+  const std::string address = server->address();
+  server_ = std::move(server);
+  return ServerAddresses(start_, address);
 }
 
 absl::Status RendezvousLink::Join(const v1::NodeStart& start, const std::string& addresses, Callbacks callbacks,
                                   const std::function<bool()>& given_up) {
   start_ = start;
   callbacks_ = std::move(callbacks);
+  if (own_ != nullptr) {
+    data_interface_ip_ = "127.0.0.1";
+    own_->Join(MakeOffer(), {.on_message = [this](const v1::ToAgent& message) { OnMessage(stream_, message); },
+                             .on_lost = [this](const absl::Status& why) { OnStreamEnded(stream_, why); }});
+    return absl::OkStatus();
+  }
   if (start.node() > 0 && start.node() <= start.standbys()) {
     const runtime::MutexLock lock(copy_mutex_);
     copy_ = std::make_unique<StandbyCopy>();
@@ -288,7 +304,7 @@ void RendezvousLink::LeaveHost() {
     acknowledges_to_ = nullptr;
     early_ack_.reset();
   }
-  std::shared_ptr<RendezvousServer> server;
+  std::shared_ptr<HostedRendezvous> server;
   if (next_host_.agent() != start_.node()) server = std::move(server_);
   std::shared_ptr<RendezvousClient> client = std::move(client_);
   if (mover_.joinable()) mover_.join();
@@ -334,6 +350,7 @@ void RendezvousLink::Send(const v1::FromAgent& message) {
 }
 
 void RendezvousLink::Write(const v1::FromAgent& message) {
+  if (own_ != nullptr) return own_->Send(message);
   if (!client_) return;
   const absl::Status sent = client_->Send(message);
   if (sent.ok() || absl::IsUnavailable(sent)) return;

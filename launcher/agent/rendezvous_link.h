@@ -14,7 +14,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cohort/launcher/agent/own_rendezvous.h"
 #include "cohort/launcher/base/event_loop.h"
+#include "cohort/launcher/control/hosted_rendezvous.h"
 #include "cohort/launcher/control/standby/agent_session.h"
 #include "cohort/launcher/control/standby/standby.h"
 #include "cohort/launcher/rpc/client.h"
@@ -23,6 +25,9 @@
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
+
+// The address of a rendezvous that serves its host's agent alone.
+inline constexpr char kInProcess[] = "in-process";
 
 // All of it is called on the loop's thread, and calls back there.
 class RendezvousLink {
@@ -35,19 +40,21 @@ class RendezvousLink {
     // This node stands by, and has lost the host of that term.
     std::function<void(uint64_t term)> on_host_silent;
   };
-  using News = std::function<void(v1::FromNode)>;  // see RendezvousServer; from a thread of the server's
+  // These two come from a thread of the server's, where there is one.
+  using News = HostedRendezvous::OnNews;
+  using Finished = HostedRendezvous::OnFinished;
 
   explicit RendezvousLink(EventLoop* loop) : loop_(loop) {}
   ~RendezvousLink();
   RendezvousLink(const RendezvousLink&) = delete;
   RendezvousLink& operator=(const RendezvousLink&) = delete;
 
-  // Hosts the rendezvous of start.plan. Returns the addresses that others reach it at, separated by commas, best first.
-  // The callbacks come from a thread of the server's. Not OK: no port, no address on --iface, a malformed plan.
-  absl::StatusOr<std::string> Host(const v1::NodeStart& start, News on_news, RendezvousServer::OnFinished on_finished);
+  // Hosts the rendezvous of start.plan. Returns the addresses that others reach it at, separated by commas, best first;
+  // kInProcess where dlaunch gave no certificate, since this agent is the only one. Not OK: no port, no address on
+  // --iface, a malformed plan.
+  absl::StatusOr<std::string> Host(const v1::NodeStart& start, News on_news, Finished on_finished);
   // The same where this node has stood by. kFailedPrecondition: it has not.
-  absl::StatusOr<std::string> TakeOver(const v1::TakeOver& order, News on_news,
-                                       RendezvousServer::OnFinished on_finished);
+  absl::StatusOr<std::string> TakeOver(const v1::TakeOver& order, News on_news, Finished on_finished);
 
   // Joins it at the first of `addresses` that answers, as the node that `start` names. Blocks for 40 s at most, or
   // until `given_up`, which is asked now and then, says so. Where `given_up` has called MoveTo meanwhile, goes there
@@ -69,7 +76,7 @@ class RendezvousLink {
   // Messages sent before Join, or without standbys after the end of the stream, are dropped. With standbys it reaches
   // the next host.
   void Send(const v1::FromAgent& message);
-  // These four where this node hosts the rendezvous, which carries them out: see RendezvousServer.
+  // These four where this node hosts the rendezvous, which carries them out: see HostedRendezvous.
   void RequestStop(const std::string& reason, int exit_code, int signal = 0, uint64_t number = 0);
   void GiveNotice(int signal, uint64_t number);
   void TellAgentEnded(uint32_t agent, const std::string& text, uint64_t number);
@@ -120,7 +127,8 @@ class RendezvousLink {
   RendezvousClient* acknowledges_to_ COHORT_GUARDED_BY(copy_mutex_) = nullptr;
   std::optional<v1::FromAgent> early_ack_ COHORT_GUARDED_BY(copy_mutex_);
 
-  std::unique_ptr<RendezvousServer> server_;
+  std::unique_ptr<HostedRendezvous> server_;
+  OwnRendezvous* own_ = nullptr;  // the same, where it has no port
   std::shared_ptr<RendezvousClient> client_;
   std::thread mover_;
 };

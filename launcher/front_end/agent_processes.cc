@@ -11,6 +11,7 @@
 #include <chrono>
 #include <csignal>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
 #include "cohort/launcher/agent/watch/process_state.h"
@@ -55,7 +56,11 @@ AgentProcesses::AgentProcesses(EventLoop* loop, const Job& job, Callbacks callba
     : loop_(loop), job_(job), callbacks_(std::move(callbacks)) {}
 
 absl::Status AgentProcesses::Start(int signals, const std::function<bool()>& told_to_end) {
-  COHORT_ASSIGN_OR_RETURN(const JobAuthority authority, JobAuthority::Create());
+  const bool alone = job_.nodes.nodes.size() == 1 && !job_.nodes.across_hosts;
+  std::optional<JobAuthority> authority;
+  if (!alone) {
+    COHORT_ASSIGN_OR_RETURN(authority, JobAuthority::Create());
+  }
   COHORT_ASSIGN_OR_RETURN(const std::unique_ptr<Spawner> spawner, MakeSpawner(job_.nodes.spawner, job_.options));
   agents_.resize(job_.nodes.nodes.size());
   bool in_turn = job_.nodes.spawner != "local";
@@ -64,8 +69,10 @@ absl::Status AgentProcesses::Start(int signals, const std::function<bool()>& tol
     if (in_turn && i >= kAtOnce) {
       COHORT_ASSIGN_OR_RETURN(in_turn, AwaitFirstWord(agents_[i - kAtOnce].process, signals, told_to_end));
     }
-    COHORT_ASSIGN_OR_RETURN(agent.identity, authority.IssueAgent(static_cast<uint32_t>(i),
-                                                                 i <= static_cast<size_t>(job_.options.standbys)));
+    if (authority) {
+      COHORT_ASSIGN_OR_RETURN(agent.identity, authority->IssueAgent(static_cast<uint32_t>(i),
+                                                                    i <= static_cast<size_t>(job_.options.standbys)));
+    }
     const std::string& name = job_.nodes.nodes[i].name;
     if (const auto& reached = job_.nodes.reached; reached && reached->contains(name)) {
       agent.process = std::move(reached->at(name));

@@ -17,6 +17,7 @@
 #include "cohort/launcher/base/net/address_list.h"
 #include "cohort/launcher/base/net/listener.h"
 #include "cohort/launcher/base/open_files.h"
+#include "cohort/launcher/control/news_of.h"
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/launcher/control/roster.h"
 #include "cohort/launcher/control/standby/replicated_rendezvous.h"
@@ -55,26 +56,6 @@ absl::Status CheckThreads() {
   end.count_down();
   for (std::thread& thread : threads) thread.join();
   return status;
-}
-
-v1::FromNode NewsOf(Action action) {
-  v1::FromNode news;
-  if (Restart* const restart = std::get_if<Restart>(&action)) {
-    *news.mutable_restart() = std::move(restart->restart);
-    news.set_number(restart->number);
-  } else if (RanksLost* const ranks = std::get_if<RanksLost>(&action)) {
-    news.set_lost(std::move(ranks->text));
-    news.set_number(ranks->number);
-  } else if (NodeLost* const lost = std::get_if<NodeLost>(&action)) {
-    *news.mutable_lost_node() = std::move(lost->lost);
-    news.set_number(lost->number);
-  } else if (MembersChanged* const changed = std::get_if<MembersChanged>(&action)) {
-    *news.mutable_members() = std::move(changed->members);
-    news.set_number(changed->number);
-  } else if (StandbysWanted* const wanted = std::get_if<StandbysWanted>(&action)) {
-    *news.mutable_standbys() = std::move(wanted->standbys);
-  }
-  return news;
 }
 
 }  // namespace

@@ -2,19 +2,20 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "cohort/launcher/base/credentials.h"
+#include "cohort/launcher/control/hosted_rendezvous.h"
 #include "cohort/launcher/control/standby/standby.h"
 #include "cohort/v1/rendezvous.pb.h"
 
 namespace cohort::launcher {
 
-class RendezvousServer {
+// Any thread may call it. OnNews and OnFinished come from a thread of its own.
+class RendezvousServer : public HostedRendezvous {
  public:
   struct Options {
     // Numeric addresses to bind, all at one port. An empty list, and nothing else, asks for all of the machine's.
@@ -22,13 +23,8 @@ class RendezvousServer {
     int port = 0;          // 0: any free one
     int last_port = 0;     // above `port`: the first free one of those
     TlsIdentity identity;  // must name kRendezvousName
-    // Receives messages for dlaunch while the job goes on: restart, lost_node, members, standbys. Called from the
-    // server's own thread, as OnFinished.
-    std::function<void(v1::FromNode)> on_news = {};
+    OnNews on_news = {};
   };
-  // Called once, from the server's own thread, after the agents were told. It must return soon and not destroy the
-  // server.
-  using OnFinished = std::function<void(v1::JobReport)>;
 
   // Listens and starts the job's clock (JobPlan.join_timeout_ms). kInvalidArgument: the plan or the identity is
   // malformed. kUnavailable: the address cannot be bound.
@@ -40,7 +36,7 @@ class RendezvousServer {
                                                                     Options options, OnFinished on_finished);
   // Ends all streams at once. Blocks for two seconds at most. Agents see the rendezvous as lost unless they had the
   // report.
-  ~RendezvousServer();
+  ~RendezvousServer() override;
   RendezvousServer(const RendezvousServer&) = delete;
   RendezvousServer& operator=(const RendezvousServer&) = delete;
 
@@ -48,18 +44,10 @@ class RendezvousServer {
   // means all of the machine's.
   const std::string& address() const;
 
-  // Ends the job: agents end their ranks, then OnFinished is called. Any thread may call it; it never blocks. A second
-  // call does nothing more. With `signal`, ranks that ask for notices of a preemption may stop by themselves within the
-  // grace. ToNode.number explains the `number` of these three.
-  void RequestStop(std::string reason, int exit_code, int signal = 0, uint64_t number = 0);
-  // Gives notice of a preemption. Ranks that ask for notices receive it and agree on a step to stop at; other ranks'
-  // programs get the signal. Any thread may call it; it never blocks.
-  void GiveNotice(int signal, uint64_t number = 0);
-  // Says that `agent` and all that it had started are gone, and how that came: a replacement need not wait. Any thread
-  // may call it; it never blocks.
-  void TellAgentEnded(uint32_t agent, std::string text, uint64_t number = 0);
-  // Says that dlaunch has noted who may take over. Any thread may call it; it never blocks.
-  void NoteStandbys(v1::Standbys standbys);
+  void RequestStop(std::string reason, int exit_code, int signal = 0, uint64_t number = 0) override;
+  void GiveNotice(int signal, uint64_t number = 0) override;
+  void TellAgentEnded(uint32_t agent, std::string text, uint64_t number = 0) override;
+  void NoteStandbys(v1::Standbys standbys) override;
 
  private:
   class Rep;

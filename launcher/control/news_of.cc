@@ -1,0 +1,28 @@
+#include "cohort/launcher/control/news_of.h"
+
+#include <utility>
+#include <variant>
+
+namespace cohort::launcher {
+
+v1::FromNode NewsOf(Action action) {
+  v1::FromNode news;
+  if (Restart* const restart = std::get_if<Restart>(&action)) {
+    *news.mutable_restart() = std::move(restart->restart);
+    news.set_number(restart->number);
+  } else if (RanksLost* const ranks = std::get_if<RanksLost>(&action)) {
+    news.set_lost(std::move(ranks->text));
+    news.set_number(ranks->number);
+  } else if (NodeLost* const lost = std::get_if<NodeLost>(&action)) {
+    *news.mutable_lost_node() = std::move(lost->lost);
+    news.set_number(lost->number);
+  } else if (MembersChanged* const changed = std::get_if<MembersChanged>(&action)) {
+    *news.mutable_members() = std::move(changed->members);
+    news.set_number(changed->number);
+  } else if (StandbysWanted* const wanted = std::get_if<StandbysWanted>(&action)) {
+    *news.mutable_standbys() = std::move(wanted->standbys);
+  }
+  return news;
+}
+
+}  // namespace cohort::launcher
