@@ -12,10 +12,12 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "cohort/launcher/agent/rank/vfork_thread.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
 #include "cohort/launcher/agent/watch/limit_mark.h"
 #include "cohort/launcher/base/open_files.h"
@@ -31,22 +33,34 @@ struct Failure {
   int error;
 };
 
-// Everything the child needs, prepared before the fork: the parent has threads, so the child may only make system
-// calls.
-struct ChildPlan {
-  std::vector<char*> argv;
-  std::vector<char*> environment;
-  const char* path = nullptr;
-  const char* working_directory = nullptr;
-  cpu_set_t* cpus = nullptr;
-  size_t cpu_bytes = 0;
-  rlimit open_files{};
-  rlim_t limit_mark = 0;  // 0: none
-  int input = -1;         // none: /dev/null
-  int output = -1;
-  int error = -1;
-  int exec_error = -1;
-  pid_t parent = 0;
+// Everything the child needs, prepared before: the parent has threads, so the child may only make system calls. It may
+// share the parent's memory, and outlive the caller of StartRank there, so it holds copies.
+class RankChild : public ChildWork {
+ public:
+  RankChild(const RankCommand& command, int input, int output, int error, int exec_error);
+  ~RankChild() override {
+    if (cpus_ != nullptr) CPU_FREE(cpus_);
+  }
+  RankChild(const RankChild&) = delete;
+  RankChild& operator=(const RankChild&) = delete;
+
+  [[noreturn]] void Run() const override;
+
+ private:
+  [[noreturn]] void Fail(Step step) const;
+
+  const RankCommand command_;
+  std::vector<char*> argv_;
+  std::vector<char*> environment_;
+  cpu_set_t* cpus_ = nullptr;
+  size_t cpu_bytes_ = 0;
+  rlimit open_files_ = UsersOpenFileLimit();
+  rlim_t limit_mark_ = 0;  // 0: none
+  const int input_;        // none: /dev/null
+  const int output_;
+  const int error_;
+  const int exec_error_;
+  const pid_t parent_ = ::getpid();
 };
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {
@@ -56,33 +70,52 @@ std::vector<char*> Pointers(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-[[noreturn]] void Fail(const ChildPlan& plan, Step step) {
+RankChild::RankChild(const RankCommand& command, int input, int output, int error, int exec_error)
+    : command_(command),
+      argv_(Pointers(command_.argv)),
+      environment_(Pointers(command_.environment)),
+      input_(input),
+      output_(output),
+      error_(error),
+      exec_error_(exec_error) {
+  for (const std::string& variable : command_.environment) {
+    if (variable.starts_with("COHORT_AGENT=")) limit_mark_ = LimitMark(variable);
+  }
+  if (command_.cpus.empty()) return;
+  const int limit = *std::max_element(command_.cpus.begin(), command_.cpus.end()) + 1;
+  cpus_ = CPU_ALLOC(limit);
+  cpu_bytes_ = CPU_ALLOC_SIZE(limit);
+  CPU_ZERO_S(cpu_bytes_, cpus_);
+  for (const int cpu : command_.cpus) CPU_SET_S(cpu, cpu_bytes_, cpus_);
+}
+
+void RankChild::Fail(Step step) const {
   const Failure failure{step, errno};
-  (void)!::write(plan.exec_error, &failure, sizeof failure);
+  (void)!::write(exec_error_, &failure, sizeof failure);
   ::_exit(127);
 }
 
-[[noreturn]] void RunChild(const ChildPlan& plan) {
+void RankChild::Run() const {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (::getppid() != plan.parent) Fail(plan, Step::kParentGone);  // it died before the line above
+  if (::getppid() != parent_) Fail(Step::kParentGone);  // it died before the line above
+  struct sigaction by_default{};
+  by_default.sa_handler = SIG_DFL;
+  for (int signal = 1; signal < NSIG; ++signal) ::sigaction(signal, &by_default, nullptr);
   sigset_t none;
   ::sigemptyset(&none);
-  for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_DFL);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  if (plan.cpus != nullptr) ::sched_setaffinity(0, plan.cpu_bytes, plan.cpus);  // a hint: cpusets may have changed
-  const int input = plan.input >= 0 ? plan.input : ::open("/dev/null", O_RDONLY);
-  if (input < 0) Fail(plan, Step::kNullDevice);
-  if (::dup2(input, 0) < 0 || ::dup2(plan.output, 1) < 0 || ::dup2(plan.error, 2) < 0) {
-    Fail(plan, Step::kStandardStreams);
-  }
+  if (cpus_ != nullptr) ::sched_setaffinity(0, cpu_bytes_, cpus_);  // a hint: cpusets may have changed
+  const int input = input_ >= 0 ? input_ : ::open("/dev/null", O_RDONLY);
+  if (input < 0) Fail(Step::kNullDevice);
+  if (::dup2(input, 0) < 0 || ::dup2(output_, 1) < 0 || ::dup2(error_, 2) < 0) Fail(Step::kStandardStreams);
   constexpr unsigned kCloexec = 4;  // CLOSE_RANGE_CLOEXEC: exec_error must live until then
   ::syscall(SYS_close_range, 3, ~0U, kCloexec);
-  ::setrlimit(RLIMIT_NOFILE, &plan.open_files);
-  if (plan.limit_mark != 0) CarryLimitMark(plan.limit_mark);
-  if (::chdir(plan.working_directory) != 0) Fail(plan, Step::kWorkingDirectory);
-  ::execve(plan.path, plan.argv.data(), plan.environment.data());
-  Fail(plan, Step::kExec);
+  ::setrlimit(RLIMIT_NOFILE, &open_files_);
+  if (limit_mark_ != 0) CarryLimitMark(limit_mark_);
+  if (::chdir(command_.working_directory.c_str()) != 0) Fail(Step::kWorkingDirectory);
+  ::execve(command_.path.c_str(), argv_.data(), environment_.data());
+  Fail(Step::kExec);
 }
 
 absl::Status WhyNotExecuted(const Failure& failure, const RankCommand& command) {
@@ -131,34 +164,14 @@ absl::StatusOr<RankProcess> StartRank(const RankCommand& command) {
   for (const runtime::FileDescriptor* fd : {&process.output, &process.error, &process.exec_error}) {
     ::fcntl(fd->get(), F_SETFL, ::fcntl(fd->get(), F_GETFL) | O_NONBLOCK);
   }
-  ChildPlan plan;
-  plan.argv = Pointers(command.argv);
-  plan.environment = Pointers(command.environment);
-  plan.path = command.path.c_str();
-  plan.working_directory = command.working_directory.c_str();
-  plan.input = input.read_end.get();
-  plan.output = output.write_end.get();
-  plan.error = error.write_end.get();
-  plan.exec_error = exec_error.write_end.get();
-  plan.parent = ::getpid();
-  plan.open_files = UsersOpenFileLimit();
-  for (const std::string& variable : command.environment) {
-    if (variable.starts_with("COHORT_AGENT=")) plan.limit_mark = LimitMark(variable);
-  }
-  if (!command.cpus.empty()) {
-    const int limit = *std::max_element(command.cpus.begin(), command.cpus.end()) + 1;
-    plan.cpus = CPU_ALLOC(limit);
-    plan.cpu_bytes = CPU_ALLOC_SIZE(limit);
-    CPU_ZERO_S(plan.cpu_bytes, plan.cpus);
-    for (const int cpu : command.cpus) CPU_SET_S(cpu, plan.cpu_bytes, plan.cpus);
-  }
-  pid_t pid = command.cgroup >= 0 ? ForkInto(command.cgroup) : -1;
+  const auto child = std::make_shared<RankChild>(command, input.read_end.get(), output.write_end.get(),
+                                                 error.write_end.get(), exec_error.write_end.get());
+  pid_t pid = StartByVfork(child, command.cgroup).value_or(-1);
+  if (pid < 0 && command.cgroup >= 0) pid = ForkInto(command.cgroup);
   if (pid < 0) pid = ::fork();
-  if (pid == 0) RunChild(plan);
-  const int fork_errno = errno;
-  if (plan.cpus != nullptr) CPU_FREE(plan.cpus);
+  if (pid == 0) child->Run();
   if (pid < 0) {
-    return absl::ResourceExhaustedError(std::string("no process for a rank: ") + std::strerror(fork_errno) +
+    return absl::ResourceExhaustedError(std::string("no process for a rank: ") + std::strerror(errno) +
                                         "; raise ulimit -u or the cgroup's pids.max");
   }
   ::setpgid(pid, pid);  // here too, so that the group exists before either side goes on

@@ -1,4 +1,4 @@
-// Starting one rank: fork, make it ours for good, exec.
+// Starting one rank: a new process, made ours for good, that executes the program.
 #pragma once
 
 #include <sys/types.h>
@@ -31,9 +31,10 @@ struct RankProcess {
   runtime::FileDescriptor exec_error;  // see ExecOutcome
 };
 
-// Forks. The child leads a process group of its own, dies with the calling thread (so call it from one that lives as
-// long as the agent), has default signal handling, reads /dev/null unless it reads_input, and inherits no other
-// descriptor. kResourceExhausted when there are no descriptors or processes left.
+// Starts it in a process that leads a process group of its own, dies with this process (call it from the main thread:
+// where it has to fork, the child dies with the calling thread), has default signal handling, reads /dev/null unless it
+// reads_input, and inherits no other descriptor. Blocks for a quarter of a second at most. kResourceExhausted when
+// there are no descriptors or processes left.
 absl::StatusOr<RankProcess> StartRank(const RankCommand& command);
 
 // Whether the program runs (OK), or could not be executed: kNotFound, kPermissionDenied or kInternal with step and

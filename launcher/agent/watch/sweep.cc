@@ -5,7 +5,12 @@
 
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <system_error>
 #include <thread>
+#include <utility>
 
 #include "cohort/launcher/agent/watch/limit_mark.h"
 #include "cohort/launcher/agent/watch/process_state.h"
@@ -22,6 +27,33 @@ bool HasVariable(const std::string& environment, const std::string& variable) {
   return false;
 }
 
+bool IsOurChild(pid_t pid) {
+  const auto state = ReadProcessState(pid);
+  return state && state->parent == ::getpid();
+}
+
+// Nothing where the kernel keeps no such lists (CONFIG_PROC_CHILDREN), or one may have skipped a child, which it does
+// when another ends while it is read.
+std::optional<std::vector<pid_t>> ListedChildren() {
+  std::vector<pid_t> children;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator thread("/proc/self/task", failed), end; !failed && thread != end;
+       thread.increment(failed)) {
+    std::ifstream list(thread->path() / "children");
+    if (!list) return std::nullopt;
+    for (pid_t pid = 0; list >> pid;) children.push_back(pid);
+  }
+  if (failed || !std::all_of(children.begin(), children.end(), IsOurChild)) return std::nullopt;
+  return children;
+}
+
+// A pass over all processes of the machine.
+std::vector<pid_t> ChildrenAmongAll() {
+  std::vector<pid_t> children = ListProcesses();
+  std::erase_if(children, [](pid_t pid) { return !IsOurChild(pid); });
+  return children;
+}
+
 }  // namespace
 
 bool Spared::Contains(pid_t pid) const {
@@ -30,13 +62,11 @@ bool Spared::Contains(pid_t pid) const {
 }
 
 std::vector<pid_t> ListChildren() {
-  std::vector<pid_t> children;
-  const pid_t self = ::getpid();
-  for (const pid_t pid : ListProcesses()) {
-    const auto state = ReadProcessState(pid);
-    if (state && state->parent == self) children.push_back(pid);
+  constexpr int kTries = 5;
+  for (int i = 0; i < kTries; ++i) {
+    if (std::optional<std::vector<pid_t>> children = ListedChildren()) return *std::move(children);
   }
-  return children;
+  return ChildrenAmongAll();
 }
 
 int KillMarked(const std::string& mark, const Spared& spared) {
