@@ -1,4 +1,4 @@
-// What the agent that hosts the rendezvous tells it for dlaunch.
+// The rendezvous as the agent that hosts it sees it: the orders that it passes on from dlaunch.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "cohort/launcher/control/parts/job_time.h"
-#include "cohort/launcher/control/phase.h"
+#include "cohort/launcher/control/parts/phase.h"
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/launcher/control/roster.h"
 #include "cohort/v1/rendezvous.pb.h"

@@ -13,8 +13,8 @@
 
 #include "cohort/launcher/control/outbox.h"
 #include "cohort/launcher/control/parts/job_time.h"
+#include "cohort/launcher/control/parts/phase.h"
 #include "cohort/launcher/control/parts/step_agreement.h"
-#include "cohort/launcher/control/phase.h"
 #include "cohort/launcher/control/rendezvous.h"
 #include "cohort/launcher/control/root_cause.h"
 #include "cohort/launcher/control/roster.h"

@@ -65,8 +65,8 @@ class Segment {
     uint64_t epoch = 1;
     std::string job_id = {};
     std::string node = {};  // its name, for people who read the segment
-    // Whether memory for the fixed part, 0.7 MiB a rank, is taken at once. Otherwise only control words have memory, and
-    // ReserveFixedPart must succeed before anybody gets the descriptor or reads anything else.
+    // Whether memory for the fixed part, 0.7 MiB a rank, is taken at once. Otherwise only control words have memory,
+    // and ReserveFixedPart must succeed before anybody gets the descriptor or reads anything else.
     bool reserve_fixed_part = true;
   };
   // Makes a new segment. kResourceExhausted: there is no memory for the fixed part.

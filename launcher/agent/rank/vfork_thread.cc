@@ -70,7 +70,7 @@ class VforkThread {
     ::sigfillset(&all);
     ::pthread_sigmask(SIG_SETMASK, &all, &before);  // no handler may run in a child
     try {
-      std::thread([this] { Serve(); }).detach();
+      thread_ = std::thread([this] { Serve(); });
       usable_ = true;
     } catch (const std::system_error&) {
       ::munmap(std::exchange(stack_, nullptr), kStackBytes);
@@ -126,6 +126,7 @@ class VforkThread {
 
   void* stack_ = nullptr;  // of the child; one at a time
   std::atomic<pid_t> pid_ = 0;
+  std::thread thread_;  // never joined: children die when it ends
 
   runtime::Mutex mutex_;
   runtime::CondVar changed_;

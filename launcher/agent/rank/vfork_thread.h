@@ -15,7 +15,7 @@
 
 namespace cohort::launcher {
 
-// What a child does. Nobody else may change what it points to while it lives.
+// The work of a child. Nobody else may change what it points to while it lives.
 class ChildWork {
  public:
   virtual ~ChildWork() = default;

@@ -17,7 +17,7 @@
 namespace cohort::launcher {
 namespace {
 
-// What an agent does with its rendezvous, in a loop that ends when the rendezvous has nothing more to say.
+// An agent with its rendezvous, in a loop that ends when the rendezvous has nothing more to say.
 class OwnRendezvousTest : public ::testing::Test {
  protected:
   void Run(v1::JobPlan plan, std::function<void(const v1::ToAgent&)> on_message) {

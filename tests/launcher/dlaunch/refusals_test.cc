@@ -197,16 +197,27 @@ TEST(Refused, HostFileThatIsAPipeWithoutWriter) {
 }
 
 // Only an agent can know.
-TEST(Refused, NoPortLeftForTheRanks) {
-  const runtime::FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+runtime::FileDescriptor ListenOnPort(int port) {
+  runtime::FileDescriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in any{};
   any.sin_family = AF_INET;
-  socklen_t size = sizeof any;
-  ASSERT_EQ(bind(listener.get(), reinterpret_cast<sockaddr*>(&any), size), 0);
-  ASSERT_EQ(listen(listener.get(), 1), 0);
-  ASSERT_EQ(getsockname(listener.get(), reinterpret_cast<sockaddr*>(&any), &size), 0);
-  const int taken = ntohs(any.sin_port);
-  const std::string range = std::to_string(std::min(taken, 65534)) + ":" + std::to_string(std::min(taken, 65534) + 1);
+  any.sin_port = htons(static_cast<uint16_t>(port));
+  if (bind(listener.get(), reinterpret_cast<sockaddr*>(&any), sizeof any) != 0) return {};
+  EXPECT_EQ(listen(listener.get(), 1), 0);
+  return listener;
+}
+
+TEST(Refused, NoPortLeftForTheRanks) {
+  runtime::FileDescriptor first;
+  runtime::FileDescriptor second;
+  int port = 20'000;
+  for (; !first.valid() || !second.valid(); ++port) {
+    ASSERT_LT(port, 65'000) << "no two ports beside each other are free";
+    second.Close();
+    first = ListenOnPort(port);
+    if (first.valid()) second = ListenOnPort(port + 1);
+  }
+  const std::string range = std::to_string(port - 1) + ":" + std::to_string(port);
   DlaunchProcess job({"--port-range", range, "sh", "-c", "echo $MASTER_PORT"});
   EXPECT_EQ(StatusInTime(&job), 125) << job.err();
   EXPECT_EQ(job.out(), "");

@@ -1,4 +1,4 @@
-#include "cohort/launcher/control/restart.h"
+#include "cohort/launcher/control/parts/restart.h"
 
 #include <algorithm>
 

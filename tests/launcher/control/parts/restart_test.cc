@@ -1,5 +1,5 @@
 // Restarts in the rendezvous: who begins again, when, and that nothing of an epoch reaches the next.
-#include "cohort/launcher/control/restart.h"
+#include "cohort/launcher/control/parts/restart.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
