@@ -8,7 +8,7 @@
 //
 // Each axis uses the parameter in one way. An axis that a placement does not mention has equal copies. Layers say how
 // they cut their own parameters, FSDP cuts what is left of them, and a stage of a pipeline owns its parameters. Norms,
-// scalers, initial values, checkpoints and memory accounting read placements (placement_table.h) and know no wrapper.
+// scalers, initial values and checkpoints read placements (placement_table.h) and know no wrapper.
 // The idea is DTensor's placements and Megatron's sharded tensors, with boxes for parts that are not contiguous.
 #pragma once
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <sstream>
 
+#include "cohort/comm/communicator.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/trainer/base/wrapped_name.h"
 #include "torch/torch.h"
@@ -105,6 +106,26 @@ PlacementTable& Placements() {
 std::string NameInWhole(const at::Tensor& parameter, const std::string& name) {
   const auto placement = Placements().Of(parameter);
   return placement != nullptr && !placement->name().empty() ? placement->name() : UnwrappedName(name);
+}
+
+void RefuseOtherParts(const std::string& who, const comm::Communicator& group, const std::string& name,
+                      const at::Tensor& parameter) {
+  const auto placement = Placements().Of(parameter);
+  if (placement == nullptr) return;
+  const auto shared = group.members();
+  for (const Axis& axis : placement->axes()) {
+    const AxisUse use = placement->use(axis.name);
+    if (axis.group == nullptr || (use != AxisUse::kSplit && use != AxisUse::kOwned)) continue;
+    const int self = axis.group->members()[axis.group->rank()];
+    for (const int member : axis.group->members()) {
+      const bool both = std::find(shared.begin(), shared.end(), member) != shared.end();
+      TORCH_CHECK(member == self || !both, who, ": ranks ", self, " and ", member,
+                  " have different parts of parameter ", NameInWhole(parameter, name), " (", placement->Describe(),
+                  "), and both are in its group of ", group.size(),
+                  " ranks, which must have equal copies; give it ranks that differ along other axes than '", axis.name,
+                  "', such as the mesh's axis \"replicate\"");
+    }
+  }
 }
 
 std::string ShowPlacements(const torch::nn::Module& module, const Coordinate& at) {

@@ -52,6 +52,12 @@ PlacementTable& Placements();
 // wrappers.
 std::string NameInWhole(const at::Tensor& parameter, const std::string& name);
 
+// Refuses a parameter of which ranks of `group` have other parts than this rank, or none: averaging or broadcasting it
+// over the group would mix different rows. Wrappers that take equal copies call it. Local. Throws c10::Error, which
+// names `who`, the parameter and the axis.
+void RefuseOtherParts(const std::string& who, const comm::Communicator& group, const std::string& name,
+                      const at::Tensor& parameter);
+
 // Returns a text with a line for each parameter of `module`: its name in the unsplit model, its sizes there and here,
 // how each axis uses it, and whether this rank writes it. Parameters that modules share are listed once.
 std::string ShowPlacements(const torch::nn::Module& module, const Coordinate& at = {});

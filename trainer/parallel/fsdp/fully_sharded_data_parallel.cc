@@ -155,6 +155,9 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, const FsdpRank
   Buffers buffers;
   Modules modules;
   Collect(module, "", seen, parameters, buffers, modules);
+  for (const FsdpParameter& each : parameters) {
+    RefuseOtherParts("FullyShardedDataParallel", world_, each.name, each.tensor);
+  }
   if (options.device_id.has_value()) {
     for (auto& [name, buffer] : buffers) buffer.set_data(buffer.to(*options.device_id));
   }
@@ -257,6 +260,11 @@ void FullyShardedModule::ReplicateOver(comm::Communicator& group) {
     elements += each->unit_->weights().shard_numel();
   }
   RefuseOverlap(*shard_, group, *unit_);
+  for (FullyShardedModule* each : Within(*this)) {
+    for (const FsdpParameter& parameter : each->unit_->parameters()) {
+      RefuseOtherParts("DistributedDataParallel", group, parameter.name, parameter.tensor);
+    }
+  }
   CheckSameShards({shard_->rank(), shard_->size(), elements}, group);
   for (const auto& [name, buffer] : unwrapped_buffers()) state.push_back(buffer);
   BroadcastTensors(group, state, 0, "broadcasting the first replica's parameters and buffers");

@@ -8,6 +8,7 @@
 
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/placement/sharded_module.h"
 #include "cohort/trainer/transfer/broadcast.h"
 #include "cohort/trainer/transfer/collectives.h"
@@ -35,7 +36,7 @@ std::vector<int> Everyone(const comm::Communicator& group) {
 DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicator& group,
                                      DistributedDataParallelOptions options)
     : group_(group), options_(std::move(options)), module_(module) {
-  RefuseShards();
+  RefuseParts();
   CheckSameParameters();
   buffers_ = module_.buffers();
   BroadcastTensors(group_, State(), 0, "broadcasting rank 0's parameters and buffers");
@@ -81,10 +82,13 @@ DataParallelState::DataParallelState(torch::nn::Module& module, comm::Communicat
                                                       .static_graph = options_.static_graph});
 }
 
-// Refuses shards: averaging different rows over the ranks would make nonsense of them.
-void DataParallelState::RefuseShards() const {
+// Refuses shards and parts of cut layers: averaging different rows over the ranks would make nonsense of them.
+void DataParallelState::RefuseParts() const {
   trainer::RefuseShards(module_, "DistributedDataParallel",
                         "shard it over a DeviceMesh of (replicas, shards) instead of wrapping it");
+  for (const auto& item : module_.named_parameters()) {
+    if (!IsIgnored(item.value())) RefuseOtherParts("DistributedDataParallel", group_, item.key(), item.value());
+  }
 }
 
 bool DataParallelState::IsIgnored(const at::Tensor& parameter) const {

@@ -68,7 +68,7 @@ class DataParallelState : public Joinable, public Reducible {
   // Checks that all ranks have the same parameters, gives everyone rank 0's parameters and buffers, and registers the
   // hooks. Later changes of the module's set of parameters and buffers have no effect; their values may change.
   // Collective over `group`, which must outlive this. Throws DistributedError (kFailedPrecondition names the first
-  // parameter that differs) and c10::Error.
+  // parameter that differs) and c10::Error, also for a parameter of which ranks of the group have different parts.
   DataParallelState(torch::nn::Module& module, comm::Communicator& group, DistributedDataParallelOptions options);
 
   // Forward calls both, on the caller's thread, in the same order on all ranks.
@@ -104,7 +104,7 @@ class DataParallelState : public Joinable, public Reducible {
   // The group for everything but gradients. The user's group is left to the user, also when this rank's loop under Join
   // fails.
   comm::Communicator& own_group() { return *device_groups_.front(); }
-  void RefuseShards() const;
+  void RefuseParts() const;
   void CheckSameParameters();
   bool IsIgnored(const at::Tensor& parameter) const;
   // The module's parameters without ignored ones, and its buffers.

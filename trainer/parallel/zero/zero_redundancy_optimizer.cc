@@ -11,6 +11,7 @@
 #include "cohort/trainer/base/distinct_parameters.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/window_tensor.h"
@@ -75,6 +76,9 @@ ZeroRedundancyOptimizerBase::ZeroRedundancyOptimizerBase(std::vector<OptimizerPa
     for (const at::Tensor& parameter : param_group.params()) all_.push_back(parameter);
   }
   TORCH_CHECK(!all_.empty(), "ZeroRedundancyOptimizer: got no parameters");
+  for (size_t i = 0; i < all_.size(); ++i) {
+    RefuseOtherParts("ZeroRedundancyOptimizer", group_, "number " + std::to_string(i), all_[i]);
+  }
   auto own = group_.Duplicate();
   ThrowUnlessOk(own.status(), "making the communicator of ZeroRedundancyOptimizer");
   own_group_ = *std::move(own);
@@ -287,9 +291,12 @@ at::Tensor ZeroRedundancyOptimizerBase::clip_grad_norm_(double max_norm, double 
   for (size_t i = 0; i < all_.size(); ++i) {
     if (!all_[i].grad().defined()) continue;
     every.push_back(all_[i].grad());
-    if (owners_[i] == group_.rank()) mine.push_back(all_[i].grad());
+    if (owners_[i] == group_.rank()) mine.push_back(all_[i]);
   }
-  const at::Tensor norm = ShardedNorm(mine, norm_type, {own_group_.get()});
+  const std::vector<Axis> axes = ModelAxes(all_);
+  std::vector<comm::Communicator*> groups = GroupsOf(axes, "ZeroRedundancyOptimizer");
+  groups.insert(groups.begin(), own_group_.get());
+  const at::Tensor norm = ShardedNorm(CountedGradients(mine, CoordinateOn(axes)), norm_type, groups);
   ClipByNorm(every, norm, max_norm);
   return norm;
 }

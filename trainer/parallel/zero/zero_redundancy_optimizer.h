@@ -61,7 +61,8 @@ class ZeroRedundancyOptimizerBase : public PartitionedOptimizer, public Joinable
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
   // Scales gradients so that the norm over all parameters is at most max_norm. Returns the norm before. Each parameter
-  // counts on its owner. Collective; blocks.
+  // counts on its owner. All parameters are those of the whole model, also where tensor-parallel layers or stages have
+  // parts of it. Collective over all ranks that share the model; blocks.
   at::Tensor clip_grad_norm_(double max_norm, double norm_type = 2.0);
 
   // The group rank that owns each parameter, in the order of the groups' parameters.

@@ -1,0 +1,97 @@
+// Wrappers that replicate, around layers of which ranks have parts: groups that would mix the parts are refused, and
+// norms are those of the whole model.
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cohort/trainer/mesh/device_mesh.h"
+#include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
+#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/parallel/tensor/column_parallel_linear.h"
+#include "cohort/trainer/parallel/tensor/row_parallel_linear.h"
+#include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
+#include "tests/trainer/parallel/tensor/tensor_layers.h"
+
+namespace cohort::trainer {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+
+// Sizes that divide by 2 and by 3: parts have equal sizes, and only their placements tell them apart.
+struct CutNet : torch::nn::Module {
+  explicit CutNet(const TensorAxis& axis) {
+    up = register_module("up", ColumnParallelLinear(ColumnParallelLinearOptions(4, 12), axis));
+    down = register_module("down", RowParallelLinear(RowParallelLinearOptions(12, 3), axis));
+  }
+  at::Tensor forward(const at::Tensor& x) { return down(torch::tanh(up(x))); }
+  ColumnParallelLinear up{nullptr};
+  RowParallelLinear down{nullptr};
+};
+
+auto CutAndWholeNet(const TensorAxis& axis) {
+  return CutAndWhole([](const TensorAxis& on) { return std::make_shared<CutNet>(on); }, axis);
+}
+
+// tensor=2 beside replicas where the ranks are even in number, else all ranks.
+std::unique_ptr<DeviceMesh> Mesh() {
+  const int tensor = world->size() % 2 == 0 ? 2 : world->size();
+  auto mesh = DeviceMesh::Create(*world, {world->size() / tensor, tensor}, {"replicate", "tensor"});
+  EXPECT_TRUE(mesh.ok()) << mesh.status();
+  return *std::move(mesh);
+}
+
+std::string ErrorOf(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(PartsAmongReplicas, AreRefusedByWrappersThatNeedEqualCopies) {
+  if (world->size() == 1) GTEST_SKIP() << "one rank has everything";
+  const auto [net, whole] = CutAndWholeNet(TensorAxis(*world));
+  const auto before = net->parameters()[0].detach().clone();
+  const auto names = AllOf(HasSubstr("up.weight"), HasSubstr("'tensor'"));
+  EXPECT_THAT(ErrorOf([&net = net] { DistributedDataParallel<CutNet> ddp(net, *world); }), names);
+  EXPECT_THAT(ErrorOf([&net = net] { FullyShardedDataParallel<CutNet> fsdp(net, *world); }), names);
+  EXPECT_THAT(ErrorOf([&net = net] { ZeroRedundancyOptimizer<SGD> zero(net->parameters(), *world, SGDOptions(0.1)); }),
+              AllOf(HasSubstr("number 0"), HasSubstr("'tensor'")));
+  EXPECT_TRUE(torch::equal(net->parameters()[0], before)) << "nothing was broadcast";
+}
+
+TEST(PartsAmongReplicas, AreTakenWhereTheyAreEqualOrIgnored) {
+  const auto mesh = Mesh();
+  const auto [net, whole] = CutAndWholeNet(TensorAxis(mesh->axis("tensor").value()));
+  comm::Communicator& replicas = **mesh->get_group("replicate");
+  EXPECT_EQ(ErrorOf([&net = net, &replicas] { DistributedDataParallel<CutNet> ddp(net, replicas); }), "");
+  EXPECT_EQ(ErrorOf([&net = net, &replicas] {
+              ZeroRedundancyOptimizer<SGD> zero(net->parameters(), replicas, SGDOptions(0.1));
+            }),
+            "");
+  DistributedDataParallelOptions options;
+  for (const at::Tensor& parameter : net->parameters()) {
+    if (!Placements().OrWhole(parameter)->whole()) options.ignored_parameters.push_back(parameter);
+  }
+  EXPECT_EQ(ErrorOf([&net = net, &options] { DistributedDataParallel<CutNet> ddp(net, *world, options); }), "");
+  EXPECT_EQ(ErrorOf([&net = net, &replicas] { FullyShardedDataParallel<CutNet> fsdp(net, replicas); }), "");
+}
+
+TEST(PartsAmongReplicas, AreClippedByZeroToTheNormOfTheWholeModel) {
+  const auto mesh = Mesh();
+  const auto [net, whole] = CutAndWholeNet(TensorAxis(mesh->axis("tensor").value()));
+  ZeroRedundancyOptimizer<SGD> zero(net->parameters(), **mesh->get_group("replicate"), SGDOptions(0.1));
+  net->forward(InputOf(0)).pow(2).sum().backward();
+  whole->forward(InputOf(0)).pow(2).sum().backward();
+  const double expected = torch::nn::utils::clip_grad_norm_(whole->parameters(), 0.5);
+  EXPECT_NEAR(zero.clip_grad_norm_(0.5).item<double>(), expected, 1e-4 * expected);
+  ExpectParts(*net, *whole, "clipped");
+}
+
+}  // namespace
+}  // namespace cohort::trainer
