@@ -82,7 +82,7 @@ void ForEachRun(const Box& box, const std::vector<int64_t>& whole, const std::ve
   const auto place = [](const std::vector<int64_t>& index, const std::vector<int64_t>& offset,
                         const std::vector<int64_t>& sizes) {
     int64_t flat = 0;
-    for (size_t dim = 0; dim < sizes.size(); ++dim) flat = flat * sizes[dim] + offset[dim] + index[dim];
+    for (size_t dim = 0; dim < index.size(); ++dim) flat = flat * sizes[dim] + offset[dim] + index[dim];
     return flat;
   };
   std::vector<int64_t> index(whole.size(), 0);
@@ -128,11 +128,22 @@ InitRule LikeTorch(const std::string& name, const std::vector<int64_t>& sizes) {
   return InitRule::Uniform(-bound, bound);
 }
 
+namespace {
+
+// By the parameter's name and sizes in the unsplit model, whoever has cut it.
+void InitPlaced(const at::Tensor& parameter, const std::string& name, uint64_t seed, const InitRules& rules) {
+  const std::shared_ptr<const Placement> placement = Placements().OrWhole(parameter);
+  const std::string in_whole = NameInWhole(parameter, name);
+  InitPart(parameter, *placement, in_whole, seed, rules(in_whole, placement->sizes()));
+}
+
+}  // namespace
+
 void init_parameters(ShardedModule& model, uint64_t seed, const InitRules& rules) {
   const at::NoGradGuard no_grad;
   model.Reshard();
   for (const ShardedParameter& part : model.sharded_parameters()) {
-    Fill(part.tensor.view({-1}), part.name, part.begin, part.end, seed, rules(part.name, part.sizes));
+    InitPlaced(part.tensor, part.name, seed, rules);
   }
 }
 
@@ -145,9 +156,7 @@ void init_parameters(torch::nn::Module& model, uint64_t seed, const InitRules& r
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
     TORCH_CHECK(HasData(item.value()), "init_parameters: parameter ", item.key(),
                 " was made under DeferredInit and has no memory; shard the module, or materialize() it");
-    const std::shared_ptr<const Placement> placement = Placements().OrWhole(item.value());
-    const std::string name = NameInWhole(item.value(), item.key());
-    InitPart(item.value(), *placement, name, seed, rules(name, placement->sizes()));
+    InitPlaced(item.value(), item.key(), seed, rules);
   }
 }
 

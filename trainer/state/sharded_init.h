@@ -34,15 +34,15 @@ struct InitRule {
   static InitRule Normal(double mean, double deviation) { return {Kind::kNormal, mean, deviation}; }
 };
 
-// Returns the rule for a parameter's name and the sizes of the whole.
+// Returns the rule for a parameter's name and sizes in the unsplit model.
 using InitRules = std::function<InitRule(const std::string& name, const std::vector<int64_t>& sizes)>;
 
 // Initialises weights as torch's Linear and Conv do. With two dimensions or more: uniform within 1 / sqrt(elements of a
 // row). Weights of norms are 1, everything else of one dimension is 0.
 InitRule LikeTorch(const std::string& name, const std::vector<int64_t>& sizes);
 
-// Initialises this rank's parts of all parameters of the outermost `model`. It sends nothing. All ranks call it alike,
-// because it gives modules their shards back (ShardedModule::Reshard).
+// Initialises this rank's parts of all parameters of the outermost `model`, as their placements say. It sends nothing.
+// All ranks call it alike, because it gives modules their shards back (ShardedModule::Reshard).
 void init_parameters(ShardedModule& model, uint64_t seed, const InitRules& rules);
 // Initialises all parameters of `model`, of cut ones this rank's part (placement_table.h). The call is local. If
 // fully_shard has sharded them, the rules above apply. Throws c10::Error, naming the module, if only a module inside

@@ -219,5 +219,30 @@ TEST_F(BoxCheckpoints, InitialValuesAreThoseOfOneProcess) {
   }
 }
 
+// Fan-in and numbers are those of the unsplit parameters, also where FSDP cuts what a layer has left.
+TEST_F(BoxCheckpoints, InitialValuesOfCutLayersUnderFsdpAreThoseOfOneProcess) {
+  const int tensor = world->size() % 2 == 0 ? 2 : world->size();
+  auto mesh = DeviceMesh::Create(*world, {world->size() / tensor, tensor}, {"shard", "tensor"});
+  ASSERT_TRUE(mesh.ok());
+  const auto cut = std::make_shared<CutLayer>((*mesh)->axis("tensor").value());
+  const auto whole = std::make_shared<CutLayer>(Axis{.name = "tensor"});
+  for (const auto& module : {cut, whole}) module->register_parameter("scale", torch::zeros({}));
+  FullyShardedDataParallel<CutLayer> fsdp(cut, *(*mesh)->Slice({"shard"}).value());
+  const auto rules = [](const std::string& name, const std::vector<int64_t>& sizes) {
+    return sizes.size() > 1 ? LikeTorch(name, sizes) : InitRule::Normal(0, 1);
+  };
+  init_parameters(fsdp, 5, rules);
+  init_parameters(*whole, 5, rules);
+  for (const auto& item : cut->named_parameters()) {
+    const at::Tensor expected = whole->named_parameters()[item.key()].detach();
+    const auto placement = Placements().OrWhole(item.value());
+    if (expected.dim() > 0) {
+      EXPECT_TRUE(torch::equal(item.value(), PartOfWhole(expected, *placement))) << item.key();
+    } else if (item.value().numel() > 0) {
+      EXPECT_EQ(item.value()[0].item<float>(), expected.item<float>());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace cohort::trainer
