@@ -48,6 +48,7 @@ NamedModules ModulesOf(const torch::nn::Module& model) {
 NamedModules Targets(const torch::nn::Module& model, const std::vector<std::string>& targets) {
   const NamedModules modules = ModulesOf(model);
   std::set<std::string> found;
+  std::set<const torch::nn::Module*> seen;  // a module may have two names
   NamedModules chosen;
   for (const auto& [name, module] : modules) {
     const std::optional<nn::LayerKind> kind = KindOf(module);
@@ -60,7 +61,7 @@ NamedModules Targets(const torch::nn::Module& model, const std::vector<std::stri
       TORCH_CHECK(kind.has_value(), "Lora: target_modules has ", target, ", but module ", name,
                   " is neither a linear layer nor an embedding; name the layers inside it");
     }
-    if (is_target) chosen.emplace_back(name, module);
+    if (is_target && seen.insert(module.get()).second) chosen.emplace_back(name, module);
   }
   std::vector<std::string> layers;
   for (const auto& [name, module] : modules) {
@@ -166,6 +167,14 @@ std::vector<std::pair<std::string, at::Tensor>> Lora::named_parameters() const {
     parameters.emplace_back(layer.name + "." + layer.adapter->b_name(), layer.adapter->b());
   }
   return parameters;
+}
+
+void Lora::Reshard() const {
+  std::set<ShardedModule*> units;
+  for (const Adapted& layer : layers_) {
+    ShardedModule* unit = UnitOf(*layer.module);
+    if (unit != nullptr && units.insert(unit).second) unit->Reshard();
+  }
 }
 
 void Lora::refresh_weights() {

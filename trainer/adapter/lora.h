@@ -46,6 +46,10 @@ class Lora {
   // The same with their names in the model, "block0.qkv.lora_A.weight".
   std::vector<std::pair<std::string, at::Tensor>> named_parameters() const;
 
+  // Makes the matrices this rank's parts again where FSDP has left them whole after a forward pass. Every rank calls it
+  // alike. It sends nothing. Throws c10::Error under SummonFullParams.
+  void Reshard() const;
+
   // Makes the weights of torch's own layers again: W + scale * B A, with a gradient for A and B. Call it before each
   // forward pass if through_weights() has any. They take one weight of memory each, and as much for its gradient. Such
   // layers take no lora_dropout and no sharding.

@@ -48,8 +48,19 @@ json ConfigJson(const LoraConfig& config) {
           {"fan_in_fan_out", false}};
 }
 
+// Makes each matrix this rank's part, and refuses one that is not what its placement says.
+void TakeParts(const Lora& lora, const char* who) {
+  lora.Reshard();
+  for (const auto& [name, parameter] : lora.named_parameters()) {
+    const auto placement = Placements().OrWhole(parameter);
+    TORCH_CHECK(parameter.sizes() == placement->local_sizes(), who, ": ", name, " has sizes ", parameter.sizes(),
+                " here, and its placement says ", at::IntArrayRef(placement->local_sizes()), ": ",
+                placement->Describe());
+  }
+}
+
 // The whole of a matrix, whose parts the ranks have, on every rank. Copies are equal, so the greatest is any of them.
-at::Tensor Whole(const at::Tensor& part, comm::Communicator* world) {
+at::Tensor Whole(const std::string& name, const at::Tensor& part, comm::Communicator* world) {
   const auto placement = Placements().OrWhole(part);
   at::Tensor whole = torch::full(placement->sizes(), -std::numeric_limits<float>::infinity(), at::kFloat);
   PutBoxes(part.detach(), placement->boxes(), whole);
@@ -57,6 +68,8 @@ at::Tensor Whole(const at::Tensor& part, comm::Communicator* world) {
     ThrowUnlessOk(AllReduce(*world, AsBuffer(whole), AsBuffer(whole), comm::ReduceOp::kMax).Wait(),
                   "gathering an adapter");
   }
+  TORCH_CHECK(!at::isneginf(whole).any().item<bool>(), "save_pretrained: no rank of the group has all of ", name, " (",
+              placement->Describe(), "), or it has infinite values; give all ranks that share the model");
   return whole.to(part.scalar_type());
 }
 
@@ -73,9 +86,15 @@ void Write(const std::string& directory, const LoraConfig& config, std::vector<F
 
 void Save(const Lora& lora, comm::Communicator* world, const std::string& directory) {
   TORCH_CHECK(!lora.merged(), "save_pretrained: the adapters are merged into the base; call unmerge() first");
+  const auto take_parts = [&lora] { TakeParts(lora, "save_pretrained"); };
+  if (world == nullptr) {
+    take_parts();
+  } else {
+    TogetherOrNot(*world, "taking the adapters' parts", take_parts);
+  }
   std::vector<FilePiece> pieces;
   for (const auto& [name, parameter] : lora.named_parameters()) {
-    const at::Tensor whole = Whole(parameter, world);
+    const at::Tensor whole = Whole(name, parameter, world);
     pieces.push_back({.key = kPrefix + name, .shape = whole.sizes().vec(), .data = whole});
   }
   const auto write = [&] {
@@ -151,6 +170,7 @@ void load_adapter(Lora& lora, const std::string& directory) {
   TORCH_CHECK(config.r == lora.config().r && SameScale(config.scale(), lora.config().scale()),
               "load_adapter: ", directory, " has r ", config.r, " and scale ", config.scale(),
               ", and the model's adapters have r ", lora.config().r, " and scale ", lora.config().scale());
+  TakeParts(lora, "load_adapter");
   const std::string path = directory + kTensorFile;
   std::map<std::string, at::Tensor> tensors = ReadSafetensors(path);
   const auto parameters = lora.named_parameters();

@@ -16,17 +16,19 @@ namespace cohort::trainer {
 
 // Writes the adapters of `lora` as `directory`, which is made if need be. Each file appears when it is complete. The
 // matrices are put together from all ranks of `world`: split ones, and those that FSDP has sharded. Rank 0 writes.
-// Collective; blocks. Throws DistributedError on every rank when rank 0 cannot write.
+// Collective; blocks. Throws DistributedError on every rank when rank 0 cannot write, and under SummonFullParams.
+// Throws c10::Error where `world` lacks ranks that have parts.
 void save_pretrained(const Lora& lora, comm::Communicator& world, const std::string& directory);
-// The same for a process alone.
+// The same for a process alone. Throws c10::Error where other ranks have parts of a matrix.
 void save_pretrained(const Lora& lora, const std::string& directory);
 
 // Reads adapter_config.json. Throws DistributedError kNotFound, or kDataLoss that names the file and its defect. Throws
 // c10::Error for an adapter that is no LoRA, or has what LoraConfig cannot say (DoRA, ranks by layer, trained biases).
 LoraConfig ReadLoraConfig(const std::string& directory);
 
-// Fills the adapters of `lora` from `directory`. Each rank takes its part. Local. Throws as ReadLoraConfig does, and
-// c10::Error, before anything is changed, for another r or scale, and for a matrix that is missing, unknown to the
+// Fills the adapters of `lora` from `directory`. Each rank takes its part. All ranks call it alike, because it gives
+// modules their shards back (Lora::Reshard); it sends nothing. Throws as ReadLoraConfig does. Throws c10::Error, before
+// anything is changed, under SummonFullParams, for another r or scale, and for a matrix that is missing, unknown to the
 // model, or of other sizes.
 void load_adapter(Lora& lora, const std::string& directory);
 

@@ -17,8 +17,8 @@ std::map<const torch::nn::Module*, ShardedModule*>& InPlace() COHORT_REQUIRES(mu
   static auto* shards = new std::map<const torch::nn::Module*, ShardedModule*>;
   return *shards;
 }
-std::map<const ShardedModule*, Modules>& Units() COHORT_REQUIRES(mutex) {
-  static auto* units = new std::map<const ShardedModule*, Modules>;
+std::map<ShardedModule*, Modules>& Units() COHORT_REQUIRES(mutex) {
+  static auto* units = new std::map<ShardedModule*, Modules>;
   return *units;
 }
 
@@ -41,27 +41,29 @@ void ForgetShards(const torch::nn::Module& module) {
   InPlace().erase(&module);
 }
 
-void RegisterUnit(const ShardedModule& shards, Modules modules) {
+void RegisterUnit(ShardedModule& shards, Modules modules) {
   runtime::MutexLock lock(mutex);
   Units()[&shards] = std::move(modules);
 }
 
-void ForgetUnit(const ShardedModule& shards) {
+void ForgetUnit(ShardedModule& shards) {
   runtime::MutexLock lock(mutex);
   Units().erase(&shards);
 }
 
-bool IsInUnit(const torch::nn::Module& module) {
+ShardedModule* UnitOf(const torch::nn::Module& module) {
   const std::weak_ptr<const torch::nn::Module> self = module.weak_from_this();
-  if (self.expired()) return false;  // nobody shares it
+  if (self.expired()) return nullptr;  // nobody shares it
   runtime::MutexLock lock(mutex);
   for (const auto& [unit, modules] : Units()) {
     for (const auto& each : modules) {
-      if (!each.owner_before(self) && !self.owner_before(each)) return true;
+      if (!each.owner_before(self) && !self.owner_before(each)) return unit;
     }
   }
-  return false;
+  return nullptr;
 }
+
+bool IsInUnit(const torch::nn::Module& module) { return UnitOf(module) != nullptr; }
 
 void RefuseShards(const torch::nn::Module& module, const std::string& who, const std::string& instead) {
   const auto refuse = [&](const torch::nn::Module& each, const std::string& name) {

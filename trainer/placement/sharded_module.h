@@ -53,9 +53,12 @@ void ForgetShards(const torch::nn::Module& module);
 
 // Registers the modules whose parameters `shards` has in one unit when they are sharded. ForgetUnit forgets them when
 // `shards` ends.
-void RegisterUnit(const ShardedModule& shards, std::vector<std::weak_ptr<const torch::nn::Module>> modules);
-void ForgetUnit(const ShardedModule& shards);
-// Returns whether `module`'s parameters belong to a unit: its own, or that of a module around it.
+void RegisterUnit(ShardedModule& shards, std::vector<std::weak_ptr<const torch::nn::Module>> modules);
+void ForgetUnit(ShardedModule& shards);
+// Returns the ShardedModule in whose unit `module`'s parameters are: its own, or that of a module around it. Null for
+// none.
+ShardedModule* UnitOf(const torch::nn::Module& module);
+// Returns whether there is one.
 bool IsInUnit(const torch::nn::Module& module);
 
 // Refuses modules whose parameters are shards. Called by wrappers that need whole parameters, which would otherwise

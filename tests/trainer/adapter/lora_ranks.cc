@@ -103,6 +103,44 @@ TEST(LoraRanks, TrainUnderFsdpAsInOneProcess) {
   ExpectSaved(lora, Expected());
 }
 
+// A forward pass without a backward pass leaves parameters whole. Files and loading are about this rank's parts.
+TEST(LoraRanks, AreSavedAndLoadedAfterAForwardPassUnderFsdp) {
+  const std::string folder = SharedFolder();
+  const auto source = Seeded(), target = Seeded();
+  Lora saved(*source, Config());
+  FullyShardedDataParallel<Adaptable> from(source, *world);
+  Train([&](const at::Tensor& x) { return from.forward(x); }, saved, Mine);
+  from.forward(Mine(7));
+  save_pretrained(saved, *world, folder);
+  Lora loaded(*target, Config());
+  FullyShardedDataParallel<Adaptable> to(target, *world);
+  to.forward(Mine(7));
+  load_adapter(loaded, folder);
+  EXPECT_TRUE(torch::equal(to.forward(All(7)), from.forward(All(7))));
+  ExpectSaved(saved, Expected());
+  ExpectSaved(loaded, Expected());
+  {
+    const SummonFullParams whole(to);
+    if (world->size() > 1) {
+      EXPECT_THROW(load_adapter(loaded, folder), c10::Error);
+      EXPECT_THROW(save_pretrained(loaded, *world, folder), c10::Error);
+    }
+  }
+  ExpectSaved(loaded, Expected());
+  EXPECT_TRUE(world->Barrier().Wait().ok());
+  if (world->rank() == 0) std::filesystem::remove_all(folder);
+}
+
+TEST(LoraRanks, AreNotSavedByOneProcessOfSeveral) {
+  if (world->size() == 1) GTEST_SKIP() << "one rank has everything";
+  const auto model = Seeded();
+  Lora lora(*model, Config());
+  FullyShardedDataParallel<Adaptable> fsdp(model, *world);
+  const std::string folder = testing::TempDir() + "lora_ranks_alone." + std::to_string(world->rank());
+  EXPECT_THROW(save_pretrained(lora, folder), c10::Error);
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
 // Sizes divide by no number of ranks but 1.
 struct SplitNet : torch::nn::Module {
   explicit SplitNet(const TensorAxis& chosen) : axis(chosen) {

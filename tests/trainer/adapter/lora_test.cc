@@ -261,5 +261,28 @@ TEST(Lora, RefusesOtherAdaptersAndChangesNothing) {
   }
 }
 
+// One layer under two names.
+template <typename LinearLayer>
+struct Tied : torch::nn::Module {
+  Tied() {
+    first = register_module("first", LinearLayer(4, 4));
+    register_module("again", first);
+  }
+  LinearLayer first{nullptr};
+};
+
+template <typename Model>
+void ExpectAdaptedOnce() {
+  Model model;
+  const Lora lora(model, {.r = 2});
+  EXPECT_THAT(lora.adapted(), ElementsAre("first"));
+  EXPECT_EQ(lora.parameters().size(), 2);
+}
+
+TEST(Lora, AdaptsALayerOfTwoNamesOnce) {
+  ExpectAdaptedOnce<Tied<nn::Linear>>();
+  ExpectAdaptedOnce<Tied<torch::nn::Linear>>();
+}
+
 }  // namespace
 }  // namespace cohort::trainer

@@ -142,7 +142,10 @@ class FullyShardedModule : public ShardedModule, public Joinable {
   const torch::nn::Module& sharded_module() const override { return sharded_; }
   std::vector<ShardedParameter> sharded_parameters() override;
   std::vector<std::pair<std::string, at::Tensor>> unwrapped_buffers() const override;
-  void Reshard() override { root().Reshard(); }
+  // Settles nothing: before the first forward pass parameters are shards.
+  void Reshard() override {
+    if (root_ != nullptr) root_->Reshard();
+  }
   const comm::Communicator* replicas() override { return root().replicate_group(); }
   FsdpRoot& root();
   FsdpNoSyncGuard no_sync() { return FsdpNoSyncGuard(root()); }
