@@ -1,5 +1,7 @@
 #include "cohort/trainer/torchshard/convert.h"
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -20,19 +22,15 @@ std::string Joined(const std::string& prefix, const std::string& name) {
 }
 
 std::shared_ptr<nn::ParallelLinearImpl> Whole(const torch::nn::LinearImpl& layer) {
-  auto made = std::make_shared<nn::ParallelLinearImpl>(
-      nn::ParallelLinearOptions(layer.options.in_features(), layer.options.out_features()).bias(layer.options.bias()));
-  made->weight.set_data(layer.weight.detach());
-  if (layer.options.bias()) made->bias.set_data(layer.bias.detach());
-  return made;
+  return std::make_shared<nn::ParallelLinearImpl>(
+      nn::ParallelLinearOptions(layer.options.in_features(), layer.options.out_features()).bias(layer.options.bias()),
+      layer.weight, layer.bias);
 }
 
 std::shared_ptr<nn::ParallelEmbeddingImpl> Whole(const torch::nn::EmbeddingImpl& layer) {
   nn::ParallelEmbeddingOptions options(layer.options.num_embeddings(), layer.options.embedding_dim());
   if (layer.options.padding_idx().has_value()) options.padding_idx(*layer.options.padding_idx());
-  auto made = std::make_shared<nn::ParallelEmbeddingImpl>(options);
-  made->weight.set_data(layer.weight.detach());
-  return made;
+  return std::make_shared<nn::ParallelEmbeddingImpl>(options, layer.weight);
 }
 
 // Options of torch's embedding that a cut one has not.
@@ -43,36 +41,84 @@ bool Convertible(const torch::nn::EmbeddingImpl& layer) {
 
 // Converts torch's `Plain` layers and our `Parallel` ones of a model.
 template <typename Plain, typename Parallel>
-void Convert(torch::nn::Module& module, const std::string& prefix, ParallelDim dim, std::set<const void*>& seen,
-             Conversion& conversion) {
-  if (!seen.insert(&module).second) return;
-  if (auto* parallel = dynamic_cast<Parallel*>(&module)) {
-    if (parallel->options.dim().has_value()) return;
-    parallel->parallelize(dim);
-    conversion.converted.push_back(prefix.empty() ? "itself" : prefix);
-    return;
+class Converter {
+ public:
+  Converter(torch::nn::Module& model, ParallelDim dim) : dim_(dim) {
+    FindKept(model, /*replaceable=*/false);
+    seen_.clear();
+    Convert(model, "");
   }
-  if (dynamic_cast<Plain*>(&module) != nullptr) {
-    conversion.not_converted.push_back(prefix.empty() ? "itself" : prefix);
-    return;
-  }
-  auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module);
-  size_t place = 0;
-  for (const auto& child : module.named_children()) {
-    const std::string name = Joined(prefix, child.key());
-    auto plain = std::dynamic_pointer_cast<Plain>(child.value());
-    if (sequential != nullptr && plain != nullptr && Convertible(*plain)) {
-      const auto made = Whole(*plain);
-      made->parallelize(dim);
-      *(sequential->begin() + static_cast<std::ptrdiff_t>(place)) = torch::nn::AnyModule(made);
-      module.replace_module(child.key(), std::static_pointer_cast<torch::nn::Module>(made));
-      conversion.converted.push_back(name);
-    } else {
-      Convert<Plain, Parallel>(*child.value(), name, dim, seen, conversion);
+  Conversion& conversion() { return conversion_; }
+
+ private:
+  // Finds the parameters of modules that stay as they are: a layer that shares one of them can't be cut. `replaceable`:
+  // the module is an element of a Sequential.
+  void FindKept(const torch::nn::Module& module, bool replaceable) {
+    const auto* plain = dynamic_cast<const Plain*>(&module);
+    const bool ours = dynamic_cast<const nn::ParallelLinearImpl*>(&module) != nullptr ||
+                      dynamic_cast<const nn::ParallelEmbeddingImpl*>(&module) != nullptr;
+    if (!ours && !(plain != nullptr && replaceable && Convertible(*plain))) {
+      for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
+        kept_.insert(parameter.unsafeGetTensorImpl());
+      }
     }
-    ++place;
+    if (!seen_.insert(&module).second) return;
+    const bool elements = dynamic_cast<const torch::nn::SequentialImpl*>(&module) != nullptr;
+    for (const auto& child : module.children()) FindKept(*child, elements);
   }
-}
+
+  bool Replaceable(const Plain& layer) const {
+    const auto parameters = layer.parameters(/*recurse=*/false);
+    return Convertible(layer) && std::none_of(parameters.begin(), parameters.end(), [this](const at::Tensor& each) {
+             return kept_.contains(each.unsafeGetTensorImpl());
+           });
+  }
+
+  void Convert(torch::nn::Module& module, const std::string& prefix) {
+    if (!seen_.insert(&module).second) return;
+    if (auto* parallel = dynamic_cast<Parallel*>(&module)) {
+      if (parallel->options.dim().has_value()) return;
+      parallel->parallelize(dim_);
+      conversion_.converted.push_back(prefix.empty() ? "itself" : prefix);
+      return;
+    }
+    if (dynamic_cast<Plain*>(&module) != nullptr) {
+      conversion_.not_converted.push_back(prefix.empty() ? "itself" : prefix);
+      return;
+    }
+    auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&module);
+    size_t place = 0;
+    for (const auto& child : module.named_children()) {
+      const std::string name = Joined(prefix, child.key());
+      auto plain = std::dynamic_pointer_cast<Plain>(child.value());
+      if (sequential != nullptr && plain != nullptr && Replaceable(*plain)) {
+        const std::shared_ptr<Parallel> made = MadeFrom(plain);
+        *(sequential->begin() + static_cast<std::ptrdiff_t>(place)) = torch::nn::AnyModule(made);
+        module.replace_module(child.key(), std::static_pointer_cast<torch::nn::Module>(made));
+        conversion_.converted.push_back(name);
+      } else {
+        Convert(*child.value(), name);
+      }
+      ++place;
+    }
+  }
+
+  // The cut layer in the place of `plain`: the same for each of its places.
+  std::shared_ptr<Parallel> MadeFrom(const std::shared_ptr<Plain>& plain) {
+    std::shared_ptr<Parallel>& made = made_[plain];
+    if (made == nullptr) {
+      made = Whole(*plain);
+      made->parallelize(dim_);
+    }
+    return made;
+  }
+
+  const ParallelDim dim_;
+  std::set<const void*> seen_;  // modules
+  std::set<const void*> kept_;  // parameters
+  std::map<std::shared_ptr<Plain>, std::shared_ptr<Parallel>> made_;
+  Conversion conversion_;
+};
 
 // Gathers a cut parameter: the boxes of each rank come in its own order.
 at::Tensor Gathered(const at::Tensor& part, const Placement& placement) {
@@ -116,17 +162,11 @@ void ForEachEntry(const torch::nn::Module& model, const StateDict& state, Apply 
 }  // namespace
 
 Conversion convert_parallel_linear(torch::nn::Module& model, ParallelDim dim) {
-  Conversion conversion;
-  std::set<const void*> seen;
-  Convert<torch::nn::LinearImpl, nn::ParallelLinearImpl>(model, "", dim, seen, conversion);
-  return conversion;
+  return Converter<torch::nn::LinearImpl, nn::ParallelLinearImpl>(model, dim).conversion();
 }
 
 Conversion convert_parallel_embedding(torch::nn::Module& model, ParallelDim dim) {
-  Conversion conversion;
-  std::set<const void*> seen;
-  Convert<torch::nn::EmbeddingImpl, nn::ParallelEmbeddingImpl>(model, "", dim, seen, conversion);
-  return conversion;
+  return Converter<torch::nn::EmbeddingImpl, nn::ParallelEmbeddingImpl>(model, dim).conversion();
 }
 
 std::vector<at::Tensor> register_ddp_parameters_to_ignore(torch::nn::Module& model) {

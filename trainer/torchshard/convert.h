@@ -16,12 +16,13 @@ struct Conversion {
   std::vector<std::string> converted;
   // Layers of torch that stay whole, because nobody can put another layer in the place of a typed C++ member: the
   // member would go on with the old one. Declare them as torchshard::nn::ParallelLinear or ParallelEmbedding, which are
-  // torch's layers until they are converted.
+  // torch's layers until they are converted. So do layers that share a parameter with such a one.
   std::vector<std::string> not_converted;
 };
 
 // Cut all linear layers (or embeddings) of `model`: whole ParallelLinear where they are, and torch::nn::Linear in a
-// Sequential, whose place a ParallelLinear of the same values takes. Layers that are cut already stay as they are.
+// Sequential, whose place a ParallelLinear of the same parameters takes: the tensors stay, frozen ones frozen, and a
+// layer in several places stays one. No rank makes a second whole weight. Layers that are cut already stay as they are.
 // Local. Make optimizers and wrappers afterwards.
 Conversion convert_parallel_linear(torch::nn::Module& model, ParallelDim dim);
 Conversion convert_parallel_embedding(torch::nn::Module& model, ParallelDim dim);

@@ -21,6 +21,14 @@ at::Tensor register_cut_parameter(torch::nn::Module& module, const std::string& 
 
 void cut_parameter(at::Tensor parameter, int64_t cut) {
   const at::NoGradGuard no_grad;
+  if (const auto before = Placements().Of(parameter); before != nullptr && !before->whole()) {
+    const Placement alike =
+        CutOver(distributed::get_axis(), before->sizes(), {.dim = static_cast<int>(cut)}, "a shared parameter");
+    TORCH_CHECK(before->Describe() == alike.Describe(),
+                "a parameter that layers share is cut already, otherwise: ", before->Describe(), ", not ",
+                alike.Describe());
+    return;
+  }
   const Placement placement = CutOver(distributed::get_axis(), parameter.sizes().vec(), {.dim = static_cast<int>(cut)},
                                       "a parameter of sizes " + c10::str(parameter.sizes()));
   at::Tensor part = WithoutValues(placement.local_sizes(), parameter.options().requires_grad(false));

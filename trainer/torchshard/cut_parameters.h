@@ -30,7 +30,8 @@ namespace cohort::trainer::torchshard {
 // tensor, as torch.chunk does. Returns this rank's part, without values. Local.
 at::Tensor register_cut_parameter(torch::nn::Module& module, const std::string& name, std::vector<int64_t> whole,
                                   int64_t cut);
-// Cuts a whole parameter where it is; it stays the same tensor. Local.
+// Cuts a whole parameter where it is; it stays the same tensor. Does nothing where another layer that shares it has cut
+// it alike. Local. Throws c10::Error where it is cut otherwise.
 void cut_parameter(at::Tensor parameter, int64_t cut);
 
 namespace nn::init {

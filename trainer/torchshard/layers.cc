@@ -24,6 +24,12 @@ bool IsRows(ParallelDim dim) { return dim == ParallelDim(0); }
 
 ParallelLinearImpl::ParallelLinearImpl(ParallelLinearOptions options_in) : options(std::move(options_in)) { reset(); }
 
+ParallelLinearImpl::ParallelLinearImpl(ParallelLinearOptions options_in, at::Tensor weight_in, at::Tensor bias_in)
+    : options(std::move(options_in)) {
+  weight = register_parameter("weight", weight_in, weight_in.requires_grad());
+  bias = register_parameter("bias", bias_in, bias_in.defined() && bias_in.requires_grad());
+}
+
 void ParallelLinearImpl::reset() {
   CheckDim("ParallelLinear", options.dim());
   const std::vector<int64_t> sizes = {options.out_features(), options.in_features()};
@@ -64,6 +70,11 @@ ParallelEmbeddingImpl::ParallelEmbeddingImpl(ParallelEmbeddingOptions options_in
   TORCH_CHECK(!padding.has_value() || (*padding >= 0 && *padding < options.num_embeddings()),
               "ParallelEmbedding: padding_idx ", *padding, " is outside of a vocabulary of ", options.num_embeddings());
   reset();
+}
+
+ParallelEmbeddingImpl::ParallelEmbeddingImpl(ParallelEmbeddingOptions options_in, at::Tensor weight_in)
+    : options(std::move(options_in)) {
+  weight = register_parameter("weight", weight_in, weight_in.requires_grad());
 }
 
 void ParallelEmbeddingImpl::reset() {

@@ -33,6 +33,8 @@ class ParallelLinearImpl : public torch::nn::Cloneable<ParallelLinearImpl> {
  public:
   // Local. Throws c10::Error for another dim, and for a dim without a process group.
   explicit ParallelLinearImpl(ParallelLinearOptions options);
+  // A whole layer of parameters that exist: they stay the same tensors, frozen ones frozen. It draws nothing.
+  ParallelLinearImpl(ParallelLinearOptions options, at::Tensor weight, at::Tensor bias);
   ParallelLinearImpl(int64_t in_features, int64_t out_features)
       : ParallelLinearImpl(ParallelLinearOptions(in_features, out_features)) {}
   void reset() override;
@@ -62,6 +64,7 @@ class ParallelEmbeddingImpl : public torch::nn::Cloneable<ParallelEmbeddingImpl>
  public:
   // As ParallelLinearImpl.
   explicit ParallelEmbeddingImpl(ParallelEmbeddingOptions options);
+  ParallelEmbeddingImpl(ParallelEmbeddingOptions options, at::Tensor weight);
   ParallelEmbeddingImpl(int64_t num_embeddings, int64_t embedding_dim)
       : ParallelEmbeddingImpl(ParallelEmbeddingOptions(num_embeddings, embedding_dim)) {}
   void reset() override;

@@ -49,7 +49,7 @@ TEST_P(TorchShard, GathersAndScattersInItsGroup) {
   const at::Tensor whole = Random({4, 5}, 1);  // features need not divide
   const at::Tensor part = distributed::scatter(whole, -1);
   EXPECT_TRUE(torch::equal(part, torchshard::slice(whole, -1)));
-  EXPECT_EQ(get_parallel_dim(part), n == 1 ? get_parallel_dim(part) : ParallelDim(-1));
+  EXPECT_EQ(get_parallel_dim(part), ParallelDim(-1));
   EXPECT_TRUE(torch::equal(distributed::gather(part, -1, 5), whole));
   const at::Tensor mine = torch::full({2, 3}, world->rank(), torch::kFloat32);
   const at::Tensor all = distributed::gather(mine, 0);
@@ -227,6 +227,45 @@ TEST_P(TorchShard, ConvertedLayersKeepTheirValuesAndTheirPlace) {
   register_parallel_dim(expected, std::nullopt);
   convert_parallel_linear(*model, 1);
   ExpectClose(distributed::gather(model->forward(x), -1, 7).detach(), expected, "converted");
+}
+
+// The parameters stay the same tensors: frozen ones stay frozen, and a layer in two places stays one.
+TEST_P(TorchShard, ConvertedLayersKeepTheirParameters) {
+  torch::nn::Linear frozen(4, 4), twice(4, 4);
+  for (at::Tensor& parameter : frozen->parameters()) parameter.requires_grad_(false);
+  torch::nn::Embedding words(torch::nn::EmbeddingOptions(6, 4));
+  words->weight.requires_grad_(false);
+  torch::nn::Sequential model(words, frozen, twice, torch::nn::Tanh(), twice);
+  const at::Tensor weight = twice->weight, tokens = torch::tensor({0, 5, 2});
+  const at::Tensor expected = model->forward(tokens).detach();
+  const Conversion conversion = convert_parallel_linear(*model, 0);
+  EXPECT_EQ(conversion.converted, (std::vector<std::string>{"1", "2", "4"}));
+  EXPECT_EQ(convert_parallel_embedding(*model, 0).converted, (std::vector<std::string>{"0"}));
+  EXPECT_EQ(model->ptr(2), model->ptr(4));
+  EXPECT_TRUE(model->named_parameters()["2.weight"].is_same(weight));
+  EXPECT_EQ(weight.size(1), torchshard::slice(torch::empty({4, 4}), 1).size(1)) << "this rank's part";
+  const at::Tensor out = model->forward(tokens);
+  ExpectClose(out.detach(), expected, "converted");
+  out.sum().backward();
+  for (const auto& item : model->named_parameters()) {
+    const bool trains = item.key().starts_with("2.") || item.key().starts_with("4.");
+    EXPECT_EQ(item.value().requires_grad(), trains) << item.key();
+    EXPECT_EQ(item.value().grad().defined(), trains) << item.key();
+  }
+}
+
+// A typed member would go on with a weight of which it needs all.
+TEST_P(TorchShard, LayersThatShareAParameterWithAnotherStayWhole) {
+  Typed model;
+  model.register_module("list", torch::nn::Sequential(model.fixed));
+  EXPECT_TRUE(convert_parallel_linear(model, 1).converted.empty());
+  EXPECT_EQ(model.fixed->weight.size(0), 4);
+  torch::nn::Linear head(4, 6);
+  head->weight = head->register_parameter("tied", model.words->weight);
+  torch::nn::Sequential tied(head);
+  model.register_module("tied", tied);
+  EXPECT_EQ(convert_parallel_linear(model, 1).not_converted, (std::vector<std::string>{"fixed", "tied.0"}));
+  EXPECT_EQ(model.words->weight.size(0), 6);
 }
 
 // The original makes all of a weight on every rank before it takes its slice.
