@@ -261,6 +261,13 @@ void Reducer::EnterBackward() {
 
 void Reducer::ReduceAccumulated(int divisor) {
   runtime::MutexLock lock(shared_->mutex);
+  // A parameter that nobody used would get zeros for a gradient, by which optimizers with momentum or weight decay
+  // step.
+  const bool all = std::find(accumulated_.begin(), accumulated_.end(), false) == accumulated_.end();
+  if (!all && UsageOf(options_) == ParameterUsage::State::kNever) {
+    ready_ = accumulated_;
+    ThrowForMissing();
+  }
   SendAccumulated(divisor);
 }
 

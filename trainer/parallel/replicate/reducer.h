@@ -72,7 +72,9 @@ class Reducer {
   // averages. `searched`: `outputs` are all tensors of the result. Throws c10::Error where they are not, while an
   // earlier forward pass waits.
   void PrepareAccumulation(const std::vector<at::Tensor>& outputs, bool searched);
-  // Averages what backward passes have accumulated since the last average, now. Collective; blocks.
+  // Averages what backward passes have accumulated since the last average, now. Parameters that no rank has used keep
+  // their .grad where options count users. Collective; blocks. Throws DistributedError on all ranks where users are not
+  // counted and a parameter has no gradient.
   void ReduceAccumulated(int divisor);
   // Does the collectives of a backward pass on a rank that has no inputs left. It sends what its own backward passes
   // have accumulated since the last average, mostly zero.

@@ -111,6 +111,30 @@ TEST_P(UnusedParameters, CountAsZerosBesideCheckpointedFunctions) {
   }
 }
 
+// Under a pipeline: what nobody has used in any micro-batch is left alone, or is an error where users are not counted.
+TEST(UnusedParametersOf, AccumulatedPassesKeepTheirGradientOrAreRefused) {
+  for (const bool finds : {true, false}) {
+    const auto model = std::make_shared<Branches>();
+    DistributedDataParallelOptions options;
+    options.find_unused_parameters = finds;
+    DistributedDataParallel<Branches> ddp(model, *world, options);
+    ASSERT_TRUE(world->Barrier().Wait().ok());  // lest the error meets a rank that is still wrapping
+    model->branch[2]->weight.mutable_grad() = torch::full({2, 4}, 7.0f);
+    ddp.set_micro_batches_under_way(true);
+    const std::vector<at::Tensor> losses = {ddp.forward(InputOf(world->rank(), 0), std::vector<int>{0}).sum(),
+                                            ddp.forward(InputOf(world->rank(), 1), std::vector<int>{0, 1}).sum()};
+    for (const at::Tensor& loss : losses) loss.backward();
+    if (finds) {
+      ddp.Reduce();
+      EXPECT_TRUE(torch::allclose(model->branch[1]->bias.grad(), torch::full({2}, 12.0f)));
+    } else {
+      EXPECT_THROW(ddp.Reduce(), DistributedError);
+    }
+    EXPECT_TRUE(torch::equal(model->branch[2]->weight.grad(), torch::full({2, 4}, 7.0f)));
+    EXPECT_FALSE(model->branch[2]->bias.grad().defined());
+  }
+}
+
 // A type of the user's own that says nothing of its tensors: all parameters would seem unused.
 TEST(UnusedParametersOf, ResultsThatCanNotBeSearchedAreRefused) {
   struct Opaque {
