@@ -1,5 +1,6 @@
 // Wrappers that replicate, around layers of which ranks have parts: groups that would mix the parts are refused, and
 // norms are those of the whole model.
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -11,6 +12,8 @@
 #include "cohort/trainer/parallel/tensor/column_parallel_linear.h"
 #include "cohort/trainer/parallel/tensor/row_parallel_linear.h"
 #include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
+#include "cohort/trainer/parallelize/sharded_data_parallel.h"
+#include "cohort/trainer/state/grad_scaler.h"
 #include "tests/trainer/parallel/tensor/tensor_layers.h"
 
 namespace cohort::trainer {
@@ -91,6 +94,49 @@ TEST(PartsAmongReplicas, AreClippedByZeroToTheNormOfTheWholeModel) {
   const double expected = torch::nn::utils::clip_grad_norm_(whole->parameters(), 0.5);
   EXPECT_NEAR(zero.clip_grad_norm_(0.5).item<double>(), expected, 1e-4 * expected);
   ExpectParts(*net, *whole, "clipped");
+}
+
+// ZeRO-2: of the ranks of a group each gradient is on one, and of those of the axis each has a part or a copy.
+TEST(PartsAmongReplicas, HaveOneNormUnderAScalerWhereOwnersHaveTheGradients) {
+  const auto mesh = Mesh();
+  comm::Communicator& replicas = **mesh->get_group("replicate");
+  const auto [net, whole] = CutAndWholeNet(TensorAxis(mesh->axis("tensor").value()));
+  ZeroRedundancyOptimizer<SGD> zero(net->parameters(), replicas, SGDOptions(0.1));
+  ShardedDataParallel<CutNet> sharded(net, zero, replicas);
+  GradScaler scaler({.init_scale = 8}, {&replicas});
+  scaler.scale(sharded.forward(InputOf(0)).pow(2).sum()).backward();
+  whole->forward(InputOf(0)).pow(2).sum().backward();
+  const double expected = torch::nn::utils::clip_grad_norm_(whole->parameters(), 0.5);
+  EXPECT_NEAR(scaler.unscale_and_clip_(zero, 0.5).item<double>(), expected, 1e-4 * expected);
+  EXPECT_TRUE(scaler.step(zero));
+}
+
+// Stage 0 has no cut layers and stage 1 has: an infinity in one column of stage 1 concerns every rank.
+TEST(PartsAmongReplicas, AreSkippedTogetherByAScalerThatHasTheMesh) {
+  if (world->size() != 4) GTEST_SKIP() << "needs 2 stages of 2 ranks";
+  auto mesh = DeviceMesh::Create(*world, {2, 2}, {"pipeline", "tensor"});
+  ASSERT_TRUE(mesh.ok());
+  const Axis stages = (*mesh)->axis("pipeline").value(), tensor = (*mesh)->axis("tensor").value();
+  torch::manual_seed(7);
+  const auto net = std::make_shared<CutNet>(stages.rank == 0 ? TensorAxis() : TensorAxis(tensor));
+  for (const at::Tensor& parameter : net->parameters()) {
+    Placement placement = *Placements().OrWhole(parameter);
+    ASSERT_TRUE(placement.Owned(stages, stages.rank).ok());
+    Placements().Add(parameter, placement);
+  }
+  SGD optimizer(net->parameters(), SGDOptions(0.1));
+  for (const bool clips : {false, true}) {
+    GradScaler scaler({.init_scale = 8}, {}, mesh->get());
+    for (const bool odd : {true, false}) {
+      optimizer.zero_grad();
+      for (const at::Tensor& parameter : net->parameters()) {
+        parameter.mutable_grad() = torch::full_like(parameter, odd && world->rank() == 3 ? INFINITY : 1);
+      }
+      if (clips) scaler.unscale_and_clip_(optimizer, 1);
+      EXPECT_EQ(scaler.step(optimizer), !odd) << "rank " << world->rank();
+      scaler.update();
+    }
+  }
 }
 
 }  // namespace

@@ -145,13 +145,11 @@ absl::Status DeviceMesh::Join(const std::string& name, const std::vector<std::st
 }
 
 bool DeviceMesh::has(const std::string& dim) const {
-  const auto mine = [this](const std::string& name) {
-    return std::find(shape_.names.begin(), shape_.names.end(), name) != shape_.names.end();
-  };
-  const auto together = whole_->joined.find(dim);
-  if (together == whole_->joined.end()) return mine(dim);
-  return mine(dim) || std::all_of(together->second.begin(), together->second.end(),
-                                  [&](int base) { return mine(whole_->shape.names[base]); });
+  const absl::StatusOr<Dims> wanted = whole_->Find(dim);
+  if (!wanted.ok()) return false;
+  const Dims own = *whole_->FindAll(shape_.names);
+  return std::all_of(wanted->begin(), wanted->end(),
+                     [&](int base) { return std::find(own.begin(), own.end(), base) != own.end(); });
 }
 
 comm::Communicator& DeviceMesh::whole_world() const { return whole_->world; }
@@ -192,6 +190,16 @@ Coordinate DeviceMesh::coordinate() const {
   Coordinate coordinate;
   for (const std::string& name : shape_.names) coordinate[name] = whole_->PlaceOn(*whole_->Find(name));
   return coordinate;
+}
+
+std::vector<Axis> DeviceMesh::base_axes() const {
+  const Dims own = *whole_->FindAll(shape_.names);
+  std::vector<Axis> axes;
+  for (const int dim : own) {
+    axes.push_back(
+        {.name = whole_->shape.names[dim], .size = whole_->shape.sizes[dim], .rank = whole_->coordinate[dim]});
+  }
+  return axes;
 }
 
 std::string DeviceMesh::Show() const {

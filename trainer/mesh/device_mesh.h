@@ -47,7 +47,7 @@ class DeviceMesh {
   const std::vector<int>& shape() const { return shape_.sizes; }
   const std::vector<std::string>& dim_names() const { return shape_.names; }
   int ndim() const { return static_cast<int>(shape_.sizes.size()); }
-  bool has(const std::string& dim) const;  // also as a joined name
+  bool has(const std::string& dim) const;  // also as a joined name, or as a part of one
   // All ranks of the mesh or of the slice. Ranks of a slice are in canonical order of its dimensions.
   comm::Communicator& world() const { return *group_; }
   // The world that the whole mesh lies on.
@@ -69,6 +69,9 @@ class DeviceMesh {
 
   // This rank's place along every dimension.
   std::vector<int> get_coordinate() const;
+  // The dimensions of the whole mesh along which this one varies, in canonical order and without groups: those of a
+  // joined name stand for it. Placements of parameters name these.
+  std::vector<Axis> base_axes() const;
   Coordinate coordinate() const;
   // "replicate=2, shard=2".
   std::string Describe() const { return shape_.Describe(); }

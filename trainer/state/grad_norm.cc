@@ -86,27 +86,31 @@ std::vector<comm::Communicator*> GroupsOf(const std::vector<Axis>& axes, const c
   return groups;
 }
 
+ModelRanks RanksOfModel(const std::vector<at::Tensor>& parameters, DeviceMesh* mesh, const char* who) {
+  const std::vector<Axis> axes = ModelAxes(parameters);
+  if (mesh == nullptr) return {GroupsOf(axes, who), CoordinateOn(axes)};
+  ModelRanks ranks;
+  std::vector<std::string> names;
+  for (const Axis& axis : mesh->base_axes()) {
+    if (axis.name == kReplicateAxis) continue;
+    names.push_back(axis.name);
+    ranks.at[axis.name] = axis.rank;
+  }
+  for (const Axis& axis : axes) {
+    TORCH_CHECK(axis.size == 1 || ranks.at.contains(axis.name), who, ": parameters are cut or owned over axis '",
+                axis.name, "', which the mesh (", mesh->Describe(), ") lacks; give it the mesh that the axis is of");
+  }
+  if (names.empty()) return ranks;
+  const auto model = mesh->Slice(names);
+  ThrowUnlessOk(model.status(), "taking the axes of the model from a mesh");
+  ranks.groups.push_back(&(*model)->world());
+  return ranks;
+}
+
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type,
                            DeviceMesh* mesh) {
-  std::vector<comm::Communicator*> groups;
-  Coordinate at;
-  if (mesh == nullptr) {
-    const std::vector<Axis> axes = ModelAxes(parameters);
-    groups = GroupsOf(axes, "clip_grad_norm_");
-    at = CoordinateOn(axes);
-  } else {
-    std::vector<std::string> names;
-    for (const std::string& name : mesh->dim_names()) {
-      if (name != kReplicateAxis) names.push_back(name);
-    }
-    if (!names.empty()) {
-      const auto model = mesh->Slice(names);
-      ThrowUnlessOk(model.status(), "taking the axes of the model from a mesh");
-      groups.push_back(&(*model)->world());
-      at = (*model)->coordinate();
-    }
-  }
-  const at::Tensor norm = ShardedNorm(CountedGradients(parameters, at), norm_type, groups);
+  const ModelRanks ranks = RanksOfModel(parameters, mesh, "clip_grad_norm_");
+  const at::Tensor norm = ShardedNorm(CountedGradients(parameters, ranks.at), norm_type, ranks.groups);
   std::vector<at::Tensor> all;
   std::set<const void*> seen;
   for (const at::Tensor& parameter : parameters) {

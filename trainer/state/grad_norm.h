@@ -38,6 +38,16 @@ at::Tensor ShardedNorm(const std::vector<at::Tensor>& parts, double norm_type,
 // Multiplies the gradients in place by max_norm / (norm + 1e-6) if that is below 1, as torch's clip_grad_norm_ does.
 void ClipByNorm(const std::vector<at::Tensor>& gradients, const at::Tensor& norm, double max_norm);
 
+// The ranks that share a model: a norm is added up over each of `groups`, and this rank is at `at` among them.
+struct ModelRanks {
+  std::vector<comm::Communicator*> groups;
+  Coordinate at;
+};
+// Returns those of `parameters`: the axes that cut or own one of them. With a mesh, all of its axes but "replicate", as
+// one group. All ranks call it alike; it sends nothing. Throws c10::Error, which names `who`, as GroupsOf does, and for
+// a parameter that is cut or owned over an axis that the mesh lacks.
+ModelRanks RanksOfModel(const std::vector<at::Tensor>& parameters, DeviceMesh* mesh, const char* who);
+
 // The groups of `axes`, in their order, those of one rank left out. Throws c10::Error, which names `who`, for an axis
 // of several ranks without a group.
 std::vector<comm::Communicator*> GroupsOf(const std::vector<Axis>& axes, const char* who);

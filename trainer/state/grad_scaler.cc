@@ -1,5 +1,6 @@
 #include "cohort/trainer/state/grad_scaler.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -52,8 +53,8 @@ double NumberOf(const std::map<std::string, std::string>& state, const std::stri
 
 }  // namespace
 
-GradScaler::GradScaler(GradScalerOptions options, std::vector<comm::Communicator*> groups)
-    : options_(options), groups_(std::move(groups)), scale_(Rounded(options.init_scale)) {
+GradScaler::GradScaler(GradScalerOptions options, std::vector<comm::Communicator*> groups, DeviceMesh* mesh)
+    : options_(options), groups_(std::move(groups)), mesh_(mesh), scale_(Rounded(options.init_scale)) {
   TORCH_CHECK(options.growth_factor > 1, "GradScaler: growth_factor must be greater than 1, got ",
               options.growth_factor);
   TORCH_CHECK(options.backoff_factor > 0 && options.backoff_factor < 1,
@@ -87,10 +88,9 @@ at::Tensor GradScaler::unscale_and_clip_(torch::optim::Optimizer& optimizer, dou
               "GradScaler: unscale_and_clip_() was called after unscale_() or step() for an "
               "optimizer since the last update()");
   if (MasterWeightsOf(optimizer) != nullptr) WidenGradients(optimizer);
-  const std::vector<Axis> axes = ModelAxes(parameters);
   at::Tensor norm;
-  Unscale(optimizer, Rounded(1 / scale_), [&](const std::vector<comm::Communicator*>& groups, double* found) {
-    norm = ShardedNorm(CountedGradients(parameters, CoordinateOn(axes)), norm_type, groups, found);
+  Unscale(optimizer, Rounded(1 / scale_), [&](const ModelRanks& ranks, double* found) {
+    norm = ShardedNorm(CountedGradients(parameters, ranks.at), norm_type, ranks.groups, found);
   });
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters) {
@@ -100,17 +100,31 @@ at::Tensor GradScaler::unscale_and_clip_(torch::optim::Optimizer& optimizer, dou
   return norm;
 }
 
-std::vector<comm::Communicator*> GradScaler::GroupsFor(torch::optim::Optimizer& optimizer) const {
-  if (!groups_.empty()) return groups_;
+ModelRanks GradScaler::RanksFor(torch::optim::Optimizer& optimizer) const {
   std::vector<at::Tensor> parameters;
   for (const auto& group : optimizer.param_groups()) {
     parameters.insert(parameters.end(), group.params().begin(), group.params().end());
   }
-  return GroupsOf(ModelAxes(parameters), "GradScaler");
+  ModelRanks ranks = RanksOfModel(parameters, mesh_, "GradScaler");
+  // A group that another one holds has nothing to add to it.
+  const auto holds = [](const comm::Communicator& outer, const comm::Communicator& inner) {
+    const auto all = outer.members();
+    const auto some = inner.members();
+    return std::all_of(some.begin(), some.end(),
+                       [&](int member) { return std::find(all.begin(), all.end(), member) != all.end(); });
+  };
+  std::vector<comm::Communicator*> groups = groups_;
+  for (comm::Communicator* group : ranks.groups) {
+    const auto holds_it = [&](const comm::Communicator* given) { return holds(*given, *group); };
+    if (std::none_of(groups_.begin(), groups_.end(), holds_it)) groups.push_back(group);
+  }
+  ranks.groups = std::move(groups);
+  return ranks;
 }
 
 void GradScaler::Unscale(torch::optim::Optimizer& optimizer, double factor, const Share& share) {
-  const std::vector<comm::Communicator*> groups = GroupsFor(optimizer);
+  const ModelRanks ranks = RanksFor(optimizer);
+  const std::vector<comm::Communicator*>& groups = ranks.groups;
   TORCH_CHECK(groups.empty() || Join::Running() == nullptr,
               "GradScaler: over groups it can't be used under Join, because ranks without inputs don't answer it");
   const at::NoGradGuard no_grad;
@@ -130,7 +144,7 @@ void GradScaler::Unscale(torch::optim::Optimizer& optimizer, double factor, cons
   double found = 0;
   for (auto& [kind, gradients] : by_kind) found += UnscaleOn(gradients, factor) ? 1 : 0;
   if (share != nullptr) {
-    share(groups, &found);
+    share(ranks, &found);
   } else {
     for (comm::Communicator* group : groups) {
       const comm::Buffer buffer(&found, 1);

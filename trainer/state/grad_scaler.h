@@ -12,7 +12,9 @@
 //
 // Ranks must agree on skipping. They agree by themselves if every rank has all averaged gradients
 // (DistributedDataParallel). If parameters are cut among ranks, their placements say which (shards, tensor-parallel
-// ranks; placement/placement_table.h). If only gradients are split (ShardedDataParallel), pass the groups.
+// ranks; placement/placement_table.h). If only gradients are split (ShardedDataParallel), pass the groups. If ranks of
+// one group are cut over other axes, as stages of a pipeline of which one alone has tensor-parallel layers, pass the
+// mesh.
 //
 // The scale is a float32, as in torch, so it takes the same values (tests/trainer/examples/pytorch_parity_test.py).
 //
@@ -31,6 +33,8 @@
 
 #include "ATen/core/Tensor.h"
 #include "cohort/comm/communicator.h"
+#include "cohort/trainer/mesh/device_mesh.h"
+#include "cohort/trainer/state/grad_norm.h"
 #include "torch/optim/optimizer.h"
 
 namespace cohort::trainer {
@@ -45,9 +49,11 @@ struct GradScalerOptions {
 
 class GradScaler {
  public:
-  // Shares infinities over `groups`, which must outlive this, as FairScale's ShardedGradScaler does. Without groups,
-  // over the axes that cut the optimizer's parameters. Throws c10::Error for options out of range.
-  explicit GradScaler(GradScalerOptions options = {}, std::vector<comm::Communicator*> groups = {});
+  // Shares infinities over the axes that cut or own the optimizer's parameters; with a mesh over all of its axes but
+  // "replicate", in one call. It shares them over `groups`, too, as FairScale's ShardedGradScaler does: of their ranks
+  // each gradient is on one only. Mesh and groups must outlive this. Throws c10::Error for options out of range.
+  explicit GradScaler(GradScalerOptions options = {}, std::vector<comm::Communicator*> groups = {},
+                      DeviceMesh* mesh = nullptr);
 
   // Returns `loss` times the scale. A float16 or bfloat16 loss becomes a float32, which holds the product.
   at::Tensor scale(const at::Tensor& loss) const;
@@ -87,15 +93,16 @@ class GradScaler {
   };
 
   // Makes `found` positive on all ranks of the groups if it is on one.
-  using Share = std::function<void(const std::vector<comm::Communicator*>& groups, double* found)>;
+  using Share = std::function<void(const ModelRanks& ranks, double* found)>;
 
   // Looks for infinities, on all ranks, and multiplies gradients by `factor`.
   void Unscale(torch::optim::Optimizer& optimizer, double factor, const Share& share = nullptr);
-  // The groups over which infinities in this optimizer's gradients are shared.
-  std::vector<comm::Communicator*> GroupsFor(torch::optim::Optimizer& optimizer) const;
+  // The ranks among which infinities in this optimizer's gradients are shared.
+  ModelRanks RanksFor(torch::optim::Optimizer& optimizer) const;
 
   GradScalerOptions options_;
   std::vector<comm::Communicator*> groups_;
+  DeviceMesh* mesh_;
   double scale_;  // a float32's value
   int64_t growth_tracker_ = 0;
   std::map<const torch::optim::Optimizer*, Seen> optimizers_;  // since the last update

@@ -261,12 +261,11 @@ CheckpointTensor PlacedTensor(const std::string& name, const at::Tensor& paramet
 void SetReplica(CheckpointTensor& tensor, const Placement& placement, const DeviceMesh& mesh) {
   tensor.replica = 0;
   tensor.replicas = 1;
-  const std::vector<int> at = mesh.get_coordinate();
-  for (int dim = 0; dim < mesh.ndim(); ++dim) {
-    const AxisUse use = placement.use(mesh.dim_names()[dim]);
+  for (const Axis& axis : mesh.base_axes()) {
+    const AxisUse use = placement.use(axis.name);
     if (use == AxisUse::kSplit || use == AxisUse::kOwned) continue;
-    tensor.replica = tensor.replica * mesh.shape()[dim] + at[dim];
-    tensor.replicas *= mesh.shape()[dim];
+    tensor.replica = tensor.replica * axis.size + axis.rank;
+    tensor.replicas *= axis.size;
   }
 }
 

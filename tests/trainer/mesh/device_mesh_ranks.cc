@@ -78,6 +78,10 @@ TEST(DeviceMesh, HasSlicesAndJoinedAxes) {
   ASSERT_TRUE(joined.ok()) << joined.status();
   EXPECT_THAT((*joined)->shape(), ElementsAre(2, 2));
   EXPECT_EQ(&(*joined)->world(), world.get()) << "all ranks in the world's order";
+  EXPECT_TRUE((*joined)->has("shard")) << "a part of data";
+  std::vector<std::string> base;
+  for (const Axis& axis : (*joined)->base_axes()) base.push_back(axis.name);
+  EXPECT_THAT(base, ElementsAre("replicate", "shard", "tensor"));
   EXPECT_THAT(mesh.Show(),
               AllOf(HasSubstr("replicate=2, shard=1, tensor=2\n"), HasSubstr("replicate 1, shard 0  rank 2     rank 3"),
                     HasSubstr("data = replicate x shard\n")));

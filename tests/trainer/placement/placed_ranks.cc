@@ -100,6 +100,20 @@ TEST(PlacedNorm, IsOneNormForTensorParallelLayersUnderFsdp) {
   EXPECT_NEAR(std::sqrt(squares), 1, 1e-3) << "of the clipped gradients";
 }
 
+// A joined name stands for its axes, which are what placements name.
+TEST(PlacedNorm, IsTheSameOverASliceByAJoinedName) {
+  const auto mesh = MeshOfTensors("shard");
+  ASSERT_TRUE(mesh->Join("data", {"shard"}).ok());
+  const auto cut = std::make_shared<Cut>(mesh->axis("tensor").value());
+  const auto shards = mesh->Slice({"shard"}).value(), joined = mesh->Slice({"data", "tensor"}).value();
+  FullyShardedDataParallel<Cut> fsdp(cut, *shards);
+  SetGradients(cut->named_parameters().pairs());
+  EXPECT_NEAR(clip_grad_norm_(cut->parameters(), 1, 2, joined.get()).item<double>(), WholeNorm(), 1e-4);
+  if (shards->world().size() > 1) {
+    EXPECT_THROW(clip_grad_norm_(cut->parameters(), 1, 2, mesh->Slice({"tensor"}).value().get()), c10::Error);
+  }
+}
+
 TEST(PlacedNorm, KeepsThePlacementsOfLayersWhenFsdpEnds) {
   const auto mesh = MeshOfTensors("shard");
   const auto cut = std::make_shared<Cut>(mesh->axis("tensor").value());
