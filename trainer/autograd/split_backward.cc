@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "cohort/trainer/autograd/activation_checkpoint.h"
+#include "cohort/trainer/base/torch_compat.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/variable.h"
@@ -61,7 +62,6 @@ Nodes PathsTo(const edge_list& roots, const Nodes& ends) {
 struct SplitBackward::Later {
   edge_list roots;
   variable_list gradients;
-  std::vector<SplitBackward> inner;  // of checkpointed functions, in the order of I
 
   void Add(const Edge& root, const at::Tensor& gradient) {
     if (!root.is_valid() || !gradient.defined()) return;
@@ -77,6 +77,20 @@ SplitBackward& SplitBackward::operator=(SplitBackward&&) noexcept = default;
 
 namespace {
 
+// Part W of a checkpointed function, in its place among the other nodes of W: backward() runs nodes by their numbers,
+// and so a weight that is used inside and outside gets its gradients in one order.
+struct CheckpointWeights : Node {
+  // `edges` lead to weights that the function gets as inputs, and `edge_gradients` go along them.
+  CheckpointWeights(uint64_t sequence_nr, edge_list edges, variable_list edge_gradients, SplitBackward inner_pass)
+      : Node(sequence_nr, std::move(edges)), gradients(std::move(edge_gradients)), inner(std::move(inner_pass)) {}
+  variable_list apply(variable_list&& /*inputs*/) override {
+    inner.WeightGradients();
+    return std::move(gradients);
+  }
+  variable_list gradients;
+  SplitBackward inner;
+};
+
 // Gives the node of a checkpointed function a backward pass in parts. `path`: as PathsTo.
 template <typename Later>
 void SplitCheckpoint(Node& node, const Nodes& path, const std::shared_ptr<Later>& later) {
@@ -86,26 +100,30 @@ void SplitCheckpoint(Node& node, const Nodes& path, const std::shared_ptr<Later>
   for (size_t i = 1; i < edges.size(); ++i) {
     off_path.push_back(edges[i].is_valid() && path.count(edges[i].function.get()) == 0 ? edges[i] : Edge());
   }
-  SetRecomputedBackward(
-      node, [later, off_path = std::move(off_path)](const variable_list& outputs, const variable_list& gradients,
-                                                    const variable_list& inputs) {
-        edge_list roots;
-        for (const at::Tensor& output : outputs) roots.push_back(torch::autograd::impl::gradient_edge(output));
-        SplitBackward inner;
-        variable_list wanted;
-        for (const at::Tensor& input : inputs) {
-          if (input.defined() && input.requires_grad()) wanted.push_back(input);
-        }
-        const variable_list found = inner.InputGradients(roots, gradients, wanted);
-        later->inner.push_back(std::move(inner));
-        variable_list result;
-        for (size_t i = 0, next = 0; i < inputs.size(); ++i) {
-          const bool has = inputs[i].defined() && inputs[i].requires_grad();
-          result.push_back(has ? found[next++] : at::Tensor());
-          if (i < off_path.size()) later->Add(off_path[i], result.back());
-        }
-        return result;
-      });
+  const uint64_t number = node.sequence_nr();
+  SetRecomputedBackward(node, [later, number, off_path = std::move(off_path)](const variable_list& outputs,
+                                                                              const variable_list& gradients,
+                                                                              const variable_list& inputs) {
+    edge_list roots;
+    for (const at::Tensor& output : outputs) roots.push_back(torch::autograd::impl::gradient_edge(output));
+    SplitBackward inner;
+    variable_list wanted;
+    for (const at::Tensor& input : inputs) {
+      if (input.defined() && input.requires_grad()) wanted.push_back(input);
+    }
+    const variable_list found = inner.InputGradients(roots, gradients, wanted);
+    variable_list result, to_weights(off_path.size());
+    for (size_t i = 0, next = 0; i < inputs.size(); ++i) {
+      const bool has = inputs[i].defined() && inputs[i].requires_grad();
+      result.push_back(has ? found[next++] : at::Tensor());
+      if (i < off_path.size() && off_path[i].is_valid()) to_weights[i] = result.back();
+    }
+    const auto weights = std::make_shared<CheckpointWeights>(number, off_path, std::move(to_weights), std::move(inner));
+    const at::Tensor start = at::zeros({}, gradients.front().options());  // it runs where the function did
+    weights->add_input_metadata(start);
+    later->Add(Edge(weights, 0), start);
+    return result;
+  });
 }
 
 }  // namespace
@@ -161,6 +179,7 @@ std::vector<at::Tensor> SplitBackward::InputGradients(const edge_list& roots, co
   for (size_t i = 0; i < reached.size(); ++i) result[reached[i]] = found[i];
   for (size_t i = reached.size(); i < outputs.size(); ++i) later_->Add(outputs[i], found[i]);
   for (const std::shared_ptr<Node>& join : joins) {
+    compat::DropTensorHooks(*join);
     for (Edge& edge : join->next_edges()) {
       if (edge.is_valid() && path.count(edge.function.get()) > 0) edge = Edge();
     }
@@ -171,7 +190,6 @@ std::vector<at::Tensor> SplitBackward::InputGradients(const edge_list& roots, co
 void SplitBackward::WeightGradients() {
   TORCH_CHECK(later_ != nullptr, "SplitBackward: weights' gradients come after those of the inputs, and once");
   const std::shared_ptr<Later> later = std::move(later_);
-  for (SplitBackward& inner : later->inner) inner.WeightGradients();
   if (later->roots.empty()) return;
   Execute(later->roots, later->gradients, /*keep_graph=*/false, /*accumulate=*/true, {});
 }

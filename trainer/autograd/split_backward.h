@@ -6,9 +6,11 @@
 // Both parts together give the bits of backward(). I walks the paths from the outputs to the inputs. A node where a
 // weight joins such a path (a join) keeps the gradient that has come to it. Then its edge along the path is cut off,
 // and W is one backward pass from all joins: every weight gets all its gradients in the order of backward(), also a
-// weight that is used several times (pytorch#180952). Hooks of weights run in W alone.
+// weight that is used several times (pytorch#180952). Hooks of weights run in W alone. A hook of a tensor on a path
+// runs in I, and under libtorch 1.13 again in W where a weight joins; what it does to the gradient counts once.
 //
-// A checkpointed function (activation_checkpoint.h) on a path is computed again in I; W uses the same graph.
+// A checkpointed function (activation_checkpoint.h) on a path is computed again in I; W uses the same graph, in the
+// function's place among the joins.
 #pragma once
 
 #include <functional>

@@ -64,4 +64,11 @@ std::optional<void*> HandleOf(const Stream& stream) {
 }
 inline std::optional<void*> StreamHandle(const c10::Stream& stream) { return HandleOf(stream); }
 
+// Takes away the hooks of the tensors whose gradients come to a node, after a pass that captured these gradients: 2.x
+// captures them behind the hooks, which would count again in the next pass. 1.13 captures them before, and needs them.
+template <typename Node>
+void DropTensorHooks(Node& node) {
+  if constexpr (requires { node.tensor_pre_hooks().clear(); }) node.tensor_pre_hooks().clear();
+}
+
 }  // namespace cohort::trainer::compat

@@ -154,6 +154,33 @@ TEST(SplitBackward, CheckpointedBlocksHaveTheBitsOfTheWholePass) {
   EXPECT_EQ(calls, 2 + 4 + 4);  // shape; whole: twice, once again each; parts: the same
 }
 
+// A weight's gradients from inside and outside come in the order of backward(), whichever is used first.
+TEST(SplitBackward, AWeightInsideAndOutsideOfACheckpointHasTheBitsOfTheWholePass) {
+  torch::manual_seed(6);
+  const at::Tensor w = Weight({4, 4}), v = Weight({4, 4});
+  const auto inside = [&](const at::Tensor& a) { return a.mm(w).tanh().mm(v); };
+  const auto given = [&](const at::Tensor& a, const at::Tensor& b) { return a.mm(b).tanh().mm(w); };
+  const at::Tensor x = torch::randn({3, 4});
+  ExpectSameBits([&](const at::Tensor& a) { return checkpoint(inside, a).mm(w); }, {w, v}, x);
+  ExpectSameBits([&](const at::Tensor& a) { return checkpoint(inside, a.mm(w)); }, {w, v}, x);
+  ExpectSameBits([&](const at::Tensor& a) { return checkpoint(inside, checkpoint(inside, a.mm(v)).mm(w)).mm(v); },
+                 {w, v}, x);
+  ExpectSameBits([&](const at::Tensor& a) { return checkpoint(given, a, w); }, {w}, x);
+  ExpectSameBits([&](const at::Tensor& a) { return checkpoint(given, a.mm(v), w).mm(w); }, {w, v}, x);
+}
+
+TEST(SplitBackward, WhatHooksOfTensorsDoToGradientsCountsOnce) {
+  torch::manual_seed(7);
+  const at::Tensor w = Weight({4, 4}), v = Weight({4, 4});
+  ExpectSameBits(
+      [&](const at::Tensor& x) {
+        const at::Tensor y = x.mm(w);
+        if (y.requires_grad()) y.register_hook([](const at::Tensor& gradient) { return gradient * 3; });
+        return y.mm(v);
+      },
+      {w, v}, torch::randn({3, 4}));
+}
+
 TEST(SplitBackward, AnOutputThatDependsOnWeightsAloneIsLeftToTheSecondPart) {
   const at::Tensor w = Weight({4});
   const at::Tensor leaf = torch::randn({4}).requires_grad_();
