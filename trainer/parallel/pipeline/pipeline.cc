@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "ATen/ThreadLocalState.h"
+#include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/parallel/pipeline/schedule/checker.h"
@@ -18,6 +19,7 @@
 #include "cohort/trainer/parallel/pipeline/shared_gradients.h"
 #include "cohort/trainer/parallel/pipeline/stage_messages.h"
 #include "cohort/trainer/parallel/pipeline/stage_passes.h"
+#include "cohort/trainer/parallel/pipeline/stage_placements.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/placement/sharded_module.h"
 #include "cohort/trainer/transfer/same_on_all_ranks.h"
@@ -32,6 +34,7 @@ struct StepData {
   std::vector<double> weights = {};
   double loss_scale = 1;
   bool trains = true;
+  RandomPlace random = {};  // of the thread that called
   std::vector<at::Tensor> losses = {}, outputs = {};
 };
 
@@ -73,13 +76,13 @@ class Pipeline::Runner {
       const int place = group.rank() * devices() + device;
       places_.push_back(std::make_unique<Place>(*this, place, DeviceOf(stages_, options_, device)));
     }
-    EnterPlacements(group);
+    placements_.Enter(stages_, group);
     MakeShared(group);
     for (SharedGradient& shared : shared_) shared.Broadcast();
   }
 
   StepResult Step(const at::Tensor& inputs, const at::Tensor& targets, double loss_scale, bool trains) {
-    StepData data{.loss_scale = loss_scale, .trains = trains};
+    StepData data{.loss_scale = loss_scale, .trains = trains, .random = random_place()};
     const int m = schedule_.micro_batches;
     try {
       exchange_->BeginStep();
@@ -161,20 +164,6 @@ class Pipeline::Runner {
     std::sort(given.begin(), given.end());
     TORCH_CHECK(given == StagesOf(schedule_, group.rank(), devices()), "Pipeline: rank ", group.rank(), " has stages ",
                 given, "; the schedule gives it ", StagesOf(schedule_, group.rank(), devices()));
-  }
-
-  void EnterPlacements(comm::Communicator& group) {
-    if (group.size() == 1) return;
-    const Axis axis{.name = kPipelineAxis, .size = group.size(), .rank = group.rank(), .group = &group};
-    for (const PipelineStage& stage : stages_) {
-      for (const auto& item : stage.module->named_parameters()) {
-        Placement placement = *Placements().OrWhole(item.value());
-        if (placement.use(kPipelineAxis) == AxisUse::kOwned) continue;
-        ThrowUnlessOk(placement.Owned(axis, group.rank()), "Pipeline: parameter " + item.key());
-        placement.set_name(NameInWhole(item.value(), item.key()));
-        Placements().Add(item.value(), std::move(placement));
-      }
-    }
   }
 
   void MakeShared(comm::Communicator& group) {
@@ -285,6 +274,9 @@ class Pipeline::Runner {
     const bool first = action.stage == 0, last = action.stage == schedule_.stages - 1;
     const at::Tensor input = first ? data.inputs[static_cast<size_t>(k)].to(place.device.device)
                                    : place.messages.Take({ActionKind::kRecvForward, action.stage, k});
+    RandomPlace random = data.random;
+    random.micro_batch = random.micro_batch * schedule_.micro_batches + k;
+    const RandomPlaceGuard guard(random);
     std::function<at::Tensor(const at::Tensor&)> finish;
     if (last) finish = [&](const at::Tensor& output) { return LossOf(output, static_cast<size_t>(k), data); };
     at::Tensor output = passes.Forward(k, input, !first, finish);
@@ -326,6 +318,7 @@ class Pipeline::Runner {
   }
 
   const std::vector<PipelineStage> stages_;
+  StagePlacements placements_;
   const Schedule schedule_;
   Schedule forward_only_;
   const PipelineOptions options_;

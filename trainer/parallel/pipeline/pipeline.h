@@ -66,7 +66,8 @@ std::vector<int> StagesOf(const Schedule& schedule, int rank, int devices = 1);
 class Pipeline {
  public:
   // `stages` are this rank's. `group` has a rank for each of the schedule's, or for so many devices of it, and must
-  // outlive this. The parameters get their names in the placement table (placement_table.h). Collective; blocks. Throws
+  // outlive this. While this lives, the placement table (placement_table.h) has the parameters' names and owners. Of
+  // two pipelines over one module at a time the first enters them and must end last. Collective; blocks. Throws
   // c10::Error for a schedule that CheckSchedule refuses or stages that do not fit it, and DistributedError if the
   // ranks' schedules differ.
   Pipeline(std::vector<PipelineStage> stages, Schedule schedule, comm::Communicator& group, PipelineOptions options);
@@ -75,9 +76,10 @@ class Pipeline {
   Pipeline& operator=(const Pipeline&) = delete;
 
   // Forward and backward passes of a batch, which is cut into micro-batches along dimension 0. Each loss counts by its
-  // share of the valid targets. Gradients are added to .grad, times `loss_scale` (a GradScaler's). On all ranks;
-  // blocks. Throws DistributedError if a rank has failed, which it names, and what modules throw; the other ranks are
-  // told. After that no other step is possible.
+  // share of the valid targets. Gradients are added to .grad, times `loss_scale` (a GradScaler's). Forward passes have
+  // the caller's random_place() (random_place.h) with micro_batch = its micro_batch * micro-batches of a step + their
+  // number in this one. On all ranks; blocks. Throws DistributedError if a rank has failed, which it names, and what
+  // modules throw; the other ranks are told. After that no other step is possible.
   StepResult step(const at::Tensor& inputs, const at::Tensor& targets, double loss_scale = 1);
   // Forward passes alone, without gradients; `targets` may be undefined, which gives no loss. As step.
   StepResult eval(const at::Tensor& inputs, const at::Tensor& targets = {});

@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "cohort/trainer/autograd/activation_checkpoint.h"
+#include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/parallel/pipeline/schedule/text.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
+#include "cohort/trainer/parallel/tensor/parallel_dropout.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/transfer/communication_ledger.h"
 #include "tests/trainer/ranks.h"
@@ -22,29 +24,31 @@ namespace {
 constexpr int64_t kWidth = 6;
 constexpr int kLayers = 16;  // two stages on each of 4 ranks with 2 devices
 
-// A layer with a residual connection, a weight that it uses twice, and a checkpointed part.
+// A layer with a residual connection, a weight that it uses twice, a checkpointed part, and dropout.
 struct Layer : torch::nn::Module {
-  explicit Layer(bool checkpoints) : checkpoints(checkpoints) {
+  Layer(bool checkpoints, uint64_t number) : checkpoints(checkpoints) {
+    dropout = register_module("dropout", ParallelDropout(ParallelDropoutOptions(0.2).layer(number)));
     norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
     up = register_module("up", torch::nn::Linear(kWidth, 2 * kWidth));
     down = register_module("down", torch::nn::Linear(2 * kWidth, kWidth));
     twice = register_parameter("twice", torch::randn({kWidth, kWidth}) * 0.4);
   }
   at::Tensor forward(const at::Tensor& x) {
-    const auto inner = [this](const at::Tensor& y) { return down(torch::tanh(up(norm(y)))); };
+    const auto inner = [this](const at::Tensor& y) { return down(dropout(torch::tanh(up(norm(y))))); };
     const at::Tensor between = checkpoints ? checkpoint(inner, x) : inner(x);
     return x + between.matmul(twice).sigmoid().matmul(twice);
   }
   bool checkpoints;
   torch::nn::LayerNorm norm{nullptr};
   torch::nn::Linear up{nullptr}, down{nullptr};
+  ParallelDropout dropout{nullptr};
   at::Tensor twice;
 };
 
 torch::nn::Sequential Model() {
   torch::manual_seed(11);
   torch::nn::Sequential model;
-  for (int i = 0; i < kLayers - 1; ++i) model->push_back(Layer(i % 3 == 1));
+  for (int i = 0; i < kLayers - 1; ++i) model->push_back(Layer(i % 3 == 1, static_cast<uint64_t>(i)));
   model->push_back(torch::nn::Linear(kWidth, 4));
   return model;
 }
@@ -65,6 +69,13 @@ at::Tensor Loss(const at::Tensor& output, const at::Tensor& target) {
                                               torch::nn::functional::CrossEntropyFuncOptions().ignore_index(-100));
 }
 
+// The thread's place in the forward pass of a micro-batch.
+RandomPlace PlaceOf(int64_t micro_batch) {
+  RandomPlace place = random_place();
+  place.micro_batch = micro_batch;
+  return place;
+}
+
 // One process: the loss of the batch; gradients are accumulated.
 at::Tensor Alone(torch::nn::Sequential& model, const Batch& batch, int micro_batches) {
   const auto inputs = SplitMicroBatches(batch.inputs, micro_batches, "inputs");
@@ -73,6 +84,7 @@ at::Tensor Alone(torch::nn::Sequential& model, const Batch& batch, int micro_bat
   at::Tensor sum;
   for (size_t k = 0; k < inputs.size(); ++k) {
     if (weights[k] == 0) continue;
+    const RandomPlaceGuard guard(PlaceOf(static_cast<int64_t>(k)));
     const at::Tensor loss = Loss(model->forward(inputs[k]), targets[k]);
     (loss * weights[k]).backward();
     const at::Tensor share = loss.detach() * weights[k];
@@ -114,6 +126,7 @@ void ExpectBitsOfOneProcess(const Schedule& schedule, const std::string& what, c
   // target counts nothing.
   for (const auto& [rows, ignored] : {std::pair<int64_t, int64_t>{2 * m, m > 1 ? 3 : 1}, {3 * m, 0}}) {
     const Batch batch = BatchOf(rows, m, ignored);
+    const RandomPlaceGuard guard({.seed = 5, .step = rows});
     const bool first = !StagesOf(schedule, world->rank(), devices).empty() && pipeline.stages().front().index == 0;
     const bool last = pipeline.stages().back().index == schedule.stages - 1;
     const StepResult result = pipeline.step(first ? batch.inputs : at::Tensor(), last ? batch.targets : at::Tensor());
@@ -174,7 +187,10 @@ TEST(Pipeline, EvaluationHasOutputsAndNoGradients) {
     if (last) {
       const at::NoGradGuard no_grad;
       std::vector<at::Tensor> outputs;
-      for (const at::Tensor& part : batch.inputs.split(2)) outputs.push_back(reference->forward(part));
+      for (const at::Tensor& part : batch.inputs.split(2)) {
+        const RandomPlaceGuard guard(PlaceOf(static_cast<int64_t>(outputs.size())));
+        outputs.push_back(reference->forward(part));
+      }
       EXPECT_TRUE(torch::equal(result.output, torch::cat(outputs)));
       EXPECT_TRUE(result.loss.defined());
       EXPECT_FALSE(pipeline.eval(batch.inputs).loss.defined());
@@ -201,6 +217,28 @@ TEST(Pipeline, ParametersHaveTheirNamesInTheWhole) {
   ASSERT_NE(placement, nullptr);
   EXPECT_EQ(placement->use(kPipelineAxis), AxisUse::kOwned);
   EXPECT_EQ(placement->name(), names[0].key());
+}
+
+// A model that is put into another pipeline belongs to that one, and to none afterwards.
+TEST(Pipeline, PlacementsEndWithThePipeline) {
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 2});
+  torch::nn::Sequential model = Model();
+  const Batch batch = BatchOf(4, 3);
+  for (int round = 0; round < 2; ++round) {
+    const auto group = *world->Duplicate();
+    Pipeline pipeline(StagesFor(schedule, model, world->rank()), schedule, *group, {.loss = Loss});
+    pipeline.step(batch.inputs, batch.targets);
+    for (const PipelineStage& stage : pipeline.stages()) {
+      for (const at::Tensor& parameter : stage.module->parameters()) {
+        const auto axes = ModelAxes({parameter});
+        ASSERT_EQ(axes.size(), world->size() > 1 ? 1u : 0u);
+        if (!axes.empty()) {
+          EXPECT_EQ(axes[0].group, group.get()) << "round " << round;
+        }
+      }
+    }
+  }
+  for (const at::Tensor& parameter : model->parameters()) EXPECT_EQ(Placements().Of(parameter), nullptr);
 }
 
 // The first layer's weight is the last one's too.

@@ -1,0 +1,35 @@
+// StagePlacements: the stages of a rank in the table of placements, while their pipeline lives.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "ATen/core/Tensor.h"
+#include "cohort/comm/communicator.h"
+#include "cohort/trainer/parallel/pipeline/pipeline_stage.h"
+#include "cohort/trainer/placement/placement.h"
+
+namespace cohort::trainer {
+
+class StagePlacements {
+ public:
+  StagePlacements() = default;
+  // The placements are again what they were, but for those that others have changed since.
+  ~StagePlacements();
+  StagePlacements(const StagePlacements&) = delete;
+  StagePlacements& operator=(const StagePlacements&) = delete;
+
+  // Says that this rank owns the parameters of its stages along the axis "pipeline", which has the ranks of `group`,
+  // and names them as in the whole. Leaves parameters that another pipeline has entered. Throws c10::Error.
+  void Enter(const std::vector<PipelineStage>& stages, comm::Communicator& group);
+
+ private:
+  // `before` is null for a parameter that had no placement.
+  struct Entered {
+    at::Tensor parameter;
+    std::shared_ptr<const Placement> before, now;
+  };
+  std::vector<Entered> entered_;
+};
+
+}  // namespace cohort::trainer
