@@ -47,6 +47,8 @@
 #include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
 #include "cohort/trainer/parallelize/replicated_shards.h"
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
+#include "cohort/trainer/placement/placement.h"
+#include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/async_checkpoint.h"
 #include "cohort/trainer/state/checkpoint/checkpoint.h"
 #include "cohort/trainer/state/checkpoint/checkpoint_values.h"

@@ -26,8 +26,8 @@ struct TileGrid {
   int64_t column_tiles() const { return (columns + tile_columns - 1) / tile_columns; }
 };
 
-// Rows and columns of a piece of these sizes, in tiles of about 4 KiB, or as many of larger ones as there are in 16
-// MiB.
+// Rows and columns of a piece of these sizes, in tiles of at most 1 KiB. A piece of more than 4 MiB has larger tiles,
+// about 4096 of them.
 TileGrid TilesOf(const std::vector<int64_t>& sizes, int64_t element_size);
 
 // The characters of a tile's checksum, the first ones of its SHA-256.
