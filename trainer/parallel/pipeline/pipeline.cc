@@ -22,6 +22,8 @@
 #include "cohort/trainer/parallel/pipeline/stage_placements.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/placement/sharded_module.h"
+#include "cohort/trainer/state/checkpoint/checkpoint.h"
+#include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/same_on_all_ranks.h"
 #include "torch/torch.h"
 
@@ -141,19 +143,24 @@ class Pipeline::Runner {
     return *std::find_if(stages_.begin(), stages_.end(), [=](const auto& each) { return each.index == index; });
   }
 
+  // A fault that one rank finds is told to all, so that none waits for the others.
   void CheckFits(comm::Communicator& group) {
+    TogetherOrNot(group, "making a pipeline", [&] { CheckOwn(group); }, default_timeout());
+    std::string shared;
+    for (const SharedWeight& weight : options_.shared_weights) {
+      shared += weight.name + " of stage " + std::to_string(weight.stage) + " is " + weight.other_name + " of stage " +
+                std::to_string(weight.other_stage) + "\n";
+    }
+    CheckSameSetup(group, "Pipeline",
+                   {{"devices of a rank", std::to_string(devices())},
+                    {"schedule", ToText(schedule_)},
+                    {"shared weights", shared}});
+  }
+
+  void CheckOwn(const comm::Communicator& group) const {
     const auto report = CheckSchedule(schedule_);
     ThrowUnlessOk(report.status(), "Pipeline: the schedule can't be run");
     TORCH_CHECK(options_.loss, "Pipeline: options.loss is needed");
-    std::vector<std::string> lines = {"schedule of " + std::to_string(schedule_.ranks) + " ranks, " +
-                                      std::to_string(devices()) + " devices a rank"};
-    const std::string text = ToText(schedule_);
-    for (size_t begin = 0; begin < text.size();) {
-      const size_t end = text.find('\n', begin);
-      lines.push_back("schedule: " + text.substr(begin, end - begin));
-      begin = end + 1;
-    }
-    CheckSameOnAllRanks(group, "Pipeline", lines);
     TORCH_CHECK(schedule_.ranks == group.size() * devices(), "Pipeline: a schedule of ", schedule_.ranks,
                 " ranks needs as many ranks or devices, not ", group.size(), " ranks with ", devices(), " devices");
     for (const PipelineStage& stage : stages_) {
@@ -164,6 +171,10 @@ class Pipeline::Runner {
     std::sort(given.begin(), given.end());
     TORCH_CHECK(given == StagesOf(schedule_, group.rank(), devices()), "Pipeline: rank ", group.rank(), " has stages ",
                 given, "; the schedule gives it ", StagesOf(schedule_, group.rank(), devices()));
+    for (const SharedWeight& weight : options_.shared_weights) {
+      if (Has(weight.stage)) ParameterOf(StageAt(weight.stage), weight.name);
+      if (Has(weight.other_stage)) ParameterOf(StageAt(weight.other_stage), weight.other_name);
+    }
   }
 
   void MakeShared(comm::Communicator& group) {

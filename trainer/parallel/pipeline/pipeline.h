@@ -68,8 +68,8 @@ class Pipeline {
   // `stages` are this rank's. `group` has a rank for each of the schedule's, or for so many devices of it, and must
   // outlive this. While this lives, the placement table (placement_table.h) has the parameters' names and owners. Of
   // two pipelines over one module at a time the first enters them and must end last. Collective; blocks. Throws
-  // c10::Error for a schedule that CheckSchedule refuses or stages that do not fit it, and DistributedError if the
-  // ranks' schedules differ.
+  // DistributedError on all ranks, which names the rank, for a schedule that CheckSchedule refuses, stages that do not
+  // fit it, and options that are missing or differ from rank 0's.
   Pipeline(std::vector<PipelineStage> stages, Schedule schedule, comm::Communicator& group, PipelineOptions options);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;

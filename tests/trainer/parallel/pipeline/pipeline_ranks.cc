@@ -355,6 +355,35 @@ TEST(Pipeline, WhatDoesNotFitIsRefused) {
               ::testing::HasSubstr("rank 1"));
 }
 
+// None waits for a rank that can't go on.
+TEST(Pipeline, WhatDoesNotFitOnOneRankIsRefusedOnAll) {
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
+  Schedule broken = schedule;
+  broken.by_rank[0].pop_back();
+  torch::nn::Sequential model = Model();
+  const int odd = world->size() - 1;
+  const bool is_odd = world->rank() == odd;
+  const std::string who = "rank " + std::to_string(odd);
+  const auto why = [&](const Schedule& given, std::vector<PipelineStage> stages, const PipelineOptions& options) {
+    return WhyThrown([&] { Pipeline pipeline(std::move(stages), given, *world, options); });
+  };
+  const auto stages = [&] { return StagesFor(schedule, model, world->rank()); };
+  using ::testing::AllOf;
+  using ::testing::HasSubstr;
+  EXPECT_THAT(why(schedule, stages(), {.loss = is_odd ? LossFunction() : LossFunction(Loss)}),
+              AllOf(HasSubstr(who), HasSubstr("options.loss is needed")));
+  EXPECT_THAT(why(is_odd ? broken : schedule, stages(), {.loss = Loss}),
+              AllOf(HasSubstr(who), HasSubstr("is missing at the end")));
+  EXPECT_THAT(why(schedule, is_odd ? std::vector<PipelineStage>() : stages(), {.loss = Loss}),
+              AllOf(HasSubstr(who), HasSubstr("the schedule gives it")));
+  PipelineOptions shared{.loss = Loss};
+  shared.shared_weights = {{0, "0.up.weight", odd, "no.weight"}};
+  EXPECT_THAT(why(schedule, stages(), shared), AllOf(HasSubstr(who), HasSubstr("has no parameter no.weight")));
+  if (odd == 0) return;
+  shared.shared_weights = {{0, "0.up.weight", odd, is_odd ? "14.up.weight" : "14.down.weight"}};
+  EXPECT_THAT(why(schedule, stages(), shared), AllOf(HasSubstr(who), HasSubstr("shared weights")));
+}
+
 TEST(Pipeline, AnExceptionOfOneStageEndsTheStepOnAllRanks) {
   if (world->size() < 2) GTEST_SKIP() << "needs another rank";
   const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
