@@ -91,6 +91,41 @@ TEST(CallTags, RefuseItUnderFsdpThatOnlyReplicates) {
   ASSERT_TRUE(world->Barrier().Wait().ok());
 }
 
+// A replica may do alone what sends nothing to the others: an evaluation, with gradients or without, and a pass whose
+// gradients stay here.
+TEST(CallTags, OfReplicasAgreeAfterPassesOfOneAlone) {
+  if (world->size() == 1) GTEST_SKIP() << "there is one replica";
+  const auto group = OrderInvariantWorld();
+  for (const int shards : {1, 2}) {
+    if (world->size() % shards != 0 || world->size() == shards) continue;
+    auto mesh = DeviceMesh::Create(*group, {world->size() / shards, shards}, {"replicate", "shard"});
+    ASSERT_TRUE(mesh.ok());
+    for (const bool sync : {true, false}) {
+      FullyShardedDataParallelOptions options;
+      options.sync_module_states = sync;
+      torch::manual_seed(7);
+      const auto layer = std::make_shared<torch::nn::LinearImpl>(4, 4);
+      FullyShardedDataParallel<torch::nn::LinearImpl> fsdp(layer, **mesh, options);
+      const std::string error = ErrorWithin(2, [&](int step) {
+        const at::Tensor input = InputOf(world->rank(), step);
+        if (*(*mesh)->get_local_rank("replicate") == 1) {
+          fsdp.eval();
+          fsdp.forward(input);
+          fsdp.train();
+          const at::NoGradGuard no_grad;
+          fsdp.forward(input);
+        }
+        if (*(*mesh)->get_local_rank("replicate") == 0) {
+          const auto local = fsdp.no_sync();
+          fsdp.forward(input).pow(2).mean().backward();
+        }
+        fsdp.forward(input).pow(2).mean().backward();
+      });
+      EXPECT_EQ(error, "") << shards << " shards, sync_module_states " << sync;
+    }
+  }
+}
+
 TEST(StartValues, OfReplicasAreCompared) {
   if (world->size() == 1) GTEST_SKIP() << "there is one replica";
   const auto group = OrderInvariantWorld();

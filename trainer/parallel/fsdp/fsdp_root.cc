@@ -71,10 +71,12 @@ FsdpRoot::FsdpRoot(Units units, comm::Communicator& world, comm::Communicator& s
                                            NeighbourCounts(units_))),
       calls_(std::make_unique<JoinCalls>(units_)),
       order_(std::make_unique<UnitOrder>()),
-      tags_(std::make_unique<UnitTags>(units_)),
+      tags_(std::make_unique<UnitTags>()),
       gatherer_(std::make_unique<UnitGatherer>(units_, *groups_, *calls_, *tags_, traffic_)),
       reductions_(std::make_unique<GradientReductions>(*groups_, *calls_, *tags_, traffic_)),
-      backward_(std::make_unique<BackwardCycle>()) {}
+      backward_(std::make_unique<BackwardCycle>()) {
+  for (size_t i = 0; i < units_.size(); ++i) units_[i]->set_number(static_cast<int>(i));
+}
 
 FsdpRoot::~FsdpRoot() {
   // Units go later, and may have been gathering ahead.
@@ -125,7 +127,8 @@ void FsdpRoot::AgreeOnGivingUp() {
 }
 
 // Replicas that start from other values would be averaged for ever and never become equal. Parameters may have been
-// loaded after they were wrapped, so that this is the first moment to see it.
+// loaded after they were wrapped, so that this is the first moment to see it. It is the first forward pass that all
+// replicas make: one of them may have evaluated alone before.
 void FsdpRoot::CompareReplicas() {
   if (std::exchange(compared_, true) || groups_->replicate() == nullptr || groups_->replicas() == 1) return;
   const auto starts_alone = [](const auto& unit) { return !unit->options().sync_module_states; };
@@ -138,26 +141,27 @@ void FsdpRoot::CompareReplicas() {
                   "set sync_module_states, or give all replicas the same values before the first forward pass");
 }
 
-void FsdpRoot::BeginForward() {
+void FsdpRoot::BeginForward(bool training) {
   TORCH_CHECK(
       !backward_->goes_on_here(),
       "FullyShardedDataParallel: the whole model runs forward within a backward pass of its own, whose gradients "
       "would be lost. In a hook: run it after backward(). In a checkpointed function: checkpoint all its forward "
       "passes, or blocks within it");
   if (backward_->concerns_others()) AgreeOnGivingUp();
-  const int divisor = calls_->Begin(ranks_);
-  CompareReplicas();
-  tags_->BeginIteration();
+  const bool averages = sync_ && training && at::GradMode::is_enabled();
+  const int divisor = calls_->Begin(ranks_, averages);
+  if (averages) CompareReplicas();
+  tags_->BeginForward(averages);
   StartOver();
   set_share(divisor);
   counts_runs_ = at::GradMode::is_enabled();
   for (const auto& unit : units_) unit->runs().Keep();
 }
 
-void FsdpRoot::PreForward(FsdpUnit& unit) {
+void FsdpRoot::PreForward(FsdpUnit& unit, bool training) {
   runtime::MutexLock lock(mutex_);
   RefuseWhileSummoned(summoned(), "forward");
-  if (&unit == units_.front().get()) BeginForward();
+  if (&unit == units_.front().get()) BeginForward(training);
   // A checkpoint that calls the unit again in backward makes no other run.
   if (counts_runs_ && !backward_->begun()) unit.runs().Begin(++time_);
   gatherer_->Start(unit);
@@ -317,7 +321,8 @@ void FsdpRoot::Shadow(int call, int active) {
     const auto [step, unit] = calls_->Read(call);
     switch (step) {
       case JoinCalls::Step::kForward:
-        tags_->BeginIteration();
+      case JoinCalls::Step::kTrainingForward:
+        tags_->BeginForward(/*averages=*/step == JoinCalls::Step::kTrainingForward);
         StartOver();
         set_share(calls_->DivisorOf(ranks_, active));
         drops_gradients_ = true;

@@ -53,11 +53,12 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
 
   // Functions that change units hold the root's lock, because autograd calls hooks on threads of its own.
   //
-  // Gives the unit its whole parameters, on the thread that computes the forward pass. Collective over the shards, in
+  // Gives the unit its whole parameters, on the thread that computes the forward pass. `training` says whether the
+  // outermost module is in training mode; only then are gradients averaged. Collective over the shards, in
   // the same order on all ranks; blocks. Throws c10::Error under SummonFullParams, as PreBackward does, and within a
   // backward pass of the whole model. Throws DistributedError, also where an exception has ended the last backward pass
   // on some ranks only; PreBackward agrees on that as well.
-  void PreForward(FsdpUnit& unit);
+  void PreForward(FsdpUnit& unit, bool training);
   // Outputs that require grad bring the unit's parameters back in backward. The outermost unit blocks until gatherings
   // that nobody used are over. Throws DistributedError, and c10::Error for a trainable unit without outputs.
   void PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs);
@@ -102,7 +103,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
 
  private:
   void CompareReplicas();
-  void BeginForward();
+  void BeginForward(bool training);
   void BeginBackward();
   void Finish();
   void Fail(const std::string& why);
@@ -116,7 +117,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   const int ranks_;                 // all of them
   double share_;                    // a rank's gradient is multiplied by it
   bool sync_ = true;                // backward passes average
-  bool compared_ = false;           // replicas, before the first forward pass
+  bool compared_ = false;           // replicas, before the first forward pass that averages
   int summoned_ = 0;                // calls of UnshardAll without their ReshardAll
   int64_t time_ = 0;                // of the units' runs
   bool counts_runs_ = false;        // the forward pass under way may get a backward pass

@@ -43,6 +43,9 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   const std::vector<FsdpParameter>& parameters() const { return parameters_; }
   const FullyShardedDataParallelOptions& options() const { return options_; }
   int shards() const { return shards_; }
+  // Its place among the units of its model, equal on all ranks. The root sets it.
+  int number() const { return number_; }
+  void set_number(int number) { number_ = number; }
   // Backward gathers the parameters among this number of neighbouring ranks: ranks [k n, (k + 1) n) of the shards.
   // 0: among all ranks of the shards.
   int backward_ranks() const { return backward_ranks_; }
@@ -88,6 +91,7 @@ class FsdpUnit : public std::enable_shared_from_this<FsdpUnit> {
   const FullyShardedDataParallelOptions options_;
   bool reshard_after_forward_;
   int backward_ranks_ = 0;
+  int number_ = 0;
   std::vector<std::vector<std::shared_ptr<void>>> accumulators_;  // by parameter: holds the hooks
   std::unique_ptr<FlatParameters> weights_;
   std::unique_ptr<UnitGradients> gradients_;

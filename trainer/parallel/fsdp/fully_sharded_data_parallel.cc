@@ -282,7 +282,7 @@ void FullyShardedModule::ReplicateOver(comm::Communicator& group) {
   }
 }
 
-void FullyShardedModule::PreForward() { root().PreForward(*unit_); }
+void FullyShardedModule::PreForward() { root().PreForward(*unit_, sharded_.is_training()); }
 
 void FullyShardedModule::PostForward(const std::vector<at::Tensor>& outputs) {
   root_->PostForward(*unit_, outputs);

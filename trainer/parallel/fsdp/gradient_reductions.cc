@@ -38,7 +38,7 @@ void GradientReductions::Launch(FsdpUnit& unit) {
   if (!under_way_.empty()) Replicate(under_way_.back());
   Reduction reduction;
   reduction.unit = &unit;
-  reduction.tag = tags_.Of(unit);
+  reduction.tag = tags_.OfReduction(unit);
   ++traffic_.reductions;
   traffic_.reduced_bytes += static_cast<int64_t>(flat.nbytes());
   if (unit.shards() == 1) {

@@ -1,11 +1,9 @@
 #include "cohort/trainer/parallel/fsdp/join_calls.h"
 
-#include <algorithm>
-
 namespace cohort::trainer {
 namespace {
 
-constexpr int kSteps = 5;
+constexpr int kSteps = 6;
 
 }  // namespace
 
@@ -14,9 +12,10 @@ void JoinCalls::Set(Join* join, Joinable* joinable) {
   joinable_ = joinable;
 }
 
-int JoinCalls::Begin(int ranks) {
+int JoinCalls::Begin(int ranks, bool averages) {
   if (join_ == nullptr) return ranks;
-  const JoinIteration iteration = join_->Begin(*joinable_, static_cast<int>(Step::kForward));
+  const Step step = averages ? Step::kTrainingForward : Step::kForward;
+  const JoinIteration iteration = join_->Begin(*joinable_, static_cast<int>(step));
   return DivisorOf(ranks, iteration.active_count());
 }
 
@@ -26,8 +25,7 @@ int JoinCalls::DivisorOf(int ranks, int active) const {
 
 void JoinCalls::Tell(Step step, const FsdpUnit& unit) const {
   if (all_have_inputs()) return;
-  const auto place = std::find_if(units_.begin(), units_.end(), [&](const auto& each) { return each.get() == &unit; });
-  const int call = static_cast<int>(place - units_.begin()) * kSteps + static_cast<int>(step);
+  const int call = unit.number() * kSteps + static_cast<int>(step);
   join_->Tell(*joinable_, call, /*averages=*/step == Step::kFinish);
 }
 
@@ -36,11 +34,12 @@ JoinCalls::Call JoinCalls::Read(int call) const {
 }
 
 std::string JoinCalls::NameOf(int call) const {
-  static constexpr const char* kNames[kSteps] = {"forward pass", "gathering", "gathering among neighbours", "reduction",
-                                                 "end of the backward pass"};
+  static constexpr const char* kNames[kSteps] = {"forward pass", "forward pass with averaged gradients",
+                                                 "gathering",    "gathering among neighbours",
+                                                 "reduction",    "end of the backward pass"};
   const auto step = static_cast<Step>(call % kSteps);
   std::string name = "FullyShardedDataParallel's " + std::string(kNames[call % kSteps]);
-  if (step == Step::kForward || step == Step::kFinish) return name;
+  if (step == Step::kForward || step == Step::kTrainingForward || step == Step::kFinish) return name;
   const FsdpUnit& unit = *units_.at(call / kSteps);
   return name + " of the unit with " + (unit.parameters().empty() ? "nothing" : unit.parameters().front().name);
 }

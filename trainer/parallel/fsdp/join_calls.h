@@ -15,8 +15,8 @@ namespace cohort::trainer {
 
 class JoinCalls {
  public:
-  // The first and the last concern the model; the others concern a unit.
-  enum class Step { kForward, kGather, kGatherKept, kReduce, kFinish };
+  // The two forward passes and the last one concern the model; the others concern a unit.
+  enum class Step { kForward, kTrainingForward, kGather, kGatherKept, kReduce, kFinish };
   struct Call {
     Step step;
     FsdpUnit& unit;
@@ -30,8 +30,9 @@ class JoinCalls {
   // Null without a Join. All ranks wait in it before each iteration.
   comm::Communicator* group() const { return join_ == nullptr ? nullptr : &join_->group(); }
 
-  // A forward pass begins. Returns what averages are divided by, `ranks` without a Join. Collective under one.
-  int Begin(int ranks);
+  // A forward pass begins, whose gradients are averaged if it `averages`. Returns what averages are divided by, `ranks`
+  // without a Join. Collective under one.
+  int Begin(int ranks, bool averages);
   // The same on a rank without inputs; `active` have inputs.
   int DivisorOf(int ranks, int active) const;
   void Tell(Step step, const FsdpUnit& unit) const;

@@ -35,7 +35,8 @@ void UnitGatherer::Start(FsdpUnit& unit) {
     calls_.Tell(kept ? JoinCalls::Step::kGatherKept : JoinCalls::Step::kGather, unit);
     EnterWindows();
   }
-  weights.Start(groups_.gather(), kept ? &groups_.neighbours(unit.backward_ranks()) : nullptr, pool_, tags_.Of(unit));
+  weights.Start(groups_.gather(), kept ? &groups_.neighbours(unit.backward_ranks()) : nullptr, pool_,
+                tags_.OfGathering(unit));
   if (!weights.gathers()) return;
   ++traffic_.gathers;
   traffic_.gathered_bytes += weights.gathered_bytes();

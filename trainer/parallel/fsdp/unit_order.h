@@ -39,22 +39,22 @@ class UnitOrder {
 
 // Tags of a unit's collectives, so that they meet those of the same unit in the same iteration only. Units may be of
 // equal size, and a rank may run them in another order or miss a backward pass.
+//
+// Gatherings count every forward pass, which the ranks of the shards make alike. Reductions count only those whose
+// gradients are averaged: one replica may evaluate alone, or accumulate another number of passes.
 class UnitTags {
  public:
-  // `units` outlives this, and is equal on all ranks.
-  explicit UnitTags(const std::vector<std::shared_ptr<FsdpUnit>>& units) : units_(units) {}
-
-  // The model begins a forward pass, or other ranks do.
-  void BeginIteration() { ++iteration_; }
-  uint64_t Of(const FsdpUnit& unit) const {
-    const auto place =
-        std::find_if(units_.begin(), units_.end(), [&](const auto& each) { return each.get() == &unit; });
-    return CallTag(iteration_, place - units_.begin());
+  // The model begins a forward pass, or other ranks do. It `averages` if a backward pass is to average its gradients.
+  void BeginForward(bool averages) {
+    ++forward_passes_;
+    if (averages) ++averages_;
   }
+  uint64_t OfGathering(const FsdpUnit& unit) const { return CallTag(forward_passes_, unit.number()); }
+  uint64_t OfReduction(const FsdpUnit& unit) const { return CallTag(averages_, unit.number()); }
 
  private:
-  const std::vector<std::shared_ptr<FsdpUnit>>& units_;
-  uint64_t iteration_ = 0;
+  uint64_t forward_passes_ = 0;
+  uint64_t averages_ = 0;
 };
 
 }  // namespace cohort::trainer
