@@ -63,7 +63,7 @@ using runtime::Work;
 class Group;
 
 struct CommunicatorOptions {
-  // Restricts transports by name ("shm,ucx"). Empty means all that fit. For tests and measurements.
+  // Restricts transports by name ("shm,tcp"). Empty: as COHORT_TRANSPORTS says. For tests and measurements.
   std::string transports = {};
   // Figures and rules for the choice of algorithms, in the grammar of comm/select/tuning.h. They come on top of those
   // of COHORT_TUNING. Must be equal on all ranks: calls of ranks whose tables differ fail as mismatches.

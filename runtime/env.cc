@@ -89,6 +89,13 @@ absl::StatusOr<std::string> IpAddress(const char* name) {
   return Refuse(name, value, "an IPv4 or IPv6 address of this host, such as 10.0.0.1");
 }
 
+absl::StatusOr<std::string> Transports(const char* name) {
+  const std::string_view value = Variable(name);
+  const bool names = value.find_first_not_of("abcdefghijklmnopqrstuvwxyz,") == std::string_view::npos;
+  if (names && value.size() < 100) return std::string(value);
+  return Refuse(name, value, "names of transports, such as tcp or ucx,tcp");
+}
+
 // Launchers tell each process the number of processes, beside a variable that only such a process has. SLURM_NTASKS is
 // not among them: a batch script has it too, in which one process runs.
 constexpr struct {
@@ -153,6 +160,7 @@ absl::StatusOr<Environment> Environment::Read() {
   environment.nccl_settings = NcclSettings();
   COHORT_ASSIGN_OR_RETURN(environment.port_range, PortRange("COHORT_PORT_RANGE"));
   COHORT_ASSIGN_OR_RETURN(environment.data_address, IpAddress("COHORT_DATA_ADDRESS"));
+  COHORT_ASSIGN_OR_RETURN(environment.transports, Transports("COHORT_TRANSPORTS"));
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> any_version, Number("COHORT_UCX_ANY_VERSION", 0, 1));
   environment.ucx_any_version = any_version.value_or(0) == 1;
   environment.ucx_variables = NamesThatBeginWith("UCX_");

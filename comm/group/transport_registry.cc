@@ -7,6 +7,7 @@
 #include "cohort/comm/select/tuning.h"
 #include "cohort/comm/transport/shm/layout.h"
 #include "cohort/comm/transport/shm/runtime_binding.h"
+#include "cohort/comm/transport/tcp/tcp_transport.h"
 #include "cohort/comm/transport/ucx/ucx_transport.h"
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/env.h"
@@ -20,23 +21,42 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeShm(runtime::Runtime& runtime, ru
   return MakeShmTransport(runtime);
 }
 
+// This process' identity, with the data address that the user has named.
+runtime::Identity IdentityOf(const runtime::Runtime& runtime, const runtime::Environment& environment) {
+  runtime::Identity identity = runtime.identity();
+  if (!environment.data_address.empty()) identity.data_interface_ip = environment.data_address;
+  return identity;
+}
+
+// Once a host, so that people can see which network carries the job.
+void Print(const runtime::Identity& identity, const std::string& description) {
+  if (identity.local_rank != 0 || (identity.node != 0 && identity.nodes_share_host)) return;
+  const std::string& node = identity.nodes[static_cast<size_t>(identity.node)].name;
+  std::fprintf(stderr, "cohort: %s talks to other nodes over %s\n", node.c_str(), description.c_str());
+}
+
 absl::StatusOr<std::unique_ptr<Transport>> MakeUcx(runtime::Runtime& runtime, runtime::KeyValueStore& store) {
-  COHORT_ASSIGN_OR_RETURN(runtime::Environment environment, runtime::Environment::Read());
+  COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
   UcxOptions options;
   options.library = environment.ucx_library;
   options.port_range = environment.port_range;
   options.any_version = environment.ucx_any_version;
   options.set_variables = environment.ucx_variables;
-  runtime::Identity identity = runtime.identity();
-  if (!environment.data_address.empty()) identity.data_interface_ip = environment.data_address;
+  const runtime::Identity identity = IdentityOf(runtime, environment);
   std::string description;
   absl::StatusOr<std::unique_ptr<Transport>> transport = MakeUcxTransport(identity, &store, options, &description);
-  // Once a host, so that people can see which network carries the job.
-  const bool first_on_host = identity.local_rank == 0 && (identity.node == 0 || !identity.nodes_share_host);
-  if (transport.ok() && first_on_host) {
-    const std::string& node = identity.nodes[static_cast<size_t>(identity.node)].name;
-    std::fprintf(stderr, "cohort: %s talks to other nodes over %s\n", node.c_str(), description.c_str());
-  }
+  if (transport.ok()) Print(identity, description);
+  return transport;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeTcp(runtime::Runtime& runtime, runtime::KeyValueStore& store) {
+  COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
+  TcpOptions options;
+  options.port_range = environment.port_range;
+  const runtime::Identity identity = IdentityOf(runtime, environment);
+  std::string description;
+  absl::StatusOr<std::unique_ptr<Transport>> transport = MakeTcpTransport(identity, &store, options, &description);
+  if (transport.ok()) Print(identity, description);
   return transport;
 }
 

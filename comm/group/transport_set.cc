@@ -1,7 +1,11 @@
 #include "cohort/comm/group/transport_set.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
+
+#include "cohort/runtime/base/status_macros.h"
+#include "cohort/runtime/env.h"
 
 namespace cohort::comm {
 namespace {
@@ -72,17 +76,12 @@ TransportSet::Made& TransportSet::MakeIfNeeded(const TransportEntry& entry) {
 }
 
 absl::Status TransportSet::NoTransport(int world_rank, const std::string& allowed, const std::string& tried) const {
-  std::string names;
   bool known = allowed.empty();
-  const auto name = [&](std::string_view one) {
-    names += (names.empty() ? "" : ", ") + std::string(one);
-    known = known || Allows(allowed, one);
-  };
-  for (size_t i = 0; i < added_; ++i) name(made_[i]->name);
-  for (const TransportEntry& entry : RegisteredTransports()) name(entry.name);
+  for (size_t i = 0; i < added_; ++i) known = known || Allows(allowed, made_[i]->name);
+  for (const TransportEntry& entry : RegisteredTransports()) known = known || Allows(allowed, entry.name);
   if (!known) {
     return absl::InvalidArgumentError("CommunicatorOptions::transports: there is no transport \"" + allowed +
-                                      "\"; there are " + names);
+                                      "\"; there are " + Names());
   }
   const bool here = runtime_.node_of(world_rank) == runtime_.node_of(runtime_.rank());
   return absl::UnimplementedError(
@@ -91,7 +90,37 @@ absl::Status TransportSet::NoTransport(int world_rank, const std::string& allowe
       (here && !allowed.empty() ? "; to try what links nodes on one machine, use dlaunch --simulate-nodes 2" : ""));
 }
 
-absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& allowed) {
+absl::StatusOr<std::string> TransportSet::Allowed(const std::string& allowed) {
+  if (!allowed.empty()) return allowed;
+  if (by_environment_.has_value()) return *by_environment_;
+  COHORT_ASSIGN_OR_RETURN(const runtime::Environment environment, runtime::Environment::Read());
+  std::string text = environment.transports;
+  for (size_t begin = 0; !text.empty() && begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string name = text.substr(begin, end - begin);
+    const std::vector<TransportEntry>& entries = RegisteredTransports();
+    const auto is = [&name](const TransportEntry& entry) { return entry.name == name; };
+    if (std::none_of(entries.begin(), entries.end(), is)) {
+      return absl::InvalidArgumentError("COHORT_TRANSPORTS=" + text + ": there is no transport \"" + name +
+                                        "\"; there are " + Names());
+    }
+    begin = end + 1;
+  }
+  if (!text.empty()) text += ",shm";
+  by_environment_ = text;
+  return text;
+}
+
+std::string TransportSet::Names() const {
+  std::string names;
+  const auto add = [&names](std::string_view name) { names += (names.empty() ? "" : ", ") + std::string(name); };
+  for (size_t i = 0; i < added_; ++i) add(made_[i]->name);
+  for (const TransportEntry& entry : RegisteredTransports()) add(entry.name);
+  return names;
+}
+
+absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& options) {
+  COHORT_ASSIGN_OR_RETURN(const std::string allowed, Allowed(options));
   std::string tried;
   const auto note = [&tried](std::string_view name, const std::string& why) {
     tried += (tried.empty() ? "" : "; ") + std::string(name) + ": " + why;
@@ -103,7 +132,7 @@ absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& 
   }
   for (const TransportEntry& entry : RegisteredTransports()) {
     if (!Allows(allowed, entry.name)) {
-      note(entry.name, "not in CommunicatorOptions::transports");
+      note(entry.name, options.empty() ? "not in COHORT_TRANSPORTS" : "not in CommunicatorOptions::transports");
       continue;
     }
     Made& made = MakeIfNeeded(entry);
@@ -115,7 +144,7 @@ absl::StatusOr<Transport*> TransportSet::For(int world_rank, const std::string& 
       note(entry.name, "does not reach it");
     }
   }
-  return NoTransport(world_rank, allowed, tried);
+  return NoTransport(world_rank, options, tried);
 }
 
 void TransportSet::OnRanksLost(const std::vector<int>& ranks, const std::string& text) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -38,9 +39,9 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   // Adds a transport before the registered ones; for tests.
   void Add(std::unique_ptr<Transport> transport);
 
-  // The first transport that reaches `world_rank`. `allowed` restricts by name ("shm,ucx"); empty: all.
-  // kUnimplemented when nothing does, naming what was tried and why not; kInvalidArgument when `allowed` names nothing
-  // that there is.
+  // The first transport that reaches `world_rank`. `allowed` restricts by name ("shm,ucx"); empty: as COHORT_TRANSPORTS
+  // says, and shared memory. kUnimplemented when nothing does, naming what was tried and why not; kInvalidArgument when
+  // `allowed` names nothing that there is, or COHORT_TRANSPORTS something that there is not.
   absl::StatusOr<Transport*> For(int world_rank, const std::string& allowed);
 
   // How many communicators of the whole world were made of this runtime, this one included.
@@ -62,12 +63,16 @@ class TransportSet : public runtime::MembershipListener, private runtime::KeyVal
   absl::Status Put(std::string_view key, std::string_view value) override;
   absl::StatusOr<std::string> Get(std::string_view key, runtime::Deadline deadline) override;
   Made& MakeIfNeeded(const TransportEntry& entry);
+  // `allowed` where it says something, else what COHORT_TRANSPORTS allows; empty: all.
+  absl::StatusOr<std::string> Allowed(const std::string& allowed);
+  std::string Names() const;
   absl::Status NoTransport(int world_rank, const std::string& allowed, const std::string& tried) const;
 
   runtime::Runtime& runtime_;
   std::vector<std::unique_ptr<Made>> made_;
   size_t added_ = 0;  // the first so many of made_ were added
   uint64_t worlds_ = 0;
+  std::optional<std::string> by_environment_;  // COHORT_TRANSPORTS and shared memory, once it was read
 };
 
 }  // namespace cohort::comm

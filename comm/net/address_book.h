@@ -3,6 +3,7 @@
 // makes its transport, which may be later than our first message to it; the lookup then goes on until it does.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <functional>
 #include <string>
@@ -24,8 +25,10 @@ class AddressBook {
     absl::StatusOr<std::string> value;  // what the peer has published, or why it can't be had
   };
 
-  // Keys are "<transport>/address/<epoch>/<rank>". `store` must outlive the book and bear calls from another thread.
-  // `notify` is called on the book's thread when there is an answer to take; it must not block.
+  // Keys are "<transport>/address/<epoch>/<rank>", and "net/choice/<epoch>/<rank>" for the transport that a rank has
+  // made first: a peer that has published another one, and for ten seconds not this one, is no peer. `store` must
+  // outlive the book and bear calls from another thread. `notify` is called on the book's thread when there is an
+  // answer to take; it must not block.
   AddressBook(runtime::KeyValueStore* store, std::string transport, uint64_t epoch, std::function<void()> notify);
   // Waits for a call to the store that is under way: kAttempt, and up to a second more where the agent is slow.
   ~AddressBook() { Stop(); }
@@ -46,6 +49,9 @@ class AddressBook {
  private:
   void Run();
   std::string Key(int world_rank) const;
+  std::string ChoiceKey(int world_rank) const;
+  // Not OK: the rank uses another transport.
+  absl::Status CheckChoice(int world_rank) const;
 
   runtime::KeyValueStore* const store_;
   const std::string transport_;
@@ -54,7 +60,11 @@ class AddressBook {
   runtime::Mutex mutex_;
   runtime::CondVar changed_;
   bool stop_ COHORT_GUARDED_BY(mutex_) = false;
-  std::deque<int> wanted_ COHORT_GUARDED_BY(mutex_);
+  struct Wanted {
+    int world_rank = -1;
+    std::chrono::steady_clock::time_point since;
+  };
+  std::deque<Wanted> wanted_ COHORT_GUARDED_BY(mutex_);
   std::vector<Answer> answers_ COHORT_GUARDED_BY(mutex_);
   std::thread thread_;  // started by the first lookup
 };

@@ -195,7 +195,8 @@ std::vector<Finding> Judge(const MachineFacts& facts) {
     ssh = {Level::kWarning, ssh.subject, "not in PATH: --hosts and --hostfile won't work", "install openssh-client"};
   }
   findings.push_back(ssh);
-  findings.push_back(JudgeLibrary("UCX", facts.ucx, "groups work on one machine only",
+  findings.push_back(JudgeLibrary("UCX", facts.ucx,
+                                  "groups between machines use TCP, whatever else their network can do",
                                   "install libucx0, or name another copy in COHORT_UCX_LIBRARY"));
   if (facts.gpus > 0) {
     findings.push_back(JudgeLibrary("NCCL", facts.nccl, "collectives on device memory go through the host's memory",

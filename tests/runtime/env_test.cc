@@ -16,6 +16,7 @@ constexpr const char* kVariables[] = {"COHORT_AGENT",
                                       "COHORT_LOCAL_RANK",
                                       "COHORT_INIT_TIMEOUT_MS",
                                       "COHORT_UCX_LIBRARY",
+                                      "COHORT_TRANSPORTS",
                                       "COHORT_NCCL_LIBRARY",
                                       "COHORT_CUDA_LIBRARY",
                                       "COHORT_DATA_ADDRESS",
@@ -66,6 +67,7 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   setenv("COHORT_UCX_LIBRARY", "/opt/libucp.so", 1);
   setenv("COHORT_NCCL_LIBRARY", "libfake.so", 1);
   setenv("COHORT_CUDA_LIBRARY", "", 1);
+  setenv("COHORT_TRANSPORTS", "ucx,tcp", 1);
   const auto environment = Environment::Read();
   ASSERT_TRUE(environment.ok()) << environment.status();
   EXPECT_EQ(environment->agent, "@cohort-1");
@@ -74,6 +76,8 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   EXPECT_EQ(environment->ucx_library, "/opt/libucp.so");
   EXPECT_EQ(environment->nccl_library, "libfake.so");
   EXPECT_TRUE(environment->cuda_library.empty());
+  EXPECT_EQ(environment->transports, "ucx,tcp");
+  for (const char* wrong : {"TCP", "tcp ucx", "tcp;ucx"}) ExpectRefused("COHORT_TRANSPORTS", wrong);
 }
 
 TEST_F(EnvironmentTest, TheDataAddressIsOne) {

@@ -19,8 +19,8 @@ ALLOWED = {
 # The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
 ROOMS = {
     "runtime": ("base", "segment", "engine", "bootstrap", ""),
-    "comm": ("reduce", "cuda", "net", "transport", "transport/shm", "transport/ucx", "transport/sim", "plan", "algorithm",
-             "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "examples"),
+    "comm": ("reduce", "cuda", "net", "transport", "transport/shm", "transport/ucx", "transport/tcp", "transport/sim", "plan",
+             "algorithm", "select", "simulate", "provider", "run", "nccl/library", "nccl", "group", "", "examples"),
     "launcher": ("base", "base/net", "options", "control/parts", "control", "control/standby", "rpc", "machine",
                  "agent/watch", "agent/rank", "agent", "spawn", "join", "nodes", "report", "metrics", "jobs", "front_end", "commands"),
     "trainer": ("base", "mesh", "transfer", "placement", "autograd", "state/checkpoint", "state", "nn",

@@ -155,7 +155,7 @@ absl::Status Session::Look() {
 }
 
 absl::StatusOr<std::string> Session::TransportNames() {
-  std::array<uint64_t, 3> used{};  // shm, ucx, another one
+  std::array<uint64_t, 4> used{};  // as kNames
   {
     runtime::EngineLock lock(runtime_->engine());
     comm::TransportSet& set = comm::TransportSet::Of(*runtime_);
@@ -163,11 +163,11 @@ absl::StatusOr<std::string> Session::TransportNames() {
       if (peer == rank()) continue;
       COHORT_ASSIGN_OR_RETURN(comm::Transport * transport, set.For(peer, transports_));
       const std::string_view name = transport->name();
-      used[name == "shm" ? 0 : name == "ucx" ? 1 : 2] = 1;
+      used[name == "shm" ? 0 : name == "ucx" ? 1 : name == "tcp" ? 2 : 3] = 1;
     }
   }
   COHORT_RETURN_IF_ERROR(gate_->Max(used));
-  static constexpr const char* kNames[] = {"shm", "ucx", "other"};
+  static constexpr const char* kNames[] = {"shm", "ucx", "tcp", "other"};
   std::string names;
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i] != 0) names += (names.empty() ? "" : "+") + std::string(kNames[i]);

@@ -28,7 +28,7 @@ constexpr Variable kVariables[] = {
 
 absl::Status Missing(const std::string& what) {
   return absl::UnimplementedError(what +
-                                  ". Ranks on different nodes need UCX 1.11 or newer: install libucx0, or name another "
+                                  ". COHORT_TRANSPORTS=ucx needs UCX 1.11 or newer: install libucx0, or name another "
                                   "copy in COHORT_UCX_LIBRARY.");
 }
 

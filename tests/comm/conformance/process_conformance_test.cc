@@ -1,5 +1,5 @@
-// Every collective, algorithm, type and op between real processes: over shared memory, over UCX between simulated
-// hosts, and over both at once; 1 to 9 ranks, against a serial reference.
+// Every collective, algorithm, type and op between real processes: over shared memory, over the network between
+// simulated hosts, and over both at once; 1 to 9 ranks, against a serial reference.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -48,7 +48,7 @@ TEST_P(ProcessConformanceTest, EqualsTheSerialReference) {
 std::vector<Setting> Settings() {
   std::vector<Setting> settings;
   for (int ranks = 1; ranks <= 9; ++ranks) settings.push_back({"shm", ranks, 1});
-  for (int ranks = 2; ranks <= 9; ++ranks) settings.push_back({"ucx", ranks, ranks});
+  for (int ranks = 2; ranks <= 9; ++ranks) settings.push_back({"net", ranks, ranks});
   for (int ranks = 4; ranks <= 9; ++ranks) settings.push_back({"mixed", ranks, 2});
   return settings;
 }

@@ -75,7 +75,7 @@ INSTANTIATE_TEST_SUITE_P(Victims, KillTest,
                                            Setting{4, 2, true}, Setting{7, 6, false}));
 
 // Between hosts there is no agent in this test: the transport sees the connection end.
-TEST(KillOverUcxTest, TheOthersEnd) {
+TEST(KillBetweenHostsTest, TheOthersEnd) {
   if (const std::string why = WhyHostsCannotTalk(); !why.empty()) GTEST_SKIP() << why;
   ProcessClusterOptions options;
   options.ranks = 2;
@@ -99,7 +99,7 @@ TEST(KillOverUcxTest, TheOthersEnd) {
 }
 
 // A message that a rank sent before it ended in order arrives, also if the receiver comes to the group only afterwards.
-TEST(KillOverUcxTest, TheLastMessageOfARankThatHasEndedArrives) {
+TEST(KillBetweenHostsTest, TheLastMessageOfARankThatHasEndedArrives) {
   if (const std::string why = WhyHostsCannotTalk(); !why.empty()) GTEST_SKIP() << why;
   ProcessClusterOptions options;
   options.ranks = 2;

@@ -191,7 +191,7 @@ std::string NameOf(const ::testing::TestParamInfo<Setting>& info) {
 INSTANTIATE_TEST_SUITE_P(Calls, MismatchTest, ::testing::ValuesIn(Settings()), NameOf);
 
 // The wire finds it between hosts too, where nobody can look into the other's black box.
-TEST(MismatchOverUcxTest, BothRanksLearnBothCalls) {
+TEST(MismatchBetweenHostsTest, BothRanksLearnBothCalls) {
   if (const std::string why = WhyHostsCannotTalk(); !why.empty()) GTEST_SKIP() << why;
   ProcessClusterOptions options;
   options.ranks = 2;

@@ -90,7 +90,7 @@ TEST(Doctor, NamesLibrariesThatRanksWouldMiss) {
   facts.ucx = {.version = "", .error = "libucp.so.0: cannot open shared object file"};
   EXPECT_EQ(OnlyProblem(facts).level, Level::kWarning);
   EXPECT_EQ(OnlyProblem(facts).subject, "UCX");
-  EXPECT_NE(OnlyProblem(facts).text.find("one machine only"), std::string::npos);
+  EXPECT_NE(OnlyProblem(facts).text.find("use TCP"), std::string::npos);
   facts = GoodMachine();
   facts.nccl = {.version = "", .error = "libnccl.so.2: cannot open shared object file"};
   for (const Finding& finding : Judge(facts)) EXPECT_EQ(finding.level, Level::kGood);  // there is no GPU

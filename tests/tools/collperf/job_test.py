@@ -91,7 +91,8 @@ class Collperf(unittest.TestCase):
     def test_refusals(self):
         for arguments, says in ((["all_reduce", "-r", "7", "-n", "1"], "-r 7 is no rank of a group of 2"),
                                 (["all_reduce", "--algorithm", "nonsense", "-n", "1"], "ring"),
-                                (["all_reduce", "-n", "1", "--transport", "tcp"], "there are shm, ucx"),
+                                (["all_reduce", "-n", "1", "--transport", "pigeon"], "there are shm, ucx, tcp"),
+                                (["all_reduce", "-n", "1", "--transport", "tcp"], "--simulate-nodes 2"),
                                 (["all_reduce", "-n", "1", "--transport", "ucx"], "--simulate-nodes 2"),
                                 (["allreduce"], "there is no operation"),
                                 (["all_to_all", "-n", "1", "-b", str(1 << 62), "-e", str(1 << 62)], "no memory"),

@@ -1,44 +1,34 @@
-// Bytes arrive, in order and unchanged, at every size around the protocol's edges; reductions reduce.
+// Transports between hosts: bytes arrive, in order and unchanged, at every size around the protocol's edges; reductions
+// reduce.
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <deque>
+#include <map>
 #include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
-#include "cohort/comm/transport/ucx/wire.h"
-#include "tests/comm/transport/ucx/ucx_world.h"
+#include "tests/support/transport_world.h"
 
 namespace cohort::comm {
 namespace {
 
-using ucx::WireLimits;
-
-class UcxTransfer : public testing::TestWithParam<bool> {
+class NetTransfer : public testing::TestWithParam<NetKind> {
  protected:
   void SetUp() override {
-    static const std::string reason = WhyNoUcx();
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    SetAsOverRdma(GetParam());
+    static std::map<std::string, std::string> reasons;
+    const auto [found, fresh] = reasons.emplace(GetParam().name, "");
+    if (fresh) found->second = WhyNot(GetParam());
+    if (!found->second.empty()) GTEST_SKIP() << found->second;
+    SetTransport(GetParam().make);
   }
-  const ucx::WireLimits limits = GetParam() ? ucx::kRdmaLimits : ucx::kStreamLimits;
 };
-INSTANTIATE_TEST_SUITE_P(Wire, UcxTransfer, testing::Bool(),
-                         [](const auto& info) { return std::string(info.param ? "AsOverRdma" : "Stream"); });
-
-// By default UCX catches SIGHUP, for debugging: a rank whose terminal is gone would live on.
-TEST_P(UcxTransfer, ARankStillDiesOfSighup) {
-  const std::vector<int> codes = RunRanks(1, [](UcxRank&) -> std::string {
-    raise(SIGHUP);
-    return "it lives on";
-  });
-  EXPECT_EQ(codes, std::vector<int>{128 + SIGHUP});
-}
+INSTANTIATE_TEST_SUITE_P(Kinds, NetTransfer, testing::ValuesIn(NetKinds()),
+                         [](const auto& info) { return info.param.name; });
 
 std::vector<uint8_t> Pattern(size_t bytes, uint64_t seed) {
   std::vector<uint8_t> data(bytes);
@@ -50,28 +40,20 @@ std::vector<uint8_t> Pattern(size_t bytes, uint64_t seed) {
   return data;
 }
 
-std::vector<size_t> EdgeSizes(const WireLimits& limits) {
-  return {0,
-          1,
-          8,
-          48,
-          1024,
-          limits.eager_bytes - 1,
-          limits.eager_bytes,
-          limits.eager_bytes + 1,
-          limits.piece_bytes - 1,
-          limits.piece_bytes,
-          limits.piece_bytes + 1,
-          4 * limits.piece_bytes,
-          7 * limits.piece_bytes + 13,
-          size_t{33} << 20};
+std::vector<size_t> EdgeSizes(const NetKind& kind) {
+  std::vector<size_t> sizes = {0, 1, 8, 48, 1024, 8191, 8192, 8193, 16384, 16385, 7 * kind.piece_bytes + 13};
+  for (const uint64_t edge : {uint64_t{256} << 10, kind.piece_bytes, 4 * kind.piece_bytes, kind.window}) {
+    for (const uint64_t bytes : {edge - 257, edge - 1, edge, edge + 1}) sizes.push_back(bytes);
+  }
+  sizes.push_back(size_t{33} << 20);
+  return sizes;
 }
 
-TEST_P(UcxTransfer, PingPongOfEverySize) {
-  const std::vector<int> codes = RunRanks(2, [limits = limits](UcxRank& self) -> std::string {
+TEST_P(NetTransfer, PingPongOfEverySize) {
+  const std::vector<int> codes = RunRanks(2, [kind = GetParam()](TransportRank& self) -> std::string {
     const int peer = 1 - self.identity.rank;
     auto link = self.Connect(peer);
-    for (const size_t bytes : EdgeSizes(limits)) {
+    for (const size_t bytes : EdgeSizes(kind)) {
       const std::vector<uint8_t> mine = Pattern(bytes, self.identity.rank);
       std::vector<uint8_t> got(bytes);
       for (int turn = 0; turn < 2; ++turn) {
@@ -148,9 +130,9 @@ bool Advance(Stream& stream, std::string& problem) {
 }
 
 // Many messages of random sizes outstanding in both directions on several lanes at once.
-TEST_P(UcxTransfer, InterleavedMessagesKeepTheirOrder) {
+TEST_P(NetTransfer, InterleavedMessagesKeepTheirOrder) {
   const uint64_t seed = std::random_device()();
-  const std::vector<int> codes = RunRanks(3, [seed](UcxRank& self) -> std::string {
+  const std::vector<int> codes = RunRanks(3, [seed](TransportRank& self) -> std::string {
     std::deque<Stream> streams;
     const auto seed_of = [seed](int from, int to, int lane) { return seed + from * 10007 + to * 101 + lane; };
     for (int peer = 0; peer < 3; ++peer) {
@@ -186,11 +168,11 @@ void Subtract(void* dst, const void* a, const void* b, size_t count) {
   }
 }
 
-TEST_P(UcxTransfer, ReduceOnReceiveKeepsTheOrderOfOperands) {
-  const std::vector<int> codes = RunRanks(2, [limits = limits](UcxRank& self) -> std::string {
+TEST_P(NetTransfer, ReduceOnReceiveKeepsTheOrderOfOperands) {
+  const std::vector<int> codes = RunRanks(2, [kind = GetParam()](TransportRank& self) -> std::string {
     auto link = self.Connect(1 - self.identity.rank);
     for (const size_t count :
-         {size_t{1}, size_t{1000}, limits.eager_bytes / 4, limits.piece_bytes / 4 + 5, size_t{3'000'000}}) {
+         {size_t{1}, size_t{1000}, size_t{4096}, size_t{40'000}, kind.piece_bytes / 4 + 5, size_t{3'000'000}}) {
       for (const bool incoming_first : {false, true}) {
         std::vector<int32_t> mine(count), other(count), result(count);
         for (size_t i = 0; i < count; ++i) {
@@ -226,11 +208,11 @@ TEST_P(UcxTransfer, ReduceOnReceiveKeepsTheOrderOfOperands) {
 }
 
 // The last message must arrive although its sender ends at once.
-TEST_P(UcxTransfer, LastMessageSurvivesTheSendersEnd) {
+TEST_P(NetTransfer, LastMessageSurvivesTheSendersEnd) {
   for (int round = 0; round < 4; ++round) {
-    const std::vector<int> codes = RunRanks(2, [round, limits = limits](UcxRank& self) -> std::string {
+    const std::vector<int> codes = RunRanks(2, [round](TransportRank& self) -> std::string {
       auto link = self.Connect(1 - self.identity.rank);
-      std::vector<uint8_t> data(round % 2 == 0 ? 64 : limits.eager_bytes);
+      std::vector<uint8_t> data(round % 2 == 0 ? 64 : size_t{256} << 10);
       for (int i = 0; i < 40; ++i) {
         const absl::Status status = (i % 4 == 3) == (self.identity.rank == 0)
                                         ? self.Recv(*link, data.data(), data.size())
@@ -252,26 +234,6 @@ TEST_P(UcxTransfer, LastMessageSurvivesTheSendersEnd) {
     });
     EXPECT_EQ(codes, std::vector<int>({0, 0})) << "round " << round;
   }
-}
-
-// Strangers' connections take some, and where none is left UCX stops listening.
-TEST(UcxDescriptors, AreNotBoundByTheSoftLimit) {
-  if (const std::string reason = WhyNoUcx(); !reason.empty()) GTEST_SKIP() << reason;
-  rlimit before{};
-  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
-  const rlimit low{.rlim_cur = 256, .rlim_max = before.rlim_max};
-  if (before.rlim_max <= low.rlim_cur) GTEST_SKIP() << "the hard limit is " << before.rlim_max;
-  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
-  const std::vector<int> codes = RunRanks(2, [&low](UcxRank& self) -> std::string {
-    auto link = self.Connect(1 - self.identity.rank);
-    rlimit now{};
-    if (getrlimit(RLIMIT_NOFILE, &now) != 0 || now.rlim_cur <= low.rlim_cur) {
-      return "it is " + std::to_string(now.rlim_cur);
-    }
-    return "";
-  });
-  EXPECT_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(codes, (std::vector<int>{0, 0}));
 }
 
 }  // namespace

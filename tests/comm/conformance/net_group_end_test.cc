@@ -55,7 +55,7 @@ std::string Round(ProcessRank& self, When when, std::vector<std::unique_ptr<Comm
   return "";
 }
 
-TEST(UcxGroupEndTest, MessagesToGroupsThatHaveEndedAreNotKept) {
+TEST(NetGroupEndTest, MessagesToGroupsThatHaveEndedAreNotKept) {
   if (const std::string why = testing::WhyHostsCannotTalk(); !why.empty()) GTEST_SKIP() << why;
   for (const When when : {When::kEndFirst, When::kMessageFirst}) {
     SCOPED_TRACE(when == When::kEndFirst ? "the end comes first" : "the message comes first");

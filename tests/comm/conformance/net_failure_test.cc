@@ -1,4 +1,4 @@
-// Tests failures between nodes: mismatched calls, killed peers, strangers, late and absent receivers.
+// Transports between hosts: failures, mismatched calls, killed peers, strangers, late and absent receivers.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -8,15 +8,12 @@
 #include <cstdio>
 #include <cstring>
 #include <ctime>
-#include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
-#include "cohort/comm/transport/ucx/session.h"
-#include "cohort/comm/transport/ucx/ucx_transport.h"
-#include "cohort/comm/transport/ucx/wire.h"
 #include "cohort/runtime/base/sanitizer.h"
-#include "tests/comm/transport/ucx/ucx_world.h"
+#include "tests/support/transport_world.h"
 
 namespace cohort::comm {
 namespace {
@@ -25,17 +22,18 @@ using runtime::Deadline;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class UcxFailure : public testing::TestWithParam<bool> {
+class NetFailure : public testing::TestWithParam<NetKind> {
  protected:
   void SetUp() override {
-    static const std::string reason = WhyNoUcx();
-    if (!reason.empty()) GTEST_SKIP() << reason;
-    SetAsOverRdma(GetParam());
+    static std::map<std::string, std::string> reasons;
+    const auto [found, fresh] = reasons.emplace(GetParam().name, "");
+    if (fresh) found->second = WhyNot(GetParam());
+    if (!found->second.empty()) GTEST_SKIP() << found->second;
+    SetTransport(GetParam().make);
   }
-  const ucx::WireLimits limits = GetParam() ? ucx::kRdmaLimits : ucx::kStreamLimits;
 };
-INSTANTIATE_TEST_SUITE_P(Wire, UcxFailure, testing::Bool(),
-                         [](const auto& info) { return std::string(info.param ? "AsOverRdma" : "Stream"); });
+INSTANTIATE_TEST_SUITE_P(Kinds, NetFailure, testing::ValuesIn(NetKinds()),
+                         [](const auto& info) { return info.param.name; });
 
 double CpuSeconds() {
   timespec time;
@@ -52,9 +50,9 @@ runtime::CallRecord RecordOf(const char* site, uint64_t count) {
   return record;
 }
 
-TEST_P(UcxFailure, MismatchNamesThePeersCall) {
-  for (const size_t bytes : {uint64_t{64}, 3 * limits.piece_bytes}) {
-    const std::vector<int> codes = RunRanks(2, [bytes](UcxRank& self) -> std::string {
+TEST_P(NetFailure, MismatchNamesThePeersCall) {
+  for (const size_t bytes : {uint64_t{64}, 3 * GetParam().piece_bytes}) {
+    const std::vector<int> codes = RunRanks(2, [bytes](TransportRank& self) -> std::string {
       const int rank = self.identity.rank;
       auto link = self.Connect(1 - rank);
       const runtime::CallRecord record = RecordOf(rank == 0 ? "train.cc:88" : "eval.cc:7", bytes + rank);
@@ -95,7 +93,7 @@ TEST_P(UcxFailure, MismatchNamesThePeersCall) {
 }
 
 // Rank 1 is killed while rank 0 waits in a receive, a long send or a reduction from it.
-TEST_P(UcxFailure, KilledPeerFailsWhatWaitsForIt) {
+TEST_P(NetFailure, KilledPeerFailsWhatWaitsForIt) {
   enum Waiting { kReceive, kLongSend, kLongReceive };
   for (const Waiting waiting : {kReceive, kLongSend, kLongReceive}) {
     RunOptions options;
@@ -105,7 +103,7 @@ TEST_P(UcxFailure, KilledPeerFailsWhatWaitsForIt) {
     };
     const std::vector<int> codes = RunRanks(
         2,
-        [waiting](UcxRank& self) -> std::string {
+        [waiting](TransportRank& self) -> std::string {
           const int rank = self.identity.rank;
           auto link = self.Connect(1 - rank);
           uint64_t token = 0;
@@ -141,13 +139,13 @@ TEST_P(UcxFailure, KilledPeerFailsWhatWaitsForIt) {
   }
 }
 
-TEST_P(UcxFailure, LostPeerIsReportedWithTheGivenText) {
-  const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
+TEST_P(NetFailure, LostPeerIsReportedWithTheGivenText) {
+  const std::vector<int> codes = RunRanks(2, [](TransportRank& self) -> std::string {
     if (self.identity.rank == 1) {
       return self.store->Get("done", Deadline::After(seconds(30))).ok() ? "" : "rank 0 did not end";
     }
     auto link = self.Connect(1);
-    std::vector<std::byte> data(size_t{1} << 20);
+    std::vector<std::byte> data(size_t{16} << 20);
     RecvOperation receive;
     receive.data = data.data();
     receive.bytes = data.size();
@@ -180,20 +178,25 @@ TEST_P(UcxFailure, LostPeerIsReportedWithTheGivenText) {
 }
 
 // A process that knows the address but not the secret gets nothing through; the true peer does.
-TEST_P(UcxFailure, StrangersMessagesAreDropped) {
+TEST_P(NetFailure, StrangersMessagesAreDropped) {
   RunOptions options;
   options.secrets = {std::string(32, 's'), std::string(32, 's'), std::string(32, 'x')};
   const std::vector<int> codes = RunRanks(
       3,
-      [](UcxRank& self) -> std::string {
+      [](TransportRank& self) -> std::string {
         const int rank = self.identity.rank;
         uint64_t value = 0;
         if (rank == 2) {
-          // Sends in its own name and floods.
+          // Sends in its own name and floods, as far as the transport lets it.
+          value = 666;
+          std::vector<SendOperation> sends(100);
           auto link = self.Connect(0);
-          for (int i = 0; i < 100; ++i) {
-            value = 666;
-            if (const absl::Status status = self.Send(*link, &value, 8); !status.ok()) return status.ToString();
+          for (SendOperation& send : sends) {
+            send.data = reinterpret_cast<const std::byte*>(&value);
+            send.bytes = 8;
+            send.signature = 7;
+            const auto sent = [&] { return link->TrySend(send) != Progress::kBlocked; };
+            if (!self.Drive(sent, milliseconds(500))) break;
           }
           (void)self.store->Put("flooded", "1");
           return self.store->Get("done", Deadline::After(seconds(30))).ok() ? "" : "rank 0 did not end";
@@ -222,8 +225,8 @@ TEST_P(UcxFailure, StrangersMessagesAreDropped) {
 }
 
 // A receiver that posts late bounds what is kept for it: the sender waits instead.
-TEST_P(UcxFailure, LateReceiverMakesTheSenderWait) {
-  const std::vector<int> codes = RunRanks(2, [limits = limits](UcxRank& self) -> std::string {
+TEST_P(NetFailure, LateReceiverMakesTheSenderWait) {
+  const std::vector<int> codes = RunRanks(2, [kind = GetParam()](TransportRank& self) -> std::string {
     constexpr int kMessages = 4000;
     const size_t bytes = 1024;
     auto link = self.Connect(1 - self.identity.rank);
@@ -239,7 +242,7 @@ TEST_P(UcxFailure, LateReceiverMakesTheSenderWait) {
         data[0] = static_cast<uint8_t>(sent);
         if (!self.Drive([&] { return link->TrySend(send) == Progress::kDone; }, milliseconds(told ? 30000 : 300))) {
           if (told) return "the sender stood still";
-          if (static_cast<uint64_t>(sent) > limits.window / bytes) return "too much was sent ahead";
+          if (static_cast<uint64_t>(sent) > kind.window / bytes) return "too much was sent ahead";
           told = true;
           (void)self.store->Put("full", "1");
           if (!self.Drive([&] { return link->TrySend(send) == Progress::kDone; })) return "the sender stood still";
@@ -259,8 +262,8 @@ TEST_P(UcxFailure, LateReceiverMakesTheSenderWait) {
 }
 
 // Destroying a link in the middle of long transfers lets go of the memory; other links live on.
-TEST_P(UcxFailure, AbandonedLinkLetsGoOfMemory) {
-  const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
+TEST_P(NetFailure, AbandonedLinkLetsGoOfMemory) {
+  const std::vector<int> codes = RunRanks(2, [](TransportRank& self) -> std::string {
     const int rank = self.identity.rank;
     auto other = self.Connect(1 - rank, 0, 2);
     {
@@ -298,7 +301,7 @@ TEST_P(UcxFailure, AbandonedLinkLetsGoOfMemory) {
 
 // Rank 0 abandons a long message while rank 1 polls nothing; the connection must live on. Returns the codes.
 std::vector<int> AbandonToAnAbsentPeer() {
-  return RunRanks(2, [](UcxRank& self) -> std::string {
+  return RunRanks(2, [](TransportRank& self) -> std::string {
     const int rank = self.identity.rank;
     auto other = self.Connect(1 - rank, 0, 2);
     uint64_t value = 17 + rank;
@@ -328,17 +331,14 @@ std::vector<int> AbandonToAnAbsentPeer() {
   });
 }
 
-TEST_P(UcxFailure, AbandoningAMessageToAnAbsentPeerTakesNoTime) {
-  if (GetParam()) GTEST_SKIP() << "an announced piece is let go of when the peer has fetched it";
+TEST_P(NetFailure, AbandoningAMessageToAnAbsentPeerTakesNoTime) {
+  if (GetParam().announces) GTEST_SKIP() << "an announced piece is let go of when the peer has fetched it";
   EXPECT_EQ(AbandonToAnAbsentPeer(), std::vector<int>({0, 0}));
-  SetSmallSockets(true);
-  EXPECT_EQ(AbandonToAnAbsentPeer(), std::vector<int>({0, 0}));
-  SetSmallSockets(false);
 }
 
 // The peer makes its transport a second after we have sent to it.
-TEST_P(UcxFailure, IdleWaitSleeps) {
-  const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
+TEST_P(NetFailure, IdleWaitSleeps) {
+  const std::vector<int> codes = RunRanks(2, [](TransportRank& self) -> std::string {
     auto link = self.Connect(1 - self.identity.rank);
     uint64_t value = 1;
     if (self.identity.rank == 1) {
@@ -362,77 +362,9 @@ TEST_P(UcxFailure, IdleWaitSleeps) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
-// Returns the error of sending to rank 1 of epoch 2 when that has published `text`.
-std::string FailureWhenPeerPublishes(UcxRank& self, const std::string& text, bool any_version) {
-  self.transport.reset();
-  runtime::Identity identity = TestIdentity(0, 2);
-  identity.epoch = 2;
-  (void)self.store->Put("ucx/address/2/1", text);
-  UcxOptions options;
-  options.any_version = any_version;
-  auto transport = MakeUcxTransport(identity, self.store, options);
-  if (!transport.ok()) return transport.status().ToString();
-  self.transport = *std::move(transport);
-  auto link = self.Connect(1);
-  uint64_t value = 0;
-  const absl::Status status = self.Send(*link, &value, 8);
-  return absl::IsFailedPrecondition(status) ? std::string(status.message()) : status.ToString();
-}
-
-TEST_P(UcxFailure, PeersThatDoNotFitAreRefusedInOneLine) {
-  const std::string configuration = ucx::ConfigurationOf(ucx::kStreamLimits);
-  const std::string other = ucx::ConfigurationOf(ucx::kRdmaLimits);
-  struct Case {
-    std::string text, names;
-    bool any_version = false;
-  };
-  const std::vector<Case> cases = {
-      {ucx::ToText({"9.9", configuration, {}, "address"}), "it uses UCX 9.9, this rank"},
-      {ucx::ToText({"9.9", other, {}, "address"}), other, true},
-      {"1.13 what an older build publishes", "another version of Cohort"},
-  };
-  for (const Case& one : cases) {
-    const std::vector<int> codes = RunRanks(1, [&one](UcxRank& self) -> std::string {
-      const std::string failure = FailureWhenPeerPublishes(self, one.text, one.any_version);
-      const bool one_line = failure.find('\n') == std::string::npos;
-      const bool clear = failure.find("rank 1") == 0 && failure.find(one.names) != std::string::npos;
-      return one_line && clear ? "" : failure;
-    });
-    EXPECT_EQ(codes, std::vector<int>({0})) << one.names;
-  }
-}
-
-// Whether some socket of this machine listens on a port from `first` to `last`.
-bool SomebodyListens(int first, int last) {
-  std::ifstream table("/proc/net/tcp");
-  std::string line;
-  while (std::getline(table, line)) {
-    unsigned port = 0, state = 0;
-    if (std::sscanf(line.c_str(), " %*d: %*8x:%4x %*8x:%*4x %2x", &port, &state) != 2) continue;
-    if (state == 0x0a && port >= static_cast<unsigned>(first) && port <= static_cast<unsigned>(last)) return true;
-  }
-  return false;
-}
-
-TEST_P(UcxFailure, ListensInThePortRangeThatIsGiven) {
-  const std::vector<int> codes = RunRanks(1, [](UcxRank& self) -> std::string {
-    self.transport.reset();
-    runtime::Identity identity = TestIdentity(0, 2);
-    identity.epoch = 2;
-    const int first = 20000 + getpid() % 20000;
-    if (SomebodyListens(first, first + 9)) return "";  // somebody else's ports: nothing can be seen here
-    UcxOptions options;
-    options.port_range = std::to_string(first) + "-" + std::to_string(first + 9);
-    const auto transport = MakeUcxTransport(identity, self.store, options);
-    if (!transport.ok()) return transport.status().ToString();
-    return SomebodyListens(first, first + 9) ? "" : "nobody listens in " + options.port_range;
-  });
-  EXPECT_EQ(codes, std::vector<int>({0}));
-}
-
 // Links of a thousand groups, made, used and ended: nothing is left of them.
-TEST_P(UcxFailure, AThousandGroupsLeaveNothingBehind) {
-  const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
+TEST_P(NetFailure, AThousandGroupsLeaveNothingBehind) {
+  const std::vector<int> codes = RunRanks(2, [](TransportRank& self) -> std::string {
     const int rank = self.identity.rank;
     const auto use = [&](uint64_t groups_from, uint64_t groups_to) -> std::string {
       std::vector<uint8_t> data(20000);
@@ -465,8 +397,8 @@ TEST_P(UcxFailure, AThousandGroupsLeaveNothingBehind) {
   EXPECT_EQ(codes, std::vector<int>({0, 0}));
 }
 
-TEST_P(UcxFailure, PeerMayComeLater) {
-  const std::vector<int> codes = RunRanks(2, [](UcxRank& self) -> std::string {
+TEST_P(NetFailure, PeerMayComeLater) {
+  const std::vector<int> codes = RunRanks(2, [](TransportRank& self) -> std::string {
     // Rank 1's own transport is made by the harness at once; a third rank that nobody starts stands for one that is
     // late.
     self.transport.reset();
@@ -474,7 +406,7 @@ TEST_P(UcxFailure, PeerMayComeLater) {
     identity.epoch = 2;
     if (self.identity.rank == 1 && !self.store->Get("sent", Deadline::After(seconds(30))).ok())
       return "rank 0 is absent";
-    auto transport = MakeUcxTransport(identity, self.store);
+    auto transport = self.Make(identity);
     if (!transport.ok()) return transport.status().ToString();
     self.transport = *std::move(transport);
     auto link = self.Connect(1 - self.identity.rank);

@@ -12,6 +12,7 @@
 
 #include "cohort/comm/communicator.h"
 #include "cohort/comm/net/net_interface.h"
+#include "cohort/comm/transport/tcp/tcp_transport.h"
 #include "cohort/comm/transport/ucx/ucx_transport.h"
 #include "tests/support/linked_namespaces.h"
 #include "tests/support/process_cluster.h"
@@ -24,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 using testing::LinkedNamespaces;
 using testing::ProcessRank;
 
-class UcxNamespaces : public ::testing::Test {
+class NetNamespaces : public ::testing::Test {
  protected:
   void SetUp() override {
     static const std::string reason = testing::WhyHostsCannotTalk();
@@ -69,7 +70,7 @@ std::string AllReduceIsRight(ProcessRank& self, size_t count, int round) {
   return "";
 }
 
-TEST_F(UcxNamespaces, ResultsAreRightOverALinkThatDelaysAndLoses) {
+TEST_F(NetNamespaces, ResultsAreRightOverALinkThatDelaysAndLoses) {
   link_->settings().delay_us = 1000;
   link_->settings().lost_per_million = 10'000;
   ExpectAllRight([](ProcessRank& self) -> std::string {
@@ -84,7 +85,7 @@ TEST_F(UcxNamespaces, ResultsAreRightOverALinkThatDelaysAndLoses) {
   EXPECT_GT(link_->settings().bytes_carried.load(), 40u * 5000 * 4);
 }
 
-TEST_F(UcxNamespaces, ASlowLinkIsUsedFullyAndNeverOverrun) {
+TEST_F(NetNamespaces, ASlowLinkIsUsedFullyAndNeverOverrun) {
   link_->settings().bits_per_second = 1'000'000'000;
   const Clock::time_point begin = Clock::now();
   ExpectAllRight([](ProcessRank& self) -> std::string {
@@ -99,7 +100,7 @@ TEST_F(UcxNamespaces, ASlowLinkIsUsedFullyAndNeverOverrun) {
   EXPECT_GT(link_->settings().bytes_carried.load(), uint64_t{96} << 20);
 }
 
-TEST_F(UcxNamespaces, APartitionEndsInAClearErrorInTime) {
+TEST_F(NetNamespaces, APartitionEndsInAClearErrorInTime) {
   ExpectAllRight([this](ProcessRank& self) -> std::string {
     if (std::string problem = AllReduceIsRight(self, 1000, 0); !problem.empty()) return problem;
     if (!self.meet("connected", 2)) return "the other rank is absent";
@@ -118,7 +119,7 @@ TEST_F(UcxNamespaces, APartitionEndsInAClearErrorInTime) {
   });
 }
 
-TEST_F(UcxNamespaces, AShortOutageIsAbsorbed) {
+TEST_F(NetNamespaces, AShortOutageIsAbsorbed) {
   ExpectAllRight([this](ProcessRank& self) -> std::string {
     if (std::string problem = AllReduceIsRight(self, 1000, 0); !problem.empty()) return problem;
     if (!self.meet("connected", 2)) return "the other rank is absent";
@@ -142,18 +143,21 @@ class OwnStore : public runtime::KeyValueStore {
   }
 };
 
-TEST_F(UcxNamespaces, TheInterfaceOfTheAddressIsChosenAndNamedThoughThereIsADecoy) {
+TEST_F(NetNamespaces, TheInterfaceOfTheAddressIsChosenAndNamedThoughThereIsADecoy) {
   ExpectAllRight([](ProcessRank& self) -> std::string {
     const auto decoy = net::InterfaceOf("10.99.0." + std::to_string(self.rank + 1));
     if (!decoy.ok() || *decoy != "decoy0") return "there is no decoy";
     runtime::Identity identity = self.runtime->identity();
     identity.data_interface_ip = LinkedNamespaces::AddressOf(self.rank);
     OwnStore store;
-    std::string description;
-    const auto transport = MakeUcxTransport(identity, &store, {}, &description);
-    if (!transport.ok()) return std::string(transport.status().message());
+    std::string by_ucx, by_tcp;
+    const auto ucx = MakeUcxTransport(identity, &store, {}, &by_ucx);
+    if (!ucx.ok() && !absl::IsUnimplemented(ucx.status())) return std::string(ucx.status().message());
+    const auto tcp = MakeTcpTransport(identity, &store, {}, &by_tcp);
+    if (!tcp.ok()) return std::string(tcp.status().message());
     const std::string expected = "wire0 (" + LinkedNamespaces::AddressOf(self.rank) + ")";
-    if (description.find(expected) == std::string::npos) return "printed: " + description;
+    if (ucx.ok() && by_ucx.find(expected) == std::string::npos) return "printed: " + by_ucx;
+    if (by_tcp.find(expected) == std::string::npos) return "printed: " + by_tcp;
     // And the job's own traffic goes there.
     return AllReduceIsRight(self, 100, 0);
   });

@@ -1,4 +1,4 @@
-#include "tests/comm/transport/ucx/ucx_world.h"
+#include "tests/support/transport_world.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -11,7 +11,10 @@
 #include <cstring>
 #include <thread>
 
+#include "cohort/comm/transport/tcp/tcp_transport.h"
+#include "cohort/comm/transport/tcp/wire.h"
 #include "cohort/comm/transport/ucx/ucx_transport.h"
+#include "cohort/comm/transport/ucx/wire.h"
 
 namespace cohort::comm {
 
@@ -57,7 +60,7 @@ absl::StatusOr<std::string> SharedStore::Get(std::string_view key, Deadline dead
   }
 }
 
-std::unique_ptr<Link> UcxRank::Connect(int peer, uint16_t lane, uint64_t group) {
+std::unique_ptr<Link> TransportRank::Connect(int peer, uint16_t lane, uint64_t group) {
   LinkSpec spec;
   spec.group = group;
   spec.epoch = 1;
@@ -73,7 +76,7 @@ std::unique_ptr<Link> UcxRank::Connect(int peer, uint16_t lane, uint64_t group) 
   return *std::move(link);
 }
 
-bool UcxRank::Drive(const std::function<bool()>& done, std::chrono::nanoseconds limit) {
+bool TransportRank::Drive(const std::function<bool()>& done, std::chrono::nanoseconds limit) {
   const Deadline deadline = Deadline::After(limit);
   int idle = 0;
   while (!done()) {
@@ -91,7 +94,7 @@ bool UcxRank::Drive(const std::function<bool()>& done, std::chrono::nanoseconds 
   return true;
 }
 
-absl::Status UcxRank::Send(Link& link, const void* data, size_t bytes, uint64_t signature) {
+absl::Status TransportRank::Send(Link& link, const void* data, size_t bytes, uint64_t signature) {
   SendOperation operation;
   operation.data = static_cast<const std::byte*>(data);
   operation.bytes = bytes;
@@ -105,7 +108,7 @@ absl::Status UcxRank::Send(Link& link, const void* data, size_t bytes, uint64_t 
   return progress == Progress::kDone ? absl::OkStatus() : operation.error;
 }
 
-absl::Status UcxRank::Recv(Link& link, void* data, size_t bytes, uint64_t signature) {
+absl::Status TransportRank::Recv(Link& link, void* data, size_t bytes, uint64_t signature) {
   RecvOperation operation;
   operation.data = static_cast<std::byte*>(data);
   operation.bytes = bytes;
@@ -121,7 +124,7 @@ absl::Status UcxRank::Recv(Link& link, void* data, size_t bytes, uint64_t signat
 
 runtime::Identity TestIdentity(int rank, int size, const std::string& secret) {
   runtime::Identity identity;
-  identity.job_id = "ucx-test";
+  identity.job_id = "net-test";
   identity.rank = rank;
   identity.world_size = size;
   identity.node = rank;
@@ -141,18 +144,37 @@ runtime::Identity TestIdentity(int rank, int size, const std::string& secret) {
 
 namespace {
 
-bool as_over_rdma = false;
-bool small_sockets = false;
+TransportMaker maker;
 
-int RunBody(int rank, int size, SharedStore& store, const std::function<std::string(UcxRank&)>& body,
+NetKind UcxKind(const std::string& name, const ucx::WireLimits& limits, const UcxOptions& options) {
+  NetKind kind;
+  kind.name = name;
+  kind.make = [options](const runtime::Identity& identity, runtime::KeyValueStore* store) {
+    return MakeUcxTransport(identity, store, options);
+  };
+  kind.piece_bytes = limits.piece_bytes;
+  kind.window = limits.window;
+  kind.announces = options.as_over_rdma;
+  return kind;
+}
+
+NetKind TcpKind(const std::string& name, const TcpOptions& options) {
+  NetKind kind;
+  kind.name = name;
+  kind.make = [options](const runtime::Identity& identity, runtime::KeyValueStore* store) {
+    return MakeTcpTransport(identity, store, options);
+  };
+  kind.piece_bytes = tcp::kMostFrameBytes;
+  kind.window = tcp::LimitsOf(2).window;
+  return kind;
+}
+
+int RunBody(int rank, int size, SharedStore& store, const std::function<std::string(TransportRank&)>& body,
             const std::string& secret) {
-  UcxRank self;
+  TransportRank self;
   self.identity = TestIdentity(rank, size, secret);
   self.store = &store;
-  UcxOptions options;
-  options.as_over_rdma = as_over_rdma;
-  if (small_sockets) options.set_variables = {"UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"};
-  absl::StatusOr<std::unique_ptr<Transport>> transport = MakeUcxTransport(self.identity, &store, options);
+  auto transport = self.Make(self.identity);
   if (!transport.ok()) {
     std::fprintf(stderr, "rank %d: %s\n", rank, transport.status().ToString().c_str());
     return 2;
@@ -181,16 +203,30 @@ int WaitFor(pid_t pid, Deadline deadline) {
 
 }  // namespace
 
-void SetAsOverRdma(bool value) { as_over_rdma = value; }
-void SetSmallSockets(bool value) { small_sockets = value; }
+void SetTransport(const TransportMaker& make) { maker = make; }
 
-std::vector<int> RunRanks(int size, const std::function<std::string(UcxRank&)>& body, std::chrono::seconds limit) {
+std::vector<NetKind> NetKinds() {
+  UcxOptions stream, small, rdma;
+  small.set_variables = {"UCX_TCP_SNDBUF", "UCX_TCP_RCVBUF"};
+  rdma.as_over_rdma = true;
+  TcpOptions tcp, small_tcp;
+  small_tcp.small_sockets = true;
+  return {UcxKind("UcxStream", ucx::kStreamLimits, stream), UcxKind("UcxSmallSockets", ucx::kStreamLimits, small),
+          UcxKind("UcxAsOverRdma", ucx::kRdmaLimits, rdma), TcpKind("Tcp", tcp), TcpKind("TcpSmallSockets", small_tcp)};
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> TransportRank::Make(const runtime::Identity& own) const {
+  return maker(own, store);
+}
+
+std::vector<int> RunRanks(int size, const std::function<std::string(TransportRank&)>& body,
+                          std::chrono::seconds limit) {
   RunOptions options;
   options.limit = limit;
   return RunRanks(size, body, options);
 }
 
-std::vector<int> RunRanks(int size, const std::function<std::string(UcxRank&)>& body, const RunOptions& options) {
+std::vector<int> RunRanks(int size, const std::function<std::string(TransportRank&)>& body, const RunOptions& options) {
   SharedStore store;
   std::vector<pid_t> pids;
   std::fflush(nullptr);
@@ -211,17 +247,17 @@ std::vector<int> RunRanks(int size, const std::function<std::string(UcxRank&)>& 
   return codes;
 }
 
-std::string WhyNoUcx() {
+std::string WhyNot(const NetKind& kind) {
   SharedStore reason;
   std::fflush(nullptr);
   const pid_t pid = fork();
   if (pid == 0) {
     SharedStore store;
-    const auto transport = MakeUcxTransport(TestIdentity(0, 2), &store);
+    const auto transport = kind.make(TestIdentity(0, 2), &store);
     if (!transport.ok()) (void)reason.Put("reason", transport.status().ToString());
     std::exit(0);
   }
-  if (WaitFor(pid, Deadline::After(std::chrono::seconds(20))) != 0) return "the probe of UCX did not end in order";
+  if (WaitFor(pid, Deadline::After(std::chrono::seconds(20))) != 0) return "the probe of it did not end in order";
   const absl::StatusOr<std::string> text = reason.Get("reason", Deadline::Now());
   return text.ok() ? *text : "";
 }

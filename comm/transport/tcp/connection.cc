@@ -1,0 +1,225 @@
+#include "cohort/comm/transport/tcp/connection.h"
+
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "cohort/runtime/base/errno_status.h"
+
+namespace cohort::comm::tcp {
+namespace {
+
+constexpr size_t kBytesPerRead = 1 << 20;
+// Bytes that nobody wants end here.
+constexpr size_t kScratchBytes = 64 << 10;
+
+absl::Status Lost(int error) { return absl::UnavailableError(runtime::ErrnoText(error)); }
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+// ---- writing ----
+
+bool Connection::MayBegin(FrameOwner* owner) {
+  if (!flushing() && (turns_.empty() || turns_.front() == owner)) {
+    if (!turns_.empty()) turns_.pop_front();
+    return true;
+  }
+  if (std::find(turns_.begin(), turns_.end(), owner) == turns_.end()) turns_.push_back(owner);
+  return false;
+}
+
+Connection::Written Connection::Write(FrameHeader& header, const runtime::CallRecord* record, const std::byte* data,
+                                      FrameOwner* owner) {
+  if (!write_error_.ok()) return Written::kFailed;
+  if (flushing()) Flush();
+  if (!MayBegin(owner)) return Written::kBusy;
+  header.flags = static_cast<uint16_t>(header.flags | (record != nullptr ? kHasRecord : 0));
+  header.tag = TagOf(send_key_, header, frames_sent_++);
+  partial_.head_begin = 0;
+  partial_.head_end = HeadBytes(header);
+  std::memcpy(partial_.head.data(), &header, sizeof header);
+  if (record != nullptr) std::memcpy(partial_.head.data() + sizeof header, record, sizeof *record);
+  partial_.data = data;
+  partial_.data_left = header.frame_bytes;
+  partial_.owner = nullptr;  // it hears of what it does not see
+  WritePartial();
+  if (!write_error_.ok()) return Written::kFailed;
+  if (!flushing()) return Written::kAll;
+  partial_.owner = owner;
+  return Written::kPartly;
+}
+
+void Connection::EndWriting(int error) {
+  write_error_ = Lost(error);
+  partial_.head_begin = partial_.head_end;
+  partial_.data_left = 0;
+}
+
+// Returns whether anything moved.
+bool Connection::WritePartial() {
+  const size_t head = partial_.head_end - partial_.head_begin;
+  iovec parts[2] = {{partial_.head.data() + partial_.head_begin, head},
+                    {const_cast<std::byte*>(partial_.data), partial_.data_left}};
+  msghdr message = {};
+  message.msg_iov = head == 0 ? parts + 1 : parts;
+  message.msg_iovlen = head == 0 || partial_.data_left == 0 ? 1 : 2;
+  const ssize_t bytes = sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (bytes < 0) {
+    // Under memory pressure the kernel takes nothing for a while.
+    if (WouldBlock(errno) || errno == EINTR || errno == ENOBUFS || errno == ENOMEM) return false;
+    EndWriting(errno);
+    return true;
+  }
+  const size_t of_head = std::min(static_cast<size_t>(bytes), head);
+  partial_.head_begin += of_head;
+  partial_.data += static_cast<size_t>(bytes) - of_head;
+  partial_.data_left -= static_cast<size_t>(bytes) - of_head;
+  return bytes > 0;
+}
+
+bool Connection::Flush() {
+  if (!flushing() || !WritePartial()) return false;
+  if (flushing()) return true;
+  FrameOwner* owner = std::exchange(partial_.owner, nullptr);
+  partial_.copy.reset();
+  if (owner != nullptr && write_error_.ok()) owner->FrameSent();
+  return true;
+}
+
+void Connection::LetGo(FrameOwner* owner) {
+  Leave(owner);
+  if (!flushing() || partial_.owner != owner) return;
+  partial_.owner = nullptr;
+  if (partial_.data_left == 0) return;
+  partial_.copy = std::make_unique_for_overwrite<std::byte[]>(partial_.data_left);
+  std::memcpy(partial_.copy.get(), partial_.data, partial_.data_left);
+  partial_.data = partial_.copy.get();
+}
+
+bool Connection::unacknowledged() const {
+  int bytes = 0;
+  return flushing() || (ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0);
+}
+
+// ---- reading ----
+
+size_t Connection::Receive(std::byte* to, size_t bytes) {
+  while (true) {
+    const ssize_t got = recv(socket_.get(), to, bytes, MSG_DONTWAIT);
+    if (got > 0) {
+      // Less than fits: all of it, and an event will tell of more.
+      readable_ = ending_ || static_cast<size_t>(got) == bytes;
+      return static_cast<size_t>(got);
+    }
+    if (got < 0 && errno == EINTR) continue;
+    readable_ = false;
+    if (got == 0) {
+      read_error_ = absl::UnavailableError("the other side closed the connection");
+    } else if (!WouldBlock(errno)) {
+      read_error_ = Lost(errno);
+    }
+    return 0;
+  }
+}
+
+void Connection::FinishFrame() {
+  reading_ = Reading::kHead;
+  if (FrameTaker* taker = std::exchange(taker_, nullptr); taker != nullptr) taker->EndFrame();
+}
+
+Connection::Step Connection::Begin(FrameSink& sink, const FrameHeader& header, bool keep) {
+  const bool again = reading_ == Reading::kHeld;
+  runtime::CallRecord record;
+  const bool has_record = (header.flags & kHasRecord) != 0;
+  if (has_record) {
+    std::memcpy(&record, buffer_.data() + begin_ + sizeof header, sizeof record);
+    record.site[sizeof record.site - 1] = '\0';
+    record.user_op[sizeof record.user_op - 1] = '\0';
+  }
+  const FrameSink::Choice choice = sink.OnFrame(header, has_record ? &record : nullptr, keep, again);
+  if (choice.kind == FrameSink::Choice::kStop) return Step::kStop;
+  if (choice.kind == FrameSink::Choice::kHold) {
+    reading_ = Reading::kHeld;
+    return Step::kStop;
+  }
+  begin_ += HeadBytes(header);
+  taker_ = choice.kind == FrameSink::Choice::kTake ? choice.taker : nullptr;
+  data_left_ = header.frame_bytes;
+  reading_ = Reading::kData;
+  if (data_left_ == 0) FinishFrame();
+  return Step::kOn;
+}
+
+Connection::Step Connection::ReadHead(FrameSink& sink, bool keep, bool long_expected, size_t* budget) {
+  FrameHeader header;
+  size_t needed = sizeof header;
+  if (buffered() >= sizeof header) {
+    std::memcpy(&header, buffer_.data() + begin_, sizeof header);
+    if (reading_ == Reading::kHeld) return Begin(sink, header, keep);
+    absl::Status right = CheckFrame(header);
+    if (right.ok() && TagOf(receive_key_, header, frames_received_) != header.tag) {
+      right = absl::PermissionDeniedError("a wrong tag");
+    }
+    if (!right.ok()) {
+      read_error_ = absl::UnavailableError("the connection carried what it must not: " + std::string(right.message()));
+      return Step::kStop;
+    }
+    needed = HeadBytes(header);
+    if (buffered() >= needed) {
+      ++frames_received_;
+      return Begin(sink, header, keep);
+    }
+  }
+  if (begin_ > 0) {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, buffered());
+    end_ -= std::exchange(begin_, 0);
+  }
+  const size_t most = long_expected ? kMostHeadBytes : buffer_.size();
+  const size_t got = Receive(buffer_.data() + end_, std::max(most, needed) - end_);
+  end_ += got;
+  *budget -= std::min(*budget, got);
+  return got > 0 ? Step::kOn : Step::kStop;
+}
+
+Connection::Step Connection::ReadData(size_t* budget) {
+  static thread_local std::array<std::byte, kScratchBytes> scratch;
+  size_t room = std::min<uint64_t>(data_left_, scratch.size());
+  std::byte* to = taker_ != nullptr ? taker_->Room(data_left_, &room) : scratch.data();
+  size_t got = std::min(room, buffered());
+  if (got > 0) {
+    std::memcpy(to, buffer_.data() + begin_, got);
+    begin_ += got;
+  } else {
+    got = Receive(to, std::min(room, *budget));
+    if (got == 0) return Step::kStop;
+    *budget -= std::min(*budget, got);
+  }
+  data_left_ -= got;
+  if (taker_ != nullptr) taker_->Filled(got);
+  if (data_left_ == 0) FinishFrame();
+  return Step::kOn;
+}
+
+bool Connection::Read(FrameSink& sink, bool keep, bool long_expected, const bool* enough) {
+  size_t budget = kBytesPerRead;
+  bool moved = false;
+  while (read_error_.ok() && (enough == nullptr || !*enough)) {
+    const uint64_t seen = frames_received_;
+    const Step step = reading_ == Reading::kData ? ReadData(&budget) : ReadHead(sink, keep, long_expected, &budget);
+    moved = moved || step == Step::kOn || frames_received_ != seen;
+    if (step == Step::kStop || budget == 0) break;
+  }
+  return moved || !read_error_.ok();
+}
+
+void Connection::Forget(const FrameTaker* taker) {
+  if (taker_ == taker) taker_ = nullptr;
+}
+
+}  // namespace cohort::comm::tcp

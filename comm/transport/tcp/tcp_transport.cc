@@ -1,0 +1,432 @@
+#include "cohort/comm/transport/tcp/tcp_transport.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cohort/comm/net/address_book.h"
+#include "cohort/comm/net/net_interface.h"
+#include "cohort/comm/transport/tcp/dialer.h"
+#include "cohort/comm/transport/tcp/entrance.h"
+#include "cohort/comm/transport/tcp/handshake.h"
+#include "cohort/comm/transport/tcp/link_table.h"
+#include "cohort/comm/transport/tcp/peer.h"
+#include "cohort/comm/transport/tcp/sockets.h"
+#include "cohort/comm/transport/tcp/watch.h"
+#include "cohort/runtime/base/deadline.h"
+#include "cohort/runtime/base/status_macros.h"
+
+namespace cohort::comm {
+namespace tcp {
+namespace {
+
+// How long the end waits for what was sent to reach the peers' machines.
+constexpr std::chrono::milliseconds kCloseLimit(500);
+// Sockets of posted receives are read without asking epoll, which would cost 0.6 us, while there are so few.
+constexpr size_t kMostReadDirectly = 4;
+// All others are looked at in every so manieth Poll.
+constexpr uint32_t kPollsPerLook = 16;
+// A frame is left in its socket for so many looks, because its receive is probably posted soon and then copied once.
+constexpr int kMostHeldLooks = 16;
+
+// Tokens of the watch: ranks come first.
+constexpr uint64_t kListener = uint64_t{1} << 40;
+constexpr uint64_t kAccepted = uint64_t{1} << 41;
+constexpr uint64_t kDialed = uint64_t{1} << 62;
+
+class TcpTransport;
+
+class TcpLink : public Link {
+ public:
+  TcpLink(TcpTransport* transport, LinkState* state) : transport_(transport), state_(state) {}
+  ~TcpLink() override;
+  Progress TrySend(SendOperation& operation) override { return state_->sender.TrySend(operation); }
+  Progress TryRecv(RecvOperation& operation) override { return state_->receiver.TryRecv(operation); }
+  bool wants_early_receives() const override { return true; }
+
+ private:
+  TcpTransport* const transport_;
+  LinkState* const state_;
+};
+
+class TcpTransport : public Transport, public PeerKeeper {
+ public:
+  TcpTransport(const runtime::Identity& identity, runtime::KeyValueStore* store)
+      : identity_(identity),
+        limits_(LimitsOf(identity.world_size)),
+        terms_{identity.job_secret, identity.job_id,     identity.epoch,
+               identity.rank,       identity.world_size, ConfigurationOf(limits_)},
+        entrance_(&terms_, &watch_, kListener, kAccepted),
+        dialer_(&terms_, &watch_, kDialed),
+        peers_(static_cast<size_t>(identity.world_size)),
+        links_(limits_, &pending_operations_),
+        book_(store, "tcp", identity.epoch, [this] { watch_.Signal(); }) {}
+  ~TcpTransport() override;
+  absl::Status Init(const TcpOptions& options, std::string* description);
+
+  bool Poll() override;
+  bool Active() const override;
+  int Arm(bool* ready) override;
+
+  std::string_view name() const override { return "tcp"; }
+  bool Reaches(int world_rank) const override;
+  absl::StatusOr<std::unique_ptr<Link>> Connect(const LinkSpec& spec) override;
+  void OnGroupEnd(uint64_t group, uint32_t epoch) override { links_.EndGroup(group, epoch); }
+  void OnPeerLost(int world_rank, const absl::Status& status) override;
+
+  void WantConnection(Peer& peer) override;
+  void FailPeer(Peer& peer, const absl::Status& status) override;
+  bool ReadFor(Peer& peer, bool long_expected, const bool* enough) override;
+  void OnWriteError(Peer& peer) override;
+  void ReportLater(LinkReceiver& link) override;
+
+  FrameSink::Choice OnFrame(Peer& peer, const FrameHeader& header, const runtime::CallRecord* record, bool keep,
+                            bool again);
+  void Release(LinkState* link) { links_.Release(link); }
+
+ private:
+  Peer* FindPeer(int world_rank);
+  absl::Status Dial(Peer& peer, const std::string& text);
+  void StopLookingUp(const Peer& peer);
+  bool TakeAnswers();
+  bool Bind(Peer* peer, HandshakeSocket& socket);
+  bool Handshakes();
+  bool Look();
+  void Note(Peer& peer);
+  bool ReadNoted(bool keep);
+  bool ReadFrom(Peer& peer, bool keep, bool long_expected, const bool* enough);
+  bool ReportGrants();
+  void Forget(LinkState& link);
+  std::string Describe() const;
+
+  const runtime::Identity identity_;
+  const FlowLimits limits_;
+  const HandshakeTerms terms_;
+  std::string interface_;  // for people
+  Watch watch_;
+  Entrance entrance_;
+  Dialer dialer_;
+  std::vector<std::unique_ptr<Peer>> peers_;         // by world rank
+  std::vector<Peer*> ready_;                         // have something to read, or a frame that waits for its receive
+  std::vector<std::unique_ptr<Connection>> closed_;  // of failed peers, destroyed by the next Poll
+  std::vector<LinkReceiver*> reports_due_;
+  size_t looking_up_ = 0;
+  size_t pending_operations_ = 0;
+  size_t awaited_peers_ = 0;
+  uint32_t polls_ = 0;
+  LinkTable links_;
+  net::AddressBook book_;  // last: its thread signals the watch
+};
+
+// Hands a peer's frames to the transport.
+class PeerSink : public FrameSink {
+ public:
+  PeerSink(TcpTransport* transport, Peer* peer) : transport_(transport), peer_(peer) {}
+  Choice OnFrame(const FrameHeader& header, const runtime::CallRecord* record, bool keep, bool again) override {
+    return transport_->OnFrame(*peer_, header, record, keep, again);
+  }
+
+ private:
+  TcpTransport* const transport_;
+  Peer* const peer_;
+};
+
+TcpLink::~TcpLink() { transport_->Release(state_); }
+
+absl::Status TcpTransport::Init(const TcpOptions& options, std::string* description) {
+  TakeDescriptors();
+  interface_ = "all interfaces";
+  if (!identity_.data_interface_ip.empty()) {
+    COHORT_ASSIGN_OR_RETURN(interface_, net::InterfaceOf(identity_.data_interface_ip));
+  }
+  COHORT_RETURN_IF_ERROR(watch_.Open());
+  const int buffer_bytes = options.small_sockets ? 0 : SocketBufferBytes(identity_.world_size);
+  dialer_.set_buffer_bytes(buffer_bytes);
+  COHORT_RETURN_IF_ERROR(entrance_.Open(identity_.data_interface_ip, options.port_range, buffer_bytes));
+  links_.set_released([this](LinkState& link) { Forget(link); });
+  if (description != nullptr) *description = Describe();
+  return book_.Publish(identity_.rank, ToText(Published{terms_.configuration, entrance_.addresses()}));
+}
+
+std::string TcpTransport::Describe() const {
+  std::string text = "TCP sockets on " + interface_;
+  if (!identity_.data_interface_ip.empty()) text += " (" + identity_.data_interface_ip + ")";
+  return text + (identity_.nodes_share_host ? ": nodes share this host" : "");
+}
+
+TcpTransport::~TcpTransport() {
+  book_.Stop();  // its thread signals the watch
+  links_.Clear();
+  const runtime::Deadline deadline = runtime::Deadline::After(kCloseLimit);
+  for (const auto& peer : peers_) {
+    if (peer == nullptr || peer->connection == nullptr) continue;
+    Connection& connection = *peer->connection;
+    while (connection.write_error().ok() && connection.unacknowledged() && !deadline.passed()) {
+      if (!connection.Flush()) poll(nullptr, 0, 1);
+    }
+  }
+}
+
+bool TcpTransport::Reaches(int world_rank) const {
+  if (world_rank < 0 || world_rank >= identity_.world_size || world_rank == identity_.rank) return false;
+  const runtime::NodeInfo& own = identity_.nodes[static_cast<size_t>(identity_.node)];
+  return world_rank < own.first_rank || world_rank >= own.first_rank + own.rank_count;
+}
+
+Peer* TcpTransport::FindPeer(int world_rank) {
+  if (world_rank < 0 || world_rank >= identity_.world_size || world_rank == identity_.rank) return nullptr;
+  std::unique_ptr<Peer>& peer = peers_[static_cast<size_t>(world_rank)];
+  if (peer == nullptr) {
+    peer = std::make_unique<Peer>();
+    peer->world_rank = world_rank;
+    peer->keeper = this;
+    peer->awaited_peers = &awaited_peers_;
+    peer->sink = std::make_unique<PeerSink>(this, peer.get());
+  }
+  return peer.get();
+}
+
+absl::StatusOr<std::unique_ptr<Link>> TcpTransport::Connect(const LinkSpec& spec) {
+  if (!Reaches(spec.peer_world_rank)) {
+    return absl::InvalidArgumentError("rank " + std::to_string(spec.peer_world_rank) + " is not on another node");
+  }
+  Peer* peer = FindPeer(spec.peer_world_rank);
+  const LinkKey key = {spec.group, spec.epoch, spec.lane, spec.peer_world_rank};
+  // Frames that came before the peer's end count.
+  if (peer->state == PeerState::kFailed && links_.Find(key) == nullptr) return peer->status;
+  LinkState* link = links_.Claim(key, *peer);
+  if (link == nullptr) return absl::InternalError("a link was made twice");
+  return std::make_unique<TcpLink>(this, link);
+}
+
+void TcpTransport::Forget(LinkState& link) {
+  std::erase(reports_due_, &link.receiver);
+  if (link.peer->last_link == &link) link.peer->last_link = nullptr;
+}
+
+// ---- connections ----
+
+void TcpTransport::WantConnection(Peer& peer) {
+  if (peer.state != PeerState::kUnknown) return;
+  peer.state = PeerState::kLookingUp;
+  ++looking_up_;
+  book_.LookUp(peer.world_rank);
+}
+
+void TcpTransport::StopLookingUp(const Peer& peer) {
+  if (peer.state != PeerState::kLookingUp) return;
+  --looking_up_;
+  book_.Forget(peer.world_rank);
+}
+
+bool TcpTransport::TakeAnswers() {
+  const std::vector<net::AddressBook::Answer> answers = book_.Take();
+  for (const net::AddressBook::Answer& answer : answers) {
+    Peer& peer = *peers_[static_cast<size_t>(answer.world_rank)];
+    if (peer.state != PeerState::kLookingUp) continue;
+    --looking_up_;
+    peer.state = PeerState::kDialing;
+    const absl::Status begun = answer.value.ok() ? Dial(peer, *answer.value) : answer.value.status();
+    if (begun.ok()) continue;
+    const std::string rank = "rank " + std::to_string(peer.world_rank);
+    FailPeer(peer, absl::Status(absl::IsFailedPrecondition(begun) ? begun.code() : absl::StatusCode::kUnavailable,
+                                rank + " can't be talked to over " + interface_ + ": " + std::string(begun.message())));
+  }
+  return !answers.empty();
+}
+
+absl::Status TcpTransport::Dial(Peer& peer, const std::string& text) {
+  absl::StatusOr<Published> published = ParsePublished(text);
+  if (!published.ok()) return absl::FailedPreconditionError(std::string(published.status().message()));
+  if (published->configuration != terms_.configuration) {
+    return absl::FailedPreconditionError("it moves messages as " + published->configuration + ", this rank as " +
+                                         terms_.configuration + ": start all ranks from the same build");
+  }
+  dialer_.Start(peer.world_rank, std::move(published->addresses));
+  return absl::OkStatus();
+}
+
+// Both sides are proved. False: this connection is not the one to use.
+bool TcpTransport::Bind(Peer* peer, HandshakeSocket& socket) {
+  if (peer == nullptr || peer->state == PeerState::kConnected || peer->state == PeerState::kFailed) return false;
+  if (!watch_.Rename(socket.descriptor(), static_cast<uint64_t>(peer->world_rank)) || !socket.SendReply()) return false;
+  StopLookingUp(*peer);
+  const Handshake& handshake = socket.handshake();
+  peer->connection = std::make_unique<Connection>(socket.Release(), handshake.send_key(), handshake.receive_key());
+  peer->state = PeerState::kConnected;
+  dialer_.Stop(peer->world_rank);
+  Note(*peer);
+  return true;
+}
+
+bool TcpTransport::Handshakes() {
+  bool moved = entrance_.Poll([this](std::unique_ptr<HandshakeSocket> socket) {
+    Peer* peer = Reaches(socket->handshake().peer()) ? FindPeer(socket->handshake().peer()) : nullptr;
+    Bind(peer, *socket);
+  });
+  moved |=
+      dialer_.Poll([this](int rank, HandshakeSocket& socket) { return Bind(FindPeer(rank), socket); },
+                   [this](int rank, const absl::Status& status) {
+                     FailPeer(*FindPeer(rank), absl::UnavailableError("can't connect to rank " + std::to_string(rank) +
+                                                                      " at " + std::string(status.message())));
+                   });
+  return moved;
+}
+
+void TcpTransport::FailPeer(Peer& peer, const absl::Status& status) {
+  if (peer.state == PeerState::kFailed) return;
+  StopLookingUp(peer);
+  peer.state = PeerState::kFailed;
+  peer.status = status;
+  dialer_.Stop(peer.world_rank);
+  // It may be reading or writing just now.
+  if (peer.connection != nullptr) closed_.push_back(std::move(peer.connection));
+}
+
+void TcpTransport::OnPeerLost(int world_rank, const absl::Status& status) {
+  if (Peer* peer = FindPeer(world_rank); peer != nullptr) FailPeer(*peer, status);
+}
+
+// ---- reading ----
+
+FrameSink::Choice TcpTransport::OnFrame(Peer& peer, const FrameHeader& header, const runtime::CallRecord* record,
+                                        bool keep, bool again) {
+  const LinkKey key = {header.group, header.epoch, header.lane, peer.world_rank};
+  LinkState* link = peer.last_link != nullptr && peer.last_link->key == key ? peer.last_link : links_.Find(key);
+  const bool grant = (header.flags & kGrantOnly) != 0;
+  if (link == nullptr) {
+    if (grant || links_.Ended(key)) return {FrameSink::Choice::kDrop, nullptr};
+    if (!keep) return {FrameSink::Choice::kHold, nullptr};
+    link = links_.MakeUnclaimed(key, peer);
+    if (link == nullptr) {
+      FailPeer(peer, absl::ResourceExhaustedError("rank " + std::to_string(peer.world_rank) + " has sent to " +
+                                                  std::to_string(LinkTable::kMostUnclaimed) +
+                                                  " groups that were not made here"));
+      return {FrameSink::Choice::kStop, nullptr};
+    }
+  }
+  peer.last_link = link;
+  link->sender.OnGrant(header.granted);
+  if (grant) return {FrameSink::Choice::kDrop, nullptr};
+  return link->receiver.OnFrame(header, record, keep, again);
+}
+
+bool TcpTransport::ReadFrom(Peer& peer, bool keep, bool long_expected, const bool* enough) {
+  Connection& connection = *peer.connection;
+  // Something behind a frame that waits may be what this process waits for.
+  keep = keep || peer.stalled_sends > 0 || peer.held_looks > kMostHeldLooks || !connection.write_error().ok();
+  const bool moved = connection.Read(*peer.sink, keep, long_expected, enough);
+  if (peer.state != PeerState::kConnected) return true;  // it has failed meanwhile
+  peer.held_looks = connection.holding() ? peer.held_looks + 1 : 0;
+  if (!connection.read_error().ok()) {
+    FailPeer(peer, absl::UnavailableError("lost the connection to rank " + std::to_string(peer.world_rank) + ": " +
+                                          std::string(connection.read_error().message())));
+  } else if (!connection.write_error().ok() && !connection.readable()) {
+    FailPeer(peer, absl::UnavailableError("lost the connection to rank " + std::to_string(peer.world_rank) + ": " +
+                                          std::string(connection.write_error().message())));
+  }
+  return moved;
+}
+
+bool TcpTransport::ReadFor(Peer& peer, bool long_expected, const bool* enough) {
+  if (!peer.connection->readable() && !peer.in_ready && awaited_peers_ > kMostReadDirectly) return false;
+  const bool moved = ReadFrom(peer, /*keep=*/false, long_expected, enough);
+  if (peer.state == PeerState::kConnected && (peer.connection->readable() || peer.connection->buffering())) Note(peer);
+  return moved;
+}
+
+void TcpTransport::OnWriteError(Peer& peer) {
+  if (peer.state == PeerState::kConnected) Note(peer);
+}
+
+void TcpTransport::Note(Peer& peer) {
+  if (!std::exchange(peer.in_ready, true)) ready_.push_back(&peer);
+}
+
+bool TcpTransport::ReadNoted(bool keep) {
+  bool moved = false;
+  std::vector<Peer*> noted = std::exchange(ready_, {});
+  for (Peer* peer : noted) {
+    peer->in_ready = false;
+    if (peer->state != PeerState::kConnected) continue;
+    const bool more = ReadFrom(*peer, keep, /*long_expected=*/false, nullptr);
+    moved = moved || more;
+    if (peer->state != PeerState::kConnected) continue;
+    if (more || peer->connection->readable() || peer->connection->holding()) Note(*peer);
+  }
+  return moved;
+}
+
+bool TcpTransport::Look() {
+  return watch_.Look([this](uint64_t token, bool ending) {
+    if (token == kListener) {
+      entrance_.OnListener();
+    } else if (token >= kDialed) {
+      dialer_.OnSocket(token);
+    } else if (token >= kAccepted) {
+      entrance_.OnSocket(token);
+    } else if (Peer* peer = peers_[token].get(); peer != nullptr && peer->connection != nullptr) {
+      peer->connection->OnEvent(ending);
+      peer->connection->Flush();
+      Note(*peer);
+    }
+  });
+}
+
+// ---- progress ----
+
+bool TcpTransport::Poll() {
+  bool moved = false;
+  if (looking_up_ > 0) moved |= TakeAnswers();
+  const bool greeting = dialer_.active() || entrance_.waiting() > 0;
+  if (++polls_ % kPollsPerLook == 0 || greeting || awaited_peers_ > kMostReadDirectly) Look();
+  if (greeting || entrance_.due()) moved |= Handshakes();
+  if (!ready_.empty()) moved |= ReadNoted(/*keep=*/false);
+  if (!reports_due_.empty()) moved |= ReportGrants();
+  if (!closed_.empty()) closed_.clear();
+  return moved;
+}
+
+bool TcpTransport::Active() const {
+  const auto flushing = [](const std::unique_ptr<Peer>& peer) {
+    return peer != nullptr && peer->connection != nullptr && peer->connection->flushing();
+  };
+  return pending_operations_ > 0 || looking_up_ > 0 || dialer_.active() || entrance_.waiting() > 0 ||
+         !reports_due_.empty() || std::any_of(peers_.begin(), peers_.end(), flushing);
+}
+
+int TcpTransport::Arm(bool* ready) {
+  // Frames that nobody wanted yet are taken in before this process sleeps, so that its sender can go on.
+  if (Look() || (!ready_.empty() && ReadNoted(/*keep=*/true)) || entrance_.due()) *ready = true;
+  return watch_.descriptor();
+}
+
+void TcpTransport::ReportLater(LinkReceiver& link) {
+  if (!std::exchange(link.report_queued, true)) reports_due_.push_back(&link);
+}
+
+bool TcpTransport::ReportGrants() {
+  const size_t before = reports_due_.size();
+  std::erase_if(reports_due_, [](LinkReceiver* link) {
+    link->report_queued = !link->ReportGrant();
+    return !link->report_queued;
+  });
+  return reports_due_.size() != before;
+}
+
+}  // namespace
+}  // namespace tcp
+
+absl::StatusOr<std::unique_ptr<Transport>> MakeTcpTransport(const runtime::Identity& identity,
+                                                            runtime::KeyValueStore* store, const TcpOptions& options,
+                                                            std::string* description) {
+  auto transport = std::make_unique<tcp::TcpTransport>(identity, store);
+  COHORT_RETURN_IF_ERROR(transport->Init(options, description));
+  return transport;
+}
+
+}  // namespace cohort::comm

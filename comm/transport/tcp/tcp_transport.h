@@ -1,0 +1,33 @@
+// Moves bytes between ranks on different nodes over TCP sockets of its own. README.md has the whole picture: handshake,
+// frames, flow control, failures.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/runtime/bootstrap/bootstrap.h"
+
+namespace cohort::comm {
+
+struct TcpOptions {
+  // "20000-20100": the ports on which to listen (Environment's COHORT_PORT_RANGE). Empty: any.
+  std::string port_range;
+  // Leave the buffers of sockets as the kernel makes them; for tests.
+  bool small_sockets = false;
+};
+
+// Makes this process' TCP transport, which listens from then on, and publishes its addresses as
+// "tcp/address/<epoch>/<rank>" in `store`. One per process and epoch; links of all groups share it. `store` must
+// outlive it and bear Get calls from another thread (they are made with deadlines of at most 200 ms). Blocks for the
+// Put. `description`, if not null, gets one line for people: the interface and its address.
+//
+// kNotFound when no interface has identity.data_interface_ip; kUnavailable, kResourceExhausted or kInternal when it
+// can't listen there; or the error of store.Put. All name the remedy.
+absl::StatusOr<std::unique_ptr<Transport>> MakeTcpTransport(const runtime::Identity& identity,
+                                                            runtime::KeyValueStore* store,
+                                                            const TcpOptions& options = {},
+                                                            std::string* description = nullptr);
+
+}  // namespace cohort::comm

@@ -1,0 +1,42 @@
+#include "cohort/comm/transport/tcp/wire.h"
+
+namespace cohort::comm::tcp {
+namespace {
+
+constexpr uint64_t kMostKept = 256 << 20;
+constexpr uint64_t kLargestWindow = 4 << 20;
+constexpr uint64_t kSmallestWindow = 64 << 10;
+
+}  // namespace
+
+FlowLimits LimitsOf(int world_size) {
+  const uint64_t share = kMostKept / static_cast<uint64_t>(std::max(world_size, 1));
+  return {std::clamp(share, kSmallestWindow, kLargestWindow)};
+}
+
+std::string ConfigurationOf(const FlowLimits& limits) {
+  return "frame" + std::to_string(kMostFrameBytes) + "/window" + std::to_string(limits.window);
+}
+
+uint64_t TagOf(const net::SessionKey& key, const FrameHeader& header, uint64_t number) {
+  FrameHeader numbered = header;
+  numbered.tag = number;
+  return net::SipHash(key, &numbered, sizeof numbered);
+}
+
+absl::Status CheckFrame(const FrameHeader& header) {
+  if (header.magic != kFrameMagic) return absl::InvalidArgumentError("not a frame of this version");
+  if ((header.flags & ~(kHasRecord | kGrantOnly)) != 0) return absl::InvalidArgumentError("unknown flags");
+  if ((header.flags & kGrantOnly) != 0) {
+    const bool empty = header.frame_bytes == 0 && header.message_bytes == 0 && header.offset == 0;
+    return empty && header.flags == kGrantOnly ? absl::OkStatus() : absl::InvalidArgumentError("a grant with data");
+  }
+  if (header.frame_bytes > kMostFrameBytes) return absl::InvalidArgumentError("a frame that is too long");
+  if (header.offset > header.message_bytes || header.frame_bytes > header.message_bytes - header.offset) {
+    return absl::InvalidArgumentError("a frame beyond the end of its message");
+  }
+  if (header.frame_bytes == 0 && header.message_bytes != 0) return absl::InvalidArgumentError("an empty frame");
+  return absl::OkStatus();
+}
+
+}  // namespace cohort::comm::tcp
