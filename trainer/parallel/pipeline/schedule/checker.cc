@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -31,6 +34,7 @@ class Checker {
     }
     for (int rank = 0; rank < schedule_.ranks; ++rank) COHORT_RETURN_IF_ERROR(CheckShards(rank));
     COHORT_RETURN_IF_ERROR(CheckMessageOrder());
+    COHORT_RETURN_IF_ERROR(CheckFirstOutputs());
     const Costs waiting{.pass = {}, .by_stage = {}, .message = 0, .sends_wait = true};
     COHORT_RETURN_IF_ERROR(SimulateSchedule(schedule_, waiting).status());
     for (int rank = 0; rank < schedule_.ranks; ++rank) Count(rank);
@@ -225,6 +229,72 @@ class Checker {
                               ", which sends it as its message " + std::to_string(number[index(OtherEnd(action))]));
           }
         }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  // A message from one rank to another: an output or a gradient, or before a stage's first output its sizes.
+  struct Piece {
+    Action receive;
+    bool sizes = false;
+    bool operator==(const Piece&) const = default;
+  };
+  using Pieces = std::map<std::pair<int, int>, std::vector<Piece>>;  // by sender and receiver
+
+  // Adds a turn of `rank` as the pipeline runs it (stage_messages.h). A rank sends the sizes of all first outputs, then
+  // the messages. It receives what it knows the sizes of, then other sizes, then their outputs.
+  void AddTurn(int rank, const std::vector<Action>& turn, std::vector<bool>& told, std::vector<bool>& known,
+               Pieces& sent, Pieces& received) const {
+    std::vector<Action> unknown;
+    for (const Action& send : turn) {
+      if (send.kind != Kind::kSendForward || told[static_cast<size_t>(send.stage)]) continue;
+      sent[{rank, schedule_.PeerOf(send)}].push_back({OtherEnd(send), true});
+    }
+    for (const Action& message : turn) {
+      const int peer = schedule_.PeerOf(message);
+      if (IsSend(message.kind)) {
+        sent[{rank, peer}].push_back({OtherEnd(message)});
+        if (message.kind == Kind::kSendForward) told[static_cast<size_t>(message.stage)] = true;
+      } else if (message.kind == Kind::kRecvForward && !known[static_cast<size_t>(message.stage)]) {
+        unknown.push_back(message);
+      } else {
+        received[{peer, rank}].push_back({message});
+      }
+    }
+    for (const Action& receive : unknown) {
+      if (known[static_cast<size_t>(receive.stage)]) continue;
+      known[static_cast<size_t>(receive.stage)] = true;
+      received[{schedule_.PeerOf(receive), rank}].push_back({receive, true});
+    }
+    for (const Action& receive : unknown) received[{schedule_.PeerOf(receive), rank}].push_back({receive});
+  }
+
+  // Sizes and messages of a pair come in the order in which they are received.
+  absl::Status CheckFirstOutputs() const {
+    Pieces sent, received;
+    const auto stages = static_cast<size_t>(schedule_.stages);
+    std::vector<bool> told(stages), known(stages);
+    for (int rank = 0; rank < schedule_.ranks; ++rank) {
+      std::vector<Action> turn;
+      for (const Action& action : schedule_.by_rank[static_cast<size_t>(rank)]) {
+        if (IsMessage(action.kind)) {
+          turn.push_back(action);
+        } else if (!turn.empty()) {
+          AddTurn(rank, std::exchange(turn, {}), told, known, sent, received);
+        }
+      }
+      AddTurn(rank, turn, told, known, sent, received);
+    }
+    for (const auto& [pair, pieces] : received) {
+      const std::vector<Piece>& theirs = sent[pair];
+      for (size_t i = 0; i < pieces.size() && i < theirs.size(); ++i) {
+        if (pieces[i] == theirs[i]) continue;
+        return Refuse(
+            pair.second, pieces[i].receive,
+            "is received with " + ToString(theirs[i].receive) +
+                " in one turn or sent so, where a stage's "
+                "first output, whose sizes go ahead, would change places; put an action between the messages");
       }
     }
     return absl::OkStatus();

@@ -23,7 +23,8 @@ struct ScheduleReport {
 //   - each stage and micro-batch goes forward once, and backward once: whole (B) or in parts (I, then W);
 //   - each border between stages of different ranks is crossed by one send and one receive a direction, others by none;
 //   - a rank's actions come in an order in which each has what it needs;
-//   - the messages between two ranks, in one direction, are received in the order in which they are sent;
+//   - the messages between two ranks, in one direction, are received in the order in which they are sent, also where a
+//     turn has a stage's first output, whose sizes go ahead of it;
 //   - no rank stands still where a send waits for its receiver and a turn for all of its messages;
 //   - parameters are gathered during every pass and freed at the end, and gradients are reduced once, after the last.
 //

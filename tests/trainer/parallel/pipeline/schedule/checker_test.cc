@@ -173,5 +173,28 @@ TEST(Checker, CountsMessagesTurnsAndActivations) {
   EXPECT_EQ(CheckSchedule(Built("zbv", {1, 2, 3}))->messages, 0);
 }
 
+// Stage 2's first output and another message of stage 0 in one turn: the sizes would be sent before 0F1 and received
+// after it.
+TEST(Checker, RefusesAFirstOutputThatChangesPlacesWithAnotherMessage) {
+  const std::string first =
+      "0UNSHARD,2UNSHARD,0F0,0SEND_F0,0F1,2RECV_F0,2F0,0SEND_F1,2SEND_F0,2RECV_F1,2F1,2SEND_F1,"
+      "2RECV_B0,2B0,2SEND_B0,2RECV_B1,2B1,2SEND_B1,0RECV_B0,0B0,0RECV_B1,0B1,"
+      "0REDUCE_GRAD,2REDUCE_GRAD,0RESHARD,2RESHARD\n";
+  const std::string second =
+      "1UNSHARD,3UNSHARD,1RECV_F0,1F0,1SEND_F0,1RECV_F1,3RECV_F0,1F1,1SEND_F1,3F0,3RECV_F1,3F1,"
+      "3B0,3SEND_B0,3B1,3SEND_B1,1RECV_B0,1B0,1SEND_B0,1RECV_B1,1B1,1SEND_B1,"
+      "1REDUCE_GRAD,3REDUCE_GRAD,1RESHARD,3RESHARD\n";
+  const auto together = ParseSchedule(first + second);
+  ASSERT_TRUE(together.ok()) << together.status();
+  EXPECT_THAT(WhyWrong(*together), AllOf(HasSubstr("rank 1"), HasSubstr("1RECV_F1"), HasSubstr("change places")));
+  // One after the other, with a pass between them on both sides.
+  std::string sends = first, receives = second;
+  sends.replace(sends.find("2F0,0SEND_F1"), 12, "0SEND_F1,2F0");
+  receives.replace(receives.find("3RECV_F0,1F1,1SEND_F1,"), 22, "1F1,1SEND_F1,3RECV_F0,");
+  const auto apart = ParseSchedule(sends + receives);
+  ASSERT_TRUE(apart.ok()) << apart.status();
+  EXPECT_EQ(WhyWrong(*apart), "right");
+}
+
 }  // namespace
 }  // namespace cohort::trainer
