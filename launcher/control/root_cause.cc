@@ -224,7 +224,7 @@ void AddOthers(const Roster& roster, const std::vector<uint32_t>& told, v1::JobR
     if (listed++ < kMaxOthersOneByOne) report->add_others(DescribeOther(roster, rank, name_group));
   }
   if (listed > kMaxOthersOneByOne) {
-    report->add_others("and " + std::to_string(listed - kMaxOthersOneByOne) + " more ranks");
+    report->set_others_left_out(static_cast<uint32_t>(listed - kMaxOthersOneByOne));
   }
 }
 

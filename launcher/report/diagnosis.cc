@@ -115,9 +115,8 @@ std::string FormatReport(const v1::JobReport& report, const DiagnosisOptions& op
     text.Line("  ", report.culprit_rank() >= 0 ? "the others:" : "the ranks:");
     const int shown = static_cast<int>(std::min(options.others, static_cast<size_t>(report.others_size())));
     for (int i = 0; i < shown; ++i) text.Line("    ", Shown(report.others(i)));
-    if (shown < report.others_size()) {
-      text.Line("    ", "and " + std::to_string(report.others_size() - shown) + " more");
-    }
+    const size_t left_out = static_cast<size_t>(report.others_size() - shown) + report.others_left_out();
+    if (left_out > 0) text.Line("    ", "and " + std::to_string(left_out) + " more");
   }
   if (!report.not_restarted().empty()) text.Line("", "dlaunch: no restart: " + Shown(report.not_restarted()));
   return text.Take();

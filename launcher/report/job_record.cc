@@ -46,6 +46,7 @@ void AddEnd(const v1::JobReport& report, const std::map<uint32_t, std::string>& 
   Json cause = {{"text", report.headline()},
                 {"last_lines", std::vector<std::string>(report.last_lines().begin(), report.last_lines().end())},
                 {"others", std::vector<std::string>(report.others().begin(), report.others().end())}};
+  if (report.others_left_out() > 0) cause["others_left_out"] = report.others_left_out();
   if (report.culprit_rank() >= 0) cause["rank"] = report.culprit_rank();
   (*json)["cause"] = cause;
 }

@@ -56,8 +56,10 @@ absl::StatusOr<uint64_t> ArenaBytes(int local_ranks) {
     const uint64_t left = limit.rlim_cur > fixed ? (limit.rlim_cur - fixed) / static_cast<uint64_t>(local_ranks) : 0;
     arena = std::min(arena, left / kPage * kPage);
     if (arena < kPoolBytes) {
-      return absl::ResourceExhaustedError("the node segment does not fit under the limit on file sizes (ulimit -f), " +
-                                          Mebibytes(limit.rlim_cur) + "; raise it");
+      return absl::ResourceExhaustedError("the node segment does not fit under the limit on file sizes, " +
+                                          std::to_string(limit.rlim_cur >> 10) + " KiB (ulimit -f); raise it to " +
+                                          Mebibytes(fixed + kPoolBytes * static_cast<uint64_t>(local_ranks)) +
+                                          " at the least");
     }
   }
   return arena;
@@ -256,7 +258,9 @@ absl::StatusOr<std::unique_ptr<Segment>> Segment::Attach(int fd, int local_rank)
   if (pread(fd, &header, sizeof header, 0) != static_cast<ssize_t>(sizeof header)) return foreign("it is too short");
   if (header.magic != kSegmentMagic) return foreign("its first bytes are others");
   if (header.version != kSegmentVersion) {
-    return foreign("version " + std::to_string(header.version) + ", not " + std::to_string(kSegmentVersion));
+    return foreign("version " + std::to_string(header.version) + ", not " + std::to_string(kSegmentVersion) +
+                   "; this program and the dlaunch that started it were built from different versions of cohort: use "
+                   "the dlaunch of the program's build (see PATH), or build the program again");
   }
   if (header.local_ranks < 1 || header.local_ranks > kMaxLocalRanks || header.arena_bytes % kPage != 0 ||
       header.arena_bytes > size / header.local_ranks || header.cpus < 1 || header.cpus > kMostCpus) {

@@ -108,9 +108,19 @@ void Train(const Options& options) {
 int main(int argc, char** argv) {
   cohort::examples::Options options;
   CLI::App app("Trains a small convolutional network on 8x8 handwritten digits, over the ranks of a job.");
-  app.add_option("--epochs", options.epochs)->capture_default_str()->check(CLI::PositiveNumber);
+  app.footer(
+      "Examples:\n"
+      "  dlaunch -n 2 train_digits --epochs 3\n"
+      "  dlaunch -n 4 train_digits --mesh replicate=2,shard=2 --checkpoints digits");
+  app.add_option("--epochs", options.epochs, "passes over the images")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_option("--mesh", options.mesh, "shard=4 or replicate=2,shard=2: FSDP over the ranks, in place of DDP");
   app.add_option("--checkpoints", options.checkpoints, "save each epoch in this folder, and go on from the newest");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;  // CLI11 would end with a code of its own for each kind of error
+  }
   return cohort::trainer::RunRank("train_digits", [&] { cohort::examples::Train(options); });
 }

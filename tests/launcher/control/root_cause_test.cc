@@ -159,5 +159,17 @@ TEST_F(CopingPrograms, ADeathLongAfterIsItsOwn) {
   EXPECT_EQ(job_.report()->culprit_rank(), 2);
 }
 
+TEST(RootCause, TheReportCountsTheRanksThatItDoesNotList) {
+  Driver job(1, 300);
+  job.JoinAll();
+  job.Exit(Exited(7, 3));
+  job.EndAllAsTold();
+  job.Pass(std::chrono::seconds(2));
+  ASSERT_TRUE(job.report().has_value());
+  EXPECT_EQ(job.report()->culprit_rank(), 7);
+  EXPECT_EQ(job.report()->others_size() + job.report()->others_left_out(), 299);
+  EXPECT_LT(job.report()->others_size(), 100);
+}
+
 }  // namespace
 }  // namespace cohort::launcher

@@ -102,6 +102,8 @@ TEST(Diagnosis, ListsAreBounded) {
   EXPECT_THAT(text, Not(HasSubstr("line 94\n")));
   EXPECT_THAT(text, HasSubstr("line 95\n"));
   EXPECT_THAT(text, HasSubstr("    rank 6\n    and 93 more\n"));
+  report.set_others_left_out(200);  // the rendezvous does not send all
+  EXPECT_THAT(FormatReport(report, options), HasSubstr("    rank 6\n    and 293 more\n"));
 }
 
 TEST(Diagnosis, AProgramThatIsNotFoundGetsTheRemedy) {
