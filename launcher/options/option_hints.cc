@@ -71,8 +71,6 @@ constexpr std::pair<std::string_view, std::string_view> kInstead[] = {
     {"--run-path", kStarts},
     {"--start-method", kStarts},
     {"--role", "all ranks are alike; leave it out"},
-    {"-m", "start the interpreter: dlaunch python3 -m MODULE"},
-    {"--module", "start the interpreter: dlaunch python3 -m MODULE"},
     {"--numa-binding", "--bind numa"},
     {"--monitor-interval", "failures are told at once; leave it out"},
     {"--redirects", kLogs},

@@ -17,13 +17,14 @@
 #include "cohort/launcher/options/idle_options.h"
 #include "cohort/launcher/options/option_hints.h"
 #include "cohort/launcher/options/option_values.h"
+#include "cohort/launcher/options/python_program.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
 namespace {
 
 constexpr char kExamples[] = R"(Examples:
-  dlaunch --nproc-per-node 4 -- python3 train.py   four ranks here; RANK, WORLD_SIZE, MASTER_ADDR, ... are set
+  dlaunch --nproc-per-node 4 train.py              four ranks here; RANK, WORLD_SIZE, MASTER_ADDR, ... are set
   dlaunch --gpus-per-rank 2 train                  one rank for every two GPUs of this machine
   dlaunch --simulate-nodes 2 --simulate-gpus 4 a   two pretended nodes with four pretended GPUs each: 8 ranks
   dlaunch --hosts a,b train                        ranks on two machines that ssh reaches without a password
@@ -32,7 +33,7 @@ constexpr char kExamples[] = R"(Examples:
   dlaunch join|status|top|kill|doctor --help       the other machine, jobs that run here, what is amiss with the machine
 
 Everything after the program's name belongs to the program. A name without a slash is looked up in PATH, then in the
-working directory, then beside dlaunch. Options may be typed with underscores. torchrun's --rdzv-* changes nothing.
+working directory, then beside dlaunch. A .py file is run by python3 -u. Options may be typed with underscores. torchrun's --rdzv-* changes nothing.
 Exit status: the failed rank's, or 128 + n; 75: preempted, 2: can't work, 125: dlaunch failed, 126, 127: no program)";
 
 // The parser fills this with text, so that one strict reader gives every message.
@@ -47,6 +48,7 @@ struct RawOptions {
   bool no_prefix = false;
   bool insecure = false;
   bool version = false;
+  bool module = false;
 };
 
 // Prints each option by its first name: the others are what users of other launchers type, or have underscores.
@@ -77,6 +79,14 @@ CLI::Option* AddOption(CLI::App* app, const std::string& name, std::string* valu
   }
   if (!aliases.empty()) names += "," + aliases;
   return app->add_option(names, *value, help)->type_name(type);
+}
+
+void AddFlags(CLI::App* app, RawOptions* raw) {
+  app->add_flag("--dry-run,--dry_run", raw->dry_run, "Print nodes, ranks, device groups and CPUs; start nothing");
+  app->add_flag("--explain", raw->explain, "Print also how the nodes were found and are reached; start nothing");
+  app->add_flag("--no-prefix,--no_prefix", raw->no_prefix,
+                "Print ranks' lines as they are, without [rank] before them");
+  app->add_flag("--module,-m", raw->module, "The program is a Python module: python3 -u -m PROGRAM");
 }
 
 std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
@@ -141,10 +151,7 @@ std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
   AddOption(app.get(), "log-rate", &raw->log_rate, "BYTES",
             "Print that much of each rank a second, such as 64K; drop what is more, never the last lines (no limit)");
   AddOption(app.get(), "metrics", &raw->metrics, "[ADDR:]PORT", "Serve nodes and ranks to Prometheus (127.0.0.1)");
-  app->add_flag("--dry-run,--dry_run", raw->dry_run, "Print nodes, ranks, device groups and CPUs; start nothing");
-  app->add_flag("--explain", raw->explain, "Print also how the nodes were found and are reached; start nothing");
-  app->add_flag("--no-prefix,--no_prefix", raw->no_prefix,
-                "Print ranks' lines as they are, without [rank] before them");
+  AddFlags(app.get(), raw);
   AddIdleOptions(app.get());
   app->add_flag("--version", raw->version, "Print the version and exit")->group("");
   return app;
@@ -461,7 +468,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> argv) {
   }
   COHORT_RETURN_IF_ERROR(ReadOptions(raw, *app, &result.options));
   COHORT_RETURN_IF_ERROR(CheckCommand(command));
-  result.options.command = std::move(command);
+  result.options.command = AsPythonProgram(std::move(command), raw.module);
   return result;
 }
 

@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{{"--rdzv-backend"}, 2, {"--rdzv-backend has no value"}},
         Refusal{{"--local_addr", "a", "true"}, 2, {"'--local_addr'", "leave it out"}},
         Refusal{{"--node_rank=1", "true"}, 2, {"on one machine only, with --hosts a,b", "dlaunch join"}},
-        Refusal{{"-m", "train"}, 2, {"'-m'", "dlaunch python3 -m MODULE"}},
+        Refusal{{"-m"}, 2, {"no program given"}},
         Refusal{{"-j", "4", "true"}, 2, {"unknown option '-j' (dlaunch --help"}},
         Refusal{{"--ntasks-per-node=4", "true"}, 2, {"did you mean --nproc-per-node?"}},
         Refusal{{"--nnodess", "4", "true"}, 2, {"'--nnodess'", "did you mean --nnodes?"}},

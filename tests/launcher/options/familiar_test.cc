@@ -56,6 +56,20 @@ TEST(Familiar, OptionsOfTorchrunThatChangeNothingAreTakenAndCounted) {
             "--a, --b and --c have no effect here: ranks find each other by themselves");
 }
 
+TEST(Familiar, PythonRunsModulesAndScripts) {
+  const auto command = [](std::vector<string> arguments) {
+    arguments.insert(arguments.begin(), "dlaunch");
+    const auto line = ParseCommandLine(arguments);
+    return line.ok() ? line->options.command : std::vector<string>{line.status().ToString()};
+  };
+  using Words = std::vector<string>;
+  EXPECT_EQ(command({"-n", "2", "-m", "pkg.mod", "-m", "3"}), (Words{"python3", "-u", "-m", "pkg.mod", "-m", "3"}));
+  EXPECT_EQ(command({"--module", "pkg.mod"}), (Words{"python3", "-u", "-m", "pkg.mod"}));
+  EXPECT_EQ(command({"--", "./train.py", "--lr", "1"}), (Words{"python3", "-u", "./train.py", "--lr", "1"}));
+  EXPECT_EQ(command({"python3", "train.py"}), (Words{"python3", "train.py"}));
+  EXPECT_EQ(command({"train.pyx"}), (Words{"train.pyx"}));
+}
+
 TEST(Familiar, NpIsTheNumberOfRanks) {
   const auto line = Parse({"--no_prefix", "-np", "16"});
   ASSERT_TRUE(line.ok()) << line.status();
