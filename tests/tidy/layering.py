@@ -12,8 +12,9 @@ ALLOWED = {
     "comm": ("runtime",),
     "launcher": ("proto", "runtime/base", "runtime/segment"),
     "trainer": ("runtime", "comm"),
+    "python": ("runtime", "comm"),
     "tools": ("proto", "runtime", "comm", "launcher", "trainer"),
-    "tests": ("proto", "runtime", "comm", "launcher", "trainer", "tools"),
+    "tests": ("proto", "runtime", "comm", "launcher", "trainer", "python", "tools"),
 }
 
 # The rooms of each part: a folder may include itself and the folders above it. "" is the part's own folder.
@@ -27,6 +28,7 @@ ROOMS = {
                 "parallel/replicate", "parallel/zero", "parallel/fsdp", "parallel/tensor",
                 "parallel/pipeline/schedule", "parallel/pipeline", "torchshard", "adapter", "parallelize",
                 "compat", "data", "", "examples"),
+    "python": ("module",),
 }
 # Folders that do not include each other: what they share lies above them, what joins them below.
 SIBLINGS = ("comm/transport/", "trainer/parallel/")
@@ -44,6 +46,7 @@ VENDORS = (
     (r"nccl\.h$", ("comm/nccl", "tests/comm", "tests/support"), "NCCL"),
     (r"(cuda(_\w+)?|cudaTypedefs|nvml)\.(h|hpp)$|cuda/", ("comm/cuda", "comm/nccl", "tests/comm", "tests/support"),
      "CUDA"),
+    (r"Python\.h$", ("python/module",), "CPython"),
     (r"(torch|ATen|c10)/", ("trainer", "tests/trainer", "tools"), "libtorch"),
     (r"(grpc|grpcpp|grpc\+\+)/|.*\.grpc\.pb\.h$", ("proto", "launcher", "runtime/rendezvous", "tests", "tools"),
      "gRPC (a rank does not link it)"),

@@ -8,7 +8,7 @@ import subprocess
 import tokenize
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LAYERS = ("proto", "runtime", "comm", "launcher", "trainer")
+LAYERS = ("proto", "runtime", "comm", "launcher", "trainer", "python")
 FOLDERS = LAYERS + ("tests", "tools", "deploy")
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(["<])([^">]+)[">]', re.MULTILINE)

@@ -9,7 +9,7 @@ target_compile_definitions(cohort_options INTERFACE COHORT_VERSION="${PROJECT_VE
 # Everybody includes "cohort/comm/communicator.h": dependants of an install, and this tree, in which that is a link.
 set(COHORT_INCLUDE_DIR ${CMAKE_BINARY_DIR}/include)
 file(MAKE_DIRECTORY ${COHORT_INCLUDE_DIR}/cohort)
-foreach(folder IN ITEMS runtime comm launcher trainer)
+foreach(folder IN ITEMS runtime comm launcher trainer python)
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${COHORT_INCLUDE_DIR}/cohort/${folder} SYMBOLIC)
 endforeach()
 file(CREATE_LINK ${PROJECT_SOURCE_DIR}/trainer/trainer.h ${COHORT_INCLUDE_DIR}/cohort/trainer.h SYMBOLIC)

@@ -6,6 +6,7 @@
 #   TORCH            the trainer
 #   GRPC             the rendezvous and dlaunch
 #   METRICS          dlaunch --metrics, by prometheus-cpp
+#   PYTHON           the package cohort; headers only, of CPython 3.11 or newer
 #
 # ON and missing is an error that names the remedy; AUTO and missing is a line of the summary. A folder chooses the
 # source or the stub file by COHORT_HAVE_<X>; no shared code has an #ifdef.
@@ -34,7 +35,7 @@ function(cohort_resolve name)
   set_property(GLOBAL APPEND PROPERTY COHORT_SUMMARY "  ${label}${line}")
 endfunction()
 
-foreach(name IN ITEMS UCX CUDA NVCC NCCL TORCH GRPC METRICS)
+foreach(name IN ITEMS UCX CUDA NVCC NCCL TORCH GRPC METRICS PYTHON)
   set(COHORT_WITH_${name} AUTO CACHE STRING "Build with ${name}: AUTO, ON or OFF")
   set_property(CACHE COHORT_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
   string(TOUPPER "${COHORT_WITH_${name}}" COHORT_WITH_${name})
@@ -152,6 +153,12 @@ if(NOT COHORT_WITH_METRICS STREQUAL "OFF")
 endif()
 cohort_resolve(METRICS FOUND "${prometheus-cpp_FOUND}" WHAT "prometheus-cpp, for dlaunch --metrics"
   REMEDY "Install prometheus-cpp-dev")
+
+if(NOT COHORT_WITH_PYTHON STREQUAL "OFF")
+  find_package(Python3 3.11 QUIET COMPONENTS Interpreter Development.Module)
+endif()
+cohort_resolve(PYTHON FOUND "${Python3_Development.Module_FOUND}" WHAT "${Python3_VERSION}, ${Python3_EXECUTABLE}"
+  REMEDY "Install python3-dev, 3.11 or newer")
 
 # Used by single folders; a folder that needs one names it in DEPS and fails at configure time where it is missing.
 find_package(hwy QUIET)     # hwy::hwy, which one test links; cohort::hwy_headers: comm/reduce/instruction_set.h says why
