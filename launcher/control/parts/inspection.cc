@@ -1,6 +1,7 @@
 #include "cohort/launcher/control/parts/inspection.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace cohort::launcher {
@@ -55,8 +56,9 @@ uint64_t Inspections::Begin(const OperationId& operation, std::unordered_set<Con
 void Inspections::Reply(ConnectionId from, const v1::InspectReply& reply) {
   const auto found = by_request_.find(reply.request());
   if (found == by_request_.end()) return;  // too late
-  Inquiry& inquiry = inquiries_.at(found->second);
-  if (inquiry.awaited.erase(from) == 0) return;
+  const auto asked = inquiries_.find(found->second);
+  if (asked == inquiries_.end() || asked->second.awaited.erase(from) == 0) return;
+  Inquiry& inquiry = asked->second;
   for (const v1::CallState& call : reply.calls()) inquiry.calls[call.rank()] = call;
 }
 
@@ -97,7 +99,7 @@ void Inspections::Drop(const OperationId& operation) {
     inquiry.due = inquiry.last_start + kMinInterval;
     return;
   }
-  inquiries_.erase(found);
+  Erase(found);
 }
 
 void Inspections::Clear() {
@@ -105,22 +107,22 @@ void Inspections::Clear() {
   by_request_.clear();
 }
 
-void Inspections::DropGroup(uint64_t group, uint64_t epoch) {
-  DropAllBut({group, epoch, 0});
-  inquiries_.erase({group, epoch, 0});
-}
+void Inspections::DropGroup(uint64_t group, uint64_t epoch) { DropGroupBut(group, epoch, std::nullopt); }
 
 void Inspections::DropAllBut(const OperationId& operation) {
-  const auto [group, epoch, sequence] = operation;
+  DropGroupBut(operation.group, operation.epoch, operation.sequence);
+}
+
+void Inspections::DropGroupBut(uint64_t group, uint64_t epoch, std::optional<uint64_t> kept_sequence) {
   for (auto at = inquiries_.lower_bound({group, epoch, 0});
        at != inquiries_.end() && at->first.group == group && at->first.epoch == epoch;) {
-    if (at->first == operation) {
-      ++at;
-      continue;
-    }
-    if (at->second.request != 0) by_request_.erase(at->second.request);
-    at = inquiries_.erase(at);
+    at = at->first.sequence == kept_sequence ? std::next(at) : Erase(at);
   }
+}
+
+std::map<OperationId, Inspections::Inquiry>::iterator Inspections::Erase(std::map<OperationId, Inquiry>::iterator at) {
+  if (at->second.request != 0) by_request_.erase(at->second.request);
+  return inquiries_.erase(at);
 }
 
 std::optional<Inspections::TimePoint> Inspections::NextDue() const {

@@ -91,8 +91,12 @@ class Inspections {
     std::unordered_map<uint32_t, v1::CallState> calls;
   };
 
+  // The only way by which an inquiry goes: whoever still answers it finds none.
+  std::map<OperationId, Inquiry>::iterator Erase(std::map<OperationId, Inquiry>::iterator at);
+  void DropGroupBut(uint64_t group, uint64_t epoch, std::optional<uint64_t> kept_sequence);
+
   std::map<OperationId, Inquiry> inquiries_;
-  std::unordered_map<uint64_t, OperationId> by_request_;
+  std::unordered_map<uint64_t, OperationId> by_request_;  // of the rounds under way
   uint64_t next_request_ = 1;
 };
 

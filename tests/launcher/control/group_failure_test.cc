@@ -256,6 +256,18 @@ TEST_F(GroupFailures, OnlyTheNodesOfMembersAreTold) {
   EXPECT_EQ(Verdict(3), nullptr);
 }
 
+// A rank's report without a sequence is nonsense, but its group's failure must not leave anything of it behind.
+TEST_F(GroupFailures, ALateAnswerAboutAFailedGroupsSequenceZeroIsIgnored) {
+  Report(0, Stall(0));
+  ASSERT_EQ(Inspections(1), 1);
+  Fail(0, Failure(0, 3, kUnavailable, "rank 3 is lost"));
+  for (uint32_t rank = 0; rank < nodes_; ++rank) Answer(Call(rank, 0, "barrier()", "a.cc:1"));
+  Report(1, Stall(42));
+  job_.Pass(seconds(1));
+  EXPECT_EQ(Inspections(1), 1);
+  for (uint32_t node = 0; node < nodes_; ++node) EXPECT_FALSE(job_.Closed(Driver::Of(node)));
+}
+
 TEST_F(GroupFailures, NonsenseFromRanksIsIgnored) {
   v1::GroupFailure failure = Failure(1, 99, 13, "blames nobody");
   Fail(1, failure);
