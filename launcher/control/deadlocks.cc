@@ -38,8 +38,11 @@ void Deadlocks::OnReport(uint32_t node, const v1::NodeWaits& waits) {
   bool any = false;
   for (const v1::RankWait& wait : waits.waits()) {
     if (!roster_.IsOn(node, wait.rank()) || wait.number() == 0 || roster_.rank(wait.rank()).exit.has_value()) continue;
-    waits_[wait.rank()] = {ToRankWait(wait, static_cast<int>(node)), wait.number(), 0};
     any = true;
+    const auto known = waits_.find(wait.rank());
+    if (known != waits_.end() && known->second.number == wait.number()) continue;
+    waits_[wait.rank()] = {ToRankWait(wait, static_cast<int>(node)), wait.number(), std::nullopt};
+    std::erase(suspects_, wait.rank());  // the questions under way are about its earlier wait
   }
   if (any) GatherSoon();
 }
@@ -96,14 +99,25 @@ void Deadlocks::Search() {
   suspects_.clear();
   for (const runtime::Deadlock& deadlock : Find(all)) {
     suspects_.insert(suspects_.end(), deadlock.ranks.begin(), deadlock.ranks.end());
+    if (ShareFirstAnswer(deadlock)) continue;
+    pause_ = kPause;
+    for (const int rank : deadlock.ranks) waits_.at(static_cast<uint32_t>(rank)).first.reset();
   }
   news_ = false;
-  pause_ = kPause;
   if (suspects_.empty()) {
     state_ = State::kIdle;
     return;
   }
   Ask(State::kFirstQuestion);
+}
+
+// Whether these waits were already found to be a deadlock, and the same question counts as the first for all of them.
+bool Deadlocks::ShareFirstAnswer(const runtime::Deadlock& deadlock) const {
+  const std::optional<FirstAnswer>& one = waits_.at(static_cast<uint32_t>(deadlock.ranks[0])).first;
+  return one.has_value() && std::all_of(deadlock.ranks.begin(), deadlock.ranks.end(), [&](int rank) {
+           const std::optional<FirstAnswer>& other = waits_.at(static_cast<uint32_t>(rank)).first;
+           return other.has_value() && other->request == one->request;
+         });
 }
 
 void Deadlocks::Ask(State state) {
@@ -147,7 +161,10 @@ std::vector<uint32_t> Deadlocks::StillWaiting() {
 
 void Deadlocks::OnFirstAnswers() {
   suspects_ = StillWaiting();
-  for (const uint32_t rank : suspects_) waits_.at(rank).looks = answers_.at(rank).looks;
+  for (const uint32_t rank : suspects_) {
+    std::optional<FirstAnswer>& first = waits_.at(rank).first;
+    if (!first.has_value()) first = {request_, answers_.at(rank).looks};
+  }
   if (Find(suspects_).empty()) {
     state_ = State::kIdle;
     return GatherSoon();
@@ -156,11 +173,16 @@ void Deadlocks::OnFirstAnswers() {
   due_ = time_.now() + pause_;
 }
 
+bool Deadlocks::HasLookedSince(uint32_t rank) const {
+  const std::optional<FirstAnswer>& first = waits_.at(rank).first;
+  return first.has_value() && answers_.at(rank).looks >= first->looks + kLooks;
+}
+
 void Deadlocks::OnSecondAnswers() {
   suspects_ = StillWaiting();
   std::vector<uint32_t> looked;
   std::copy_if(suspects_.begin(), suspects_.end(), std::back_inserter(looked),
-               [this](uint32_t rank) { return answers_.at(rank).looks >= waits_.at(rank).looks + kLooks; });
+               [this](uint32_t rank) { return HasLookedSince(rank); });
   for (const runtime::Deadlock& deadlock : Find(looked)) {
     Declare(deadlock);
     for (const int rank : deadlock.ranks) {

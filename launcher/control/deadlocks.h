@@ -3,11 +3,14 @@
 // twice whether these are still in the same waits, and have looked at everything meanwhile. Then it is a deadlock, for
 // sure: whoever is in the same wait at two moments has made no call in between.
 //
-//   idle ─ a wait ─► gathering ─ cycle ─► first question ─ same waits ─► pausing ─► second question ─ same waits,
-//   looked
-//    ▲                   │  ▲                   │                           ▲             │     at again ─► groups fail
-//    └──── no cycle ─────┘  └──── changed ──────┴───────────────────────────┼─────────────┤
-//                                                                           └─ not yet ───┘
+//   idle ── a wait ──► gathering ── cycle ──► first question ── same waits ──► pausing ──► second question
+//    ▲                  │   ▲                    │                               ▲            │    │    │
+//    └──── no cycle ────┘   └────── changed ─────┴────────────── changed ────────┼────────────┘    │    │
+//                                                                                └── not looked ───┘    │
+//                                                      groups fail ◄── all have looked at everything ───┘
+//
+// A rank counts as having looked when it has looked at everything twice since the first answers. If other waits are
+// reported meanwhile, the search begins again, but what is known of unchanged cycles stays.
 #pragma once
 
 #include <chrono>
@@ -55,10 +58,15 @@ class Deadlocks {
 
  private:
   enum class State { kIdle, kGathering, kFirstQuestion, kPausing, kSecondQuestion };
+  // The first answer that counts for a wait: at that time all ranks of its cycle were in their waits.
+  struct FirstAnswer {
+    uint64_t request = 0;
+    uint64_t looks = 0;
+  };
   struct Known {
     runtime::RankWait wait;
     uint64_t number = 0;
-    uint64_t looks = 0;  // at the first answer
+    std::optional<FirstAnswer> first;
   };
   struct Answer {
     uint64_t number = 0;
@@ -70,6 +78,8 @@ class Deadlocks {
   void GatherSoon();
   std::vector<runtime::Deadlock> Find(const std::vector<uint32_t>& ranks) const;
   void Search();
+  bool ShareFirstAnswer(const runtime::Deadlock& deadlock) const;
+  bool HasLookedSince(uint32_t rank) const;
   void Ask(State state);
   void OnFirstAnswers();
   void OnSecondAnswers();

@@ -156,6 +156,59 @@ TEST_F(DeadlocksTest, WhoHasNotLookedSinceIsAskedAgain) {
   EXPECT_NE(Verdict(0), nullptr);
 }
 
+// The new wait must be asked about twice as the old one was.
+TEST_F(DeadlocksTest, AWaitThatIsReportedBetweenTheQuestionsIsNotTheOneThatWasAskedAbout) {
+  Report(Receiving(0, 1));
+  Report(Receiving(1, 0));
+  job_.Pass(milliseconds(30));
+  Answer(5);
+  Report(Receiving(1, 0, 3));
+  job_.Pass(milliseconds(130));
+  Answer(0, 1, 7);
+  Answer(1, 3, 4);
+  EXPECT_EQ(Verdict(0), nullptr);
+  job_.Pass(milliseconds(30));
+  Answer(0, 1, 8);
+  Answer(1, 3, 5);
+  EXPECT_EQ(Verdict(0), nullptr);
+  job_.Pass(milliseconds(130));
+  Answer(0, 1, 10);
+  Answer(1, 3, 7);
+  EXPECT_NE(Verdict(0), nullptr);
+}
+
+TEST_F(DeadlocksTest, AWaitThatIsReportedAfterItsRanksAnswerIsNotForgotten) {
+  Report(Receiving(0, 1));
+  Report(Receiving(1, 0));
+  job_.Pass(milliseconds(30));
+  Answer(1, 1, 5);
+  Report(Receiving(1, 0, 3));
+  Answer(0, 1, 5);
+  job_.Pass(milliseconds(30));
+  EXPECT_EQ(Questions(1), 2);
+  Answer(0, 1, 6);
+  Answer(1, 3, 1);
+  job_.Pass(milliseconds(130));
+  Answer(0, 1, 8);
+  Answer(1, 3, 3);
+  EXPECT_NE(Verdict(0), nullptr);
+}
+
+// On a busy machine a rank looks rarely, and others keep reporting waits.
+TEST_F(DeadlocksTest, OtherRanksWaitsDoNotStartItAnew) {
+  Report(Receiving(0, 1));
+  Report(Receiving(1, 0));
+  job_.Pass(milliseconds(30));
+  for (uint64_t round = 0; round < 3 && Verdict(0) == nullptr; ++round) {
+    Answer(5 + round);
+    Report(Receiving(2, 0, 2 * round + 1));
+    job_.Pass(milliseconds(130));
+    Answer(5 + round);
+    job_.Pass(milliseconds(30));
+  }
+  EXPECT_NE(Verdict(0), nullptr);
+}
+
 TEST_F(DeadlocksTest, AnAgentThatDoesNotAnswerInTimeIsAskedAgain) {
   Report(Receiving(0, 1));
   Report(Receiving(1, 0));
