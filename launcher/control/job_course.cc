@@ -28,6 +28,7 @@ JobCourse::JobCourse(const Parts& parts, const JobTime& time)
 void JobCourse::Enter(Phase phase) {
   COHORT_CHECK(MayFollow(phase_, phase));
   phase_ = phase;
+  later_ = {};
 }
 
 void JobCourse::AssignAll() {
@@ -71,16 +72,34 @@ void JobCourse::MarkAllTold() {
 }
 
 void JobCourse::AnnounceLoss(const std::vector<uint32_t>& ranks, const std::string& text) {
-  // Everybody has been told to stop, or is about to be: the many losses that follow a first one are no news.
-  if (phase_ != Phase::kRunning || stop_due_.has_value()) return;
-  v1::ToAgent message;
-  for (uint32_t rank : ranks) message.mutable_ranks_lost()->add_ranks(rank);
-  message.mutable_ranks_lost()->set_text(text);
-  parts_.outbox->Broadcast(std::move(message));
-  MarkAllTold();
+  if (phase_ != Phase::kRunning) return;  // everybody has been told to stop
+  if (stop_due_.has_value()) {
+    if (!later_.due.has_value()) {
+      later_.due = time_.now() + kSettle;
+      later_.first = text;
+    }
+    later_.ranks.insert(later_.ranks.end(), ranks.begin(), ranks.end());
+    return;
+  }
+  TellNodes(ranks, text);
   if (parts_.roster->plan().job().on_failure() == "continue") return parts_.outbox->Add(RanksLost{text});
   stop_due_ = time_.now() + kSettle;
   first_loss_ = text;
+}
+
+void JobCourse::TellNodes(const std::vector<uint32_t>& ranks, const std::string& text) {
+  v1::ToAgent message;
+  message.mutable_ranks_lost()->mutable_ranks()->Assign(ranks.begin(), ranks.end());
+  message.mutable_ranks_lost()->set_text(text);
+  parts_.outbox->Broadcast(std::move(message));
+  MarkAllTold();
+}
+
+void JobCourse::TellLaterLosses() {
+  LaterLosses losses = std::exchange(later_, {});
+  std::sort(losses.ranks.begin(), losses.ranks.end());
+  const bool one = losses.ranks.size() == 1;
+  TellNodes(losses.ranks, one ? losses.first : RankNames(losses.ranks) + " are lost, at first: " + losses.first);
 }
 
 void JobCourse::LoseRanksOf(uint32_t index, const std::string& text, TimePoint gone_at) {
@@ -121,6 +140,7 @@ void JobCourse::LetTimePass() {
     stop_ = ordered;
     StopAll(stop_->reason, stop_->exit_code, milliseconds(0));
   }
+  if (later_.due.has_value() && time_.now() >= *later_.due) TellLaterLosses();
   if (const auto due = OrderDue(); phase_ == Phase::kRunning && due.has_value() && time_.now() >= *due) {
     const v1::JobReport so_far = FindRootCause(*parts_.roster, parts_.failed_groups->failures(), stop_);
     const bool restarting =
@@ -141,7 +161,7 @@ std::optional<TimePoint> JobCourse::NextDue() const {
   const auto at = [&due](TimePoint other) { due = due.has_value() ? std::min(*due, other) : other; };
   if (phase_ == Phase::kGathering) at(parts_.members->join_deadline());
   if (restart_due_.has_value()) at(parts_.members->RestartDue(*restart_due_));
-  for (const std::optional<TimePoint>& other : {OrderDue(), end_deadline_, parts_.preemption->stop_due()}) {
+  for (const std::optional<TimePoint>& other : {OrderDue(), later_.due, end_deadline_, parts_.preemption->stop_due()}) {
     if (other.has_value()) at(*other);
   }
   return due;

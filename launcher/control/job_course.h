@@ -51,7 +51,8 @@ class JobCourse {
   // The rank's end is known.
   void RecordExit(const v1::RankExit& exit, TimePoint gone_at);
   // All nodes are told of the loss. With on_failure "continue" dlaunch is, too; else the job stops soon, and dlaunch is
-  // told the cause that is known by then: the first loss may be another's consequence.
+  // told the cause that is known by then: the first loss may be another's consequence. Losses that follow are gathered:
+  // nodes are told of them only where the order to stop takes longer than that.
   void AnnounceLoss(const std::vector<uint32_t>& ranks, const std::string& text);
   // The ranks of a lost node are lost too.
   void LoseRanksOf(uint32_t node, const std::string& text, TimePoint gone_at);
@@ -69,7 +70,16 @@ class JobCourse {
   std::optional<TimePoint> NextDue() const;
 
  private:
+  // Losses after the first, of which the nodes have not been told yet.
+  struct LaterLosses {
+    std::vector<uint32_t> ranks;
+    std::string first;  // the first of them, in words
+    std::optional<TimePoint> due;
+  };
+
   void Enter(Phase phase);
+  void TellNodes(const std::vector<uint32_t>& ranks, const std::string& text);
+  void TellLaterLosses();
   void AssignAll();
   void StopAll(const std::string& reason, int exit_code, std::chrono::milliseconds grace, bool restarting = false);
   void MarkAllTold();
@@ -85,8 +95,9 @@ class JobCourse {
   RestartPolicy restarts_;
   TimePoint epoch_began_;
   std::optional<ReportedStop> stop_;
-  std::optional<TimePoint> stop_due_;      // after a failure: when Stop is sent, should its cause be known
-  std::string first_loss_;                 // with that, in words
+  std::optional<TimePoint> stop_due_;  // after a failure: when Stop is sent, should its cause be known
+  std::string first_loss_;             // with that, in words
+  LaterLosses later_;
   std::optional<TimePoint> end_deadline_;  // after Stop: when we no longer wait for agents
   std::optional<TimePoint> restart_due_;   // while pausing
 };
