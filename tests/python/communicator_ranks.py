@@ -322,6 +322,7 @@ def interrupted(world):
         world.send(numpy.full(4, 7.0), 0)
     if world.rank != 0:
         world.barrier()
+    world.barrier()  # rank 0 leaves only when the barrier is over whose wait was interrupted
 
 
 def tagged(world):
