@@ -48,9 +48,11 @@ void LinkSender::Pump() {
   if (peer_->state != PeerState::kConnected) return;
   if (in_flight_ != nullptr && peer_->connection->Flush() && in_flight_ != nullptr) in_flight_->moved = true;
   if (!peer_->connection->write_error().ok()) return peer_->keeper->OnWriteError(*peer_);
+  // Boundedly: a receiver that keeps pace would otherwise take all of a long message in one call.
+  const uint64_t most = sent_ + kMostFrameBytes;
   for (Posted& posted : posted_) {
     while (!posted.done) {
-      if (in_flight_ != nullptr || BeginFrame(posted) == Pumped::kBlocked) return;
+      if (in_flight_ != nullptr || sent_ >= most || BeginFrame(posted) == Pumped::kBlocked) return;
     }
   }
 }
