@@ -267,7 +267,9 @@ absl::StatusOr<Result> Measure(Session& session, const Options& options, const B
   const bool compares = options.determinism != comm::Determinism::kFast && measure::Reduces(operation);
   if (compares) COHORT_RETURN_IF_ERROR(WarmUp(options, fast).status());
   COHORT_ASSIGN_OR_RETURN(result.iterations, WarmUp(options, call));
+  COHORT_ASSIGN_OR_RETURN(result.flag_before_ns, session.gate().FlagNs());
   COHORT_RETURN_IF_ERROR(TimeAll(options, call, compares ? &fast : nullptr, result.iterations, &result));
+  COHORT_ASSIGN_OR_RETURN(result.flag_after_ns, session.gate().FlagNs());
   ComputeBandwidths(session.ranks(), &result);
   result.algorithm = operation == Operation::kSendRecv ? "point_to_point" : session.LatestAlgorithm();
   return result;

@@ -48,6 +48,9 @@ struct Result {
   double busbw = 0;
   int64_t wrong = -1;  // elements of all ranks in all checked calls; -1: not checked
   std::string algorithm = {};
+  // One-way latency of a flag between ranks 0 and 1 right before and after the timed calls; 0: not known.
+  double flag_before_ns = 0;
+  double flag_after_ns = 0;
   double fast_us = 0;  // median of the same call at Determinism::kFast, in turn with the others; 0: not measured
 };
 

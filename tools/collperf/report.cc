@@ -7,6 +7,7 @@
 
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/base/whole_file.h"
+#include "tools/measure/flag_ping_pong.h"
 #include "tools/measure/plot.h"
 #include "tools/measure/text.h"
 
@@ -43,6 +44,35 @@ std::string CostColumn(const Options& options, const Result& result) {
   char text[16];
   std::snprintf(text, sizeof text, "%-8s", measured ? Fixed(result.us.median / result.fast_us, 3).c_str() : "-");
   return text;
+}
+
+// "near", "far", "moved"; empty where it is not known.
+std::string PlacementOf(const Result& result) {
+  if (result.flag_before_ns <= 0 || result.flag_after_ns <= 0) return "";
+  return std::string(measure::PlacementOf(result.flag_before_ns, result.flag_after_ns));
+}
+
+std::string Flag(double ns) { return ns > 0 ? Fixed(ns, 1) : "null"; }
+
+// "# CPUs of ranks 0 and 1: near at 7 points (flag 41.0 to 47.0 ns), far at 1 point (...)".
+std::string PlacementText(const std::vector<Result>& results) {
+  std::string text;
+  for (const char* name : {"near", "far", "moved"}) {
+    int points = 0;
+    double least = 0;
+    double most = 0;
+    for (const Result& result : results) {
+      if (PlacementOf(result) != name) continue;
+      const auto [low, high] = std::minmax(result.flag_before_ns, result.flag_after_ns);
+      least = points == 0 ? low : std::min(least, low);
+      most = std::max(most, high);
+      ++points;
+    }
+    if (points == 0) continue;
+    text += std::string(text.empty() ? "# CPUs of ranks 0 and 1: " : ", ") + name + " at " + Plural(points, "point") +
+            " (flag one way " + Fixed(least, 0) + " to " + Fixed(most, 0) + " ns)";
+  }
+  return text.empty() ? text : text + "; latencies compare within one placement only\n";
 }
 
 }  // namespace
@@ -103,6 +133,7 @@ std::string SummaryText(const std::vector<Result>& results) {
     text += Fixed(mean.sum / mean.points, 3);
   }
   if (!text.empty()) text += "\n";
+  text += PlacementText(results);
   if (2 * spread <= results.size()) return text;
   return text + "# the machine is busy: at " + std::to_string(spread) + " of " + std::to_string(results.size()) +
          " points the 99th percentile is over " + Fixed(kUsableSpread, 0) +
@@ -155,6 +186,9 @@ std::string JsonText(const Options& options, const RunFacts& facts, const std::v
             ", \"busbw_GBps\": " + Fixed(result.busbw, 6) +
             ", \"wrong\": " + (result.wrong < 0 ? "null" : std::to_string(result.wrong)) +
             ", \"fast_median_us\": " + (result.fast_us > 0 ? Fixed(result.fast_us, 4) : "null") +
+            ", \"flag_before_ns\": " + Flag(result.flag_before_ns) +
+            ", \"flag_after_ns\": " + Flag(result.flag_after_ns) +
+            ", \"placement\": " + (PlacementOf(result).empty() ? "null" : JsonString(PlacementOf(result))) +
             ", \"algorithm\": " + JsonString(result.algorithm) + "}";
     first = false;
   }

@@ -5,7 +5,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <string_view>
+#include <utility>
 
 namespace cohort::measure {
 
@@ -22,14 +24,20 @@ class FlagPingPong {
  public:
   // `side` is 0 or 1.
   FlagPingPong(FlagMemory* memory, int side) : memory_(memory), side_(side) {}
-  // Half of the median round trip, in nanoseconds. Blocks until the other side has called it too; takes some 200 us
-  // then, more where the sides share a CPU.
+  // Asked now and then while this side waits for the other: true ends the measurement.
+  void set_give_up(std::function<bool()> give_up) { give_up_ = std::move(give_up); }
+  // 0 where it was given up. Otherwise half of a round trip that is not interrupted, in nanoseconds: of the one that a
+  // quarter undercuts. Blocks until the other side has called it too; takes some 200 us then, more where the sides
+  // share a CPU.
   double Measure();
 
  private:
+  bool WaitFor(const std::atomic<uint64_t>& flag) const;
+
   FlagMemory* memory_;
   int side_;
   uint64_t round_ = 0;
+  std::function<bool()> give_up_;
 };
 
 // "near": the CPUs share a cache; "far": they do not; "moved": one of the two latencies, measured before and after a

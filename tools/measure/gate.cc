@@ -51,6 +51,24 @@ absl::Status SharedMemoryGate::Reduce(std::span<uint64_t> numbers, Combine combi
   return Wait();  // nobody overwrites what others still read
 }
 
+absl::StatusOr<double> SharedMemoryGate::FlagNs() {
+  if (ranks_ < 2) return 0.0;
+  if (absl::Status status = Wait(); !status.ok()) return status;
+  uint64_t picoseconds = 0;
+  if (rank_ < 2) {
+    const runtime::Deadline deadline = runtime::Deadline::After(kPatience);
+    absl::Status idle;
+    flag_.set_give_up([&] {
+      idle = Idle();
+      return !idle.ok() || memory_->broken.load(std::memory_order_acquire) != 0 || deadline.passed();
+    });
+    picoseconds = static_cast<uint64_t>(flag_.Measure() * 1000);
+    if (!idle.ok()) return idle;
+  }
+  if (absl::Status status = Max(std::span(&picoseconds, 1)); !status.ok()) return status;
+  return static_cast<double>(picoseconds) / 1000;
+}
+
 absl::Status SharedMemoryGate::Max(std::span<uint64_t> numbers) {
   return Reduce(numbers, [](uint64_t a, uint64_t b) { return std::max(a, b); });
 }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tools/measure/flag_ping_pong.h"
 #include "tools/measure/shared_memory.h"
 
 namespace cohort::measure {
@@ -28,6 +29,9 @@ class Gate {
   // Replaces each number by the largest, or the sum, of those that the ranks have at this place; on every rank.
   virtual absl::Status Max(std::span<uint64_t> numbers) = 0;
   virtual absl::Status Sum(std::span<uint64_t> numbers) = 0;
+  // The one-way latency of a flag between ranks 0 and 1, in nanoseconds (flag_ping_pong.h), on every rank. 0: it is not
+  // known, because there is one rank, or the ranks share no memory.
+  virtual absl::StatusOr<double> FlagNs() { return 0.0; }
   // For the head of a report: "shared memory".
   virtual std::string Describe() const = 0;
   // Called now and then while this rank waits: some systems finish a call for their peers only when they are polled. A
@@ -48,7 +52,8 @@ struct GateMemory {
   };
   alignas(128) std::atomic<uint64_t> arrivals;
   std::atomic<uint64_t> broken;  // 1: a rank has given up
-  alignas(128) Row rows[1];      // one for each rank
+  FlagMemory flags;
+  alignas(128) Row rows[1];  // one for each rank
 };
 // Bytes of a GateMemory for so many ranks.
 constexpr size_t GateBytes(int ranks) {
@@ -60,10 +65,11 @@ constexpr size_t GateBytes(int ranks) {
 class SharedMemoryGate final : public Gate {
  public:
   SharedMemoryGate(GateMemory* memory, int rank, int ranks, int spins)
-      : memory_(memory), rank_(rank), ranks_(ranks), spins_(spins) {}
+      : memory_(memory), rank_(rank), ranks_(ranks), spins_(spins), flag_(&memory->flags, rank) {}
   absl::Status Wait() override;
   absl::Status Max(std::span<uint64_t> numbers) override;
   absl::Status Sum(std::span<uint64_t> numbers) override;
+  absl::StatusOr<double> FlagNs() override;
   std::string Describe() const override { return "shared memory"; }
   // Lets every other rank's Wait fail, at once and for ever.
   void Break() { memory_->broken.store(1, std::memory_order_release); }
@@ -77,6 +83,7 @@ class SharedMemoryGate final : public Gate {
   int ranks_;
   int spins_;
   uint64_t gates_ = 0;
+  FlagPingPong flag_;  // of ranks 0 and 1
 };
 
 // Looks before yielding that suit so many ranks on this machine's CPUs.

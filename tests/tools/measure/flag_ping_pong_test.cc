@@ -25,6 +25,15 @@ TEST(FlagPingPong, BothSidesMeasureAsOftenAsTheyLike) {
   EXPECT_GT(other_ns[1], 0);
 }
 
+TEST(FlagPingPong, GivesUpOnASideThatDoesNotCome) {
+  const auto memory = std::make_unique<FlagMemory>();
+  FlagPingPong side(memory.get(), 0);
+  int asked = 0;
+  side.set_give_up([&asked] { return ++asked == 3; });
+  EXPECT_EQ(side.Measure(), 0);
+  EXPECT_EQ(asked, 3);
+}
+
 TEST(FlagPingPong, NamesPlacements) {
   EXPECT_EQ(PlacementOf(15, 47), "near");
   EXPECT_EQ(PlacementOf(160, 155), "far");
