@@ -1,6 +1,7 @@
 #include "cohort/comm/group/call_memo.h"
 
 #include <cstring>
+#include <utility>
 
 namespace cohort::comm {
 namespace {
@@ -27,6 +28,13 @@ bool Placed(const RememberedCall& known, const CallArguments& arguments) {
 }
 
 }  // namespace
+
+ShortCall* ShortCallOf(RememberedCall& known) {
+  if (!known.provider->Idle()) return nullptr;
+  if (!std::exchange(known.asked_short, true)) [[unlikely]]
+    known.short_call = known.provider->Shorten(known.request, known.service);
+  return known.short_call.get();
+}
 
 size_t CallMemo::PlaceOf(const CallArguments& arguments) {
   uint64_t site = 0;
@@ -75,6 +83,8 @@ void CallMemo::Remember(const CallArguments& arguments, const CallOptions& optio
   known->service = call.service;
   known->record = call.record;
   known->description = {};
+  known->short_call.reset();
+  known->asked_short = false;
 }
 
 void CallMemo::Clear() {

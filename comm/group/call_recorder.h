@@ -22,7 +22,7 @@ class CallRecorder {
 
   // Fills in what the messages of the call need of its record: the signature, the number, the hash that travels.
   void Sign(const CollectiveRequest& request, const ServicePlan& service, runtime::CallRecord* record);
-  // Gives a signed call another tag. Its number and hash are those of Number afterwards.
+  // Gives a signed call another tag. Number then gives it its number and hash.
   static void Retag(uint64_t tag, runtime::CallRecord* record);
   // Gives a call its number, and the hash that travels with its messages. The rest of the signature is there.
   void Number(const CollectiveRequest& request, runtime::CallRecord* record);

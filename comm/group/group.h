@@ -127,6 +127,7 @@ class Group final : public runtime::ProgressSource, public runtime::MembershipLi
   DerivedGroups derived_;
   std::unique_ptr<StatePool<BatchState>> batches_;  // made when first needed
   CallMemo memo_;
+  const int short_polls_;  // of a short call, for messages that are not there
   const uint64_t forks_;
   const std::atomic<uint64_t>& forks_now_;
   int inside_provider_ = 0;

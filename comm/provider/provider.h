@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cohort/comm/provider/short_call.h"
 #include "cohort/comm/request.h"
 #include "cohort/comm/select/tuning.h"
 #include "cohort/runtime/engine/work.h"
@@ -66,8 +67,10 @@ struct AcceptedCall {
   ServicePlan service;                 // what Choose returned
   std::shared_ptr<BlockTable> blocks;  // what request.blocks points to; kept for the next variable-count call
   runtime::CallRecord record;          // started
-  uint64_t ticket = 0;                 // for BlackBoxWriter::Finish, which the provider calls when the call is done
-  uint64_t like = 0;  // the remembered call (comm/group/call_memo.h) that the rest was filled from; 0: none
+  // The short call that has done the first steps of this one; null: nothing was done. Read by Post and Launch only.
+  const ShortCall* begun = nullptr;
+  uint64_t ticket = 0;  // for BlackBoxWriter::Finish, which the provider calls when the call is done
+  uint64_t like = 0;    // the remembered call (comm/group/call_memo.h) that the rest was filled from; 0: none
 };
 
 class Provider {
@@ -81,6 +84,14 @@ class Provider {
   // The place of the next call. The caller fills all of it and then launches it: a call is too long to be copied for
   // every operation. It may still hold an earlier call.
   virtual AcceptedCall& NextCall() { return next_call_; }
+  // The short way of calls like this one, which was accepted and served before; null: they have none. Valid until
+  // OnTuning or Fail.
+  virtual std::unique_ptr<ShortCall> Shorten(const CollectiveRequest& request, const ServicePlan& service) {
+    (void)request, (void)service;
+    return nullptr;
+  }
+  // Whether nothing is before the next call, so that a short one may run now.
+  virtual bool Idle() const { return false; }
   // Called just before the call in NextCall() is recorded in the black box, and then launched; of its record only the
   // signature is there yet. May send what needs nothing but that, so that the record is written while messages travel.
   virtual void Post() {}

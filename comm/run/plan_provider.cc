@@ -134,6 +134,16 @@ absl::Status PlanProvider::StartPlan() {
   const bool in_place = staged_ ? stage_.in_place() : request.in_place;
   const absl::StatusOr<const Plan*> plan = plans_.Find(request.kind, algorithm_, request.root, in_place, pieces_);
   if (!plan.ok()) return plan.status();
+  PlanBinding binding = BindingOf(request);
+  if (staged_) stage_.Bind(&binding);
+  binding.signature = first.signature;
+  binding.call = &first.call.record;
+  if (!runner_.Start(**plan, binding, first.call.begun)) return runner_.failure().status;
+  phase_ = Phase::kRunning;
+  return absl::OkStatus();
+}
+
+PlanBinding PlanProvider::BindingOf(const CollectiveRequest& request) {
   PlanBinding binding;
   binding.in = request.in;
   binding.out = request.out;
@@ -142,17 +152,22 @@ absl::Status PlanProvider::StartPlan() {
   binding.element_bytes = SizeOf(request.dtype);
   binding.dtype = request.dtype;
   binding.user_op = request.user_op;
-  if (staged_) {
-    stage_.Bind(&binding);
-  } else if (Reduces(request.kind)) {
+  if (Reduces(request.kind)) {
     binding.kernel = FindReduceKernel(request.dtype, request.op);
     binding.fold = Averages(request) ? FindAverageFoldKernel(request.dtype) : FindFoldKernel(request.dtype, request.op);
   }
-  binding.signature = first.signature;
-  binding.call = &first.call.record;
-  if (!runner_.Start(**plan, binding)) return runner_.failure().status;
-  phase_ = Phase::kRunning;
-  return absl::OkStatus();
+  return binding;
+}
+
+std::unique_ptr<ShortCall> PlanProvider::Shorten(const CollectiveRequest& request, const ServicePlan& service) {
+  if (request.blocks != nullptr || request.user_op != nullptr || BytesOf(request) > int64_t{kMostShortBytes} ||
+      ReductionStage::Needed(request, *FindAlgorithm(service.algorithm))) {
+    return nullptr;
+  }
+  const absl::StatusOr<const Plan*> plan =
+      plans_.Find(request.kind, service.algorithm, request.root, request.in_place, service.pieces);
+  if (!plan.ok()) return nullptr;
+  return runner_.Shorten(**plan, BindingOf(request), Averages(request) ? group_->size : 1);
 }
 
 void PlanProvider::FinishFirst() {

@@ -26,6 +26,8 @@ class PlanProvider : public Provider {
   std::string_view name() const override { return "plan"; }
   absl::StatusOr<ServicePlan> Choose(const CollectiveRequest& request, const std::string& forced_algorithm) override;
   AcceptedCall& NextCall() override;
+  std::unique_ptr<ShortCall> Shorten(const CollectiveRequest& request, const ServicePlan& service) override;
+  bool Idle() const override { return queue_.empty() && !advancing_; }
   // Publishes at once when nothing else is under way.
   void Post() override;
   runtime::Work Launch(const AcceptedCall& call) override;
@@ -45,6 +47,8 @@ class PlanProvider : public Provider {
   // Copies more of its input, boundedly much; begins its plan once that is complete.
   absl::Status PrepareMore();
   absl::Status StartPlan();
+  // The binding of a call that no stage prepares, without its signature and record.
+  static PlanBinding BindingOf(const CollectiveRequest& request);
   void FinishFirst();
   // Ends all operations; within a user's function all but the one that it works for, which Advance ends then.
   void EndAll(const absl::Status& status);

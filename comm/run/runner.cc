@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "cohort/comm/run/shorten.h"
 #include "cohort/runtime/base/check.h"
 
 namespace cohort::comm {
@@ -20,7 +21,7 @@ PlanRunner::PlanRunner(LinkSource* source, int rank, int size)
     : source_(source), rank_(rank), size_(size), direct_(rank, size) {}
 PlanRunner::~PlanRunner() = default;
 
-bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
+bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding, const ShortCall* begun) {
   binding_ = binding;
   lanes_in_use_ = plan.lanes.size();
   while (lanes_.size() < lanes_in_use_) {
@@ -44,7 +45,27 @@ bool PlanRunner::Start(const Plan& plan, const PlanBinding& binding) {
     return false;
   }
   direct_.Start(plan, binding_, memory_.buffers());
+  if (begun != nullptr) {
+    Lane& lane = *lanes_.front();
+    for (size_t step = 0; step < begun->done(); ++step, ++lane.cursor) {
+      if (lane.cursor->kind == StepKind::kSend || lane.cursor->kind == StepKind::kPublish) lane.sends.NextStep();
+    }
+    lane.scanned = lane.cursor;
+    std::byte* scratch = memory_.buffers()[static_cast<size_t>(BufferId::kScratch)];
+    std::copy(begun->scratch().begin(), begun->scratch().end(), scratch);
+  }
   return true;
+}
+
+std::unique_ptr<ShortCall> PlanRunner::Shorten(const Plan& plan, const PlanBinding& binding, int divisor) {
+  if (failed_ || lanes_.empty()) return nullptr;
+  Lane& lane = *lanes_.front();
+  return ShortenPlan(plan, binding, divisor,
+                     {.link = [&](int peer) { return LinkTo(lane, peer); },
+                      .fanout = [&]() -> Fanout* {
+                        Fanout* fanout = nullptr;
+                        return FanoutOf(lane, &fanout) ? fanout : nullptr;
+                      }});
 }
 
 Progress PlanRunner::Advance() {
@@ -219,7 +240,15 @@ Progress PlanRunner::Receive(Lane& lane, const Step& step) {
 
 Progress PlanRunner::Received(Lane& lane, const Step& step, RecvOperation& operation, Progress progress) {
   if (progress == Progress::kFailed) {
-    NoteMismatch(operation);
+    failure_.mismatch = operation.mismatch;
+    failure_.peer_signature = operation.peer_signature;
+    failure_.peer_call = operation.peer_call;
+    if (operation.mismatch && memory_.unequal()) {
+      constexpr uint64_t kMostBytes = uint64_t{1} << 48;  // of what a signature of another call rarely looks like
+      failure_.expected_bytes = operation.bytes;
+      failure_.peer_bytes = runtime::LengthIn(operation.peer_signature, binding_.signature);
+      failure_.other_length = failure_.peer_bytes < kMostBytes && failure_.peer_bytes % binding_.element_bytes == 0;
+    }
     Fail(std::move(operation.error), step.peer);
   }
   if (progress == Progress::kDone && binding_.user_op != nullptr && step.kind == StepKind::kRecvReduce) [[unlikely]] {
@@ -362,17 +391,6 @@ bool PlanRunner::FanoutOf(Lane& lane, Fanout** out) {
   }
   *out = lane.fanout.get();
   return true;
-}
-
-void PlanRunner::NoteMismatch(const RecvOperation& operation) {
-  failure_.mismatch = operation.mismatch;
-  failure_.peer_signature = operation.peer_signature;
-  failure_.peer_call = operation.peer_call;
-  if (!operation.mismatch || !memory_.unequal()) return;
-  constexpr uint64_t kMostBytes = uint64_t{1} << 48;  // of what a signature of another call rarely looks like
-  failure_.expected_bytes = operation.bytes;
-  failure_.peer_bytes = runtime::LengthIn(operation.peer_signature, binding_.signature);
-  failure_.other_length = failure_.peer_bytes < kMostBytes && failure_.peer_bytes % binding_.element_bytes == 0;
 }
 
 void PlanRunner::Fail(absl::Status status, int peer) {

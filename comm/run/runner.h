@@ -9,11 +9,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/comm/plan/plan.h"
+#include "cohort/comm/provider/short_call.h"
 #include "cohort/comm/request.h"
 #include "cohort/comm/run/bound_memory.h"
 #include "cohort/comm/run/direct_steps.h"
@@ -42,9 +44,12 @@ class PlanRunner {
   PlanRunner(const PlanRunner&) = delete;
   PlanRunner& operator=(const PlanRunner&) = delete;
 
-  // Begins an operation; the previous one is done. `plan` must stay valid until this one is. False: there is no memory
-  // for the plan's scratch; see failure().
-  [[nodiscard]] bool Start(const Plan& plan, const PlanBinding& binding);
+  // Begins an operation; the previous one is done. `plan` must stay valid until this one is. `begun`, unless null, has
+  // done the plan's first steps. False: there is no memory for the plan's scratch; see failure().
+  [[nodiscard]] bool Start(const Plan& plan, const PlanBinding& binding, const ShortCall* begun = nullptr);
+  // The short way of operations on this plan (shorten.h) over this runner's links, once one such operation is done.
+  // Null: there is none. Valid until Reset.
+  std::unique_ptr<ShortCall> Shorten(const Plan& plan, const PlanBinding& binding, int divisor);
   // Publishes what the plan begins with, if it does, and if that is one write. Before the first Advance, which wakes
   // the readers.
   void PublishFirst();
@@ -86,7 +91,6 @@ class PlanRunner {
       return runtime::SignatureWithLength(binding_.signature, range.bytes);
     return binding_.signature;
   }
-  void NoteMismatch(const RecvOperation& operation);
 
   SendQueue::Slot& NextSlot(Lane& lane, const Range& range, Link* link, Fanout* fanout, int peer);
 

@@ -59,6 +59,43 @@ struct RecvOperation {
   runtime::CallRecord peer_call;
 };
 
+// Short messages, for calls that are over at once: sent and received whole or not at all, by the same streams as
+// operations. Nothing fails here. A message that is out of order in any way is left where it is, for TryRecv.
+inline constexpr size_t kMostShortBytes = 512;
+
+class ShortSender {
+ public:
+  // Sends at most kMostShortBytes bytes. True: they are in the stream and `data` may be reused. False: nothing was
+  // done. Readers that sleep stay asleep until Wake, which the caller calls soon.
+  virtual bool Send(const std::byte* data, size_t bytes, uint64_t signature) = 0;
+  virtual void Wake() = 0;
+  // A message of `bytes` bytes will probably be the next one. Called when there is nothing else to do.
+  virtual void Prepare(size_t bytes) { (void)bytes; }
+
+ protected:
+  ~ShortSender() = default;
+};
+
+// As the fields of RecvOperation.
+struct ShortReceive {
+  std::byte* data = nullptr;
+  const std::byte* operand = nullptr;
+  ReduceKernel reduce = nullptr;
+  bool incoming_first = false;
+  size_t count = 0;  // elements, for `reduce`
+  size_t bytes = 0;
+  uint64_t signature = 0;
+};
+
+class ShortReceiver {
+ public:
+  // True: the next message was there, was short and the expected one, and is in place. False: nothing was done.
+  virtual bool Receive(const ShortReceive& receive) = 0;
+
+ protected:
+  ~ShortReceiver() = default;
+};
+
 // Names one ordered pair of byte streams, one in each direction.
 struct LinkSpec {
   uint64_t group = 0;
@@ -82,6 +119,9 @@ class Link {
   // Whether what comes before its receive has been tried costs a copy here: receives should then be tried as early as
   // their memory is free.
   virtual bool wants_early_receives() const { return false; }
+  // The link's streams for short messages; they live as long as the link. Null: it has none.
+  virtual ShortSender* short_sender() { return nullptr; }
+  virtual ShortReceiver* short_receiver() { return nullptr; }
 };
 
 // One writer, all other members read: what kPublish and published receives run on.
@@ -104,6 +144,12 @@ class Fanout {
   virtual Progress TryRecv(int32_t peer, RecvOperation& operation) = 0;
   // The longest message that may be published, in bytes; longer ones go as sends (all members decide alike).
   virtual size_t max_bytes() const = 0;
+  // As of Link; the receiver is that of `peer`'s publishes.
+  virtual ShortSender* short_sender() { return nullptr; }
+  virtual ShortReceiver* short_receiver(int32_t peer) {
+    (void)peer;
+    return nullptr;
+  }
   // How the members reach each other's memory (memory_access.h); lives as long as the fan-out. Null where they can't;
   // all members get the same kind of answer.
   virtual MemoryAccess* memory() { return nullptr; }

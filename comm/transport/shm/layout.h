@@ -1,14 +1,16 @@
 // The layout of shared memory for one endpoint of a link or fan-out. An endpoint is one block in its owner's arena:
 //
-//   [header, 384 B] [acks, 16 B for each source] [slots, 128 B each]
+//   [header, 384 B] [acks, 16 B for each source] [slots, 640 B each]
 //
 // The owner sends through the slots and says in `acks` how far it has read each of its sources. Peers write one thing
 // only: `peers_done`, when they will never touch the block again. Areas for payloads longer than a line are blocks of
 // their own, made when first needed and named by every message that uses them.
 //
-// A slot uses one cache line of 128 bytes: two slots in one pair of lines cost 60 ns a call, because the adjacent-line
-// prefetcher takes the line away that the owner writes next. Payload, signature and sequence share the line, since a
-// second line costs 15 to 25 ns; the payload comes first and the sequence last.
+// A slot is a line of 64 bytes that announces a message, and room for a short payload behind it. Slots begin 128 bytes
+// apart or more: two in one pair of lines cost 60 ns a call, because the adjacent-line prefetcher takes the line away
+// that the owner writes next. Up to 48 bytes of payload, signature and sequence share the line, since a second line
+// costs 15 to 25 ns; the payload comes first and the sequence last. Up to 512 bytes lie behind the line, where the
+// reader finds them without having read a descriptor, which would cost it another 70 to 150 ns.
 #pragma once
 
 #include <atomic>
@@ -20,9 +22,10 @@
 
 namespace cohort::comm::shm {
 
-inline constexpr uint64_t kEndpointMagic = 0x3230'4d48'5354'5243;  // "CRTSHM02": changes with the layout
+inline constexpr uint64_t kEndpointMagic = 0x3330'4d48'5354'5243;  // "CRTSHM03": changes with the layout
 inline constexpr size_t kSlotStride = 128;
 inline constexpr size_t kInlineBytes = 48;
+inline constexpr size_t kSlotBytes = kMostShortBytes;  // of payload behind the line
 inline constexpr uint32_t kLinkSlots = 16;
 inline constexpr uint32_t kFanoutSlots = 32;
 
@@ -45,6 +48,8 @@ inline constexpr size_t kLargeChunkFrom = 512 * 1024;
 
 // From here on a message whose memory lies in the segment is read in place: two copies less for one confirmation more.
 inline constexpr size_t kDirectFrom = 2 * 1024;
+// If ranks take turns on CPUs the confirmation may cost a turn: what the ring takes is copied.
+inline constexpr size_t kDirectFromSharingCpus = kEagerBytes + 1;
 // The same for private memory, where the kernel permits it: the call takes 0.7 us, two copies through a ring as long
 // from 4 KiB on, because each line changes its owner twice; a little later where both sides have something to say and
 // copy side by side. Fan-outs to several readers never.
@@ -63,9 +68,11 @@ enum class MessageKind : uint8_t {
   kBounce = 2,   // one chunk of a longer message
   kDirect = 3,   // payload lies in the segment; read there, then confirmed
   kPrivate = 4,  // payload lies in the sender's private memory; read by process_vm_readv, then confirmed
+  kSlot = 5,     // payload behind the line
 };
 
-// The payload of every kind but kInline. Written by a peer: nothing in it is trusted.
+// The payload of every kind but kInline, in the line. kSlot has `total` only. Written by a peer: nothing in it is
+// trusted.
 struct Descriptor {
   uint64_t total = 0;        // bytes of the whole message
   uint64_t length = 0;       // bytes of this part
@@ -87,8 +94,9 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free && sizeof(std::atomic<u
 
 struct alignas(kSlotStride) Slot {
   Line line;
+  std::byte payload[kSlotBytes];  // of kSlot
 };
-static_assert(sizeof(Slot) == kSlotStride);
+static_assert(sizeof(Slot) == 5 * kSlotStride);
 
 inline constexpr uint64_t kNumberMask = (uint64_t{1} << 48) - 1;
 inline constexpr uint64_t Stamp(uint64_t number, MessageKind kind, size_t inline_bytes) {

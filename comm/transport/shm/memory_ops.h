@@ -25,6 +25,15 @@ inline void PublishFence() {
 #endif
 }
 
+// Begins to fetch a line that is about to be written.
+inline void PrefetchForWriting(const void* line) {
+#if defined(__x86_64__)
+  asm volatile("prefetchw %0" : : "m"(*static_cast<const char*>(line)));
+#else
+  __builtin_prefetch(line, 1);
+#endif
+}
+
 // memcpy for n <= 48, by loads and stores that overlap instead of a loop or a call. Never touches a byte outside
 // [source, source + n): a masked load in front of a page-aligned buffer costs up to 100 ns.
 inline void CopySmall(std::byte* to, const std::byte* from, size_t n) {

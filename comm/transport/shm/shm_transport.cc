@@ -51,12 +51,15 @@ struct ShmTransport::State {
 
   bool many_ranks() const { return segment.local_ranks() >= kManyLocalRanks; }
   bool share_cpus() const { return segment.local_ranks() > segment.cpus(); }
+  size_t direct_from() const { return share_cpus() ? shm::kDirectFromSharingCpus : shm::kDirectFrom; }
   shm::StreamLimits link_limits() const {
-    return {.private_from = share_cpus() ? shm::kPrivateFromSharingCpus : shm::kPrivateFrom,
+    return {.direct_from = direct_from(),
+            .private_from = share_cpus() ? shm::kPrivateFromSharingCpus : shm::kPrivateFrom,
             .small_chunks_only = many_ranks()};
   }
   shm::StreamLimits fanout_limits(size_t readers) const {
     return {.longest = shm::kEagerBytes,
+            .direct_from = direct_from(),
             .private_from = share_cpus() || readers > 1 ? SIZE_MAX : shm::kPrivateFrom,
             .small_chunks_only = many_ranks()};
   }
@@ -84,6 +87,8 @@ class ShmLink final : public Link, public LossTarget {
   Progress TrySend(SendOperation& operation) override {
     return lost_.ok() ? writer_.TrySend(operation) : FailLost(operation.error);
   }
+  ShortSender* short_sender() override { return &writer_; }
+  ShortReceiver* short_receiver() override { return &reader_; }
   Progress TryRecv(RecvOperation& operation) override {
     return lost_.ok() ? reader_.TryRecv(operation) : FailLost(operation.error);
   }
@@ -137,8 +142,10 @@ class ShmFanout final : public Fanout, public LossTarget {
   void WakeReaders() override { writer_.Wake(); }
   Progress TryRecv(int32_t peer, RecvOperation& operation) override {
     if (!lost_.ok()) return FailLost(operation.error);
-    return readers_[static_cast<size_t>(peer < group_rank_ ? peer : peer - 1)].TryRecv(operation);
+    return ReaderOf(peer).TryRecv(operation);
   }
+  ShortSender* short_sender() override { return &writer_; }
+  ShortReceiver* short_receiver(int32_t peer) override { return &ReaderOf(peer); }
   size_t max_bytes() const override { return shm::kEagerBytes; }
   MemoryAccess* memory() override { return &memory_; }
   void OnLost(int world_rank, const absl::Status& status) override {
@@ -149,6 +156,9 @@ class ShmFanout final : public Fanout, public LossTarget {
   }
 
  private:
+  shm::StreamReader& ReaderOf(int32_t peer) {
+    return readers_[static_cast<size_t>(peer < group_rank_ ? peer : peer - 1)];
+  }
   Progress FailLost(absl::Status& error) const {
     error = lost_;
     return Progress::kFailed;

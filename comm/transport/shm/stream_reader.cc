@@ -60,14 +60,15 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
   if (slots_ == nullptr) [[unlikely]] {
     if (const Progress attached = Attach(operation); attached != Progress::kDone) return attached;
   }
-  const Line& line = slots_[taken_ % slot_count_].line;
+  const Slot& slot = slots_[taken_ % slot_count_];
+  const Line& line = slot.line;
   const uint64_t stamp = line.stamp.load(std::memory_order_acquire);
   if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return Progress::kBlocked;
   const uint64_t signature = line.signature;
   if (signature != operation.signature) [[unlikely]]
     return FailMismatch(operation, signature);
   const MessageKind kind = KindOf(stamp);
-  if (kind != MessageKind::kInline) return TakeLarge(operation, kind, line);
+  if (kind != MessageKind::kInline) return TakeLarge(operation, kind, slot);
 
   const size_t bytes = InlineBytesOf(stamp);
   if (bytes != operation.bytes || bytes > kInlineBytes) [[unlikely]]
@@ -83,6 +84,40 @@ Progress StreamReader::TryRecv(RecvOperation& operation) {
   return Progress::kDone;
 }
 
+bool StreamReader::Receive(const ShortReceive& receive) {
+  if (slots_ == nullptr || turn_ != tickets_ + 1) return false;
+  const Slot& slot = slots_[taken_ % slot_count_];
+  const uint64_t stamp = slot.line.stamp.load(std::memory_order_acquire);
+  if ((stamp & kNumberMask) != ((taken_ + 1) & kNumberMask)) return false;
+  if (slot.line.signature != receive.signature) return false;
+  const std::byte* payload = ShortPayload(slot, stamp, receive.bytes);
+  if (payload == nullptr) return false;
+  if (receive.reduce != nullptr) {
+    const std::byte* left = receive.incoming_first ? payload : receive.operand;
+    const std::byte* right = receive.incoming_first ? receive.operand : payload;
+    receive.reduce(receive.data, left, right, receive.count);
+  } else if (receive.bytes <= kInlineBytes) {
+    CopySmall(receive.data, payload, receive.bytes);
+  } else {
+    std::memcpy(receive.data, payload, receive.bytes);
+  }
+  NextMessage();
+  if (taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
+  ++tickets_;
+  ++turn_;
+  return true;
+}
+
+// The payload of a message that must be short and have `bytes` bytes; null: it is another message.
+const std::byte* StreamReader::ShortPayload(const Slot& slot, uint64_t stamp, size_t bytes) {
+  if (bytes <= kInlineBytes) {
+    return KindOf(stamp) == MessageKind::kInline && InlineBytesOf(stamp) == bytes ? slot.line.payload : nullptr;
+  }
+  uint64_t total = 0;
+  std::memcpy(&total, slot.line.payload, sizeof total);
+  return KindOf(stamp) == MessageKind::kSlot && total == bytes && bytes <= kSlotBytes ? slot.payload : nullptr;
+}
+
 Progress StreamReader::Attach(RecvOperation& operation) {
   const Progress attached = peer_.Attach();
   if (attached == Progress::kFailed) return Fail(operation, peer_.error());
@@ -92,9 +127,9 @@ Progress StreamReader::Attach(RecvOperation& operation) {
   return Progress::kDone;
 }
 
-Progress StreamReader::TakeLarge(RecvOperation& operation, MessageKind kind, const Line& line) {
+Progress StreamReader::TakeLarge(RecvOperation& operation, MessageKind kind, const Slot& slot) {
   Descriptor descriptor;
-  std::memcpy(&descriptor, line.payload, sizeof descriptor);
+  std::memcpy(&descriptor, slot.line.payload, sizeof descriptor);
   if (descriptor.total != operation.bytes) return FailLength(operation, descriptor.total);
   switch (kind) {
     case MessageKind::kEager:
@@ -104,9 +139,20 @@ Progress StreamReader::TakeLarge(RecvOperation& operation, MessageKind kind, con
       return TakeDirect(operation, descriptor);
     case MessageKind::kPrivate:
       return TakePrivate(operation, descriptor);
+    case MessageKind::kSlot:
+      return TakeFromSlot(operation, slot);
     default:
       return FailDamaged(operation);
   }
+}
+
+Progress StreamReader::TakeFromSlot(RecvOperation& operation, const Slot& slot) {
+  if (operation.bytes > kSlotBytes) return FailDamaged(operation);
+  Deliver(operation, slot.payload, operation.bytes);
+  NextMessage();
+  if (taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
+  ++turn_;
+  return Progress::kDone;
 }
 
 Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor) {

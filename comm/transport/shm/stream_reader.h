@@ -11,7 +11,7 @@
 
 namespace cohort::comm::shm {
 
-class StreamReader {
+class StreamReader final : public ShortReceiver {
  public:
   // All references outlive the reader. It says in `own` how far it has read, as the peer's `own_source`. `memory` is
   // null where messages never lie in the peer's private memory.
@@ -19,10 +19,13 @@ class StreamReader {
 
   // See Link::TryRecv.
   Progress TryRecv(RecvOperation& operation);
+  bool Receive(const ShortReceive& receive) override;
 
  private:
   Progress Attach(RecvOperation& operation);
-  Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Line& line);
+  static const std::byte* ShortPayload(const Slot& slot, uint64_t stamp, size_t bytes);
+  Progress TakeLarge(RecvOperation& operation, MessageKind kind, const Slot& slot);
+  Progress TakeFromSlot(RecvOperation& operation, const Slot& slot);
   Progress TakeFromArea(RecvOperation& operation, MessageKind kind, const Descriptor& descriptor);
   // Both read memory that the sender keeps for it, and are kBlocked where the sender has closed its end meanwhile: what
   // they read may be anything, and the group's failure is on its way.

@@ -32,7 +32,7 @@ StreamWriter::StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vec
   large_.chunk_bytes = limits.small_chunks_only ? kSmallChunkBytes : kLargeChunkBytes;
 }
 
-Progress StreamWriter::TrySend(SendOperation& operation) {
+Progress StreamWriter::TrySendQuietly(SendOperation& operation) {
   OperationState state = OperationState::Load(operation.state);
   if (state.phase == Phase::kNew) {
     state = {Phase::kWaiting, ++tickets_};
@@ -41,13 +41,41 @@ Progress StreamWriter::TrySend(SendOperation& operation) {
   if (state.phase == Phase::kPosted) return CheckConfirmed(operation, state.value);
   if (state.phase == Phase::kWaiting && state.value != turn_) return Progress::kBlocked;
   if (!HasSlot()) [[unlikely]] {
-    if (!Refresh(operation)) return Progress::kFailed;
+    if (!Refresh(&operation.error)) return Progress::kFailed;
     if (!HasSlot()) return Progress::kBlocked;
   }
-  if (operation.bytes > kInlineBytes) return SendLarge(operation);
-  Publish(MessageKind::kInline, operation.data, operation.bytes, operation.signature, operation.bytes);
+  if (operation.bytes > kSlotBytes) return SendLarge(operation);
+  PublishShort(operation.data, operation.bytes, operation.signature);
   ++turn_;
   return Progress::kDone;
+}
+
+bool StreamWriter::Send(const std::byte* data, size_t bytes, uint64_t signature) {
+  if (turn_ != tickets_ + 1 || bytes > kSlotBytes) return false;  // an operation is before it
+  if (!HasSlot()) [[unlikely]] {
+    absl::Status ignored;  // an operation finds it again
+    if (!Refresh(&ignored) || !HasSlot()) return false;
+  }
+  PublishShort(data, bytes, signature);
+  ++tickets_;
+  ++turn_;
+  return true;
+}
+
+void StreamWriter::Prepare(size_t bytes) {
+  const auto* slot = reinterpret_cast<const std::byte*>(&slots_[published_ % slot_count_]);
+  const size_t used = bytes <= kInlineBytes ? sizeof(Line) : sizeof(Line) + std::min(bytes, kSlotBytes);
+  for (size_t at = 0; at < used; at += sizeof(Line)) PrefetchForWriting(slot + at);
+}
+
+void StreamWriter::PublishShort(const std::byte* data, size_t bytes, uint64_t signature) {
+  if (bytes <= kInlineBytes) {
+    Publish(MessageKind::kInline, data, bytes, signature, bytes);
+    return;
+  }
+  std::memcpy(slots_[published_ % slot_count_].payload, data, bytes);
+  const uint64_t total = bytes;
+  Publish(MessageKind::kSlot, &total, sizeof total, signature, 0);
 }
 
 Progress StreamWriter::SendLarge(SendOperation& operation) {
@@ -58,7 +86,7 @@ Progress StreamWriter::SendLarge(SendOperation& operation) {
   }
   Bounce& bounce = operation.bytes < kLargeChunkFrom ? small_ : large_;
   if (OperationState::Load(operation.state).phase == Phase::kMoving) return SendChunk(operation, bounce);
-  if (operation.bytes >= kDirectFrom) {
+  if (operation.bytes >= limits_.direct_from) {
     if (const std::optional<uint64_t> offset = segment_.OffsetOf(operation.data, operation.bytes)) {
       return Announce(operation, MessageKind::kDirect,
                       {.total = operation.bytes, .length = operation.bytes, .area_offset = *offset});
@@ -83,7 +111,7 @@ Progress StreamWriter::Announce(SendOperation& operation, MessageKind kind, cons
 
 Progress StreamWriter::CheckConfirmed(SendOperation& operation, uint64_t number) {
   if (confirmed_ >= number) return Progress::kDone;
-  if (!Refresh(operation)) return Progress::kFailed;
+  if (!Refresh(&operation.error)) return Progress::kFailed;
   return confirmed_ >= number ? Progress::kDone : Progress::kBlocked;
 }
 
@@ -103,7 +131,7 @@ Progress StreamWriter::SendEager(SendOperation& operation) {
   const uint64_t at = ring_head_ % kEagerRingBytes;
   const uint64_t start = at + bytes > kEagerRingBytes ? ring_head_ + (kEagerRingBytes - at) : ring_head_;
   if (start + bytes - ring_tail_ > kEagerRingBytes) {
-    if (!Refresh(operation)) return Progress::kFailed;
+    if (!Refresh(&operation.error)) return Progress::kFailed;
     if (start + bytes - ring_tail_ > kEagerRingBytes) return Progress::kBlocked;
   }
   const uint64_t position = start % kEagerRingBytes;
@@ -128,7 +156,7 @@ Progress StreamWriter::SendChunk(SendOperation& operation, Bounce& bounce) {
   }
   const uint64_t buffer = bounce.next % kBounceBuffers;
   if (confirmed_ < bounce.used_by[buffer]) {
-    if (!Refresh(operation)) return Progress::kFailed;
+    if (!Refresh(&operation.error)) return Progress::kFailed;
     if (confirmed_ < bounce.used_by[buffer]) return Progress::kBlocked;
   }
   const size_t length = std::min(bounce.chunk_bytes, operation.bytes - operation.moved);
@@ -151,21 +179,21 @@ Progress StreamWriter::SendChunk(SendOperation& operation, Bounce& bounce) {
   return Progress::kMoved;
 }
 
-bool StreamWriter::Refresh(SendOperation& operation) {
+bool StreamWriter::Refresh(absl::Status* error) {
   uint64_t confirmed = published_;
   for (PeerEndpoint& reader : readers_) {
     switch (reader.Attach()) {
       case Progress::kDone:
         break;
       case Progress::kFailed:
-        operation.error = reader.error();
+        *error = reader.error();
         return false;
       default:
         return true;  // not there yet: has read nothing
     }
     const uint64_t messages = reader.ack().messages.load(std::memory_order_acquire);
     if (messages > published_) {
-      operation.error = reader.error();
+      *error = reader.error();
       return false;
     }
     confirmed = std::min(confirmed, messages);
@@ -185,7 +213,6 @@ void StreamWriter::Publish(MessageKind kind, const void* payload, size_t payload
   line.signature = signature;
   line.stamp.store(Stamp(++published_, kind, inline_bytes), std::memory_order_release);
   ring_head_at_[index] = ring_head_;
-  if (!quiet_) Wake();
 }
 
 void StreamWriter::Wake() {

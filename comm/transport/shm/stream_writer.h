@@ -14,28 +14,31 @@ namespace cohort::comm::shm {
 // Limits of one stream, in bytes of a message.
 struct StreamLimits {
   size_t longest = SIZE_MAX;           // more is refused
+  size_t direct_from = kDirectFrom;    // from here on readers take memory of the segment from where it lies
   size_t private_from = kPrivateFrom;  // from here on readers fetch private memory themselves, where they can
   bool small_chunks_only = false;      // bounce without the large buffers
 };
 
-class StreamWriter {
+class StreamWriter final : public ShortSender {
  public:
   // The endpoint, whose slots this writer owns, and the views of its readers outlive it.
   StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers,
                const StreamLimits& limits);
 
   // See Link::TrySend.
-  Progress TrySend(SendOperation& operation);
-  // The same, but leaves sleeping readers asleep until Wake.
-  Progress TrySendQuietly(SendOperation& operation) {
-    quiet_ = true;
-    const Progress progress = TrySend(operation);
-    quiet_ = false;
+  Progress TrySend(SendOperation& operation) {
+    const uint64_t before = published_;
+    const Progress progress = TrySendQuietly(operation);
+    if (published_ != before) Wake();
     return progress;
   }
+  // The same, but leaves sleeping readers asleep until Wake.
+  Progress TrySendQuietly(SendOperation& operation);
+  bool Send(const std::byte* data, size_t bytes, uint64_t signature) override;
+  void Prepare(size_t bytes) override;
   // Wakes the readers that sleep. The fence waits for the message's line to be this CPU's own, which takes as long as
   // some 300 instructions: so whoever has something else to do does it first.
-  void Wake();
+  void Wake() override;
 
  private:
   // A payload ring or a set of bounce buffers.
@@ -53,10 +56,12 @@ class StreamWriter {
   Progress CheckConfirmed(SendOperation& operation, uint64_t number);
   bool MayReadPrivate() const;
 
-  // Reads the readers' acks. False, and the operation's error, when one of them is impossible.
-  bool Refresh(SendOperation& operation);
+  // Reads the readers' acks. False, and *error, when one of them is impossible.
+  bool Refresh(absl::Status* error);
   bool HasSlot() const { return published_ - confirmed_ < slot_count_; }
 
+  // At most kSlotBytes, into the slot itself.
+  void PublishShort(const std::byte* data, size_t bytes, uint64_t signature);
   void Publish(MessageKind kind, const void* payload, size_t payload_bytes, uint64_t signature, size_t inline_bytes);
 
   runtime::Segment& segment_;
@@ -66,7 +71,6 @@ class StreamWriter {
   Slot* slots_;
   uint64_t slot_count_;
 
-  bool quiet_ = false;
   uint64_t tickets_ = 0;    // operations seen so far
   uint64_t turn_ = 1;       // the operation that may put messages into the stream
   uint64_t published_ = 0;  // messages in the stream so far

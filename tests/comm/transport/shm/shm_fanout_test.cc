@@ -98,20 +98,30 @@ TEST_P(ShmFanoutTest, OneWriterWaitsForItsSlowestReader) {
   }
 }
 
+// Ranks that share CPUs copy it instead: a confirmation may cost a turn.
 TEST_P(ShmFanoutTest, SegmentMemoryIsReadInPlace) {
   const auto size = static_cast<size_t>(GetParam());
   std::byte* window = world_.Window(0, 8192);
   const std::vector<std::byte> data = Pattern(8192, 4);
   std::memcpy(window, data.data(), 8192);
   SendOperation send = SendOf(window, 8192);
+  const bool copied = GetParam() > world_.segment(0).cpus();
+  if (copied) {
+    ASSERT_EQ(fanouts_[0]->TryPublish(send), Progress::kDone);
+    std::memset(window, 0, 8192);
+  }
   for (size_t rank = 1; rank < size; ++rank) {
-    ASSERT_NE(fanouts_[0]->TryPublish(send), Progress::kDone) << "before rank " << rank << " has read";
+    if (!copied) {
+      ASSERT_NE(fanouts_[0]->TryPublish(send), Progress::kDone) << "before rank " << rank << " has read";
+    }
     std::vector<std::byte> received(8192);
     RecvOperation recv = RecvOf(received.data(), 8192);
     ASSERT_EQ(fanouts_[rank]->TryRecv(0, recv), Progress::kDone);
     ASSERT_EQ(received, data);
   }
-  EXPECT_EQ(fanouts_[0]->TryPublish(send), Progress::kDone);
+  if (!copied) {
+    EXPECT_EQ(fanouts_[0]->TryPublish(send), Progress::kDone);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ShmFanoutTest, ::testing::Values(2, 3, 8));

@@ -82,7 +82,7 @@ TEST(ShmHostile, AnyDescriptorFailsOrWaitsAndStaysInBounds) {
     auto victim = world.Connect(0, 1);
     auto peer = world.Connect(1, 0);
     Attacker attacker(world);
-    const size_t bytes = std::vector<size_t>{8, 48, 49, 4096, 8192, 40'000, 600'000}[random() % 7];
+    const size_t bytes = std::vector<size_t>{8, 48, 49, 512, 513, 4096, 8192, 40'000, 600'000}[random() % 9];
     Guarded buffer(bytes);
     RecvOperation recv = RecvOf(buffer.data(), bytes);
     std::vector<std::byte> operand(bytes);
@@ -100,7 +100,7 @@ TEST(ShmHostile, AnyDescriptorFailsOrWaitsAndStaysInBounds) {
                                  .position = Interesting(random, bytes, segment_bytes)};
       std::memcpy(line.payload, &descriptor, sizeof descriptor);
       line.signature = kSignature;
-      line.stamp.store(shm::Stamp(static_cast<uint64_t>(i) + 1, static_cast<shm::MessageKind>(random() % 6),
+      line.stamp.store(shm::Stamp(static_cast<uint64_t>(i) + 1, static_cast<shm::MessageKind>(random() % 7),
                                   random() % 4 == 0 ? random() % 256 : bytes % 256));
     }
     for (int i = 0; i < 20; ++i) {
@@ -109,6 +109,42 @@ TEST(ShmHostile, AnyDescriptorFailsOrWaitsAndStaysInBounds) {
     }
     ASSERT_TRUE(buffer.Intact()) << "round " << round;
   }
+}
+
+TEST(ShmHostile, ShortMessagesAreTakenWholeOrLeft) {
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  LocalWorld world(2);
+  int taken = 0;
+  for (int round = 0; round < 3000; ++round) {
+    auto victim = world.Connect(0, 1);
+    auto peer = world.Connect(1, 0);
+    std::byte first{};
+    RecvOperation attaches = RecvOf(&first, 1);
+    ASSERT_TRUE(peer->short_sender()->Send(&first, 1, kSignature));
+    ASSERT_EQ(victim->TryRecv(attaches), Progress::kDone);
+    Attacker attacker(world);
+    const size_t bytes = std::vector<size_t>{0, 8, 48, 49, 512, 513, 8192}[random() % 7];
+    const auto kind = static_cast<shm::MessageKind>(random() % 7);
+    const uint64_t total = random() % 2 == 0 ? bytes : Interesting(random, bytes, 1 << 20);
+    const size_t inline_bytes = random() % 2 == 0 ? bytes % 256 : random() % 256;
+    const uint64_t signature = random() % 4 == 0 ? random() : kSignature;
+    const uint64_t number = random() % 4 == 0 ? random() % 40 : 2;
+    shm::Line& line = attacker.slots[1].line;
+    std::memcpy(line.payload, &total, sizeof total);
+    line.signature = signature;
+    line.stamp.store(shm::Stamp(number, kind, inline_bytes));
+    Guarded buffer(bytes);
+    const bool received =
+        victim->short_receiver()->Receive({.data = buffer.data(), .bytes = bytes, .signature = kSignature});
+    const bool fits = bytes <= shm::kInlineBytes ? kind == shm::MessageKind::kInline && inline_bytes == bytes
+                                                 : kind == shm::MessageKind::kSlot && total == bytes && bytes <= 512;
+    EXPECT_EQ(received, fits && signature == kSignature && number == 2) << "round " << round;
+    ASSERT_TRUE(buffer.Intact()) << "round " << round;
+    taken += received ? 1 : 0;
+  }
+  EXPECT_GT(taken, 0);
 }
 
 TEST(ShmHostile, RandomBytesEverywhereNeitherCrashNorPass) {

@@ -1,0 +1,78 @@
+// The short way of a small call that repeats an earlier one: the steps of its plan, each done whole or not at all, with
+// no operation, queue or Work. Where a message does not come soon, the call becomes an operation that goes on at the
+// step where the short way stopped.
+//
+// Nothing fails here. Whatever is out of order (another signature, a damaged slot, a full stream) leaves the step
+// undone, so that the operation meets it again and deals with it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "cohort/comm/plan/plan.h"
+#include "cohort/comm/reduce/reduce_kernel.h"
+#include "cohort/comm/transport/transport.h"
+#include "cohort/comm/types.h"
+
+namespace cohort::comm {
+
+// One remembered call of one group. By the engine's owner. Its senders and receivers belong to the group's links and
+// outlive it.
+class ShortCall {
+ public:
+  // A place in one of the call's buffers, in bytes.
+  struct Place {
+    BufferId buffer = BufferId::kIn;
+    uint32_t offset = 0;
+  };
+  // A step with lengths and links resolved. A publish is a send.
+  struct Step {
+    enum class Kind : uint8_t { kSend, kReceive, kReceiveReduce, kReduce, kCopy } kind = Kind::kCopy;
+    bool incoming_first = false;
+    uint32_t bytes = 0;
+    uint32_t count = 0;  // elements
+    Place src, src2, dst;
+    ShortSender* sender = nullptr;
+    ShortReceiver* receiver = nullptr;
+  };
+  struct Arithmetic {
+    ReduceKernel kernel = nullptr;
+    // Above 1: the output's `count` elements are divided by it at the end.
+    int divisor = 1;
+    DataType dtype = DataType::kUint8;
+    size_t count = 0;
+  };
+  ShortCall(std::vector<Step> steps, size_t scratch_bytes, const Arithmetic& arithmetic);
+
+  // Begins a call: sends what its plan begins with. Readers that sleep are left asleep until Finish.
+  void Post(const void* in, void* out, uint64_t signature);
+  // Does the other steps, and looks at most `polls` times for messages that are not there. True: the call is done, its
+  // result in place. False: it goes on as an operation at step done().
+  bool Finish(int polls);
+
+  // Steps done so far, from the first.
+  size_t done() const { return done_; }
+  // The plan's scratch, with the results of those steps.
+  std::span<const std::byte> scratch() const { return scratch_; }
+
+ private:
+  std::byte* At(const Place& place) const { return buffers_[static_cast<size_t>(place.buffer)] + place.offset; }
+  bool Do(const Step& step, int* polls);
+  bool Receive(const Step& step, int* polls);
+
+  const std::vector<Step> steps_;
+  std::vector<const Step*> prepared_;  // sends whose room is fetched when the call is done
+  std::vector<std::byte> scratch_;
+  const Arithmetic arithmetic_;
+
+  // The call under way.
+  std::byte* buffers_[3] = {};  // by BufferId
+  uint64_t signature_ = 0;
+  size_t posted_ = 0;  // steps whose readers have not been woken
+  size_t done_ = 0;
+};
+
+}  // namespace cohort::comm

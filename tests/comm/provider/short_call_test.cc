@@ -1,0 +1,273 @@
+// Calls by the short way, and calls that begin so and go on as operations at every step where that may happen: both
+// give what the general way gives, in any interleaving of the ranks. One thread is all ranks.
+#include "cohort/comm/provider/short_call.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cohort/comm/algorithm/registry.h"
+#include "cohort/comm/reduce/reduce.h"
+#include "cohort/comm/run/early_receives.h"
+#include "cohort/comm/run/runner.h"
+#include "tests/comm/transport/shm/local_world.h"
+
+namespace cohort::comm {
+namespace {
+
+using testing::LocalWorld;
+
+class WorldLinks final : public LinkSource {
+ public:
+  WorldLinks(LocalWorld& world, int rank, int size, uint64_t group)
+      : world_(world), rank_(rank), size_(size), group_(group) {}
+  absl::StatusOr<std::unique_ptr<Link>> MakeLink(int peer, uint16_t lane) override {
+    return world_.Connect(rank_, peer, group_, lane);
+  }
+  absl::StatusOr<std::unique_ptr<Fanout>> MakeFanout(uint16_t) override {
+    return world_.ConnectFanout(rank_, size_, group_);
+  }
+
+ private:
+  LocalWorld& world_;
+  const int rank_;
+  const int size_;
+  const uint64_t group_;
+};
+
+// A rank of one algorithm's calls.
+class Rank {
+ public:
+  Rank(LocalWorld& world, const AlgorithmInfo& algorithm, int rank, int size, uint64_t group, int64_t count)
+      : links_(world, rank, size, group), runner_(&links_, rank, size) {
+    PlanRequest request{.kind = algorithm.kind, .size = size, .rank = rank, .pieces = PartsOf(algorithm, size)};
+    if (HasRoot(algorithm.kind)) request.root = size - 1;
+    const absl::StatusOr<Plan> plan = BuildPlan(algorithm, request);
+    EXPECT_TRUE(plan.ok()) << plan.status();
+    plan_ = *plan;
+    MarkEarlyReceives(&plan_);
+    const auto elements = [&](BufferId buffer) {
+      return static_cast<size_t>(ChunksOf(buffer, request) / plan_.pieces * count);
+    };
+    in_.resize(elements(BufferId::kIn));
+    out_.resize(elements(BufferId::kOut));
+    for (size_t i = 0; i < in_.size(); ++i) in_[i] = static_cast<int32_t>(1000 * rank + 7 * i);
+    binding_.in = in_.data();
+    binding_.out = out_.data();
+    binding_.count = static_cast<size_t>(count);
+    binding_.element_bytes = sizeof(int32_t);
+    binding_.dtype = DataType::kInt32;
+    binding_.kernel = FindReduceKernel(DataType::kInt32, ReduceOp::kSum);
+  }
+
+  void Reset(uint64_t signature) {
+    binding_.signature = signature;
+    std::fill(out_.begin(), out_.end(), -1);
+  }
+  // By the general way, from the step where the short call stopped.
+  bool Start() { return runner_.Start(plan_, binding_, begun_ ? short_call_.get() : nullptr); }
+  bool AdvanceToEnd() {
+    const Progress progress = runner_.Advance();
+    EXPECT_NE(progress, Progress::kFailed) << runner_.failure().status;
+    return progress == Progress::kDone || progress == Progress::kFailed;
+  }
+  bool Shorten() { return (short_call_ = runner_.Shorten(plan_, binding_, 1)) != nullptr; }
+  void Post() {
+    begun_ = true;
+    short_call_->Post(in_.data(), out_.data(), binding_.signature);
+  }
+  bool Finish() { return short_call_->Finish(0); }
+  size_t done() const { return short_call_->done(); }
+  const std::vector<int32_t>& out() const { return out_; }
+  const Plan& plan() const { return plan_; }
+
+ private:
+  WorldLinks links_;
+  PlanRunner runner_;
+  Plan plan_;
+  PlanBinding binding_;
+  std::vector<int32_t> in_, out_;
+  std::unique_ptr<ShortCall> short_call_;
+  bool begun_ = false;
+};
+
+struct Seen {
+  int at_once = 0;
+  std::set<size_t> stopped_at;
+};
+
+// One call of all ranks in a random order of their actions.
+void RunMixed(std::vector<std::unique_ptr<Rank>>& ranks, std::mt19937_64& random, Seen* seen) {
+  enum class Stage { kNew, kPosted, kOperation, kDone };
+  std::vector<Stage> stages(ranks.size(), Stage::kNew);
+  for (size_t left = ranks.size(), actions = 0; left > 0; ++actions) {
+    ASSERT_LT(actions, 100'000u) << "no progress";
+    const size_t i = random() % ranks.size();
+    Rank& rank = *ranks[i];
+    switch (stages[i]) {
+      case Stage::kNew:
+        rank.Post();
+        stages[i] = Stage::kPosted;
+        break;
+      case Stage::kPosted:
+        if (rank.Finish()) {
+          ++seen->at_once;
+          stages[i] = Stage::kDone;
+          --left;
+        } else {
+          seen->stopped_at.insert(rank.done());
+          ASSERT_TRUE(rank.Start());
+          stages[i] = Stage::kOperation;
+        }
+        break;
+      case Stage::kOperation:
+        if (rank.AdvanceToEnd()) {
+          stages[i] = Stage::kDone;
+          --left;
+        }
+        break;
+      case Stage::kDone:
+        break;
+    }
+  }
+}
+
+class ShortCallTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ShortCallTest, GivesWhatTheGeneralWayGives) {
+  const int size = GetParam();
+  const uint64_t seed = std::random_device{}();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  LocalWorld world(size);
+  uint64_t group = 0;
+  uint64_t signature = 1;
+  std::set<CollectiveKind> kinds;
+  int at_once = 0;  // where a step waits for an answer of the same call, one thread never gets to the end at once
+  for (const AlgorithmInfo& algorithm : Algorithms()) {
+    if (algorithm.traits.single_copy || !CheckRequirements(algorithm, size).ok() ||
+        EqualBlocksForm(algorithm.kind) != algorithm.kind || algorithm.kind > CollectiveKind::kBarrier) {
+      continue;
+    }
+    for (const int64_t count : {0, 2, 24, 100}) {  // nothing; in the line, behind it
+      SCOPED_TRACE(std::string(Name(algorithm.kind)) + " " + std::string(algorithm.name) + " of " +
+                   std::to_string(count));
+      ++group;
+      std::vector<std::unique_ptr<Rank>> ranks;
+      for (int rank = 0; rank < size; ++rank) {
+        ranks.push_back(std::make_unique<Rank>(world, algorithm, rank, size, group, count));
+      }
+      // The general way gives the expected results, and makes the links.
+      ++signature;
+      std::vector<std::function<Progress()>> attempts;
+      for (auto& rank : ranks) {
+        rank->Reset(signature);
+        ASSERT_TRUE(rank->Start());
+        attempts.emplace_back([&rank] { return rank->AdvanceToEnd() ? Progress::kDone : Progress::kMoved; });
+      }
+      ASSERT_TRUE(testing::DriveAll(attempts));
+      std::vector<std::vector<int32_t>> expected;
+      for (auto& rank : ranks) expected.push_back(rank->out());
+
+      bool all_short = true;
+      for (auto& rank : ranks) all_short = rank->Shorten() && all_short;
+      if (!all_short) {
+        const Plan& plan = ranks[0]->plan();
+        const bool long_messages = count * size * int64_t{sizeof(int32_t)} > int64_t{kMostShortBytes};
+        EXPECT_TRUE(plan.lanes.size() > 1 || plan.lanes[0].steps.size() > 64 || long_messages);
+        continue;
+      }
+      kinds.insert(algorithm.kind);
+      Seen seen;
+      for (int call = 0; call < 60; ++call) {
+        ++signature;
+        for (auto& rank : ranks) rank->Reset(signature);
+        RunMixed(ranks, random, &seen);
+        if (HasFatalFailure()) return;
+        for (size_t i = 0; i < ranks.size(); ++i) ASSERT_EQ(ranks[i]->out(), expected[i]) << "rank " << i;
+      }
+      EXPECT_FALSE(seen.stopped_at.empty());
+      at_once += seen.at_once;
+    }
+  }
+  EXPECT_GT(at_once, 100);
+  EXPECT_EQ(kinds.size(), 9u);  // the eight operations and barrier
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ShortCallTest, ::testing::Values(2, 3, 4, 5, 8));
+
+// A message of another call is left for the operation, which says what differs.
+TEST(ShortCallMismatchTest, IsLeftToTheOperation) {
+  LocalWorld world(2);
+  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
+  int32_t data[2] = {1, 2};
+  const auto* bytes = reinterpret_cast<const std::byte*>(data);
+  std::array<std::byte, 64> to{};
+  RecvOperation first = testing::RecvOf(to.data(), 8, 1);
+  EXPECT_EQ(b->TryRecv(first), Progress::kBlocked);  // attaches
+  ASSERT_TRUE(a->short_sender()->Send(bytes, 8, 1));
+  EXPECT_EQ(b->TryRecv(first), Progress::kDone);
+
+  ASSERT_TRUE(a->short_sender()->Send(bytes, 8, 2));
+  const ShortReceive other{.data = to.data(), .bytes = 8, .signature = 3};
+  EXPECT_FALSE(b->short_receiver()->Receive(other));
+  const ShortReceive longer{.data = to.data(), .bytes = 16, .signature = 2};
+  EXPECT_FALSE(b->short_receiver()->Receive(longer));
+  RecvOperation operation = testing::RecvOf(to.data(), 8, 3);
+  EXPECT_EQ(b->TryRecv(operation), Progress::kFailed);
+  EXPECT_TRUE(operation.mismatch);
+  EXPECT_EQ(operation.peer_signature, 2u);
+}
+
+// A short message never overtakes an operation of its stream.
+TEST(ShortCallOrderTest, WaitsForOperationsBeforeIt) {
+  LocalWorld world(2);
+  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
+  const std::vector<std::byte> data = testing::Pattern(100'000, 1);
+  std::vector<std::byte> large(data.size());
+  std::array<std::byte, 8> small{};
+  SendOperation send = testing::SendOf(data.data(), data.size(), 1);
+  RecvOperation recv = testing::RecvOf(large.data(), large.size(), 1);
+  EXPECT_EQ(b->TryRecv(recv), Progress::kBlocked);
+  EXPECT_FALSE(b->short_receiver()->Receive({.data = small.data(), .bytes = 8, .signature = 2}));
+  while (a->TrySend(send) == Progress::kMoved && send.moved > 0 && send.moved < data.size()) {
+    EXPECT_FALSE(a->short_sender()->Send(data.data(), 8, 2));
+  }
+  ASSERT_TRUE(testing::DriveAll({[&] { return a->TrySend(send); }, [&] { return b->TryRecv(recv); }}));
+  EXPECT_EQ(large, data);
+  EXPECT_TRUE(a->short_sender()->Send(data.data(), 8, 2));
+  EXPECT_TRUE(b->short_receiver()->Receive({.data = small.data(), .bytes = 8, .signature = 2}));
+  EXPECT_EQ(std::memcmp(small.data(), data.data(), 8), 0);
+}
+
+// A sender that is never confirmed stops when its slots are used, and goes on when they are read.
+TEST(ShortCallOrderTest, StopsWhenTheStreamIsFull) {
+  LocalWorld world(2);
+  auto a = world.Connect(0, 1), b = world.Connect(1, 0);
+  int sent = 0;
+  uint64_t value = 0;
+  while (a->short_sender()->Send(reinterpret_cast<const std::byte*>(&(++value)), 8, 1)) ASSERT_LT(++sent, 1000);
+  EXPECT_GE(sent, 8);
+  uint64_t received = 0;
+  RecvOperation first = testing::RecvOf(reinterpret_cast<std::byte*>(&received), 8, 1);
+  ASSERT_EQ(b->TryRecv(first), Progress::kDone);
+  EXPECT_EQ(received, 1u);
+  for (int i = 1; i < sent; ++i) {
+    ASSERT_TRUE(
+        b->short_receiver()->Receive({.data = reinterpret_cast<std::byte*>(&received), .bytes = 8, .signature = 1}));
+    EXPECT_EQ(received, static_cast<uint64_t>(i) + 1);
+  }
+  EXPECT_TRUE(a->short_sender()->Send(reinterpret_cast<const std::byte*>(&value), 8, 1));
+}
+
+}  // namespace
+}  // namespace cohort::comm
