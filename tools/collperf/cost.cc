@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "cohort/runtime/base/status_macros.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/call_record.h"
 #include "cohort/runtime/segment/layout.h"
+#include "tools/collperf/layer_cost.h"
 #include "tools/measure/clock.h"
+#include "tools/measure/instruction_counter.h"
 #include "tools/measure/statistics.h"
 #include "tools/measure/text.h"
 
@@ -24,6 +28,7 @@ constexpr int kTrials = 7;
 constexpr int kBatches = 400;
 constexpr int kBatch = 50;
 constexpr double kTargetNs = 50;
+constexpr uint64_t kTargetInstructions = 800;
 
 // Keeps the compiler from computing a value once, or not at all.
 template <typename T>
@@ -104,12 +109,39 @@ absl::StatusOr<Cost> MeasureCost(Session& session) {
   }
   cost.call_ns = measure::Median(plain);
   cost.doubled_ns = measure::Median(doubled);
+  const absl::StatusOr<std::unique_ptr<measure::InstructionCounter>> counter = measure::InstructionCounter::Make();
+  cost.counted_by = counter.ok() ? (*counter)->method() : std::string(counter.status().message());
+  measure::InstructionCounter* const count = counter.ok() ? counter->get() : nullptr;
+  COHORT_ASSIGN_OR_RETURN(cost.layers, MeasureLayers(session, count));
+  COHORT_ASSIGN_OR_RETURN(cost.call_instructions, CountCall(session, count));
   return cost;
 }
 
 std::string CostText(const Cost& cost) {
   using measure::Fixed;
-  return "# signature " + Fixed(cost.signature_ns, 1) + " ns + black box " + Fixed(cost.black_box_ns, 1) +
+  const auto row = [](const std::string& name, const std::string& instructions, const std::string& ns) {
+    char text[160];
+    std::snprintf(text, sizeof text, "# %-56s %12s %10s\n", name.c_str(), instructions.c_str(), ns.c_str());
+    return std::string(text);
+  };
+  const auto number = [](uint64_t count) { return count == 0 ? std::string("-") : std::to_string(count); };
+  std::string layers = row("all_reduce of 8 B, repeated, by layer", "instructions", "ns");
+  uint64_t parts = 0;
+  for (const LayerCost& layer : cost.layers) {
+    parts += layer.instructions;
+    layers += row(layer.name, number(layer.instructions), layer.ns > 0 ? Fixed(layer.ns, 1) : "-");
+  }
+  if (cost.call_instructions > parts) {
+    layers +=
+        row("the rest: arguments, steps, the way between the layers", number(cost.call_instructions - parts), "-");
+  }
+  layers += row("the whole call; ns: back to back", number(cost.call_instructions), Fixed(cost.call_ns, 1));
+  layers += "# instructions: " + cost.counted_by +
+            (cost.call_instructions == 0 ? ""
+                                         : std::string("; target: at most 800 where the peer's message is there: ") +
+                                               (cost.call_instructions <= kTargetInstructions ? "met" : "missed")) +
+            "\n";
+  return layers + "# signature " + Fixed(cost.signature_ns, 1) + " ns + black box " + Fixed(cost.black_box_ns, 1) +
          " ns = " + Fixed(cost.signature_ns + cost.black_box_ns, 1) +
          " ns a call, in a loop of their own (target: 50 ns together, by this method: " +
          (cost.signature_ns + cost.black_box_ns <= kTargetNs ? "met" : "missed") +

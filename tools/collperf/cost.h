@@ -1,12 +1,22 @@
-// The cost of the signature check and the black box in a call: the functions that every collective runs, timed twice.
+// The cost of a small all-reduce, layer by layer, in instructions and nanoseconds; and the cost of the signature check
+// and the black box in it: the functions that every collective runs, timed twice.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tools/collperf/session.h"
 
 namespace cohort::collperf {
+
+// A part of an 8-byte all-reduce that repeats an earlier one, by itself, everything in cache.
+struct LayerCost {
+  std::string name;
+  double ns = 0;              // 0: not timed by itself
+  uint64_t instructions = 0;  // 0: not counted
+};
 
 struct Cost {
   // Nanoseconds in a loop of their own, everything in cache.
@@ -16,6 +26,11 @@ struct Cost {
   // more in every call.
   double call_ns = 0;
   double doubled_ns = 0;
+
+  std::vector<LayerCost> layers;
+  // The whole call on rank 0, whose peers' messages are there already; 0: not counted.
+  uint64_t call_instructions = 0;
+  std::string counted_by;  // "perf_event", "single steps", or why nothing was counted
 };
 
 // Collective.

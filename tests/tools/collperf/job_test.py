@@ -128,6 +128,9 @@ class Collperf(unittest.TestCase):
         done = run(2, "--cost")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertRegex(done.stdout, r"ns a call, .*: (met|missed)\)")
+        self.assertRegex(done.stdout, r"# black box: start and finish a record +(\d+|-) +\d+")
+        self.assertRegex(done.stdout, r"# transport: send")
+        self.assertRegex(done.stdout, r"instructions: .*target: .*: (met|missed)|can't be counted")
 
 
 if __name__ == "__main__":
