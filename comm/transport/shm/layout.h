@@ -107,8 +107,9 @@ inline constexpr size_t InlineBytesOf(uint64_t stamp) { return stamp >> 48 & 0xf
 
 // How far the owner of the endpoint has read one of its sources.
 struct Ack {
-  std::atomic<uint64_t> messages;       // all up to and including this number are finished with
-  std::atomic<uint64_t> reads_private;  // 1: the owner can read the source's private memory
+  std::atomic<uint64_t> messages;  // all up to and including this number are finished with
+  // Bit 0: the owner can read the source's private memory. The other bits: how long messages took (private_way.h).
+  std::atomic<uint64_t> private_told;
 };
 
 struct alignas(kSlotStride) EndpointHeader {

@@ -53,7 +53,7 @@ Progress MemberMemory::ReachesPrivate(bool* reaches, int* waiting_for) {
     }
     reach_ = all ? Reach::kYes : Reach::kNo;
   }
-  *reaches = reach_ == Reach::kYes;
+  *reaches = reach_ == Reach::kYes && memory_.direct();
   return Progress::kDone;
 }
 

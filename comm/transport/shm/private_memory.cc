@@ -5,6 +5,8 @@
 #include <cerrno>
 #include <random>
 
+#include "cohort/runtime/base/cpu_cache.h"
+
 namespace cohort::comm::shm {
 namespace {
 
@@ -36,10 +38,24 @@ ReadResult ReadWithProbe(int32_t pid, OwnEndpoint::Probe probe, uint64_t address
 
 }  // namespace
 
-PrivateMemory::PrivateMemory(int local_ranks, bool enabled)
+PrivateMemory::PrivateMemory(int local_ranks, std::optional<bool> reads)
     : probe_word_(std::make_unique<uint64_t>(RandomWord())),
       peers_(static_cast<size_t>(local_ranks)),
-      enabled_(enabled) {}
+      received_(static_cast<size_t>(local_ranks)),
+      ways_(static_cast<size_t>(local_ranks), WayChooser(runtime::Level3IsNear() ? Way::kCopied : Way::kRead)),
+      reads_(reads),
+      direct_(reads.value_or(!runtime::Level3IsNear())) {}
+
+uint64_t PrivateMemory::NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns) {
+  ReceivedTimes& received = received_[static_cast<size_t>(peer.address().local_rank)];
+  received.Note(way, bytes, ns);
+  return received.Told(Readable(peer));
+}
+
+Way PrivateMemory::Choose(const PeerEndpoint& peer, size_t bytes, uint64_t told) {
+  if (reads_.has_value()) return *reads_ ? Way::kRead : Way::kCopied;
+  return WaysTo(peer).Choose(bytes, told);
+}
 
 OwnEndpoint::Probe PrivateMemory::probe() const {
   return {.address = reinterpret_cast<uintptr_t>(probe_word_.get()), .value = *probe_word_};
@@ -50,7 +66,7 @@ bool PrivateMemory::Readable(const PeerEndpoint& endpoint) {
   if (peer.access == Peer::Access::kUnknown || peer.probe.value != endpoint.header().probe_value) {
     peer.pid = endpoint.header().pid;
     peer.probe = {.address = endpoint.header().probe_address, .value = endpoint.header().probe_value};
-    const bool read = enabled_ && peer.pid > 0 &&
+    const bool read = reads_.value_or(true) && peer.pid > 0 &&
                       ReadWithProbe(peer.pid, peer.probe, peer.probe.address, nullptr, 0) == ReadResult::kRead;
     peer.access = read ? Peer::Access::kYes : Peer::Access::kNo;
   }

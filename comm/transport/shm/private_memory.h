@@ -5,9 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cohort/comm/transport/shm/endpoint.h"
+#include "cohort/comm/transport/shm/private_way.h"
+#include "cohort/runtime/base/clock.h"
 
 namespace cohort::comm::shm {
 
@@ -19,8 +22,9 @@ enum class ReadResult : uint8_t {
 
 class PrivateMemory {
  public:
-  // enabled: false behaves as if every peer refused.
-  PrivateMemory(int local_ranks, bool enabled);
+  // `reads`: true reads wherever the kernel permits it; false behaves as if every peer refused; nothing: what is
+  // quicker.
+  PrivateMemory(int local_ranks, std::optional<bool> reads);
 
   // The own process's probe word, for endpoints.
   OwnEndpoint::Probe probe() const;
@@ -34,6 +38,18 @@ class PrivateMemory {
   // peer's gate (gate.h): where there is none any more, nothing is written.
   ReadResult Write(const PeerEndpoint& peer, uint64_t address, const std::byte* from, size_t bytes);
 
+  // Whether algorithms may take it that private memory is reached (MemoryAccess::ReachesPrivate). Not so where messages
+  // are usually quicker: the choice of algorithms counts on that.
+  bool direct() const { return direct_; }
+
+  // The times of private messages, for ways that are chosen by them. In ns.
+  uint64_t Now() { return clock_.Now(); }
+  // A message from this peer was received so, in `ns`. Returns what the peer is to be told.
+  uint64_t NoteReceived(const PeerEndpoint& peer, Way way, size_t bytes, uint64_t ns);
+  void NoteCopiedIn(const PeerEndpoint& peer, size_t bytes, uint64_t ns) { WaysTo(peer).NoteCopiedIn(bytes, ns); }
+  // The way of a message to this peer, which has told `told`.
+  Way Choose(const PeerEndpoint& peer, size_t bytes, uint64_t told);
+
   // kPieceBytes of memory, for reductions of what was read.
   std::byte* staging();
 
@@ -44,8 +60,14 @@ class PrivateMemory {
     OwnEndpoint::Probe probe;
   };
   std::unique_ptr<uint64_t> probe_word_;
-  std::vector<Peer> peers_;  // by local rank
-  bool enabled_;
+  WayChooser& WaysTo(const PeerEndpoint& peer) { return ways_[static_cast<size_t>(peer.address().local_rank)]; }
+
+  std::vector<Peer> peers_;              // by local rank
+  std::vector<ReceivedTimes> received_;  // likewise
+  std::vector<WayChooser> ways_;         // likewise
+  const std::optional<bool> reads_;
+  const bool direct_;
+  runtime::FastClock clock_;
   std::unique_ptr<std::byte[]> staging_;
 };
 

@@ -11,21 +11,21 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cohort/comm/transport/transport.h"
-#include "cohort/runtime/base/cpu_cache.h"
 #include "cohort/runtime/segment/segment.h"
 
 namespace cohort::comm {
 
 struct ShmOptions {
-  // Read private memory of peers with process_vm_readv where the kernel permits it. Two copies through memory that both
-  // share are quicker where they meet in a level 3 cache that is near: on an EPYC by 1.5 to 4 times, from 8 KiB to
-  // 128 MiB. On a Xeon they are slower from 6 KiB on.
-  bool private_reads = !runtime::Level3IsNear();
+  // Whether long messages from private memory are read by process_vm_readv, where the kernel permits it, or copied
+  // through memory that both ranks share. Nothing: what has lately been quicker for this pair of ranks, message by
+  // message (private_way.h).
+  std::optional<bool> private_reads = std::nullopt;
 };
 
 class ShmTransport : public Transport {

@@ -123,7 +123,7 @@ Progress StreamReader::Attach(RecvOperation& operation) {
   if (attached == Progress::kFailed) return Fail(operation, peer_.error());
   if (attached != Progress::kDone) return attached;
   slots_ = peer_.slots();
-  if (memory_ != nullptr && memory_->Readable(peer_)) ack_.reads_private.store(1, std::memory_order_relaxed);
+  if (memory_ != nullptr && memory_->Readable(peer_)) ack_.private_told.store(1, std::memory_order_relaxed);
   return Progress::kDone;
 }
 
@@ -131,6 +131,7 @@ Progress StreamReader::TakeLarge(RecvOperation& operation, MessageKind kind, con
   Descriptor descriptor;
   std::memcpy(&descriptor, slot.line.payload, sizeof descriptor);
   if (descriptor.total != operation.bytes) return FailLength(operation, descriptor.total);
+  if (operation.moved == 0) BeginTiming(operation);
   switch (kind) {
     case MessageKind::kEager:
     case MessageKind::kBounce:
@@ -174,6 +175,7 @@ Progress StreamReader::TakeFromArea(RecvOperation& operation, MessageKind kind, 
     area_data_ = static_cast<const std::byte*>(*data);
   }
   Deliver(operation, area_data_ + descriptor.position, length);
+  if (operation.moved == operation.bytes) EndTiming(operation, Way::kCopied);
   NextMessage();
   if (eager) eager_unacknowledged_ += PaddedEagerBytes(length);
   if (!eager || eager_unacknowledged_ >= kEagerAckBytes || taken_ - acknowledged_ >= slot_count_ / 2) Acknowledge();
@@ -226,6 +228,7 @@ Progress StreamReader::TakePrivate(RecvOperation& operation, const Descriptor& d
     Deliver(operation, to, length);
   }
   if (operation.moved < operation.bytes) return Progress::kMoved;
+  EndTiming(operation, Way::kRead);
   NextMessage();
   Acknowledge();
   ++turn_;
@@ -245,6 +248,20 @@ void StreamReader::Deliver(RecvOperation& operation, const std::byte* payload, s
     std::memcpy(to, payload, bytes);
   }
   operation.moved += bytes;
+}
+
+void StreamReader::BeginTiming(const RecvOperation& operation) {
+  began_ns_ = memory_ != nullptr && operation.bytes >= kPrivateFrom ? memory_->Now() : 0;
+}
+
+void StreamReader::EndTiming(const RecvOperation& operation, Way way) {
+  if (began_ns_ == 0) return;
+  const uint64_t took = memory_->Now() - std::exchange(began_ns_, 0);
+  const uint64_t told = memory_->NoteReceived(peer_, way, operation.bytes, took);
+  // The sender's CPU has to fetch the line again whenever it is written.
+  if (told != ack_.private_told.load(std::memory_order_relaxed)) {
+    ack_.private_told.store(told, std::memory_order_relaxed);
+  }
 }
 
 void StreamReader::Acknowledge() {

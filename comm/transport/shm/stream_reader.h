@@ -51,7 +51,12 @@ class StreamReader final : public ShortReceiver {
   const Slot* slots_ = nullptr;  // the peer's, once attached
   uint64_t slot_count_;
 
+  // Begins to time a message, when its first part was found; ends it, and tells the sender, when all is in place.
+  void BeginTiming(const RecvOperation& operation);
+  void EndTiming(const RecvOperation& operation, Way way);
+
   uint64_t mismatch_since_ns_ = 0;  // when another signature was found; 0: none
+  uint64_t began_ns_ = 0;           // the message that is timed; 0: none
   uint64_t tickets_ = 0;
   uint64_t turn_ = 1;
   uint64_t taken_ = 0;                 // messages finished with

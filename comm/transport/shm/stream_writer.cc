@@ -20,10 +20,11 @@ Progress Fail(SendOperation& operation, absl::Status status) {
 }  // namespace
 
 StreamWriter::StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers,
-                           const StreamLimits& limits)
+                           PrivateMemory& memory, const StreamLimits& limits)
     : segment_(segment),
       own_(own),
       readers_(readers),
+      memory_(memory),
       limits_(limits),
       slots_(own.slots()),
       slot_count_(own.slot_count()),
@@ -92,7 +93,7 @@ Progress StreamWriter::SendLarge(SendOperation& operation) {
                       {.total = operation.bytes, .length = operation.bytes, .area_offset = *offset});
     }
   }
-  if (operation.bytes >= limits_.private_from && MayReadPrivate()) {
+  if (operation.bytes >= limits_.private_from && ReadsPrivate(operation.bytes)) {
     return Announce(
         operation, MessageKind::kPrivate,
         {.total = operation.bytes, .length = operation.bytes, .position = reinterpret_cast<uintptr_t>(operation.data)});
@@ -115,10 +116,20 @@ Progress StreamWriter::CheckConfirmed(SendOperation& operation, uint64_t number)
   return confirmed_ >= number ? Progress::kDone : Progress::kBlocked;
 }
 
-bool StreamWriter::MayReadPrivate() const {
-  return std::all_of(readers_.begin(), readers_.end(), [](PeerEndpoint& reader) {
-    return reader.Attach() == Progress::kDone && reader.ack().reads_private.load(std::memory_order_relaxed) == 1;
+// Whether all readers can read private memory, and had better do so.
+bool StreamWriter::ReadsPrivate(size_t bytes) {
+  return std::all_of(readers_.begin(), readers_.end(), [this, bytes](PeerEndpoint& reader) {
+    if (reader.Attach() != Progress::kDone) return false;
+    const uint64_t told = reader.ack().private_told.load(std::memory_order_relaxed);
+    return (told & 1) != 0 && memory_.Choose(reader, bytes, told) == Way::kRead;
   });
+}
+
+void StreamWriter::CopyIn(const SendOperation& operation, std::byte* to, size_t bytes) {
+  const bool timed = operation.moved == 0 && operation.bytes >= limits_.private_from && readers_.size() == 1;
+  const uint64_t before = timed ? memory_.Now() : 0;
+  std::memcpy(to, operation.data + operation.moved, bytes);
+  if (timed) memory_.NoteCopiedIn(readers_.front(), operation.bytes, memory_.Now() - before);
 }
 
 Progress StreamWriter::SendEager(SendOperation& operation) {
@@ -135,7 +146,7 @@ Progress StreamWriter::SendEager(SendOperation& operation) {
     if (start + bytes - ring_tail_ > kEagerRingBytes) return Progress::kBlocked;
   }
   const uint64_t position = start % kEagerRingBytes;
-  std::memcpy(ring_.data + position, operation.data, operation.bytes);
+  CopyIn(operation, ring_.data + position, operation.bytes);
   ring_head_ = start + bytes;
   const Descriptor descriptor{.total = operation.bytes,
                               .length = operation.bytes,
@@ -161,7 +172,7 @@ Progress StreamWriter::SendChunk(SendOperation& operation, Bounce& bounce) {
   }
   const size_t length = std::min(bounce.chunk_bytes, operation.bytes - operation.moved);
   const uint64_t position = buffer * bounce.chunk_bytes;
-  std::memcpy(bounce.area.data + position, operation.data + operation.moved, length);
+  CopyIn(operation, bounce.area.data + position, length);
   const Descriptor descriptor{.total = operation.bytes,
                               .length = length,
                               .area_offset = bounce.area.block.offset,

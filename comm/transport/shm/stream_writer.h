@@ -6,6 +6,7 @@
 
 #include "cohort/comm/transport/shm/endpoint.h"
 #include "cohort/comm/transport/shm/layout.h"
+#include "cohort/comm/transport/shm/private_memory.h"
 #include "cohort/comm/transport/transport.h"
 #include "cohort/runtime/segment/segment.h"
 
@@ -21,8 +22,8 @@ struct StreamLimits {
 
 class StreamWriter final : public ShortSender {
  public:
-  // The endpoint, whose slots this writer owns, and the views of its readers outlive it.
-  StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers,
+  // The endpoint, whose slots this writer owns, the views of its readers and `memory` outlive it.
+  StreamWriter(runtime::Segment& segment, OwnEndpoint& own, std::vector<PeerEndpoint>& readers, PrivateMemory& memory,
                const StreamLimits& limits);
 
   // See Link::TrySend.
@@ -54,7 +55,9 @@ class StreamWriter final : public ShortSender {
   Progress SendEager(SendOperation& operation);
   Progress SendChunk(SendOperation& operation, Bounce& bounce);
   Progress CheckConfirmed(SendOperation& operation, uint64_t number);
-  bool MayReadPrivate() const;
+  bool ReadsPrivate(size_t bytes);
+  // Copies a part of the operation's payload into memory that is shared.
+  void CopyIn(const SendOperation& operation, std::byte* to, size_t bytes);
 
   // Reads the readers' acks. False, and *error, when one of them is impossible.
   bool Refresh(absl::Status* error);
@@ -67,6 +70,7 @@ class StreamWriter final : public ShortSender {
   runtime::Segment& segment_;
   OwnEndpoint& own_;
   std::vector<PeerEndpoint>& readers_;
+  PrivateMemory& memory_;
   const StreamLimits limits_;
   Slot* slots_;
   uint64_t slot_count_;
