@@ -55,7 +55,7 @@ struct RawOptions {
 class Formatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: dlaunch [options] [--] program [arguments]; dlaunch --help, --version\n";
+    return "Usage: dlaunch [options] [--] program [arguments]: the program runs as the ranks of one job\n";
   }
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     if (is_positional) return CLI::Formatter::make_option_name(option, true);
@@ -90,7 +90,7 @@ void AddFlags(CLI::App* app, RawOptions* raw) {
 }
 
 std::unique_ptr<CLI::App> MakeParser(RawOptions* raw) {
-  auto app = std::make_unique<CLI::App>("Starts a program as the ranks of one job.", "dlaunch");
+  auto app = std::make_unique<CLI::App>("", "dlaunch");
   app->formatter(std::make_shared<Formatter>());
   app->get_formatter()->column_width(26);
   app->prefix_command();

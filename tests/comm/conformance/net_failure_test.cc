@@ -287,7 +287,11 @@ TEST_P(NetFailure, AbandonedLinkLetsGoOfMemory) {
       // Else the other could wait for the beginning of a message that is abandoned already.
       (void)self.store->Put("began/" + std::to_string(rank), "1");
       const std::string others = "began/" + std::to_string(1 - rank);
-      if (!self.Drive([&] { return self.store->Get(others, Deadline::Now()).ok(); })) return "the other never began";
+      const bool both = self.Drive([&] {
+        sent = sent || link->TrySend(send) == Progress::kDone;  // nothing of it may have left yet
+        return self.store->Get(others, Deadline::Now()).ok();
+      });
+      if (!both) return "the other never began";
       link.reset();  // from here on the memory is ours again
     }
     uint64_t value = 17 + rank;
