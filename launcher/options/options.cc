@@ -55,7 +55,7 @@ struct RawOptions {
 class Formatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: dlaunch [options] [--] program [arguments]: the program runs as the ranks of one job\n";
+    return "Usage: dlaunch [options] [--] program [arguments]: runs it as the ranks of one job; --help, --version\n";
   }
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
     if (is_positional) return CLI::Formatter::make_option_name(option, true);
