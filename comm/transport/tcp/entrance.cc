@@ -15,6 +15,9 @@ using Clock = std::chrono::steady_clock;
 constexpr int kAcceptsPerPoll = 32;
 // Connections on which nobody has greeted. A rank whose connection is closed for one of others connects again.
 constexpr size_t kMostStrangers = 256;
+// How long the oldest of them may keep its place while others queue in the kernel. Without it, a thousand ranks that
+// connect at once push each other out for ever.
+constexpr std::chrono::milliseconds kMayKeepPlace(250);
 constexpr size_t kMostOfOneRank = 4;
 // A rank says hello as soon as it is connected, unless it is busy; then it connects again.
 constexpr std::chrono::seconds kHelloLimit(10);
@@ -36,9 +39,13 @@ absl::Status Entrance::Open(const std::string& ip, const std::string& port_range
 
 void Entrance::OnSocket(uint64_t token) { ready_.push_back(token); }
 
+Entrance::Sockets::iterator Entrance::OldestStranger() {
+  return std::find_if(sockets_.begin(), sockets_.end(), [](const auto& socket) { return !HasGreeted(*socket); });
+}
+
 // Ends the oldest connection on which nobody has greeted, else the oldest of all.
 bool Entrance::MakeRoom() {
-  auto oldest = std::find_if(sockets_.begin(), sockets_.end(), [](const auto& socket) { return !HasGreeted(*socket); });
+  auto oldest = OldestStranger();
   if (oldest == sockets_.end()) oldest = sockets_.begin();
   if (oldest == sockets_.end()) return false;
   sockets_.erase(oldest);
@@ -50,6 +57,15 @@ bool Entrance::AcceptSome() {
   auto strangers = static_cast<size_t>(
       std::count_if(sockets_.begin(), sockets_.end(), [](const auto& socket) { return !HasGreeted(*socket); }));
   for (int i = 0; i < kAcceptsPerPoll; ++i) {
+    if (strangers >= kMostStrangers) {
+      const Clock::time_point until = (*OldestStranger())->begun() + kMayKeepPlace;
+      if (Clock::now() < until) {
+        accept_from_ = until;
+        return moved;
+      }
+      MakeRoom();
+      --strangers;
+    }
     int error = 0;
     runtime::FileDescriptor socket = AcceptFrom(listener_.get(), &error);
     if (!socket.valid()) {
@@ -62,16 +78,12 @@ bool Entrance::AcceptSome() {
       continue;  // that one was gone already
     }
     moved = true;
-    if (strangers >= kMostStrangers) {
-      MakeRoom();
-    } else {
-      ++strangers;
-    }
     absl::StatusOr<Handshake> handshake = Handshake::Accept(*terms_);
     if (!handshake.ok() || !watch_->Add(socket.get(), next_token_)) continue;
     sockets_.push_back(std::make_unique<HandshakeSocket>(next_token_++, std::move(socket), *std::move(handshake),
                                                          HandshakeSocket::State::kTalking));
     ready_.push_back(sockets_.back()->token());
+    ++strangers;
   }
   return moved;
 }
@@ -101,7 +113,9 @@ bool Entrance::Poll(const std::function<void(std::unique_ptr<HandshakeSocket>)>&
                                     [token](const auto& socket) { return socket->token() == token; });
     if (found == sockets_.end()) continue;  // ended meanwhile
     moved = true;
+    const bool was_stranger = !HasGreeted(**found);
     const HandshakeSocket::State state = (*found)->Advance();
+    if (was_stranger && (state != HandshakeSocket::State::kTalking || HasGreeted(**found))) accept_from_ = {};
     if (state == HandshakeSocket::State::kTalking) {
       if (HasGreeted(**found)) EndOthersOf(**found);
       continue;

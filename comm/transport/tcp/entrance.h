@@ -39,6 +39,9 @@ class Entrance {
   size_t waiting() const { return sockets_.size(); }
 
  private:
+  using Sockets = std::list<std::unique_ptr<HandshakeSocket>>;
+
+  Sockets::iterator OldestStranger();
   bool AcceptSome();
   bool MakeRoom();
   void EndLate();
@@ -51,10 +54,10 @@ class Entrance {
   runtime::FileDescriptor listener_;
   std::vector<std::string> addresses_;
   bool may_accept_ = false;
-  std::chrono::steady_clock::time_point accept_from_;  // not before: descriptors had run out
+  std::chrono::steady_clock::time_point accept_from_;  // not before: descriptors or places had run out
   std::chrono::steady_clock::time_point look_for_late_at_;
-  std::list<std::unique_ptr<HandshakeSocket>> sockets_;  // oldest first
-  std::vector<uint64_t> ready_;                          // tokens of those that have had an event
+  Sockets sockets_;              // oldest first
+  std::vector<uint64_t> ready_;  // tokens of those that have had an event
 };
 
 }  // namespace cohort::comm::tcp
