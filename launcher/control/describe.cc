@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "cohort/launcher/base/exit_status.h"
+#include "cohort/launcher/control/parts/python_exception.h"
 #include "cohort/runtime/segment/call_compare.h"
 
 namespace cohort::launcher {
@@ -15,23 +16,6 @@ namespace {
 
 // "all_reduce" of "all_reduce(sum, float32, 1024)".
 std::string ShortCall(const std::string& call) { return call.substr(0, call.find('(')); }
-
-// The exception that ended a Python program, from the last lines that it printed; empty where there is none. In a
-// traceback it is the first line that is not indented. Python flushes other output after it.
-std::string PythonException(const v1::RankExit& exit) {
-  constexpr size_t kMaxBytes = 400;
-  int line = exit.last_lines_size() - 1;
-  while (line >= 0 && !std::string_view(exit.last_lines(line)).starts_with("  File \"")) --line;
-  if (line < 0) return "";
-  while (line < exit.last_lines_size() && std::string_view(exit.last_lines(line)).starts_with(" ")) ++line;
-  if (line == exit.last_lines_size()) return "";
-  const std::string text(exit.last_lines(line));
-  const size_t name_end = std::min(text.find(": "), text.size());
-  const bool named =
-      name_end > 0 && std::all_of(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(name_end),
-                                  [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.'; });
-  return named ? text.substr(0, kMaxBytes) : "";
-}
 
 std::string At(const std::string& site) { return site.empty() ? "" : " at " + site; }
 
@@ -98,8 +82,9 @@ std::string DescribeEnd(const v1::RankExit& exit) {
 
 std::string DescribeFailure(const v1::RankExit& exit) {
   const bool by_itself = exit.started() && !exit.lost() && !exit.killed_by_us() && exit.signal() == 0;
-  const std::string exception = by_itself ? PythonException(exit) : "";
-  return DescribeEnd(exit) + (exception.empty() ? "" : ": " + exception);
+  if (!by_itself) return DescribeEnd(exit);
+  const auto exception = FindPythonException({exit.last_lines().begin(), exit.last_lines().end()});
+  return DescribeEnd(exit) + (exception.has_value() ? ": " + exception->text + At(exception->place) : "");
 }
 
 int ExitCode(const v1::RankExit& exit) {

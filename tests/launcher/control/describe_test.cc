@@ -53,10 +53,10 @@ TEST(DescribeFailureTest, NamesPythonsException) {
   EXPECT_EQ(DescribeFailure(Failed({"Traceback (most recent call last):", "  File \"train.py\", line 3, in f",
                                     "    f()", "  [Previous line repeated 995 more times]",
                                     "RecursionError: maximum recursion depth exceeded"})),
-            "exited with code 1: RecursionError: maximum recursion depth exceeded");
+            "exited with code 1: RecursionError: maximum recursion depth exceeded at train.py:3");
   EXPECT_EQ(DescribeFailure(Failed({"  File \"train.py\", line 1", "    x = = 1", "        ^",
                                     "SyntaxError: invalid syntax", "flushed by the end", "flushed too"})),
-            "exited with code 1: SyntaxError: invalid syntax");
+            "exited with code 1: SyntaxError: invalid syntax at train.py:1");
   EXPECT_EQ(DescribeFailure(Failed({"  File \"<string>\", line 1, in <module>", "torch.cuda.OutOfMemoryError"})),
             "exited with code 1: torch.cuda.OutOfMemoryError");
 }
