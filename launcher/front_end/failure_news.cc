@@ -13,7 +13,8 @@
 namespace cohort::launcher {
 namespace {
 
-constexpr std::chrono::seconds kHeadlineAfter{1};  // a failure is named by then, even if its report is not there yet
+// A failure that is known is named by then, even if its report is not there yet. No line is held for longer.
+constexpr std::chrono::seconds kHeadlineAfter{1};
 
 DiagnosisOptions HowToTell() {
   rlimit cpu_time{};
@@ -37,6 +38,7 @@ bool FailureNews::MustHold(const v1::OutputLine& line) const {
 void FailureNews::OnOutput(const v1::OutputLine& line) {
   RankLine own{line.standard_error() ? STDERR_FILENO : STDOUT_FILENO, line.rank(), std::string(line.text())};
   if (MustHold(line)) {
+    if (held_.empty()) TellWithinASecond();
     held_.Keep(std::move(own));
   } else {
     Print(own);
@@ -53,19 +55,26 @@ void FailureNews::OnLost(const std::string& text) {
   if (job_.options.on_failure == OnFailure::kContinue) {
     callbacks_.say(text + "; the job goes on");
   } else if (!lost_ && !callbacks_.ending()) {
-    loop_->After(kHeadlineAfter, [this, text, epoch = failed_epochs_.size()] {
-      if (callbacks_.ending() || failed_epochs_.size() != epoch) return;
-      callbacks_.say(text);
-      told_ = text;
-      callbacks_.say("ending the other ranks");
-      held_.Release();
-    });
+    TellWithinASecond();
   }
   if (!lost_) lost_ = text;
 }
 
+void FailureNews::TellWithinASecond() {
+  loop_->After(kHeadlineAfter, [this, epoch = failed_epochs_.size()] {
+    if (callbacks_.ending() || failed_epochs_.size() != epoch) return;
+    if (lost_ && !std::exchange(loss_told_, true)) {
+      callbacks_.say(*lost_);
+      told_ = lost_;
+      callbacks_.say("ending the other ranks");
+    }
+    held_.Release();
+  });
+}
+
 void FailureNews::OnKnownLoss(const std::string& text) {
   lost_ = text;
+  loss_told_ = true;
   callbacks_.say(text);
   held_.Release();
 }
@@ -85,6 +94,7 @@ void FailureNews::TellEpoch(const v1::JobReport& report, const std::vector<v1::N
   held_.Rearm();
   screen_.Clear();
   lost_.reset();
+  loss_told_ = false;
   failed_epochs_.push_back({report, nodes});
   if (failed_epochs_.size() <= kWholeReports) return;
   FailedEpoch& old = failed_epochs_[failed_epochs_.size() - kWholeReports - 1];

@@ -26,7 +26,7 @@ class FailureNews {
   // All must outlive this.
   FailureNews(const Job& job, EventLoop* loop, OutputPrinter* printer, Callbacks callbacks);
 
-  // Prints a line of a rank, or holds it where it follows a failure whose cause is not told yet.
+  // Prints a line of a rank, or holds it where it follows a failure whose cause is not told yet: for a second at most.
   void OnOutput(const v1::OutputLine& line);
   // Prints what is held; until the next epoch nothing more is.
   void ReleaseOutput() { held_.Release(); }
@@ -51,6 +51,8 @@ class FailureNews {
  private:
   bool MustHold(const v1::OutputLine& line) const;
   void Print(const RankLine& line);
+  // Says which ranks were lost, if that is known, and prints what is held, when a second has passed.
+  void TellWithinASecond();
 
   const Job& job_;
   EventLoop* loop_;
@@ -60,6 +62,7 @@ class FailureNews {
   HeldOutput held_{[this](const RankLine& line) { Print(line); }};
   std::vector<FailedEpoch> failed_epochs_;
   std::optional<std::string> lost_;  // the epoch's first loss of ranks
+  bool loss_told_ = false;           // to the user
   std::optional<std::string> told_;  // what was said of it before its report was there
 };
 

@@ -24,6 +24,7 @@ class HeldOutput {
 
   // False once released: the line is the caller's to print.
   bool holding() const { return holding_; }
+  bool empty() const { return lines_.empty(); }
   // Keeps a line; more than 8 MiB are released.
   void Keep(RankLine line);
   // Prints what is kept and holds nothing more.
