@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/base/errno_status.h"
 #include "cohort/runtime/base/mutex.h"
 #include "cohort/runtime/base/status_macros.h"
@@ -408,7 +409,7 @@ void StoreBootstrap::Hear(GroupFailure failure) {
 // Each of the ranks in a deadlock tells all members of all groups in it: the first word counts.
 void StoreBootstrap::ReportWait(uint64_t group, uint64_t epoch, const RankSet& members) {
   if (!members.everyone) deadlocks_->NoteGroup(group, members.ranks);
-  for (const Deadlock& deadlock : deadlocks_->Look()) {
+  for (const Deadlock& deadlock : deadlocks_->Look(SteadyNow())) {
     if (std::find(deadlock.ranks.begin(), deadlock.ranks.end(), rank_) == deadlock.ranks.end()) continue;
     for (const Deadlock::BrokenGroup& broken : deadlock.groups) {
       GroupFailure failure;

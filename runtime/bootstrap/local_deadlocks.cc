@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <optional>
+#include <set>
 #include <utility>
 
-#include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/notice_board.h"
 #include "cohort/runtime/segment/wait_state.h"
@@ -45,37 +45,62 @@ std::vector<int> LocalDeadlocks::MembersOf(uint64_t group) const {
   return found == groups.end() ? std::vector<int>() : std::move(found->second);
 }
 
-// Whether the rank has been in the same wait for a while, and has looked at everything meanwhile.
-bool LocalDeadlocks::IsOld(int local_rank, uint64_t now_ns) {
-  const WaitNumber now = ReadWaitNumber(segment_->control(local_rank));
-  Seen& seen = seen_[static_cast<size_t>(local_rank)];
-  if (now.number == 0 || now.number != seen.number) {
-    seen = {now.number, now.looks, now_ns};
-    return false;
+void LocalDeadlocks::SeeAll(uint64_t now_ns) {
+  ++round_;
+  for (int local = 0; local < segment_->local_ranks(); ++local) {
+    const uint64_t number = ReadWaitNumber(segment_->control(local)).number;
+    Seen& seen = seen_[static_cast<size_t>(local)];
+    if (seen.number != number) seen = {.number = number, .round = round_, .since_ns = now_ns};
   }
-  return now_ns - seen.since_ns >= kUnmovedForNs && now.looks >= seen.looks + kLooks;
+  Round& round = rounds_.emplace_back();
+  round.number = round_;
+  for (int local = 0; local < segment_->local_ranks(); ++local) {
+    round.looks.push_back(ReadWaitNumber(segment_->control(local)).looks);
+  }
+  if (rounds_.size() > kRoundsKept) rounds_.pop_front();
 }
 
-std::vector<Deadlock> LocalDeadlocks::Look() {
-  const uint64_t now_ns = SteadyNow();
-  std::vector<int> old;
-  for (int local = 0; local < segment_->local_ranks(); ++local) {
-    if (IsOld(local, now_ns)) old.push_back(local);
-  }
+std::optional<RankWait> LocalDeadlocks::OldWait(int local_rank, uint64_t now_ns) const {
+  const Seen& seen = seen_[static_cast<size_t>(local_rank)];
+  if (seen.number == 0 || now_ns - seen.since_ns < kUnmovedForNs) return std::nullopt;
+  const BlackBoxReader box = segment_->black_box_of(local_rank);
+  const std::optional<Wait> wait = ReadWait(segment_->control(local_rank), box);
+  if (!wait.has_value() || !wait->bound || wait->number != seen.number) return std::nullopt;
+  RankWait rank;
+  rank.rank = first_rank_ + local_rank;
+  rank.waits = rank.bound = true;
+  for (const CallRecord& record : wait->awaited) rank.calls.push_back(MakeAwaitedCall(record));
+  rank.progress = ReadCallProgress(box);
+  // The box was read during this wait only if the wait still goes on.
+  if (ReadWaitNumber(segment_->control(local_rank)).number != seen.number) return std::nullopt;
+  return rank;
+}
+
+bool LocalDeadlocks::HasLookedSince(int rank, const std::vector<int>& ranks) const {
+  uint64_t all_wait = 0;  // the round in which the last of them was first seen in its wait
+  for (const int other : ranks) all_wait = std::max(all_wait, seen_[static_cast<size_t>(other - first_rank_)].round);
+  const auto local = static_cast<size_t>(rank - first_rank_);
+  const auto then =
+      std::find_if(rounds_.begin(), rounds_.end(), [all_wait](const Round& round) { return round.number >= all_wait; });
+  return rounds_.back().looks[local] >= then->looks[local] + kLooks;
+}
+
+std::vector<Deadlock> LocalDeadlocks::Look(uint64_t now_ns) {
+  SeeAll(now_ns);
   std::vector<RankWait> waits;
-  for (const int local : old) {
-    const BlackBoxReader box = segment_->black_box_of(local);
-    std::optional<Wait> wait = ReadWait(segment_->control(local), box);
-    if (!wait.has_value() || !wait->bound || wait->number != seen_[static_cast<size_t>(local)].number) continue;
-    RankWait rank;
-    rank.rank = first_rank_ + local;
-    rank.waits = rank.bound = true;
-    for (const CallRecord& record : wait->awaited) rank.calls.push_back(MakeAwaitedCall(record));
-    rank.progress = ReadCallProgress(box);
-    // The box was read during this wait only if the wait still goes on.
-    if (ReadWaitNumber(segment_->control(local)).number == wait->number) waits.push_back(std::move(rank));
+  for (int local = 0; local < segment_->local_ranks(); ++local) {
+    if (std::optional<RankWait> wait = OldWait(local, now_ns)) waits.push_back(*std::move(wait));
   }
-  return waits.empty() ? std::vector<Deadlock>() : FindDeadlocks(waits, Groups());
+  if (waits.empty()) return {};
+  const GroupMembers groups = Groups();
+  std::set<int> looked;
+  for (const Deadlock& suspected : FindDeadlocks(waits, groups)) {
+    for (const int rank : suspected.ranks) {
+      if (HasLookedSince(rank, suspected.ranks)) looked.insert(rank);
+    }
+  }
+  std::erase_if(waits, [&looked](const RankWait& wait) { return !looked.contains(wait.rank); });
+  return waits.empty() ? std::vector<Deadlock>() : FindDeadlocks(waits, groups);
 }
 
 }  // namespace cohort::runtime
