@@ -112,6 +112,9 @@ class Link {
   // Abandons what is under way: the transport never again touches the operations that were tried on this link, nor
   // their memory. (Links are destroyed early when their group fails, so that users may free their buffers.)
   virtual ~Link() = default;
+  // To another node, messages may be done before the peer has asked for them, but not with more than
+  // runtime::kMostBufferedBytes on one link (runtime/segment/wait_graph.h): a sender that waits with more is certain to
+  // wait for its receiver. Every transport asserts that of its limits.
   // Messages of one direction are sent, and received, in the order in which their first Try call was made; a later
   // message may be tried while an earlier one is unfinished (it is then kBlocked until its turn).
   virtual Progress TrySend(SendOperation& operation) = 0;

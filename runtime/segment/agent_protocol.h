@@ -7,7 +7,7 @@
 namespace cohort::runtime {
 
 // The version of the conversation: hello and welcome carry it.
-inline constexpr uint32_t kAgentProtocol = 1;
+inline constexpr uint32_t kAgentProtocol = 2;
 // The longest message, in bytes.
 inline constexpr size_t kMaxAgentPacket = 64 * 1024;
 

@@ -43,8 +43,7 @@ struct alignas(128) RankControl {
   alignas(64) std::atomic<uint64_t> wait_number;  // odd while it waits; every wait and every movement has a new number
   std::atomic<uint64_t> first_awaited;            // tickets of the black box: the wait is for all of these calls
   std::atomic<uint64_t> last_awaited;
-  std::atomic<uint64_t>
-      wait_bound;  // 1: nothing but the calls' end ends this wait, and the rank calls nothing meanwhile
+  std::atomic<uint64_t> wait_bound;  // 1: only the calls' end ends this wait, and the rank calls nothing meanwhile
   std::atomic<uint64_t> wait_looks;  // times that the rank has looked at everything since it began to wait
 };
 

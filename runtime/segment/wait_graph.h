@@ -16,7 +16,7 @@
 namespace cohort::runtime {
 
 // The number of bytes that a message to another node may have to be taken off the sender's hands although nobody
-// receives it: at least what any transport between nodes lets be outstanding.
+// receives it: at least what any transport between nodes lets be outstanding (comm/transport/transport.h).
 inline constexpr uint64_t kMostBufferedBytes = (4u << 20) + (64u << 10);
 
 // A call that a rank waits for.

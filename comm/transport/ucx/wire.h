@@ -2,6 +2,7 @@
 // (session.h); a CallRecord may follow, then the data. Both ends are little-endian machines of this version.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,10 +11,11 @@
 #include "absl/status/status.h"
 #include "cohort/comm/transport/ucx/session.h"
 #include "cohort/runtime/segment/call_record.h"
+#include "cohort/runtime/segment/wait_graph.h"
 
 namespace cohort::comm::ucx {
 
-inline constexpr uint32_t kMagic = 0x32786f43;  // "Cox2"
+inline constexpr uint32_t kMagic = 0x33786f43;  // "Cox3"
 inline constexpr uint32_t kHasRecord = 1u << 0;
 // No data: reports only `consumed`.
 inline constexpr uint32_t kCreditOnly = 1u << 1;
@@ -43,6 +45,7 @@ struct WireLimits {
 inline constexpr WireLimits kStreamLimits = {256 << 10, 256 << 10, (4 << 20) + (64 << 10)};
 // Networks that move memory themselves.
 inline constexpr WireLimits kRdmaLimits = {16 << 10, 512 << 10, 256 << 10};
+static_assert(std::max(kStreamLimits.window, kRdmaLimits.window) <= runtime::kMostBufferedBytes);
 // The limits in a word without spaces, for comparison and for people.
 std::string ConfigurationOf(const WireLimits& limits);
 
@@ -62,6 +65,8 @@ struct MessageHeader {
   uint64_t tag = 0;            // TagOf
 };
 static_assert(sizeof(MessageHeader) == 80 && std::is_trivially_copyable_v<MessageHeader>);
+// If this fails, the format has changed: kMagic changes with it.
+static_assert(kMagic == 0x33786f43 && sizeof(MessageHeader) == 80 && sizeof(runtime::CallRecord) == 200);
 
 // Proves that the holder of `key` has made this header: whoever only reads the network can't make another, and one that
 // is repeated has a sequence number that was there before. The data is not covered.

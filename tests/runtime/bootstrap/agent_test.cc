@@ -96,7 +96,7 @@ TEST(AgentTest, ASilentAgentIsADeadline) {
 TEST(AgentTest, BadWelcomesAreRefused) {
   using Change = std::function<void(v1::Welcome*)>;
   const std::vector<Change> changes = {
-      [](v1::Welcome* w) { w->set_protocol(2); },
+      [](v1::Welcome* w) { w->set_protocol(kAgentProtocol + 1); },
       [](v1::Welcome* w) { w->set_rank(2); },
       [](v1::Welcome* w) { w->set_rank(0); },
       [](v1::Welcome* w) { w->set_world_size(0); },

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cohort/runtime/base/file_descriptor.h"
+#include "cohort/runtime/segment/agent_protocol.h"
 #include "cohort/runtime/segment/segment.h"
 #include "cohort/v1/agent.pb.h"
 
@@ -87,7 +88,7 @@ class FakeAgent {
     v1::AgentMessage message;
     v1::Welcome* welcome = message.mutable_welcome();
     const auto ranks = static_cast<uint32_t>(segment_->local_ranks());
-    welcome->set_protocol(1);
+    welcome->set_protocol(kAgentProtocol);
     welcome->set_job_id("job");
     welcome->set_epoch(3);
     welcome->set_rank(static_cast<uint32_t>(local_rank));
