@@ -154,6 +154,8 @@ absl::StatusOr<Environment> Environment::Read() {
   if (local_rank.has_value()) environment.local_rank = static_cast<int>(*local_rank);
   COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> timeout, Number("COHORT_INIT_TIMEOUT_MS", 1, 86'400'000));
   if (timeout.has_value()) environment.init_timeout = std::chrono::milliseconds(*timeout);
+  COHORT_ASSIGN_OR_RETURN(const std::optional<int64_t> detect, Number("COHORT_DETECT_DEADLOCKS", 0, 1));
+  if (detect.has_value()) environment.detect_deadlocks = *detect == 1;
   COHORT_ASSIGN_OR_RETURN(environment.ucx_library, Library("COHORT_UCX_LIBRARY"));
   COHORT_ASSIGN_OR_RETURN(environment.nccl_library, Library("COHORT_NCCL_LIBRARY"));
   COHORT_ASSIGN_OR_RETURN(environment.cuda_library, Library("COHORT_CUDA_LIBRARY"));

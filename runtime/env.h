@@ -25,6 +25,8 @@ struct Environment {
   bool allow_single = false;
   // COHORT_INIT_TIMEOUT_MS: how many milliseconds Runtime::Init may take, 1 to 86400000. It overrides RuntimeOptions.
   std::optional<std::chrono::milliseconds> init_timeout;
+  // COHORT_DETECT_DEADLOCKS: overrides RuntimeOptions::detect_deadlocks.
+  std::optional<bool> detect_deadlocks;
   // COHORT_UCX_LIBRARY, COHORT_NCCL_LIBRARY, COHORT_CUDA_LIBRARY: path or soname of the library to open. Empty: the
   // usual one (libucp.so.0, libnccl.so.2, libcudart.so).
   std::string ucx_library;

@@ -125,8 +125,7 @@ struct Runtime::Rep final : BootstrapListener, ProgressSource {
   std::unique_ptr<Bootstrap> bootstrap;
   std::unique_ptr<Engine> engine;
   bool finalized = false;
-  bool stays = false;  // and the other option: for the next epoch
-  bool progress_thread = false;
+  Ways ways;
   const uint64_t forks = Forks().load(std::memory_order_relaxed);
 
   // With engine ownership.
@@ -154,21 +153,21 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Init(RuntimeOptions options) {
     COHORT_ASSIGN_OR_RETURN(options.bootstrap, BootstrapFor(environment));
   }
   if (options.stays) options.bootstrap->MayStay();
-  COHORT_ASSIGN_OR_RETURN(std::unique_ptr<Runtime> runtime,
-                          Join(std::move(options.bootstrap), timeout, options.progress_thread));
-  runtime->rep_->stays = options.stays;
-  return runtime;
+  return Join(std::move(options.bootstrap), timeout,
+              {.stays = options.stays,
+               .progress_thread = options.progress_thread,
+               .detect_deadlocks = environment.detect_deadlocks.value_or(options.detect_deadlocks)});
 }
 
 absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Join(std::unique_ptr<Bootstrap> bootstrap,
-                                                       std::chrono::nanoseconds timeout, bool progress_thread) {
+                                                       std::chrono::nanoseconds timeout, const Ways& ways) {
   COHORT_ASSIGN_OR_RETURN(Bootstrap::Joined joined, bootstrap->Join(Deadline::After(timeout)));
   std::unique_ptr<Runtime> runtime(new Runtime);
   Rep& rep = *runtime->rep_;
   rep.identity = std::move(joined.identity);
   rep.segment = std::move(joined.segment);
   rep.bootstrap = std::move(bootstrap);
-  rep.progress_thread = progress_thread;
+  rep.ways = ways;
   {
     MutexLock lock(rep.mutex);
     rep.lost.resize(static_cast<size_t>(rep.identity.world_size));
@@ -180,7 +179,8 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::Join(std::unique_ptr<Bootstrap
     EngineLock lock(*rep.engine);
     rep.engine->Add(&rep);
   }
-  if (progress_thread) rep.engine->StartProgressThread();
+  rep.engine->set_detects_deadlocks(ways.detect_deadlocks);
+  if (ways.progress_thread) rep.engine->StartProgressThread();
   return runtime;
 }
 
@@ -197,22 +197,21 @@ absl::StatusOr<std::unique_ptr<Runtime>> Runtime::NextEpoch(std::unique_ptr<Runt
   }
   if (rep.finalized) return absl::FailedPreconditionError("NextEpoch after Finalize");
   // From here on a refusal ends `ended` in order, so that nobody waits for this rank.
-  if (!rep.stays) {
+  if (!rep.ways.stays) {
     return absl::FailedPreconditionError(
         "this process joined without RuntimeOptions::stays, so it is told to end after a failure");
   }
   if (!rep.bootstrap->HasEpochs()) {
     return absl::UnimplementedError("only jobs of dlaunch have further epochs; this process did not join one");
   }
-  const bool progress_thread = rep.progress_thread;
+  const Ways ways = rep.ways;
   ended->Leave(/*goodbye=*/false);
   ended->attachment_.reset();  // which still uses the store
   const std::unique_ptr<Bootstrap> bootstrap = std::move(rep.bootstrap);
   ended.reset();
   COHORT_RETURN_IF_ERROR(bootstrap->AwaitNextEpoch(deadline));
   while (true) {
-    absl::StatusOr<std::unique_ptr<Runtime>> next = Join(bootstrap->NewOfThisKind(), deadline.left(), progress_thread);
-    if (next.ok()) (*next)->rep_->stays = true;
+    absl::StatusOr<std::unique_ptr<Runtime>> next = Join(bootstrap->NewOfThisKind(), deadline.left(), ways);
     // The agent closes a connection and its address before it listens again.
     if (!absl::IsUnavailable(next.status()) || deadline.passed()) return next;
     std::this_thread::sleep_for(kAgentReturns);

@@ -25,6 +25,10 @@ struct RuntimeOptions {
   std::chrono::nanoseconds init_timeout = std::chrono::seconds(60);
   // Drive operations in a thread of their own while the program computes (overlap).
   bool progress_thread = false;
+  // Ranks that wait for each other get an error (kFailedPrecondition) before CallOptions::timeout. Set it to false on a
+  // rank where a thread that has made no call yet may sleep for longer than 30 s before its first call, for which other
+  // ranks wait meanwhile: this rank is then never taken to be in a deadlock. COHORT_DETECT_DEADLOCKS overrides it.
+  bool detect_deadlocks = true;
   // How to join. When null, the environment decides: with COHORT_AGENT through the agent, otherwise as a world of one.
   // Init refuses a world of one with kFailedPrecondition if another launcher's variables say that there are several
   // (README.md).
@@ -162,8 +166,14 @@ class Runtime {
 
  private:
   Runtime();
+  // The options of an epoch's runtime that the next one's has too.
+  struct Ways {
+    bool stays = false;
+    bool progress_thread = false;
+    bool detect_deadlocks = true;
+  };
   static absl::StatusOr<std::unique_ptr<Runtime>> Join(std::unique_ptr<Bootstrap> bootstrap,
-                                                       std::chrono::nanoseconds timeout, bool progress_thread);
+                                                       std::chrono::nanoseconds timeout, const Ways& ways);
   void Leave(bool goodbye);
   struct Rep;
   std::unique_ptr<Rep> rep_;

@@ -100,6 +100,7 @@ struct Engine::Rep {
 
   Segment* const segment;
   WaitingThreads waiting_threads;
+  bool detects_deadlocks = true;
   Sleeper sleeper;
   const WaitPolicy policy;
   CpuSpread spread;     // owner only
@@ -115,6 +116,7 @@ struct Engine::Rep {
 
 Engine::Engine(Segment* segment, int local_ranks) : rep_(std::make_unique<Rep>(segment, local_ranks)) {}
 Engine::~Engine() { StopProgressThread(); }
+void Engine::set_detects_deadlocks(bool detects) { rep_->detects_deadlocks = detects; }
 
 // --- ownership ------------------------------------------------------------------------------------------------------
 
@@ -297,7 +299,7 @@ bool Engine::Rep::Drive(Waiter& waiter, Deadline deadline, bool nested, bool* lo
       sched_yield();
       continue;
     }
-    shown.Sleeps(waiter.calls, deadline, nested || waiting_threads.several());
+    shown.Sleeps(waiter.calls, deadline, nested || waiting_threads.several() || !detects_deadlocks);
     const bool slept = Park(&waiter, Earlier(deadline, Deadline(now + policy.park_slice)), nested);
     if (!slept) shown.Moved();
     if (slept && !nested) {

@@ -87,6 +87,10 @@ class Engine {
                             calls);
   }
 
+  // Whether ranks that wait for each other may be told from this engine's waits; true at first. Otherwise no wait is
+  // shown as one that only other ranks can end. Before the first wait.
+  void set_detects_deadlocks(bool detects);
+
   // Starts the progress thread, once. It drives the engine whenever a source is active and no thread waits. Otherwise
   // it sleeps.
   void StartProgressThread();

@@ -5,6 +5,7 @@
 
 #include "cohort/runtime/base/clock.h"
 #include "cohort/runtime/engine/engine.h"
+#include "cohort/runtime/engine/other_threads.h"
 #include "cohort/runtime/engine/work.h"
 #include "cohort/runtime/segment/black_box.h"
 #include "cohort/runtime/segment/wait_state.h"
@@ -15,6 +16,9 @@ namespace {
 constexpr int64_t kMeasureNs = 80'000'000;  // a sleep and a half
 // A thread that waits and sleeps uses about 0.1 % of a CPU.
 constexpr int64_t kQuietShare = 25;
+// A thread that neither Cohort nor UCX has started may sleep, for example until a file has been read, and then make its
+// first call. After this time it is taken to make none.
+constexpr int64_t kQuietBesideOthersNs = 30'000'000'000;
 
 }  // namespace
 
@@ -25,14 +29,18 @@ void WaitingThreads::NoteOther(const void* thread) {
   }
 }
 
-// A thread that has made no call so far may be about to make one that others wait for. If it computes, that shows.
+// A thread that has made no call so far may be about to make one that others wait for. If it computes, that shows. If
+// it sleeps, only time tells.
 bool ShownWait::Quiet() {
   timespec used;
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
   const int64_t cpu_ns = int64_t{used.tv_sec} * 1'000'000'000 + used.tv_nsec;
   const auto now_ns = static_cast<int64_t>(SteadyNow());
   if (measured_ns_ != 0 && now_ns - measured_ns_ < kMeasureNs) return quiet_;
-  quiet_ = measured_ns_ != 0 && cpu_ns - cpu_ns_ < (now_ns - measured_ns_) / kQuietShare;
+  const bool quiet = measured_ns_ != 0 && cpu_ns - cpu_ns_ < (now_ns - measured_ns_) / kQuietShare;
+  if (!quiet) quiet_since_ns_ = 0;
+  if (quiet && quiet_since_ns_ == 0) quiet_since_ns_ = measured_ns_;
+  quiet_ = quiet && (now_ns - quiet_since_ns_ >= kQuietBesideOthersNs || !HasOtherThreads());
   measured_ns_ = now_ns;
   cpu_ns_ = cpu_ns;
   return quiet_;
@@ -42,13 +50,12 @@ void ShownWait::Sleeps(const AwaitedCalls& calls, Deadline deadline, bool may_go
   if (calls.first == 0 || segment_->local_rank() < 0) return;
   const bool bound = Quiet() && !may_go_on && deadline.infinite() && ListenersThatMayCall() == 0 &&
                      segment_->black_box().CalledOnlyBy(pthread_self());
-  ShowWait(segment_->control(segment_->local_rank()), calls.first, calls.last, bound);
-  shown_ = true;
+  shown_ = ShowWait(segment_->control(segment_->local_rank()), calls.first, calls.last, bound);
 }
 
 void ShownWait::Hide() {
-  HideWait(segment_->control(segment_->local_rank()));
-  shown_ = false;
+  HideWait(segment_->control(segment_->local_rank()), shown_);
+  shown_ = 0;
   measured_ns_ = 0;
 }
 

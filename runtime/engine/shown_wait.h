@@ -27,7 +27,7 @@ class WaitingThreads {
   std::atomic<bool> several_{false};
 };
 
-// One drive of one thread, by the engine's owner. Costs nothing before Sleeps is called.
+// One drive of one thread. Costs nothing before Sleeps is called.
 class ShownWait {
  public:
   explicit ShownWait(Segment* segment) : segment_(segment) {}
@@ -36,11 +36,11 @@ class ShownWait {
   ShownWait& operator=(const ShownWait&) = delete;
 
   // Everything was looked at in vain, and the thread is about to sleep until `deadline` for the end of `calls`.
-  // `may_go_on`: something else in this process, not known here, may make calls meanwhile.
+  // `may_go_on`: something else in this process may make calls meanwhile. For the engine's owner.
   void Sleeps(const AwaitedCalls& calls, Deadline deadline, bool may_go_on);
-  // Something has moved.
+  // Something has moved. The ownership may have gone to another thread meanwhile.
   void Moved() {
-    if (shown_) [[unlikely]]
+    if (shown_ != 0) [[unlikely]]
       Hide();
   }
 
@@ -49,10 +49,11 @@ class ShownWait {
   bool Quiet();
 
   Segment* const segment_;
-  bool shown_ = false;
-  bool quiet_ = false;       // this process used next to no CPU when that was last measured
-  int64_t measured_ns_ = 0;  // then, by the steady clock; 0: not yet
-  int64_t cpu_ns_ = 0;       // used by then
+  uint64_t shown_ = 0;          // the number of the wait that is shown; 0: none
+  bool quiet_ = false;          // nothing else in this process seems to be about to make a call
+  int64_t quiet_since_ns_ = 0;  // this process has used next to no CPU since then; 0: it used some
+  int64_t measured_ns_ = 0;     // when that was last measured, by the steady clock; 0: not yet
+  int64_t cpu_ns_ = 0;          // used by then
 };
 
 }  // namespace cohort::runtime

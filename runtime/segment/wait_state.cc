@@ -14,14 +14,14 @@ constexpr uint64_t kMostAwaited = 64;
 
 }  // namespace
 
-void ShowWait(RankControl& control, uint64_t first_awaited, uint64_t last_awaited, bool bound) {
+uint64_t ShowWait(RankControl& control, uint64_t first_awaited, uint64_t last_awaited, bool bound) {
   const uint64_t number = control.wait_number.load(std::memory_order_relaxed);
   const bool same = number % 2 == 1 && control.first_awaited.load(std::memory_order_relaxed) == first_awaited &&
                     control.last_awaited.load(std::memory_order_relaxed) == last_awaited &&
                     (control.wait_bound.load(std::memory_order_relaxed) != 0) == bound;
   if (same) {
     control.wait_looks.fetch_add(1, std::memory_order_release);
-    return;
+    return number;
   }
   control.wait_number.store((number + 1) & ~uint64_t{1}, std::memory_order_relaxed);
   std::atomic_thread_fence(std::memory_order_release);
@@ -29,12 +29,14 @@ void ShowWait(RankControl& control, uint64_t first_awaited, uint64_t last_awaite
   control.last_awaited.store(last_awaited, std::memory_order_relaxed);
   control.wait_bound.store(bound ? 1 : 0, std::memory_order_relaxed);
   control.wait_looks.store(1, std::memory_order_relaxed);
-  control.wait_number.store(((number + 1) & ~uint64_t{1}) + 1, std::memory_order_release);
+  const uint64_t shown = ((number + 1) & ~uint64_t{1}) + 1;
+  control.wait_number.store(shown, std::memory_order_release);
+  return shown;
 }
 
-void HideWait(RankControl& control) {
-  const uint64_t number = control.wait_number.load(std::memory_order_relaxed);
-  if (number % 2 == 1) control.wait_number.store(number + 1, std::memory_order_release);
+void HideWait(RankControl& control, uint64_t number) {
+  if (number % 2 == 0) return;
+  control.wait_number.compare_exchange_strong(number, number + 1, std::memory_order_release, std::memory_order_relaxed);
 }
 
 WaitNumber ReadWaitNumber(const RankControl& control) {

@@ -16,13 +16,14 @@
 
 namespace cohort::runtime {
 
-// --- the rank's side, for the engine's owner ---
+// --- the rank's side; ShowWait for the engine's owner ---
 
 // Shows a wait for the calls with these tickets, or that the shown one goes on after one more look at everything.
-// `bound`: nothing but the end of all these calls ends the wait, and the rank calls nothing meanwhile.
-void ShowWait(RankControl& control, uint64_t first_awaited, uint64_t last_awaited, bool bound);
-// The wait is over, or something has moved.
-void HideWait(RankControl& control);
+// Returns the wait's number. `bound`: nothing but the end of all these calls ends the wait, and the rank calls nothing
+// meanwhile.
+uint64_t ShowWait(RankControl& control, uint64_t first_awaited, uint64_t last_awaited, bool bound);
+// The wait with this number is over, or something has moved. Any thread: if another wait is shown by now, it stays.
+void HideWait(RankControl& control, uint64_t number);
 
 // --- anyone's side ---
 

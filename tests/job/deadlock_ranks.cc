@@ -60,6 +60,22 @@ void BeSlow() {
 
 absl::Status Both(absl::Status first, const absl::Status& second) { return first.ok() ? second : first; }
 
+// The upper half waits for a thread of the lower half's that has not called anything yet.
+absl::Status WaitForAThread(Rank& r, const std::function<void()>& before_its_first_call) {
+  if (r.rank >= r.size / 2) {
+    const absl::Status got = r.Recv(r.other, r.partner()).Wait();
+    return got.ok() ? r.Send(r.world, r.partner()).Wait() : got;
+  }
+  absl::Status sent;
+  std::thread thread([&] {
+    before_its_first_call();
+    sent = r.Send(r.other, r.partner()).Wait();
+  });
+  const absl::Status got = r.Recv(r.world, r.partner()).Wait();
+  thread.join();
+  return Both(got, sent);
+}
+
 void AddDeadlocks(std::map<std::string, Scenario>* scenarios) {
   (*scenarios)["receive_first"] = {[](Rank& r) {
                                      const absl::Status got = r.Recv(r.world, r.partner()).Wait();
@@ -124,21 +140,10 @@ void AddOthers(std::map<std::string, Scenario>* scenarios) {
     const absl::Status sent = r.Send(r.world, r.partner()).Wait();
     return Both(sent, waited.Wait());
   }};
-  // The upper half waits for a thread of the lower half's that has not called anything yet.
-  (*scenarios)["thread"] = {[](Rank& r) {
-    if (r.rank >= r.size / 2) {
-      const absl::Status got = r.Recv(r.other, r.partner()).Wait();
-      return got.ok() ? r.Send(r.world, r.partner()).Wait() : got;
-    }
-    absl::Status sent;
-    std::thread thread([&] {
-      BeSlow();
-      sent = r.Send(r.other, r.partner()).Wait();
-    });
-    const absl::Status got = r.Recv(r.world, r.partner()).Wait();
-    thread.join();
-    return Both(got, sent);
-  }};
+  (*scenarios)["thread"] = {[](Rank& r) { return WaitForAThread(r, BeSlow); }};
+  // For example until it has read a file.
+  (*scenarios)["sleeping_thread"] = {
+      [](Rank& r) { return WaitForAThread(r, [] { std::this_thread::sleep_for(2 * kSlow); }); }};
   // The upper half waits for a message that the lower half sends when it hears from a third rank.
   (*scenarios)["callback"] = {[](Rank& r) {
     if (r.rank == 1) {

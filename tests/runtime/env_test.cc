@@ -15,6 +15,7 @@ namespace {
 constexpr const char* kVariables[] = {"COHORT_AGENT",
                                       "COHORT_LOCAL_RANK",
                                       "COHORT_INIT_TIMEOUT_MS",
+                                      "COHORT_DETECT_DEADLOCKS",
                                       "COHORT_UCX_LIBRARY",
                                       "COHORT_TRANSPORTS",
                                       "COHORT_NCCL_LIBRARY",
@@ -68,6 +69,7 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   setenv("COHORT_NCCL_LIBRARY", "libfake.so", 1);
   setenv("COHORT_CUDA_LIBRARY", "", 1);
   setenv("COHORT_TRANSPORTS", "ucx,tcp", 1);
+  setenv("COHORT_DETECT_DEADLOCKS", "0", 1);
   const auto environment = Environment::Read();
   ASSERT_TRUE(environment.ok()) << environment.status();
   EXPECT_EQ(environment->agent, "@cohort-1");
@@ -78,6 +80,8 @@ TEST_F(EnvironmentTest, ReadsEverything) {
   EXPECT_TRUE(environment->cuda_library.empty());
   EXPECT_EQ(environment->transports, "ucx,tcp");
   for (const char* wrong : {"TCP", "tcp ucx", "tcp;ucx"}) ExpectRefused("COHORT_TRANSPORTS", wrong);
+  EXPECT_EQ(environment->detect_deadlocks, false);
+  ExpectRefused("COHORT_DETECT_DEADLOCKS", "no");
 }
 
 TEST_F(EnvironmentTest, TheDataAddressIsOne) {

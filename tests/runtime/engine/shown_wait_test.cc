@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "cohort/runtime/base/futex.h"
 #include "cohort/runtime/engine/engine.h"
 #include "cohort/runtime/engine/work.h"
 #include "cohort/runtime/segment/black_box.h"
@@ -109,6 +110,49 @@ TEST_F(ShownWaitTest, OfAProcessThatComputesIsNot) {
     other.join();
   });
   EXPECT_FALSE(Await([](const Wait& shown) { return shown.looks >= kLooks; }).bound);
+}
+
+// It may make its first call when it has read what it waits for.
+TEST_F(ShownWaitTest, BesideAThreadThatSleepsIsNotSoon) {
+  Start([](Rank& rank) {
+    std::thread other([&rank] {
+      while (!rank.Told())
+        FutexWait(rank.segment.control(1).events, 0, FutexScope::kShared, Deadline::After(seconds(1) / 5));
+    });
+    rank.Wait();
+    other.join();
+  });
+  EXPECT_FALSE(Await([](const Wait& shown) { return shown.looks >= 2 * kLooks; }).bound);
+}
+
+TEST_F(ShownWaitTest, BesideThreadsOfCohortIsBound) {
+  Start([](Rank& rank) {
+    rank.engine.StartProgressThread();
+    rank.Wait();
+    rank.engine.StopProgressThread();
+  });
+  EXPECT_TRUE(Await([](const Wait& shown) { return shown.bound; }).bound);
+}
+
+TEST_F(ShownWaitTest, OfAnEngineThatDetectsNoDeadlocksIsNot) {
+  Start([](Rank& rank) {
+    rank.engine.set_detects_deadlocks(false);
+    rank.Wait();
+  });
+  EXPECT_FALSE(Await([](const Wait& shown) { return shown.looks >= kLooks; }).bound);
+}
+
+// The thread that drove before ends its wait when it finds that another one drives.
+TEST_F(ShownWaitTest, OfAnotherThreadStaysWhenAnEarlierOneEnds) {
+  auto segment = Segment::Attach(dup(agent_->fd()), 0);
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  std::optional<ShownWait> earlier(segment->get());
+  earlier->Sleeps({1, 1}, Deadline::Infinite(), false);
+  ShownWait later(segment->get());
+  later.Sleeps({2, 2}, Deadline::Infinite(), false);
+  const uint64_t number = Await([](const Wait&) { return true; }).number;
+  earlier.reset();
+  EXPECT_EQ(ReadWaitNumber(agent_->control(0)).number, number);
 }
 
 TEST_F(ShownWaitTest, OfAProcessWithSeveralCallersIsNot) {

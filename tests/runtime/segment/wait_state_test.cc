@@ -45,14 +45,15 @@ TEST_F(WaitState, ShowsTheCallsThatAreNotDone) {
   const uint64_t first = Start(CollectiveKind::kRecv, 5, 1, 0);
   const uint64_t last = Start(CollectiveKind::kSend, 5, 1, 0);
   rank_->black_box().Finish(first, CallState::kDone);
-  ShowWait(control(), first, last, true);
+  const uint64_t number = ShowWait(control(), first, last, true);
   const std::optional<Wait> wait = Read();
   ASSERT_TRUE(wait.has_value());
   EXPECT_TRUE(wait->bound);
   EXPECT_EQ(wait->looks, 1u);
   ASSERT_EQ(wait->awaited.size(), 1u);
   EXPECT_EQ(wait->awaited[0].signature.kind, static_cast<uint16_t>(CollectiveKind::kSend));
-  HideWait(control());
+  EXPECT_EQ(wait->number, number);
+  HideWait(control(), number);
   EXPECT_FALSE(Read().has_value());
   EXPECT_EQ(ReadWaitNumber(agent_->control(1)).number, 0u);
 }
@@ -67,9 +68,21 @@ TEST_F(WaitState, TheNumberStaysWhileTheSameWaitGoesOn) {
   ShowWait(control(), 1, 1, false);  // it may go on now
   const WaitNumber other = ReadWaitNumber(agent_->control(1));
   EXPECT_NE(other.number, first.number);
-  HideWait(control());
+  HideWait(control(), other.number);
   ShowWait(control(), 1, 1, false);
   EXPECT_NE(ReadWaitNumber(agent_->control(1)).number, other.number);
+}
+
+// A thread may hide its wait after another thread has become the engine's owner.
+TEST_F(WaitState, OnlyTheWaitThatIsNamedIsHidden) {
+  const uint64_t first = ShowWait(control(), 1, 1, true);
+  const uint64_t second = ShowWait(control(), 2, 2, true);
+  HideWait(control(), first);
+  EXPECT_EQ(ReadWaitNumber(agent_->control(1)).number, second);
+  HideWait(control(), second);
+  EXPECT_EQ(ReadWaitNumber(agent_->control(1)).number, 0u);
+  HideWait(control(), second);
+  EXPECT_GT(ShowWait(control(), 2, 2, true), second);
 }
 
 TEST_F(WaitState, ProgressIsTheLatestOfEachGroupAndDirection) {

@@ -247,6 +247,11 @@ void World::Begin(int rank, const Op& op) {
   if (op.waits) self.waits_for = self.calls.size();
 }
 
+void Hide(Rank* rank) {
+  runtime::RankControl& control = rank->segment->control(rank->local_rank);
+  runtime::HideWait(control, runtime::ReadWaitNumber(control).number);
+}
+
 // Calls of which nothing is lacking any more travel for a while. True when one is done now.
 bool World::Finish(Rank* rank, int index) {
   bool moved = false;
@@ -260,7 +265,7 @@ bool World::Finish(Rank* rank, int index) {
     moved = true;
     rank->segment->black_box().Finish(call.ticket, runtime::CallState::kDone);
   }
-  if (moved) runtime::HideWait(rank->segment->control(rank->local_rank));
+  if (moved) Hide(rank);
   return moved;
 }
 
@@ -277,7 +282,7 @@ bool World::StepOf(int index) {
       if (step_ % kStepsPerLook == rank.phase) runtime::ShowWait(control, call.ticket, call.ticket, rank.bound);
       return moved;
     }
-    runtime::HideWait(control);
+    Hide(&rank);
     rank.waits_for = 0;
     rank.busy_steps = Below(3) == 0 ? Below(150) : 0;
     return true;
@@ -363,7 +368,7 @@ void World::Hear(uint32_t node) {
 
 // The rank's call ends with the error of its group, and then its program.
 void World::Fail(Rank* rank) {
-  runtime::HideWait(rank->segment->control(rank->local_rank));
+  Hide(rank);
   rank->waits_for = 0;
   rank->failed = true;
 }
