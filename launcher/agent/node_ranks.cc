@@ -133,10 +133,9 @@ v1::NodeView NodeRanks::View() {
   std::vector<v1::RankView> ranks = supervisor_.View();
   for (size_t i = 0; i < ranks.size(); ++i) {
     *ranks[i].mutable_doing() = LatestCallOf(static_cast<int>(i));
-    *ranks[i].mutable_wait() = service_.waits().Describe(static_cast<int>(i));
     *view.add_ranks() = std::move(ranks[i]);
   }
-  *view.mutable_groups() = service_.waits().Groups();
+  service_.waits().Add(&view);
   return view;
 }
 

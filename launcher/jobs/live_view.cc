@@ -45,6 +45,20 @@ void LiveView::OnView(size_t agent, const v1::NodeView& view, TimePoint now) {
     return found != latest_.end() && found->second.view.look() == look_;
   });
   if (all && counted_ < look_) CountWaits(now);
+  if (counted_ == look_) DropWaits(&latest.view);  // it comes too late to be counted
+}
+
+void LiveView::DropWaits(v1::NodeView* view) {
+  view->clear_groups();
+  for (v1::RankView& rank : *view->mutable_ranks()) rank.clear_wait();
+}
+
+bool LiveView::KeepsWaits() const {
+  return std::any_of(latest_.begin(), latest_.end(), [](const auto& entry) {
+    const v1::NodeView& view = entry.second.view;
+    return !view.groups().empty() || std::any_of(view.ranks().begin(), view.ranks().end(),
+                                                 [](const v1::RankView& rank) { return rank.has_wait(); });
+  });
 }
 
 void LiveView::CountWaits(TimePoint now) {
@@ -56,6 +70,7 @@ void LiveView::CountWaits(TimePoint now) {
     views.push_back(answered ? &found->second.view : nullptr);
   }
   tally_.Count(views, world_size_, now);
+  for (auto& [agent, latest] : latest_) DropWaits(&latest.view);
 }
 
 void LiveView::AddRanks(const JobMembers& members, uint32_t first_rank, size_t max_bytes, TimePoint now,
@@ -71,7 +86,7 @@ void LiveView::AddRanks(const JobMembers& members, uint32_t first_rank, size_t m
       const v1::RankView* const view = latest == latest_.end() ? nullptr : FindRank(latest->second.view, placed.rank());
       if (view != nullptr) {
         *rank.mutable_view() = *view;
-        rank.mutable_view()->clear_wait();
+        rank.mutable_view()->clear_wait();  // it may not be counted yet
         rank.set_waiting_for(static_cast<uint32_t>(tally_.WaitingFor(placed.rank())));
         rank.set_waited_for_ms(static_cast<uint64_t>(tally_.WaitedFor(placed.rank()).count()));
         rank.set_known(true);

@@ -40,6 +40,9 @@ class LiveView {
     tally_.Forget();
   }
 
+  // Whether waits are kept that are not counted yet.
+  bool KeepsWaits() const;
+
   // Adds the ranks from `first_rank` on to the status, as many as take `max_bytes`, at least one.
   void AddRanks(const JobMembers& members, uint32_t first_rank, size_t max_bytes, TimePoint now,
                 v1::JobStatus* status) const;
@@ -54,6 +57,8 @@ class LiveView {
   };
 
   void CountWaits(TimePoint now);
+  // Drops what is large and only needed to count: progress in every group, and the groups' members.
+  static void DropWaits(v1::NodeView* view);
 
   Ask ask_;
   std::map<size_t, Latest> latest_;  // by agent

@@ -70,15 +70,15 @@ CallProgress ReadCallProgress(const BlackBoxReader& box) {
   const uint64_t made = box.latest();  // before: a call made meanwhile is no reason to doubt
   const std::vector<CallRecord> records = box.All();
   progress.forgets = records.size() < made;
-  for (const CallRecord& record : records) {
-    if (record.signature.kind == kShrinkCall) continue;
+  for (auto record = records.rbegin(); record != records.rend(); ++record) {
+    if (record->signature.kind == kShrinkCall) continue;
     LatestCall call;
-    call.group = record.signature.group;
-    call.sequence = record.signature.sequence;
-    call.done = record.state != CallState::kStarted;
-    if (IsPointToPoint(record.signature.kind)) {
-      call.kind = record.signature.kind;
-      call.peer = record.peer_world_rank;
+    call.group = record->signature.group;
+    call.sequence = record->signature.sequence;
+    call.done = record->state != CallState::kStarted;
+    if (IsPointToPoint(record->signature.kind)) {
+      call.kind = record->signature.kind;
+      call.peer = record->peer_world_rank;
     }
     const auto known = std::find_if(progress.latest.begin(), progress.latest.end(), [&call](const LatestCall& other) {
       return other.group == call.group && other.kind == call.kind && other.peer == call.peer;

@@ -52,8 +52,8 @@ struct LatestCall {
 };
 // How far a rank has come in each group. Bounded by the black box' size.
 struct CallProgress {
-  std::vector<LatestCall> latest;
-  bool forgets = false;  // there may have been calls of other groups and peers, which the box no longer holds
+  std::vector<LatestCall> latest;  // newest first
+  bool forgets = false;            // there may have been calls of other groups and peers, which the box no longer holds
 };
 CallProgress ReadCallProgress(const BlackBoxReader& box);
 

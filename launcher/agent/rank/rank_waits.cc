@@ -1,7 +1,10 @@
 #include "cohort/launcher/agent/rank/rank_waits.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <unordered_set>
 #include <utility>
+#include <vector>
 
 #include "cohort/launcher/agent/rank/call_state.h"
 #include "cohort/runtime/segment/black_box.h"
@@ -25,9 +28,11 @@ void AddCall(const runtime::CallRecord& record, v1::RankWait* wait) {
   message.set_site(call.site);
 }
 
-void AddProgress(const runtime::CallProgress& progress, v1::RankWait* wait) {
-  wait->set_forgets(progress.forgets);
-  for (const runtime::LatestCall& call : progress.latest) {
+// The latest `most` entries.
+void AddProgress(const runtime::CallProgress& progress, size_t most, v1::RankWait* wait) {
+  wait->set_forgets(progress.forgets || progress.latest.size() > most);
+  for (size_t i = 0; i < std::min(most, progress.latest.size()); ++i) {
+    const runtime::LatestCall& call = progress.latest[i];
     v1::LatestCall& message = *wait->add_latest();
     message.set_group(call.group);
     message.set_kind(call.kind);
@@ -77,21 +82,28 @@ std::optional<v1::NodeWaits> RankWaits::Look(TimePoint now) {
     }
     if (seen_[i].number != number) seen_[i] = {.number = number, .since = now, .told = false};
     if (seen_[i].told || now - seen_[i].since < kUnmovedFor) continue;
-    v1::RankWait wait = Describe(local_rank);
+    v1::RankWait wait = Describe(local_rank, runtime::kBlackBoxRecords);
     if (wait.number() != number) continue;
     if (!KnowsGroupsOf(wait) && now - seen_[i].since < kGroupsComeWithin) continue;
     seen_[i].told = true;
     if (wait.bound() && !wait.calls().empty()) *waits.add_waits() = std::move(wait);
   }
   if (waits.waits().empty()) return std::nullopt;
-  for (const v1::WaitedGroup& group : groups_) {
-    const bool waited = std::any_of(waits.waits().begin(), waits.waits().end(), [&group](const v1::RankWait& wait) {
-      return std::any_of(wait.calls().begin(), wait.calls().end(),
-                         [&group](const v1::AwaitedCall& call) { return call.group() == group.group(); });
-    });
-    if (waited) *waits.add_groups() = group;
-  }
+  *waits.mutable_groups() = GroupsOf(waits.waits());
   return waits;
+}
+
+template <typename Waits>
+google::protobuf::RepeatedPtrField<v1::WaitedGroup> RankWaits::GroupsOf(const Waits& waits) const {
+  std::unordered_set<uint64_t> awaited;
+  for (const v1::RankWait& wait : waits) {
+    for (const v1::AwaitedCall& call : wait.calls()) awaited.insert(call.group());
+  }
+  google::protobuf::RepeatedPtrField<v1::WaitedGroup> groups;
+  for (const v1::WaitedGroup& group : groups_) {
+    if (awaited.contains(group.group())) *groups.Add() = group;
+  }
+  return groups;
 }
 
 v1::NodeWaits RankWaits::Answer(const v1::WaitQuestion& question) const {
@@ -113,13 +125,13 @@ v1::CallState RankWaits::LatestCallOf(int local_rank) const {
   return LatestCall(segment_->black_box_of(local_rank), assignment_->placement().ranks(local_rank).rank());
 }
 
-v1::RankWait RankWaits::Describe(int local_rank) const {
+v1::RankWait RankWaits::Describe(int local_rank, size_t most_progress) const {
   v1::RankWait message;
   message.set_rank(assignment_->placement().ranks(local_rank).rank());
   const runtime::RankControl& control = segment_->control(local_rank);
   const runtime::BlackBoxReader box = segment_->black_box_of(local_rank);
   const std::optional<runtime::Wait> wait = runtime::ReadWait(control, box);
-  AddProgress(runtime::ReadCallProgress(box), &message);
+  AddProgress(runtime::ReadCallProgress(box), most_progress, &message);
   // The box was read during this wait only if the wait still goes on.
   if (!wait.has_value() || runtime::ReadWaitNumber(control).number != wait->number) return message;
   message.set_number(wait->number);
@@ -129,8 +141,13 @@ v1::RankWait RankWaits::Describe(int local_rank) const {
   return message;
 }
 
-google::protobuf::RepeatedPtrField<v1::WaitedGroup> RankWaits::Groups() const {
-  return {groups_.begin(), groups_.end()};
+void RankWaits::Add(v1::NodeView* view) const {
+  std::vector<v1::RankWait> waits;
+  for (int i = 0; i < view->ranks_size(); ++i) {
+    waits.push_back(Describe(i, kProgressForWatchers));
+    *view->mutable_ranks(i)->mutable_wait() = waits.back();
+  }
+  *view->mutable_groups() = GroupsOf(waits);
 }
 
 }  // namespace cohort::launcher

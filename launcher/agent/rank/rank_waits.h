@@ -29,14 +29,15 @@ class RankWaits {
   std::optional<v1::NodeWaits> Look(TimePoint now);
   v1::NodeWaits Answer(const v1::WaitQuestion& question) const;
   v1::CallState LatestCallOf(int local_rank) const;
-  // The wait of a rank, of whatever age; with number 0 it does not wait. With how far it has come in any case.
-  v1::RankWait Describe(int local_rank) const;
-  // Members of the groups in which ranks have waited.
-  google::protobuf::RepeatedPtrField<v1::WaitedGroup> Groups() const;
+  // Adds the waits of the ranks, of whatever age, to what watchers are told of them: with number 0 a rank does not
+  // wait. In any case with how far it has come in the groups and with the peers of its latest calls. Adds the members
+  // of the groups in which ranks wait now. `view` has all ranks of the node, by local rank.
+  void Add(v1::NodeView* view) const;
 
  private:
   static constexpr size_t kMaxGroups = 256;  // the latest
   static constexpr std::chrono::seconds kGroupsComeWithin{2};
+  static constexpr size_t kProgressForWatchers = 64;  // groups and peers of a rank, about 20 bytes each
 
   struct Seen {
     uint64_t number = 0;
@@ -45,6 +46,10 @@ class RankWaits {
   };
 
   bool KnowsGroupsOf(const v1::RankWait& wait) const;
+  v1::RankWait Describe(int local_rank, size_t most_progress) const;
+  // The groups in which one of these waits.
+  template <typename Waits>
+  google::protobuf::RepeatedPtrField<v1::WaitedGroup> GroupsOf(const Waits& waits) const;
 
   runtime::Segment* const segment_;
   const v1::Assignment* const assignment_;

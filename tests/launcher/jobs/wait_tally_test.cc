@@ -79,6 +79,7 @@ TEST(LiveView, CountsWhenAllHaveAnswered) {
   const auto look = [&](uint64_t number, LiveView::TimePoint now) {
     live.Refresh(members, now);
     for (size_t agent = 0; agent < 2; ++agent) {
+      EXPECT_EQ(live.KeepsWaits(), agent > 0);
       v1::NodeView view = View(static_cast<uint32_t>(2 * agent), 3);
       view.set_look(number);
       live.OnView(agent, view, now);
@@ -88,10 +89,15 @@ TEST(LiveView, CountsWhenAllHaveAnswered) {
     return status;
   };
   EXPECT_EQ(look(1, kStart).ranks(3).waiting_for(), 3u);
+  EXPECT_FALSE(live.KeepsWaits()) << "they are large, and counted";
   const v1::JobStatus status = look(2, kStart + seconds(1));
   EXPECT_EQ(status.ranks(3).waited_for_ms(), 1000u);
   EXPECT_EQ(status.ranks(2).waited_for_ms(), 0u);
   EXPECT_FALSE(status.ranks(0).view().has_wait()) << "it would not fit into an answer";
+  v1::NodeView late = View(0, 3);
+  late.set_look(2);
+  live.OnView(0, late, kStart + seconds(1));
+  EXPECT_FALSE(live.KeepsWaits()) << "the look is over";
   live.Forget();
   v1::JobStatus next;
   live.AddRanks(members, 0, 100'000, kStart, &next);

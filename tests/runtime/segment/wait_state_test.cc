@@ -93,12 +93,12 @@ TEST_F(WaitState, ProgressIsTheLatestOfEachGroupAndDirection) {
   const CallProgress progress = Progress();
   EXPECT_FALSE(progress.forgets);
   ASSERT_EQ(progress.latest.size(), 3u);
-  EXPECT_EQ(progress.latest[0].kind, 0);
-  EXPECT_EQ(progress.latest[0].sequence, 2u);
+  EXPECT_EQ(progress.latest[0].sequence, 9u);
+  EXPECT_TRUE(progress.latest[0].done);
   EXPECT_EQ(progress.latest[1].peer, 0);
   EXPECT_FALSE(progress.latest[1].done);
-  EXPECT_EQ(progress.latest[2].sequence, 9u);
-  EXPECT_TRUE(progress.latest[2].done);
+  EXPECT_EQ(progress.latest[2].kind, 0);
+  EXPECT_EQ(progress.latest[2].sequence, 2u);
   for (int i = 0; i <= kBlackBoxRecords; ++i) Start(CollectiveKind::kBarrier, 6, static_cast<uint64_t>(i) + 1);
   EXPECT_TRUE(Progress().forgets);
 }

@@ -436,6 +436,39 @@ TEST(RandomPrograms, ThatDeadlockAreToldOfExactlyThoseRanks) {
   EXPECT_LT(deadlocked, kPrograms);
 }
 
+// Agents tell watchers of every rank about once a second.
+TEST(RankWaitsTest, WatchersAreToldOfTheGroupsThatAreWaitedInAndOfTheLatestCalls) {
+  v1::Assignment assignment;
+  assignment.mutable_placement()->add_ranks()->set_rank(0);
+  auto segment = runtime::Segment::Create({.local_ranks = 1});
+  ASSERT_TRUE(segment.ok()) << segment.status();
+  auto rank = runtime::Segment::Attach(dup((*segment)->fd()), 0);
+  ASSERT_TRUE(rank.ok()) << rank.status();
+  RankWaits waits(segment->get(), &assignment);
+  uint64_t ticket = 0;
+  for (uint64_t group = 1; group <= 100; ++group) {
+    v1::StallReport stall;
+    stall.set_group(group);
+    stall.mutable_members()->add_ranks(0);
+    waits.NoteGroup(stall);
+    runtime::CallRecord record;
+    record.signature.group = group;
+    record.signature.kind = static_cast<uint16_t>(CollectiveKind::kBarrier);
+    ticket = (*rank)->black_box().Start(record);
+  }
+  (void)runtime::ShowWait((*rank)->control(0), ticket, ticket, true);
+  v1::NodeView view;
+  view.add_ranks();
+  waits.Add(&view);
+  ASSERT_EQ(view.groups_size(), 1);
+  EXPECT_EQ(view.groups(0).group(), 100u);
+  const v1::RankWait& wait = view.ranks(0).wait();
+  EXPECT_TRUE(wait.forgets());
+  ASSERT_EQ(wait.latest_size(), 64);
+  EXPECT_EQ(wait.latest(0).group(), 100u);
+  EXPECT_EQ(wait.latest(63).group(), 37u);
+}
+
 TEST(RandomPrograms, OfRanksWithMoreThreadsAreLeftAlone) {
   for (unsigned seed = 1; seed <= kPrograms / 2 && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
