@@ -1,11 +1,14 @@
 #include "cohort/comm/transport/tcp/wire.h"
 
+#include "cohort/runtime/segment/wait_graph.h"
+
 namespace cohort::comm::tcp {
 namespace {
 
 constexpr uint64_t kMostKept = 256 << 20;
 constexpr uint64_t kLargestWindow = 4 << 20;
 constexpr uint64_t kSmallestWindow = 64 << 10;
+static_assert(kLargestWindow <= runtime::kMostBufferedBytes);
 
 }  // namespace
 

@@ -77,5 +77,7 @@ inline size_t HeadBytes(const FrameHeader& header) {
   return sizeof header + ((header.flags & kHasRecord) != 0 ? sizeof(runtime::CallRecord) : 0);
 }
 inline constexpr size_t kMostHeadBytes = sizeof(FrameHeader) + sizeof(runtime::CallRecord);
+// If this fails, the format has changed: kFrameMagic changes with it.
+static_assert(kFrameMagic == 0x31546f43 && sizeof(FrameHeader) == 72 && sizeof(runtime::CallRecord) == 200);
 
 }  // namespace cohort::comm::tcp
