@@ -48,7 +48,8 @@ absl::Status Dialer::Begin(Call& call) {
   return absl::OkStatus();
 }
 
-absl::Status Dialer::Ended(Call& call, const absl::Status& why, bool refused) {
+// `why` is a copy: the socket that had it goes.
+absl::Status Dialer::Ended(Call& call, absl::Status why, bool refused) {
   const std::string address = call.addresses[call.next];
   call.socket.reset();
   call.refused += refused ? 1 : 0;

@@ -55,7 +55,7 @@ class Dialer {
 
   absl::Status Begin(Call& call);
   // Notes the end of an attempt; a status when there is to be no other.
-  absl::Status Ended(Call& call, const absl::Status& why, bool refused);
+  absl::Status Ended(Call& call, absl::Status why, bool refused);
   // One step; a status when the rank can't be reached.
   absl::Status Advance(Call& call, const std::function<bool(int, HandshakeSocket&)>& proved, bool* moved);
 
