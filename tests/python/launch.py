@@ -1,8 +1,9 @@
 """Runs a script of ranks under dlaunch: launch.py <dlaunch> <python> <ranks> <modules that it needs, or -> <script>
-[argument...]. It fails unless the exit
-status is COHORT_TEST_EXIT, 0 where that is not set. Skips, with the reason, where a module is absent."""
+[argument...]. It fails unless the exit status is COHORT_TEST_EXIT (0), and the output has the regular expression
+COHORT_TEST_PRINTS. No rank may end by SIGSEGV or SIGABRT. Skips, with the reason, where a module is absent."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -15,6 +16,12 @@ if needs != "-":
         sys.exit(77)
 command = [dlaunch, "--nproc-per-node", ranks, "--", python, script, *sys.argv[6:]]
 expected = int(os.environ.get("COHORT_TEST_EXIT", "0"))
-status = subprocess.run(command, check=False).returncode
-if status != expected:
-    sys.exit(f"exit status {status} instead of {expected}")
+ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                     check=False)
+print(ran.stdout, end="")
+if ran.returncode != expected:
+    sys.exit(f"exit status {ran.returncode} instead of {expected}")
+if crash := re.search("SIGSEGV|SIGABRT", ran.stdout):
+    sys.exit(f"a rank ended by {crash[0]}")
+if not re.search(os.environ.get("COHORT_TEST_PRINTS", ""), ran.stdout):
+    sys.exit(f"the output has no {os.environ['COHORT_TEST_PRINTS']!r}")

@@ -1,0 +1,55 @@
+"""The communicators behind torch's groups: each is made of the world's, by its list of ranks."""
+
+import os
+import threading
+import time
+
+import torch.distributed as dist
+
+from cohort import _comm, job
+
+_lock = threading.Lock()
+_world = None
+
+
+def communicator_of(options):
+    """A communicator for a new group. Its members make their common groups in the same order, as torch.distributed
+    demands, so that no message is needed."""
+    world = _world_of(options)
+    ranks = list(options.global_ranks_in_group) or list(range(world.size))
+    return world.subgroup(ranks)
+
+
+def _world_of(options):
+    global _world
+    is_default = not options.global_ranks_in_group
+    rank, size = (options.group_rank, options.group_size) if is_default else (dist.get_rank(), dist.get_world_size())
+    with _lock:
+        if _world is None:
+            store = options.store if is_default else dist.distributed_c10d._get_default_store()
+            _world = job.init(progress_thread=True, **_meeting(store, rank, size))
+        if (_world.rank, _world.size) != (rank, size):
+            raise _comm.FailedPreconditionError(
+                f"init_process_group was told rank {rank} of {size}, and this process is rank {_world.rank} of "
+                f"{_world.size}: leave rank and world_size to the environment")
+        return _world
+
+
+def _meeting(store, rank, size):
+    """Under dlaunch the agent says who this rank is. Under another launcher the ranks meet through torch's store."""
+    if os.environ.get("COHORT_AGENT") or size == 1:
+        return {}
+
+    def put(key, value):
+        store.set("cohort/" + key, value)
+
+    def get(key, seconds):
+        # store.wait would keep other threads from the store meanwhile
+        until = time.monotonic() + seconds
+        while not store.check(["cohort/" + key]):
+            if time.monotonic() > until:
+                raise TimeoutError(f"no rank has put {key} into the store of torch.distributed in time")
+            time.sleep(0.002)
+        return store.get("cohort/" + key)
+
+    return {"put": put, "get": get, "rank": rank, "world_size": size}

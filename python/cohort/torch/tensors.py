@@ -1,0 +1,125 @@
+"""Tensors as the memory that the communicator moves."""
+
+import torch
+import torch.distributed as dist
+
+from cohort.communicator import DataType, ReduceOp
+
+# For each torch type, comm's type, and how many of those make an element.
+_TYPES = {
+    torch.bool: (DataType.UINT8, 1),
+    torch.uint8: (DataType.UINT8, 1),
+    torch.int8: (DataType.INT8, 1),
+    torch.int16: (DataType.INT16, 1),
+    torch.int32: (DataType.INT32, 1),
+    torch.int64: (DataType.INT64, 1),
+    torch.float16: (DataType.FLOAT16, 1),
+    torch.bfloat16: (DataType.BFLOAT16, 1),
+    torch.float32: (DataType.FLOAT32, 1),
+    torch.float64: (DataType.FLOAT64, 1),
+    torch.complex64: (DataType.FLOAT32, 2),
+    torch.complex128: (DataType.FLOAT64, 2),
+    torch.complex32: (DataType.FLOAT16, 2),
+}
+for _name, _type in (("uint16", DataType.UINT16), ("uint32", DataType.UINT32), ("uint64", DataType.UINT64),
+                     ("float8_e4m3fn", DataType.FLOAT8_E4M3), ("float8_e5m2", DataType.FLOAT8_E5M2)):
+    if hasattr(torch, _name):
+        _TYPES[getattr(torch, _name)] = (_type, 1)
+
+_OPS = tuple((getattr(dist.ReduceOp, name), getattr(ReduceOp, value))
+             for name, value in (("SUM", "SUM"), ("AVG", "AVG"), ("MAX", "MAX"), ("MIN", "MIN"), ("PRODUCT", "PRODUCT"),
+                                 ("BAND", "BAND"), ("BOR", "BOR"), ("BXOR", "BXOR")) if hasattr(dist.ReduceOp, name))
+# A bool's sum is true where any is: torch stores bools as bytes of 0 and 1, and 2 is none.
+_BOOL_OPS = {ReduceOp.SUM: ReduceOp.MAX, ReduceOp.PRODUCT: ReduceOp.MIN}
+
+
+def _type_of(tensor):
+    return _TYPES.get(tensor.dtype) or (DataType.UINT8, tensor.element_size())
+
+
+def per_element(tensor):
+    """How many of comm's elements make one of the tensor's."""
+    return _type_of(tensor)[1]
+
+
+def memory(tensor):
+    """A contiguous CPU tensor as an argument of the communicator, which keeps the tensor until the call is done."""
+    code, factor = _type_of(tensor)
+    return (tensor.data_ptr(), tensor.numel() * factor, code, tensor)
+
+
+def check(tensor):
+    if tensor.device.type != "cpu":
+        raise ValueError(f"the backend cohort moves CPU tensors, and this one is on {tensor.device}: give such tensors "
+                         "a group of their own, for CUDA dist.new_group(backend='nccl')")
+    if tensor.layout != torch.strided:
+        raise ValueError(f"the backend cohort moves dense tensors, and this one is {tensor.layout}: pass "
+                         "tensor.to_dense()")
+    return tensor
+
+
+def reduction(op, dtype):
+    """comm's operation for one of torch's on elements of this type."""
+    for theirs, ours in _OPS:
+        if op == theirs:
+            break
+    else:
+        raise ValueError(f"the backend cohort has no reduction {op}: it has SUM, AVG, MIN, MAX, PRODUCT, BAND, BOR and "
+                         "BXOR")
+    if dtype == torch.bool:
+        if ours == ReduceOp.AVG:
+            raise ValueError("the average of bools is none: convert them first")
+        return _BOOL_OPS.get(ours, ours)
+    if dtype.is_complex and ours not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise ValueError(f"{op} is not defined for complex numbers")
+    if dtype not in _TYPES:
+        raise ValueError(f"elements of type {dtype} cannot be reduced")
+    return ours
+
+
+class Staging:
+    """Gives contiguous memory for outputs that are not, and copies it back once the call is done."""
+
+    def __init__(self):
+        self.copies = []
+
+    def input(self, tensor):
+        return check(tensor).contiguous()
+
+    def output(self, tensor):
+        """For memory that the call only writes."""
+        if check(tensor).is_contiguous():
+            return tensor
+        return self._later(tensor, torch.empty_like(tensor, memory_format=torch.contiguous_format))
+
+    def in_out(self, tensor):
+        """For memory that the call reads and writes."""
+        return tensor if check(tensor).is_contiguous() else self._later(tensor, tensor.contiguous())
+
+    def split(self, outputs):
+        """One flat tensor for a list of outputs, which follow one another in it."""
+        flat = torch.empty(sum(tensor.numel() for tensor in outputs), dtype=outputs[0].dtype)
+        place = 0
+        for tensor in outputs:
+            check(tensor)
+            self._later(tensor, flat[place:place + tensor.numel()].view(tensor.shape))
+            place += tensor.numel()
+        return flat
+
+    def _later(self, tensor, copy):
+        self.copies.append((tensor, copy))
+        return copy
+
+    def finish(self):
+        with torch.no_grad():
+            for tensor, copy in self.copies:
+                tensor.detach().copy_(copy)
+        self.copies = []
+
+
+def flatten(inputs):
+    """A list of tensors one after another in one."""
+    for tensor in inputs:
+        check(tensor)
+    with torch.no_grad():
+        return torch.cat([tensor.detach().reshape(-1) for tensor in inputs])

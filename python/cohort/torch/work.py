@@ -1,0 +1,189 @@
+"""Operations under way, as torch.distributed sees them."""
+
+import atexit
+import collections
+import datetime
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+from cohort import _comm
+
+_Work = getattr(dist, "Work", None) or dist._Work
+
+
+class Work(_Work):
+    """Started calls, what is to be done when they are complete, and the tensors that they fill.
+
+    wait() drives the calls in the thread that waits. A future is completed by one thread of the process, which waits
+    for all works whose future somebody has asked for."""
+
+    def __init__(self, calls, result, staging=None, limit=None):
+        super().__init__()
+        # A receive from anyone has no deadline of its own.
+        self._expires = None if limit is None else time.monotonic() + limit
+        self._calls = calls
+        self._result = result
+        self._staging = staging
+        self._lock = threading.Lock()
+        self._error = None
+        self._source = None
+        self._ended = False
+        self._future = self._ending = None
+
+    def _advance(self, seconds):
+        """Waits for the calls, as long as `seconds` or without end where that is None. Returns whether they are
+        complete; raises their error."""
+        until = self._expires if seconds is None else time.monotonic() + seconds
+        for call in self._calls:
+            if until is None:
+                call.wait()
+            elif not call.done():
+                try:
+                    call.wait(max(until - time.monotonic(), 0))
+                except _comm.DeadlineExceededError:
+                    if not call.done():
+                        return False
+                    if call.exception() is not None:  # none: it ended just after the wait
+                        raise
+            elif call.exception() is not None:
+                raise call.exception()
+        return True
+
+    def _end(self, error):
+        with self._lock:
+            if not self._ended:
+                if error is None and self._staging is not None:
+                    try:
+                        self._staging.finish()
+                    except Exception as caught:  # the program may have resized a tensor meanwhile
+                        error = caught
+                self._error = error
+                self._staging = None
+                self._source = self._calls[0].source if self._calls else None
+                self._calls = ()
+                self._ended = True
+
+    def _try(self, seconds):
+        """As _advance, and ends the work."""
+        if not self._ended:
+            try:
+                if not self._advance(seconds):
+                    if seconds is None:
+                        raise _comm.DeadlineExceededError("no message has come from anyone within the group's timeout")
+                    return False
+            except _comm.Error as error:
+                self._end(error)
+            else:
+                self._end(None)
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def wait(self, timeout=datetime.timedelta(0)):
+        seconds = timeout.total_seconds()  # none or less: as long as the operation may take
+        if not self._try(seconds if seconds > 0 else None):
+            raise _comm.DeadlineExceededError(f"the operation was not complete after {seconds} s; it goes on")
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        try:
+            return self._try(0)
+        except _comm.Error:
+            return True
+
+    def is_success(self):
+        return self.is_completed() and self._error is None
+
+    def _source_rank(self):
+        """The sender of a received message, in the group."""
+        return -1 if self._source is None else self._source
+
+    source_rank = _source_rank
+
+    def exception(self):
+        return self._error
+
+    def result(self):
+        self.wait()
+        return self._result
+
+    def get_future(self):
+        """A future whose value is the list of tensors.
+
+        An error must be one in C++ too: DistributedDataParallel reads the first tensor of the value and would crash
+        where the value is an exception. set_exception() makes such a value; a callback that raises makes an error."""
+        with self._lock:
+            if self._future is None:
+                self._ending = torch.futures.Future()
+                self._future = self._ending.then(self._outcome)
+                _completion.add(self)
+            return self._future
+
+    def _outcome(self, _):
+        if self._error is not None:
+            raise self._error.with_traceback(None)  # C++ puts the frames into the text
+        return self._result
+
+    def _complete_future(self):
+        ending, self._ending = self._ending, None
+        ending.set_result(None)
+
+
+class _Completion:
+    """The thread that completes futures."""
+
+    def __init__(self):
+        self._condition = threading.Condition()
+        self._works = collections.deque()
+        self._thread = None
+        self._stopping = False
+
+    def add(self, work):
+        with self._condition:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="cohort futures", daemon=True)
+                self._thread.start()
+                atexit.register(self._stop)
+            self._works.append(work)
+            self._condition.notify()
+
+    def _stop(self):
+        with self._condition:
+            self._stopping = True
+            self._condition.notify()
+        self._thread.join(10)  # a program's callback may block for ever
+
+    def _run(self):
+        waiting = []
+        pause = 0.0
+        while True:
+            with self._condition:
+                while not self._works and not waiting and not self._stopping:
+                    self._condition.wait()
+                if self._stopping:
+                    return
+                waiting.extend(self._works)
+                self._works.clear()
+            # The oldest is waited for, the others are looked at: a later one may end first.
+            left = [work for i, work in enumerate(waiting) if not self._ended(work, pause if i == 0 else 0)]
+            pause = 0.0005 if len(left) < len(waiting) else min(2 * pause + 0.0005, 0.005)
+            waiting = left
+
+    @staticmethod
+    def _ended(work, seconds):
+        try:
+            if not work._try(seconds):
+                return False
+        except Exception:  # noqa: BLE001: the work keeps it for the future
+            pass
+        work._complete_future()
+        return True
+
+
+_completion = _Completion()

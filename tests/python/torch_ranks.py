@@ -1,0 +1,387 @@
+"""Ranks of the tests of cohort.torch: torch_ranks.py <scenario>."""
+
+import datetime
+import os
+import random
+import sys
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+
+import cohort
+import cohort.torch  # noqa: F401: registers the backend
+
+RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+LIMIT = datetime.timedelta(seconds=60)
+
+
+def raises(kind, call, *parts):
+    try:
+        call()
+    except kind as error:
+        for part in parts:
+            assert part in str(error), f"{part!r} is not in {error}"
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def filled(rank, dtype=torch.float32, shape=(3, 4)):
+    values = torch.arange(12).reshape(shape) % 5 + rank
+    return values.to(dtype)
+
+
+def equal(actual, expected, what=""):
+    assert actual.dtype == expected.dtype and torch.equal(actual, expected), (what, actual, expected)
+
+
+def special(_):
+    """What torch_differential.py has not: averages, lists of unequal tensors, several tensors in one call."""
+    flags = torch.tensor([True, False, RANK == 0, RANK != 0])
+    dist.all_reduce(flags)
+    assert flags.tolist() == [True, False, True, SIZE > 1] and flags.view(torch.uint8).max() == 1
+    number = torch.tensor([1 + 2j * RANK, 3], dtype=torch.complex64)
+    dist.all_reduce(number)
+    assert number.tolist() == [SIZE + 2j * sum(range(SIZE)), 3 * SIZE]
+    copies = torch.tensor([RANK + 1j], dtype=torch.complex128)
+    dist.broadcast(copies, 1)
+    assert copies.tolist() == [1 + 1j]
+    average = torch.tensor([float(RANK)])
+    dist.all_reduce(average, dist.ReduceOp.AVG)
+    assert average.item() == (SIZE - 1) / 2
+    gaps = torch.full((6, 4), float(RANK)).t()[:, ::2]
+    assert not gaps.is_contiguous()
+    dist.all_reduce(gaps)
+    assert (gaps == sum(range(SIZE))).all()
+    outputs = [torch.zeros(4, 3).t() for _ in range(SIZE)]
+    dist.all_gather(outputs, torch.full((4, 3), float(RANK)).t())
+    assert all((output == r).all() for r, output in enumerate(outputs))
+    dist.all_reduce(torch.zeros(0))
+    uneven = [torch.zeros(r + 1) for r in range(SIZE)]
+    dist.all_gather(uneven, torch.full((RANK + 1,), float(RANK)))
+    assert all((output == r).all() for r, output in enumerate(uneven))
+    sends = [(RANK + s) % 3 for s in range(SIZE)]
+    receives = [(RANK + r) % 3 for r in range(SIZE)]
+    target = torch.zeros(sum(receives), 2)
+    source = torch.cat([torch.full((c, 2), float(10 * RANK + s)) for s, c in enumerate(sends)])
+    dist.all_to_all_single(target, source, receives, sends)
+    equal(target, torch.cat([torch.full((c, 2), float(10 * r + RANK)) for r, c in enumerate(receives)]))
+    tensors = [torch.full((n,), float(RANK)) for n in (1, 5, 7)]
+    dist.all_reduce_coalesced(tensors)
+    assert all((tensor == sum(range(SIZE))).all() for tensor in tensors)
+    dist.barrier()
+    dist.distributed_c10d._get_default_group().monitored_barrier(LIMIT)
+
+
+def messages(_):
+    """Tags out of order, from anyone, to and from all at once, early and late, large and empty."""
+    following, previous = (RANK + 1) % SIZE, (RANK - 1) % SIZE
+    for count in (1, 1000, 300_000):
+        first = dist.isend(torch.full((count,), 1.0 + RANK), following, tag=1)
+        second = dist.isend(torch.full((count,), 100.0 + RANK), following, tag=2)
+        high, low = torch.zeros(count), torch.zeros(count)
+        late = dist.irecv(high, previous, tag=2)
+        dist.recv(low, previous, tag=1)
+        late.wait()
+        first.wait(), second.wait()
+        assert (low == 1 + previous).all() and (high == 100 + previous).all(), count
+        ops = [dist.P2POp(dist.isend, torch.full((count,), float(RANK)), peer) for peer in range(SIZE) if peer != RANK]
+        targets = {peer: torch.zeros(count) for peer in range(SIZE) if peer != RANK}
+        ops += [dist.P2POp(dist.irecv, targets[peer], peer) for peer in targets]
+        for request in dist.batch_isend_irecv(ops):
+            request.wait()
+        assert all((targets[peer] == peer).all() for peer in targets), count
+    dist.barrier()
+    if RANK == 0:
+        seen = set()
+        for _ in range(2 * (SIZE - 1)):
+            value = torch.zeros(4)
+            source = dist.recv(value)
+            assert (value == source).all()
+            seen.add(source)
+        assert seen == set(range(1, SIZE))
+    else:
+        dist.send(torch.full((4,), float(RANK)), 0)
+        dist.send(torch.full((4,), float(RANK)), 0)
+    dist.barrier()
+    if RANK == 0:
+        value = torch.ones(3)
+        dist.send(value, 1, tag=7)
+        dist.send(torch.zeros(0), 1, tag=8)
+        dist.send(torch.zeros(2), 1, tag=9)
+    elif RANK == 1:
+        dist.recv(torch.zeros(0), 0, tag=8)
+        raises(RuntimeError, lambda: dist.recv(torch.zeros(5), 0, tag=9), "8 bytes", "20 bytes")
+        value = torch.zeros(3, dtype=torch.float32)
+        assert dist.recv(value, 0, tag=7) == 0 and (value == 1).all()
+    dist.barrier()
+
+
+def groups(_):
+    """Sub-groups, a group that this rank is no member of, and destroying."""
+    pair = dist.new_group([0, SIZE - 1])
+    odd = dist.new_group([r for r in range(SIZE) if r % 2], backend="cohort")
+    value = torch.full((5,), float(RANK))
+    if RANK in (0, SIZE - 1):
+        dist.all_reduce(value, group=pair)
+        assert (value == SIZE - 1).all()
+        assert dist.get_rank(pair) == (0 if RANK == 0 else 1) and dist.get_backend(pair) == "cohort"
+        dist.broadcast(value, SIZE - 1, group=pair)
+    if RANK % 2:
+        one = torch.ones(1)
+        dist.all_reduce(one, group=odd)
+        assert one.item() == SIZE // 2
+    dist.barrier()
+    dist.destroy_process_group(pair) if RANK in (0, SIZE - 1) else None
+    dist.all_reduce(value)
+    group = dist.distributed_c10d._get_default_group()
+    dist.destroy_process_group()
+    raises(RuntimeError, lambda: group.allreduce([value]), "destroyed")
+    dist.init_process_group("cohort", timeout=LIMIT)
+    one = torch.ones(1)
+    dist.all_reduce(one)
+    assert one.item() == SIZE
+
+
+def futures(_):
+    """Futures of works, several at once, in the order of their ends, with errors."""
+    values = [torch.full((1000,), float(RANK)) for _ in range(20)]
+    works = [dist.all_reduce(value, async_op=True) for value in values]
+    for value, work in zip(values, works):
+        doubled = work.get_future().then(lambda future: future.value()[0] * 2)
+        assert (doubled.wait() == 2 * sum(range(SIZE))).all()
+        assert (value == sum(range(SIZE))).all()
+    late = dist.irecv(torch.zeros(1), (RANK - 1) % SIZE) if SIZE > 1 else None
+    value = torch.ones(1)
+    dist.all_reduce(value, async_op=True).get_future().wait()  # while the future of an earlier work stays open
+    assert value.item() == SIZE
+    if late is not None:
+        pending = late.get_future()
+        dist.all_reduce(value, async_op=True).get_future().wait()
+        raises(RuntimeError, lambda: late.wait(datetime.timedelta(milliseconds=50)), "0.05 s")
+        dist.barrier()
+        dist.send(torch.ones(1), (RANK + 1) % SIZE)
+        pending.wait()
+        late.wait()
+    dist.barrier()
+
+
+def mismatch(_):
+    """Every rank gets an exception that names both calls and both lines of this file. On a rank that is slow it is the
+    first call that fails."""
+    value = torch.zeros(8)
+    call = (lambda: dist.broadcast(value, 0)) if RANK == 1 else (lambda: dist.all_reduce(value))
+    line = call.__code__.co_firstlineno
+    began = time.monotonic()
+    raises(RuntimeError, lambda: (dist.all_reduce(value), call()), "broadcast", "all_reduce", f"torch_ranks.py:{line}")
+    assert time.monotonic() - began < 10
+
+
+def killed(_):
+    value = torch.zeros(8)
+    dist.all_reduce(value)
+    if RANK == 1:
+        os.kill(os.getpid(), 9)
+    raises(RuntimeError, lambda: dist.all_reduce(value), "rank 1", "SIGKILL")
+    print("survivor learned it", flush=True)
+
+
+def net_of_ddp():
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(8)))
+    return net, torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.005)
+
+
+def thrown(_):
+    """A rank ends by an exception: the others' backward pass raises that cause; it once crashed in its place."""
+    _, ddp = net_of_ddp()
+    for step in range(6):
+        loss = ddp(torch.randn(4, 32)).square().mean()
+        if RANK == 1 and step == 5:
+            raise ValueError("a loss of no worth")
+        began = time.monotonic()
+        if step < 5:
+            loss.backward()
+    raises(RuntimeError, loss.backward, "rank 1", "ValueError: a loss of no worth at torch_ranks.py")
+    assert time.monotonic() - began < 10
+    print("survivor learned it", flush=True)
+
+
+def unlike(_):
+    """A mismatch amid a backward pass: an exception of both calls and both lines. On a slow rank the barrier fails."""
+    _, ddp = net_of_ddp()
+    loss = ddp(torch.randn(4, 32)).square().mean()
+    call = (lambda: dist.broadcast(torch.zeros(3), 0)) if RANK == 1 else (lambda: loss.backward())
+    line = call.__code__.co_firstlineno
+    raises(RuntimeError, lambda: (dist.barrier(), call()), "broadcast", "all_reduce", f"torch_ranks.py:{line}")
+
+
+def pending(_):
+    """The program ends in order while works are under way, with futures and callbacks, whose messages never come."""
+    kept = [dist.irecv(torch.zeros(100), (RANK - 1) % SIZE, tag=tag) for tag in range(3)]
+    kept[0].get_future().then(lambda future: print("never", flush=True))
+    dist.irecv(torch.zeros(100), (RANK - 1) % SIZE, tag=9)  # dropped at once
+    value = torch.ones(1000)
+    done = dist.all_reduce(value, async_op=True).get_future().then(lambda future: future.value()[0].sum())
+    assert done.wait() == SIZE * 1000
+    dist.barrier()
+
+
+def refused(_):
+    raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.complex64), dist.ReduceOp.MAX))
+    raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, device="meta")), "meta")
+    raises(ValueError, lambda: dist.all_reduce(torch.zeros(2).to_sparse()), "sparse")
+    raises(ValueError, lambda: dist.all_reduce(torch.zeros(2, dtype=torch.bool), dist.ReduceOp.AVG), "bool")
+    raises(ValueError, lambda: dist.all_gather([torch.zeros(2)], torch.zeros(2)), "list")
+    raises(ValueError, lambda: dist.all_to_all_single(torch.zeros(SIZE), torch.zeros(SIZE), [1] * SIZE, [2] * SIZE),
+           "split")
+    raises(RuntimeError, lambda: dist.all_gather_into_tensor(torch.zeros(3), torch.zeros(2)), "all_gather")
+    value = torch.ones(1)
+    dist.all_reduce(value)
+    assert value.item() == SIZE
+
+
+def threads(_):
+    """Four threads with a group each."""
+    seconds = float(os.environ.get("COHORT_TEST_SECONDS", "2"))
+    own = [dist.new_group() for _ in range(4)]
+    failures = []
+
+    def work(index):
+        try:
+            numbers = random.Random(index)
+            until = time.monotonic() + seconds
+            while True:
+                value = torch.full((numbers.choice([1, 100, 40_000]),), float(RANK + index))
+                request = dist.all_reduce(value, group=own[index], async_op=True)
+                if numbers.random() < 0.5:
+                    request.get_future().wait()
+                else:
+                    request.wait()
+                assert (value == sum(range(SIZE)) + index * SIZE).all()
+                going_on = torch.tensor([time.monotonic() < until])
+                dist.all_reduce(going_on, dist.ReduceOp.MIN, group=own[index])
+                if not going_on:
+                    return
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    workers = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert not failures, failures
+
+
+def alone():
+    """DistributedDataParallel of all ranks' batches ends with the weights of one process that has all of them."""
+    net, ddp = net_of_ddp()
+    single, _ = net_of_ddp()
+    batches = [torch.randn(4, 32, generator=torch.Generator().manual_seed(rank)) for rank in range(SIZE)]
+    for model, inputs, parameters in ((ddp, batches[RANK], net), (single, torch.cat(batches), single)):
+        optimizer = torch.optim.SGD(parameters.parameters(), lr=0.05)
+        for _ in range(5):
+            optimizer.zero_grad()
+            model(inputs).square().mean().backward()
+            optimizer.step()
+    for ours, theirs in zip(net.parameters(), single.parameters()):
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6), (ours - theirs).abs().max()
+        assert (ours - theirs).abs().max() < 1e-5
+
+
+def train(group, **options):
+    """A small net after some steps of DistributedDataParallel, and its weights in one tensor."""
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.BatchNorm1d(64), torch.nn.Tanh(),
+                              torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4))
+    ddp = torch.nn.parallel.DistributedDataParallel(net, process_group=group, bucket_cap_mb=0.01, **options)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05, momentum=0.9)
+    numbers = torch.Generator().manual_seed(RANK)
+    for step in range(12):
+        inputs = torch.randn(8, 16, generator=numbers)
+        targets = torch.randint(4, (8,), generator=numbers)
+        optimizer.zero_grad()
+        if step % 4 == 3:
+            with ddp.no_sync():
+                torch.nn.functional.cross_entropy(ddp(inputs), targets).backward()
+        torch.nn.functional.cross_entropy(ddp(inputs), targets).backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in ddp.parameters()])
+
+
+def ddp(gloo):
+    """DistributedDataParallel ends with Gloo's weights within 1e-5; on all ranks and in all runs with the same bits."""
+    alone()
+    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}, {"gradient_as_bucket_view": True}):
+        ours = train(None, **options)
+        theirs = train(gloo, **options)
+        assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5), (options, (ours - theirs).abs().max())
+        assert torch.equal(ours, train(None, **options)), options
+        copies = [torch.empty_like(ours) for _ in range(SIZE)]
+        dist.all_gather(copies, ours)
+        assert all(torch.equal(copy, ours) for copy in copies), options
+        if RANK == 0:
+            print(f"DDP {options}: largest difference from Gloo {(ours - theirs).abs().max():.2g}", flush=True)
+
+
+def shard(group):
+    """The weights of a small net after some steps of fully_shard."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = DeviceMesh.from_group(group, "cpu")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(16, 18), torch.nn.Tanh(), torch.nn.Linear(18, 16))
+                                for _ in range(3)))
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+    numbers = torch.Generator().manual_seed(RANK)
+    for _ in range(6):
+        optimizer.zero_grad()
+        net(torch.randn(8, 16, generator=numbers)).square().mean().backward()
+        optimizer.step()
+    return torch.cat([parameter.full_tensor().detach().reshape(-1) for parameter in net.parameters()])
+
+
+def sharded(gloo):
+    """FSDP2 and ZeroRedundancyOptimizer beside Gloo, and functional collectives over a mesh."""
+    import torch.distributed._functional_collectives as functional
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    ours, theirs = shard(dist.group.WORLD), shard(gloo)
+    assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-5), (ours - theirs).abs().max()
+    assert torch.equal(ours, shard(dist.group.WORLD))
+    results = []
+    for group in (dist.group.WORLD, gloo):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(8, 8)
+        ddp = torch.nn.parallel.DistributedDataParallel(net, process_group=group)
+        optimizer = ZeroRedundancyOptimizer(ddp.parameters(), torch.optim.Adam, process_group=group, lr=0.01)
+        for step in range(4):
+            optimizer.zero_grad()
+            ddp(torch.full((2, 8), float(RANK + step))).square().mean().backward()
+            optimizer.step()
+        results.append(net.weight.detach().clone())
+    assert torch.allclose(*results, rtol=1e-5, atol=1e-5)
+    mesh = init_device_mesh("cpu", (2, SIZE // 2), mesh_dim_names=("outer", "inner"))
+    value = torch.full((SIZE, 2), float(RANK))
+    row = [r for r in range(SIZE) if r // (SIZE // 2) == RANK // (SIZE // 2)]
+    assert (functional.all_reduce(value, "sum", mesh["inner"]) == sum(row)).all()
+    assert functional.all_gather_tensor(value, 0, mesh["inner"])[::SIZE, 0].tolist() == row
+    assert (functional.reduce_scatter_tensor(value, "sum", 0, mesh["inner"]) == sum(row)).all()
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    dist.init_process_group("cohort", timeout=LIMIT)
+    name = sys.argv[1]
+    globals()[name](dist.new_group(backend="gloo") if name in ("ddp", "sharded") else None)
+    if name not in ("mismatch", "killed", "thrown", "unlike", "pending"):
+        dist.destroy_process_group()
+    print(f"{name}: done", flush=True)
