@@ -17,7 +17,7 @@ constexpr int kAcceptsPerPoll = 32;
 constexpr size_t kMostStrangers = 256;
 // How long the oldest of them may keep its place while others queue in the kernel. Without it, a thousand ranks that
 // connect at once push each other out for ever.
-constexpr std::chrono::milliseconds kMayKeepPlace(250);
+constexpr std::chrono::milliseconds kMayKeepPlace(100);
 constexpr size_t kMostOfOneRank = 4;
 // A rank says hello as soon as it is connected, unless it is busy; then it connects again.
 constexpr std::chrono::seconds kHelloLimit(10);
@@ -54,6 +54,7 @@ bool Entrance::MakeRoom() {
 
 bool Entrance::AcceptSome() {
   bool moved = false;
+  full_ = false;
   auto strangers = static_cast<size_t>(
       std::count_if(sockets_.begin(), sockets_.end(), [](const auto& socket) { return !HasGreeted(*socket); }));
   for (int i = 0; i < kAcceptsPerPoll; ++i) {
@@ -61,6 +62,7 @@ bool Entrance::AcceptSome() {
       const Clock::time_point until = (*OldestStranger())->begun() + kMayKeepPlace;
       if (Clock::now() < until) {
         accept_from_ = until;
+        full_ = true;
         return moved;
       }
       MakeRoom();

@@ -36,6 +36,8 @@ class Entrance {
   bool Poll(const std::function<void(std::unique_ptr<HandshakeSocket>)>& proved);
   // Whether Poll would do anything that needs no event.
   bool due() const { return may_accept_ && std::chrono::steady_clock::now() >= accept_from_; }
+  // Whether others queue in the kernel until a place is free, which no event tells.
+  bool full() const { return full_; }
   size_t waiting() const { return sockets_.size(); }
 
  private:
@@ -54,6 +56,7 @@ class Entrance {
   runtime::FileDescriptor listener_;
   std::vector<std::string> addresses_;
   bool may_accept_ = false;
+  bool full_ = false;
   std::chrono::steady_clock::time_point accept_from_;  // not before: descriptors or places had run out
   std::chrono::steady_clock::time_point look_for_late_at_;
   Sockets sockets_;              // oldest first

@@ -401,7 +401,7 @@ bool TcpTransport::Active() const {
 
 int TcpTransport::Arm(bool* ready) {
   // Frames that nobody wanted yet are taken in before this process sleeps, so that its sender can go on.
-  if (Look() || (!ready_.empty() && ReadNoted(/*keep=*/true)) || entrance_.due()) *ready = true;
+  if (Look() || (!ready_.empty() && ReadNoted(/*keep=*/true)) || entrance_.due() || entrance_.full()) *ready = true;
   return watch_.descriptor();
 }
 
