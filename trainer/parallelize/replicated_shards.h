@@ -31,6 +31,7 @@ class DistributedDataParallel<FullyShardedDataParallel<ModuleType>> {
     return module_->forward(inputs...);
   }
   FsdpNoSyncGuard no_sync() { return module_->no_sync(); }
+  Reducible& reducible() { return module_->reducible(); }
   const std::shared_ptr<FullyShardedDataParallel<ModuleType>>& module() const { return module_; }
 
  private:

@@ -1,7 +1,8 @@
-// FsdpGroups: the communicators of a FsdpRoot. Gathering and reducing have communicators of their own, so that neither
-// waits behind the other. All of them are the root's own: failing them leaves the user's groups alone.
+// FsdpGroups: the communicators of a FsdpRoot, and counters. Gathering and reducing have communicators of their own, so
+// that neither waits behind the other. All of them are the root's own: failing them leaves the user's groups alone.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -12,6 +13,15 @@
 #include "cohort/comm/communicator.h"
 
 namespace cohort::trainer {
+
+// Calls and bytes of this rank since the root was made: what collectives were given to move, not what they sent.
+struct FsdpTraffic {
+  int64_t gathers = 0;
+  int64_t gathered_bytes = 0;  // of the whole gathered vectors, padding included
+  int64_t reductions = 0;
+  int64_t reduced_bytes = 0;     // of whole flat gradients
+  int64_t replicated_bytes = 0;  // of shards that were all-reduced over the replicas
+};
 
 class FsdpGroups {
  public:

@@ -9,12 +9,12 @@
 #include "cohort/trainer/parallel/fsdp/backward_cycle.h"
 #include "cohort/trainer/parallel/fsdp/flat_parameters.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_groups.h"
+#include "cohort/trainer/parallel/fsdp/fsdp_stage.h"
 #include "cohort/trainer/parallel/fsdp/gradient_reductions.h"
 #include "cohort/trainer/parallel/fsdp/join_calls.h"
 #include "cohort/trainer/parallel/fsdp/unit_gatherer.h"
 #include "cohort/trainer/parallel/fsdp/unit_gradients.h"
 #include "cohort/trainer/parallel/fsdp/unit_order.h"
-#include "cohort/trainer/parallel/fsdp/unit_runs.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "cohort/trainer/transfer/same_on_all_ranks.h"
 #include "torch/torch.h"
@@ -74,7 +74,8 @@ FsdpRoot::FsdpRoot(Units units, comm::Communicator& world, comm::Communicator& s
       tags_(std::make_unique<UnitTags>()),
       gatherer_(std::make_unique<UnitGatherer>(units_, *groups_, *calls_, *tags_, traffic_)),
       reductions_(std::make_unique<GradientReductions>(*groups_, *calls_, *tags_, traffic_)),
-      backward_(std::make_unique<BackwardCycle>()) {
+      backward_(std::make_unique<BackwardCycle>()),
+      stage_(std::make_unique<FsdpStage>(*this)) {
   for (size_t i = 0; i < units_.size(); ++i) units_[i]->set_number(static_cast<int>(i));
 }
 
@@ -161,6 +162,7 @@ void FsdpRoot::BeginForward(bool training) {
 void FsdpRoot::PreForward(FsdpUnit& unit, bool training) {
   runtime::MutexLock lock(mutex_);
   RefuseWhileSummoned(summoned(), "forward");
+  if (stage_->under_way()) return stage_->PreForward(unit);
   if (&unit == units_.front().get()) BeginForward(training);
   // A checkpoint that calls the unit again in backward makes no other run.
   if (counts_runs_ && !backward_->begun()) unit.runs().Begin(++time_);
@@ -174,6 +176,7 @@ void FsdpRoot::PreForward(FsdpUnit& unit, bool training) {
 
 void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& outputs) {
   runtime::MutexLock lock(mutex_);
+  if (stage_->under_way()) return;
   const bool outermost = &unit == units_.front().get();
   // Peers read the shards of units that were gathered ahead and left out; those may be written next.
   for (const auto& each : units_) {
@@ -200,7 +203,7 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
 void FsdpRoot::AbandonForward(const FsdpUnit& unit) {
   runtime::MutexLock lock(mutex_);
   // The module around an inner unit may catch what was thrown, and go on.
-  if (&unit != units_.front().get() || backward_->begun()) return;
+  if (stage_->under_way() || &unit != units_.front().get() || backward_->begun()) return;
   for (const auto& each : units_) {
     try {
       gatherer_->Reshard(*each);
@@ -255,6 +258,7 @@ void FsdpRoot::PreBackward(FsdpUnit& unit) {
 
 void FsdpRoot::OnGradient(FsdpUnit& unit, int parameter) {
   runtime::MutexLock lock(mutex_);
+  if (stage_->under_way()) return stage_->OnGradient(unit, parameter);
   if (!backward_->begun()) return;  // failed before
   try {
     unit.gradients().Take(parameter, share_);

@@ -12,6 +12,7 @@
 //   gatherer    unit_gatherer.h        whole parameters, windows, memory
 //   reductions  gradient_reductions.h  flat gradients under way
 //   backward    backward_cycle.h       the backward pass under way, or ended by an exception
+//   stage       fsdp_stage.h           what a pipeline asks for instead of hooks
 //
 // A unit that runs several times before the backward pass (one layer used twice, or two forward passes of one loss)
 // stays gathered and is reduced once, at the end.
@@ -29,14 +30,14 @@
 #include "ATen/core/Tensor.h"
 #include "cohort/comm/communicator.h"
 #include "cohort/runtime/base/mutex.h"
-#include "cohort/trainer/parallel/fsdp/fsdp_traffic.h"
+#include "cohort/trainer/parallel/fsdp/fsdp_groups.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
 #include "cohort/trainer/transfer/join.h"
 
 namespace cohort::trainer {
 
 class BackwardCycle;
-class FsdpGroups;
+class FsdpStage;
 class GradientReductions;
 class JoinCalls;
 class UnitGatherer;
@@ -82,6 +83,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void Abort(const std::string& why);
   // The next forward pass gathers nothing ahead, and finds nothing gathered. On all ranks.
   void ForgetOrder();
+  // For a pipeline. It lives as long as this.
+  FsdpStage& stage() { return *stage_; }
   bool sync() const { return sync_; }
   void set_sync(bool sync) { sync_ = sync; }
 
@@ -102,6 +105,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   const FsdpTraffic& traffic() const { return traffic_; }
 
  private:
+  friend class FsdpStage;
+
   void CompareReplicas();
   void BeginForward(bool training);
   void BeginBackward();
@@ -131,6 +136,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   const std::unique_ptr<UnitGatherer> gatherer_;
   const std::unique_ptr<GradientReductions> reductions_;
   const std::unique_ptr<BackwardCycle> backward_;
+  const std::unique_ptr<FsdpStage> stage_;
 };
 
 }  // namespace cohort::trainer

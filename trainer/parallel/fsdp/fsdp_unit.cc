@@ -6,7 +6,7 @@
 #include "cohort/trainer/parallel/fsdp/flat_parameters.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_root.h"
 #include "cohort/trainer/parallel/fsdp/unit_gradients.h"
-#include "cohort/trainer/parallel/fsdp/unit_runs.h"
+#include "cohort/trainer/parallel/fsdp/unit_order.h"
 #include "cohort/trainer/transfer/window_pool.h"
 #include "torch/csrc/autograd/function_hook.h"
 #include "torch/csrc/autograd/utils/lambda_post_hook.h"

@@ -3,7 +3,7 @@
 //
 //   weights    flat_parameters.h   the shard, the gathered vector, and which of them the module has
 //   gradients  unit_gradients.h    what a backward pass has brought; flat_gradient.h is the vector that is reduced
-//   runs       unit_runs.h         when the unit ran forward
+//   runs       unit_order.h        when the unit ran forward
 //
 // A parameter is one torch Tensor object for ever. Its data is a view of the gathered vector while the unit is
 // unsharded, and this rank's rows otherwise, maybe none. So optimizers made before or after see the shards, and modules

@@ -43,6 +43,7 @@
 #include "cohort/trainer/mesh/device_mesh.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_options.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_root.h"
+#include "cohort/trainer/parallel/fsdp/fsdp_stage.h"
 #include "cohort/trainer/placement/placement.h"
 #include "cohort/trainer/placement/sharded_module.h"
 #include "cohort/trainer/transfer/join.h"
@@ -149,6 +150,8 @@ class FullyShardedModule : public ShardedModule, public Joinable {
   const comm::Communicator* replicas() override { return root().replicate_group(); }
   FsdpRoot& root();
   FsdpNoSyncGuard no_sync() { return FsdpNoSyncGuard(root()); }
+  // For a stage of a pipeline, which then says when parameters and gradients move.
+  Reducible& reducible() { return root().stage(); }
 
   // torch::save and torch::load of shards would be wrong silently. They throw c10::Error unless parameters are whole:
   // under SummonFullParams, or on one rank. Use SaveTrainingState and LoadTrainingState.

@@ -11,7 +11,6 @@
 #include "ATen/core/Tensor.h"
 #include "cohort/runtime/engine/work.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_groups.h"
-#include "cohort/trainer/parallel/fsdp/fsdp_traffic.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
 #include "cohort/trainer/parallel/fsdp/join_calls.h"
 #include "cohort/trainer/parallel/fsdp/unit_order.h"

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "cohort/trainer/parallel/fsdp/fsdp_groups.h"
-#include "cohort/trainer/parallel/fsdp/fsdp_traffic.h"
 #include "cohort/trainer/parallel/fsdp/fsdp_unit.h"
 #include "cohort/trainer/parallel/fsdp/join_calls.h"
 #include "cohort/trainer/parallel/fsdp/unit_order.h"

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "cohort/trainer/parallel/fsdp/unit_runs.h"
-
 namespace cohort::trainer {
 
 void UnitOrder::Close() {

@@ -4,6 +4,7 @@
 //   auto module = TakeLayers(layers, CutByParameters(layers, 4), stage);
 //   PipelineStage plain(stage, module);
 //   PipelineStage replicated(stage, std::make_shared<DistributedDataParallel<StageModule>>(module, replicas));
+//   PipelineStage sharded(stage, std::make_shared<FullyShardedDataParallel<StageModule>>(module, shards));
 #pragma once
 
 #include <functional>
@@ -37,7 +38,8 @@ struct PipelineStage {
   PipelineStage(int stage, std::shared_ptr<torch::nn::Module> stage_module,
                 std::function<at::Tensor(const at::Tensor&)> stage_forward, Reducible* stage_reducible = nullptr)
       : index(stage), module(std::move(stage_module)), forward(std::move(stage_forward)), reducible(stage_reducible) {}
-  // A module, or a wrapper around one: DistributedDataParallel. It maps one tensor to one tensor.
+  // A module, or a wrapper around one: DistributedDataParallel, ShardedDataParallel, FullyShardedDataParallel. It maps
+  // one tensor to one tensor.
   template <typename Wrapper>
   PipelineStage(int stage, std::shared_ptr<Wrapper> wrapper)
       : index(stage), forward([wrapper](const at::Tensor& x) { return wrapper->forward(x); }) {
@@ -46,7 +48,11 @@ struct PipelineStage {
     } else {
       module = wrapper->module();
     }
-    if constexpr (std::is_base_of_v<Reducible, Wrapper>) reducible = wrapper.get();
+    if constexpr (std::is_base_of_v<Reducible, Wrapper>) {
+      reducible = wrapper.get();
+    } else if constexpr (requires { wrapper->reducible(); }) {
+      reducible = &wrapper->reducible();
+    }
   }
 
   int index;  // in the pipeline
