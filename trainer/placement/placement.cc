@@ -117,6 +117,11 @@ absl::Status Placement::Owned(const Axis& axis, int owner) {
   return Add({.axis = axis, .use = AxisUse::kOwned, .owner = owner});
 }
 
+void Placement::set_copy(int copy, int copies) {
+  copy_ = copy;
+  copies_ = copies;
+}
+
 std::vector<Axis> Placement::axes() const {
   std::vector<Axis> axes;
   for (const Use& use : uses_) axes.push_back(use.axis);
@@ -221,7 +226,7 @@ std::vector<int64_t> Placement::local_sizes(const Coordinate& at) const {
 }
 
 bool Placement::writes(const Coordinate& at) const {
-  if (!owned_at(at)) return false;
+  if (copy_ > 0 || !owned_at(at)) return false;
   const auto first = [&](const std::string& axis, int rank) {
     const AxisUse how = use(axis);
     return rank == 0 || how == AxisUse::kSplit || how == AxisUse::kOwned;
@@ -254,6 +259,9 @@ std::string Placement::Describe() const {
         text += "on " + use.axis.name + " " + std::to_string(use.owner) + "/" + std::to_string(use.axis.size);
         break;
     }
+  }
+  if (copies_ > 1) {
+    text += (uses_.empty() ? ": " : "; ") + ("copy " + std::to_string(copy_)) + "/" + std::to_string(copies_);
   }
   return text;
 }

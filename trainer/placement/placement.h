@@ -74,6 +74,12 @@ class Placement {
   // owner outside of the axis.
   [[nodiscard]] absl::Status Owned(const Axis& axis, int owner);
 
+  // Says that this is copy `copy` of `copies` tensors that are one weight of the unsplit model: two stages share it.
+  // All are read from checkpoints, which keep it once; the first alone counts in norms.
+  void set_copy(int copy, int copies);
+  int copy() const { return copy_; }
+  int copies() const { return copies_; }
+
   // The name in the unsplit model. Empty until it is known: then it is the name in the module.
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
@@ -119,6 +125,7 @@ class Placement {
   static Pieces Take(const Pieces& from, const Cut& cut, int ranks, int rank);
 
   std::string name_;
+  int copy_ = 0, copies_ = 1;
   std::vector<int64_t> sizes_;
   std::vector<Use> uses_;
 };

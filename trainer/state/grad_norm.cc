@@ -33,6 +33,7 @@ std::vector<double> NormsOf(const std::vector<at::Tensor>& parts, double norm_ty
 // Whether the rank at `at` is the first along these axes of those that have the same part. Other axes, such as that of
 // replicas, are not summed over.
 bool IsFirstOver(const Coordinate& at, const Placement& placement) {
+  if (placement.copy() > 0) return false;
   return std::all_of(at.begin(), at.end(), [&](const auto& place) {
     const AxisUse use = placement.use(place.first);
     return place.second == 0 || use == AxisUse::kSplit || use == AxisUse::kOwned;

@@ -61,8 +61,9 @@ CheckpointTensor StateTensor(const TrainingState& state, const CheckpointTensor&
     tensor.replicas = 1;
   }
   if (state.owns_state) {
-    tensor.replica = 0;
-    tensor.replicas = 1;
+    const auto placement = Placements().OrWhole(parameter.data);
+    tensor.replica = placement->copy();
+    tensor.replicas = placement->copies();
   }
   return tensor;
 }
@@ -70,7 +71,7 @@ CheckpointTensor StateTensor(const TrainingState& state, const CheckpointTensor&
 // Whether this rank writes the number of a parameter's steps, which all that step a part of it have: the first of those
 // that have its first element does. Other ranks of the world may have another model, such as a stage.
 bool WritesStep(const TrainingState& state, const CheckpointTensor& parameter) {
-  if (state.owns_state) return true;
+  if (state.owns_state) return Placements().OrWhole(parameter.data)->copy() == 0;
   if (parameter.replica > 0) return false;
   const bool empty = std::find(parameter.sizes.begin(), parameter.sizes.end(), 0) != parameter.sizes.end();
   if (empty) return state.shards == nullptr || state.shards->place() == 0;
@@ -248,19 +249,22 @@ std::map<std::string, std::string> AliasesOf(const torch::nn::Module& module) {
   return aliases;
 }
 
-// The boxes that this rank has of a parameter, by its placement.
-CheckpointTensor PlacedTensor(const std::string& name, const at::Tensor& parameter) {
+// The boxes that this rank has of a parameter, by its placement. It is one of `replicas` that have them, and each of
+// these has as many copies as the placement says.
+CheckpointTensor PlacedTensor(const std::string& name, const at::Tensor& parameter, int replica, int replicas) {
   const auto placement = Placements().OrWhole(parameter);
   return {.name = NameInWhole(parameter, name),
           .sizes = placement->sizes(),
           .boxes = placement->boxes(),
-          .data = parameter};
+          .data = parameter,
+          .replica = placement->copy() * replicas + replica,
+          .replicas = placement->copies() * replicas};
 }
 
 // Sets which of the ranks of a mesh that have the same boxes this one is.
 void SetReplica(CheckpointTensor& tensor, const Placement& placement, const DeviceMesh& mesh) {
-  tensor.replica = 0;
-  tensor.replicas = 1;
+  tensor.replica = placement.copy();
+  tensor.replicas = placement.copies();
   for (const Axis& axis : mesh.base_axes()) {
     const AxisUse use = placement.use(axis.name);
     if (use == AxisUse::kSplit || use == AxisUse::kOwned) continue;
@@ -298,9 +302,7 @@ TrainingState ReplicatedModel(const torch::nn::Module& module, const comm::Commu
   std::set<const void*> seen;
   for (const auto& item : module.named_parameters()) {
     if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-    state.parameters.push_back(PlacedTensor(item.key(), item.value()));
-    state.parameters.back().replica = group.rank();
-    state.parameters.back().replicas = group.size();
+    state.parameters.push_back(PlacedTensor(item.key(), item.value(), group.rank(), group.size()));
   }
   for (const auto& item : module.named_buffers()) {
     if (seen.insert(item.value().unsafeGetTensorImpl()).second) {
@@ -340,9 +342,9 @@ TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer)
   state.aliases = AliasesOf(module.sharded_module());
   const comm::Communicator* replicas = module.replicas();
   for (const ShardedParameter& parameter : module.sharded_parameters()) {
-    state.parameters.push_back(PlacedTensor(parameter.name, parameter.tensor));
-    state.parameters.back().replica = replicas == nullptr ? 0 : replicas->rank();
-    state.parameters.back().replicas = replicas == nullptr ? 1 : replicas->size();
+    state.parameters.push_back(PlacedTensor(parameter.name, parameter.tensor,
+                                            replicas == nullptr ? 0 : replicas->rank(),
+                                            replicas == nullptr ? 1 : replicas->size()));
   }
   std::set<const void*> seen;  // by one name each, as ReplicatedModel
   for (const auto& [name, buffer] : module.unwrapped_buffers()) {

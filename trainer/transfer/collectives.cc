@@ -177,14 +177,14 @@ Work AllToAllV(comm::Communicator& group, ConstBuffer in, const comm::BlockLayou
               });
 }
 
-Work Send(comm::Communicator& group, ConstBuffer in, int peer, std::source_location site) {
+Work Send(comm::Communicator& group, ConstBuffer in, int peer, uint64_t tag, std::source_location site) {
   return Call(group, comm::CollectiveKind::kSend, site, in, Buffer(),
-              [=, &group] { return group.Send(in, peer, OptionsOn(in, Buffer()), site); });
+              [=, &group] { return group.Send(in, peer, OptionsOn(in, Buffer(), Tagged(tag)), site); });
 }
 
-Work Recv(comm::Communicator& group, Buffer out, int peer, std::source_location site) {
+Work Recv(comm::Communicator& group, Buffer out, int peer, uint64_t tag, std::source_location site) {
   return Call(group, comm::CollectiveKind::kRecv, site, ConstBuffer(), out,
-              [=, &group] { return group.Recv(out, peer, OptionsOn(ConstBuffer(), out), site); });
+              [=, &group] { return group.Recv(out, peer, OptionsOn(ConstBuffer(), out, Tagged(tag)), site); });
 }
 
 Work Exchange(comm::Communicator& group, std::span<const Message> messages, std::source_location site) {
@@ -197,9 +197,9 @@ Work Exchange(comm::Communicator& group, std::span<const Message> messages, std:
                 comm::Batch batch(group);
                 for (const Message& each : kept) {
                   if (each.sends) {
-                    batch.Send(each.in, each.peer, OptionsOn(each.in, Buffer()), site);
+                    batch.Send(each.in, each.peer, OptionsOn(each.in, Buffer(), Tagged(each.tag)), site);
                   } else {
-                    batch.Recv(each.out, each.peer, OptionsOn(ConstBuffer(), each.out), site);
+                    batch.Recv(each.out, each.peer, OptionsOn(ConstBuffer(), each.out, Tagged(each.tag)), site);
                   }
                 }
                 return batch.Submit();

@@ -56,9 +56,9 @@ runtime::Work AllToAllV(comm::Communicator& group, comm::ConstBuffer in, const c
 
 // Point to point, in the order of calls for each pair and direction. The ledger counts a message's bytes where it is
 // sent.
-runtime::Work Send(comm::Communicator& group, comm::ConstBuffer in, int peer,
+runtime::Work Send(comm::Communicator& group, comm::ConstBuffer in, int peer, uint64_t tag = 0,
                    std::source_location site = std::source_location::current());
-runtime::Work Recv(comm::Communicator& group, comm::Buffer out, int peer,
+runtime::Work Recv(comm::Communicator& group, comm::Buffer out, int peer, uint64_t tag = 0,
                    std::source_location site = std::source_location::current());
 
 // One side of a message: `in` goes to `peer`, or `out` comes from it. The other buffer is left as it is here.
@@ -67,6 +67,7 @@ struct Message {
   comm::ConstBuffer in = {};
   comm::Buffer out = {};
   bool sends = false;
+  uint64_t tag = 0;  // CallOptions::tag
 };
 // Several messages, started as one (comm/batch.h). The Work is done when all are. They never wait for each other, in
 // any order: two ranks that send to each other in an exchange each can't stand still, also where a send waits for its

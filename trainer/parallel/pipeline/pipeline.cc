@@ -13,9 +13,11 @@
 #include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/base/caught_error.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/base/wrapped_name.h"
 #include "cohort/trainer/parallel/pipeline/schedule/checker.h"
 #include "cohort/trainer/parallel/pipeline/schedule/lowering.h"
 #include "cohort/trainer/parallel/pipeline/schedule/text.h"
+#include "cohort/trainer/parallel/pipeline/schedule/turn.h"
 #include "cohort/trainer/parallel/pipeline/shared_gradients.h"
 #include "cohort/trainer/parallel/pipeline/stage_messages.h"
 #include "cohort/trainer/parallel/pipeline/stage_passes.h"
@@ -50,9 +52,23 @@ LocalDevice DeviceOf(const std::vector<PipelineStage>& stages, const PipelineOpt
 
 at::Tensor ParameterOf(const PipelineStage& stage, const std::string& name) {
   for (const auto& item : stage.module->named_parameters()) {
-    if (NameInWhole(item.value(), item.key()) == name || item.key() == name) return item.value();
+    if (NameInWhole(item.value(), item.key()) == name || UnwrappedName(item.key()) == name) return item.value();
   }
   TORCH_CHECK(false, "Pipeline: stage ", stage.index, " has no parameter ", name, " to share");
+}
+
+bool IsSharded(const PipelineStage& stage) { return ShardedModuleOf(*stage.module) != nullptr; }
+
+// Copies that are added up must be the same part of the weight. `pair` is null for copies on one rank.
+void CheckSameCopies(const SharedWeight& weight, const std::vector<at::Tensor>& copies, comm::Communicator* pair) {
+  const std::string name = "part of the shared weight " + weight.name;
+  std::vector<std::string> lines;
+  for (const at::Tensor& copy : copies) {
+    lines.push_back(DescribeTensor(name, copy.scalar_type(), copy.sizes().vec()));
+  }
+  if (pair != nullptr) return CheckSameOnAllRanks(*pair, "Pipeline", lines);
+  TORCH_CHECK(lines.front() == lines.back(), "Pipeline: stages ", weight.stage, " and ", weight.other_stage,
+              " have different parts of a weight that they share: ", lines.front(), ", and ", lines.back());
 }
 
 }  // namespace
@@ -78,6 +94,7 @@ class Pipeline::Runner {
       const int place = group.rank() * devices() + device;
       places_.push_back(std::make_unique<Place>(*this, place, DeviceOf(stages_, options_, device)));
     }
+    if (group.size() > 1) exchange_->Connect(DeviceOf(stages_, options_, 0));
     placements_.Enter(stages_, group);
     MakeShared(group);
     for (SharedGradient& shared : shared_) shared.Broadcast();
@@ -87,7 +104,10 @@ class Pipeline::Runner {
     StepData data{.loss_scale = loss_scale, .trains = trains, .random = random_place()};
     const int m = schedule_.micro_batches;
     try {
-      exchange_->BeginStep();
+      exchange_->BeginStep(trains);
+      for (SharedGradient& shared : shared_) {
+        if (trains) shared.Begin();
+      }
       if (Has(0)) data.inputs = SplitMicroBatches(inputs, m, "inputs");
       if (Has(schedule_.stages - 1) && (trains || targets.defined())) {
         data.targets = SplitMicroBatches(targets, m, "targets");
@@ -99,12 +119,16 @@ class Pipeline::Runner {
         if (stage.reducible != nullptr) stage.reducible->set_micro_batches_under_way(true);
       }
       RunPlaces(data);
-      if (trains) ReduceShared();
+      if (trains) SumShared();
       for (const PipelineStage& stage : stages_) {
         if (stage.reducible != nullptr) stage.reducible->set_micro_batches_under_way(false);
       }
     } catch (...) {
-      exchange_->Fail(TextOfCaught());
+      const std::string why = TextOfCaught();
+      exchange_->Fail(why);
+      for (const PipelineStage& stage : stages_) {
+        if (stage.reducible != nullptr) stage.reducible->AbortGroups(why);
+      }
       throw;
     }
     return ResultOf(data);
@@ -114,6 +138,7 @@ class Pipeline::Runner {
     for (SharedGradient& shared : shared_) shared.Broadcast();
   }
   const Schedule& schedule() const { return schedule_; }
+  comm::Communicator& group() { return exchange_->group(); }
   const std::vector<PipelineStage>& stages() const { return stages_; }
 
  private:
@@ -164,7 +189,9 @@ class Pipeline::Runner {
     TORCH_CHECK(schedule_.ranks == group.size() * devices(), "Pipeline: a schedule of ", schedule_.ranks,
                 " ranks needs as many ranks or devices, not ", group.size(), " ranks with ", devices(), " devices");
     for (const PipelineStage& stage : stages_) {
-      RefuseShards(*stage.module, "Pipeline", "give each stage DistributedDataParallel instead");
+      if (stage.reducible != nullptr) continue;
+      RefuseShards(*stage.module, "Pipeline",
+                   "give the stage FullyShardedDataParallel itself, or what fully_shard returns");
     }
     std::vector<int> given;
     for (const PipelineStage& stage : stages_) given.push_back(stage.index);
@@ -189,6 +216,7 @@ class Pipeline::Runner {
       if (Has(weight.stage)) copies.push_back(ParameterOf(StageAt(weight.stage), weight.name));
       if (Has(weight.other_stage)) copies.push_back(ParameterOf(StageAt(weight.other_stage), weight.other_name));
       if (copies.empty()) continue;
+      PlaceCopies(weight, copies);
       std::unique_ptr<comm::Communicator> pair;
       if (one != other) {
         const std::vector<int> ranks = {one, other};
@@ -196,8 +224,17 @@ class Pipeline::Runner {
         ThrowUnlessOk(made.status(), "Pipeline: making the group of the shared weight " + weight.name);
         pair = *std::move(made);
       }
+      CheckSameCopies(weight, copies, pair.get());
       shares_weights_.insert({weight.stage, weight.other_stage});
       shared_.emplace_back(weight.name, std::move(copies), std::move(pair));
+    }
+  }
+
+  // Both copies have the first one's name, and which is which.
+  void PlaceCopies(const SharedWeight& weight, const std::vector<at::Tensor>& copies) {
+    if (copies.size() == 2 && copies[0].is_same(copies[1])) return;  // one tensor in both stages
+    for (size_t i = 0; i < copies.size(); ++i) {
+      placements_.EnterCopy(copies[i], weight.name, i == 1 || !Has(weight.stage) ? 1 : 0);
     }
   }
 
@@ -232,13 +269,12 @@ class Pipeline::Runner {
     std::optional<at::NoGradGuard> no_grad;
     if (!data.trains) no_grad.emplace();
     for (size_t at = 0; at < actions.size();) {
-      size_t end = at;
-      while (end < actions.size() && IsMessage(actions[end].kind)) ++end;
-      if (end > at) {
-        place.messages.Turn(std::span(actions).subspan(at, end - at));
-        at = end;
-      } else {
+      const std::span<const Action> turn = TurnAt(actions, at);
+      if (turn.empty()) {
         Do(place, actions[at++], data);
+      } else {
+        place.messages.Turn(turn);
+        at += turn.size();
       }
     }
     place.messages.Finish();
@@ -290,6 +326,7 @@ class Pipeline::Runner {
     const RandomPlaceGuard guard(random);
     std::function<at::Tensor(const at::Tensor&)> finish;
     if (last) finish = [&](const at::Tensor& output) { return LossOf(output, static_cast<size_t>(k), data); };
+    if (options_.before_forward) options_.before_forward(k);
     at::Tensor output = passes.Forward(k, input, !first, finish);
     if (!last) place.messages.Put({ActionKind::kSendForward, action.stage, k}, std::move(output));
   }
@@ -306,11 +343,18 @@ class Pipeline::Runner {
     return loss * (data.weights[k] * data.loss_scale);
   }
 
-  // Stages that share weights are reduced when both have all of theirs.
-  void ReduceShared() {
+  // Stages that share weights are reduced when both have all of theirs: whole gradients after they have been added up
+  // (Megatron-LM#844), and shards before, because only then there is a gradient of a shard.
+  void SumShared() {
+    ReduceSharing(/*shards=*/true);
     for (SharedGradient& shared : shared_) shared.Sum();
+    ReduceSharing(/*shards=*/false);
+    for (SharedGradient& shared : shared_) shared.End();
+  }
+
+  void ReduceSharing(bool shards) {
     for (const PipelineStage& stage : stages_) {
-      if (stage.reducible == nullptr || shares_weights_.count(stage.index) == 0) continue;
+      if (stage.reducible == nullptr || shares_weights_.count(stage.index) == 0 || IsSharded(stage) != shards) continue;
       stage.reducible->Reduce();
       stage.reducible->Reshard();
     }
@@ -355,6 +399,7 @@ StepResult Pipeline::eval(const at::Tensor& inputs, const at::Tensor& targets) {
 
 void Pipeline::BroadcastSharedWeights() { runner_->BroadcastShared(); }
 
+comm::Communicator& Pipeline::group() const { return runner_->group(); }
 const Schedule& Pipeline::schedule() const { return runner_->schedule(); }
 const std::vector<PipelineStage>& Pipeline::stages() const { return runner_->stages(); }
 

@@ -18,6 +18,7 @@
 // After PyTorch's torch.distributed.pipelining; Huang et al. 2019, Narayanan et al. 2021, Qi et al. 2023.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,10 +34,10 @@
 namespace cohort::trainer {
 
 // A weight that two stages have, such as the embedding of the first that is the head of the last. Its gradient is the
-// sum of both stages', on both, before the stages' gradients are reduced over replicas (Megatron-LM#844).
+// sum of both stages', on both; whole gradients are added up before they are reduced over replicas (Megatron-LM#844).
 struct SharedWeight {
   int stage = 0;
-  std::string name;  // of the parameter in the stage's module
+  std::string name;  // of the parameter in the whole model; checkpoints keep the weight under it, once
   int other_stage = 0;
   std::string other_name;
 };
@@ -44,6 +45,9 @@ struct SharedWeight {
 struct PipelineOptions {
   LossFunction loss;
   ValidTargets valid_targets = [](const at::Tensor& target) { return CountValidTargets(target); };
+  // Called before each forward pass, on its thread, if it is set. The thread's RandomPlace (autograd/random_place.h) is
+  // then the caller's of step, with the micro-batch's number, and may be changed for this pass.
+  std::function<void(int micro_batch)> before_forward = {};
   // Equal on all ranks, except for devices. The pipeline makes both copies equal to the first.
   std::vector<SharedWeight> shared_weights = {};
   // This rank's. Each is what the schedule calls a rank: rank r has those from r * devices.size() on, and works on all
@@ -87,6 +91,7 @@ class Pipeline {
   void BroadcastSharedWeights();
 
   const Schedule& schedule() const;
+  comm::Communicator& group() const;  // of the constructor
   const std::vector<PipelineStage>& stages() const;
 
  private:

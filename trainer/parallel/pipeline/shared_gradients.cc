@@ -16,6 +16,26 @@ void SharedGradient::Broadcast() {
   if (group_ != nullptr) BroadcastTensors(*group_, copies_, 0, "Pipeline: sending the shared weight " + name_);
 }
 
+// In place, because a gradient may be a view of DistributedDataParallel's buckets.
+void SharedGradient::Begin() {
+  const at::NoGradGuard no_grad;
+  before_.assign(copies_.size(), at::Tensor());
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    at::Tensor& gradient = copies_[i].mutable_grad();
+    if (!gradient.defined()) continue;
+    before_[i] = gradient.clone();
+    gradient.zero_();
+  }
+}
+
+void SharedGradient::End() {
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < copies_.size(); ++i) {
+    const at::Tensor before = std::exchange(before_[i], at::Tensor());
+    if (before.defined() && copies_[i].grad().defined()) copies_[i].mutable_grad().add_(before);
+  }
+}
+
 void SharedGradient::Sum() {
   const at::NoGradGuard no_grad;
   for (at::Tensor& copy : copies_) {

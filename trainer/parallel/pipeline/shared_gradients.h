@@ -19,12 +19,17 @@ class SharedGradient {
       : name_(std::move(name)), copies_(std::move(copies)), group_(std::move(group)) {}
   // Makes the second copy equal to the first. Collective over the group; blocks.
   void Broadcast();
+  // Begin, the passes of a step, Sum, End. Begin puts aside what earlier steps have left in .grad, which is a sum
+  // already, and End adds it again. Both are local.
+  void Begin();
   // Makes both copies' gradients their sum, in that order. Collective over the group; blocks.
   void Sum();
+  void End();
 
  private:
   std::string name_;
   std::vector<at::Tensor> copies_;
+  std::vector<at::Tensor> before_;  // by copy: its gradient before the step; undefined if it had none
   std::unique_ptr<comm::Communicator> group_;
 };
 

@@ -6,6 +6,7 @@
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/base/tensor_buffer.h"
+#include "cohort/trainer/parallel/pipeline/schedule/turn.h"
 #include "cohort/trainer/transfer/collectives.h"
 #include "torch/torch.h"
 
@@ -33,6 +34,15 @@ PlaceExchange::PlaceExchange(comm::Communicator& group, int devices) : group_(gr
 
 PlaceExchange::~PlaceExchange() {
   for (const auto& channel : channels_) NoteGroupEnd(*channel);
+}
+
+void PlaceExchange::Connect(const LocalDevice& device) {
+  if (!device.device.is_cuda() || devices_ > 1) return;
+  const at::Tensor one = at::ones({1}, at::TensorOptions(at::kFloat).device(device.device));
+  for (const auto& channel : channels_) {
+    ThrowUnlessAllCame(AllReduce(*channel, AsBuffer(one), AsBuffer(one), comm::ReduceOp::kSum).Wait(),
+                       "Pipeline: connecting the stages");
+  }
 }
 
 void PlaceExchange::Hand(const Action& receive, at::Tensor tensor) {
@@ -67,7 +77,8 @@ void PlaceExchange::Fail(const std::string& why) {
   for (const auto& channel : channels_) channel->Abort(why);
 }
 
-void PlaceExchange::BeginStep() {
+void PlaceExchange::BeginStep(bool trains) {
+  iteration_ = (iteration_ / 2 + 1) * 2 + (trains ? 0 : 1);
   runtime::MutexLock lock(mutex_);
   TORCH_CHECK(failure_.empty(), "Pipeline: an earlier step has failed: ", failure_);
   handed_.clear();
@@ -86,6 +97,12 @@ void StageMessages::BeginStep() {
 std::string StageMessages::NameOf(const Action& message) const {
   return "Pipeline: " + ToString(message) + (IsSend(message.kind) ? " to" : " from") + " rank " +
          std::to_string(schedule_.PeerOf(message) / exchange_.devices());
+}
+
+uint64_t StageMessages::TagOf(const Action& message, bool sizes) const {
+  const Action send = IsSend(message.kind) ? message : OtherEnd(message);
+  const int64_t place = int64_t{send.micro_batch} * schedule_.stages + send.stage;
+  return CallTag(exchange_.iteration(), place * 4 + (send.kind == ActionKind::kSendBackward ? 2 : 0) + (sizes ? 1 : 0));
 }
 
 void StageMessages::Put(const Action& send, at::Tensor tensor) {
@@ -127,7 +144,7 @@ void StageMessages::SendShapes(std::span<const Action> sends) {
     std::copy(tensor.sizes().begin(), tensor.sizes().end(), data + 2);
     const int peer = schedule_.PeerOf(send);
     auto work = std::make_shared<runtime::Work>(exchange_.With(place_, peer, [&](comm::Communicator& channel) {
-      return Send(channel, AsBuffer(numbers), peer / exchange_.devices());
+      return Send(channel, AsBuffer(numbers), peer / exchange_.devices(), TagOf(send, /*sizes=*/true));
     }));
     sent_.emplace_back(std::move(work), std::vector<at::Tensor>{numbers});
   }
@@ -139,7 +156,7 @@ void StageMessages::LearnShapes(std::span<const Action> receives) {
     const at::Tensor numbers = at::zeros({kShapeNumbers}, at::kLong);
     const int peer = schedule_.PeerOf(receive);
     runtime::Work work = exchange_.With(peer, place_, [&](comm::Communicator& channel) {
-      return Recv(channel, AsBuffer(numbers), peer / exchange_.devices());
+      return Recv(channel, AsBuffer(numbers), peer / exchange_.devices(), TagOf(receive, /*sizes=*/true));
     });
     ThrowUnlessAllCame(work.Wait(), NameOf(receive) + ", its sizes");
     const auto* const data = numbers.data_ptr<int64_t>();
@@ -151,26 +168,21 @@ void StageMessages::LearnShapes(std::span<const Action> receives) {
 
 void StageMessages::Turn(std::span<const Action> messages) {
   DropSent();
-  std::vector<Action> sends, receives;
+  std::vector<Action> elsewhere;
   for (const Action& message : messages) {
-    const int peer = schedule_.PeerOf(message);
-    if (!exchange_.IsHere(peer)) {
-      (IsSend(message.kind) ? sends : receives).push_back(message);
+    if (!exchange_.IsHere(schedule_.PeerOf(message))) {
+      elsewhere.push_back(message);
     } else if (IsSend(message.kind)) {
       exchange_.Hand(OtherEnd(message), Outgoing(message));
     } else {
       incoming_[KeyOf(message)].handed = true;
     }
   }
-  SendShapes(sends);
-  const auto unknown = std::stable_partition(receives.begin(), receives.end(), [this](const Action& receive) {
-    return receive.kind != ActionKind::kRecvForward || shapes_.count(receive.stage - 1) > 0;
-  });
-  Start(sends, {receives.begin(), unknown});
-  // Others may need what has just been sent before they know these sizes.
-  const std::vector<Action> first(unknown, receives.end());
-  LearnShapes(first);
-  Start({}, first);
+  const TurnParts parts = PartsOf(elsewhere, [this](int stage) { return shapes_.count(stage) > 0; });
+  SendShapes(parts.sends);
+  Start(parts.sends, parts.now);
+  LearnShapes(parts.later);
+  Start({}, parts.later);
 }
 
 void StageMessages::Start(const std::vector<Action>& sends, const std::vector<Action>& receives) {
@@ -185,7 +197,8 @@ void StageMessages::Start(const std::vector<Action>& sends, const std::vector<Ac
     const int peer = schedule_.PeerOf(send);
     kept.push_back(Outgoing(send));
     on_device = on_device || kept.back().is_cuda();
-    calls.push_back({{.peer = peer / exchange_.devices(), .in = AsBuffer(kept.back()), .sends = true}, peer});
+    calls.push_back(
+        {{.peer = peer / exchange_.devices(), .in = AsBuffer(kept.back()), .sends = true, .tag = TagOf(send)}, peer});
   }
   for (const Action& receive : receives) {
     const int peer = schedule_.PeerOf(receive);
@@ -193,7 +206,7 @@ void StageMessages::Start(const std::vector<Action>& sends, const std::vector<Ac
     const Shape& shape = shapes_.at(receive.kind == ActionKind::kRecvForward ? receive.stage - 1 : receive.stage);
     at::Tensor tensor = at::empty(shape.sizes, at::TensorOptions(shape.type).device(device_.device));
     on_device = on_device || tensor.is_cuda();
-    calls.push_back({{.peer = peer / exchange_.devices(), .out = AsBuffer(tensor)}, peer});
+    calls.push_back({{.peer = peer / exchange_.devices(), .out = AsBuffer(tensor), .tag = TagOf(receive)}, peer});
     incoming_[KeyOf(receive)].tensor = std::move(tensor);
   }
   if (calls.empty()) return;

@@ -30,6 +30,10 @@ class PlaceExchange {
   // `group`: a rank for each process; `devices` places on each. Collective where there are several ranks; blocks.
   PlaceExchange(comm::Communicator& group, int devices);
   ~PlaceExchange();
+  // Makes connections for messages in the memory of `device`, the only place here. Making NCCL's communicator takes all
+  // ranks: were it left to the first messages, the first stage would wait for the last one, which waits for its output.
+  // Collective; blocks. Does nothing for host memory, nor where a rank has several places. Throws DistributedError.
+  void Connect(const LocalDevice& device);
   PlaceExchange(const PlaceExchange&) = delete;
   PlaceExchange& operator=(const PlaceExchange&) = delete;
 
@@ -44,7 +48,10 @@ class PlaceExchange {
   at::Tensor TakeHanded(const Action& receive);
   // Ends the step on all places of this process, and the groups of all ranks.
   void Fail(const std::string& why);
-  void BeginStep();
+  // Another step begins, a training one or an evaluation. Throws c10::Error if an earlier one has failed.
+  void BeginStep(bool trains);
+  // The step's number, for tags.
+  uint64_t iteration() const { return iteration_; }
 
   // Calls `call` with the communicator from one device index to another, which no other thread uses meanwhile.
   template <typename Call>
@@ -57,6 +64,7 @@ class PlaceExchange {
   comm::Communicator& group_;
   const int devices_;
   std::vector<std::unique_ptr<comm::Communicator>> channels_;  // by device index of sender and receiver
+  uint64_t iteration_ = 0;
   runtime::Mutex posting_;
   runtime::Mutex mutex_;
   runtime::CondVar changed_;
@@ -94,6 +102,8 @@ class StageMessages {
   };
 
   static Key KeyOf(const Action& action) { return {action.kind, action.stage, action.micro_batch}; }
+  // The same for both ends of a message, and for no other one: all have equal sizes. `sizes`: for what goes before it.
+  uint64_t TagOf(const Action& message, bool sizes = false) const;
   void Start(const std::vector<Action>& sends, const std::vector<Action>& receives);
   void SendShapes(std::span<const Action> sends);
   void LearnShapes(std::span<const Action> receives);

@@ -20,19 +20,36 @@ StagePlacements::~StagePlacements() {
 }
 
 void StagePlacements::Enter(const std::vector<PipelineStage>& stages, comm::Communicator& group) {
-  if (group.size() == 1) return;
   const Axis axis{.name = kPipelineAxis, .size = group.size(), .rank = group.rank(), .group = &group};
   for (const PipelineStage& stage : stages) {
     for (const auto& item : stage.module->named_parameters()) {
-      auto before = Placements().Of(item.value());
       Placement placement = *Placements().OrWhole(item.value());
       if (placement.use(kPipelineAxis) == AxisUse::kOwned) continue;
-      ThrowUnlessOk(placement.Owned(axis, group.rank()), "Pipeline: parameter " + item.key());
+      if (axis.size > 1) ThrowUnlessOk(placement.Owned(axis, axis.rank), "Pipeline: parameter " + item.key());
       placement.set_name(NameInWhole(item.value(), item.key()));
-      Placements().Add(item.value(), std::move(placement));
-      entered_.push_back({item.value(), std::move(before), Placements().Of(item.value())});
+      Set(item.value(), std::move(placement));
     }
   }
+}
+
+void StagePlacements::EnterCopy(const at::Tensor& parameter, const std::string& name, int copy) {
+  Placement placement = *Placements().OrWhole(parameter);
+  placement.set_copy(copy, 2);
+  placement.set_name(name);
+  Set(parameter, std::move(placement));
+}
+
+void StagePlacements::Set(const at::Tensor& parameter, Placement placement) {
+  auto before = Placements().Of(parameter);
+  Placements().Add(parameter, std::move(placement));
+  auto now = Placements().Of(parameter);
+  for (Entered& entered : entered_) {
+    if (entered.parameter.is_same(parameter)) {
+      entered.now = std::move(now);
+      return;
+    }
+  }
+  entered_.push_back({parameter, std::move(before), std::move(now)});
 }
 
 }  // namespace cohort::trainer

@@ -22,6 +22,8 @@ class StagePlacements {
   // Says that this rank owns the parameters of its stages along the axis "pipeline", which has the ranks of `group`,
   // and names them as in the whole. Leaves parameters that another pipeline has entered. Throws c10::Error.
   void Enter(const std::vector<PipelineStage>& stages, comm::Communicator& group);
+  // Says that a parameter is copy 0 or 1 of a weight of this name that two stages share.
+  void EnterCopy(const at::Tensor& parameter, const std::string& name, int copy);
 
  private:
   // `before` is null for a parameter that had no placement.
@@ -29,6 +31,8 @@ class StagePlacements {
     at::Tensor parameter;
     std::shared_ptr<const Placement> before, now;
   };
+  void Set(const at::Tensor& parameter, Placement placement);
+
   std::vector<Entered> entered_;
 };
 

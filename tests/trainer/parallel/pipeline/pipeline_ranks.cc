@@ -7,100 +7,16 @@
 #include <string>
 #include <vector>
 
-#include "cohort/trainer/autograd/activation_checkpoint.h"
-#include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/parallel/pipeline/schedule/text.h"
-#include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
-#include "cohort/trainer/parallel/tensor/parallel_dropout.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/transfer/communication_ledger.h"
+#include "tests/trainer/parallel/pipeline/pipeline_model.h"
 #include "tests/trainer/ranks.h"
 
 namespace cohort::trainer {
 namespace {
-
-constexpr int64_t kWidth = 6;
-constexpr int kLayers = 16;  // two stages on each of 4 ranks with 2 devices
-
-// A layer with a residual connection, a weight that it uses twice, a checkpointed part, and dropout.
-struct Layer : torch::nn::Module {
-  Layer(bool checkpoints, uint64_t number) : checkpoints(checkpoints) {
-    dropout = register_module("dropout", ParallelDropout(ParallelDropoutOptions(0.2).layer(number)));
-    norm = register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
-    up = register_module("up", torch::nn::Linear(kWidth, 2 * kWidth));
-    down = register_module("down", torch::nn::Linear(2 * kWidth, kWidth));
-    twice = register_parameter("twice", torch::randn({kWidth, kWidth}) * 0.4);
-  }
-  at::Tensor forward(const at::Tensor& x) {
-    const auto inner = [this](const at::Tensor& y) { return down(dropout(torch::tanh(up(norm(y))))); };
-    const at::Tensor between = checkpoints ? checkpoint(inner, x) : inner(x);
-    return x + between.matmul(twice).sigmoid().matmul(twice);
-  }
-  bool checkpoints;
-  torch::nn::LayerNorm norm{nullptr};
-  torch::nn::Linear up{nullptr}, down{nullptr};
-  ParallelDropout dropout{nullptr};
-  at::Tensor twice;
-};
-
-torch::nn::Sequential Model() {
-  torch::manual_seed(11);
-  torch::nn::Sequential model;
-  for (int i = 0; i < kLayers - 1; ++i) model->push_back(Layer(i % 3 == 1, static_cast<uint64_t>(i)));
-  model->push_back(torch::nn::Linear(kWidth, 4));
-  return model;
-}
-
-struct Batch {
-  at::Tensor inputs, targets;
-};
-
-Batch BatchOf(int64_t rows, int seed, int64_t ignored = 0) {
-  const auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
-  Batch batch{torch::randn({rows, kWidth}, generator), torch::randint(0, 4, {rows}, generator)};
-  if (ignored > 0) batch.targets.narrow(0, 0, ignored).fill_(-100);
-  return batch;
-}
-
-at::Tensor Loss(const at::Tensor& output, const at::Tensor& target) {
-  return torch::nn::functional::cross_entropy(output, target,
-                                              torch::nn::functional::CrossEntropyFuncOptions().ignore_index(-100));
-}
-
-// The thread's place in the forward pass of a micro-batch.
-RandomPlace PlaceOf(int64_t micro_batch) {
-  RandomPlace place = random_place();
-  place.micro_batch = micro_batch;
-  return place;
-}
-
-// One process: the loss of the batch; gradients are accumulated.
-at::Tensor Alone(torch::nn::Sequential& model, const Batch& batch, int micro_batches) {
-  const auto inputs = SplitMicroBatches(batch.inputs, micro_batches, "inputs");
-  const auto targets = SplitMicroBatches(batch.targets, micro_batches, "targets");
-  const auto weights = LossWeights(targets, [](const at::Tensor& target) { return CountValidTargets(target); });
-  at::Tensor sum;
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    if (weights[k] == 0) continue;
-    const RandomPlaceGuard guard(PlaceOf(static_cast<int64_t>(k)));
-    const at::Tensor loss = Loss(model->forward(inputs[k]), targets[k]);
-    (loss * weights[k]).backward();
-    const at::Tensor share = loss.detach() * weights[k];
-    sum = sum.defined() ? sum + share : share;
-  }
-  return sum;
-}
-
-std::vector<PipelineStage> StagesFor(const Schedule& schedule, torch::nn::Sequential& model, int rank,
-                                     int devices = 1) {
-  const std::vector<NamedLayer> layers = LayersOf(model);
-  const LayerCut cut = CutByNumber(layers, schedule.stages);
-  std::vector<PipelineStage> stages;
-  for (const int stage : StagesOf(schedule, rank, devices)) stages.emplace_back(stage, TakeLayers(layers, cut, stage));
-  return stages;
-}
 
 // How many gradients have the reference's bits; reports those that have not.
 int CountEqualGradients(const Pipeline& pipeline, const torch::nn::Sequential& reference, const std::string& what) {
@@ -241,74 +157,6 @@ TEST(Pipeline, PlacementsEndWithThePipeline) {
   for (const at::Tensor& parameter : model->parameters()) EXPECT_EQ(Placements().Of(parameter), nullptr);
 }
 
-// The first layer's weight is the last one's too.
-TEST(Pipeline, SharedWeightsGetTheSumOfBothStagesGradients) {
-  for (const char* const name : {"1f1b", "zbv", "gpipe"}) {
-    const int stages = world->size() * FindSchedule(name)->traits.least_stages_per_rank;
-    const Schedule schedule = *BuildSchedule(name, {world->size(), stages, 4});
-    const auto make = [](bool tied) {
-      torch::manual_seed(3);
-      torch::nn::Linear first(kWidth, kWidth), last(kWidth, kWidth);
-      if (tied) last->weight = first->weight;
-      torch::nn::Sequential model(first);
-      for (int i = 0; i < 8; ++i) model->push_back(torch::nn::Linear(kWidth, kWidth));
-      model->push_back(last);
-      return model;
-    };
-    torch::nn::Sequential model = make(false), reference = make(true);
-    PipelineOptions options{.loss = Loss};
-    options.shared_weights = {{0, "0.weight", stages - 1, "9.weight"}};
-    Pipeline pipeline(StagesFor(schedule, model, world->rank()), schedule, *world, options);
-    const Batch batch = BatchOf(8, 9);
-    pipeline.step(batch.inputs, batch.targets);
-    Alone(reference, batch, 4);
-    const at::Tensor expected = reference->parameters()[0].grad();
-    for (const PipelineStage& stage : pipeline.stages()) {
-      for (const auto& item : stage.module->named_parameters()) {
-        if (item.key() != "0.weight" && item.key() != "9.weight") continue;
-        EXPECT_TRUE(torch::allclose(item.value().grad(), expected, 1e-5, 1e-7)) << name << " " << item.key();
-        EXPECT_TRUE(torch::equal(item.value(), reference->parameters()[0])) << name << " " << item.key();
-      }
-    }
-  }
-}
-
-// Rows of the world are pipelines, columns are replicas.
-TEST(Pipeline, StagesMayBeReplicated) {
-  if (world->size() % 2 != 0) GTEST_SKIP() << "needs two replicas";
-  const int ranks = world->size() / 2, replica = world->rank() / ranks, place = world->rank() % ranks;
-  auto row = world->Split(replica, place), column = world->Split(place, replica);
-  ASSERT_TRUE(row.ok() && column.ok());
-  for (const char* const name : {"gpipe", "1f1b", "zb_h1", "zbv"}) {
-    const int stages_per_rank = FindSchedule(name)->traits.least_stages_per_rank;
-    const Schedule schedule = *BuildSchedule(name, {ranks, ranks * stages_per_rank, 4});
-    torch::nn::Sequential model = Model(), reference = Model();
-    const std::vector<NamedLayer> layers = LayersOf(model);
-    const LayerCut cut = CutByNumber(layers, schedule.stages);
-    std::vector<PipelineStage> stages;
-    for (const int stage : StagesOf(schedule, place)) {
-      stages.emplace_back(
-          stage, std::make_shared<DistributedDataParallel<StageModule>>(TakeLayers(layers, cut, stage), **column));
-    }
-    Pipeline pipeline(std::move(stages), schedule, **row, {.loss = Loss});
-    for (int step = 0; step < 2; ++step) {
-      const Batch batch = BatchOf(8, 20 + 2 * step + replica);
-      for (const PipelineStage& stage : pipeline.stages()) stage.module->zero_grad();
-      pipeline.step(batch.inputs, batch.targets);
-      reference->zero_grad();
-      for (int r = 0; r < 2; ++r) Alone(reference, BatchOf(8, 20 + 2 * step + r), 4);
-      std::map<std::string, at::Tensor> expected;
-      for (const auto& item : reference->named_parameters()) expected[item.key()] = item.value().grad() / 2;
-      for (const PipelineStage& stage : pipeline.stages()) {
-        for (const auto& item : stage.module->named_parameters()) {
-          EXPECT_TRUE(torch::allclose(item.value().grad(), expected.at(item.key()), 1e-5, 1e-7))
-              << name << " " << item.key();
-        }
-      }
-    }
-  }
-}
-
 TEST(Pipeline, MessagesAreCountedWhereTheyAreSent) {
   if (world->size() < 2) GTEST_SKIP() << "one rank sends nothing";
   const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
@@ -323,15 +171,6 @@ TEST(Pipeline, MessagesAreCountedWhereTheyAreSent) {
   const int64_t sizes = world->rank() + 1 < world->size() ? 16 * 8 : 0;  // sent once
   EXPECT_EQ(sent.sent_by_group, neighbours * 8 * kWidth * 4 + sizes);
   EXPECT_EQ(entries.at({comm::CollectiveKind::kRecv, world->size()}).sent_by_group, 0);
-}
-
-std::string WhyThrown(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "nothing";
 }
 
 TEST(Pipeline, WhatDoesNotFitIsRefused) {
@@ -382,6 +221,33 @@ TEST(Pipeline, WhatDoesNotFitOnOneRankIsRefusedOnAll) {
   if (odd == 0) return;
   shared.shared_weights = {{0, "0.up.weight", odd, is_odd ? "14.up.weight" : "14.down.weight"}};
   EXPECT_THAT(why(schedule, stages(), shared), AllOf(HasSubstr(who), HasSubstr("shared weights")));
+}
+
+// All messages have equal sizes, those of the evaluation too.
+TEST(Pipeline, MessagesOfAnotherStepAreRefused) {
+  if (world->size() < 2) GTEST_SKIP() << "needs another rank";
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
+  torch::nn::Sequential model = Model();
+  auto own = world->Duplicate();
+  ASSERT_TRUE(own.ok());
+  Pipeline pipeline(StagesFor(schedule, model, world->rank()), schedule, **own, {.loss = Loss});
+  const Batch batch = BatchOf(8, 5);
+  const std::string why = WhyThrown([&] {
+    if (world->rank() == 0) (void)pipeline.eval(batch.inputs);
+    (void)pipeline.step(batch.inputs, batch.targets);
+  });
+  EXPECT_THAT(why, ::testing::HasSubstr("tag"));
+}
+
+TEST(Pipeline, RowsThatCannotBeCutEvenlyAreRefusedOnAllRanks) {
+  const Schedule schedule = *BuildSchedule("1f1b", {world->size(), world->size(), 4});
+  torch::nn::Sequential model = Model();
+  auto own = world->Duplicate();
+  ASSERT_TRUE(own.ok());
+  Pipeline pipeline(StagesFor(schedule, model, world->rank()), schedule, **own, {.loss = Loss});
+  const Batch batch = BatchOf(10, 5);
+  EXPECT_THAT(WhyThrown([&] { pipeline.step(batch.inputs, batch.targets); }),
+              ::testing::HasSubstr("can't be cut into 4 equal micro-batches"));
 }
 
 TEST(Pipeline, AnExceptionOfOneStageEndsTheStepOnAllRanks) {
