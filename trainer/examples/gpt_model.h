@@ -25,12 +25,27 @@ struct GptOptions {
   int64_t heads = 4;
   int64_t width = 64;
   double dropout = 0;
+  bool tied = false;  // the head has the weight of the token embedding
 };
 
 // The sizes of all parameters of such a model, without memory for them.
 std::vector<std::vector<int64_t>> GptSizes(const GptOptions& options);
 
 using GptBlock = trainer::ParallelTransformerBlockImpl;
+
+// A part of the model, for a stage of a pipeline: layers [begin, end) of the embeddings, the blocks and the head.
+struct GptPart {
+  int begin = 0, end = 0;
+};
+
+// The last layer.
+struct GptHead : trainer::ColumnParallelLinearImpl {
+  using ColumnParallelLinearImpl::ColumnParallelLinearImpl;
+  // Uses another layer's weight instead of its own, which is that layer's parameter and not this one's.
+  void Tie(const at::Tensor& shared);
+  // Has a copy of it for a parameter again.
+  void Untie();
+};
 
 class Gpt : public torch::nn::Module {
  public:
@@ -41,8 +56,11 @@ class Gpt : public torch::nn::Module {
 
   // Weights depend on torch's seed alone. `axis` has the sequence in dimension 1.
   Gpt(const GptOptions& options, const trainer::TensorAxis& axis, const WrapBlock& wrap);
-  // Character codes [batch, length <= context] -> logits [batch, length, this rank's characters].
-  at::Tensor forward(const at::Tensor& codes);
+  // The layers of `whole` that belong to a part, under their names. A head without embeddings has its weight to itself.
+  Gpt(const Gpt& whole, const GptPart& part, const WrapBlock& wrap);
+  // Character codes [batch, length <= context] -> logits [batch, length, this rank's characters]. A part takes and
+  // gives what is between layers, for sequences whose length is set on its axis if it has no embeddings.
+  at::Tensor forward(const at::Tensor& x);
 
   // The mean loss of logits that forward returned. Collective over the axis.
   static at::Tensor Loss(const at::Tensor& logits, const at::Tensor& targets, const GptOptions& options,
@@ -50,13 +68,15 @@ class Gpt : public torch::nn::Module {
 
  private:
   at::Tensor Positions(int64_t length);
+  void AddBlock(int64_t number, const std::shared_ptr<GptBlock>& block, const WrapBlock& wrap);
 
   trainer::TensorAxis axis_;
+  std::vector<std::shared_ptr<GptBlock>> unwrapped_;
   std::vector<Forward> blocks_;
   trainer::VocabParallelEmbedding tokens_{nullptr};
   torch::nn::Embedding positions_{nullptr};
   torch::nn::LayerNorm norm_{nullptr};
-  trainer::ColumnParallelLinear head_{nullptr};
+  std::shared_ptr<GptHead> head_;
 };
 
 }  // namespace cohort::examples

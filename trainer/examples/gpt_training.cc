@@ -6,6 +6,7 @@
 #include "cohort/trainer/autograd/activation_checkpoint.h"
 #include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/examples/gpt_pipeline.h"
 #include "cohort/trainer/examples/mesh_option.h"
 #include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
@@ -126,7 +127,9 @@ void MakeMeshAndModel(Training& training) {
         *axis, {.sequence_parallel = options.sequence_parallel, .sequence_dim = 1, .chunks = options.chunks});
   }
   ShareBatch(training);
-  if (mesh.has(trainer::kShardAxis)) {
+  if (mesh.has(trainer::kPipelineAxis)) {
+    MakePipeline(training);
+  } else if (mesh.has(trainer::kShardAxis)) {
     std::vector<std::string> data = {trainer::kShardAxis};
     if (mesh.has(trainer::kReplicateAxis)) data.emplace_back(trainer::kReplicateAxis);
     const auto of_data = mesh.Slice(data);
@@ -182,10 +185,25 @@ TextBatch BatchOf(Training& training, bool train, int64_t step) {
 }
 
 at::Tensor Loss(Training& training, const TextBatch& batch) {
+  if (training.pipeline != nullptr) {
+    const at::Tensor loss = training.pipeline->eval(batch.inputs, batch.targets).loss;
+    return loss.defined() ? loss : torch::zeros({});
+  }
   return Gpt::Loss(training.forward(batch.inputs), batch.targets, training.options.model, training.tensor);
 }
 
+at::Tensor LossAndGradients(Training& training, const TextBatch& batch) {
+  if (training.pipeline != nullptr) {
+    const at::Tensor loss = training.pipeline->step(batch.inputs, batch.targets).loss;
+    return loss.defined() ? loss : torch::zeros({});
+  }
+  const at::Tensor loss = Loss(training, batch);
+  loss.backward();
+  return loss;
+}
+
 double Mean(Training& training, double value) {
+  if (training.pipeline != nullptr) value *= training.pipeline->group().size();
   const comm::Buffer buffer(&value, 1);
   ThrowUnlessOk(training.world->AllReduce(buffer, buffer, comm::ReduceOp::kAvg).Wait(), "averaging the loss");
   return value;
@@ -196,6 +214,7 @@ void TearDown(Training& training) {
   training.clip_grad_norm = nullptr;
   training.checkpointer.reset();
   training.state = {};
+  training.pipeline.reset();
   training.wrapper.reset();
   training.optimizer.reset();
   training.module.reset();

@@ -12,6 +12,7 @@
 #include "cohort/trainer/examples/old_checkpoints.h"
 #include "cohort/trainer/examples/text_data.h"
 #include "cohort/trainer/mesh/device_mesh.h"
+#include "cohort/trainer/parallel/pipeline/pipeline.h"
 #include "cohort/trainer/parallel/tensor/tensor_axis.h"
 #include "cohort/trainer/state/async_checkpoint.h"
 #include "cohort/trainer/state/training_state.h"
@@ -37,7 +38,9 @@ struct TrainGptOptions {
   bool checkpoint_activations = false;
   bool sequence_parallel = false;
   int chunks = 1;
-  int dry_run = 0;  // ranks
+  std::string schedule = "1f1b";  // of the pipeline axis
+  int micro_batches = 4;          // likewise
+  int dry_run = 0;                // ranks
   int64_t sample = 200;
   std::string data;
 };
@@ -53,7 +56,8 @@ struct Training {
   std::unique_ptr<Text> text;
   std::shared_ptr<torch::nn::Module> module;  // holds the parameters of this rank
   std::unique_ptr<torch::optim::Optimizer> optimizer;
-  std::shared_ptr<void> wrapper;  // DistributedDataParallel
+  std::shared_ptr<void> wrapper;                // DistributedDataParallel
+  std::unique_ptr<trainer::Pipeline> pipeline;  // null without a pipeline axis
   trainer::TrainingState state;
   std::unique_ptr<trainer::AsyncCheckpointer> checkpointer;  // writes while training goes on
   std::string last_checkpoint;                               // what it writes; before, what was resumed
@@ -68,9 +72,11 @@ struct Training {
 void SetUp(Training& training);
 // Makes this rank's rows of the batch of a step, and sets the place of random numbers.
 TextBatch BatchOf(Training& training, bool train, int64_t step);
-// The loss of a batch.
+// The loss of a batch. With a pipeline it has no gradient, and is 0 on ranks without the last stage.
 at::Tensor Loss(Training& training, const TextBatch& batch);
-// The mean of `value` over the ranks.
+// The same, and the gradients of a step.
+at::Tensor LossAndGradients(Training& training, const TextBatch& batch);
+// The mean of such losses over the ranks.
 double Mean(Training& training, double value);
 // Destroys objects that communicate before those that they communicate by.
 void TearDown(Training& training);

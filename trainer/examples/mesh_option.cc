@@ -18,10 +18,11 @@ std::pair<std::vector<std::string>, std::vector<int>> ParseMesh(const std::strin
 
 trainer::MeshShape ParseModelMesh(const std::string& text) {
   absl::StatusOr<trainer::MeshShape> shape = trainer::ParseMesh(text);
-  const std::set<std::string> known = {trainer::kReplicateAxis, trainer::kShardAxis, trainer::kTensorAxis};
+  const std::set<std::string> known = {trainer::kPipelineAxis, trainer::kReplicateAxis, trainer::kShardAxis,
+                                       trainer::kTensorAxis};
   TORCH_CHECK(shape.ok() && std::all_of(shape->names.begin(), shape->names.end(),
                                         [&](const std::string& name) { return known.contains(name); }),
-              "--mesh wants replicate=M,shard=N,tensor=T, or a part of it, not \"", text, "\"");
+              "--mesh wants pipeline=P,replicate=M,shard=N,tensor=T, or a part of it, not \"", text, "\"");
   return *std::move(shape);
 }
 

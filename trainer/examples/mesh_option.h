@@ -11,7 +11,7 @@ namespace cohort::examples {
 
 // Names and sizes of "shard=4" or "replicate=2,shard=2". Throws c10::Error for anything else.
 std::pair<std::vector<std::string>, std::vector<int>> ParseMesh(const std::string& text);
-// The same with a tensor axis, in any order: "replicate=2,shard=2,tensor=2", or a part of it.
+// The same with a pipeline and a tensor axis, in any order: "pipeline=2,shard=2,tensor=2".
 trainer::MeshShape ParseModelMesh(const std::string& text);
 
 }  // namespace cohort::examples

@@ -123,8 +123,7 @@ void Train(Training& training) {
   int64_t since = first;
   for (int64_t step = first; step < options.steps; ++step) {
     training.optimizer->zero_grad();
-    const at::Tensor loss = Loss(training, BatchOf(training, /*train=*/true, step));
-    loss.backward();
+    const at::Tensor loss = LossAndGradients(training, BatchOf(training, /*train=*/true, step));
     const at::Tensor norm = training.clip_grad_norm(options.clip);
     training.optimizer->step();
     const int64_t done = step + 1;
@@ -227,7 +226,9 @@ void Run(Training& training) {
   Train(training);
   Export(training);
   const double loss = ValidationLoss(training);
-  const std::string sample = options.sample > 0 ? Sample(training, "KING:\n") : "";
+  // A pipeline takes whole batches, and gives the logits to the last stage alone.
+  const bool samples = options.sample > 0 && training.pipeline == nullptr;
+  const std::string sample = samples ? Sample(training, "KING:\n") : "";
   if (training.prints()) {
     if (!sample.empty()) std::printf("----\n%s\n----\n", sample.c_str());
     const trainer::ModelStateBytes bytes = trainer::MeasureModelState(training.state);
@@ -264,6 +265,22 @@ void AddCheckpointOptions(CLI::App& app, Options& options) {
   app.add_option("--export", options.export_to, "write the final weights as one safetensors file, for Python")
       ->needs(checkpoints)
       ->check(NotEmpty);
+}
+
+// Options of models that are cut over a tensor or pipeline axis.
+void AddCutOptions(CLI::App& app, Options& options) {
+  app.add_flag("--sequence-parallel", options.sequence_parallel,
+               "ranks of the tensor axis have parts of the sequence between layers");
+  app.add_option("--chunks", options.chunks, "pieces of the tensor axis's collectives, which move beside products")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 64));
+  app.add_option("--schedule", options.schedule, "of the pipeline axis: gpipe, 1f1b, interleaved, zb_h1 or zbv")
+      ->capture_default_str();
+  app.add_option("--micro-batches", options.micro_batches,
+                 "into which a rank's part of a batch is cut for the pipeline")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 1 << 20));
+  app.add_flag("--tie-embeddings", options.model.tied, "the head has the weight of the token embedding");
 }
 
 int Main(int argc, char** argv) {
@@ -306,11 +323,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 40));
   app.add_flag("--checkpoint-activations", options.checkpoint_activations,
                "compute blocks again in backward instead of keeping their activations");
-  app.add_flag("--sequence-parallel", options.sequence_parallel,
-               "ranks of the tensor axis have parts of the sequence between layers");
-  app.add_option("--chunks", options.chunks, "pieces of the tensor axis's collectives, which move beside products")
-      ->capture_default_str()
-      ->check(CLI::Range(1, 64));
+  AddCutOptions(app, options);
   app.add_option("--dropout", options.model.dropout, "the same masks on any mesh")
       ->capture_default_str()
       ->check(CLI::Range(0.0, 0.99));
