@@ -3,6 +3,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
 
 #include "c10/core/Allocator.h"
 #include "c10/core/CPUAllocator.h"
@@ -38,7 +41,7 @@ class CountedMemory {
   };
   struct Block {
     c10::DataPtr memory;
-    int64_t bytes;
+    int64_t bytes = 0;
   };
   class Allocator final : public c10::Allocator {
    public:
@@ -48,22 +51,48 @@ class CountedMemory {
 #else
     c10::DataPtr allocate(size_t bytes) const override { return Allocate(bytes); }
 #endif
-    c10::DeleterFnPtr raw_deleter() const override { return nullptr; }
+    c10::DeleterFnPtr raw_deleter() const override { return &Free; }
 
    private:
+    // The context is the memory, as raw_allocate asks, which oneDNN's kernels call.
     static c10::DataPtr Allocate(size_t bytes) {
-      auto* block = new Block{Inner()->allocate(bytes), static_cast<int64_t>(bytes)};
-      const int64_t now = Counts().now += block->bytes;
+      c10::DataPtr memory = Inner()->allocate(bytes);
+      void* const data = memory.get();
+      if (data == nullptr) return memory;
+      const int64_t now = Counts().now += static_cast<int64_t>(bytes);
       int64_t peak = Counts().peak;
       while (now > peak && !Counts().peak.compare_exchange_weak(peak, now)) {
       }
-      return {block->memory.get(), block, &Free, c10::Device(c10::kCPU)};
+      const std::lock_guard lock(BlocksLock());
+      Block& block = Blocks()[data];
+      if (block.memory.get() != nullptr) Forget(block);  // the allocator below has freed it: oneDNN kept it for longer
+      block = {std::move(memory), static_cast<int64_t>(bytes)};
+      return {data, data, &Free, c10::Device(c10::kCPU)};
     }
   };
-  static void Free(void* context) {
-    auto* block = static_cast<Block*>(context);
-    Counts().now -= block->bytes;
-    delete block;
+  static void Forget(Block& block) {
+    Counts().now -= block.bytes;
+    (void)block.memory.release_context();
+  }
+  static void Free(void* data) {
+    Block block;
+    {
+      const std::lock_guard lock(BlocksLock());
+      const auto found = Blocks().find(data);
+      if (found == Blocks().end()) return Inner()->raw_deallocate(data);  // made before
+      block = std::move(found->second);
+      Blocks().erase(found);
+    }
+    Counts().now -= block.bytes;
+  }
+  // Both for ever: tensors may be static.
+  static std::mutex& BlocksLock() {
+    static auto* mutex = new std::mutex;
+    return *mutex;
+  }
+  static std::unordered_map<void*, Block>& Blocks() {
+    static auto* blocks = new std::unordered_map<void*, Block>;
+    return *blocks;
   }
   static Numbers& Counts() {
     static Numbers counts;

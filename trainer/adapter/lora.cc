@@ -115,13 +115,6 @@ void Lora::Check(const std::string& name, torch::nn::Module& module) const {
   TORCH_CHECK(layer != nullptr || config_.lora_dropout == 0, "Lora: layer ", name,
               " is torch's own, which trains through its weight and takes no lora_dropout; declare it as "
               "cohort::trainer::nn::Linear or Embedding");
-  if (layer == nullptr) return;
-  const nn::LayerForm form = layer->adaptable_form();
-  TORCH_CHECK(
-      config_.lora_dropout == 0 || form.kind == nn::LayerKind::kEmbedding || form.split == nn::LayerSplit::kNone,
-      "Lora: layer ", name,
-      " is split over ranks, where lora_dropout must be 0: each rank would draw its own "
-      "masks");
 }
 
 void Lora::Add(const std::string& name, const std::shared_ptr<torch::nn::Module>& module) {

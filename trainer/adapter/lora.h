@@ -7,9 +7,9 @@
 //
 // A layer has r * (in + out) trainable numbers, and only these have gradients and optimizer state.
 //
-// Layers: nn::Linear, nn::Embedding, ColumnParallelLinear, RowParallelLinear and VocabParallelEmbedding have a place
-// for an adapter. torch::nn::Linear has none: such a layer trains through its weight, which is made again before each
-// forward pass (refresh_weights). TorchShard's layers take no adapter. Names and files are those of PEFT
+// Layers: nn::Linear, nn::Embedding, ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding, and TorchShard's
+// ParallelLinear and ParallelEmbedding have a place for an adapter. torch::nn::Linear has none: such a layer trains
+// through its weight, which is made again before each forward pass (refresh_weights). Names and files are those of PEFT
 // (huggingface/peft).
 #pragma once
 

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/parallel/tensor/parallel_dropout.h"
 #include "cohort/trainer/state/sharded_init.h"
 #include "torch/torch.h"
 
@@ -49,8 +50,6 @@ LoraLayer::LoraLayer(const nn::AdaptableLayer& layer, torch::nn::Module& module,
       a_placement_(PlacementOf(form_, {config.r, form_.in_features}, LayerSplit::kInput, 1)),
       b_placement_(PlacementOf(form_, {form_.out_features, config.r}, LayerSplit::kOutput, 0)) {
   const bool linear = form_.kind == LayerKind::kLinear;
-  TORCH_CHECK(config.lora_dropout == 0 || !linear || form_.split == LayerSplit::kNone, "layer ", name_,
-              " is split over ranks, so lora_dropout must be 0: each rank would draw its own masks");
   a_placement_.set_name(name_ + "." + a_name());
   b_placement_.set_name(name_ + "." + b_name());
   const auto options = at::TensorOptions(config.dtype).device(layer.adaptable_weight().device());
@@ -84,9 +83,16 @@ at::Tensor LoraLayer::forward(nn::AdaptableLayer& layer, const at::Tensor& input
   at::Tensor x = input;
   if (form_.kind == LayerKind::kLinear) {
     x = x.to(a_.scalar_type());
-    if (!dropout_.is_empty()) x = dropout_(x);
+    if (!dropout_.is_empty()) x = Dropped(layer, x);
   }
   return layer.low_rank(x, a_, b_) * scale_;
+}
+
+at::Tensor LoraLayer::Dropped(const nn::AdaptableLayer& layer, const at::Tensor& x) {
+  const std::optional<ActivationPart> part = layer.input_part(x);
+  if (!part.has_value()) return dropout_(x);
+  if (!dropout_->is_training()) return x;
+  return x * DropoutFactors(x.sizes(), dropout_->options.p(), HashOfName(name_), *part, x.options());
 }
 
 at::Tensor LoraLayer::WeightDelta() const {

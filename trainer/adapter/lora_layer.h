@@ -29,7 +29,9 @@ namespace cohort::trainer {
 struct LoraConfig {
   int64_t r = 8;
   double lora_alpha = 8;
-  double lora_dropout = 0;  // of the adapters' input, while the model trains; not of embeddings, as in PEFT
+  // Acts on the adapters' input, while the model trains; not on embeddings, as in PEFT. Layers that may be cut draw
+  // masks that do not depend on the mesh: the program sets the place of random numbers (autograd/random_place.h).
+  double lora_dropout = 0;
   bool use_rslora = false;  // scale by sqrt(r) in place of r
   // Layers whose full name is one of these, or ends with "." and one of these. "all-linear" stands for every linear
   // layer, the output layer included.
@@ -43,8 +45,7 @@ struct LoraConfig {
 class LoraLayer : public nn::LayerAdapter {
  public:
   // Makes the matrices and registers them in `module`, which is `layer`: "lora_A.weight" and "lora_B.weight", or
-  // "lora_embedding_A" and "lora_embedding_B". `name` is the layer's in the whole model. Sends nothing. Throws
-  // c10::Error for dropout beside a split layer.
+  // "lora_embedding_A" and "lora_embedding_B". `name` is the layer's in the whole model. Sends nothing.
   LoraLayer(const nn::AdaptableLayer& layer, torch::nn::Module& module, std::string name, const LoraConfig& config);
 
   at::Tensor forward(nn::AdaptableLayer& layer, const at::Tensor& input) override;
@@ -65,6 +66,7 @@ class LoraLayer : public nn::LayerAdapter {
 
  private:
   void Initialise(uint64_t seed);
+  at::Tensor Dropped(const nn::AdaptableLayer& layer, const at::Tensor& x);
 
   std::string name_;
   nn::LayerForm form_;

@@ -22,6 +22,15 @@ struct RandomPlace {
 void set_random_place(const RandomPlace& place);
 RandomPlace random_place();
 
+// How an activation lies in the whole. Dimension `batch_dim` counts rows of the batch, and random_place() says which.
+// Dimension `cut_dim` has `whole` places, and this rank those from `begin` on. -1: no such dimension.
+struct ActivationPart {
+  int64_t batch_dim = 0;
+  int64_t cut_dim = -1;
+  int64_t begin = 0;
+  int64_t whole = 0;
+};
+
 // While it lives, the thread is at `place`; afterwards where it was.
 class [[nodiscard]] RandomPlaceGuard {
  public:

@@ -14,10 +14,10 @@ void ThrowUnlessAllCame(const absl::Status& status, const std::string& context) 
   if (!absl::IsDeadlineExceeded(status) && !absl::IsFailedPrecondition(status) && !ended) {
     return ThrowUnlessOk(status, context);
   }
-  throw DistributedError(
-      status.code(),
-      context + ": " + std::string(status.message()) +
-          " (Do ranks have different numbers of batches? Then train under trainer/transfer/join.h's Join.)");
+  throw DistributedError(status.code(), context + ": " + std::string(status.message()) +
+                                            " (Do ranks have different numbers of batches? Then train under "
+                                            "trainer/transfer/join.h's Join. Or has a rank "
+                                            "left out a backward pass that the others run?)");
 }
 
 }  // namespace cohort::trainer

@@ -22,6 +22,7 @@
 #include "cohort/trainer/base/bytes_text.h"
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/examples/gpt_model.h"
+#include "cohort/trainer/examples/gpt_plan.h"
 #include "cohort/trainer/examples/gpt_training.h"
 #include "cohort/trainer/examples/mesh_option.h"
 #include "cohort/trainer/examples/old_checkpoints.h"
@@ -178,34 +179,25 @@ std::string Sample(Training& training, const std::string& beginning) {
   return training.text->Decode(codes);
 }
 
-// Prints the bytes that each of `options.dry_run` ranks would keep, from the sizes alone.
+// Prints what each of `options.dry_run` ranks would keep, and on a mesh also what it sends, from the sizes alone.
 void DryRun(Options options) {
   options.model.vocabulary = Text(options.data.empty() ? FindShakespeare() : options.data).vocabulary();
   const std::vector<std::vector<int64_t>> parameters = GptSizes(options.model);
-  trainer::ModelStateFormula formula = {.mode = trainer::DataParallelModeOf(options.mode), .shards = options.dry_run};
-  if (!options.mesh.empty()) {
-    const auto [names, sizes] = ParseMesh(options.mesh);
-    int64_t ranks = 1;
-    for (const int size : sizes) ranks *= size;
-    TORCH_CHECK(ranks == options.dry_run, "--mesh ", options.mesh, " is of ", ranks, " ranks, and --dry-run says ",
-                options.dry_run);
-    formula = {.mode = trainer::DataParallelMode::kFsdp, .shards = sizes.back()};
-    if (sizes.size() > 1) {  // the table is of modes that split among all ranks
-      const trainer::ModelStateBytes bytes = trainer::PredictModelState(parameters, formula);
-      int64_t elements = 0;
-      for (const auto& each : parameters) {
-        elements += std::accumulate(each.begin(), each.end(), int64_t{1}, std::multiplies<>());
-      }
-      std::printf(
-          "model state a rank, %lld parameters over %d ranks, %s: parameters %s, gradients %s, optimizer %s, "
-          "together %s\n",
-          static_cast<long long>(elements), options.dry_run, options.mesh.c_str(),
-          trainer::BytesText(bytes.parameters).c_str(), trainer::BytesText(bytes.gradients).c_str(),
-          trainer::BytesText(bytes.optimizer).c_str(), trainer::BytesText(bytes.total()).c_str());
-      return;
-    }
+  if (options.mesh.empty()) {
+    const trainer::ModelStateFormula formula = {.mode = trainer::DataParallelModeOf(options.mode),
+                                                .shards = options.dry_run};
+    std::fputs(trainer::ModelStateTable(parameters, formula).c_str(), stdout);
+    return;
   }
-  std::fputs(trainer::ModelStateTable(parameters, formula).c_str(), stdout);
+  const trainer::MeshShape mesh = ParseModelMesh(options.mesh);
+  TORCH_CHECK(mesh.ranks() == options.dry_run, "--mesh ", options.mesh, " is of ", mesh.ranks(),
+              " ranks, and --dry-run says ", options.dry_run);
+  int64_t elements = 0;
+  for (const auto& each : parameters) {
+    elements += std::accumulate(each.begin(), each.end(), int64_t{1}, std::multiplies<>());
+  }
+  std::printf("%lld parameters over %d ranks, %s\n%s", static_cast<long long>(elements), options.dry_run,
+              mesh.Describe().c_str(), PlanTable(PlanGpt(options, mesh), mesh).c_str());
 }
 
 void Run(Training& training) {

@@ -7,9 +7,11 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "ATen/core/Tensor.h"
+#include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/mesh/axis.h"
 #include "cohort/trainer/placement/placement.h"
 
@@ -39,6 +41,15 @@ struct LayerForm {
 
 class AdaptableLayer;
 
+// The computation of a layer that is cut over ranks, in place of the layer's own. It has the layer's parameters.
+class CutLayer {
+ public:
+  virtual ~CutLayer() = default;
+  virtual at::Tensor forward(const at::Tensor& input) = 0;
+  // The layer that it computes as, which describes itself to adapters.
+  virtual AdaptableLayer& layer() = 0;
+};
+
 // The computation of an adapter.
 class LayerAdapter {
  public:
@@ -59,6 +70,10 @@ class AdaptableLayer {
   // ranks, and gets the gradient of all ranks. Collective over the axis of a split layer, as is its backward pass; it
   // moves r numbers where the layer's own product moves in_features or out_features.
   virtual at::Tensor low_rank(const at::Tensor& input, const at::Tensor& a, const at::Tensor& b) = 0;
+
+  // Returns how an input of the layer lies in the whole, for layers whose masks of dropout do not depend on the mesh
+  // (parallel/tensor/parallel_dropout.h). Nothing for other layers, whose masks come from torch's generator.
+  virtual std::optional<ActivationPart> input_part(const at::Tensor& /*input*/) const { return std::nullopt; }
 
   // Sets the adapter, or removes it if `adapter` is null. Not during a forward pass.
   void set_adapter(std::shared_ptr<LayerAdapter> adapter) { adapter_ = std::move(adapter); }

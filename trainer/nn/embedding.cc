@@ -34,14 +34,29 @@ void EmbeddingImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor EmbeddingImpl::forward(const at::Tensor& codes) {
+  if (cut_ != nullptr) {
+    cut_->layer().set_adapter(adapter());
+    return cut_->forward(codes);
+  }
   return WithAdapter(at::embedding(weight, codes, options.padding_idx().value_or(-1)), codes);
 }
 
+void EmbeddingImpl::set_cut(std::shared_ptr<CutLayer> cut) {
+  TORCH_CHECK(cut_ == nullptr, "nn::Embedding: the layer is cut already");
+  cut_ = std::move(cut);
+}
+
+std::optional<ActivationPart> EmbeddingImpl::input_part(const at::Tensor& codes) const {
+  return cut_ == nullptr ? std::nullopt : cut_->layer().input_part(codes);
+}
+
 at::Tensor EmbeddingImpl::low_rank(const at::Tensor& codes, const at::Tensor& a, const at::Tensor& b) {
+  if (cut_ != nullptr) return cut_->layer().low_rank(codes, a, b);
   return torch::nn::functional::linear(at::embedding(a.t(), codes), b);
 }
 
 LayerForm EmbeddingImpl::adaptable_form() const {
+  if (cut_ != nullptr) return cut_->layer().adaptable_form();
   return {
       .kind = LayerKind::kEmbedding, .in_features = options.num_embeddings(), .out_features = options.embedding_dim()};
 }

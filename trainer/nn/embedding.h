@@ -2,6 +2,9 @@
 // max_norm, scale_grad_by_freq and sparse.
 #pragma once
 
+#include <memory>
+#include <optional>
+
 #include "cohort/trainer/nn/adaptable_layer.h"
 #include "torch/nn/cloneable.h"
 #include "torch/nn/options/embedding.h"
@@ -28,9 +31,17 @@ class EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl>, public Adaptab
   LayerForm adaptable_form() const override;
   at::Tensor adaptable_weight() const override { return weight; }
   at::Tensor low_rank(const at::Tensor& codes, const at::Tensor& a, const at::Tensor& b) override;
+  std::optional<ActivationPart> input_part(const at::Tensor& codes) const override;
+
+  // Lets forward compute as `cut`, which shares this layer's parameters (parallelize/parallelize.h). Throws c10::Error
+  // if the layer is cut already.
+  void set_cut(std::shared_ptr<CutLayer> cut);
 
   EmbeddingOptions options;
   at::Tensor weight;  // [num_embeddings, embedding_dim]
+
+ private:
+  std::shared_ptr<CutLayer> cut_;  // null: this layer is whole
 };
 
 TORCH_MODULE(Embedding);

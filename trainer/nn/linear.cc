@@ -28,14 +28,29 @@ void LinearImpl::pretty_print(std::ostream& stream) const {
 }
 
 at::Tensor LinearImpl::forward(const at::Tensor& input) {
+  if (cut_ != nullptr) {
+    cut_->layer().set_adapter(adapter());
+    return cut_->forward(input);
+  }
   return WithAdapter(torch::nn::functional::linear(input, weight, bias), input);
 }
 
+void LinearImpl::set_cut(std::shared_ptr<CutLayer> cut) {
+  TORCH_CHECK(cut_ == nullptr, "nn::Linear: the layer is cut already");
+  cut_ = std::move(cut);
+}
+
+std::optional<ActivationPart> LinearImpl::input_part(const at::Tensor& input) const {
+  return cut_ == nullptr ? std::nullopt : cut_->layer().input_part(input);
+}
+
 at::Tensor LinearImpl::low_rank(const at::Tensor& input, const at::Tensor& a, const at::Tensor& b) {
+  if (cut_ != nullptr) return cut_->layer().low_rank(input, a, b);
   return torch::nn::functional::linear(torch::nn::functional::linear(input, a), b);
 }
 
 LayerForm LinearImpl::adaptable_form() const {
+  if (cut_ != nullptr) return cut_->layer().adaptable_form();
   return {.kind = LayerKind::kLinear, .in_features = options.in_features(), .out_features = options.out_features()};
 }
 

@@ -5,6 +5,9 @@
 //   nn::Linear up = register_module("up", nn::Linear(64, 256));   // options, names and initial values are torch's
 #pragma once
 
+#include <memory>
+#include <optional>
+
 #include "cohort/trainer/nn/adaptable_layer.h"
 #include "torch/nn/cloneable.h"
 #include "torch/nn/options/linear.h"
@@ -29,10 +32,18 @@ class LinearImpl : public torch::nn::Cloneable<LinearImpl>, public AdaptableLaye
   LayerForm adaptable_form() const override;
   at::Tensor adaptable_weight() const override { return weight; }
   at::Tensor low_rank(const at::Tensor& input, const at::Tensor& a, const at::Tensor& b) override;
+  std::optional<ActivationPart> input_part(const at::Tensor& input) const override;
+
+  // Lets forward compute as `cut`, which shares this layer's parameters (parallelize/parallelize.h). Throws c10::Error
+  // if the layer is cut already.
+  void set_cut(std::shared_ptr<CutLayer> cut);
 
   LinearOptions options;
   at::Tensor weight;  // [out_features, in_features]
   at::Tensor bias;    // [out_features], or undefined
+
+ private:
+  std::shared_ptr<CutLayer> cut_;  // null: this layer is whole
 };
 
 TORCH_MODULE(Linear);

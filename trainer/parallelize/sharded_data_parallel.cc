@@ -1,5 +1,9 @@
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
 
+#include <set>
+
+#include "cohort/trainer/base/error.h"
+#include "cohort/trainer/placement/placement_table.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -13,6 +17,30 @@ DistributedDataParallelOptions WithOwners(const torch::nn::Module& module, const
     if (parameter.requires_grad()) options.owners[parameter.unsafeGetTensorImpl()] = optimizer.OwnerOf(parameter);
   }
   return options;
+}
+
+OwnedGradients::OwnedGradients(const torch::nn::Module& module, const ZeroRedundancyOptimizerBase& optimizer,
+                               comm::Communicator& group) {
+  const Axis axis = {.name = kReplicateAxis, .size = group.size(), .rank = group.rank(), .group = &group};
+  std::set<const void*> seen;
+  for (const auto& item : module.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    if (!parameter.requires_grad() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+    Placement placement = *Placements().OrWhole(parameter);
+    ThrowUnlessOk(placement.Reduced(axis, optimizer.OwnerOf(parameter)), "ShardedDataParallel: " + item.key());
+    before_.emplace_back(parameter, Placements().Of(parameter));
+    Placements().Add(parameter, std::move(placement));
+  }
+}
+
+OwnedGradients::~OwnedGradients() {
+  for (const auto& [parameter, placement] : before_) {
+    if (placement == nullptr) {
+      Placements().Remove(parameter);
+    } else {
+      Placements().Add(parameter, *placement);
+    }
+  }
 }
 
 }  // namespace cohort::trainer

@@ -17,6 +17,7 @@
 
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
+#include "cohort/trainer/placement/placement.h"
 
 namespace cohort::trainer {
 
@@ -24,13 +25,31 @@ namespace cohort::trainer {
 DistributedDataParallelOptions WithOwners(const torch::nn::Module& module, const ZeroRedundancyOptimizerBase& optimizer,
                                           DistributedDataParallelOptions options);
 
+// While it lives, the table of placements says which rank of `group` has the gradient of each parameter, so that norms,
+// clipping and scalers count it once. Afterwards the table has what it had.
+class OwnedGradients {
+ public:
+  OwnedGradients(const torch::nn::Module& module, const ZeroRedundancyOptimizerBase& optimizer,
+                 comm::Communicator& group);
+  ~OwnedGradients();
+  OwnedGradients(const OwnedGradients&) = delete;
+  OwnedGradients& operator=(const OwnedGradients&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, std::shared_ptr<const Placement>>> before_;  // null: none
+};
+
 template <typename ModuleType>
 class ShardedDataParallel : public DistributedDataParallel<ModuleType> {
  public:
   // Collective over `group`, which must be the optimizer's. Errors are those of DistributedDataParallel.
   ShardedDataParallel(std::shared_ptr<ModuleType> module, const ZeroRedundancyOptimizerBase& optimizer,
                       comm::Communicator& group, DistributedDataParallelOptions options = {})
-      : DistributedDataParallel<ModuleType>(module, group, WithOwners(*module, optimizer, std::move(options))) {}
+      : DistributedDataParallel<ModuleType>(module, group, WithOwners(*module, optimizer, std::move(options))),
+        gradients_(*module, optimizer, group) {}
+
+ private:
+  OwnedGradients gradients_;
 };
 
 }  // namespace cohort::trainer

@@ -40,20 +40,28 @@ bool Next(std::vector<size_t>& chosen, const std::function<size_t(size_t)>& choi
 
 int64_t Box::numel() const { return Product(sizes); }
 
-void ForRuns(const std::vector<int64_t>& sizes, const Box& box,
-             const std::function<void(int64_t first, int64_t place, int64_t count)>& visit) {
-  size_t inner = box.sizes.size();
+void ForRuns(const std::vector<int64_t>& whole, const std::vector<int64_t>& part, const Box& box,
+             const std::function<void(int64_t in_whole, int64_t in_part, int64_t count)>& visit) {
+  const size_t dims = box.sizes.size();
+  size_t inner = dims;  // dimensions from here on belong to a run
   int64_t run = 1;
-  while (inner > 0 && box.sizes[inner - 1] == sizes[inner - 1]) run *= box.sizes[--inner];
-  if (inner > 0) run *= box.sizes[inner - 1];
-  for (int64_t first = 0; first < box.numel(); first += run) {
-    int64_t rest = first, place = 0, stride = 1;
-    for (size_t dim = box.sizes.size(); dim-- > 0;) {
-      place += (box.offset[dim] + rest % box.sizes[dim]) * stride;
-      rest /= box.sizes[dim];
-      stride *= sizes[dim];
-    }
-    visit(first, place, run);
+  while (inner > 0) {
+    --inner;
+    run *= box.sizes[inner];
+    if (box.sizes[inner] != whole[inner] || box.sizes[inner] != part[inner]) break;
+  }
+  if (box.numel() == 0) return;
+  std::vector<int64_t> index(dims, 0);
+  const auto place = [&](const std::vector<int64_t>& offset, const std::vector<int64_t>& sizes) {
+    int64_t flat = 0;
+    for (size_t dim = 0; dim < dims; ++dim) flat = flat * sizes[dim] + offset[dim] + index[dim];
+    return flat;
+  };
+  for (;;) {
+    visit(place(box.offset, whole), place(box.local, part), run);
+    size_t dim = inner;
+    while (dim > 0 && ++index[dim - 1] == box.sizes[dim - 1]) index[--dim] = 0;
+    if (dim == 0) return;
   }
 }
 
@@ -109,12 +117,16 @@ absl::Status Placement::Partial(const Axis& axis) { return Add({.axis = axis, .u
 
 absl::Status Placement::Replicated(const Axis& axis) { return Add({.axis = axis, .use = AxisUse::kReplicated}); }
 
-absl::Status Placement::Owned(const Axis& axis, int owner) {
+absl::Status Placement::Owned(const Axis& axis, int owner) { return AddOwner(axis, AxisUse::kOwned, owner); }
+
+absl::Status Placement::Reduced(const Axis& axis, int owner) { return AddOwner(axis, AxisUse::kReduced, owner); }
+
+absl::Status Placement::AddOwner(const Axis& axis, AxisUse use, int owner) {
   if (owner < 0 || owner >= axis.size) {
     return absl::InvalidArgumentError("axis '" + axis.name + "' has " + std::to_string(axis.size) +
                                       " ranks; none of them is owner " + std::to_string(owner));
   }
-  return Add({.axis = axis, .use = AxisUse::kOwned, .owner = owner});
+  return Add({.axis = axis, .use = use, .owner = owner});
 }
 
 void Placement::set_copy(int copy, int copies) {
@@ -137,6 +149,14 @@ AxisUse Placement::use(const std::string& axis) const {
 
 bool Placement::mentions(const std::string& axis) const {
   return std::any_of(uses_.begin(), uses_.end(), [&](const Use& use) { return use.axis.name == axis; });
+}
+
+int Placement::owner(const std::string& axis) const {
+  for (const Use& use : uses_) {
+    const bool has_owner = use.use == AxisUse::kOwned || use.use == AxisUse::kReduced;
+    if (use.axis.name == axis && has_owner) return use.owner;
+  }
+  return -1;
 }
 
 bool Placement::whole() const {
@@ -257,6 +277,9 @@ std::string Placement::Describe() const {
         break;
       case AxisUse::kOwned:
         text += "on " + use.axis.name + " " + std::to_string(use.owner) + "/" + std::to_string(use.axis.size);
+        break;
+      case AxisUse::kReduced:
+        text += "gradient on " + use.axis.name + " " + std::to_string(use.owner) + "/" + std::to_string(use.axis.size);
         break;
     }
   }

@@ -32,17 +32,18 @@ struct Box {
   bool operator==(const Box&) const = default;
 };
 
-// Calls `visit(first, place, count)` for each run of elements that follow each other both in a box and in the whole of
-// these sizes, row by row: `count` elements from number `first` of the box on are those from number `place` of the
-// whole on.
-void ForRuns(const std::vector<int64_t>& sizes, const Box& box,
-             const std::function<void(int64_t first, int64_t place, int64_t count)>& visit);
+// Calls `visit(in_whole, in_part, count)` for each run of a box's elements that follow each other, row by row, both in
+// the whole tensor of sizes `whole` and in the rank's own tensor of sizes `part`: `count` elements from those numbers
+// on. A part of a tensor without dimensions may have one.
+void ForRuns(const std::vector<int64_t>& whole, const std::vector<int64_t>& part, const Box& box,
+             const std::function<void(int64_t in_whole, int64_t in_part, int64_t count)>& visit);
 
 enum class AxisUse {
   kReplicated,  // equal copies with equal gradients
   kSplit,       // each rank has a part
   kPartial,     // equal copies, but each rank's gradient is a term of a sum over the axis
   kOwned,       // one rank of the axis has it: a stage of a pipeline
+  kReduced,     // equal copies, but one rank has the reduced gradient and steps it: ZeRO-2
 };
 
 // How a dimension is cut. Blocks and units are possible only in the first cut of a dimension. The ranks of an axis get
@@ -73,6 +74,8 @@ class Placement {
   // Says that rank `owner` of the axis has the parameter and the others do not. kInvalidArgument as above, and for an
   // owner outside of the axis.
   [[nodiscard]] absl::Status Owned(const Axis& axis, int owner);
+  // Says that there are equal copies, and that rank `owner` of the axis alone has the gradient. As Owned.
+  [[nodiscard]] absl::Status Reduced(const Axis& axis, int owner);
 
   // Says that this is copy `copy` of `copies` tensors that are one weight of the unsplit model: two stages share it.
   // All are read from checkpoints, which keep it once; the first alone counts in norms.
@@ -90,6 +93,8 @@ class Placement {
   std::vector<Axis> axes() const;
   AxisUse use(const std::string& axis) const;  // kReplicated for an axis that it does not mention
   bool mentions(const std::string& axis) const;
+  // The rank of an axis that owns the parameter or has its gradient. -1 for other uses.
+  int owner(const std::string& axis) const;
   // Whether no axis cuts or owns it, so that every rank has all of it.
   bool whole() const;
 
@@ -111,7 +116,7 @@ class Placement {
     Axis axis;
     AxisUse use = AxisUse::kReplicated;
     Cut cut = {};   // kSplit
-    int owner = 0;  // kOwned
+    int owner = 0;  // kOwned and kReduced
   };
   // Pieces of a dimension of the whole, in the order in which they follow each other in a rank's tensor.
   struct Piece {
@@ -120,6 +125,7 @@ class Placement {
   using Pieces = std::vector<Piece>;
 
   absl::Status Add(Use use);
+  absl::Status AddOwner(const Axis& axis, AxisUse use, int owner);
   bool owned_at(const Coordinate& at) const;
   std::vector<Pieces> PiecesAt(const Coordinate& at) const;
   static Pieces Take(const Pieces& from, const Cut& cut, int ranks, int rank);

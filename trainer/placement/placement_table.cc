@@ -156,7 +156,7 @@ std::vector<Axis> ModelAxes(const std::vector<at::Tensor>& parameters) {
     if (placement == nullptr) continue;
     for (const Axis& axis : placement->axes()) {
       const AxisUse use = placement->use(axis.name);
-      if (use != AxisUse::kSplit && use != AxisUse::kOwned) continue;
+      if (use != AxisUse::kSplit && use != AxisUse::kOwned && use != AxisUse::kReduced) continue;
       const auto [entry, added] = axes.try_emplace({CanonicalOrder(axis.name), axis.name}, axis);
       Axis& known = entry->second;
       TORCH_CHECK(known.size == axis.size && known.rank == axis.rank, "placement: axis '", axis.name,

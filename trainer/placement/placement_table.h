@@ -67,9 +67,9 @@ std::string ShowPlacements(const torch::nn::Module& module, const Coordinate& at
 // c10::Error for a tensor that does not have the box.
 at::Tensor BoxOf(const at::Tensor& local, const Box& box);
 
-// Returns the axes over which some of `parameters` are cut or owned, each once, in canonical order: the axes that share
-// one model. Norms are summed over them. Throws c10::Error where two parameters disagree about the size of an axis or
-// this rank's place on it.
+// Returns the axes over which some of `parameters` or their gradients are cut or owned, each once, in canonical order:
+// the axes that share one model. Norms are summed over them. Throws c10::Error where two parameters disagree about the
+// size of an axis or this rank's place on it.
 std::vector<Axis> ModelAxes(const std::vector<at::Tensor>& parameters);
 // Returns this rank's place on each of `axes`.
 Coordinate CoordinateOn(const std::vector<Axis>& axes);

@@ -30,13 +30,22 @@ std::vector<double> NormsOf(const std::vector<at::Tensor>& parts, double norm_ty
   return norms;
 }
 
-// Whether the rank at `at` is the first along these axes of those that have the same part. Other axes, such as that of
-// replicas, are not summed over.
-bool IsFirstOver(const Coordinate& at, const Placement& placement) {
+// Whether the gradient of the rank at `at` counts: along each of these axes the rank has a part of its own, or is the
+// one that counts for all with equal gradients. Other axes, such as that of replicas, are not summed over.
+bool Counts(const Coordinate& at, const Placement& placement) {
   if (placement.copy() > 0) return false;
   return std::all_of(at.begin(), at.end(), [&](const auto& place) {
     const AxisUse use = placement.use(place.first);
+    if (use == AxisUse::kReduced) return place.second == placement.owner(place.first);
     return place.second == 0 || use == AxisUse::kSplit || use == AxisUse::kOwned;
+  });
+}
+
+// Whether gradients over the axis of replicas are not equal: each is at its owner.
+bool ReducesOver(const std::vector<at::Tensor>& parameters, const std::string& axis) {
+  return std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
+    const auto placement = Placements().Of(parameter);
+    return placement != nullptr && placement->use(axis) == AxisUse::kReduced;
   });
 }
 
@@ -72,7 +81,7 @@ std::vector<at::Tensor> CountedGradients(const std::vector<at::Tensor>& paramete
   std::set<const void*> seen;
   for (const at::Tensor& parameter : parameters) {
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second || !parameter.grad().defined()) continue;
-    if (IsFirstOver(at, *Placements().OrWhole(parameter))) counted.push_back(parameter.grad());
+    if (Counts(at, *Placements().OrWhole(parameter))) counted.push_back(parameter.grad());
   }
   return counted;
 }
@@ -93,7 +102,7 @@ ModelRanks RanksOfModel(const std::vector<at::Tensor>& parameters, DeviceMesh* m
   ModelRanks ranks;
   std::vector<std::string> names;
   for (const Axis& axis : mesh->base_axes()) {
-    if (axis.name == kReplicateAxis) continue;
+    if (axis.name == kReplicateAxis && !ReducesOver(parameters, axis.name)) continue;
     names.push_back(axis.name);
     ranks.at[axis.name] = axis.rank;
   }

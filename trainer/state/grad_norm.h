@@ -15,16 +15,17 @@ namespace cohort::trainer {
 // Placements say which gradients are parts and which are copies: each element of the unsplit model counts once
 // (placement/placement_table.h). Gradients that are terms of a sum must have been summed.
 //
-// The norm is added up over each axis that cuts or owns a parameter, one after another. With the `mesh` that those axes
-// are of, it is one all-reduce over all axes of the mesh but "replicate". Ranks of one group must be cut over the same
-// axes; where they are not, as in stages of a pipeline of which one alone has tensor-parallel layers, pass the mesh.
-// Collective over these ranks; blocks. Throws DistributedError. Throws c10::Error for a norm_type that is not positive,
-// and for axes of a placement that have no group.
+// The norm is added up over each axis that cuts or owns a parameter or its gradient, one after another. With the `mesh`
+// that those axes are of, it is one all-reduce over all axes of the mesh; "replicate" counts under ZeRO-2 alone. Ranks
+// of one group must be cut over the same axes; where they are not, as in stages of a pipeline of which one alone has
+// tensor-parallel layers, pass the mesh. Collective over these ranks; blocks. Throws DistributedError. Throws
+// c10::Error for a norm_type that is not positive, and for axes of a placement that have no group.
 at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm, double norm_type = 2.0,
                            DeviceMesh* mesh = nullptr);
 
 // The gradients that `parameters` have and that count for the rank at `at`, whose axes a norm is added up over: this
-// rank is the first along them that has the part. A parameter counts once however often it is listed.
+// rank is the first along them that has the part, or the owner of the gradient. A parameter counts once however often
+// it is listed.
 std::vector<at::Tensor> CountedGradients(const std::vector<at::Tensor>& parameters, const Coordinate& at);
 
 // Returns the norm of all ranks' parts together, on the CPU. It is float64 if some rank's part is, otherwise float32.

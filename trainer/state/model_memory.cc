@@ -33,7 +33,7 @@ ModelStateBytes MeasureModelState(const TrainingState& state) {
     const at::Tensor& parameter = state.parameters[i].data;
     bytes.parameters += static_cast<int64_t>(parameter.nbytes());
     if (parameter.grad().defined()) bytes.gradients += static_cast<int64_t>(parameter.grad().nbytes());
-    if (state.optimizer == nullptr || !state.has_state[i]) continue;
+    if (state.optimizer == nullptr || !state.states[i].has_value()) continue;
     for (const auto& [key, tensor] : OptimizerStateOf(*state.optimizer, parameter)) {
       if (key != "step") bytes.optimizer += static_cast<int64_t>(tensor.nbytes());  // a number, not a tensor, in torch
     }

@@ -16,13 +16,6 @@ constexpr double kPi = 3.14159265358979323846;
 uint32_t Low(uint64_t value) { return static_cast<uint32_t>(value); }
 uint32_t High(uint64_t value) { return static_cast<uint32_t>(value >> 32); }
 
-// FNV-1a.
-uint64_t Hash(const std::string& text) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char letter : text) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211u;
-  return hash;
-}
-
 // The values of elements 4 k to 4 k + 3.
 std::array<double, 4> Block(const InitRule& rule, const std::array<uint32_t, 4>& random) {
   std::array<double, 4> values{};
@@ -50,7 +43,7 @@ void Fill(at::Tensor part, const std::string& name, int64_t begin, int64_t end, 
   constexpr int64_t kPiece = 1 << 16;
   TORCH_CHECK(part.numel() == end - begin, "init_parameters: elements ", begin, " to ", end, " of ", name,
               " are to be filled, but its tensor has ", part.numel());
-  const uint64_t hash = Hash(name);
+  const uint64_t hash = HashOfName(name);
   std::vector<double> values;
   std::array<double, 4> block{};
   for (int64_t first = begin; first < end; first += kPiece) {
@@ -67,33 +60,6 @@ void Fill(at::Tensor part, const std::string& name, int64_t begin, int64_t end, 
   }
 }
 
-// Calls run(first element in the whole, first element in the part, number of elements) for the runs of a box that lie
-// one behind the other in both.
-void ForEachRun(const Box& box, const std::vector<int64_t>& whole, const std::vector<int64_t>& part,
-                const std::function<void(int64_t, int64_t, int64_t)>& run) {
-  size_t inner = whole.size();  // dimensions from here on belong to a run
-  int64_t length = 1;
-  while (inner > 0) {
-    --inner;
-    length *= box.sizes[inner];
-    if (box.sizes[inner] != whole[inner] || box.sizes[inner] != part[inner]) break;
-  }
-  if (box.numel() == 0) return;
-  const auto place = [](const std::vector<int64_t>& index, const std::vector<int64_t>& offset,
-                        const std::vector<int64_t>& sizes) {
-    int64_t flat = 0;
-    for (size_t dim = 0; dim < index.size(); ++dim) flat = flat * sizes[dim] + offset[dim] + index[dim];
-    return flat;
-  };
-  std::vector<int64_t> index(whole.size(), 0);
-  for (;;) {
-    run(place(index, box.offset, whole), place(index, box.local, part), length);
-    size_t dim = inner;
-    while (dim > 0 && ++index[dim - 1] == box.sizes[dim - 1]) index[--dim] = 0;
-    if (dim == 0) return;
-  }
-}
-
 }  // namespace
 
 void InitPart(at::Tensor part, const Placement& placement, const std::string& name, uint64_t seed,
@@ -104,11 +70,17 @@ void InitPart(at::Tensor part, const Placement& placement, const std::string& na
   TORCH_CHECK(sizes == placement.local_sizes(), "init_parameters: ", name, " has sizes ", part.sizes(),
               " here, and its placement says ", at::IntArrayRef(placement.local_sizes()));
   for (const Box& box : placement.boxes()) {
-    ForEachRun(box, placement.sizes(), sizes, [&](int64_t whole, int64_t own, int64_t length) {
+    ForRuns(placement.sizes(), sizes, box, [&](int64_t whole, int64_t own, int64_t length) {
       Fill(row.narrow(0, own, length), name, whole, whole + length, seed, rule);
     });
   }
   if (!part.is_contiguous()) part.copy_(row.view(part.sizes()));
+}
+
+uint64_t HashOfName(const std::string& name) {
+  uint64_t hash = 14695981039346656037u;
+  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 1099511628211u;
+  return hash;
 }
 
 std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {

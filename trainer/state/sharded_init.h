@@ -53,6 +53,9 @@ void init_parameters(torch::nn::Module& model, uint64_t seed, const InitRules& r
 void InitPart(at::Tensor part, const Placement& placement, const std::string& name, uint64_t seed,
               const InitRule& rule);
 
+// Returns the number that stands for a name in random numbers: its FNV-1a hash.
+uint64_t HashOfName(const std::string& name);
+
 // Returns four random numbers.
 std::array<uint32_t, 4> Philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 

@@ -49,30 +49,27 @@ std::vector<CheckpointTensor> OwnModelTensors(const TrainingState& state) {
 }
 
 // One tensor of a parameter's optimizer state.
-CheckpointTensor StateTensor(const TrainingState& state, const CheckpointTensor& parameter, const std::string& key,
+CheckpointTensor StateTensor(const CheckpointTensor& parameter, const StateReplica& place, const std::string& key,
                              const at::Tensor& data) {
   CheckpointTensor tensor = parameter;
   tensor.name = kOptimizer + parameter.name + "." + key;
   tensor.data = data;
+  tensor.replica = place.replica;
+  tensor.replicas = place.replicas;
   if (key == kStep) {
     tensor.sizes = {};
     tensor.boxes = WholeBox({});
     tensor.replica = 0;  // others leave it out, see WritesStep
     tensor.replicas = 1;
   }
-  if (state.owns_state) {
-    const auto placement = Placements().OrWhole(parameter.data);
-    tensor.replica = placement->copy();
-    tensor.replicas = placement->copies();
-  }
   return tensor;
 }
 
 // Whether this rank writes the number of a parameter's steps, which all that step a part of it have: the first of those
 // that have its first element does. Other ranks of the world may have another model, such as a stage.
-bool WritesStep(const TrainingState& state, const CheckpointTensor& parameter) {
-  if (state.owns_state) return Placements().OrWhole(parameter.data)->copy() == 0;
-  if (parameter.replica > 0) return false;
+bool WritesStep(const TrainingState& state, size_t index) {
+  const CheckpointTensor& parameter = state.parameters[index];
+  if (!state.states[index].has_value() || state.states[index]->replica > 0) return false;
   const bool empty = std::find(parameter.sizes.begin(), parameter.sizes.end(), 0) != parameter.sizes.end();
   if (empty) return state.shards == nullptr || state.shards->place() == 0;
   if (parameter.boxes.empty()) return false;
@@ -231,7 +228,7 @@ void SetConverted(const std::vector<CheckpointTensor>& read, const TrainingState
   for (size_t i = 0; i < model.size(); ++i) {
     if (read[i].data.is_same(model[i].data)) continue;
     at::Tensor(model[i].data).copy_(read[i].data);
-    if (i < states.size() && state.has_state[i]) states[i][kMasterWeight] = read[i].data;
+    if (i < states.size() && state.states[i].has_value()) states[i][kMasterWeight] = read[i].data;
   }
 }
 
@@ -261,24 +258,39 @@ CheckpointTensor PlacedTensor(const std::string& name, const at::Tensor& paramet
           .replicas = placement->copies() * replicas};
 }
 
-// Sets which of the ranks of a mesh that have the same boxes this one is.
-void SetReplica(CheckpointTensor& tensor, const Placement& placement, const DeviceMesh& mesh) {
-  tensor.replica = placement.copy();
-  tensor.replicas = placement.copies();
+// Which of the ranks of a mesh, and of their copies, that have the same boxes this one is; ranks along `owners`, if
+// any, do not.
+StateReplica ReplicaOn(const Placement& placement, const DeviceMesh& mesh, const std::string& owners = "") {
+  StateReplica place{.replica = placement.copy(), .replicas = placement.copies()};
   for (const Axis& axis : mesh.base_axes()) {
     const AxisUse use = placement.use(axis.name);
-    if (use == AxisUse::kSplit || use == AxisUse::kOwned) continue;
-    tensor.replica = tensor.replica * axis.size + axis.rank;
-    tensor.replicas *= axis.size;
+    if (use == AxisUse::kSplit || use == AxisUse::kOwned || axis.name == owners) continue;
+    place.replica = place.replica * axis.size + axis.rank;
+    place.replicas *= axis.size;
   }
+  return place;
 }
 
-TrainingState OverMesh(TrainingState state, const DeviceMesh& mesh) {
-  for (CheckpointTensor& parameter : state.parameters) {
-    SetReplica(parameter, *Placements().OrWhole(parameter.data), mesh);
+// `owners` is the axis along which one rank has a parameter's optimizer state; "": all have it.
+TrainingState OverMesh(TrainingState state, const DeviceMesh& mesh, const std::string& owners = "") {
+  const auto set = [](CheckpointTensor& tensor, const StateReplica& place) {
+    tensor.replica = place.replica;
+    tensor.replicas = place.replicas;
+  };
+  for (size_t i = 0; i < state.parameters.size(); ++i) {
+    const auto placement = Placements().OrWhole(state.parameters[i].data);
+    set(state.parameters[i], ReplicaOn(*placement, mesh));
+    if (state.states[i].has_value()) state.states[i] = ReplicaOn(*placement, mesh, owners);
   }
-  for (CheckpointTensor& buffer : state.buffers) SetReplica(buffer, Placement(buffer.sizes), mesh);
+  for (CheckpointTensor& buffer : state.buffers) set(buffer, ReplicaOn(Placement(buffer.sizes), mesh));
   return state;
+}
+
+// Every rank has the state of what it has of the parameters.
+void HasAllStates(TrainingState& state) {
+  for (const CheckpointTensor& parameter : state.parameters) {
+    state.states.push_back(StateReplica{.replica = parameter.replica, .replicas = parameter.replicas});
+  }
 }
 
 // Refuses the optimizer of another model, whose state would be saved under this model's names, or be missing.
@@ -319,7 +331,7 @@ TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& 
   TrainingState state = ReplicatedModel(module, group);
   state.optimizer = state.groups = &optimizer;
   CheckOptimizer(state);
-  state.has_state.assign(state.parameters.size(), true);
+  HasAllStates(state);
   return state;
 }
 
@@ -328,10 +340,12 @@ TrainingState StateOf(const torch::nn::Module& module, PartitionedOptimizer& opt
   TrainingState state = ReplicatedModel(module, group);
   state.optimizer = &optimizer.local_optimizer();
   state.groups = &optimizer;
-  state.owns_state = true;
   CheckOptimizer(state);
   for (const CheckpointTensor& parameter : state.parameters) {
-    state.has_state.push_back(optimizer.OwnerOf(parameter.data) == group.rank());
+    const bool owns = optimizer.OwnerOf(parameter.data) == group.rank();
+    const auto placement = Placements().OrWhole(parameter.data);
+    const StateReplica place{.replica = placement->copy(), .replicas = placement->copies()};
+    state.states.push_back(owns ? std::optional(place) : std::nullopt);
   }
   return state;
 }
@@ -358,7 +372,7 @@ TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer)
   }
   state.optimizer = state.groups = &optimizer;
   CheckOptimizer(state);
-  state.has_state.assign(state.parameters.size(), true);
+  HasAllStates(state);
   return state;
 }
 
@@ -370,14 +384,20 @@ TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer,
   return OverMesh(StateOf(module, optimizer), mesh);
 }
 
+TrainingState StateOf(const torch::nn::Module& module, PartitionedOptimizer& optimizer, const DeviceMesh& mesh) {
+  const auto replicas = mesh.Slice({kReplicateAxis});
+  ThrowUnlessOk(replicas.status(), "StateOf: taking the ranks that share the optimizer's state from a mesh");
+  return OverMesh(StateOf(module, optimizer, (*replicas)->world()), mesh, kReplicateAxis);
+}
+
 std::vector<CheckpointTensor> CheckpointTensorsOf(const TrainingState& state) {
   if (state.shards != nullptr) state.shards->Reshard();
   std::vector<CheckpointTensor> tensors = OwnModelTensors(state);
   for (size_t i = 0; i < state.parameters.size() && state.optimizer != nullptr; ++i) {
-    if (!state.has_state[i]) continue;
+    if (!state.states[i].has_value()) continue;
     for (const auto& [key, data] : OptimizerStateOf(*state.optimizer, state.parameters[i].data)) {
-      if (key == kStep && !WritesStep(state, state.parameters[i])) continue;
-      tensors.push_back(StateTensor(state, state.parameters[i], key, data));
+      if (key == kStep && !WritesStep(state, i)) continue;
+      tensors.push_back(StateTensor(state.parameters[i], *state.states[i], key, data));
     }
   }
   return tensors;
@@ -422,11 +442,11 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
     std::vector<CheckpointTensor> wanted = model;
     std::vector<std::map<std::string, at::Tensor>> states(state.parameters.size());
     for (size_t i = 0; i < states.size(); ++i) {
-      if (!state.has_state[i]) continue;
+      if (!state.states[i].has_value()) continue;
       states[i] = FreshState(index, named.parameters[i]);
       if (!HasMasters(state)) states[i].erase(kMasterWeight);
       for (const auto& [key, data] : states[i]) {
-        wanted.push_back(StateTensor(state, named.parameters[i], key, data));
+        wanted.push_back(StateTensor(named.parameters[i], *state.states[i], key, data));
       }
     }
     if (state.groups != nullptr && !groups.empty()) {
@@ -436,7 +456,7 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
     LoadTensors(directory, index, wanted);
     SetConverted(model, state, states);
     for (size_t i = 0; i < states.size(); ++i) {
-      if (state.has_state[i]) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
+      if (state.states[i].has_value()) SetOptimizerState(*state.optimizer, state.parameters[i].data, states[i]);
     }
   };
   TogetherOrNot(world, "loading checkpoint " + directory, load, timeout);

@@ -28,6 +28,13 @@
 
 namespace cohort::trainer {
 
+// Which of the ranks that have the same part of a parameter's optimizer state this one is, as `replica` and `replicas`
+// of CheckpointTensor.
+struct StateReplica {
+  int replica = 0;
+  int replicas = 1;
+};
+
 // Lists the boxes of each tensor that this rank has. It refers to the model and the optimizer, which must outlive
 // it.
 struct TrainingState {
@@ -35,11 +42,9 @@ struct TrainingState {
   std::vector<CheckpointTensor> buffers;     // saved by the first rank, loaded by all
   // The other names of tensors that modules share, each with the name above. ExportSafetensors writes them too.
   std::map<std::string, std::string> aliases;
-  ShardedModule* shards = nullptr;               // has the parameters, which may be gathered at the time
-  torch::optim::Optimizer* optimizer = nullptr;  // has the state of this rank's parameters
-  // By parameter: whether this rank has its optimizer state, and whether it alone does.
-  std::vector<bool> has_state;
-  bool owns_state = false;
+  ShardedModule* shards = nullptr;                  // has the parameters, which may be gathered at the time
+  torch::optim::Optimizer* optimizer = nullptr;     // has the state of this rank's parameters
+  std::vector<std::optional<StateReplica>> states;  // by parameter; none where this rank has no state of it
   // The options of its groups count. It steps `optimizer`, or is `optimizer` itself. All ranks agree on it.
   torch::optim::Optimizer* groups = nullptr;
 };
@@ -60,6 +65,8 @@ TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer)
 // parameter (placement/placement_table.h).
 TrainingState StateOf(const torch::nn::Module& module, torch::optim::Optimizer& optimizer, const DeviceMesh& mesh);
 TrainingState StateOf(ShardedModule& module, torch::optim::Optimizer& optimizer, const DeviceMesh& mesh);
+// The same for an optimizer over axis "replicate" of the mesh.
+TrainingState StateOf(const torch::nn::Module& module, PartitionedOptimizer& optimizer, const DeviceMesh& mesh);
 
 // Returns this rank's part of the state, as SaveCheckpoint takes it. All ranks call it alike, because it gives modules
 // their shards back (ShardedModule::Reshard).

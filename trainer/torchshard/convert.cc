@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "cohort/trainer/base/wrapped_name.h"
-#include "cohort/trainer/parallel/tensor/cut_parameter.h"
+#include "cohort/trainer/placement/box_copy.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/torchshard/distributed.h"
 #include "cohort/trainer/torchshard/layers.h"
@@ -134,15 +134,7 @@ at::Tensor Gathered(const at::Tensor& part, const Placement& placement) {
   int64_t begin = 0;
   for (int rank = 0; rank < axis.size(); ++rank) {
     const Coordinate at = {{axis.axis().name, rank}};
-    at::Tensor own = flat.narrow(0, begin, counts[rank]).view(placement.local_sizes(at));
-    for (const Box& box : placement.boxes(at)) {
-      at::Tensor from = own, to = whole;
-      for (size_t dim = 0; dim < box.sizes.size(); ++dim) {
-        from = from.narrow(static_cast<int64_t>(dim), box.local[dim], box.sizes[dim]);
-        to = to.narrow(static_cast<int64_t>(dim), box.offset[dim], box.sizes[dim]);
-      }
-      to.copy_(from);
-    }
+    PutBoxes(flat.narrow(0, begin, counts[rank]).view(placement.local_sizes(at)), placement.boxes(at), whole);
     begin += counts[rank];
   }
   return whole;
@@ -208,8 +200,10 @@ StateDict relocate_state_dict(const torch::nn::Module& model, const StateDict& w
       parts.insert(name, tensor);
       return;
     }
+    TORCH_CHECK(tensor.sizes() == at::IntArrayRef(placement->sizes()), "relocate_state_dict: ", name, " has sizes ",
+                tensor.sizes(), ", and the whole parameter has ", at::IntArrayRef(placement->sizes()));
     at::Tensor part = at::empty(placement->local_sizes(), tensor.options());
-    CopyPart(part, *placement, tensor);
+    TakeBoxes(tensor, placement->boxes(), part);
     parts.insert(name, part);
   });
   return parts;

@@ -20,7 +20,6 @@ at::Tensor register_cut_parameter(torch::nn::Module& module, const std::string& 
 }
 
 void cut_parameter(at::Tensor parameter, int64_t cut) {
-  const at::NoGradGuard no_grad;
   if (const auto before = Placements().Of(parameter); before != nullptr && !before->whole()) {
     const Placement alike =
         CutOver(distributed::get_axis(), before->sizes(), {.dim = static_cast<int>(cut)}, "a shared parameter");
@@ -29,13 +28,8 @@ void cut_parameter(at::Tensor parameter, int64_t cut) {
                 alike.Describe());
     return;
   }
-  const Placement placement = CutOver(distributed::get_axis(), parameter.sizes().vec(), {.dim = static_cast<int>(cut)},
-                                      "a parameter of sizes " + c10::str(parameter.sizes()));
-  at::Tensor part = WithoutValues(placement.local_sizes(), parameter.options().requires_grad(false));
-  if (HasData(parameter)) CopyPart(part, placement, parameter.detach());
-  parameter.mutable_grad() = at::Tensor();
-  parameter.set_data(part);
-  Placements().Add(parameter, placement);
+  CutInPlace(parameter, CutOver(distributed::get_axis(), parameter.sizes().vec(), {.dim = static_cast<int>(cut)},
+                                "a parameter of sizes " + c10::str(parameter.sizes())));
 }
 
 namespace nn::init {

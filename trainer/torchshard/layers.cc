@@ -3,22 +3,49 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
+#include <vector>
 
+#include "cohort/trainer/parallel/tensor/linear_functions.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/deferred_init.h"
 #include "cohort/trainer/torchshard/cut_parameters.h"
 #include "cohort/trainer/torchshard/distributed.h"
 #include "cohort/trainer/torchshard/functional.h"
+#include "cohort/trainer/transfer/autograd_collectives.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer::torchshard::nn {
 namespace {
+
+using trainer::nn::LayerForm;
+using trainer::nn::LayerKind;
+using trainer::nn::LayerSplit;
 
 void CheckDim(const char* layer, ParallelDim dim) {
   TORCH_CHECK(!dim.has_value() || (*dim >= -1 && *dim <= 1), layer, ": dim must be none, 0, 1 or -1, got ", *dim);
 }
 
 bool IsRows(ParallelDim dim) { return dim == ParallelDim(0); }
+
+// This rank's features of an input, for a layer whose rows are cut.
+at::Tensor OwnFeatures(const at::Tensor& x) {
+  if (get_parallel_dim(x) == ParallelDim(-1)) return x;
+  const at::Tensor own = distributed::scatter(x, -1);
+  register_parallel_dim(own, -1);
+  return own;
+}
+
+// The form of a layer that is cut along the rows of A in y = x A, which have the input's features, or along its
+// columns.
+LayerForm FormOf(LayerForm whole, ParallelDim dim) {
+  if (!dim.has_value()) return whole;
+  whole.axis = distributed::get_axis().axis();
+  if (whole.axis.size == 1) return whole;
+  const bool linear = whole.kind == LayerKind::kLinear;
+  whole.split = IsRows(dim) ? LayerSplit::kInput : LayerSplit::kOutput;
+  whole.cut = {.dim = IsRows(dim) == linear ? 1 : 0};
+  return whole;
+}
 
 }  // namespace
 
@@ -53,7 +80,41 @@ void ParallelLinearImpl::reset_parameters() {
 }
 
 at::Tensor ParallelLinearImpl::forward(const at::Tensor& x) {
-  return functional::parallel_linear(x, weight, bias, options.dim());
+  if (IsRows(options.dim())) {
+    const at::Tensor own = OwnFeatures(x);
+    const at::Tensor y = WithAdapter(functional::parallel_linear(own, weight, {}, options.dim()), own);
+    return bias.defined() ? y + bias : y;
+  }
+  at::Tensor y = WithAdapter(functional::parallel_linear(x, weight, bias, options.dim()), x);
+  if (options.dim().has_value()) register_parallel_dim(y, -1);
+  return y;
+}
+
+LayerForm ParallelLinearImpl::adaptable_form() const {
+  return FormOf(
+      {.kind = LayerKind::kLinear, .in_features = options.in_features(), .out_features = options.out_features()},
+      options.dim());
+}
+
+// The input is whole, or this rank's features if rows are cut.
+std::optional<ActivationPart> ParallelLinearImpl::input_part(const at::Tensor& x) const {
+  if (!options.dim().has_value()) return std::nullopt;
+  ActivationPart part;
+  if (!IsRows(options.dim())) return part;
+  const std::vector<Box> boxes = Placements().OrWhole(weight)->boxes();
+  part.cut_dim = x.dim() - 1;
+  part.begin = boxes.empty() ? 0 : boxes.front().offset[1];
+  part.whole = options.in_features();
+  return part;
+}
+
+at::Tensor ParallelLinearImpl::low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) {
+  if (!options.dim().has_value()) {
+    return torch::nn::functional::linear(torch::nn::functional::linear(x, a), b);
+  }
+  const TensorAxis& axis = distributed::get_axis();
+  if (IsRows(options.dim())) return torch::nn::functional::linear(row_parallel_linear(x, a, axis), b);
+  return column_parallel_linear(torch::nn::functional::linear(x, a), b, {}, axis);
 }
 
 void ParallelLinearImpl::parallelize(ParallelDim dim) {
@@ -96,8 +157,24 @@ void ParallelEmbeddingImpl::reset_parameters() {
 }
 
 at::Tensor ParallelEmbeddingImpl::forward(const at::Tensor& tokens) {
-  return functional::parallel_embedding(tokens, weight, options.dim(), options.num_embeddings(),
-                                        options.embedding_dim(), options.padding_idx());
+  return WithAdapter(functional::parallel_embedding(tokens, weight, options.dim(), options.num_embeddings(),
+                                                    options.embedding_dim(), options.padding_idx()),
+                     tokens);
+}
+
+LayerForm ParallelEmbeddingImpl::adaptable_form() const {
+  return FormOf(
+      {.kind = LayerKind::kEmbedding, .in_features = options.num_embeddings(), .out_features = options.embedding_dim()},
+      options.dim());
+}
+
+at::Tensor ParallelEmbeddingImpl::low_rank(const at::Tensor& tokens, const at::Tensor& a, const at::Tensor& b) {
+  const ParallelDim rows = IsRows(options.dim()) ? options.dim() : ParallelDim();
+  const at::Tensor reduced = functional::parallel_embedding(tokens, a.t(), rows, options.num_embeddings(), a.size(0));
+  if (!options.dim().has_value() || rows.has_value()) return torch::nn::functional::linear(reduced, b);
+  comm::Communicator& group = distributed::get_group();
+  return gather_from_region(torch::nn::functional::linear(copy_to_region(reduced, group), b), group, -1,
+                            options.embedding_dim());
 }
 
 void ParallelEmbeddingImpl::parallelize(ParallelDim dim) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "cohort/trainer/nn/adaptable_layer.h"
 #include "cohort/trainer/parallel/tensor/vocab_parallel_cross_entropy.h"
 #include "cohort/trainer/placement/placement.h"
 #include "cohort/trainer/torchshard/parallel_dim.h"
@@ -29,7 +30,7 @@ struct ParallelLinearOptions {
   TORCH_ARG(ParallelDim, dim) = std::nullopt;  // none, 0 (rows), 1 or -1 (columns): functional.h
 };
 
-class ParallelLinearImpl : public torch::nn::Cloneable<ParallelLinearImpl> {
+class ParallelLinearImpl : public torch::nn::Cloneable<ParallelLinearImpl>, public trainer::nn::AdaptableLayer {
  public:
   // Local. Throws c10::Error for another dim, and for a dim without a process group.
   explicit ParallelLinearImpl(ParallelLinearOptions options);
@@ -44,6 +45,11 @@ class ParallelLinearImpl : public torch::nn::Cloneable<ParallelLinearImpl> {
   // Cuts a whole layer where it is: its parameters keep this rank's part of their values and stay the same tensors, so
   // that optimizers know them. Local. Throws c10::Error if it is cut already.
   void parallelize(ParallelDim dim);
+
+  trainer::nn::LayerForm adaptable_form() const override;
+  at::Tensor adaptable_weight() const override { return weight; }
+  at::Tensor low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) override;
+  std::optional<ActivationPart> input_part(const at::Tensor& x) const override;
 
   ParallelLinearOptions options;
   at::Tensor weight;
@@ -60,7 +66,7 @@ struct ParallelEmbeddingOptions {
   TORCH_ARG(ParallelDim, dim) = std::nullopt;  // none, 0 (tokens), 1 or -1 (features)
 };
 
-class ParallelEmbeddingImpl : public torch::nn::Cloneable<ParallelEmbeddingImpl> {
+class ParallelEmbeddingImpl : public torch::nn::Cloneable<ParallelEmbeddingImpl>, public trainer::nn::AdaptableLayer {
  public:
   // As ParallelLinearImpl.
   explicit ParallelEmbeddingImpl(ParallelEmbeddingOptions options);
@@ -71,6 +77,10 @@ class ParallelEmbeddingImpl : public torch::nn::Cloneable<ParallelEmbeddingImpl>
   void reset_parameters();
   at::Tensor forward(const at::Tensor& tokens);
   void parallelize(ParallelDim dim);
+
+  trainer::nn::LayerForm adaptable_form() const override;
+  at::Tensor adaptable_weight() const override { return weight; }
+  at::Tensor low_rank(const at::Tensor& tokens, const at::Tensor& a, const at::Tensor& b) override;
 
   ParallelEmbeddingOptions options;
   at::Tensor weight;

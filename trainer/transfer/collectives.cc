@@ -46,7 +46,7 @@ Work CallUntimed(comm::Communicator& group, comm::CollectiveKind kind, const std
   double sent = 0;
   for (const CallBuffers& each : buffers) {
     const auto whole = static_cast<int64_t>(std::max(BytesOf(each.in), BytesOf(each.out)));
-    EnterInLedger(KindOf(kind, each), group.size(), whole);
+    EnterInLedger(KindOf(kind, each), group, whole);
     sent += SentBytes(KindOf(kind, each), group.size(), whole);
   }
   CallObserver* const observing = observer.load(std::memory_order_acquire);

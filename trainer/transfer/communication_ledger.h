@@ -29,7 +29,9 @@
 #include <string>
 #include <utility>
 
+#include "cohort/comm/communicator.h"
 #include "cohort/comm/types.h"
+#include "cohort/trainer/mesh/device_mesh.h"
 
 namespace cohort::trainer {
 
@@ -51,6 +53,10 @@ class [[nodiscard]] CommunicationLedger {
 
   // The entries by operation and number of ranks of the group, since this was made or Reset.
   std::map<std::pair<comm::CollectiveKind, int>, LedgerEntry> entries() const;
+  // The entries by axis of `mesh`, a whole one, not a slice, and operation. A group belongs to the axes along which its
+  // members lie: "shard", or "shard x tensor" for a group over both. Groups of one rank are those of no axis, "", and
+  // groups with ranks outside of the mesh are "other". Throws c10::Error for a slice.
+  std::map<std::pair<std::string, comm::CollectiveKind>, LedgerEntry> by_axis(const DeviceMesh& mesh) const;
   // The sum of all entries: the bytes that the groups of this rank send.
   LedgerEntry total() const;
   // A line for each entry, for people.
@@ -58,7 +64,7 @@ class [[nodiscard]] CommunicationLedger {
   void Reset();
 };
 
-// For collectives.cc: enters a call among `ranks` ranks whose whole vector has `bytes` bytes.
-void EnterInLedger(comm::CollectiveKind kind, int ranks, int64_t bytes);
+// For collectives.cc: enters a call of `group` whose whole vector has `bytes` bytes.
+void EnterInLedger(comm::CollectiveKind kind, const comm::Communicator& group, int64_t bytes);
 
 }  // namespace cohort::trainer

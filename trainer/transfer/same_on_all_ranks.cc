@@ -93,16 +93,14 @@ std::string DescribeTensor(const std::string& name, c10::ScalarType type, const 
   return text.str();
 }
 
+SetupFact ModelFact(const std::vector<std::string>& lines) {
+  SetupFact fact = {.what = "model", .value = ""};
+  for (const std::string& line : lines) fact.value += line + "\n";
+  return fact;
+}
+
 void CheckSameOnAllRanks(comm::Communicator& group, const std::string& who, const std::vector<std::string>& lines) {
-  std::string mine;
-  for (const std::string& line : lines) mine += line + "\n";
-  const std::optional<Difference> found = Compare(group, mine);
-  if (!found.has_value()) return;
-  const auto [theirs, reference] = FirstDifference(found->theirs, found->reference);
-  throw DistributedError(absl::StatusCode::kFailedPrecondition, who + ": the module of rank " +
-                                                                    std::to_string(found->rank) +
-                                                                    " has other parameters than rank 0's; there \"" +
-                                                                    theirs + "\", on rank 0 \"" + reference + "\"");
+  CheckSameSetup(group, who, {ModelFact(lines)});
 }
 
 void CheckSameSetup(comm::Communicator& group, const std::string& who, const std::vector<SetupFact>& facts) {

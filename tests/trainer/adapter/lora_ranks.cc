@@ -8,6 +8,7 @@
 
 #include "cohort/trainer/adapter/lora.h"
 #include "cohort/trainer/adapter/lora_files.h"
+#include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/nn/linear.h"
 #include "cohort/trainer/parallel/fsdp/fully_shard.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
@@ -15,6 +16,8 @@
 #include "cohort/trainer/parallel/tensor/row_parallel_linear.h"
 #include "cohort/trainer/parallel/tensor/vocab_parallel_embedding.h"
 #include "cohort/trainer/state/checkpoint/safetensors_file.h"
+#include "cohort/trainer/torchshard/distributed.h"
+#include "cohort/trainer/torchshard/layers.h"
 #include "tests/trainer/ranks.h"
 
 namespace cohort::trainer {
@@ -150,7 +153,7 @@ struct SplitNet : torch::nn::Module {
     down = register_module("down", RowParallelLinear(RowParallelLinearOptions(7, 5), axis));
   }
   at::Tensor forward(const at::Tensor& codes) {
-    axis.set_sequence_length(codes.size(0));
+    axis.set_sequence_length(codes.size(axis.options().sequence_dim));
     return down(torch::tanh(up(tokens(codes))));
   }
   TensorAxis axis;
@@ -162,18 +165,20 @@ struct SplitNet : torch::nn::Module {
 at::Tensor Codes(int step) { return torch::arange(7 * 3).add(step).remainder(11).view({7, 3}); }
 
 // Trains with a loss whose terms add up over the parts of the sequence.
-void TrainSplit(SplitNet& model, const Lora& lora) {
+template <typename Model>
+void TrainSplit(Model& model, const Lora& lora) {
   torch::optim::AdamW optimizer(lora.parameters(), torch::optim::AdamWOptions(0.05));
   for (int step = 0; step < 3; ++step) {
     optimizer.zero_grad();
+    set_random_place({.seed = 1, .step = step});
     model.forward(Codes(step)).pow(2).sum().backward();
     optimizer.step();
   }
 }
 
-void ExpectSplitAsInOneProcess(const TensorAxis& axis) {
-  const LoraConfig config{.r = 2, .lora_alpha = 4, .target_modules = {"tokens", "up", "down"}};
-  SplitNet whole((TensorAxis())), split(axis);
+template <typename Model>
+void ExpectSplitAsInOneProcess(Model& whole, Model& split, double dropout = 0) {
+  const LoraConfig config{.r = 2, .lora_alpha = 4, .lora_dropout = dropout, .target_modules = {"tokens", "up", "down"}};
   const Lora reference(whole, config);
   TrainSplit(whole, reference);
   std::map<std::string, at::Tensor> expected;
@@ -181,14 +186,59 @@ void ExpectSplitAsInOneProcess(const TensorAxis& axis) {
   Lora lora(split, config);
   TrainSplit(split, lora);
   ExpectSaved(lora, expected);
+  split.eval();
   const at::Tensor unmerged = split.forward(Codes(9)).detach();
   lora.merge();
   EXPECT_TRUE(torch::allclose(split.forward(Codes(9)), unmerged, 1e-4, 1e-5));
 }
 
-TEST(LoraRanks, TrainUnderTensorParallelismAsInOneProcess) { ExpectSplitAsInOneProcess(TensorAxis(*world)); }
+TEST(LoraRanks, TrainUnderTensorParallelismAsInOneProcess) {
+  SplitNet whole((TensorAxis())), split((TensorAxis(*world)));
+  ExpectSplitAsInOneProcess(whole, split);
+}
+
 TEST(LoraRanks, TrainUnderSequenceParallelismAsInOneProcess) {
-  ExpectSplitAsInOneProcess(TensorAxis(*world, {.sequence_parallel = true}));
+  SplitNet whole((TensorAxis())), split(TensorAxis(*world, {.sequence_parallel = true}));
+  ExpectSplitAsInOneProcess(whole, split);
+}
+
+// Masks are those of one process: inputs of `up` are whole or a part of the sequence, those of `down` are some
+// features.
+TEST(LoraRanks, DropTheSameInputsOfLayersThatAreCut) {
+  for (const bool sequence_parallel : {false, true}) {
+    SplitNet whole((TensorAxis()));
+    SplitNet split(TensorAxis(*world, {.sequence_parallel = sequence_parallel, .sequence_dim = 1}));
+    ExpectSplitAsInOneProcess(whole, split, /*dropout=*/0.4);
+  }
+}
+
+// TorchShard's layers, cut along a dimension or whole.
+struct ShardNet : torch::nn::Module {
+  ShardNet(bool cut, int64_t tokens_dim) {
+    namespace ts = torchshard;
+    torch::manual_seed(3);
+    const auto dim = [cut](int64_t chosen) { return cut ? ts::ParallelDim(chosen) : ts::ParallelDim(); };
+    tokens = register_module("tokens",
+                             ts::nn::ParallelEmbedding(ts::nn::ParallelEmbeddingOptions(11, 6).dim(dim(tokens_dim))));
+    up = register_module("up", ts::nn::ParallelLinear(ts::nn::ParallelLinearOptions(6, 7).dim(dim(1))));
+    down = register_module("down", ts::nn::ParallelLinear(ts::nn::ParallelLinearOptions(7, 5).dim(dim(0))));
+  }
+  at::Tensor forward(const at::Tensor& codes) {
+    const at::Tensor features = up(tokens(codes)), hidden = torch::tanh(features);
+    torchshard::register_parallel_dim(hidden, torchshard::get_parallel_dim(features));
+    return down(hidden);
+  }
+  torchshard::nn::ParallelEmbedding tokens{nullptr};
+  torchshard::nn::ParallelLinear up{nullptr}, down{nullptr};
+};
+
+TEST(LoraRanks, TrainOnTorchShardsLayersAsInOneProcess) {
+  torchshard::distributed::init_process_group(*world);
+  for (const int64_t tokens_dim : {0, 1}) {
+    ShardNet whole(false, tokens_dim), split(true, tokens_dim);
+    ExpectSplitAsInOneProcess(whole, split);
+  }
+  torchshard::distributed::destroy_process_group();
 }
 
 }  // namespace

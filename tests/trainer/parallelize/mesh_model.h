@@ -2,6 +2,7 @@
 // beside one process's. Nothing divides: 13 tokens, 3 heads, 7 places, 2 layers.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -25,7 +26,26 @@
 
 namespace cohort::trainer {
 
-inline constexpr int64_t kTokens = 13, kWidth = 12, kHeads = 3, kPlaces = 7;
+inline constexpr int64_t kTokens = 13, kWidth = 12, kHeads = 3, kPlaces = 7, kBatchRows = 24;
+
+// All meshes of the ranks, each axis in it of at least two: "replicate=2,shard=2".
+inline std::vector<std::string> AllMeshes() {
+  std::vector<std::string> meshes;
+  const int ranks = world->size();
+  for (int replicate = 1; replicate <= ranks; ++replicate) {
+    for (int shard = 1; shard <= ranks; ++shard) {
+      if (ranks % (replicate * shard) != 0) continue;
+      std::string mesh;
+      const std::array<std::pair<const char*, int>, 3> axes = {
+          {{kReplicateAxis, replicate}, {kShardAxis, shard}, {kTensorAxis, ranks / (replicate * shard)}}};
+      for (const auto& [name, size] : axes) {
+        if (size > 1) mesh += (mesh.empty() ? "" : ",") + std::string(name) + "=" + std::to_string(size);
+      }
+      meshes.push_back(mesh.empty() ? "tensor=1" : mesh);
+    }
+  }
+  return meshes;
+}
 
 struct MeshOptions {
   double dropout = 0;
@@ -139,14 +159,13 @@ class MeshModel {
 
  private:
   at::Tensor Loss(int64_t step, int64_t micro_batch) {
-    constexpr int64_t kRows = 24;
     place_.step = step;
     place_.micro_batch = micro_batch;
     set_random_place(place_);
     const at::Tensor text =
-        torch::randint(kTokens, {kRows, kPlaces + 1},
+        torch::randint(kTokens, {kBatchRows, kPlaces + 1},
                        at::detail::createCPUGenerator(static_cast<uint64_t>(step * 7 + micro_batch)), torch::kInt64);
-    const at::Tensor own = text.slice(0, place_.first_row, kRows, place_.row_stride);
+    const at::Tensor own = text.slice(0, place_.first_row, kBatchRows, place_.row_stride);
     std::optional<Autocast> autocast;
     if (options_.autocast) autocast.emplace(at::kCPU);
     const at::Tensor logits = forward_(own.narrow(1, 0, kPlaces));

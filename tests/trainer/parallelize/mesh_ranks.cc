@@ -1,6 +1,5 @@
 // Every pair and triple of the axes replicate, shard and tensor that the ranks can be laid out as: each step's loss and
 // gradient norm are those of one process.
-#include <array>
 #include <cmath>
 #include <map>
 
@@ -13,25 +12,6 @@ namespace cohort::trainer {
 namespace {
 
 constexpr int kSteps = 3;
-
-// All meshes of the ranks, each axis in it of at least two: "replicate=2,shard=2".
-std::vector<std::string> Meshes() {
-  std::vector<std::string> meshes;
-  const int ranks = world->size();
-  for (int replicate = 1; replicate <= ranks; ++replicate) {
-    for (int shard = 1; shard <= ranks; ++shard) {
-      if (ranks % (replicate * shard) != 0) continue;
-      std::string mesh;
-      const std::array<std::pair<const char*, int>, 3> axes = {
-          {{kReplicateAxis, replicate}, {kShardAxis, shard}, {kTensorAxis, ranks / (replicate * shard)}}};
-      for (const auto& [name, size] : axes) {
-        if (size > 1) mesh += (mesh.empty() ? "" : ",") + std::string(name) + "=" + std::to_string(size);
-      }
-      meshes.push_back(mesh.empty() ? "tensor=1" : mesh);
-    }
-  }
-  return meshes;
-}
 
 struct Trace {
   std::vector<std::pair<double, double>> steps;
@@ -72,7 +52,7 @@ void ExpectSameTraining(const Trace& actual, const Trace& expected, const std::s
 void ExpectEveryMeshTrainsAlike(const std::string& what, const MeshOptions& options, double tolerance,
                                 const std::string& with = "") {
   const Trace expected = Train(nullptr, options);
-  for (const std::string& text : Meshes()) {
+  for (const std::string& text : AllMeshes()) {
     if (text.find(with) == std::string::npos) continue;
     const auto mesh = init_device_mesh(*world, text);
     ExpectSameTraining(Train(mesh.get(), options), expected, text + ", " + what, tolerance);

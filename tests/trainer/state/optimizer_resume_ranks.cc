@@ -31,7 +31,7 @@ TEST_P(OptimizerResume, LeavesNoStateOfBefore) {
   loaded.Train(7, 9);
   LoadTrainingState(*world, At("step-0"), loaded.state);
   for (size_t i = 0; i < loaded.state.parameters.size(); ++i) {
-    if (!loaded.state.has_state[i]) continue;
+    if (!loaded.state.states[i].has_value()) continue;
     EXPECT_THAT(OptimizerStateOf(*loaded.state.optimizer, loaded.state.parameters[i].data), testing::IsEmpty()) << i;
   }
   saved.Train(0, 3);

@@ -24,6 +24,22 @@ namespace {
 
 using Units = std::vector<std::shared_ptr<FsdpUnit>>;
 
+// Said where an exception of the user's has ended the last backward pass of a rank, unless one has on all ranks.
+constexpr const char* kGivenUp =
+    "FullyShardedDataParallel: an exception has ended the last backward pass of this rank, and not in the same place "
+    "on all ranks: what they have sent each other or accumulated no longer fits; wrap the module anew";
+
+// Said where this rank has run forward and goes on without a backward pass. Where all ranks do, that is well. Otherwise
+// the others wait in their backward passes for gradients that won't come, in other groups than this rank is about to
+// wait in.
+std::string MissedBackward(const FsdpGroups& groups) {
+  const std::string replica =
+      groups.replicate() == nullptr ? "" : " of replica " + std::to_string(groups.replicate()->rank());
+  return "FullyShardedDataParallel: rank " + std::to_string(groups.reduce().rank()) + " of the shards" + replica +
+         " went on after a forward pass without the backward pass that other ranks run: call backward() on all ranks "
+         "or on none, or the forward pass under torch::NoGradGuard; wrap the module anew";
+}
+
 std::vector<int> NeighbourCounts(const Units& units) {
   std::vector<int> counts;
   for (const auto& unit : units) {
@@ -39,6 +55,11 @@ bool ConcernsOthers(bool sync, const Units& units) {
   return sync || std::any_of(units.begin(), units.end(), [](const auto& unit) {
            return unit->gradients().flat().defined() || (unit->weights().gathers() && !unit->unsharded());
          });
+}
+
+bool MayGoBackward(const std::vector<at::Tensor>& outputs) {
+  return std::any_of(outputs.begin(), outputs.end(),
+                     [](const at::Tensor& output) { return output.defined() && output.requires_grad(); });
 }
 
 // A pass would take the whole parameters away, and what was changed in them.
@@ -113,11 +134,8 @@ void FsdpRoot::StartOver() {
   order_->Close();
 }
 
-// An exception of the user's has ended the last backward pass here. Where one has on all ranks, they go on together.
-void FsdpRoot::AgreeOnGivingUp() {
-  const std::string message =
-      "FullyShardedDataParallel: an exception has ended the last backward pass of this rank, and not in the same place "
-      "on all ranks: what they have sent each other or accumulated no longer fits; wrap the module anew";
+// Fails all ranks with `message` unless all of them call this. They then go on together.
+void FsdpRoot::AgreeOrFail(const std::string& message) {
   std::vector<comm::Communicator*> groups = groups_->All();
   // Ranks that are through with this iteration wait in Join's group for the next one.
   if (calls_->group() != nullptr) groups.push_back(calls_->group());
@@ -148,11 +166,13 @@ void FsdpRoot::BeginForward(bool training) {
       "FullyShardedDataParallel: the whole model runs forward within a backward pass of its own, whose gradients "
       "would be lost. In a hook: run it after backward(). In a checkpointed function: checkpoint all its forward "
       "passes, or blocks within it");
-  if (backward_->concerns_others()) AgreeOnGivingUp();
+  if (backward_->concerns_others()) AgreeOrFail(kGivenUp);
+  if (std::exchange(awaits_backward_, false) && calls_->all_have_inputs()) AgreeOrFail(MissedBackward(*groups_));
   const bool averages = sync_ && training && at::GradMode::is_enabled();
   const int divisor = calls_->Begin(ranks_, averages);
   if (averages) CompareReplicas();
   tags_->BeginForward(averages);
+  awaits_backward_ = averages && ranks_ > 1;
   StartOver();
   set_share(divisor);
   counts_runs_ = at::GradMode::is_enabled();
@@ -188,6 +208,7 @@ void FsdpRoot::PostForward(FsdpUnit& unit, const std::vector<at::Tensor>& output
               "FullyShardedDataParallel: the forward pass of the module with ", unit.parameters().front().name,
               " returned no tensor that can be found, so its backward pass can't be "
               "followed; return tensors, or give its type an overload of AppendTensors (trainer/base/tensors_of.h)");
+  if (outermost && !MayGoBackward(outputs)) awaits_backward_ = false;
   if (unit.reshards_after_forward(outermost)) gatherer_->ReshardAfterForward(unit);
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) continue;
@@ -212,6 +233,7 @@ void FsdpRoot::AbandonForward(const FsdpUnit& unit) {
   }
   // No backward pass will come to these runs, but one may come to those of a forward pass before.
   for (const auto& each : units_) each->runs().Restore();
+  awaits_backward_ = false;
   order_->Abandon();
 }
 
@@ -219,9 +241,10 @@ void FsdpRoot::AbandonForward(const FsdpUnit& unit) {
 void FsdpRoot::BeginBackward() {
   if (backward_->goes_on()) return;
   if (backward_->begun()) {  // an exception has ended that one, and no forward pass came between
-    if (backward_->concerns_others()) AgreeOnGivingUp();
+    if (backward_->concerns_others()) AgreeOrFail(kGivenUp);
     StartOver();
   }
+  awaits_backward_ = false;
   const auto state = ConcernsOthers(sync_, units_) ? BackwardCycle::State::kShared : BackwardCycle::State::kAlone;
   passing_.clear();
   for (const auto& unit : units_) unit->runs().TakeForBackward();
@@ -312,8 +335,9 @@ void FsdpRoot::set_join(Join* join, Joinable* joinable) {
 
 void FsdpRoot::EndInputs() {
   runtime::MutexLock lock(mutex_);
+  if (std::exchange(awaits_backward_, false) && calls_->all_have_inputs()) AgreeOrFail(MissedBackward(*groups_));
   if (!backward_->concerns_others()) return;
-  AgreeOnGivingUp();
+  AgreeOrFail(kGivenUp);
   StartOver();
 }
 

@@ -58,7 +58,8 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   // outermost module is in training mode; only then are gradients averaged. Collective over the shards, in
   // the same order on all ranks; blocks. Throws c10::Error under SummonFullParams, as PreBackward does, and within a
   // backward pass of the whole model. Throws DistributedError, also where an exception has ended the last backward pass
-  // on some ranks only; PreBackward agrees on that as well.
+  // on some ranks only; PreBackward agrees on that as well. Throws DistributedError too where this rank has run forward
+  // and other ranks, but not this one, run backward.
   void PreForward(FsdpUnit& unit, bool training);
   // Outputs that require grad bring the unit's parameters back in backward. The outermost unit blocks until gatherings
   // that nobody used are over. Throws DistributedError, and c10::Error for a trainable unit without outputs.
@@ -113,7 +114,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   void Finish();
   void Fail(const std::string& why);
   void StartOver();
-  void AgreeOnGivingUp();
+  void AgreeOrFail(const std::string& message);
   void set_share(int ranks);
 
   runtime::Mutex mutex_;  // hooks run on the engine's threads
@@ -126,6 +127,7 @@ class FsdpRoot : public std::enable_shared_from_this<FsdpRoot> {
   int summoned_ = 0;                // calls of UnshardAll without their ReshardAll
   int64_t time_ = 0;                // of the units' runs
   bool counts_runs_ = false;        // the forward pass under way may get a backward pass
+  bool awaits_backward_ = false;    // the last forward pass was one that backward averages, and none has come
   bool drops_gradients_ = false;    // of the shards, before the next reduction that this rank shadows
   std::vector<FsdpUnit*> passing_;  // gathered in this backward pass, which may need them after the last gradient
   FsdpTraffic traffic_;

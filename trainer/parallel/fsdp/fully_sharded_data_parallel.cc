@@ -69,6 +69,23 @@ bool IsHybrid(ShardingStrategy strategy) {
   return strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
 }
 
+std::string MeshText(const comm::Communicator& shard, const comm::Communicator* replicate) {
+  return (replicate == nullptr ? "" : "replicate=" + std::to_string(replicate->size()) + ", ") +
+         "shard=" + std::to_string(shard.size());
+}
+
+// The options that ranks must have in common.
+std::string TextOf(const FullyShardedDataParallelOptions& options) {
+  const auto type = [](const std::optional<c10::ScalarType>& dtype) {
+    return dtype.has_value() ? std::string(c10::toString(*dtype)) : "own";
+  };
+  const auto& reshard = options.reshard_after_forward;
+  return c10::str("sharding_strategy ", static_cast<int>(options.sharding_strategy), ", reshard_after_forward ",
+                  reshard.has_value() ? std::to_string(reshard->ranks()) : "by strategy", ", param_dtype ",
+                  type(options.mixed_precision.param_dtype), ", reduce_dtype ",
+                  type(options.mixed_precision.reduce_dtype), ", reduce_over_world ", options.reduce_over_world);
+}
+
 // The names of the first few parameters.
 std::string NamesOf(const FsdpUnit& unit) {
   std::string names;
@@ -169,7 +186,8 @@ FullyShardedModule::FullyShardedModule(torch::nn::Module& module, const FsdpRank
       lines.push_back(DescribeTensor("buffer " + name, buffer.scalar_type(), buffer.sizes().vec()));
       state.push_back(buffer);
     }
-    CheckSameOnAllRanks(world_, "FullyShardedDataParallel", lines);
+    CheckSameSetup(world_, "FullyShardedDataParallel",
+                   {{"mesh", MeshText(*shard_, replicate_)}, ModelFact(lines), {"options", TextOf(options)}});
     for (const FsdpParameter& parameter : parameters) {
       if (HasData(parameter.tensor)) state.push_back(parameter.tensor);  // the others get their values later
     }

@@ -112,7 +112,12 @@ void DataParallelState::CheckSameParameters() {
     lines.push_back(Describe(item.key(), item.value()) + (item.value().requires_grad() ? "" : " (frozen)"));
   }
   for (const auto& item : module_.named_buffers()) lines.push_back(Describe(item.key(), item.value()) + " (buffer)");
-  CheckSameOnAllRanks(group_, "DistributedDataParallel", lines);
+  const BucketLimits& limits = options_.buckets;
+  CheckSameSetup(group_, "DistributedDataParallel",
+                 {ModelFact(lines),
+                  {"bucket bytes", std::to_string(limits.first_bytes) + ", then " + std::to_string(limits.cap_bytes)},
+                  {"options", c10::str("find_unused_parameters ", options_.find_unused_parameters, ", static_graph ",
+                                       options_.static_graph, ", broadcast_buffers ", options_.broadcast_buffers)}});
 }
 
 void DataParallelState::set_micro_batches_under_way(bool under_way) {

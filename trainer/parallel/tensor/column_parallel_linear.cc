@@ -67,6 +67,10 @@ nn::LayerForm ColumnParallelLinearImpl::adaptable_form() const {
           .cut = {.dim = 0, .blocks = options.blocks(), .unit = options.unit()}};
 }
 
+std::optional<ActivationPart> ColumnParallelLinearImpl::input_part(const at::Tensor& x) const {
+  return axis.SequencePart(x, axis.batch_dim());
+}
+
 at::Tensor ColumnParallelLinearImpl::low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor reduced = torch::nn::functional::linear(x, axis.SharedParameter(a));
   return column_parallel_linear(reduced, b, at::Tensor(), axis);

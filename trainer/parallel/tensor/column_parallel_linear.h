@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -49,6 +50,7 @@ class ColumnParallelLinearImpl : public torch::nn::Cloneable<ColumnParallelLinea
   nn::LayerForm adaptable_form() const override;
   at::Tensor adaptable_weight() const override { return weight; }
   at::Tensor low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) override;
+  std::optional<ActivationPart> input_part(const at::Tensor& x) const override;
 
   ColumnParallelLinearOptions options;
   TensorAxis axis;

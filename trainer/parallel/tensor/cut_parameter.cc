@@ -4,22 +4,13 @@
 #include <utility>
 
 #include "cohort/trainer/base/error.h"
+#include "cohort/trainer/placement/box_copy.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/deferred_init.h"
 #include "cohort/trainer/transfer/tensor_call.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
-namespace {
-
-at::Tensor PartOfBox(at::Tensor tensor, const std::vector<int64_t>& begin, const std::vector<int64_t>& sizes) {
-  for (size_t dim = 0; dim < sizes.size(); ++dim) {
-    tensor = tensor.narrow(static_cast<int64_t>(dim), begin[dim], sizes[dim]);
-  }
-  return tensor;
-}
-
-}  // namespace
 
 Placement CutOver(const TensorAxis& axis, std::vector<int64_t> sizes, const Cut& cut, const std::string& name) {
   Placement placement(std::move(sizes));
@@ -33,13 +24,18 @@ void DrawPart(at::Tensor part, const Placement& placement, const InitRule& rule)
   InitPart(std::move(part), placement, "", seed, rule);
 }
 
-void CopyPart(at::Tensor part, const Placement& placement, const at::Tensor& whole) {
-  TORCH_CHECK(whole.sizes() == at::IntArrayRef(placement.sizes()), "a whole parameter of sizes ", whole.sizes(),
-              " was given where it has sizes ", at::IntArrayRef(placement.sizes()));
+void CutInPlace(at::Tensor parameter, const Placement& placement) {
+  TORCH_CHECK(parameter.sizes() == at::IntArrayRef(placement.sizes()), "a parameter of sizes ", parameter.sizes(),
+              " is to be cut, and its placement says ", at::IntArrayRef(placement.sizes()));
   const at::NoGradGuard no_grad;
-  for (const Box& box : placement.boxes()) {
-    PartOfBox(part, box.local, box.sizes).copy_(PartOfBox(whole, box.offset, box.sizes));
+  at::Tensor part = WithoutValues(placement.local_sizes(), parameter.options().requires_grad(false));
+  if (HasData(parameter)) {
+    part = at::empty(placement.local_sizes(), parameter.options().requires_grad(false));
+    TakeBoxes(parameter.detach(), placement.boxes(), part);
   }
+  parameter.mutable_grad() = at::Tensor();
+  parameter.set_data(part);
+  Placements().Add(parameter, placement);
 }
 
 void SumGradientOver(const TensorAxis& axis, const at::Tensor& parameter) {

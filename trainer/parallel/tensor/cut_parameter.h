@@ -21,8 +21,10 @@ Placement CutOver(const TensorAxis& axis, std::vector<int64_t> sizes, const Cut&
 // generator on every rank. Parameters without memory (DeferredInit) stay as they are.
 void DrawPart(at::Tensor part, const Placement& placement, const InitRule& rule);
 
-// Copies this rank's part of `whole`, a tensor of the placement's sizes, into `part`.
-void CopyPart(at::Tensor part, const Placement& placement, const at::Tensor& whole);
+// Cuts a whole parameter where it is: it keeps this rank's part of its values and stays the same tensor, so that
+// optimizers know it. Enters it in the table of placements. Local. Throws c10::Error for a parameter of other sizes
+// than the placement's whole.
+void CutInPlace(at::Tensor parameter, const Placement& placement);
 
 // For a parameter that every rank of the axis has, and whose gradient on each is a term of a sum: norms and biases
 // between layers that are sequence-parallel (Megatron-LM#1446). Enters it in the table of placements as partial, and

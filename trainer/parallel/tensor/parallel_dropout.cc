@@ -3,9 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/state/sharded_init.h"
-#include "cohort/trainer/transfer/tensor_call.h"
 #include "torch/torch.h"
 
 namespace cohort::trainer {
@@ -98,14 +96,7 @@ at::Tensor DropoutFactors(at::IntArrayRef sizes, double p, uint64_t layer, const
 }
 
 at::Tensor ParallelDropoutImpl::forward(const at::Tensor& x) {
-  ActivationPart part = {.batch_dim = options.batch_dim()};
-  if (axis.sequence_parallel()) {
-    part.cut_dim = axis.options().sequence_dim;
-    part.whole = axis.sequence_length(x.size(part.cut_dim));
-    const std::vector<int64_t> sizes = ChunkSizes(part.whole, axis.size());
-    for (int rank = 0; rank < axis.rank(); ++rank) part.begin += sizes[rank];
-  }
-  return forward_part(x, part);
+  return forward_part(x, axis.SequencePart(x, options.batch_dim()));
 }
 
 at::Tensor ParallelDropoutImpl::forward_part(const at::Tensor& x, const ActivationPart& part) {

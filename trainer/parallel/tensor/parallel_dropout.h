@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/parallel/tensor/tensor_axis.h"
 #include "torch/arg.h"
 #include "torch/nn/module.h"
@@ -16,15 +17,6 @@
 #include "torch/types.h"
 
 namespace cohort::trainer {
-
-// How an activation lies in the whole. Dimension `batch_dim` counts rows of the batch, and random_place() says which.
-// Dimension `cut_dim` has `whole` places, and this rank those from `begin` on. -1: no such dimension.
-struct ActivationPart {
-  int64_t batch_dim = 0;
-  int64_t cut_dim = -1;
-  int64_t begin = 0;
-  int64_t whole = 0;
-};
 
 // Returns the factor of each element of an activation of `sizes`: 0 where it is dropped, otherwise 1 / (1 - p). Local.
 // `layer` must differ between layers. Throws c10::Error for p outside of [0, 1].

@@ -29,7 +29,7 @@ ParallelTransformerBlockImpl::ParallelTransformerBlockImpl(ParallelTransformerBl
   up_ = register_module("up", ColumnParallelLinear(ColumnParallelLinearOptions(width, options.hidden()), axis));
   down_ = register_module("down", RowParallelLinear(RowParallelLinearOptions(options.hidden(), width), axis));
   // Three masks a block: each needs a number of its own.
-  const int64_t batch_dim = axis.sequence_parallel() && axis.options().sequence_dim == 0 ? 1 : 0;
+  const int64_t batch_dim = axis.batch_dim();
   const auto dropout = [&](double p, uint64_t mask, int64_t batch) {
     return ParallelDropout(ParallelDropoutOptions(p).layer(3 * options.layer() + mask).batch_dim(batch), axis);
   };

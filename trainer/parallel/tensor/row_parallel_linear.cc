@@ -62,6 +62,15 @@ nn::LayerForm RowParallelLinearImpl::adaptable_form() const {
           .cut = {.dim = 1, .unit = options.unit()}};
 }
 
+// The input has the whole sequence, and this rank's features.
+std::optional<ActivationPart> RowParallelLinearImpl::input_part(const at::Tensor& x) const {
+  const std::vector<Box> boxes = WeightPlacement(options, axis).boxes();
+  return ActivationPart{.batch_dim = axis.batch_dim(),
+                        .cut_dim = x.dim() - 1,
+                        .begin = boxes.empty() ? 0 : boxes.front().offset[1],
+                        .whole = options.in_features()};
+}
+
 at::Tensor RowParallelLinearImpl::low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) {
   return torch::nn::functional::linear(row_parallel_linear(x, a, axis), axis.SharedParameter(b));
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "cohort/trainer/nn/adaptable_layer.h"
 #include "cohort/trainer/parallel/tensor/tensor_axis.h"
@@ -44,6 +45,7 @@ class RowParallelLinearImpl : public torch::nn::Cloneable<RowParallelLinearImpl>
   nn::LayerForm adaptable_form() const override;
   at::Tensor adaptable_weight() const override { return weight; }
   at::Tensor low_rank(const at::Tensor& x, const at::Tensor& a, const at::Tensor& b) override;
+  std::optional<ActivationPart> input_part(const at::Tensor& x) const override;
 
   RowParallelLinearOptions options;
   TensorAxis axis;

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "c10/util/Exception.h"
 #include "cohort/trainer/transfer/autograd_collectives.h"
 #include "cohort/trainer/transfer/tensor_call.h"
 
@@ -19,7 +18,6 @@ TensorAxis::TensorAxis() : TensorAxis(Axis{.name = kTensorAxis}) {}
 
 TensorAxis::TensorAxis(Axis axis, TensorAxisOptions options)
     : axis_(std::move(axis)), options_(options), sequence_length_(std::make_shared<int64_t>(0)) {
-  TORCH_CHECK(axis_.group != nullptr || axis_.size == 1, "TensorAxis: axis '", axis_.name, "' has no communicator");
   TORCH_CHECK(axis_.group == nullptr || (axis_.group->size() == axis_.size && axis_.group->rank() == axis_.rank),
               "TensorAxis: axis '", axis_.name, "' has ", axis_.size, " ranks, and its communicator is of others");
   TORCH_CHECK(options_.chunks >= 1, "TensorAxis: chunks must be at least 1, got ", options_.chunks);
@@ -35,6 +33,16 @@ int64_t TensorAxis::sequence_length(int64_t part) const {
               " places of the sequence, and its part of ", length, " is ", own,
               "; TensorAxis::set_sequence_length says how long the whole is");
   return length;
+}
+
+ActivationPart TensorAxis::SequencePart(const at::Tensor& x, int64_t batch_dim) const {
+  ActivationPart part = {.batch_dim = batch_dim};
+  if (!sequence_parallel()) return part;
+  part.cut_dim = options_.sequence_dim;
+  part.whole = sequence_length(x.size(part.cut_dim));
+  const std::vector<int64_t> sizes = ChunkSizes(part.whole, size());
+  for (int before = 0; before < rank(); ++before) part.begin += sizes[before];
+  return part;
 }
 
 at::Tensor TensorAxis::SharedParameter(const at::Tensor& parameter) const {

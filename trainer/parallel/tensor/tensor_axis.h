@@ -18,7 +18,9 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "c10/util/Exception.h"
 #include "cohort/comm/communicator.h"
+#include "cohort/trainer/autograd/random_place.h"
 #include "cohort/trainer/mesh/axis.h"
 
 namespace cohort::trainer {
@@ -39,18 +41,26 @@ class TensorAxis {
  public:
   // An axis of this rank alone: layers are then ordinary ones.
   TensorAxis();
-  // `axis` must have a group unless its size is 1, and the group must outlive the layers. Throws c10::Error for options
-  // out of range.
+  // The axis's group must outlive the layers. Without a group of several ranks layers can be made, for a dry run, but
+  // not run. Throws c10::Error for options out of range.
   explicit TensorAxis(Axis axis, TensorAxisOptions options = {});
   // An axis named "tensor" of all ranks of `group`.
   explicit TensorAxis(comm::Communicator& group, TensorAxisOptions options = {});
 
   const Axis& axis() const { return axis_; }
-  comm::Communicator& group() const { return *axis_.group; }
+  // Throws c10::Error for an axis without a group.
+  comm::Communicator& group() const {
+    TORCH_CHECK(axis_.group != nullptr, "TensorAxis: axis '", axis_.name,
+                "' has no communicator: its layers were made for a dry run");
+    return *axis_.group;
+  }
   int rank() const { return axis_.rank; }
   int size() const { return axis_.size; }
   const TensorAxisOptions& options() const { return options_; }
   bool sequence_parallel() const { return options_.sequence_parallel && size() > 1; }
+
+  // The dimension of activations that counts the batch: the second one if sequences come first, otherwise the first.
+  int64_t batch_dim() const { return sequence_parallel() && options_.sequence_dim == 0 ? 1 : 0; }
 
   // Returns a parameter that every rank of the axis has, for use where each rank makes a part of its gradient: the
   // gradient is summed over the axis. Under sequence parallelism alone; otherwise it is the parameter itself.
@@ -62,6 +72,8 @@ class TensorAxis {
   // Returns the whole sequence's length, where this rank has `part` of it. Throws c10::Error if `part` is no part of
   // the length that was set.
   int64_t sequence_length(int64_t part) const;
+  // Returns how an activation between the layers lies in the whole: cut along the sequence or not at all.
+  ActivationPart SequencePart(const at::Tensor& x, int64_t batch_dim) const;
 
  private:
   Axis axis_;

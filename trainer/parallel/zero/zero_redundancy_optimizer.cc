@@ -14,6 +14,7 @@
 #include "cohort/trainer/placement/placement_table.h"
 #include "cohort/trainer/state/grad_norm.h"
 #include "cohort/trainer/transfer/collectives.h"
+#include "cohort/trainer/transfer/same_on_all_ranks.h"
 #include "cohort/trainer/transfer/window_tensor.h"
 #include "torch/torch.h"
 
@@ -79,6 +80,7 @@ ZeroRedundancyOptimizerBase::ZeroRedundancyOptimizerBase(std::vector<OptimizerPa
   for (size_t i = 0; i < all_.size(); ++i) {
     RefuseOtherParts("ZeroRedundancyOptimizer", group_, "number " + std::to_string(i), all_[i]);
   }
+  CheckSetup();
   auto own = group_.Duplicate();
   ThrowUnlessOk(own.status(), "making the communicator of ZeroRedundancyOptimizer");
   own_group_ = *std::move(own);
@@ -92,6 +94,20 @@ ZeroRedundancyOptimizerBase::~ZeroRedundancyOptimizerBase() {
   const at::NoGradGuard no_grad;
   for (at::Tensor& parameter : all_) parameter.set_data(parameter.detach().clone());  // windows end with the job
   for (const auto& flat : flats_) LeaveWindow(flat->buffer);                          // what others hold of them too
+}
+
+// Ranks that cut the parameters otherwise would gather others' parameters into their own.
+void ZeroRedundancyOptimizerBase::CheckSetup() const {
+  std::vector<std::string> lines;
+  for (size_t i = 0; i < all_.size(); ++i) {
+    lines.push_back(DescribeTensor("parameter " + std::to_string(i), all_[i].scalar_type(), all_[i].sizes().vec()) +
+                    (all_[i].requires_grad() ? "" : " (frozen)"));
+  }
+  CheckSameSetup(group_, "ZeroRedundancyOptimizer",
+                 {ModelFact(lines),
+                  {"options", c10::str("partition ", static_cast<int>(options_.partition),
+                                       ", parameters_as_bucket_view ", options_.parameters_as_bucket_view,
+                                       ", allgather_bucket_bytes ", options_.allgather_bucket_bytes)}});
 }
 
 void ZeroRedundancyOptimizerBase::Partition() {
@@ -293,7 +309,8 @@ at::Tensor ZeroRedundancyOptimizerBase::clip_grad_norm_(double max_norm, double 
     every.push_back(all_[i].grad());
     if (owners_[i] == group_.rank()) mine.push_back(all_[i]);
   }
-  const std::vector<Axis> axes = ModelAxes(all_);
+  std::vector<Axis> axes = ModelAxes(all_);  // over which layers are cut; this group has the other one
+  std::erase_if(axes, [](const Axis& axis) { return axis.name == kReplicateAxis; });
   std::vector<comm::Communicator*> groups = GroupsOf(axes, "ZeroRedundancyOptimizer");
   groups.insert(groups.begin(), own_group_.get());
   const at::Tensor norm = ShardedNorm(CountedGradients(mine, CoordinateOn(axes)), norm_type, groups);

@@ -83,6 +83,7 @@ class ZeroRedundancyOptimizerBase : public PartitionedOptimizer, public Joinable
  private:
   struct Flat;  // the parameters of one element type, owner by owner
   enum class Way { kIntoBuffer, kOutOfBuffer };
+  void CheckSetup() const;
 
   void Partition();
   void MakeLocal(const LocalFactory& factory);

@@ -96,6 +96,7 @@ std::string WriteOwn(const std::string& directory, const std::string& file,
   for (const CheckpointTensor& part : parts) {
     pieces.push_back({.key = part.name + PlaceText(part),
                       .shape = part.boxes.front().sizes,
+                      .whole = part.sizes,
                       .data = part.data.to(at::kCPU).contiguous()});
   }
   const WrittenFile written = WriteTensors(directory + "/" + file, pieces, FilePlace::kInPartialFolder);
@@ -181,9 +182,10 @@ void LoadBox(Files& files, const CheckpointIndex::Piece& piece, const Box& wante
 void LoadFromRanges(Files& files, const CheckpointIndex::Tensor& tensor, const Box& wanted, const at::Tensor& target) {
   const auto element_size = static_cast<int64_t>(target.element_size());
   const at::Tensor staged = at::empty(wanted.sizes, at::TensorOptions(target.scalar_type()));
+  const Box box = {.offset = wanted.offset, .sizes = wanted.sizes, .local = std::vector<int64_t>(wanted.sizes.size())};
   for (const CheckpointIndex::Piece& piece : tensor.pieces) {
     std::vector<char> bytes;  // read if some run needs it
-    ForRuns(tensor.sizes, wanted, [&](int64_t first, int64_t place, int64_t count) {
+    ForRuns(tensor.sizes, wanted.sizes, box, [&](int64_t place, int64_t first, int64_t count) {
       const int64_t begin = std::max(piece.begin, place), end = std::min(piece.end, place + count);
       if (begin >= end) return;
       if (bytes.empty()) {

@@ -142,7 +142,7 @@ WrittenFile WriteTensors(const std::string& path, std::vector<FilePiece>& pieces
       const size_t bytes = piece.data.nbytes();
       piece.offset = offset;
       const auto element_size = static_cast<int64_t>(piece.data.element_size());
-      piece.tiles = TilesOf(piece.shape, element_size);
+      piece.tiles = TilesOf(piece.shape, piece.whole.empty() ? piece.shape : piece.whole, element_size);
       piece.checksums = TileChecksums(piece.tiles, AllTiles(piece.tiles),
                                       static_cast<const char*>(piece.data.data_ptr()), element_size);
       offset += static_cast<int64_t>(bytes);

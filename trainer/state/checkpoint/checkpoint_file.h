@@ -24,7 +24,8 @@ inline constexpr const char* kCheckpointIndex = "index.json";
 struct FilePiece {
   std::string key;  // in the file's header
   std::vector<int64_t> shape;
-  at::Tensor data;  // on the CPU, contiguous
+  std::vector<int64_t> whole = {};  // sizes of the tensor that it is a part of; empty: it is all of it
+  at::Tensor data;                  // on the CPU, contiguous
   // The place of its bytes in the file, and the checksums of its tiles. WriteTensors sets them.
   int64_t offset = 0;
   TileGrid tiles = {};

@@ -54,7 +54,7 @@ Piece PieceOf(const Json& json, const Tensor& tensor) {
     fits = at >= 0 && length >= 0 && at <= whole && length <= whole - at;
   }
   if (!fits) throw DistributedError(absl::StatusCode::kDataLoss, "it has a box that is no part of its tensor");
-  piece.tiles = TilesOf(piece.box.sizes, 1);  // rows and columns
+  piece.tiles = MatrixOf(piece.box.sizes);
   piece.tiles.tile_rows = tile[0];
   piece.tiles.tile_columns = tile[1];
   return piece;

@@ -10,8 +10,10 @@
 namespace cohort::trainer {
 namespace {
 
-constexpr int64_t kTileBytes = 1024;
-constexpr int64_t kMostTiles = 4096;
+constexpr int64_t kParts = 64;  // of the whole's rows, and of its columns
+constexpr int64_t kLeastBytes = 64;
+
+int64_t RoundedUp(int64_t number, int64_t divisor) { return (number + divisor - 1) / divisor; }
 
 // One digest after another.
 class Digest {
@@ -37,18 +39,26 @@ class Digest {
 
 }  // namespace
 
-TileGrid TilesOf(const std::vector<int64_t>& sizes, int64_t element_size) {
+TileGrid MatrixOf(const std::vector<int64_t>& sizes) {
   TileGrid grid = {.rows = sizes.empty() ? 1 : sizes.front(), .columns = 1};
   for (size_t dim = 1; dim < sizes.size(); ++dim) grid.columns *= sizes[dim];
   grid.tile_rows = std::max<int64_t>(grid.rows, 1);
   grid.tile_columns = std::max<int64_t>(grid.columns, 1);
-  const int64_t most = std::max(kTileBytes, grid.rows * grid.columns * element_size / kMostTiles);
-  // Halves the side that is cut into fewer parts.
-  while (grid.tile_rows * grid.tile_columns * element_size > most) {
-    const bool rows = grid.tile_columns == 1 || (grid.tile_rows > 1 && grid.row_tiles() <= grid.column_tiles());
-    int64_t& side = rows ? grid.tile_rows : grid.tile_columns;
-    if (side == 1) break;
-    side = (side + 1) / 2;
+  return grid;
+}
+
+TileGrid TilesOf(const std::vector<int64_t>& sizes, const std::vector<int64_t>& whole, int64_t element_size) {
+  TileGrid grid = MatrixOf(sizes);
+  const TileGrid all = MatrixOf(whole);
+  const int64_t rows = grid.tile_rows, columns = grid.tile_columns;
+  grid.tile_rows = std::clamp<int64_t>(RoundedUp(all.rows, kParts), 1, rows);
+  grid.tile_columns = std::clamp<int64_t>(RoundedUp(all.columns, kParts), 1, columns);
+  const int64_t least = std::max<int64_t>(kLeastBytes / element_size, 1);
+  if (grid.tile_rows * grid.tile_columns < least) {
+    grid.tile_columns = std::min(RoundedUp(least, grid.tile_rows), columns);
+  }
+  if (grid.tile_rows * grid.tile_columns < least) {
+    grid.tile_rows = std::min(RoundedUp(least, grid.tile_columns), rows);
   }
   return grid;
 }

@@ -26,9 +26,13 @@ struct TileGrid {
   int64_t column_tiles() const { return (columns + tile_columns - 1) / tile_columns; }
 };
 
-// Rows and columns of a piece of these sizes, in tiles of at most 1 KiB. A piece of more than 4 MiB has larger tiles,
-// about 4096 of them.
-TileGrid TilesOf(const std::vector<int64_t>& sizes, int64_t element_size);
+// Returns the rows and columns of a piece of these sizes, as one tile.
+TileGrid MatrixOf(const std::vector<int64_t>& sizes);
+// Returns the tiles of a piece of these sizes, a part of a tensor of sizes `whole`: the 64th part of the whole's rows
+// by that of its columns, but at least 64 bytes. A rank that keeps a third of the rows or of the columns thus reads at
+// most 1.1 times that. The checksums of all of a tensor's pieces have 64 KiB, or a quarter of its bytes if that is
+// less.
+TileGrid TilesOf(const std::vector<int64_t>& sizes, const std::vector<int64_t>& whole, int64_t element_size);
 
 // The characters of a tile's checksum, the first ones of its SHA-256.
 inline constexpr int64_t kTileChecksumSize = 16;

@@ -8,6 +8,7 @@
 
 #include "cohort/trainer/parallel/tensor/cut_parameter.h"
 #include "cohort/trainer/parallel/tensor/tensor_axis.h"
+#include "cohort/trainer/placement/box_copy.h"
 #include "cohort/trainer/placement/placement_table.h"
 #include "tests/trainer/ranks.h"
 
@@ -28,7 +29,7 @@ inline void ExpectClose(const at::Tensor& actual, const at::Tensor& expected, co
 // This rank's part of `whole`, as the table of placements has it for `parameter`.
 inline at::Tensor OwnPart(const at::Tensor& parameter, const at::Tensor& whole) {
   at::Tensor part = torch::empty_like(parameter).detach();
-  CopyPart(part, *Placements().OrWhole(parameter), whole.detach());
+  TakeBoxes(whole.detach(), Placements().OrWhole(parameter)->boxes(), part);
   return part;
 }
 

@@ -72,18 +72,30 @@ TEST_F(BoxCheckpoints, MoveBetweenCuts) {
 }
 
 TEST_F(BoxCheckpoints, ReadLittleMoreThanTheyKeep) {
-  const std::vector<int64_t> sizes = {1536, 1536};  // 9 MiB
-  const at::Tensor whole = Numbers(sizes);
-  SaveCheckpoint(*world, At("one"), {ReplicatedTensor("a", whole, *world)}, {});
-  const CheckpointIndex index = CheckpointIndex::Read(At("one"));
-  for (const int dim : {0, 1}) {
-    Placement placement(sizes);
-    ASSERT_TRUE(placement.Split(Ranks(), {.dim = dim}).ok());
-    at::Tensor part = torch::zeros(placement.local_sizes());
-    const int64_t read = LoadTensors(At("one"), index, {TensorOf(placement, part)});
-    EXPECT_TRUE(torch::equal(part, PartOfWhole(whole, placement)));
-    EXPECT_LE(static_cast<double>(read), 1.1 * static_cast<double>(part.nbytes())) << "dimension " << dim;
-    EXPECT_GE(read, static_cast<int64_t>(part.nbytes()));
+  const std::vector<std::vector<int64_t>> all = {{256, 256}, {250, 334}, {1536, 1536}};
+  for (const std::vector<int64_t>& sizes : all) {
+    const at::Tensor whole = Numbers(sizes);
+    for (const int from : {-1, 0, 1}) {  // the dimension that writers have cut
+      Placement written(sizes);
+      if (from >= 0) {
+        ASSERT_TRUE(written.Split(Ranks(), {.dim = from}).ok());
+      }
+      const std::string directory = At(std::to_string(sizes[0]) + "-by-" + std::to_string(from));
+      SaveCheckpoint(*world, directory,
+                     {from < 0 ? ReplicatedTensor("a", whole, *world) : TensorOf(written, PartOfWhole(whole, written))},
+                     {});
+      const CheckpointIndex index = CheckpointIndex::Read(directory);
+      for (const int dim : {0, 1}) {
+        Placement placement(sizes);
+        ASSERT_TRUE(placement.Split(Ranks(), {.dim = dim}).ok());
+        at::Tensor part = torch::zeros(placement.local_sizes());
+        const int64_t read = LoadTensors(directory, index, {TensorOf(placement, part)});
+        EXPECT_TRUE(torch::equal(part, PartOfWhole(whole, placement)));
+        EXPECT_LE(static_cast<double>(read), 1.1 * static_cast<double>(part.nbytes()))
+            << at::IntArrayRef(sizes) << " cut along " << from << ", read along " << dim;
+        EXPECT_GE(read, static_cast<int64_t>(part.nbytes()));
+      }
+    }
   }
 }
 
