@@ -21,20 +21,6 @@ using trainer::PipelineStage;
 using trainer::ThrowUnlessOk;
 using Block = std::pair<std::shared_ptr<torch::nn::Module>, Gpt::Forward>;
 
-trainer::Schedule ScheduleOf(const Training& training, int ranks) {
-  const TrainGptOptions& options = training.options;
-  const trainer::ScheduleInfo* const info = trainer::FindSchedule(options.schedule);
-  TORCH_CHECK(info != nullptr, "--schedule wants gpipe, 1f1b, interleaved, zb_h1 or zbv, not \"", options.schedule,
-              "\"");
-  const int stages = ranks * info->traits.least_stages_per_rank;
-  TORCH_CHECK(stages <= options.model.layers + 2, "--schedule ", options.schedule, " on ", ranks, " ranks has ", stages,
-              " stages, and the model has ", options.model.layers,
-              " blocks, embeddings and a head to share among them");
-  auto schedule = trainer::BuildSchedule(options.schedule, {ranks, stages, options.micro_batches});
-  ThrowUnlessOk(schedule.status(), "--schedule " + options.schedule);
-  return *std::move(schedule);
-}
-
 Gpt::WrapBlock Checkpointed(const TrainGptOptions& options) {
   return [recomputes = options.checkpoint_activations](const std::shared_ptr<GptBlock>& block) -> Block {
     const Gpt::Forward forward = [block](const at::Tensor& x) { return block->forward(x); };
@@ -96,6 +82,27 @@ void MakeState(Training& training, const std::vector<PipelineStage>& stages) {
 
 }  // namespace
 
+trainer::Schedule ScheduleOf(const TrainGptOptions& options, int ranks) {
+  const trainer::ScheduleInfo* const info = trainer::FindSchedule(options.schedule);
+  TORCH_CHECK(info != nullptr, "--schedule wants gpipe, 1f1b, interleaved, zb_h1 or zbv, not \"", options.schedule,
+              "\"");
+  const int stages = ranks * info->traits.least_stages_per_rank;
+  TORCH_CHECK(stages <= options.model.layers + 2, "--schedule ", options.schedule, " on ", ranks, " ranks has ", stages,
+              " stages, and the model has ", options.model.layers,
+              " blocks, embeddings and a head to share among them");
+  auto schedule = trainer::BuildSchedule(options.schedule, {ranks, stages, options.micro_batches});
+  ThrowUnlessOk(schedule.status(), "--schedule " + options.schedule);
+  return *std::move(schedule);
+}
+
+std::vector<GptPart> PartsOf(const TrainGptOptions& options, int stages) {
+  const std::vector<double> layers(static_cast<size_t>(options.model.layers) + 2, 1.0);
+  const trainer::LayerCut cut = trainer::CutEvenly(layers, stages);
+  std::vector<GptPart> parts;
+  for (size_t stage = 0; stage + 1 < cut.size(); ++stage) parts.push_back({cut[stage], cut[stage + 1]});
+  return parts;
+}
+
 void MakePipeline(Training& training) {
   const TrainGptOptions& options = training.options;
   TORCH_CHECK(options.batch_size % (int64_t{training.data_ranks} * options.micro_batches) == 0, "a batch of ",
@@ -104,16 +111,15 @@ void MakePipeline(Training& training) {
               " ranks that share it; choose another --batch-size or --micro-batches");
   const auto group = training.mesh->get_group(trainer::kPipelineAxis);
   ThrowUnlessOk(group.status(), "the pipeline axis of --mesh");
-  const trainer::Schedule schedule = ScheduleOf(training, (*group)->size());
+  const trainer::Schedule schedule = ScheduleOf(options, (*group)->size());
   training.tensor.set_sequence_length(options.model.context);  // stages without embeddings are not told
   std::vector<PipelineStage> stages;
   {
     // Every rank draws the whole model for a moment, so that the values are those of one process.
     const Gpt whole(options.model, training.tensor, Checkpointed(options));
-    const std::vector<double> layers(static_cast<size_t>(options.model.layers) + 2, 1.0);
-    const trainer::LayerCut cut = trainer::CutEvenly(layers, schedule.stages);
+    const std::vector<GptPart> parts = PartsOf(options, schedule.stages);
     for (const int stage : StagesOf(schedule, (*group)->rank())) {
-      const GptPart part = {cut[static_cast<size_t>(stage)], cut[static_cast<size_t>(stage) + 1]};
+      const GptPart& part = parts[static_cast<size_t>(stage)];
       stages.push_back(MakeStage(training, stage, std::make_shared<Gpt>(whole, part, Checkpointed(options))));
     }
   }

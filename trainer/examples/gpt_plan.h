@@ -19,7 +19,7 @@ struct RankPlan {
   int64_t parameters = 0;
   int64_t gradients = 0;
   int64_t optimizer = 0;
-  int64_t activations = 0;              // from forward to backward, the logits among them
+  int64_t activations = 0;              // from forward to backward, the logits among them, at their most
   std::map<std::string, int64_t> sent;  // in a step, by axis
 
   int64_t total() const { return parameters + gradients + optimizer + activations; }
@@ -29,7 +29,11 @@ struct RankPlan {
 // shared evenly.
 std::vector<RankPlan> PlanGpt(const TrainGptOptions& options, const trainer::MeshShape& mesh);
 
-// A table with a line for each kind of rank: ranks with equal shares are on one line. Idle time is that of a pipeline.
+// A table with a line for each kind of rank: ranks with equal shares are on one line.
 std::string PlanTable(const std::vector<RankPlan>& plans, const trainer::MeshShape& mesh);
+
+// A line about the ranks' idle time, which is that of a pipeline whose backward passes take twice as long as its
+// forward passes.
+std::string IdleText(const TrainGptOptions& options, const trainer::MeshShape& mesh);
 
 }  // namespace cohort::examples

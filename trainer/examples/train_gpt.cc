@@ -196,8 +196,9 @@ void DryRun(Options options) {
   for (const auto& each : parameters) {
     elements += std::accumulate(each.begin(), each.end(), int64_t{1}, std::multiplies<>());
   }
-  std::printf("%lld parameters over %d ranks, %s\n%s", static_cast<long long>(elements), options.dry_run,
-              mesh.Describe().c_str(), PlanTable(PlanGpt(options, mesh), mesh).c_str());
+  std::printf("%lld parameters over %d ranks, %s\n%s%s", static_cast<long long>(elements), options.dry_run,
+              mesh.Describe().c_str(), PlanTable(PlanGpt(options, mesh), mesh).c_str(),
+              IdleText(options, mesh).c_str());
 }
 
 void Run(Training& training) {

@@ -139,15 +139,35 @@ class Options(unittest.TestCase):
             self.assertIn("train_gpt: older checkpoints stay: ", done.stdout)
             self.assertIn("step-00000003", os.listdir(folder))
 
-    def test_a_dry_run_counts_the_ranks_of_the_mesh(self):
-        half = [line.split() for line in run("train_gpt", "--dry-run", "2", "--mode", "fsdp").stdout.splitlines()]
-        row = next(words for words in half if words[:2] == ["fsdp", "<"])
-        done = run("train_gpt", "--dry-run", "4", "--mesh", "replicate=2,shard=2")
+    def plan(self, ranks, mesh, *options):
+        """The words of the line of rank 0, and the last line."""
+        done = run("train_gpt", "--dry-run", str(ranks), "--mesh", mesh, *options)
         self.assertEqual(done.returncode, 0, done)
-        self.assertIn(" over 4 ranks, replicate=2,shard=2: parameters %s %s," % tuple(row[2:4]), done.stdout)
-        self.assertTrue(done.stdout.endswith("together %s %s\n" % tuple(row[-2:])), done)
-        self.assertEqual(run("train_gpt", "--dry-run", "4", "--mesh", "shard=4").stdout,
-                         run("train_gpt", "--dry-run", "4", "--mode", "fsdp").stdout)
+        self.assertIn(f" over {ranks} ranks, {mesh.replace(',', ', ')}\n", done.stdout)
+        lines = done.stdout.splitlines()
+        return next(line.split() for line in lines[2:] if line.startswith("0")), lines[-1]
+
+    def test_a_dry_run_counts_the_ranks_of_the_mesh(self):
+        for shards, mesh in ((2, "replicate=2,shard=2"), (4, "shard=4")):
+            table = run("train_gpt", "--dry-run", str(shards), "--mode", "fsdp").stdout.splitlines()
+            row = next(words for words in map(str.split, table) if words[:2] == ["fsdp", "<"])
+            found, idle = self.plan(4, mesh)
+            self.assertEqual(found[0], "0,2" if shards == 2 else "0,1,2")  # 65 characters over 4 are 17, 17, 17 and 14
+            self.assertEqual(found[1:7], row[2:8])
+            self.assertIn("the mesh has no pipeline", idle)
+
+    def test_a_dry_run_plans_the_stages_of_a_pipeline(self):
+        whole, _ = self.plan(1, "shard=1")
+        for schedule, idle in (("1f1b", "20.0"), ("interleaved", "11.1")):  # (p - 1) / (m + p - 1), / (v m + p - 1)
+            first, last_line = self.plan(2, "pipeline=2", "--schedule", schedule)
+            self.assertLess(float(first[1]), 0.6 * float(whole[1]))  # KiB
+            self.assertIn(f"idle {idle} % of a step under {schedule}", last_line)
+            self.assertIn("pipeline", first)
+        found, _ = self.plan(8, "pipeline=2,replicate=1,shard=2,tensor=2", "--tie-embeddings", "--batch-size", "16")
+        self.assertEqual(found[-12::3], ["pipeline", "replicate", "shard", "tensor"])
+        for refused, why in (("pipeline=4", "has 8 stages"), ("pipeline=2,shard=5", "in 4 micro-batches each")):
+            ranks = "10" if "shard" in refused else "4"
+            self.refused(1, why, "train_gpt", "--dry-run", ranks, "--mesh", refused, "--schedule", "zbv")
 
     def test_a_dry_run_of_zero2_says_what_accumulation_takes(self):
         self.assertIn("while no_sync accumulates", run("train_gpt", "--dry-run", "2", "--mode", "zero2").stdout)
