@@ -111,14 +111,16 @@ std::map<std::string, std::string> NamesIn(const CheckpointIndex& index) {
 }
 
 // Whether saved groups are those of a part of the model, such as the first stage: the checkpoint has the optimizer's
-// state of more parameters than they have.
-bool OfAPart(const CheckpointIndex& index, const std::string& groups) {
+// state of more parameters than they have. Optimizers without state, such as plain SGD, leave no count; this rank's
+// `own` groups tell then.
+bool OfAPart(const CheckpointIndex& index, const std::string& groups, const torch::optim::Optimizer& own) {
   const std::string prefix = kOptimizer;
   std::set<std::string> names;
   for (const auto& [name, tensor] : index.tensors()) {
     if (name.starts_with(prefix)) names.insert(name.substr(0, name.rfind('.')));
   }
-  return static_cast<int64_t>(names.size()) > ParametersIn(groups);
+  const auto parameters = names.empty() ? ParametersIn(ParamGroupsText(own)) : static_cast<int64_t>(names.size());
+  return parameters > ParametersIn(groups);
 }
 
 // All names that this rank's model has, each on a line.
@@ -450,8 +452,9 @@ CheckpointValues LoadTrainingState(comm::Communicator& world, const std::string&
       }
     }
     if (state.groups != nullptr && !groups.empty()) {
-      options = ParamGroupOptions(*state.groups, groups.mapped(),
-                                  /*of_same_parameters=*/elsewhere.empty() && !OfAPart(index, groups.mapped()));
+      options = ParamGroupOptions(
+          *state.groups, groups.mapped(),
+          /*of_same_parameters=*/elsewhere.empty() && !OfAPart(index, groups.mapped(), *state.groups));
     }
     LoadTensors(directory, index, wanted);
     SetConverted(model, state, states);

@@ -72,6 +72,32 @@ TEST_F(StageResume, KeepsEveryStagesSteps) {
   }
 }
 
+// Its checkpoint says nothing of the optimizer but the groups of rank 0, which has one stage.
+TEST_F(StageResume, KeepsStagesOfAnOptimizerWithoutState) {
+  const int stages = std::min(2, world->size()), own = world->rank() % stages;
+  auto group = world->Split(own, world->rank());
+  ASSERT_TRUE(group.ok());
+  const Stage part(own == 0, own == stages - 1);
+  torch::optim::SGD of_part(part.parameters(), 0.3);
+  SaveTrainingState(*world, At("stages"), StateOf(part, of_part, **group), {});
+  Stage whole(true, true);
+  torch::optim::SGD of_whole(whole.parameters(), 0.1);
+  for (at::Tensor& parameter : whole.parameters()) parameter.detach().zero_();
+  LoadTrainingState(*world, At("stages"), StateOf(whole, of_whole, *world));
+  EXPECT_EQ(static_cast<torch::optim::SGDOptions&>(of_whole.param_groups().front().options()).lr(), 0.3);
+  for (const auto& item : part.named_parameters()) {
+    EXPECT_TRUE(torch::equal(whole.named_parameters()[item.key()], item.value())) << item.key();
+  }
+  // Groups of as many parameters, otherwise shared out, are still another optimizer's.
+  const auto all = whole.parameters();
+  using Parameters = std::vector<at::Tensor>;
+  torch::optim::SGD three_one(Parameters{all[0], all[1], all[2]}, 0.1), one_three(Parameters{all[0]}, 0.1);
+  three_one.add_param_group(torch::optim::OptimizerParamGroup(Parameters{all[3]}));
+  one_three.add_param_group(torch::optim::OptimizerParamGroup(Parameters{all[1], all[2], all[3]}));
+  SaveTrainingState(*world, At("groups"), StateOf(whole, three_one, *world), {});
+  EXPECT_THROW(LoadTrainingState(*world, At("groups"), StateOf(whole, one_three, *world)), c10::Error);
+}
+
 TEST_F(StageResume, StillWantsAllOfTheCheckpoint) {
   TrainedStage saved(true, true, *world), part(true, false, *world);
   saved.Train(1);
