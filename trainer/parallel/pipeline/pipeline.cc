@@ -105,6 +105,7 @@ class Pipeline::Runner {
     const int m = schedule_.micro_batches;
     try {
       exchange_->BeginStep(trains);
+      CompareOnce(data.random);
       for (SharedGradient& shared : shared_) {
         if (trains) shared.Begin();
       }
@@ -179,7 +180,17 @@ class Pipeline::Runner {
     CheckSameSetup(group, "Pipeline",
                    {{"devices of a rank", std::to_string(devices())},
                     {"schedule", ToText(schedule_)},
-                    {"shared weights", shared}});
+                    {"shared weights", shared},
+                    {"one_batch_per_turn", options_.one_batch_per_turn ? "on" : "off"}});
+  }
+
+  // Before the first step: masks of ranks at other places are no one process's, and a rank that has resumed another
+  // step would have other inputs than the targets are of.
+  void CompareOnce(const RandomPlace& place) {
+    if (std::exchange(compared_, true)) return;
+    CheckSameSetup(exchange_->group(), "Pipeline",
+                   {{"seed of random_place()", std::to_string(place.seed)},
+                    {"step of random_place()", std::to_string(place.step)}});
   }
 
   void CheckOwn(const comm::Communicator& group) const {
@@ -381,6 +392,7 @@ class Pipeline::Runner {
   std::vector<std::unique_ptr<Place>> places_;
   std::vector<SharedGradient> shared_;
   std::set<int> shares_weights_;  // stages
+  bool compared_ = false;         // the ranks' places, before the first step
 };
 
 Pipeline::Pipeline(std::vector<PipelineStage> stages, Schedule schedule, comm::Communicator& group,

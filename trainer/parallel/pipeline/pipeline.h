@@ -82,8 +82,9 @@ class Pipeline {
   // Forward and backward passes of a batch, which is cut into micro-batches along dimension 0. Each loss counts by its
   // share of the valid targets. Gradients are added to .grad, times `loss_scale` (a GradScaler's). Forward passes have
   // the caller's random_place() (random_place.h) with micro_batch = its micro_batch * micro-batches of a step + their
-  // number in this one. On all ranks; blocks. Throws DistributedError if a rank has failed, which it names, and what
-  // modules throw; the other ranks are told. After that no other step is possible.
+  // number in this one. The ranks compare seed and step of that place before their first step. On all ranks; blocks.
+  // Throws DistributedError if a rank has failed or differs, which it names, and what modules throw; the other ranks
+  // are told. After that no other step is possible.
   StepResult step(const at::Tensor& inputs, const at::Tensor& targets, double loss_scale = 1);
   // Forward passes alone, without gradients; `targets` may be undefined, which gives no loss. As step.
   StepResult eval(const at::Tensor& inputs, const at::Tensor& targets = {});
