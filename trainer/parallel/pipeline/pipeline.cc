@@ -71,6 +71,37 @@ void CheckSameCopies(const SharedWeight& weight, const std::vector<at::Tensor>& 
               " have different parts of a weight that they share: ", lines.front(), ", and ", lines.back());
 }
 
+// How the layers were cut, as TakeLayers has noted it for each of these stages. Empty for modules of the user's own.
+std::string CutOf(const std::vector<PipelineStage>& stages) {
+  std::string cut;
+  for (const PipelineStage& stage : stages) {
+    std::vector<std::shared_ptr<torch::nn::Module>> modules = stage.module->modules(/*include_self=*/false);
+    modules.push_back(stage.module);
+    for (const auto& module : modules) {
+      const auto* const part = dynamic_cast<const StageModule*>(module.get());
+      if (part == nullptr || part->cut().empty()) continue;
+      TORCH_CHECK(cut.empty() || cut == part->cut(), "Pipeline: this rank's stages are of other cuts:\n", cut, "and\n",
+                  part->cut());
+      cut = part->cut();
+    }
+  }
+  return cut;
+}
+
+// Ranks whose layers were cut otherwise would leave layers out, or have them twice.
+void CheckSameCut(comm::Communicator& group, const std::string& mine) {
+  const std::vector<std::string> cuts = GatherTexts(group, mine, "making a pipeline", default_timeout());
+  const auto known = [](const std::string& cut) { return !cut.empty(); };
+  const auto first = std::find_if(cuts.begin(), cuts.end(), known);
+  const auto other = std::find_if(first, cuts.end(), [&](const auto& cut) { return known(cut) && cut != *first; });
+  if (other == cuts.end()) return;
+  throw DistributedError(absl::StatusCode::kFailedPrecondition,
+                         "Pipeline: rank " + std::to_string(other - cuts.begin()) +
+                             " has cut the layers otherwise than rank " + std::to_string(first - cuts.begin()) +
+                             "; cut one list of layers alike on all ranks, and make pipelines in one order. There:\n" +
+                             *other + "here:\n" + *first);
+}
+
 }  // namespace
 
 std::vector<int> StagesOf(const Schedule& schedule, int rank, int devices) {
@@ -171,8 +202,12 @@ class Pipeline::Runner {
 
   // A fault that one rank finds is told to all, so that none waits for the others.
   void CheckFits(comm::Communicator& group) {
-    TogetherOrNot(group, "making a pipeline", [&] { CheckOwn(group); }, default_timeout());
-    std::string shared;
+    std::string shared, cut;
+    const auto check_own = [&] {
+      CheckOwn(group);
+      cut = CutOf(stages_);
+    };
+    TogetherOrNot(group, "making a pipeline", check_own, default_timeout());
     for (const SharedWeight& weight : options_.shared_weights) {
       shared += weight.name + " of stage " + std::to_string(weight.stage) + " is " + weight.other_name + " of stage " +
                 std::to_string(weight.other_stage) + "\n";
@@ -182,14 +217,17 @@ class Pipeline::Runner {
                     {"schedule", ToText(schedule_)},
                     {"shared weights", shared},
                     {"one_batch_per_turn", options_.one_batch_per_turn ? "on" : "off"}});
+    CheckSameCut(group, cut);
   }
 
-  // Before the first step: masks of ranks at other places are no one process's, and a rank that has resumed another
+  // Before the first step. Of two pipelines with equal setup some ranks may have made or run the other one first: they
+  // would wait for each other. Masks of ranks at other places are no one process's, and a rank that has resumed another
   // step would have other inputs than the targets are of.
   void CompareOnce(const RandomPlace& place) {
     if (std::exchange(compared_, true)) return;
     CheckSameSetup(exchange_->group(), "Pipeline",
-                   {{"seed of random_place()", std::to_string(place.seed)},
+                   {{"pipeline (by number; make and run pipelines in one order)", std::to_string(exchange_->id())},
+                    {"seed of random_place()", std::to_string(place.seed)},
                     {"step of random_place()", std::to_string(place.step)}});
   }
 

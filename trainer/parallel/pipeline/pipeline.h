@@ -73,7 +73,7 @@ class Pipeline {
   // outlive this. While this lives, the placement table (placement_table.h) has the parameters' names and owners. Of
   // two pipelines over one module at a time the first enters them and must end last. Collective; blocks. Throws
   // DistributedError on all ranks, which names the rank, for a schedule that CheckSchedule refuses, stages that do not
-  // fit it, and options that are missing or differ from rank 0's.
+  // fit it, options that are missing or differ from rank 0's, and layers that ranks have cut otherwise (TakeLayers).
   Pipeline(std::vector<PipelineStage> stages, Schedule schedule, comm::Communicator& group, PipelineOptions options);
   ~Pipeline();
   Pipeline(const Pipeline&) = delete;

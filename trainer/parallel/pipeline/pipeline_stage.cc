@@ -39,7 +39,15 @@ std::shared_ptr<StageModule> TakeLayers(const std::vector<NamedLayer>& layers, c
               static_cast<int64_t>(cut.size()) - 1, " stages");
   const auto begin = layers.begin() + cut[static_cast<size_t>(stage)];
   const auto end = layers.begin() + cut[static_cast<size_t>(stage) + 1];
-  return std::make_shared<StageModule>(std::vector<NamedLayer>(begin, end));
+  auto module = std::make_shared<StageModule>(std::vector<NamedLayer>(begin, end));
+  std::string lines;
+  for (size_t each = 0; each + 1 < cut.size(); ++each) {
+    lines += "stage " + std::to_string(each) + ":";
+    for (int layer = cut[each]; layer < cut[each + 1]; ++layer) lines += " " + layers[static_cast<size_t>(layer)].name;
+    lines += "\n";
+  }
+  module->set_cut(std::move(lines));
+  return module;
 }
 
 }  // namespace cohort::trainer

@@ -9,6 +9,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -25,9 +26,13 @@ class StageModule : public torch::nn::Module {
  public:
   explicit StageModule(std::vector<NamedLayer> layers);
   at::Tensor forward(at::Tensor x);
+  // The layers of all stages, a line for each, which the ranks of a pipeline compare. Empty: not known.
+  const std::string& cut() const { return cut_; }
+  void set_cut(std::string cut) { cut_ = std::move(cut); }
 
  private:
   std::vector<NamedLayer> layers_;
+  std::string cut_;
 };
 
 // The layers of one stage of a cut.

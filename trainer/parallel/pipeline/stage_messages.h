@@ -41,6 +41,8 @@ class PlaceExchange {
   int rank() const { return group_.rank(); }
   bool IsHere(int place) const { return place / devices_ == group_.rank(); }
   comm::Communicator& group() { return group_; }
+  // That of the channels: the same on all ranks that made this pipeline with each other.
+  uint64_t id() const { return channels_.front()->id(); }
 
   // Hands a message to another place of this process; `receive` names it.
   void Hand(const Action& receive, at::Tensor tensor);

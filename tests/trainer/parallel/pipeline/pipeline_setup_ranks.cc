@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cohort/trainer/autograd/random_place.h"
+#include "cohort/trainer/parallel/pipeline/layer_cut.h"
 #include "tests/trainer/parallel/pipeline/pipeline_model.h"
 #include "tests/trainer/ranks.h"
 
@@ -63,6 +64,62 @@ TEST_F(PipelineSetup, OtherOptionsAreRefused) {
                                   {.loss = Loss, .one_batch_per_turn = is_last()});
               }),
               AllOf(HasSubstr(last_), HasSubstr("one_batch_per_turn")));
+}
+
+// A rank whose measured times differ would leave a layer out that no other has.
+TEST_F(PipelineSetup, AnotherCutIsRefused) {
+  const std::vector<NamedLayer> layers = LayersOf(model_);
+  LayerCut cut = CutByNumber(layers, schedule_.stages);
+  if (is_last()) ++cut[cut.size() - 2];
+  EXPECT_THAT(SoonThrown([&] {
+                std::vector<PipelineStage> stages;
+                stages.emplace_back(world->rank(), TakeLayers(layers, cut, world->rank()));
+                Pipeline pipeline(stages, schedule_, *own_, {.loss = Loss});
+              }),
+              AllOf(HasSubstr(last_ + " has cut the layers otherwise than rank 0"), HasSubstr("stage 1:")));
+}
+
+// Two pipelines of the same layers that ranks make in another order.
+TEST_F(PipelineSetup, PipelinesMadeInAnotherOrderAreRefused) {
+  const std::vector<NamedLayer> layers = LayersOf(model_);
+  const LayerCut even = CutByNumber(layers, schedule_.stages);
+  LayerCut uneven = even;
+  ++uneven[1];
+  EXPECT_THAT(
+      SoonThrown([&] {
+        std::vector<std::unique_ptr<Pipeline>> pipelines;
+        for (const bool first : {true, false}) {
+          std::vector<PipelineStage> stages;
+          const LayerCut& cut = first == is_last() ? even : uneven;
+          stages.emplace_back(world->rank(), TakeLayers(layers, cut, world->rank()));
+          pipelines.push_back(std::make_unique<Pipeline>(stages, schedule_, *own_, PipelineOptions{.loss = Loss}));
+        }
+      }),
+      HasSubstr(last_ + " has cut the layers otherwise than rank 0"));
+}
+
+TEST_F(PipelineSetup, PipelinesRunInAnotherOrderAreRefused) {
+  Pipeline one(StagesFor(schedule_, model_, world->rank()), schedule_, *own_, {.loss = Loss});
+  Pipeline other(StagesFor(schedule_, model_, world->rank()), schedule_, *own_, {.loss = Loss});
+  EXPECT_THAT(SoonThrown([&] { (is_last() ? other : one).step(batch_.inputs, batch_.targets); }),
+              AllOf(HasSubstr(last_), HasSubstr("make and run pipelines in one order")));
+}
+
+// In one order both have one process's gradients.
+TEST_F(PipelineSetup, TwoPipelinesOfTheSameLayersTakeTurns) {
+  Pipeline one(StagesFor(schedule_, model_, world->rank()), schedule_, *own_, {.loss = Loss});
+  Pipeline other(StagesFor(schedule_, model_, world->rank()), schedule_, *own_, {.loss = Loss});
+  torch::nn::Sequential reference = Model();
+  for (Pipeline* each : {&one, &other, &one}) {
+    each->step(batch_.inputs, batch_.targets);
+    Alone(reference, batch_, 4);
+  }
+  const auto expected = reference->named_parameters();
+  for (const PipelineStage& stage : one.stages()) {
+    for (const auto& item : stage.module->named_parameters()) {
+      EXPECT_TRUE(torch::equal(item.value().grad(), expected[item.key()].grad())) << item.key();
+    }
+  }
 }
 
 }  // namespace
