@@ -393,12 +393,13 @@ class Pipeline::Runner {
   }
 
   // Stages that share weights are reduced when both have all of theirs: whole gradients after they have been added up
-  // (Megatron-LM#844), and shards before, because only then there is a gradient of a shard.
+  // (Megatron-LM#844), with those of steps under no_sync, and shards before, because only then there is a gradient of a
+  // shard.
   void SumShared() {
     ReduceSharing(/*shards=*/true);
     for (SharedGradient& shared : shared_) shared.Sum();
-    ReduceSharing(/*shards=*/false);
     for (SharedGradient& shared : shared_) shared.End();
+    ReduceSharing(/*shards=*/false);
   }
 
   void ReduceSharing(bool shards) {

@@ -122,14 +122,16 @@ void DataParallelState::CheckSameParameters() {
 
 void DataParallelState::set_micro_batches_under_way(bool under_way) {
   TORCH_CHECK(join() == nullptr, "DistributedDataParallel: micro-batches can't be under way under Join");
-  reducer_->PrepareForward(/*averages=*/true);
-  if (under_way && options_.broadcast_buffers && !buffers_.empty() && module_.is_training()) {
+  reducer_->PrepareForward(/*averages=*/sync_);
+  if (under_way && sync_ && options_.broadcast_buffers && !buffers_.empty() && module_.is_training()) {
     BroadcastTensors(own_group(), buffers_, 0, "broadcasting buffers");
   }
   under_way_ = under_way;
 }
 
-void DataParallelState::Reduce() { reducer_->ReduceAccumulated(group_.size()); }
+void DataParallelState::Reduce() {
+  if (sync_) reducer_->ReduceAccumulated(group_.size());
+}
 
 void DataParallelState::BeforeForward(bool training) {
   if (under_way_) return;

@@ -1,5 +1,6 @@
 // Stages under every wrapper, compared with one process that accumulates the micro-batches of all replicas: gradients,
 // what optimizers make of them, weights that two stages share, norms over all stages, checkpoints.
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -101,6 +102,16 @@ struct Wrapped {
   }
 
   std::vector<at::Tensor> parameters() const { return pipeline_stage->module->parameters(); }
+  // Keeps `step` from reducing this stage.
+  void WithoutSync(const std::function<void()>& step) const {
+    if (auto* const ddp = dynamic_cast<DataParallelState*>(pipeline_stage->reducible)) {
+      const NoSyncGuard guard(*ddp);
+      step();
+    } else {
+      const auto guard = shards->no_sync();
+      step();
+    }
+  }
 
   std::shared_ptr<StageModule> module;
   std::optional<PipelineStage> pipeline_stage;
@@ -292,6 +303,48 @@ void ShareAWeight(Wrap wrap, const char* name) {
 TEST(WrappedStages, ASharedWeightHasTheSumOfBothStagesAndCountsOnce) {
   for (const Wrap wrap : {Wrap::kNone, Wrap::kDdp, Wrap::kFsdp, Wrap::kHsdp}) {
     for (const char* const name : {"gpipe", "1f1b", "zbv"}) ShareAWeight(wrap, name);
+  }
+}
+
+// A step under no_sync leaves local gradients, those of a shared weight too; the next step averages both.
+void Accumulate(Wrap wrap, const char* name) {
+  const std::string what = std::string(NameOf(wrap)) + " under " + name;
+  Grid grid(wrap);
+  const int ranks = grid.pipeline->size(), data = grid.data_ranks();
+  const int stage_count = ranks * FindSchedule(name)->traits.least_stages_per_rank;
+  const Schedule schedule = *BuildSchedule(name, {ranks, stage_count, 4});
+  torch::nn::Sequential model = Chain(false), reference = Chain(true), own = Chain(true);
+  std::vector<Wrapped> stages = WrappedStages(schedule, model, wrap, grid);
+  PipelineOptions options{.loss = Loss};
+  options.shared_weights = {{0, "0.weight", stage_count - 1, "9.weight"}};
+  Pipeline pipeline(For(stages), schedule, *grid.pipeline, options);
+  std::function<void()> step = [&] {
+    const Batch batch = BatchOf(8, 30 + grid.data_rank());
+    pipeline.step(batch.inputs, batch.targets);
+  };
+  for (const Wrapped& stage : stages) {
+    step = [&stage, before = step] { stage.WithoutSync(before); };
+  }
+  step();
+  const auto with_copy = [](std::map<std::string, at::Tensor> all) {
+    all["9.weight"] = all.at("0.weight");
+    return all;
+  };
+  if (!Shards(wrap)) {
+    Alone(own, BatchOf(8, 30 + grid.data_rank()), 4);
+    ExpectEqual(stages, with_copy(GradientsOf(own, 1)), /*values=*/false, what + ", its own");
+  }
+  const Batch batch = BatchOf(8, 40 + grid.data_rank());
+  pipeline.step(batch.inputs, batch.targets);
+  for (int r = 0; r < data; ++r) {
+    for (const int first : {30, 40}) Alone(reference, BatchOf(8, first + r), 4);
+  }
+  ExpectEqual(stages, with_copy(GradientsOf(reference, data)), /*values=*/false, what + ", averaged");
+}
+
+TEST(WrappedStages, NoSyncLeavesGradientsToTheNextStep) {
+  for (const Wrap wrap : {Wrap::kDdp, Wrap::kZero1, Wrap::kZero2, Wrap::kFsdp, Wrap::kHsdp, Wrap::kDdpOfFsdp}) {
+    for (const char* const name : {"1f1b", "zbv"}) Accumulate(wrap, name);
   }
 }
 
