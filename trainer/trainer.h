@@ -31,6 +31,7 @@
 #include "cohort/trainer/parallel/pipeline/schedule/registry.h"
 #include "cohort/trainer/parallel/pipeline/schedule/simulator.h"
 #include "cohort/trainer/parallel/pipeline/schedule/text.h"
+#include "cohort/trainer/parallel/pipeline/sharded_stages.h"
 #include "cohort/trainer/parallel/replicate/comm_hook.h"
 #include "cohort/trainer/parallel/replicate/data_parallel.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"

@@ -10,6 +10,7 @@
 #include "cohort/trainer/base/error.h"
 #include "cohort/trainer/parallel/fsdp/fully_sharded_data_parallel.h"
 #include "cohort/trainer/parallel/pipeline/pipeline.h"
+#include "cohort/trainer/parallel/pipeline/sharded_stages.h"
 #include "cohort/trainer/parallel/replicate/distributed_data_parallel.h"
 #include "torch/torch.h"
 
@@ -64,19 +65,20 @@ struct Stages : torch::nn::Module {
 };
 
 void MakeState(Training& training, const std::vector<PipelineStage>& stages) {
-  using torch::optim::AdamW;
-  training.module = stages.size() == 1 ? stages.front().module : std::make_shared<Stages>(stages);
-  training.optimizer = std::make_unique<AdamW>(
-      training.module->parameters(), torch::optim::AdamWOptions(training.options.learning_rate).betas({0.9, 0.95}));
-  auto* const shards = dynamic_cast<trainer::ShardedModule*>(training.module.get());
-  if (shards != nullptr) {
+  const torch::optim::AdamWOptions options =
+      torch::optim::AdamWOptions(training.options.learning_rate).betas({0.9, 0.95});
+  const auto adam = [&](torch::nn::Module& module) {
+    training.optimizer = std::make_unique<torch::optim::AdamW>(module.parameters(), options);
+  };
+  if (training.mesh->has(trainer::kShardAxis)) {
+    const auto shards = std::make_shared<trainer::ShardedStages>(stages);
+    adam(*shards);
     training.state = trainer::StateOf(*shards, *training.optimizer, *training.mesh);
-  } else if (!training.mesh->has(trainer::kShardAxis)) {
-    training.state = trainer::StateOf(*training.module, *training.optimizer, *training.mesh);
+    training.module = shards;
   } else {
-    TORCH_CHECK(training.options.checkpoints.empty(),
-                "--checkpoints: several stages a rank can't be kept where they "
-                "are sharded; take a --schedule with one stage a rank, or no shard axis");
+    training.module = std::make_shared<Stages>(stages);
+    adam(*training.module);
+    training.state = trainer::StateOf(*training.module, *training.optimizer, *training.mesh);
   }
 }
 
@@ -118,10 +120,12 @@ void MakePipeline(Training& training) {
     // Every rank draws the whole model for a moment, so that the values are those of one process.
     const Gpt whole(options.model, training.tensor, Checkpointed(options));
     const std::vector<GptPart> parts = PartsOf(options, schedule.stages);
-    for (const int stage : StagesOf(schedule, (*group)->rank())) {
-      const GptPart& part = parts[static_cast<size_t>(stage)];
-      stages.push_back(MakeStage(training, stage, std::make_shared<Gpt>(whole, part, Checkpointed(options))));
+    const std::vector<int> own = StagesOf(schedule, (*group)->rank());
+    std::vector<std::shared_ptr<Gpt>> modules;  // all of them before the first is sharded: a head copies its weight
+    for (const int stage : own) {
+      modules.push_back(std::make_shared<Gpt>(whole, parts[static_cast<size_t>(stage)], Checkpointed(options)));
     }
+    for (size_t i = 0; i < own.size(); ++i) stages.push_back(MakeStage(training, own[i], modules[i]));
   }
   trainer::PipelineOptions pipeline_options;
   pipeline_options.loss = [&training](const at::Tensor& logits, const at::Tensor& targets) {

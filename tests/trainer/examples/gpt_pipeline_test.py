@@ -60,6 +60,15 @@ def main(dlaunch, train_gpt, part):
                              "--checkpoint-activations", "--dropout", "0.2"),
                             (8, "--mesh", "pipeline=2,replicate=1,shard=2,tensor=2", "--micro-batches", "2")):
         compare(" ".join(options), run(ranks, *options), dropped if "--dropout" in options else plain)
+    with tempfile.TemporaryDirectory() as folder:
+        sharded = ("--mesh", "pipeline=2,shard=2", "--schedule", "zbv", "--micro-batches", "3")
+        there, back = os.path.join(folder, "there"), os.path.join(folder, "back")
+        half = ("--save-every", str(STEPS // 2))
+        run(4, *sharded, "--checkpoints", there, *half, last=STEPS // 2)
+        compare("from sharded stages", run(1, "--checkpoints", there, *half, "--resume", first=STEPS // 2 + 1), plain)
+        run(1, "--checkpoints", back, *half, last=STEPS // 2)
+        compare("to sharded stages", run(4, *sharded, "--checkpoints", back, *half, "--resume", first=STEPS // 2 + 1),
+                plain)
 
 
 main(*sys.argv[1:4])

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cohort/trainer/base/wrapped_name.h"
+#include "cohort/trainer/parallel/pipeline/sharded_stages.h"
 #include "cohort/trainer/parallel/zero/zero_redundancy_optimizer.h"
 #include "cohort/trainer/parallelize/replicated_shards.h"
 #include "cohort/trainer/parallelize/sharded_data_parallel.h"
@@ -346,6 +347,43 @@ TEST(WrappedStages, NoSyncLeavesGradientsToTheNextStep) {
   for (const Wrap wrap : {Wrap::kDdp, Wrap::kZero1, Wrap::kZero2, Wrap::kFsdp, Wrap::kHsdp, Wrap::kDdpOfFsdp}) {
     for (const char* const name : {"1f1b", "zbv"}) Accumulate(wrap, name);
   }
+}
+
+class WrappedStagesInCheckpoints : public Checkpoints {};
+
+// Several stages of a rank are one module; whole models load what it saves, and the other way round.
+TEST_F(WrappedStagesInCheckpoints, ShardedStagesOfARankAreOneModule) {
+  for (const Wrap wrap : {Wrap::kFsdp, Wrap::kHsdp}) {
+    Grid grid(wrap);
+    const int ranks = grid.pipeline->size();
+    const Schedule schedule = *BuildSchedule("zbv", {ranks, 2 * ranks, 4});
+    torch::nn::Sequential model = Model(), reference = Model();
+    std::vector<Wrapped> stages = WrappedStages(schedule, model, wrap, grid);
+    Pipeline pipeline(For(stages), schedule, *grid.pipeline, {.loss = Loss});
+    ShardedStages mine(pipeline.stages());
+    torch::optim::AdamW optimizer(mine.parameters(), 0.1), whole(reference->parameters(), 0.1);
+    const Batch batch = BatchOf(8, 20 + grid.data_rank());
+    pipeline.step(batch.inputs, batch.targets);
+    optimizer.step();
+    const std::string there = At(NameOf(wrap)), back = there + " back";
+    SaveTrainingState(*world, there, StateOf(mine, optimizer, *grid.mesh), {});
+    const TrainingState of_whole = StateOf(*reference, whole, *world);
+    LoadTrainingState(*world, there, of_whole);
+    ExpectEqual(stages, ValuesOf(reference), /*values=*/true, NameOf(wrap));
+    SaveTrainingState(*world, back, of_whole, {});
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : mine.parameters()) parameter.zero_();
+    LoadTrainingState(*world, back, StateOf(mine, optimizer, *grid.mesh));
+    ExpectEqual(stages, ValuesOf(reference), /*values=*/true, std::string(NameOf(wrap)) + ", back");
+  }
+}
+
+TEST(WrappedStages, ShardedStagesWantShards) {
+  torch::nn::Sequential model = Model();
+  const Schedule schedule = *BuildSchedule("1f1b", {1, 1, 1});
+  EXPECT_THAT(WhyThrown([&] { ShardedStages mine(StagesFor(schedule, model, 0)); }),
+              ::testing::HasSubstr("stage 0 is not sharded"));
+  EXPECT_THAT(WhyThrown([&] { ShardedStages mine({}); }), ::testing::HasSubstr("there is no stage"));
 }
 
 // A stage's error ends the step of the other replicas' pipelines too, which wait for its gradients.
