@@ -71,6 +71,9 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Start(const std::string& trans
   comm::CommunicatorOptions options;
   options.transports = transports;
   COHORT_ASSIGN_OR_RETURN(session->world_, comm::Communicator::World(*session->runtime_, options));
+  COHORT_RETURN_IF_ERROR(session->UsedTransports().status());  // a refusal, before others wait for this rank
+  // A rank that has ended is missed here at once. The store would only wait for its keys.
+  if (session->ranks() > 1) COHORT_RETURN_IF_ERROR(session->world_->Barrier().Wait());
   COHORT_RETURN_IF_ERROR(session->MakeGate());
   session->gate_->set_idle([session = session.get()] { return session->Look(); });
   return session;
@@ -154,20 +157,23 @@ absl::Status Session::Look() {
   return world_->status();
 }
 
-absl::StatusOr<std::string> Session::TransportNames() {
-  std::array<uint64_t, 4> used{};  // as kNames
-  {
-    runtime::EngineLock lock(runtime_->engine());
-    comm::TransportSet& set = comm::TransportSet::Of(*runtime_);
-    for (int peer = 0; peer < ranks(); ++peer) {
-      if (peer == rank()) continue;
-      COHORT_ASSIGN_OR_RETURN(comm::Transport * transport, set.For(peer, transports_));
-      const std::string_view name = transport->name();
-      used[name == "shm" ? 0 : name == "ucx" ? 1 : name == "tcp" ? 2 : 3] = 1;
-    }
+absl::StatusOr<Session::Uses> Session::UsedTransports() {
+  Uses used{};
+  runtime::EngineLock lock(runtime_->engine());
+  comm::TransportSet& set = comm::TransportSet::Of(*runtime_);
+  for (int peer = 0; peer < ranks(); ++peer) {
+    if (peer == rank()) continue;
+    COHORT_ASSIGN_OR_RETURN(comm::Transport * transport, set.For(peer, transports_));
+    const std::string_view name = transport->name();
+    used[name == "shm" ? 0 : name == "ucx" ? 1 : name == "tcp" ? 2 : 3] = 1;
   }
+  return used;
+}
+
+absl::StatusOr<std::string> Session::TransportNames() {
+  COHORT_ASSIGN_OR_RETURN(Uses used, UsedTransports());
   COHORT_RETURN_IF_ERROR(gate_->Max(used));
-  static constexpr const char* kNames[] = {"shm", "ucx", "tcp", "other"};
+  static constexpr const char* kNames[] = {"shm", "ucx", "tcp", "other"};  // as UsedTransports counts them
   std::string names;
   for (size_t i = 0; i < used.size(); ++i) {
     if (used[i] != 0) names += (names.empty() ? "" : "+") + std::string(kNames[i]);

@@ -1,6 +1,8 @@
 // A rank of a measurement: its runtime, its group of all ranks, and the gate before calls.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -31,7 +33,11 @@ class Session {
   absl::Status Finish();
 
  private:
+  // shm, ucx, tcp, others: 1 where this rank reaches a peer by it.
+  using Uses = std::array<uint64_t, 4>;
+
   Session() = default;
+  absl::StatusOr<Uses> UsedTransports();
   absl::Status MakeGate();
   absl::Status MakeLeaderGate();
   absl::Status MakeFollowerGate();

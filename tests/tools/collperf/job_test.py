@@ -107,6 +107,14 @@ class Collperf(unittest.TestCase):
             said = [line for line in done.stderr.splitlines() if line.startswith("[%s] " % ended[1])]
             self.assertIn(says, "\n".join(said), done.stderr)
 
+    def test_rank_that_has_ended_is_missed_at_once(self):
+        began = time.monotonic()
+        command = [DLAUNCH, "--nproc-per-node", "3", "sh", "-c", '[ $RANK = 1 ] || exec "$0" all_reduce -e 64', COLLPERF]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertLess(time.monotonic() - began, 30, done.stderr)
+        self.assertIn("rank 1 never called barrier()", done.stderr)
+
     def test_loss_of_a_node_ends_the_others_waits(self):
         if HAS_UCX != "ON":
             reason = "collperf where a node is lost: this build has no UCX, which ranks on two hosts need"
