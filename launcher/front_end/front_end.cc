@@ -377,12 +377,15 @@ void FrontEnd::TellOfLostOutput() {
   }
 }
 
+// After a user's stop the end of the host is how the job ends, and no other cause.
 void FrontEnd::OnHostEnded(size_t index) {
   if (!report_) {
     v1::JobReport report;
-    report.set_headline(agents_.DescribeEnd(index) + "; it hosted the rendezvous, without which the job can't go on");
+    const std::string lost = agents_.DescribeEnd(index) + "; it hosted the rendezvous";
+    report.set_headline(user_stop_ ? "stopped by " + stopped_by_ + "; then " + lost
+                                   : lost + ", without which the job can't go on");
     report.set_culprit_rank(-1);
-    report.set_exit_code(kExitLauncher);
+    report.set_exit_code(user_stop_ ? stop_code_ : kExitLauncher);
     OnReport(report);
   }
   RequestStop("the rendezvous is gone", kExitLauncher, milliseconds(0), true);

@@ -1,4 +1,4 @@
-// A job that is told to end before its first rank has started, because the ways to its hosts hang.
+// Jobs that are told to end early: before the first rank has started, or while agents are lost.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -48,6 +48,18 @@ TEST(Starting, AnInterruptIsHeardWhileManyHostsAreReached) {
   EXPECT_EQ(job.Wait(), 143) << job.err();
   EXPECT_TRUE(job.err().ends_with("dlaunch: SIGTERM: ending the job at once\ndlaunch: exit status 143\n")) << job.err();
   EXPECT_EQ(Ways(folder), 64u);
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
+}
+
+// As agents do that get no answer on a machine which is too busy to start them all.
+TEST(Starting, AStopIsTheCauseThoughTheRendezvousIsLostAfterIt) {
+  DlaunchProcess job({"--simulate-nodes", "2", "sh", "-c", "trap '' TERM; echo up; sleep 1000 & wait; wait"});
+  ASSERT_TRUE(job.WaitForOutput("[0] up") && job.WaitForOutput("[1] up")) << job.err();
+  ::kill(job.pid(), SIGTERM);
+  ASSERT_TRUE(job.WaitUntil([&] { return job.err().find("SIGTERM: the job is told to end") != string::npos; }));
+  ::kill(job.AgentProcess(0), SIGKILL);
+  EXPECT_EQ(job.Wait(), 143) << job.err();
+  EXPECT_NE(job.err().find("dlaunch: stopped by SIGTERM; then the agent of node0"), string::npos) << job.err();
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
