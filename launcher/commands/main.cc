@@ -28,6 +28,7 @@
 #include "cohort/launcher/base/say.h"
 #include "cohort/launcher/commands/subcommands.h"
 #include "cohort/launcher/front_end/front_end.h"
+#include "cohort/launcher/machine/cpus.h"
 #include "cohort/launcher/machine/inventory.h"
 #include "cohort/launcher/machine/linked_library.h"
 #include "cohort/launcher/machine/placement.h"
@@ -122,15 +123,15 @@ absl::Status CheckOpenFiles(size_t ranks, size_t files_of_a_rank, size_t agents)
   const std::string needs = "dlaunch needs " + std::to_string(needed) + " here" +
                             (ranks > 1 ? " for " + Plural(ranks, "rank") + " on a node" : "");
   if (limit.rlim_max >= needed) {
-    return absl::InvalidArgumentError(
+    return absl::FailedPreconditionError(
         "the limit on open files is " + std::to_string(limit.rlim_cur) +
         " (ulimit -n), and raising it to the hard one, " + std::to_string(limit.rlim_max) + ", was refused; " + needs +
         "; raise it before, with ulimit -n " + std::to_string(std::clamp<rlim_t>(1024, needed, limit.rlim_max)));
   }
-  return absl::InvalidArgumentError("the hard limit on open files is " + std::to_string(limit.rlim_max) +
-                                    " (ulimit -Hn), and " + needs + "; have it raised, by root: ulimit -n " +
-                                    std::to_string(std::max<rlim_t>(needed, 1024)) +
-                                    ", or in /etc/security/limits.conf");
+  return absl::FailedPreconditionError("the hard limit on open files is " + std::to_string(limit.rlim_max) +
+                                       " (ulimit -Hn), and " + needs + "; have it raised, by root: ulimit -n " +
+                                       std::to_string(std::max<rlim_t>(needed, 1024)) +
+                                       ", or in /etc/security/limits.conf");
 }
 
 // Finds, as best this machine can tell, what agents would only find out when they are started.
@@ -149,6 +150,17 @@ absl::Status CheckThisMachine(const Job& job) {
   if (job.nodes.across_hosts || LoopbackIsUp()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "the loopback interface is down, by which processes of this machine talk; bring it up: ip link set lo up");
+}
+
+// Agents that start at the same time may keep each other from answering in the time of a lease.
+void WarnOfManyAgents(const Job& job) {
+  constexpr size_t kAgentsPerCpu = 100;
+  const size_t agents = job.nodes.nodes.size();
+  const size_t cpus = AvailableCpus().size();
+  if (job.nodes.spawner != "local" || agents <= kAgentsPerCpu * cpus) return;
+  Say(std::to_string(agents) + " agents start on " + Plural(cpus, "CPU") +
+      " of this machine: one that gets no answer for 3.4 s ends the job; if that comes, take fewer nodes with more "
+      "ranks each (--nproc-per-node)");
 }
 
 // Scripts that run here and there give what only matters there: it does no harm, and may be a slip.
@@ -287,6 +299,7 @@ int Launch(const std::vector<std::string>& argv) {
     return Answer(why + "dry run, nothing is started: " + Summary(*job) + "\n\n" + FormatPlacement(job->placement));
   }
   Say(Summary(*job) + ", as " + job->id);
+  WarnOfManyAgents(*job);
   HintAtMpi(*job);
   return RunJob(*job);
 }

@@ -116,7 +116,9 @@ void AgentStream::OnWriteDone(bool ok) {
   if (end) End(grpc::Status::OK, "its connection was closed");
 }
 
-void AgentStream::OnCancel() { End(grpc::Status::CANCELLED, "its connection broke"); }
+void AgentStream::OnCancel() {
+  End(grpc::Status::CANCELLED, "its connection broke, or it had no answer for 3.4 s (its machine may be too busy)");
+}
 
 void AgentStream::End(const grpc::Status& status, const std::string& reason) {
   bool joined = false;

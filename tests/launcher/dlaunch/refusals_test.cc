@@ -254,10 +254,27 @@ TEST(Refused, TooFewDescriptors) {
       return setrlimit(RLIMIT_NOFILE, &limit) == 0;
     };
     DlaunchProcess job({"--nproc-per-node", "4", "true"}, {.enter = lower});
-    EXPECT_NE(StatusInTime(&job), 0);
+    EXPECT_EQ(StatusInTime(&job), 125);
     EXPECT_NE(job.err().find("open files is " + std::to_string(few) + " (ulimit -Hn)"), std::string::npos) << job.err();
     EXPECT_NE(job.err().find("raised, by root: ulimit -n "), std::string::npos) << job.err();
   }
+}
+
+TEST(Told, ThatManyAgentsStartOnFewCpus) {
+  const auto one_cpu = [] {
+    cpu_set_t cpus;
+    if (sched_getaffinity(0, sizeof cpus, &cpus) != 0) return false;
+    for (int cpu = 0, kept = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &cpus) && kept++ > 0) CPU_CLR(cpu, &cpus);
+    }
+    return sched_setaffinity(0, sizeof cpus, &cpus) == 0;
+  };
+  DlaunchProcess job({"--simulate-nodes", "101", "true"}, {.enter = one_cpu});
+  EXPECT_TRUE(job.WaitUntil([&] { return job.err().find("101 agents start on 1 CPU of") != std::string::npos; }))
+      << job.err();
+  ::kill(job.pid(), SIGTERM);
+  EXPECT_NE(job.Wait(), -1);
+  EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(30)), "");
 }
 
 // As a sandbox does, or an fs.nr_open below the hard limit.
@@ -286,7 +303,7 @@ TEST(Refused, ASoftLimitOnDescriptorsThatMayNotBeRaised) {
   DlaunchProcess job({"--nproc-per-node", "4", "true"}, {.enter = lower});
   const int status = StatusInTime(&job);
   if (status == 97) GTEST_SKIP() << "no filter of system calls may be set here";
-  EXPECT_NE(status, 0);
+  EXPECT_EQ(status, 125);
   EXPECT_NE(job.err().find("open files is 20 (ulimit -n), and raising it to the hard one, " +
                            std::to_string(before.rlim_max) + ", was refused"),
             std::string::npos)
