@@ -27,12 +27,12 @@ class FlagPingPong {
   // Asked now and then while this side waits for the other: true ends the measurement.
   void set_give_up(std::function<bool()> give_up) { give_up_ = std::move(give_up); }
   // 0 where it was given up. Otherwise half of a round trip that is not interrupted, in nanoseconds: of the one that a
-  // quarter undercuts. Blocks until the other side has called it too; takes some 200 us then, more where the sides
-  // share a CPU.
+  // quarter undercuts. Blocks until the other side has called it too; takes some 200 us then, and where the sides
+  // wait for CPUs little more than 5 ms: then fewer round trips count.
   double Measure();
 
  private:
-  bool WaitFor(const std::atomic<uint64_t>& flag) const;
+  bool WaitFor(const std::atomic<uint64_t>& flag, bool* last) const;
 
   FlagMemory* memory_;
   int side_;

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <memory>
 #include <thread>
 
@@ -23,6 +26,26 @@ TEST(FlagPingPong, BothSidesMeasureAsOftenAsTheyLike) {
   other.join();
   EXPECT_GT(other_ns[0], 0);
   EXPECT_GT(other_ns[1], 0);
+}
+
+TEST(FlagPingPong, ASlowSideMakesItShort) {
+  constexpr uint64_t kNumber = ~(uint64_t{1} << 63);
+  const auto memory = std::make_unique<FlagMemory>();
+  std::atomic<bool> over = false;
+  uint64_t rounds = 0;
+  std::thread other([&] {
+    while (!over) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      const uint64_t asked = memory->lines[0].round.load() & kNumber;
+      rounds += asked > rounds ? 1 : 0;
+      memory->lines[1].round.store(rounds);
+    }
+  });
+  FlagPingPong side(memory.get(), 0);
+  EXPECT_GT(side.Measure(), 0);
+  over = true;
+  other.join();
+  EXPECT_LE(rounds, 8);  // of 601
 }
 
 TEST(FlagPingPong, GivesUpOnASideThatDoesNotCome) {
