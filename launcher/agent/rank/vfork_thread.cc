@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "cohort/launcher/agent/watch/clone_arguments.h"
 #include "cohort/runtime/base/deadline.h"
 #include "cohort/runtime/base/mutex.h"
 
@@ -26,10 +27,6 @@ namespace {
 constexpr size_t kStackBytes = size_t{128} << 10;
 constexpr std::chrono::milliseconds kExecUsuallyTakes{250};
 constexpr std::chrono::microseconds kLookForPid{100};
-
-struct CloneArguments {  // clone_args of linux/sched.h, which can't be included beside sched.h everywhere
-  uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
-};
 
 [[noreturn]] void RunWork(const ChildWork* work) {
   work->Run();
@@ -107,13 +104,11 @@ class VforkThread {
         const runtime::MutexLock lock(mutex_);
         while (work_ == nullptr) changed_.Wait(mutex_);
         work = work_;
-        constexpr uint64_t kIntoCgroup = uint64_t{1} << 33;  // CLONE_INTO_CGROUP, from Linux 5.7 on
-        arguments.flags = CLONE_VM | CLONE_VFORK | CLONE_PARENT_SETTID | (cgroup_ >= 0 ? kIntoCgroup : 0);
-        arguments.cgroup = cgroup_ >= 0 ? static_cast<uint64_t>(cgroup_) : 0;
+        arguments = CloneInto(cgroup_);
       }
       static_assert(sizeof pid_ == sizeof(pid_t) && std::atomic<pid_t>::is_always_lock_free);
+      arguments.flags |= CLONE_VM | CLONE_VFORK | CLONE_PARENT_SETTID;
       arguments.parent_tid = reinterpret_cast<uint64_t>(&pid_);
-      arguments.exit_signal = SIGCHLD;
       arguments.stack = reinterpret_cast<uint64_t>(stack_);
       arguments.stack_size = kStackBytes;
       const int64_t result = CloneAndRun(&arguments, work.get());

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "cohort/launcher/agent/watch/clone_arguments.h"
 #include "cohort/runtime/base/sanitizer.h"
 #include "cohort/runtime/base/status_macros.h"
 
@@ -87,7 +88,8 @@ void RemoveFoldersIn(const std::string& folder) {
   for (const std::string& below : FoldersIn(folder)) RemoveFolders(below);
 }
 
-// Removes the folders below first.
+// Removes the folders below first. On a read-only mount, as in most containers, it could not be made: the kernel says
+// so before it looks whether it is there.
 bool RemoveFolders(const std::string& folder) {
   RemoveFoldersIn(folder);
   return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
@@ -107,13 +109,7 @@ pid_t ForkInto(int cgroup) {
 }
 #else
 pid_t ForkInto(int cgroup) {
-  struct {  // clone_args of linux/sched.h, which can't be included beside sched.h everywhere
-    uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup;
-  } arguments{};
-  constexpr uint64_t kIntoCgroup = uint64_t{1} << 33;  // CLONE_INTO_CGROUP, from Linux 5.7 on
-  arguments.flags = kIntoCgroup;
-  arguments.exit_signal = SIGCHLD;
-  arguments.cgroup = static_cast<uint64_t>(cgroup);
+  CloneArguments arguments = CloneInto(cgroup);
   return static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
 }
 #endif
