@@ -92,7 +92,7 @@ void RemoveFoldersIn(const std::string& folder) {
 // so before it looks whether it is there.
 bool RemoveFolders(const std::string& folder) {
   RemoveFoldersIn(folder);
-  return ::rmdir(folder.c_str()) == 0 || errno == ENOENT;
+  return ::rmdir(folder.c_str()) == 0 || errno == ENOENT || errno == EROFS;
 }
 
 }  // namespace

@@ -3,6 +3,8 @@
 #include "cohort/launcher/agent/watch/cgroup.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -80,6 +82,25 @@ TEST_F(CgroupTest, WithoutOneEverythingIsAsItWas) {
   EXPECT_TRUE(elsewhere.Kill(seconds(1)) && elsewhere.Remove(seconds(1)));
   Cgroup forbidden("/proc/self");
   EXPECT_EQ(forbidden.Make().code(), absl::StatusCode::kUnavailable);
+}
+
+// As in most containers. An agent would look for its cgroup until its limits are over, at the end of each job.
+TEST_F(CgroupTest, OnAReadOnlyMountThereIsNothingToRemove) {
+  constexpr int kNotPermitted = 2;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool mounted = ::unshare(CLONE_NEWNS) == 0 &&
+                         ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                         ::mount("none", root_.c_str(), "tmpfs", MS_RDONLY, nullptr) == 0;
+    if (!mounted) ::_exit(kNotPermitted);
+    Cgroup cgroup(root_.substr(0, root_.size() - 1));
+    const bool made = cgroup.Make().ok();
+    ::_exit(!made && cgroup.Remove(milliseconds(0)) ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kNotPermitted) GTEST_SKIP() << "needs to be root, who may mount";
+  EXPECT_EQ(status, 0);
 }
 
 // A folder with the files that the kernel would have.
