@@ -25,6 +25,7 @@
 #include "cohort/launcher/agent/rank/rank_socket.h"
 #include "cohort/launcher/agent/rendezvous_link.h"
 #include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/process_name.h"
 #include "cohort/launcher/agent/watch/sentinel.h"
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/event_loop.h"
@@ -407,7 +408,7 @@ void Agent::MakeCgroup(const v1::Assignment& assignment) {
   if (first_here && assignment.epoch() == 1) {
     RemoveStaleCgroups(std::filesystem::path(cgroup_.folder()).parent_path().string());
   }
-  (void)cgroup_.Make();
+  if (cgroup_.Make().ok() && cgroup_.fd() >= 0) sentinel_.OnCgroupMade();
 }
 
 void Agent::OnOutputLine(const v1::OutputLine& line) {
@@ -489,7 +490,7 @@ int RunAgent(int argc, char** argv) {
     (void)!::write(STDOUT_FILENO, kAgentPreamble, sizeof kAgentPreamble - 1);
   }
   HideVariables("GRPC_");
-  Sentinel::RememberArguments(argc, argv);
+  RememberArguments(argc, argv);
   Agent agent(exit_with_job);
   return agent.Run();
 }

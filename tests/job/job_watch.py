@@ -46,7 +46,7 @@ def parent_of(pid):
 
 
 def kill_at_once(pids):
-    """All at the same moment, as when the power fails."""
+    """All at the same moment, as when the power fails: none can do anything in between."""
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in pids:
             try:
@@ -75,14 +75,31 @@ def describe_process(pid, command):
     return "pid %d, state %s in %s, %.2f s of CPU: %s" % (pid, fields[0], waits_in, seconds, command)
 
 
-def orphaned_cgroups():
-    """Control groups of agents (cohort-PID.RANDOM) that live no more, of whatever job: an agent and its sentinel that
-    were both killed leave theirs to the next job."""
+def own_cgroup():
+    """The folder of this process' own control group of version 2; empty where there is none."""
     with open("/proc/self/mountinfo") as file:
         mounts = [line.split()[4] for line in file if " - cgroup2 " in line]
     with open("/proc/self/cgroup") as file:
         paths = [line.strip()[3:] for line in file if line.startswith("0::/")]
-    folder = mounts[0] + paths[0] if mounts and paths else ""
+    return mounts[0] + paths[0] if mounts and paths else ""
+
+
+def cgroup_is_writable():
+    """Whether agents can make control groups for their ranks here."""
+    probe = os.path.join(own_cgroup(), "cohort-%d.probe" % os.getpid())
+    try:
+        os.mkdir(probe)
+    except OSError:
+        return False
+    made = os.path.exists(os.path.join(probe, "cgroup.procs"))
+    os.rmdir(probe)
+    return made
+
+
+def orphaned_cgroups():
+    """Control groups of agents (cohort-PID.RANDOM) that live no more, of whatever job: an agent whose sentinel and
+    keeper were killed with it leaves its own to the next job."""
+    folder = own_cgroup()
     names = os.listdir(folder) if os.path.isdir(folder) else []
     agents = [(name, re.fullmatch(r"cohort-(\d+)\..*", name)) for name in names]
     return [os.path.join(folder, name) for name, agent in agents if agent and not alive(int(agent[1]))]

@@ -1,12 +1,20 @@
 #!/usr/bin/env python3
-"""kill -9 of any one process of a job, at any moment: nothing is left, neither process nor file nor shared memory.
+"""kill -9 of any one process of a job, or of its launcher's together, at any moment: nothing is left, neither process
+nor file, shared memory or control group.
 
 usage: kill_trials.py DLAUNCH RANK_PROGRAM [--trials N] [--seed S] [--only KIND]
 
 Every trial is a job on one node or two simulated ones whose ranks run collectives, and each rank has five relatives: a
-child, an orphan, a child in a session of its own, one without the job's environment, and one that has both. The victim
-is dlaunch, an agent, a sentinel, a rank or a relative, or dlaunch and an agent both at once, while the job runs, or
-whichever process there is while it starts. Where the job outlives its victim, it is ended by SIGTERM or SIGKILL of dlaunch, and the time counts from there.
+child, an orphan, a child in a session of its own, one without the job's environment, and one that has both. The job
+runs, and the victim is one of these (KIND):
+
+    dlaunch, agent, sentinel, rank, relative    a process of that kind
+    both                                        dlaunch and an agent, at the same instant
+    all                                         dlaunch, all agents and all sentinels, at the same instant; left out where
+                                                no control group may be written, since the relatives then stay
+    starting                                    any process, while the job starts
+
+Where the job outlives its victim, it is ended by SIGTERM or SIGKILL of dlaunch, and the time counts from there.
 
 Prints how soon everything was gone. Fails when anything stays for ten times the promised second, when anything but
 processes is left, or when dlaunch's exit status is not what it should be.
@@ -20,7 +28,8 @@ import sys
 import tempfile
 import time
 
-from job_watch import describe_process, environ, leftovers, processes_with, rank_of, wait_until
+from job_watch import (cgroup_is_writable, describe_process, environ, kill_at_once, leftovers, processes_with, rank_of,
+                       wait_until)
 
 RANKS = 4
 PROMISED_SECONDS = 1
@@ -35,7 +44,7 @@ env -i setsid sleep $2 &
 exec "$0" "$1"
 """
 RELATIVES = 5
-KINDS = ("dlaunch", "agent", "sentinel", "rank", "relative", "starting", "both")
+KINDS = ("dlaunch", "agent", "sentinel", "rank", "relative", "starting", "both", "all")
 LONGEST_START = 0.25  # seconds after which a victim of kind "starting" is chosen
 
 
@@ -52,7 +61,7 @@ class Trial:
         self.choose = random.Random(arguments.seed * 1_000_003 + number)
         self.arguments = arguments
         self.number = number
-        self.kind = arguments.only or KINDS[number % len(KINDS)]
+        self.kind = arguments.kinds[number % len(arguments.kinds)]
         self.nodes = self.choose.choice((1, 2))
         self.mark = "COHORT_KILL_TRIAL=%d.%d" % (os.getpid(), number)
         self.sleep = "3600.%08d%06d" % (os.getpid(), number)
@@ -71,6 +80,9 @@ class Trial:
                 if self.sleep in command:
                     found[int(name)] = command
         return found
+
+    def keepers(self):
+        return [pid for pid, command in self.processes().items() if command.startswith("cohort-keeper")]
 
     def fail(self, what):
         self.errors.seek(0)
@@ -137,8 +149,8 @@ class Trial:
         if self.kind == "rank":
             # Not who has yet to become one of its relatives.
             return sorted(pid for pid, command in found.items() if command.startswith(self.arguments.rank_program))
-        name = "agent" if self.kind == "both" else self.kind
-        return sorted(pid for pid, command in found.items() if "dlaunch " + name in command)
+        names = {"both": ["agent"], "all": ["agent", "sentinel"]}.get(self.kind, [self.kind])
+        return sorted(pid for pid, command in found.items() if any("dlaunch " + name in command for name in names))
 
     def hurt(self):
         if self.kind == "starting":
@@ -147,8 +159,10 @@ class Trial:
             if not self.wait_until_up():
                 self.fail("it ended by itself")
             wanted = self.nodes * 2 + 1 + RANKS * (1 + RELATIVES)
-            if not wait_until(lambda: len(self.processes()) == wanted, START_SECONDS):
-                self.fail("found %d processes of %d" % (len(self.processes()), wanted))
+            if not wait_until(lambda: len(self.processes()) - len(self.keepers()) == wanted, START_SECONDS):
+                self.fail("found %d processes of %d" % (len(self.processes()) - len(self.keepers()), wanted))
+            if self.kind == "all" and not wait_until(lambda: len(self.keepers()) == self.nodes, START_SECONDS):
+                self.fail("found %d keepers of control groups" % len(self.keepers()))
         victims = self.victims()
         if not victims:
             self.fail("found no victim")
@@ -156,10 +170,13 @@ class Trial:
         is_dlaunch = victim == self.dlaunch.pid
         self.what = "pid %d: %s%s" % (victim, command_of(victim)[:60], " RANK=%s" % rank_of(victim)
                                       if any(entry.startswith(b"RANK=") for entry in environ(victim)) else "")
-        if self.kind == "both":
-            self.kill(self.dlaunch.pid)
-        began = self.kill(victim) or time.monotonic()
-        expected = {"agent": [125], "rank": [137], "dlaunch": [-signal.SIGKILL], "both": [-signal.SIGKILL]}.get(self.kind)
+        began = time.monotonic()
+        if self.kind in ("both", "all"):
+            kill_at_once([self.dlaunch.pid] + ([victim] if self.kind == "both" else victims))
+        else:
+            self.kill(victim)
+        expected = {"agent": [125], "rank": [137], "dlaunch": [-signal.SIGKILL], "both": [-signal.SIGKILL],
+                    "all": [-signal.SIGKILL]}.get(self.kind)
         goes_on = self.kind in ("sentinel", "relative") or (
             self.kind == "starting" and not is_dlaunch and self.wait_until_up())
         if goes_on:
@@ -192,6 +209,13 @@ def main():
     parser.add_argument("--only", choices=KINDS, help="victims of this kind")
     arguments = parser.parse_args()
     arguments.rank_program = os.path.abspath(arguments.rank_program)
+    arguments.cgroup = cgroup_is_writable()
+    arguments.kinds = [arguments.only] if arguments.only else list(KINDS)
+    if not arguments.cgroup and "all" in arguments.kinds:
+        print("skipped: killing dlaunch, agents and sentinels together: no control group may be written here")
+        arguments.kinds.remove("all")
+        if not arguments.kinds:
+            sys.exit(77)
     began = time.monotonic()
     figures = {kind: [] for kind in KINDS}
     for number in range(arguments.trials):

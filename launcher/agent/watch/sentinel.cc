@@ -16,6 +16,8 @@
 #include <string_view>
 #include <utility>
 
+#include "cohort/launcher/agent/watch/keeper.h"
+#include "cohort/launcher/agent/watch/process_name.h"
 #include "cohort/launcher/agent/watch/sweep.h"
 #include "cohort/launcher/base/pipe.h"
 #include "cohort/launcher/control/describe.h"
@@ -28,23 +30,13 @@ constexpr int kStuckAfterMs = 3000;
 constexpr int kMaxRestarts = 10;
 constexpr int kGivenUp = kMaxRestarts + 1;
 constexpr char kSentinelArgument[] = "--agent=";
-
-char* arguments_begin = nullptr;
-size_t arguments_size = 0;
+constexpr pid_t kCgroupMade = 1;  // an agent's word to its sentinel; others are process groups
 
 // The descriptors of a sentinel, however it was begun: the pipe from its agent, a pidfd of the agent's parent,
 // and the agent's output. The last is never used: dlaunch sees the end of it when the sentinel has swept as well.
 constexpr int kPipe = 3;
 constexpr int kLauncher = 4;
 constexpr int kOutput = 5;
-
-void Rename() {
-  constexpr char kName[] = "dlaunch\0sentinel";
-  ::prctl(PR_SET_NAME, kSentinelName);
-  if (arguments_size < sizeof kName) return;
-  std::memset(arguments_begin, 0, arguments_size);
-  std::memcpy(arguments_begin, kName, sizeof kName);
-}
 
 // Nothing else of the agent's must stay open here, or its peers would not see its end. False where `launcher`, which
 // may be -1, could not be kept.
@@ -71,33 +63,38 @@ void LeaveAgent(int pipe, int launcher, int output) {
   if (!KeepOnly(pipe, launcher, output)) ::_exit(1);
 }
 
-// Reads which groups there are, until the agent has gone. Should dlaunch go and the agent stay, the agent is stuck.
-std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent) {
+// Reads which groups there are, and keeps a keeper once there is a cgroup, until the agent has gone. Should dlaunch go
+// and the agent stay, the agent is stuck.
+std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent, Keeper* keeper) {
   std::set<pid_t> groups;
   bool launcher_gone = launcher < 0;
   for (;;) {
-    pollfd fds[] = {{pipe, POLLIN, 0}, {launcher_gone ? -1 : launcher, POLLIN, 0}};
+    pollfd fds[] = {{pipe, POLLIN, 0}, {launcher_gone ? -1 : launcher, POLLIN, 0}, {keeper->fd(), POLLIN, 0}};
     const bool hurry = launcher >= 0 && launcher_gone;
-    const int ready = ::poll(fds, 2, hurry ? kStuckAfterMs : -1);
+    const int ready = ::poll(fds, 3, hurry ? kStuckAfterMs : -1);
     if (ready < 0 && errno == EINTR) continue;
     if (ready == 0) ::kill(agent, SIGKILL);  // its end of the pipe is open, so it is still the agent
     if (fds[1].revents != 0) launcher_gone = true;
+    if (fds[2].revents != 0) keeper->OnEnded();
     if (fds[0].revents == 0) continue;
     pid_t value = 0;
     const ssize_t n = ::read(pipe, &value, sizeof value);
     if (n < 0 && errno == EINTR) continue;
     if (n != sizeof value) return groups;
+    if (value == kCgroupMade) keeper->Start();
     if (value > 1) groups.insert(value);
     if (value < -1) groups.erase(-value);
   }
 }
 
 [[noreturn]] void Guard(int launcher, pid_t agent, const std::string& mark, Cgroup* cgroup) {
-  Rename();
-  for (const pid_t group : WatchAgent(kPipe, launcher, agent)) ::kill(-group, SIGKILL);
+  NameProcess(kSentinelName, std::string_view("dlaunch\0sentinel", 16));
+  Keeper keeper(agent, cgroup);
+  for (const pid_t group : WatchAgent(kPipe, launcher, agent, &keeper)) ::kill(-group, SIGKILL);
   cgroup->Kill(kSweepLimit);
   Sweep(mark, Spared(), false, kSweepLimit);
   cgroup->Remove(kSweepLimit);
+  keeper.End();
   ::_exit(0);
 }
 
@@ -105,11 +102,6 @@ std::set<pid_t> WatchAgent(int pipe, int launcher, pid_t agent) {
 pid_t AgentOf(char** argv) { return std::atoi(argv[2] + std::strlen(kSentinelArgument)); }
 
 }  // namespace
-
-void Sentinel::RememberArguments(int argc, char** argv) {
-  arguments_begin = argv[0];
-  arguments_size = static_cast<size_t>(argv[argc - 1] + std::strlen(argv[argc - 1]) + 1 - argv[0]);
-}
 
 Sentinel::Sentinel(std::string mark, Cgroup* cgroup)
     : mark_(std::move(mark)),
@@ -148,6 +140,7 @@ bool Sentinel::Start() {
   pipe_ = std::move(pipe.write_end);
   pid_ = pid;
   pidfd_ = runtime::FileDescriptor(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (cgroup_made_) Tell(kCgroupMade);
   for (const pid_t group : groups_) Tell(group);
   return true;
 }
@@ -161,6 +154,10 @@ std::optional<std::string> Sentinel::OnEnded(int wait_status) {
                                                    : "ended with status " + std::to_string(WEXITSTATUS(wait_status));
   return how + (too_often ? " again and is not started any more" : ", and no other can be started") +
          "; the job goes on, but should its agent be killed, nobody ends what its ranks leave behind";
+}
+
+void Sentinel::OnCgroupMade() {
+  if (!std::exchange(cgroup_made_, true)) Tell(kCgroupMade);
 }
 
 void Sentinel::AddGroup(pid_t group) {
@@ -189,7 +186,7 @@ bool IsSentinelCommand(int argc, char** argv) {
 }
 
 void RunSentinel(int argc, char** argv) {
-  Sentinel::RememberArguments(argc, argv);
+  RememberArguments(argc, argv);
   const pid_t agent = AgentOf(argv);
   const int launcher = std::atoi(argv[3]);
   const std::string mark = argv[4];

@@ -27,10 +27,6 @@ class Sentinel {
   Sentinel(const Sentinel&) = delete;
   Sentinel& operator=(const Sentinel&) = delete;
 
-  // main's arguments, over which the sentinel writes its own name, so that it does not look like an agent in lists of
-  // processes.
-  static void RememberArguments(int argc, char** argv);
-
   // Forks it, the first time before there are threads; again after its death, as a program of its own (RunSentinel),
   // since a copy of a process with threads may do nothing but system calls. False when the system gives no process; the
   // job can go on without.
@@ -39,6 +35,8 @@ class Sentinel {
   // words for people if no other runs, once.
   std::optional<std::string> OnEnded(int wait_status);
   pid_t pid() const { return pid_; }
+  // The cgroup is there: the sentinel starts its keeper (keeper.h). Later calls do nothing.
+  void OnCgroupMade();
   // Its process groups: killed at the end as well, whatever their members' environment.
   void AddGroup(pid_t group);
   // The group's leader has ended, or will soon: from now on its number belongs to it only as long as others of it are
@@ -60,6 +58,7 @@ class Sentinel {
   std::set<pid_t> groups_;
   std::vector<pid_t> leaderless_;  // of those
   bool started_ = false;
+  bool cgroup_made_ = false;
   int restarts_ = 0;
   pid_t pid_ = -1;
   runtime::FileDescriptor pidfd_;

@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "cohort/launcher/agent/watch/cgroup.h"
+#include "cohort/launcher/agent/watch/keeper.h"
 #include "cohort/launcher/agent/watch/process_state.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
@@ -56,7 +56,8 @@ class Faults : public testing::Test {
       ASSERT_TRUE(job_->WaitForOutput("[" + std::to_string(rank) + "] up")) << job_->err();
     }
     // dlaunch, 2 agents, 2 sentinels, 4 ranks with 3 children each.
-    ASSERT_TRUE(job_->WaitUntil([this] { return job_->Processes().size() == 5 + 16; })) << job_->Processes().size();
+    const auto count = [this] { return job_->Processes().size() - job_->ProcessesWith(kKeeperName).size(); };
+    ASSERT_TRUE(job_->WaitUntil([&] { return count() == 5 + 16; })) << count();
   }
   pid_t Agent(int node) { return job_->AgentProcess(node); }
   pid_t Sentinel(size_t index) {
@@ -150,43 +151,6 @@ TEST_F(Faults, KilledDlaunchAndAgents) {
   for (const pid_t pid : {job_->pid(), first, second}) ::kill(pid, SIGKILL);
   job_->Wait(kGone);
   ExpectAllGone();
-}
-
-// A process that has dropped its environment and left its session is known by its cgroup alone.
-TEST_F(Faults, KilledDlaunchAndAgentOfStrangersInACgroup) {
-  const auto parent = OwnCgroup();
-  if (!parent.ok()) GTEST_SKIP() << parent.status().message();
-  Cgroup probe(*parent);
-  const absl::Status made = probe.Make();
-  if (!made.ok()) GTEST_SKIP() << "needs a cgroup of version 2 that may be written: " << made.message();
-  EXPECT_TRUE(probe.Remove(kGone));
-  const string stranger = folder_.path() + "/../" + std::to_string(::getpid()) + "-stranger";
-  std::filesystem::copy_file("/bin/sleep", stranger, std::filesystem::copy_options::overwrite_existing);
-  Start({"sh", "-c", "cat /proc/self/cgroup; (setsid env -i " + stranger + " 1000 &); echo up; exec sleep 1000"});
-  const auto strangers = [&] {
-    std::vector<pid_t> found;
-    for (const pid_t pid : ListProcesses()) {
-      std::error_code gone;
-      if (std::filesystem::read_symlink("/proc/" + std::to_string(pid) + "/exe", gone) ==
-          std::filesystem::canonical(stranger)) {
-        found.push_back(pid);
-      }
-    }
-    return found;
-  };
-  ASSERT_TRUE(job_->WaitForOutput("[0] up")) << job_->err();
-  ASSERT_TRUE(job_->WaitUntil([&] { return strangers().size() == 1; })) << job_->err();
-  const size_t at = job_->out().find("/cohort-");
-  ASSERT_NE(at, string::npos) << job_->out();
-  const string cgroup = *parent + job_->out().substr(at, job_->out().find('\n', at) - at);
-  EXPECT_TRUE(std::filesystem::exists(cgroup));
-  const pid_t agent = Agent(0);
-  for (const pid_t pid : {job_->pid(), agent}) ::kill(pid, SIGKILL);
-  job_->Wait(kGone);
-  EXPECT_TRUE(job_->WaitUntil([&] { return strangers().empty(); }, kGone));
-  ExpectAllGone();
-  EXPECT_FALSE(std::filesystem::exists(cgroup));
-  std::filesystem::remove(stranger);
 }
 
 TEST_F(Faults, KilledDlaunchWhoseAgentIsStuck) {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "cohort/launcher/agent/watch/keeper.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
 
 namespace cohort::launcher {
@@ -127,7 +128,8 @@ TEST(Restart, NothingOfTheEpochBeforeIsLeft) {
           << job.err();
     }
     // dlaunch, 2 agents, 2 sentinels, 4 ranks with 3 children each.
-    ASSERT_TRUE(job.WaitUntil([&] { return job.Processes().size() == 5 + 16; })) << job.Processes().size();
+    const auto count = [&] { return job.Processes().size() - job.ProcessesWith(kKeeperName).size(); };
+    ASSERT_TRUE(job.WaitUntil([&] { return count() == 5 + 16; })) << count();
     if (epoch < 3) ::kill(job.RankProcess(static_cast<int>(epoch)), SIGKILL);
   }
   ::kill(job.pid(), SIGTERM);
