@@ -45,7 +45,7 @@ absl::Status ReadPorts(const std::string& text, std::optional<PortRange>* out) {
   if (range.first == range.last) {
     return absl::InvalidArgumentError("--port-range '" + text +
                                       "': one port is too few, since dlaunch listens itself and MASTER_PORT is "
-                                      "another; give at least three, such as 29400:29402");
+                                      "another; give at least two, such as 29400:29401");
   }
   *out = range;
   return absl::OkStatus();
