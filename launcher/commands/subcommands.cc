@@ -29,8 +29,9 @@ constexpr Subcommand kSubcommands[] = {
      RunJoinCommand},  // with main's own arguments, of which it wipes the token
     {"status",
      "dlaunch status [JOB]\n"
-     "  Lists the running jobs that were started on this machine; with JOB that one, its command, and its nodes with\n"
-     "  their ranks and the pid of each one's agent. JOB: the beginning of its digits is enough, as in job-4e or 4e.\n"
+     "  Lists the running jobs that were started on this machine; with JOB that one, its command, and its\n"
+     "  nodes with their ranks and the pid of each one's agent. JOB: the beginning of its digits is enough, as in\n"
+     "  job-4e or 4e.\n"
      "  What the ranks do: dlaunch top.\n"
      "Examples:\n"
      "  dlaunch status       all jobs, a line each\n"
