@@ -10,7 +10,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
@@ -123,9 +122,9 @@ size_t CountOf(const std::vector<Finding>& findings, Finding::Level level) {
       std::count_if(findings.begin(), findings.end(), [level](const Finding& one) { return one.level == level; }));
 }
 
-void Print(const Finding& finding) {
-  std::printf("%s%s: %s\n", NameOf(finding.level), finding.subject.c_str(), finding.text.c_str());
-  if (!finding.remedy.empty()) std::printf("        %s\n", finding.remedy.c_str());
+std::string TextOf(const Finding& finding) {
+  const std::string remedy = finding.remedy.empty() ? "" : "        " + finding.remedy + "\n";
+  return NameOf(finding.level) + finding.subject + ": " + finding.text + "\n" + remedy;
 }
 
 }  // namespace
@@ -218,10 +217,10 @@ int RunDoctorCommand(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) return Refuse("use: dlaunch doctor; it takes no arguments", kExitUsage);
   std::vector<Finding> findings = Judge(LookAtThisMachine());
   findings.push_back(TryAJob());
-  for (const Finding& finding : findings) Print(finding);
-  std::printf("sources of nodes, the first that applies is used (*):\n%s", ExplainSources(Options()).c_str());
-  std::printf("%s\n", Verdict(findings).c_str());
-  if (std::fflush(stdout) != 0) return kExitLauncher;
+  std::string text;
+  for (const Finding& finding : findings) text += TextOf(finding);
+  text += "sources of nodes, the first that applies is used (*):\n" + ExplainSources(Options());
+  if (const int lost = Answer(text + Verdict(findings) + "\n"); lost != 0) return lost;
   return CountOf(findings, Finding::Level::kBad) > 0 ? 1 : 0;
 }
 

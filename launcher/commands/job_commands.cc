@@ -102,12 +102,11 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
     texts = {Describe(*found)};
   }
   int exit_code = 0;
-  size_t shown = 0;
+  std::string shown;
   for (size_t i = 0; i < ids.size(); ++i) {
     const absl::StatusOr<std::string>& text = texts[i];
     if (text.ok()) {
-      std::fputs(text->c_str(), stdout);
-      ++shown;
+      shown += *text;
       continue;
     }
     const absl::Status& why = text.status();
@@ -115,10 +114,8 @@ int RunStatusCommand(const std::vector<std::string>& arguments) {
     if (job.empty() && !absl::IsDeadlineExceeded(why)) continue;
     exit_code = Refuse(ids[i] + ": " + std::string(why.message()), kNoSuchJob);
   }
-  if (shown == 0 && exit_code == 0) std::fputs("no job of yours runs on this machine\n", stdout);
-  if (std::fflush(stdout) != 0) {
-    return Refuse("can't write the standard output: " + std::string(std::strerror(errno)), kExitLauncher);
-  }
+  if (shown.empty() && exit_code == 0) shown = "no job of yours runs on this machine\n";
+  if (const int lost = Answer(shown); lost != 0) return lost;
   return exit_code;
 }
 
@@ -152,8 +149,7 @@ int RunKillCommand(const std::vector<std::string>& arguments) {
                       "; dlaunch kill --now ends it without grace",
                   kExitLauncher);
   }
-  std::fprintf(stdout, "%s has ended\n", id->c_str());
-  return 0;
+  return Answer(*id + " has ended\n");
 }
 
 }  // namespace cohort::launcher

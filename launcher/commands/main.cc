@@ -43,18 +43,6 @@
 namespace cohort::launcher {
 namespace {
 
-// False when the stream did not take it all; errno says why.
-bool PrintText(FILE* stream, const std::string& text) {
-  const bool written = std::fwrite(text.data(), 1, text.size(), stream) == text.size();
-  return std::fflush(stream) == 0 && written;
-}
-
-// For what was asked for, and nothing else.
-int Answer(const std::string& text) {
-  if (PrintText(stdout, text)) return 0;
-  return Refuse("can't write the standard output: " + std::string(std::strerror(errno)), kExitLauncher);
-}
-
 std::string OwnFolder() {
   const std::string path = OwnPath();
   return path.empty() ? "." : std::filesystem::path(path).parent_path().string();

@@ -323,8 +323,8 @@ TEST(Run, EndsWhenNobodyReadsItsOutput) {
 }
 
 TEST(Run, TellsThatItsOutputCouldNotBeWritten) {
-  for (const string& arguments : {string("--help"), string("--dry-run true"), string("echo hi"),
-                                  string("sh -c 'while :; do echo y; sleep 0.01; done'")}) {
+  for (const string& arguments : {string("--help"), string("--dry-run true"), string("doctor"), string("status"),
+                                  string("echo hi"), string("sh -c 'while :; do echo y; sleep 0.01; done'")}) {
     // The outer job is only a way to collect what the inner one says.
     DlaunchProcess job({"sh", "-c", "env -u COHORT_AGENT $COHORT_TEST_BIN_DIR/dlaunch " + arguments + " > /dev/full"});
     EXPECT_EQ(job.Wait(), 125) << arguments;
