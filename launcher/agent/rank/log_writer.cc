@@ -40,6 +40,14 @@ bool LeadsTo(const std::string& path, int fd) {
   return ::stat(path.c_str(), &there) == 0 && there.st_dev == ours.st_dev && there.st_ino == ours.st_ino;
 }
 
+// Whether it is a link to a file that is there or would be made. Devices and pipes lose nothing.
+bool LinksToAFile(const std::string& path) {
+  struct stat link{};
+  struct stat there{};
+  if (::lstat(path.c_str(), &link) != 0 || !S_ISLNK(link.st_mode)) return false;
+  return ::stat(path.c_str(), &there) != 0 || S_ISREG(there.st_mode);
+}
+
 }  // namespace
 
 class LogWriter::File {
@@ -139,9 +147,9 @@ void LogWriter::Write(const std::shared_ptr<File>& file, std::string_view bytes)
       file->left_out += bytes.size();
       shared_->missing[file->path] += bytes.size();
       if (!std::exchange(file->told_slow, true)) {
-        shared_->AddProblem(file->path + ": the disk is too slow; what it does not take in time is left out of the " +
-                            "file, which says where, and the job goes on" +
-                            (file->pipe ? " (it is a pipe: does anybody read it?)" : ""));
+        shared_->AddProblem(file->path +
+                            (file->pipe ? " is a named pipe, and nobody reads it in time" : ": the disk is too slow") +
+                            "; what it does not take is left out, it says where, and the job goes on");
       }
       return;
     }
@@ -236,7 +244,7 @@ void LogWriter::Finish(std::chrono::milliseconds timeout) {
       shared.AddProblem(std::to_string(bytes) + " bytes of what ranks have printed are missing in " +
                         shared.missing.begin()->first +
                         (others == 0 ? "" : " and " + std::to_string(others) + " more files of that folder") +
-                        ": its disk was too slow");
+                        ": its disk, or who reads a pipe, was too slow");
     }
   }
   TellProblems();
@@ -271,6 +279,11 @@ std::string LogWriter::Perform(const Piece& piece) {
   File& file = *piece.file;
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
   if (piece.kind == Piece::Kind::kOpen) {
+    if (LinksToAFile(file.path)) {
+      return "can't write " + file.path +
+             ": it is a symbolic link, and the file behind it would be lost; remove the link, or give another folder; "
+             "the job goes on without it";
+    }
     struct stat there{};
     file.pipe = ::stat(file.path.c_str(), &there) == 0 && S_ISFIFO(there.st_mode);
     file.descriptor = FileDescriptor(::open(file.path.c_str(), kFlags, 0666));
