@@ -103,6 +103,8 @@ void SupervisedRank::Ask() {
 void SupervisedRank::Kill() {
   if (!running()) return;
   if (!told_to_end() && !HasEndedByItself()) ending_ = Ending::kKilled;
+  const auto state = ReadProcessState(process.pid);
+  if (state && !state->exiting && LookForStop(*state) == StopWatch::State::kStopped) was_stopped_ = true;
   ::kill(-process.pid, SIGKILL);
   ::kill(process.pid, SIGKILL);  // it may have made a group of its own
 }
@@ -150,6 +152,7 @@ v1::RankExit SupervisedRank::MakeExit(int wait_status) const {
   const bool our_signal = exit.signal() == 0 || exit.signal() == SIGTERM || exit.signal() == SIGKILL;
   exit.set_killed_by_us(told_to_end() && our_signal);
   exit.set_asked_to_end(asked_to_end());
+  exit.set_was_stopped(was_stopped_);
   if (exit.killed_by_us()) exit.set_error(own_fault);
   exit.set_passed_on(exit.signal() != 0 && exit.signal() == passed_on_);
   for (const std::string& line : output->tail()) exit.add_last_lines(line);

@@ -103,7 +103,8 @@ class SupervisedRank {
 
   RankLife life_ = RankLife::kNone;
   Ending ending_ = Ending::kNone;
-  int passed_on_ = 0;  // the latest notice
+  int passed_on_ = 0;         // the latest notice
+  bool was_stopped_ = false;  // when it was killed
 };
 
 }  // namespace cohort::launcher

@@ -209,8 +209,9 @@ std::string DescribeOther(const Roster& roster, uint32_t rank, bool name_group) 
   std::string text = name + DescribeCall(exit->doing(), name_group);
   if (exit->killed_by_us() && exit->error().empty()) {
     if (exit->signal() != SIGKILL) return text;
-    return text +
-           (exit->asked_to_end() ? ", did not end when asked and was killed" : ", was killed without being asked");
+    if (!exit->asked_to_end()) return text + ", was killed without being asked";
+    return text + (exit->was_stopped() ? ", was stopped (SIGSTOP), could not end when asked and was killed"
+                                       : ", did not end when asked and was killed");
   }
   return text + ", " + DescribeEnd(*exit);
 }

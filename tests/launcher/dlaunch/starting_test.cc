@@ -63,5 +63,16 @@ TEST(Starting, AStopIsTheCauseThoughTheRendezvousIsLostAfterIt) {
   EXPECT_EQ(job.WaitUntilGone(std::chrono::seconds(10)), "");
 }
 
+TEST(Starting, ARankThatIsStoppedWhenTheJobEndsIsSaidToBe) {
+  DlaunchProcess job({"-n", "2", "--stopped", "wait", "--grace", "0.5", "sh", "-c", "echo up; exec sleep 1000"});
+  ASSERT_TRUE(job.WaitForOutput("[0] up") && job.WaitForOutput("[1] up")) << job.err();
+  ::kill(job.RankProcess(0), SIGSTOP);
+  ASSERT_TRUE(job.WaitUntil([&] { return job.err().find("is stopped (SIGSTOP)") != string::npos; })) << job.err();
+  ::kill(job.RankProcess(1), SIGKILL);
+  EXPECT_EQ(job.Wait(), 137) << job.err();
+  EXPECT_NE(job.err().find("was stopped (SIGSTOP), could not end when asked and was killed"), string::npos)
+      << job.err();
+}
+
 }  // namespace
 }  // namespace cohort::launcher
