@@ -18,6 +18,7 @@
 #include "cohort/launcher/options/option_hints.h"
 #include "cohort/launcher/options/option_values.h"
 #include "cohort/launcher/options/python_program.h"
+#include "cohort/runtime/base/build_info.h"
 #include "cohort/runtime/base/status_macros.h"
 
 namespace cohort::launcher {
@@ -457,7 +458,7 @@ absl::StatusOr<CommandLine> ParseCommandLine(std::vector<std::string> argv) {
     return Invalid(std::string(error.what()) + " (dlaunch --help lists the options)");
   }
   if (raw.version) {
-    result.print = "dlaunch (cohort) " COHORT_VERSION "\n";
+    result.print = "dlaunch (cohort) " + runtime::DescribeBuild() + "\n";
     return result;
   }
   std::vector<std::string> command = app->remaining();

@@ -137,7 +137,7 @@ int Main(int argc, char** argv) {
   if (!status.ok()) {
     const bool local = absl::IsInvalidArgument(status) || absl::IsUnimplemented(status);
     if (!speaks && local) LetSpeakerEndFirst();
-    std::fprintf(stderr, "collperf: %s\n", std::string(status.message()).c_str());
+    std::fprintf(stderr, "collperf: %s\n", tools::Escaped(std::string(status.message())).c_str());
     return local ? 2 : 1;
   }
   if (wrong > 0 && !speaks) LetSpeakerEndFirst();

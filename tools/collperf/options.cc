@@ -299,7 +299,7 @@ Parsed ParseCommandLine(int argc, const char* const* argv) {
   if (!status.ok()) {
     parsed.ends = true;
     parsed.code = 2;
-    parsed.text = "collperf: " + std::string(status.message()) + "\nTry collperf --help.\n";
+    parsed.text = "collperf: " + tools::Escaped(std::string(status.message())) + "\nTry collperf --help.\n";
   }
   return parsed;
 }

@@ -90,7 +90,7 @@ bool Fits(const AlgorithmInfo& algorithm, const Options& options) {
 }
 
 int Fail(const std::string& message) {
-  std::fprintf(stderr, "plan: %s\n", message.c_str());
+  std::fprintf(stderr, "plan: %s\n", Escaped(message).c_str());
   return 1;
 }
 

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,9 +14,12 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cohort/runtime/base/build_info.h"
 
 namespace cohort::tools {
 namespace {
+
+constexpr size_t kMostShown = 40;  // of arguments
 
 // Opened the wrong way round: who prints into a closed stream learns that it is.
 void HoldStandardStreams() {
@@ -41,20 +45,47 @@ std::string NameOf(const CLI::App& app, int argc, const char* const* argv) {
 
 // CLI11's own words have these in the wrong order (2.1).
 std::string Unexpected(const std::vector<std::string>& arguments) {
-  constexpr size_t kMostShown = 40;
   std::string all;
   for (const std::string& argument : arguments) all += ' ' + argument;
   if (all.size() > kMostShown) all = all.substr(0, kMostShown) + "...";
   return "not expected:" + all;
 }
 
+// Why none of the commands was taken, which the program needs one of.
+std::string NoCommand(CLI::App& app) {
+  std::string commands;
+  for (const CLI::App* const one : app.get_subcommands([](const CLI::App*) { return true; })) {
+    commands += (commands.empty() ? "" : ", ") + one->get_name();
+  }
+  const std::vector<std::string> words = app.remaining(true);
+  if (words.empty()) return "needs a command: " + commands;
+  if (words[0].starts_with('-')) return Unexpected(words);
+  return "unknown command \"" + words[0].substr(0, kMostShown) + "\"; there are: " + commands;
+}
+
 std::string Refusal(const CLI::App& app, const std::string& name, const std::string& why) {
   std::string command = name;
   for (const CLI::App* const one : app.get_subcommands()) command += ' ' + one->get_name();
-  return name + ": " + why + "\nTry " + command + " --help.\n";
+  return name + ": " + Escaped(why) + "\nTry " + command + " --help.\n";
 }
 
 }  // namespace
+
+std::string Escaped(std::string_view text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(text[i]);
+    const auto next = static_cast<uint8_t>(i + 1 < text.size() ? text[i + 1] : 0);
+    const bool c1 = byte == 0xc2 && next >= 0x80 && next < 0xa0;  // a control character in UTF-8
+    if (byte < 0x20 || byte == 0x7f || c1) {
+      shown += {'\\', 'x', kHex[byte >> 4], kHex[byte & 15]};
+    } else {
+      shown += text[i];
+    }
+  }
+  return shown;
+}
 
 int RunProgram(const std::string& name, const std::function<int()>& body) {
   HoldStandardStreams();
@@ -70,11 +101,14 @@ int RunProgram(const std::string& name, const std::function<int()>& body) {
 
 std::optional<CommandLineEnd> ReadCommandLine(CLI::App& app, int argc, const char* const* argv) {
   const std::string name = NameOf(app, argc, argv);
-  app.set_version_flag("--version", name + " (cohort) " COHORT_VERSION, "Print the version and exit");
+  app.set_version_flag("--version", name + " (cohort) " + runtime::DescribeBuild(), "Print the version and exit");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {
     return CommandLineEnd{2, Refusal(app, name, Unexpected(app.remaining(true)))};
+  } catch (const CLI::RequiredError& error) {
+    const bool command = app.get_require_subcommand_min() > 0 && app.get_subcommands().empty();
+    return CommandLineEnd{2, Refusal(app, name, command ? NoCommand(app) : error.what())};
   } catch (const CLI::ParseError& error) {
     std::ostringstream out;
     std::ostringstream err;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace CLI {
 class App;
@@ -20,6 +21,10 @@ namespace cohort::tools {
 // with an error instead. Call it first of all in main().
 int RunProgram(const std::string& name, const std::function<int()>& body);
 
+// The text with control characters and other bytes that could steer a terminal, or pass for a line of their own, as
+// "\x1b".
+std::string Escaped(std::string_view text);
+
 // Why a program ends with its command line: after --help, --version or an error.
 struct CommandLineEnd {
   int status = 0;    // 0 or 2
@@ -27,7 +32,7 @@ struct CommandLineEnd {
 };
 
 // Reads the command line into what `app` was given; nothing where the program goes on. Adds --version. An error begins
-// with the program's name and ends with where its help is.
+// with the program's name and ends with where its help is. Control characters of arguments are escaped in it.
 std::optional<CommandLineEnd> ReadCommandLine(CLI::App& app, int argc, const char* const* argv);
 // The same; prints the text and returns the exit status.
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv);

@@ -64,7 +64,7 @@ struct Options {
 };
 
 int Fail(const std::string& message) {
-  std::fprintf(stderr, "schedule: %s\n", message.c_str());
+  std::fprintf(stderr, "schedule: %s\n", Escaped(message).c_str());
   return 1;
 }
 
@@ -101,9 +101,10 @@ absl::StatusOr<Schedule> Load(const Options& options) {
 }
 
 std::string Sizes(const Schedule& schedule) {
-  return schedule.name + ", " + std::to_string(schedule.ranks) + (schedule.ranks == 1 ? " rank, " : " ranks, ") +
-         std::to_string(schedule.stages) + (schedule.stages == 1 ? " stage, " : " stages, ") +
-         std::to_string(schedule.micro_batches) + (schedule.micro_batches == 1 ? " micro-batch" : " micro-batches");
+  return Escaped(schedule.name) + ", " + std::to_string(schedule.ranks) +
+         (schedule.ranks == 1 ? " rank, " : " ranks, ") + std::to_string(schedule.stages) +
+         (schedule.stages == 1 ? " stage, " : " stages, ") + std::to_string(schedule.micro_batches) +
+         (schedule.micro_batches == 1 ? " micro-batch" : " micro-batches");
 }
 
 // The line that says whether a schedule is right and what it costs; false when it is not.

@@ -24,6 +24,7 @@
 #include <string>
 #include <vector>
 
+#include "cohort/runtime/base/build_info.h"
 #include "cohort/runtime/base/file_descriptor.h"
 #include "cohort/runtime/base/sanitizer.h"
 #include "tests/launcher/dlaunch/dlaunch_process.h"
@@ -412,7 +413,10 @@ TEST(Told, StatusIsNotTop) {
 TEST(Told, Version) {
   DlaunchProcess job({"--version"});
   EXPECT_EQ(job.Wait(), 0);
-  EXPECT_EQ(job.out(), "dlaunch (cohort) " COHORT_VERSION "\n");
+  const std::string build = "dlaunch (cohort) " + runtime::DescribeBuild() + "\n";
+  EXPECT_EQ(job.out(), build);
+  EXPECT_TRUE(build.starts_with("dlaunch (cohort) " COHORT_VERSION ", ")) << build;
+  for (const char* part : {"UCX", "CUDA", "NCCL"}) EXPECT_NE(build.find(part), std::string::npos) << build;
 }
 
 }  // namespace

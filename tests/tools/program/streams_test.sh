@@ -37,9 +37,16 @@ expect 2 "^plan: not expected: --such$" "$bin/plan show all_reduce ring --such"
 expect 2 "^Try plan show --help.$" "$bin/plan show all_reduce ring --such"
 expect 2 "^blackbox: " "$bin/blackbox --no-such-option"
 for program in plan collperf blackbox; do
-  expect 0 "" "$bin/$program --version | grep -x '$program (cohort) [0-9.]*'"
+  expect 0 "" "$bin/$program --version | grep -Ex '$program \(cohort\) [0-9.]+, .*(UCX|CUDA|NCCL).*'"
 done
-expect 2 "" "$bin/plan"
+expect 2 "^plan: needs a command: list, show, check, " "$bin/plan"
+expect 2 "^plan: unknown command .bogus.; there are: list, show, check, " "$bin/plan bogus"
+# Control characters of an argument steer no terminal, and make no lines of their own.
+for command in "plan" "plan show all_reduce" "plan list --nodes" "collperf" "collperf -n"; do
+  [ -x "$bin/${command%% *}" ] || continue
+  ! bash -c "$bin/$command \$'a\\e[31m\\nb'" 2>"$folder/err" || { echo "no error: $command" && failed=1; }
+  grep -q 'a\\x1b\[31m\\x0ab' "$folder/err" || { echo "not escaped: $command" && cat "$folder/err" && failed=1; }
+done
 expect 2 "" "$bin/plan show ring"
 expect 2 "" "$bin/blackbox nonsense"
 expect 1 "there is no process 4194303" "$bin/blackbox 4194303"
