@@ -276,6 +276,18 @@ absl::StatusOr<std::string> Runtime::Get(std::string_view key, Deadline deadline
   return rep_->bootstrap->Get(key, deadline);
 }
 
+absl::StatusOr<VariableResult> Runtime::CallVariable(const VariableCall& call, Deadline deadline) {
+  COHORT_RETURN_IF_ERROR(rep_->CheckProcess());
+  if (finalized()) return absl::FailedPreconditionError("a call on the job's variables after Finalize");
+  if (call.kind != VariableCall::Kind::kCount) COHORT_RETURN_IF_ERROR(CheckKey(call.key));
+  const size_t bytes = call.key.size() + call.value.size() + call.expected.size();
+  if (bytes > kMaxValue) {
+    return absl::InvalidArgumentError("a call on variable " + call.key + " has " + std::to_string(bytes) +
+                                      " bytes; at most 49152 are allowed");
+  }
+  return rep_->bootstrap->CallVariable(call, deadline);
+}
+
 absl::Status Runtime::rank_status(int rank) const {
   if (rank < 0 || rank >= world_size()) {
     return absl::InvalidArgumentError("rank_status of rank " + std::to_string(rank) + "; the job's ranks are 0 to " +

@@ -104,6 +104,16 @@ class Runtime {
   // kFailedPrecondition.
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline);
   absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline);
+  // A call on the job's variables, which all ranks may change and count in. It blocks, and any thread may call it. Keys
+  // have 1 to 1024 bytes; key, value and expected value together at most 49152. The variables are empty in each epoch.
+  // They live in the rendezvous, at one round trip a call. Errors:
+  // - kNotFound: a kGet whose variable nobody had set by the deadline.
+  // - kInvalidArgument: sizes, a sum of what is no number, too many variables.
+  // - kDeadlineExceeded: no answer came in time, so the call may have been done.
+  // - kUnavailable: the agent has gone.
+  // - kUnimplemented: the job does not run under dlaunch.
+  // - kFailedPrecondition: after Finalize, or in a forked child.
+  absl::StatusOr<VariableResult> CallVariable(const VariableCall& call, Deadline deadline);
 
   // Why `rank` cannot be reached any more, or OK. It is sticky within an epoch. kInvalidArgument: `rank` is not in this
   // job.

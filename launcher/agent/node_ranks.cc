@@ -89,6 +89,9 @@ void NodeRanks::OnMessage(const v1::ToAgent& message) {
     case v1::ToAgent::kGet:
       service_.OnGetReply(message.get());
       break;
+    case v1::ToAgent::kVariable:
+      service_.OnVariableReply(message.variable());
+      break;
     case v1::ToAgent::kGroupFailure:
       service_.OnGroupFailure(message.group_failure());
       break;

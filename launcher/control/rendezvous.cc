@@ -238,6 +238,9 @@ void Rendezvous::Machine::OnMessage(ConnectionId from, uint32_t node, const v1::
     case v1::FromAgent::kGet:
       store_.OnGet(from, message.get());
       break;
+    case v1::FromAgent::kVariable:
+      store_.OnVariable(from, message.variable());
+      break;
     case v1::FromAgent::kStall:
       stalls_.OnStall(message.stall());
       break;

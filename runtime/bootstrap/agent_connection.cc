@@ -42,6 +42,8 @@ uint64_t RequestOf(const v1::AgentMessage& message) {
       return message.put().request();
     case v1::AgentMessage::kGet:
       return message.get().request();
+    case v1::AgentMessage::kVariable:
+      return message.variable().request();
     default:
       return 0;
   }

@@ -73,6 +73,30 @@ struct GroupFailure {
   uint64_t sequence = 0;
 };
 
+// One call on the job's variables. They are values that every rank may change, with the semantics of
+// torch.distributed's Store.
+struct VariableCall {
+  enum class Kind {
+    kGet,         // waits for the variable until the deadline
+    kSet,         // replaces the value
+    kAdd,         // adds `amount` to a decimal number; a variable that is not there counts as 0
+    kCompareSet,  // sets if the value is `expected`, or if there is none and `expected` is empty
+    kDelete,
+    kCount,  // of all variables
+  };
+  Kind kind = Kind::kGet;
+  std::string key = {};
+  std::string value = {};
+  std::string expected = {};
+  int64_t amount = 0;
+};
+
+struct VariableResult {
+  bool found = false;      // kDelete: the variable was there; kCompareSet: it is there now
+  std::string value = {};  // kGet: the value. kCompareSet: the value now, or `expected` if there is none
+  int64_t number = 0;      // kAdd: the sum; kCount: how many
+};
+
 // Receives news from outside this process. The engine's owner calls it while it polls.
 class BootstrapListener {
  public:
@@ -105,6 +129,11 @@ class Bootstrap {
   // - kInvalidArgument, kAlreadyExists.
   virtual absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) = 0;
   virtual absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline) = 0;
+  // Runtime::CallVariable. Any thread may call.
+  virtual absl::StatusOr<VariableResult> CallVariable(const VariableCall& call, Deadline deadline) {
+    (void)call, (void)deadline;
+    return absl::UnimplementedError("only jobs of dlaunch have variables");
+  }
   // Delivers pending news to the listener and returns whether any came. It is cheap when there is none (one relaxed
   // load).
   virtual bool Poll(BootstrapListener& listener) = 0;

@@ -41,6 +41,24 @@ void ToProto(const RankSet& set, v1::RankSet* proto) {
   for (int rank : set.ranks) proto->add_ranks(static_cast<uint32_t>(rank));
 }
 
+v1::VariableRequest::Kind ToProto(VariableCall::Kind kind) {
+  switch (kind) {
+    case VariableCall::Kind::kGet:
+      return v1::VariableRequest::KIND_GET;
+    case VariableCall::Kind::kSet:
+      return v1::VariableRequest::KIND_SET;
+    case VariableCall::Kind::kAdd:
+      return v1::VariableRequest::KIND_ADD;
+    case VariableCall::Kind::kCompareSet:
+      return v1::VariableRequest::KIND_COMPARE_SET;
+    case VariableCall::Kind::kDelete:
+      return v1::VariableRequest::KIND_DELETE;
+    case VariableCall::Kind::kCount:
+      return v1::VariableRequest::KIND_COUNT;
+  }
+  return v1::VariableRequest::KIND_UNSPECIFIED;
+}
+
 absl::Status AddNodes(const google::protobuf::RepeatedPtrField<v1::Node>& nodes, Identity* identity) {
   for (const v1::Node& node : nodes) {
     const int64_t next =
@@ -104,6 +122,18 @@ absl::Status CheckNodes(const Identity& identity) {
   return absl::OkStatus();
 }
 
+// How long the agent keeps a request that waits, of one that may wait until the deadline.
+std::chrono::milliseconds WaitOf(Deadline deadline) {
+  const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left()).count();
+  return std::chrono::milliseconds(std::clamp<int64_t>(left, 1, 60'000));
+}
+
+// The agent keeps the time. Its answer that the time ran out may take a moment longer.
+Deadline Patience(Deadline deadline) {
+  if (deadline.infinite()) return deadline;
+  return Deadline(std::max(deadline.time(), Deadline::Clock::now()) + std::chrono::seconds(1));
+}
+
 class AgentBootstrap final : public Bootstrap {
  public:
   AgentBootstrap(std::string address, int local_rank) : address_(std::move(address)), local_rank_(local_rank) {}
@@ -111,6 +141,7 @@ class AgentBootstrap final : public Bootstrap {
   absl::StatusOr<Joined> Join(Deadline deadline) override;
   absl::Status Put(std::string_view key, std::string_view value, Deadline deadline) override;
   absl::StatusOr<std::string> Get(std::string_view key, Deadline deadline) override;
+  absl::StatusOr<VariableResult> CallVariable(const VariableCall& call, Deadline deadline) override;
   bool Poll(BootstrapListener& listener) override;
   bool Look() override { return !said_gone_ && connection_.Receive(); }
   void ReportStall(uint64_t group, uint64_t epoch, uint64_t sequence, const RankSet& members, bool expired) override;
@@ -208,19 +239,40 @@ absl::StatusOr<std::string> AgentBootstrap::Get(std::string_view key, Deadline d
     const uint64_t request = connection_.NextRequest();
     message.mutable_get()->set_request(request);
     message.mutable_get()->set_key(std::string(key));
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.left()).count();
-    const std::chrono::milliseconds timeout(std::clamp<int64_t>(left, 1, 60'000));
+    const std::chrono::milliseconds timeout = WaitOf(deadline);
     const auto asked_until = Deadline::Clock::now() + timeout;
     message.mutable_get()->set_timeout_ms(static_cast<uint32_t>(timeout.count()));
-    // The agent keeps the time; its answer that the time ran out may take a moment longer.
-    const Deadline patience =
-        deadline.infinite() ? deadline
-                            : Deadline(std::max(deadline.time(), Deadline::Clock::now()) + std::chrono::seconds(1));
-    absl::StatusOr<v1::AgentMessage> answer = connection_.Call(message, request, patience);
+    absl::StatusOr<v1::AgentMessage> answer = connection_.Call(message, request, Patience(deadline));
     if (!answer.ok()) return answer.status();  // none in time says nothing of the key
     if (answer->get().found()) return answer->get().value();
     if (deadline.passed()) return absl::NotFoundError("nobody has put the key " + std::string(key));
     // An answer before its time: the store holds no more waiting requests.
+    if (Deadline::Clock::now() < asked_until) std::this_thread::sleep_for(std::min(kRetryAfter, deadline.left()));
+  }
+}
+
+absl::StatusOr<VariableResult> AgentBootstrap::CallVariable(const VariableCall& call, Deadline deadline) {
+  while (true) {
+    v1::RankMessage message;
+    const uint64_t request = connection_.NextRequest();
+    v1::VariableRequest& asked = *message.mutable_variable();
+    asked.set_request(request);
+    asked.set_kind(ToProto(call.kind));
+    asked.set_key(call.key);
+    asked.set_value(call.value);
+    asked.set_expected(call.expected);
+    asked.set_amount(call.amount);
+    const std::chrono::milliseconds timeout = WaitOf(deadline);
+    const auto asked_until = Deadline::Clock::now() + timeout;
+    if (call.kind == VariableCall::Kind::kGet) asked.set_timeout_ms(static_cast<uint32_t>(timeout.count()));
+    COHORT_ASSIGN_OR_RETURN(const v1::AgentMessage answer, connection_.Call(message, request, Patience(deadline)));
+    const v1::VariableReply& reply = answer.variable();
+    if (!reply.error().empty()) return absl::InvalidArgumentError(reply.error());
+    if (reply.found() || call.kind != VariableCall::Kind::kGet) {
+      return VariableResult{reply.found(), reply.value(), reply.number()};
+    }
+    if (deadline.passed()) return absl::NotFoundError("nobody has set the variable " + call.key);
+    // As in Get: the store holds no more waiting requests.
     if (Deadline::Clock::now() < asked_until) std::this_thread::sleep_for(std::min(kRetryAfter, deadline.left()));
   }
 }

@@ -112,6 +112,9 @@ void RankService::OnPacket(RankSocket::PeerId from, const std::string& packet) {
     case v1::RankMessage::kGet:
       OnGet(from, message.get());
       break;
+    case v1::RankMessage::kVariable:
+      OnVariable(from, message.variable());
+      break;
     case v1::RankMessage::kStall:
       waits_->NoteGroup(message.stall());
       if (message.stall().message()) break;
@@ -268,6 +271,24 @@ void RankService::OnGet(RankSocket::PeerId from, const v1::GetRequest& request) 
   *up.mutable_get() = request;
   up.mutable_get()->set_request(id);
   callbacks_.to_rendezvous(up);
+}
+
+void RankService::OnVariable(RankSocket::PeerId from, const v1::VariableRequest& request) {
+  const uint64_t id = next_request_++;
+  pending_[id] = {from, request.request(), ""};
+  v1::FromAgent up;
+  *up.mutable_variable() = request;
+  up.mutable_variable()->set_request(id);
+  callbacks_.to_rendezvous(up);
+}
+
+void RankService::OnVariableReply(const v1::VariableReply& reply) {
+  const auto node = pending_.extract(reply.request());
+  if (node.empty()) return;  // its rank has gone
+  v1::AgentMessage message;
+  *message.mutable_variable() = reply;
+  message.mutable_variable()->set_request(node.mapped().request);
+  SendToRank(peers_.at(node.mapped().peer).local_rank, message);
 }
 
 void RankService::OnPutReply(const v1::PutReply& reply) {

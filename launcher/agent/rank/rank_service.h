@@ -49,6 +49,7 @@ class RankService {
   // Messages of the rendezvous for ranks.
   void OnPutReply(const v1::PutReply& reply);
   void OnGetReply(const v1::GetReply& reply);
+  void OnVariableReply(const v1::VariableReply& reply);
   void OnGroupFailure(const v1::GroupFailure& failure);
   void OnRanksLost(const v1::RanksLost& lost);
   v1::InspectReply Inspect(const v1::InspectRequest& request);
@@ -92,6 +93,7 @@ class RankService {
   void OnNodes(RankSocket::PeerId from, const v1::NodesRequest& request);
   void OnPut(RankSocket::PeerId from, const v1::PutRequest& request);
   void OnGet(RankSocket::PeerId from, const v1::GetRequest& request);
+  void OnVariable(RankSocket::PeerId from, const v1::VariableRequest& request);
   void SendTo(RankSocket::PeerId to, const v1::AgentMessage& message, int fd = -1);
   void SendToRank(int local_rank, const v1::AgentMessage& message);
   void TellOrKeep(int local_rank, const v1::AgentMessage& message);  // a rank that has not joined hears it later

@@ -21,13 +21,7 @@ std::string KeyValueStore::Put(const std::string& key, const std::string& value,
   }
   bytes_ += key.size() + value.size();
   values_.emplace(key, value);
-  const auto begin = waits_by_key_.lower_bound({key, 0});
-  auto end = begin;
-  for (; end != waits_by_key_.end() && end->first.first == key; ++end) {
-    answered->push_back(end->second->second.waiter);
-    waits_.erase(end->second);
-  }
-  waits_by_key_.erase(begin, end);
+  waiters_.Take(key, answered);
   return "";
 }
 
@@ -35,40 +29,8 @@ const std::string* KeyValueStore::Get(const std::string& key, Waiter waiter, Tim
                                       bool* refused) {
   *refused = false;
   if (const auto found = values_.find(key); found != values_.end()) return &found->second;
-  if (until <= now || key.size() > kMaxKeyBytes || waits_.size() >= kMaxWaiters) {
-    *refused = true;
-    return nullptr;
-  }
-  const uint64_t number = next_number_++;
-  waits_by_key_.emplace(std::pair(key, number), waits_.emplace(until, Wait{key, number, waiter}));
+  *refused = key.size() > kMaxKeyBytes || !waiters_.Add(key, waiter, now, until);
   return nullptr;
-}
-
-std::vector<KeyValueStore::Waiter> KeyValueStore::Expire(TimePoint now) {
-  std::vector<Waiter> expired;
-  while (!waits_.empty() && waits_.begin()->first <= now) {
-    const auto wait = waits_.begin();
-    waits_by_key_.erase({wait->second.key, wait->second.number});
-    expired.push_back(wait->second.waiter);
-    waits_.erase(wait);
-  }
-  return expired;
-}
-
-std::optional<KeyValueStore::TimePoint> KeyValueStore::NextExpiry() const {
-  if (waits_.empty()) return std::nullopt;
-  return waits_.begin()->first;
-}
-
-void KeyValueStore::Forget(uint64_t connection) {
-  for (auto it = waits_by_key_.begin(); it != waits_by_key_.end();) {
-    if (it->second->second.waiter.connection == connection) {
-      waits_.erase(it->second);
-      it = waits_by_key_.erase(it);
-    } else {
-      ++it;
-    }
-  }
 }
 
 }  // namespace cohort::launcher

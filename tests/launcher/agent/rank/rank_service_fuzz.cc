@@ -70,7 +70,7 @@ runtime::FileDescriptor Connect(const std::string& address) {
 // The messages that a rank may send.
 std::string TakePacket(FuzzInput* input) {
   v1::RankMessage message;
-  switch (input->Below(14)) {
+  switch (input->Below(15)) {
     case 0:
       message.mutable_hello()->set_protocol(input->Below(8) == 7 ? input->Number32() : runtime::kAgentProtocol);
       message.mutable_hello()->set_local_rank(input->Number32());
@@ -115,6 +115,13 @@ std::string TakePacket(FuzzInput* input) {
       break;
     case 12:
       message.mutable_next_epoch();
+      break;
+    case 13:
+      message.mutable_variable()->set_request(input->Number());
+      message.mutable_variable()->set_kind(static_cast<v1::VariableRequest::Kind>(input->Below(8)));
+      message.mutable_variable()->set_key(input->Text());
+      message.mutable_variable()->set_value(input->Text());
+      message.mutable_variable()->set_amount(static_cast<int64_t>(input->Number()));
       break;
     default:
       return input->Text();
@@ -210,7 +217,10 @@ class Node {
     FuzzCheck(!let_in_.empty());
     if (message.has_preemption()) return FuzzCheck(!std::exchange(wished_, true));
     if (message.has_preempted()) return FuzzCheck(!std::exchange(preempted_, true));
-    FuzzCheck(message.has_put() || message.has_get() || message.has_stall() || message.has_group_failure());
+    FuzzCheck(message.has_put() || message.has_get() || message.has_variable() || message.has_stall() ||
+              message.has_group_failure());
+    if (message.has_variable()) FuzzCheck(message.variable().request() > latest_request_);
+    if (message.has_variable()) latest_request_ = message.variable().request();
     if (message.has_put()) FuzzCheck(message.put().request() > latest_request_);
     if (message.has_get()) FuzzCheck(message.get().request() > latest_request_);
     if (message.has_put()) latest_request_ = message.put().request();
@@ -225,6 +235,12 @@ class Node {
       reply.set_request(request);
       reply.set_error(input->Text());
       return service_.OnPutReply(reply);
+    }
+    if (input->Bool()) {
+      v1::VariableReply reply;
+      reply.set_request(request);
+      reply.set_value(input->Text());
+      return service_.OnVariableReply(reply);
     }
     v1::GetReply reply;
     reply.set_request(request);
